@@ -34,10 +34,10 @@ demo: build ## run a fleet on this machine, and a tour of it: [PROXIES=2] [ETCD=
 		$(if $(call on,$(ONCE)),--once) $(if $(CONNECTOR),--connector "$(CONNECTOR)")
 
 .PHONY: build
-build: ## build static programs into bin/, with links to the names of the packages (pdmesh-proxy, pdmesh-agent)
-	@mkdir -p $(BIN)
+build: ## build static programs into bin/; proxy and agent are links to pdmesh-proxy and pdmesh-agent
+	@mkdir -p $(BIN) && rm -f $(BIN)/proxy $(BIN)/agent
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ $(PROGRAMS:%=./cmd/%)
-	@ln -sf proxy $(BIN)/pdmesh-proxy && ln -sf agent $(BIN)/pdmesh-agent
+	@scripts/long-names.sh $(BIN)
 
 # For scripts/test.sh.
 test test-long: export PACKAGES := $(PACKAGES)
@@ -309,7 +309,7 @@ fleet-disaggregate: fleet-build ## compare --disaggregate auto, always and never
 		$(if $(LIMIT),--limit $(LIMIT)) $(if $(SPEED),--speed $(SPEED)) $(if $(RUNS),--runs $(RUNS)) $(FLEETFLAGS)
 
 .PHONY: fleet-overload
-fleet-overload: fleet-build ## compare the queue on and off, and other routers, at loads up to three times the recorded rate, into docs/overload.md: TRACE=file [RATES=1,2,3] [RUNS=3] [LIMIT=1000] [SPEED=10] [TARGETS=prefix+--queue=on] [PROXIES=1] [PART=second]
+fleet-overload: fleet-build ## compare the queue on and off, and other routers, at loads up to three times the recorded rate, into docs/overload.md: TRACE=file [RATES=1,2,3] [RUNS=3] [LIMIT=1000] [SPEED=2.5] [TARGETS=prefix+--queue=on] [PROXIES=1] [PART=second]
 	@test -n "$(TRACE)" || { echo "TRACE is missing: make fleet-overload TRACE=conversation_trace.jsonl" >&2; exit 2; }
 	@$(BIN)/fleetbench overload --bin $(BIN) --trace "$(TRACE)" --part $(PART) --doc $(OVERLOAD_DOC) $(if $(TARGETS),--targets "$(TARGETS)") \
 		$(if $(RATES),--rates $(RATES)) $(if $(LIMIT),--limit $(LIMIT)) $(if $(SPEED),--speed $(SPEED)) $(if $(RUNS),--runs $(RUNS)) \

@@ -26,7 +26,7 @@ if [ "${1:-}" = --inside ]; then
 	ready=
 	for _ in $(seq 300); do
 		kill -0 "$proxy" 2>/dev/null || fail "${command[*]} has ended"
-		if output=$(within /usr/local/bin/proxy health 2>/dev/null); then
+		if output=$(within /usr/local/bin/pdmesh-proxy health 2>/dev/null); then
 			ready=$output
 			break
 		fi

@@ -46,7 +46,7 @@ for archive in "$files"/*_linux_*.tar.gz; do
 	step "archive for linux/$arch"
 	tar -C "$work" -xzf "$archive"
 	top=$work/$(basename "$archive" .tar.gz)
-	for program in proxy agent pdctl fakevllm demo replay etcd; do
+	for program in pdmesh-proxy pdmesh-agent pdctl fakevllm demo replay etcd; do
 		static "$top/bin/$program" "$arch"
 		grep -q '"bomFormat": "CycloneDX"' "$top/sbom/$program.cdx.json" || fail "no SBOM of $program"
 		[ "$arch" = "$here" ] || continue
@@ -54,10 +54,10 @@ for archive in "$files"/*_linux_*.tar.gz; do
 		[ "$program" = etcd ] || grep -q " $stated" <<<"$printed" || fail "$program --version printed: $printed"
 	done
 	# Agents and pdctl run on every node, so they must not link the etcd server.
-	for program in agent pdctl; do
+	for program in pdmesh-agent pdctl; do
 		! grep -q 'go.etcd.io/etcd/server' "$top/sbom/$program.cdx.json" || fail "$program links the etcd server"
 	done
-	grep -q 'go.etcd.io/etcd/server' "$top/sbom/proxy.cdx.json" || fail "the SBOM of the proxy does not list etcd"
+	grep -q 'go.etcd.io/etcd/server' "$top/sbom/pdmesh-proxy.cdx.json" || fail "the SBOM of the proxy does not list etcd"
 	# README.md and its pages name these.
 	for name in README.md CHANGELOG.md LICENSE THIRD_PARTY_LICENSES docker-compose.yml docs/deploy.md deploy/systemd/pdmesh-proxy.service \
 		'deploy/systemd/pdmesh-agent@.service' scripts/register-node.sh; do
@@ -88,7 +88,7 @@ for image in "$files"/*_image.tar; do
 	go -C tools run ./image unpack "$image" "$root" >"$work/image.txt"
 	cat "$work/image.txt"
 	grep -q "^platform linux/$arch\$" "$work/image.txt" || fail "the image is for another platform"
-	for program in proxy agent pdctl fakevllm; do
+	for program in pdmesh-proxy pdmesh-agent pdctl fakevllm; do
 		static "$root/usr/local/bin/$program" "$arch"
 	done
 	if [ "$arch" = "$here" ] && [ "$(id -u)" = 0 ]; then

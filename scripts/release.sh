@@ -57,6 +57,7 @@ build() {
 	CGO_ENABLED=0 GOOS=$os GOARCH=$arch go build -trimpath -buildvcs=false \
 		-ldflags "-s -w -X github.com/pdmesh/pdmesh/internal/cli/version.commit=$commit" \
 		-o "$dir/" "${@/#/./cmd/}"
+	[ "$os" = darwin ] || scripts/long-names.sh "$dir"
 }
 
 # pack NAME: packs $work/NAME into NAME.tar.gz.
@@ -92,19 +93,21 @@ sbom() {
 	mkdir -p "$dir"
 	for program; do
 		more=()
-		case $program in proxy | agent | pdctl) more=(-licenses) ;; esac
+		case $program in
+		proxy | agent) program=pdmesh-$program more=(-licenses) ;;
+		pdctl) more=(-licenses) ;;
+		esac
 		GOPROXY=off GOSUMDB=off "$work/tools/cyclonedx-gomod" bin -json -std -noserial -notimestamp "${more[@]}" \
 			-version "v$version" -output "$dir/$program.cdx.json" "$bin/$program" 2>>"$work/sbom.log" ||
 			fail "SBOM of $program: $(cat "$work/sbom.log")"
 	done
 }
 
-# unit FILE: prints a unit for the Debian package, with its program names, and with a
-# permanent user, who can be given access to key files.
+# unit FILE: prints a unit for the Debian package, with a permanent user, who can be given
+# access to key files.
 unit() {
-	sed -e 's#^ExecStart=/usr/local/bin/#ExecStart=/usr/bin/pdmesh-#' \
-		-e 's/^DynamicUser=yes$/User=pdmesh\nGroup=pdmesh/' \
-		-e 's/^# agent health/# pdmesh-agent health/' "deploy/systemd/$1"
+	sed -e 's#^ExecStart=/usr/local/bin/#ExecStart=/usr/bin/#' \
+		-e 's/^DynamicUser=yes$/User=pdmesh\nGroup=pdmesh/' "deploy/systemd/$1"
 }
 
 # documents DIR: copies documentation, units and scripts, with the paths of the

@@ -57,6 +57,7 @@ mapfile -t inside < <(among ./internal/forward
 if [ ${#whole[@]} -gt 0 ]; then
 	mkdir "$dir/bin"
 	CGO_ENABLED=0 $GO build -ldflags '-s -w' -o "$dir/bin/" ./cmd/...
+	scripts/long-names.sh "$dir/bin"
 	export PD_TEST_BIN=$dir/bin
 fi
 

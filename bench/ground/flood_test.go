@@ -446,7 +446,7 @@ func TestFloodFairness(t *testing.T) {
 			worst = min(worst, beside[s.key]/alone[s.key])
 		}
 		t.Logf("%d proxies: Jain index %.4f, least kept beside a heavy key %.3f", proxies, index, worst)
-		if index < 0.95 || worst < 0.95 && proxies <= 4 || worst < 0.75 {
+		if index < 0.95 || worst < 0.95 {
 			t.Errorf("%v\n%v\n%v", got, alone, beside)
 		}
 	}
@@ -471,9 +471,9 @@ func TestFloodPriority(t *testing.T) {
 	beside, got := times(chat, batch)
 	_, full := times(batch)
 	rest := full["batch"] - alone["chat"]
-	t.Logf("interactive TTFT p50 %.2f (idle %.2f) s, p99 %.2f (%.2f) s; batch uses %.0f %% of the rest",
+	t.Logf("interactive TTFT p50 %.3f (idle %.3f) s, p99 %.2f (%.2f) s; batch uses %.0f %% of the rest",
 		quantile(beside, 0.5), quantile(idle, 0.5), quantile(beside, 0.99), quantile(idle, 0.99), 100*got["batch"]/rest)
-	if quantile(beside, 0.5) > 1.5*quantile(idle, 0.5) || quantile(beside, 0.99) > quantile(idle, 0.99)+1.5 || got["batch"] < 0.9*rest {
+	if quantile(beside, 0.5) > 1.3*quantile(idle, 0.5) || quantile(beside, 0.99) > quantile(idle, 0.99)+1.5 || got["batch"] < 0.9*rest {
 		t.Errorf("%v", got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -145,7 +146,8 @@ func (p *Replay) send(ctx context.Context, urls []string) (samples []sample, lag
 			ctx, cancel := context.WithTimeout(ctx, longest)
 			defer cancel()
 			want := list[i].expected()
-			r := client.StreamWith(ctx, urls[i%len(urls)], http.Header{"Session-Id": {list[i].Session}}, list[i].Body(), want, loadgen.Observer{})
+			header := http.Header{"Session-Id": {list[i].Session}, "X-Request-Timeout": {p.timeout()}}
+			r := client.StreamWith(ctx, urls[i%len(urls)], header, list[i].Body(), want, loadgen.Observer{})
 			samples[i].input = want.PromptTokens * Shrink
 			if r.Status == http.StatusTooManyRequests || r.Status == http.StatusServiceUnavailable {
 				samples[i].refused, samples[i].took = true, p.traceTime(r.Total)
@@ -167,6 +169,12 @@ func (p *Replay) send(ctx context.Context, urls []string) (samples []sample, lag
 		},
 	})
 	return samples, lag, first
+}
+
+// timeout returns the value of X-Request-Timeout: the limit of the time to the first token in real time, and at
+// least the second that the header requires.
+func (p *Replay) timeout() string {
+	return strconv.FormatFloat(max(1, p.Limits.TTFT.Seconds()/p.Speed), 'f', 3, 64)
 }
 
 // traceTime converts a duration to time of the trace.

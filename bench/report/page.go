@@ -54,16 +54,16 @@ func ReadAll(dir string) (all []Measured, err error) {
 const intro = `# The cost of a request through the proxy
 
 This page shows how much CPU time and memory the proxy needs, next to nginx and other routers. ` +
-	"`make bench` writes it from `*/result.json`, one folder for each machine, and `make bench-report` writes it again from these files. Do not edit it." + `
+	"`make bench` writes it from `*/result.json`. Do not edit it." + `
 
 ## Method
 
-- Each target runs alone on one core, as a user would run it: our proxy with an access log in a file, metrics, health checks, retries and a live etcd watch. Engines, load generator and etcd share the other core.
-- CPU is the processor time of the target's processes from the kernel, divided by its correct responses (by its tokens for streams). Memory is the increase of the resident memory under load, divided by the open streams.
+- Each target runs alone on one core, our proxy with an access log in a file, metrics, health checks and a live etcd watch. Engines, load generator and etcd share the other core.
+- CPU is the processor time of the target, divided by its correct responses (by its tokens for streams). Memory is the increase of the resident memory under load, divided by the open streams.
 - vllm-router, smg and pdmesh send each request to a prefill and a decode engine (two hops). nginx is a plain reverse proxy with one hop.
 - The load generator compares every byte of every response with the correct one.
 - Targets run in turns in each repeat. A ratio is that of two figures of one repeat. Tables have the median of the repeats, with the smallest and the largest value.
-- Ratios depend less on the machine than times do. Gates limit only ratios, and there are no other goals ([ADR 17](../adr/0017-keep-only-speed-that-pays-at-a-real-token-rate.md)).
+- Gates limit only ratios, which depend less on the machine ([ADR 17](../adr/0017-keep-only-speed-that-pays-at-a-real-token-rate.md)).
 
 [bench/README.md](../../bench/README.md) describes the workloads and the engine.
 

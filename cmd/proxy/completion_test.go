@@ -10,9 +10,9 @@ import (
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ args, want string }{
-		{"completion bash", "complete -o default -F __start_proxy proxy"},
-		{"completion zsh", "#compdef proxy"},
-		{"completion fish", "complete -c proxy"},
+		{"completion bash", "complete -o default -F __start_pdmesh-proxy pdmesh-proxy"},
+		{"completion zsh", "#compdef pdmesh-proxy"},
+		{"completion fish", "complete -c pdmesh-proxy"},
 		{"__complete he", "health\t"},
 		{"__complete --etcd-en", "--etcd-endpoints\t"},
 		{"__complete --prefill 10.0.0.1:8100 --dec", "--decode\t"},

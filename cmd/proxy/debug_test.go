@@ -26,7 +26,7 @@ func TestDebugArchive(t *testing.T) {
 	etcd := testkit.StartEtcd(t)
 	decode := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.Plain, Models: []string{"m"}, Shared: fakevllm.NewShared()})
 	p := runProxy(t, "--etcd-endpoints", etcd.Endpoint(), "--decode", decode.Address(), "--api-key", "secret-client", "--api-keys-file", keys,
-		"--admin-api-key", "secret-admin", "--engine-api-key", "secret-engine", "--otlp-endpoint", "http://user:secret-otlp@127.0.0.1:1")
+		"--admin-api-key", "secret-admin", "--log-level", "debug", "--engine-api-key", "secret-engine", "--otlp-endpoint", "http://user:secret-otlp@127.0.0.1:1")
 	env := map[string]string{"PD_ETCD_ENDPOINTS": etcd.Endpoint(), "ADMIN_API_KEY": "secret-admin", "OPENAI_API_KEY": "secret-openai"}
 	run := func(args ...string) (int, string) {
 		t.Helper()
@@ -66,6 +66,7 @@ func TestDebugArchive(t *testing.T) {
 	for name, want := range map[string]string{
 		"status.json": `"membership_revision"`, "list.json": decode.Address(), "doctor.json": `"findings"`, "history.json": `"events"`, "notes.txt": "pdctl 0.",
 		proxy + "status.json": `"decode_node_count"`, proxy + "readyz.json": `"ready"`, proxy + "metrics.txt": "pd_", proxy + "config.yaml": `# admin-api-key: "********"`,
+		proxy + "log.txt": "msg=",
 	} {
 		if !strings.Contains(files[name], want) {
 			t.Errorf("%s: %q is not in\n%.2000s", name, want, files[name])

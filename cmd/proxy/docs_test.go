@@ -27,7 +27,7 @@ func TestCommandsOfTheMigrationPages(t *testing.T) {
 // taken passes every command of pages, of which there are at least least, to the proxy.
 func taken(t *testing.T, pages string, least int) {
 	t.Helper()
-	calls := testkit.ShellCalls(t, pages, "proxy")
+	calls := testkit.ShellCalls(t, pages, "pdmesh-proxy")
 	if len(calls) < least {
 		t.Errorf("only %d commands: %q", len(calls), calls)
 	}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
-	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/proxy"
@@ -31,7 +30,7 @@ func main() {
 	signal.Ignore(syscall.SIGUSR1, syscall.SIGUSR2)
 	process.MaybeMain()
 	if err := memory.Tune(); err != nil {
-		fmt.Fprintf(os.Stderr, "proxy: cannot read the memory limit of the container, so none applies: %v\n", err)
+		fmt.Fprintf(os.Stderr, "pdmesh-proxy: cannot read the memory limit of the container, so none applies: %v\n", err)
 	}
 	logging.OutliveReader()
 	cli.Main(func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -48,9 +47,9 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 
 func newCommand(env func(string) (string, bool)) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "proxy [flags]",
+		Use:   "pdmesh-proxy [flags]",
 		Short: "One OpenAI-compatible address in front of a changing fleet of prefill and decode instances",
-		Long: `proxy serves the OpenAI API. It sends each request to a prefill and a decode instance
+		Long: `pdmesh-proxy serves the OpenAI API. It sends each request to a prefill and a decode instance
 of vLLM, and streams the answer. It finds the instances in etcd. While etcd is away, it
 serves with the last membership that it knows.
 
@@ -60,18 +59,16 @@ The command lines of the example proxies of vLLM, vllm-ascend and LMCache work w
 program in place of "python3 x.py": elastic_proxy, disagg_proxy_demo,
 load_balance_proxy_server_example (implies --connector nixl), and LMCache's
 disagg_proxy_server (implies --connector lmcache). --help-all lists their flags.`,
-		Example: `  proxy                                             a proxy with an embedded etcd
-  proxy --etcd-endpoints 127.0.0.1:2379             a shared etcd
-  proxy --prefill 127.0.0.1:8100 127.0.0.1:8101 --decode 127.0.0.1:8200
-  proxy --prefiller-hosts 127.0.0.1 127.0.0.1 --prefiller-ports 8100 8101 \
-        --decoder-hosts 127.0.0.1 --decoder-ports 8200
-  proxy health                                      is the proxy on this machine ready?`,
-		Version: version.String(),
-		Args:    cli.NoArgs,
+		Example: `  pdmesh-proxy                                      a proxy with an embedded etcd
+  pdmesh-proxy --etcd-endpoints 127.0.0.1:2379      a shared etcd
+  pdmesh-proxy --prefill 127.0.0.1:8100 127.0.0.1:8101 --decode 127.0.0.1:8200
+  pdmesh-proxy --prefiller-hosts 127.0.0.1 127.0.0.1 --prefiller-ports 8100 8101 \
+               --decoder-hosts 127.0.0.1 --decoder-ports 8200
+  pdmesh-proxy health                               is the proxy on this machine ready?`,
+		Args: cli.NoArgs,
 	}
 	config.RegisterProxyFlags(cmd.Flags())
 	cmd.AddCommand(healthCommand(env))
-	cmd.SetVersionTemplate("pdmesh proxy {{.Version}}\n")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return serve(cmd, env) }
 	return cmd
 }
@@ -84,7 +81,7 @@ func serve(cmd *cobra.Command, env func(string) (string, bool)) error {
 	}
 	if cfg.PrintConfig {
 		for _, notice := range cfg.Notices {
-			fmt.Fprintf(cmd.ErrOrStderr(), "proxy: %s\n", notice)
+			fmt.Fprintf(cmd.ErrOrStderr(), "pdmesh-proxy: %s\n", notice)
 		}
 		return cfg.Print(cmd.OutOrStdout())
 	}
@@ -119,8 +116,8 @@ can be served; for a check that restarts the proxy use --live. Host, port and ce
 from the same flags, environment or file as for the proxy; other flags of the proxy are
 accepted and not read. With --tls-client-ca,
 health uses the proxy's own certificate, which must then be valid for clients too.`,
-		Example: `  proxy health
-  proxy health --port 9000 --live`,
+		Example: `  pdmesh-proxy health
+  pdmesh-proxy health --port 9000 --live`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			at, err := config.LoadListen(cmd.Flags(), env)

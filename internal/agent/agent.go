@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"time"
 
@@ -224,7 +225,7 @@ func (a *Agent) bad(err error) {
 	cause, down := a.tally.bad(err)
 	dead := down && cause == "" // not merely slow
 	switch {
-	case !a.up && !(dead && a.said.rec.Cause != ""):
+	case !a.up && !(dead && a.said.rec.Cause == instance.CauseSlow):
 		a.showReason(err, "engine stays down: ")
 		return
 	case !down && cause == "":
@@ -234,12 +235,29 @@ func (a *Agent) bad(err error) {
 		a.o.Log.WithError(err).WithField("unanswered", a.tally.silent).Warn("probe not answered")
 		return
 	case dead:
+		cause = causeOf(err)
 		a.showReason(err, "engine is down: ")
 	default:
 		a.showReason(err, "engine is slow: ")
 	}
 	a.up = false
 	a.said.putState(instance.Down, cause)
+}
+
+// causeOf returns in a few words why probes fail, "" if it has none for an error.
+func causeOf(err error) string {
+	if _, ok := errors.AsType[*WrongModelError](err); ok {
+		return "wrong model"
+	}
+	if status, ok := errors.AsType[*vllm.StatusError](err); ok {
+		return "HTTP " + strconv.Itoa(status.Code)
+	}
+	for _, known := range []error{vllm.ErrRefused, vllm.ErrClosed, vllm.ErrTLS, vllm.ErrNotVLLM, vllm.ErrProxy, vllm.ErrNoModels} {
+		if errors.Is(err, known) {
+			return known.Error()
+		}
+	}
+	return ""
 }
 
 // showReason logs why the engine does not serve, once per reason.

@@ -1,9 +1,9 @@
 package connector
 
 import (
+	"cmp"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
@@ -17,12 +17,7 @@ func (ascend) Name() string { return "ascend" }
 
 // Unfit: prefill hands over only if it ends by length, also in vllm-ascend 0.26.0rc1.
 // A request to /v1/messages cannot ensure that.
-func (ascend) Unfit(k openai.Kind, p Pair) string {
-	if k == openai.Messages {
-		return bypass.MessagesNeedLength
-	}
-	return tooOld(k, p)
-}
+func (ascend) Unfit(k openai.Kind, p Pair) string { return needsLength(k, p) }
 
 // ascendLease is the default of VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT.
 const ascendLease = 480 * time.Second
@@ -32,9 +27,5 @@ const ascendLease = 480 * time.Second
 // decode engine that refuses a request makes prefill free the blocks. RefusalSpends is
 // true for older engines too: a new prefill is always safe.
 func (ascend) Terms(in *instance.Instance) Terms {
-	t := Terms{Lease: ascendLease, RefusalSpends: true, GivesUp: "recomputed"}
-	if stated := lease(in); stated > 0 {
-		t.Lease = stated
-	}
-	return t
+	return Terms{Lease: cmp.Or(lease(in), ascendLease), RefusalSpends: true, GivesUp: "recomputed"}
 }

@@ -171,5 +171,5 @@ type Terms struct {
 
 // lease returns the lease in the record of an instance, 0 if there is none.
 func lease(in *instance.Instance) time.Duration {
-	return time.Duration(in.Record.KVLease) * time.Second
+	return time.Duration(max(0, in.Record.KVLease)) * time.Second
 }

@@ -75,6 +75,14 @@ func decodeEdit(r *request.Request, p Pair) *request.Edit {
 	return e
 }
 
+// needsLength is the Unfit of dialects whose prefill hands over only if it ends by length.
+func needsLength(k openai.Kind, p Pair) string {
+	if k == openai.Messages {
+		return bypass.MessagesNeedLength
+	}
+	return tooOld(k, p)
+}
+
 // prefillEdit makes the changes that the prefill leg needs in every dialect: one token,
 // no stream, and an end by length. Several connectors hand nothing over if prefill ends
 // otherwise: vLLM's Mooncake and MoRI-IO connectors (also in 0.33), NIXL before vLLM 0.21,
@@ -103,18 +111,13 @@ func prefillEdit(e *request.Edit, p Pair) {
 	case openai.Messages:
 		e.Set(request.FieldMaxTokens, "1")
 		e.Delete(request.FieldStopSequences)
-	case openai.Generate:
+	case openai.Completion, openai.Chat, openai.Generate, openai.Other:
 		e.Set(request.FieldMaxTokens, "1")
+		if e.Kind() != openai.Generate {
+			e.Replace(request.FieldMaxCompletionTokens, "1")
+			e.Delete(request.FieldMinCompletionTokens)
+		}
 		e.Set(request.FieldMinTokens, "1")
-		e.Set(request.FieldIgnoreEOS, "true")
-		e.Delete(request.FieldStreamOptions)
-		e.Delete(request.FieldStop)
-		e.Delete(request.FieldStopTokenIDs)
-	case openai.Completion, openai.Chat, openai.Other:
-		e.Set(request.FieldMaxTokens, "1")
-		e.Replace(request.FieldMaxCompletionTokens, "1")
-		e.Set(request.FieldMinTokens, "1")
-		e.Delete(request.FieldMinCompletionTokens)
 		e.Set(request.FieldIgnoreEOS, "true")
 		e.Delete(request.FieldStreamOptions)
 		e.Delete(request.FieldStop)

@@ -21,15 +21,10 @@ import (
 //
 // Decode itself computes the last token of the prompt, and so the first token of the
 // answer. The proxy uses nothing of prefill's answer.
-type lmcache struct{}
+type lmcache struct{ base }
 
-func (lmcache) Name() string                                  { return "lmcache" }
-func (lmcache) Flow() Flow                                    { return Notified }
-func (lmcache) TransferParams([]byte) (TransferParams, error) { return TransferParams{}, nil }
-func (lmcache) SharesPool() bool                              { return false }
-func (lmcache) NeedsPrefill() bool                            { return false }
-func (lmcache) Terms(*instance.Instance) Terms                { return Terms{} }
-func (lmcache) Rewriter(TransferParams) Rewriter              { return nil }
+func (lmcache) Name() string { return "lmcache" }
+func (lmcache) Flow() Flow   { return Notified }
 
 // Lacks: the prefill leg has to name the two ports of each rank of decode. An engine
 // with the kv_role of the other leg does not send chunks, or does not look for them.
@@ -65,18 +60,14 @@ func (lmcache) Unfit(k openai.Kind, p Pair) string {
 // from others: a receiver lists a chunk before it has arrived, and forgets it when it has
 // been read, so an attempt must not find chunks of another attempt.
 func (lmcache) Prefill(r *request.Request, p Pair) Leg {
-	e := r.NewEdit()
-	prefillEdit(e, p)
-	e.Set(request.FieldKVTransferParams, `{"disagg_spec":{"req_id":`+quote(p.Key)+`,"receiver_host":`+quote(receiverHost(p.Decode))+
-		`,"receiver_init_port":`+list(p.Decode.Record.Ports[instance.PortLMCacheInit])+
-		`,"receiver_alloc_port":`+list(p.Decode.Record.Ports[instance.PortLMCacheAlloc])+`},`+tag(p)+`}`)
-	return Leg{Body: e.Body(), Awaits: Notices{ID: p.Key, Ranks: receivers(p.Decode)}}
+	params := `{"disagg_spec":{"req_id":` + quote(p.Key) + `,"receiver_host":` + quote(receiverHost(p.Decode)) +
+		`,"receiver_init_port":` + list(p.Decode.Record.Ports[instance.PortLMCacheInit]) +
+		`,"receiver_alloc_port":` + list(p.Decode.Record.Ports[instance.PortLMCacheAlloc]) + `},` + tag(p) + `}`
+	return Leg{Body: prefillBody(r, p, params), Awaits: Notices{ID: p.Key, Ranks: receivers(p.Decode)}}
 }
 
 func (lmcache) Decode(r *request.Request, p Pair, _ TransferParams) Leg {
-	e := decodeEdit(r, p)
-	e.Set(request.FieldKVTransferParams, `{`+tag(p)+`}`)
-	return Leg{Body: e.Body()}
+	return Leg{Body: decodeBody(r, p, `{`+tag(p)+`}`)}
 }
 
 // tag becomes a part of each chunk's key: LMCache's CacheEngineKey takes the members of

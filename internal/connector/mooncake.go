@@ -6,7 +6,6 @@ import (
 	"net"
 	"strconv"
 
-	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
@@ -15,14 +14,10 @@ import (
 // mooncake is vLLM's own MooncakeConnector (vLLM's kv_connector/v1/mooncake). Both legs
 // run at the same time and carry the same transfer_id. Decode finds prefill by the
 // bootstrap server in prefill's record. Prefill's answer has nothing about the transfer.
-type mooncake struct{}
+type mooncake struct{ base }
 
-func (mooncake) Name() string                                  { return "mooncake" }
-func (mooncake) Flow() Flow                                    { return Concurrent }
-func (mooncake) TransferParams([]byte) (TransferParams, error) { return TransferParams{}, nil }
-func (mooncake) SharesPool() bool                              { return false }
-func (mooncake) Rewriter(TransferParams) Rewriter              { return nil }
-func (mooncake) NeedsPrefill() bool                            { return false }
+func (mooncake) Name() string { return "mooncake" }
+func (mooncake) Flow() Flow   { return Concurrent }
 
 // Terms: an engine has new engine ids after each start.
 func (mooncake) Terms(in *instance.Instance) Terms {
@@ -58,30 +53,19 @@ func (mooncake) Lacks(in *instance.Instance) error {
 
 // Unfit: prefill hands over only if it ends by length; otherwise decode would wait for
 // minutes (vLLM's PR#46008). A request to /v1/messages cannot ensure that.
-func (mooncake) Unfit(k openai.Kind, p Pair) string {
-	if k == openai.Messages {
-		return bypass.MessagesNeedLength
-	}
-	return tooOld(k, p)
-}
+func (mooncake) Unfit(k openai.Kind, p Pair) string { return needsLength(k, p) }
 
 func (mooncake) Prefill(r *request.Request, p Pair) Leg {
-	e := r.NewEdit()
-	prefillEdit(e, p)
-	e.Set(request.FieldKVTransferParams,
-		`{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`+transferID(p)+`"}`)
 	return Leg{
-		Body:   e.Body(),
+		Body:   prefillBody(r, p, `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`+transferID(p)+`"}`),
 		Header: []Field{{headerRank, strconv.Itoa(p.PrefillRank)}},
 	}
 }
 
 func (mooncake) Decode(r *request.Request, p Pair, _ TransferParams) Leg {
-	e := decodeEdit(r, p)
-	e.Set(request.FieldKVTransferParams, `{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":`+
+	return Leg{Body: decodeBody(r, p, `{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":`+
 		quote("http://"+bootstrapAddress(p.Prefill))+`,"remote_engine_id":`+
-		quote(p.Prefill.EngineID(p.PrefillRank))+`,"transfer_id":"`+transferID(p)+`"}`)
-	return Leg{Body: e.Body()}
+		quote(p.Prefill.EngineID(p.PrefillRank))+`,"transfer_id":"`+transferID(p)+`"}`)}
 }
 
 func transferID(p Pair) string { return "xfer-" + p.Key }

@@ -45,17 +45,13 @@ const moriioLease = 60 * time.Second
 // addresses. Every release looks for them in the ids of the legs. Later releases also look
 // in kv_transfer_params, which /v1/responses needs, because there the id is not that of
 // the header. The sizes must be true: engines compute from them what they wait for.
-type moriio struct{}
-
-func (moriio) SharesPool() bool { return false }
+type moriio struct{ base }
 
 // Terms: after defer_timeout, prefill uses blocks that decode has not claimed for other
 // requests. An engine computes the addresses of the other's blocks from its own block size.
 func (moriio) Terms(in *instance.Instance) Terms {
 	return Terms{Lease: moriioLease, Blocks: in.Record.BlockSize}
 }
-
-func (moriio) Rewriter(TransferParams) Rewriter { return nil }
 
 // Lacks: engines before 0.18 have no transfer_id, which the legs need to find each other.
 func (moriio) Lacks(in *instance.Instance) error {
@@ -109,14 +105,6 @@ func moriioPeer(in *instance.Instance) string {
 		`,"remote_tp_size":` + strconv.Itoa(max(0, in.Record.TPSize)) + `,`
 }
 
-// pinned is the header of a leg to one rank of an engine with several.
-func pinned(in *instance.Instance, rank int) []Field {
-	if in == nil || in.Record.DPSize <= 1 {
-		return nil
-	}
-	return []Field{{headerRank, strconv.Itoa(rank)}}
-}
-
 // moriioRank returns the members that name the rank of prefill which waits for the blocks of
 // decode. If decode has another rank, is_request_leader makes it contact prefill itself.
 func moriioRank(p Pair) string {
@@ -134,23 +122,17 @@ func moriioRank(p Pair) string {
 // them. Both run at the same time. Decode does not notice that prefill has failed.
 type moriioWrite struct{ moriio }
 
-func (moriioWrite) Name() string                                  { return moriioWriteName }
-func (moriioWrite) Flow() Flow                                    { return Concurrent }
-func (moriioWrite) TransferParams([]byte) (TransferParams, error) { return TransferParams{}, nil }
-func (moriioWrite) NeedsPrefill() bool                            { return false }
+func (moriioWrite) Name() string { return moriioWriteName }
+func (moriioWrite) Flow() Flow   { return Concurrent }
 
 func (moriioWrite) Prefill(r *request.Request, p Pair) Leg {
-	e := r.NewEdit()
-	prefillEdit(e, p)
-	e.Set(request.FieldKVTransferParams, moriioPrefill(p, moriioPeer(p.Decode)))
-	return Leg{Body: e.Body(), ID: moriioID(p), Header: pinned(p.Prefill, p.PrefillRank)}
+	return Leg{Body: prefillBody(r, p, moriioPrefill(p, moriioPeer(p.Decode))), ID: moriioID(p)}
 }
 
 func (moriioWrite) Decode(r *request.Request, p Pair, _ TransferParams) Leg {
-	e := decodeEdit(r, p)
-	e.Set(request.FieldKVTransferParams, `{"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":null,"remote_block_ids":null,`+
-		moriioPeer(p.Prefill)+moriioTransfer(p)+moriioRank(p)+`}`)
-	return Leg{Body: e.Body(), ID: moriioID(p), Header: pinned(p.Decode, p.DecodeRank)}
+	params := `{"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":null,"remote_block_ids":null,` +
+		moriioPeer(p.Prefill) + moriioTransfer(p) + moriioRank(p) + `}`
+	return Leg{Body: decodeBody(r, p, params), ID: moriioID(p)}
 }
 
 // moriioRead is the mode READ: decode reads the blocks that prefill's answer names. The
@@ -158,17 +140,13 @@ func (moriioWrite) Decode(r *request.Request, p Pair, _ TransferParams) Leg {
 type moriioRead struct{ moriio }
 
 func (moriioRead) Name() string { return moriioReadName }
-func (moriioRead) Flow() Flow   { return Sequential }
 
 // NeedsPrefill: a decode engine in READ mode assumes that all tokens of a prompt but the
 // last are loaded, whatever the request says (vLLM 0.32, get_num_new_matched_tokens).
 func (moriioRead) NeedsPrefill() bool { return true }
 
 func (moriioRead) Prefill(r *request.Request, p Pair) Leg {
-	e := r.NewEdit()
-	prefillEdit(e, p)
-	e.Set(request.FieldKVTransferParams, moriioPrefill(p, ""))
-	return Leg{Body: e.Body(), Header: pinned(p.Prefill, p.PrefillRank)}
+	return Leg{Body: prefillBody(r, p, moriioPrefill(p, ""))}
 }
 
 func (moriioRead) TransferParams(answer []byte) (TransferParams, error) {
@@ -177,11 +155,10 @@ func (moriioRead) TransferParams(answer []byte) (TransferParams, error) {
 
 func (moriioRead) Decode(r *request.Request, p Pair, h TransferParams) Leg {
 	e := decodeEdit(r, p)
-	out := Leg{Header: pinned(p.Decode, p.DecodeRank)}
+	id := ""
 	if !h.Empty() {
 		e.SetBytes(request.FieldKVTransferParams, h.Params)
-		out.ID = moriioID(p)
+		id = moriioID(p)
 	}
-	out.Body = e.Body()
-	return out
+	return Leg{Body: e.Body(), ID: id}
 }

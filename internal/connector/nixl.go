@@ -15,19 +15,14 @@ import (
 
 // nixl is vLLM's NixlConnector in pull mode (vLLM's kv_connector/v1/nixl). Prefill's
 // answer has kv_transfer_params, which the proxy copies to decode without reading them.
-type nixl struct{}
+type nixl struct{ base }
 
 // nixlPrefill asks the prefill instance to keep the blocks for a remote
 // decode. Only the two booleans mean something; engines expect all six.
 const nixlPrefill = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,` +
 	`"remote_block_ids":null,"remote_host":null,"remote_port":null}`
 
-func (nixl) Name() string                     { return "nixl" }
-func (nixl) Flow() Flow                       { return Sequential }
-func (nixl) Lacks(*instance.Instance) error   { return nil }
-func (nixl) SharesPool() bool                 { return false }
-func (nixl) Rewriter(TransferParams) Rewriter { return nil }
-func (nixl) NeedsPrefill() bool               { return false }
+func (nixl) Name() string { return "nixl" }
 
 // Unfit: before vLLM 0.21, prefill hands over only if it ends by length. A request to
 // /v1/messages cannot ensure that.
@@ -40,10 +35,7 @@ func (nixl) Unfit(k openai.Kind, p Pair) string {
 }
 
 func (nixl) Prefill(r *request.Request, p Pair) Leg {
-	e := r.NewEdit()
-	prefillEdit(e, p)
-	e.Set(request.FieldKVTransferParams, nixlPrefill)
-	return Leg{Body: e.Body()}
+	return Leg{Body: prefillBody(r, p, nixlPrefill)}
 }
 
 func (nixl) TransferParams(answer []byte) (TransferParams, error) {

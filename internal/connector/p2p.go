@@ -1,13 +1,13 @@
 package connector
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"strconv"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
@@ -15,7 +15,7 @@ import (
 // p2p is vLLM's OffloadingConnector with a tier of type p2p (vLLM's
 // v1/kv_offload/tiering/p2p). Prefill keeps blocks under kv_request_id, and decode fetches
 // them from prefill's side channel. Prefill's answer has nothing about them.
-type p2p struct{}
+type p2p struct{ base }
 
 // p2pLease is the default of unbound_store_timeout_s. Prefill refuses a later fetch, so
 // decode never reads wrong blocks.
@@ -24,14 +24,7 @@ const p2pLease = 60 * time.Second
 // p2pKept is the reference to the blocks that prefill keeps, which its answer does not name.
 const p2pKept = `{}`
 
-func (p2p) Name() string                     { return "p2p" }
-func (p2p) Flow() Flow                       { return Sequential }
-func (p2p) SharesPool() bool                 { return false }
-func (p2p) NeedsPrefill() bool               { return false }
-func (p2p) Rewriter(TransferParams) Rewriter { return nil }
-
-// Unfit: prefill hands over however it ends.
-func (p2p) Unfit(k openai.Kind, p Pair) string { return tooOld(k, p) }
+func (p2p) Name() string { return "p2p" }
 
 // Lacks: decode learns the side channel of prefill only from the proxy.
 func (p2p) Lacks(in *instance.Instance) error {
@@ -46,19 +39,12 @@ func (p2p) Lacks(in *instance.Instance) error {
 
 // Terms: prefill refuses a fetch that comes after the lease.
 func (p2p) Terms(in *instance.Instance) Terms {
-	t := Terms{Lease: p2pLease, RefusalSpends: true, Renews: true, Blocks: in.Record.BlockSize}
-	if stated := lease(in); stated > 0 {
-		t.Lease = stated
-	}
-	return t
+	return Terms{Lease: cmp.Or(lease(in), p2pLease), RefusalSpends: true, Renews: true, Blocks: in.Record.BlockSize}
 }
 
 func (p2p) Prefill(r *request.Request, p Pair) Leg {
-	e := r.NewEdit()
-	prefillEdit(e, p)
-	e.Set(request.FieldKVTransferParams, `{"remote_decoder":{"kv_request_id":"`+p2pID(p)+`"}}`)
 	return Leg{
-		Body:   e.Body(),
+		Body:   prefillBody(r, p, `{"remote_decoder":{"kv_request_id":"`+p2pID(p)+`"}}`),
 		Header: []Field{{headerRank, strconv.Itoa(p.PrefillRank)}},
 	}
 }
@@ -74,11 +60,9 @@ func (p2p) Decode(r *request.Request, p Pair, h TransferParams) Leg {
 	if h.Empty() {
 		return DecodeOnly(r, p)
 	}
-	e := decodeEdit(r, p)
 	host, port := sideChannel(p.Prefill, p.PrefillRank)
-	e.Set(request.FieldKVTransferParams, `{"remote_prefiller":{"kv_request_id":"`+p2pID(p)+
-		`","remote_host":`+quote(host)+`,"remote_port":`+strconv.Itoa(port)+`}}`)
-	return Leg{Body: e.Body()}
+	return Leg{Body: decodeBody(r, p, `{"remote_prefiller":{"kv_request_id":"`+p2pID(p)+
+		`","remote_host":`+quote(host)+`,"remote_port":`+strconv.Itoa(port)+`}}`)}
 }
 
 func p2pID(p Pair) string { return "kv-" + p.Key }

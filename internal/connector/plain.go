@@ -1,23 +1,16 @@
 package connector
 
 import (
-	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
 // plain is for engines that share a KV pool. Their requests have no parameters of a
 // transfer.
-type plain struct{}
+type plain struct{ base }
 
-func (plain) Name() string                                  { return Default }
-func (plain) Terms(*instance.Instance) Terms                { return Terms{} }
-func (plain) Flow() Flow                                    { return Sequential }
-func (plain) Lacks(*instance.Instance) error                { return nil }
-func (plain) TransferParams([]byte) (TransferParams, error) { return TransferParams{}, nil }
-func (plain) SharesPool() bool                              { return true }
-func (plain) Rewriter(TransferParams) Rewriter              { return nil }
-func (plain) NeedsPrefill() bool                            { return false }
+func (plain) Name() string     { return Default }
+func (plain) SharesPool() bool { return true }
 
 // Unfit: the pool has the KV cache of a prefill on any route, however it ends.
 func (plain) Unfit(openai.Kind, Pair) string { return "" }

@@ -1,6 +1,7 @@
 package connector
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -54,10 +55,7 @@ func Canonical(name string) (string, error) {
 
 // New returns the dialect of that name; the empty name means Default.
 func New(name string) (Dialect, error) {
-	if name == "" {
-		name = Default
-	}
-	short, err := Canonical(name)
+	short, err := Canonical(cmp.Or(name, Default))
 	if err != nil {
 		return nil, err
 	}
@@ -72,10 +70,7 @@ func New(name string) (Dialect, error) {
 // OfRecord returns the dialect for an instance; def is the connector of records that name
 // none.
 func OfRecord(rec *instance.Record, def string) (Dialect, error) {
-	name := rec.Connector
-	if name == "" {
-		name = def
-	}
+	name := cmp.Or(rec.Connector, def)
 	if short, err := Canonical(name); err == nil && short == MoRIIO {
 		if name, err = moriioDialect(rec.TransferMode); err != nil {
 			return nil, err

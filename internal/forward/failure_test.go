@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
@@ -635,5 +636,31 @@ func TestUnreachablePrefillIsNotPairedAgain(t *testing.T) {
 	}
 	if failed == 0 {
 		t.Error("no prompt was sent to the prefill instance that decode cannot reach")
+	}
+}
+
+// If KV transfers fail, a decode instance computes the prompt before the attempts are used up, also
+// if it is the only one.
+func TestUnreachablePrefillsAreBypassed(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		decodes, attempts, failures int
+		fallback                    bool
+		status                      int
+		reason                      string
+	}{
+		{4, 4, 2, true, http.StatusOK, bypass.TransferLost},
+		{1, 4, 2, true, http.StatusOK, bypass.TransferLost},
+		{4, 2, 1, true, http.StatusOK, bypass.TransferLost},
+		{4, 4, 4, false, http.StatusInternalServerError, ""},
+	} {
+		r := startTuned(t, fakevllm.NIXL, 3, tc.decodes, tuning{
+			forward: func(o *forward.Options) { o.Fallback, o.MaxAttempts, o.RetryRatio = tc.fallback, tc.attempts, -1 },
+			engine:  func(o *fakevllm.Options) { o.Shared, o.SideChannelHost = nil, "127.0.0.3" }, // nothing listens there
+		})
+		a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"a prompt"}`)
+		if e := r.entry(); a.status != tc.status || e.Attempts != tc.failures || e.DecodeOnly != tc.reason || a.header.Get("X-PD-Decode-Only") != tc.reason {
+			t.Errorf("%+v: %d after %d failures, decode-only because of %q: %s", tc, a.status, e.Attempts, e.DecodeOnly, a.body)
+		}
 	}
 }

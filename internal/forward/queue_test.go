@@ -263,3 +263,52 @@ func TestQueueRefuses(t *testing.T) {
 		}
 	}
 }
+
+// Engines that schedule by priority get that of the class, and no others, which would refuse it. A
+// priority that the client may set is kept.
+func TestQueueEnginePriority(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ mode, class, body, key, want string }{
+		{"on", "interactive", "", "", `"priority":-1`},
+		{"on", "default", "", "", ""},
+		{"on", "batch", "", "", `"priority":1`},
+		{"on", "batch", `"priority":7,`, "", `"priority":1`},
+		{"on", "batch", `"priority":0,`, "admin", `"priority":0`},
+		{"observe", "batch", "", "", ""},
+	} {
+		q := admission.New(admission.Options{
+			Mode: admission.Mode(tc.mode), Observer: new(observer), Engines: func(string) (prefill, decode []admission.Engine) { return nil, nil },
+		})
+		r := startTuned(t, fakevllm.NIXL, 1, 1, tuning{
+			engine: func(o *fakevllm.Options) {
+				if o.Role == fakevllm.RoleDecode {
+					o.SchedulingPolicy = "fcfs"
+				}
+			},
+			forward: func(o *forward.Options) {
+				o.Queue = q
+				o.Privileged = func(r *http.Request) bool { return r.Header.Get("X-Api-Key") == "admin" }
+			},
+		})
+		r.members.change(func(in *instance.Instance) *instance.Instance {
+			if in.Role == instance.Prefill {
+				in.Record.Labels = map[string]string{"scheduling_policy": "priority"}
+			}
+			return in
+		})
+		if a := r.post(queuedPath, `{`+tc.body+queuedBody("x")[1:], "X-Priority", tc.class, "X-Api-Key", tc.key); a.status != http.StatusOK {
+			t.Errorf("%v: %d %s", tc, a.status, a.body)
+		}
+		for role, engine := range map[string]*fakevllm.Server{"prefill": r.P[0], "decode": r.D[0]} {
+			body := string(engine.Requests()[0].Body)
+			_, is, found := strings.Cut(body, `"priority":`)
+			want := role == "prefill" && tc.want != ""
+			if role == "decode" && tc.key == "admin" { // 0 is no priority: no engine refuses it
+				want = true
+			}
+			if found != want || found && !strings.HasPrefix(`"priority":`+is, tc.want) || strings.Contains(is, `"priority"`) {
+				t.Errorf("%v: %s got %s", tc, role, body)
+			}
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"golang.org/x/time/rate"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -26,13 +27,12 @@ type probes struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup // all goroutines of the Tracker
 
-	mu         sync.Mutex
-	complained time.Time // when complain has logged last
+	complaints rate.Sometimes // see complain
 }
 
 func newProbes(o *Options) *probes {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &probes{prober: o.Prober, timeout: o.ProbeTimeout, log: o.Log, ctx: ctx, cancel: cancel}
+	return &probes{prober: o.Prober, timeout: o.ProbeTimeout, log: o.Log, ctx: ctx, cancel: cancel, complaints: rate.Sometimes{Interval: complainEvery}}
 }
 
 // close ends the probes and waits for the goroutines.
@@ -54,13 +54,7 @@ func (p *probes) ask(in *instance.Instance) error {
 
 // complain logs that an instance could not be probed, at most once in complainEvery.
 func (p *probes) complain(k instance.Key, why string) {
-	p.mu.Lock()
-	recent := !p.complained.IsZero() && time.Since(p.complained) < complainEvery
-	if !recent {
-		p.complained = time.Now()
-	}
-	p.mu.Unlock()
-	if !recent {
+	p.complaints.Do(func() {
 		p.log.WithError(errors.New(why)).WithField("instance", k.String()).Warn("an instance that is silent could not be asked for a sign of life")
-	}
+	})
 }

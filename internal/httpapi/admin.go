@@ -83,15 +83,15 @@ type adminRoutes struct {
 // add registers the routes after the key check: read for those that change nothing.
 func (a *adminRoutes) add(e *gin.Engine, read, require gin.HandlerFunc) {
 	g := e.Group("/instances", require, refuseEncoded)
-	g.POST("/add", a.addInstances)
-	g.POST("/remove", a.removeInstances)
+	g.POST("/add", a.handle(a.addInstances))
+	g.POST("/remove", a.handle(a.removeInstances))
 	for _, verb := range allVerbs() {
 		g.POST("/"+string(verb), a.intend(verb))
 	}
 	a.addModelRoutes(e, read, require)
 	if a.level != nil {
 		e.GET(logLevelPath, read, a.answerLevel)
-		e.PUT(logLevelPath, require, refuseEncoded, a.setLevel)
+		e.PUT(logLevelPath, require, refuseEncoded, a.handle(a.setLevel))
 	}
 }
 
@@ -101,18 +101,16 @@ type changeAnswer struct {
 	Decode  []string `json:"current_decode_instances"`
 }
 
-func (a *adminRoutes) addInstances(c *gin.Context) {
+func (a *adminRoutes) addInstances(c *gin.Context) error {
 	ch, err := readChange(c.Request)
 	if err != nil {
-		a.refuse(c, err)
-		return
+		return err
 	}
 	var members, waiting []string
 	for _, k := range ch.keys {
 		outcome, err := a.admin.Add(c.Request.Context(), k, ch.ranks)
 		if err != nil {
-			a.refuse(c, withDone(err, k, append(members, waiting...)))
-			return
+			return withDone(err, k, append(members, waiting...))
 		}
 		if outcome == Waiting {
 			waiting = append(waiting, k.Address)
@@ -121,6 +119,7 @@ func (a *adminRoutes) addInstances(c *gin.Context) {
 		}
 	}
 	a.answer(c, addMessage(ch, members, waiting))
+	return nil
 }
 
 func addMessage(ch change, members, waiting []string) string {
@@ -140,18 +139,16 @@ func addMessage(ch change, members, waiting []string) string {
 	return strings.Join(parts, " ")
 }
 
-func (a *adminRoutes) removeInstances(c *gin.Context) {
+func (a *adminRoutes) removeInstances(c *gin.Context) error {
 	ch, err := readChange(c.Request)
 	if err != nil {
-		a.refuse(c, err)
-		return
+		return err
 	}
 	var removed, unknown []string
 	for _, k := range ch.keys {
 		existed, err := a.admin.Remove(c.Request.Context(), k)
 		if err != nil {
-			a.refuse(c, withDone(err, k, removed))
-			return
+			return withDone(err, k, removed)
 		}
 		if existed {
 			removed = append(removed, k.Address)
@@ -175,6 +172,7 @@ func (a *adminRoutes) removeInstances(c *gin.Context) {
 		}
 		a.answer(c, msg)
 	}
+	return nil
 }
 
 func (a *adminRoutes) answer(c *gin.Context, message string) {
@@ -184,6 +182,15 @@ func (a *adminRoutes) answer(c *gin.Context, message string) {
 func (a *adminRoutes) lists(message string) changeAnswer {
 	s := a.members.Snapshot()
 	return changeAnswer{Message: message, Prefill: addresses(s, instance.Prefill), Decode: addresses(s, instance.Decode)}
+}
+
+// handle makes a handler of f, whose error refuses the request.
+func (a *adminRoutes) handle(f func(*gin.Context) error) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		if err := f(c); err != nil {
+			a.refuse(c, err)
+		}
+	}
 }
 
 func (a *adminRoutes) refuse(c *gin.Context, err error) {

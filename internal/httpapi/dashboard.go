@@ -21,14 +21,6 @@ func AdminActions() []string {
 	return all
 }
 
-// addDashboardRoute adds the route of the dashboard's events. The page itself is served
-// by index.
-func (d *Deps) addDashboardRoute(e *gin.Engine) {
-	if d.Dashboard != nil {
-		e.GET(DashboardEvents, gin.WrapH(d.Dashboard))
-	}
-}
-
 // index serves the dashboard to browsers, and the version and main routes of this listener
 // to all other clients.
 func (d *Deps) index(c *gin.Context, served gin.RoutesInfo) {

@@ -50,7 +50,9 @@ func (f *Fleet) List(in *instance.Instance) instance.Listing {
 	l := in.Seen(f.Opinion(in.Key)).Listed(f.Connector)
 	n := f.Load.InFlight(in.Key)
 	l.InFlight = &n
-	l.Load = f.listLoad(in.Key)
+	if f.Details != nil {
+		l.Load = f.Details(in.Key)
+	}
 	return l
 }
 
@@ -93,11 +95,4 @@ func (f *Fleet) healthcheck(c *gin.Context) {
 		"decode_instances":  len(s.Usable(instance.Decode)),
 		"request_num":       n,
 	})
-}
-
-func (f *Fleet) listLoad(k instance.Key) *instance.ListedLoad {
-	if f.Details == nil {
-		return nil
-	}
-	return f.Details(k)
 }

@@ -103,21 +103,18 @@ type intentAnswer struct {
 
 // intend returns the handler of a verb.
 func (a *adminRoutes) intend(verb Verb) gin.HandlerFunc {
-	return func(c *gin.Context) {
+	return a.handle(func(c *gin.Context) error {
 		raw, err := readAdminBody(c.Request)
 		if err != nil {
-			a.refuse(c, err)
-			return
+			return err
 		}
 		ch, err := parseChange(raw)
 		if err != nil {
-			a.refuse(c, err)
-			return
+			return err
 		}
 		ic, err := parseIntentChange(verb, raw)
 		if err != nil {
-			a.refuse(c, err)
-			return
+			return err
 		}
 		var done, unknown []string
 		revision := int64(0)
@@ -125,8 +122,7 @@ func (a *adminRoutes) intend(verb Verb) gin.HandlerFunc {
 			result, err := a.admin.ChangeIntent(c.Request.Context(), k, ic)
 			switch {
 			case err != nil:
-				a.refuse(c, withDone(err, k, done))
-				return
+				return withDone(err, k, done)
 			case result.Known:
 				done = append(done, k.Address)
 			default:
@@ -137,12 +133,13 @@ func (a *adminRoutes) intend(verb Verb) gin.HandlerFunc {
 		if len(done) == 0 {
 			failAdmin(c, http.StatusNotFound, openai.TypeNotFound, asMessage,
 				fmt.Sprintf("Instances %s are not in the %s instances.", pythonList(unknown), ch.role))
-			return
+			return nil
 		}
 		msg := fmt.Sprintf("%s %s instances: %s.", verb, ch.role, pythonList(done))
 		if len(unknown) > 0 {
 			msg += fmt.Sprintf(" Instances %s are not in the %s instances.", pythonList(unknown), ch.role)
 		}
 		writeJSON(c, http.StatusOK, intentAnswer{changeAnswer: a.lists(msg), Revision: revision})
-	}
+		return nil
+	})
 }

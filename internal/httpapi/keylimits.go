@@ -38,62 +38,60 @@ type Usage struct {
 func (d *Deps) addKeyRoutes(e *gin.Engine, a *adminRoutes) {
 	read := requireRight(d.AdminKey, apikeys.Read)
 	e.GET(usagePath, read, func(c *gin.Context) { writeJSON(c, http.StatusOK, Usage{Proxy: d.ID, Keys: d.Usage()}) })
-	e.GET(limitsPath, read, func(c *gin.Context) { d.answerLimits(c, a) })
+	e.GET(limitsPath, read, a.handle(d.answerLimits))
 	name := func(c *gin.Context) {
 		if !instance.ValidKeyName(c.Param("key")) {
 			a.refuse(c, badRequest("invalid name of an API key: 1 to 64 visible ASCII characters without a slash"))
 		}
 	}
-	e.GET(limitsPath+"/:key", read, name, func(c *gin.Context) { d.answerLimits(c, a) })
+	e.GET(limitsPath+"/:key", read, name, a.handle(d.answerLimits))
 	one := e.Group(limitsPath+"/:key", requireAdmin(d.AdminKey), refuseEncoded, name)
-	one.PUT("", func(c *gin.Context) {
+	one.PUT("", a.handle(func(c *gin.Context) error {
 		raw, err := readAdminBody(c.Request)
 		if err != nil {
-			a.refuse(c, err)
-			return
+			return err
 		}
 		var body struct {
 			instance.KeyLimits
 			Reason string `json:"reason"`
 		}
 		if err := json.Unmarshal(raw, &body); err != nil {
-			a.refuse(c, badRequest(`send limits such as {"rpm":600,"concurrent":10}: %w`, err))
-			return
+			return badRequest(`send limits such as {"rpm":600,"concurrent":10}: %w`, err)
 		}
 		body.V = 1
 		switch err := body.Check(); {
 		case err != nil:
-			a.refuse(c, badRequest("%w", err))
+			return badRequest("%w", err)
 		case len(body.Reason) > maxReason:
-			a.refuse(c, badRequest(`"reason" is longer than %d bytes`, maxReason))
-		default:
-			if err := d.KeyLimits.SetLimits(c.Request.Context(), c.Param("key"), body.KeyLimits, body.Reason); err != nil {
-				a.refuse(c, err)
-				return
-			}
-			writeJSON(c, http.StatusOK, body.KeyLimits)
+			return badRequest(`"reason" is longer than %d bytes`, maxReason)
 		}
-	})
-	one.DELETE("", func(c *gin.Context) {
+		if err := d.KeyLimits.SetLimits(c.Request.Context(), c.Param("key"), body.KeyLimits, body.Reason); err != nil {
+			return err
+		}
+		writeJSON(c, http.StatusOK, body.KeyLimits)
+		return nil
+	}))
+	one.DELETE("", a.handle(func(c *gin.Context) error {
 		existed, err := d.KeyLimits.RemoveLimits(c.Request.Context(), c.Param("key"), "")
 		switch {
 		case err != nil:
-			a.refuse(c, err)
+			return err
 		case !existed:
 			fail(c, http.StatusNotFound, openai.TypeNotFound, "API key "+c.Param("key")+" has no limits")
 		default:
 			writeJSON(c, http.StatusOK, gin.H{"removed": c.Param("key")})
 		}
-	})
+		return nil
+	}))
 }
 
 // answerLimits answers with the limits of one key, or of all.
-func (d *Deps) answerLimits(c *gin.Context, a *adminRoutes) {
+func (d *Deps) answerLimits(c *gin.Context) error {
 	all, err := d.KeyLimits.Limits(c.Request.Context())
 	key := c.Param("key")
 	switch one, ok := all[key]; {
 	case err != nil:
-		a.refuse(c, err)
+		return err
 	case key == "":
 		writeJSON(c, http.StatusOK, gin.H{"limits": all})
 	case ok:
@@ -101,4 +99,5 @@ func (d *Deps) answerLimits(c *gin.Context, a *adminRoutes) {
 	default:
 		fail(c, http.StatusNotFound, openai.TypeNotFound, "API key "+key+" has no limits")
 	}
+	return nil
 }

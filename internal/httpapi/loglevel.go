@@ -20,22 +20,20 @@ func (a *adminRoutes) answerLevel(c *gin.Context) {
 	writeJSON(c, http.StatusOK, gin.H{"level": a.level.Name()})
 }
 
-func (a *adminRoutes) setLevel(c *gin.Context) {
+func (a *adminRoutes) setLevel(c *gin.Context) error {
 	raw, err := readAdminBody(c.Request)
 	if err != nil {
-		a.refuse(c, err)
-		return
+		return err
 	}
 	var body struct {
 		Level string `json:"level"`
 	}
 	if err := json.Unmarshal(raw, &body); err != nil || body.Level == "" {
-		a.refuse(c, badRequest(`send {"level":"debug"}`))
-		return
+		return badRequest(`send {"level":"debug"}`)
 	}
 	if err := a.level.Set(body.Level); err != nil {
-		a.refuse(c, badRequest("%w", err))
-		return
+		return badRequest("%w", err)
 	}
 	a.answerLevel(c)
+	return nil
 }

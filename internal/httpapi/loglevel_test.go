@@ -19,6 +19,17 @@ func (l *level) Set(name string) error {
 	return nil
 }
 
+func TestLogNeedsTheAdminKey(t *testing.T) {
+	t.Parallel()
+	s := serve(t, deps(), false)
+	for key, want := range map[string]int{"": 401, "wrong": 403, "secret": 200} {
+		code, _, got := call(t, http.MethodGet, s.URL+"/log", "", "X-Api-Key", key)
+		if code != want || code == 200 && got != "msg=x url=http://***@h\n" || code != 200 && strings.Contains(got, "msg=x") {
+			t.Errorf("%q: %d %s", key, code, got)
+		}
+	}
+}
+
 func TestLogLevel(t *testing.T) {
 	t.Parallel()
 	d := deps()

@@ -34,18 +34,19 @@ func (a *adminRoutes) addModelRoutes(e *gin.Engine, read, require gin.HandlerFun
 		}
 		writeJSON(c, http.StatusOK, list[at])
 	})
-	g.PUT("/*name", require, refuseEncoded, a.setModelRoute)
-	g.DELETE("/*name", require, func(c *gin.Context) {
+	g.PUT("/*name", require, refuseEncoded, a.handle(a.setModelRoute))
+	g.DELETE("/*name", require, a.handle(func(c *gin.Context) error {
 		revision, err := a.admin.DeleteModelRoute(c.Request.Context(), c.Param("name")[1:], instance.Printable(c.Query("reason"), maxReason))
 		switch {
 		case err != nil:
-			a.refuse(c, err)
+			return err
 		case revision == 0:
 			noModelRoute(c, c.Param("name")[1:])
 		default:
 			writeJSON(c, http.StatusOK, gin.H{"revision": revision})
 		}
-	})
+		return nil
+	}))
 }
 
 func noModelRoute(c *gin.Context, name string) {
@@ -53,7 +54,7 @@ func noModelRoute(c *gin.Context, name string) {
 }
 
 // setModelRoute writes the model route in the body, which is that of the key in etcd, with "for".
-func (a *adminRoutes) setModelRoute(c *gin.Context) {
+func (a *adminRoutes) setModelRoute(c *gin.Context) error {
 	var limit struct{ For string }
 	var d time.Duration
 	raw, err := readAdminBody(c.Request)
@@ -67,8 +68,8 @@ func (a *adminRoutes) setModelRoute(c *gin.Context) {
 		revision, err = a.admin.SetModelRoute(c.Request.Context(), c.Param("name")[1:], raw, d)
 	}
 	if err != nil {
-		a.refuse(c, err)
-		return
+		return err
 	}
 	writeJSON(c, http.StatusOK, gin.H{"revision": revision})
+	return nil
 }

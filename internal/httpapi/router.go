@@ -91,6 +91,7 @@ type Deps struct {
 	CORS       CORS
 	ClientKeys *apikeys.Ring         // nil: clients need no key
 	Config     func(io.Writer) error // writes the settings, secrets masked; nil: there is no such route
+	RecentLog  func() []byte         // returns the last lines of the log; nil: there is no such route
 	AdminKey   *apikeys.Ring         // nil: the admin routes refuse all requests
 	Version    string
 	ID         string // of this proxy, as in etcd
@@ -182,7 +183,7 @@ func isProxyRoute(path string) bool {
 		return true
 	}
 	switch path {
-	case "/status", "/roles", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, configPath, DashboardEvents, usagePath, limitsPath:
+	case "/status", "/roles", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, logPath, configPath, DashboardEvents, usagePath, limitsPath:
 		return true
 	}
 	return strings.HasPrefix(path, limitsPath+"/")

@@ -71,13 +71,18 @@ func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	if d.Config != nil {
 		e.GET(configPath, requireRight(d.AdminKey, apikeys.Read), d.config)
 	}
+	if d.RecentLog != nil {
+		e.GET(logPath, requireRight(d.AdminKey, apikeys.Read), d.log)
+	}
 	e.POST("/route", requireRight(d.AdminKey, apikeys.Read), refuseEncoded, func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
 	d.addKeyRoutes(e, admin)
 	for _, path := range fanOutRoutes() {
 		e.POST(path, requireAdminOrHide(d.AdminKey), dataRoute(d.Data.FanOut(path)))
 	}
 	e.GET("/metrics", gin.WrapH(d.Metrics))
-	d.addDashboardRoute(e)
+	if d.Dashboard != nil {
+		e.GET(DashboardEvents, gin.WrapH(d.Dashboard))
+	}
 }
 
 func (d *Deps) addHealthRoutes(e *gin.Engine) {
@@ -94,6 +99,14 @@ func (d *Deps) addHealthRoutes(e *gin.Engine) {
 	e.GET("/load", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"server_load": d.Data.Requests()}) })
 }
 
+// orNone calls a function that may be nil.
+func orNone[T any](f func() T) (v T) {
+	if f != nil {
+		v = f()
+	}
+	return v
+}
+
 func (d *Deps) status(c *gin.Context) {
 	s := d.Members.Snapshot()
 	out := Status{
@@ -101,21 +114,7 @@ func (d *Deps) status(c *gin.Context) {
 		Instances: make([]instance.Listing, 0, len(s.All())),
 		Notices:   append([]string{}, d.Notices()...),
 		Revision:  s.Revision, Etcd: d.Etcd(), ID: d.ID, Version: d.Version, Limits: d.Limits,
-	}
-	if d.ModelRoutes != nil {
-		out.ModelRoutes = d.ModelRoutes()
-	}
-	if d.Digests != nil {
-		out.Digests = d.Digests()
-	}
-	if d.Prompts != nil {
-		out.Prompts = d.Prompts()
-	}
-	if d.Queues != nil {
-		out.Queues = d.Queues()
-	}
-	if d.KVEvents != nil {
-		out.KVEvents = d.KVEvents()
+		ModelRoutes: orNone(d.ModelRoutes), Digests: orNone(d.Digests), Prompts: orNone(d.Prompts), Queues: orNone(d.Queues), KVEvents: orNone(d.KVEvents),
 	}
 	out.PrefillCount, out.DecodeCount = len(out.Prefill), len(out.Decode)
 	for _, in := range s.All() {

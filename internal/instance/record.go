@@ -86,7 +86,7 @@ type Record struct {
 	Version      string              `json:"version,omitempty"`
 	Weight       *int                `json:"weight,omitempty"` // nil = 100
 	State        State               `json:"state,omitempty"`
-	Cause        string              `json:"cause,omitempty"`      // why State is Down, see CauseSlow; others are kept for display
+	Cause        string              `json:"cause,omitempty"`      // why State is Down: CauseSlow, or a few words for display
 	StartedAt    *time.Time          `json:"started_at,omitempty"` // for people; never compared between machines
 	Source       string              `json:"source,omitempty"`     // agent, direct, admin, flags, import
 	HostID       string              `json:"host_id,omitempty"`    // distinguishes network namespaces

@@ -111,7 +111,7 @@ type Listing struct {
 	Address string `json:"address"`
 	Status  string `json:"status"`          // Instance.Status; one word for State, View and Intent
 	State   State  `json:"state"`           // of the record
-	Cause   string `json:"cause,omitempty"` // of State: slow
+	Cause   string `json:"cause,omitempty"` // of State: slow, connection refused, HTTP 503, ...
 	View    View   `json:"view,omitempty"`
 	Intent  Intent `json:"intent,omitempty"`
 	// OnlyRole is the role in which an engine in both roles is kept; see Instance.OnlyRole.
@@ -134,6 +134,9 @@ type Listing struct {
 	Version  string   `json:"version,omitempty"`
 	Revision int64    `json:"revision"` // mod_revision of its key
 	InFlight *int64   `json:"in_flight,omitempty"`
+	// Ends is when the operator's intent or weight ends by itself; nil: never, or not known. Only
+	// pdctl, which reads its lease, sets it.
+	Ends *time.Time `json:"intent_ends,omitempty"`
 	// StartedAt is when this start of the engine was registered, by the clock of its machine.
 	StartedAt *time.Time `json:"started_at,omitempty"`
 	// Load is more of what is known of its load; none where nothing is.
@@ -192,6 +195,24 @@ func (i *Instance) Listed(connector string) Listing {
 	return l
 }
 
+// why returns Reason, or what the state in the record means if that keeps the instance out of use.
+func (i *Instance) why() string {
+	switch {
+	case i.Reason != "" || i.View != "":
+	case i.Record.State == Starting:
+		return "its engine is starting"
+	case i.Record.State == Draining:
+		return "its agent drains it"
+	case i.Record.State == Down && i.Static():
+		return "no agent updates its static record"
+	case i.Record.State == Down && i.Record.Cause == CauseSlow:
+		return "its engine does not answer its agent in time"
+	case i.Record.State == Down:
+		return "its engine fails the probes of its agent"
+	}
+	return i.Reason
+}
+
 // List returns the entry of an instance with all strings from etcd made printable.
 func (i *Instance) List() Listing {
 	models := make([]string, 0, len(i.Record.Models))
@@ -209,7 +230,7 @@ func (i *Instance) List() Listing {
 	return Listing{
 		Ranks:   ranks,
 		Proxies: proxies, Role: i.Role, Address: i.Address, Status: i.Status(), State: i.Record.State, Cause: Printable(i.Record.Cause, 32), View: i.View,
-		Intent: i.Intent, OnlyRole: i.OnlyRole, Reason: i.Reason, Static: i.Static(),
+		Intent: i.Intent, OnlyRole: i.OnlyRole, Reason: i.why(), Static: i.Static(),
 		ID: Printable(i.Incarnation(), 128), Models: models, ModelsTruncated: i.Record.ModelsTruncated,
 		Connector: Printable(i.Record.Connector, 64), Weight: i.Record.Weight, Source: Printable(i.Record.Source, 32),
 		Version: Printable(i.Record.Version, 64), Revision: i.ModRevision, StartedAt: i.Record.StartedAt,

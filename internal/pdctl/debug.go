@@ -23,16 +23,16 @@ import (
 )
 
 const debugHelp = `debug writes an archive (tar.gz) for a report of a problem: the output of status, list,
-doctor and history, and of each proxy in etcd /status, /readyz, /metrics and its settings,
-with secrets masked. The file notes.txt names what could not be read. Proxies keep no log:
-add their output, for example of journalctl.
+doctor and history, and of each proxy in etcd /status, /readyz, /metrics, its settings with
+secrets masked, and the last 256 KiB of its log. The file notes.txt names what could not be
+read.
 
-The settings need an admin key with the right "read" (ADMIN_API_KEY), which is sent to the
-addresses of the proxies in etcd. Without it they are left out. --proxy names proxies
+Settings and log need an admin key with the right "read" (ADMIN_API_KEY), which is sent to
+the addresses of the proxies in etcd. Without it they are left out. --proxy names proxies
 instead of those in etcd, for example if they have --admin-listen.
 
-The archive has addresses, names of models, labels and reasons, but no prompts, no answers
-and no keys. Look into it before you pass it on.`
+The archive has addresses, names of models, labels, reasons and log lines, but no prompts, no
+answers and no keys. Look into it before you pass it on.`
 
 func debugCommand(s *session.Session) *cobra.Command {
 	var file string
@@ -109,26 +109,17 @@ func (b *bundle) commands(cmd *cobra.Command) {
 // proxies adds what proxies show of themselves.
 func (b *bundle) proxies(ctx context.Context, urls []string) {
 	if len(urls) == 0 {
-		err := b.s.With(ctx, func(conn *session.Conn) error {
-			list, err := conn.Store.Reader.Proxies(ctx)
-			for _, p := range list {
-				if p.Address != "" {
-					urls = append(urls, "http://"+p.Address)
-				}
-			}
-			return err
-		})
-		if err != nil {
-			fmt.Fprintf(&b.notes, "proxies: %s\n", strings.ReplaceAll(session.WithoutHint(err), "\n", " "))
-		}
+		var err error
+		urls, err = b.s.ProxyURLs(ctx)
+		b.add("proxies", nil, err)
 	}
 	key, _ := b.s.LookupEnv("ADMIN_API_KEY")
 	for _, url := range urls {
 		_, host, _ := strings.Cut(url, "://")
 		folder := "proxies/" + unsafeName.ReplaceAllString(host, "_") + "/"
-		for _, one := range []struct{ path, file string }{{"/status", "status.json"}, {"/readyz", "readyz.json"}, {"/metrics", "metrics.txt"}, {"/config", "config.yaml"}} {
+		for _, one := range []struct{ path, file string }{{"/status", "status.json"}, {"/readyz", "readyz.json"}, {"/metrics", "metrics.txt"}, {"/config", "config.yaml"}, {"/log", "log.txt"}} {
 			header := http.Header{}
-			if one.path == "/config" {
+			if one.path == "/config" || one.path == "/log" {
 				if key == "" {
 					b.add(folder+one.file, nil, errors.New("needs ADMIN_API_KEY"))
 					continue

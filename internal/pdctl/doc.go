@@ -8,9 +8,9 @@
 //	member      add, remove, allow, restore, forget: guarded transactions, with an audit entry
 //	intent      drain, undrain, cordon, uncordon, weight, wait
 //	show        list, get, watch, history, status: every entry, usable or not, and why not
-//	fleet       diff, revert, apply
+//	fleet       diff, revert, apply, export
 //	diagnose    doctor; debug is in this package, because it runs other commands
-//	route, events, mooncake, auth, transfer (export, import)
+//	route, events, mooncake, auth
 //
 // Text from etcd or from an engine is escaped before it is printed.
 // Exit codes: 0 done, 1 failed, 2 wrong usage; 3 and 4 of commands that wait for proxies,

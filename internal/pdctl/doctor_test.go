@@ -77,7 +77,7 @@ func parses(words []string) error {
 	switch program, args := words[0], words[1:]; program {
 	case "pdctl":
 		return pdctl.Parse(args)
-	case "agent":
+	case "pdmesh-agent":
 		root := &cobra.Command{}
 		root.AddCommand(control.Commands()...)
 		cmd, rest, err := root.Find(args)
@@ -293,7 +293,7 @@ func TestDoctorTwoAgentsOnOneAddress(t *testing.T) {
 		t.Fatalf("exit %d, %v\n%s%s", code, err, out, errs)
 	}
 	executable(t, d.Findings)
-	finds(t, d.Findings, "conflict", "decode/10.0.0.8:8200", "another host holds this key", "agent-one", "stop one of the two agents", "pdctl get decode/10.0.0.8:8200", "agent drain --role decode --address 10.0.0.8:8200")
+	finds(t, d.Findings, "conflict", "decode/10.0.0.8:8200", "another host holds this key", "agent-one", "stop one of the two agents", "pdctl get decode/10.0.0.8:8200", "pdmesh-agent drain --role decode --address 10.0.0.8:8200")
 }
 
 // agentSocket answers as an agent of this machine; it returns the environment in which it
@@ -315,6 +315,29 @@ func agentSocket(t *testing.T, name string, report func() agentctl.Report) map[s
 	}
 	serveAgent(t, ln, agentctl.Source{Report: report})
 	return map[string]string{"XDG_RUNTIME_DIR": run}
+}
+
+// Agents of another fleet on this machine are no problem of this one.
+func TestDoctorAgentOfAnotherFleet(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/proxies/p1", well)
+	one := agentctl.Report{
+		Role: instance.Decode, Address: "10.0.0.9:8200", Phase: "probing", Reason: "connection refused",
+		Registration: agentctl.Registration{Phase: "idle"}, EtcdPrefix: "/pd",
+	}
+	for _, tc := range []struct {
+		etcd, prefix string
+		code         int
+	}{{"10.9.9.9:2379", "/pd", 0}, {r.etcd.Endpoint(), "/other", 0}, {r.etcd.Endpoint(), "/pd", 5}, {"", "", 5}} {
+		one.Etcd, one.EtcdPrefix = []string{tc.etcd}, tc.prefix
+		env := agentSocket(t, "decode-z", func() agentctl.Report { return one })
+		env["PD_ETCD_ENDPOINTS"] = r.etcd.Endpoint()
+		code, out, errs := r.runEnv(env, "doctor")
+		if code != tc.code || !strings.Contains(out, "decode/10.0.0.9:8200") || strings.Contains(out, "another fleet") != (tc.code == 0) {
+			t.Errorf("%+v: exit %d\n%s%s", tc, code, out, errs)
+		}
+	}
 }
 
 // What is in etcd of two agents is seen from everywhere.
@@ -418,7 +441,7 @@ func TestDoctorWrongModel(t *testing.T) {
 	executable(t, d.Findings)
 	const cure = "start the engine with the right model"
 	finds(t, d.Findings, "model", "decode/"+elsewhere, "serves llama, not qwen", cure, "pdctl get decode/"+elsewhere)
-	finds(t, d.Findings, "model", "decode/10.0.0.9:8200", "agent on this machine", cure, "agent status --role decode --address 10.0.0.9:8200")
+	finds(t, d.Findings, "model", "decode/10.0.0.9:8200", "agent on this machine", cure, "pdmesh-agent status --role decode --address 10.0.0.9:8200")
 	finds(t, d.Findings, "model", "prefill/"+engine, "serves mistral, not qwen", cure)
 	if len(d.Findings) != 3 {
 		t.Errorf("no finding about an agent that is not registered: %+v", d.Findings)

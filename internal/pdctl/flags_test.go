@@ -155,7 +155,6 @@ func TestDryRunOfWhatWaits(t *testing.T) {
 		"weight decode --selector rack=3":                   "invalid weight \"decode\"",
 		"list -o xml":                                       "use one of table, wide, json, yaml",
 		"events decode 10.0.0.8:8200 -o yaml":               "events are text only",
-		"export -o json":                                    "an export is JSON lines already",
 		"auth init -o yaml":                                 "this prints text only",
 		"list --selector model=":                            "name a model",
 		"drain decode":                                      "name the instances",

@@ -224,7 +224,7 @@ limits:
 	if keys["/pd/decode/10.0.0.9:8200"] == "" || keys["/pd/prefill/10.0.0.8:8100"] == "" {
 		t.Errorf("apply deletes what it does not own: %v", keys)
 	}
-	exported := r.ok("apply", "--export")
+	exported := r.ok("export")
 	for _, args := range [][]string{{"-f", path, "--prune"}, {"-f", path}} {
 		r.want(0, "nothing to change\n", append([]string{"apply"}, args...)...)
 	}

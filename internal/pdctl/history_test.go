@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestHistory(t *testing.T) {
@@ -66,6 +67,9 @@ func TestHistory(t *testing.T) {
 	same(read(), all)
 	same(read("decode", y), []string{all[1], all[4], all[6]})
 	same(read("--limit", "2"), all[5:])
+	same(read("--since", "1h"), all)
+	same(read("--since", "2020-01-01"), all)
+	same(read("--since", time.Now().Add(time.Hour).UTC().Format(time.RFC3339)), all[6:]) // without a time, after the last entry with one
 	if _, out, _ := r.run("history", "decode", y); !strings.Contains(out, "weight 20") || !strings.Contains(out, "registration ended") || strings.Contains(out, "remembers") {
 		t.Errorf("%s", out)
 	}
@@ -80,7 +84,7 @@ func TestHistory(t *testing.T) {
 	if _, out, _ := r.run("history"); !strings.Contains(out, fmt.Sprintf("since revision %d.", revision)) {
 		t.Errorf("%s", out)
 	}
-	for _, args := range [][]string{{"history", "decode"}, {"history", "both", x}, {"history", "--limit", "0"}} {
+	for _, args := range [][]string{{"history", "decode"}, {"history", "both", x}, {"history", "--limit", "0"}, {"history", "--since", "yesterday"}, {"history", "--since", "-1h"}} {
 		r.want(2, "", args...)
 	}
 }

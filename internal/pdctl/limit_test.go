@@ -14,9 +14,9 @@ func TestLimit(t *testing.T) {
 	if code, out, errs := r.run("limit", "set", "team-a", "--rpm", "600", "--dry-run"); code != 0 || !strings.Contains(out, `put     /pd/limits/team-a {"v":1,"rpm":600}`) {
 		t.Errorf("%d %s %s", code, out, errs)
 	}
-	r.want(0, "team-a: set\n", "limit", "set", "team-a", "--rpm", "600", "--concurrent", "5", "--reason", "trial")
-	r.want(0, "team-a: unchanged\n", "limit", "set", "team-a", "--rpm", "600", "--concurrent", "5")
-	r.want(0, "b: set\n", "limit", "set", "b", "--uncached-tpm", "7")
+	r.want(0, "limits/team-a: set\n", "limit", "set", "team-a", "--rpm", "600", "--concurrent", "5", "--reason", "trial")
+	r.want(0, "limits/team-a: unchanged\n", "limit", "set", "team-a", "--rpm", "600", "--concurrent", "5")
+	r.want(0, "limits/b: set\n", "limit", "set", "b", "--uncached-tpm", "7")
 	r.put("/pd/limits/c", `{"v":2}`)
 	_, out, _ := r.run("limit", "list")
 	for _, want := range []string{"team-a  600                                       5", "version 2"} {
@@ -39,7 +39,7 @@ func TestLimit(t *testing.T) {
 	if !strings.Contains(out, `"outcome": "removed"`) {
 		t.Error(out)
 	}
-	r.want(0, "team-a: unchanged\n", "limit", "rm", "team-a")
+	r.want(0, "limits/team-a: unchanged\n", "limit", "rm", "team-a")
 	for _, tc := range []struct{ args, want string }{
 		{"set a", "invalid limits: none is set"}, {"set a --rpm 0", "--rpm 0: leave the flag out"}, {"set a --rpm -1", "-1 is not between 1 and"}, {"set a/b --rpm 1", "invalid name"}, {"rm", "accepts 1 arg"},
 	} {

@@ -23,7 +23,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 	"github.com/pdmesh/pdmesh/internal/pdctl/show"
 	"github.com/pdmesh/pdmesh/internal/pdctl/top"
-	"github.com/pdmesh/pdmesh/internal/pdctl/transfer"
 )
 
 const longHelp = `pdctl shows and changes which vLLM instances the proxies use.
@@ -104,9 +103,9 @@ func root(s *session.Session) *cobra.Command {
 		s.Writes(s.Completes(intent.Role(s), all...)), s.Names(s.Selects(s.Completes(intent.Wait(s), all...))), show.Version(s),
 		s.ReadsProxy(s.Completes(show.Get(s), one...)), s.Watches(s.Completes(show.History(s), one...)), s.Names(s.ReadsProxy(s.Watches(s.Selects(show.List(s))))),
 		s.Selects(show.Watch(s)), s.ReadsProxy(s.Watches(show.Status(s))), s.Selects(s.Writes(top.Command(s))),
-		s.Watches(fleet.Diff(s)), s.Confirms(s.Writes(fleet.Revert(s))), s.Confirms(s.Writes(fleet.Apply(s))),
+		s.Watches(fleet.Diff(s)), s.Confirms(s.Writes(fleet.Revert(s))), s.Confirms(s.Writes(fleet.Apply(s))), fleet.Export(s),
 		diagnose.Command(s), debugCommand(s), s.Completes(events.Command(s), one...), route.Command(s), s.Watches(route.Ratio(s)),
-		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s), limit.Command(s), s.Watches(limit.Usage(s)), model.Command(s),
+		auth.Command(s), mooncake.Command(s), limit.Command(s), s.Watches(limit.Usage(s)), model.Command(s),
 	)
 	for _, c := range root.Commands() {
 		c.RunE = s.Wrap(c.RunE)

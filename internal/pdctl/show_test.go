@@ -3,6 +3,7 @@ package pdctl_test
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -93,6 +94,23 @@ func TestListSaysWhyAnInstanceIsDown(t *testing.T) {
 	if got := r.listings().Instances; got[0].State != instance.Down || got[0].Cause != instance.CauseSlow {
 		t.Errorf("%+v", got)
 	}
+	r.leased("/pd/decode/10.0.0.3:1", `{"models":["m"],"state":"down","cause":"connection refused"}`)
+	r.leased("/pd/decode/10.0.0.4:1", `{"models":["m"],"state":"starting"}`)
+	r.leased("/pd/decode/10.0.0.5:1", `{"models":["m"],"state":"draining"}`)
+	r.ok("cordon", "decode/10.0.0.4:1", "--reason", "disks", "--for", "1h")
+	_, table, _ = r.run("list")
+	got := r.listings().Instances
+	for i, want := range []string{"no agent updates it", "no agent updates it", "its engine fails the probes", "cordon by ", "its agent drains it"} {
+		if !strings.HasPrefix(got[i].Reason, want) || !strings.Contains(table, "  "+want) {
+			t.Errorf("%q is not the reason of %+v, or not in\n%s", want, got[i], table)
+		}
+	}
+	if !strings.Contains(table, "down (connection refused)") || !regexp.MustCompile(`disks; ends in (59|60)m`).MatchString(table) {
+		t.Errorf("%s", table)
+	}
+	if left := time.Until(*got[3].Ends); left < 30*time.Minute || left > time.Hour+time.Second {
+		t.Errorf("the cordon ends in %s", left)
+	}
 }
 
 // What its record does not say of an instance the proxies have found out.
@@ -151,7 +169,7 @@ func TestListShowsWhatProxiesReport(t *testing.T) {
 		{"silent", `{"models":["m"]}`, "", []string{proxy("a:1", `"`+key+`":{"reason":"no response for 5s"}`)}, "ready", "a:1: no response for 5s", "m"},
 		{"ejected and cordoned", `{"models":["m"]}`, `{"state":"cordon","by":"me","reason":"new disks"}`, []string{proxy("a:1", dead)}, "cordoned", `a:1: connection refused\u001b[2J; cordon by me: new disks`, "m"},
 		{"by curl", "", `{"state":"cordon","by":"me","reason":"new disks"}`, []string{proxy("a:1", `"`+key+`":{"models":["org/m","lora"],"version":"0.12.0"}`)}, "cordoned", "cordon by me: new disks", "org/m,lora"},
-		{"down", `{"models":["m"],"state":"down"}`, "", []string{proxy("a:1", dead)}, "down", "", "m"},
+		{"down", `{"models":["m"],"state":"down"}`, "", []string{proxy("a:1", dead)}, "down", "no agent updates its static record", "m"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -98,8 +98,8 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"status", "all"}, "unknown command"},
 		{[]string{"top"}, "needs a terminal"},
 		{[]string{"export", "file"}, "unknown command"},
-		{[]string{"import"}, "accepts 1 arg"},
-		{[]string{"import", "no-such-file"}, "no such file"},
+		{[]string{"apply"}, "with -f"},
+		{[]string{"apply", "-f", "no-such-file"}, "no such file"},
 	} {
 		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {
 			t.Parallel()
@@ -128,7 +128,7 @@ func TestRemoveOfABadAddressIsWrongUsage(t *testing.T) {
 
 func TestHelpAndVersion(t *testing.T) {
 	t.Parallel()
-	for _, sub := range []string{"", "add", "remove", "allow", "drain", "undrain", "cordon", "uncordon", "weight", "wait", "history", "list", "get", "watch", "status", "top", "export", "import", "auth", "doctor"} {
+	for _, sub := range []string{"", "add", "remove", "allow", "drain", "undrain", "cordon", "uncordon", "weight", "wait", "history", "list", "get", "watch", "status", "top", "export", "auth", "doctor"} {
 		code, out, errs := execute(t.Context(), nil, strings.Fields(sub+" --help")...)
 		if code != 0 || errs != "" || !strings.Contains(out, "Examples:\n  pdctl "+sub) || !strings.Contains(out, "--etcd-endpoints") {
 			t.Errorf("pdctl %s --help: exit %d %s\n%s", sub, code, errs, out)

@@ -84,6 +84,7 @@ type app struct {
 	board    *dashboard.Board   // nil: off
 	stopping atomic.Bool
 	level    *logging.Level
+	recent   func() []byte // the last lines of the log
 	started  chan struct{} // closed by awaitFirstAnswers
 	serving  atomic.Bool   // started is closed
 
@@ -117,7 +118,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	}
 	guard := netguard.New(cfg.InstanceAllow)
 	b := &builder{
-		app:    &app{cfg: cfg, log: log, secure: certificates, etcd: own, id: ulid.Make().String(), access: newAccessLog(cfg, log), level: logging.NewLevel(log), started: make(chan struct{}), limits: new(keylimit.Table)},
+		app:    &app{cfg: cfg, log: log, secure: certificates, etcd: own, id: ulid.Make().String(), access: newAccessLog(cfg, log), level: logging.NewLevel(log), recent: logging.KeepRecent(log), started: make(chan struct{}), limits: new(keylimit.Table)},
 		layout: layout, address: address, adminURL: adminURL, lmcache: notices, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
 	}
 	b.makeMembership()
@@ -280,7 +281,7 @@ func (b *builder) makeRoutes() {
 		CORS: httpapi.CORS{
 			Origins: b.cfg.AllowedOrigins, Methods: b.cfg.AllowedMethods, Headers: b.cfg.AllowedHeaders, Credentials: b.cfg.AllowCredentials,
 		},
-		ClientKeys: b.keys, Config: b.cfg.Print, AdminKey: b.admins, Version: version.String(), ID: b.id,
+		ClientKeys: b.keys, Config: b.cfg.Print, RecentLog: b.recent, AdminKey: b.admins, Version: version.String(), ID: b.id,
 		Limits: limits(b.cfg), Notices: b.notices, Usage: b.limits.Usage, ModelRoutes: b.listModelRoutes,
 	}
 	if b.board = b.newBoard(deps.List, deps.Etcd, b.handler.Requests, b.address); b.board != nil {

@@ -114,6 +114,9 @@ func (g *generation) admit() error {
 	if err := g.Fit(o.MaxModelLen); err != nil {
 		return err
 	}
+	if g.Priority != 0 && o.SchedulingPolicy == "fcfs" {
+		return pydantic.BadRequest("", "Got priority %v but Priority scheduling is not enabled.", g.Priority)
+	}
 	if why := core.Full(); why != "" {
 		return &pydantic.Error{Status: http.StatusServiceUnavailable, Kind: "Service Unavailable", Message: why}
 	}

@@ -134,6 +134,9 @@ type Options struct {
 	PingOld      bool
 	TPSize       int
 
+	// SchedulingPolicy is vLLM's --scheduling-policy. With "fcfs" a priority other than 0 is refused. The
+	// order of requests does not depend on it.
+	SchedulingPolicy string
 	// Turns are what the model answers to coding agents instead of its own: see Turn.
 	Turns []answer.Turn
 	// PromptTokensDetails adds prompt_tokens_details.cached_tokens to usage.

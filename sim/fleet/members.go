@@ -96,10 +96,11 @@ func (f *Fleet) started(ctx context.Context, url string) error {
 
 // Status is the part of /status that callers of this package use.
 type Status struct {
-	PrefillNodes []string           `json:"prefill_nodes"`
-	DecodeNodes  []string           `json:"decode_nodes"`
-	Instances    []instance.Listing `json:"instances"`
-	Revision     int64              `json:"revision"`
+	PrefillNodes []string               `json:"prefill_nodes"`
+	DecodeNodes  []string               `json:"decode_nodes"`
+	Instances    []instance.Listing     `json:"instances"`
+	Revision     int64                  `json:"revision"`
+	Queues       []instance.ListedQueue `json:"queues"`
 }
 
 // Status reads the /status of the proxy.

@@ -104,7 +104,7 @@ func TestCures(t *testing.T) {
 			w.agent("taker", []string{"XDG_RUNTIME_DIR=" + dir}, "--role", "decode", "--address", node.Address)
 			f := w.finds("conflict", decode, "two agents claim this address", "stop one of the two agents")
 			w.runCommands(f)
-			there := regexp.MustCompile(`\(on \S+: (agent drain .*)\)$`).FindStringSubmatch(f.Cure)
+			there := regexp.MustCompile(`\(on \S+: (pdmesh-agent drain .*)\)$`).FindStringSubmatch(f.Cure)
 			if there == nil {
 				w.t.Fatalf("no command in %q", f.Cure)
 			}

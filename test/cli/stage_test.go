@@ -257,12 +257,6 @@ func (s *stage) fillCache() {
 	}
 }
 
-// exported checks the file of an export.
-func exported(s *stage) {
-	s.t.Helper()
-	s.holds("fleet.jsonl", s.here("10.0.0.7:8100"))
-}
-
 // holds checks that a file contains a text.
 func (s *stage) holds(file, want string) {
 	s.t.Helper()

@@ -57,22 +57,22 @@ func TestDeadStaticInstance(t *testing.T) {
 	states := "curl -s http://" + proxy.Address + `/status | grep -o '"status":"[a-z]*"'`
 	counts := "curl -s http://" + proxy.Address + `/status | grep -o '"decode_node_count":[0-9]*'`
 	shows("both engines run", lines{
-		"pdctl list":                  {0, "decode " + decode + " ready"},
-		"pdctl get decode/" + decode:  {0, "state ready"},
-		"pdctl status":                {0, "decode 1 1 ready"},
-		"pdctl doctor":                {0, "Nothing is wrong."},
-		curl + "/readyz":              {0, `"ready":true,`},
-		curl + "/health":              {0, "200"},
-		"proxy health --port " + port: {0, "ready, 1 prefill and 1 decode instances"},
-		states:                        {0, `"status":"ready" "status":"ready"`},
+		"pdctl list":                         {0, "decode " + decode + " ready"},
+		"pdctl get decode/" + decode:         {0, "state ready"},
+		"pdctl status":                       {0, "decode 1 1 ready"},
+		"pdctl doctor":                       {0, "Nothing is wrong."},
+		curl + "/readyz":                     {0, `"ready":true,`},
+		curl + "/health":                     {0, "200"},
+		"pdmesh-proxy health --port " + port: {0, "ready, 1 prefill and 1 decode instances"},
+		states:                               {0, `"status":"ready" "status":"ready"`},
 	})
 	if err := engines[instance.Prefill].Engine.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	shows("the prefill engine is dead: decode serves alone", lines{
-		"pdctl list":                  {0, "prefill " + prefill + " ejected"},
-		"pdctl status":                {0, "prefill 1 1 ejected"},
-		"proxy health --port " + port: {0, "ready, 0 prefill and 1 decode instances"},
+		"pdctl list":                         {0, "prefill " + prefill + " ejected"},
+		"pdctl status":                       {0, "prefill 1 1 ejected"},
+		"pdmesh-proxy health --port " + port: {0, "ready, 0 prefill and 1 decode instances"},
 	})
 	if err := engines[instance.Decode].Engine.Kill(); err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestDeadStaticInstance(t *testing.T) {
 		"pdctl doctor":                        {5, "error fleet: " + nothing},
 		curl + "/readyz":                      {0, `"reason":"` + nothing},
 		curl + "/health":                      {0, "503"},
-		"proxy health --port " + port:         {1, "not ready: " + nothing},
+		"pdmesh-proxy health --port " + port:  {1, "not ready: " + nothing},
 		states:                                {0, `"status":"ejected" "status":"ejected"`},
 		counts:                                {0, `"decode_node_count":1`}, // counted as the reference proxies do
 	})
@@ -98,9 +98,9 @@ func TestDeadStaticInstance(t *testing.T) {
 		}
 	}
 	shows("both are back", lines{
-		"pdctl list":                  {0, "decode " + decode + " ready"},
-		"pdctl status":                {0, "decode 1 1 ready"},
-		"pdctl doctor":                {0, "Nothing is wrong."},
-		"proxy health --port " + port: {0, "ready, 1 prefill and 1 decode instances"},
+		"pdctl list":                         {0, "decode " + decode + " ready"},
+		"pdctl status":                       {0, "decode 1 1 ready"},
+		"pdctl doctor":                       {0, "Nothing is wrong."},
+		"pdmesh-proxy health --port " + port: {0, "ready, 1 prefill and 1 decode instances"},
 	})
 }

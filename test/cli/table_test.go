@@ -111,6 +111,7 @@ var examples = map[string]example{
 	"pdctl status":                                  {want: []string{"leader", "alarms: none", "3 ready", "10.0.0.1:8000"}},
 	"pdctl status -o json | jq .proxies":            {want: []string{`"address": "10.0.0.1:8000"`, `"applied"`}},
 	"pdctl history":                                 {before: []string{"pdctl cordon decode 10.0.0.9:8200"}, want: []string{"cordon", "decode/10.0.0.9:8200", "registered: ready"}},
+	"pdctl history --since 2h":                      {before: []string{"pdctl cordon decode 10.0.0.9:8200"}, want: []string{"cordon", "decode/10.0.0.9:8200"}},
 	"pdctl history decode 10.0.0.8:8200 --limit 20": {want: []string{"registered: ready", "decode/10.0.0.8:8200"}},
 	"pdctl history decode 10.0.0.8:8200 -o json":    {want: []string{`"what": "registered: ready"`, `"remembered_since"`}},
 	"pdctl history -o json | jq '.events[] | select(.what == \"drain\")'": {before: []string{"pdctl drain decode 10.0.0.9:8200"}, want: []string{`"address": "10.0.0.9:8200"`}},
@@ -144,15 +145,8 @@ var examples = map[string]example{
 	"pdctl restore prefill 10.0.0.7:8100": {want: []string{"1 proxy notified: restore the kept keys"}},
 	"pdctl forget --all":                  {want: []string{"1 proxy notified: forget the kept keys"}},
 	"pdctl forget prefill 10.0.0.7:8100":  {want: []string{"1 proxy notified: forget the kept keys"}},
-	"pdctl export > fleet.jsonl":          {spare: true, before: []string{"pdctl add prefill 10.0.0.7:8100"}, after: exported},
-	"pdctl export | pdctl import --etcd-endpoints 10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379 -": {
-		spare: true, before: []string{"pdctl add prefill 10.0.0.7:8100"}, want: []string{"10.0.0.7:8100: written", "skipped"},
-	},
-	"pdctl import --etcd-endpoints 10.0.0.1:2379 --dry-run fleet.jsonl": {
-		spare: true, before: []string{"pdctl add prefill 10.0.0.8:8100", "pdctl export > fleet.jsonl"}, want: []string{"10.0.0.8:8100: would be written"},
-	},
-	"pdctl import --etcd-endpoints 10.0.0.1:2379 fleet.jsonl": {
-		spare: true, before: []string{"pdctl add decode 10.0.0.8:8200", "pdctl export > fleet.jsonl"}, want: []string{"10.0.0.8:8200: written"},
+	"pdctl export | pdctl apply --etcd-endpoints 10.0.0.1:2379 -f -": {
+		spare: true, before: []string{"pdctl add prefill 10.0.0.7:8100"}, want: []string{"+ prefill/10.0.0.7:8100", "; keys: "},
 	},
 
 	"pdctl diff --from 4710":                   {set: (*stage).undone, want: []string{"+ override/decode/10.0.0.9:8200\n    + {\"v\":1,\"state\":\"drain\",\"reason\":\"wrong rack\""}},
@@ -165,10 +159,10 @@ var examples = map[string]example{
 	`pdctl apply -f fleet.yaml --prune --reason "rack 4"`: {
 		spare: true, set: declare, want: []string{"+ prefill/10.0.0.7:8100", "written at revision "}, after: has("/pd/prefill/10.0.0.7:8100"),
 	},
-	"pdctl apply --export > fleet.yaml": {before: []string{"pdctl cordon decode/10.0.0.9:8200"}, after: func(s *stage) { s.holds("fleet.yaml", s.here("decode/10.0.0.9:8200")) }},
+	"pdctl export > fleet.yaml": {before: []string{"pdctl cordon decode/10.0.0.9:8200"}, after: func(s *stage) { s.holds("fleet.yaml", s.here("decode/10.0.0.9:8200")) }},
 
-	"pdctl debug": {want: []string{"tar.gz: 8 files, 0 notes"}},
-	"pdctl debug -f report.tar.gz --proxy http://10.0.0.1:8000": {want: []string{"report.tar.gz: 8 files, 0 notes"}},
+	"pdctl debug": {want: []string{"tar.gz: 9 files, 0 notes"}},
+	"pdctl debug -f report.tar.gz --proxy http://10.0.0.1:8000": {want: []string{"report.tar.gz: 9 files, 0 notes"}},
 
 	"pdctl auth init --dry-run": {want: []string{"# Nothing is changed.", "etcdctl role add pd-proxy", "etcdctl auth enable"}},
 	"pdctl auth init --apply --password-file pd-proxy=proxy.pass --password-file root=root.pass": {

@@ -83,9 +83,9 @@ func program(s composeService) string {
 func TestComposeServices(t *testing.T) {
 	t.Parallel()
 	checks := map[string][]string{
-		"etcd":  {"CMD", "etcdctl", "--endpoints=http://127.0.0.1:2379", "endpoint", "health"},
-		"proxy": {"CMD", "proxy", "health"},
-		"agent": {"CMD", "agent", "health"},
+		"etcd":         {"CMD", "etcdctl", "--endpoints=http://127.0.0.1:2379", "endpoint", "health"},
+		"pdmesh-proxy": {"CMD", "pdmesh-proxy", "health"},
+		"pdmesh-agent": {"CMD", "pdmesh-agent", "health"},
 	}
 	for name, s := range services(t) {
 		for _, volume := range s.Volumes {
@@ -112,7 +112,7 @@ func TestComposeServices(t *testing.T) {
 				t.Errorf("%s is not confined", name)
 			}
 		}
-		if program(s) == "agent" && s.StopGracePeriod <= 2*time.Minute {
+		if program(s) == "pdmesh-agent" && s.StopGracePeriod <= 2*time.Minute {
 			t.Errorf("%s: stop_grace_period %v is shorter than its drain of two minutes", name, s.StopGracePeriod)
 		}
 	}
@@ -154,7 +154,7 @@ func TestFlagsExist(t *testing.T) {
 		}
 	}
 	if len(programs) != 3 {
-		t.Errorf("the programs are %v, want proxy, agent and fakevllm", programs)
+		t.Errorf("the programs are %v, want pdmesh-proxy, pdmesh-agent and fakevllm", programs)
 	}
 }
 
@@ -165,7 +165,7 @@ var continued = regexp.MustCompile(`\n {20,}`)
 func help(t *testing.T, bin, program string) string {
 	t.Helper()
 	path := filepath.Join(bin, program)
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./cmd/"+program)
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./cmd/"+strings.TrimPrefix(program, "pdmesh-"))
 	build.Dir = root(t)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", program, err, out)
@@ -200,10 +200,8 @@ func TestDockerfileBuildsWhatComposeRuns(t *testing.T) {
 		if s.Image != image {
 			continue
 		}
-		for _, want := range []string{"./cmd/" + s.Command[0], "/out/" + s.Command[0]} {
-			if !strings.Contains(raw, want) {
-				t.Errorf("the Dockerfile has no %s", want)
-			}
+		if want := "./cmd/" + strings.TrimPrefix(s.Command[0], "pdmesh-") + " "; !strings.Contains(raw, want) {
+			t.Errorf("the Dockerfile has no %s", want)
 		}
 	}
 }

@@ -103,7 +103,7 @@ func start(t *testing.T, dir string) *containers {
 			used = etcdImage
 		}
 		override += fmt.Sprintf("  %s:\n    image: %s\n    pull_policy: never\n", name, used)
-		if program(s) == "proxy" {
+		if program(s) == "pdmesh-proxy" {
 			port := ports[len(c.proxies)]
 			override += fmt.Sprintf("    ports: !override [\"127.0.0.1:%d:8000\"]\n", port)
 			c.proxies = append(c.proxies, fmt.Sprintf("http://127.0.0.1:%d", port))

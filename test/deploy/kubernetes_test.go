@@ -110,7 +110,7 @@ func TestKubernetesFlags(t *testing.T) {
 			}
 		}
 	}
-	if !built["proxy"] || !built["agent"] {
+	if !built["pdmesh-proxy"] || !built["pdmesh-agent"] {
 		t.Errorf("the programs are %v", built)
 	}
 }
@@ -128,12 +128,12 @@ func TestKubernetesPreStopDrains(t *testing.T) {
 	}
 	p := kubernetesPods(t)["decode"]
 	bin := t.TempDir()
-	help(t, bin, "agent")
+	help(t, bin, "pdmesh-agent")
 	etcd := testkit.StartEtcd(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}})
 	const path = "/run/pdmesh/agent.sock"
 	socket := filepath.Join(bin, "agent.sock")
-	agent := exec.CommandContext(t.Context(), filepath.Join(bin, "agent"), "--role=decode", "--address="+engine.Address(),
+	agent := exec.CommandContext(t.Context(), filepath.Join(bin, "pdmesh-agent"), "--role=decode", "--address="+engine.Address(),
 		"--etcd-endpoints="+etcd.Endpoint(), "--socket="+socket)
 	agent.Env = []string{"HOME=" + bin}
 	var output bytes.Buffer

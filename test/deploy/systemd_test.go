@@ -16,8 +16,8 @@ var units = []struct {
 	file, instance, program string
 	drains                  string // flag that limits the duration of a stop
 }{
-	{"pdmesh-proxy.service", "pdmesh-proxy.service", "proxy", "shutdown-timeout"},
-	{"pdmesh-agent@.service", "pdmesh-agent@decode.service", "agent", "drain-timeout"},
+	{"pdmesh-proxy.service", "pdmesh-proxy.service", "pdmesh-proxy", "shutdown-timeout"},
+	{"pdmesh-agent@.service", "pdmesh-agent@decode.service", "pdmesh-agent", "drain-timeout"},
 }
 
 func unit(t *testing.T, file string) string {
@@ -98,7 +98,7 @@ func TestSystemdStopFitsTheDrain(t *testing.T) {
 			t.Errorf("%s: killed after %s, but %s may drain for %s (%v)", u.file, stop, u.program, drain, err)
 		}
 		permanent := "2" // usage
-		if u.program == "proxy" {
+		if u.program == "pdmesh-proxy" {
 			permanent = "2 3" // and damaged files of the embedded etcd
 		}
 		for name, want := range map[string]string{

@@ -27,9 +27,9 @@ func TestCommandLinePage(t *testing.T) {
 	var page strings.Builder
 	page.WriteString("# Command lines\n\nThis page has the output of `--help`. `make reference` writes it from the programs, and a test compares it with them. Do not edit\n" +
 		"it by hand. [cli.md](../cli.md) describes how to use `pdctl`, and [agent.md](../agent.md) the agent.\n\n" +
-		"`proxy --help-all` and `agent --help-all` also list the flags that few users need. [settings.md](settings.md) has all of them.\n\n" +
+		"`pdmesh-proxy --help-all` and `pdmesh-agent --help-all` also list the flags that few users need. [settings.md](settings.md) has all of them.\n\n" +
 		"The flags of `pdctl` for etcd are listed only once, with `pdctl` itself. Every command accepts them.\n")
-	for _, program := range []string{"proxy", "agent", "pdctl"} {
+	for _, program := range []string{"pdmesh-proxy", "pdmesh-agent", "pdctl"} {
 		describe(t, &page, program)
 	}
 	testkit.Golden(t, filepath.Join(root, "docs", "reference", "cli.md"), []byte(page.String()))
@@ -65,7 +65,7 @@ func describe(t *testing.T, page *strings.Builder, command ...string) {
 func TestHelpGroups(t *testing.T) {
 	t.Parallel()
 	flag := regexp.MustCompile(`(?m)^(?:([^ \n].*):|  (?:-\w, |    )--([a-z0-9-]+).*)$`)
-	for program, table := range map[string]settings.Table{"proxy": new(config.Proxy).Settings(), "agent": setup.Settings()} {
+	for program, table := range map[string]settings.Table{"pdmesh-proxy": new(config.Proxy).Settings(), "pdmesh-agent": setup.Settings()} {
 		common, all := make(map[string][]string), make(map[string][]string)
 		for option, groups := range map[string]map[string][]string{"--help": common, "--help-all": all} {
 			out, err := exec.CommandContext(t.Context(), filepath.Join(binDir, program), option).Output()

@@ -48,8 +48,8 @@ func TestSettingsPage(t *testing.T) {
 		name, about string
 		table       settings.Table
 	}{
-		{"proxy", "The proxy also accepts the flags of the example proxies; [migrate](../migrate/README.md) lists them.", new(config.Proxy).Settings()},
-		{"agent", "The agent looks for missing settings in the engine's command and environment before it uses the default ([agent.md](../agent.md#where-settings-are-found)).", setup.Settings()},
+		{"pdmesh-proxy", "The proxy also accepts the flags of the example proxies; [migrate](../migrate/README.md) lists them.", new(config.Proxy).Settings()},
+		{"pdmesh-agent", "The agent looks for missing settings in the engine's command and environment before it uses the default ([agent.md](../agent.md#where-settings-are-found)).", setup.Settings()},
 		{"pdctl", "`--config` names the file. The default is `pdmesh/pdctl.yaml` in `$XDG_CONFIG_HOME` or `~/.config`, if it exists; `--config=` reads no file. The settings for engines are for `add` and `doctor`. All other flags belong to one command; [cli.md](cli.md) has them.", pdctl.Settings()},
 	} {
 		if i := slices.IndexFunc(p.table, func(s settings.Setting) bool { return s.Group == "" }); i >= 0 {

@@ -62,10 +62,10 @@ func runAndLook(m *testing.M) (int, error) {
 	return code, nil
 }
 
-// Build builds the programs into a directory. The calling package must be two directories below the
+// Build builds the programs into a directory, with the links that make build creates. The calling package must be two directories below the
 // module's root.
 func Build(dir string) error {
-	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./cmd/...")
+	build := exec.Command("sh", "-c", `go build -o "$0/" ./cmd/... && scripts/long-names.sh "$0"`, dir)
 	build.Dir = filepath.Join("..", "..") // tests run in their package's directory
 	build.Env = append(build.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {

@@ -121,7 +121,7 @@ func TestFlagsAtTheNextStart(t *testing.T) {
 func TestBadCommandLines(t *testing.T) {
 	t.Parallel()
 	s := &site{t: t, vars: map[string]string{"model_name": harness.Model}}
-	s.refuse(elasticStart+" --prefiller-hosts localhost --prefiller-ports 8100", "--prefill is from", "--prefiller-hosts from", "See proxy --help.")
+	s.refuse(elasticStart+" --prefiller-hosts localhost --prefiller-ports 8100", "--prefill is from", "--prefiller-hosts from", "See pdmesh-proxy --help.")
 	s.refuse("x.py --unknown-flag 1", "unknown flag")
 	if _, err := os.Stat("etcd"); err == nil {
 		t.Error("a refused start wrote files")

@@ -82,13 +82,13 @@ func (r *rig) startBoth() []*engine {
 func TestRoleByIntent(t *testing.T) {
 	r := newRig(t)
 	list := slices.DeleteFunc(table(), func(q request) bool { return !q.short })
-	want := r.reference(list)
+	want := r.reference(slices.Concat(list, list)) // the second time, the prompts are cached
 	engines := r.startBoth()
 	var group sync.WaitGroup
 	done := make(chan struct{})
 	group.Go(func() {
 		defer close(done)
-		r.compare(t, list, want)
+		r.compare(t, list, want[:len(list)])
 	})
 	changes := 0
 	for running := true; running || changes < 2; changes++ {
@@ -104,5 +104,5 @@ func TestRoleByIntent(t *testing.T) {
 	}
 	group.Wait()
 	logf("%d changes of both roles under requests", changes)
-	r.compare(t, list, want) // with the last roles
+	r.compare(t, list, want[len(list):]) // with the last roles
 }

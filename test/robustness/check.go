@@ -19,9 +19,7 @@ const (
 	leaves = time.Second
 	// etcdRecovery is how long after a fault of etcd a proxy may use an older membership.
 	etcdRecovery = 15 * time.Second
-	// maxAttempts is the proxies' default of --max-attempts.
-	maxAttempts = 4
-	// One request of budgetShare may fail because of the retry budget, or of all attempts.
+	// One request of budgetShare may fail because of the retry budget.
 	budgetShare = 1000
 )
 
@@ -35,7 +33,7 @@ type Verdict struct {
 func Check(h *History) Verdict {
 	v := Verdict{Excused: map[string]int{}}
 	for _, rule := range []func(*History, *Verdict){
-		checkAnswers, checkLost, checkBroken, checkPicks, checkArrivals, checkDrainWait, checkAcknowledged, checkPolls, checkEnd,
+		checkAnswers, checkLost, checkBroken, checkPicks, checkArrivals, checkDrainWait, checkAcknowledged, checkPolls, checkEnd, checkOrder, checkBounds, checkRelease,
 	} {
 		rule(h, &v)
 	}
@@ -62,14 +60,14 @@ func checkAnswers(h *History, v *Verdict) {
 
 // restartedUnknown reports whether the prefill engine of a request restarted with the same engine id, and
 // the request ended before all proxies knew. No proxy can prevent that. Requests that wait for longer must
-// not use what they got before the restart.
+// not use what they got before the restart, nor those of the decode engine that was stopped meanwhile.
 func (h *History) restartedUnknown(r Request) bool {
 	for _, e := range h.Engines {
 		if e.Address != r.Prefill {
 			continue
 		}
 		return slices.ContainsFunc(h.Faults, func(f Fault) bool {
-			return f.Kind == "restart-behind" && f.Target == e.Name && !r.To.Before(f.From) && r.To.Before(f.To)
+			return f.Kind == "restart-behind" && f.Target == e.Name && f.Of != r.Decode && f.Overlaps(r.To, r.To)
 		})
 	}
 	return false
@@ -83,7 +81,7 @@ func checkLost(h *History, v *Verdict) {
 		switch r.Outcome {
 		case Transport:
 			// A client may use a connection that was just reset.
-			if h.faulty(r.From, r.To, r.Proxy) != nil || h.faulty(r.From.Add(-time.Second), r.To, r.Proxy+ClientLink) != nil {
+			if h.away(r.From, r.To, r.Proxy) || h.faulty(r.From.Add(-time.Second), r.To, r.Proxy+ClientLink) != nil {
 				v.Excused["the proxy of the request had a fault"]++
 				continue
 			}
@@ -94,13 +92,8 @@ func checkLost(h *History, v *Verdict) {
 				budget++
 				continue
 			}
-			if strings.Contains(r.Err, "has not read yet which instances") && h.faulty(r.From, r.To, r.Proxy) != nil {
+			if strings.Contains(r.Err, "has not read yet which instances") && h.away(r.From, r.To, r.Proxy) {
 				v.Excused["the proxy of the request had a fault"]++ // it starts: its /readyz fails
-				continue
-			}
-			if r.Attempts >= maxAttempts && h.transfersBroken(r) {
-				v.Excused["all attempts were used up while KV transfers failed"]++
-				budget++
 				continue
 			}
 			if able := h.able(r); able != "" {
@@ -112,15 +105,8 @@ func checkLost(h *History, v *Verdict) {
 		}
 	}
 	if n := len(h.Requests); budget > max(1, n/budgetShare) {
-		v.add("budget", h.Start, nil, "%d of %d requests failed because of the retry budget or used up all attempts", budget, n)
+		v.add("budget", h.Start, nil, "%d of %d requests failed because of the retry budget", budget, n)
 	}
-}
-
-// transfersBroken reports whether a line for KV transfers had a fault during a request.
-func (h *History) transfersBroken(r Request) bool {
-	return slices.ContainsFunc(h.Faults, func(f Fault) bool {
-		return strings.HasSuffix(f.Target, TransferLink) && f.Overlaps(r.From, r.To)
-	})
 }
 
 // checkBroken: a committed answer breaks only if its decode instance or its proxy had a fault.
@@ -129,13 +115,13 @@ func checkBroken(h *History, v *Verdict) {
 		if r.Outcome != Broken {
 			continue
 		}
-		targets := []string{r.Proxy, r.Proxy + ClientLink}
+		targets := []string{r.Proxy + ClientLink}
 		for _, e := range h.Engines {
 			if e.Address == r.Decode {
 				targets = append(targets, e.Name)
 			}
 		}
-		if h.faulty(r.From, r.To, targets...) != nil {
+		if h.away(r.From, r.To, r.Proxy) || h.faulty(r.From, r.To, targets...) != nil {
 			v.Excused["a stream broke with its decode instance or its proxy"]++
 			continue
 		}
@@ -289,7 +275,7 @@ func checkPicks(h *History, v *Verdict) {
 			case x.key != "decode/"+r.Decode, x.revision == 0, r.Revision < x.revision, r.From.Before(x.op.From):
 			case h.wiped(h.Start, r.To): // revisions of two stores cannot be compared
 			case !x.To.IsZero() && r.To.After(x.To) && (x.undone == 0 || r.Revision >= x.undone):
-			case x.op.Verb == "deregister" && h.faulty(x.op.From.Add(-etcdRecovery), r.To, etcdAnd(r.Proxy)...) != nil:
+			case x.op.Verb == "deregister" && h.faulty(x.op.From.Add(-etcdRecovery), x.op.To.Add(follows), etcdAnd(r.Proxy)...) != nil:
 				v.Excused["a proxy that missed the drain of an agent used the engine as an orphan"]++
 			default:
 				v.add("picks", r.From, []string{r.ID, r.Decode}, "%s picked %s for %s from revision %d, although %s at revision %d took it out",

@@ -13,6 +13,8 @@ func at(s float64) time.Time {
 	return time.Unix(1000, 0).Add(time.Duration(s * float64(time.Second)))
 }
 
+func fault(s Span, kind, target string) Fault { return Fault{Span: s, Kind: kind, Target: target} }
+
 func span(from, to float64) Span { return Span{at(from), at(to)} }
 
 const (
@@ -39,7 +41,7 @@ func good() *History {
 			{span(10, 11), d1, "a-00000001"}, {span(19.1, 20), d1, "b-00000001"}, {span(25, 26), d2, "c-00000001"}, {span(35, 36), d1, "d-00000001"},
 			{Span{From: at(39)}, d2, "x-00000001"}, {span(25, 26), d1, "pd-trial-1"},
 		},
-		Faults: []Fault{{span(40, 43), "kill", "decode-2"}, {span(1, 2), "stop", "proxy-2"}},
+		Faults: []Fault{fault(span(40, 43), "kill", "decode-2"), fault(span(1, 2), "stop", "proxy-2")},
 		Ops: []Op{
 			{Span: span(19.5, 20.5), Via: "pdctl", Verb: "drain", Instance: "decode/" + d1, Wait: true, Revision: 10},
 			{Span: span(30, 30.1), Via: "proxy-1", Verb: "undrain", Instance: "decode/" + d1, Revision: 20},
@@ -56,6 +58,14 @@ func good() *History {
 		},
 		Final: []Final{{Proxy: "proxy-1", Lag: time.Second, Before: Usage{50, 50, 10 << 20}, After: Usage{60, 60, 12 << 20}}},
 	}
+}
+
+// deregistered makes a deregistration of the drain, which proxy-1 has missed.
+func deregistered(h *History) {
+	h.Ops[0].Verb, h.Ops[0].Wait, h.Ops[0].Revision, h.Ops[1].Verb, h.Ops[1].Revision = "deregister", false, 0, "register", 0
+	h.Changes[3].Key, h.Changes[3].Deleted, h.Changes[4] = "/pd/decode/"+d1, true, Change{at(30), 20, "/pd/decode/" + d1, false, "{}"}
+	h.Polls[1].Instances[0].View, h.Polls[1].Instances[0].Intent, h.Polls[2].Instances[0].Revision = "orphan", "", 20
+	h.Requests[2].Decode = d1
 }
 
 func TestCheck_GoodHistory(t *testing.T) {
@@ -80,7 +90,36 @@ func TestCheck_BadHistories(t *testing.T) {
 		"a healthy proxy loses a connection": {"lost", func(h *History) { fails(&h.Requests[0], Transport, "EOF") }},
 		"a stream breaks without a reason":   {"broken", func(h *History) { fails(&h.Requests[0], Broken, "EOF") }},
 		"another engine had the fault":       {"broken", func(h *History) { h.Requests[0].Span = span(41, 42); fails(&h.Requests[0], Broken, "EOF") }},
-		"a drained instance is picked":       {"picks", func(h *History) { h.Requests[2].Decode = d1 }},
+		"a proxy that was cut from etcd loses a connection": {"lost", func(h *History) {
+			fails(&h.Requests[0], Transport, "EOF")
+			h.Faults = append(h.Faults, fault(h.Requests[0].Span, "cut-etcd", "proxy-1"))
+		}},
+		"a proxy that was cut from etcd breaks a stream": {"broken", func(h *History) {
+			fails(&h.Requests[0], Broken, "EOF")
+			h.Faults = append(h.Faults, fault(h.Requests[0].Span, "to-etcd", "proxy-1"))
+		}},
+		"a running proxy knows no instances": {"lost", func(h *History) {
+			fails(&h.Requests[0], Failed, "503: it has not read yet which instances there are")
+			h.Faults = append(h.Faults, fault(h.Requests[0].Span, "cut-etcd", "proxy-1"))
+		}},
+		"all attempts are used up while KV transfers fail": {"lost", func(h *History) {
+			fails(&h.Requests[0], Failed, "500")
+			h.Requests[0].Attempts = 4
+			h.Faults = append(h.Faults, fault(h.Requests[0].Span, "cut", "prefill-1"+TransferLink))
+		}},
+		"old blocks are read after all proxies knew": {"answers", func(h *History) {
+			h.Requests[0].Outcome = Wrong
+			h.Faults = append(h.Faults, fault(span(9, 10.5), "restart-behind", "prefill-1"))
+		}},
+		"old blocks are read by the engine that was stopped": {"answers", func(h *History) {
+			h.Requests[0].Outcome = Wrong
+			h.Faults = append(h.Faults, Fault{span(9, 12), "restart-behind", "prefill-1", d1})
+		}},
+		"an orphan is picked, and only later etcd had a fault": {"picks", func(h *History) {
+			deregistered(h)
+			h.Faults = append(h.Faults, fault(span(24, 26), "stop", "etcd-1"))
+		}},
+		"a drained instance is picked": {"picks", func(h *History) { h.Requests[2].Decode = d1 }},
 		"picked long before the undrain ends": {"picks", func(h *History) {
 			h.Requests[3].Decode, h.Requests[3].Revision = d1, 19
 			h.Requests[3].Span = span(28, 29)
@@ -137,14 +176,14 @@ func TestCheck_Excused(t *testing.T) {
 	}{
 		"no instance is able": {"no decode instance could serve the request", func(h *History) {
 			h.Requests[2].Outcome = Failed
-			h.Faults = append(h.Faults, Fault{span(22, 23), "503", "decode-2"})
+			h.Faults = append(h.Faults, fault(span(22, 23), "503", "decode-2"))
 		}},
 		"another model": {"no decode instance could serve the request", func(h *History) {
 			h.Requests[0].Outcome, h.Requests[0].Model = Failed, ModelB
 		}},
 		"the proxy was killed": {"the proxy of the request had a fault", func(h *History) {
 			h.Requests[0].Outcome = Transport
-			h.Faults = append(h.Faults, Fault{span(10.5, 12), "kill", "proxy-1"})
+			h.Faults = append(h.Faults, fault(span(10.5, 12), "kill", "proxy-1"))
 		}},
 		"the decode engine was killed": {"a stream broke with its decode instance or its proxy", func(h *History) {
 			h.Requests[4].Outcome, h.Requests[4].Span = Broken, span(39, 41)
@@ -152,22 +191,15 @@ func TestCheck_Excused(t *testing.T) {
 		"the proxy was cut from etcd": {"a proxy could not follow etcd", func(h *History) {
 			h.Ops[0].Wait = false
 			h.Arrivals[2].Engine = d1
-			h.Faults = append(h.Faults, Fault{span(19, 26), "cut-etcd", "proxy-1"})
+			h.Faults = append(h.Faults, fault(span(19, 26), "cut-etcd", "proxy-1"))
 		}},
 		"a deregistration was missed": {"a proxy that missed the drain of an agent used the engine as an orphan", func(h *History) {
-			h.Ops[0].Verb, h.Ops[0].Wait, h.Ops[0].Revision, h.Ops[1].Verb, h.Ops[1].Revision = "deregister", false, 0, "register", 0
-			h.Changes[3].Key, h.Changes[3].Deleted, h.Changes[4] = "/pd/decode/"+d1, true, Change{at(30), 20, "/pd/decode/" + d1, false, "{}"}
-			h.Polls[1].Instances[0].View, h.Polls[1].Instances[0].Intent, h.Polls[2].Instances[0].Revision = "orphan", "", 20
-			h.Requests[2].Decode = d1
-			h.Faults = append(h.Faults, Fault{span(19, 24), "cut-etcd", "proxy-1"})
+			deregistered(h)
+			h.Faults = append(h.Faults, fault(span(19, 24), "cut-etcd", "proxy-1"))
 		}},
 		"a restart with the same engine id": {"decode read from a prefill engine that had restarted with the same engine id, before proxies knew", func(h *History) {
 			h.Requests[0].Outcome = Wrong
-			h.Faults = append(h.Faults, Fault{Span{h.Requests[0].From, h.Requests[0].To.Add(time.Second)}, "restart-behind", "prefill-1"})
-		}},
-		"all attempts": {"all attempts were used up while KV transfers failed", func(h *History) {
-			h.Requests[0].Outcome, h.Requests[0].Err, h.Requests[0].Attempts = Failed, "500", 4
-			h.Faults = append(h.Faults, Fault{h.Requests[0].Span, "cut", "prefill-1" + TransferLink})
+			h.Faults = append(h.Faults, fault(Span{h.Requests[0].From, h.Requests[0].To.Add(time.Second)}, "restart-behind", "prefill-1"))
 		}},
 		"the budget": {"the retry budget was used up", func(h *History) {
 			h.Requests[0].Outcome, h.Requests[0].Err = Failed, "503: too many requests are being retried"
@@ -213,10 +245,14 @@ func TestPlan(t *testing.T) {
 	t.Parallel()
 	kinds := map[string]bool{}
 	shapes := map[string]bool{}
+	queues := 0
 	for seed := range uint64(200) {
 		p := NewPlan(seed, time.Minute)
 		if !reflect.DeepEqual(p, NewPlan(seed, time.Minute)) {
 			t.Fatalf("seed %d has two plans", seed)
+		}
+		if p.Queue {
+			queues++
 		}
 		for _, lane := range p.Lanes {
 			for i, a := range lane.Actions {
@@ -229,6 +265,9 @@ func TestPlan(t *testing.T) {
 		for _, e := range p.Engines {
 			shapes[e.Role+" "+e.Connector+" "+strings.Join(e.Models, ",")] = true
 		}
+	}
+	if queues != 50 {
+		t.Errorf("%d of 200 seeds have a queue", queues)
 	}
 	for _, kind := range slices.Concat(engineFaults, streamFaults, linkFaults, []string{"restart-behind", "unload-adapter"}, proxyFaults, etcdFaults, exclusive, operators, spareOps) {
 		if !kinds[kind] {

@@ -400,23 +400,31 @@ func (r *rig) restartBehind(ctx context.Context, a Action) {
 	before, from := id(), time.Now()
 	err := d.proc.Signal(syscall.SIGSTOP)
 	hold(ctx, 400*time.Millisecond) // less than after which proxies stop waiting for a silent engine
+	killed := time.Now()
 	err = errors.Join(err, r.kill(p.proc), r.startAgain(ctx, p, p.Models...), r.await(ctx, func() error {
 		if now := id(); now == "" || now == before {
 			return errors.New("its agent has not noticed the restart")
 		}
 		return nil
 	}))
-	if follow := r.await(applied, func() error { return r.allAt(ctx, "/pd/prefill/"+p.address()) }); follow == nil {
+	follow := r.await(applied, func() error { return r.allAt(ctx, "/pd/prefill/"+p.address()) })
+	known := time.Now().Add(shown)
+	if follow == nil {
 		err = errors.Join(err, d.proc.Signal(syscall.SIGCONT))
 	} else { // a proxy cannot know of the restart: decode must not go on with what it got from it
 		err = errors.Join(err, r.kill(d.proc), r.startEngine(ctx, d, d.Models...))
+		known = time.Now()
 	}
 	r.fail(err)
 	now := time.Now()
 	r.record(func(h *History) {
-		h.Faults = append(h.Faults, Fault{Span{from, now}, "stop", d.Name}, Fault{Span{from, now}, "restart-behind", p.Name})
+		h.Faults = append(h.Faults, Fault{Span: Span{from, now}, Kind: "stop", Target: d.Name}, Fault{Span: Span{from, now}, Kind: "kill", Target: p.Name},
+			Fault{Span{killed, known}, "restart-behind", p.Name, d.address()})
 	})
 }
+
+// shown is how long an answer that a proxy has passed on may take to its client.
+const shown = 250 * time.Millisecond
 
 // allAt returns nil if every proxy has applied the last change of a key.
 func (r *rig) allAt(ctx context.Context, key string) error {

@@ -141,6 +141,9 @@ func build(t *testing.T, plan Plan, old func(program, process string) string) *r
 		busy: map[string]bool{}, links: map[string]*testkit.Link{},
 		h: &History{Seed: plan.Seed, Start: time.Now(), Audit: audit, Models: map[string][]Serves{}, Garbage: map[string]bool{}},
 	}
+	if plan.Queue && old == nil {
+		r.h.QueueLength = queueLength
+	}
 	var endpoints []string
 	for _, name := range etcdNames {
 		m := &member{name: name, client: testkit.FreePort(t), peer: testkit.FreePort(t)}
@@ -251,14 +254,20 @@ func (r *rig) startMember(ctx context.Context, m *member) (err error) {
 
 func (r *rig) startProxy(ctx context.Context, p *proxy) (err error) {
 	p.starts++
+	queue := []string{"--queue", "observe"}
+	if r.h.QueueLength > 0 {
+		queue = []string{"--queue", "on", "--queue-length", strconv.Itoa(r.h.QueueLength)}
+	} else if r.old != nil {
+		queue = nil
+	}
 	p.proc, err = r.f.Start(ctx, fleet.Spec{
 		Name: p.name, Program: r.program("proxy", p.name), Stage: 1, Env: []string{"ADMIN_API_KEY=" + adminKey},
-		Args: []string{
+		Args: append(queue,
 			"--host", "127.0.0.1", "--port", strconv.Itoa(p.port), "--state-dir", p.dir, "--etcd-endpoints", strings.Join(p.etcd, ","),
 			"--connector", "nixl", "--waiting-retry-interval", "500ms", "--access-log=off", "--trace-headers", "--audit-interval", audit.String(),
 			// An engine may lose a request and serve all others: these limits end it.
 			"--prefill-timeout", "10s", "--decode-first-byte-timeout", "10s", "--non-stream-timeout", "20s", "--busy-timeout", "20s", "--shutdown-timeout", "3s",
-		},
+		),
 		Ready: func(ctx context.Context) error {
 			var ready struct{ Started bool }
 			if err := r.get(ctx, p.url()+"/readyz", &ready); err != nil || !ready.Started {
@@ -286,6 +295,9 @@ func (r *rig) startAgain(ctx context.Context, e *engine, models ...string) (err 
 	}
 	if r.plan.Adapters {
 		args = append(args, "--runtime-lora")
+	}
+	if r.h.QueueLength > 0 {
+		args = append(args, "--prefill-rate", strconv.Itoa(engineRate), "--max-num-batched-tokens", "1") // an engine in both roles decodes between the tokens of prompts
 	}
 	e.proc, err = r.f.Start(ctx, fleet.Spec{
 		Name: e.Name, Program: "fakevllm", Args: args, Stage: 2,
@@ -375,6 +387,17 @@ func (r *rig) poll(ctx context.Context, p *proxy) (Poll, error) {
 		return Poll{}, err
 	}
 	out := Poll{At: time.Now(), Proxy: p.name, Revision: s.Revision}
+	if r.h.QueueLength > 0 {
+		r.record(func(h *History) {
+			for _, q := range s.Queues {
+				n := 0
+				for _, of := range q.Waiting {
+					n += of
+				}
+				h.Queues = append(h.Queues, QueuePoll{out.At, p.name, q.Model, n})
+			}
+		})
+	}
 	for _, in := range s.Instances {
 		out.Instances = append(out.Instances, Seen{
 			Key: string(in.Role) + "/" + in.Address, View: string(in.View), Intent: string(in.Intent), Revision: in.Revision, Pending: in.View == "pending",

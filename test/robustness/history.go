@@ -28,6 +28,7 @@ const (
 	Transport Outcome = "transport" // no answer: the connection to the proxy was refused or lost
 	TimedOut  Outcome = "timed out" // the client's own limit passed
 	Aborted   Outcome = "aborted"   // the client left on purpose
+	Refused   Outcome = "refused"   // by the queue of the proxy
 )
 
 // Request is one request as its client saw it.
@@ -44,6 +45,12 @@ type Request struct {
 	Prefill, Decode, Alone string
 	Revision               int64
 	Attempts               int
+	// Of runs with a queue. Queued is the time from the request's arrival until its first leg began; 0
+	// if it is not known. Reason is that of a refusal. Prompt and Output are numbers of tokens.
+	Class           string
+	Timeout, Queued time.Duration
+	Reason          string
+	Prompt, Output  int
 }
 
 // Fault is an injected fault. Target is the name of a process; "etcd" and "machine" mean all members
@@ -51,6 +58,7 @@ type Request struct {
 type Fault struct {
 	Span
 	Kind, Target string
+	Of           string // of restart-behind: the address of the decode engine that was stopped
 }
 
 // Op is a change by an operator.
@@ -98,6 +106,8 @@ type Final struct {
 	Restarts int              // starts during the run; Before is that of the last start
 	Before   Usage
 	After    Usage
+	Queued   int    // requests that wait in its queues
+	Blocked  string // why it does not admit a request of the lowest class at once
 }
 
 // Engine is an engine of the run, with its state after the load has ended.
@@ -127,6 +137,16 @@ type History struct {
 	Crashes []string        // processes that ended by themselves
 	Audit   time.Duration   // --audit-interval of the proxies
 	Garbage map[string]bool // keys that were overwritten with values that cannot be used
+	// QueueLength is --queue-length of the proxies, 0 without --queue on; Queues are their queues.
+	QueueLength int
+	Queues      []QueuePoll
+}
+
+// QueuePoll is the number of requests that wait for a model in a proxy at one time.
+type QueuePoll struct {
+	At           time.Time
+	Proxy, Model string
+	Waiting      int
 }
 
 // Poll is what a proxy reported of the membership at one time.
@@ -189,6 +209,14 @@ func (h *History) faulty(from, to time.Time, targets ...string) *Fault {
 	return nil
 }
 
+// away reports whether a proxy was killed, stopped or ended in [from, to], until it served again. A cut
+// from etcd is no excuse for what clients see.
+func (h *History) away(from, to time.Time, proxy string) bool {
+	return slices.ContainsFunc(h.Faults, func(f Fault) bool {
+		return f.Target == proxy && f.Overlaps(from, to) && slices.Contains([]string{"kill", "kill-forget", "stop", "term"}, f.Kind)
+	})
+}
+
 // Excerpt returns the part of the history around a violation, one line for each event.
 func (h *History) Excerpt(v Violation, around time.Duration, limit int) string {
 	type line struct {
@@ -227,8 +255,8 @@ func (h *History) Excerpt(v Violation, around time.Duration, limit int) string {
 	}
 	for _, r := range h.Requests {
 		if r.Outcome == Failed || r.Outcome == Transport || names(r.ID) {
-			add(r.To, "request %s to %s (%s, %s) since %s: %s %s; prefill %s, decode %s, revision %d, attempts %d",
-				r.ID, r.Proxy, r.Route, r.Model, h.clock(r.From), r.Outcome, r.Err, r.Prefill, r.Decode, r.Revision, r.Attempts)
+			add(r.To, "request %s to %s (%s, %s) since %s: %s %s; prefill %s, decode %s, revision %d, attempts %d, queued for %s",
+				r.ID, r.Proxy, r.Route, r.Model, h.clock(r.From), r.Outcome, r.Err, r.Prefill, r.Decode, r.Revision, r.Attempts, r.Queued)
 		}
 	}
 	for _, a := range h.Arrivals {

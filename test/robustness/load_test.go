@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,7 +24,12 @@ import (
 
 const (
 	clients = 12
-	patient = 60 * time.Second // after which a client gives up
+	// flood is the number of clients of a run with a queue, engineRate the number of prompt tokens per
+	// second of each of its engines, and queueLength --queue-length.
+	flood       = 48
+	engineRate  = 400
+	queueLength = 12
+	patient     = 60 * time.Second // after which a client gives up
 )
 
 // The routes that generate.
@@ -53,8 +59,8 @@ func (r *rig) startLoad() *load {
 	ctx, stop := context.WithCancel(context.WithoutCancel(r.t.Context()))
 	l := &load{
 		r: r, stop: stop, models: []string{ModelA}, open: map[string]time.Time{}, urls: map[string]string{},
-		client: loadgen.NewClient(clients, nil),
-		plain:  &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}},
+		client: loadgen.NewClient(flood, nil),
+		plain:  &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: flood}},
 	}
 	for _, e := range r.plan.Engines {
 		if slices.Contains(e.Models, ModelB) {
@@ -67,17 +73,43 @@ func (r *rig) startLoad() *load {
 	for _, p := range r.proxies {
 		l.urls[p.name] = "http://" + r.links[p.name+ClientLink].Address()
 	}
-	for c := range clients {
+	n := clients
+	if r.h.QueueLength > 0 {
+		n = flood
+	}
+	for c := range n {
 		l.wg.Go(func() {
 			rnd := rand.New(rand.NewPCG(r.plan.Seed, uint64(c))) //nolint:gosec // a seed repeats a run
 			for i := 0; ctx.Err() == nil; i++ {
-				l.one(rnd, fmt.Sprintf("c%d-r%d", c, i), 0)
+				l.one(rnd, fmt.Sprintf("c%d-r%d", c, i), 0, nil)
 				hold(ctx, time.Duration(20+rnd.IntN(60))*time.Millisecond)
 			}
 		})
 	}
 	l.wg.Go(func() { l.idle(ctx) })
 	return l
+}
+
+// admits returns nil if each model's queue of a proxy admits a request of the lowest class at once.
+func (l *load) admits(ctx context.Context, p *proxy) error {
+	for _, model := range slices.Compact(slices.Sorted(slices.Values(l.models))) {
+		q := Request{ID: "last-" + p.name, Route: completions, Model: model, Class: "batch", Timeout: 10 * time.Second}
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url()+q.Route, bytes.NewReader(q.body("the last one", 2)))
+		if err != nil {
+			return err
+		}
+		req.Header = q.headers()
+		res, err := l.r.http.Do(req)
+		if err != nil {
+			return err
+		}
+		raw, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if q.header(res.Header); err != nil || res.StatusCode != http.StatusOK || q.Queued > promptly {
+			return fmt.Errorf("%s: status %d after %s in the queue (%v): %.300s", model, res.StatusCode, q.Queued, err, raw)
+		}
+	}
+	return nil
 }
 
 // idle opens connections to each proxy that send nothing.
@@ -112,12 +144,18 @@ func (l *load) finish(before time.Time) {
 	l.plain.CloseIdleConnections()
 }
 
-// long sends requests that run for longer than a proxy needs to publish that they have ended.
-func (l *load) long(name string, n int) {
-	for i := range n {
+// long sends requests that run for longer than a proxy needs to publish that they have ended: to one
+// proxy those that take longest, so that a drain that does not wait for it ends too early.
+func (l *load) long(name string, which int) {
+	proxies := l.r.proxies
+	for i := range 18 {
+		proxy, tokens := proxies[which%len(proxies)], longest
+		if i%3 == 2 {
+			proxy, tokens = proxies[(which+1+i/3%2)%len(proxies)], longest/4
+		}
 		l.wg.Go(func() {
 			id := fmt.Sprintf("%s-%d", name, i)
-			l.one(rand.New(rand.NewPCG(l.r.plan.Seed, uint64(i))), id, longest) //nolint:gosec // a seed repeats a run
+			l.one(rand.New(rand.NewPCG(l.r.plan.Seed, uint64(i))), id, tokens, proxy) //nolint:gosec // a seed repeats a run
 		})
 	}
 }
@@ -126,8 +164,10 @@ func (l *load) long(name string, n int) {
 const longest = 1600
 
 // one sends one request and records it. The number of tokens is random if it is 0.
-func (l *load) one(rnd *rand.Rand, id string, tokens int) {
-	p := l.r.proxies[rnd.IntN(len(l.r.proxies))]
+func (l *load) one(rnd *rand.Rand, id string, tokens int, p *proxy) {
+	if p == nil {
+		p = l.r.proxies[rnd.IntN(len(l.r.proxies))]
+	}
 	q := Request{ID: id, Proxy: p.name, Model: l.models[rnd.IntN(len(l.models))], Stream: rnd.IntN(3) > 0}
 	q.Route = []string{completions, completions, completions, chat, chat, responses, messages, generate}[rnd.IntN(8)]
 	if tokens == 0 {
@@ -149,6 +189,10 @@ func (l *load) one(rnd *rand.Rand, id string, tokens int) {
 		timer := time.AfterFunc(time.Duration(rnd.IntN(60))*time.Millisecond, cancel)
 		defer timer.Stop()
 	}
+	if l.r.h.QueueLength > 0 {
+		q.Class, q.Timeout = queueClasses[rnd.IntN(len(queueClasses))], time.Duration(1+rnd.IntN(8))*time.Second
+		q.Prompt, q.Output = answers[0].PromptTokens, tokens
+	}
 	q.From = time.Now()
 	l.mu.Lock()
 	l.open[id] = q.From
@@ -164,11 +208,26 @@ func (l *load) one(rnd *rand.Rand, id string, tokens int) {
 	} else if ctx.Err() != nil && q.Outcome != OK && q.Outcome != Wrong {
 		q.Outcome = TimedOut
 	}
+	if m := refusal.FindStringSubmatch(q.Err); m != nil && q.Class != "" && q.Outcome == Failed {
+		q.Outcome, q.Reason = Refused, m[1]
+	}
 	q.To = time.Now()
 	l.mu.Lock()
 	delete(l.open, id)
 	l.mu.Unlock()
 	l.r.record(func(h *History) { h.Requests = append(h.Requests, q) })
+}
+
+// refusal matches the reason of a refusal by the queue.
+var refusal = regexp.MustCompile(`^status (?:429|503): .*\((predicted_wait|deadline|queue_full|stopping)\)`)
+
+// headers returns those that a request sends.
+func (q *Request) headers() http.Header {
+	h := http.Header{"Content-Type": {"application/json"}, "X-Request-Id": {q.ID}}
+	if q.Class != "" {
+		h["X-Priority"], h["X-Request-Timeout"] = []string{q.Class}, []string{strconv.Itoa(int(q.Timeout.Seconds()))}
+	}
+	return h
 }
 
 // body returns the body of a request.
@@ -206,11 +265,15 @@ func (q *Request) header(h http.Header) {
 	q.Prefill, q.Decode, q.Alone = h.Get("X-Pd-Prefill"), h.Get("X-Pd-Decode"), h.Get("X-Pd-Decode-Only")
 	q.Revision, _ = strconv.ParseInt(h.Get("X-Pd-Revision"), 10, 64) // absent from answers of proxies without a pick
 	q.Attempts, _ = strconv.Atoi(h.Get("X-Pd-Attempts"))
+	if text, ok := strings.CutPrefix(h.Get("X-Pd-Timing"), "queue;dur="); ok {
+		ms, _, _ := strings.Cut(text, ",")
+		q.Queued, _ = time.ParseDuration(ms + "ms") // of proxies
+	}
 }
 
 // stream sends a streaming request whose answer loadgen checks.
 func (l *load) stream(ctx context.Context, p *proxy, q *Request, body []byte, want fakevllm.Answer) {
-	res := l.client.StreamWith(ctx, l.urls[p.name]+q.Route, http.Header{"X-Request-Id": {q.ID}}, body, loadgen.Expected{
+	res := l.client.StreamWith(ctx, l.urls[p.name]+q.Route, q.headers(), body, loadgen.Expected{
 		Text: []byte(want.Text), PromptTokens: want.PromptTokens, CompletionTokens: len(want.Tokens), FinishReason: want.FinishReason,
 	}, loadgen.Observer{})
 	q.header(res.Header)
@@ -239,8 +302,7 @@ func (l *load) other(ctx context.Context, p *proxy, q *Request, body []byte, wan
 		l.r.fail(err)
 		return
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Request-Id", q.ID)
+	req.Header = q.headers()
 	req.GetBody = nil // the client library must not send it again
 	res, err := l.plain.Do(req)
 	if err != nil {

@@ -26,7 +26,7 @@ func (r *rig) operate(ctx context.Context, a Action) {
 		hold(ctx, a.For)
 		r.until(do, a.Via, "un"+a.Kind)
 	case "drain-wait": // at all proxies, requests run when it begins
-		r.load.long(fmt.Sprintf("before-%s-%s", a.Target, a.At), 12)
+		r.load.long(fmt.Sprintf("before-%s-%s", a.Target, a.At), int(r.plan.Seed)+int(a.At/time.Millisecond))
 		hold(ctx, 200*time.Millisecond)
 		if o := do("pdctl", "drain", "--wait", "--timeout", "6s"); o.Code != 0 { // repeated as the manual says
 			do("pdctl", "drain", "--wait", "--timeout", "3s")
@@ -64,7 +64,9 @@ func (r *rig) pending(ctx context.Context, a Action, e *engine, do func(via, ver
 	hold(ctx, a.For/2)
 	r.fail(r.startEngine(ctx, e, e.Models...))
 	started := time.Now()
-	r.record(func(h *History) { h.Faults = append(h.Faults, Fault{Span{killed, started}, "kill", e.Name}) })
+	r.record(func(h *History) {
+		h.Faults = append(h.Faults, Fault{Span: Span{killed, started}, Kind: "kill", Target: e.Name})
+	})
 	if added.Code == 0 {
 		ctx, cancel := context.WithTimeout(ctx, soon)
 		defer cancel()

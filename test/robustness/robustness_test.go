@@ -75,6 +75,7 @@ func run(t *testing.T, seed uint64, duration time.Duration) {
 	finished := time.Now()
 	stop()
 	watching.Wait()
+	r.drainQueues()
 	r.settle()
 	t.Logf("seed %d: started in %s, faults for %s, last requests after %s more, settled after %s more", seed, r.h.Start.Sub(begun).Round(time.Millisecond),
 		healed.Sub(r.h.Start).Round(time.Millisecond), finished.Sub(healed).Round(time.Millisecond), time.Since(finished).Round(time.Millisecond))
@@ -210,6 +211,29 @@ func (r *rig) settle() {
 	}
 }
 
+// drainQueues records what waits in proxies after the load, and whether they admit requests again.
+func (r *rig) drainQueues() {
+	if r.h.QueueLength == 0 {
+		return
+	}
+	for i := range r.h.Final {
+		f := &r.h.Final[i]
+		p := r.proxies[slices.IndexFunc(r.proxies, func(p *proxy) bool { return p.name == f.Proxy })]
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.t.Context()), 30*time.Second)
+		if err := r.await(ctx, func() error { return r.load.admits(ctx, p) }); err != nil {
+			f.Blocked = err.Error()
+		}
+		cancel()
+		m, err := r.metrics(p)
+		r.fail(err)
+		for name, v := range m {
+			if strings.HasPrefix(name, "pd_queue_length{") {
+				f.Queued += int(v)
+			}
+		}
+	}
+}
+
 func deadline(ctx context.Context) time.Time {
 	d, _ := ctx.Deadline()
 	return d
@@ -228,6 +252,9 @@ func report(t *testing.T, r *rig, duration time.Duration) {
 	}
 	for _, s := range h.Stalls {
 		stalled += s.To.Sub(s.From)
+	}
+	if h.QueueLength > 0 {
+		t.Logf("seed %d: %s", h.Seed, h.queueSummary())
 	}
 	t.Logf("seed %d: %d requests %v; %d faults, %d changes by operators; excused %v; proxies equal etcd %s after the faults; stalls of %s",
 		h.Seed, len(h.Requests), outcomes, len(h.Faults), len(h.Ops), v.Excused, lag.Round(time.Millisecond), stalled.Round(time.Millisecond))

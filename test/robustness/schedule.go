@@ -14,8 +14,10 @@ type Plan struct {
 	Engines []EngineSpec // the last one is the spare: it has no agent and begins as no member
 	// Adapters reports whether the engines of ModelA load Adapter at run time.
 	Adapters bool
-	Proxies  int
-	Lanes    []Lane
+	// Queue reports whether the proxies run with --queue on, and more load than the engines can take.
+	Queue   bool
+	Proxies int
+	Lanes   []Lane
 }
 
 // EngineSpec is an engine of a run.
@@ -81,7 +83,7 @@ var (
 // NewPlan returns the plan of a seed. The same arguments return the same plan.
 func NewPlan(seed uint64, duration time.Duration) Plan {
 	rnd := rand.New(rand.NewPCG(seed, 0x70646d657368)) //nolint:gosec // a seed repeats a run
-	p := Plan{Seed: seed, For: duration, Proxies: 3, Engines: engines(rnd)}
+	p := Plan{Seed: seed, For: duration, Proxies: 3, Engines: engines(rnd), Queue: seed%4 == 3}
 	names := func(roles ...string) []string {
 		var out []string
 		for _, e := range p.Engines[:len(p.Engines)-1] {
@@ -128,7 +130,7 @@ func NewPlan(seed uint64, duration time.Duration) Plan {
 		alone = append(alone, a)
 	}
 	p.Lanes = append(p.Lanes, Lane{"exclusive", alone})
-	if duration >= time.Minute { // a shorter run has too few requests for the share that may use up all attempts
+	if duration >= time.Minute {
 		p.Lanes = append(p.Lanes, every("transfers", 2*time.Second, 2*time.Second, linkFaults, suffixed(p.nixl("prefill"), TransferLink)))
 	}
 	if p.Adapters = rnd.IntN(3) == 0; p.Adapters {

@@ -73,7 +73,7 @@ func (r *recipe) config() v1.Config {
 			"SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt",
 			"XDG_STATE_HOME=/var/lib", "PD_HOST=0.0.0.0", "PD_SHUTDOWN_DELAY=5s",
 		},
-		Cmd:          []string{"proxy"},
+		Cmd:          []string{"pdmesh-proxy"},
 		ExposedPorts: map[string]struct{}{"8000/tcp": {}},
 		WorkingDir:   "/home/nonroot",
 		Labels: map[string]string{

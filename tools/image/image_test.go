@@ -60,6 +60,11 @@ func TestImageIsBuiltAndUnpacked(t *testing.T) {
 			t.Errorf("%s: %v, %v", p, info, err)
 		}
 	}
+	for name, target := range links {
+		if got := content(t, filepath.Join(dir, "usr/local/bin", name)); got != "this is "+target {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
 	if got := content(t, filepath.Join(dir, "usr/share/doc/pdmesh/LICENSE")); got != "take it" {
 		t.Errorf("licence: %q", got)
 	}
@@ -117,7 +122,7 @@ func TestDockerfileSaysTheSame(t *testing.T) {
 	}
 	for _, want := range []string{
 		`CMD ["` + strings.Join(config.Cmd, `","`) + `"]`, "USER nonroot",
-		"/out/" + strings.Join(programs, " /out/") + " /usr/local/bin/",
+		"COPY --from=build /out/bin/ /usr/local/bin/",
 	} {
 		if !strings.Contains(last, want+"\n") {
 			t.Errorf("the Dockerfile has no %q", want)

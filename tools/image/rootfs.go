@@ -5,15 +5,20 @@ import (
 	"bytes"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// programs are what the image holds, as the Dockerfile has it.
-var programs = []string{"proxy", "agent", "pdctl", "fakevllm"}
+// programs are what the image holds, as the Dockerfile has it. links are their short names.
+var (
+	programs = []string{"pdmesh-proxy", "pdmesh-agent", "pdctl", "fakevllm"}
+	links    = map[string]string{"proxy": "pdmesh-proxy", "agent": "pdmesh-agent"}
+)
 
 // nonroot is the user that runs the programs, with the number that distroless
 // images use.
@@ -87,6 +92,9 @@ func payload(bin string, docs []string, when time.Time) ([]byte, error) {
 		}
 		for _, p := range programs {
 			put(filepath.Join(bin, p), "usr/local/bin/"+p, 0o755)
+		}
+		for _, name := range slices.Sorted(maps.Keys(links)) {
+			r.add(tar.Header{Typeflag: tar.TypeSymlink, Name: "usr/local/bin/" + name, Linkname: links[name], Mode: 0o777}, nil)
 		}
 		for _, d := range docs {
 			put(d, "usr/share/doc/pdmesh/"+filepath.Base(d), 0o644)

@@ -99,8 +99,8 @@ func open(archive string) (img v1.Image, err error) {
 	return loaded, nil
 }
 
-// extract writes directories and files below dir, and refuses what is neither:
-// our images have nothing else. Owners are set where this process may.
+// extract writes directories, files and links below dir, and refuses anything else,
+// which our images don't have. Owners are set where this process may.
 func extract(r io.Reader, dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -122,10 +122,12 @@ func extract(r io.Reader, dir string) error {
 			err = root.MkdirAll(name, 0o755)
 		case tar.TypeReg:
 			err = save(root, name, in)
+		case tar.TypeSymlink:
+			err = root.Symlink(h.Linkname, name)
 		default:
-			err = fmt.Errorf("neither a file nor a directory: type %q", h.Typeflag)
+			err = fmt.Errorf("no file, directory or link: type %q", h.Typeflag)
 		}
-		if err == nil {
+		if err == nil && h.Typeflag != tar.TypeSymlink {
 			err = root.Chmod(name, h.FileInfo().Mode()) // the permissions, and the sticky bit of /tmp
 		}
 		if err == nil && os.Geteuid() == 0 {

@@ -189,7 +189,7 @@ func TestProbesAndShutdown(t *testing.T) {
 		if agent.RestartPolicy == nil || *agent.RestartPolicy != corev1.ContainerRestartPolicyAlways || agent.StartupProbe != nil {
 			t.Errorf("%s: the agent is not a sidecar, or vLLM waits for it", role)
 		}
-		if !slices.Equal(agent.ReadinessProbe.Exec.Command, []string{"agent", "health"}) {
+		if !slices.Equal(agent.ReadinessProbe.Exec.Command, []string{"pdmesh-agent", "health"}) {
 			t.Errorf("%s: ready by %v", role, agent.ReadinessProbe.Exec)
 		}
 		if vllm.Lifecycle == nil || vllm.Lifecycle.PreStop.Exec == nil {

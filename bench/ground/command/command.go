@@ -101,7 +101,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.Float64SliceVar(&o.rates, "rates", []float64{0.75, 1, 1.25, 1.5, 2, 3}, "factors of the request rate of the trace")
 	fs.IntVar(&o.limit, "limit", 0, "number of requests at rate 1, and in proportion at other rates; 0 means all")
 	fs.StringSliceVar(&o.targets, "targets", []string{"prefix+--queue=off", "prefix+--queue=on", "vllm-router:cache_aware"}, "as of run")
-	setDefault(fs, "speed", "10") // three times the load
+	setDefault(fs, "speed", "2.5") // a deadline of 5 s is 2 s; one below 1 s cannot be sent
 	report.Flags().StringVar(&f.doc, "doc", "docs/scheduling.md", "document with the generated part")
 	root.AddCommand(replay, model, compare, above, report, scaleCommand(ctx, stdout))
 	return cli.Run(ctx, root, args, stdout, stderr)

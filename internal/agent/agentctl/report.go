@@ -15,8 +15,10 @@ type Report struct {
 	Version     string         `json:"version"`
 	Role        instance.Role  `json:"role"`
 	Address     string         `json:"address"`
-	Engine      string         `json:"engine"` // URL by which the agent reaches it
-	Phase       string         `json:"phase"`  // as internal/agent names them
+	Engine      string         `json:"engine"`         // URL by which the agent reaches it
+	Etcd        []string       `json:"etcd,omitempty"` // host:port, as configured
+	EtcdPrefix  string         `json:"etcd_prefix,omitempty"`
+	Phase       string         `json:"phase"` // as internal/agent names them
 	Reason      string         `json:"reason,omitempty"`
 	State       instance.State `json:"state,omitempty"` // of the record last wanted
 	Incarnation string         `json:"incarnation,omitempty"`

@@ -48,7 +48,7 @@ type Parts struct {
 // Start opens the socket. A socket that was asked for must work; without
 // the default one an agent is still an agent. stop is never nil and waits.
 func Start(ctx context.Context, c setup.Config, drain func(), log logrus.FieldLogger) (ctl *Control, stop func(), err error) {
-	ctl = &Control{ID: newID(), c: c}
+	ctl = &Control{ID: rand.Text(), c: c}
 	if c.Socket == SocketOff {
 		return ctl, func() {}, nil
 	}
@@ -57,7 +57,7 @@ func Start(ctx context.Context, c setup.Config, drain func(), log logrus.FieldLo
 	case err != nil && c.Socket != "":
 		return nil, nil, err
 	case err != nil:
-		log.WithError(err).Warn("no local control: agent status, drain and health will not find this agent")
+		log.WithError(err).Warn("no local control: pdmesh-agent status, drain and health will not find this agent")
 		return ctl, func() {}, nil
 	}
 	log.WithField("socket", lis.Addr().String()).Debug("local control")
@@ -99,6 +99,7 @@ func phases() agentmetrics.Phases {
 func (ctl *Control) Report() agentctl.Report {
 	r := agentctl.Report{
 		ID: ctl.ID, Version: version.String(), Role: ctl.c.Key.Role, Address: ctl.c.Key.Address, Engine: ctl.c.Engine,
+		Etcd: ctl.c.EtcdEndpoints, EtcdPrefix: ctl.c.EtcdPrefix,
 		Phase: string(agent.Probing), Registration: agentctl.Registration{Phase: string(lease.Idle)},
 		Process: ctl.Engine.report(),
 	}
@@ -192,6 +193,3 @@ func writeJSON(w io.Writer, v any) error {
 
 // errOutput is the error about an unknown value of -o.
 var errOutput = errors.New("use table or json")
-
-// newID names this process of an agent.
-func newID() string { return rand.Text() }

@@ -111,10 +111,7 @@ func drainCommand() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(ctx, wait)
 			defer cancel()
-			if err := c.AwaitEnd(ctx); err != nil {
-				return err
-			}
-			return nil
+			return c.AwaitEnd(ctx)
 		})
 	settings.DurationVar(cmd.Flags(), &wait, "wait", 0, "wait that long for the agent's end; 0 returns at once")
 	return cmd

@@ -9,9 +9,9 @@ import (
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ args, want string }{
-		{"completion bash", "complete -o default -F __start_agent agent"},
-		{"completion zsh", "#compdef agent"},
-		{"completion fish", "complete -c agent"},
+		{"completion bash", "complete -o default -F __start_pdmesh-agent pdmesh-agent"},
+		{"completion zsh", "#compdef pdmesh-agent"},
+		{"completion fish", "complete -c pdmesh-agent"},
 		{"__complete dr", "drain\t"},
 		{"__complete --kv-tr", "--kv-transfer-config\t"},
 	} {

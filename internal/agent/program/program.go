@@ -20,7 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 )
 
-const help = `agent registers one vLLM engine with the proxies, through etcd.
+const help = `pdmesh-agent registers one vLLM engine with the proxies, through etcd.
 
 The agent registers the engine once it answers /health, and /v1/models with the
 expected model. Then it renews the lease, and writes "down" when the engine fails
@@ -31,7 +31,7 @@ SIGTERM or SIGINT drains: proxies send no new requests. The agent waits until th
 engine is idle, but not longer than --drain-timeout; a prefill engine also stays for
 --kv-lease, so that decode can fetch KV caches. With --shutdown-delay, SIGTERM drains
 at least that long, so that all proxies notice. Then the agent deregisters the engine and
-exits. A second signal skips the wait. "agent drain" does the same from another shell.
+exits. A second signal skips the wait. "pdmesh-agent drain" does the same from another shell.
 
 With a command after "--" the agent starts the engine, waits until it has loaded,
 and reads address, model, role, connector and key from the command. On SIGTERM it
@@ -47,30 +47,30 @@ agent can take them over.
 
 The agent looks for missing settings in the command, in --kv-transfer-config, in
 VLLM_DISTRIBUTED_KV_ROLE, and in mooncake.json (MOONCAKE_CONFIG_PATH), which names
-etcd. "agent --print-config" shows the values and where they were found.
+etcd. "pdmesh-agent --print-config" shows the values and where they were found.
 
 Every setting is a flag, an environment variable (PD_ETCD_ENDPOINTS for --etcd-endpoints)
 and a key of the YAML file of --config (etcd-endpoints). Flags win over variables,
 variables over the file, and the file over what the agent finds.`
 
 const examples = `  # register a prefill engine that runs on this machine
-  agent --role prefill --address 127.0.0.1:8100 --model Qwen/Qwen2.5-7B-Instruct
+  pdmesh-agent --role prefill --address 127.0.0.1:8100 --model Qwen/Qwen2.5-7B-Instruct
 
   # proxies reach the engine at 10.0.0.7:8200, the agent at 127.0.0.1; etcd has three members
-  agent --role decode --address 10.0.0.7:8200 --engine http://127.0.0.1:8200 \
+  pdmesh-agent --role decode --address 10.0.0.7:8200 --engine http://127.0.0.1:8200 \
         --connector nixl --etcd-endpoints 10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
 
   # for MoRI-IO engines, which register themselves (proxy_ip, proxy_ping_port)
-  agent --zmq-register tcp://10.0.0.5:36367 --etcd-endpoints 10.0.0.1:2379
+  pdmesh-agent --zmq-register tcp://10.0.0.5:36367 --etcd-endpoints 10.0.0.1:2379
 
   # start the engine; the agent reads everything except etcd from the command
-  agent --etcd-endpoints 10.0.0.1:2379 -- \
+  pdmesh-agent --etcd-endpoints 10.0.0.1:2379 -- \
         vllm serve Qwen/Qwen2.5-7B-Instruct --host 10.0.0.7 --port 8100 \
         --kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_producer"}'
 
   # Mooncake's file names etcd; start a failed engine again
   MOONCAKE_CONFIG_PATH=mooncake.json VLLM_DISTRIBUTED_KV_ROLE=producer \
-        agent --restart on-failure -- vllm serve Qwen/Qwen2.5-7B-Instruct --port 8100`
+        pdmesh-agent --restart on-failure -- vllm serve Qwen/Qwen2.5-7B-Instruct --port 8100`
 
 // Main runs the agent as the whole process and returns its exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
@@ -88,7 +88,7 @@ type program struct{ whole bool }
 func (p program) run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	code := cli.OK // of an orderly end
 	cmd := &cobra.Command{
-		Use: "agent [flags] [-- command ...]", Short: "register one vLLM engine", Long: help, Example: examples,
+		Use: "pdmesh-agent [flags] [-- command ...]", Short: "register one vLLM engine", Long: help, Example: examples,
 		Args: checkArgs,
 		RunE: func(cmd *cobra.Command, behind []string) error {
 			var command []string
@@ -129,7 +129,7 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 func checkArgs(cmd *cobra.Command, args []string) error {
 	switch dash := cmd.ArgsLenAtDash(); {
 	case dash < 0 && len(args) > 0, dash > 0:
-		return fmt.Errorf("unknown command %q; the command of an engine follows --, as in agent ... -- vllm serve MODEL", args[0])
+		return fmt.Errorf("unknown command %q; the command of an engine follows --, as in pdmesh-agent ... -- vllm serve MODEL", args[0])
 	case dash == 0 && len(args) == 0:
 		return errors.New("no command after --; remove it to register an engine that runs already")
 	case dash == 0 && args[0] == "":

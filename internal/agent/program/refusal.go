@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -18,21 +19,18 @@ func (s *service) publishRefusal(ctx context.Context) (stop func()) {
 	if err != nil {
 		host = ""
 	}
+	report := func() *lease.RefusedAgent {
+		r := s.ctl.Report()
+		why := r.Refused()
+		if why == "" {
+			return nil
+		}
+		return &lease.RefusedAgent{
+			ID: s.ctl.ID, Role: r.Role, Address: r.Address, Host: instance.Printable(host, 80), Agent: "pd-agent/" + version.Version,
+			Phase: r.Phase, Registration: lease.Phase(r.Registration.Phase), Reason: why,
+		}
+	}
 	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		w.Run(ctx, func() *lease.RefusedAgent {
-			r := s.ctl.Report()
-			why := r.Refused()
-			if why == "" {
-				return nil
-			}
-			return &lease.RefusedAgent{
-				ID: s.ctl.ID, Role: r.Role, Address: r.Address, Host: instance.Printable(host, 80), Agent: "pd-agent/" + version.Version,
-				Phase: r.Phase, Registration: lease.Phase(r.Registration.Phase), Reason: why,
-			}
-		})
-	}()
-	return func() { cancel(); <-done }
+	wait := background.Start(ctx, func(context.Context) { w.Run(ctx, report) })
+	return func() { cancel(); wait() }
 }

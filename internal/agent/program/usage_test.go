@@ -20,12 +20,12 @@ func TestMissingRoleShowsTheLineToType(t *testing.T) {
 		{
 			"in front of an engine",
 			[]string{"--etcd-endpoints", "10.0.0.9:2379", "--", "vllm", "serve", "org/m", "--host", "10.0.0.7", "--api-key", "geheim", "--kv-transfer-config", both},
-			"\n  agent --role prefill --etcd-endpoints 10.0.0.9:2379 -- vllm serve org/m --host 10.0.0.7 --api-key '********' --kv-transfer-config '" + both + "'\nor\n  agent --role decode --etcd-endpoints 10.0.0.9:2379 -- vllm",
+			"\n  pdmesh-agent --role prefill --etcd-endpoints 10.0.0.9:2379 -- vllm serve org/m --host 10.0.0.7 --api-key '********' --kv-transfer-config '" + both + "'\nor\n  pdmesh-agent --role decode --etcd-endpoints 10.0.0.9:2379 -- vllm",
 		},
-		{"beside one", []string{"--address", "10.0.0.7:8100", "--label", "who=it's me"}, "\n  agent --role prefill --address 10.0.0.7:8100 --label 'who=it'\\''s me'\nor\n"},
-		{"nothing", []string{}, "For an engine at 127.0.0.1:8100 that is\n  agent --role prefill --address 127.0.0.1:8100\nor\n  agent --role decode --address 127.0.0.1:8100\nor\n  agent --role both --address 127.0.0.1:8100\n"},
-		{"no address", []string{"--role", "decode"}, "that is\n  agent --address 127.0.0.1:8100 --role decode\nSee"},
-		{"etcd elsewhere", []string{"--etcd-endpoints", "10.0.0.9:2379", "--role", "decode"}, "that is\n  agent --address 10.0.0.7:8100 --etcd-endpoints 10.0.0.9:2379 --role decode\nSee"},
+		{"beside one", []string{"--address", "10.0.0.7:8100", "--label", "who=it's me"}, "\n  pdmesh-agent --role prefill --address 10.0.0.7:8100 --label 'who=it'\\''s me'\nor\n"},
+		{"nothing", []string{}, "For an engine at 127.0.0.1:8100 that is\n  pdmesh-agent --role prefill --address 127.0.0.1:8100\nor\n  pdmesh-agent --role decode --address 127.0.0.1:8100\nor\n  pdmesh-agent --role both --address 127.0.0.1:8100\n"},
+		{"no address", []string{"--role", "decode"}, "that is\n  pdmesh-agent --address 127.0.0.1:8100 --role decode\nSee"},
+		{"etcd elsewhere", []string{"--etcd-endpoints", "10.0.0.9:2379", "--role", "decode"}, "that is\n  pdmesh-agent --address 10.0.0.7:8100 --etcd-endpoints 10.0.0.9:2379 --role decode\nSee"},
 		{"with another mistake", []string{"--address", "10.0.0.7", "--engine-api-key=geheim"}, "--address: "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestMissingRoleShowsTheLineToType(t *testing.T) {
 			}
 			suggested := 0
 			for line := range strings.Lines(errs.String()) {
-				command, ok := strings.CutPrefix(line, "  agent ")
+				command, ok := strings.CutPrefix(line, "  pdmesh-agent ")
 				if !ok {
 					continue
 				}
@@ -80,7 +80,7 @@ func TestWrongUsage(t *testing.T) {
 			if code := run(t.Context(), tc.args, &out, &errs); code != 2 || out.Len() > 0 {
 				t.Errorf("exit %d, output %q", code, &out)
 			}
-			if !strings.Contains(errs.String(), tc.want) || !strings.Contains(errs.String(), "See agent --help.") {
+			if !strings.Contains(errs.String(), tc.want) || !strings.Contains(errs.String(), "See pdmesh-agent --help.") {
 				t.Errorf("stderr %q lacks %q", &errs, tc.want)
 			}
 		})
@@ -90,7 +90,7 @@ func TestWrongUsage(t *testing.T) {
 		t.Errorf("--help: exit %d\n%s%s", code, &out, &errs)
 	}
 	out.Reset()
-	if code := run(t.Context(), []string{"--version"}, &out, &errs); code != 0 || !strings.HasPrefix(out.String(), "agent 0.") {
+	if code := run(t.Context(), []string{"--version"}, &out, &errs); code != 0 || !strings.HasPrefix(out.String(), "pdmesh-agent 0.") {
 		t.Errorf("--version: exit %d\n%s%s", code, &out, &errs)
 	}
 }

@@ -55,10 +55,8 @@ func (r *reader) findBootstrap(f *facts, c *Config) string {
 		}
 		host, found = at, []fact{{port, f.from + " (bootstrap_server_address)"}}
 	}
-	text := r.text(name, found...)
-	port, err := strconv.Atoi(text)
-	if err != nil || port < 1 || port > 65535 {
-		r.fail(name, fmt.Errorf("invalid port %q", instance.Printable(text, 40)))
+	port := r.port(name, found...)
+	if port == 0 {
 		return ""
 	}
 	c.Facts.Ports = map[string][]int{instance.PortBootstrap: {port}}

@@ -3,10 +3,12 @@
 package setup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -125,9 +127,7 @@ func Load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 	if err := errors.Join(r.errs...); err != nil {
 		return Config{}, err
 	}
-	if c.KVLease == 0 {
-		c.KVLease = -1 // to the agent zero means its default
-	}
+	c.KVLease = cmp.Or(c.KVLease, -1) // to the agent zero means its default
 	if c.HostID == "" {
 		id, err := agent.HostID(os.DirFS("/"), os.Readlink)
 		if err != nil {
@@ -209,6 +209,17 @@ func (in *input) text(name string, found ...fact) string {
 		}
 	}
 	return in.Text(name)
+}
+
+// port returns the port of a setting, as text does; 0 if it is not valid.
+func (in *input) port(name string, found ...fact) int {
+	text := in.text(name, found...)
+	port, err := strconv.Atoi(text)
+	if err != nil || port < 1 || port > 65535 {
+		in.fail(name, fmt.Errorf("invalid port %q", instance.Printable(text, 40)))
+		return 0
+	}
+	return port
 }
 
 func (r *reader) restarts() bool {

@@ -84,11 +84,16 @@ func (f *facts) env(name string) string {
 	return v
 }
 
-func (f *facts) findMooncake() {
-	path, from := f.Text("mooncake-config"), "--mooncake-config"
-	if path == "" {
-		path, from = f.env(mooncake.EnvPath), mooncake.EnvPath
+// path returns the path of a file from a setting or else a variable, and which of them has it.
+func (f *facts) path(setting, variable string) (path, from string) {
+	if path = f.Text(setting); path != "" {
+		return path, "--" + setting
 	}
+	return f.env(variable), variable
+}
+
+func (f *facts) findMooncake() {
+	path, from := f.path("mooncake-config", mooncake.EnvPath)
 	if path == "" {
 		return
 	}
@@ -251,6 +256,9 @@ func (f *facts) labels() map[string]string {
 		if s := instance.Printable(f.transfer.Describe(), 0); s != "" && len(s) <= maxLabelSize {
 			out["kv_connector"] = s
 		}
+	}
+	if f.command.Scheduling == "priority" {
+		out["scheduling_policy"] = "priority" // proxies send such engines the priorities of requests
 	}
 	return out
 }

@@ -111,7 +111,7 @@ func TestFactsInTheRecord(t *testing.T) {
 	t.Parallel()
 	path := mooncakeFile(t, `{"local_hostname":"n1","metadata_server":"etcd://127.0.0.1:2379","protocol":"rdma","master_server_address":"m:50001"}`)
 	c, err := loadArgs(t, map[string]string{EnvSidePort: "5700"}, "--host-id=h", "--mooncake-config="+path, "--role=decode", "--label=mooncake_host=mine", "--",
-		"vllm", "serve", "M", "-tp=8", "-pp=2", "--kv-transfer-config", nixlBoth)
+		"vllm", "serve", "M", "-tp=8", "-pp=2", "--kv-transfer-config", nixlBoth, "--scheduling-policy=priority")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestFactsInTheRecord(t *testing.T) {
 	want := instance.Record{
 		Connector: "nixl", KVRole: "kv_both", Transfer: "nixl", HostID: "h", Agent: rec.Agent, TPSize: 8, PPSize: 2, EngineIDs: map[string]string{"0": "e1"},
 		Ports:  map[string][]int{instance.PortNIXL: {5700}},
-		Labels: map[string]string{"mooncake_host": "mine", "mooncake_protocol": "rdma", "mooncake_master": "m:50001", "kv_connector": "NixlConnector"},
+		Labels: map[string]string{"mooncake_host": "mine", "mooncake_protocol": "rdma", "mooncake_master": "m:50001", "kv_connector": "NixlConnector", "scheduling_policy": "priority"},
 	}
 	if d := cmp.Diff(want, rec); d != "" {
 		t.Error(d)

@@ -117,7 +117,7 @@ func commandSettings(r *reader, c *Config) settings.Table {
 // outputSettings returns the settings of the control socket and the log.
 func outputSettings(_ *reader, c *Config) settings.Table {
 	return settings.About("Control and logs",
-		settings.Setting{Name: "socket", Kind: settings.Text, Usage: "unix socket for agent status, drain and health; \"off\" for none (default: by address, in $XDG_RUNTIME_DIR, /run or the temporary directory)", Into: &c.Socket},
+		settings.Setting{Name: "socket", Kind: settings.Text, Usage: "unix socket for pdmesh-agent status, drain and health; \"off\" for none (default: by address, in $XDG_RUNTIME_DIR, /run or the temporary directory)", Into: &c.Socket},
 		settings.Setting{Name: "log-level", Kind: settings.Text, Default: "info", Usage: strings.Join(logging.Levels(), ", "), Into: &c.LogLevel},
 		settings.Setting{Name: "log-format", Kind: settings.Text, Default: "text", Usage: "text or json", Into: &c.LogFormat},
 	)

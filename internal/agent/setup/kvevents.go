@@ -99,12 +99,16 @@ func (e *kvEvents) subscribed() bool {
 func bindable(host string, port int) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second) // a name may have to be looked up
 	defer cancel()
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
-	if err != nil {
-		return false
+	return bind(ctx, net.JoinHostPort(host, strconv.Itoa(port))) == nil
+}
+
+// bind listens at an address for a moment.
+func bind(ctx context.Context, address string) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err == nil {
+		_ = l.Close()
 	}
-	_ = l.Close()
-	return true
+	return err
 }
 
 // span is one more than the highest rank that is started here.
@@ -170,11 +174,7 @@ func (e *kvEvents) Free(ctx context.Context) error {
 		}
 		for rank := e.ranks.First; rank < e.span(); rank++ {
 			address := net.JoinHostPort(vllmargs.EndpointHost(endpoint), strconv.Itoa(port+rank))
-			l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-			switch {
-			case err == nil:
-				_ = l.Close()
-			case errors.Is(err, syscall.EADDRINUSE):
+			if errors.Is(bind(ctx, address), syscall.EADDRINUSE) {
 				return fmt.Errorf("%w (%s): another engine? vLLM would exit: set another endpoint in --kv-events-config, or remove endpoint, and the agent chooses a free one", ErrEventsTaken, address)
 			}
 		}

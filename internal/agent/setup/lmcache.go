@@ -31,10 +31,7 @@ type NoticeConfig struct {
 // findLMCacheFile reads LMCache's configuration; nil when there is none or it has no PD
 // backend.
 func (f *facts) findLMCacheFile() {
-	path, from := f.Text("lmcache-config"), "--lmcache-config"
-	if path == "" {
-		path, from = f.env(lmcache.EnvConfig), lmcache.EnvConfig
-	}
+	path, from := f.path("lmcache-config", lmcache.EnvConfig)
 	if path == "" {
 		return
 	}

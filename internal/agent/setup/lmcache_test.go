@@ -27,7 +27,7 @@ func lmcachePage(t *testing.T) (dir string, commands []string) {
 		}
 	}
 	for line := range strings.SplitSeq(strings.ReplaceAll(page, "\\\n", " "), "\n") {
-		if strings.HasPrefix(line, "agent ") {
+		if strings.HasPrefix(line, "pdmesh-agent ") {
 			commands = append(commands, line)
 		}
 	}

@@ -2,7 +2,6 @@ package setup
 
 import (
 	"errors"
-	"fmt"
 	"strconv"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
@@ -34,11 +33,7 @@ func (r *reader) findP2P(f *facts, c *Config) {
 			found = append([]fact{{strconv.Itoa(tier.Port), f.from + " (secondary_tiers)"}}, found...)
 		}
 	}
-	text := r.text(name, found...)
-	port, err := strconv.Atoi(text)
-	if err != nil || port < 1 || port > 65535 {
-		r.fail(name, fmt.Errorf("invalid port %q", instance.Printable(text, 40)))
-		return
+	if port := r.port(name, found...); port > 0 {
+		c.Facts.Ports = map[string][]int{instance.PortP2P: {port}}
 	}
-	c.Facts.Ports = map[string][]int{instance.PortP2P: {port}}
 }

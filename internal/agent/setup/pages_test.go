@@ -21,7 +21,7 @@ func TestCommandsOfTheMoRIIOPage(t *testing.T) {
 	agents, engines := 0, 0
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(line)
-		if args, ok := strings.CutPrefix(line, "agent -"); ok {
+		if args, ok := strings.CutPrefix(line, "pdmesh-agent -"); ok {
 			agents++
 			fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
 			Register(fs)

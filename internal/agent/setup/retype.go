@@ -47,7 +47,7 @@ func Retype(err error, args []string) error {
 		}
 	}
 	line := func(role ...string) string {
-		return "  " + shellLine(slices.Concat([]string{"agent"}, role, added, vllmargs.Masked(args)))
+		return "  " + shellLine(slices.Concat([]string{"pdmesh-agent"}, role, added, vllmargs.Masked(args)))
 	}
 	lines := []string{line()}
 	if noRole {

@@ -96,11 +96,7 @@ func (s *sideChannel) last() int { return s.port + s.first + s.count - 1 }
 func (s *sideChannel) Free(ctx context.Context) error {
 	for n := s.port + s.first; s.port > 0 && n <= s.last(); n++ {
 		address := net.JoinHostPort(s.host, strconv.Itoa(n))
-		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-		switch {
-		case err == nil:
-			_ = l.Close()
-		case errors.Is(err, syscall.EADDRINUSE):
+		if errors.Is(bind(ctx, address), syscall.EADDRINUSE) {
 			return fmt.Errorf("%w (%s): another engine? vLLM would never answer: set another port with %s, or remove it, and the agent chooses a free one", ErrSideTaken, address, EnvSidePort)
 		}
 	}

@@ -33,8 +33,6 @@ type gateway struct {
 	conn *grpc.ClientConn
 }
 
-func newGateway(on bool) *gateway { return &gateway{on: on} }
-
 // handlers returns what the etcd serves besides its health, version and metrics.
 func (g *gateway) handlers() map[string]http.Handler {
 	return map[string]http.Handler{
@@ -134,7 +132,7 @@ func guard(next http.Handler) http.Handler {
 		case fromCurl(r):
 			r.Header.Set("Content-Type", "application/json")
 			next.ServeHTTP(w, r)
-		case !isJSON(r.Header.Values("Content-Type")):
+		case !isMedia(r.Header.Values("Content-Type"), "application/json"):
 			refuse(w, http.StatusUnsupportedMediaType, "the body must be JSON, with the header: add the header Content-Type: application/json (curl: -H 'Content-Type: application/json')")
 		default:
 			next.ServeHTTP(w, r)
@@ -155,8 +153,6 @@ func loopbackHost(host string) bool {
 	ip, err := netip.ParseAddr(strings.Trim(name, "[]"))
 	return err == nil && ip.Unmap().IsLoopback()
 }
-
-func isJSON(types []string) bool { return isMedia(types, "application/json") }
 
 func isMedia(types []string, want string) bool {
 	if len(types) != 1 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
@@ -29,12 +30,8 @@ type securePort struct {
 	log          logrus.FieldLogger
 	hasUsers     func() bool // set before serve
 
-	mu   sync.Mutex // guards said
-	said time.Time  // when a refusal was last logged
+	refusals rate.Sometimes // limits log entries about refused calls
 }
-
-// sayAgain is the least time between two log entries about refused calls.
-const sayAgain = 10 * time.Second
 
 func openSecurePort(listen string, files certs.Files, log logrus.FieldLogger) (*securePort, error) {
 	// The parent process reports changed files.
@@ -46,7 +43,7 @@ func openSecurePort(listen string, files certs.Files, log logrus.FieldLogger) (*
 	if err != nil {
 		return nil, err
 	}
-	p := &securePort{address: ln.Addr().String(), files: files, source: source, log: log}
+	p := &securePort{address: ln.Addr().String(), files: files, source: source, log: log, refusals: rate.Sometimes{Interval: 10 * time.Second}}
 	// Unauthenticated connections must not use up the descriptors that etcd needs for its
 	// files.
 	p.Listener = source.Listen(transport.LimitListener(ln, most()), log)
@@ -104,15 +101,9 @@ func (p *securePort) check(ctx context.Context) error {
 	case sameMachine(from.Addr, from.LocalAddr) || p.hasUsers():
 		return nil
 	}
-	p.mu.Lock()
-	say := time.Since(p.said) >= sayAgain
-	if say {
-		p.said = time.Now()
-	}
-	p.mu.Unlock()
-	if say {
+	p.refusals.Do(func() {
 		p.log.WithField("client", from.Addr.String()).Warn("refused a call from another machine: the embedded etcd has no users yet. Create users here: " + p.cure())
-	}
+	})
 	return status.Error(codes.FailedPrecondition, "this etcd has no users yet and serves its own machine only; set them up there: "+p.cure())
 }
 

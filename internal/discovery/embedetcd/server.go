@@ -256,7 +256,7 @@ func (s *Server) configure(cfg Config, listen string) (*embed.Config, error) {
 	ec.CORS = map[string]struct{}{"https://nobody.invalid": {}}
 	// The gateway of etcd cannot be guarded; type gateway replaces it.
 	ec.EnableGRPCGateway = false
-	s.gateway = newGateway(cfg.Gateway && s.secure == nil)
+	s.gateway = &gateway{on: cfg.Gateway && s.secure == nil}
 	ec.UserHandlers = s.gateway.handlers()
 	ec.ServiceRegister = func(g *grpc.Server) { s.grpc.Store(g); close(s.serves) }
 	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.logger(cfg.Log, cfg.Fatal))

@@ -4,6 +4,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -84,10 +85,6 @@ func Dial(cfg Config) (*clientv3.Client, error) {
 		}
 		endpoints = append(endpoints, e)
 	}
-	timeout := cfg.DialTimeout
-	if timeout <= 0 {
-		timeout = CallTimeout
-	}
 	why := &lastRefusal{log: cfg.Log, tls: cfg.TLS != nil}
 	var secure []grpc.DialOption
 	var first *tls.Config
@@ -96,7 +93,9 @@ func Dial(cfg Config) (*clientv3.Client, error) {
 		secure = append(secure, grpc.WithTransportCredentials(newShaker(cfg.TLS, why)))
 	}
 	var cli *clientv3.Client
+	token := ""
 	if cfg.Username != "" {
+		token = firstToken
 		secure = append(secure, grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any,
 			cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption,
 		) error {
@@ -111,10 +110,10 @@ func Dial(cfg Config) (*clientv3.Client, error) {
 	}
 	cli, err := clientv3.New(clientv3.Config{
 		Endpoints:            endpoints,
-		Token:                firstToken(cfg.Username),
+		Token:                token,
 		TLS:                  first, // endpoints then need no https:// in front; secure shakes hands
 		Context:              context.WithValue(context.Background(), refusalKey{}, why),
-		DialTimeout:          timeout,
+		DialTimeout:          cmp.Or(cfg.DialTimeout, CallTimeout),
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 3 * time.Second,
 		Logger:               ZapLogger(cfg.Log, zapcore.DebugLevel),
@@ -137,15 +136,10 @@ func Dial(cfg Config) (*clientv3.Client, error) {
 	return cli, nil
 }
 
-// firstToken keeps the library from logging in while it makes the client,
-// where a failure is final. The server refuses this token, and that makes the
-// library log in, now and whenever a token has expired.
-func firstToken(user string) string {
-	if user == "" {
-		return ""
-	}
-	return "not-logged-in-yet"
-}
+// firstToken keeps the library from logging in while it makes the client, where a failure is final.
+// The server refuses this token, and that makes the library log in, now and whenever a token has
+// expired.
+const firstToken = "not-logged-in-yet"
 
 // logIn sends a request of Authenticate over a connection of its own, without a token. clientv3
 // adds its last token to every call, and etcd 3.4 refuses to log in a client with an invalid one.

@@ -34,15 +34,6 @@ func (f *Found) Removed() bool {
 	return err == nil && o.State == instance.Removed
 }
 
-// Look reads the keys of one membership at one revision. why is as in explain.
-func Look(ctx context.Context, cli *clientv3.Client, l schema.Layout, k instance.Key, why bool) (*Found, error) {
-	all, err := LookAll(ctx, cli, l, []instance.Key{k}, why)
-	if err != nil {
-		return nil, err
-	}
-	return all[0], nil
-}
-
 // LookAll reads several memberships at the same revision.
 func LookAll(ctx context.Context, cli *clientv3.Client, l schema.Layout, keys []instance.Key, why bool) ([]*Found, error) {
 	cctx, cancel := context.WithTimeout(ctx, CallTimeout)

@@ -58,9 +58,6 @@ func (b stickyBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 	return b.Balancer.UpdateClientConnState(s)
 }
 
-// ExitIdle connects at once.
-func (b stickyBalancer) ExitIdle() { b.Balancer.ExitIdle() }
-
 // memberChoice is which member the calls of one client go to.
 type memberChoice struct {
 	mu        sync.Mutex // guards all below

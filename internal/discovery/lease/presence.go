@@ -103,7 +103,10 @@ func (p *Presence) Run(ctx context.Context) error {
 		g.Go(func() error {
 			loaddigest.Publish(gctx, loaddigest.PublishOptions{
 				Source: p.o.Load, Interval: p.o.LoadInterval, TTL: p.o.TTL, Log: p.log,
-				Lease: func() clientv3.LeaseID { return p.keeper.state().id }, Write: p.writeLoad,
+				Lease: func() clientv3.LeaseID { return p.keeper.state().id },
+				Write: func(ctx context.Context, value string, id clientv3.LeaseID) error {
+					return p.put(ctx, p.o.Layout.Load(p.o.ID), value, id)
+				},
 			})
 			return nil
 		})
@@ -169,17 +172,11 @@ func numberless(s string) string {
 // put writes a key unless it has this value already: an idle fleet does not make etcd's
 // revision grow.
 func (p *Presence) put(ctx context.Context, key, value string, id clientv3.LeaseID) error {
-	_, err := p.cli.Txn(ctx).
-		If(clientv3.Compare(clientv3.Value(key), "=", value), clientv3.Compare(clientv3.LeaseValue(key), "=", id)).
-		Else(clientv3.OpPut(key, value, clientv3.WithLease(id))).Commit()
-	return err
-}
-
-// writeLoad writes the load digest under the lease id.
-func (p *Presence) writeLoad(ctx context.Context, value string, id clientv3.LeaseID) error {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
-	err := p.put(cctx, p.o.Layout.Load(p.o.ID), value, id)
+	_, err := p.cli.Txn(cctx).
+		If(clientv3.Compare(clientv3.Value(key), "=", value), clientv3.Compare(clientv3.LeaseValue(key), "=", id)).
+		Else(clientv3.OpPut(key, value, clientv3.WithLease(id))).Commit()
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		p.keeper.forget(id)
 	}
@@ -198,14 +195,11 @@ func (p *Presence) write(ctx context.Context, applied int64, report Report, star
 	if err != nil {
 		return 0, err
 	}
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	err = p.put(cctx, p.o.Layout.Proxy(p.o.ID), string(value), id)
-	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		p.keeper.forget(id)
+	err = p.put(ctx, p.o.Layout.Proxy(p.o.ID), string(value), id)
+	switch {
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		return 0, fmt.Errorf("write presence: %w", err)
-	}
-	if err != nil {
+	case err != nil:
 		return 0, etcd.Explain(ctx, p.cli, "write presence", err, look)
 	}
 	return id, nil

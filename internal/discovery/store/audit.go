@@ -97,18 +97,13 @@ func (w *writer) auditLease(ctx context.Context) (clientv3.LeaseID, error) {
 
 // trimAudit makes the operations that keep the number of entries bounded.
 func (w *writer) trimAudit(ctx context.Context) ([]clientv3.Op, error) {
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
 	prefix := w.layout.Audit("")
-	resp, err := w.cli.Txn(cctx).Then(
+	resp, err := w.txn(ctx, "count the audit entries", nil, []clientv3.Op{
 		clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithCountOnly()),
 		clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(auditTrim)),
-	).Commit()
-	if err != nil {
-		return nil, etcd.Explain(ctx, w.cli, "count the audit entries", err, true)
-	}
-	if resp.Responses[0].GetResponseRange().Count < w.maxAudit {
-		return nil, nil
+	})
+	if err != nil || resp.Responses[0].GetResponseRange().Count < w.maxAudit {
+		return nil, err
 	}
 	var ops []clientv3.Op
 	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {

@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -92,20 +90,14 @@ func (s *Documents) change(ctx context.Context, k instance.Key, o DocumentOption
 	if o.For != 0 && o.For < minIntent {
 		return 0, fmt.Errorf("%w: for %s; %s at least", ErrIntent, o.For, minIntent)
 	}
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
 	if err := s.ensureSchema(ctx); err != nil {
 		return 0, err
 	}
-	var lease clientv3.LeaseID
 	key := s.layout.Document(k)
-	for try := range storeTries {
-		if try > 0 && !sleep.For(ctx, time.Duration(rand.Int64N(int64(20*time.Millisecond)*int64(try)))) {
-			break
-		}
+	return s.retry(ctx, k, o.Reason, func(ctx context.Context) (plan, error) {
 		kvs, err := s.get(ctx, "read "+k.String(), key)
 		if err != nil {
-			return 0, err
+			return plan{}, err
 		}
 		var was *mvccpb.KeyValue
 		var old *instance.Document
@@ -117,48 +109,19 @@ func (s *Documents) change(ctx context.Context, k instance.Key, o DocumentOption
 		}
 		wanted, err := decide(old)
 		if err != nil || wanted == nil {
-			s.revokeUnused(ctx, leasesOf(lease))
-			return 0, err
+			return plan{}, err
 		}
-		p.what = wanted.what
-		op := clientv3.OpDelete(key)
-		if wanted.value != nil {
-			p.after = textOf(wanted.value)
-			if o.For > 0 && lease == 0 {
-				if lease, err = s.grant(ctx, o.For); err != nil {
-					return 0, err
-				}
-			}
-			op = clientv3.OpPut(key, string(wanted.value), clientv3.WithLease(lease))
+		p.what, p.compares = wanted.what, []clientv3.Cmp{etcd.Unchanged(key, was)}
+		if wanted.value == nil {
+			p.ops = []clientv3.Op{clientv3.OpDelete(key)}
+		} else {
+			p.after, p.timed = textOf(wanted.value), []keyValue{{key, wanted.value}}
 		}
-		ops, err := s.audit(ctx, k, p, o.Reason)
-		if err != nil {
-			s.revokeUnused(ctx, leasesOf(lease))
-			return 0, err
-		}
-		cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-		resp, err := s.cli.Txn(cctx).If(etcd.Unchanged(key, was)).Then(append(ops, op)...).Commit()
-		cancel()
-		if err != nil {
-			return 0, fmt.Errorf("%w (it may have been applied all the same; repeating it does no harm)",
-				etcd.Explain(ctx, s.cli, p.what+" "+k.String(), err, true))
-		}
-		if resp.Succeeded {
-			return resp.Header.Revision, nil
-		}
-	}
-	s.revokeUnused(ctx, leasesOf(lease))
-	return 0, fmt.Errorf("change %s: %w; try again", k, ErrBusy)
+		return p, nil
+	})
 }
 
 func textOf(value []byte) *string {
 	text := string(value)
 	return &text
-}
-
-func leasesOf(id clientv3.LeaseID) []clientv3.LeaseID {
-	if id == 0 {
-		return nil
-	}
-	return []clientv3.LeaseID{id}
 }

@@ -49,15 +49,14 @@ var (
 )
 
 // changesOf returns the changes of operations, compared with the keys as they were read. Records
-// with a lease belong to their agents and are omitted. limited are operations whose keys get a
-// lease.
-func (w *writer) changesOf(ops, limited []clientv3.Op, before map[string]*mvccpb.KeyValue) []Change {
+// with a lease belong to their agents and are omitted. ends reports whether the keys get a lease.
+func (w *writer) changesOf(ops []clientv3.Op, ends bool, before map[string]*mvccpb.KeyValue) []Change {
 	changes := []Change{}
-	add := func(op clientv3.Op, ends bool) {
+	for _, op := range ops {
 		key := string(op.KeyBytes())
 		n := w.layout.Parse(key)
 		if n.Kind != schema.KindInstance && n.Kind != schema.KindOverride && n.Kind != schema.KindDocument {
-			return
+			continue
 		}
 		c := Change{Key: strings.TrimPrefix(key, w.layout.Root()), AfterEnds: ends}
 		if was := before[key]; was != nil && (n.Kind != schema.KindInstance || was.Lease == 0) {
@@ -69,12 +68,6 @@ func (w *writer) changesOf(ops, limited []clientv3.Op, before map[string]*mvccpb
 		if c.Before != nil || c.After != nil {
 			changes = append(changes, c)
 		}
-	}
-	for _, op := range ops {
-		add(op, false)
-	}
-	for _, op := range limited {
-		add(op, true)
 	}
 	return changes
 }
@@ -180,7 +173,11 @@ func (f *Fleet) Keys() []schema.Name {
 
 // Read reads all keys.
 func (s *Edits) Read(ctx context.Context) (*Fleet, error) {
-	if err := s.ensureSchema(ctx); err != nil {
+	version, err := s.get(ctx, "check the schema key", s.layout.Schema())
+	if err != nil {
+		return nil, err
+	}
+	if err := etcd.CheckSchema(s.layout, version); err != nil {
 		return nil, err
 	}
 	got, err := etcd.List(ctx, etcd.CallTimeout, s.cli, s.layout, true)
@@ -248,6 +245,9 @@ func (s *Edits) Write(ctx context.Context, f *Fleet, values map[string]*string, 
 	case n > MaxEdits:
 		return 0, fmt.Errorf("%w: %d, the limit is %d", ErrTooMany, n, MaxEdits)
 	}
+	if err := s.ensureSchema(ctx); err != nil {
+		return 0, err
+	}
 	var compares []clientv3.Cmp
 	var ops, gets []clientv3.Op
 	before := map[string]*mvccpb.KeyValue{}
@@ -269,15 +269,13 @@ func (s *Edits) Write(ctx context.Context, f *Fleet, values map[string]*string, 
 			ops = append(ops, clientv3.OpPut(key, *value))
 		}
 	}
-	audit, err := s.audit(ctx, k, plan{what: what, changes: s.changesOf(ops, nil, before)}, reason)
+	audit, err := s.audit(ctx, k, plan{what: what, changes: s.changesOf(ops, false, before)}, reason)
 	if err != nil {
 		return 0, err
 	}
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	resp, err := s.cli.Txn(cctx).If(compares...).Then(append(audit, ops...)...).Else(gets...).Commit()
+	resp, err := s.commit(ctx, what, compares, append(audit, ops...), gets...)
 	if err != nil {
-		return 0, fmt.Errorf("%w (it may have been applied all the same; repeating it does no harm)", etcd.Explain(ctx, s.cli, what, err, true))
+		return 0, err
 	}
 	if resp.Succeeded {
 		return resp.Header.Revision, nil

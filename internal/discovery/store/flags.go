@@ -206,7 +206,7 @@ func widened(k instance.Key, kv *mvccpb.KeyValue, proxies []string) ([]byte, err
 // Leave takes an instance from proxies if it belongs to others besides, who keep it.
 // left is false, and nothing is done, if it does not: then it may be removed.
 func (s *Instances) Leave(ctx context.Context, k instance.Key, proxies []string, reason string) (left bool, err error) {
-	if err := checkKey(k); err != nil {
+	if err := CheckKey(k); err != nil {
 		return false, err
 	}
 	err = s.change(ctx, k, reason, func(f *etcd.Found) (plan, error) {

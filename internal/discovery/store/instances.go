@@ -41,7 +41,7 @@ func (s *Instances) Add(ctx context.Context, k instance.Key, rec instance.Record
 		return "", err
 	}
 	outcomes := map[instance.Key]AddOutcome{}
-	err := s.changeEach(ctx, k, reason, func(k instance.Key, f *etcd.Found) (plan, error) {
+	_, err := s.changeEach(ctx, k, reason, func(k instance.Key, f *etcd.Found) (plan, error) {
 		outcomes[k] = AlreadyThere
 		p := plan{what: "add"}
 		value, err := staticValue(k, rec, "admin")
@@ -81,22 +81,19 @@ func together(outcomes map[instance.Key]AddOutcome) AddOutcome {
 	return AlreadyThere
 }
 
-// checkKeys is checkKey, and takes instance.Both as well.
+// checkKeys is CheckKey, and takes instance.Both as well.
 func checkKeys(k instance.Key) error {
 	for _, one := range k.Each() {
-		if err := checkKey(one); err != nil {
+		if err := CheckKey(one); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// CheckKey returns an error unless a key of an instance is spelled in the canonical way.
-func CheckKey(k instance.Key) error { return checkKey(k) }
-
-// checkKey refuses to write a key that is not spelled in the canonical way: it
-// would be a second key of the same membership.
-func checkKey(k instance.Key) error {
+// CheckKey returns an error unless a key of an instance is spelled in the canonical way: another
+// spelling would be a second key of the same membership.
+func CheckKey(k instance.Key) error {
 	if _, err := instance.ParseRole(string(k.Role)); err != nil {
 		return err
 	}
@@ -132,16 +129,13 @@ func (s *Instances) liftRemoval(k instance.Key, f *etcd.Found) []clientv3.Op {
 	if !f.Removed() {
 		return nil
 	}
-	o, err := schema.DecodeOverride(f.Override.Value)
-	if err != nil || o.Weight == nil {
-		return []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}
+	if o, err := schema.DecodeOverride(f.Override.Value); err == nil && o.Weight != nil {
+		o.State = ""
+		if value, err := schema.Encode(o); err == nil {
+			return []clientv3.Op{clientv3.OpPut(s.layout.Override(k), string(value), clientv3.WithIgnoreLease())}
+		}
 	}
-	o.State = ""
-	value, err := schema.Encode(o)
-	if err != nil {
-		return []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}
-	}
-	return []clientv3.Op{clientv3.OpPut(s.layout.Override(k), string(value), clientv3.WithIgnoreLease())}
+	return []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}
 }
 
 // AddPending writes an add that waits until its instance answers; whichever
@@ -160,7 +154,7 @@ func (s *Instances) AddPending(ctx context.Context, k instance.Key, p schema.Pen
 		p.Since = &now
 	}
 	outcomes := map[instance.Key]AddOutcome{}
-	err := s.changeEach(ctx, k, reason, func(k instance.Key, f *etcd.Found) (plan, error) {
+	_, err := s.changeEach(ctx, k, reason, func(k instance.Key, f *etcd.Found) (plan, error) {
 		value, err := pendingValue(k, p)
 		if err != nil {
 			return plan{}, err
@@ -174,10 +168,7 @@ func (s *Instances) AddPending(ctx context.Context, k instance.Key, p schema.Pen
 			return pl, nil
 		}
 		outcomes[k] = Waiting
-		pl.lease = ttl
-		pl.put = func(id clientv3.LeaseID) clientv3.Op {
-			return clientv3.OpPut(s.layout.Pending(k), string(value), clientv3.WithLease(id))
-		}
+		pl.lease, pl.timed = ttl, []keyValue{{s.layout.Pending(k), value}}
 		return pl, nil
 	})
 	if err != nil {
@@ -221,7 +212,7 @@ func (s *Instances) ForceRemove(ctx context.Context, k instance.Key, reason stri
 
 func (s *Instances) remove(ctx context.Context, k instance.Key, reason string, force bool) (existed bool, err error) {
 	held, first := map[instance.Key]bool{}, k.Each()[0]
-	err = s.changeEach(ctx, k, reason, func(k instance.Key, f *etcd.Found) (plan, error) {
+	_, err = s.changeEach(ctx, k, reason, func(k instance.Key, f *etcd.Found) (plan, error) {
 		if k == first { // another try
 			clear(held)
 		}
@@ -242,7 +233,7 @@ func (s *Instances) remove(ctx context.Context, k instance.Key, reason string, f
 			return plan{}, nil
 		}
 		p := plan{what: "remove"}
-		if checkKey(k) == nil { // of a key with a bad address nothing can return
+		if CheckKey(k) == nil { // of a key with a bad address nothing can return
 			value, err := s.removal(ctx, f, reason)
 			if err != nil {
 				return plan{}, err
@@ -270,7 +261,7 @@ func (s *Instances) remove(ctx context.Context, k instance.Key, reason string, f
 // existing record, which may have been written in spite of the removal, is not changed. removed
 // reports whether there was a removal. The key must be well formed.
 func (s *Instances) Allow(ctx context.Context, k instance.Key, reason string) (removed bool, err error) {
-	if err := checkKey(k); err != nil {
+	if err := CheckKey(k); err != nil {
 		return false, err
 	}
 	err = s.change(ctx, k, reason, func(f *etcd.Found) (plan, error) {
@@ -294,16 +285,13 @@ func (s *Instances) removal(ctx context.Context, f *etcd.Found, reason string) (
 // canonical way, and keys with a bad address that were shown to people as
 // k.Address. It reads keys only.
 func (s *Instances) spellings(ctx context.Context, k instance.Key) ([]*mvccpb.KeyValue, error) {
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	prefixes := []string{s.layout.Instance(instance.Key{Role: k.Role}), s.layout.Pending(instance.Key{Role: k.Role})}
-	ops := make([]clientv3.Op, 0, len(prefixes))
-	for _, p := range prefixes {
-		ops = append(ops, clientv3.OpGet(p, clientv3.WithPrefix(), clientv3.WithKeysOnly()))
-	}
-	resp, err := s.cli.Txn(cctx).Then(ops...).Commit()
+	role := instance.Key{Role: k.Role}
+	resp, err := s.txn(ctx, "look for other spellings of "+k.String(), nil, []clientv3.Op{
+		clientv3.OpGet(s.layout.Instance(role), clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+		clientv3.OpGet(s.layout.Pending(role), clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+	})
 	if err != nil {
-		return nil, etcd.Explain(ctx, s.cli, "look for other spellings of "+k.String(), err, true)
+		return nil, err
 	}
 	const most = 50 // a transaction holds 128 operations
 	var same []*mvccpb.KeyValue

@@ -181,9 +181,7 @@ func oneRole(address string, role instance.Role) error {
 func (s *Intents) override(k instance.Key, o schema.Override, limit time.Duration, what string) (plan, error) {
 	o.V = 1
 	value, err := schema.Encode(o)
-	return plan{what: what, lease: limit, put: func(id clientv3.LeaseID) clientv3.Op {
-		return clientv3.OpPut(s.layout.Override(k), string(value), clientv3.WithLease(id))
-	}}, err
+	return plan{what: what, lease: limit, timed: []keyValue{{s.layout.Override(k), value}}}, err
 }
 
 // intend changes overrides. decide gets the current value of each; unread is why it cannot be read.
@@ -198,7 +196,7 @@ func (s *Intents) intend(ctx context.Context, k instance.Key, w IntentOptions, d
 	var first instance.Key
 	var roles []instance.Role // that etcd knows, of role instance.Both
 	both := k.Role == instance.Both && !w.Force
-	revision, err := s.changeAt(ctx, k, w.Reason, func(k instance.Key, f *etcd.Found) (plan, error) {
+	revision, err := s.changeEach(ctx, k, w.Reason, func(k instance.Key, f *etcd.Found) (plan, error) {
 		if first == (instance.Key{}) || k == first { // another try
 			first, done, roles = k, IntentResult{}, nil
 		}

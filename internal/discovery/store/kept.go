@@ -2,12 +2,10 @@ package store
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -50,16 +48,11 @@ func (s *Kept) order(ctx context.Context, do string, keys []instance.Key, reason
 	}
 	audit, err := s.audit(ctx, one, plan{what: do, changes: []Change{}}, reason)
 	if err != nil {
-		s.revokeUnused(ctx, []clientv3.LeaseID{lease})
+		s.revokeUnused(ctx, lease)
 		return err
 	}
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	_, err = s.cli.Txn(cctx).Then(append(audit, clientv3.OpPut(s.layout.Kept(), string(value), clientv3.WithLease(lease)))...).Commit()
-	if err != nil {
-		return fmt.Errorf("%w (it may have been applied all the same; repeating it does no harm)", etcd.Explain(ctx, s.cli, do, err, true))
-	}
-	return nil
+	_, err = s.commit(ctx, do, nil, append(audit, clientv3.OpPut(s.layout.Kept(), string(value), clientv3.WithLease(lease))))
+	return err
 }
 
 // orderTTL is how long an order is kept for proxies that are away now.

@@ -10,8 +10,24 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
+
+// KeyKind is the kind of a key of the membership.
+type KeyKind string
+
+// The kinds of keys.
+const (
+	KeyRecord   KeyKind = "record"   // an instance
+	KeyPending  KeyKind = "pending"  // an add that waits for its instance
+	KeyOverride KeyKind = "override" // an operator's intent
+)
+
+// kindOf returns the kind of a key, "" for a key of another kind.
+func kindOf(n schema.Name) KeyKind {
+	return map[schema.Kind]KeyKind{schema.KindInstance: KeyRecord, schema.KindPending: KeyPending, schema.KindOverride: KeyOverride}[n.Kind]
+}
 
 // Past is one change of the membership that etcd still remembers.
 type Past struct {

@@ -53,6 +53,29 @@ func (r *Reader) List(ctx context.Context) (*instance.Snapshot, []Removal, error
 	return snap, removals, nil
 }
 
+// IntentEnds returns when the intents with a time limit end, by the clock of this machine.
+func (r *Reader) IntentEnds(ctx context.Context) (map[instance.Key]time.Time, error) {
+	kvs, err := r.get(ctx, "list the intents", r.layout.Overrides(), clientv3.WithPrefix()) // with values: keys only have no lease in etcd 3.7
+	if err != nil {
+		return nil, err
+	}
+	ends := map[instance.Key]time.Time{}
+	for _, kv := range kvs {
+		if kv.Lease == 0 {
+			continue
+		}
+		cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+		left, err := r.cli.TimeToLive(cctx, clientv3.LeaseID(kv.Lease))
+		cancel()
+		if err != nil {
+			return nil, etcd.Explain(ctx, r.cli, "read the time limit of an intent", err, true)
+		}
+		n := r.layout.Parse(string(kv.Key))
+		ends[instance.Key{Role: n.Role, Address: n.Address}] = time.Now().Add(time.Duration(left.TTL) * time.Second).UTC().Truncate(time.Second)
+	}
+	return ends, nil
+}
+
 // Removal is an operator's word that an instance stays out. By and Reason are as
 // they are in etcd.
 type Removal struct {
@@ -69,11 +92,9 @@ func (r *Reader) Newest(ctx context.Context) (int64, error) {
 		ops = append(ops, clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
 			clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend), clientv3.WithLimit(1)))
 	}
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	resp, err := r.cli.Txn(cctx).Then(ops...).Commit()
+	resp, err := r.txn(ctx, "ask for the newest change", nil, ops)
 	if err != nil {
-		return 0, etcd.Explain(ctx, r.cli, "ask for the newest change", err, true)
+		return 0, err
 	}
 	newest := int64(0)
 	for _, one := range resp.Responses {
@@ -127,10 +148,11 @@ type RawKey struct {
 // Get reads everything etcd holds about one membership: its record, its
 // pending add and its override, those that exist, in this order.
 func (r *Reader) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
-	f, err := etcd.Look(ctx, r.cli, r.layout, k, true)
+	all, err := etcd.LookAll(ctx, r.cli, r.layout, []instance.Key{k}, true)
 	if err != nil {
 		return nil, err
 	}
+	f := all[0]
 	var raw []RawKey
 	for _, kv := range []*mvccpb.KeyValue{f.Record, f.Pending, f.Override} {
 		if kv == nil {

@@ -35,8 +35,6 @@ type Standing struct {
 
 // Reports reads what the proxies write of themselves, and the intents of instances.
 func (r *Reader) Reports(ctx context.Context, keys []instance.Key) (Reports, error) {
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
 	ops := []clientv3.Op{
 		clientv3.OpGet(r.layout.Proxy(""), clientv3.WithPrefix()),
 		clientv3.OpGet(r.layout.Load(""), clientv3.WithPrefix()),
@@ -50,9 +48,9 @@ func (r *Reader) Reports(ctx context.Context, keys []instance.Key) (Reports, err
 	} else {
 		ops = append(ops, clientv3.OpGet(r.layout.Overrides(), clientv3.WithPrefix()))
 	}
-	resp, err := r.cli.Txn(cctx).Then(ops...).Commit()
+	resp, err := r.txn(ctx, "read what the proxies say", nil, ops)
 	if err != nil {
-		return Reports{}, etcd.Explain(ctx, r.cli, "read what the proxies say", err, true)
+		return Reports{}, err
 	}
 	kvs := func(i int) []*mvccpb.KeyValue { return resp.Responses[i].GetResponseRange().Kvs }
 	t := Reports{

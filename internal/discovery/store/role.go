@@ -83,7 +83,7 @@ func (s *Intents) SetRole(ctx context.Context, address string, role instance.Rol
 		default:
 			p, err = s.serve(ctx, k, f, o, w)
 		}
-		if err == nil && (len(p.ops) > 0 || p.put != nil) {
+		if err == nil && (len(p.ops)+len(p.timed) > 0) {
 			err = s.move(&p, last, schema.Move{V: 1, Role: role, Address: address, By: s.by(ctx), Reason: w.Reason, Auto: w.Auto})
 		}
 		return p, err

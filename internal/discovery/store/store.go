@@ -5,7 +5,6 @@
 //	Intents      drain, cordon, weight
 //	Documents    limits of keys, model routes
 //	Kept         restore or forget what a former etcd held
-//	Transfer     export and import
 //	Edits        several keys at once; undo
 //	WatchWriter  what a proxy's watch.Watcher writes
 //	Reader       all that is only read
@@ -28,7 +27,6 @@ type Store struct {
 	Intents   *Intents
 	Documents *Documents
 	Kept      *Kept
-	Transfer  *Transfer
 	Edits     *Edits
 	Watch     *WatchWriter
 	Reader    *Reader
@@ -42,7 +40,7 @@ func New(cli *clientv3.Client, l schema.Layout, actor string) *Store {
 	c := client{cli: cli, layout: l}
 	w := &writer{client: c, actor: actor, maxAudit: maxAudit}
 	return &Store{
-		Instances: &Instances{w}, Intents: &Intents{w}, Documents: &Documents{w}, Kept: &Kept{w}, Transfer: &Transfer{w}, Edits: &Edits{w}, Watch: &WatchWriter{w},
+		Instances: &Instances{w}, Intents: &Intents{w}, Documents: &Documents{w}, Kept: &Kept{w}, Edits: &Edits{w}, Watch: &WatchWriter{w},
 		Reader: &Reader{c}, writer: w,
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -36,6 +37,17 @@ func (c *client) get(ctx context.Context, doing, key string, o ...clientv3.OpOpt
 	return resp.Kvs, nil
 }
 
+// txn makes a transaction. doing describes that in an error.
+func (c *client) txn(ctx context.Context, doing string, compares []clientv3.Cmp, then []clientv3.Op, otherwise ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	resp, err := c.cli.Txn(cctx).If(compares...).Then(then...).Else(otherwise...).Commit()
+	if err != nil {
+		return nil, etcd.Explain(ctx, c.cli, doing, err, true)
+	}
+	return resp, nil
+}
+
 // writer makes changes: each is one transaction that carries its audit entry, and is only
 // applied if nothing that it decided on has changed meanwhile. Every write may be repeated:
 // the second time it finds nothing to do. So a call that timed out, which may have been
@@ -65,37 +77,35 @@ func (w *writer) by(ctx context.Context) string {
 
 // ensureSchema writes the schema key if there is none, and checks it otherwise.
 func (w *writer) ensureSchema(ctx context.Context) error {
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	resp, err := w.cli.Txn(cctx).
-		If(clientv3.Compare(clientv3.CreateRevision(w.layout.Schema()), "=", 0)).
-		Then(clientv3.OpPut(w.layout.Schema(), schema.VersionValue)).
-		Else(clientv3.OpGet(w.layout.Schema())).
-		Commit()
-	if err != nil {
-		return etcd.Explain(ctx, w.cli, "check the schema key", err, true)
-	}
-	if resp.Succeeded {
-		return nil
+	key := w.layout.Schema()
+	resp, err := w.txn(ctx, "check the schema key", []clientv3.Cmp{etcd.Unchanged(key, nil)},
+		[]clientv3.Op{clientv3.OpPut(key, schema.VersionValue)}, clientv3.OpGet(key))
+	if err != nil || resp.Succeeded {
+		return err
 	}
 	return etcd.CheckSchema(w.layout, resp.Responses[0].GetResponseRange().Kvs)
 }
 
-// plan is what a decision wants written: nothing if ops is empty.
+// plan is what a decision wants written: nothing if ops and timed are empty.
 type plan struct {
 	ops           []clientv3.Op
 	what          string   // for the audit entry
 	weight        *int     // the same
 	before, after *string  // the same, of a document
 	changes       []Change // the same, of several keys
-	lease         time.Duration
-	put           func(clientv3.LeaseID) clientv3.Op // one more op, under a lease of that length
-
-	puts []func(clientv3.LeaseID) clientv3.Op // those of several plans together
-
+	// timed are keys to write under one lease of this length, if it is not 0.
+	timed []keyValue
+	lease time.Duration
 	// once and compares are the operations and conditions that all plans of a change share.
 	once     []clientv3.Op
 	compares []clientv3.Cmp
+	// found are the keys of the membership as they were read; nil for a document.
+	found map[string]*mvccpb.KeyValue
+}
+
+type keyValue struct {
+	key   string
+	value []byte
 }
 
 // add takes the plan for another membership in.
@@ -103,10 +113,7 @@ func (p *plan) add(more plan) {
 	if p.what == "" {
 		p.what, p.weight = more.what, more.weight
 	}
-	p.ops, p.lease = append(p.ops, more.ops...), max(p.lease, more.lease)
-	if more.put != nil {
-		p.puts = append(p.puts, more.put)
-	}
+	p.ops, p.timed, p.lease = append(p.ops, more.ops...), append(p.timed, more.timed...), max(p.lease, more.lease)
 	if p.once == nil {
 		p.once, p.compares = more.once, more.compares
 	}
@@ -117,55 +124,79 @@ const (
 	storeTries   = 16
 )
 
-// change is changeEach of one membership.
+// change is changeEach of one membership, without the revision.
 func (w *writer) change(ctx context.Context, k instance.Key, why string, decide func(*etcd.Found) (plan, error)) error {
-	return w.changeEach(ctx, k, why, func(_ instance.Key, f *etcd.Found) (plan, error) { return decide(f) })
-}
-
-// changeEach is changeAt without the revision.
-func (w *writer) changeEach(ctx context.Context, k instance.Key, why string, decide func(instance.Key, *etcd.Found) (plan, error)) error {
-	_, err := w.changeAt(ctx, k, why, decide)
+	_, err := w.changeEach(ctx, k, why, func(_ instance.Key, f *etcd.Found) (plan, error) { return decide(f) })
 	return err
 }
 
-// changeAt reads the keys of the memberships that k stands for, calls decide for a plan of
-// each, and applies the plans in one transaction. If a key was changed since it was read,
-// changeAt starts over. It returns the revision of the transaction, 0 if there was nothing to
-// write.
-func (w *writer) changeAt(ctx context.Context, k instance.Key, why string, decide func(instance.Key, *etcd.Found) (plan, error)) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	var leases []clientv3.LeaseID // granted but not used
-	defer func() { w.revokeUnused(ctx, leases) }()
-	for try := range storeTries {
-		if try > 0 && !sleep.For(ctx, time.Duration(rand.Int64N(int64(20*time.Millisecond)*int64(try)))) {
-			break
-		}
+// changeEach reads the keys of the memberships that k stands for, calls decide for a plan of
+// each, and applies the plans in one transaction. It returns the revision of retry.
+func (w *writer) changeEach(ctx context.Context, k instance.Key, why string, decide func(instance.Key, *etcd.Found) (plan, error)) (int64, error) {
+	return w.retry(ctx, k, why, func(ctx context.Context) (plan, error) {
 		all, err := etcd.LookAll(ctx, w.cli, w.layout, k.Each(), true)
 		if err != nil {
-			return 0, err
+			return plan{}, err
 		}
 		if err := etcd.CheckFound(w.layout, all[0]); err != nil {
-			return 0, err
+			return plan{}, err
 		}
 		var p plan
 		for i, one := range k.Each() {
 			own, err := decide(one, all[i])
 			if err != nil {
-				return 0, err
+				return plan{}, err
 			}
 			p.add(own)
 		}
-		if len(p.ops)+len(p.puts) == 0 {
-			return 0, nil
+		p.readFrom(w.layout, k.Each(), all)
+		return p, nil
+	})
+}
+
+// readFrom makes a plan depend on the keys that it was decided on, so that it is not applied if one
+// of them has changed since.
+func (p *plan) readFrom(l schema.Layout, keys []instance.Key, all []*etcd.Found) {
+	if all[0].Schema == nil {
+		p.once = append(p.once, clientv3.OpPut(l.Schema(), schema.VersionValue))
+	}
+	p.compares = append(p.compares, etcd.Unchanged(l.Schema(), all[0].Schema))
+	p.found = map[string]*mvccpb.KeyValue{}
+	for i, k := range keys {
+		f := all[i]
+		p.compares = append(p.compares, etcd.Unchanged(l.Instance(k), f.Record),
+			etcd.Unchanged(l.Pending(k), f.Pending), etcd.Unchanged(l.Override(k), f.Override))
+		for _, kv := range f.Aliases {
+			p.compares = append(p.compares, etcd.Unchanged(string(kv.Key), kv))
 		}
-		revision, unused, err := w.apply(ctx, k, why, all, p)
-		leases = append(leases, unused...)
-		if err != nil {
+		for _, kv := range append([]*mvccpb.KeyValue{f.Record, f.Override}, f.Aliases...) {
+			if kv != nil {
+				p.found[string(kv.Key)] = kv
+			}
+		}
+	}
+}
+
+// retry calls decide, which reads keys, for a plan, and applies it. If a key was changed since it
+// was read, it starts over. It returns the revision of the transaction, 0 if there was nothing to
+// write.
+func (w *writer) retry(ctx context.Context, k instance.Key, why string, decide func(context.Context) (plan, error)) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	var leases []clientv3.LeaseID // granted but not used
+	defer func() { w.revokeUnused(ctx, leases...) }()
+	for try := range storeTries {
+		if try > 0 && !sleep.For(ctx, time.Duration(rand.Int64N(int64(20*time.Millisecond)*int64(try)))) {
+			break
+		}
+		p, err := decide(ctx)
+		if err != nil || len(p.ops)+len(p.timed) == 0 {
 			return 0, err
 		}
-		if revision > 0 {
-			return revision, nil
+		revision, unused, err := w.apply(ctx, k, why, p)
+		leases = append(leases, unused...)
+		if err != nil || revision > 0 {
+			return revision, err
 		}
 	}
 	return 0, fmt.Errorf("change %s: %w; try again", k, ErrBusy)
@@ -173,66 +204,42 @@ func (w *writer) changeAt(ctx context.Context, k instance.Key, why string, decid
 
 // apply makes the transaction of a change. It returns its revision, 0 if it was not applied,
 // and the leases that it granted but did not use.
-func (w *writer) apply(ctx context.Context, k instance.Key, why string, all []*etcd.Found, p plan) (revision int64, unused []clientv3.LeaseID, err error) {
-	ops := p.ops
-	var limited []clientv3.Op
-	var granted []clientv3.LeaseID
-	if len(p.puts) > 0 {
-		id := clientv3.NoLease
-		if p.lease > 0 {
-			id, err = w.grant(ctx, p.lease)
-			if err != nil {
-				return 0, nil, err
-			}
-			granted = append(granted, id)
+func (w *writer) apply(ctx context.Context, k instance.Key, why string, p plan) (revision int64, unused []clientv3.LeaseID, err error) {
+	id := clientv3.NoLease
+	if len(p.timed) > 0 && p.lease > 0 {
+		if id, err = w.grant(ctx, p.lease); err != nil {
+			return 0, nil, err
 		}
-		for _, put := range p.puts {
-			if p.lease > 0 {
-				limited = append(limited, put(id))
-			} else {
-				ops = append(ops, put(id))
-			}
-		}
+		unused = append(unused, id)
 	}
-	before := map[string]*mvccpb.KeyValue{}
-	for _, f := range all {
-		for _, kv := range append([]*mvccpb.KeyValue{f.Record, f.Override}, f.Aliases...) {
-			if kv != nil {
-				before[string(kv.Key)] = kv
-			}
-		}
+	var timed []clientv3.Op
+	for _, t := range p.timed {
+		timed = append(timed, clientv3.OpPut(t.key, string(t.value), clientv3.WithLease(id)))
 	}
-	p.changes = w.changesOf(ops, limited, before)
-	ops = append(ops, limited...)
+	if p.found != nil {
+		p.changes = append(w.changesOf(p.ops, false, p.found), w.changesOf(timed, id != clientv3.NoLease, p.found)...)
+	}
 	audit, err := w.audit(ctx, k, p, why)
 	if err != nil {
-		return 0, granted, err
+		return 0, unused, err
 	}
-	ops = append(append(ops, p.once...), audit...)
-	if all[0].Schema == nil {
-		ops = append(ops, clientv3.OpPut(w.layout.Schema(), schema.VersionValue))
-	}
-	compares := append(p.compares, etcd.Unchanged(w.layout.Schema(), all[0].Schema))
-	for i, k := range k.Each() {
-		f := all[i]
-		compares = append(compares, etcd.Unchanged(w.layout.Instance(k), f.Record),
-			etcd.Unchanged(w.layout.Pending(k), f.Pending), etcd.Unchanged(w.layout.Override(k), f.Override))
-		for _, kv := range f.Aliases {
-			compares = append(compares, etcd.Unchanged(string(kv.Key), kv))
-		}
-	}
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	resp, err := w.cli.Txn(cctx).If(compares...).Then(ops...).Commit()
-	if err != nil {
-		// It may have been applied: its leases must not be taken back.
-		return 0, nil, fmt.Errorf("%w (it may have been applied all the same; repeating it does no harm)",
-			etcd.Explain(ctx, w.cli, p.what+" "+k.String(), err, true))
-	}
-	if !resp.Succeeded {
-		return 0, granted, nil
+	resp, err := w.commit(ctx, p.what+" "+k.String(), p.compares, slices.Concat(p.ops, timed, p.once, audit))
+	switch {
+	case err != nil:
+		return 0, nil, err // its leases must not be revoked
+	case !resp.Succeeded:
+		return 0, unused, nil
 	}
 	return resp.Header.Revision, nil, nil
+}
+
+// commit is txn for changes, which may have been applied also if it returns an error.
+func (w *writer) commit(ctx context.Context, doing string, compares []clientv3.Cmp, then []clientv3.Op, otherwise ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	resp, err := w.txn(ctx, doing, compares, then, otherwise...)
+	if err != nil {
+		return nil, fmt.Errorf("%w (it may have been applied all the same; repeating it does no harm)", err)
+	}
+	return resp, nil
 }
 
 func (w *writer) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, error) {
@@ -247,7 +254,7 @@ func (w *writer) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID
 
 // revokeUnused revokes leases that were granted but not used. Its errors are ignored: the
 // leases have no key and expire by themselves.
-func (w *writer) revokeUnused(ctx context.Context, leases []clientv3.LeaseID) {
+func (w *writer) revokeUnused(ctx context.Context, leases ...clientv3.LeaseID) {
 	ctx = context.WithoutCancel(ctx)
 	for _, id := range leases {
 		cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)

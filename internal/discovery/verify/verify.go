@@ -172,17 +172,12 @@ func withEngineIDs(rec instance.Record, ids map[string]string) instance.Record {
 	if rec.DPSize == 0 && len(ids) > 1 {
 		rec.DPSize = len(ids)
 	}
-	if rec.ID == "" {
-		rec.ID = (&instance.Instance{Record: rec}).EngineID(0)
-	}
+	rec.ID = cmp.Or(rec.ID, (&instance.Instance{Record: rec}).EngineID(0))
 	return rec
 }
 
 // WrongModel returns the text that an instance serves other models.
 func WrongModel(have []string, want string) string {
-	shown := have
-	if len(shown) > 3 {
-		shown = shown[:3]
-	}
+	shown := have[:min(len(have), 3)]
 	return fmt.Sprintf("serves %s, not %s", instance.Printable(strings.Join(shown, ", "), 200), instance.Printable(want, 200))
 }

@@ -91,9 +91,6 @@ func (w *Watcher) own(ctx context.Context) {
 			return
 		case m := <-w.inbox:
 			o.handle(m)
-		case v := <-w.verdicts:
-			o.onVerdict(v)
-			o.announce()
 		case <-o.timer.C:
 			o.publish(ctx)
 			continue

@@ -164,10 +164,8 @@ func (a *probeScheduler) probeLoop(ctx, run context.Context, t target) {
 		if ctx.Err() != nil {
 			return
 		}
-		select {
-		case <-ctx.Done():
+		if !a.w.send(ctx, func(o *owner) { o.onVerdict(v); o.announce() }) {
 			return
-		case a.w.verdicts <- v:
 		}
 		wait := a.w.o.WaitingInterval
 		switch {

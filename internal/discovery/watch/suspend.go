@@ -89,11 +89,10 @@ func (s *suspension) wait(ctx context.Context, now time.Time) {
 	if g == nil || !now.Before(g.until) {
 		return
 	}
-	timer := time.NewTimer(g.until.Sub(now))
-	defer timer.Stop()
+	ctx, cancel := context.WithTimeout(ctx, g.until.Sub(now))
+	defer cancel()
 	select {
 	case <-g.open:
-	case <-timer.C:
 	case <-ctx.Done():
 	}
 }

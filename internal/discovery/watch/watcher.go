@@ -166,7 +166,6 @@ type Watcher struct {
 	ready    chan struct{}
 	relist   chan string   // reason of a requested list; capacity one: full means already requested
 	inbox    chan message  // to the owner
-	verdicts chan verdict  // to the owner
 	progress chan struct{} // requests a progress notification of the watch; capacity one
 	doubt    chan struct{} // requests the next audit soon; capacity one
 
@@ -197,7 +196,6 @@ func New(cli *clientv3.Client, o Options) *Watcher {
 		ready:    make(chan struct{}),
 		relist:   make(chan string, 1),
 		inbox:    make(chan message),
-		verdicts: make(chan verdict),
 		progress: make(chan struct{}, 1),
 		doubt:    make(chan struct{}, 1),
 		leases:   newLeases(cli),

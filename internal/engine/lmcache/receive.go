@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"golang.org/x/time/rate"
 
 	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
@@ -38,7 +39,7 @@ func Listen(ctx context.Context, endpoint string, inbox *Inbox, log logrus.Field
 }
 
 func (r *Receiver) receive(ctx context.Context) {
-	var logged time.Time
+	trouble := rate.Sometimes{Interval: troublePause}
 	for {
 		m, err := r.socket.Receive(ctx)
 		if err != nil {
@@ -52,10 +53,9 @@ func (r *Receiver) receive(ctx context.Context) {
 			r.inbox.Add(id, m.Remote)
 			continue
 		}
-		if time.Since(logged) > troublePause {
-			logged = time.Now()
+		trouble.Do(func() {
 			r.log.WithError(err).WithField("remote", m.Remote).Warn("a message that is no notification of LMCache")
-		}
+		})
 	}
 }
 

@@ -219,10 +219,7 @@ func (c *Config) shown() string {
 // Host returns the name or address of the node of a role in the file, "" if it has
 // none. Wildcard and loopback addresses are returned unchanged.
 func (c *Config) Host(role instance.Role) string {
-	at := c.LocalHostname
-	if at == "" {
-		at = map[instance.Role]string{instance.Prefill: c.prefill, instance.Decode: c.decode}[role]
-	}
+	at := cmp.Or(c.LocalHostname, map[instance.Role]string{instance.Prefill: c.prefill, instance.Decode: c.decode}[role])
 	if host, _, err := net.SplitHostPort(at); err == nil {
 		return host
 	}

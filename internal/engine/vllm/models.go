@@ -60,7 +60,7 @@ func decodeModels(dec *json.Decoder, facts *instance.Facts) error {
 			return err
 		}
 		if name != "data" {
-			err = skip(dec)
+			err = dec.Decode(new(json.RawMessage))
 		} else {
 			err = decodeCards(dec, facts)
 		}
@@ -118,23 +118,4 @@ func expect(dec *json.Decoder, want json.Delim) error {
 		err = errShape
 	}
 	return err
-}
-
-// skip reads one value and keeps nothing of it.
-func skip(dec *json.Decoder) error {
-	for depth := 0; ; {
-		t, err := dec.Token()
-		if err != nil {
-			return err
-		}
-		switch t {
-		case json.Delim('{'), json.Delim('['):
-			depth++
-		case json.Delim('}'), json.Delim(']'):
-			depth--
-		}
-		if depth == 0 {
-			return nil
-		}
-	}
 }

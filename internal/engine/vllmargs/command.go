@@ -29,6 +29,8 @@ type Command struct {
 	DataParallel int
 	Ranks        Ranks
 
+	Scheduling string // --scheduling-policy, "" for vLLM's default, fcfs
+
 	ConfigFile string // --config: a file that is not read here
 	Transfer   *Transfer
 	Events     Events
@@ -183,7 +185,7 @@ func (c *Command) fill(f flags) error {
 	c.Host, c.ConfigFile = f.text("host"), f.text("config")
 	c.TLS = f.text("ssl-certfile") != ""
 	c.APIKey = f.text("api-key")
-	c.Served = f["served-model-name"]
+	c.Served, c.Scheduling = f["served-model-name"], f.text("scheduling-policy")
 	if m := f.text("model"); m != "" {
 		c.Model = m
 	}
@@ -245,9 +247,9 @@ func (c *Command) transfer(f flags) error {
 	// vLLM also takes the fields one by one.
 	dotted := transferJSON{}
 	given := false
-	for field, into := range map[string]**string{"kv_connector": &dotted.Connector, "kv_role": &dotted.Role, "engine_id": &dotted.EngineID, "kv_connector_extra_config.bootstrap_server_address": &dotted.Extra.Bootstrap} {
+	for field, into := range map[string]*string{"kv_connector": &dotted.Connector, "kv_role": &dotted.Role, "engine_id": &dotted.EngineID, "kv_connector_extra_config.bootstrap_server_address": &dotted.Extra.Bootstrap} {
 		if v := f.text(name + "." + field); v != "" {
-			*into, given = &v, true
+			*into, given = v, true
 		}
 	}
 	if !given {

@@ -46,6 +46,10 @@ func TestCommand(t *testing.T) {
 			vllmargs.Command{VLLM: true, Port: 8200, Model: "N"},
 		},
 		{
+			"scheduling", []string{"vllm", "serve", "M", "--scheduling-policy", "priority"},
+			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", Scheduling: "priority"},
+		},
+		{
 			"started by others", []string{"nice", "-n", "5", "numactl", "--cpunodebind=0", "vllm", "serve", "M", "--port", "8100", "--gpu-memory-utilization", "0.9"},
 			vllmargs.Command{VLLM: true, Port: 8100, Model: "M"},
 		},

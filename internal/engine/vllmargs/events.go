@@ -33,31 +33,21 @@ const DefaultEvents = "tcp://*:5557"
 // ParseEvents reads the JSON of --kv-events-config.
 func ParseEvents(text string) (Events, error) {
 	var raw struct {
-		Enabled   bool    `json:"enable_kv_cache_events"`
-		Publisher *string `json:"publisher"`
-		Endpoint  *string `json:"endpoint"`
-		Replay    *string `json:"replay_endpoint"`
-		Topic     *string `json:"topic"`
+		Enabled   bool   `json:"enable_kv_cache_events"`
+		Publisher string `json:"publisher"`
+		Endpoint  string `json:"endpoint"`
+		Replay    string `json:"replay_endpoint"`
+		Topic     string `json:"topic"`
 	}
 	if s := strings.TrimSpace(text); s == "" || s[0] != '{' {
 		return Events{}, fmt.Errorf("%w: %q is no JSON object: quote it as one argument, '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\"}'",
 			ErrEvents, instance.Printable(text, 60))
 	}
+	raw.Publisher = "zmq"
 	if err := json.Unmarshal([]byte(text), &raw); err != nil {
 		return Events{}, fmt.Errorf("%w: %s", ErrEvents, instance.Printable(err.Error(), 120))
 	}
-	e := Events{Publishes: raw.Enabled, Endpoint: value(raw.Endpoint), Replay: value(raw.Replay), Topic: value(raw.Topic)}
-	if raw.Publisher != nil && *raw.Publisher != "zmq" {
-		e.Publishes = false
-	}
-	return e, nil
-}
-
-func value(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
+	return Events{Publishes: raw.Enabled && raw.Publisher == "zmq", Endpoint: raw.Endpoint, Replay: raw.Replay, Topic: raw.Topic}, nil
 }
 
 // events reads the flag. Fields that are given one by one count instead of it, as in vLLM.

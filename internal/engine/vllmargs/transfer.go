@@ -46,24 +46,24 @@ type P2PTier struct {
 }
 
 type transferJSON struct {
-	Connector    *string         `json:"kv_connector"`
-	Role         *string         `json:"kv_role"`
-	EngineID     *string         `json:"engine_id"`
+	Connector    string          `json:"kv_connector"`
+	Role         string          `json:"kv_role"`
+	EngineID     string          `json:"engine_id"`
 	Rank         json.RawMessage `json:"kv_rank"`
 	ParallelSize json.RawMessage `json:"kv_parallel_size"`
 	Extra        struct {
 		Connectors []transferJSON `json:"connectors"`
-		Bootstrap  *string        `json:"bootstrap_server_address"`
+		Bootstrap  string         `json:"bootstrap_server_address"`
 		Lease      number         `json:"kv_lease_duration"`
-		Spec       *string        `json:"spec_name"`
+		Spec       string         `json:"spec_name"`
 		Tiers      []tierJSON     `json:"secondary_tiers"`
 	} `json:"kv_connector_extra_config"`
 }
 
 type tierJSON struct {
-	Type    *string `json:"type"`
-	Port    number  `json:"port"`
-	Timeout number  `json:"unbound_store_timeout_s"`
+	Type    string `json:"type"`
+	Port    number `json:"port"`
+	Timeout number `json:"unbound_store_timeout_s"`
 }
 
 // number is a whole number from 0 up, or 0 for whatever else is there: vLLM
@@ -84,11 +84,11 @@ const tieringSpec = "TieringOffloadingSpec"
 
 // tier returns the tier of type p2p, nil if there is none.
 func (raw *transferJSON) tier() *P2PTier {
-	if text(raw.Extra.Spec) != tieringSpec {
+	if strings.TrimSpace(raw.Extra.Spec) != tieringSpec {
 		return nil
 	}
 	for _, t := range raw.Extra.Tiers {
-		if text(t.Type) == "p2p" {
+		if strings.TrimSpace(t.Type) == "p2p" {
 			return &P2PTier{Port: int(t.Port), Timeout: int(t.Timeout)}
 		}
 	}
@@ -124,7 +124,7 @@ func (raw *transferJSON) transfer(depth int) (Transfer, error) {
 		return Transfer{}, fmt.Errorf("%w: connectors inside connectors, %d deep", ErrTransfer, depth)
 	}
 	t := Transfer{
-		Connector: text(raw.Connector), KVRole: text(raw.Role), EngineID: text(raw.EngineID), Bootstrap: text(raw.Extra.Bootstrap),
+		Connector: strings.TrimSpace(raw.Connector), KVRole: strings.TrimSpace(raw.Role), EngineID: strings.TrimSpace(raw.EngineID), Bootstrap: strings.TrimSpace(raw.Extra.Bootstrap),
 		Lease:  int(raw.Extra.Lease),
 		ranked: len(raw.Rank) > 0 && string(raw.Rank) != "null" && len(raw.ParallelSize) > 0,
 	}
@@ -187,10 +187,3 @@ func ParseEnvRole(value string) (kvRole string, err error) {
 
 // EnvRole is the instance's role for a kv_role of ParseEnvRole.
 func EnvRole(kvRole string) (instance.Role, bool) { return roleOf(kvRole) }
-
-func text(p *string) string {
-	if p == nil {
-		return ""
-	}
-	return strings.TrimSpace(*p)
-}

@@ -31,6 +31,7 @@ const (
 	LeaseEnded    = "lease_ended"
 	NoPrefill     = "no_prefill"
 	PrefillFailed = "prefill_failed"
+	TransferLost  = "transfer_lost"
 
 	// The remaining instances cannot be paired.
 	VersionMismatch   = "version_mismatch"
@@ -72,6 +73,7 @@ func Reasons() []Reason {
 		{LeaseEnded, "decode's queue is longer than the KV lease"},
 		{NoPrefill, "no prefill instance was available"},
 		{PrefillFailed, "every prefill instance failed"},
+		{TransferLost, "decode failed with KV transfers of earlier attempts"},
 		{VersionMismatch, "no prefill and decode instance run the same vLLM release"},
 		{BlockMismatch, "no prefill and decode instance have KV blocks of the same size"},
 		{ConnectorMismatch, "no prefill and decode instance use the same connector"},

@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/sched/admission"
 )
 
@@ -42,6 +44,20 @@ func (r *Request) admit(media bool) bool {
 		r.Answer.ClientGone()
 	}
 	return false
+}
+
+// The label of instances whose engine orders its queue by priority. Other engines refuse any priority
+// but 0.
+const labelScheduling, schedulesByPriority = "scheduling_policy", "priority"
+
+// reqFor returns the request for a leg to this instance, with the priority of its class if the engine
+// knows priorities.
+func (c *completion) reqFor(in *instance.Instance) *request.Request {
+	c.req.Priority = ""
+	if c.s.Queue.Mode() == admission.On && in.Record.Labels[labelScheduling] == schedulesByPriority {
+		c.req.Priority = c.r.Admission.Class.EnginePriority()
+	}
+	return c.req
 }
 
 // notAdmitted returns the answer to a request that is not admitted.

@@ -48,6 +48,7 @@ type completion struct {
 
 	// What earlier attempts have found out.
 	expired    int // decode legs that ended with TransferExpired
+	spent      int // decode legs that failed after they may have taken a KV transfer
 	pairs      pairing
 	unnotified withoutNotice
 }
@@ -103,6 +104,10 @@ func (c *completion) run() {
 // pair is due.
 func (c *completion) tryPair() (done bool) {
 	c.r.Route.DecodeOnly = "" // an earlier attempt may have set it
+	if d := c.lastResort(); d != nil {
+		c.runDecodeOnly(d, bypass.TransferLost)
+		return true
+	}
 	p, err := c.pickPrefill()
 	if err != nil {
 		c.withoutPrefill(err)

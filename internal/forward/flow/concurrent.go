@@ -16,12 +16,12 @@ func (a *attempt) runConcurrent() (done bool) {
 		return done
 	}
 	defer d.Done()
-	out := a.dialect.Decode(a.c.req, a.pair, connector.TransferParams{})
+	out := a.dialect.Decode(a.c.reqFor(a.pair.Decode), a.pair, connector.TransferParams{})
 	w := a.c.decodeWait()
 	w.Partner = true
 	l := a.c.r.Origin.Begin(d, w)
 	defer l.End()
-	other := a.beginPartner(l, a.dialect.Prefill(a.c.req, a.pair))
+	other := a.beginPartner(l, a.dialect.Prefill(a.c.reqFor(a.p.Instance), a.pair))
 	a.c.usage.PrefillDone = other.done
 	f := a.c.decodeOn(l, a.pair.ID, out, a.dialect.Rewriter(connector.TransferParams{}), func() {
 		_ = other.leg.Commit() // its failure does not matter any more
@@ -46,7 +46,7 @@ func (a *attempt) runConcurrent() (done bool) {
 		return a.c.prefillFailed(a.p, cause)
 	}
 	if other.served && f.Taken {
-		a.c.s.Recorder.TransferSpent(f.Class)
+		a.c.transferSpent(f)
 	}
 	return a.c.decodeFailed(d, f)
 }

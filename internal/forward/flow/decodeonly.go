@@ -44,12 +44,44 @@ func (c *completion) runDecodeOnly(first *sched.Assignment, reason string) {
 	}
 }
 
+// maxSpent is how many decode legs of a request may fail with a KV transfer before it becomes
+// decode-only.
+const maxSpent = 2
+
+// transferSpent notes a decode leg that failed after it may have taken a KV transfer.
+func (c *completion) transferSpent(f *leg.Failure) {
+	c.s.Recorder.TransferSpent(f.Class)
+	if f.Class != leg.TransferExpired {
+		c.spent++
+	}
+}
+
+// lastResort picks a decode instance for a decode-only attempt if decode legs of the request have
+// failed with KV transfers: maxSpent of them, or any if a single attempt is left. It returns nil if
+// another pair is to be tried.
+func (c *completion) lastResort() *sched.Assignment {
+	t := &c.r.attempts
+	if c.spent < maxSpent && (c.spent+c.expired == 0 || t.counted < c.s.MaxAttempts-1) || !c.s.Fallback || c.saturated() {
+		return nil
+	}
+	d, err := t.pick(instance.Decode, nil)
+	if errors.Is(err, sched.ErrNone) { // all have failed, but with KV transfers
+		t.forgetTried(instance.Decode)
+		d, err = t.pickOnce(instance.Decode, nil, false)
+	}
+	if err == nil && c.s.needsPrefill(d) {
+		d.Done()
+		return nil
+	}
+	return d
+}
+
 // answerOn has this decode instance serve the request. It ends the pick.
 func (c *completion) answerOn(d *sched.Assignment) *leg.Failure {
 	defer d.Done()
 	l := c.r.Origin.Begin(d, c.decodeWait())
 	defer l.End()
-	out := connector.DecodeOnly(c.req, connector.Pair{Decode: d.Instance, DecodeRank: d.Rank, Key: leg.Key(), AnswerIDs: c.progress.WantsIDs()})
+	out := connector.DecodeOnly(c.reqFor(d.Instance), connector.Pair{Decode: d.Instance, DecodeRank: d.Rank, Key: leg.Key(), AnswerIDs: c.progress.WantsIDs()})
 	return c.decodeOn(l, leg.EngineID(c.r.Origin.ID), out, nil, func() { c.committed(d, nil) })
 }
 

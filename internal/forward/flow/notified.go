@@ -50,7 +50,7 @@ func (a *attempt) runNotified() (done bool) {
 		return a.c.decodeFailed(d, ofDecode)
 	}
 	l := a.c.r.Origin.Begin(d, a.c.decodeWait())
-	f := a.c.decodeOn(l, a.pair.ID, a.dialect.Decode(a.c.req, a.pair, connector.TransferParams{}), a.dialect.Rewriter(connector.TransferParams{}),
+	f := a.c.decodeOn(l, a.pair.ID, a.dialect.Decode(a.c.reqFor(a.pair.Decode), a.pair, connector.TransferParams{}), a.dialect.Rewriter(connector.TransferParams{}),
 		func() { a.c.committed(d, a.p) })
 	l.End()
 	d.Done()
@@ -58,7 +58,7 @@ func (a *attempt) runNotified() (done bool) {
 		return true
 	}
 	if !f.Begun {
-		a.c.s.Recorder.TransferSpent(f.Class)
+		a.c.transferSpent(f)
 	}
 	return a.c.decodeFailed(d, f)
 }
@@ -70,7 +70,7 @@ func (a *attempt) sendKV(d *sched.Assignment) (ofPrefill, ofDecode *leg.Failure)
 	defer l.End()
 	watch := a.watchDecode(d, l)
 	defer watch.end()
-	out := a.dialect.Prefill(a.c.req, a.pair)
+	out := a.dialect.Prefill(a.c.reqFor(a.p.Instance), a.pair)
 	arrived := a.awaitNotifications(l, out.Awaits)
 	answer, f := a.c.prefillOn(l, a.pair.ID, out)
 	if f == nil {

@@ -40,7 +40,7 @@ func (a *attempt) runSequential() (done bool) {
 func (a *attempt) prefill() *leg.Failure {
 	l := a.c.r.Origin.Begin(a.p, a.c.prefillWait())
 	defer l.End()
-	answer, f := a.c.prefillOn(l, a.pair.ID, a.dialect.Prefill(a.c.req, a.pair))
+	answer, f := a.c.prefillOn(l, a.pair.ID, a.dialect.Prefill(a.c.reqFor(a.p.Instance), a.pair))
 	if f != nil {
 		return f
 	}
@@ -95,7 +95,7 @@ func (a *attempt) decode() (done bool) {
 		}
 		f.Taken = f.Taken || f.Refused() && a.dialect.Terms(d.Instance).RefusalSpends
 		if f.Taken && !f.Begun && a.singleUse() {
-			a.c.s.Recorder.TransferSpent(f.Class)
+			a.c.transferSpent(f)
 		}
 		if f.Class == leg.TransferExpired {
 			a.c.expired++
@@ -154,7 +154,7 @@ func (a *attempt) decodeWith(d *sched.Assignment) *leg.Failure {
 		a.watchPrefill(l)
 		defer a.p.EndAwait()
 	}
-	return a.c.decodeOn(l, a.pair.ID, a.dialect.Decode(a.c.req, a.pair, transfer), a.dialect.Rewriter(transfer), func() {
+	return a.c.decodeOn(l, a.pair.ID, a.dialect.Decode(a.c.reqFor(a.pair.Decode), a.pair, transfer), a.dialect.Rewriter(transfer), func() {
 		a.p.EndAwait()
 		a.c.committed(d, a.p)
 	})

@@ -69,7 +69,7 @@ const (
 )
 
 func (b Blame) String() string {
-	return [...]string{"no instance", "ejected at once", "a strike, if another serves it", "our configuration"}[b]
+	return [...]string{"no instance", "ejected at once", "strike", "the configuration"}[b]
 }
 
 // Rule is the consequence of a class.
@@ -91,33 +91,33 @@ func Rules() []Rule {
 	return []Rule{
 		{NotConnected, "connection refused, or no route", true, true, true, BlameEject, "503, Retry-After"},
 		{ConnectTimeout, "no connection within --connect-timeout", true, true, true, BlameStrike, "503, Retry-After"},
-		{NoConnection, "no connection for another reason: no port left here for that address, an address that may not be used", true, false, true, BlameStrike, "503, Retry-After"},
-		{NoSocket, "no connection, since no descriptor or memory for one is left here", true, false, true, BlameNone, "503, Retry-After"},
-		{Untrusted, "TLS was refused, by the engine or by the proxy: a certificate that has expired, for another name, of an unknown authority, or none; the log says which", true, false, true, BlameStrike, "502"},
-		{Lost, "sent, and the connection ended before any byte of an answer", true, false, false, BlameStrike, "502"},
-		{BrokeOff, "the answer began and broke off before it was committed", true, false, false, BlameStrike, "502"},
-		{PrefillTimeout, "no prefill answer for --prefill-timeout, or for --busy-timeout while the engine makes progress", true, false, false, BlameStrike, "504"},
-		{FirstByteTimeout, "no byte of an answer for --decode-first-byte-timeout (--non-stream-timeout if it is not streamed), or for --busy-timeout while the engine makes progress", true, false, false, BlameStrike, "504"},
-		{IdleTimeout, "no further byte of an answer for --idle-timeout, or for --busy-timeout while the engine makes progress, before it was committed", true, false, false, BlameStrike, "504"},
-		{Removed, "the instance left, turned down, was ejected, or restarted while the leg waited", true, true, false, BlameNone, "503, Retry-After"},
-		{Busy, "429, 408 or 425; 503 of type `Service Unavailable`, by which vLLM says that its queue is full", true, false, true, BlameNone, "the engine's answer, Retry-After"},
-		{Unavailable503, "any other 503: not taken", true, false, true, BlameStrike, "the engine's answer"},
+		{NoConnection, "no connection for another reason, such as no free local port or a refused address", true, false, true, BlameStrike, "503, Retry-After"},
+		{NoSocket, "no descriptor or memory left for a connection", true, false, true, BlameNone, "503, Retry-After"},
+		{Untrusted, "TLS was refused, by the engine or by the proxy; the log has the reason", true, false, true, BlameStrike, "502"},
+		{Lost, "the connection ended after the request was sent, before any byte of an answer", true, false, false, BlameStrike, "502"},
+		{BrokeOff, "the answer broke off before it was committed", true, false, false, BlameStrike, "502"},
+		{PrefillTimeout, "no prefill answer within --prefill-timeout or --busy-timeout", true, false, false, BlameStrike, "504"},
+		{FirstByteTimeout, "no byte of an answer within --decode-first-byte-timeout, --non-stream-timeout or --busy-timeout", true, false, false, BlameStrike, "504"},
+		{IdleTimeout, "no further byte of an answer within --idle-timeout or --busy-timeout, before it was committed", true, false, false, BlameStrike, "504"},
+		{Removed, "the instance left, became `down`, was ejected, or restarted while the leg waited", true, true, false, BlameNone, "503, Retry-After"},
+		{Busy, "429, 408 or 425; 503 of type `Service Unavailable`: vLLM's queue is full", true, false, true, BlameNone, "the engine's answer, Retry-After"},
+		{Unavailable503, "any other 503", true, false, true, BlameStrike, "the engine's answer"},
 		{Status5xx, "any other 5xx", true, false, false, BlameStrike, "the engine's answer"},
 		{Status4xx, "400, 413, 422 and the rest of 4xx", false, false, false, BlameNone, "the engine's answer"},
 		{EngineKey, "401 or 403 for the proxy's own key", false, false, false, BlameConfig, "502"},
-		{ModelMissing, "404 for a model that the instance lists: its list is read again, and it is blamed only if it goes on listing the model for 2 s", true, false, true, BlameStrike, "the engine's answer"},
-		{RankMissing, "400 for a data-parallel rank that the record lists and the engine does not have: it has started with fewer", true, true, false, BlameNone, "503, Retry-After"},
-		{BadAnswer, "no HTTP, a cut stream, JSON that is none, or a status no engine sends", true, false, false, BlameStrike, "502"},
-		{TooLarge, "the answer has a head of more than 64 KiB, an event of more than 8 MiB, or does not fit into --max-bodies-memory: another instance would send the same", false, false, false, BlameNone, "502; 503 with Retry-After if other bodies hold the memory"},
-		{ErrorEvent, "an error event before the answer was committed (a failed KV load among them)", true, false, false, BlameStrike, "the event's status and error"},
-		{Aborted, "a finish by `abort` before the answer was committed: the engine is shutting down; if it has sent tokens, or its API does not show that it has not, the KV transfer is spent", true, false, true, BlameStrike, "503, Retry-After"},
-		{GaveUp, "a stop reason by which the engine says that it has given the answer up, before it was committed (vllm-ascend's `recomputed`)", true, false, false, BlameNone, "503, Retry-After"},
-		{OurEdit, "400 to a prefill with a forced tool call or a thinking budget, which our cut at one token causes; on `/v1/messages` and `/v1/responses` also 500", false, true, false, BlameNone, "nothing: the request becomes decode-only"},
-		{TransferExpired, "--kv-lease-budget, or two thirds of the instance's KV lease, passed before the first content, and nothing shows that decode read the KV cache or renewed the lease", true, false, false, BlameNone, "504"},
-		{PartnerFailed, "the other leg of the pair failed, or its instance was removed: that counts", true, true, false, BlameNone, "the other leg's"},
-		{NotNotified, "prefill has answered, but its ranks have not all notified the proxy within --lmcache-notify-timeout that decode has the KV cache, or the notifications cannot be received", true, false, false, BlameNone, "504"},
-		{Overtaken, "20 requests that began later on the instance were answered earlier, while this one waited for its first content far longer than they did", true, false, false, BlameNone, "504"},
-		{NotContinued, "no instance continued an answer within 30 s after its leg was lost (--continue-streams)", false, false, false, BlameNone, "the error of the lost leg"},
+		{ModelMissing, "404 for a model that the instance lists; blamed if it still lists the model after 2 s", true, false, true, BlameStrike, "the engine's answer"},
+		{RankMissing, "400 for a data-parallel rank of the record that the engine does not have", true, true, false, BlameNone, "503, Retry-After"},
+		{BadAnswer, "no HTTP, a cut stream, invalid JSON, or a status that no engine sends", true, false, false, BlameStrike, "502"},
+		{TooLarge, "a head over 64 KiB, an event over 8 MiB, or an answer that exceeds --max-bodies-memory", false, false, false, BlameNone, "502; 503 with Retry-After if other bodies hold the memory"},
+		{ErrorEvent, "an error event before the answer was committed, for example after a failed KV load", true, false, false, BlameStrike, "the event's status and error"},
+		{Aborted, "a finish by `abort` before the answer was committed: the engine is shutting down", true, false, true, BlameStrike, "503, Retry-After"},
+		{GaveUp, "vllm-ascend's stop reason `recomputed` before the answer was committed", true, false, false, BlameNone, "503, Retry-After"},
+		{OurEdit, "400 to a prefill of one token with a forced tool call or a thinking budget; on `/v1/messages` and `/v1/responses` also 500", false, true, false, BlameNone, "nothing: the request becomes decode-only"},
+		{TransferExpired, "--kv-lease-budget, or two thirds of the instance's KV lease, passed before the first content", true, false, false, BlameNone, "504"},
+		{PartnerFailed, "the other leg of the pair failed, or its instance was removed", true, true, false, BlameNone, "the other leg's"},
+		{NotNotified, "LMCache's notifications did not arrive within --lmcache-notify-timeout, or cannot be received", true, false, false, BlameNone, "504"},
+		{Overtaken, "20 requests that began later on the instance were answered earlier", true, false, false, BlameNone, "504"},
+		{NotContinued, "no instance continued a stream within 30 s (--continue-streams)", false, false, false, BlameNone, "the error of the lost leg"},
 		{ClientGone, "the client left", false, true, false, BlameNone, "no answer; 499 in metrics"},
 	}
 }

@@ -47,7 +47,7 @@ func TestEveryClassHasARule(t *testing.T) {
 // failureTable renders the rules as the Markdown table of docs/failures.md.
 func failureTable() string {
 	var b strings.Builder
-	b.WriteString("| class | what happened | another instance | counts | KV of the prefill | blamed | last word to the client |\n")
+	b.WriteString("| class | what happened | another instance | counts | KV of the prefill | blamed | the client gets |\n")
 	b.WriteString("|---|---|---|---|---|---|---|\n")
 	yes := func(v bool, a, o string) string {
 		if v {

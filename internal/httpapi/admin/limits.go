@@ -39,20 +39,12 @@ func (s *Service) SetLimits(ctx context.Context, key string, l instance.KeyLimit
 		return err
 	}
 	revision, err := s.o.Documents.Put(ctx, instance.Key{Role: schema.Limits, Address: key}, value, store.DocumentOptions{Reason: reason})
-	if err != nil {
-		return storeError(err)
-	}
-	s.await(ctx, func(snap *instance.Snapshot) bool { return snap.Revision >= revision })
-	return nil
+	return s.documentChanged(ctx, revision, err)
 }
 
 // RemoveLimits implements httpapi.KeyLimits.
 func (s *Service) RemoveLimits(ctx context.Context, key, reason string) (bool, error) {
 	ctx = named(ctx)
 	revision, err := s.o.Documents.Delete(ctx, instance.Key{Role: schema.Limits, Address: key}, reason)
-	if err != nil {
-		return false, storeError(err)
-	}
-	s.await(ctx, func(snap *instance.Snapshot) bool { return snap.Revision >= revision })
-	return revision > 0, nil
+	return revision > 0, s.documentChanged(ctx, revision, err)
 }

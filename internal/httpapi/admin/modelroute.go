@@ -27,17 +27,17 @@ func (s *Service) SetModelRoute(ctx context.Context, name string, raw []byte, d 
 		return 0, fmt.Errorf("%w: %w", httpapi.ErrRefused, err)
 	}
 	revision, err := s.o.Documents.Put(ctx, instance.Key{Role: schema.Models, Address: name}, value, store.DocumentOptions{Reason: r.Reason, For: d})
-	return revision, s.routeChanged(ctx, revision, err)
+	return revision, s.documentChanged(ctx, revision, err)
 }
 
 // DeleteModelRoute deletes a model route.
 func (s *Service) DeleteModelRoute(ctx context.Context, name, reason string) (int64, error) {
 	revision, err := s.o.Documents.Delete(ctx, instance.Key{Role: schema.Models, Address: name}, reason)
-	return revision, s.routeChanged(ctx, revision, err)
+	return revision, s.documentChanged(ctx, revision, err)
 }
 
-// routeChanged waits until the proxy's own snapshot contains a change.
-func (s *Service) routeChanged(ctx context.Context, revision int64, err error) error {
+// documentChanged waits until the proxy's own snapshot contains a change.
+func (s *Service) documentChanged(ctx context.Context, revision int64, err error) error {
 	_, rejected := errors.AsType[*schema.RejectedError](err)
 	switch {
 	case rejected, errors.Is(err, store.ErrIntent):

@@ -121,6 +121,19 @@ type message struct {
 
 var errFrames = errors.New("not a message of KV events")
 
+// subscribe connects to a publisher.
+func subscribe(ctx context.Context, p Publisher, dial zmq.DialFunc) (*zmq.Conn, error) {
+	conn, err := zmq.Dial(ctx, zmq.Sub, p.Endpoint, bounds(), dial)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe: %w", err)
+	}
+	if err := errors.Join(conn.Subscribe(p.Topic), conn.Ping()); err != nil {
+		_ = conn.Close() // it is broken
+		return nil, fmt.Errorf("subscribe: %w", err)
+	}
+	return conn, nil
+}
+
 // follow serves one connection. It calls follows after the first replay, so that the
 // pauses grow while a publisher's replay fails. What was applied before is dropped: an
 // engine that was restarted counts from 0 again, and its count may be higher than the last
@@ -130,15 +143,11 @@ var errFrames = errors.New("not a message of KV events")
 // after the replay and before the subscription has arrived. The publisher answers a PING
 // only once it has read the subscription; then what was published meanwhile is replayed.
 func (s *Source) follow(ctx context.Context, follows func()) error {
-	conn, err := zmq.Dial(ctx, zmq.Sub, s.publisher.Endpoint, bounds(), s.dial)
+	conn, err := subscribe(ctx, s.publisher, s.dial)
 	if err != nil {
-		return fmt.Errorf("subscribe: %w", err)
+		return err
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it is given up
-	if err := errors.Join(conn.Subscribe(s.publisher.Topic), conn.Ping()); err != nil {
-		_ = conn.Close() // it is broken
-		return fmt.Errorf("subscribe: %w", err)
-	}
 	q := newQueue(s.memory)
 	go q.fill(conn) // it reads during replays too, so that the publisher drops nothing
 	defer func() {

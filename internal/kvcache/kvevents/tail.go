@@ -3,7 +3,6 @@ package kvevents
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"time"
 
@@ -42,15 +41,12 @@ func (t *Tail) Run(ctx context.Context) {
 }
 
 func (t *Tail) listen(ctx context.Context) error {
-	conn, err := zmq.Dial(ctx, zmq.Sub, t.Publisher.Endpoint, bounds(), t.Dial)
+	conn, err := subscribe(ctx, t.Publisher, t.Dial)
 	if err != nil {
-		return fmt.Errorf("subscribe: %w", err)
+		return err
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it is given up
 	defer func() { _ = conn.Close() }()                         // it may be closed
-	if err := errors.Join(conn.Subscribe(t.Publisher.Topic), conn.Ping()); err != nil {
-		return fmt.Errorf("subscribe: %w", err)
-	}
 	t.Ready()
 	replayed := uint64(0) // up to which sequence, over this connection
 	begins := t.Past && t.last == 0

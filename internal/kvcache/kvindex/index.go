@@ -217,12 +217,7 @@ func (x *Index) Stats(t Target) Stats {
 
 // Targets returns the known targets in no particular order.
 func (x *Index) Targets() []Target {
-	all := *x.targets.Load()
-	out := make([]Target, 0, len(all))
-	for t := range all {
-		out = append(out, t)
-	}
-	return slices.Clip(out)
+	return slices.Collect(maps.Keys(*x.targets.Load()))
 }
 
 // Longest sets out, for each target, to the number of leading keys that it has without a gap,

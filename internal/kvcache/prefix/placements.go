@@ -89,17 +89,7 @@ func (b *Placements) Take(most int) []byte {
 	if len(out) == 0 {
 		return nil
 	}
-	raw := make([]byte, 0, 1+len(out)*placedBytes)
-	raw = append(raw, scheme)
-	for i := range out {
-		p := &out[i]
-		raw = binary.BigEndian.AppendUint32(raw, p.Model)
-		raw = binary.BigEndian.AppendUint64(raw, p.Target)
-		raw = binary.BigEndian.AppendUint32(raw, p.Bytes)
-		for _, k := range p.Keys {
-			raw = binary.BigEndian.AppendUint64(raw, uint64(k))
-		}
-	}
+	raw, _ := binary.Append([]byte{scheme}, binary.BigEndian, out) // it cannot fail: the size is fixed
 	return raw
 }
 
@@ -118,16 +108,17 @@ func (b *Placements) Read(raw []byte) error {
 	if len(raw)%placedBytes != 0 {
 		return fmt.Errorf("%w: %d bytes are not a multiple of the size", ErrPlaced, len(raw))
 	}
+	list := make([]Placed, len(raw)/placedBytes)
+	if _, err := binary.Decode(raw, binary.BigEndian, list); err != nil {
+		return fmt.Errorf("%w: %w", ErrPlaced, err)
+	}
+	for i := range list {
+		list[i].Bytes = min(list[i].Bytes, math.MaxInt32)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for ; len(raw) > 0; raw = raw[placedBytes:] {
-		p := Placed{Model: binary.BigEndian.Uint32(raw), Target: binary.BigEndian.Uint64(raw[4:]), Bytes: min(binary.BigEndian.Uint32(raw[12:]), math.MaxInt32)}
-		for i := range p.Keys {
-			p.Keys[i] = Key(binary.BigEndian.Uint64(raw[16+8*i:]))
-		}
-		b.received = append(b.received, p)
-		b.total.Add(1)
-	}
+	b.received = append(b.received, list...)
+	b.total.Add(uint64(len(list)))
 	if len(b.received) > 2*maxPlaced {
 		b.received = slices.Clone(b.received[len(b.received)-maxPlaced:])
 	}

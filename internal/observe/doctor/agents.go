@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
@@ -35,7 +36,7 @@ func (c *claimant) where() string {
 // cured adds a command of the agent. For an agent on another machine the command is part of the
 // cure text, because it cannot be run here.
 func (c *claimant) cured(f *Finding, verb string) {
-	command := shell("agent", verb, "--role", string(c.role), "--address", c.address)
+	command := shell("pdmesh-agent", verb, "--role", string(c.role), "--address", c.address)
 	if c.host == "" {
 		f.Commands = append(f.Commands, command)
 		return
@@ -46,6 +47,8 @@ func (c *claimant) cured(f *Finding, verb string) {
 // Agents are the agents that could be queried.
 type Agents struct {
 	Here []agentctl.Report // of this machine
+	// Elsewhere are those of this machine that use another etcd or prefix.
+	Elsewhere []agentctl.Report
 	// Afar are the agents whose refusal is in etcd, including agents of this machine.
 	Afar []lease.RefusedAgent
 }
@@ -103,6 +106,22 @@ func (a *Agents) unregistered(r *report) {
 			c.cured(&f, "status")
 		}
 		r.say(f)
+	}
+	a.elsewhere(r)
+}
+
+// elsewhere notes agents of this machine that use another etcd and are not registered there.
+func (a *Agents) elsewhere(r *report) {
+	for i := range a.Elsewhere {
+		one := &a.Elsewhere[i]
+		if one.Refused() == "" || slices.ContainsFunc(a.Afar, func(f lease.RefusedAgent) bool { return f.ID == one.ID }) {
+			continue
+		}
+		r.say(Finding{
+			Severity: Note, Subject: string(one.Role) + "/" + one.Address,
+			What: fmt.Sprintf("its agent on this machine is not registered, and uses another etcd: %s, prefix %s", strings.Join(one.Etcd, ","), one.EtcdPrefix),
+			Why:  one.Refused(), Cure: "nothing, if it belongs to another fleet; otherwise set its --etcd-endpoints and --etcd-prefix",
+		})
 	}
 }
 

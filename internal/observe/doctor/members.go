@@ -89,7 +89,7 @@ func (m *Members) engines(proxies Proxies, r *report) {
 		switch {
 		case in.Record.State == instance.Down && !in.Static():
 			what := "its engine is dead, and its agent is alive"
-			why := "the agent renews the lease and reports down: the engine refuses probes, or answers with an error"
+			why := "the agent renews the lease and reports down: " + cmp.Or(instance.Printable(in.Record.Cause, 80), "the engine refuses probes, or answers with an error")
 			if in.Record.Cause == instance.CauseSlow {
 				what, why = "its engine does not answer, and its agent is alive", "the agent renews the lease and reports down (slow): the engine does not answer probes, because it is busy or hangs"
 			}

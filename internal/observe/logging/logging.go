@@ -1,6 +1,7 @@
 package logging
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -81,12 +82,46 @@ func parseLevel(s string) (logrus.Level, error) {
 
 // serial serializes writes: the lock of the logger does not cover other users of Out.
 type serial struct {
-	mu sync.Mutex // held during a write to w
-	w  io.Writer
+	mu     sync.Mutex // held during a write to w
+	w      io.Writer
+	keep   bool
+	recent []byte // the last lines, at most twice maxRecent
 }
 
 func (s *serial) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.keep {
+		if len(s.recent)+len(p) > 2*maxRecent {
+			s.recent = append(s.recent[:0], newest(s.recent)...)
+		}
+		s.recent = append(s.recent, newest(p)...)
+	}
 	return s.w.Write(p)
+}
+
+// maxRecent bounds what KeepRecent returns, in bytes.
+const maxRecent = 256 << 10
+
+// newest returns the last lines of text, at most maxRecent bytes.
+func newest(text []byte) []byte {
+	if len(text) > maxRecent {
+		text = text[len(text)-maxRecent:]
+		text = text[bytes.IndexByte(text, '\n')+1:]
+	}
+	return text
+}
+
+// KeepRecent makes a logger of New keep its last lines, of which recent returns at most 256 KiB.
+func KeepRecent(log *logrus.Logger) (recent func() []byte) {
+	s, ok := log.Out.(*serial)
+	if !ok {
+		return func() []byte { return nil }
+	}
+	s.keep = true
+	return func() []byte {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return bytes.Clone(newest(s.recent))
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 
@@ -99,5 +100,27 @@ func TestJSONLinesParse(t *testing.T) {
 		if line[k] != v {
 			t.Errorf("%s = %v, want %v", k, line[k], v)
 		}
+	}
+}
+
+func TestKeepRecent(t *testing.T) {
+	t.Parallel()
+	log, err := logging.New(io.Discard, "info", "text")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Info("before")
+	recent := logging.KeepRecent(log)
+	for i := range 5000 {
+		log.WithField("n", i).Info(strings.Repeat("x", 200))
+	}
+	got := string(recent())
+	if len(got) > 256<<10 || len(got) < 250<<10 || !strings.HasPrefix(got, "time=") || !strings.HasSuffix(got, " n=4999\n") {
+		t.Errorf("%d bytes, %.80q ... %.80q", len(got), got, got[max(0, len(got)-80):])
+	}
+	log.Info(strings.Repeat("y", 1<<20))
+	log.Info("after")
+	if got := string(recent()); len(got) > 256<<10 || !strings.Contains(got, "msg=after\n") || strings.Contains(got, "msg=yyy") {
+		t.Errorf("after a line above the limit: %d bytes, %.80q", len(got), got)
 	}
 }

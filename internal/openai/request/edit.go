@@ -43,7 +43,11 @@ func (r *Request) NewEdit() *Edit {
 	for f := FieldKVTransferParams; f <= FieldBootstrap; f++ {
 		e.action[f] = remove
 	}
-	if !r.KeepPriority {
+	switch {
+	case r.KeepPriority:
+	case r.Priority != "" && r.Kind != openai.Messages: // which has no such field
+		e.Set(FieldPriority, r.Priority)
+	default:
 		e.action[FieldPriority] = remove
 	}
 	return e

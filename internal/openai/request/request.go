@@ -22,6 +22,9 @@ type Request struct {
 	CutReason string
 	// KeepPriority lets the client's own "priority" through to the engines.
 	KeepPriority bool
+	// Priority is the JSON of the priority for the engine of the next leg, unless the client's own is
+	// kept; "" for none.
+	Priority string
 	// Served is the model that engines get in place of the client's, as JSON; "" for the client's.
 	Served string
 	// PromptTokenIDs are the token ids that a chat's engines compute instead of its messages, as a

@@ -3,6 +3,7 @@ package diagnose
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -58,7 +59,7 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 		p.Certificates = append(p.Certificates, doctor.Certificate{Status: engines.Status(), File: s.Engines.Files.Cert})
 	}
 	if o.agents {
-		p.Agents.Here = localAgents(ctx, s)
+		p.Agents.Here, p.Agents.Elsewhere = localAgents(ctx, s)
 	}
 	conn, err := s.Connect(ctx)
 	if cli.IsWrong(err) {
@@ -113,14 +114,23 @@ func reach(s *session.Session) doctor.Reach {
 	return r
 }
 
-func localAgents(ctx context.Context, s *session.Session) (out []agentctl.Report) {
+// localAgents returns the agents of this machine, and those of them that use another etcd or prefix. An
+// agent of an older release does not report which it uses.
+func localAgents(ctx context.Context, s *session.Session) (here, elsewhere []agentctl.Report) {
 	getenv := func(name string) string { v, _ := s.LookupEnv(name); return v }
 	for _, path := range agentctl.All(getenv) {
-		if r, err := agentctl.NewClient(path).Status(ctx); err == nil {
-			out = append(out, r)
+		r, err := agentctl.NewClient(path).Status(ctx)
+		if err != nil {
+			continue
+		}
+		ours := func(endpoint string) bool { return slices.Contains(s.Etcd.Endpoints, endpoint) }
+		if r.EtcdPrefix != "" && (strings.Trim(r.EtcdPrefix, "/") != strings.Trim(s.Etcd.Prefix, "/") || !slices.ContainsFunc(r.Etcd, ours)) {
+			elsewhere = append(elsewhere, r)
+		} else {
+			here = append(here, r)
 		}
 	}
-	return out
+	return here, elsewhere
 }
 
 func gatherEtcd(ctx context.Context, s *session.Session, conn *session.Conn, p *doctor.Picture) {

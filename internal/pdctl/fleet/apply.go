@@ -21,8 +21,7 @@ import (
 
 const applyHelp = `apply makes static instances, intents, limits of keys and model routes as a YAML or JSON file
 declares them. If they are so already, it writes nothing, so it can be repeated. FILE can be -
-for standard input. "pdctl apply --export" prints the file of the present fleet ("pdctl
-export" writes a file for another etcd, with pending adds and removals).
+for standard input. "pdctl export" prints the file of the present fleet.
 
   statics:                       # instances without an agent, as pdctl add writes them
     decode/10.0.0.8:8200: {connector: nixl, models: [Qwen/Qwen2.5-7B-Instruct]}
@@ -40,32 +39,52 @@ The changes are one transaction (of 100 keys each, if there are more) with one a
 If another program changes a key meanwhile, nothing is written, the error names the key,
 and the exit code is 1. "pdctl revert" undoes an apply.`
 
-// Apply returns the command apply.
-func Apply(s *session.Session) *cobra.Command {
-	var file, reason string
-	var prune, export bool
-	cmd := &cobra.Command{
-		Use: "apply -f FILE", Short: "make the fleet as a file declares it", Long: applyHelp,
-		Example: "  pdctl apply -f fleet.yaml --dry-run\n  pdctl apply -f fleet.yaml --prune --reason \"rack 4\"\n  pdctl apply --export > fleet.yaml",
+const exportHelp = `export prints what operators have set as a file for "pdctl apply": static instances,
+intents (drains, cordons, removals, weights), limits of keys and model routes. It has no
+secrets.
+
+Left out, with a line on stderr except for the first two, are instances of agents and of the
+command lines of proxies, which register again by themselves, what has a time limit (--for,
+add --wait), and values that this pdctl does not understand.`
+
+// Export returns the command export.
+func Export(s *session.Session) *cobra.Command {
+	return &cobra.Command{
+		Use: "export", Short: "print what operators have set as a file for apply", Long: exportHelp,
+		Example: "  pdctl export > fleet.yaml\n  pdctl export | pdctl apply --etcd-endpoints 10.0.0.1:2379 -f -",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if (file == "") == !export {
-				return cli.Wrongf("use either -f FILE or --export")
-			}
-			var d declared
-			if file != "" {
-				var err error
-				if d, err = open(file, cmd.InOrStdin()); err != nil {
-					return err
-				}
-			}
 			return s.With(cmd.Context(), func(conn *session.Conn) error {
 				now, err := conn.Store.Edits.Read(cmd.Context())
 				if err != nil {
 					return s.Hint(err)
 				}
-				if export {
-					return exportFile(s, now)
+				return exportFile(s, now)
+			})
+		},
+	}
+}
+
+// Apply returns the command apply.
+func Apply(s *session.Session) *cobra.Command {
+	var file, reason string
+	var prune bool
+	cmd := &cobra.Command{
+		Use: "apply -f FILE", Short: "make the fleet as a file declares it", Long: applyHelp,
+		Example: "  pdctl apply -f fleet.yaml --dry-run\n  pdctl apply -f fleet.yaml --prune --reason \"rack 4\"",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file == "" {
+				return cli.Wrongf("name a file with -f")
+			}
+			d, err := open(file, cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			return s.With(cmd.Context(), func(conn *session.Conn) error {
+				now, err := conn.Store.Edits.Read(cmd.Context())
+				if err != nil {
+					return s.Hint(err)
 				}
 				values, err := d.changes(s, now, prune)
 				if err != nil {
@@ -78,7 +97,6 @@ func Apply(s *session.Session) *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringVarP(&file, "filename", "f", "", "file that declares the fleet, - for standard input")
 	fs.BoolVar(&prune, "prune", false, "delete what a section of the file does not have")
-	fs.BoolVar(&export, "export", false, "print the present fleet as a file for -f")
 	fs.StringVar(&reason, "reason", "", "reason, for the audit log")
 	return cmd
 }
@@ -282,14 +300,20 @@ func exportFile(s *session.Session, now *store.Fleet) error {
 	out := declared{statics: {}, intents: {}, string(schema.Limits): {}, string(schema.Models): {}}
 	for _, n := range now.Keys() {
 		sec, name := section(n)
+		if n.Kind == schema.KindPending {
+			fmt.Fprintf(s.Out.Stderr, "%s/%s: left out: it waits for its instance; add it again\n", n.Role, instance.Printable(n.Address, 0))
+		}
 		if sec == "" {
 			continue
 		}
 		value, leased := now.Value(keyOf(sec, name))
-		if leased || foreign(sec, n, *value) {
+		if leased && sec == statics || foreign(sec, n, *value) {
 			continue
 		}
 		raw, err := normal(sec, name, []byte(*value))
+		if leased {
+			err = errors.New("it has a time limit")
+		}
 		if err != nil {
 			fmt.Fprintf(s.Out.Stderr, "%s: left out: %v\n", instance.Printable(keyOf(sec, name), 0), err)
 			continue

@@ -27,14 +27,6 @@ const setHelp = `set replaces all limits of a key: what is not set has no limit.
 are those of the engines; cached tokens are those in the cache of the instance that
 computed the prompt. Changes apply within a second, and are in the audit log.`
 
-// result is a change of a key in -o json.
-type result struct {
-	Key      string              `json:"key"`
-	Outcome  string              `json:"outcome"` // set, unchanged, removed
-	Limits   *instance.KeyLimits `json:"limits,omitempty"`
-	Revision int64               `json:"revision,omitempty"` // of the change
-}
-
 // Command returns the command limit.
 func Command(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
@@ -63,7 +55,7 @@ func Command(s *session.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return change(cmd.Context(), s, result{Key: args[0], Outcome: "set", Limits: &l}, func(d *store.Documents, k instance.Key) (int64, error) {
+			return change(cmd.Context(), s, args[0], "set", func(d *store.Documents, k instance.Key) (int64, error) {
 				return d.Put(cmd.Context(), k, value, store.DocumentOptions{Reason: reason})
 			})
 		}),
@@ -77,7 +69,7 @@ func Command(s *session.Session) *cobra.Command {
 	rm := &cobra.Command{
 		Use: "rm KEY", Short: "remove the limits of an API key", Args: cobra.ExactArgs(1), Example: "  pdctl limit rm team-a",
 		RunE: s.Wrap(func(cmd *cobra.Command, args []string) error {
-			return change(cmd.Context(), s, result{Key: args[0], Outcome: "removed"}, func(d *store.Documents, k instance.Key) (int64, error) {
+			return change(cmd.Context(), s, args[0], "removed", func(d *store.Documents, k instance.Key) (int64, error) {
 				return d.Delete(cmd.Context(), k, reason)
 			})
 		}),
@@ -93,30 +85,21 @@ func Command(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-func change(ctx context.Context, s *session.Session, r result, write func(*store.Documents, instance.Key) (int64, error)) error {
-	if !instance.ValidKeyName(r.Key) {
-		return cli.Wrongf("invalid name of an API key %q: must have 1 to 64 visible ASCII characters without a slash", instance.Printable(r.Key, 80))
+func change(ctx context.Context, s *session.Session, name, outcome string, write func(*store.Documents, instance.Key) (int64, error)) error {
+	if !instance.ValidKeyName(name) {
+		return cli.Wrongf("invalid name of an API key %q: must have 1 to 64 visible ASCII characters without a slash", instance.Printable(name, 80))
 	}
 	return s.With(ctx, func(conn *session.Conn) error {
-		var err error
-		if r.Revision, err = write(conn.Store.Documents, instance.Key{Role: schema.Limits, Address: r.Key}); err != nil {
+		revision, err := write(conn.Store.Documents, instance.Key{Role: schema.Limits, Address: name})
+		if err != nil {
 			return s.Hint(err)
 		}
-		if r.Revision == 0 {
-			r.Outcome = "unchanged"
+		if revision == 0 {
+			outcome = "unchanged"
 		}
-		if !s.Out.Structured() {
-			would := ""
-			if s.Dry.On {
-				would = "would be: "
-			}
-			return s.Out.Println(r.Key + ": " + would + r.Outcome)
-		}
-		all := map[string]any{"results": []result{r}}
-		if s.Dry.On {
-			all["dry_run"] = s.Dry.Planned()
-		}
-		return s.Out.Write(all)
+		r := session.Result{Role: schema.Limits, Address: name, Outcome: outcome, Text: outcome, Revision: revision}
+		s.Line(r)
+		return s.Finish([]session.Result{r})
 	})
 }
 

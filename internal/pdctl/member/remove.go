@@ -14,7 +14,7 @@ const removeHelp = `remove takes instances and pending adds out of the fleet per
 
 Every proxy stops sending requests to them at once; requests that run there go on. The
 removal is stored in etcd and takes precedence over registrations at that address, so a
-running agent is refused: "agent health" fails within a second, with the reason. "pdctl allow"
+running agent is refused: "pdmesh-agent health" fails within a second, with the reason. "pdctl allow"
 undoes it and lets the agent register again; "pdctl add" undoes it and adds a static instance.
 
 Removing an instance that is not in etcd is an error (exit 1) and changes nothing.

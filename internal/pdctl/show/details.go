@@ -61,7 +61,7 @@ func details(ctx context.Context, s *session.Session, conn *session.Conn, k inst
 		}
 		views = append(views, v)
 	}
-	if past, _, err := pastEvents(ctx, s, conn, &k, mostEvents); err != nil {
+	if past, _, err := pastEvents(ctx, s, conn, &k, time.Time{}, mostEvents); err != nil {
 		note("history", err)
 	} else {
 		events = past

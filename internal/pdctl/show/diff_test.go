@@ -125,7 +125,7 @@ func TestListTable(t *testing.T) {
 	want := "ROLE    ADDRESS    STATE               AGE  IN FLIGHT  WEIGHT  KIND    MODELS           CONNECTOR        REASON\n" +
 		`decode  a:1        ready               -    -          100     static  m,n\u001b[2J +2  nixl             -` + "\n" +
 		`decode  b:\u202e1  rejected            -    -          100     leased  m                plain (default)  broken` + "\n" +
-		`decode  c:1        draining (down)     -    3          100     leased  m                plain (default)  -` + "\n" +
+		`decode  c:1        draining (down)     -    3          100     leased  m                plain (default)  its engine fails the probes of its agent` + "\n" +
 		`decode  d:1        cordoned (ejected)  3h   -          100     leased  m                plain (default)  -`
 	if d := cmp.Diff(want, listTable(entries, false).Render()); d != "" {
 		t.Error(d)

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
@@ -22,14 +23,15 @@ const historyHelp = `history shows the changes of the fleet, or of one instance,
 It combines two sources, ordered by revision. Every change by an operator or a proxy has an
 audit entry for 30 days: who, what, why. etcd has the changes of the membership that it
 has not compacted yet: registrations, states, ends of leases. These have no time and no
-author.`
+author; with --since, those before an older audit entry are left out.`
 
 // History returns the command history.
 func History(s *session.Session) *cobra.Command {
 	var limit int
+	var text string
 	cmd := &cobra.Command{
 		Use: "history [[ROLE/]HOST:PORT]", Short: "show who changed what, and what happened", Long: historyHelp,
-		Example: "  pdctl history\n  pdctl history decode 10.0.0.8:8200 --limit 20\n  pdctl history -o json | jq '.events[] | select(.what == \"drain\")'",
+		Example: "  pdctl history\n  pdctl history --since 2h\n  pdctl history decode 10.0.0.8:8200 --limit 20\n  pdctl history -o json | jq '.events[] | select(.what == \"drain\")'",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 2 {
 				return fmt.Errorf("too many arguments: use none, or one instance as role/host:port")
@@ -40,6 +42,10 @@ func History(s *session.Session) *cobra.Command {
 			if limit <= 0 {
 				return cli.Wrongf("--limit %d: must be 1 or more", limit)
 			}
+			from, err := sinceTime(text, time.Now())
+			if err != nil {
+				return err
+			}
 			var of *instance.Key
 			if len(args) > 0 {
 				keys, err := s.Named(cmd.Context(), args, 0)
@@ -48,11 +54,28 @@ func History(s *session.Session) *cobra.Command {
 				}
 				of = &keys[0]
 			}
-			return s.With(cmd.Context(), func(conn *session.Conn) error { return history(cmd.Context(), s, conn, of, limit) })
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return history(cmd.Context(), s, conn, of, from, limit) })
 		},
 	}
 	cmd.Flags().IntVar(&limit, "limit", 100, "show at most this many, the newest")
+	cmd.Flags().StringVar(&text, "since", "", "only events since a time (2026-11-27T09:00:00Z, 2026-11-27), or since a duration ago (2h)")
 	return cmd
+}
+
+// sinceTime returns the time that the flag --since names, the zero time for "".
+func sinceTime(text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if d, err := settings.Duration(text); err == nil && d > 0 {
+		return now.Add(-d), nil
+	}
+	for _, layout := range []string{time.RFC3339, time.DateOnly} {
+		if at, err := time.Parse(layout, text); err == nil {
+			return at, nil
+		}
+	}
+	return time.Time{}, cli.Wrongf("--since %q: use a duration such as 2h, or a time such as 2026-11-27T09:00:00Z or 2026-11-27 (UTC)", instance.Printable(text, 40))
 }
 
 // event is one line of the history.
@@ -73,8 +96,8 @@ func (h *event) about(k *instance.Key) bool {
 	return k == nil || h.Address == k.Address && (h.Role == k.Role || h.Role == instance.Both)
 }
 
-func history(ctx context.Context, s *session.Session, conn *session.Conn, of *instance.Key, limit int) error {
-	events, since, err := pastEvents(ctx, s, conn, of, limit)
+func history(ctx context.Context, s *session.Session, conn *session.Conn, of *instance.Key, from time.Time, limit int) error {
+	events, since, err := pastEvents(ctx, s, conn, of, from, limit)
 	if err != nil {
 		return err
 	}
@@ -94,9 +117,9 @@ func history(ctx context.Context, s *session.Session, conn *session.Conn, of *in
 	return nil
 }
 
-// pastEvents returns the newest events, at most limit, oldest first, and the first revision
+// pastEvents returns the newest events since a time, at most limit, oldest first, and the first revision
 // that etcd has not compacted.
-func pastEvents(ctx context.Context, s *session.Session, conn *session.Conn, of *instance.Key, limit int) ([]event, int64, error) {
+func pastEvents(ctx context.Context, s *session.Session, conn *session.Conn, of *instance.Key, from time.Time, limit int) ([]event, int64, error) {
 	entries, err := conn.Store.Reader.AuditLog(ctx, 0)
 	if err != nil {
 		return nil, 0, s.Hint(err)
@@ -107,8 +130,13 @@ func pastEvents(ctx context.Context, s *session.Session, conn *session.Conn, of 
 	}
 	events := []event{}
 	audited := map[int64]bool{}
+	older := int64(0) // revision of the last entry before from
 	for _, e := range entries {
 		audited[e.Revision] = true
+		if e.At.Before(from) {
+			older = max(older, e.Revision)
+			continue
+		}
 		one := event{
 			Revision: e.Revision, At: &e.At, Who: instance.Printable(e.Who, 80), What: instance.Printable(e.What, 40), Role: e.Role,
 			Address: instance.Printable(e.Address, 300), Why: instance.Printable(e.Why, 300), For: instance.Printable(e.For, 40), Weight: e.Weight,
@@ -126,7 +154,7 @@ func pastEvents(ctx context.Context, s *session.Session, conn *session.Conn, of 
 		}
 	}
 	for _, p := range changes {
-		if !audited[p.Revision] {
+		if !audited[p.Revision] && p.Revision > older {
 			events = append(events, event{Revision: p.Revision, What: describe(p), Role: p.Key.Role, Address: instance.Printable(p.Key.Address, 300)})
 		}
 	}

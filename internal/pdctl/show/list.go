@@ -100,6 +100,10 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role, order 
 	if err != nil && !session.RefusedUser(err) { // a user may have no rights for them
 		return s.Hint(err)
 	}
+	ends, err := conn.Store.Reader.IntentEnds(ctx)
+	if err != nil && !session.RefusedUser(err) {
+		return s.Hint(err)
+	}
 	all := lease.Seen(snap, proxies)
 	removed := []Removal{}
 	if len(sel) == 0 {
@@ -109,6 +113,9 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role, order 
 	for _, in := range sel.Filter(only(all, roles)).All() {
 		e := &listed{in, in.Listed(session.DefaultConnector(proxies))}
 		e.InFlight = inFlight(loads, in.Key)
+		if at, ok := ends[in.Key]; ok {
+			e.Ends = &at
+		}
 		entries = append(entries, e)
 	}
 	if err := printList(s, entries, order, removed, snap.Revision, conn.Layout.Root()); err != nil {

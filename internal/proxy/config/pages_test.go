@@ -20,7 +20,7 @@ func TestCommandsOfMoRIIOPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(text)) {
-			args, ok := strings.CutPrefix(strings.TrimSpace(line), "proxy ")
+			args, ok := strings.CutPrefix(strings.TrimSpace(line), "pdmesh-proxy ")
 			if !ok || !strings.HasPrefix(args, "-") {
 				continue
 			}

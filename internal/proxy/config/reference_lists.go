@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -197,26 +198,22 @@ type hostPort struct {
 // pair combines hosts and ports by LMCache's rules. consecutive
 // reports whether they are on consecutive ports of one host.
 func pair(hosts []string, ports []int, count int) (pairs []hostPort, consecutive bool, err error) {
-	switch {
-	case len(hosts) == 1 && len(ports) == 1:
+	if len(hosts) == 1 && len(ports) == 1 {
 		for i := range count {
 			pairs = append(pairs, hostPort{hosts[0], ports[0] + i})
 		}
 		return pairs, count > 1, nil
-	case len(hosts) == 1:
-		for _, port := range ports {
-			pairs = append(pairs, hostPort{hosts[0], port})
-		}
-	case len(ports) == 1:
-		for _, host := range hosts {
-			pairs = append(pairs, hostPort{host, ports[0]})
-		}
-	case len(hosts) == len(ports):
-		pairs = zip(hosts, ports)
-	default:
+	}
+	if len(hosts) == 1 {
+		hosts = slices.Repeat(hosts, len(ports))
+	}
+	if len(ports) == 1 {
+		ports = slices.Repeat(ports, len(hosts))
+	}
+	if len(hosts) != len(ports) {
 		return nil, false, settings.ErrValue
 	}
-	return pairs, false, nil
+	return zip(hosts, ports), false, nil
 }
 
 func zip(hosts []string, ports []int) []hostPort {

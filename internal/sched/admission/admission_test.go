@@ -1,6 +1,7 @@
 package admission_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -274,6 +275,29 @@ func TestDeadline(t *testing.T) {
 		r.pass(2 * time.Millisecond)
 		if got := refused(o.end(t)); got != tc.want {
 			t.Errorf("%s: %s, want %s", tc.name, got, tc.want)
+		}
+	}
+}
+
+// Of several requests that are overdue at the same time one is dispatched. The others wait, and are
+// refused if the client set the deadline.
+func TestDeadlinesOfMany(t *testing.T) {
+	t.Parallel()
+	for _, timeout := range []time.Duration{0, 3 * time.Second} {
+		r := newRig(t, nil)
+		r.busy("m")
+		q, second := of(admission.Default), of(admission.Default)
+		q.Timeout, second.Timeout = timeout, timeout
+		first, other := r.send(q), r.send(second)
+		r.full(r.prefill["m"], 0, 0, 0)
+		r.pass(cmp.Or(timeout, 2*time.Minute) + time.Millisecond)
+		if err := first.end(t); err != nil {
+			t.Error(err)
+		}
+		if timeout == 0 {
+			other.waits(t)
+		} else if got := refused(other.end(t)); got != admission.ReasonDeadline {
+			t.Errorf("the second one is not refused: %s", got)
 		}
 	}
 }

@@ -17,6 +17,10 @@ func Classes() []Class { return []Class{Interactive, Default, Batch} }
 // String returns the name of the class, as in the header X-Priority.
 func (c Class) String() string { return [...]string{"interactive", "default", "batch"}[c] }
 
+// EnginePriority returns the JSON of vLLM's priority for the class, where lower values go first; "" is
+// its default, 0.
+func (c Class) EnginePriority() string { return [...]string{"-1", "", "1"}[c] }
+
 // ParseClass returns the class of a name.
 func ParseClass(name string) (c Class, ok bool) {
 	for _, c := range Classes() {

@@ -3,6 +3,7 @@ package admission
 import (
 	"container/heap"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -164,6 +165,13 @@ func (o *order) higher(c Class) bool {
 		}
 	}
 	return false
+}
+
+// serves reports whether requests of a class have been dispatched and have not ended.
+func (o *order) serves(of ...Class) bool {
+	return slices.ContainsFunc(of, func(c Class) bool {
+		return slices.ContainsFunc(o.accounts[c], func(a *account) bool { return a.running.Load() > 0 })
+	})
 }
 
 // head returns the first request of a class.

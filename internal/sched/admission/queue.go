@@ -29,6 +29,8 @@ type queue struct {
 	mu    sync.Mutex // guards all below, and what accounts say; never held across I/O
 	order order
 	meter meter
+	// idle is the number of ticks in a row at which a request of class batch would have fitted.
+	idle int
 	// overdue is the time from which the next request may be dispatched at its deadline.
 	overdue time.Time
 }
@@ -310,7 +312,7 @@ func (m *queue) dispatchLocked(now time.Time) {
 		if m.order.higher(c) {
 			c = Interactive // it uses its least share
 		}
-		if !p.fits(r.work, c, m.out.load()) {
+		if !p.fits(r.work, c, m.out.load()) || c == Batch && m.yields(r, p) {
 			break
 		}
 		m.send(r)
@@ -320,6 +322,12 @@ func (m *queue) dispatchLocked(now time.Time) {
 	if m.order.len() == 0 {
 		m.meter.since = time.Time{} // the time without waiting requests does not count
 	}
+}
+
+// yields reports whether a request of class batch leaves an engine idle, for an eighth of the time that its
+// prompt takes, so that a request of a higher class that arrives meanwhile does not wait behind it.
+func (m *queue) yields(r *Request, p *plan) bool {
+	return float64(m.idle) < r.work.uncached*p.rates.Prefill.Each/8/tick.Seconds()-1 && m.order.serves(Interactive, Default)
 }
 
 // send dispatches a request. The caller holds the lock.
@@ -360,14 +368,18 @@ func (m *queue) tick() time.Duration {
 		}
 		return refresh
 	}
+	m.idle++
 	m.dispatchLocked(now)
 	p := m.plan.Load()
+	if !p.fits(work{}, Batch, m.out.load()) {
+		m.idle = 0
+	}
 	refuse := p.mayRefuse()
 	for _, list := range m.order.accounts {
 		for _, a := range list {
 			for len(a.waiting) > 0 && !a.waiting[0].deadline.After(now) {
 				r := a.waiting[0]
-				if refuse {
+				if refuse || r.Timeout > 0 && now.Before(m.overdue) { // the client does not wait any longer
 					m.end(r, m.refusal(r, ReasonDeadline))
 					continue
 				}

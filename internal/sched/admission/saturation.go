@@ -19,6 +19,9 @@ const (
 	// step is the work in time that an engine should have waiting: enough that it does not idle until
 	// the proxy has sent the next request.
 	step = 100 * time.Millisecond
+	// digestPeriod is the work in time that waits in addition while other proxies have a backlog, too. For
+	// that long, a proxy does not know where they send requests, so that some engines get none.
+	digestPeriod = time.Second
 	// fullKV is the share of the KV cache up to which requests are dispatched, and above which an
 	// engine counts as full by its own report.
 	fullKV = 0.9

@@ -190,6 +190,7 @@ func (m *queue) share(p *plan) {
 	for _, d := range found {
 		list = append(list, *d)
 	}
+	p.target += digestPeriod.Seconds()
 	// The service of a second, from what was attained lately.
 	divide(max(attained*math.Ln2/halfLife.Seconds(), 1), list)
 	// A proxy whose backlog has just begun is not known to the others yet.

@@ -12,6 +12,7 @@ type bucket struct {
 	rate    float64 // per second
 	burst   float64
 	balance float64 // at most burst
+	busy    bool    // the demand is sustained
 	at      time.Time
 }
 
@@ -20,12 +21,17 @@ const (
 	// largeLimit; of smaller limits it is 1 for each proxy.
 	exceed     = 0.025
 	largeLimit = 600
+	// busyPart is the part of a limit from which demand counts as sustained. The mean demand of a client
+	// that begins needs some time to reach it.
+	busyPart = 0.6
 )
 
 // set changes the share per minute of a limit. In every minute, a bucket admits at most the share
 // and what it may be exceeded by, if what is taken at once is not larger than the burst. A larger
-// burst loses less of arrivals at random, but for that bound it needs a lower rate.
-func (b *bucket) set(share, limit float64, now time.Time) {
+// burst loses less of arrivals at random, but for that bound it needs a lower rate. While the demand
+// of all proxies is sustained, large limits have the larger burst and the whole rate: a minute of one
+// proxy varies more then, but hardly the sum of all.
+func (b *bucket) set(share, limit, demand float64, now time.Time) {
 	more := 1.0
 	if limit >= largeLimit {
 		more = max(more, exceed*share)
@@ -34,9 +40,17 @@ func (b *bucket) set(share, limit float64, now time.Time) {
 	b.advance(now)
 	b.burst = max(more, math.Sqrt(share)/2)
 	b.rate = (share - b.burst + more) / 60
-	if b.balance = min(b.balance, b.burst); fresh {
+	if fresh {
 		b.balance = b.burst
 	}
+	busy := limit >= largeLimit && demand >= busyPart*limit
+	if busy && !b.busy {
+		b.balance -= (b.burst - more) / 2 // or the first minute would exceed its limit
+	}
+	if b.busy = busy; busy {
+		b.burst, b.rate = max(more, 1.25*math.Sqrt(share)), share/60
+	}
+	b.balance = min(b.balance, b.burst)
 }
 
 func (b *bucket) advance(now time.Time) {

@@ -162,13 +162,15 @@ func (k *key) setShares(demands []Amounts, at int, now time.Time) {
 		if k.limit[kind] == 0 {
 			continue
 		}
+		sum := 0.0
 		for i := range demands {
 			of[i] = demands[i][kind]
+			sum += of[i]
 		}
 		if kind == Concurrent {
 			k.cap = wholeShare(k.limit[kind], of, at)
 		} else {
-			k.buckets[kind].set(Share(k.limit[kind], of, at), k.limit[kind], now)
+			k.buckets[kind].set(Share(k.limit[kind], of, at), k.limit[kind], sum, now)
 		}
 	}
 }

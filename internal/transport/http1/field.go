@@ -26,15 +26,7 @@ func IsToken(b byte) bool {
 func isValue(b byte) bool { return b >= ' ' && b != 0x7f || b == '\t' }
 
 // trim removes spaces and tabs from both ends of a value.
-func trim(value []byte) []byte {
-	for len(value) > 0 && isBlank(value[0]) {
-		value = value[1:]
-	}
-	for len(value) > 0 && isBlank(value[len(value)-1]) {
-		value = value[:len(value)-1]
-	}
-	return value
-}
+func trim(value []byte) []byte { return bytes.Trim(value, " \t") }
 
 func isBlank(b byte) bool { return b == ' ' || b == '\t' }
 

@@ -20,17 +20,23 @@ func Recv(fd uintptr, p []byte) (int, error) { return recv(fd, p, 0) }
 func Peek(fd uintptr, p []byte) (int, error) { return recv(fd, p, syscall.MSG_PEEK) }
 
 func recv(fd uintptr, p []byte, flags uintptr) (int, error) {
+	return call(syscall.SYS_RECVFROM, fd, unsafe.Pointer(unsafe.SliceData(p)), len(p), flags, len(p))
+}
+
+// call makes a system call about n things at p, again if a signal interrupts it. size is the number
+// of bytes that the kernel may copy.
+func call(trap, fd uintptr, p unsafe.Pointer, n int, flags uintptr, size int) (int, error) {
 	for {
-		var n uintptr
+		var done uintptr
 		var e syscall.Errno
-		if len(p) <= maxRawCall {
-			n, _, e = syscall.RawSyscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)
+		if size <= maxRawCall {
+			done, _, e = syscall.RawSyscall6(trap, fd, uintptr(p), uintptr(n), flags, 0, 0)
 		} else {
-			n, _, e = syscall.Syscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)
+			done, _, e = syscall.Syscall6(trap, fd, uintptr(p), uintptr(n), flags, 0, 0)
 		}
 		switch e {
 		case 0:
-			return int(n), nil
+			return int(done), nil
 		case syscall.EINTR:
 		default:
 			return 0, e
@@ -38,26 +44,17 @@ func recv(fd uintptr, p []byte, flags uintptr) (int, error) {
 	}
 }
 
+// partial returns the result of a write, which may also be that nothing fits.
+func partial(n int, err error) (int, error) {
+	if err == syscall.EAGAIN { //nolint:errorlint // a system call's, unwrapped
+		err = nil
+	}
+	return n, err
+}
+
 // sendPiece writes as much of one piece as the socket accepts without blocking.
 func sendPiece(fd uintptr, p []byte) (int, error) {
-	for {
-		var n uintptr
-		var e syscall.Errno
-		if len(p) <= maxRawCall {
-			n, _, e = syscall.RawSyscall6(syscall.SYS_SENDTO, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), syscall.MSG_NOSIGNAL, 0, 0)
-		} else {
-			n, _, e = syscall.Syscall6(syscall.SYS_SENDTO, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), syscall.MSG_NOSIGNAL, 0, 0)
-		}
-		switch e {
-		case 0:
-			return int(n), nil
-		case syscall.EINTR:
-		case syscall.EAGAIN:
-			return 0, nil
-		default:
-			return 0, e
-		}
-	}
+	return partial(call(syscall.SYS_SENDTO, fd, unsafe.Pointer(unsafe.SliceData(p)), len(p), syscall.MSG_NOSIGNAL, len(p)))
 }
 
 // maxPiecesPerCall bounds the pieces of one system call. Their list is on the stack, so
@@ -97,22 +94,5 @@ func Send(fd uintptr, pieces [][]byte) (sent int, err error) {
 
 // sendVector sends pieces of size bytes in total.
 func sendVector(fd uintptr, pieces []syscall.Iovec, size int) (int, error) {
-	for {
-		var n uintptr
-		var e syscall.Errno
-		if size <= maxRawCall {
-			n, _, e = syscall.RawSyscall(syscall.SYS_WRITEV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(pieces))), uintptr(len(pieces)))
-		} else {
-			n, _, e = syscall.Syscall(syscall.SYS_WRITEV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(pieces))), uintptr(len(pieces)))
-		}
-		switch e {
-		case 0:
-			return int(n), nil
-		case syscall.EINTR:
-		case syscall.EAGAIN:
-			return 0, nil
-		default:
-			return 0, e
-		}
-	}
+	return partial(call(syscall.SYS_WRITEV, fd, unsafe.Pointer(unsafe.SliceData(pieces)), len(pieces), 0, size))
 }

@@ -84,10 +84,10 @@ func (p *Pool) host(k instance.Key) *host {
 	return h
 }
 
-// removeActive removes the caller from the count of active exchanges.
-func (h *host) removeActive() {
+// addActive adds n, which may be negative, to the exchanges that may return a connection.
+func (h *host) addActive(n int32) {
 	h.mu.Lock()
-	h.active--
+	h.active += n
 	h.mu.Unlock()
 }
 

@@ -139,7 +139,7 @@ func TestPoolNeverSendsElsewhere(t *testing.T) {
 	today.Record.Scheme = ""
 	for _, in := range []*instance.Instance{&today, overTLS} {
 		h, _ := p.activeHost(in)
-		h.removeActive()
+		h.addActive(-1)
 		if got := ask(t, p, overTLS); got != "secret" {
 			t.Errorf("%q", got)
 		}

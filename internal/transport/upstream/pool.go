@@ -130,7 +130,7 @@ func (p *Pool) reuseOrDial(ctx context.Context, h *host, m *message) (*answer, *
 		return a, e
 	}
 	p.staleRetries.Add(1)
-	h.addActive()
+	h.addActive(1)
 	a, e = p.tryNew(ctx, h, m)
 	if e != nil {
 		e.MaybeTaken = true
@@ -138,18 +138,11 @@ func (p *Pool) reuseOrDial(ctx context.Context, h *host, m *message) (*answer, *
 	return a, e
 }
 
-// addActive counts an exchange again after its failed first try removed the count.
-func (h *host) addActive() {
-	h.mu.Lock()
-	h.active++
-	h.mu.Unlock()
-}
-
 // tryNew runs the exchange on a new connection.
 func (p *Pool) tryNew(ctx context.Context, h *host, m *message) (*answer, *Error) {
 	c, err := p.dial(ctx, h, m.instance.Address)
 	if err != nil {
-		h.removeActive()
+		h.addActive(-1)
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}

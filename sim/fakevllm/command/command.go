@@ -59,6 +59,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.IntVar(&f.opt.MaxRunning, "max-num-seqs", 0, "requests running at once, 0 for no limit")
 	fl.IntVar(&f.opt.MaxQueuedRequests, "max-num-queued-reqs", 0, "requests waiting and running from which on further ones get 503, 0 for no limit")
 	fl.IntVar(&f.opt.MaxQueuedTokens, "max-num-queued-tokens", 0, "prompt tokens not yet computed from which on further requests get 503, 0 for no limit")
+	fl.StringVar(&f.opt.SchedulingPolicy, "scheduling-policy", "", "fcfs: refuse priorities other than 0")
 	fl.BoolVar(&f.opt.FineTokens, "fine-tokens", false, "cut text into tokens of 1 to 8 bytes, as many as real vocabularies do")
 	fl.BoolVar(&f.opt.SplitCharacters, "split-characters", false, "write some characters as one token per byte")
 	fl.IntVar(&f.opt.StreamInterval, "stream-interval", 1, "tokens of an event of a stream")

@@ -25,7 +25,7 @@ func newReader(chat bool) *reader {
 	p := &reader{Request: Request{Chat: chat, N: 1, AddGenerate: chat, temperature: 1, topP: 1, repetitionPenalty: 1}, raw: map[string][]byte{}}
 	p.into = map[string]any{
 		"model": &p.Model, "stream": &p.Stream, "stream_options": p.streamOptions, "kv_transfer_params": &p.KV, "request_id": &p.RequestID,
-		"return_token_ids": &p.ReturnTokenIDs, "priority": new(int), "max_tokens": &p.MaxTokens, "n": &p.N, "seed": &p.seed,
+		"return_token_ids": &p.ReturnTokenIDs, "priority": &p.Priority, "max_tokens": &p.MaxTokens, "n": &p.N, "seed": &p.seed,
 		"min_tokens": &p.Sampling.MinTokens, "ignore_eos": &p.Sampling.IgnoreEOS, "stop": p.stop, "stop_token_ids": &p.Sampling.StopTokenIDs,
 		"prompt_logprobs": &p.PromptLogprobs, "temperature": &p.temperature, "top_p": &p.topP, "top_k": &p.topK,
 		"vllm_xargs": checkXArgs, "cache_salt": p.cacheSalt,

@@ -50,6 +50,7 @@ type Request struct {
 	RequestID           string
 	CacheSalt           string
 	KV                  []byte // raw kv_transfer_params, nil when absent or null
+	Priority            int
 	truncate            *int
 
 	temperature, topP, minP                              float64

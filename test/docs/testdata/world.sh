@@ -18,14 +18,14 @@ name=$(basename "$0")
 log=$(mktemp "$WORK/logs/$name.XXXX")
 real=$REAL/$name
 case "$name $*" in
-*--help* | "agent health"* | "proxy health"*) exec "$real" "$@" ;;
+*--help* | "pdmesh-agent health"* | "pdmesh-proxy health"*) exec "$real" "$@" ;;
 register-node.sh*) real=$SCRIPTS/$name ;;
-"pdctl watch"* | "pdctl events"* | "agent "* | "proxy "* | "etcd "*) ;;
+"pdctl watch"* | "pdctl events"* | "pdmesh-agent "* | "pdmesh-proxy "* | "etcd "*) ;;
 *) exec "$real" "$@" ;;
 esac
 "$real" "$@" >"$log" 2>&1 &
 echo $! >"$log.pid"
-case $name in proxy) port=8000 ;; etcd) port=2379 ;; *) exit 0 ;; esac
+case $name in pdmesh-proxy) port=8000 ;; etcd) port=2379 ;; *) exit 0 ;; esac
 while [ $# -gt 0 ]; do
 	[ "$1" = --port ] && port=$2
 	shift
@@ -36,7 +36,7 @@ until (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
 done
 SHIM
 chmod +x shims/serve
-for p in proxy agent pdctl etcd; do ln -s serve shims/$p; done
+for p in pdmesh-proxy pdmesh-agent pdctl etcd; do ln -s serve shims/$p; done
 ln -s ../shims/serve scripts/register-node.sh
 for p in fakevllm bench replay; do ln -s "$REAL/$p" shims/$p; done
 export WORK="$work" REAL
@@ -104,7 +104,7 @@ etcd_runs() {
 		--initial-advertise-peer-urls http://127.0.0.1:2380 --initial-cluster default=http://127.0.0.1:2380 --data-dir etcd >logs/etcd 2>&1 &
 	listens 2379
 }
-proxy_runs() { ADMIN_API_KEY=... proxy --etcd-endpoints 10.0.0.1:2379 --instance-allow 10.0.0.0/8,127.0.0.0/8 --kv-events=on; }
+proxy_runs() { ADMIN_API_KEY=... pdmesh-proxy --etcd-endpoints 10.0.0.1:2379 --instance-allow 10.0.0.0/8,127.0.0.0/8 --kv-events=on; }
 
 case $WORLD in
 engines) engine prefill 8100 && engine prefill 8101 && engine decode 8200 && engine decode 8201 ;;
@@ -123,9 +123,9 @@ certificates)
 fleet)
 	etcd_runs && HOST=10.0.0.6 engine both 8100 && engine decode 8200 && proxy_runs
 	export ADMIN_API_KEY=...
-	agent --role decode --address 10.0.0.8:8200 --etcd-endpoints 10.0.0.1:2379
-	agent --role both --address 10.0.0.6:8100 --etcd-endpoints 10.0.0.1:2379
-	agent --role prefill --etcd-endpoints 10.0.0.1:2379 -- vllm serve m --host 10.0.0.7 --port 8100 \
+	pdmesh-agent --role decode --address 10.0.0.8:8200 --etcd-endpoints 10.0.0.1:2379
+	pdmesh-agent --role both --address 10.0.0.6:8100 --etcd-endpoints 10.0.0.1:2379
+	pdmesh-agent --role prefill --etcd-endpoints 10.0.0.1:2379 -- vllm serve m --host 10.0.0.7 --port 8100 \
 		--kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv-events"}'
 	instances 4
 	;;

@@ -221,7 +221,7 @@ func noSpace(why string) bool {
 
 func damaged(dir, why string) error {
 	return fmt.Errorf("%w: etcd does not start over %s: %s. Move that directory away and start again. "+
-		"Agents register their instances again by themselves; static instances and removals come back from --state-dir, or with \"pdctl import\" from an export",
+		"Agents register their instances again by themselves; static instances and removals come back from --state-dir, or with \"pdctl apply\" from a file of \"pdctl export\"",
 		ErrDamaged, dir, why)
 }
 

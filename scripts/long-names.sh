@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Names the programs in a directory as users know them, and leaves links with the names of
+# their packages in cmd/:
+#
+#   scripts/long-names.sh DIR
+set -euo pipefail
+cd "$1"
+for name in proxy agent; do
+	mv -f "$name" "pdmesh-$name"
+	ln -s "pdmesh-$name" "$name"
+done
