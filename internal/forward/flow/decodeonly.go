@@ -75,16 +75,17 @@ func (c *completion) lastResort() *sched.Assignment {
 	t := &c.r.attempts
 	var failed, without []instance.Key
 	for _, s := range t.suspects {
-		if s.in.Role == instance.Decode {
+		if s.in.Role == instance.Decode && s.in.Ranks() == 1 { // of others, the ranks are noted
 			failed = append(failed, s.in.Key)
 			if !slices.Contains(c.spent, s.in.Key) {
 				without = append(without, s.in.Key)
 			}
 		}
 	}
-	for _, tried := range [][]instance.Key{failed, without, nil} {
-		t.forgetTried(instance.Decode)
-		t.tried.decode = tried
+	for i, tried := range [][]instance.Key{failed, without, nil} {
+		if t.tried.decode = tried; i == 2 {
+			t.forgetTried(instance.Decode)
+		}
 		d, err := t.pickOnce(instance.Decode, nil, false)
 		switch {
 		case err == nil && !c.s.needsPrefill(d):
