@@ -639,6 +639,23 @@ func TestUnreachablePrefillIsNotPairedAgain(t *testing.T) {
 	}
 }
 
+// The last attempt goes to the decode instance that has failed only with a KV transfer.
+func TestLastAttemptAfterUnreachablePrefills(t *testing.T) {
+	t.Parallel()
+	r := startTuned(t, fakevllm.NIXL, 2, 3, tuning{
+		forward: func(o *forward.Options) { o.Fallback, o.RetryRatio = true, -1 },
+		engine:  func(o *fakevllm.Options) { o.Shared, o.SideChannelHost = nil, "127.0.0.3" }, // nothing listens there
+	})
+	for _, d := range r.D[1:] {
+		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503})
+	}
+	for range 8 {
+		if a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"a prompt"}`); a.status != http.StatusOK {
+			t.Errorf("%d: %s", a.status, a.body)
+		}
+	}
+}
+
 // If KV transfers fail, a decode instance computes the prompt before the attempts are used up, also
 // if it is the only one.
 func TestUnreachablePrefillsAreBypassed(t *testing.T) {

@@ -149,7 +149,7 @@ func (l *load) finish(before time.Time) {
 func (l *load) long(name string, which int) {
 	proxies := l.r.proxies
 	for i := range 18 {
-		proxy, tokens := proxies[which%len(proxies)], longest
+		proxy, tokens := proxies[which%len(proxies)], longest/2*3
 		if i%3 == 2 {
 			proxy, tokens = proxies[(which+1+i/3%2)%len(proxies)], longest/4
 		}
@@ -159,6 +159,9 @@ func (l *load) long(name string, which int) {
 		})
 	}
 }
+
+// firstDrain is the time in which the drain without faults only has to wait for the requests of long.
+const firstDrain = 4 * time.Second
 
 // longest is the number of tokens of a long answer: more than 3 s.
 const longest = 1600
@@ -172,7 +175,7 @@ func (l *load) one(rnd *rand.Rand, id string, tokens int, p *proxy) {
 	q.Route = []string{completions, completions, completions, chat, chat, responses, messages, generate}[rnd.IntN(8)]
 	if tokens == 0 {
 		tokens = 8 + rnd.IntN(40)
-		if rnd.IntN(16) == 0 {
+		if rnd.IntN(16) == 0 && time.Since(l.r.h.Start) > firstDrain {
 			tokens = []int{longest / 2, longest}[rnd.IntN(2)]
 		}
 	}

@@ -28,7 +28,7 @@ func (r *rig) operate(ctx context.Context, a Action) {
 	case "drain-wait": // at all proxies, requests run when it begins
 		r.load.long(fmt.Sprintf("before-%s-%s", a.Target, a.At), int(r.plan.Seed)+int(a.At/time.Millisecond))
 		hold(ctx, 200*time.Millisecond)
-		if o := do("pdctl", "drain", "--wait", "--timeout", "6s"); o.Code != 0 { // repeated as the manual says
+		if o := do("pdctl", "drain", "--wait", "--timeout", "8s"); o.Code != 0 { // repeated as the manual says
 			do("pdctl", "drain", "--wait", "--timeout", "3s")
 		}
 		hold(ctx, a.For)

@@ -47,8 +47,8 @@ type completion struct {
 	triedMoves int
 
 	// What earlier attempts have found out.
-	expired    int // decode legs that ended with TransferExpired
-	spent      int // decode legs that failed after they may have taken a KV transfer
+	expired    int            // decode legs that ended with TransferExpired
+	spent      []instance.Key // of decode legs that failed after they may have taken a KV transfer
 	pairs      pairing
 	unnotified withoutNotice
 }

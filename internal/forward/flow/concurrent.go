@@ -46,7 +46,7 @@ func (a *attempt) runConcurrent() (done bool) {
 		return a.c.prefillFailed(a.p, cause)
 	}
 	if other.served && f.Taken {
-		a.c.transferSpent(f)
+		a.c.transferSpent(d, f)
 	}
 	return a.c.decodeFailed(d, f)
 }

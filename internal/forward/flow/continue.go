@@ -172,7 +172,7 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 		return ""
 	}
 	c.req = next.Request
-	c.pairs, c.unnotified, c.expired, c.spent = pairing{}, withoutNotice{}, 0, 0
+	c.pairs, c.unnotified, c.expired, c.spent = pairing{}, withoutNotice{}, 0, nil
 	c.r.Origin.Times = &stage.Times{Start: m.lost} // the stages of the request end with its first token
 	return ""
 }

@@ -2,6 +2,7 @@ package flow
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
@@ -48,32 +49,55 @@ func (c *completion) runDecodeOnly(first *sched.Assignment, reason string) {
 // decode-only.
 const maxSpent = 2
 
-// transferSpent notes a decode leg that failed after it may have taken a KV transfer.
-func (c *completion) transferSpent(f *leg.Failure) {
+// transferSpent notes a decode leg that failed after it may have taken a KV transfer. Classes such
+// as a 503 spend it with some engines, but have another cause.
+func (c *completion) transferSpent(d *sched.Assignment, f *leg.Failure) {
 	c.s.Recorder.TransferSpent(f.Class)
-	if f.Class != leg.TransferExpired {
-		c.spent++
+	if f.Class != leg.TransferExpired && !f.Rule.SameKV {
+		c.spent = append(c.spent, d.Instance.Key)
 	}
 }
 
-// lastResort picks a decode instance for a decode-only attempt if decode legs of the request have
-// failed with KV transfers: maxSpent of them, or any if a single attempt is left. It returns nil if
-// another pair is to be tried.
+// transfersLost reports whether the request should become decode-only, since decode legs have failed
+// with KV transfers: maxSpent of them, or any if a single attempt is left.
+func (c *completion) transfersLost() bool {
+	return c.s.Fallback && !c.saturated() &&
+		(len(c.spent) >= maxSpent || len(c.spent)+c.expired > 0 && c.r.attempts.counted >= c.s.MaxAttempts-1)
+}
+
+// lastResort picks a decode instance for a decode-only attempt: one that has not failed the request,
+// else one that has failed only with a KV transfer, else any. It returns nil if another pair is to be
+// tried.
 func (c *completion) lastResort() *sched.Assignment {
+	if !c.transfersLost() {
+		return nil
+	}
 	t := &c.r.attempts
-	if c.spent < maxSpent && (c.spent+c.expired == 0 || t.counted < c.s.MaxAttempts-1) || !c.s.Fallback || c.saturated() {
-		return nil
+	var failed, without []instance.Key
+	for _, s := range t.suspects {
+		if s.in.Role == instance.Decode && s.in.Ranks() == 1 { // of others, the ranks are noted
+			failed = append(failed, s.in.Key)
+			if !slices.Contains(c.spent, s.in.Key) {
+				without = append(without, s.in.Key)
+			}
+		}
 	}
-	d, err := t.pick(instance.Decode, nil)
-	if errors.Is(err, sched.ErrNone) { // all have failed, but with KV transfers
-		t.forgetTried(instance.Decode)
-		d, err = t.pickOnce(instance.Decode, nil, false)
+	for i, tried := range [][]instance.Key{failed, without, nil} {
+		if t.tried.decode = tried; i == 2 {
+			t.forgetTried(instance.Decode)
+		}
+		d, err := t.pickOnce(instance.Decode, nil, false)
+		switch {
+		case err == nil && !c.s.needsPrefill(d):
+			return d
+		case err == nil:
+			d.Done()
+			return nil
+		case !errors.Is(err, sched.ErrNone):
+			return nil
+		}
 	}
-	if err == nil && c.s.needsPrefill(d) {
-		d.Done()
-		return nil
-	}
-	return d
+	return nil
 }
 
 // answerOn has this decode instance serve the request. It ends the pick.

@@ -58,7 +58,7 @@ func (a *attempt) runNotified() (done bool) {
 		return true
 	}
 	if !f.Begun {
-		a.c.transferSpent(f)
+		a.c.transferSpent(d, f)
 	}
 	return a.c.decodeFailed(d, f)
 }

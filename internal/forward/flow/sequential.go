@@ -95,7 +95,7 @@ func (a *attempt) decode() (done bool) {
 		}
 		f.Taken = f.Taken || f.Refused() && a.dialect.Terms(d.Instance).RefusalSpends
 		if f.Taken && !f.Begun && a.singleUse() {
-			a.c.transferSpent(f)
+			a.c.transferSpent(d, f)
 		}
 		if f.Class == leg.TransferExpired {
 			a.c.expired++
@@ -111,6 +111,9 @@ func (a *attempt) decode() (done bool) {
 			// wait there.
 			a.c.runDecodeOnly(nil, bypass.LeaseEnded)
 			return true
+		}
+		if a.c.transfersLost() {
+			return false
 		}
 		if a.dialect.SharesPool() {
 			a.pair.ID = leg.EngineID(a.c.r.Origin.ID)
