@@ -22,7 +22,7 @@ import (
 
 // Dialect builds the parameters with which a pair of engines transfers KV caches.
 // Implementations are stateless and may be shared.
-type Dialect interface { //nolint:interfacebloat // each method is a small property of a pair
+type Dialect interface {
 	// Name is the short name, as in --connector and in instance records.
 	Name() string
 	// Flow is the order in which the legs run.
