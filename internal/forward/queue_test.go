@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -300,7 +301,8 @@ func TestQueueEnginePriority(t *testing.T) {
 			t.Errorf("%v: %d %s", tc, a.status, a.body)
 		}
 		for role, engine := range map[string]*fakevllm.Server{"prefill": r.P[0], "decode": r.D[0]} {
-			body := string(engine.Requests()[0].Body)
+			requests := engine.Requests()
+			body := string(requests[slices.IndexFunc(requests, func(r fakevllm.Request) bool { return r.Path == queuedPath })].Body)
 			_, is, found := strings.Cut(body, `"priority":`)
 			want := role == "prefill" && tc.want != ""
 			if role == "decode" && tc.key == "admin" { // 0 is no priority: no engine refuses it

@@ -226,10 +226,14 @@ func TestGoClientRetries(t *testing.T) {
 				t.Parallel()
 				r := start(t, setup{prefills: 1, decodes: 1})
 				c, s := goClient(t, r.URL)
-				// The only instance is tried twice within one request, except for 409, which the client handles.
+				// The only instance is tried twice within one request, except for 409, which the client handles. After
+				// a 500, which may have taken the KV transfer, it is tried once more, decode-only.
 				times := 2
-				if tt.status == 409 {
+				switch tt.status {
+				case 409:
 					times = 1
+				case 500:
+					times = 3
 				}
 				r.script(r.D, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: tt.status, Times: times, Header: tt.header})
 				r.ask(t, c, s)

@@ -93,9 +93,9 @@ func TestQueueOfTwoProxies(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() { stop(); clients.Wait() })
-	flood(16, 0, one)
-	flood(16, 0, two)
-	flood(16, 1, two)
+	flood(32, 0, one)
+	flood(32, 0, two)
+	flood(32, 1, two)
 	// Until the rates are learned and each proxy knows of the other, nothing is fair.
 	testkit.Eventually(t, soon, func() error {
 		a, b := queueOf(t, one), queueOf(t, two)
@@ -104,7 +104,7 @@ func TestQueueOfTwoProxies(t *testing.T) {
 		}
 		return nil
 	})
-	const enough = 80
+	const enough = 300 // some 15 digests
 	from := [2]int64{served[0].Load(), served[1].Load()}
 	testkit.Eventually(t, 2*soon, func() error {
 		if a, b := served[0].Load()-from[0], served[1].Load()-from[1]; a+b < enough {
