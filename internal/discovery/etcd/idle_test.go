@@ -15,6 +15,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
+// pingSize is the size of a PING frame of HTTP/2, RFC 9113 6.7.
+const pingSize = 17
+
 // The connection of a watch is pinged, to find a member that hangs. One without a call is not: etcd
 // closes a connection after three such pings ("too_many_pings"), and gRPC then doubles the interval of
 // all pings of the client.
@@ -56,7 +59,8 @@ func TestIdleConnectionIsNotPinged(t *testing.T) {
 			return nil
 		})
 	}
-	if n := sent(idle) - before; n > 0 {
+	// The acknowledgement of etcd's settings, 9 bytes, may have come late.
+	if n := sent(idle) - before; n >= pingSize {
 		t.Errorf("the idle connection has sent %d bytes", n)
 	}
 }
