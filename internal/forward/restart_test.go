@@ -36,29 +36,31 @@ func (r *rig) restart(s *fakevllm.Server, announced bool) {
 }
 
 // readToEnd is an upstream client that calls a hook when the answer of an instance of a role
-// has been read to its end.
+// has been read to its end, or first: when some of it was read.
 type readToEnd struct {
 	upstream.Client
-	role instance.Role
-	read func()
+	role  instance.Role
+	first bool
+	read  func()
 }
 
 func (w *readToEnd) Do(ctx context.Context, r *upstream.Request) (*upstream.Response, error) {
 	resp, err := w.Client.Do(ctx, r)
 	if err == nil && r.Instance.Role == w.role {
-		resp.Body = &endOfBody{resp.Body, w.read}
+		resp.Body = &endOfBody{resp.Body, w.first, w.read}
 	}
 	return resp, err
 }
 
 type endOfBody struct {
 	io.ReadCloser
-	read func()
+	first bool
+	read  func()
 }
 
 func (b *endOfBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if errors.Is(err, io.EOF) {
+	if errors.Is(err, io.EOF) || b.first && n > 0 {
 		b.read()
 	}
 	return n, err
@@ -159,6 +161,30 @@ func TestRestartWhileDecodeWaits(t *testing.T) {
 		}
 		if d := r.D[0].Counters(); d.TransfersLoaded != 1 || d.TransfersRefused != 0 || d.LocalPrefills != 0 {
 			t.Errorf("%+v", d)
+		}
+	})
+}
+
+// The prefill engine restarts when the answer of decode has arrived, and nothing of it was passed on: decode
+// may have read blocks of the new incarnation.
+func TestRestartBeforeTheCommit(t *testing.T) {
+	t.Parallel()
+	eachSingleUseDialect(t, func(t *testing.T, c connector.Dialect) {
+		if c.Flow() != connector.Sequential {
+			t.Skip("decode has the blocks when its answer begins")
+		}
+		for _, stream := range []bool{false, true} {
+			var r *rig
+			arrived := sync.OnceFunc(func() { r.restart(r.P[0], true) })
+			r = start(t, fakevllm.Mode(c.Name()), 1, 1, func(o *forward.Options) {
+				o.Upstream = &readToEnd{Client: o.Upstream, role: instance.Decode, first: stream, read: func() { arrived() }}
+			})
+			body := chatBody(stream, "")
+			a := r.post("/v1/chat/completions", body)
+			r.checkComplete(a, true, body)
+			if legs(r.P) != 2 || r.rec.retried() != "prefill/gone" {
+				t.Errorf("stream %v: %d prefills, retried %q", stream, legs(r.P), r.rec.retried())
+			}
 		}
 	})
 }

@@ -24,7 +24,7 @@ func (a *attempt) runConcurrent() (done bool) {
 	other := a.beginPartner(l, a.dialect.Prefill(a.c.reqFor(a.p.Instance), a.pair))
 	a.c.usage.PrefillDone = other.done
 	f := a.c.decodeOn(l, a.pair.ID, out, func() {
-		_ = other.leg.Commit() // its failure does not matter any more
+		_ = other.leg.Commit(true) // its failure does not matter any more
 		a.c.committed(d, a.p)
 	})
 	cause := other.causeOf(f)

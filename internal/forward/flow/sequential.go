@@ -170,6 +170,7 @@ func (a *attempt) watchPrefill(decode *leg.Leg) {
 	g := &prefillWatch{pick: a.p, decode: decode, removed: a.c.s.Picker.Removed}
 	a.p.Await(g, time.Now().Add(owesNothing)) // prefill has answered already
 	g.CallOff(nil)                            // if it was removed before Await
+	decode.Recheck = func() { g.CallOff(nil) }
 }
 
 // prefillWatch watches a prefill instance whose blocks a decode leg reads. It implements
@@ -186,7 +187,7 @@ var _ sched.Leg = (*prefillWatch)(nil)
 // refuses connections; its answer says if it could not.
 func (g *prefillWatch) CallOff(error) {
 	if g.removed(g.pick) != nil {
-		g.decode.CallOff(leg.ErrPartner)
+		g.decode.CallOff(leg.ErrSource)
 	}
 }
 

@@ -78,7 +78,7 @@ func classOf(err error) Class {
 	switch {
 	case errors.Is(err, sched.ErrRemoved):
 		return Removed
-	case errors.Is(err, ErrPartner):
+	case errors.Is(err, ErrPartner), errors.Is(err, ErrSource):
 		return PartnerFailed
 	case errors.Is(err, ErrNotNotified):
 		return NotNotified

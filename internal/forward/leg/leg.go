@@ -2,6 +2,7 @@ package leg
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -26,6 +27,9 @@ type Leg struct {
 	Instance        *instance.Instance
 	Span            *tracing.Span // in the trace of its request; nil: none
 	Began           time.Time
+
+	// Recheck is called before the answer is committed, and may call the leg off; nil: nothing is checked.
+	Recheck func()
 
 	origin *Origin
 	pick   *sched.Assignment // nil for a leg of Ask, which sched cannot call off
@@ -94,8 +98,12 @@ func (l *Leg) Answered() {
 
 // Commit notes that the answer is about to be committed: from now on CallOff does not
 // end the leg, even if its instance is removed. If the leg has ended before, Commit
-// returns the cause, and nothing more can be read of the answer.
-func (l *Leg) Commit() error {
+// returns the cause, and nothing more can be read of the answer. A complete answer can be
+// used all the same, unless the cause is ErrSource.
+func (l *Leg) Commit(complete bool) error {
+	if l.Recheck != nil {
+		l.Recheck()
+	}
 	l.mu.Lock()
 	l.committed = true
 	if l.waitsForPartner {
@@ -105,7 +113,10 @@ func (l *Leg) Commit() error {
 	l.mu.Unlock()
 	l.Answered()
 	l.stopWaiting()
-	return context.Cause(l)
+	if cause := context.Cause(l); !complete || errors.Is(cause, ErrSource) {
+		return cause
+	}
+	return nil
 }
 
 // stopWaiting stops the checks of a leg whose answer is not committed.

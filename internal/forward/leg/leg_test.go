@@ -129,7 +129,7 @@ func TestLegWaitsForItsPartner(t *testing.T) {
 			t.Errorf("ended while the partner had time: %v, %v, %v", waits.Err(), done.Err(), committed.Err())
 		}
 		done.PartnerDone()
-		_ = committed.Commit()
+		_ = committed.Commit(false)
 		time.Sleep(900 * time.Millisecond)
 		if done.Err() != nil || committed.Err() != nil {
 			t.Errorf("ended before the limit: %v, %v", done.Err(), committed.Err())
@@ -163,7 +163,7 @@ func TestCommittedLegIsNotCalledOff(t *testing.T) {
 	waiting, committed := newTestLeg(t.Context()), newTestLeg(t.Context())
 	defer waiting.End()
 	defer committed.End()
-	_ = committed.Commit()
+	_ = committed.Commit(false)
 	for _, l := range []*Leg{waiting, committed} {
 		var listed sched.Leg = l
 		listed.CallOff(errCause)

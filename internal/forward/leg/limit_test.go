@@ -127,7 +127,7 @@ func TestLimit_Lease(t *testing.T) {
 					KVLimit: Limit{After: lease, Class: TransferExpired, Setting: "--kv-lease-budget"},
 				})
 				if c.committed {
-					_ = l.Commit()
+					_ = l.Commit(false)
 				}
 				time.Sleep(cmp.Or(c.lasts, waits) - time.Second)
 				if l.Err() != nil {

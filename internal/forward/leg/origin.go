@@ -98,6 +98,10 @@ var (
 // pair has failed.
 var ErrPartner = errors.New("the other leg of the pair failed")
 
+// ErrSource is the cause of a decode leg whose prefill instance was removed: a new incarnation may have
+// other blocks where decode has read.
+var ErrSource = errors.New("the instance whose KV cache decode reads was removed")
+
 // ErrNotNotified is the cause of a prefill leg whose notifications cannot be received.
 var ErrNotNotified = errors.New("the notifications of prefill did not come")
 

@@ -123,7 +123,7 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 		if !e.committed {
 			return nil, false
 		}
-		if cause := s.Leg.Commit(); cause != nil && !e.atEnd {
+		if cause := s.Leg.Commit(e.atEnd); cause != nil {
 			return s.Leg.JudgeCallOff(cause), true
 		}
 		e.classified = 0 // from now on, no whole event stays in Buf

@@ -54,7 +54,7 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 			return f
 		}
 	}
-	if cause := l.Commit(); cause != nil && more {
+	if cause := l.Commit(!more); cause != nil {
 		return l.JudgeCallOff(cause)
 	}
 	if !a.beginsWhole() {
