@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,8 +66,12 @@ func TestKeysFile(t *testing.T) {
 	}
 	priority := func() string {
 		t.Helper()
-		list := decode.Requests()
-		return list[len(list)-1].Header.Get("X-Vllm-Priority")
+		for _, r := range slices.Backward(decode.Requests()) {
+			if r.Path == "/v1/completions" { // not a probe
+				return r.Header.Get("X-Vllm-Priority")
+			}
+		}
+		return "no request"
 	}
 	eventually("secret-a", http.StatusOK, true)
 	if got := priority(); got != "3" {

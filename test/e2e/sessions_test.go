@@ -72,12 +72,13 @@ func refilled(t *testing.T, f *agents.Filler, body []byte, field string) []byte 
 }
 
 // Recorded sessions of three agents keep their prefill instance without configuration, and the share of
-// cached tokens is within a point of that with a configured session header.
+// cached tokens is within a point of that with a configured session header. The first turns are not
+// counted where a hash of the session decides: what they find in a cache depends on the ports.
 func TestAgentsKeepTheirInstanceWithoutConfiguration(t *testing.T) {
 	t.Parallel()
 	sessions := agentSessions(t, 8)
 	f := newFleet(t)
-	run := func(name string, args ...string) (hits float64, moved int) {
+	run := func(name string, args ...string) (all, later float64, moved int) {
 		var prefill []*fakevllm.Server
 		var addresses []string
 		for range 4 {
@@ -90,7 +91,15 @@ func TestAgentsKeepTheirInstanceWithoutConfiguration(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		counted := func() (queries, hits float64) {
+			for _, p := range prefill {
+				c := p.Counters()
+				queries, hits = queries+float64(c.CacheQueries), hits+float64(c.CacheHits)
+			}
+			return queries, hits
+		}
 		home := map[string]string{}
+		var firstQueries, firstHits float64
 		for turn := range sessions[0].turns {
 			for _, s := range sessions {
 				at := ask(t, proxy.URL(), &s.turns[turn])
@@ -100,24 +109,23 @@ func TestAgentsKeepTheirInstanceWithoutConfiguration(t *testing.T) {
 				}
 				home[s.name] = at
 			}
+			if turn == 0 {
+				firstQueries, firstHits = counted()
+			}
 		}
-		queries := int64(0)
-		for _, p := range prefill {
-			c := p.Counters()
-			queries += c.CacheQueries
-			hits += float64(c.CacheHits)
-		}
-		return 100 * hits / float64(queries), moved
+		queries, hits := counted()
+		return 100 * hits / queries, 100 * (hits - firstHits) / (queries - firstQueries), moved
 	}
-	bound, _ := run("bound", "--client-bound", "--client-bound-key", sessionHeader)
-	known, movedKnown := run("known", "--client-bound")
-	plain, moved := run("default")
-	t.Logf("cached tokens: %.2f %% with a configured header, %.2f %% with --client-bound alone, %.2f %% without configuration", bound, known, plain)
+	bound, boundLater, _ := run("bound", "--client-bound", "--client-bound-key", sessionHeader)
+	known, knownLater, movedKnown := run("known", "--client-bound")
+	plain, plainLater, moved := run("default")
+	t.Logf("cached tokens: %.2f %% with a configured header, %.2f %% with --client-bound alone, %.2f %% without configuration; "+
+		"after the first turn %.2f %%, %.2f %%, %.2f %%", bound, known, plain, boundLater, knownLater, plainLater)
 	if moved+movedKnown > 0 {
 		t.Errorf("%d turns left their session's instance without configuration, %d with --client-bound", moved, movedKnown)
 	}
-	if plain < bound-1 || known < bound-1 {
-		t.Errorf("hit rates %.2f %% and %.2f %%, want at least %.2f %% - 1", plain, known, bound)
+	if plain < bound-1 || min(plainLater, knownLater) < boundLater-1 {
+		t.Error("without configuration the hit rate is more than a point below that with a configured header")
 	}
 }
 
