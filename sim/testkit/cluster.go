@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
@@ -147,14 +148,24 @@ func (c *Cluster) Replace(old *EtcdProcess, host string) *EtcdProcess {
 	if outside() != "" {
 		c.t.Skip("members are replaced with the etcd of the test binary only")
 	}
-	ctx, cancel := context.WithTimeout(c.t.Context(), startTimeout)
-	defer cancel()
 	cli := c.Client(c.t)
+	// change repeats a change of the members until it has been made. A member that has just lost
+	// its leader may leave a proposal without an answer, so each attempt has its own time limit.
+	change := func(made error, f func(context.Context) error) {
+		Eventually(c.t, startTimeout, func() error {
+			ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Second)
+			defer cancel()
+			if err := f(ctx); !errors.Is(err, made) {
+				return err
+			}
+			return nil
+		})
+	}
 	peer := quietPorts(c.t, 1)[0]
 	m := newMember(c.t, memberConfig{Name: "m" + peer, Peer: peer, Joins: true}, []ProcessOption{WithHost(host)})
 	// A cluster refuses a change of its members until all of them have been connected for a
 	// while.
-	Eventually(c.t, startTimeout, func() error {
+	change(rpctypes.ErrPeerURLExist, func(ctx context.Context) error {
 		_, err := cli.MemberAdd(ctx, []string{"http://" + peer})
 		return err
 	})
@@ -168,7 +179,7 @@ func (c *Cluster) Replace(old *EtcdProcess, host string) *EtcdProcess {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	Eventually(c.t, startTimeout, func() error {
+	change(rpctypes.ErrMemberNotFound, func(ctx context.Context) error {
 		_, err := cli.MemberRemove(ctx, s.Header.MemberId)
 		return err
 	})
