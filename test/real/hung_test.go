@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,14 +27,16 @@ const (
 
 // completion is an answer and how the proxy obtained it.
 type completion struct {
+	status                 int
+	retryAfter             string
 	text, decode, attempts string
 	first                  time.Duration // time to the first text of a stream
 	pause                  time.Duration // longest time between two texts
 	err                    error
 }
 
-// stream sends a streamed completion to a server.
-func (r *rig) stream(url, prompt string, tokens int) (c completion) {
+// stream sends a streamed completion to a server, with pairs of header names and values.
+func (r *rig) stream(url, prompt string, tokens int, header ...string) (c completion) {
 	raw, err := json.Marshal(map[string]any{"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true, "stream": true})
 	if err != nil {
 		return completion{err: err}
@@ -42,12 +46,16 @@ func (r *rig) stream(url, prompt string, tokens int) (c completion) {
 		return completion{err: err}
 	}
 	req.Header = http.Header{"Content-Type": {"application/json"}, "X-Api-Key": {adminKey}, "X-Pd-Trace": {"1"}}
+	for pair := range slices.Chunk(header, 2) {
+		req.Header.Set(pair[0], pair[1])
+	}
 	began := time.Now()
 	resp, err := r.http.Do(req)
 	if err != nil {
 		return completion{err: err}
 	}
 	defer resp.Body.Close()
+	c.status, c.retryAfter = resp.StatusCode, resp.Header.Get("Retry-After")
 	c.decode, c.attempts = resp.Header.Get("X-Pd-Decode"), resp.Header.Get("X-Pd-Attempts")
 	events := bufio.NewScanner(resp.Body)
 	events.Buffer(nil, 1<<20)
@@ -258,6 +266,106 @@ func TestQueue(t *testing.T) {
 		t.Errorf("%v prefills for %d requests", prefills, n)
 	}
 	logf("%d streams complete, each in one attempt, the last after %v in the queue", n, last.Round(time.Second))
+}
+
+// TestOverload sends twice the requests that a pair of engines can do, with the queue on. No admitted
+// request fails or misses its deadline, and once the proxy has seen how many streams the decode engine
+// runs, few wait in it. Then clients that bypass the proxy fill that engine: its own 503 is passed on, and
+// does not eject it.
+func TestOverload(t *testing.T) {
+	if short() {
+		t.Skip("not part of the short form")
+	}
+	const seats, tokens, deadline, lasts = 8, 300, 15 * time.Second, time.Minute
+	r := newRig(t)
+	r.more = []string{"--max-num-seqs", strconv.Itoa(seats), "--max-num-queued-reqs", strconv.Itoa(4 * seats)}
+	r.adminKey = adminKey
+	r.proxyArgs = []string{"--queue", "on"}
+	engines := r.start(1)
+	number := 0
+	prompt := func() string {
+		number++
+		return fmt.Sprintf("Number %d: %s", number, strings.Repeat("the weather of the day ", 40))
+	}
+	began := time.Now()
+	for range 8 { // the queue refuses only after it has learned from 50 answers
+		var group sync.WaitGroup
+		for range seats {
+			p := prompt()
+			group.Go(func() {
+				if c := r.stream(r.proxy.URL(), p, tokens); c.err != nil || c.status != http.StatusOK {
+					t.Errorf("%d %v", c.status, c.err)
+				}
+			})
+		}
+		group.Wait()
+	}
+	every := time.Since(began) / 8 / seats / 2
+	logf("%d streams of %d tokens at once: now one each %v for %v, with a deadline of %v", seats, tokens, every.Round(time.Millisecond), lasts, deadline)
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	var firsts, refusals []time.Duration
+	var waiting [2][]float64
+	began = time.Now()
+	for arrivals := time.NewTicker(every); time.Since(began) < lasts; <-arrivals.C {
+		p := prompt()
+		group.Go(func() {
+			sent := time.Now()
+			c := r.stream(r.proxy.URL(), p, tokens, "X-Request-Timeout", strconv.Itoa(int(deadline.Seconds())))
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case c.status == http.StatusTooManyRequests && c.retryAfter != "":
+				refusals = append(refusals, time.Since(sent))
+			case c.err != nil || c.status != http.StatusOK:
+				t.Errorf("%d %v", c.status, c.err)
+			default:
+				firsts = append(firsts, c.first)
+			}
+		})
+		if time.Since(began) > lasts/4 {
+			for i, e := range engines {
+				waiting[i] = append(waiting[i], r.metric(e, "vllm:num_requests_waiting", ""))
+			}
+		}
+	}
+	group.Wait()
+	at := func(list []float64, q float64) float64 {
+		slices.Sort(list)
+		return list[int(q*float64(len(list)-1))]
+	}
+	last := slices.Max(firsts)
+	logf("%d admitted, %d refused after %v at most, first text after %v at most; waiting in prefill p90 %v, most %v, in decode p90 %v, most %v",
+		len(firsts), len(refusals), slices.Max(append(refusals, 0)).Round(time.Millisecond), last.Round(time.Millisecond),
+		at(waiting[0], 0.9), at(waiting[0], 1), at(waiting[1], 0.9), at(waiting[1], 1))
+	if len(refusals) == 0 || last > deadline+time.Second || max(at(waiting[0], 0.9), at(waiting[1], 0.9)) > seats/2 {
+		t.Errorf("%d refused, the last first text after %v", len(refusals), last)
+	}
+	// Clients that bypass the proxy.
+	var direct sync.WaitGroup
+	for range 5 * seats {
+		p := prompt()
+		direct.Go(func() { r.stream(engines[1].url(), p, tokens) })
+	}
+	testkit.Eventually(t, patience, func() error {
+		if c := r.stream(engines[1].url(), prompt(), 1); c.status != http.StatusServiceUnavailable {
+			return fmt.Errorf("status %d", c.status)
+		}
+		return nil
+	})
+	answers := map[int]int{}
+	for range 8 {
+		c := r.stream(r.proxy.URL(), prompt(), 4, "X-Request-Timeout", "1")
+		answers[c.status]++
+		if c.status != http.StatusOK && c.status != http.StatusServiceUnavailable && c.status != http.StatusTooManyRequests || c.err != nil {
+			t.Errorf("%d %v", c.status, c.err)
+		}
+	}
+	if err := r.viewIs(engines[1], "", ""); err != nil {
+		t.Errorf("the engine that refused: %v", err)
+	}
+	direct.Wait()
+	logf("while the engine refuses: answers %v, and it is not ejected", answers)
 }
 
 // TestPause has a stream that pauses for minutes after its first text while the engine generates: with

@@ -390,3 +390,40 @@ func TestEntries(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
+
+// An engine that runs the same number of streams in two reports while others wait gets no more than
+// these, until it reports that none wait.
+func TestSeatsOfDecode(t *testing.T) {
+	r := newRig(t, func(o *admission.Options, _ *rig) { o.TPOT = 0 })
+	d := r.decode["m"]
+	served := func() {
+		t.Helper()
+		o := r.send(admission.Request{})
+		if err := o.end(t); err != nil {
+			t.Error(err)
+		}
+		o.Done(0, 0, 0)
+	}
+	report := func(running, waiting, deferred float64) {
+		d.Engine.Store(&policy.Engine{All: policy.Rank{Running: running, Waiting: waiting, Deferred: deferred}})
+		r.pass(2 * time.Second)
+		served() // an idle queue makes its plan when a request arrives
+	}
+	d.InFlight.Store(7)
+	report(16, 3, 0)
+	report(15, 4, 0) // not the same number: a queue of a moment
+	report(16, 4, 4) // they wait for their KV caches
+	d.InFlight.Store(40)
+	served()
+	d.InFlight.Store(7)
+	report(16, 5, 0)
+	report(16, 9, 0)
+	d.InFlight.Store(16)
+	waits := r.send(admission.Request{})
+	waits.waits(t)
+	d.Engine.Store(&policy.Engine{All: policy.Rank{Running: 16}})
+	r.pass(2 * time.Second)
+	if err := waits.end(t); err != nil {
+		t.Error(err)
+	}
+}

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -64,6 +65,33 @@ type stage struct {
 	each     float64 // seconds to compute one token
 	capacity float64 // tokens of the KV cache that may be in use; 0: unknown
 	streams  float64 // that it may have at once
+	seats    float64 // streams that the engine runs at once (--max-num-seqs), +Inf before learn has seen it
+	report   *policy.Engine
+}
+
+// learn finds out how many streams an engine runs at once, from its last report and the one before. An
+// engine that runs the same number in both while others wait has no seat left. A queue of a moment and a
+// full KV cache show other numbers. The seats grow again while none wait, since engines restart.
+func (s *stage) learn(last *plan, i int) {
+	s.seats, s.report = math.Inf(1), s.load.Engine.Load()
+	if last == nil || s.report == nil {
+		return
+	}
+	if i >= len(last.decode) || last.decode[i].load != s.load {
+		i = slices.IndexFunc(last.decode, func(o stage) bool { return o.load == s.load })
+	}
+	if i < 0 || last.decode[i].report == nil {
+		return
+	}
+	before, running := last.decode[i].report, s.report.All.Running
+	s.seats = last.decode[i].seats
+	switch {
+	case before == s.report:
+	case s.report.Queued() && before.Queued() && running == before.All.Running && running >= minStreams:
+		s.seats = running
+	case !s.report.Queued():
+		s.seats += max(1, s.seats/16)
+	}
 }
 
 // Pending is the work that was dispatched and is not in the load counts of engines yet.
@@ -149,20 +177,22 @@ func (p *plan) saturation() map[instance.Role]float64 {
 // full reports whether every engine of a role is measured to be full. Only then may a request be
 // refused. An engine is full if it reports waiting requests, or a KV cache that is nearly full. The
 // proxies keep the queues of engines shorter than their reports can show, so an engine that computes
-// prompts is also full while it reports a running request, and decode while the measured time per
-// token is about the target.
+// prompts is also full while it reports a running request, and decode while it runs as many streams as it
+// can, or the measured time per token is about the target.
 func (p *plan) full() bool {
-	all := func(list []stage, busy func(*policy.Engine) bool) bool {
+	all := func(list []stage, busy func(*stage, *policy.Engine) bool) bool {
 		for i := range list {
 			e := list[i].load.Engine.Load()
-			if e == nil || max(0, e.All.Waiting-e.All.Deferred) == 0 && e.All.Usage <= fullKV && !busy(e) {
+			if e == nil || max(0, e.All.Waiting-e.All.Deferred) == 0 && e.All.Usage <= fullKV && !busy(&list[i], e) {
 				return false
 			}
 		}
 		return len(list) > 0
 	}
-	return all(p.prefill, func(e *policy.Engine) bool { return !p.decodeOnly && e.All.Running > 0 }) ||
-		all(p.decode, func(*policy.Engine) bool { return p.tpot > 0 && p.rates.Pace >= 0.8*p.tpot })
+	return all(p.prefill, func(_ *stage, e *policy.Engine) bool { return !p.decodeOnly && e.All.Running > 0 }) ||
+		all(p.decode, func(s *stage, e *policy.Engine) bool {
+			return e.All.Running >= s.seats-1 || p.tpot > 0 && p.rates.Pace >= 0.8*p.tpot
+		})
 }
 
 // newPlan reads what is known of the engines of a model.
@@ -182,12 +212,14 @@ func (o *Options) newPlan(model string, now time.Time, last *plan) *plan {
 		p.prefill = append(p.prefill, stage{load: e.Load, each: o.Rates(model, e.Address).Prefill.Each})
 	}
 	var reported, held float64
-	for _, e := range decode {
+	for i, e := range decode {
 		s := stage{load: e.Load, capacity: e.Load.Capacity.Load() * fullKV, streams: math.Inf(1)}
 		if r := o.Rates(model, e.Address); o.TPOT > 0 && r.Token.Each > 0 {
 			// An engine that is slow with few streams is not kept idle for it.
 			s.streams = max(minStreams, (o.TPOT.Seconds()-r.Token.Fixed)/r.Token.Each)
 		}
+		s.learn(last, i)
+		s.streams = min(s.streams, s.seats)
 		p.decode = append(p.decode, s)
 		if report := e.Load.Engine.Load(); report != nil && s.capacity > 0 {
 			reported += report.All.Usage * e.Load.Capacity.Load()
