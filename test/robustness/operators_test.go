@@ -33,6 +33,9 @@ func (r *rig) operate(ctx context.Context, a Action) {
 		}
 		hold(ctx, a.For)
 		r.until(do, a.Via, "undrain")
+		if a.Alone {
+			r.drainBehind(ctx, do)
+		}
 	case "weight-0", "weight":
 		do(a.Via, a.Kind)
 		hold(ctx, a.For)
@@ -54,6 +57,31 @@ func (r *rig) operate(ctx context.Context, a Action) {
 	case "add-pending":
 		r.pending(ctx, a, e, do)
 	}
+}
+
+// drainBehind drains an instance while a proxy is cut off from etcd: it goes on sending requests to the
+// instance, so drain --wait must not succeed. The proxy has caught up when it returns, so that the cut,
+// which is shorter than the lease of the proxy's presence, excuses nothing.
+func (r *rig) drainBehind(ctx context.Context, do func(via, verb string, more ...string) Op) {
+	ctx, cancel := context.WithTimeout(ctx, soon)
+	defer cancel()
+	p := r.proxies[(r.plan.Seed+1)%uint64(len(r.proxies))]
+	f := Fault{Span: Span{From: time.Now()}, Kind: "cut", Target: p.name + "-etcd"}
+	restore, _ := onLinks("cut", p.links...)
+	if o := do("pdctl", "drain", "--wait", "--timeout", "3s"); o.Code == 0 {
+		hold(ctx, time.Second)
+	}
+	var lifted Op
+	r.until(func(via, verb string, more ...string) Op { lifted = do(via, verb, more...); return lifted }, "pdctl", "undrain")
+	r.fail(errors.Join(restore(), r.await(ctx, func() error {
+		s, err := r.poll(ctx, p)
+		if err == nil && s.Revision < lifted.Revision {
+			err = fmt.Errorf("%s is at revision %d, and not at %d", p.name, s.Revision, lifted.Revision)
+		}
+		return err
+	})))
+	f.To = time.Now()
+	r.record(func(h *History) { h.Faults = append(h.Faults, f) })
 }
 
 // pending adds an engine that starts only later: a proxy must add it then.

@@ -49,6 +49,9 @@ const (
 // waitPoll is the shortest interval between two readings of a wait.
 const waitPoll = 200 * time.Millisecond
 
+// waitPollMost is the longest one: a wait must look again before its limit, also while etcd is slow.
+const waitPollMost = time.Second
+
 // Wait returns the command wait.
 func Wait(s *session.Session) *cobra.Command {
 	var revision int64
@@ -219,7 +222,7 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 				waiting = append(waiting, name+", which has vanished")
 			}
 			progress(s, &last, fmt.Sprintf("%d of %s done; waiting for %s", state.Done, output.Proxies(state.Done+len(waiting)), strings.Join(waiting, "; ")))
-			gap = max(gap, 10*time.Since(start)) // reports of many proxies are large
+			gap = min(max(gap, 10*time.Since(start)), waitPollMost) // reports of many proxies are large
 		}
 		next := time.NewTimer(gap)
 		select {
