@@ -59,7 +59,7 @@ func (w *waitFor) run(ctx context.Context, s *session.Session) error {
 			open = "etcd does not answer"
 		}
 		progress(s, &last, "waiting: "+open)
-		gap := time.NewTimer(max(waitPoll, 10*time.Since(start)))
+		gap := time.NewTimer(min(max(waitPoll, 10*time.Since(start)), waitPollMost))
 		select {
 		case <-ctx.Done():
 			gap.Stop()
