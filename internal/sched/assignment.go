@@ -148,7 +148,7 @@ func (a *Assignment) Full() bool {
 		return true
 	}
 	report := a.load.Engine.Load()
-	return report != nil && (report.Full() || report.Queued())
+	return report != nil && (report.Full() || report.All.Waiting > max(report.All.Deferred, report.All.Fetching))
 }
 
 // pairKey is that of the instance.

@@ -405,7 +405,7 @@ func TestSeatsOfDecode(t *testing.T) {
 		o.Done(0, 0, 0)
 	}
 	report := func(running, waiting, deferred float64) {
-		d.Engine.Store(&policy.Engine{All: policy.Rank{Running: running, Waiting: waiting, Deferred: deferred}})
+		d.Engine.Store(&policy.Engine{All: policy.Rank{Running: running, Waiting: waiting, Deferred: deferred, Fetching: waiting}})
 		r.pass(2 * time.Second)
 		served() // an idle queue makes its plan when a request arrives
 	}

@@ -69,6 +69,11 @@ type stage struct {
 	report   *policy.Engine
 }
 
+// queued reports whether requests wait in an engine for capacity. vLLM counts those that need a KV cache
+// and have no seat yet both as waiting for capacity and as waiting to start its transfer, so that
+// Fetching does not matter here.
+func queued(e *policy.Engine) bool { return e.All.Waiting > e.All.Deferred }
+
 // learn finds out how many streams an engine runs at once, from its last report and the one before. An
 // engine that runs the same number in both while others wait has no seat left. A queue of a moment and a
 // full KV cache show other numbers. The seats grow again while none wait, since engines restart.
@@ -87,9 +92,9 @@ func (s *stage) learn(last *plan, i int) {
 	s.seats = last.decode[i].seats
 	switch {
 	case before == s.report:
-	case s.report.Queued() && before.Queued() && running == before.All.Running && running >= minStreams:
+	case queued(s.report) && queued(before) && running == before.All.Running && running >= minStreams:
 		s.seats = running
-	case !s.report.Queued():
+	case !queued(s.report):
 		s.seats += max(1, s.seats/16)
 	}
 }
@@ -183,7 +188,7 @@ func (p *plan) full() bool {
 	all := func(list []stage, busy func(*stage, *policy.Engine) bool) bool {
 		for i := range list {
 			e := list[i].load.Engine.Load()
-			if e == nil || max(0, e.All.Waiting-e.All.Deferred) == 0 && e.All.Usage <= fullKV && !busy(&list[i], e) {
+			if e == nil || !queued(e) && e.All.Usage <= fullKV && !busy(&list[i], e) {
 				return false
 			}
 		}

@@ -65,9 +65,6 @@ type Rank struct {
 	Fetching float64
 }
 
-// Queued reports whether requests wait in the engine, other than for their KV caches.
-func (e *Engine) Queued() bool { return e.All.Waiting > max(e.All.Deferred, e.All.Fetching) }
-
 // Rank returns the report of one rank, nil if there is none.
 func (e *Engine) Rank(number int) *Engine {
 	if e == nil {
