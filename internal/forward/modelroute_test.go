@@ -150,6 +150,19 @@ func TestModelRoute_AnswersWithItsName(t *testing.T) {
 	r.checkEngines()
 }
 
+// Explain names the share of the target by the weights.
+func TestModelRoute_ExplainsShare(t *testing.T) {
+	t.Parallel()
+	r, _ := startRoutes(t, []string{"new", "old"}, map[string][]string{"chat": {"80:new", "20:old"}}, nil)
+	for range 2 {
+		p := r.explain(chatOf("chat", false))
+		if want := map[string]float64{"new": 0.8, "old": 0.2}[p.Target]; p.Share == 0 || p.Share != want {
+			t.Errorf("target %q, share %v", p.Target, p.Share)
+		}
+		r.targetOf("chat", false)
+	}
+}
+
 // A stream that goes on after the loss of its leg has the client's name to its end, also if the proxy
 // completes it.
 func TestModelRoute_StreamContinues(t *testing.T) {

@@ -44,14 +44,17 @@ func (l KeyLimits) Check() error {
 		return fmt.Errorf("%w: version %d, this program reads 1", ErrKeyLimits, l.V)
 	}
 	some := false
-	for _, n := range []int64{l.Requests, l.Input, l.Output, l.Uncached, l.Concurrent} {
-		if n < 0 || n > maxKeyLimit {
-			return fmt.Errorf("%w: %d is not between 1 and %d", ErrKeyLimits, n, int64(maxKeyLimit))
+	for _, limit := range []struct {
+		name string
+		n    int64
+	}{{"rpm", l.Requests}, {"input_tpm", l.Input}, {"output_tpm", l.Output}, {"uncached_tpm", l.Uncached}, {"concurrent", l.Concurrent}} {
+		if limit.n < 0 || limit.n > maxKeyLimit {
+			return fmt.Errorf("%w: %s: %d is not between 1 and %d", ErrKeyLimits, limit.name, limit.n, int64(maxKeyLimit))
 		}
-		some = some || n > 0
+		some = some || limit.n > 0
 	}
 	if !some {
-		return fmt.Errorf("%w: none is set", ErrKeyLimits)
+		return fmt.Errorf("%w: none is set; set rpm, input_tpm, output_tpm, uncached_tpm or concurrent", ErrKeyLimits)
 	}
 	return nil
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/cli/version"
+	"github.com/pdmesh/pdmesh/internal/pdctl/diagnose"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
@@ -27,15 +29,16 @@ doctor and history, and of each proxy in etcd /status, /readyz, /metrics, its se
 secrets masked, and the last 256 KiB of its log. The file notes.txt names what could not be
 read.
 
-Settings and log need an admin key with the right "read" (ADMIN_API_KEY), which is sent to
-the addresses of the proxies in etcd. Without it they are left out. --proxy names proxies
-instead of those in etcd, for example if they have --admin-listen.
+Settings and log need an admin key with the right "read" (--admin-key, or ADMIN_API_KEY),
+which is sent to the addresses of the proxies in etcd. Without it they are left out. --proxy
+names proxies instead of those in etcd, for example if they have --admin-listen. What is
+missing, and why, is also printed on stderr.
 
 The archive has addresses, names of models, labels, reasons and log lines, but no prompts, no
 answers and no keys. Look into it before you pass it on.`
 
 func debugCommand(s *session.Session) *cobra.Command {
-	var file string
+	var file, key string
 	var proxies []string
 	cmd := &cobra.Command{
 		Use: "debug", Short: "write an archive for a report of a problem", Long: debugHelp,
@@ -49,13 +52,15 @@ func debugCommand(s *session.Session) *cobra.Command {
 		file = cmp.Or(file, "pdctl-debug-"+time.Now().UTC().Format("20060102T150405Z")+".tar.gz")
 		b := bundle{s: s, at: time.Now()}
 		b.commands(cmd)
-		b.proxies(cmd.Context(), proxies)
+		b.proxies(cmd.Context(), proxies, key)
 		if err := b.write(file); err != nil {
 			return err
 		}
-		return s.Out.Println(fmt.Sprintf("%s: %d files, %d notes", file, len(b.files), strings.Count(b.notes.String(), "\n")))
+		fmt.Fprint(s.Out.Stderr, b.notes.String())
+		return s.Out.Println(fmt.Sprintf("%s: %s, %s", file, output.Count(len(b.files), "file"), output.Count(strings.Count(b.notes.String(), "\n"), "note")))
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "file to write (default: pdctl-debug-TIME.tar.gz in the working directory)")
+	cmd.Flags().StringVar(&key, "admin-key", "", "admin key of the proxies; better set ADMIN_API_KEY")
 	cmd.Flags().StringArrayVar(&proxies, "proxy", nil, "URL of a proxy, or of its --admin-listen; can be repeated (default: the proxies in etcd)")
 	return cmd
 }
@@ -99,7 +104,10 @@ func (b *bundle) commands(cmd *cobra.Command) {
 		var out, errs bytes.Buffer
 		args := append([]string{name, "-o", "json"}, flags...)
 		var err error
-		if code := Run(cmd.Context(), args, &out, &errs, b.s.LookupEnv); code != 0 {
+		switch code := Run(cmd.Context(), args, &out, &errs, b.s.LookupEnv); {
+		case code == diagnose.ExitFindings:
+			err = fmt.Errorf("doctor found problems: %s", errs.String())
+		case code != 0:
 			err = fmt.Errorf("exit code %d: %s", code, errs.String())
 		}
 		b.add(name+".json", out.Bytes(), err)
@@ -107,21 +115,21 @@ func (b *bundle) commands(cmd *cobra.Command) {
 }
 
 // proxies adds what proxies show of themselves.
-func (b *bundle) proxies(ctx context.Context, urls []string) {
+func (b *bundle) proxies(ctx context.Context, urls []string, key string) {
 	if len(urls) == 0 {
 		var err error
 		urls, err = b.s.ProxyURLs(ctx)
 		b.add("proxies", nil, err)
 	}
-	key, _ := b.s.LookupEnv("ADMIN_API_KEY")
+	key, needs := b.s.AdminKey(key)
 	for _, url := range urls {
 		_, host, _ := strings.Cut(url, "://")
 		folder := "proxies/" + unsafeName.ReplaceAllString(host, "_") + "/"
 		for _, one := range []struct{ path, file string }{{"/status", "status.json"}, {"/readyz", "readyz.json"}, {"/metrics", "metrics.txt"}, {"/config", "config.yaml"}, {"/log", "log.txt"}} {
 			header := http.Header{}
 			if one.path == "/config" || one.path == "/log" {
-				if key == "" {
-					b.add(folder+one.file, nil, errors.New("needs ADMIN_API_KEY"))
+				if needs != nil {
+					b.add(folder+one.file, nil, needs)
 					continue
 				}
 				header.Set("X-Api-Key", key)

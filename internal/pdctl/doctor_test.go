@@ -505,7 +505,7 @@ func TestDoctorEjectedAndMemberDown(t *testing.T) {
 	r.put("/pd/proxies/p2", `{"v":1,"applied":99,"address":"10.0.0.2:8000","unverified":{},"instances":{"decode/10.0.0.8:8200":`+dead+`}}`)
 	away := testkit.FreePort(t)
 	got := r.examined(5, "--etcd-endpoints", r.etcd.Endpoint()+","+away, "--timeout", "2s")
-	f := finds(t, got, "engine", "decode/10.0.0.8:8200", "2 of 2 proxies cannot use it: ejected", "connection refused", "pdctl get decode/10.0.0.8:8200")
+	f := finds(t, got, "engine", "decode/10.0.0.8:8200", "2 of 2 proxies cannot use it: ejected", "connection refused", "pdctl get decode/10.0.0.8:8200", "pdctl remove decode 10.0.0.8:8200", "if the engine will not return, remove the instance")
 	if f.Severity != doctor.Error {
 		t.Errorf("severity %s", f.Severity)
 	}

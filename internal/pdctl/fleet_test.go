@@ -56,7 +56,7 @@ func TestRevert(t *testing.T) {
 		t.Fatal(err)
 	}
 	then, at := r.operated(), fmt.Sprint(r.now())
-	r.want(0, "nothing to change\n", "diff", "--from", at)
+	r.want(0, "no differences\n", "diff", "--from", at)
 
 	r.ok("remove", "decode/"+a)
 	r.ok("uncordon", "decode/"+b)
@@ -97,7 +97,7 @@ func TestRevert(t *testing.T) {
 	if d := cmp.Diff(then, r.operated()); d != "" {
 		t.Errorf("(-then +now)\n%s", d)
 	}
-	r.want(0, "nothing to change\n", "diff", "--from", at)
+	r.want(0, "no differences\n", "diff", "--from", at)
 	r.want(0, "nothing to change\n", "revert", at)
 	if out := r.ok("history", "decode/"+a, "--limit", "1"); !strings.Contains(out, "revert") || !strings.Contains(out, "back") {
 		t.Error(out)
@@ -212,10 +212,10 @@ func TestApply(t *testing.T) {
 intents:
   decode/10.0.0.2:8200: {weight: 50}
 limits:
-  team-a: {rate: 1, big: 12345678901234567}
+  team-a: {rpm: 600, input_tpm: 123456789012}
 `)
 	out := r.ok("apply", "-f", path, "--prune", "--reason", "rack 3")
-	for _, want := range []string{"- decode/10.0.0.1:8200\n", "+ decode/10.0.0.2:8200\n", "- override/decode/10.0.0.9:8200\n", "+ override/decode/10.0.0.2:8200\n", `+ {"big":12345678901234567,"rate":1}`, "; keys: 5\n"} {
+	for _, want := range []string{"- decode/10.0.0.1:8200\n", "+ decode/10.0.0.2:8200\n", "- override/decode/10.0.0.9:8200\n", "+ override/decode/10.0.0.2:8200\n", `+ {"v":1,"rpm":600,"input_tpm":123456789012}`, "; keys: 5\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not in\n%s", want, out)
 		}
@@ -228,6 +228,10 @@ limits:
 	for _, args := range [][]string{{"-f", path, "--prune"}, {"-f", path}} {
 		r.want(0, "nothing to change\n", append([]string{"apply"}, args...)...)
 	}
+	file("limits: {}")
+	if errs := r.want(0, "nothing to change\n", "apply", "-f", path); !strings.Contains(errs, "--prune deletes them): limits/team-a\n") {
+		t.Error(errs)
+	}
 	file(exported)
 	r.want(0, "nothing to change\n", "apply", "-f", path, "--prune")
 	if now := r.now(); now != revision {
@@ -239,17 +243,42 @@ limits:
 	}
 	for text, want := range map[string]string{
 		"static: {}": "unknown section",
-		"statics: {decode/10.0.0.1:8200: {conector: x}}":   `unknown field "conector"`,
-		"statics: {10.0.0.1:8200: {}}":                     "unknown role",
-		"intents: {decode/10.0.0.1:8200: {state: asleep}}": "use drain, cordon or removed",
-		"intents: {decode/10.0.0.1:8200: {}}":              "neither a state nor a weight",
-		"models: {chat: {targets: []}}":                    "1 to 16 targets",
-		"limits: {a: 3}":                                   "limits: a: ",
-		"[]":                                               "cannot unmarshal",
+		"statics: {decode/10.0.0.1:8200: {conector: x}}":          `unknown field "conector"; fields: v, id, role,`,
+		"statics: {decode/10.0.0.1:8200: {connector: x}}":         `unknown connector "x": known are plain, nixl`,
+		"statics: {decode/10.0.0.1:8200: {weight: 10001}}":        "weight: must be between 0 and 10000",
+		"statics: {10.0.0.1:8200: {}}":                            "unknown role",
+		"intents: {decode/10.0.0.1:8200: {state: asleep}}":        "use drain, cordon or removed",
+		"intents: {decode/10.0.0.1:8200: {weight: 10001}}":        "weight: must be between 0 and 10000",
+		"intents: {decode/10.0.0.1:8200: {}}":                     "neither a state nor a weight",
+		"models: {chat: {targets: []}}":                           "1 to 16 targets",
+		"models: {chat: {v: 1, targets: [{model: m, share: 3}]}}": `unknown field "share"; fields: v, targets (model, selector, weight), sticky`,
+		"models: {chat: {targets: [{model: m, weight: x}]}}":      "targets.weight has the wrong type, string",
+		"limits: {a: 3}": "limits: a: the value has the wrong type, number",
+		"limits: {team-b: {v: 1, requests_per_minute: 600}}": `team-b: unknown field "requests_per_minute"; fields: v, rpm, input_tpm`,
+		"limits: {team-b: {v: 2, rpm: 600}}":                 "version 2",
+		"limits: {team-b: {}}":                               "none is set; set rpm,",
+		"limits: {team-b: {rpm: 0, concurrent: 5}}":          "rpm: 0 is no limit",
+		"limits: {team-b: {rpm: -1}}":                        "rpm: -1 is not between 1",
+		"limits: {a/b: {rpm: 1}}":                            "without a slash",
+		"[]":                                                 "cannot unmarshal",
 	} {
 		file(text)
-		if errs := r.want(2, "", "apply", "-f", path); !strings.Contains(errs, want) {
+		if errs := r.want(2, "", "apply", "-f", path, "--dry-run"); !strings.Contains(errs, want) {
 			t.Errorf("%s: %q is not in %s", text, want, errs)
 		}
+	}
+	file("models: {m: {targets: [{model: other}]}}")
+	if errs := r.want(1, "", "apply", "-f", path); !strings.Contains(errs, "models: m: prefill/10.0.0.8:8100 serves a model with the name m") {
+		t.Error(errs)
+	}
+	// The file in the help can be pasted.
+	_, help, _ := strings.Cut(r.ok("apply", "--help"), "\n\n")
+	example, _, _ := strings.Cut(help, "\n\n")
+	file(example)
+	if out := r.ok("apply", "-f", path); !strings.Contains(out, "; keys: 4\n") {
+		t.Errorf("%s\n%s", example, out)
+	}
+	if out := r.ok("limit", "list"); !strings.Contains(out, "team-a  600") || strings.Contains(out, "invalid") {
+		t.Error(out)
 	}
 }

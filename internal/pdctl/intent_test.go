@@ -93,7 +93,7 @@ func TestDrainWait(t *testing.T) {
 
 	// The requests end during the wait. Its progress shows that it has begun.
 	out, stop := r.background(drain...)
-	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting for proxy b:8000") })
+	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting: proxy b:8000") })
 	r.say("b", revision, "")
 	if code := stop(false); code != 0 {
 		t.Errorf("exit %d: %s", code, out)
@@ -102,7 +102,7 @@ func TestDrainWait(t *testing.T) {
 	// One that goes before is named.
 	r.say("b", revision-1, "")
 	out, stop = r.background(drain...)
-	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting for proxy b:8000") })
+	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting: proxy b:8000") })
 	r.leaves("b")
 	if code := stop(false); code != 3 || out.has("proxy b:8000 (b) vanished before it had reported") != nil {
 		t.Errorf("exit %d: %s", code, out)
@@ -111,7 +111,7 @@ func TestDrainWait(t *testing.T) {
 	// Lifting the drain ends the wait.
 	r.say("b", revision-1, "")
 	out, stop = r.background(drain...)
-	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting for proxy b:8000") })
+	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting: proxy b:8000") })
 	r.want(0, "decode/"+x+": undrained; proxies use it again as it registers\n", "undrain", "decode", x)
 	if code := stop(false); code != 1 {
 		t.Errorf("exit %d: %s", code, out)
@@ -132,7 +132,7 @@ func TestDrainWaitWithoutEtcd(t *testing.T) {
 	waits, end := r.background("drain", "decode", x, "--wait", "--timeout", "5m")
 	late, endLate := r.background("drain", "decode", x, "--wait", "--timeout", "6s")
 	for _, out := range []*lockedBuffer{waits, late} {
-		testkit.Eventually(t, time.Minute, func() error { return out.has("waiting for proxy b:8000") })
+		testkit.Eventually(t, time.Minute, func() error { return out.has("waiting: proxy b:8000") })
 	}
 	r.etcd.Stop()
 	if code := endLate(false); code != 4 || late.has("is at 1; etcd does not answer. The drain stays in effect") != nil {

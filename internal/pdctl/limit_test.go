@@ -11,6 +11,7 @@ import (
 func TestLimit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
+	r.want(0, "No limits. Set one with: pdctl limit set KEY --rpm N\n", "limit", "list")
 	if code, out, errs := r.run("limit", "set", "team-a", "--rpm", "600", "--dry-run"); code != 0 || !strings.Contains(out, `put     /pd/limits/team-a {"v":1,"rpm":600}`) {
 		t.Errorf("%d %s %s", code, out, errs)
 	}
@@ -23,6 +24,9 @@ func TestLimit(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not in\n%s", want, out)
 		}
+	}
+	if code, out, errs := r.run("doctor", "--agents=false"); code != 5 || !strings.Contains(out, "limits/c: its limits in etcd are invalid") || !strings.Contains(out, "pdctl limit rm c ") || !strings.Contains(errs, "1 error, 0 warnings") {
+		t.Errorf("%d %s %s", code, out, errs)
 	}
 	_, out, _ = r.run("limit", "list", "-o", "json")
 	var list struct {
@@ -41,7 +45,7 @@ func TestLimit(t *testing.T) {
 	}
 	r.want(0, "limits/team-a: unchanged\n", "limit", "rm", "team-a")
 	for _, tc := range []struct{ args, want string }{
-		{"set a", "invalid limits: none is set"}, {"set a --rpm 0", "--rpm 0: leave the flag out"}, {"set a --rpm -1", "-1 is not between 1 and"}, {"set a/b --rpm 1", "invalid name"}, {"rm", "accepts 1 arg"},
+		{"set a", "invalid limits: none is set"}, {"set a --rpm 0", "--rpm 0: leave the flag out"}, {"set a --rpm -1", "rpm: -1 is not between 1 and"}, {"set a/b --rpm 1", "invalid name"}, {"rm", "accepts 1 arg"},
 	} {
 		if errs := r.want(2, "", append([]string{"limit"}, strings.Fields(tc.args)...)...); !strings.Contains(errs, tc.want) {
 			t.Errorf("%s: %s", tc.args, errs)

@@ -65,7 +65,7 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"remvoe"}, "did you mean remove?"},
 		{[]string{"delete", "x"}, "did you mean remove?"},
 		{[]string{"auth", "inti"}, "did you mean init?"},
-		{[]string{"status", "-o", "name"}, "prints no instances"},
+		{[]string{"status", "-o", "name"}, "does not have this format"},
 		{[]string{"list", "--sort-by", "size"}, "in-flight"},
 		{[]string{"wait"}, "use either --for"},
 		{[]string{"wait", "--for", "state=asleep"}, "state=drained"},

@@ -102,7 +102,7 @@ var examples = map[string]example{
 	`pdctl drain decode --selector rack=3 --reason "the rack's power" -o yaml`: {want: []string{"results:", "  - role: decode", "    address: 10.0.0.8:8200", "    outcome: drained"}},
 	"pdctl list decode --sort-by in-flight":                                    {want: []string{"decode  10.0.0.8:8200", "decode  10.0.0.6:8100"}},
 	"pdctl list decode -o json | jq '.instances[].address'":                    {want: []string{`"10.0.0.8:8200"`, `"10.0.0.9:8200"`}},
-	"pdctl list -o json | jq '.instances[] | select(.state == \"down\")'":      {set: down, want: []string{`"address": "127.0.0.1:9"`}},
+	"pdctl list -o json | jq '.instances[] | select(.status == \"down\")'":     {set: down, want: []string{`"address": "127.0.0.1:9"`}},
 	"pdctl get prefill/10.0.0.7:8100":                                          {want: []string{"key       /pd/prefill/10.0.0.7:8100", modelName, "of 5 s left", "10.0.0.1:8000"}},
 	"pdctl get decode 10.0.0.8:8200 -o json":                                   {want: []string{`"key": "/pd/decode/10.0.0.8:8200"`, `"proxies"`, `"history"`}},
 	"pdctl list --proxy http://10.0.0.1:8000":                                  {want: []string{"prefill  10.0.0.7:8100", "from proxy "}},
@@ -121,7 +121,7 @@ var examples = map[string]example{
 	"pdctl top -o json | jq '.instances[] | {address, in_flight, ttft_p50_seconds}'": {want: []string{`"address": "10.0.0.7:8100"`, `"in_flight": 0`}},
 	"pdctl doctor":                      {want: []string{"Nothing is wrong."}},
 	"pdctl doctor --probe --timeout 3s": {want: []string{"Nothing is wrong."}},
-	"pdctl doctor -o json | jq '.findings[] | select(.severity == \"error\")'": {set: down, code: 5, want: []string{`"check": "engine"`, `"subject": "decode/127.0.0.1:9"`, "errors"}},
+	"pdctl doctor -o json | jq '.findings[] | select(.severity == \"error\")'": {set: down, code: 5, want: []string{`"check": "engine"`, `"subject": "decode/127.0.0.1:9"`, "1 error"}},
 
 	"pdctl watch": {want: []string{"decode/10.0.0.9:8200  cordoned  intent - -> cordon"}, during: func(s *stage, c *typed) {
 		c.sees(s.t, "Watching 6 instances")
@@ -129,7 +129,7 @@ var examples = map[string]example{
 		c.sees(s.t, "intent - -> cordon")
 		s.interrupt()
 	}},
-	"pdctl watch --initial -o json | jq -c 'select(.state == \"down\")'": {
+	"pdctl watch --initial -o json | jq -c 'select(.status == \"down\")'": {
 		set: down, during: watched("Watching 7 instances"), want: []string{`"address":"127.0.0.1:9"`, `"change":"present"`},
 	},
 	"pdctl events prefill 10.0.0.7:8100": {during: func(s *stage, c *typed) {

@@ -13,7 +13,9 @@ type Plan struct {
 	Endpoint string `json:"endpoint"`
 	Model    string `json:"model"`
 	Target   string `json:"target,omitempty"` // of the model route
-	Revision int64  `json:"revision"`
+	// Share is the target's weight divided by the sum of all weights of the route, 0 to 1.
+	Share    float64 `json:"target_share,omitempty"`
+	Revision int64   `json:"revision"`
 	// Bytes of what the model reads, and the tokens that they should be.
 	Bytes  int `json:"prompt_bytes"`
 	Tokens int `json:"prompt_tokens"`

@@ -23,6 +23,7 @@ func (s *Settings) Explain(req *request.Request, session string, choice *modelro
 	p := &explain.Plan{Endpoint: req.Kind.Path(), Model: req.Model, Bytes: len(prompt)}
 	if choice != nil && choice.Next(func(t *modelroute.Target) bool { return s.Picker.CanServe(t.Model, t.Labels) }) {
 		wanted.Model, wanted.Labels, p.Target = choice.Target.Model, choice.Target.Labels, choice.Target.Name
+		p.Share = choice.Share()
 	}
 	for _, h := range head {
 		p.Bytes += len(h)

@@ -209,6 +209,15 @@ func (c *Choice) Next(usable func(*Target) bool) bool {
 	return true
 }
 
+// Share returns the weight of the present target divided by the sum of all weights.
+func (c *Choice) Share() float64 {
+	total := 0
+	for _, t := range c.Route.Targets {
+		total += t.Weight
+	}
+	return float64(c.Target.Weight) / float64(total)
+}
+
 func (c *Choice) set(at int, passed []string) {
 	c.Target, c.PassedOver = c.Route.Targets[at], passed
 	c.tried |= 1 << at

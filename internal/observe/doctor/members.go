@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -74,6 +75,21 @@ func (m *Members) rejected(byDefault string, r *report) {
 			f.Cure += fmt.Sprintf("; --connector is one of %s", strings.Join(connector.Names(), ", "))
 		}
 		r.say(f)
+	}
+}
+
+// limits reports the limits of API keys that are invalid.
+func (m *Members) limits(r *report) {
+	if m.Snapshot == nil {
+		return
+	}
+	for _, d := range m.Snapshot.Documents.In(schema.Limits) {
+		if _, err := instance.DecodeKeyLimits(d.Value); err != nil {
+			r.say(Finding{
+				Severity: Error, Subject: d.Key.String(), What: "its limits in etcd are invalid: proxies use the previous ones, or none after their start", Why: err.Error(),
+				Cure: "remove the limits, and set them again with pdctl limit set", Commands: []string{r.pdctl("limit", "rm", d.Address)},
+			})
+		}
 	}
 }
 

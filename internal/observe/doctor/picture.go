@@ -39,7 +39,7 @@ func Checks() []Check {
 		{"certificate", "certificates that have expired, or expire within a week: those of proxies, and the files given here", (*Picture).certificates},
 		{"proxy", "each proxy follows the membership and renews its presence", (*Picture).proxies},
 		{"serving", "each proxy has instances that can serve requests", func(p *Picture, r *report) { p.Proxies.notServing(r) }},
-		{"rejected", "values in etcd that cannot be used", func(p *Picture, r *report) { p.Members.rejected(p.Proxies.connector(), r) }},
+		{"rejected", "values in etcd that cannot be used", (*Picture).rejected},
 		{"conflict", "one address or engine that is registered twice", (*Picture).conflicts},
 		{"model", "engines that serve another model than they should", (*Picture).models},
 		{"engine", "engines that are down, that proxies cannot verify or have ejected, or that do not answer from here (--probe)", func(p *Picture, r *report) { p.Members.engines(p.Proxies, r) }},
@@ -84,6 +84,11 @@ func (p *Picture) proxies(r *report) {
 func (p *Picture) conflicts(r *report) {
 	p.Agents.conflicts(r)
 	p.Members.twice(r)
+}
+
+func (p *Picture) rejected(r *report) {
+	p.Members.rejected(p.Proxies.connector(), r)
+	p.Members.limits(r)
 }
 
 func (p *Picture) models(r *report) {

@@ -146,6 +146,10 @@ func (x Proxies) unused(in *instance.Instance, look []string, r *report) {
 		Cure:     "check that the engine runs, and that the machines of these proxies can reach its address; proxies use it again when it answers",
 		Commands: slices.Concat([]string{r.pdctl("get", in.Key.String())}, look),
 	}
+	if in.Static() {
+		f.Cure += "; if the engine will not return, remove the instance"
+		f.Commands = append(f.Commands, r.pdctl("remove", string(in.Role), in.Address))
+	}
 	if len(by) < len(x) {
 		f.Severity = Warning
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
@@ -32,8 +33,8 @@ Exit codes:
   1  it could not check: etcd does not answer, or refuses this user. A finding says why
   5  there are errors or warnings`
 
-// exitFindings is the exit code of doctor if there are findings.
-const exitFindings = 5
+// ExitFindings is the exit code of doctor if there are findings.
+const ExitFindings = 5
 
 // doctorOptions are the flags of doctor.
 type doctorOptions struct {
@@ -87,7 +88,7 @@ func examine(ctx context.Context, s *session.Session, o *doctorOptions) error {
 	case failed != nil:
 		return failed
 	case doctor.Wrong(out.Findings):
-		return cli.Exit(fmt.Errorf("%d errors, %d warnings", out.Counts[doctor.Error], out.Counts[doctor.Warning]), exitFindings)
+		return cli.Exit(fmt.Errorf("%s, %s", output.Count(out.Counts[doctor.Error], "error"), output.Count(out.Counts[doctor.Warning], "warning")), ExitFindings)
 	}
 	return nil
 }

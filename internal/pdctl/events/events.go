@@ -34,7 +34,8 @@ publishes (GET /kv_event_sources, vLLM 0.31 and later), or reads it from the rec
 several data-parallel ranks each line names its rank. If the engine has a
 replay_endpoint, pdctl asks for missed batches.
 
-The engine needs --kv-events-config; see docs/kv-events.md.`
+The engine needs this flag, on a port that no other engine of its host uses:
+  --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","topic":"kv-events"}'`
 
 type eventsFlags struct {
 	count, rank int
@@ -122,7 +123,7 @@ func findPublishers(ctx context.Context, s *session.Session, k instance.Key) (ma
 	case err != nil:
 		return nil, fmt.Errorf("cannot find out where %s publishes KV events: its record does not say, and asking it failed: %w", k, err)
 	}
-	return nil, fmt.Errorf("%s publishes no KV events, according to the engine and its record: start the engine with --kv-events-config (docs/kv-events.md)", k)
+	return nil, fmt.Errorf("%s publishes no KV events, according to the engine and its record: start the engine with --kv-events-config; see pdctl events --help", k)
 }
 
 // record reads the record of an instance.

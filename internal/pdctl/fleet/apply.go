@@ -2,17 +2,21 @@ package fleet
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -25,10 +29,15 @@ for standard input. "pdctl export" prints the file of the present fleet.
 
   statics:                       # instances without an agent, as pdctl add writes them
     decode/10.0.0.8:8200: {connector: nixl, models: [Qwen/Qwen2.5-7B-Instruct]}
-  intents:                       # state drain, cordon or removed; weight
+  intents:                       # state drain, cordon or removed; weight 0 to 10000
     prefill/10.0.0.7:8100: {state: cordon, reason: new disks}
-  limits: {}                     # values as in etcd (docs/reference/keys.md)
-  models: {}
+  limits:                        # rpm, input_tpm, output_tpm, uncached_tpm, concurrent
+    team-a: {rpm: 600, concurrent: 50}
+  models:                        # routes: sticky session, key or none; weights as of pdctl model
+    chat: {targets: [{model: new, weight: 80}, {model: old, weight: 20}]}
+
+A field that apply does not know, or a wrong value, is an error: it lists the known fields,
+nothing is written, and the exit code is 2.
 
 To bring the fleet back to a file, use --prune: without it, what the file does not have stays.
 A section that is left out is not changed. --prune deletes what a section of the file does
@@ -88,6 +97,9 @@ func Apply(s *session.Session) *cobra.Command {
 				}
 				values, err := d.changes(s, now, prune)
 				if err != nil {
+					return err
+				}
+				if err := d.conflict(cmd.Context(), s, conn, values); err != nil {
 					return err
 				}
 				return write(cmd.Context(), s, conn, now, values, "apply", reason)
@@ -176,26 +188,34 @@ func open(path string, stdin io.Reader) (declared, error) {
 
 // normal returns the value to compare and to write for a value of a file or of etcd; it is valid.
 func normal(section, name string, raw []byte) (json.RawMessage, error) {
-	strict := json.NewDecoder(bytes.NewReader(raw))
-	strict.DisallowUnknownFields()
 	role, address, _ := strings.Cut(name, "/")
 	k := instance.Key{Role: instance.Role(role), Address: address}
+	document := instance.Key{Role: instance.Role(section), Address: name}
 	switch section {
 	case statics:
 		var rec instance.Record
 		if len(raw) > 0 && string(raw) != "null" {
-			if err := strict.Decode(&rec); err != nil {
+			if err := decode(raw, &rec); err != nil {
 				return nil, err
 			}
+		}
+		if rec.Weight != nil && !instance.ValidWeight(*rec.Weight) {
+			return nil, errWeight
+		}
+		if _, err := connector.OfRecord(&rec, connector.Names()[0]); err != nil {
+			return nil, err
 		}
 		return store.StaticValue(k, rec)
 	case intents:
 		var o schema.Override
-		if err := strict.Decode(&o); err != nil {
+		if err := decode(raw, &o); err != nil {
 			return nil, err
 		}
 		if o.V = 1; o.State == "" && o.Weight == nil {
 			return nil, errors.New("it has neither a state nor a weight")
+		}
+		if o.Weight != nil && !instance.ValidWeight(*o.Weight) {
+			return nil, errWeight
 		}
 		if _, err := schema.DecodeOverride(raw); err != nil {
 			return nil, err
@@ -206,28 +226,69 @@ func normal(section, name string, raw []byte) (json.RawMessage, error) {
 		o.By = ""
 		return schema.Encode(o)
 	case string(schema.Models):
-		if _, err := schema.DecodeModelRoute(raw); err != nil {
+		r := schema.ModelRoute{V: 1}
+		if err := errors.Join(decode(raw, &r), schema.CheckDocument(document, []byte("{}"))); err != nil {
 			return nil, err
 		}
+		if err := r.Check(); err != nil {
+			return nil, err
+		}
+		return schema.Encode(r)
 	}
-	var value map[string]any
-	numbers := json.NewDecoder(bytes.NewReader(raw))
-	numbers.UseNumber()
-	if err := numbers.Decode(&value); err != nil {
+	l, set := instance.KeyLimits{V: 1}, map[string]any{}
+	if err := decode(raw, &l); err != nil {
 		return nil, err
 	}
-	out, err := schema.Encode(value)
-	if err != nil {
+	_ = json.Unmarshal(raw, &set) // it is an object of numbers
+	for field, n := range set {
+		if n == 0.0 && field != "v" {
+			return nil, fmt.Errorf("%s: 0 is no limit: leave it out", field)
+		}
+	}
+	if !instance.ValidKeyName(name) {
+		return nil, errors.New("the name of an API key has 1 to 64 visible ASCII characters without a slash")
+	}
+	if err := l.Check(); err != nil {
 		return nil, err
 	}
-	return out, schema.CheckDocument(instance.Key{Role: instance.Role(section), Address: name}, out)
+	return schema.Encode(l)
+}
+
+var errWeight = fmt.Errorf("weight: must be between 0 and %d", instance.MaxWeight)
+
+// decode decodes a value of a file. The error about a wrong field names it and lists the known ones.
+func decode(raw []byte, into any) error {
+	strict := json.NewDecoder(bytes.NewReader(raw))
+	strict.DisallowUnknownFields()
+	err := strict.Decode(into)
+	if err == nil {
+		return nil
+	}
+	text := strings.TrimPrefix(err.Error(), "json: ")
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		text = cmp.Or(wrong.Field, "the value") + " has the wrong type, " + wrong.Value
+	}
+	return fmt.Errorf("%s; fields: %s", instance.Printable(text, 200), fieldNames(reflect.TypeOf(into).Elem()))
+}
+
+// fieldNames lists the JSON fields of a struct, those of a list of structs in parentheses.
+func fieldNames(t reflect.Type) string {
+	var names []string
+	for f := range t.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Type.Kind() == reflect.Slice && f.Type.Elem().Kind() == reflect.Struct {
+			name += " (" + fieldNames(f.Type.Elem()) + ")"
+		}
+		names = append(names, name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // changes returns the values to write, nil for keys to delete.
 func (d declared) changes(s *session.Session, now *store.Fleet, prune bool) (map[string]*string, error) {
 	values := map[string]*string{}
 	same := map[string]bool{} // present, and not to be pruned
-	kept := 0                 // that prune would delete
+	var kept []string         // that prune would delete
 	for _, n := range now.Keys() {
 		sec, name := section(n)
 		want, managed := d[sec]
@@ -249,11 +310,11 @@ func (d declared) changes(s *session.Session, now *store.Fleet, prune bool) (map
 		case prune:
 			values[key] = nil
 		default:
-			kept++
+			kept = append(kept, instance.Printable(key, 300))
 		}
 	}
-	if kept > 0 {
-		fmt.Fprintf(s.Out.Stderr, "%d settings are not in the file and stay as they are; --prune deletes them\n", kept)
+	if len(kept) > 0 {
+		fmt.Fprintf(s.Out.Stderr, "not in the file and not changed (--prune deletes them): %s\n", strings.Join(kept, ", "))
 	}
 	for sec, want := range d {
 		for name, to := range want {
@@ -278,6 +339,25 @@ func (d declared) changes(s *session.Session, now *store.Fleet, prune bool) (map
 		}
 	}
 	return values, nil
+}
+
+// conflict returns an error if a model route to be written has the name of a model that an engine
+// serves.
+func (d declared) conflict(ctx context.Context, s *session.Session, conn *session.Conn, values map[string]*string) error {
+	seen, err := s.Seen(ctx, conn)
+	for name, raw := range d[string(schema.Models)] {
+		if err != nil || values[keyOf(string(schema.Models), name)] == nil {
+			continue
+		}
+		var r schema.ModelRoute
+		if err = json.Unmarshal(raw, &r); err != nil {
+			continue
+		}
+		if why := r.Conflict(name, seen.All()); why != "" {
+			err = nothing(fmt.Errorf("models: %s: %s", instance.Printable(name, 300), why))
+		}
+	}
+	return err
 }
 
 // foreign reports whether a static instance belongs to the command lines of proxies, or an intent

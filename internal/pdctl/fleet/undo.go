@@ -22,7 +22,8 @@ import (
 const diffHelp = `diff shows what operators have changed since a revision: static instances, intents (drains,
 cordons, removals, weights), limits of keys and model routes. "pdctl history" has the
 revisions, and who made which change; "revision" of "pdctl status" is the present one. The
-change of REVISION itself is not shown: it compares with the state after that change.
+change of REVISION itself is not shown: it compares with the state after that change. To see
+it too, use --from N-1: the change of revision 4711 only is --from 4710 --to 4711.
 
 Without --to, it compares with the present values in etcd. Changes that were undone in
 between are not shown. Registrations and states of agents are not part of it: see history.
@@ -47,7 +48,7 @@ func Diff(s *session.Session) *cobra.Command {
 	var from, to int64
 	cmd := &cobra.Command{
 		Use: "diff --from REVISION", Short: "show what operators changed since a revision", Long: diffHelp,
-		Example: "  pdctl diff --from 4710\n  pdctl diff --from 4710 --to 4711 -o json",
+		Example: "  pdctl diff --from 4710\n  pdctl diff --from 4710 --to 4711 # the change of revision 4711",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := check(from, to); err != nil {
@@ -68,7 +69,7 @@ func Revert(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "revert REVISION", Short: "restore what operators have set as it was at a revision", Long: revertHelp,
 		SuggestFor: []string{"undo", "rollback"},
-		Example:    "  pdctl revert 4710 --dry-run\n  pdctl revert 4710 --to 4711 --reason \"wrong rack\"",
+		Example:    "  pdctl revert 4710 --dry-run\n  pdctl revert 4710 --to 4711 --reason \"wrong rack\" # only the change of revision 4711",
 		Args:       cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, err := strconv.ParseInt(args[0], 10, 64)
@@ -107,6 +108,9 @@ func diff(ctx context.Context, s *session.Session, conn *session.Conn, from, to 
 			return s.Hint(err)
 		}
 		changes = now.Update(changes)
+	}
+	if len(changes) == 0 && !s.Out.Structured() {
+		return s.Out.Println("no differences")
 	}
 	return report(s, changes, 0)
 }

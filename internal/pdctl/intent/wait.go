@@ -219,9 +219,9 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 			}
 			waiting := slices.Clone(state.Open)
 			for _, name := range state.Vanished {
-				waiting = append(waiting, name+", which has vanished")
+				waiting = append(waiting, name+" has vanished")
 			}
-			progress(s, &last, fmt.Sprintf("%d of %s done; waiting for %s", state.Done, output.Proxies(state.Done+len(waiting)), strings.Join(waiting, "; ")))
+			progress(s, &last, fmt.Sprintf("%d of %s done, still waiting: %s", state.Done, output.Proxies(state.Done+len(waiting)), strings.Join(waiting, "; ")))
 			gap = min(max(gap, 10*time.Since(start)), waitPollMost) // reports of many proxies are large
 		}
 		next := time.NewTimer(gap)

@@ -128,6 +128,9 @@ func list(ctx context.Context, s *session.Session) error {
 		if s.Out.Structured() {
 			return s.Out.Write(map[string]any{"limits": all})
 		}
+		if len(all) == 0 {
+			return s.Out.Println("No limits. Set one with: pdctl limit set KEY --rpm N")
+		}
 		t := output.NewTable("KEY", "RPM", "INPUT TPM", "OUTPUT TPM", "UNCACHED TPM", "CONCURRENT", "PROBLEM")
 		for _, one := range all {
 			row := []any{one.Key}

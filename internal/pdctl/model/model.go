@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
@@ -21,7 +22,7 @@ import (
 )
 
 const modelHelp = `model shows and changes model routes: names that clients may use as model, and the models
-that serve their requests. See docs/models.md.`
+that serve their requests. A route with one target is an alias; several share the requests.`
 
 const routeHelp = `route sets a model route: proxies send requests for the model NAME to the targets, in
 proportion to their weights. It replaces the route that NAME had.
@@ -29,7 +30,9 @@ proportion to their weights. It replaces the route that NAME had.
 A target is [WEIGHT:]MODEL[{SELECTOR}]. MODEL is a model that engines serve. WEIGHT is 0 to
 10000, by default 100. The share of a target is its weight divided by the sum of all: write
 chat=80:old,20:new for 20 %. A target of weight 0 gets requests only while no other can serve
-them; the share of a target without usable instances goes to the others. SELECTOR restricts the target to instances whose labels match, prefill and decode:
+them; the share of a target without usable instances goes to the others. "pdctl model ls"
+counts the requests of each target. SELECTOR restricts the target to instances whose labels
+match, prefill and decode:
 KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY, !KEY, separated by commas.
 Quote a target with a selector for the shell.
 
@@ -146,8 +149,12 @@ func set(ctx context.Context, s *session.Session, conn *session.Conn, k instance
 	return s.Finish([]session.Result{result})
 }
 
-const lsHelp = `ls lists the model routes: for each target its weight, and how many prefill and decode
-instances it can use now. -o json prints {"routes": [...]}.`
+const lsHelp = `ls lists the model routes: for each target its weight, how many prefill and decode instances
+it can use now, and the requests that it served or failed since the proxies started.
+
+pdctl sums the requests in /status of the proxies in etcd; "-" if none of them answers, for
+example with --admin-listen. The metric pd_model_route_requests_total has the same counts.
+-o json prints {"routes": [...], "counted_by": N}, N the proxies that have answered.`
 
 func listCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
@@ -169,7 +176,13 @@ func list(ctx context.Context, s *session.Session, conn *session.Conn) error {
 		return err
 	}
 	routes := []instance.ListedModelRoute{}
-	table := output.NewTable("NAME", "TARGET", "WEIGHT", "PREFILL", "DECODE", "STICKY", "NOTE")
+	requests, proxies := map[string]uint64{}, 0
+	if len(documents) > 0 {
+		if requests, proxies, err = countRequests(ctx, s, conn); err != nil {
+			return err
+		}
+	}
+	table := output.NewTable("NAME", "TARGET", "WEIGHT", "REQUESTS", "PREFILL", "DECODE", "STICKY", "NOTE")
 	for _, d := range documents {
 		r := schema.ListModelRoute(d, seen.All())
 		routes = append(routes, r)
@@ -178,23 +191,62 @@ func list(ctx context.Context, s *session.Session, conn *session.Conn) error {
 			note = "not used: " + r.Problem
 		}
 		if len(r.Targets) == 0 {
-			table.AppendRow([]any{r.Name, "-", "-", "-", "-", "-", note})
+			table.AppendRow([]any{r.Name, "-", "-", "-", "-", "-", "-", note})
 		}
-		for _, t := range r.Targets {
-			text := note
+		for i := range r.Targets {
+			t, text, count := &r.Targets[i], note, "-"
+			if t.Requests = requests[r.Name+" "+t.Target]; proxies > 0 {
+				count = strconv.FormatUint(t.Requests, 10)
+			}
 			if t.Prefill+t.Decode == 0 && len(r.Targets) > 1 && r.Problem == "" {
 				text = "no usable instance: its share goes to the others"
 			}
-			table.AppendRow([]any{r.Name, t.Target, t.Weight, t.Prefill, t.Decode, r.Sticky, text})
+			table.AppendRow([]any{r.Name, t.Target, t.Weight, count, t.Prefill, t.Decode, r.Sticky, text})
 		}
 	}
 	switch {
 	case s.Out.Structured():
-		return s.Out.Write(map[string]any{"routes": routes})
+		return s.Out.Write(map[string]any{"routes": routes, "counted_by": proxies})
 	case len(routes) == 0:
 		return s.Out.Println("No model routes. Add one with: pdctl model route NAME=MODEL")
 	}
 	return output.Render(s.Out.Stdout, table)
+}
+
+// countRequests returns the requests that proxies have counted, by name of the route and target, and
+// how many proxies have answered.
+func countRequests(ctx context.Context, s *session.Session, conn *session.Conn) (sums map[string]uint64, answered int, err error) {
+	proxies, err := conn.Store.Reader.Proxies(ctx)
+	if err != nil {
+		return nil, 0, s.Hint(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	all := make([]*session.ProxyStatus, len(proxies))
+	var g errgroup.Group
+	for i := range proxies {
+		g.Go(func() error {
+			all[i], _ = s.StatusOf(ctx, "http://"+proxies[i].Address)
+			return nil
+		})
+	}
+	_ = g.Wait()
+	sums = map[string]uint64{}
+	for _, st := range all {
+		if st == nil {
+			continue
+		}
+		answered++
+		for _, r := range st.ModelRoutes {
+			for _, t := range r.Targets {
+				sums[r.Name+" "+t.Target] += t.Requests
+			}
+		}
+	}
+	if answered > 0 && answered < len(all) {
+		fmt.Fprintf(s.Out.Stderr, "%d of %d proxies did not answer: REQUESTS lacks them\n", len(all)-answered, len(all))
+	}
+	return sums, answered, nil
 }
 
 func removeCommand(s *session.Session) *cobra.Command {

@@ -25,6 +25,10 @@ const routeHelp = `route asks a proxy where it would send a request with this bo
 could get it, why the others could not, the scores of the policy, and how much of the
 prompt should be cached. The proxy sends nothing to an engine and changes nothing.
 
+For a model route, it names the target that the next such request would get, and the share
+of the target by the weights. Repeated calls show different targets as requests arrive,
+unless the session or the API key keeps the target (--sticky); "pdctl model ls" counts them.
+
 The body is in a file, or on standard input for "-". Every proxy chooses by its own
 requests: --proxy names the proxy. Without it pdctl asks the first one in etcd, and names
 it. The proxy needs its admin key: --admin-key, or ADMIN_API_KEY.
@@ -120,6 +124,9 @@ func printPlan(s *session.Session, p *explain.Plan) error {
 	model := name(p.Model)
 	if p.Target != "" {
 		model += ", target " + name(p.Target)
+		if p.Share > 0 { // also 0 from a proxy of an older release
+			model += fmt.Sprintf(" (%.3g %%)", 100*p.Share)
+		}
 	}
 	fmt.Fprintf(s.Out.Stdout, "way       %s\nmodel     %s\nprompt    %d bytes, about %d tokens\nrevision  %d\n", way, model, p.Bytes, p.Tokens, p.Revision)
 	if d := p.Disaggregate; d != nil {

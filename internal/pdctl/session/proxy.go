@@ -30,7 +30,10 @@ type ProxyStatus struct {
 	Revision  int64              `json:"revision"`
 	ID        string             `json:"id"`
 	Version   string             `json:"version"`
-	Etcd      struct {
+	// ModelRoutes have the requests that this proxy has counted.
+	ModelRoutes []instance.ListedModelRoute `json:"model_routes"`
+
+	Etcd struct {
 		State       string `json:"state"`
 		LastContact string `json:"last_contact"`
 		LastError   string `json:"last_error"`
@@ -39,13 +42,18 @@ type ProxyStatus struct {
 
 // FromProxy returns the /status of the proxy of --proxy.
 func (s *Session) FromProxy(ctx context.Context) (*ProxyStatus, error) {
-	raw, err := s.AskProxy(ctx, s.Proxy, "/status", nil, nil, nil)
+	return s.StatusOf(ctx, s.Proxy)
+}
+
+// StatusOf returns the /status of the proxy with this URL.
+func (s *Session) StatusOf(ctx context.Context, base string) (*ProxyStatus, error) {
+	raw, err := s.AskProxy(ctx, base, "/status", nil, nil, nil)
 	if err != nil {
 		return nil, err
 	}
 	st := &ProxyStatus{}
 	if err := json.Unmarshal(raw, st); err != nil || st.ID == "" {
-		return nil, fmt.Errorf("%s is no proxy of this version: %s", instance.Printable(s.Proxy, 200), instance.Printable(string(raw), 200))
+		return nil, fmt.Errorf("%s is no proxy of this version: %s", instance.Printable(base, 200), instance.Printable(string(raw), 200))
 	}
 	return st, nil
 }

@@ -82,7 +82,7 @@ func (s *Session) Wrap(do func(*cobra.Command, []string) error) func(*cobra.Comm
 			return s.printSettings()
 		}
 		if s.Out.Format == output.Name && cmd.Annotations[names] == "" {
-			return cli.Wrongf("-o name: %s prints no instances", cmd.CommandPath())
+			return cli.Wrongf("-o name: %s does not have this format", cmd.CommandPath())
 		}
 		s.canProxy = cmd.Annotations[readsProxy] != ""
 		err := s.repeat(cmd, args, do)

@@ -19,7 +19,8 @@ import (
 const getHelp = `get shows one instance: its state and the reason as pdctl list shows them, then its keys in
 etcd (the value, its revisions and lease, and the pending add and the operator's intent for
 that address, if any). Control characters are escaped. It also shows what each proxy has in
-flight there, what each proxy reports about it, and the end of its history.
+flight there, what each proxy reports about it, and the end of its history. VIEW is why a
+proxy does not use it, such as ejected; "-" is no objection of that proxy.
 
 The instance is role/host:port, as list and watch print it, or two words; the role can be
 left out if the address has one only. The exit code

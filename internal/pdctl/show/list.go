@@ -29,7 +29,8 @@ with --selector. A selector that no instance matches is an error (exit 1).
 
 ` + columnsHelp(true) + `
 -o json prints {"revision": N, "instances": [...], "removed": [...]}, each instance as
-the /status of a proxy shows it.`
+the /status of a proxy shows it: "status" is the column STATE without what is in
+parentheses, and "state" is the state in the record of the instance.`
 }
 
 // List returns the command list.
@@ -37,7 +38,7 @@ func List(s *session.Session) *cobra.Command {
 	var order string
 	cmd := &cobra.Command{
 		Use: "list [prefill|decode]", Aliases: []string{"ls"}, Short: "list the instances", Long: listHelp(),
-		Example: "  pdctl list\n  pdctl list decode --sort-by in-flight\n  pdctl list --proxy http://10.0.0.1:8000\n  pdctl list -o wide --selector state=ready --selector rack=3\n  pdctl list -o json | jq '.instances[] | select(.state == \"down\")'",
+		Example: "  pdctl list\n  pdctl list decode --sort-by in-flight\n  pdctl list --proxy http://10.0.0.1:8000\n  pdctl list -o wide --selector state=ready --selector rack=3\n  pdctl list -o json | jq '.instances[] | select(.status == \"down\")'",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			roles := instance.Roles()

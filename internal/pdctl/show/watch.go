@@ -39,7 +39,7 @@ func Watch(s *session.Session) *cobra.Command {
 	var initial bool
 	cmd := &cobra.Command{
 		Use: "watch", Short: "print changes as they happen", Long: watchHelp,
-		Example: "  pdctl watch\n  pdctl watch --initial -o json | jq -c 'select(.state == \"down\")'",
+		Example: "  pdctl watch\n  pdctl watch --initial -o json | jq -c 'select(.status == \"down\")'",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return follow(cmd.Context(), s, initial) },
 	}

@@ -1,0 +1,42 @@
+package pdctl_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// debug names on stderr what the archive lacks, and route the share of a target.
+func TestDebugAndRoute(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/limits/c", `{"v":1}`)
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		switch {
+		case q.URL.Path == "/route":
+			_, _ = io.WriteString(w, `{"model":"chat","target":"new","target_share":0.2,"way":"pair"}`)
+		case (q.URL.Path == "/config" || q.URL.Path == "/log") && q.Header.Get("X-Api-Key") != "k":
+			w.WriteHeader(http.StatusForbidden)
+		default:
+			_, _ = io.WriteString(w, "x")
+		}
+	}))
+	defer proxy.Close()
+	for key, want := range map[string]struct{ files, missing string }{
+		"":      {"7 files, 3 notes", "/config.yaml: the proxy needs its admin key: set --admin-key or ADMIN_API_KEY\n"},
+		"wrong": {"7 files, 3 notes", "/log.txt: the proxy says 403: "},
+		"k":     {"9 files, 1 note\n", "doctor.json: doctor found problems: "},
+	} {
+		code, out, errs := r.run("debug", "-f", filepath.Join(t.TempDir(), "d.tar.gz"), "--proxy", proxy.URL, "--admin-key", key)
+		if code != 0 || !strings.Contains(out, want.files) || !strings.Contains(errs, want.missing) || strings.Contains(errs, "config.yaml") == (key == "k") {
+			t.Errorf("key %q: %d %s %s", key, code, out, errs)
+		}
+	}
+	_, out, errs := r.run("route", "--explain", "debug_test.go", "--proxy", proxy.URL, "--admin-key", "k")
+	if !strings.Contains(out, "target new (20 %)\n") {
+		t.Errorf("%s %s", out, errs)
+	}
+}
