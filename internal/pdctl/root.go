@@ -43,9 +43,10 @@ xargs. Lists have --watch. Every command that writes has --dry-run: it compares 
 prints what would be written, and writes nothing. A command that would leave a role without
 a usable instance asks first; without a terminal it needs --yes.
 
-What is wrong: doctor. What is slow: top --once --sort-by ttft, or per-token for
-decode instances. No new requests, and wait for the running ones: drain --wait; without the
-wait, for a look at the engine: cordon. Every change can be undone: undrain, uncordon, allow (of remove), or revert for changes that history lists.
+What is wrong: doctor. What is slow: top --once --sort-by ttft, or per-token for decode
+instances. No new requests, and wait for the running ones: drain --wait; without the wait, for
+a look at the engine: cordon. Every change can be undone: undrain, uncordon, allow (of
+remove), or revert for changes that history lists.
 "model route" sets to which model a name leads; "route" explains where a request would go.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage. "drain --wait" and "wait" also have 3 (a

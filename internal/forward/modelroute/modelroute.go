@@ -209,13 +209,13 @@ func (c *Choice) Next(usable func(*Target) bool) bool {
 	return true
 }
 
-// Share returns the weight of the present target divided by the sum of all weights.
+// Share returns the weight of the present target divided by the sum of all weights, 0 if they are 0.
 func (c *Choice) Share() float64 {
 	total := 0
 	for _, t := range c.Route.Targets {
 		total += t.Weight
 	}
-	return float64(c.Target.Weight) / float64(total)
+	return float64(c.Target.Weight) / float64(max(total, 1))
 }
 
 func (c *Choice) set(at int, passed []string) {
