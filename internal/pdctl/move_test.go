@@ -60,7 +60,6 @@ func TestExportMovesTheFleet(t *testing.T) {
 		}
 		delete(want, key)
 	}
-	want["/pd/limits/team-a"] = `{"v":1,"rpm":5}` // the same, sorted
 	old.put("/pd/prefill/no-port", "")
 	old.put("/pd/prefill/10.0.0.8:8100", "{broken")
 	old.put("/pd/load/x", "not the operator's")
