@@ -60,6 +60,10 @@ func (r *Rates) KVUse(k KV) float64 {
 // minOutput is the number of output tokens from which a stream is a sample of the time per token.
 const minOutput = 8
 
+// leastSlope bounds the part of the mean time of prefill that does not depend on the number of tokens:
+// a token takes at least the mean time for a token divided by it.
+const leastSlope = 4
+
 // Streamed records a stream that has ended: the load of its decode instance when it was picked, the
 // number of output tokens, and the time from the first to the last of them.
 func (e *Estimator) Streamed(name string, d Decode, output int, took time.Duration) {
@@ -94,8 +98,15 @@ func (e *Estimator) Rates(name, address string) Rates {
 		}
 		return Line{}
 	}
+	prefill := of(func(l *lines) *line { return &l.prefill })
+	if l := m.lineOf(address, func(l *lines) *line { return &l.prefill }); l.known() && l.x > 0 {
+		// The wait behind unknown work, such as that of other proxies, can hide the time that a token
+		// takes. An engine that seems to take none would be sent any amount of work.
+		prefill.Each = max(prefill.Each, l.y/l.x/leastSlope)
+		prefill.Fixed = max(0, (l.y-prefill.Each*l.x)/l.n)
+	}
 	return Rates{
-		Prefill:  of(func(l *lines) *line { return &l.prefill }),
+		Prefill:  prefill,
 		Transfer: of(func(l *lines) *line { return &l.handover }),
 		Token:    of(func(l *lines) *line { return &l.token }),
 		Output:   m.output.value, Uncached: m.uncached.value, Pace: m.pace.value,

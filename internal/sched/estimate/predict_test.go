@@ -53,3 +53,18 @@ func TestPredictions(t *testing.T) {
 		}
 	}
 }
+
+// Prompts that took less time the longer they were, since they waited behind work that nothing is known
+// of, do not make an engine one that computes any number of tokens at once.
+func TestPrefillTakesTime(t *testing.T) {
+	t.Parallel()
+	e := new(estimate.Estimator)
+	for i := range 64 {
+		tokens := float64(2000 + 1000*(i%5))
+		e.Prefilled(name, estimate.Prefill{Address: "p", Uncached: tokens}, time.Duration(8000-tokens)*time.Millisecond)
+	}
+	r := e.Rates(name, "p")
+	if mean := r.Prefill.At(4000); r.Prefill.Each < 0.2e-3 || math.Abs(mean-4) > 0.2 {
+		t.Errorf("%+v: 4000 tokens take %v s", r.Prefill, mean)
+	}
+}
