@@ -99,10 +99,14 @@ func (l *Leg) Answered() {
 // Commit notes that the answer is about to be committed: from now on CallOff does not
 // end the leg, even if its instance is removed. If the leg has ended before, Commit
 // returns the cause, and nothing more can be read of the answer. A complete answer can be
-// used all the same, unless the cause is ErrSource.
+// used all the same, unless decode may have read other blocks than those of its prompt: the cause
+// is ErrSource or the end of the KV lease.
 func (l *Leg) Commit(complete bool) error {
 	if l.Recheck != nil {
 		l.Recheck()
+	}
+	if l.lease != nil && time.Now().After(l.wait.KVUntil) {
+		l.leaseEnded() // its timer may be late, after a stall of the machine
 	}
 	l.mu.Lock()
 	l.committed = true
@@ -113,10 +117,11 @@ func (l *Leg) Commit(complete bool) error {
 	l.mu.Unlock()
 	l.Answered()
 	l.stopWaiting()
-	if cause := context.Cause(l); !complete || errors.Is(cause, ErrSource) {
-		return cause
+	cause := context.Cause(l)
+	if limit, ok := errors.AsType[*LimitError](cause); complete && !errors.Is(cause, ErrSource) && !(ok && limit.Limit.Class == TransferExpired) {
+		return nil
 	}
-	return nil
+	return cause
 }
 
 // stopWaiting stops the checks of a leg whose answer is not committed.

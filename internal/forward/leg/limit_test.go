@@ -141,7 +141,30 @@ func TestLimit_Lease(t *testing.T) {
 				if got := endedBy(l); got != "no content, and no proof that the KV cache was read, for 20 s (--kv-lease-budget)" {
 					t.Errorf("ended by %q", got)
 				}
+				if err := l.Commit(true); err == nil {
+					t.Error("a complete answer is used although decode may have read other blocks")
+				}
 			})
+		})
+	}
+}
+
+// After a stall of the machine the first content may be read before the timer of the lease runs.
+func TestLimit_LeaseAtTheCommit(t *testing.T) {
+	t.Parallel()
+	for _, late := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			l := observed(t, 0, true, Wait{
+				Limit: FirstByteLimit(time.Hour), Streamed: true, KVUntil: time.Now().Add(20 * time.Second),
+				KVLimit: Limit{After: 20 * time.Second, Class: TransferExpired, Setting: "--kv-lease-budget"},
+			})
+			l.lease.Stop() // as if it were late
+			if late {
+				time.Sleep(21 * time.Second)
+			}
+			if err := l.Commit(false); (err != nil) != late {
+				t.Errorf("late %v: %v", late, err)
+			}
 		})
 	}
 }
