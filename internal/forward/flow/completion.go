@@ -51,6 +51,7 @@ type completion struct {
 	spent      []instance.Key // of decode legs that failed after they may have taken a KV transfer
 	pairs      pairing
 	unnotified withoutNotice
+	oncePassed bool // onceMore has allowed an attempt
 }
 
 // Complete answers a completion.

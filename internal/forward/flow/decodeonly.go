@@ -65,6 +65,25 @@ func (c *completion) transfersLost() bool {
 		(len(c.spent) >= maxSpent || len(c.spent)+c.expired > 0 && c.r.attempts.counted >= c.s.MaxAttempts-1)
 }
 
+// onceMore allows a request whose attempts are used up one more, decode-only, on a decode instance that
+// has failed it only with a KV transfer: it answers, while the others may be gone.
+func (c *completion) onceMore(d *sched.Assignment, f *leg.Failure) bool {
+	t := &c.r.attempts
+	if !f.Rule.Retry || t.counted < c.s.MaxAttempts || c.oncePassed || !c.transfersLost() {
+		return false
+	}
+	spent := c.spent
+	if c.r.Route.DecodeOnly != "" { // this instance has failed it without a KV transfer, too
+		spent = slices.DeleteFunc(slices.Clone(spent), func(k instance.Key) bool { return k == d.Instance.Key })
+	}
+	if len(spent) == 0 || !c.s.Budget.Take(c.s.Picker.InFlight(d.Instance.Key)) {
+		return false
+	}
+	c.oncePassed = true
+	t.tried.decode = slices.DeleteFunc(t.tried.decode, func(k instance.Key) bool { return slices.Contains(spent, k) })
+	return true
+}
+
 // lastResort picks a decode instance for a decode-only attempt: one that has not failed the request,
 // else one that has failed only with a KV transfer, else any. It returns nil if another pair is to be
 // tried.

@@ -97,7 +97,7 @@ func (c *completion) decodeFailed(d *sched.Assignment, f *leg.Failure) (done boo
 	if f.Begun {
 		return c.continueAfter(d, f)
 	}
-	if c.r.note(d, f) {
+	if c.r.note(d, f) || c.onceMore(d, f) {
 		return false
 	}
 	c.r.sendFailure(f)
