@@ -80,6 +80,17 @@ func TestDrainWait(t *testing.T) {
 	}
 	revision := r.revision("/pd/override/decode/" + x)
 
+	// Proxies that have lost their leases, in a stall of the machine, come back.
+	out, stop := r.background(drain...)
+	testkit.Eventually(t, time.Minute, func() error { return out.has("drained already") })
+	r.say("b", revision, `"decode/`+x+`":{"in_flight":3}`)
+	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting: proxy b:8000") })
+	r.say("b", revision, "")
+	if code := stop(false); code != 0 || out.has("no proxy uses this etcd") == nil {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	r.leaves("b")
+
 	// All free; the digest of one that went is not missed when it had reported that it is free.
 	r.say("a", revision, `"decode/other:1":{"in_flight":3}`)
 	r.want(0, "decode/"+x+": drained already\n"+free, drain...)
@@ -92,7 +103,7 @@ func TestDrainWait(t *testing.T) {
 	}
 
 	// The requests end during the wait. Its progress shows that it has begun.
-	out, stop := r.background(drain...)
+	out, stop = r.background(drain...)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting: proxy b:8000") })
 	r.say("b", revision, "")
 	if code := stop(false); code != 0 {

@@ -52,6 +52,10 @@ const waitPoll = 200 * time.Millisecond
 // waitPollMost is the longest one: a wait must look again before its limit, also while etcd is slow.
 const waitPollMost = time.Second
 
+// noProxies is how long a wait that finds no proxy looks for one: after a stall of etcd or of the machine
+// all leases have ended, and the proxies, which go on, are back in etcd within about a second.
+const noProxies = 3 * time.Second
+
 // Wait returns the command wait.
 func Wait(s *session.Session) *cobra.Command {
 	var revision int64
@@ -191,7 +195,7 @@ var (
 func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, keys []instance.Key, limit time.Duration) (drainproof.State, error) {
 	p, end := drainproof.New(revision, keys), time.NewTimer(limit)
 	defer end.Stop()
-	same := sameMembership(ctx, conn)
+	same, look := sameMembership(ctx, conn), time.Now().Add(min(noProxies, limit/2))
 	var state drainproof.State
 	var last string
 	for {
@@ -214,7 +218,9 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 				return state, err
 			}
 			p.See(t, start, same)
-			if state = p.State(start); state.Over() {
+			state = p.State(start)
+			unused := state.Done == 0 && len(state.Vanished) == 0
+			if state.Over() && !(unused && start.Before(look)) {
 				return state, nil
 			}
 			waiting := slices.Clone(state.Open)
