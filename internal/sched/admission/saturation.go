@@ -65,8 +65,10 @@ type stage struct {
 	each     float64 // seconds to compute one token
 	capacity float64 // tokens of the KV cache that may be in use; 0: unknown
 	streams  float64 // that it may have at once
-	seats    float64 // streams that the engine runs at once (--max-num-seqs), +Inf before learn has seen it
-	report   *policy.Engine
+	// most is the number of streams that the engine runs at once (--max-num-seqs), +Inf before learn has
+	// seen it; seats is that too, and more while none wait, since engines restart.
+	most, seats float64
+	report      *policy.Engine
 }
 
 // queued reports whether requests wait in an engine for capacity. vLLM counts those that need a KV cache
@@ -76,9 +78,9 @@ func queued(e *policy.Engine) bool { return e.All.Waiting > e.All.Deferred }
 
 // learn finds out how many streams an engine runs at once, from its last report and the one before. An
 // engine that runs the same number in both while others wait has no seat left. A queue of a moment and a
-// full KV cache show other numbers. The seats grow again while none wait, since engines restart.
+// full KV cache show other numbers.
 func (s *stage) learn(last *plan, i int) {
-	s.seats, s.report = math.Inf(1), s.load.Engine.Load()
+	s.most, s.seats, s.report = math.Inf(1), math.Inf(1), s.load.Engine.Load()
 	if last == nil || s.report == nil {
 		return
 	}
@@ -89,13 +91,15 @@ func (s *stage) learn(last *plan, i int) {
 		return
 	}
 	before, running := last.decode[i].report, s.report.All.Running
-	s.seats = last.decode[i].seats
+	s.most, s.seats = last.decode[i].most, last.decode[i].seats
 	switch {
 	case before == s.report:
 	case queued(s.report) && queued(before) && running == before.All.Running && running >= minStreams:
-		s.seats = running
+		s.most, s.seats = running, running
 	case !queued(s.report):
-		s.seats += max(1, s.seats/16)
+		if s.seats += max(1, s.seats/16); running > s.most {
+			s.most = math.Inf(1)
+		}
 	}
 }
 
@@ -196,7 +200,7 @@ func (p *plan) full() bool {
 	}
 	return all(p.prefill, func(_ *stage, e *policy.Engine) bool { return !p.decodeOnly && e.All.Running > 0 }) ||
 		all(p.decode, func(s *stage, e *policy.Engine) bool {
-			return e.All.Running >= s.seats-1 || p.tpot > 0 && p.rates.Pace >= 0.8*p.tpot
+			return e.All.Running >= s.most-1 || p.tpot > 0 && p.rates.Pace >= 0.8*p.tpot
 		})
 }
 
