@@ -96,6 +96,10 @@ func checkLost(h *History, v *Verdict) {
 				v.Excused["the proxy of the request had a fault"]++ // it starts: its /readyz fails
 				continue
 			}
+			if strings.Contains(r.Err, "status 429") && slices.ContainsFunc(h.Faults, func(f Fault) bool { return f.Kind == "429" && f.Overlaps(r.From, r.To) }) {
+				v.Excused["an engine refused the request with 429, and no other could take it"]++
+				continue
+			}
 			if able := h.able(r); able != "" {
 				v.add("lost", r.To, []string{r.ID, able}, "%s of %s (%s) through %s %s although %s could serve it: %s",
 					r.Route, r.ID, r.Model, r.Proxy, r.Outcome, able, r.Err)

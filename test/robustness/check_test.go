@@ -201,6 +201,10 @@ func TestCheck_Excused(t *testing.T) {
 			h.Requests[0].Outcome = Wrong
 			h.Faults = append(h.Faults, fault(Span{h.Requests[0].From, h.Requests[0].To.Add(time.Second)}, "restart-behind", "prefill-1"))
 		}},
+		"engines refuse": {"an engine refused the request with 429, and no other could take it", func(h *History) {
+			h.Requests[0].Outcome, h.Requests[0].Err = Failed, "status 429"
+			h.Faults = append(h.Faults, fault(h.Requests[0].Span, "429", "prefill-1"))
+		}},
 		"the budget": {"the retry budget was used up", func(h *History) {
 			h.Requests[0].Outcome, h.Requests[0].Err = Failed, "503: too many requests are being retried"
 		}},

@@ -398,6 +398,9 @@ func (r *rig) restartBehind(ctx context.Context, a Action) {
 	applied, stop := context.WithTimeout(ctx, 3*time.Second)
 	defer stop()
 	before, from := id(), time.Now()
+	if before == "" { // a stall has just ended its lease: the next id in etcd would be that of before the restart
+		return
+	}
 	err := d.proc.Signal(syscall.SIGSTOP)
 	hold(ctx, 400*time.Millisecond) // less than after which proxies stop waiting for a silent engine
 	killed := time.Now()
