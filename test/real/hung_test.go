@@ -269,7 +269,7 @@ func TestQueue(t *testing.T) {
 }
 
 // TestOverload sends twice the requests that a pair of engines can do, with the queue on. No admitted
-// request fails or misses its deadline, and once the proxy has seen how many streams the decode engine
+// request fails or misses its deadline by more than a stream takes to end, and once the proxy has seen how many streams the decode engine
 // runs, few wait in it. Then clients that bypass the proxy fill that engine: its own 503 is passed on, and
 // does not eject it.
 func TestOverload(t *testing.T) {
@@ -338,7 +338,7 @@ func TestOverload(t *testing.T) {
 	logf("%d admitted, %d refused after %v at most, first text after %v at most; waiting in prefill p90 %v, most %v, in decode p90 %v, most %v",
 		len(firsts), len(refusals), slices.Max(append(refusals, 0)).Round(time.Millisecond), last.Round(time.Millisecond),
 		at(waiting[0], 0.9), at(waiting[0], 1), at(waiting[1], 0.9), at(waiting[1], 1))
-	if len(refusals) == 0 || last > deadline+time.Second || max(at(waiting[0], 0.9), at(waiting[1], 0.9)) > seats/2 {
+	if len(refusals) == 0 || last > deadline+3*time.Second || max(at(waiting[0], 0.9), at(waiting[1], 0.9)) > seats/2 {
 		t.Errorf("%d refused, the last first text after %v", len(refusals), last)
 	}
 	// Clients that bypass the proxy.
