@@ -411,13 +411,14 @@ func TestSeatsOfDecode(t *testing.T) {
 	}
 	d.InFlight.Store(7)
 	report(16, 3, 0)
-	report(15, 4, 0) // not the same number: a queue of a moment
+	report(12, 4, 0) // not the same number: the KV cache is full
 	report(16, 4, 4) // they wait for their KV caches
+	report(16, 2, 0) // a queue of a moment
 	d.InFlight.Store(40)
 	served()
 	d.InFlight.Store(7)
 	report(16, 5, 0)
-	report(16, 9, 0)
+	report(15, 9, 0)
 	d.InFlight.Store(16)
 	waits := r.send(admission.Request{})
 	waits.waits(t)

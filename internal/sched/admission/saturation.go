@@ -76,9 +76,12 @@ type stage struct {
 // Fetching does not matter here.
 func queued(e *policy.Engine) bool { return e.All.Waiting > e.All.Deferred }
 
+// crowded reports whether more requests wait in an engine than arrive in a moment.
+func crowded(e *policy.Engine) bool { return e.All.Waiting-e.All.Deferred > e.All.Running/8 }
+
 // learn finds out how many streams an engine runs at once, from its last report and the one before. An
-// engine that runs the same number in both while others wait has no seat left. A queue of a moment and a
-// full KV cache show other numbers.
+// engine that runs about the same number in both while many wait has no seat left; a full KV cache shows
+// other numbers.
 func (s *stage) learn(last *plan, i int) {
 	s.most, s.seats, s.report = math.Inf(1), math.Inf(1), s.load.Engine.Load()
 	if last == nil || s.report == nil {
@@ -94,8 +97,9 @@ func (s *stage) learn(last *plan, i int) {
 	s.most, s.seats = last.decode[i].most, last.decode[i].seats
 	switch {
 	case before == s.report:
-	case queued(s.report) && queued(before) && running == before.All.Running && running >= minStreams:
-		s.most, s.seats = running, running
+	case crowded(s.report) && crowded(before) && math.Abs(running-before.All.Running) <= max(1, running/16) && max(running, before.All.Running) >= minStreams:
+		s.most = max(running, before.All.Running)
+		s.seats = s.most
 	case !queued(s.report):
 		if s.seats += max(1, s.seats/16); running > s.most {
 			s.most = math.Inf(1)
