@@ -27,8 +27,8 @@ import (
 
 const longHelp = `pdctl shows and changes which vLLM instances the proxies use.
 
-pdctl uses etcd directly; no proxy or agent needs to run. Only "pdctl route", "pdctl ratio"
-and "pdctl usage" ask proxies. While etcd is down, list, get and status can read the fleet from
+pdctl uses etcd directly; no proxy or agent needs to run. route, ratio, usage, top, debug and
+"model ls" ask proxies, too. While etcd is down, list, get and status can read the fleet from
 one, with --proxy URL.
 The default etcd is 127.0.0.1:2379, where a proxy without --etcd-endpoints runs its own.
 --etcd-endpoints or PD_ETCD_ENDPOINTS names another one.

@@ -32,6 +32,8 @@ Select instances by name (role/host:port), by role, or with --selector; without 
 With --count N it is enough that N have the state. Set it when you start a fleet:
 instances that are not registered yet cannot be selected. wait also waits for etcd.
 
+The state is that in etcd: after a change, wait for the proxies with --revision.
+
 --revision N waits until every running proxy has applied that revision. drain, cordon,
 weight and the admin routes of a proxy answer with the revision of their change ("revision"
 of -o json); status shows the newest one. If a proxy vanishes meanwhile, wait does not wait

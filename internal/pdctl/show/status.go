@@ -26,7 +26,7 @@ no further digest.
 
 With the etcd alarm NOSPACE no instance can register until etcd is compacted and
 defragmented, and the alarm is disarmed. A proxy whose APPLIED stays lower than
-"membership revision" does not follow etcd.
+"membership revision", the newest of all keys that exist, does not follow etcd.
 
 STATES counts the states that pdctl list shows.
 
