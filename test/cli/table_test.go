@@ -149,9 +149,9 @@ var examples = map[string]example{
 		spare: true, before: []string{"pdctl add prefill 10.0.0.7:8100"}, want: []string{"+ prefill/10.0.0.7:8100", "; keys: "},
 	},
 
-	"pdctl diff --from 4710":                   {set: (*stage).undone, want: []string{"+ override/decode/10.0.0.9:8200\n    + {\"v\":1,\"state\":\"drain\",\"reason\":\"wrong rack\""}},
-	"pdctl diff --from 4710 --to 4711 -o json": {set: (*stage).undone, want: []string{`"key": "override/decode/10.0.0.9:8200"`}},
-	"pdctl revert 4710 --dry-run":              {set: (*stage).undone, want: []string{"Dry run: nothing is written.", "delete  /pd/override/decode/10.0.0.9:8200"}},
+	"pdctl diff --from 4710":           {set: (*stage).undone, want: []string{"+ override/decode/10.0.0.9:8200\n    + {\"v\":1,\"state\":\"drain\",\"reason\":\"wrong rack\""}},
+	"pdctl diff --from 4710 --to 4711": {set: (*stage).undone, want: []string{"+ override/decode/10.0.0.9:8200\n"}},
+	"pdctl revert 4710 --dry-run":      {set: (*stage).undone, want: []string{"Dry run: nothing is written.", "delete  /pd/override/decode/10.0.0.9:8200"}},
 	`pdctl revert 4710 --to 4711 --reason "wrong rack"`: {
 		set: (*stage).undone, want: []string{"- override/decode/10.0.0.9:8200", "; keys: 1"},
 	},
