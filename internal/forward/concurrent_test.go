@@ -397,6 +397,40 @@ func testConcurrentPrefillFails(t *testing.T, dialect string) {
 	}
 }
 
+// An engine that loses a used connection may have the transfer_id of the leg. It must not receive
+// it again: another pair is tried with a new transfer.
+func TestConcurrentUsedConnection(t *testing.T) {
+	t.Parallel()
+	eachConcurrentDialect(t, testConcurrentUsedConnection)
+}
+
+func testConcurrentUsedConnection(t *testing.T, dialect string) {
+	t.Helper()
+	for _, role := range []instance.Role{instance.Prefill, instance.Decode} {
+		t.Run(string(role), func(t *testing.T) {
+			t.Parallel()
+			m := startConcurrent(t, dialect, 1, 1, nil)
+			got := m.begin(t.Context(), chatBody(true, ""))
+			p, d := m.pair()
+			p.reply(ok)
+			d.reply(streams)
+			m.checkServed(got)
+			got = m.begin(t.Context(), chatBody(true, ""))
+			p, d = m.pair()
+			if breaking := map[instance.Role]*pendingLeg{instance.Prefill: p, instance.Decode: d}[role]; breaking != nil {
+				breaking.reply(breaks)
+			}
+			again, next := m.pair()
+			if again.TransferID == p.TransferID {
+				t.Errorf("transfer %s was sent again", p.TransferID)
+			}
+			again.reply(ok)
+			next.reply(streams)
+			m.checkServed(got)
+		})
+	}
+}
+
 // Prefill's refusal of a wrong request goes to the client, and decode is aborted.
 func TestConcurrentPrefillRefuses(t *testing.T) {
 	t.Parallel()

@@ -21,6 +21,7 @@ func (a *attempt) runConcurrent() (done bool) {
 	w.Partner = true
 	l := a.c.r.Origin.Begin(d, w)
 	defer l.End()
+	l.Once = true
 	other := a.beginPartner(l, a.dialect.Prefill(a.c.reqFor(a.p.Instance), a.pair))
 	a.c.usage.PrefillDone = other.done
 	f := a.c.decodeOn(l, a.pair.ID, out, func() {
@@ -69,6 +70,7 @@ func (a *attempt) beginPartner(decode *leg.Leg, out connector.Leg) *partner {
 		leg:  a.c.r.Origin.Begin(a.p, a.c.prefillWait()),
 		done: make(chan struct{}),
 	}
+	other.leg.Once = true
 	context.AfterFunc(other.leg, func() { decode.CallOff(leg.ErrPartner) })
 	release := a.c.r.Origin.HoldBody()
 	go func() {

@@ -154,6 +154,7 @@ func (a *attempt) decodeWith(d *sched.Assignment) *leg.Failure {
 	l := a.c.r.Origin.Begin(d, w)
 	defer l.End()
 	if !w.KVUntil.IsZero() {
+		l.Once = true
 		a.watchPrefill(l)
 		defer a.p.EndAwait()
 	}

@@ -30,6 +30,9 @@ type Leg struct {
 
 	// Recheck is called before the answer is committed, and may call the leg off; nil: nothing is checked.
 	Recheck func()
+	// Once reports that the request names a KV transfer for a single use, so that the engine must
+	// not receive it twice. Decode would wait in vain, or read blocks that were freed.
+	Once bool
 
 	origin *Origin
 	pick   *sched.Assignment // nil for a leg of Ask, which sched cannot call off
@@ -65,7 +68,7 @@ func (l *Leg) Send(method, path string, h Header, body splice.Body) (*upstream.R
 	l.ownKey = h.ownKey
 	o.Trace.Inject(l.Span, h.fields)
 	l.Span.Sent(method, path)
-	r := upstream.Request{Instance: l.Instance, Method: method, Path: path, Header: h.fields, Body: body.Segments()}
+	r := upstream.Request{Instance: l.Instance, Method: method, Path: path, Header: h.fields, Body: body.Segments(), Once: l.Once}
 	defer o.HoldBody()()
 	if r.Body != nil && !o.Settings.Upstream.ReleasesBody(&r) {
 		o.readAfterSend.Store(true)

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -241,6 +242,40 @@ func checkStaleConnection(t *testing.T, open opener) {
 				t.Fatalf("%d stale retries", c.StaleRetries())
 			}
 		})
+	}
+}
+
+// A request that the engine must not receive twice is not sent again.
+func TestStaleConnection_Once(t *testing.T) {
+	t.Parallel()
+	forEachClient(t, checkStaleConnectionOnce)
+}
+
+func checkStaleConnectionOnce(t *testing.T, open opener) {
+	t.Helper()
+	var received atomic.Int64
+	in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
+		for range 2 {
+			if _, _, err := readRequest(r); err != nil {
+				return
+			}
+			if received.Add(1) == 1 {
+				_, _ = io.WriteString(c, ok)
+			}
+		}
+	})
+	c := open(t, upstream.Options{})
+	if b, e := do(t, c, in); e != nil || b != "ok" {
+		t.Fatalf("%q, %v", b, e)
+	}
+	r := request(in)
+	r.Once = true
+	_, err := c.Do(t.Context(), r)
+	if e, _ := errors.AsType[*upstream.Error](err); e == nil || e.Stage != upstream.StageStale || !e.MaybeTaken {
+		t.Fatalf("%+v", err)
+	}
+	if n := received.Load(); n != 2 || c.StaleRetries() != 0 {
+		t.Fatalf("%d requests were received, %d stale retries", n, c.StaleRetries())
 	}
 }
 

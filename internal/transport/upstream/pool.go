@@ -66,7 +66,7 @@ var headBuffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a poo
 const maxPooledHead = 16 << 10
 
 // Do implements Client. A request that meets a stale connection is retried once,
-// immediately, on a new one.
+// immediately, on a new one, unless Request.Once excludes it.
 func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 	if isHTTPS(r.Instance) {
 		return p.https.Do(ctx, r)
@@ -92,7 +92,7 @@ func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 		}
 		*buf, body = wire, nil
 	}
-	m := message{head: wire, body: body, method: r.Method, instance: r.Instance, watchEarlyReply: size > minWatchedBody, started: time.Now()}
+	m := message{head: wire, body: body, method: r.Method, instance: r.Instance, once: r.Once, watchEarlyReply: size > minWatchedBody, started: time.Now()}
 	h, toClose := p.activeHost(r.Instance)
 	closeAll(toClose)
 	a, e := p.reuseOrDial(ctx, h, &m)
@@ -108,6 +108,7 @@ type message struct {
 	body            [][]byte
 	method          string
 	instance        *instance.Instance
+	once            bool // see Request.Once
 	watchEarlyReply bool // argument of conn.send
 	started         time.Time
 }
@@ -126,7 +127,7 @@ func (p *Pool) reuseOrDial(ctx context.Context, h *host, m *message) (*answer, *
 			break
 		}
 	}
-	if e == nil || e.Stage != StageStale || ctx.Err() != nil {
+	if e == nil || e.Stage != StageStale || m.once || ctx.Err() != nil {
 		return a, e
 	}
 	p.staleRetries.Add(1)

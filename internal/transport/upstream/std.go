@@ -74,7 +74,8 @@ type progress struct {
 }
 
 // Do implements Client. A request that meets a stale connection is retried once,
-// immediately, on a new one: the engine has most likely not received it.
+// immediately, on a new one, unless Request.Once excludes it: the engine has most likely not
+// received it.
 func (c *Std) Do(ctx context.Context, r *Request) (*Response, error) {
 	started := time.Now()
 	resp, err := c.try(ctx, c.pooled, r, started)
@@ -82,7 +83,7 @@ func (c *Std) Do(ctx context.Context, r *Request) (*Response, error) {
 		return resp, nil
 	}
 	var e *Error
-	if !errors.As(err, &e) || e.Stage != StageStale || ctx.Err() != nil {
+	if !errors.As(err, &e) || e.Stage != StageStale || r.Once || ctx.Err() != nil {
 		return nil, err
 	}
 	c.staleRetries.Add(1)

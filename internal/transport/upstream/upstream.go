@@ -78,6 +78,9 @@ type Request struct {
 	Path     string // with the query, beginning with '/'
 	Header   http.Header
 	Body     [][]byte // sent in order, never modified; nil for none
+	// Once excludes a second try after a stale connection: the engine may have received the
+	// first, and must not receive the request twice.
+	Once bool
 }
 
 // Response is the response of an engine. Errors of Body are of type *Error with
