@@ -19,8 +19,14 @@ const (
 	leaves = time.Second
 	// etcdRecovery is how long after a fault of etcd a proxy may use an older membership.
 	etcdRecovery = 15 * time.Second
+	// The proxies' --retry-budget: retries per request of budgetWindow, and retries on top.
+	budgetRatio  = 0.2
+	budgetBurst  = 64
+	budgetWindow = 10 * time.Second
+	// unknownRetries is how many retries a request may have had whose answer did not arrive.
+	unknownRetries = 3
 	// One request of budgetShare may fail because of the retry budget.
-	budgetShare = 1000
+	budgetShare = 100
 )
 
 // Verdict is the result of Check.
@@ -88,6 +94,9 @@ func checkLost(h *History, v *Verdict) {
 			v.add("lost", r.To, []string{r.ID}, "no answer to %s from %s, which had no fault: %s", r.ID, r.Proxy, r.Err)
 		case Failed, TimedOut:
 			if strings.Contains(r.Err, "too many requests are being retried") {
+				if made, allowed := h.retries(r.To, r.Proxy); float64(made) < allowed {
+					v.add("budget", r.To, []string{r.ID}, "%s was refused a retry by %s, which had made at most %d, and may make %.0f", r.ID, r.Proxy, made, allowed)
+				}
 				v.Excused["the retry budget was used up"]++
 				budget++
 				continue
@@ -111,6 +120,27 @@ func checkLost(h *History, v *Verdict) {
 	if n := len(h.Requests); budget > max(1, n/budgetShare) {
 		v.add("budget", h.Start, nil, "%d of %d requests failed because of the retry budget", budget, n)
 	}
+}
+
+// retries returns the largest number of retries that a proxy can have made in the time that counts
+// for its budget at at, and the number that it may make.
+func (h *History) retries(at time.Time, proxy string) (made int, allowed float64) {
+	from := at.Add(-budgetWindow)
+	allowed = budgetBurst
+	for _, r := range h.Requests {
+		if r.Proxy != proxy || r.To.Before(from) || r.From.After(at) {
+			continue
+		}
+		if r.Attempts == 0 {
+			made += unknownRetries
+		} else {
+			made += r.Attempts - 1
+		}
+		if r.From.After(from.Add(time.Second)) { // the proxy counts by whole seconds
+			allowed += budgetRatio
+		}
+	}
+	return made, allowed
 }
 
 // checkBroken: a committed answer breaks only if its decode instance or its proxy had a fault.

@@ -150,7 +150,12 @@ func TestCheck_BadHistories(t *testing.T) {
 		"too many failures by the budget": {"budget", func(h *History) {
 			for i := range 3 {
 				fails(&h.Requests[i], Failed, "503: too many requests are being retried")
+				h.Requests[i].Attempts = 100
 			}
+		}},
+		"the budget is refused without retries": {"budget", func(h *History) {
+			fails(&h.Requests[0], Failed, "503: too many requests are being retried")
+			h.Requests[0].Attempts = 4
 		}},
 	} {
 		h := good()
@@ -207,6 +212,7 @@ func TestCheck_Excused(t *testing.T) {
 		}},
 		"the budget": {"the retry budget was used up", func(h *History) {
 			h.Requests[0].Outcome, h.Requests[0].Err = Failed, "503: too many requests are being retried"
+			h.Requests[0].Attempts = 100
 		}},
 	} {
 		h := good()
