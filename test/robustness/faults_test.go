@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -363,6 +364,9 @@ func (r *rig) garbage(ctx context.Context) (undo func() error, err error) {
 	key := string(kv.Key)
 	r.record(func(h *History) { h.Garbage[strings.TrimPrefix(key, "/pd/")] = true })
 	_, err = r.etcd.Put(ctx, key, `{"v":1,"models":[`, clientv3.WithLease(clientv3.LeaseID(kv.Lease)))
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) { // it has just expired, and the record with it
+		return func() error { return nil }, nil
+	}
 	return func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), soon)
 		defer cancel()
