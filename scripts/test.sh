@@ -76,15 +76,16 @@ short() {
 	return $code
 }
 
-# long_forms runs the long form of the tests that the short form shortens or skips, in the
-# packages whose names match.
+# long_forms CMD REGEXP runs the long form of the tests that the short form shortens or skips,
+# in the packages whose names match.
 long_forms() {
+	local -n run=$1
 	local package tests code=0
 	while read -r package tests; do
 		[ -n "$(among "$package")" ] || continue
 		echo "long form: $package $tests"
-		PD_TEST_LONG=1 "${race[@]}" -run "$tests" "${flags[@]}" "$package" </dev/null || code=1
-	done < <(scripts/long-tests.sh | grep -E "$1")
+		PD_TEST_LONG=1 "${run[@]}" -run "$tests" "${flags[@]}" "$package" </dev/null || code=1
+	done < <(scripts/long-tests.sh | grep -E "$2")
 	return $code
 }
 
@@ -102,13 +103,15 @@ long() {
 	local code=0 other
 	{
 		code=0
-		long_forms '^\./(test|bench)/' || code=1
+		# Simulations compute; their short form runs with the race detector.
+		long_forms plain '^\./bench/' || code=1
+		long_forms race '^\./test/' || code=1
 		cmd=(env PD_TEST_UPSTREAM=std "${plain[@]}")
 		again "over net/http" ./test/e2e || code=1
 		exit $code
 	} &
 	other=$!
-	long_forms '^\./internal/' || code=1
+	long_forms race '^\./internal/' || code=1
 	# Not in the long form, which does not concern connections.
 	cmd=(env PD_TEST_UPSTREAM=std "${race[@]}")
 	again "over net/http" ./internal/forward || code=1
