@@ -12,7 +12,6 @@ import (
 
 // loadWatch records when the engine was last busy, by the monotonic clock of this machine.
 type loadWatch struct {
-	known    bool
 	finished float64
 	lastBusy time.Time // zero: never seen busy
 }
@@ -23,7 +22,7 @@ func (l *loadWatch) see(s vllm.Stats, now time.Time) {
 	if s.Running > 0 || s.Waiting > 0 || s.Finished != l.finished {
 		l.lastBusy = now
 	}
-	l.known, l.finished = s.Complete, s.Finished
+	l.finished = s.Finished
 }
 
 const (

@@ -563,7 +563,7 @@ func testConcurrentClientLeaves(t *testing.T, dialect string) {
 				await(t, "the abort of decode", d.left)
 				await(t, "the end of prefill", p.left)
 				await(t, "the client", got)
-				if e := m.rig.entry(); e.Outcome != forward.OutcomeClientGone || e.Status != forward.StatusClientGone {
+				if e := m.rig.entry(); e.Outcome != forward.OutcomeClientGone || e.Status != 499 {
 					t.Errorf("%+v", e)
 				}
 				if r := m.rig.rec.retried(); r != "" {

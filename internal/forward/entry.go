@@ -21,9 +21,6 @@ const (
 	OutcomeBroken      = relay.OutcomeBroken
 )
 
-// StatusClientGone is logged for a client that left before its answer.
-const StatusClientGone = relay.StatusClientGone
-
 // Entry is the record of a request that has ended.
 type Entry struct {
 	RequestID string

@@ -418,7 +418,7 @@ func TestClientLeaves(t *testing.T) {
 				cancel()
 				<-done
 				eventually(t, "the engine to abort", func() bool { return aborted(engine.Counters()) == 1 })
-				if e := r.entry(); e.Outcome != forward.OutcomeClientGone || e.Status != forward.StatusClientGone {
+				if e := r.entry(); e.Outcome != forward.OutcomeClientGone || e.Status != 499 {
 					t.Fatalf("entry %+v", e)
 				}
 				if got := r.rec.retried(); got != "" {

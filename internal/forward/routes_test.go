@@ -24,7 +24,11 @@ func (idle) InFlight(instance.Key) int64 { return 0 }
 func (r *rig) router(t *testing.T) (url string) {
 	t.Helper()
 	d := r.deps
-	d.AdminKey, d.Members, d.Load, d.Opinion = apikeys.Admin(adminKey), &r.members, idle{}, func(instance.Key) instance.Opinion { return instance.Opinion{} }
+	admin, err := apikeys.OpenAdmin(adminKey, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.AdminKey, d.Members, d.Load, d.Opinion = admin, &r.members, idle{}, func(instance.Key) instance.Opinion { return instance.Opinion{} }
 	d.NotServing = func() string { return "" }
 	d.Etcd = func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} }
 	d.Ready = func() error { return nil }

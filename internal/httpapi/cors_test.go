@@ -14,7 +14,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
-	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
@@ -63,7 +62,7 @@ func TestCORSAsVLLM(t *testing.T) {
 		d := deps()
 		o := tc.Options
 		d.CORS = httpapi.CORS{Origins: o.Origins, Methods: o.Methods, Headers: o.Headers, Credentials: o.Credentials}
-		d.ClientKeys = apikeys.Of("k")
+		d.ClientKeys = clientKeys("k")
 		for _, path := range []string{"/v1/completions", "/v1/nothing", "/health", "/v1/embeddings"} {
 			status, header, body := call(t, tc.Method, serve(t, d, false).URL+path, "{}", pairs(tc.Header)...)
 			want := maps.Clone(tc.Answer)
@@ -113,7 +112,7 @@ func TestCORSOfEveryAnswer(t *testing.T) {
 	t.Parallel()
 	d := deps()
 	d.CORS = httpapi.CORS{Origins: []string{"https://a.example"}, Methods: []string{"*"}, Headers: []string{"*"}}
-	d.ClientKeys = apikeys.Of("k")
+	d.ClientKeys = clientKeys("k")
 	ask := func(key string, answer forward.HandlerFunc) http.Header {
 		d.Data.Generate = func(openai.Kind) forward.HandlerFunc { return answer }
 		w := httptest.NewRecorder()

@@ -146,7 +146,7 @@ func deps() httpapi.Deps {
 		},
 		Notices:   func() []string { return []string{"no decode instance serves model m"} },
 		Dashboard: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "dashboard "+r.URL.Path) }),
-		Ready:     func() error { return nil }, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }), Log: log, AdminKey: apikeys.Admin("secret"), Config: func(w io.Writer) error { _, err := io.WriteString(w, "key: x"); return err }, RecentLog: func() []byte { return []byte("msg=x url=http://u:p@h\n") }, Version: "v", ID: "me",
+		Ready:     func() error { return nil }, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }), Log: log, AdminKey: adminRing("secret"), Config: func(w io.Writer) error { _, err := io.WriteString(w, "key: x"); return err }, RecentLog: func() []byte { return []byte("msg=x url=http://u:p@h\n") }, Version: "v", ID: "me",
 	}
 }
 
@@ -372,7 +372,7 @@ func TestHealthAndReadyz(t *testing.T) {
 func TestClientKeys(t *testing.T) {
 	t.Parallel()
 	d := deps()
-	d.ClientKeys = apikeys.Of("k1", "k2")
+	d.ClientKeys = clientKeys("k1", "k2")
 	s := serve(t, d, false)
 	for _, tc := range []struct {
 		auth string
@@ -428,7 +428,7 @@ func TestEncodedBodies(t *testing.T) {
 func TestAnswerBeforeTheBody(t *testing.T) {
 	t.Parallel()
 	d := deps()
-	d.ClientKeys = apikeys.Of("k")
+	d.ClientKeys = clientKeys("k")
 	s := serve(t, d, false)
 	for path, want := range map[string]int{"/v1/completions": http.StatusUnauthorized, "/no/route": http.StatusNotFound, "/instances/add": http.StatusUnauthorized} {
 		c, err := net.Dial("tcp", strings.TrimPrefix(s.URL, "http://"))
@@ -460,7 +460,7 @@ func TestAnswerBeforeTheBody(t *testing.T) {
 func TestAnthropicKey(t *testing.T) {
 	t.Parallel()
 	d := deps()
-	d.ClientKeys = apikeys.Of("k1", "k2")
+	d.ClientKeys = clientKeys("k1", "k2")
 	s := serve(t, d, false)
 	const version, bearer = "Anthropic-Version", "Authorization"
 	for _, tc := range []struct {
@@ -639,4 +639,16 @@ func TestFanOutNeedsTheAdminKey(t *testing.T) {
 			t.Errorf("%s: %d %s", path, code, got)
 		}
 	}
+}
+
+// clientKeys returns a ring of keys without rights.
+func clientKeys(keys ...string) *apikeys.Ring {
+	r, _ := apikeys.Open(keys, "", nil) // cannot fail without a file
+	return r
+}
+
+// adminRing returns a ring of one admin key with all rights.
+func adminRing(key string) *apikeys.Ring {
+	r, _ := apikeys.OpenAdmin(key, "", nil) // cannot fail without a file
+	return r
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
-	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
@@ -61,7 +60,7 @@ func TestPanic(t *testing.T) {
 func TestKeyErrorsInTheShapeOfTheAPI(t *testing.T) {
 	t.Parallel()
 	d := deps()
-	d.ClientKeys = apikeys.Of("k")
+	d.ClientKeys = clientKeys("k")
 	routed := serve(t, d, true)
 	for path, want := range map[string]string{
 		"/v1/messages":  `{"type":"error","error":{"type":"AuthenticationError","message":"wrong API key"}}`,

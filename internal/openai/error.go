@@ -21,7 +21,6 @@ const (
 	TypeMethod         = "MethodNotAllowedError"
 	TypeUnsupported    = "Unsupported Media Type"
 	TypeTooLarge       = "RequestEntityTooLargeError"
-	TypeConflict       = "ConflictError"
 	TypeRateLimit      = "RateLimitError"
 	TypeInternal       = "InternalServerError"
 	TypeBadGateway     = "BadGatewayError"

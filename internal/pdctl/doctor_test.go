@@ -421,7 +421,7 @@ func TestDoctorWrongModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, _ := watch.Build(layout, kvs.Kvs, kvs.Header.Revision, nil, verify.Facts{Model: "qwen"}).Lookup(instance.Key{Role: instance.Decode, Address: elsewhere})
+	in, _ := watch.Build(layout, kvs.Kvs, kvs.Header.Revision, verify.Facts{Model: "qwen"}).Lookup(instance.Key{Role: instance.Decode, Address: elsewhere})
 	presence, err := json.Marshal(map[string]any{"v": 1, "applied": 1000000, "address": "10.0.0.1:8000", "unverified": map[string]string{"decode/" + elsewhere: in.Reason, "-h": in.Reason, "decode/gone:1": in.Reason}})
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/auth"
 	"github.com/pdmesh/pdmesh/internal/pdctl/diagnose"
@@ -74,9 +73,6 @@ const rootExamples = `  pdctl add prefill 10.0.0.7:8100 10.0.0.8:8100
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) int {
 	return cli.Run(ctx, root(session.New(stdout, stderr, lookupEnv)), args, stdout, stderr)
 }
-
-// Settings are the settings that the file of --config may have.
-func Settings() settings.Table { return session.New(nil, nil, nil).Settings() }
 
 // root returns the tree of all commands. It adds the features that several commands share:
 // --selector, --dry-run and completion.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
-	"github.com/pdmesh/pdmesh/internal/pdctl"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
@@ -50,7 +50,7 @@ func TestSettingsPage(t *testing.T) {
 	}{
 		{"pdmesh-proxy", "The proxy also accepts the flags of the example proxies; [migrate](../migrate/README.md) lists them.", new(config.Proxy).Settings()},
 		{"pdmesh-agent", "The agent looks for missing settings in the engine's command and environment before it uses the default ([agent.md](../agent.md#where-settings-are-found)).", setup.Settings()},
-		{"pdctl", "`--config` names the file. The default is `pdmesh/pdctl.yaml` in `$XDG_CONFIG_HOME` or `~/.config`, if it exists; `--config=` reads no file. The settings for engines are for `add` and `doctor`. All other flags belong to one command; [cli.md](cli.md) has them.", pdctl.Settings()},
+		{"pdctl", "`--config` names the file. The default is `pdmesh/pdctl.yaml` in `$XDG_CONFIG_HOME` or `~/.config`, if it exists; `--config=` reads no file. The settings for engines are for `add` and `doctor`. All other flags belong to one command; [cli.md](cli.md) has them.", session.New(nil, nil, nil).Settings()},
 	} {
 		if i := slices.IndexFunc(p.table, func(s settings.Setting) bool { return s.Group == "" }); i >= 0 {
 			t.Errorf("%s: --%s has no group", p.name, p.table[i].Name)

@@ -35,7 +35,7 @@ func (r *Reader) List(ctx context.Context) (*instance.Snapshot, []Removal, error
 	if err != nil {
 		return nil, nil, err
 	}
-	snap := watch.Build(r.layout, got.KVs, got.Revision, nil, verify.Facts{})
+	snap := watch.Build(r.layout, got.KVs, got.Revision, verify.Facts{})
 	var removals []Removal
 	for _, kv := range got.KVs {
 		n := r.layout.Parse(string(kv.Key))

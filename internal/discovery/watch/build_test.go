@@ -58,7 +58,7 @@ func TestBuild(t *testing.T) {
 		"decode/10.0.0.5:1 view=pending intent= usable=false rev=7",
 	}
 	for range 5 {
-		s := watch.Build(l, kvs, 20, nil, verify.Facts{})
+		s := watch.Build(l, kvs, 20, verify.Facts{})
 		if diff := cmp.Diff(want, lines(s)); diff != "" {
 			t.Fatal(diff)
 		}
@@ -74,31 +74,31 @@ func TestBuild(t *testing.T) {
 			k: {Incarnation: incarnation, Facts: &instance.Facts{Models: []string{"m"}}},
 		}}
 	}
-	if in, _ := watch.Build(l, kvs, 20, nil, facts("rev-5")).Lookup(k); !in.Usable() {
+	if in, _ := watch.Build(l, kvs, 20, facts("rev-5")).Lookup(k); !in.Usable() {
 		t.Errorf("%+v", in)
 	}
-	if in, _ := watch.Build(l, kvs, 20, nil, facts("rev-4")).Lookup(k); in.Usable() {
+	if in, _ := watch.Build(l, kvs, 20, facts("rev-4")).Lookup(k); in.Usable() {
 		t.Errorf("%+v", in)
 	}
 	// So does what the engine shows of its ranks and its transfer.
 	shown := facts("rev-5")
 	shown.Instances[k].Facts.DPSize, shown.Instances[k].Facts.Transfer = 2, instance.TransferNIXL
-	if in, _ := watch.Build(l, kvs, 20, nil, shown).Lookup(k); in.Record.DPSize != 2 || in.Record.Transfer != instance.TransferNIXL {
+	if in, _ := watch.Build(l, kvs, 20, shown).Lookup(k); in.Record.DPSize != 2 || in.Record.Transfer != instance.TransferNIXL {
 		t.Errorf("%+v", in)
 	}
 	// A value that turned bad: the last good one, unless the key is another.
 	k = members.Prefill("10.0.0.1:1")
-	prev := watch.Build(l, kvs, 20, nil, verify.Facts{})
+	prev := watch.Build(l, kvs, 20, verify.Facts{})
 	bad := kv("/pd/prefill/10.0.0.1:1", `{"weight":-1}`, 21)
 	bad.CreateRevision, bad.Version = 4, 2
-	if in, _ := watch.Build(l, []*mvccpb.KeyValue{bad}, 21, prev, verify.Facts{}).Lookup(k); !in.Usable() || in.ModRevision != 21 || !strings.Contains(in.Reason, "weight") {
+	if in, _ := watch.BuildAfter(l, []*mvccpb.KeyValue{bad}, 21, prev, verify.Facts{}).Lookup(k); !in.Usable() || in.ModRevision != 21 || !strings.Contains(in.Reason, "weight") {
 		t.Errorf("%+v", in)
 	}
 	bad.CreateRevision = 21
-	if in, _ := watch.Build(l, []*mvccpb.KeyValue{bad}, 21, prev, verify.Facts{}).Lookup(k); in.View != instance.Rejected {
+	if in, _ := watch.BuildAfter(l, []*mvccpb.KeyValue{bad}, 21, prev, verify.Facts{}).Lookup(k); in.View != instance.Rejected {
 		t.Errorf("%+v", in)
 	}
-	if s := watch.Build(l, nil, 22, prev, verify.Facts{}); len(s.All()) != 0 {
+	if s := watch.BuildAfter(l, nil, 22, prev, verify.Facts{}); len(s.All()) != 0 {
 		t.Errorf("instances came from nowhere: %v", lines(s))
 	}
 }
@@ -120,7 +120,7 @@ func TestBuildWarnsOfBothRoles(t *testing.T) {
 		{"static", both(members.Ready, 0), false},
 		{"kv_both", both(`{"models":["m"],"kv_role":"kv_both"}`, 7), false},
 	} {
-		for _, in := range watch.Build(l, c.kvs, 9, nil, verify.Facts{}).All() {
+		for _, in := range watch.Build(l, c.kvs, 9, verify.Facts{}).All() {
 			if !in.Usable() || (in.Reason != "") != c.warns {
 				t.Errorf("%s: %s usable %t, reason %q", c.name, in.Key, in.Usable(), in.Reason)
 			}
@@ -292,7 +292,7 @@ func BenchmarkBuild(b *testing.B) {
 		b.Run(fmt.Sprintf("instances=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if s := watch.Build(l, kvs, int64(n), nil, verify.Facts{}); len(s.All()) != n {
+				if s := watch.Build(l, kvs, int64(n), verify.Facts{}); len(s.All()) != n {
 					b.Fatal(len(s.All()))
 				}
 			}

@@ -1,6 +1,28 @@
 package watch
 
-import "time"
+import (
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/verify"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// BuildAfter is Build for a table that has the records of prev as the last good ones.
+func BuildAfter(l schema.Layout, kvs []*mvccpb.KeyValue, revision int64, prev *instance.Snapshot, verified verify.Facts) *instance.Snapshot {
+	t := newTable(l)
+	for _, in := range prev.All() {
+		if in.View == instance.Rejected || in.View == instance.Pending {
+			continue
+		}
+		n := schema.Name{Kind: schema.KindInstance, Role: in.Role, Address: in.Address}
+		t.entries[n] = &entry{Name: n, Key: in.Key, create: in.CreateRevision, life: in.CreateRevision, mod: in.ModRevision, good: true, rec: in.Record, bare: in.Bare}
+	}
+	t.load(kvs, revision)
+	return t.snapshot(verified)
+}
 
 // Suspend makes the Watcher believe that its process has not run for an hour.
 func (w *Watcher) Suspend() { w.suspension.pulse.beat(time.Now().Add(-time.Hour)) }

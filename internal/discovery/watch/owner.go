@@ -210,11 +210,10 @@ func (o *owner) addLocal() {
 
 // apply applies one response of the watch, which holds whole revisions.
 func (o *owner) apply(resp *clientv3.WatchResponse) {
-	last, n := int64(0), int64(0)
+	last := int64(0)
 	for _, ev := range resp.Events {
 		if o.applyEvent(ev) {
 			o.table.dirty = true
-			n++
 		}
 		last = max(last, ev.Kv.ModRevision)
 	}
@@ -231,7 +230,7 @@ func (o *owner) apply(resp *clientv3.WatchResponse) {
 		o.reached = max(o.reached, resp.Header.Revision)
 	}
 	o.noteContact()
-	o.w.note(func(s *Status) { s.Events += n; s.Applied = o.table.applied })
+	o.w.note(func(s *Status) { s.Applied = o.table.applied })
 }
 
 // applyEvent applies one event and reports whether the table has changed.

@@ -75,7 +75,7 @@ func FuzzMembership(f *testing.F) {
 		// A proxy that lists now has no last good value to fall back on, and is given
 		// that of the proxy, which is what a proxy that lists again has.
 		before := instance.NewSnapshot(rev, followed.snapshot(facts).All())
-		listed := Build(layout, keyValues(live), rev, before, facts)
+		listed := BuildAfter(layout, keyValues(live), rev, before, facts)
 		if got, want := shown(before.All()), shown(listed.All()); !slices.Equal(got, want) && !fallsBack(before) {
 			t.Fatalf("%q\nfollowed %s\nlisted   %s", history, got, want)
 		}

@@ -15,19 +15,9 @@ import (
 
 // Build turns one listing of the membership into a snapshot. It is a pure
 // function: equal arguments yield equal snapshots. kvs may hold any keys; those
-// outside of the membership are skipped. prev has the last good record of
-// instances whose value cannot be used now; it may be nil.
-func Build(l schema.Layout, kvs []*mvccpb.KeyValue, revision int64, prev *instance.Snapshot, verified verify.Facts) *instance.Snapshot {
+// outside of the membership are skipped.
+func Build(l schema.Layout, kvs []*mvccpb.KeyValue, revision int64, verified verify.Facts) *instance.Snapshot {
 	t := newTable(l)
-	if prev != nil {
-		for _, in := range prev.All() {
-			if in.View == instance.Rejected || in.View == instance.Pending {
-				continue
-			}
-			n := schema.Name{Kind: schema.KindInstance, Role: in.Role, Address: in.Address}
-			t.entries[n] = &entry{Name: n, Key: in.Key, create: in.CreateRevision, life: in.CreateRevision, mod: in.ModRevision, good: true, rec: in.Record, bare: in.Bare}
-		}
-	}
 	t.load(kvs, revision)
 	return t.snapshot(verified)
 }

@@ -134,7 +134,6 @@ type Status struct {
 	ListErrors  int64            // lists that failed
 	WatchEnds   map[string]int64 // ends of the watch, by reason
 	Compactions int64            // ends because the revision was compacted
-	Events      int64            // events applied
 	Checks      int64            // checks that were answered
 	CheckErrors int64            // checks that failed
 	Audits      int64            // audits that were answered

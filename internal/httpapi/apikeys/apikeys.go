@@ -224,18 +224,6 @@ func open(keys []string, all Rights, path string, rights words, log logrus.Field
 	return r, nil
 }
 
-// Of returns a Ring of keys without rights.
-func Of(keys ...string) *Ring {
-	r, _ := Open(keys, "", nil) // cannot fail without a file
-	return r
-}
-
-// Admin returns a Ring of one admin key with all rights, nil if it is "".
-func Admin(key string) *Ring {
-	r, _ := OpenAdmin(key, "", nil) // cannot fail without a file
-	return r
-}
-
 // Watch rereads the file periodically until ctx ends.
 func (r *Ring) Watch(ctx context.Context) {
 	if r != nil && r.files != nil {

@@ -123,7 +123,10 @@ func TestNoKeys(t *testing.T) {
 }
 
 func BenchmarkFind(b *testing.B) {
-	r := apikeys.Of(strings.Fields(strings.Repeat("key-of-a-client ", 64))...)
+	r, err := apikeys.Open(strings.Fields(strings.Repeat("key-of-a-client ", 64)), "", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
 	b.ReportAllocs()
 	for b.Loop() {
 		r.Find("unknown-key")

@@ -16,7 +16,6 @@ import (
 // Field names of structured log lines, common to all programs.
 const (
 	FieldComponent = "component"  // the part of the program that logs: watcher, registrar, forward, etcd
-	FieldError     = "error"      // same key as logrus' WithError
 	FieldInstance  = "instance"   // host:port of an instance
 	FieldModel     = "model"      // model name
 	FieldReason    = "reason"     // human-readable cause

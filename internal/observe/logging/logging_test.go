@@ -95,7 +95,7 @@ func TestJSONLinesParse(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
 		t.Fatalf("%v in %q", err, out.String())
 	}
-	want := map[string]any{"level": "warning", "msg": "registering again", logging.FieldRevision: 42.0, logging.FieldError: "lease lost"}
+	want := map[string]any{"level": "warning", "msg": "registering again", logging.FieldRevision: 42.0, logrus.ErrorKey: "lease lost"}
 	for k, v := range want {
 		if line[k] != v {
 			t.Errorf("%s = %v, want %v", k, line[k], v)
