@@ -66,7 +66,7 @@ func (s *Scanner) Value(i, depth int) (int, error) {
 	case c == '"':
 		return s.str(i)
 	case c == '{':
-		return s.object(i, depth)
+		return s.Members(i, depth, nil)
 	case c == '[':
 		return s.array(i, depth)
 	case c == '-' || (c >= '0' && c <= '9'):
@@ -212,10 +212,6 @@ func (s *Scanner) array(i, depth int) (int, error) {
 			return i, ErrorAt(i, wantComma)
 		}
 	}
-}
-
-func (s *Scanner) object(i, depth int) (int, error) {
-	return s.Members(i, depth, nil)
 }
 
 // Member is one key-value pair: Text[Key:KeyEnd] with its quotes, Text[Value:End].

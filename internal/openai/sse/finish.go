@@ -37,11 +37,7 @@ func abortedChoices(b []byte, open int) bool {
 	if !bytes.Contains(b, []byte(`"abort"`)) {
 		return false
 	}
-	aborted := false
-	eachChoice(b, open, func(choice []byte) {
-		aborted = aborted || string(member(choice, 0, "finish_reason")) == `"abort"`
-	})
-	return aborted
+	return anyChoice(b, open, func(choice []byte) bool { return string(member(choice, 0, "finish_reason")) == `"abort"` })
 }
 
 func abortedMessage(b []byte, open int) bool {
@@ -86,11 +82,8 @@ func Generated(k openai.Kind, b []byte) bool {
 	if k == openai.Messages || k == openai.Responses {
 		return true
 	}
-	open, said := bytes.IndexByte(b, '{'), false
-	if open >= 0 {
-		eachChoice(b, open, func(choice []byte) { said = said || choiceSays(choice) })
-	}
-	return said
+	open := bytes.IndexByte(b, '{')
+	return open >= 0 && anyChoice(b, open, choiceSays)
 }
 
 // Finished reports whether a choice of an event has a finish reason.
@@ -99,12 +92,10 @@ func Finished(event []byte) bool {
 	if open < 0 || !bytes.Contains(event, []byte(`"finish_reason"`)) {
 		return false
 	}
-	finished := false
-	eachChoice(event, open, func(choice []byte) {
+	return anyChoice(event, open, func(choice []byte) bool {
 		reason := member(choice, 0, "finish_reason")
-		finished = finished || reason != nil && !jsonscan.IsNull(reason)
+		return reason != nil && !jsonscan.IsNull(reason)
 	})
-	return finished
 }
 
 // StopsBy reports whether a choice of an answer, or of an event, has the given stop reason.
@@ -113,18 +104,16 @@ func StopsBy(b []byte, reason string) bool {
 	if open < 0 || !bytes.Contains(b, []byte(quoted)) {
 		return false
 	}
-	found := false
-	eachChoice(b, open, func(choice []byte) {
-		found = found || string(member(choice, 0, "stop_reason")) == quoted
-	})
-	return found
+	return anyChoice(b, open, func(choice []byte) bool { return string(member(choice, 0, "stop_reason")) == quoted })
 }
 
-// eachChoice calls f for each choice of the object at open, with the bytes from its opening brace.
-func eachChoice(b []byte, open int, f func(choice []byte)) {
+// anyChoice reports whether f is true for a choice of the object at open. f gets the bytes from the
+// opening brace of the choice.
+func anyChoice(b []byte, open int, f func(choice []byte) bool) (found bool) {
 	if m, ok := jsonscan.Find(b, open, "choices"); ok {
-		jsonscan.EachObject(b[m.Value:m.End], f)
+		jsonscan.EachObject(b[m.Value:m.End], func(choice []byte) { found = found || f(choice) })
 	}
+	return found
 }
 
 // choiceSays reports whether a choice has text, tokens, content or a tool call.
