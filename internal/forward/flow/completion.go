@@ -51,7 +51,7 @@ type completion struct {
 	spent      []instance.Key // of decode legs that failed after they may have taken a KV transfer
 	pairs      pairing
 	unnotified withoutNotice
-	oncePassed bool // onceMore has allowed an attempt
+	extraUsed  bool // onceMore has allowed its one additional attempt
 }
 
 // Complete answers a completion.

@@ -69,7 +69,7 @@ func (c *completion) transfersLost() bool {
 // has failed it only with a KV transfer: it answers, while the others may be gone.
 func (c *completion) onceMore(d *sched.Assignment, f *leg.Failure) bool {
 	t := &c.r.attempts
-	if !f.Rule.Retry || t.counted < c.s.MaxAttempts || c.oncePassed || !c.transfersLost() {
+	if !f.Rule.Retry || t.counted < c.s.MaxAttempts || c.extraUsed || !c.transfersLost() {
 		return false
 	}
 	spent := c.spent
@@ -79,7 +79,7 @@ func (c *completion) onceMore(d *sched.Assignment, f *leg.Failure) bool {
 	if len(spent) == 0 || !c.s.Budget.Take(c.s.Picker.InFlight(d.Instance.Key)) {
 		return false
 	}
-	c.oncePassed = true
+	c.extraUsed = true
 	t.tried.decode = slices.DeleteFunc(t.tried.decode, func(k instance.Key) bool { return slices.Contains(spent, k) })
 	return true
 }
