@@ -26,14 +26,9 @@ var ErrNotAsked = errors.New("not asked")
 // or slow.
 var ErrNoAnswer = errors.New("no answer")
 
-// Source returns the current membership.
-type Source interface {
-	Snapshot() *instance.Snapshot
-}
-
 // Options configure a Tracker; the zero values of numbers mean the defaults named.
 type Options struct {
-	Source Source
+	Source instance.Source
 	Prober Prober
 	Log    logrus.FieldLogger
 

@@ -11,7 +11,7 @@ import (
 // Records holds the strikes and ejections of engines. Every pick reads them; their Tracker changes
 // them.
 type Records struct {
-	source    Source
+	source    instance.Source
 	slowStart time.Duration
 	// trouble has the keys of the records, nil if there are none, so that a request
 	// needs no lock while no instance has one. The list is replaced, never changed.

@@ -74,7 +74,7 @@ type change struct {
 // adminRoutes are the routes with which operators change the fleet and the log level.
 type adminRoutes struct {
 	admin   Admin
-	members Members
+	members instance.Source
 	level   LogLevel // nil: it cannot be changed
 	routes  func() []instance.ListedModelRoute
 	log     logrus.FieldLogger

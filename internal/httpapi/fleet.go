@@ -9,11 +9,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// Members returns the current membership.
-type Members interface {
-	Snapshot() *instance.Snapshot
-}
-
 // Load returns the number of requests that this proxy has in flight on an instance.
 type Load interface {
 	InFlight(k instance.Key) int64
@@ -21,7 +16,7 @@ type Load interface {
 
 // Fleet is the view of this proxy on the instances.
 type Fleet struct {
-	Members Members
+	Members instance.Source
 	Load    Load
 	Opinion func(instance.Key) instance.Opinion
 	// NotServing returns why no request can be served, "" if requests can be; see

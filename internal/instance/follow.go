@@ -2,6 +2,9 @@ package instance
 
 import "context"
 
+// Source provides the current membership.
+type Source interface{ Snapshot() *Snapshot }
+
 // Follow calls f with the current snapshot and then with each newer one, until ctx ends. prev
 // is the snapshot of the previous call, nil in the first one. Snapshots that were superseded while
 // f ran are skipped; the newest one never is. Follow starts no goroutine: f is not called after

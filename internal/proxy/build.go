@@ -190,7 +190,7 @@ func (b *builder) makeScheduler() error {
 	b.sched = sched.New(sched.Options{
 		Source: b.watcher, Health: &b.tracker.Records, Connector: engines.Dialects(b.cfg.Connector), Build: engines.Builds(b.cfg), Blocks: engines.Blocks(b.cfg.Connector), Silent: b.tracker.Suspect,
 		PrefillOptional: b.cfg.Fallback == config.FallbackDecode,
-		Policies:        kinds, NoBinding: !b.cfg.ClientBound, Zone: b.cfg.Zone, Start: rand.Uint64(), CacheWeight: float64(b.cfg.CacheWeight), Caches: caches(b.index),
+		Policies:        kinds, NoBinding: !b.cfg.ClientBound, Zone: b.cfg.Zone, Start: rand.Uint64(), CacheWeight: float64(b.cfg.CacheWeight), Caches: b.index,
 		Placements: b.load.Placements, Memory: b.memory,
 	})
 	b.load.Use(b.sched, b.tracker)
@@ -307,7 +307,7 @@ func (b *builder) dataRoutes() httpapi.DataHandlers {
 // adminRoutes are the routes that change the membership.
 func (b *builder) adminRoutes() *admin.Service {
 	return admin.New(admin.Options{
-		Instances: b.store.Instances, Intents: b.store.Intents, Documents: b.store.Documents, Members: b.watcher, Prober: b.prober, Guard: b.guard, Model: b.cfg.Model, Proxies: b.flags.Fleet,
+		Store: b.store, Members: b.watcher, Prober: b.prober, Guard: b.guard, Model: b.cfg.Model, Proxies: b.flags.Fleet,
 		Fits:       engines.Usable(b.cfg.Connector),
 		PendingTTL: time.Duration(b.cfg.MaxWaitingRetries) * b.cfg.WaitingRetryInterval,
 	})

@@ -24,14 +24,6 @@ func newKVIndex(cfg *config.Proxy, memory *indexmem.Budget) *kvindex.Index {
 	return kvindex.New(memory)
 }
 
-// caches returns the index for policies, or nil.
-func caches(index *kvindex.Index) policy.Caches {
-	if index == nil {
-		return nil
-	}
-	return index
-}
-
 // newKVEvents makes the follower of KV events. It is nil without an index. --instance-allow
 // applies to the endpoints that engines publish, too.
 func newKVEvents(cfg *config.Proxy, index *kvindex.Index, members kvfollow.Membership, asker engines.Prober, guard netguard.Policy) *kvfollow.Follower {

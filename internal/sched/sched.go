@@ -15,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
@@ -44,11 +45,6 @@ var (
 // PolicyTaken is the Policy of an Assignment that no policy has chosen.
 const PolicyTaken = "taken"
 
-// Source returns the current membership.
-type Source interface {
-	Snapshot() *instance.Snapshot
-}
-
 // Health reports the health of instances as this proxy sees it. It is called at every pick, and
 // must not block.
 type Health interface {
@@ -70,7 +66,7 @@ type Health interface {
 
 // Options configure a Scheduler.
 type Options struct {
-	Source Source
+	Source instance.Source
 	Health Health
 	// Connector resolves the KV-transfer dialect of an instance, "" for one that
 	// cannot be spoken to; instances of different dialects are never paired.
@@ -104,7 +100,7 @@ type Options struct {
 	// CacheWeight, Caches, Placements and Memory (Budget there) are for policies; see
 	// policy.Options.
 	CacheWeight float64
-	Caches      policy.Caches
+	Caches      *kvindex.Index
 	Placements  *prefix.Placements
 	Memory      *indexmem.Budget
 	// Rand returns numbers in [0, 1); default math/rand/v2.Float64.

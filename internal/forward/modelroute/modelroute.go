@@ -49,15 +49,12 @@ type Route struct {
 	turn   *atomic.Uint64
 }
 
-// Source returns the membership.
-type Source interface{ Snapshot() *instance.Snapshot }
-
 // Decode reads the documents of model routes.
 type Decode func(*instance.Documents) []*Route
 
 // Routes are the model routes of the present snapshot. They are safe for concurrent use.
 type Routes struct {
-	source Source
+	source instance.Source
 	decode Decode
 	table  atomic.Pointer[table]
 	mu     sync.Mutex // serializes changes of table
@@ -70,7 +67,9 @@ type table struct {
 }
 
 // New returns the routes in the documents of a source.
-func New(source Source, decode Decode) *Routes { return &Routes{source: source, decode: decode} }
+func New(source instance.Source, decode Decode) *Routes {
+	return &Routes{source: source, decode: decode}
+}
 
 func (r *Routes) now() *table {
 	documents := r.source.Snapshot().Documents

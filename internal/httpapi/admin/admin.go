@@ -23,36 +23,12 @@ type Prober interface {
 	Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error)
 }
 
-// Members provides the membership as seen by this proxy.
-type Members interface {
-	Snapshot() *instance.Snapshot
-}
-
-// Instances adds and removes instances in etcd; see store.Instances.
-type Instances interface {
-	Add(ctx context.Context, k instance.Key, rec instance.Record, reason string) (store.AddOutcome, error)
-	AddPending(ctx context.Context, k instance.Key, p schema.PendingAdd, ttl time.Duration, reason string) (store.AddOutcome, error)
-	Remove(ctx context.Context, k instance.Key, reason string) (existed bool, err error)
-	ForceRemove(ctx context.Context, k instance.Key, reason string) (existed bool, err error)
-	Leave(ctx context.Context, k instance.Key, proxies []string, reason string) (left bool, err error)
-}
-
-// Intents writes the intents for instances; see store.Intents.
-type Intents interface {
-	Intend(ctx context.Context, k instance.Key, state instance.Intent, w store.IntentOptions) (store.IntentResult, error)
-	Lift(ctx context.Context, k instance.Key, state instance.Intent, reason string) (store.IntentResult, error)
-	SetWeight(ctx context.Context, k instance.Key, weight *int, w store.IntentOptions) (store.IntentResult, error)
-	SetRole(ctx context.Context, address string, role instance.Role, w store.RoleOptions) (store.IntentResult, error)
-}
-
 // Options configure a Service.
 type Options struct {
-	Instances Instances
-	Intents   Intents
-	Documents Documents
-	Members   Members
-	Prober    Prober
-	Guard     netguard.Policy
+	Store   *store.Store
+	Members instance.Source // as seen by this proxy
+	Prober  Prober
+	Guard   netguard.Policy
 	// Fits returns why an engine can't serve in the role of its key; nil: it is not checked.
 	Fits  func(instance.Key, instance.Record) error
 	Model string // every instance must serve it; "" any
@@ -123,7 +99,7 @@ func (s *Service) Add(ctx context.Context, k instance.Key, ranks int) (httpapi.O
 	if !facts.StartedAt.IsZero() {
 		rec.StartedAt = &facts.StartedAt
 	}
-	outcome, err := s.o.Instances.Add(ctx, k, rec, "added through the admin route")
+	outcome, err := s.o.Store.Instances.Add(ctx, k, rec, "added through the admin route")
 	if err != nil {
 		return 0, storeError(err)
 	}
@@ -152,7 +128,7 @@ func (s *Service) wait(ctx context.Context, k instance.Key, ranks int, why error
 	if proxies := s.o.Proxies(); len(proxies) > 0 || ranks > 0 {
 		p.Record = &instance.Record{Proxies: proxies, DPSize: ranks}
 	}
-	outcome, err := s.o.Instances.AddPending(ctx, k, p, s.o.PendingTTL, "waits for the instance, through the admin route")
+	outcome, err := s.o.Store.Instances.AddPending(ctx, k, p, s.o.PendingTTL, "waits for the instance, through the admin route")
 	if err != nil {
 		return 0, storeError(err)
 	}
@@ -179,14 +155,14 @@ func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
 	if k.Role == instance.Both {
 		return s.removeBoth(ctx, k)
 	}
-	remove := s.o.Instances.Remove
+	remove := s.o.Store.Instances.Remove
 	in, shown := s.o.Members.Snapshot().Lookup(k)
 	if shown && in.View == instance.Elsewhere {
 		return false, nil
 	}
 	shown = shown && in.Intent != instance.Removed
 	if proxies := s.o.Proxies(); shown && len(proxies) > 0 {
-		left, err := s.o.Instances.Leave(ctx, k, proxies, "removed through the admin route of "+proxies[0])
+		left, err := s.o.Store.Instances.Leave(ctx, k, proxies, "removed through the admin route of "+proxies[0])
 		if err != nil {
 			return false, storeError(err)
 		}
@@ -199,11 +175,11 @@ func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
 		}
 	}
 	if shown {
-		remove = s.o.Instances.ForceRemove // it may have lost its key
+		remove = s.o.Store.Instances.ForceRemove // it may have lost its key
 	}
 	existed, err := remove(ctx, k, "removed through the admin route")
 	if errors.Is(err, instance.ErrAddress) && shown { // a misspelled key
-		existed, err = s.o.Instances.Remove(ctx, k, "removed through the admin route")
+		existed, err = s.o.Store.Instances.Remove(ctx, k, "removed through the admin route")
 	}
 	if err != nil {
 		return false, storeError(err)
@@ -228,9 +204,9 @@ func (s *Service) removeBoth(ctx context.Context, k instance.Key) (existed bool,
 		existed = existed || ok && in.Intent != instance.Removed
 	}
 	if together {
-		remove := s.o.Instances.Remove
+		remove := s.o.Store.Instances.Remove
 		if existed {
-			remove = s.o.Instances.ForceRemove // it may have lost its keys
+			remove = s.o.Store.Instances.ForceRemove // it may have lost its keys
 		}
 		held, err := remove(ctx, k, "removed through the admin route")
 		if err != nil {

@@ -48,7 +48,7 @@ func start(t *testing.T, model string, guard netguard.Policy) *rig {
 	<-w.Ready()
 	st := store.New(cli, l, "test")
 	return &rig{watcher: w, etcd: etcd, svc: admin.New(admin.Options{
-		Instances: st.Instances, Intents: st.Intents, Members: w, Prober: prober, Guard: guard, Model: model,
+		Store: st, Members: w, Prober: prober, Guard: guard, Model: model,
 	})}
 }
 
@@ -134,7 +134,7 @@ func TestAddThroughALaggingProxy(t *testing.T) {
 	k := key(testkit.FreePort(t))
 	st := store.New(etcd.Client(t), l, "test")
 	svc := admin.New(admin.Options{
-		Instances: st.Instances, Intents: st.Intents, Prober: vllm.New(""),
+		Store: st, Prober: vllm.New(""),
 		Members: lagging{instance.NewSnapshot(1, []*instance.Instance{{Key: k, Verified: true}})},
 	})
 	outcome, err := svc.Add(t.Context(), k, 0)

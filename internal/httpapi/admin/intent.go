@@ -39,17 +39,17 @@ func (s *Service) ChangeIntent(ctx context.Context, k instance.Key, change httpa
 func (s *Service) carry(ctx context.Context, k instance.Key, change httpapi.IntentChange, how store.IntentOptions) (store.IntentResult, error) {
 	switch change.Verb {
 	case httpapi.Drain:
-		return s.o.Intents.Intend(ctx, k, instance.Drain, how)
+		return s.o.Store.Intents.Intend(ctx, k, instance.Drain, how)
 	case httpapi.Cordon:
-		return s.o.Intents.Intend(ctx, k, instance.Cordon, how)
+		return s.o.Store.Intents.Intend(ctx, k, instance.Cordon, how)
 	case httpapi.Undrain:
-		return s.o.Intents.Lift(ctx, k, instance.Drain, change.Reason)
+		return s.o.Store.Intents.Lift(ctx, k, instance.Drain, change.Reason)
 	case httpapi.Uncordon:
-		return s.o.Intents.Lift(ctx, k, instance.Cordon, change.Reason)
+		return s.o.Store.Intents.Lift(ctx, k, instance.Cordon, change.Reason)
 	case httpapi.SetWeight:
-		return s.o.Intents.SetWeight(ctx, k, change.Weight, how)
+		return s.o.Store.Intents.SetWeight(ctx, k, change.Weight, how)
 	case httpapi.SetRole:
-		return s.o.Intents.SetRole(ctx, k.Address, k.Role, store.RoleOptions{
+		return s.o.Store.Intents.SetRole(ctx, k.Address, k.Role, store.RoleOptions{
 			Reason: change.Reason, For: change.For, Auto: change.Auto, Force: change.Force, Fits: s.o.Fits,
 		})
 	}

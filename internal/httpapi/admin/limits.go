@@ -9,16 +9,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Documents reads and writes the settings of the fleet in etcd; see store.Documents.
-type Documents interface {
-	List(ctx context.Context, folder instance.Role) ([]instance.Document, error)
-	Put(ctx context.Context, k instance.Key, value []byte, o store.DocumentOptions) (int64, error)
-	Delete(ctx context.Context, k instance.Key, reason string) (int64, error)
-}
-
 // Limits implements httpapi.KeyLimits. Documents that cannot be read are left out.
 func (s *Service) Limits(ctx context.Context) (map[string]instance.KeyLimits, error) {
-	list, err := s.o.Documents.List(ctx, schema.Limits)
+	list, err := s.o.Store.Documents.List(ctx, schema.Limits)
 	if err != nil {
 		return nil, storeError(err)
 	}
@@ -38,13 +31,13 @@ func (s *Service) SetLimits(ctx context.Context, key string, l instance.KeyLimit
 	if err != nil {
 		return err
 	}
-	revision, err := s.o.Documents.Put(ctx, instance.Key{Role: schema.Limits, Address: key}, value, store.DocumentOptions{Reason: reason})
+	revision, err := s.o.Store.Documents.Put(ctx, instance.Key{Role: schema.Limits, Address: key}, value, store.DocumentOptions{Reason: reason})
 	return s.documentChanged(ctx, revision, err)
 }
 
 // RemoveLimits implements httpapi.KeyLimits.
 func (s *Service) RemoveLimits(ctx context.Context, key, reason string) (bool, error) {
 	ctx = named(ctx)
-	revision, err := s.o.Documents.Delete(ctx, instance.Key{Role: schema.Limits, Address: key}, reason)
+	revision, err := s.o.Store.Documents.Delete(ctx, instance.Key{Role: schema.Limits, Address: key}, reason)
 	return revision > 0, s.documentChanged(ctx, revision, err)
 }

@@ -20,12 +20,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/roles"
 )
 
-// Intents changes roles in etcd; see store.Intents.
-type Intents interface {
-	LastMove(ctx context.Context) (int64, error)
-	SetRole(ctx context.Context, address string, role instance.Role, w store.RoleOptions) (store.IntentResult, error)
-}
-
 // Options configure a Follower.
 type Options struct {
 	Mode     string // of --auto-roles
@@ -36,7 +30,7 @@ type Options struct {
 	Rates func(model, address string) estimate.Rates
 	// Queues returns the queues of this proxy.
 	Queues  func() []instance.ListedQueue
-	Intents Intents
+	Intents *store.Intents
 	// Stale returns why the membership or the load of other proxies may be out of date, "" if not.
 	Stale func() string
 	Fits  func(instance.Key, instance.Record) error

@@ -151,14 +151,9 @@ func (f *Instances) Watch(ctx context.Context, log logrus.FieldLogger) {
 	})
 }
 
-// Store writes the instances of a command line to etcd; see store.Instances.
-type Store interface {
-	SyncFlags(ctx context.Context, proxy string, want map[instance.Key]instance.Record) (store.FlagsOutcome, error)
-}
-
 // Sync writes the instances of the command line to etcd. Without any it changes nothing, not
 // even instances of an earlier command line.
-func (f *Instances) Sync(ctx context.Context, to Store, log logrus.FieldLogger) error {
+func (f *Instances) Sync(ctx context.Context, to *store.Instances, log logrus.FieldLogger) error {
 	if len(f.records) == 0 {
 		return nil
 	}

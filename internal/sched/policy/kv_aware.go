@@ -8,18 +8,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 )
 
-// Caches provides the contents of KV caches as published by the engines' events; see
-// kvindex.Index. It must be safe for concurrent use.
-type Caches interface {
-	// BlockSize returns the tokens in a block of the target, 0 if unknown.
-	BlockSize(t kvindex.Target) int
-	// Complete reports whether a target has no blocks but those that Longest finds.
-	Complete(t kvindex.Target) bool
-	// Longest sets out[i] to the number of the first blocks of a prompt that targets[i] holds,
-	// or to kvindex.Unknown.
-	Longest(keys []kvindex.Key, targets []kvindex.Target, out []int)
-}
-
 // newKVAware returns the policy that uses the engines' KV events: prefix, corrected where the
 // tokens of a prompt's beginning are known. It accounts for evictions and for prompts of other
 // proxies.
@@ -34,7 +22,7 @@ func newKVAware(o Options) Policy {
 // exact looks up what engines hold of prompts whose tokens are known. The mutex of its policy
 // guards it.
 type exact struct {
-	caches Caches
+	caches *kvindex.Index
 	memory *indexmem.Budget
 	names  *prefix.Names
 	// trusted reports whether blocks were ever found by the names computed here. Until then the

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 )
 
@@ -36,7 +37,7 @@ type Options struct {
 	// for policies that estimate caches; 0: DefaultCacheWeight.
 	CacheWeight float64
 	// Caches provides the contents of KV caches; nil if unknown.
-	Caches Caches
+	Caches *kvindex.Index
 	// Memory is filled in by a policy that records prompts; nil if it is not needed.
 	Memory *Memory
 	// Budget bounds the memory of policies that record prompts; nil: a separate one with the
