@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -252,17 +253,8 @@ func (g *Legs) moveDrained(ctx context.Context, last, snap *instance.Snapshot) {
 
 // checkSilent calls findSilent regularly until ctx ends.
 func (g *Legs) checkSilent(ctx context.Context) {
-	tick := time.NewTicker(g.opts.SilentAfter / checksPerSilence)
-	defer tick.Stop()
 	seen := map[*counter]observation{}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			g.findSilent(now, seen)
-		}
-	}
+	sleep.Every(ctx, g.opts.SilentAfter/checksPerSilence, func(now time.Time) { g.findSilent(now, seen) })
 }
 
 // observation is the state of findSilent for an engine with legs in flight.

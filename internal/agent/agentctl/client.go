@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"syscall"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 )
 
 // ErrNoAgent means that no agent answers on the socket.
@@ -67,16 +69,12 @@ func (c *Client) Drain(ctx context.Context) error {
 
 // AwaitEnd waits until the agent has exited or ctx ends.
 func (c *Client) AwaitEnd(ctx context.Context) error {
-	tick := time.NewTicker(drainPoll)
-	defer tick.Stop()
 	for {
 		if _, err := c.Status(ctx); errors.Is(err, ErrNoAgent) {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, drainPoll) {
 			return fmt.Errorf("the agent still drains: %w", ctx.Err())
-		case <-tick.C:
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -63,8 +64,6 @@ func lockKey(ctx context.Context, c setup.Config, k instance.Key, log logrus.Fie
 	sum := sha256.Sum256([]byte(what))
 	name := "@pd-agent-" + hex.EncodeToString(sum[:16])
 	warned := false
-	tick := time.NewTicker(lockPoll)
-	defer tick.Stop()
 	for {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "unix", name)
 		switch {
@@ -78,10 +77,8 @@ func lockKey(ctx context.Context, c setup.Config, k instance.Key, log logrus.Fie
 			warned = true
 			log.Warnf("another agent of %s runs here already; waiting for it to end", k)
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, lockPoll) {
 			return nil, nil
-		case <-tick.C:
 		}
 	}
 }

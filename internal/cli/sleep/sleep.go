@@ -18,5 +18,19 @@ func For(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// Every calls f every d, with the time of the tick, until ctx ends. Ticks during a call are dropped.
+func Every(ctx context.Context, d time.Duration, f func(now time.Time)) {
+	ticker := time.NewTicker(d)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			f(now)
+		}
+	}
+}
+
 // Until blocks until t and returns true, or until ctx ends and returns false.
 func Until(ctx context.Context, t time.Time) bool { return For(ctx, time.Until(t)) }

@@ -8,6 +8,8 @@ import (
 	"github.com/sirupsen/logrus"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/etcdserver"
+
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 )
 
 // etcd exits when the disk is full, because it must write to answer. While there is still space
@@ -38,16 +40,8 @@ type space struct {
 
 // run checks the space until ctx ends.
 func (s *space) run(ctx context.Context) {
-	tick := time.NewTicker(s.every)
-	defer tick.Stop()
-	for {
-		s.check(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+	s.check(ctx)
+	sleep.Every(ctx, s.every, func(time.Time) { s.check(ctx) })
 }
 
 // check raises the alarm if less space is left than the reserve, and clears it when there is a

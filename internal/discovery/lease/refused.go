@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/cli/background"
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -69,15 +70,7 @@ func NewRefusedWriter(cli *clientv3.Client, l schema.Layout, id string, ttl time
 // takes back what it has written. It returns after all its goroutines have ended.
 func (w *RefusedWriter) Run(ctx context.Context, ask func() *RefusedAgent) {
 	stop := background.Start(ctx, w.keeper.run)
-	tick := time.NewTicker(refusedPoll)
-	defer tick.Stop()
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case now := <-tick.C:
-			w.look(ctx, ask(), now)
-		}
-	}
+	sleep.Every(ctx, refusedPoll, func(now time.Time) { w.look(ctx, ask(), now) })
 	stop()
 	w.take(context.WithoutCancel(ctx))
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -65,18 +66,14 @@ const settlePoll = 10 * time.Millisecond
 // Settle waits until what was Set last is in etcd, or is not to be written now; false
 // means that ctx has ended before.
 func (r *Registrar) Settle(ctx context.Context) bool {
-	tick := time.NewTicker(settlePoll)
-	defer tick.Stop()
 	for !r.Arrived() {
 		switch r.Status().Phase {
 		case Conflict, Overridden, StaticPresent:
 			return true
 		case Idle, Registering, Registered, Unknown:
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, settlePoll) {
 			return false
-		case <-tick.C:
 		}
 	}
 	return true

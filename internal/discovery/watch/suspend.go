@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 )
 
 // A process that was suspended, by SIGSTOP or with its machine, continues with an outdated
@@ -48,16 +50,7 @@ type suspension struct {
 
 // beat updates the pulse periodically.
 func (s *suspension) beat(ctx context.Context) {
-	tick := time.NewTicker(max(s.after/8, time.Millisecond))
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			s.noticeGap(time.Now())
-		}
-	}
+	sleep.Every(ctx, max(s.after/8, time.Millisecond), func(time.Time) { s.noticeGap(time.Now()) })
 }
 
 // noticeGap closes the gate if this process has not run for at least s.after.

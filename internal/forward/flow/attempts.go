@@ -3,7 +3,6 @@ package flow
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -80,12 +79,8 @@ func (t *attempts) pick(role instance.Role, partner *sched.Assignment) (*sched.A
 	}
 	*t.secondRound.of(role) = true
 	t.forgetTried(role)
-	wait := time.NewTimer(secondRoundWait/2 + rand.N(secondRoundWait))
-	defer wait.Stop()
-	select {
-	case <-t.ctx.Done():
+	if !pauseBeforeRetry(t.ctx) {
 		return nil, t.ctx.Err()
-	case <-wait.C:
 	}
 	return t.pickOnce(role, partner, false)
 }

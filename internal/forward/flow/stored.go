@@ -1,11 +1,12 @@
 package flow
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -71,7 +72,7 @@ func (r *Request) askHolders(id string, ask func(*sched.Assignment) *leg.Failure
 				}
 			}
 		}
-		if list = again; len(list) > 0 && round == 0 && !r.pauseBeforeRetry() {
+		if list = again; len(list) > 0 && round == 0 && !pauseBeforeRetry(r.Origin.Client) {
 			r.Answer.ClientGone()
 			return
 		}
@@ -112,15 +113,8 @@ func (r *Request) askHolder(in *instance.Instance, ask func(*sched.Assignment) *
 
 // pauseBeforeRetry waits before instances that failed are queried again. It returns false if the
 // client has left.
-func (r *Request) pauseBeforeRetry() bool {
-	wait := time.NewTimer(secondRoundWait/2 + rand.N(secondRoundWait))
-	defer wait.Stop()
-	select {
-	case <-r.Origin.Client.Done():
-		return false
-	case <-wait.C:
-		return true
-	}
+func pauseBeforeRetry(client context.Context) bool {
+	return sleep.For(client, secondRoundWait/2+rand.N(secondRoundWait))
 }
 
 // mayHold lists the decode instances that may have a response, those that are ejected last.

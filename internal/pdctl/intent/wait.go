@@ -230,7 +230,7 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 				waiting = append(waiting, name+" has vanished")
 			}
 			progress(s, &last, fmt.Sprintf("%d of %s done, still waiting: %s", state.Done, output.Proxies(state.Done+len(waiting)), strings.Join(waiting, "; ")))
-			gap = min(max(gap, 10*time.Since(start)), waitPollMost) // reports of many proxies are large
+			gap = pollGap(start)
 		}
 		next := time.NewTimer(gap)
 		select {
@@ -258,6 +258,12 @@ func drainEnded(t store.Reports, keys []instance.Key) error {
 
 func errEnded(k instance.Key) error {
 	return fmt.Errorf("the drain of %s has ended meanwhile: it was lifted or has expired", k)
+}
+
+// pollGap returns the pause after a poll that began at start. It grows with the time of the poll:
+// reports of many proxies are large.
+func pollGap(start time.Time) time.Duration {
+	return min(max(waitPoll, 10*time.Since(start)), waitPollMost)
 }
 
 // sameMembership returns a function that reports whether the membership is the same at two

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
@@ -59,12 +60,8 @@ func (w *waitFor) run(ctx context.Context, s *session.Session) error {
 			open = "etcd does not answer"
 		}
 		progress(s, &last, "waiting: "+open)
-		gap := time.NewTimer(min(max(waitPoll, 10*time.Since(start)), waitPollMost))
-		select {
-		case <-ctx.Done():
-			gap.Stop()
+		if !sleep.For(ctx, pollGap(start)) {
 			return errInterrupted
-		case <-gap.C:
 		}
 		if time.Now().After(end) {
 			return cli.Exit(fmt.Errorf("after %s: %s", w.limit, open), exitTimeout)

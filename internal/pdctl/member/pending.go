@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
@@ -47,13 +48,9 @@ func (a *adder) warnWithoutProxy(ctx context.Context) {
 // block waits until no pending add is left, and prints and returns the results.
 func (a *adder) block(ctx context.Context, waiting map[instance.Key]bool) (map[instance.Key]session.Result, error) {
 	settled := make(map[instance.Key]session.Result)
-	tick := time.NewTicker(blockPoll)
-	defer tick.Stop()
 	for len(waiting) > 0 {
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, blockPoll) {
 			return nil, errors.New("interrupted; the pending adds stay (pdctl remove deletes them)")
-		case <-tick.C:
 		}
 		snap, err := a.conn.Store.Reader.Snapshot(ctx)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
@@ -80,16 +81,7 @@ func (f *Follower) Moves(emit func(role instance.Role, result string, n int64)) 
 
 // Run computes the advice, and changes roles, until ctx ends.
 func (f *Follower) Run(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			f.Step(ctx, now)
-		}
-	}
+	sleep.Every(ctx, time.Second, func(now time.Time) { f.Step(ctx, now) })
 }
 
 // Step does the work of one tick. It must not be called concurrently.
