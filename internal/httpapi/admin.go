@@ -83,15 +83,15 @@ type adminRoutes struct {
 // add registers the routes after the key check: read for those that change nothing.
 func (a *adminRoutes) add(e *gin.Engine, read, require gin.HandlerFunc) {
 	g := e.Group("/instances", require, refuseEncoded)
-	g.POST("/add", a.handle(a.addInstances))
-	g.POST("/remove", a.handle(a.removeInstances))
+	g.POST("/add", a.handleBody(a.addInstances))
+	g.POST("/remove", a.handleBody(a.removeInstances))
 	for _, verb := range allVerbs() {
 		g.POST("/"+string(verb), a.intend(verb))
 	}
 	a.addModelRoutes(e, read, require)
 	if a.level != nil {
 		e.GET(logLevelPath, read, a.answerLevel)
-		e.PUT(logLevelPath, require, refuseEncoded, a.handle(a.setLevel))
+		e.PUT(logLevelPath, require, refuseEncoded, a.handleBody(a.setLevel))
 	}
 }
 
@@ -101,8 +101,8 @@ type changeAnswer struct {
 	Decode  []string `json:"current_decode_instances"`
 }
 
-func (a *adminRoutes) addInstances(c *gin.Context) error {
-	ch, err := readChange(c.Request)
+func (a *adminRoutes) addInstances(c *gin.Context, raw []byte) error {
+	ch, err := parseChange(raw)
 	if err != nil {
 		return err
 	}
@@ -139,8 +139,8 @@ func addMessage(ch change, members, waiting []string) string {
 	return strings.Join(parts, " ")
 }
 
-func (a *adminRoutes) removeInstances(c *gin.Context) error {
-	ch, err := readChange(c.Request)
+func (a *adminRoutes) removeInstances(c *gin.Context, raw []byte) error {
+	ch, err := parseChange(raw)
 	if err != nil {
 		return err
 	}
@@ -193,13 +193,23 @@ func (a *adminRoutes) handle(f func(*gin.Context) error) gin.HandlerFunc {
 	}
 }
 
+// handleBody is handle for a route whose requests have a JSON body.
+func (a *adminRoutes) handleBody(f func(c *gin.Context, raw []byte) error) gin.HandlerFunc {
+	return a.handle(func(c *gin.Context) error {
+		raw, err := readAdminBody(c.Request)
+		if err != nil {
+			return err
+		}
+		return f(c, raw)
+	})
+}
+
 func (a *adminRoutes) refuse(c *gin.Context, err error) {
 	switch {
 	case errors.Is(err, ErrRefused):
 		failAdmin(c, http.StatusBadRequest, openai.TypeBadRequest, asDetail, message(err, ErrRefused))
 	case errors.Is(err, ErrUnavailable):
-		openai.WriteError(c.Writer, &openai.Error{Status: http.StatusServiceUnavailable,
-			Type: openai.TypeUnavailable, Message: err.Error(), RetryAfter: retryAfter})
+		unavailable(c, err.Error())
 		c.Abort()
 	default:
 		a.log.WithError(err).Error("admin request failed")
@@ -242,14 +252,6 @@ func withDone(err error, k instance.Key, done []string) error {
 
 func badRequest(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrRefused, fmt.Errorf(format, args...))
-}
-
-func readChange(r *http.Request) (change, error) {
-	raw, err := readAdminBody(r)
-	if err != nil {
-		return change{}, err
-	}
-	return parseChange(raw)
 }
 
 func readAdminBody(r *http.Request) ([]byte, error) {

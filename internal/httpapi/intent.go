@@ -103,11 +103,7 @@ type intentAnswer struct {
 
 // intend returns the handler of a verb.
 func (a *adminRoutes) intend(verb Verb) gin.HandlerFunc {
-	return a.handle(func(c *gin.Context) error {
-		raw, err := readAdminBody(c.Request)
-		if err != nil {
-			return err
-		}
+	return a.handleBody(func(c *gin.Context, raw []byte) error {
 		ch, err := parseChange(raw)
 		if err != nil {
 			return err

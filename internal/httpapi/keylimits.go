@@ -46,11 +46,7 @@ func (d *Deps) addKeyRoutes(e *gin.Engine, a *adminRoutes) {
 	}
 	e.GET(limitsPath+"/:key", read, name, a.handle(d.answerLimits))
 	one := e.Group(limitsPath+"/:key", requireAdmin(d.AdminKey), refuseEncoded, name)
-	one.PUT("", a.handle(func(c *gin.Context) error {
-		raw, err := readAdminBody(c.Request)
-		if err != nil {
-			return err
-		}
+	one.PUT("", a.handleBody(func(c *gin.Context, raw []byte) error {
 		var body struct {
 			instance.KeyLimits
 			Reason string `json:"reason"`

@@ -20,11 +20,7 @@ func (a *adminRoutes) answerLevel(c *gin.Context) {
 	writeJSON(c, http.StatusOK, gin.H{"level": a.level.Name()})
 }
 
-func (a *adminRoutes) setLevel(c *gin.Context) error {
-	raw, err := readAdminBody(c.Request)
-	if err != nil {
-		return err
-	}
+func (a *adminRoutes) setLevel(c *gin.Context, raw []byte) error {
 	var body struct {
 		Level string `json:"level"`
 	}

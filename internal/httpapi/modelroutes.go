@@ -34,7 +34,7 @@ func (a *adminRoutes) addModelRoutes(e *gin.Engine, read, require gin.HandlerFun
 		}
 		writeJSON(c, http.StatusOK, list[at])
 	})
-	g.PUT("/*name", require, refuseEncoded, a.handle(a.setModelRoute))
+	g.PUT("/*name", require, refuseEncoded, a.handleBody(a.setModelRoute))
 	g.DELETE("/*name", require, a.handle(func(c *gin.Context) error {
 		revision, err := a.admin.DeleteModelRoute(c.Request.Context(), c.Param("name")[1:], instance.Printable(c.Query("reason"), maxReason))
 		switch {
@@ -54,19 +54,15 @@ func noModelRoute(c *gin.Context, name string) {
 }
 
 // setModelRoute writes the model route in the body, which is that of the key in etcd, with "for".
-func (a *adminRoutes) setModelRoute(c *gin.Context) error {
+func (a *adminRoutes) setModelRoute(c *gin.Context, raw []byte) (err error) {
 	var limit struct{ For string }
 	var d time.Duration
-	raw, err := readAdminBody(c.Request)
-	if err == nil && (json.Unmarshal(raw, &limit) != nil || limit.For != "") {
+	if json.Unmarshal(raw, &limit) != nil || limit.For != "" {
 		if d, err = settings.Duration(limit.For); err != nil || d <= 0 {
-			err = badRequest(`send {"targets":[{"model":"NAME"}]}; "for" is a duration such as "1h"`)
+			return badRequest(`send {"targets":[{"model":"NAME"}]}; "for" is a duration such as "1h"`)
 		}
 	}
-	revision := int64(0)
-	if err == nil {
-		revision, err = a.admin.SetModelRoute(c.Request.Context(), c.Param("name")[1:], raw, d)
-	}
+	revision, err := a.admin.SetModelRoute(c.Request.Context(), c.Param("name")[1:], raw, d)
 	if err != nil {
 		return err
 	}
