@@ -150,13 +150,7 @@ func keyOf(section, name string) string {
 
 // open reads a file.
 func open(path string, stdin io.Reader) (declared, error) {
-	var text []byte
-	var err error
-	if path == "-" {
-		text, err = io.ReadAll(stdin)
-	} else {
-		text, err = os.ReadFile(path)
-	}
+	text, err := session.ReadFile(path, stdin)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, cli.Wrong(err)
 	}

@@ -74,6 +74,19 @@ func (f *intentFlags) add(cmd *cobra.Command) {
 	settings.DurationVar(fs, &f.wish.For, "for", 0, "how long it is in effect, e.g. 2h; 0: until it is undone")
 }
 
+// checkWait is check for commands with --wait, whose --timeout without it is that of etcd.
+func (f *intentFlags) checkWait(s *session.Session, cmd *cobra.Command) error {
+	switch given := cmd.Flags().Changed("timeout"); {
+	case given && f.limit <= 0:
+		return cli.Wrongf("--timeout %s: must be more than zero", f.limit)
+	case s.Dry.On && f.wait:
+		return cli.Wrongf("--dry-run and --wait exclude each other: there is nothing to wait for")
+	case given && !f.wait:
+		s.Timeout = f.limit
+	}
+	return f.check()
+}
+
 func (f *intentFlags) check() error {
 	if len(f.wish.Reason) > maxReason {
 		return cli.Wrongf("--reason: longer than %d bytes", maxReason)
@@ -102,15 +115,7 @@ func Drain(s *session.Session) *cobra.Command {
 			"  pdctl drain both 10.0.0.6:8100\n  pdctl drain decode --selector rack=3 --dry-run\n  pdctl drain prefill 10.0.0.7:8100 10.0.0.8:8100 --for 30m",
 		Args: s.Selectors.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			switch given := cmd.Flags().Changed("timeout"); {
-			case given && f.limit <= 0:
-				return cli.Wrongf("--timeout %s: must be more than zero", f.limit)
-			case s.Dry.On && f.wait:
-				return cli.Wrongf("--dry-run and --wait exclude each other: there is nothing to wait for")
-			case given && !f.wait:
-				s.Timeout = f.limit
-			}
-			if err := f.check(); err != nil {
+			if err := f.checkWait(s, cmd); err != nil {
 				return err
 			}
 			if cmd.Flags().Changed("move-after") {
@@ -208,16 +213,13 @@ func intend(ctx context.Context, s *session.Session, conn *session.Conn, keys []
 			r.Text += fmt.Sprintf("; it was %s before", map[instance.Intent]string{instance.Drain: "drained", instance.Cordon: "cordoned"}[done.Was])
 		}
 	})
-	if !f.wait {
-		return s.Finish(results)
-	}
 	var drained []instance.Key
 	for _, r := range results {
 		if r.Outcome != "failed" {
 			drained = append(drained, instance.Key{Role: r.Role, Address: r.Address})
 		}
 	}
-	if len(drained) == 0 {
+	if !f.wait || len(drained) == 0 {
 		return s.Finish(results)
 	}
 	waited := awaitFree(ctx, s, conn, revision, drained, f.limit)
@@ -227,7 +229,12 @@ func intend(ctx context.Context, s *session.Session, conn *session.Conn, keys []
 			s.Line(results[i])
 		}
 	}
-	if err := s.Finish(results); err != nil && waited == nil {
+	return finish(s, results, waited)
+}
+
+// finish prints the results and returns the error of a wait, or else that of the results.
+func finish(s *session.Session, results []session.Result, waited error) error {
+	if err := s.Finish(results); waited == nil {
 		return err
 	}
 	return waited

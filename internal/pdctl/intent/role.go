@@ -48,18 +48,11 @@ func Role(s *session.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := f.check(); err != nil {
+			if err := f.checkWait(s, cmd); err != nil {
 				return err
 			}
-			switch given := cmd.Flags().Changed("timeout"); {
-			case role == instance.Both && (f.wish.For > 0 || auto):
+			if role == instance.Both && (f.wish.For > 0 || auto) {
 				return cli.Wrongf("--for and --auto need the role prefill or decode")
-			case given && f.limit <= 0:
-				return cli.Wrongf("--timeout %s: must be more than zero", f.limit)
-			case s.Dry.On && f.wait:
-				return cli.Wrongf("--dry-run and --wait exclude each other: there is nothing to wait for")
-			case given && !f.wait:
-				s.Timeout = f.limit
 			}
 			return s.With(cmd.Context(), func(conn *session.Conn) error { return setRole(cmd.Context(), s, conn, keys, f, auto) })
 		},
@@ -93,12 +86,6 @@ func setRole(ctx context.Context, s *session.Session, conn *session.Conn, keys [
 			r.Text += fmt.Sprintf(" for %s", f.wish.For)
 		}
 	})
-	finish := func(waited error) error {
-		if err := s.Finish(results); err != nil && waited == nil {
-			return err
-		}
-		return waited
-	}
 	var left []instance.Key
 	for _, r := range results {
 		if r.Outcome != "failed" && r.Role != instance.Both {
@@ -106,7 +93,7 @@ func setRole(ctx context.Context, s *session.Session, conn *session.Conn, keys [
 		}
 	}
 	if !f.wait || len(left) == 0 {
-		return finish(nil)
+		return s.Finish(results)
 	}
-	return finish(awaitFree(ctx, s, conn, revision, left, f.limit))
+	return finish(s, results, awaitFree(ctx, s, conn, revision, left, f.limit))
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 
@@ -66,12 +65,7 @@ func requestPlan(ctx context.Context, s *session.Session, stdin io.Reader, o *ro
 	if o.key, err = s.AdminKey(o.key); err != nil {
 		return err
 	}
-	var body []byte
-	if o.body == "-" {
-		body, err = io.ReadAll(stdin)
-	} else {
-		body, err = os.ReadFile(o.body)
-	}
+	body, err := session.ReadFile(o.body, stdin)
 	if err != nil {
 		return fmt.Errorf("--explain: %w", err)
 	}
@@ -132,10 +126,11 @@ func printPlan(s *session.Session, p *explain.Plan) error {
 	if d := p.Disaggregate; d != nil {
 		fmt.Fprintf(s.Out.Stdout, "decided   %s, %s: pair takes %.3f s, decode-only %.3f s, of which others wait %.3f s\n", name(d.Decision), name(d.Reason), d.Pair, d.DecodeOnly, d.Stall)
 	}
-	for _, one := range []struct {
+	legs := []struct {
 		role string
 		leg  *explain.Leg
-	}{{"prefill", p.Prefill}, {"decode", p.Decode}} {
+	}{{"prefill", p.Prefill}, {"decode", p.Decode}}
+	for _, one := range legs {
 		if one.leg == nil {
 			continue
 		}
@@ -150,10 +145,7 @@ func printPlan(s *session.Session, p *explain.Plan) error {
 	}
 	fmt.Fprintln(s.Out.Stdout)
 	t := output.NewTable("ROLE", "ADDRESS", "", "OUT", "WEIGHT", "IN FLIGHT", "WAITING", "HELD", "OTHERS", "SCORES")
-	for _, one := range []struct {
-		role string
-		leg  *explain.Leg
-	}{{"prefill", p.Prefill}, {"decode", p.Decode}} {
+	for _, one := range legs {
 		if one.leg == nil {
 			continue
 		}

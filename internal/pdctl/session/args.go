@@ -4,12 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"slices"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
+
+// ReadFile returns the contents of a file, or of stdin if path is "-".
+func ReadFile(path string, stdin io.Reader) ([]byte, error) {
+	if path == "-" {
+		return io.ReadAll(stdin)
+	}
+	return os.ReadFile(path)
+}
 
 // Accept says which instances a command accepts beyond those with a role and a valid address.
 type Accept int
@@ -103,7 +113,7 @@ func (s *Session) find(ctx context.Context, keys []instance.Key, bad *[]error) e
 		return nil
 	}
 	if s.Proxy != "" {
-		st, err := s.FromProxy(ctx)
+		st, err := s.StatusOf(ctx, s.Proxy)
 		if err != nil {
 			return err
 		}

@@ -40,11 +40,6 @@ type ProxyStatus struct {
 	} `json:"etcd"`
 }
 
-// FromProxy returns the /status of the proxy of --proxy.
-func (s *Session) FromProxy(ctx context.Context) (*ProxyStatus, error) {
-	return s.StatusOf(ctx, s.Proxy)
-}
-
 // StatusOf returns the /status of the proxy with this URL.
 func (s *Session) StatusOf(ctx context.Context, base string) (*ProxyStatus, error) {
 	raw, err := s.AskProxy(ctx, base, "/status", nil, nil, nil)

@@ -19,7 +19,7 @@ func proxyList(ctx context.Context, s *session.Session, roles []instance.Role, o
 	if sel.Labels() {
 		return cli.Wrongf("--proxy: a proxy does not show labels; use role, model or state in --selector")
 	}
-	st, err := s.FromProxy(ctx)
+	st, err := s.StatusOf(ctx, s.Proxy)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func asInstance(l instance.Listing) *instance.Instance {
 
 // proxyGet is get, from a proxy: only what list has.
 func proxyGet(ctx context.Context, s *session.Session, k instance.Key) error {
-	st, err := s.FromProxy(ctx)
+	st, err := s.StatusOf(ctx, s.Proxy)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func proxyGet(ctx context.Context, s *session.Session, k instance.Key) error {
 
 // proxyState is status, from a proxy.
 func proxyState(ctx context.Context, s *session.Session) error {
-	st, err := s.FromProxy(ctx)
+	st, err := s.StatusOf(ctx, s.Proxy)
 	if err != nil {
 		return err
 	}
