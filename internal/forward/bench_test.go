@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -153,8 +154,11 @@ func handlerOf(b testing.TB, up upstream.Client, set func(*forward.Options), dec
 	tracker := health.New(health.Options{Source: &m, Prober: prober{}, Log: quiet()})
 	b.Cleanup(tracker.Close)
 	o := forward.Options{
-		Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
-		Health: tracker, Upstream: up, Recorder: noRecorder{}, Log: quiet(),
+		Config: flow.Config{
+			Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
+			Health: tracker, Log: quiet(),
+		},
+		Upstream: up, Recorder: noRecorder{},
 	}
 	set(&o)
 	h, err := forward.New(o)

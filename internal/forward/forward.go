@@ -17,14 +17,10 @@
 package forward
 
 import (
-	"context"
 	"net/http"
 	"sync/atomic"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
-	"github.com/pdmesh/pdmesh/internal/engine/catalog"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
@@ -56,19 +52,12 @@ type Recorder interface {
 
 // Options configure a Handler. Zero durations and counts get the defaults named.
 type Options struct {
-	Picker flow.Picker
-	// AwaitMembership blocks until instances may be picked, or ctx ends. nil means always.
-	AwaitMembership func(ctx context.Context)
-	Health          flow.Health
-	Upstream        upstream.Client
-	Notifications   flow.Notifications // of prefill instances; nil: none whose connector notifies can be used
+	flow.Config
+	Upstream upstream.Client
 	// Routes are the model routes; nil: there are none.
-	Routes *modelroute.Routes
-	// Models reads the model lists of engines again; nil: they are not read again.
-	Models   *catalog.Catalog
+	Routes   *modelroute.Routes
 	Recorder Recorder
-	Progress leg.Progress // of the engines; nil: it cannot be observed
-	Log      logrus.FieldLogger
+	Progress leg.Progress    // of the engines; nil: it cannot be observed
 	Tracer   *tracing.Tracer // nil: off
 	// EventGaps returns the recorder of the times between the events of an endpoint's
 	// streams; nil if they are not recorded.
@@ -92,39 +81,19 @@ type Options struct {
 	Keys *keylimit.Table
 	// Sessions finds the session of a request; the zero value finds none.
 	Sessions Sessions
-	// Fallback lets a decode instance compute the prompt when no prefill
-	// instance is left.
-	Fallback bool
-	// Disaggregate decides which requests go through prefill and decode; nil: all.
-	Disaggregate *flow.Disaggregate
-	// Queue admits completions; nil: all at once. Class returns the class of a client's requests
-	// and the highest that it may ask for; nil: Default, and any.
-	Queue *admission.Queues
+	// Class returns the class of a client's requests and the highest that it may ask for; nil:
+	// Default, and any.
 	Class func(*http.Request) (is, highest admission.Class)
-	// Estimator learns how long the stages of requests take; nil: only what Disaggregate needs
-	// is measured.
-	Estimator *estimate.Estimator
 
 	MaxBody     int64         // bytes, default 64 MiB
 	MaxBodies   int64         // bytes of all bodies at once, default no bound
-	MaxAttempts int           // failures per request that count, default 4
 	RetryRatio  float64       // retries allowed per request of the last 10 s, default 0.2; negative: no bound
 	RetryBurst  int           // and this many on top, default 64
 	BodyTimeout time.Duration // for reading the request, default 60 s
-	Prefill     time.Duration // for a whole prefill, default 300 s
-	FirstByte   time.Duration // until decode answers, default 60 s
-	Idle        time.Duration // between two reads of an answer, default 120 s
-	Busy        time.Duration // in place of the three limits above while an engine makes progress, default 30 min
+	Busy        time.Duration // in place of Prefill, FirstByte and Idle while an engine makes progress, default 30 min
 	Connect     time.Duration // limit of Upstream for a connection, for error messages
 	// KeepAlive is how long a stream may send nothing until the proxy sends a comment or a ping; 0: never.
 	KeepAlive time.Duration
-	NonStream time.Duration // for a non-streamed answer to begin, default 1 h
-	KVBudget  time.Duration // how long a KV transfer may wait whose lease is not known, default 20 s
-	// RewriteHost puts the host by which prefill was reached into its transfer params.
-	RewriteHost bool
-	Notified    time.Duration // from a prefill's answer to its last notification, default 30 s
-	// ContinueStreams is how many times a stream may go on after its decode leg was lost, default 0.
-	ContinueStreams int
 }
 
 // Handler serves completions. It is safe for concurrent use.
@@ -147,12 +116,7 @@ func New(o Options) (*Handler, error) {
 			Upstream: o.Upstream, Removed: o.Picker.Removed, Progress: o.Progress, Busy: o.Busy, Connect: o.Connect, Log: o.Log,
 			EngineKey: o.EngineKey, ClientKeys: o.ClientKeys,
 		},
-		flow: flow.Settings{
-			Picker: o.Picker, AwaitMembership: o.AwaitMembership, Health: o.Health, Notifications: o.Notifications, Models: o.Models, Recorder: o.Recorder, Log: o.Log,
-			Fallback: o.Fallback, Disaggregate: o.Disaggregate, Estimator: o.Estimator, Queue: o.Queue, MaxAttempts: o.MaxAttempts,
-			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget, RewriteHost: o.RewriteHost, Notified: o.Notified,
-			ContinueStreams: o.ContinueStreams,
-		},
+		flow: flow.Settings{Config: o.Config, Recorder: o.Recorder},
 	}
 	h.flow.Memory = h.bodies
 	if o.RetryRatio >= 0 {

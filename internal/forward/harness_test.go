@@ -24,6 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -409,11 +410,13 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 	running.Go(func() { r.sched.Legs.Run(ctx) })
 	r.up = client(t)
 	o := forward.Options{
-		Picker: r.sched, Health: r.tracker, Upstream: r.up, Recorder: r.rec, Log: log, Fallback: true,
-		Trace: func(*http.Request) bool { return true },
-		// Far longer than anything here takes, and short enough that a test reports it.
-		Prefill: time.Minute, FirstByte: time.Minute, Idle: time.Minute, NonStream: time.Minute, Notified: time.Minute,
-		Notifications: &lmcache.Asker{Own: r.inbox, HTTP: http.DefaultClient},
+		Config: flow.Config{
+			Picker: r.sched, Health: r.tracker, Log: log, Fallback: true,
+			// Far longer than anything here takes, and short enough that a test reports it.
+			Prefill: time.Minute, FirstByte: time.Minute, Idle: time.Minute, NonStream: time.Minute, Notified: time.Minute,
+			Notifications: &lmcache.Asker{Own: r.inbox, HTTP: http.DefaultClient},
+		},
+		Upstream: r.up, Recorder: r.rec, Trace: func(*http.Request) bool { return true },
 	}
 	if tune.forward != nil {
 		tune.forward(&o)

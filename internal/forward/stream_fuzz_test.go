@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -151,7 +152,8 @@ func relayBody(t *testing.T, s upstream.Client, path, body string, interval time
 		Source: &fleet, Health: healthy{}, Connector: func(i *instance.Instance) string { return i.Record.Connector },
 	})
 	h, err := forward.New(forward.Options{
-		Picker: picker, Health: healthy{}, Upstream: s, Recorder: healthy{}, Log: quiet(), MaxAttempts: 1 + moves, KeepAlive: interval, ContinueStreams: moves,
+		Config:   flow.Config{Picker: picker, Health: healthy{}, Log: quiet(), MaxAttempts: 1 + moves, ContinueStreams: moves},
+		Upstream: s, Recorder: healthy{}, KeepAlive: interval,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -98,8 +99,11 @@ func wired(b *testing.B, prefill, decode []string) string {
 	b.Cleanup(func() { queue.Flush(time.Minute) })
 	lines := forward.NewAccessLog(queue, logging.FormatText)
 	h, err := forward.New(forward.Options{
-		Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
-		Health: tracker, Upstream: client, Recorder: loggingRecorder{log: lines}, Log: quiet(),
+		Config: flow.Config{
+			Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
+			Health: tracker, Log: quiet(),
+		},
+		Upstream: client, Recorder: loggingRecorder{log: lines},
 	})
 	if err != nil {
 		b.Fatal(err)

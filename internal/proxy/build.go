@@ -227,18 +227,17 @@ func (b *builder) makeForwarder() error {
 	b.makeRatio()
 	b.routes = modelroute.New(b.watcher, decodeModelRoutes(b.log.WithField("component", "forward")))
 	options := forward.Options{
-		Routes: b.routes,
-		Queue:  b.queues, Estimator: b.estimator,
-		Models: b.models, Notifications: b.lmcache.asker, Notified: b.cfg.LMCacheNotifyTimeout,
-		Picker: b.sched, AwaitMembership: b.awaitMembership, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
+		Config: flow.Config{
+			Picker: b.sched, AwaitMembership: b.awaitMembership, Health: b.tracker, Models: b.models, Log: b.log.WithField("component", "forward"),
+			Notifications: b.lmcache.asker, Notified: b.cfg.LMCacheNotifyTimeout, Queue: b.queues, Estimator: b.estimator,
+			Fallback: b.cfg.Fallback == config.FallbackDecode, Disaggregate: disaggregate(b.cfg), MaxAttempts: b.cfg.MaxAttempts, ContinueStreams: b.cfg.ContinueStreams,
+			Prefill: b.cfg.PrefillTimeout, FirstByte: b.cfg.DecodeFirstByteTimeout, Idle: b.cfg.IdleTimeout, NonStream: b.cfg.NonStreamTimeout,
+			KVBudget: b.cfg.KVLeaseBudget, RewriteHost: b.cfg.RewriteRemoteHost,
+		},
+		Routes: b.routes, Upstream: b.upstream, Busy: b.cfg.BusyTimeout, Connect: b.cfg.ConnectTimeout, Progress: b.tracker.Progress,
 		EventGaps: b.counters.Between, Tracer: b.tracer, Recorder: recorder{Metrics: b.counters, noticed: b.noticed, access: b.access, board: func() *dashboard.Board { return b.board }},
-		Keys: b.limits, EngineKey: b.cfg.EngineAPIKey, TraceAll: b.cfg.TraceHeaders,
-		Fallback: b.cfg.Fallback == config.FallbackDecode, Sessions: sessions(b.cfg), Disaggregate: disaggregate(b.cfg),
-		MaxBody: b.cfg.MaxBodyBytes, MaxBodies: memory.Bodies(b.cfg), MaxAttempts: b.cfg.MaxAttempts, ContinueStreams: b.cfg.ContinueStreams,
-		RetryRatio: retryRatio(b.cfg.RetryBudget),
-		Prefill:    b.cfg.PrefillTimeout, FirstByte: b.cfg.DecodeFirstByteTimeout,
-		Busy: b.cfg.BusyTimeout, Connect: b.cfg.ConnectTimeout, Progress: b.tracker.Progress,
-		Idle: b.cfg.IdleTimeout, KeepAlive: b.cfg.SSEKeepAliveInterval, KVBudget: b.cfg.KVLeaseBudget, RewriteHost: b.cfg.RewriteRemoteHost, NonStream: b.cfg.NonStreamTimeout,
+		Keys: b.limits, EngineKey: b.cfg.EngineAPIKey, TraceAll: b.cfg.TraceHeaders, Sessions: sessions(b.cfg),
+		MaxBody: b.cfg.MaxBodyBytes, MaxBodies: memory.Bodies(b.cfg), RetryRatio: retryRatio(b.cfg.RetryBudget), KeepAlive: b.cfg.SSEKeepAliveInterval,
 	}
 	allow(b.keys, b.admins, &options)
 	var err error

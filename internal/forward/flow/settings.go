@@ -91,40 +91,46 @@ type Recorder interface {
 	NotContinued(reason string)
 }
 
-// Settings are the same for all requests.
-type Settings struct {
+// Config has the settings that the creator of a forward.Handler chooses. The defaults named are
+// those of forward.New, for zero durations and counts.
+type Config struct {
 	Picker Picker
 	// AwaitMembership blocks until instances may be picked, or ctx ends. nil means always.
 	AwaitMembership func(ctx context.Context)
 	Health          Health
-	Notifications   Notifications // nil: none can be received
-	// Models reads the lists of models again that engines serve; nil: it is not done.
-	Models   *catalog.Catalog
-	Recorder Recorder
-	Budget   *retrybudget.Budget
-	Log      logrus.FieldLogger
+	Notifications   Notifications // of prefill instances; nil: none whose connector notifies can be used
+	// Models reads the model lists of engines again; nil: they are not read again.
+	Models *catalog.Catalog
+	Log    logrus.FieldLogger
 	// Fallback lets a decode instance compute the prompt when no prefill
 	// instance is left.
 	Fallback bool
-	// Disaggregate decides which requests go through prefill and decode; nil: all. It needs an
-	// Estimator.
+	// Disaggregate decides which requests go through prefill and decode; nil: all.
 	Disaggregate *Disaggregate
 	// Queue admits completions; nil: all at once.
 	Queue *admission.Queues
-	// Estimator learns how long the stages of requests take; nil: it is not measured.
+	// Estimator learns how long the stages of requests take; nil: only what Disaggregate needs
+	// is measured.
 	Estimator   *estimate.Estimator
-	MaxAttempts int           // failures per request that count (leg.Rule.Free)
-	Prefill     time.Duration // for a whole prefill
-	FirstByte   time.Duration // until decode answers
-	Idle        time.Duration // between two reads of an answer
-	NonStream   time.Duration // for a non-streamed answer to begin
-	KVBudget    time.Duration // how long a KV transfer may wait whose lease is not known
+	MaxAttempts int           // failures per request that count (leg.Rule.Free), default 4
+	Prefill     time.Duration // for a whole prefill, default 300 s
+	FirstByte   time.Duration // until decode answers, default 60 s
+	Idle        time.Duration // between two reads of an answer, default 120 s
+	NonStream   time.Duration // for a non-streamed answer to begin, default 1 h
+	KVBudget    time.Duration // how long a KV transfer may wait whose lease is not known, default 20 s
 	// RewriteHost puts the host by which prefill was reached into its transfer params.
 	RewriteHost bool
-	Notified    time.Duration // from a prefill's answer to the last of its notifications
+	Notified    time.Duration // from a prefill's answer to the last of its notifications, default 30 s
 	// ContinueStreams is how many times a stream may go on after its leg was lost; 0: streams are
 	// not continued.
 	ContinueStreams int
+}
+
+// Settings are the same for all requests.
+type Settings struct {
+	Config
+	Recorder Recorder
+	Budget   *retrybudget.Budget
 	// Memory bounds the token ids of streams that may go on; nil: no bound.
 	Memory *scratch.Bodies
 
