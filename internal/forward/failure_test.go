@@ -600,6 +600,28 @@ func TestSpentHandoverOnUsedConnection(t *testing.T) {
 	}
 }
 
+// The lease of a KV transfer begins when prefill answers. If the proxy was suspended before it read the
+// answer, the lease may have ended: decode must not read the blocks.
+func TestPrefillAnsweredBeforeASuspension(t *testing.T) {
+	t.Parallel()
+	var suspended atomic.Bool
+	suspended.Store(true)
+	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
+		o.KVBudget = time.Minute
+		o.ReceivedFrom = func(since, now time.Time) time.Time {
+			if suspended.Swap(false) {
+				return since.Add(-time.Hour)
+			}
+			return now
+		}
+	})
+	body := chatBody(false, "")
+	r.checkComplete(r.post("/v1/chat/completions", body), true, body)
+	if e := r.entry(); e.Attempts != 1 || !strings.HasPrefix(r.rec.retried(), "decode/handover_expired") || legs(r.P) != 2 {
+		t.Errorf("%+v, retried %s, %d prefills", e, r.rec.retried(), legs(r.P))
+	}
+}
+
 // Decode instances that cannot reach one prefill instance answer 500. The next attempt uses another prefill
 // instance, although its policy prefers the one that has the prompt in its cache; if there is no other, it
 // is used again.

@@ -59,9 +59,12 @@ type Options struct {
 	Picker flow.Picker
 	// AwaitMembership blocks until instances may be picked, or ctx ends. nil means always.
 	AwaitMembership func(ctx context.Context)
-	Health          flow.Health
-	Upstream        upstream.Client
-	Notifications   flow.Notifications // of prefill instances; nil: none whose connector notifies can be used
+	// ReceivedFrom returns the earliest time, from since on, at which an answer may have arrived
+	// that is read now: this process may have been suspended. nil means now.
+	ReceivedFrom  func(since, now time.Time) time.Time
+	Health        flow.Health
+	Upstream      upstream.Client
+	Notifications flow.Notifications // of prefill instances; nil: none whose connector notifies can be used
 	// Routes are the model routes; nil: there are none.
 	Routes *modelroute.Routes
 	// Models reads the model lists of engines again; nil: they are not read again.
@@ -148,7 +151,7 @@ func New(o Options) (*Handler, error) {
 			EngineKey: o.EngineKey, ClientKeys: o.ClientKeys,
 		},
 		flow: flow.Settings{
-			Picker: o.Picker, AwaitMembership: o.AwaitMembership, Health: o.Health, Notifications: o.Notifications, Models: o.Models, Recorder: o.Recorder, Log: o.Log,
+			Picker: o.Picker, AwaitMembership: o.AwaitMembership, ReceivedFrom: o.ReceivedFrom, Health: o.Health, Notifications: o.Notifications, Models: o.Models, Recorder: o.Recorder, Log: o.Log,
 			Fallback: o.Fallback, Disaggregate: o.Disaggregate, Estimator: o.Estimator, Queue: o.Queue, MaxAttempts: o.MaxAttempts,
 			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget, RewriteHost: o.RewriteHost, Notified: o.Notified,
 			ContinueStreams: o.ContinueStreams,

@@ -230,7 +230,7 @@ func (b *builder) makeForwarder() error {
 		Routes: b.routes,
 		Queue:  b.queues, Estimator: b.estimator,
 		Models: b.models, Notifications: b.lmcache.asker, Notified: b.cfg.LMCacheNotifyTimeout,
-		Picker: b.sched, AwaitMembership: b.awaitMembership, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
+		Picker: b.sched, AwaitMembership: b.awaitMembership, ReceivedFrom: b.watcher.ReceivedFrom, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
 		EventGaps: b.counters.Between, Tracer: b.tracer, Recorder: recorder{Metrics: b.counters, noticed: b.noticed, access: b.access, board: func() *dashboard.Board { return b.board }},
 		Keys: b.limits, EngineKey: b.cfg.EngineAPIKey, TraceAll: b.cfg.TraceHeaders,
 		Fallback: b.cfg.Fallback == config.FallbackDecode, Sessions: sessions(b.cfg), Disaggregate: disaggregate(b.cfg),

@@ -96,8 +96,11 @@ type Settings struct {
 	Picker Picker
 	// AwaitMembership blocks until instances may be picked, or ctx ends. nil means always.
 	AwaitMembership func(ctx context.Context)
-	Health          Health
-	Notifications   Notifications // nil: none can be received
+	// ReceivedFrom returns the earliest time, from since on, at which an answer may have arrived
+	// that is read now. nil means now.
+	ReceivedFrom  func(since, now time.Time) time.Time
+	Health        Health
+	Notifications Notifications // nil: none can be received
 	// Models reads the lists of models again that engines serve; nil: it is not done.
 	Models   *catalog.Catalog
 	Recorder Recorder
@@ -166,6 +169,14 @@ func (s *Settings) transferBudget(lease time.Duration) leg.Limit {
 		return leg.Limit{After: lease / 3 * 2, Class: leg.TransferExpired, Setting: "two thirds of the KV lease of the prefill instance"}
 	}
 	return leg.Limit{After: s.KVBudget, Class: leg.TransferExpired, Setting: "--kv-lease-budget"}
+}
+
+// receivedFrom returns ReceivedFrom for an answer that was just read.
+func (s *Settings) receivedFrom(since time.Time) time.Time {
+	if s.ReceivedFrom == nil {
+		return time.Now()
+	}
+	return s.ReceivedFrom(since, time.Now())
 }
 
 // heldUntil returns the time until which a prefill instance holds the KV cache that it has
