@@ -125,7 +125,7 @@ func (a *attempt) decode() (done bool) {
 			t := &a.c.r.attempts
 			t.forgetTried(instance.Prefill)
 			if f.Class == leg.Status5xx || f.Class == leg.ErrorEvent || f.Class == leg.FirstByteTimeout || t.counted > 1 {
-				t.avoided = append(t.avoided, a.p.Instance.Key)
+				t.avoided.prefill = append(t.avoided.prefill, a.p.Instance.Key)
 			}
 			return false
 		}
