@@ -15,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
@@ -600,6 +601,28 @@ func TestSpentHandoverOnUsedConnection(t *testing.T) {
 	}
 }
 
+// The lease of a KV transfer begins when prefill answers. If the proxy was suspended before it read the
+// answer, the lease may have ended: decode must not read the blocks.
+func TestPrefillAnsweredBeforeASuspension(t *testing.T) {
+	t.Parallel()
+	var suspended atomic.Bool
+	suspended.Store(true)
+	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
+		o.KVBudget = time.Minute
+		o.ReceivedFrom = func(since, now time.Time) time.Time {
+			if suspended.Swap(false) {
+				return since.Add(-time.Hour)
+			}
+			return now
+		}
+	})
+	body := chatBody(false, "")
+	r.checkComplete(r.post("/v1/chat/completions", body), true, body)
+	if e := r.entry(); e.Attempts != 1 || !strings.HasPrefix(r.rec.retried(), "decode/handover_expired") || legs(r.P) != 2 {
+		t.Errorf("%+v, retried %s, %d prefills", e, r.rec.retried(), legs(r.P))
+	}
+}
+
 // Decode instances that cannot reach one prefill instance answer 500. The next attempt uses another prefill
 // instance, although its policy prefers the one that has the prompt in its cache; if there is no other, it
 // is used again.
@@ -672,6 +695,57 @@ func TestOneMoreAttemptWithoutTransfer(t *testing.T) {
 				t.Errorf("of %d attempts: %d after %d failures, decode-only because of %q: %s", attempts, a.status, e.Attempts, e.DecodeOnly, a.body)
 			}
 		}
+	}
+}
+
+// The additional attempt is on a decode instance that has not failed the request, if there is one.
+func TestOneMoreAttempt_PrefersUntried(t *testing.T) {
+	t.Parallel()
+	r := startTuned(t, fakevllm.NIXL, 2, 3, tuning{
+		forward: func(o *forward.Options) { o.Fallback, o.MaxAttempts, o.RetryRatio = true, 2, -1 },
+		health:  func(o *health.Options) { o.MaxFailures = 1000 },
+	})
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset})
+	script(t, r.D[1], fakevllm.Fault{Kind: fakevllm.FaultReset})
+	for range 24 {
+		a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"a prompt"}`)
+		if e := r.entry(); a.status != http.StatusOK || e.Attempts > 2 {
+			t.Errorf("%d after %d failures, decode-only because of %q: %s", a.status, e.Attempts, e.DecodeOnly, a.body)
+		}
+	}
+}
+
+// If the decode instances fail that a prefill instance can be paired with, pairs of another group are tried
+// before them again.
+func TestOtherPairsBeforeASecondRound(t *testing.T) {
+	t.Parallel()
+	prefix, err := policy.Find(policy.DefaultPrefill)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := startTuned(t, fakevllm.NIXL, 2, 2, tuning{
+		forward: func(o *forward.Options) { o.Fallback, o.MaxAttempts, o.RetryRatio = false, 2, -1 },
+		sched:   func(o *sched.Options) { o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix} },
+	})
+	var list []*instance.Instance
+	for i, version := range []string{"0.31.0", "0.32.0"} {
+		for _, in := range []*instance.Instance{
+			instanceAt(instance.Prefill, r.P[i].Address(), fakevllm.NIXL), instanceAt(instance.Decode, r.D[i].Address(), fakevllm.NIXL),
+		} {
+			in.Record.Version = version
+			list = append(list, in)
+		}
+	}
+	r.members.set(list...)
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset})
+	for i := range 8 { // some begin in one group, some in the other
+		a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"`+strings.Repeat(strconv.Itoa(i)+" is the number of this line. ", 40)+`"}`)
+		if e := r.entry(); a.status != http.StatusOK || e.DecodeOnly != "" {
+			t.Errorf("%d after %d failures, decode-only because of %q: %s", a.status, e.Attempts, e.DecodeOnly, a.body)
+		}
+	}
+	if legs(r.D[:1]) == 0 {
+		t.Error("no request began with the pair that fails")
 	}
 }
 

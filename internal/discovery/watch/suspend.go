@@ -31,6 +31,12 @@ func (p *pulse) gap(now time.Time) time.Duration {
 	return max(now.Sub(*last), now.Round(0).Sub(last.Round(0)))
 }
 
+// pause is a time in which this process did not run.
+type pause struct{ from, to time.Time }
+
+// resumeLag is how long after a pause something may be read that arrived during it.
+const resumeLag = 2 * time.Second
+
 // gate blocks picks until a list that was requested after the suspension has been published.
 type gate struct {
 	asked int64         // the request that the list must answer
@@ -44,6 +50,7 @@ type suspension struct {
 	found func()        // requests a list
 
 	pulse pulse
+	last  atomic.Pointer[pause] // the last one of a quarter of after or more
 	asked atomic.Int64         // number of requests for a list that starts later
 	gate  atomic.Pointer[gate] // set from a suspension until the list after it
 }
@@ -55,7 +62,11 @@ func (s *suspension) beat(ctx context.Context) {
 
 // noticeGap closes the gate if this process has not run for at least s.after.
 func (s *suspension) noticeGap(now time.Time) {
-	if s.pulse.gap(now) >= s.after {
+	gap := s.pulse.gap(now)
+	if gap >= s.after/4 {
+		s.last.Store(&pause{now.Add(-gap), now})
+	}
+	if gap >= s.after {
 		g := &gate{asked: s.asked.Add(1), until: now.Add(freshTimeout), open: make(chan struct{})}
 		if s.gate.CompareAndSwap(nil, g) {
 			s.found()
@@ -95,6 +106,22 @@ func (s *suspension) wait(ctx context.Context, now time.Time) {
 // until ctx ends. Without a suspension it makes two atomic loads. now is a recent
 // reading of the clock.
 func (w *Watcher) Fresh(ctx context.Context, now time.Time) { w.suspension.wait(ctx, now) }
+
+// ReceivedFrom returns the earliest time, from since on, at which something may have arrived that
+// is read now: it may have arrived during a pause of this process that has just ended.
+func (w *Watcher) ReceivedFrom(since, now time.Time) time.Time {
+	s := &w.suspension
+	if s.pulse.gap(now) >= s.after/4 {
+		s.noticeGap(now)
+	}
+	if p := s.last.Load(); p != nil && p.to.After(since) && now.Sub(p.to) < resumeLag {
+		if p.from.After(since) {
+			return p.from
+		}
+		return since
+	}
+	return now
+}
 
 // resumed logs that this process was suspended, and requests a list.
 func (w *Watcher) resumed() {

@@ -62,6 +62,30 @@ func TestSuspendedSoonerThanThePresenceEnds(t *testing.T) {
 	}
 }
 
+// What is read just after a suspension may have arrived at its beginning.
+func TestReceivedFrom(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for name, tc := range map[string]struct {
+		pause, since, later, want time.Duration
+	}{
+		"no pause":                  {0, -time.Minute, 0, 0},
+		"a pause":                   {8 * time.Second, -time.Minute, 0, -8 * time.Second},
+		"half of what counts":       {schema.DefaultTTL / 16, -time.Minute, 0, 0},
+		"sent during the pause":     {8 * time.Second, -time.Second, 0, -time.Second},
+		"sent after the pause":      {8 * time.Second, time.Second, 2 * time.Second, 2 * time.Second},
+		"read long after the pause": {8 * time.Second, -time.Minute, time.Minute, time.Minute},
+	} {
+		w := watch.New(nil, watch.Options{Layout: members.Layout(t)})
+		w.SuspendUntil(now, tc.pause)
+		w.ReceivedFrom(now.Add(tc.since), now)
+		w.SuspendUntil(now.Add(tc.later), 0)
+		if got := w.ReceivedFrom(now.Add(tc.since), now.Add(tc.later)).Sub(now); got != tc.want {
+			t.Errorf("%s: %s, want %s", name, got, tc.want)
+		}
+	}
+}
+
 // Without etcd the wait ends by itself, and only the first picks wait.
 func TestFreshWithoutEtcd(t *testing.T) {
 	t.Parallel()

@@ -26,8 +26,9 @@ type attempts struct {
 	triedRanks  byRole[[]sched.Target] // ranks that were tried, of instances with several
 	secondRound byRole[bool]           // all instances of the role were tried once
 	// avoided are prefill instances whose KV transfer has failed a decode instance, perhaps because
-	// it cannot reach them. They are picked only if there is no other.
-	avoided     []instance.Key
+	// it cannot reach them, and decode instances that get another attempt without a KV transfer. They
+	// are picked only if there is no other.
+	avoided     byRole[[]instance.Key]
 	lastFailure *leg.Failure
 	// failed counts the legs that failed; counted those of them that count against
 	// MaxAttempts.
@@ -60,21 +61,22 @@ const secondRoundWait = 50 * time.Millisecond
 // pick chooses an instance that this request has not tried. When all have been
 // tried, they may be tried once more after a short wait, unless all failures
 // were refused connections: a single instance that broke one connection can
-// still serve (TestSecondRoundAfterMixedFailures).
+// still serve (TestSecondRoundAfterMixedFailures). If decode instances are left that cannot be paired
+// with the partner, other prefill instances are due before that.
 func (t *attempts) pick(role instance.Role, partner *sched.Assignment) (*sched.Assignment, error) {
-	if role == instance.Prefill && len(t.avoided) > 0 {
-		tried := t.tried.prefill
-		t.tried.prefill = slices.Concat(tried, t.avoided)
+	if avoided := *t.avoided.of(role); len(avoided) > 0 {
+		tried := *t.tried.of(role)
+		*t.tried.of(role) = slices.Concat(tried, avoided)
 		a, err := t.pickOnce(role, partner, false)
-		if t.tried.prefill = tried; err == nil {
+		if *t.tried.of(role) = tried; err == nil {
 			return a, nil
 		}
 	}
 	a, err := t.pickOnce(role, partner, false)
-	if err == nil || !errors.Is(err, sched.ErrNone) || len(*t.tried.of(role))+len(*t.triedRanks.of(role)) == 0 {
+	if err == nil || !errors.Is(err, sched.ErrNone) {
 		return a, err
 	}
-	if *t.secondRound.of(role) || !t.mayTryAgain() {
+	if !t.maySecondRound(role) || partner != nil && !t.secondRound.prefill && mismatchReason(err) != "" {
 		return nil, err
 	}
 	*t.secondRound.of(role) = true
@@ -167,6 +169,11 @@ func (t *attempts) skipFailed(a *sched.Assignment, class leg.Class) {
 	for rank := a.Rank; rank < n; rank++ {
 		*ranks = append(*ranks, sched.Target{Key: a.Instance.Key, Rank: rank})
 	}
+}
+
+// maySecondRound reports whether the instances of a role that were tried may be tried once more.
+func (t *attempts) maySecondRound(role instance.Role) bool {
+	return len(*t.tried.of(role))+len(*t.triedRanks.of(role)) > 0 && !*t.secondRound.of(role) && t.mayTryAgain()
 }
 
 // mayTryAgain reports whether instances that failed may be tried once more. They may not if

@@ -115,7 +115,7 @@ func (c *completion) tryPair() (done bool) {
 		return true
 	}
 	defer p.Done()
-	if c.pairs.unpairable(p) {
+	if c.pairs.unpairable(p, c.r.attempts.secondRound.prefill) {
 		c.r.attempts.skip(p.Instance) // no decode instance could take its KV cache
 		return false
 	}

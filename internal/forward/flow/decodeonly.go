@@ -79,7 +79,7 @@ func (c *completion) onceMore(d *sched.Assignment, f *leg.Failure) bool {
 	if len(spent) == 0 || !c.s.Budget.Take(c.s.Picker.InFlight(d.Instance.Key)) {
 		return false
 	}
-	c.extraUsed = true
+	c.extraUsed, t.avoided.decode = true, spent
 	t.tried.decode = slices.DeleteFunc(t.tried.decode, func(k instance.Key) bool { return slices.Contains(spent, k) })
 	return true
 }

@@ -49,7 +49,7 @@ func (c *completion) saturated() bool {
 // withoutPartner handles a prefill instance for which no decode instance was picked. done
 // is false if another prefill instance may have a partner, and is tried next.
 func (c *completion) withoutPartner(p *sched.Assignment, err error) (done bool) {
-	if c.pairs.noPartner(p, err) {
+	if c.pairs.noPartner(p, err, c.r.attempts.maySecondRound(instance.Decode)) {
 		c.r.attempts.skip(p.Instance)
 		return false
 	}
@@ -109,22 +109,31 @@ type pairing struct {
 	// mismatch is why the last one has no decode instance that it can be paired with, ""
 	// if that is not why.
 	mismatch string
-	// unpaired are the keys of all that have none.
-	unpaired []connector.PairKey
+	// unpaired are the keys of all that have none, and failed of those whose partners have failed,
+	// but may be tried again.
+	unpaired, failed []connector.PairKey
 }
 
 // noPartner notes that no decode instance was picked for a prefill instance. It reports
-// whether that is because of its key; then an instance with another key may have a partner.
-func (g *pairing) noPartner(p *sched.Assignment, err error) (forKey bool) {
-	if g.mismatch = mismatchReason(err); g.mismatch != "" {
+// whether that is because of its key; then an instance with another key may have a partner. failed
+// reports that its partners have failed, but may be tried again.
+func (g *pairing) noPartner(p *sched.Assignment, err error, failed bool) (forKey bool) {
+	switch g.mismatch = mismatchReason(err); {
+	case g.mismatch == "":
+		return false
+	case failed:
+		g.failed = append(g.failed, pairKeyOf(p))
+	default:
 		g.unpaired = append(g.unpaired, pairKeyOf(p))
 	}
-	return g.mismatch != ""
+	return true
 }
 
-// unpairable reports whether an instance with the same key has found no partner.
-func (g *pairing) unpairable(p *sched.Assignment) bool {
-	return slices.Contains(g.unpaired, pairKeyOf(p))
+// unpairable reports whether an instance with the same key has found no partner. In the second round
+// partners that have failed count.
+func (g *pairing) unpairable(p *sched.Assignment, secondRound bool) bool {
+	key := pairKeyOf(p)
+	return slices.Contains(g.unpaired, key) || !secondRound && slices.Contains(g.failed, key)
 }
 
 func pairKeyOf(a *sched.Assignment) connector.PairKey {

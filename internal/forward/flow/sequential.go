@@ -45,7 +45,7 @@ func (a *attempt) prefill() *leg.Failure {
 		return f
 	}
 	a.budget, a.heldUntil = a.c.s.transferBudget(a.dialect.Terms(a.p.Instance).Lease), a.c.s.heldUntil(a.p, a.dialect)
-	a.decodeBy = time.Now().Add(a.budget.After)
+	a.decodeBy = a.c.s.receivedFrom(l.Began).Add(a.budget.After)
 	var err error
 	if a.transfer, err = a.dialect.TransferParams(answer); err != nil {
 		return l.JudgeBadAnswer(err.Error())
@@ -125,7 +125,7 @@ func (a *attempt) decode() (done bool) {
 			t := &a.c.r.attempts
 			t.forgetTried(instance.Prefill)
 			if f.Class == leg.Status5xx || f.Class == leg.ErrorEvent || f.Class == leg.FirstByteTimeout || t.counted > 1 {
-				t.avoided = append(t.avoided, a.p.Instance.Key)
+				t.avoided.prefill = append(t.avoided.prefill, a.p.Instance.Key)
 			}
 			return false
 		}

@@ -97,8 +97,11 @@ type Config struct {
 	Picker Picker
 	// AwaitMembership blocks until instances may be picked, or ctx ends. nil means always.
 	AwaitMembership func(ctx context.Context)
-	Health          Health
-	Notifications   Notifications // of prefill instances; nil: none whose connector notifies can be used
+	// ReceivedFrom returns the earliest time, from since on, at which an answer may have arrived
+	// that is read now: this process may have been suspended. nil means now.
+	ReceivedFrom  func(since, now time.Time) time.Time
+	Health        Health
+	Notifications Notifications // of prefill instances; nil: none whose connector notifies can be used
 	// Models reads the model lists of engines again; nil: they are not read again.
 	Models *catalog.Catalog
 	Log    logrus.FieldLogger
@@ -172,6 +175,14 @@ func (s *Settings) transferBudget(lease time.Duration) leg.Limit {
 		return leg.Limit{After: lease / 3 * 2, Class: leg.TransferExpired, Setting: "two thirds of the KV lease of the prefill instance"}
 	}
 	return leg.Limit{After: s.KVBudget, Class: leg.TransferExpired, Setting: "--kv-lease-budget"}
+}
+
+// receivedFrom returns ReceivedFrom for an answer that was just read.
+func (s *Settings) receivedFrom(since time.Time) time.Time {
+	if s.ReceivedFrom == nil {
+		return time.Now()
+	}
+	return s.ReceivedFrom(since, time.Now())
 }
 
 // heldUntil returns the time until which a prefill instance holds the KV cache that it has

@@ -188,6 +188,7 @@ func (l *Leg) leaseEnded() {
 	last, observable := l.progress()
 	progressed := last.After(l.Began)
 	switch {
+	case until.Before(l.Began): // this process was suspended before it began the leg
 	case !observable && (l.wait.KVRenews || !l.wait.Streamed), progressed && !l.wait.Streamed:
 		return
 	case progressed && l.wait.KVRenews:
