@@ -51,8 +51,8 @@ type suspension struct {
 
 	pulse pulse
 	last  atomic.Pointer[pause] // the last one of a quarter of after or more
-	asked atomic.Int64         // number of requests for a list that starts later
-	gate  atomic.Pointer[gate] // set from a suspension until the list after it
+	asked atomic.Int64          // number of requests for a list that starts later
+	gate  atomic.Pointer[gate]  // set from a suspension until the list after it
 }
 
 // beat updates the pulse periodically.
