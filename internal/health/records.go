@@ -29,9 +29,8 @@ func (rs *Records) close() {
 	rs.closed = true
 }
 
-// Ejection describes why, and since when, an instance is not picked.
+// Ejection describes why an instance is not picked.
 type Ejection struct {
-	Since time.Time
 	// Reason begins with "hung:" for an instance whose core makes no progress.
 	Reason string
 	// Hard reports that no connection to it could be made, that it was silent or hung, or that
@@ -112,7 +111,7 @@ func (rs *Records) Ejected(k instance.Key) (Ejection, bool) {
 	if !r.ejected {
 		return Ejection{}, false
 	}
-	return Ejection{Since: r.since, Reason: r.reason, Hard: r.hard}, true
+	return Ejection{Reason: r.reason, Hard: r.hard}, true
 }
 
 // SilentFor returns how long an instance has not answered its probes; 0 if it is not probed, or
@@ -122,13 +121,6 @@ func (rs *Records) SilentFor(k instance.Key) time.Duration {
 		return time.Since(r.silentSince)
 	}
 	return 0
-}
-
-// Silent reports whether the instance is ejected because it did not respond. Unlike one
-// that refuses connections it may still answer a request.
-func (rs *Records) Silent(k instance.Key) bool {
-	r := rs.read(k)
-	return r.ejected && r.hard && !r.silentSince.IsZero()
 }
 
 // find returns the record of an engine, or creates it. The caller holds the lock.

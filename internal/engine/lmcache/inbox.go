@@ -114,10 +114,3 @@ func (b *Inbox) drop(e *entry) {
 		b.order.Remove(e.place)
 	}
 }
-
-// Len returns the number of ids that are kept.
-func (b *Inbox) Len() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.ids)
-}

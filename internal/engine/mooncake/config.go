@@ -28,22 +28,9 @@ var (
 	ErrNotEtcd = errors.New("the metadata server is no etcd")
 )
 
-// Generation is the format of a file, "" if its fields match several formats.
-type Generation string
-
-// The generations.
-const (
-	V01   Generation = "v0.1"
-	V02   Generation = "v0.2"
-	V03   Generation = "v0.3"
-	Store Generation = "store"
-)
-
 // Config has the relevant fields of a mooncake.json. Fields that the file does not
 // have are empty.
 type Config struct {
-	Path           string
-	Generation     Generation
 	MetadataServer string // as written
 	Backend        string // "etcd", "redis", "http", ..., "p2p", or "" when no server is named
 	Protocol       string // lower case: "rdma", "tcp", ...
@@ -54,7 +41,7 @@ type Config struct {
 	prefill, decode string   // of v0.1 and v0.2
 }
 
-// fields has the fields of all generations. Values that may be numbers or strings
+// fields has the fields of the formats v0.1, v0.2, v0.3 and that of the store. Values that may be numbers or strings
 // are not read.
 type fields struct {
 	LocalURL            *string `json:"local_url"`
@@ -87,11 +74,10 @@ func Load(path string) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("%s: %w", path, err)
 	}
-	c.Path = path
 	return c, nil
 }
 
-// Parse reads the text of a mooncake.json of any generation.
+// Parse reads the text of a mooncake.json of any format.
 func Parse(raw []byte) (Config, error) {
 	raw = bytes.TrimPrefix(raw, []byte("\xef\xbb\xbf")) // editors on some systems write one
 	if trimmed := bytes.TrimSpace(raw); len(trimmed) == 0 || trimmed[0] != '{' {
@@ -102,33 +88,11 @@ func Parse(raw []byte) (Config, error) {
 		return Config{}, fmt.Errorf("%w: %s", ErrFile, explain(raw, err))
 	}
 	c := Config{
-		Generation: generation(&f), MetadataServer: text(f.MetadataServer), Protocol: strings.ToLower(text(f.Protocol)),
+		MetadataServer: text(f.MetadataServer), Protocol: strings.ToLower(text(f.Protocol)),
 		LocalHostname: text(f.LocalHostname), Master: text(f.MasterServerAddress),
 		prefill: cmp.Or(text(f.PrefillURL), text(f.LocalURL)), decode: cmp.Or(text(f.DecodeURL), text(f.RemoteURL)),
 	}
 	return c, c.metadata(text(f.MetadataBackend))
-}
-
-// generation determines the format by the fields that only one of them has.
-func generation(f *fields) Generation {
-	var found []Generation
-	for _, g := range []struct {
-		name Generation
-		has  bool
-	}{
-		{V01, f.LocalURL != nil || f.RemoteURL != nil},
-		{V02, f.PrefillURL != nil || f.DecodeURL != nil},
-		{V03, f.LocalHostname != nil},
-		{Store, f.LocalHostname == nil && f.MasterServerAddress != nil},
-	} {
-		if g.has {
-			found = append(found, g.name)
-		}
-	}
-	if len(found) != 1 {
-		return ""
-	}
-	return found[0]
 }
 
 // p2pHandshake is the value of metadata_server if nodes exchange metadata directly,

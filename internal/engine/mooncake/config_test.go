@@ -15,42 +15,41 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-func TestGenerations(t *testing.T) {
+func TestFormats(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, text      string
-		generation      mooncake.Generation
 		etcd            []string
 		prefill, decode string
 		labels          map[string]string
 	}{
 		{
-			name:       "v0.1",
-			text:       `{"local_url":"10.0.0.1:13003","remote_url":"10.0.0.2:13003","metadata_server":"10.0.0.2:2379","protocol":"rdma","device_name":"erdma_0"}`,
-			generation: mooncake.V01, etcd: []string{"10.0.0.2:2379"}, prefill: "10.0.0.1", decode: "10.0.0.2",
+			name: "v0.1",
+			text: `{"local_url":"10.0.0.1:13003","remote_url":"10.0.0.2:13003","metadata_server":"10.0.0.2:2379","protocol":"rdma","device_name":"erdma_0"}`,
+			etcd: []string{"10.0.0.2:2379"}, prefill: "10.0.0.1", decode: "10.0.0.2",
 			labels: map[string]string{"mooncake_protocol": "rdma"},
 		},
 		{
-			name:       "v0.2 with a backend",
-			text:       `{"prefill_url":"10.0.0.1:13003","decode_url":"10.0.0.2:13003","metadata_server":"10.0.0.2:2379","metadata_backend":"etcd","protocol":"tcp","device_name":""}`,
-			generation: mooncake.V02, etcd: []string{"10.0.0.2:2379"}, prefill: "10.0.0.1", decode: "10.0.0.2",
+			name: "v0.2 with a backend",
+			text: `{"prefill_url":"10.0.0.1:13003","decode_url":"10.0.0.2:13003","metadata_server":"10.0.0.2:2379","metadata_backend":"etcd","protocol":"tcp","device_name":""}`,
+			etcd: []string{"10.0.0.2:2379"}, prefill: "10.0.0.1", decode: "10.0.0.2",
 			labels: map[string]string{"mooncake_protocol": "tcp"},
 		},
 		{
-			name:       "v0.2 without one",
-			text:       `{"prefill_url":"[fd00::1]:13003","decode_url":"[fd00::2]:13003","metadata_server":"[fd00::2]:2379"}`,
-			generation: mooncake.V02, etcd: []string{"[fd00::2]:2379"}, prefill: "fd00::1", decode: "fd00::2",
+			name: "v0.2 without one",
+			text: `{"prefill_url":"[fd00::1]:13003","decode_url":"[fd00::2]:13003","metadata_server":"[fd00::2]:2379"}`,
+			etcd: []string{"[fd00::2]:2379"}, prefill: "fd00::1", decode: "fd00::2",
 		},
 		{
-			name:       "v0.3",
-			text:       `{"local_hostname":"10.0.0.1","metadata_server":"etcd://10.0.0.9:2379","protocol":"RDMA","device_name":"erdma_0,erdma_1","master_server_address":"10.0.0.9:50001"}`,
-			generation: mooncake.V03, etcd: []string{"10.0.0.9:2379"}, prefill: "10.0.0.1", decode: "10.0.0.1",
+			name: "v0.3",
+			text: `{"local_hostname":"10.0.0.1","metadata_server":"etcd://10.0.0.9:2379","protocol":"RDMA","device_name":"erdma_0,erdma_1","master_server_address":"10.0.0.9:50001"}`,
+			etcd: []string{"10.0.0.9:2379"}, prefill: "10.0.0.1", decode: "10.0.0.1",
 			labels: map[string]string{"mooncake_protocol": "rdma", "mooncake_host": "10.0.0.1", "mooncake_master": "10.0.0.9:50001"},
 		},
 		{
-			name:       "store with sizes as text or number",
-			text:       `{"metadata_server":"etcd://a:2379","master_server_address":"a:50063","global_segment_size":"3355443200","local_buffer_size":1073741824,"enable_ssd_offload":false}`,
-			generation: mooncake.Store, etcd: []string{"a:2379"}, labels: map[string]string{"mooncake_master": "a:50063"},
+			name: "store with sizes as text or number",
+			text: `{"metadata_server":"etcd://a:2379","master_server_address":"a:50063","global_segment_size":"3355443200","local_buffer_size":1073741824,"enable_ssd_offload":false}`,
+			etcd: []string{"a:2379"}, labels: map[string]string{"mooncake_master": "a:50063"},
 		},
 		{name: "several members by comma", text: `{"metadata_server":"etcd://a:2379, b:2379,etcd://c:2379/,a:2379"}`, etcd: []string{"a:2379", "b:2379", "c:2379"}},
 		{name: "several members by semicolon", text: `{"metadata_server":"a:2379;b:2379;"}`, etcd: []string{"a:2379", "b:2379"}},
@@ -75,8 +74,8 @@ func TestGenerations(t *testing.T) {
 			if d := cmp.Diff(tc.etcd, etcd) + cmp.Diff(tc.labels, c.Labels()); d != "" {
 				t.Error(d)
 			}
-			if c.Generation != tc.generation || c.Host(instance.Prefill) != tc.prefill || c.Host(instance.Decode) != tc.decode {
-				t.Errorf("generation %q, hosts %q and %q", c.Generation, c.Host(instance.Prefill), c.Host(instance.Decode))
+			if c.Host(instance.Prefill) != tc.prefill || c.Host(instance.Decode) != tc.decode {
+				t.Errorf("hosts %q and %q", c.Host(instance.Prefill), c.Host(instance.Decode))
 			}
 		})
 	}
@@ -146,7 +145,7 @@ func TestLoad(t *testing.T) {
 		return path
 	}
 	good := write("mooncake.json", `{"metadata_server":"a:2379"}`)
-	if c, err := mooncake.Load(good); err != nil || c.Path != good {
+	if c, err := mooncake.Load(good); err != nil || c.MetadataServer != "a:2379" {
 		t.Errorf("%+v, %v", c, err)
 	}
 	for name, tc := range map[string]struct{ path, says string }{
