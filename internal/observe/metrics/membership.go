@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/scraped"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -34,13 +35,7 @@ type Membership struct {
 
 // Etcd is the state of the membership watch.
 type Etcd struct {
-	State  string   // one of States
-	States []string // all possible states
-	// Counters since the start of the process.
-	Audits, AuditErrors, Drift, Epochs, Relists, Suspensions int64
-	Orphans, Held, Kept                                      int
-	// Saved is the time of the snapshot on disk; zero if there is none.
-	Saved time.Time
+	watch.Status
 	// Own reports whether the proxy has an embedded etcd, OwnRuns whether it is running.
 	// OwnEnds is the number of its unexpected exits.
 	Own, OwnRuns bool
@@ -76,19 +71,19 @@ func (m Membership) Register(reg prometheus.Registerer) {
 
 // read emits the metrics of the membership watch.
 func (e Etcd) read(emit scraped.Emit) {
-	for _, s := range e.States {
-		emit("pd_membership_state", scraped.Truth(s == e.State), s)
+	for _, s := range watch.States() {
+		emit("pd_membership_state", scraped.Truth(s == e.State), string(s))
 	}
-	emit("pd_membership_live", scraped.Truth(e.State == "live"))
+	emit("pd_membership_live", scraped.Truth(e.State == watch.Live))
 	emit("pd_membership_audits_total", float64(e.Audits), "ok")
 	emit("pd_membership_audits_total", float64(e.AuditErrors), "error")
 	emit("pd_membership_drift_total", float64(e.Drift))
 	emit("pd_membership_epochs_total", float64(e.Epochs))
-	emit("pd_membership_relists_total", float64(e.Relists))
+	emit("pd_membership_relists_total", float64(max(e.Lists-1, 0)))
 	emit("pd_membership_suspensions_total", float64(e.Suspensions))
 	emit("pd_membership_orphans", float64(e.Orphans))
 	emit("pd_membership_held", float64(e.Held))
-	emit("pd_membership_kept", float64(e.Kept))
+	emit("pd_membership_kept", float64(len(e.Kept)))
 	if e.Own {
 		emit("pd_etcd_embedded_up", scraped.Truth(e.OwnRuns))
 		emit("pd_etcd_embedded_ends_total", float64(e.OwnEnds))

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -27,10 +28,9 @@ func TestMembershipTellsOfEtcd(t *testing.T) {
 			f(instance.Key{Role: instance.Prefill, Address: "p:1"}, sched.Hits{Asked: 9, Expected: 6, Found: 5})
 		},
 		Etcd: func() metrics.Etcd {
-			return metrics.Etcd{
-				State: "suspect", States: []string{"live", "suspect"},
-				Audits: 5, AuditErrors: 2, Drift: 1, Epochs: 3, Relists: 4, Orphans: 6, Held: 2, Kept: 8,
-			}
+			return metrics.Etcd{Status: watch.Status{
+				State: watch.Suspect, Audits: 5, AuditErrors: 2, Drift: 1, Epochs: 3, Lists: 5, Orphans: 6, Held: 2, Kept: make([]string, 8),
+			}}
 		},
 	}.Register(reg)
 	got := gathered(t, reg)

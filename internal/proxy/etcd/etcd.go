@@ -130,17 +130,10 @@ func (h *Handle) Status(w watch.Status) httpapi.EtcdStatus {
 
 // Metrics returns what /metrics shows.
 func (h *Handle) Metrics(w watch.Status) metrics.Etcd {
-	e := metrics.Etcd{
-		State: string(w.State), Audits: w.Audits, AuditErrors: w.AuditErrors, Drift: w.Drift, Epochs: w.Epochs,
-		Relists: max(w.Lists-1, 0), Suspensions: w.Suspensions,
-		Orphans: w.Orphans, Held: w.Held, Kept: len(w.Kept), Saved: w.Saved,
-	}
+	e := metrics.Etcd{Status: w}
 	if h.embedded() {
 		own := h.server.State()
 		e.Own, e.OwnRuns, e.OwnEnds = true, own.Ended == "", own.Ends
-	}
-	for _, s := range watch.States() {
-		e.States = append(e.States, string(s))
 	}
 	return e
 }
