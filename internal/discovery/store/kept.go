@@ -13,20 +13,10 @@ import (
 // Kept restores or discards the entries that proxies keep from a former store.
 type Kept struct{ *writer }
 
-// Restore makes every proxy write back to etcd what it keeps active of a
-// former store: static records and overrides, of the instances given or of all.
-// What the present store has meanwhile is left alone. It does not wait for them.
-func (s *Kept) Restore(ctx context.Context, keys []instance.Key, reason string) error {
-	return s.order(ctx, schema.OrderRestore, keys, reason)
-}
-
-// Forget makes every proxy drop what it keeps active of a former
-// store, of the instances given or of all. It does not wait for them.
-func (s *Kept) Forget(ctx context.Context, keys []instance.Key, reason string) error {
-	return s.order(ctx, schema.OrderForget, keys, reason)
-}
-
-func (s *Kept) order(ctx context.Context, do string, keys []instance.Key, reason string) error {
+// Order makes every proxy write back to etcd (do is schema.OrderRestore) or drop (schema.OrderForget)
+// what it keeps active of a former store: static records and overrides, of the instances given or of
+// all. What the present store has meanwhile is left alone. It does not wait for the proxies.
+func (s *Kept) Order(ctx context.Context, do string, keys []instance.Key, reason string) error {
 	o := schema.Order{V: 1, Do: do, By: s.by(ctx), Reason: reason}
 	for _, k := range keys {
 		o.Keys = append(o.Keys, k.String())

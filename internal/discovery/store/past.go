@@ -14,25 +14,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// KeyKind is the kind of a key of the membership.
-type KeyKind string
-
-// The kinds of keys.
-const (
-	KeyRecord   KeyKind = "record"   // an instance
-	KeyPending  KeyKind = "pending"  // an add that waits for its instance
-	KeyOverride KeyKind = "override" // an operator's intent
-)
-
-// kindOf returns the kind of a key, "" for a key of another kind.
-func kindOf(n schema.Name) KeyKind {
-	return map[schema.Kind]KeyKind{schema.KindInstance: KeyRecord, schema.KindPending: KeyPending, schema.KindOverride: KeyOverride}[n.Kind]
-}
-
 // Past is one change of the membership that etcd still remembers.
 type Past struct {
 	Revision int64
-	Kind     KeyKind
+	Kind     schema.Kind  // KindInstance, KindPending or KindOverride
 	Key      instance.Key // as spelled in etcd
 	Deleted  bool
 	Created  bool // there was no such key before
@@ -111,9 +96,8 @@ func (r *Reader) pastFrom(ctx context.Context, since, now int64) ([]Past, error)
 
 func (r *Reader) past(ev *clientv3.Event) (Past, bool) {
 	n := r.layout.Parse(string(ev.Kv.Key))
-	kind := kindOf(n)
 	return Past{
-		Revision: ev.Kv.ModRevision, Kind: kind, Key: instance.Key{Role: n.Role, Address: n.Address},
+		Revision: ev.Kv.ModRevision, Kind: n.Kind, Key: instance.Key{Role: n.Role, Address: n.Address},
 		Deleted: ev.Type == mvccpb.Event_DELETE, Created: ev.IsCreate(), Value: ev.Kv.Value,
-	}, kind != ""
+	}, n.Kind == schema.KindInstance || n.Kind == schema.KindPending || n.Kind == schema.KindOverride
 }

@@ -108,29 +108,26 @@ func (r *Reader) Newest(ctx context.Context) (int64, error) {
 // Proxies lists the proxies that run, in the order of their ids. One whose
 // value cannot be read is listed with its id alone.
 func (r *Reader) Proxies(ctx context.Context) ([]lease.ProxyPresence, error) {
-	kvs, err := r.get(ctx, "list the proxies", r.layout.Proxy(""), clientv3.WithPrefix())
-	if err != nil {
-		return nil, err
-	}
-	return lease.ReadProxies(r.layout, kvs), nil
+	return readAll(ctx, r, "list the proxies", r.layout.Proxy(""), lease.ReadProxies)
 }
 
 // Loads lists the digests of the proxies, in the order of their ids.
 func (r *Reader) Loads(ctx context.Context) ([]*loaddigest.ProxyLoad, error) {
-	kvs, err := r.get(ctx, "list the load digests", r.layout.Load(""), clientv3.WithPrefix())
-	if err != nil {
-		return nil, err
-	}
-	return loaddigest.Decode(r.layout, kvs), nil
+	return readAll(ctx, r, "list the load digests", r.layout.Load(""), loaddigest.Decode)
 }
 
 // RefusedAgents returns the agents that have published a reason why they are not registered.
 func (r *Reader) RefusedAgents(ctx context.Context) ([]lease.RefusedAgent, error) {
-	kvs, err := r.get(ctx, "list the agents that are refused", r.layout.Agent(""), clientv3.WithPrefix())
+	return readAll(ctx, r, "list the agents that are refused", r.layout.Agent(""), lease.ReadRefused)
+}
+
+// readAll decodes all keys with a prefix. doing describes that in an error.
+func readAll[T any](ctx context.Context, r *Reader, doing, prefix string, decode func(schema.Layout, []*mvccpb.KeyValue) []T) ([]T, error) {
+	kvs, err := r.get(ctx, doing, prefix, clientv3.WithPrefix())
 	if err != nil {
 		return nil, err
 	}
-	return lease.ReadRefused(r.layout, kvs), nil
+	return decode(r.layout, kvs), nil
 }
 
 // RawKey is one key as etcd has it.

@@ -97,7 +97,7 @@ func TestDocuments(t *testing.T) {
 	w, _ = runWatcher(t, again, o)
 	has(w, `org/chat{"v":2}`)
 	members.WaitState(t, w, watch.Live)
-	if err := st.Kept.Restore(t.Context(), nil, ""); err != nil {
+	if err := st.Kept.Order(t.Context(), schema.OrderRestore, nil, ""); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, members.Soon, func() error {

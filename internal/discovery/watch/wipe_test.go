@@ -8,6 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -84,7 +85,7 @@ func TestWipedStore(t *testing.T) {
 			}
 			// The operator has it all written back, by every proxy.
 			second := members.Watch(t, members.Dial(t, etcd.Endpoint()), o)
-			if err := store.New(direct, l, "test").Kept.Restore(t.Context(), []instance.Key{static}, "go on"); err != nil {
+			if err := store.New(direct, l, "test").Kept.Order(t.Context(), schema.OrderRestore, []instance.Key{static}, "go on"); err != nil {
 				t.Fatal(err)
 			}
 			in = members.WaitFor(t, second, static, members.Usable)
@@ -100,7 +101,7 @@ func TestWipedStore(t *testing.T) {
 			if in := members.WaitFor(t, second, out, members.Usable); in.Intent != "" { // it does not know the intent
 				t.Fatalf("%+v", in)
 			}
-			if err := store.New(direct, l, "test").Kept.Restore(t.Context(), nil, "all"); err != nil {
+			if err := store.New(direct, l, "test").Kept.Order(t.Context(), schema.OrderRestore, nil, "all"); err != nil {
 				t.Fatal(err)
 			}
 			members.WaitFor(t, second, out, func(in *instance.Instance) error {
@@ -199,14 +200,14 @@ func TestForgetWhatAFormerStoreSaid(t *testing.T) {
 		return nil
 	})
 	store := store.New(members.Dial(t, etcd.Endpoint()), l, "test")
-	if err := store.Kept.Forget(t.Context(), []instance.Key{a}, "removed with the rack"); err != nil {
+	if err := store.Kept.Order(t.Context(), schema.OrderForget, []instance.Key{a}, "removed with the rack"); err != nil {
 		t.Fatal(err)
 	}
 	members.WaitFor(t, w, a, nil)
 	if s := w.Status(); len(s.Kept) != 2 {
 		t.Fatalf("%+v", s)
 	}
-	if err := store.Kept.Forget(t.Context(), []instance.Key{out}, ""); err != nil {
+	if err := store.Kept.Order(t.Context(), schema.OrderForget, []instance.Key{out}, ""); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, members.Soon, func() error {

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
@@ -24,12 +25,12 @@ the proxies; their /status shows the result.`
 
 // Restore returns the command restore.
 func Restore(s *session.Session) *cobra.Command {
-	return orderCommand(s, "restore", "make proxies write back what a wiped etcd has lost")
+	return orderCommand(s, schema.OrderRestore, "make proxies write back what a wiped etcd has lost")
 }
 
 // Forget returns the command forget.
 func Forget(s *session.Session) *cobra.Command {
-	return orderCommand(s, "forget", "make proxies drop what a wiped etcd has lost")
+	return orderCommand(s, schema.OrderForget, "make proxies drop what a wiped etcd has lost")
 }
 
 func orderCommand(s *session.Session, verb, short string) *cobra.Command {
@@ -61,11 +62,7 @@ func orderCommand(s *session.Session, verb, short string) *cobra.Command {
 }
 
 func order(ctx context.Context, s *session.Session, conn *session.Conn, verb string, keys []instance.Key, reason string) error {
-	do := conn.Store.Kept.Restore
-	if verb == "forget" {
-		do = conn.Store.Kept.Forget
-	}
-	if err := do(ctx, keys, reason); err != nil {
+	if err := conn.Store.Kept.Order(ctx, verb, keys, reason); err != nil {
 		return err
 	}
 	proxies, err := conn.Store.Reader.Proxies(ctx)

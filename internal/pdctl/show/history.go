@@ -12,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
@@ -191,13 +192,13 @@ func printEvents(s *session.Session, events []event) error {
 // describe returns the text for a past change without an audit entry.
 func describe(p store.Past) string {
 	switch {
-	case p.Kind == store.KeyPending && p.Deleted:
+	case p.Kind == schema.KindPending && p.Deleted:
 		return "no longer waited for"
-	case p.Kind == store.KeyPending:
+	case p.Kind == schema.KindPending:
 		return "waited for"
-	case p.Kind == store.KeyOverride && p.Deleted:
+	case p.Kind == schema.KindOverride && p.Deleted:
 		return "intent ended" // with its lease, or by hand
-	case p.Kind == store.KeyOverride:
+	case p.Kind == schema.KindOverride:
 		return "intent written by hand"
 	case p.Deleted:
 		return "registration ended"
