@@ -25,7 +25,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
-	"github.com/pdmesh/pdmesh/internal/observe/metrics/agentmetrics"
 )
 
 // SocketOff is the value of --socket that turns local control off.
@@ -65,7 +64,7 @@ func Start(ctx context.Context, c setup.Config, drain func(), log logrus.FieldLo
 	return ctl, background.Start(ctx, func(ctx context.Context) {
 		agentctl.Serve(ctx, lis, agentctl.Source{
 			Report: ctl.Report, Drain: drain,
-			Metrics: agentmetrics.Handler(ctl.Report, phases()),
+			Metrics: metricsHandler(ctl.Report),
 		}, log.WithField(logging.FieldComponent, "control"))
 	}), nil
 }
@@ -79,20 +78,6 @@ func openSocket(ctx context.Context, c setup.Config) (net.Listener, error) {
 		}
 	}
 	return agentctl.Listen(ctx, path)
-}
-
-func phases() agentmetrics.Phases {
-	var p agentmetrics.Phases
-	for _, a := range []agent.Phase{agent.Probing, agent.Registering, agent.Serving, agent.Down, agent.Draining, agent.Gone, agent.Restarting} {
-		p.Agent = append(p.Agent, string(a))
-	}
-	for _, r := range []lease.Phase{
-		lease.Idle, lease.Registering, lease.Registered, lease.Unknown,
-		lease.Conflict, lease.Overridden, lease.StaticPresent,
-	} {
-		p.Registration = append(p.Registration, string(r))
-	}
-	return p
 }
 
 // Report puts together what the parts say.

@@ -1,24 +1,18 @@
-// Package agentmetrics exports an agent's registration to Prometheus. It is separate from package
-// metrics so that an agent does not link the proxy's packages.
-package agentmetrics
+package control
 
 import (
 	"net/http"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/scraped"
 )
 
-// Phases are every value that the label phase may have. A series of each is
-// always there, so that an alert need not guess which ones exist.
-type Phases struct {
-	Agent, Registration []string
-}
-
-// Handler serves what report says at the moment of the scrape.
-func Handler(report func() agentctl.Report, phases Phases) http.Handler {
-	return scraped.Handler(scraped.Collector(func(emit scraped.Emit) { read(emit, report(), phases) },
+// metricsHandler serves the metrics of a report that is made at the moment of the scrape.
+func metricsHandler(report func() agentctl.Report) http.Handler {
+	return scraped.Handler(scraped.Collector(func(emit scraped.Emit) { emitMetrics(emit, report()) },
 		scraped.New("pd_agent_info", "Always 1; the instance and the agent's version are in the labels.", "role", "instance", "version"),
 		scraped.New("pd_agent_phase", "1 for the present phase of the agent, 0 for the others.", "phase"),
 		scraped.New("pd_agent_registration_phase", "1 for the present phase of the registration in etcd, 0 for the others.", "phase"),
@@ -33,13 +27,17 @@ func Handler(report func() agentctl.Report, phases Phases) http.Handler {
 	))
 }
 
-func read(emit scraped.Emit, r agentctl.Report, phases Phases) {
+// emitMetrics emits a series of each phase always, so that an alert need not guess which ones exist.
+func emitMetrics(emit scraped.Emit, r agentctl.Report) {
 	emit("pd_agent_info", 1, string(r.Role), r.Address, r.Version)
-	for _, p := range phases.Agent {
-		emit("pd_agent_phase", scraped.Truth(p == r.Phase), p)
+	for _, p := range []agent.Phase{agent.Probing, agent.Registering, agent.Serving, agent.Down, agent.Draining, agent.Gone, agent.Restarting} {
+		emit("pd_agent_phase", scraped.Truth(string(p) == r.Phase), string(p))
 	}
-	for _, p := range phases.Registration {
-		emit("pd_agent_registration_phase", scraped.Truth(p == r.Registration.Phase), p)
+	for _, p := range []lease.Phase{
+		lease.Idle, lease.Registering, lease.Registered, lease.Unknown,
+		lease.Conflict, lease.Overridden, lease.StaticPresent,
+	} {
+		emit("pd_agent_registration_phase", scraped.Truth(string(p) == r.Registration.Phase), string(p))
 	}
 	emit("pd_agent_engine_up", scraped.Truth(r.Reason == "" && r.State != ""))
 	emit("pd_agent_lease_renewals_total", float64(r.Registration.Renewals))
