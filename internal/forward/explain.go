@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -14,10 +15,7 @@ import (
 // Explain answers where a request with this body would go, and why; the query names the
 // endpoint. Nothing is sent to an engine, and nothing is counted.
 func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
-	endpoint := r.URL.Query().Get("endpoint")
-	if endpoint == "" {
-		endpoint = openai.Chat.Path()
-	}
+	endpoint := cmp.Or(r.URL.Query().Get("endpoint"), openai.Chat.Path())
 	kind := openai.KindOf(endpoint)
 	if kind == openai.Other {
 		openai.WriteError(w, &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest, Param: "endpoint",

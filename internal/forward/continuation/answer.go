@@ -2,6 +2,7 @@ package continuation
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 	"strconv"
 	"time"
@@ -90,9 +91,7 @@ func (a *Answer) Release() {
 
 // giveUp notes why the answer cannot go on any more.
 func (a *Answer) giveUp(why string) {
-	if a.why == "" {
-		a.why = why
-	}
+	a.why = cmp.Or(a.why, why)
 	a.prompt.release()
 	a.ids.release()
 }

@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"cmp"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
@@ -49,7 +51,5 @@ func (a *Answer) Prompted(input, cached int) {
 		return
 	}
 	a.Tokens.Cached = cached
-	if a.Tokens.Input == 0 {
-		a.Tokens.Input = input
-	}
+	a.Tokens.Input = cmp.Or(a.Tokens.Input, input)
 }

@@ -3,6 +3,7 @@
 package stage
 
 import (
+	"cmp"
 	"sync/atomic"
 	"time"
 )
@@ -88,10 +89,7 @@ func (t *Times) Stages(now time.Duration, stream bool) Stages {
 		begun, pair = max(t.At(Decode), sent), false
 	}
 	s := Stages{Queue: sent, Retry: begun - sent}
-	first := t.At(First)
-	if first == 0 {
-		first = now
-	}
+	first := cmp.Or(t.At(First), now)
 	prefilled := t.At(Prefilled)
 	switch {
 	case !pair && stream:
