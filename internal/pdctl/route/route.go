@@ -2,6 +2,7 @@
 package route
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -151,18 +152,15 @@ func printPlan(s *session.Session, p *explain.Plan) error {
 		}
 		for i := range one.leg.Candidates {
 			c := &one.leg.Candidates[i]
-			mark, out := "", "-"
+			mark := ""
 			if c.Chosen {
 				mark = "*"
-			}
-			if c.Out != "" {
-				out = name(c.Out)
 			}
 			var scores []string
 			for _, s := range c.Scores {
 				scores = append(scores, name(s.Name)+"="+strconv.FormatFloat(s.Value, 'g', 5, 64))
 			}
-			t.AppendRow([]any{one.role, name(c.Address), mark, out, c.Weight, c.InFlight, c.Waiting, c.Held, c.Others, strings.Join(scores, " ")})
+			t.AppendRow([]any{one.role, name(c.Address), mark, cmp.Or(name(c.Out), "-"), c.Weight, c.InFlight, c.Waiting, c.Held, c.Others, strings.Join(scores, " ")})
 		}
 	}
 	return output.Render(s.Out.Stdout, t)

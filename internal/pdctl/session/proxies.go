@@ -41,26 +41,20 @@ func (s *Session) AdminKey(flag string) (string, error) {
 }
 
 // ProxyURLs returns the URLs of the registered proxies, at least one.
-func (s *Session) ProxyURLs(ctx context.Context) ([]string, error) {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	proxies, err := conn.Store.Reader.Proxies(ctx)
-	if err != nil {
-		return nil, s.Hint(err)
-	}
-	var urls []string
-	for _, p := range proxies {
-		if p.Address != "" {
-			urls = append(urls, "http://"+p.Address)
+func (s *Session) ProxyURLs(ctx context.Context) (urls []string, err error) {
+	err = s.With(ctx, func(conn *Conn) error {
+		proxies, err := conn.Store.Reader.Proxies(ctx)
+		for _, p := range proxies {
+			if p.Address != "" {
+				urls = append(urls, "http://"+p.Address)
+			}
 		}
+		return s.Hint(err)
+	})
+	if err == nil && len(urls) == 0 {
+		err = errors.New("no proxy is registered in etcd: name one by --proxy URL")
 	}
-	if len(urls) == 0 {
-		return nil, errors.New("no proxy is registered in etcd: name one by --proxy URL")
-	}
-	return urls, nil
+	return urls, err
 }
 
 // maxProxyAnswer bounds the answer of a proxy, in bytes: it may have some hundred for each instance.

@@ -229,12 +229,8 @@ func printStatus(s *session.Session, rep statusReport) error {
 	if err := printMembers(s, rep.Endpoints); err != nil {
 		return err
 	}
-	alarms := "none"
-	if len(rep.Alarms) > 0 {
-		alarms = strings.Join(rep.Alarms, ", ")
-	}
 	fmt.Fprintf(s.Out.Stdout, "\nalarms: %s\nkeys below: %s\nrevision: %d\nmembership revision: %d\n\n",
-		alarms, rep.Prefix, rep.Revision, rep.Membership)
+		cmp.Or(strings.Join(rep.Alarms, ", "), "none"), rep.Prefix, rep.Revision, rep.Membership)
 	if err := printCounts(s, rep.Counts); err != nil {
 		return err
 	}
@@ -282,10 +278,7 @@ func printCounts(s *session.Session, counts map[string]map[string]int) error {
 			total += n
 			parts = append(parts, fmt.Sprintf("%d %s", n, state))
 		}
-		if len(parts) == 0 {
-			parts = []string{"-"}
-		}
-		t.AppendRow([]any{role, total, strings.Join(parts, ", ")})
+		t.AppendRow([]any{role, total, cmp.Or(strings.Join(parts, ", "), "-")})
 	}
 	return output.Render(s.Out.Stdout, t)
 }
