@@ -70,7 +70,7 @@ func lockKey(ctx context.Context, c setup.Config, k instance.Key, log logrus.Fie
 		case err == nil:
 			return l, nil
 		case ctx.Err() != nil:
-			return nil, nil
+			return nil, nil //nolint:nilerr // only the context has ended
 		case !errors.Is(err, syscall.EADDRINUSE):
 			return nil, fmt.Errorf("lock %s: %w", k, err)
 		case !warned:
