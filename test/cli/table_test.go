@@ -138,6 +138,7 @@ var examples = map[string]example{
 	}},
 	"pdctl events prefill 10.0.0.7:8100 --past --count 1": {set: (*stage).fillCache, want: []string{"Received event batch at", "BlockStored("}},
 
+	`pdctl route --prompt "What is a tensor?"`:                                     {want: []string{"way       ", "10.0.0.8:8200", "SCORES"}},
 	"pdctl route --explain body.json --proxy http://10.0.0.1:8000":                 {want: []string{"way       pair", "prefill   ", "10.0.0.7:8100", "SCORES"}},
 	"pdctl route --explain - --endpoint /v1/completions -o json < completion.json": {want: []string{"asked: http://10.0.0.1:8000", `"pair"`}},
 
