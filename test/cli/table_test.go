@@ -153,7 +153,7 @@ var examples = map[string]example{
 	"pdctl diff --from 4710":           {set: (*stage).undone, want: []string{"+ override/decode/10.0.0.9:8200\n    + {\"v\":1,\"state\":\"drain\",\"reason\":\"wrong rack\""}},
 	"pdctl diff --from 4710 --to 4711": {set: (*stage).undone, want: []string{"+ override/decode/10.0.0.9:8200\n"}},
 	"pdctl revert 4710 --dry-run":      {set: (*stage).undone, want: []string{"Dry run: nothing is written.", "delete  /pd/override/decode/10.0.0.9:8200"}},
-	`pdctl revert 4710 --to 4711 --reason "wrong rack"`: {
+	`pdctl revert --only 4711 --reason "wrong rack"`: {
 		set: (*stage).undone, want: []string{"- override/decode/10.0.0.9:8200", "; keys: 1"},
 	},
 	"pdctl apply -f fleet.yaml --dry-run": {spare: true, set: declare, want: []string{"+ prefill/10.0.0.7:8100", "Dry run: nothing is written."}},
