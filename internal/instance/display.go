@@ -1,5 +1,10 @@
 package instance
 
+import (
+	"fmt"
+	"strings"
+)
+
 // An Opinion is what one proxy knows about an instance beyond its record and the
 // operator's intent. The zero value means that the proxy has no objection.
 type Opinion struct {
@@ -70,4 +75,29 @@ const NothingServed = ": nothing is served"
 // while no better one is left.
 func (i *Instance) CanServe(o Opinion) bool {
 	return i.Usable() && (o.View == "" || o.Reachable) || i.Slow()
+}
+
+// Reporters returns the texts of n reporters, each text once and in order, and the names of the
+// reporters that have it.
+func Reporters(n int, of func(i int) (name string, texts []string)) (texts []string, by map[string][]string) {
+	by = map[string][]string{}
+	for i := range n {
+		name, all := of(i)
+		for _, text := range all {
+			if by[text] == nil {
+				texts = append(texts, text)
+			}
+			by[text] = append(by[text], name)
+		}
+	}
+	return texts, by
+}
+
+// Some returns up to four names and the number of others.
+func Some(names []string) string {
+	const most = 4
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }

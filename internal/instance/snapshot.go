@@ -149,11 +149,28 @@ type ListedLoad struct {
 	HeldTokens    int64         `json:"held_tokens"`                // of this proxy's legs
 	Others        float64       `json:"others_in_flight,omitempty"` // legs of the other proxies, old words for less
 	Engine        *ListedEngine `json:"engine,omitempty"`
+	Pace          ListedPace    `json:"pace,omitzero"`
 	// Prompts is what policies remember that it has computed; none where they remember
 	// nothing.
 	Prompts *ListedPrompts `json:"prompts,omitempty"`
 	// Ranks is the same of each data-parallel rank, of an instance that has several.
 	Ranks []ListedRank `json:"ranks,omitempty"`
+}
+
+// ListedPace has the sums of the latest requests of an instance, of all models: of about 64, the
+// older ones count less. Paces of several proxies can be added.
+type ListedPace struct {
+	Samples float64 `json:"samples"`
+	// Seconds is the time to compute the prompt (prefill), or for one token of the answer (decode).
+	Seconds float64 `json:"seconds"`
+	// Work is the prompt's tokens that were not cached, and those queued before (prefill), or the
+	// streams of the instance (decode).
+	Work float64 `json:"work"`
+}
+
+// Plus returns the sums of both.
+func (p ListedPace) Plus(q ListedPace) ListedPace {
+	return ListedPace{p.Samples + q.Samples, p.Seconds + q.Seconds, p.Work + q.Work}
 }
 
 // ListedPrompts is what a policy remembers of prompts.

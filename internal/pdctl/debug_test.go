@@ -14,9 +14,12 @@ func TestDebugAndRoute(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("/pd/limits/c", `{"v":1}`)
+	var asked string
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		switch {
 		case q.URL.Path == "/route":
+			raw, _ := io.ReadAll(q.Body)
+			asked = string(raw)
 			_, _ = io.WriteString(w, `{"model":"chat","target":"new","target_share":0.2,"way":"pair"}`)
 		case (q.URL.Path == "/config" || q.URL.Path == "/log") && q.Header.Get("X-Api-Key") != "k":
 			w.WriteHeader(http.StatusForbidden)
@@ -33,6 +36,15 @@ func TestDebugAndRoute(t *testing.T) {
 		code, out, errs := r.run("debug", "-f", filepath.Join(t.TempDir(), "d.tar.gz"), "--proxy", proxy.URL, "--admin-key", key)
 		if code != 0 || !strings.Contains(out, want.files) || !strings.Contains(errs, want.missing) || strings.Contains(errs, "config.yaml") == (key == "k") {
 			t.Errorf("key %q: %d %s %s", key, code, out, errs)
+		}
+	}
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{{nil, `{"messages":[{"content":"why \"here\"?","role":"user"}]}`}, {[]string{"--model", "m"}, `{"messages":[{"content":"why \"here\"?","role":"user"}],"model":"m"}`}} {
+		_, out, errs := r.run(append([]string{"route", "--prompt", `why "here"?`, "--proxy", proxy.URL, "--admin-key", "k"}, tc.args...)...)
+		if asked != tc.want || !strings.Contains(out, "target new (20 %)\n") {
+			t.Errorf("asked %s, want %s: %s %s", asked, tc.want, out, errs)
 		}
 	}
 	_, out, errs := r.run("route", "--explain", "debug_test.go", "--proxy", proxy.URL, "--admin-key", "k")

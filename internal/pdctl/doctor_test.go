@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -595,4 +597,41 @@ func serveAgent(t *testing.T, ln net.Listener, src agentctl.Source) {
 	done := make(chan struct{})
 	go func() { defer close(done); agentctl.Serve(ctx, ln, src, log) }()
 	t.Cleanup(func() { cancel(); <-done })
+}
+
+// Each proxy has measured a part of the requests.
+func TestDoctorSlow(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for i := range 4 {
+		r.leased(fmt.Sprintf("/pd/decode/10.0.0.%d:8200", i), `{"models":["m"],"connector":"plain"}`)
+	}
+	status := `{"id":%q,"instances":[{"role":"decode","address":"10.0.0.0:8200","load":{"pace":{"samples":6,"seconds":0.9,"work":6}}}`
+	for i := range 3 {
+		status += fmt.Sprintf(`,{"role":"decode","address":"10.0.0.%d:8200","load":{"pace":{"samples":20,"seconds":0.3,"work":20}}}`, i+1)
+	}
+	for _, id := range []string{"p1", "p2"} {
+		if list := r.examined(0); slices.ContainsFunc(list, func(f doctor.Finding) bool { return f.Check == "slow" }) {
+			t.Errorf("of few requests: %+v", list)
+		}
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			if req.URL.Path == "/status" {
+				fmt.Fprintf(w, status+"]}", id)
+			}
+		}))
+		t.Cleanup(srv.Close)
+		r.put("/pd/proxies/"+id, strings.Replace(well, "10.0.0.1:8000", strings.TrimPrefix(srv.URL, "http://"), 1))
+	}
+	list := r.examined(5)
+	f := finds(t, list, "slow", "decode/10.0.0.0:8200", "10.0 times slower than its peers: 150 ms for a token, theirs is 15 ms", "about the last 12 requests", "median of 3 other decode instances",
+		"top --once --sort-by per-token --selector role=decode", "weight decode 10.0.0.0:8200 10 ")
+	if len(list) != 1 || f.Severity != doctor.Warning {
+		t.Errorf("%+v", list)
+	}
+	if code, _, errs := r.run("cordon", "decode", "10.0.0.0:8200"); code != 0 {
+		t.Fatal(errs)
+	}
+	if list := r.examined(0); len(list) > 0 {
+		t.Errorf("cordoned: %+v", list)
+	}
 }

@@ -107,6 +107,28 @@ func TestRevert(t *testing.T) {
 	}
 }
 
+// Later changes of other instances stay.
+func TestRevertOnly(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/decode/10.0.0.1:8200", `{"models":["m"]}`)
+	r.put("/pd/decode/10.0.0.2:8200", `{"models":["m"]}`)
+	const key = "/pd/override/decode/10.0.0.1:8200"
+	var changes, values []string
+	for _, args := range [][]string{{"weight", "decode/10.0.0.1:8200", "20"}, {"drain", "decode/10.0.0.1:8200"}, {"cordon", "decode/10.0.0.2:8200"}} {
+		r.ok(args...)
+		changes, values = append(changes, fmt.Sprint(r.now())), append(values, r.operated()[key])
+	}
+	before := r.operated()
+	if out := r.ok("revert", "--only", changes[1]); !strings.Contains(out, "~ override/decode/10.0.0.1:8200\n") || !strings.Contains(out, "; keys: 1\n") {
+		t.Error(out)
+	}
+	before[key] = values[0]
+	if d := cmp.Diff(before, r.operated()); d != "" {
+		t.Error(d)
+	}
+}
+
 // A revert never overwrites the change of another operator: the error names the key.
 func TestRevertConflicts(t *testing.T) {
 	t.Parallel()

@@ -154,6 +154,7 @@ func TestListShowsWhatProxiesReport(t *testing.T) {
 	proxy := func(address, report string) string {
 		return `{"applied":99,"address":"` + address + `","connector":"nixl","unverified":{},"instances":{` + report + `}}`
 	}
+	silent := func(s int) string { return fmt.Sprintf(`"%s":{"reason":"no response for %ds"}`, key, s) }
 	const dead = `"` + key + `":{"view":"ejected","reason":"connection refused\u001b[2J"}`
 	for _, tc := range []struct {
 		name, record, override string
@@ -162,7 +163,8 @@ func TestListShowsWhatProxiesReport(t *testing.T) {
 		models                 string
 	}{
 		{"nothing", `{"models":["m"]}`, "", []string{proxy("a:1", ""), proxy("b:1", "")}, "ready", "", "m"},
-		{"ejected by all", `{"models":["m"]}`, "", []string{proxy("a:1", dead), proxy("b:1", dead)}, "ejected", `a:1: connection refused\u001b[2J; b:1: connection refused\u001b[2J`, "m"},
+		{"ejected by all", `{"models":["m"]}`, "", []string{proxy("a:1", dead), proxy("b:1", dead)}, "ejected", `a:1, b:1: connection refused\u001b[2J`, "m"},
+		{"for several reasons", `{"models":["m"]}`, "", []string{proxy("a:1", silent(5)), proxy("b:1", dead), proxy("c:1", silent(7)), proxy("d:1", silent(8)), proxy("e:1", silent(9))}, "ejected", `a:1, c:1, d:1, e:1: no response for 5s; b:1: connection refused\u001b[2J (ejected by 1 of 5 proxies)`, "m"},
 		{"ejected by one", `{"models":["m"]}`, "", []string{proxy("a:1", ""), proxy("b:1", dead)}, "ejected", `b:1: connection refused\u001b[2J (ejected by 1 of 2 proxies)`, "m"},
 		{"an older proxy", `{"models":["m"]}`, "", []string{`{"applied":99,"address":"a:1","unverified":{}}`}, "ready", "", "m"},
 		{"a proxy that is behind", `{"models":["m"]}`, "", []string{strings.ReplaceAll(proxy("a:1", dead), "99", "1")}, "ready", "", "m"},

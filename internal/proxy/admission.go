@@ -17,6 +17,7 @@ import (
 // makeQueue makes the queue in front of the engines, and its metrics.
 func (b *builder) makeQueue() {
 	b.estimator = new(estimate.Estimator)
+	b.load.Pace = b.estimator.Pace
 	o := admission.Options{
 		Mode: admission.Mode(b.cfg.Queue), TPOT: b.cfg.TPOTTarget, MaxWaiting: b.cfg.QueueLength, MaxBytes: memory.Bodies(b.cfg) / 2,
 		Rates: b.estimator.Rates, Tokens: b.sched.Tokens,

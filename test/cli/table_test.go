@@ -138,6 +138,7 @@ var examples = map[string]example{
 	}},
 	"pdctl events prefill 10.0.0.7:8100 --past --count 1": {set: (*stage).fillCache, want: []string{"Received event batch at", "BlockStored("}},
 
+	`pdctl route --prompt "What is a tensor?"`:                                     {want: []string{"way       ", "10.0.0.8:8200", "SCORES"}},
 	"pdctl route --explain body.json --proxy http://10.0.0.1:8000":                 {want: []string{"way       pair", "prefill   ", "10.0.0.7:8100", "SCORES"}},
 	"pdctl route --explain - --endpoint /v1/completions -o json < completion.json": {want: []string{"asked: http://10.0.0.1:8000", `"pair"`}},
 
@@ -152,7 +153,7 @@ var examples = map[string]example{
 	"pdctl diff --from 4710":           {set: (*stage).undone, want: []string{"+ override/decode/10.0.0.9:8200\n    + {\"v\":1,\"state\":\"drain\",\"reason\":\"wrong rack\""}},
 	"pdctl diff --from 4710 --to 4711": {set: (*stage).undone, want: []string{"+ override/decode/10.0.0.9:8200\n"}},
 	"pdctl revert 4710 --dry-run":      {set: (*stage).undone, want: []string{"Dry run: nothing is written.", "delete  /pd/override/decode/10.0.0.9:8200"}},
-	`pdctl revert 4710 --to 4711 --reason "wrong rack"`: {
+	`pdctl revert --only 4711 --reason "wrong rack"`: {
 		set: (*stage).undone, want: []string{"- override/decode/10.0.0.9:8200", "; keys: 1"},
 	},
 	"pdctl apply -f fleet.yaml --dry-run": {spare: true, set: declare, want: []string{"+ prefill/10.0.0.7:8100", "Dry run: nothing is written."}},

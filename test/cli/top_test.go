@@ -137,6 +137,9 @@ func TestTop(t *testing.T) {
 		}
 		return nil
 	})
+	if _, out := w.run("curl -s " + w.proxies[0].URL() + "/status"); !strings.Contains(out, `"pace":{"samples":`) {
+		t.Errorf("no time of the requests:\n%s", out)
+	}
 	code, out := w.run("pdctl top --once --sort-by kv --selector role=decode")
 	if code != 0 || !strings.Contains(out, "prefill 1/1 serving  decode 1/1 serving") || strings.Contains(out, w.prefill) || !strings.Contains(out, "since the proxies started") {
 		t.Errorf("exit %d\n%s", code, out)

@@ -117,8 +117,9 @@ func (p *Proof) missing(is *lease.ProxyPresence, l *loaddigest.ProxyLoad, same S
 // State is the progress of a proof.
 type State struct {
 	Done int
-	// Open are the proxies that are there and have not proven it, with the reason, and
-	// Vanished those that went before they had. Both in order.
+	// Waiting is the number of proxies that are there and have not proven it. Open names them, those
+	// with the same reason together. Vanished are those that went before they had. Both in order.
+	Waiting        int
 	Open, Vanished []string
 	// Away are those of Vanished that may still be back.
 	Away int
@@ -127,18 +128,28 @@ type State struct {
 // State returns the progress of the proof.
 func (p *Proof) State(now time.Time) State {
 	var s State
+	var open []*proxy
 	inOrder := func(a, b *proxy) int { return cmp.Or(cmp.Compare(a.address, b.address), cmp.Compare(a.id, b.id)) }
 	for _, one := range slices.SortedFunc(maps.Values(p.m), inOrder) {
 		switch {
 		case one.done:
 			s.Done++
 		case one.away.IsZero():
-			s.Open = append(s.Open, one.name()+" "+one.why)
+			open = append(open, one)
 		default:
-			s.Vanished = append(s.Vanished, one.name())
+			s.Vanished = append(s.Vanished, "proxy "+one.name())
 			if now.Sub(one.away) < grace {
 				s.Away++
 			}
+		}
+	}
+	s.Waiting = len(open)
+	reasons, by := instance.Reporters(len(open), func(i int) (string, []string) { return open[i].name(), []string{open[i].why} })
+	for _, why := range reasons {
+		if names := instance.Some(by[why]); len(by[why]) == 1 {
+			s.Open = append(s.Open, "proxy "+names+" "+why)
+		} else {
+			s.Open = append(s.Open, "proxies "+names+": each "+why)
 		}
 	}
 	return s
@@ -150,7 +161,7 @@ func (s State) Over() bool { return len(s.Open) == 0 && s.Away == 0 }
 // name identifies the proxy in messages.
 func (p *proxy) name() string {
 	if p.address == "" {
-		return "proxy " + p.id
+		return p.id
 	}
-	return fmt.Sprintf("proxy %s (%s)", p.address, p.id)
+	return fmt.Sprintf("%s (%s)", p.address, p.id)
 }

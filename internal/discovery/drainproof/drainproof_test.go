@@ -119,3 +119,20 @@ func TestApplied(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// Proxies with the same reason are named together.
+func TestSameReason(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	p := drainproof.New(50, []instance.Key{x})
+	p.See(saying([3]any{"a", 49, 0}, [3]any{"b", 50, 3}, [3]any{"c", 49, 0}, [3]any{"d", 50, -1}, [3]any{"e", 50, -1}, [3]any{"f", 50, -1}, [3]any{"g", 50, -1}, [3]any{"h", 50, -1}), now, never)
+	s := p.State(now)
+	want := []string{
+		"proxies a:8000 (a), c:8000 (c): each has not applied revision 50 yet, it is at 49",
+		"proxy b:8000 (b) has in flight: 3 on decode/x:1",
+		"proxies d:8000 (d), e:8000 (e), f:8000 (f), g:8000 (g) and 1 more: each publishes no load digest: it has just started, or runs with --load-digests=off",
+	}
+	if strings.Join(s.Open, "\n") != strings.Join(want, "\n") || s.Waiting != 8 || s.Over() {
+		t.Errorf("%d waiting:\n%s", s.Waiting, strings.Join(s.Open, "\n"))
+	}
+}

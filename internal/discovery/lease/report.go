@@ -193,15 +193,20 @@ type objection struct {
 
 type objections []objection
 
-// reasons returns the reasons with the addresses of the proxies that report them.
+// reasons returns the reasons, each with the addresses of the proxies that report it. Of reasons that
+// differ in numbers only, such as durations, it returns the first.
 func (by objections) reasons() string {
+	reasons, who := instance.Reporters(len(by), func(i int) (string, []string) {
+		first := slices.IndexFunc(by, func(o objection) bool { return numberless(o.reason) == numberless(by[i].reason) })
+		return by[i].proxy, []string{by[first].reason}
+	})
 	var parts []string
-	for i, o := range by {
+	for i, reason := range reasons {
 		if i == maxSeenReasons {
-			parts = append(parts, fmt.Sprintf("and %d more", len(by)-i))
+			parts = append(parts, fmt.Sprintf("and %d more", len(reasons)-i))
 			break
 		}
-		parts = append(parts, instance.Printable(o.proxy+": "+o.reason, 300))
+		parts = append(parts, instance.Printable(instance.Some(who[reason])+": "+reason, 300))
 	}
 	return strings.Join(parts, "; ")
 }

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -56,12 +55,3 @@ func (r *report) say(f Finding) {
 
 // maxText bounds a text of a finding.
 const maxText = 1000
-
-// some returns up to four names and the number of others.
-func some(names []string) string {
-	const most = 4
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-}

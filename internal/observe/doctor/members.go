@@ -20,6 +20,8 @@ type Members struct {
 	Probes map[instance.Key]error
 	// Models are the models of engines that were queried from here.
 	Models map[instance.Key]instance.Facts
+	// Paces has what the latest requests of all proxies took, for instances with samples.
+	Paces map[instance.Key]instance.ListedPace
 }
 
 // all returns the entries of the snapshot without pending adds.

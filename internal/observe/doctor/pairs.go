@@ -93,7 +93,7 @@ func unpaired(role instance.Role, g group, them []group, r *report) Finding {
 			names = append(names, o.Connector)
 		}
 		slices.Sort(names)
-		f.Why = fmt.Sprintf("%s speaks %s, %s %s", role, g.Connector, role.Other(), some(slices.Compact(names)))
+		f.Why = fmt.Sprintf("%s speaks %s, %s %s", role, g.Connector, role.Other(), instance.Some(slices.Compact(names)))
 		f.Cure = "start both engines with the same connector (--kv-transfer-config), or set the right one with --connector of agent or pdctl add"
 	}
 	return f

@@ -43,6 +43,7 @@ func Checks() []Check {
 		{"conflict", "one address or engine that is registered twice", (*Picture).conflicts},
 		{"model", "engines that serve another model than they should", (*Picture).models},
 		{"engine", "engines that are down, that proxies cannot verify or have ejected, or that do not answer from here (--probe)", func(p *Picture, r *report) { p.Members.engines(p.Proxies, r) }},
+		{"slow", "instances that take three times as long as the others of their role and model: for a token (decode), or for a prompt (prefill)", func(p *Picture, r *report) { p.Members.slow(r) }},
 		{"ports", "side channels of two engines on one port of one machine", func(p *Picture, r *report) { p.Members.ports(r) }},
 		{"pair", "connectors, transfer modes and builds that leave an instance without a partner", func(p *Picture, r *report) { p.Members.pairs(p.Proxies.connector(), r) }},
 		{"kv_role", "NIXL engines of one role with kv_role kv_both, which vLLM 0.32 deprecates", func(p *Picture, r *report) { p.Members.kvRoles(p.Proxies.connector(), r) }},

@@ -46,19 +46,9 @@ func (x Proxies) connector() string {
 
 // reporters returns the wanted texts of the proxies, each once, and the proxies that report each.
 func (x Proxies) reporters(of func(*Proxy) []string, wanted func(string) bool) (texts []string, by map[string][]string) {
-	by = map[string][]string{}
-	for i := range x {
-		for _, text := range of(&x[i]) {
-			if !wanted(text) {
-				continue
-			}
-			if by[text] == nil {
-				texts = append(texts, text)
-			}
-			by[text] = append(by[text], cmp.Or(x[i].Address, x[i].ID))
-		}
-	}
-	return texts, by
+	return instance.Reporters(len(x), func(i int) (string, []string) {
+		return cmp.Or(x[i].Address, x[i].ID), slices.DeleteFunc(slices.Clone(of(&x[i])), func(text string) bool { return !wanted(text) })
+	})
 }
 
 // notServing reports the proxies that can serve no request.
@@ -68,10 +58,10 @@ func (x Proxies) notServing(r *report) {
 	for _, text := range texts {
 		subject := "fleet"
 		if len(by[text]) < len(x) {
-			subject = "proxy " + some(by[text])
+			subject = "proxy " + instance.Some(by[text])
 		}
 		r.say(Finding{
-			Severity: Error, Subject: subject, What: text, Why: "reported by " + some(by[text]) + "; /readyz there answers 503",
+			Severity: Error, Subject: subject, What: text, Why: "reported by " + instance.Some(by[text]) + "; /readyz there answers 503",
 			Cure: "start engines, or bring back those that the list shows with the reason why they are not used", Commands: []string{r.pdctl("list")},
 		})
 	}
@@ -119,7 +109,7 @@ func (x Proxies) notices(r *report) {
 	for _, text := range texts {
 		slices.Sort(by[text])
 		r.say(Finding{
-			Severity: Warning, Subject: "fleet", What: text, Why: "reported by " + some(by[text]),
+			Severity: Warning, Subject: "fleet", What: text, Why: "reported by " + instance.Some(by[text]),
 			Cure: "see each instance's state and reason, and the notices as they are now", Commands: []string{r.pdctl("list"), r.pdctl("status")},
 		})
 	}
@@ -142,7 +132,7 @@ func (x Proxies) unused(in *instance.Instance, look []string, r *report) {
 		return
 	}
 	f := Finding{
-		Severity: Error, Subject: in.Key.String(), What: fmt.Sprintf("%d of %d proxies cannot use it: %s", len(by), len(x), view), Why: some(by) + ": " + reason,
+		Severity: Error, Subject: in.Key.String(), What: fmt.Sprintf("%d of %d proxies cannot use it: %s", len(by), len(x), view), Why: instance.Some(by) + ": " + reason,
 		Cure:     "check that the engine runs, and that the machines of these proxies can reach its address; proxies use it again when it answers",
 		Commands: slices.Concat([]string{r.pdctl("get", in.Key.String())}, look),
 	}

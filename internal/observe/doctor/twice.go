@@ -74,7 +74,7 @@ func keys(list []*instance.Instance) string {
 	for _, in := range list {
 		out = append(out, in.Key.String())
 	}
-	return some(out)
+	return instance.Some(out)
 }
 
 // side is a port on one machine.
@@ -122,7 +122,7 @@ func (m *Members) ports(r *report) {
 		}
 		r.say(Finding{
 			Severity: Error, Subject: list[1].in.Key.String(),
-			What:     fmt.Sprintf("port %d is the side channel of %d engines on one machine: %s", at.port, len(list), some(who)),
+			What:     fmt.Sprintf("port %d is the side channel of %d engines on one machine: %s", at.port, len(list), instance.Some(who)),
 			Why:      "only one of them can listen there: KV transfers of the other reach the wrong engine, or none",
 			Cure:     cureOfPort(list[1].name),
 			Commands: commands[:min(len(commands), 4)],

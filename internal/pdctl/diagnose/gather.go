@@ -1,7 +1,9 @@
 package diagnose
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -79,6 +81,7 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 	if err := gatherProxies(ctx, conn, p); err != nil {
 		p.Unseen = append(p.Unseen, doctor.Unseen{What: "proxies", Why: err.Error()})
 	}
+	gatherPaces(ctx, s, p)
 	if p.Agents.Afar, err = conn.Store.Reader.RefusedAgents(ctx); err != nil {
 		p.Unseen = append(p.Unseen, doctor.Unseen{What: "agents that are refused", Why: err.Error()})
 		err = nil
@@ -206,6 +209,39 @@ func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) e
 			return ctx.Err()
 		}
 	}
+}
+
+// gatherPaces reads from the proxies how fast instances are, if there are enough to compare. A proxy
+// that cannot be reached from here is no problem of the fleet.
+func gatherPaces(ctx context.Context, s *session.Session, p *doctor.Picture) {
+	snap := p.Members.Snapshot
+	if max(len(snap.Usable(instance.Prefill)), len(snap.Usable(instance.Decode))) < 3 {
+		return
+	}
+	p.Members.Paces = map[instance.Key]instance.ListedPace{}
+	var mu sync.Mutex // guards them
+	var g errgroup.Group
+	g.SetLimit(probesAtOnce)
+	for i := range p.Proxies {
+		g.Go(func() error {
+			one, cancel := context.WithTimeout(ctx, s.Timeout)
+			defer cancel()
+			var st session.ProxyStatus
+			raw, err := s.AskProxy(one, cmp.Or(p.Proxies[i].AdminURL, "http://"+p.Proxies[i].Address), "/status", nil, nil, nil)
+			if err != nil || json.Unmarshal(raw, &st) != nil {
+				return nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, l := range st.Instances {
+				if k := (instance.Key{Role: l.Role, Address: l.Address}); l.Load != nil {
+					p.Members.Paces[k] = p.Members.Paces[k].Plus(l.Load.Pace)
+				}
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
 }
 
 // sameDigest reports whether two reads returned the same digest of a proxy.

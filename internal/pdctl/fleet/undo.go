@@ -36,8 +36,8 @@ keys and model routes as they were after a revision. It undoes every later chang
 transaction of at most 100 keys. "pdctl diff --from REVISION" shows them before, and
 --dry-run what would be written.
 
-To undo the change of revision N of "pdctl history" only, write "revert N-1 --to N", e.g.
-"revert 4710 --to 4711" for 4711. A revert can be reverted.
+To undo one change of "pdctl history" only, write "revert --only N" with its revision, which
+is short for "revert N-1 --to N". A revert can be reverted.
 
 If a key has been changed since in a way that the revert would overwrite, nothing is
 written, the error names the key, and the exit code is 1. The same applies if the former
@@ -64,14 +64,20 @@ func Diff(s *session.Session) *cobra.Command {
 
 // Revert returns the command revert.
 func Revert(s *session.Session) *cobra.Command {
-	var to int64
+	var to, only int64
 	var reason string
 	cmd := &cobra.Command{
-		Use: "revert REVISION", Short: "restore what operators have set as it was at a revision", Long: revertHelp,
+		Use: "revert REVISION | --only REVISION", Short: "restore what operators have set as it was at a revision", Long: revertHelp,
 		SuggestFor: []string{"undo", "rollback"},
-		Example:    "  pdctl revert 4710 --dry-run\n  pdctl revert 4710 --to 4711 --reason \"wrong rack\" # only the change of revision 4711",
-		Args:       cobra.ExactArgs(1),
+		Example:    "  pdctl revert 4710 --dry-run\n  pdctl revert --only 4711 --reason \"wrong rack\"",
+		Args:       cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if (len(args) == 0) != cmd.Flags().Changed("only") || only != 0 && to != 0 {
+				return cli.Wrongf("name either a revision to return to, with --to if needed, or the one to undo with --only; pdctl history shows them")
+			}
+			if len(args) == 0 {
+				args, to = []string{strconv.FormatInt(only-1, 10)}, only
+			}
 			from, err := strconv.ParseInt(args[0], 10, 64)
 			if err != nil {
 				return cli.Wrongf("%q: name a revision; pdctl history shows them", instance.Printable(args[0], 80))
@@ -83,6 +89,7 @@ func Revert(s *session.Session) *cobra.Command {
 		},
 	}
 	cmd.Flags().Int64Var(&to, "to", 0, "undo the changes up to this revision; 0: all")
+	cmd.Flags().Int64Var(&only, "only", 0, "undo only the change of this revision")
 	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
 	return cmd
 }

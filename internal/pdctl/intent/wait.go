@@ -226,10 +226,10 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 				return state, nil
 			}
 			waiting := slices.Clone(state.Open)
-			for _, name := range state.Vanished {
-				waiting = append(waiting, name+" has vanished")
+			if len(state.Vanished) > 0 {
+				waiting = append(waiting, "vanished: "+strings.Join(state.Vanished, ", "))
 			}
-			progress(s, &last, fmt.Sprintf("%d of %s done, still waiting: %s", state.Done, output.Proxies(state.Done+len(waiting)), strings.Join(waiting, "; ")))
+			progress(s, &last, fmt.Sprintf("%d of %s done, still waiting: %s", state.Done, output.Proxies(state.Done+state.Waiting+len(state.Vanished)), strings.Join(waiting, "; ")))
 			gap = pollGap(start)
 		}
 		next := time.NewTimer(gap)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -13,22 +15,21 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const ratioHelp = `ratio shows how much load each role has, and how many instances it should have.
+const ratioHelp = `ratio answers: are there enough prefill and decode instances for the present requests? Below
+the table is a sentence for each role: what was measured, what to change, and the command
+for it. WANTED is the number that meets the targets; an engine in both roles counts half.
 
-PRESSURE is the predicted load in units of the targets (--ttft-target and --tpot-target of
-the proxy): above 1 a target is missed. For prefill it is the time to the first token that
-nine of ten requests have, for decode the time per token, or the use of the KV cache if
-that is larger. One instance less is wanted only if the pressure would stay below 0.85.
-
-All proxies compute the same, from the requests of all of them: pdctl asks the first one in
-etcd, or that of --proxy. "-" is for a model of which too few requests were measured: the
-proxy needs streamed answers of 8 tokens or more (in JSON, known is false then).`
+PRESSURE is the load divided by the target: above 1 the target is missed. For prefill it is
+--ttft-target of the proxy, for nine of ten requests; for decode --tpot-target, or a full KV
+cache if that is closer. One instance less is wanted only if it would stay below 0.85. "-"
+is for a model of which too few requests were measured. All proxies compute the same: pdctl
+asks the first one in etcd, or that of --proxy.`
 
 // Ratio returns the command ratio.
 func Ratio(s *session.Session) *cobra.Command {
 	var proxy string
 	cmd := &cobra.Command{
-		Use: "ratio", Short: "show the load of each role, and how many instances it should have", Long: ratioHelp,
+		Use: "ratio", SuggestFor: []string{"roles", "scale"}, Short: "show whether there are enough prefill and decode instances, and what to change", Long: ratioHelp,
 		Example: "  pdctl ratio\n  pdctl ratio -o json | jq '.roles[] | select(.pressure > 1)'",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return ratio(cmd.Context(), s, proxy) },
@@ -59,13 +60,33 @@ func ratio(ctx context.Context, s *session.Session, proxy string) error {
 	if len(answer.Roles) == 0 {
 		return s.Out.Println("There are no usable instances.")
 	}
-	t := output.NewTable("MODEL", "ROLE", "INSTANCES", "WANTED", "PRESSURE", "REASON")
+	t := output.NewTable("MODEL", "ROLE", "INSTANCES", "WANTED", "PRESSURE")
+	var advice []string
 	for _, a := range answer.Roles {
 		wanted, pressure := "-", "-"
 		if a.Known {
 			wanted, pressure = strconv.Itoa(a.Wanted), fmt.Sprintf("%.2f", a.Pressure)
 		}
-		t.AppendRow([]any{instance.Printable(a.Model, 120), a.Role, a.Instances, wanted, pressure, instance.Printable(a.Reason, 300)})
+		t.AppendRow([]any{instance.Printable(a.Model, 120), a.Role, a.Instances, wanted, pressure})
+		advice = append(advice, advise(&a))
 	}
-	return output.Render(s.Out.Stdout, t)
+	return s.Out.Println(t.Render() + "\n\n" + strings.Join(slices.Compact(advice), "\n")) // one sentence for a model without measurements
+}
+
+// advise returns what was measured of a role, what is advised, and the command for it.
+func advise(a *instance.Advice) string {
+	needed, what, then := fmt.Sprintf("%s needs %s and has %g", a.Role, output.Count(a.Wanted, "instance"), a.Instances), "", ""
+	switch more := float64(a.Wanted) - a.Instances; {
+	case !a.Known:
+		what, then = "no advice yet", ". Send streamed requests with answers of 8 tokens or more"
+	case more > 0:
+		what, then = needed, fmt.Sprintf(". Start more engines, or move one that has both roles: pdctl role %s HOST:PORT", a.Role)
+	case a.Pressure > 1:
+		what = fmt.Sprintf("%s misses its target with %g instances", a.Role, a.Instances)
+	case more <= -1:
+		what, then = needed, fmt.Sprintf(". Before you stop one: pdctl drain %s HOST:PORT --wait", a.Role)
+	default:
+		what = fmt.Sprintf("%s has as many instances as it needs (%g)", a.Role, a.Instances)
+	}
+	return instance.Printable(a.Model, 120) + ": " + what + ": " + instance.Printable(a.Reason, 300) + then
 }

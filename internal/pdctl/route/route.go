@@ -21,7 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const routeHelp = `route asks a proxy where it would send a request with this body, and why: which instances
+const routeHelp = `route asks a proxy where it would send a request, and why: which instances
 could get it, why the others could not, the scores of the policy, and how much of the
 prompt should be cached. The proxy sends nothing to an engine and changes nothing.
 
@@ -29,27 +29,30 @@ For a model route, it names the target that the next such request would get, and
 of the target by the weights. Repeated calls show different targets as requests arrive,
 unless the session or the API key keeps the target (--sticky); "pdctl model ls" counts them.
 
-The body is in a file, or on standard input for "-". Every proxy chooses by its own
-requests: --proxy names the proxy. Without it pdctl asks the first one in etcd, and names
-it. The proxy needs its admin key: --admin-key, or ADMIN_API_KEY.
+--prompt asks for a chat with this text, of --model or of any model. For another request,
+--explain has its body: in a file, or on standard input for "-". Every proxy chooses by its
+own requests: --proxy names the proxy. Without it pdctl asks the first one in etcd, and
+names it. The proxy needs its admin key: --admin-key, or ADMIN_API_KEY.
 
 The exit code is 1 when the request would be refused.`
 
 // routeOptions are the flags of route.
-type routeOptions struct{ body, endpoint, proxy, key, sessionHeader, session string }
+type routeOptions struct{ body, prompt, model, endpoint, proxy, key, sessionHeader, session string }
 
 // Command returns the command route.
 func Command(s *session.Session) *cobra.Command {
 	var o routeOptions
 	cmd := &cobra.Command{
-		Use: "route --explain body.json", Short: "explain where a proxy would send a request", Long: routeHelp,
-		Example: "  pdctl route --explain body.json --proxy http://10.0.0.1:8000\n" +
+		Use: "route --prompt TEXT | --explain body.json", Short: "explain where a proxy would send a request", Long: routeHelp,
+		Example: "  pdctl route --prompt \"What is a tensor?\"\n  pdctl route --explain body.json --proxy http://10.0.0.1:8000\n" +
 			"  pdctl route --explain - --endpoint /v1/completions -o json < completion.json",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return requestPlan(cmd.Context(), s, cmd.InOrStdin(), &o) },
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&o.body, "explain", "", `file with the body of the request, "-" for standard input`)
+	fs.StringVar(&o.prompt, "prompt", "", "text of a chat request, in place of --explain")
+	fs.StringVar(&o.model, "model", "", "with --prompt: model of the request; empty: any")
 	fs.StringVar(&o.endpoint, "endpoint", "/v1/chat/completions", "path of the request")
 	fs.StringVar(&o.proxy, "proxy", "", "URL of the proxy, or of its --admin-listen if it has one (default: the first proxy in etcd)")
 	fs.StringVar(&o.key, "admin-key", "", "admin key of the proxy; better set ADMIN_API_KEY")
@@ -59,14 +62,23 @@ func Command(s *session.Session) *cobra.Command {
 }
 
 func requestPlan(ctx context.Context, s *session.Session, stdin io.Reader, o *routeOptions) error {
-	if o.body == "" {
-		return cli.Wrongf(`--explain has no body: set a file, or "-" for standard input`)
+	if (o.body == "") == (o.prompt == "") || o.body != "" && o.model != "" {
+		return cli.Wrongf(`use either --prompt TEXT, with --model if needed, or --explain with a file ("-": standard input)`)
 	}
 	var err error
 	if o.key, err = s.AdminKey(o.key); err != nil {
 		return err
 	}
-	body, err := session.ReadFile(o.body, stdin)
+	var body []byte
+	if o.body == "" {
+		chat := map[string]any{"messages": []map[string]string{{"role": "user", "content": o.prompt}}}
+		if o.model != "" {
+			chat["model"] = o.model
+		}
+		body, err = json.Marshal(chat)
+	} else {
+		body, err = session.ReadFile(o.body, stdin)
+	}
 	if err != nil {
 		return fmt.Errorf("--explain: %w", err)
 	}

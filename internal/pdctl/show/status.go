@@ -300,17 +300,9 @@ func printProxies(s *session.Session, proxies []proxyReport) error {
 
 // printNotices prints each notice once, with the proxies that report it.
 func printNotices(s *session.Session, kind string, proxies []proxyReport, of func(*proxyReport) []string) {
-	var texts []string
-	by := map[string][]string{}
-	for i := range proxies {
-		p := &proxies[i]
-		for _, text := range of(p) {
-			if by[text] == nil {
-				texts = append(texts, text)
-			}
-			by[text] = append(by[text], cmp.Or(p.Address, p.ID))
-		}
-	}
+	texts, by := instance.Reporters(len(proxies), func(i int) (string, []string) {
+		return cmp.Or(proxies[i].Address, proxies[i].ID), of(&proxies[i])
+	})
 	for i, text := range texts {
 		if i == 0 {
 			fmt.Fprintln(s.Out.Stdout)

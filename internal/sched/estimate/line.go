@@ -1,5 +1,7 @@
 package estimate
 
+import "github.com/pdmesh/pdmesh/internal/instance"
+
 // line is how long something takes by how much work it is: a straight line through the
 // samples, of which the latest count most. It is nowhere below 0.
 type line struct {
@@ -61,4 +63,20 @@ func (l *line) parts() (fixed, each float64) {
 func (l *line) at(work float64) float64 {
 	fixed, each := l.parts()
 	return fixed + each*work
+}
+
+// Pace returns what the latest requests took on an instance; without samples, it is zero.
+func (e *Estimator) Pace(k instance.Key) (p instance.ListedPace) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, m := range e.models {
+		if of := m.instances[k.Address]; of != nil {
+			l := &of.token
+			if k.Role == instance.Prefill {
+				l = &of.prefill
+			}
+			p = p.Plus(instance.ListedPace{Samples: l.n, Seconds: l.y, Work: l.x})
+		}
+	}
+	return p
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
 
@@ -66,5 +67,26 @@ func TestPrefillTakesTime(t *testing.T) {
 	r := e.Rates(name, "p")
 	if mean := r.Prefill.At(4000); r.Prefill.Each < 0.2e-3 || math.Abs(mean-4) > 0.2 {
 		t.Errorf("%+v: 4000 tokens take %v s", r.Prefill, mean)
+	}
+}
+
+// The pace of an instance has the samples of its role, of all models.
+func TestPace(t *testing.T) {
+	t.Parallel()
+	e := new(estimate.Estimator)
+	for _, model := range []string{"a", "b"} {
+		e.Prefilled(model, estimate.Prefill{Address: "x", Queued: 100, Uncached: 200}, time.Second)
+		e.Streamed(model, estimate.Decode{Address: "x", Running: 3}, 11, time.Second)
+	}
+	for k, want := range map[instance.Key]instance.ListedPace{
+		{Role: instance.Prefill, Address: "x"}: {Samples: 2, Seconds: 2, Work: 600},
+		{Role: instance.Decode, Address: "x"}:  {Samples: 2, Seconds: .2, Work: 8},
+	} {
+		if got := e.Pace(k); got != want {
+			t.Errorf("%s: %+v, want %+v", k, got, want)
+		}
+	}
+	if got := e.Pace(instance.Key{Role: instance.Decode, Address: "y"}); got != (instance.ListedPace{}) {
+		t.Errorf("without samples: %+v", got)
 	}
 }

@@ -187,7 +187,7 @@ func (d *Demand) Advise(r instance.Role) instance.Advice {
 	case a.Pressure > 1:
 		for a.Wanted = max(a.Wanted, 1); a.Wanted < int(maxGrowth*max(n, 1)) && d.Pressure(r, float64(a.Wanted)) > 1; a.Wanted++ {
 			if d.Pressure(r, float64(a.Wanted+1)) > 0.99*d.Pressure(r, float64(a.Wanted)) && float64(a.Wanted) >= n {
-				a.Reason = now + "; more instances do not help"
+				a.Reason = fmt.Sprintf("%s; more than %d would not help", now, a.Wanted)
 				return a
 			}
 		}
@@ -196,10 +196,10 @@ func (d *Demand) Advise(r instance.Role) instance.Advice {
 			a.Wanted--
 		}
 	case n > 1:
-		a.Reason = fmt.Sprintf("%s; with one fewer %s", now, d.describe(r, n-1))
+		a.Reason = fmt.Sprintf("%s; with one fewer: %s", now, d.describe(r, n-1))
 		return a
 	}
-	a.Reason = fmt.Sprintf("%s; with %d %s", now, a.Wanted, d.describe(r, float64(a.Wanted)))
+	a.Reason = fmt.Sprintf("%s; with %d: %s", now, a.Wanted, d.describe(r, float64(a.Wanted)))
 	return a
 }
 
@@ -209,8 +209,8 @@ func (d *Demand) describe(r instance.Role, n float64) string {
 		return "there is no instance"
 	}
 	if r == instance.Prefill {
-		return fmt.Sprintf("prefill takes %.2fs of %.2fs", min(d.prefill(n), maxPressure*d.targets.TTFT), d.targets.TTFT)
+		return fmt.Sprintf("9 of 10 first tokens come within %.2f s (target %.2f s)", min(d.prefill(n), maxPressure*d.targets.TTFT), d.targets.TTFT)
 	}
 	kv, tpot := d.decode(n)
-	return fmt.Sprintf("a token takes %.0fms of %.0fms and the KV cache is %.0f%% full", 1000*tpot, 1000*d.targets.TPOT, 100*kv)
+	return fmt.Sprintf("a token takes %.0f ms (target %.0f ms), the KV cache is %.0f %% full", 1000*tpot, 1000*d.targets.TPOT, 100*kv)
 }

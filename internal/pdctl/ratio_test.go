@@ -1,0 +1,51 @@
+package pdctl_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Below the table is what to do, once for a model without measurements.
+func TestRatio(t *testing.T) {
+	t.Parallel()
+	roles := []instance.Advice{
+		{Model: "a", Role: instance.Prefill, Instances: 1.5, Wanted: 3, Pressure: 1.2, Known: true, Reason: "REASON"},
+		{Model: "a", Role: instance.Decode, Instances: 3, Wanted: 1, Pressure: .3, Known: true, Reason: "REASON"},
+		{Model: "b", Role: instance.Prefill, Instances: 2, Wanted: 2, Pressure: .9, Known: true, Reason: "REASON"},
+		{Model: "b", Role: instance.Decode, Instances: 2, Wanted: 2, Pressure: 4, Known: true, Reason: "REASON"},
+		{Model: "c", Role: instance.Prefill, Instances: 1, Wanted: 1, Reason: "REASON"},
+		{Model: "c", Role: instance.Decode, Instances: 1, Wanted: 1, Reason: "REASON"},
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		raw, err := json.Marshal(map[string]any{"roles": roles})
+		if err != nil {
+			t.Error(err)
+		}
+		fmt.Fprintf(w, "%s", raw)
+	}))
+	defer srv.Close()
+	code, out, errs := execute(t.Context(), nil, "ratio", "--proxy", srv.URL)
+	want := `MODEL  ROLE     INSTANCES  WANTED  PRESSURE
+a      prefill        1.5  3       1.20
+a      decode           3  1       0.30
+b      prefill          2  2       0.90
+b      decode           2  2       4.00
+c      prefill          1  -       -
+c      decode           1  -       -
+
+a: prefill needs 3 instances and has 1.5: REASON. Start more engines, or move one that has both roles: pdctl role prefill HOST:PORT
+a: decode needs 1 instance and has 3: REASON. Before you stop one: pdctl drain decode HOST:PORT --wait
+b: prefill has as many instances as it needs (2): REASON
+b: decode misses its target with 2 instances: REASON
+c: no advice yet: REASON. Send streamed requests with answers of 8 tokens or more
+`
+	if code != 0 || strings.TrimSpace(out) != strings.TrimSpace(want) {
+		t.Errorf("exit %d\n%s%s\nwant\n%s", code, out, errs, want)
+	}
+}
