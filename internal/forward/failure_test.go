@@ -682,14 +682,17 @@ func TestLastAttemptAfterUnreachablePrefills(t *testing.T) {
 // with a KV transfer: it answers, and the others may be gone.
 func TestOneMoreAttemptWithoutTransfer(t *testing.T) {
 	t.Parallel()
-	for _, attempts := range []int{2, 3} {
-		r := startTuned(t, fakevllm.NIXL, 2, 2, tuning{
+	for _, tc := range []struct{ decodes, attempts int }{{2, 2}, {2, 3}, {3, 2}} {
+		attempts := tc.attempts
+		r := startTuned(t, fakevllm.NIXL, 2, tc.decodes, tuning{
 			forward: func(o *forward.Options) { o.Fallback, o.MaxAttempts, o.RetryRatio = true, attempts, -1 },
 			engine:  func(o *fakevllm.Options) { o.Shared, o.SideChannelHost = nil, "127.0.0.3" }, // nothing listens there
 			sched:   noProbes,
 		})
-		script(t, r.D[1], fakevllm.Fault{Kind: fakevllm.FaultReset})
-		for range 8 { // some begin on one decode instance, some on the other
+		for _, d := range r.D[1:] {
+			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultReset})
+		}
+		for range 12 { // some begin on one decode instance, some on another
 			a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"a prompt"}`)
 			if e := r.entry(); a.status != http.StatusOK || e.DecodeOnly != bypass.TransferLost || e.Attempts > attempts {
 				t.Errorf("of %d attempts: %d after %d failures, decode-only because of %q: %s", attempts, a.status, e.Attempts, e.DecodeOnly, a.body)

@@ -31,6 +31,7 @@ const (
 	adminKey = "robustness-admin-key"
 	audit    = 10 * time.Second // --audit-interval of the proxies
 	ttl      = 5 * time.Second  // of the agents' leases
+	kvLease  = 10 * time.Second // of the KV caches of prefill engines
 	quota    = 16 << 20         // bytes; of etcd's data
 	soon     = time.Minute      // for what should happen: plenty, nothing is asserted on it
 )
@@ -264,7 +265,7 @@ func (r *rig) startProxy(ctx context.Context, p *proxy) (err error) {
 		Name: p.name, Program: r.program("proxy", p.name), Stage: 1, Env: []string{"ADMIN_API_KEY=" + adminKey},
 		Args: append(queue,
 			"--host", "127.0.0.1", "--port", strconv.Itoa(p.port), "--state-dir", p.dir, "--etcd-endpoints", strings.Join(p.etcd, ","),
-			"--connector", "nixl", "--waiting-retry-interval", "500ms", "--access-log=off", "--trace-headers", "--audit-interval", audit.String(),
+			"--connector", "nixl", "--kv-lease-budget", (kvLease * 2 / 3).String(), "--waiting-retry-interval", "500ms", "--access-log=off", "--trace-headers", "--audit-interval", audit.String(),
 			// An engine may lose a request and serve all others: these limits end it.
 			"--prefill-timeout", "10s", "--decode-first-byte-timeout", "10s", "--non-stream-timeout", "20s", "--busy-timeout", "20s", "--shutdown-timeout", "3s",
 		),
@@ -289,7 +290,7 @@ func (r *rig) startEngine(ctx context.Context, e *engine, models ...string) erro
 func (r *rig) startAgain(ctx context.Context, e *engine, models ...string) (err error) {
 	args := []string{
 		"--host", "127.0.0.1", "--port", strconv.Itoa(e.own), "--role", e.Role, "--mode", e.Connector, "--model", strings.Join(models, ","),
-		"--ttft", "2ms", "--itl", "2ms", "--faults", "--enable-scale-out", "--strict", "--transfer-timeout", "5s", "--kv-lease", "10s",
+		"--ttft", "2ms", "--itl", "2ms", "--faults", "--enable-scale-out", "--strict", "--transfer-timeout", "5s", "--kv-lease", kvLease.String(),
 		"--side-channel-host", transferHost, "--side-channel-port", strconv.Itoa(e.side), "--engine-id", fmt.Sprintf("%s-%d", e.Name, e.starts),
 		"--bootstrap-port", strconv.Itoa(e.boot), "--journal", e.journal, "--log-level", "error",
 	}
@@ -297,7 +298,8 @@ func (r *rig) startAgain(ctx context.Context, e *engine, models ...string) (err 
 		args = append(args, "--runtime-lora")
 	}
 	if r.h.QueueLength > 0 {
-		args = append(args, "--prefill-rate", strconv.Itoa(engineRate), "--max-num-batched-tokens", "1") // an engine in both roles decodes between the tokens of prompts
+		// Decode waits for prefill, whose queue may be longer than the time-out above.
+		args = append(args, "--transfer-timeout", "15s", "--prefill-rate", strconv.Itoa(engineRate), "--max-num-batched-tokens", "1") // an engine in both roles decodes between the tokens of prompts
 	}
 	e.proc, err = r.f.Start(ctx, fleet.Spec{
 		Name: e.Name, Program: "fakevllm", Args: args, Stage: 2,

@@ -46,7 +46,7 @@ func (a *attempt) runConcurrent() (done bool) {
 		a.p.Done()
 		return a.c.prefillFailed(a.p, cause)
 	}
-	if other.served && f.Taken {
+	if (other.served || reported(f)) && f.Taken {
 		a.c.transferSpent(d, f)
 	}
 	return a.c.decodeFailed(d, f)

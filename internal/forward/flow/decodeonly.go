@@ -22,6 +22,9 @@ func (c *completion) runDecodeOnly(first *sched.Assignment, reason string) {
 	for done, passed := false, false; !done; {
 		d, err := first, error(nil)
 		if first = nil; d == nil {
+			d = c.extra()
+		}
+		if d == nil {
 			d, err = c.r.attempts.pick(instance.Decode, nil)
 		}
 		switch {
@@ -55,8 +58,15 @@ func (c *completion) transferSpent(d *sched.Assignment, f *leg.Failure) {
 	c.s.Recorder.TransferSpent(f.Class)
 	if f.Class != leg.TransferExpired && !f.Rule.SameKV {
 		c.spent = append(c.spent, d.Instance.Key)
+		if reported(f) {
+			c.working = d.Instance
+		}
 	}
 }
+
+// reported reports whether an engine has reported a failure itself: it works, but may be unable to
+// read from prefill.
+func reported(f *leg.Failure) bool { return f.Class == leg.Status5xx || f.Class == leg.ErrorEvent }
 
 // transfersLost reports whether the request should become decode-only, since decode legs have failed
 // with KV transfers: maxSpent of them, or any if a single attempt is left.
@@ -65,8 +75,9 @@ func (c *completion) transfersLost() bool {
 		(len(c.spent) >= maxSpent || len(c.spent)+c.expired > 0 && c.r.attempts.counted >= c.s.MaxAttempts-1)
 }
 
-// onceMore allows a request whose attempts are used up one more, decode-only, on a decode instance that
-// has failed it only with a KV transfer: it answers, while the others may be gone.
+// onceMore allows a request whose attempts are used up one more, decode-only: on a decode instance that
+// has reported a failure with a KV transfer, for it answers, while the others may be gone; else on one that
+// it has not tried, or that has failed it only with a KV transfer.
 func (c *completion) onceMore(d *sched.Assignment, f *leg.Failure) bool {
 	t := &c.r.attempts
 	if !f.Rule.Retry || t.counted < c.s.MaxAttempts || c.extraUsed || !c.transfersLost() {
@@ -74,6 +85,9 @@ func (c *completion) onceMore(d *sched.Assignment, f *leg.Failure) bool {
 	}
 	spent := c.spent
 	if c.r.Route.DecodeOnly != "" { // this instance has failed it without a KV transfer, too
+		if c.working != nil && c.working.Key == d.Instance.Key {
+			c.working = nil
+		}
 		spent = slices.DeleteFunc(slices.Clone(spent), func(k instance.Key) bool { return k == d.Instance.Key })
 	}
 	if len(spent) == 0 || !c.s.Budget.Take(c.s.Picker.InFlight(d.Instance.Key)) {
@@ -84,12 +98,27 @@ func (c *completion) onceMore(d *sched.Assignment, f *leg.Failure) bool {
 	return true
 }
 
+// extra returns the instance of the additional attempt if it has reported a failure, else nil.
+func (c *completion) extra() *sched.Assignment {
+	if !c.extraUsed || c.working == nil {
+		return nil
+	}
+	d, err := c.s.Picker.Take(c.working)
+	if c.working = nil; err != nil {
+		return nil // it has left
+	}
+	return d
+}
+
 // lastResort picks a decode instance for a decode-only attempt: one that has not failed the request,
 // else one that has failed only with a KV transfer, else any. It returns nil if another pair is to be
 // tried.
 func (c *completion) lastResort() *sched.Assignment {
 	if !c.transfersLost() {
 		return nil
+	}
+	if d := c.extra(); d != nil {
+		return d
 	}
 	t := &c.r.attempts
 	var failed, without []instance.Key
