@@ -43,7 +43,7 @@ type Others struct {
 	// New has the usable digests that were not in a previous Others. One that was overwritten
 	// in between is missed.
 	New []*ProxyLoad
-	// Keys has the demand of API keys at every proxy, by its ID; that of own, too.
+	// Keys has the weighted demand of API keys at every proxy, by its ID; that of own, too.
 	Keys map[string]map[string][]int64
 	// All has the last digest of every proxy, including this one.
 	All []*ProxyLoad
@@ -67,7 +67,7 @@ func (w *Watcher) FollowOthers(ctx context.Context, own string, f func(Others)) 
 		start := time.Now()
 		changed := w.Changed()
 		all := w.All()
-		f(Others{Counts: sum(all, own, start), Present: present(all, own, start), New: last.update(all, own), All: all, Keys: keys(all)})
+		f(Others{Counts: sum(all, own, start), Present: present(all, own, start), New: last.update(all, own), All: all, Keys: keys(all, own, start)})
 		pause := min(max(minPause, 10*time.Since(start)), maxPause)
 		select {
 		case <-ctx.Done():
@@ -89,13 +89,23 @@ func present(all []*ProxyLoad, own string, now time.Time) bool {
 	})
 }
 
-// keys returns the demand of API keys. An old digest counts until its lease ends: while etcd is
-// unreachable, shares stay as they are.
-func keys(all []*ProxyLoad) map[string]map[string][]int64 {
+// keys returns the demand of API keys. The weight of an old digest counts only while the own one, which
+// proves that etcd is reachable, is not old: otherwise, shares stay as they are.
+func keys(all []*ProxyLoad, own string, now time.Time) map[string]map[string][]int64 {
 	out := make(map[string]map[string][]int64, len(all))
+	reachable := slices.ContainsFunc(all, func(p *ProxyLoad) bool { return p.ID == own && Weight(now.Sub(p.ReceivedAt)) == 1 })
 	for _, p := range all {
-		if p.Ignored == "" {
-			out[p.ID] = p.Keys
+		if p.Ignored != "" {
+			continue
+		}
+		out[p.ID] = p.Keys
+		if weight := Weight(now.Sub(p.ReceivedAt)); reachable && weight < 1 {
+			out[p.ID] = make(map[string][]int64, len(p.Keys))
+			for key, demand := range p.Keys {
+				for _, n := range demand {
+					out[p.ID][key] = append(out[p.ID][key], int64(weight*float64(n)))
+				}
+			}
 		}
 	}
 	return out

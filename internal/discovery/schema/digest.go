@@ -32,7 +32,8 @@ type Digest struct {
 	// of prefix.Placements: what the caches of these instances contain now.
 	Prompts []byte `json:"prompts,omitempty"`
 	// Keys has the demand of API keys with limits, by their names: requests, input, output and
-	// uncached tokens per minute, requests at the same time. Proxies without limits lack it.
+	// uncached tokens per minute, requests at the same time; then the requests and tokens per minute
+	// that were admitted, which proxies of older versions lack. Proxies without limits lack all.
 	Keys map[string][]int64 `json:"keys,omitempty"`
 	// Queue is the state of the keys that wait for a model, or have been served lately; absent from
 	// proxies of an older version, and from those whose queue is off or idle.
@@ -203,7 +204,7 @@ func DecodeDigest(value []byte) (Digest, error) {
 func (d *Digest) SetKeys(keys map[string][]int64) {
 	free := min(maxKeySize, d.free)
 	for _, name := range slices.Sorted(maps.Keys(keys)) {
-		n := len(strconv.Quote(name)) + 20*len(keys[name]) + len(`:[],`)
+		n := len(strconv.Quote(name)) + len("1099511627776,")*len(keys[name]) + len(`:[],`) // maxCount
 		if n > free || len(d.Keys) == maxKeys {
 			break
 		}

@@ -52,7 +52,8 @@ type Table struct {
 	peers map[string]Published // guarded by mu
 }
 
-// Published is the demand that a proxy has published, by key.
+// Published is what a proxy has published by key: its demand of each kind, and what it has admitted per
+// minute of those that are limited so. Proxies of older versions lack the second part.
 type Published = map[string][]int64
 
 // key is one key with limits.
@@ -127,13 +128,18 @@ func (t *Table) share(keys map[string]*key) {
 	ids := slices.Sorted(maps.Keys(t.peers))
 	for name, k := range keys {
 		demands, at := make([]Amounts, len(ids), len(ids)+1), -1
+		var reported, taken Amounts
 		for i, id := range ids {
-			for kind, d := range t.peers[id][name] {
+			list := t.peers[id][name]
+			for kind, d := range list {
 				if kind < int(kinds) {
 					demands[i][kind] = max(0, float64(d))
+				} else if kind -= int(kinds); kind < int(Concurrent) {
+					taken[kind] += max(0, float64(d))
+					reported[kind] += demands[i][kind]
 				}
 			}
-			if id == t.own && len(t.peers[id][name]) > 0 {
+			if id == t.own && len(list) > 0 {
 				at = i
 			}
 		}
@@ -149,13 +155,14 @@ func (t *Table) share(keys map[string]*key) {
 				demands[at] = own
 			}
 		}
-		k.setShares(demands, at, now)
+		k.setShares(demands, at, reported, taken, now)
 		k.mu.Unlock()
 	}
 }
 
-// setShares sets the shares from the demands of all proxies. The caller holds mu.
-func (k *key) setShares(demands []Amounts, at int, now time.Time) {
+// setShares sets the shares from the demands of all proxies, and what those have admitted that account
+// for the reported part of the demand. The caller holds mu.
+func (k *key) setShares(demands []Amounts, at int, reported, taken Amounts, now time.Time) {
 	k.proxies = float64(len(demands))
 	of := make([]float64, len(demands))
 	for kind := range kinds {
@@ -170,7 +177,7 @@ func (k *key) setShares(demands []Amounts, at int, now time.Time) {
 		if kind == Concurrent {
 			k.cap = wholeShare(k.limit[kind], of, at)
 		} else {
-			k.buckets[kind].set(Share(k.limit[kind], of, at), k.limit[kind], sum, now)
+			k.buckets[kind].set(Share(k.limit[kind], of, at), fleet{k.limit[kind], sum, reported[kind], taken[kind]}, now)
 		}
 	}
 }
@@ -197,15 +204,18 @@ func (k *key) matters(d Amounts) bool {
 	return false
 }
 
-// Publish returns the demand of this proxy for its load digest.
+// Publish returns the demand of this proxy for its load digest, and after it what was admitted per minute.
 func (t *Table) Publish() Published {
 	out, now := Published{}, time.Now()
 	for name, k := range t.keys() {
 		k.mu.Lock()
 		if d := k.demands(now); k.matters(d) {
-			list := make([]int64, kinds)
+			list := make([]int64, kinds+Concurrent)
 			for i := range d {
 				list[i] = int64(d[i] + 0.5)
+			}
+			for kind := range Concurrent {
+				list[kinds+kind] = int64(max(0, k.buckets[kind].taken.perMinute(now)) + 0.5)
 			}
 			out[name] = list
 		}
