@@ -682,20 +682,24 @@ func TestLastAttemptAfterUnreachablePrefills(t *testing.T) {
 // with a KV transfer: it answers, and the others may be gone.
 func TestOneMoreAttemptWithoutTransfer(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct{ decodes, attempts int }{{2, 2}, {2, 3}, {3, 2}} {
+	reset := fakevllm.Fault{Kind: fakevllm.FaultReset}
+	for _, tc := range []struct {
+		attempts int
+		faults   []fakevllm.Fault // of the decode instances after the first
+	}{{2, []fakevllm.Fault{reset}}, {3, []fakevllm.Fault{reset}}, {2, []fakevllm.Fault{reset, reset}}} {
 		attempts := tc.attempts
-		r := startTuned(t, fakevllm.NIXL, 2, tc.decodes, tuning{
+		r := startTuned(t, fakevllm.NIXL, 2, 1+len(tc.faults), tuning{
 			forward: func(o *forward.Options) { o.Fallback, o.MaxAttempts, o.RetryRatio = true, attempts, -1 },
 			engine:  func(o *fakevllm.Options) { o.Shared, o.SideChannelHost = nil, "127.0.0.3" }, // nothing listens there
 			sched:   noProbes,
 		})
-		for _, d := range r.D[1:] {
-			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultReset})
+		for i, fault := range tc.faults {
+			script(t, r.D[1+i], fault)
 		}
 		for range 12 { // some begin on one decode instance, some on another
 			a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"a prompt"}`)
 			if e := r.entry(); a.status != http.StatusOK || e.DecodeOnly != bypass.TransferLost || e.Attempts > attempts {
-				t.Errorf("of %d attempts: %d after %d failures, decode-only because of %q: %s", attempts, a.status, e.Attempts, e.DecodeOnly, a.body)
+				t.Errorf("%+v: %d after %d failures, decode-only because of %q: %s", tc, a.status, e.Attempts, e.DecodeOnly, a.body)
 			}
 		}
 	}

@@ -51,8 +51,8 @@ type completion struct {
 	spent      []instance.Key // of decode legs that failed after they may have taken a KV transfer
 	pairs      pairing
 	unnotified withoutNotice
-	working    *instance.Instance // the last of spent that has reported the failure itself
-	extraUsed  bool               // onceMore has allowed its one additional attempt
+	working    []*instance.Instance // those of spent that have reported the failure themselves
+	extraUsed  bool                 // onceMore has allowed its one additional attempt
 }
 
 // Complete answers a completion.

@@ -59,7 +59,7 @@ func (c *completion) transferSpent(d *sched.Assignment, f *leg.Failure) {
 	if f.Class != leg.TransferExpired && !f.Rule.SameKV {
 		c.spent = append(c.spent, d.Instance.Key)
 		if reported(f) {
-			c.working = d.Instance
+			c.working = append(c.working, d.Instance)
 		}
 	}
 }
@@ -85,9 +85,7 @@ func (c *completion) onceMore(d *sched.Assignment, f *leg.Failure) bool {
 	}
 	spent := c.spent
 	if c.r.Route.DecodeOnly != "" { // this instance has failed it without a KV transfer, too
-		if c.working != nil && c.working.Key == d.Instance.Key {
-			c.working = nil
-		}
+		c.working = slices.DeleteFunc(c.working, func(in *instance.Instance) bool { return in.Key == d.Instance.Key })
 		spent = slices.DeleteFunc(slices.Clone(spent), func(k instance.Key) bool { return k == d.Instance.Key })
 	}
 	if len(spent) == 0 || !c.s.Budget.Take(c.s.Picker.InFlight(d.Instance.Key)) {
@@ -100,10 +98,10 @@ func (c *completion) onceMore(d *sched.Assignment, f *leg.Failure) bool {
 
 // extra returns the instance of the additional attempt if it has reported a failure, else nil.
 func (c *completion) extra() *sched.Assignment {
-	if !c.extraUsed || c.working == nil {
+	if !c.extraUsed || len(c.working) == 0 {
 		return nil
 	}
-	d, err := c.s.Picker.Take(c.working)
+	d, err := c.s.Picker.Take(c.working[0])
 	if c.working = nil; err != nil {
 		return nil // it has left
 	}
