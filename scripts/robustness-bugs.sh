@@ -31,6 +31,8 @@ for patch in scripts/planted-robustness/${BUG:-*}.patch; do
 		cat "$tree/log" >&2
 		echo "the suite did not run" >&2
 		exit 2
+	else
+		grep -m1 -E 'seed [0-9]+ at +[0-9.]+: ' "$tree/log" | sed -E 's/^ *[a-z_]+\.go:[0-9]+: /   /' | cut -c1-300
 	fi
 done
 if [ "$missed" -gt 0 ]; then

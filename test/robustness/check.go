@@ -25,8 +25,8 @@ const (
 	budgetWindow = 10 * time.Second
 	// unknownRetries is how many retries a request may have had whose answer did not arrive.
 	unknownRetries = 3
-	// One request of budgetShare may fail because of the retry budget.
-	budgetShare = 100
+	// budgetExcuse is a key of Verdict.Excused.
+	budgetExcuse = "the retry budget was used up"
 )
 
 // Verdict is the result of Check.
@@ -82,7 +82,6 @@ func (h *History) restartedUnknown(r Request) bool {
 // checkLost: a request whose answer was not committed fails only if no decode instance could serve
 // it, and a connection to a proxy is lost only if the proxy had a fault.
 func checkLost(h *History, v *Verdict) {
-	budget := 0
 	for _, r := range h.Requests {
 		switch r.Outcome {
 		case Transport:
@@ -97,8 +96,7 @@ func checkLost(h *History, v *Verdict) {
 				if made, allowed := h.retries(r.To, r.Proxy); float64(made) < allowed {
 					v.add("budget", r.To, []string{r.ID}, "%s was refused a retry by %s, which had made at most %d, and may make %.0f", r.ID, r.Proxy, made, allowed)
 				}
-				v.Excused["the retry budget was used up"]++
-				budget++
+				v.Excused[budgetExcuse]++
 				continue
 			}
 			if strings.Contains(r.Err, "has not read yet which instances") && h.away(r.From, r.To, r.Proxy) {
@@ -116,9 +114,6 @@ func checkLost(h *History, v *Verdict) {
 			}
 			v.Excused["no decode instance could serve the request"]++
 		}
-	}
-	if n := len(h.Requests); budget > max(1, n/budgetShare) {
-		v.add("budget", h.Start, nil, "%d of %d requests failed because of the retry budget", budget, n)
 	}
 }
 

@@ -147,12 +147,6 @@ func TestCheck_BadHistories(t *testing.T) {
 		"descriptors are left":                  {"resources", func(h *History) { h.Final[0].After.Descriptors = 500 }},
 		"memory is left":                        {"resources", func(h *History) { h.Final[0].After.Heap = 100 << 20 }},
 		"a process crashes":                     {"crashes", func(h *History) { h.Crashes = []string{"proxy-1"} }},
-		"too many failures by the budget": {"budget", func(h *History) {
-			for i := range 3 {
-				fails(&h.Requests[i], Failed, "503: too many requests are being retried")
-				h.Requests[i].Attempts = 100
-			}
-		}},
 		"the budget is refused without retries": {"budget", func(h *History) {
 			fails(&h.Requests[0], Failed, "503: too many requests are being retried")
 			h.Requests[0].Attempts = 4

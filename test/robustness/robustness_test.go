@@ -47,16 +47,24 @@ func TestRobustness(t *testing.T) {
 		}
 	}
 	first, n := number(t, "PD_ROBUSTNESS_FIRST", 1), number(t, "PD_ROBUSTNESS_SEEDS", 1)
+	requests, budget := 0, 0
 	for seed := first; seed < first+n; seed++ {
-		ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { run(t, seed, duration) })
+		ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			h, v := run(t, seed, duration)
+			requests, budget = requests+len(h.Requests), budget+v.Excused[budgetExcuse]
+		})
 		if !ok && os.Getenv("PD_ROBUSTNESS_FAILFAST") != "" {
 			return
 		}
 	}
+	// A short run may be one in which most engines fail at the same time.
+	if requests >= 10000 && budget > requests/1000 {
+		t.Errorf("%d of %d requests failed because of the retry budget", budget, requests)
+	}
 }
 
 // run is the run of one seed.
-func run(t *testing.T, seed uint64, duration time.Duration) {
+func run(t *testing.T, seed uint64, duration time.Duration) (*History, Verdict) {
 	plan, begun := NewPlan(seed, duration), time.Now()
 	r := build(t, plan, mixed(seed))
 	r.h.Start = time.Now()
@@ -84,7 +92,7 @@ func run(t *testing.T, seed uint64, duration time.Duration) {
 		r.alive(p)
 	}
 	r.panics()
-	report(t, r, duration)
+	return r.h, report(t, r, duration)
 }
 
 // runLanes executes the lanes of a plan at the same time.
@@ -240,7 +248,7 @@ func deadline(ctx context.Context) time.Time {
 }
 
 // report checks the history and prints the result.
-func report(t *testing.T, r *rig, duration time.Duration) {
+func report(t *testing.T, r *rig, duration time.Duration) Verdict {
 	h := r.h
 	v := Check(h)
 	outcomes, lag, stalled := map[Outcome]int{}, time.Duration(0), time.Duration(0)
@@ -259,7 +267,7 @@ func report(t *testing.T, r *rig, duration time.Duration) {
 	t.Logf("seed %d: %d requests %v; %d faults, %d changes by operators; excused %v; proxies equal etcd %s after the faults; stalls of %s",
 		h.Seed, len(h.Requests), outcomes, len(h.Faults), len(h.Ops), v.Excused, lag.Round(time.Millisecond), stalled.Round(time.Millisecond))
 	if len(v.Violations) == 0 {
-		return
+		return v
 	}
 	rules := map[string]int{}
 	for i, one := range v.Violations {
@@ -270,6 +278,7 @@ func report(t *testing.T, r *rig, duration time.Duration) {
 	}
 	t.Errorf("seed %d: violations by rule: %v\nreplay its schedule: make robustness SEED=%d DURATION=%s", h.Seed, rules, h.Seed, duration)
 	r.fail(r.keep())
+	return v
 }
 
 // keep copies the history and the logs to PD_ROBUSTNESS_DIR.
