@@ -29,6 +29,7 @@ type Link struct {
 	mu     sync.Mutex // guards all below
 	target string
 	lis    net.Listener
+	closed chan struct{} // closed when the port of lis is
 	cut    bool
 	flow   [2]chan struct{} // by direction; closed while bytes may flow
 	passed [2]int64         // by direction, bytes
@@ -70,7 +71,7 @@ func startLink(t testing.TB, lis net.Listener, target string) *Link {
 		l.flow[d] = make(chan struct{})
 		close(l.flow[d])
 	}
-	l.wg.Go(func() { l.accept(lis) })
+	l.serve(lis)
 	t.Cleanup(l.close)
 	return l
 }
@@ -119,11 +120,13 @@ func (l *Link) resetAll() {
 // listens. Open connections go on.
 func (l *Link) Refuse() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.lis != nil {
-		_ = l.lis.Close() // ends its accept loop
+		_ = l.lis.Close() // ends its accept loop, and then the port is closed
 		l.lis = nil
 	}
+	closed := l.closed
+	l.mu.Unlock()
+	<-closed
 }
 
 // Freeze lets no byte pass any more, without closing anything, as a network
@@ -194,8 +197,17 @@ func (l *Link) Restore() {
 		l.t.Errorf("link: listen again: %v", err)
 		return
 	}
-	l.lis = lis
-	l.wg.Go(func() { l.accept(lis) })
+	l.serve(lis)
+}
+
+// serve accepts connections of lis. The caller holds l.mu, or is the only one that knows l.
+func (l *Link) serve(lis net.Listener) {
+	closed := make(chan struct{})
+	l.lis, l.closed = lis, closed
+	l.wg.Go(func() {
+		defer close(closed)
+		l.accept(lis)
+	})
 }
 
 func (l *Link) close() {

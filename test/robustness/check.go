@@ -138,24 +138,42 @@ func (h *History) retries(at time.Time, proxy string) (made int, allowed float64
 	return made, allowed
 }
 
-// checkBroken: a committed answer breaks only if its decode instance or its proxy had a fault.
+// checkBroken: a committed answer breaks only if its decode instance or its proxy had a fault. With
+// --continue-streams, a fault of decode is no reason for a movable stream that another instance can serve.
 func checkBroken(h *History, v *Verdict) {
 	for _, r := range h.Requests {
 		if r.Outcome != Broken {
 			continue
 		}
-		targets := []string{r.Proxy + ClientLink}
+		var decode []string
 		for _, e := range h.Engines {
 			if e.Address == r.Decode {
-				targets = append(targets, e.Name)
+				decode = append(decode, e.Name)
 			}
 		}
-		if h.away(r.From, r.To, r.Proxy) || h.faulty(r.From, r.To, targets...) != nil {
+		ofProxy := h.away(r.From, r.To, r.Proxy) || h.faulty(r.From, r.To, r.Proxy+ClientLink) != nil
+		if !ofProxy && h.movable(r) {
+			if able := h.able(r); able != "" {
+				v.add("broken", r.To, []string{r.ID, able}, "%s of %s (%s) through %s broke although %s could continue it: %s", r.Route, r.ID, r.Model, r.Proxy, able, r.Err)
+				continue
+			}
+		}
+		if ofProxy || h.faulty(r.From, r.To, decode...) != nil {
 			v.Excused["a stream broke with its decode instance or its proxy"]++
 			continue
 		}
 		v.add("broken", r.To, []string{r.ID, r.Decode}, "%s of %s through %s broke, and neither the proxy nor %s had a fault: %s", r.Route, r.ID, r.Proxy, r.Decode, r.Err)
 	}
+}
+
+// movable reports whether the proxy of a stream has to continue it from another instance: a completion,
+// unless the retry budget is spent. The engines are of a version that continues no chats.
+func (h *History) movable(r Request) bool {
+	if !h.Continue || !r.Stream || r.Route != completions {
+		return false
+	}
+	made, allowed := h.retries(r.To, r.Proxy)
+	return float64(made) < allowed
 }
 
 // able returns the address of a decode instance that could serve a request all the time, from a

@@ -89,7 +89,12 @@ func TestCheck_BadHistories(t *testing.T) {
 		"one instance is drained, one able":  {"lost", func(h *History) { fails(&h.Requests[2], Failed, "status 503") }},
 		"a healthy proxy loses a connection": {"lost", func(h *History) { fails(&h.Requests[0], Transport, "EOF") }},
 		"a stream breaks without a reason":   {"broken", func(h *History) { fails(&h.Requests[0], Broken, "EOF") }},
-		"another engine had the fault":       {"broken", func(h *History) { h.Requests[0].Span = span(41, 42); fails(&h.Requests[0], Broken, "EOF") }},
+		"a movable stream is not continued": {"broken", func(h *History) {
+			h.Continue, h.Requests[0].Stream = true, true
+			fails(&h.Requests[0], Broken, "lost")
+			h.Faults = append(h.Faults, fault(h.Requests[0].Span, "kill", "decode-1"))
+		}},
+		"another engine had the fault": {"broken", func(h *History) { h.Requests[0].Span = span(41, 42); fails(&h.Requests[0], Broken, "EOF") }},
 		"a proxy that was cut from etcd loses a connection": {"lost", func(h *History) {
 			fails(&h.Requests[0], Transport, "EOF")
 			h.Faults = append(h.Faults, fault(h.Requests[0].Span, "cut-etcd", "proxy-1"))

@@ -145,6 +145,7 @@ func build(t *testing.T, plan Plan, old func(program, process string) string) *r
 	if plan.Queue && old == nil {
 		r.h.QueueLength = queueLength
 	}
+	r.h.Continue = plan.Continue && old == nil
 	var endpoints []string
 	for _, name := range etcdNames {
 		m := &member{name: name, client: testkit.FreePort(t), peer: testkit.FreePort(t)}
@@ -260,6 +261,9 @@ func (r *rig) startProxy(ctx context.Context, p *proxy) (err error) {
 		queue = []string{"--queue", "on", "--queue-length", strconv.Itoa(r.h.QueueLength)}
 	} else if r.old != nil {
 		queue = nil
+	}
+	if r.h.Continue {
+		queue = append(queue, "--continue-streams", "3")
 	}
 	p.proc, err = r.f.Start(ctx, fleet.Spec{
 		Name: p.name, Program: r.program("proxy", p.name), Stage: 1, Env: []string{"ADMIN_API_KEY=" + adminKey},

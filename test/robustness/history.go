@@ -140,6 +140,8 @@ type History struct {
 	// QueueLength is --queue-length of the proxies, 0 without --queue on; Queues are their queues.
 	QueueLength int
 	Queues      []QueuePoll
+	// Continue reports whether the proxies run with --continue-streams.
+	Continue bool
 }
 
 // QueuePoll is the number of requests that wait for a model in a proxy at one time.

@@ -15,9 +15,11 @@ type Plan struct {
 	// Adapters reports whether the engines of ModelA load Adapter at run time.
 	Adapters bool
 	// Queue reports whether the proxies run with --queue on, and more load than the engines can take.
-	Queue   bool
-	Proxies int
-	Lanes   []Lane
+	Queue bool
+	// Continue reports whether the proxies run with --continue-streams.
+	Continue bool
+	Proxies  int
+	Lanes    []Lane
 }
 
 // EngineSpec is an engine of a run.
@@ -83,7 +85,7 @@ var (
 // NewPlan returns the plan of a seed. The same arguments return the same plan.
 func NewPlan(seed uint64, duration time.Duration) Plan {
 	rnd := rand.New(rand.NewPCG(seed, 0x70646d657368)) //nolint:gosec // a seed repeats a run
-	p := Plan{Seed: seed, For: duration, Proxies: 3, Engines: engines(rnd), Queue: seed%4 == 3}
+	p := Plan{Seed: seed, For: duration, Proxies: 3, Engines: engines(rnd), Queue: seed%4 == 3, Continue: seed%2 == 0}
 	names := func(roles ...string) []string {
 		var out []string
 		for _, e := range p.Engines[:len(p.Engines)-1] {
