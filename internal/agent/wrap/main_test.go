@@ -51,11 +51,11 @@ func play(what string) int {
 		return 7
 	case "plain": // the default reaction to signals
 		fmt.Println("ready", os.Getpid())
-		select {}
+		time.Sleep(time.Hour) // without cgo the runtime reports select {} as a deadlock
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
 		fmt.Println("ready", os.Getpid())
-		time.Sleep(time.Hour) // the runtime reports select {} as a deadlock
+		time.Sleep(time.Hour)
 	case "parent": // starts a child of its own, then ends or waits
 		child, then, _ := strings.Cut(arg, ":")
 		cmd := again(child)
