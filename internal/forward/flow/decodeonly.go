@@ -96,16 +96,25 @@ func (c *completion) onceMore(d *sched.Assignment, f *leg.Failure) bool {
 	return true
 }
 
-// extra returns the instance of the additional attempt if it has reported a failure, else nil.
+// extra picks the instance of the additional attempt if one has reported a failure and may still be
+// picked, else nil.
 func (c *completion) extra() *sched.Assignment {
-	if !c.extraUsed || len(c.working) == 0 {
+	working := c.working
+	if !c.extraUsed || len(working) == 0 {
 		return nil
 	}
-	d, err := c.s.Picker.Take(c.working[0])
-	if c.working = nil; err != nil {
-		return nil // it has left
+	c.working = nil
+	t := &c.r.attempts
+	tried := t.tried.decode
+	defer func() { t.tried.decode = tried }()
+	for t.tried.decode = nil; ; {
+		d, err := t.pickOnce(instance.Decode, nil, false)
+		if err != nil || slices.ContainsFunc(working, func(in *instance.Instance) bool { return in.Key == d.Instance.Key }) {
+			return d // nil with an error
+		}
+		d.Done()
+		t.skip(d.Instance)
 	}
-	return d
 }
 
 // lastResort picks a decode instance for a decode-only attempt: one that has not failed the request,
