@@ -169,7 +169,7 @@ func checkBroken(h *History, v *Verdict) {
 // movable reports whether the proxy of a stream has to continue it from another instance: a completion,
 // unless the retry budget is spent. The engines are of a version that continues no chats.
 func (h *History) movable(r Request) bool {
-	if !h.Continue || !r.Stream || r.Route != completions {
+	if !h.Continue || !r.Stream || r.Route != "/v1/completions" {
 		return false
 	}
 	made, allowed := h.retries(r.To, r.Proxy)
