@@ -126,10 +126,25 @@ func TestStreamContinuesAgain(t *testing.T) {
 func TestStreamContinuesOnTheSameInstance(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, continuing)
-	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 9, Times: 1})
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 9, Times: 2})
 	body := sixtyBody(completionsPath, "")
 	r.checkOne(r.post(completionsPath, body), completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
-	r.checkMoved("broke_off prompt")
+	r.checkMoved("broke_off prompt", "broke_off prompt")
+}
+
+// A stream that an instance loses twice goes on elsewhere.
+func TestStreamLeavesInstanceThatLosesItTwice(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL, fakevllm.P2P} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			r := start(t, mode, 1, 2, continuing)
+			script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 5, Times: 4})
+			body := sixtyBody(completionsPath, "")
+			r.checkOne(r.post(completionsPath, body), completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
+			r.checkMoved("broke_off prompt", "broke_off prompt")
+		})
+	}
 }
 
 // A stream goes on although engines fail to detokenize its tokens for a while.

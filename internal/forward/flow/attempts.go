@@ -26,8 +26,8 @@ type attempts struct {
 	triedRanks  byRole[[]sched.Target] // ranks that were tried, of instances with several
 	secondRound byRole[bool]           // all instances of the role were tried once
 	// avoided are prefill instances whose KV transfer has failed a decode instance, perhaps because
-	// it cannot reach them, and decode instances that get another attempt without a KV transfer. They
-	// are picked only if there is no other.
+	// it cannot reach them, and decode instances that get another attempt without a KV transfer, or
+	// have lost the stream. They are picked only if there is no other.
 	avoided     byRole[[]instance.Key]
 	lastFailure *leg.Failure
 	// failed counts the legs that failed; counted those of them that count against

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
@@ -135,14 +136,16 @@ func (c *completion) endProgress() {
 // continueAfter prepares the legs that continue the stream after its leg on d was lost. done
 // reports that the client has been answered; if not, another pair is due.
 func (c *completion) continueAfter(d *sched.Assignment, f *leg.Failure) (done bool) {
-	m := &c.move
+	m, avoided := &c.move, &c.r.attempts.avoided.decode
 	*m = move{lost: time.Now(), class: f.Class}
 	if why := c.prepare(d, f); why != "" {
 		m.why = why
 		c.r.Answer.SendFailure(f)
 		return true
 	}
-	return m.how == continuation.HowProxy || f.Class == leg.BrokeOff && c.sameFirst(d.Instance)
+	again := slices.Contains(*avoided, d.Instance.Key)
+	*avoided = append(*avoided, d.Instance.Key)
+	return m.how == continuation.HowProxy || f.Class == leg.BrokeOff && !again && c.sameFirst(d.Instance)
 }
 
 // prepare waits for the stream's turn and finds out how it goes on. why is the reason if it does
@@ -154,6 +157,9 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 	t.counted = -1 // the lost leg has served
 	if !c.r.note(d, f) {
 		return continuation.ReasonBudget
+	}
+	if f.Class == leg.BrokeOff { // the instance may still serve
+		t.forgetTried(instance.Decode)
 	}
 	ctx, cancel := context.WithDeadlineCause(c.r.Origin.Client, m.lost.Add(continueWithin), errNoTurn)
 	defer cancel()
@@ -190,7 +196,7 @@ func (c *completion) usableDecodes() (n int) {
 }
 
 // sameFirst tries to continue the stream on the instance whose connection was lost, if that is
-// still the same: it has the KV cache. It reports whether the client has been answered.
+// still the same: it has the KV cache. If it loses the stream again, others come first. It reports whether the client has been answered.
 func (c *completion) sameFirst(in *instance.Instance) (done bool) {
 	now, ok := c.s.Picker.Members().Lookup(in.Key)
 	if !ok || !now.Usable() || now.Incarnation() != in.Incarnation() || !c.s.Health.Available(in.Key) {
