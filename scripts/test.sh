@@ -76,8 +76,8 @@ short() {
 	return $code
 }
 
-# long_forms CMD REGEXP runs the long form of the tests that the short form shortens or skips,
-# in the packages whose names match.
+# long_forms CMD REGEXP [EXCEPT] runs the long form of the tests that the short form shortens or
+# skips, in the packages that match REGEXP and not EXCEPT.
 long_forms() {
 	local -n run=$1
 	local package tests code=0
@@ -85,7 +85,7 @@ long_forms() {
 		[ -n "$(among "$package")" ] || continue
 		echo "long form: $package $tests"
 		PD_TEST_LONG=1 "${run[@]}" -run "$tests" "${flags[@]}" "$package" </dev/null || code=1
-	done < <(scripts/long-tests.sh | grep -E "$2")
+	done < <(scripts/long-tests.sh | grep -E "$2" | grep -vE "${3:-^$}")
 	return $code
 }
 
@@ -100,17 +100,19 @@ again() {
 }
 
 long() {
-	local code=0 other
+	local code=0 others=() other
+	long_forms race '^\./test/faults ' &
+	others+=($!)
 	{
 		code=0
 		# Simulations compute; their short form runs with the race detector.
 		long_forms plain '^\./bench/' || code=1
-		long_forms race '^\./test/' || code=1
+		long_forms race '^\./test/' '^\./test/faults ' || code=1
 		cmd=(env PD_TEST_UPSTREAM=std "${plain[@]}")
 		again "over net/http" ./test/e2e || code=1
 		exit $code
 	} &
-	other=$!
+	others+=($!)
 	long_forms race '^\./internal/' || code=1
 	# Not in the long form, which does not concern connections.
 	cmd=(env PD_TEST_UPSTREAM=std "${race[@]}")
@@ -119,7 +121,9 @@ long() {
 	# those of package sock in a build with it.
 	cmd=("${plain[@]}")
 	again "without the race detector" ./internal/transport/sock ./internal/transport/upstream ./internal/forward || code=1
-	wait "$other" || code=1
+	for other in "${others[@]}"; do
+		wait "$other" || code=1
+	done
 	return $code
 }
 
