@@ -722,6 +722,32 @@ func TestOneMoreAttempt_PrefersUntried(t *testing.T) {
 	}
 }
 
+// A request does not return to an engine that was full while another may serve it.
+func TestFullEngineComesLast(t *testing.T) {
+	t.Parallel()
+	for _, both := range []bool{false, true} { // the full engine is a decode instance, too
+		attempts := 3
+		if both {
+			attempts = 2
+		}
+		r := startTuned(t, fakevllm.NIXL, 2, 2, tuning{
+			forward: func(o *forward.Options) { o.Fallback, o.MaxAttempts, o.RetryRatio = false, attempts, -1 },
+			sched:   noProbes,
+		})
+		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusTooManyRequests})
+		if both {
+			r.members.set(append(r.members.Snapshot().All(), instanceAt(instance.Decode, r.P[0].Address(), fakevllm.NIXL))...)
+		} else {
+			script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusInternalServerError})
+		}
+		for range 12 { // some begin with the instances that fail
+			if a := r.post(completionsPath, `{"model":"m","max_tokens":2,"prompt":"a prompt"}`); a.status != http.StatusOK {
+				t.Errorf("both %t: %d after %d failures: %s", both, a.status, r.entry().Attempts, a.body)
+			}
+		}
+	}
+}
+
 // If the decode instances fail that a prefill instance can be paired with, pairs of another group are tried
 // before them again.
 func TestOtherPairsBeforeASecondRound(t *testing.T) {

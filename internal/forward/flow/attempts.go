@@ -27,7 +27,8 @@ type attempts struct {
 	secondRound byRole[bool]           // all instances of the role were tried once
 	// avoided are prefill instances whose KV transfer has failed a decode instance, perhaps because
 	// it cannot reach them, and decode instances that get another attempt without a KV transfer, or
-	// have lost the stream. They are picked only if there is no other.
+	// have lost the stream; and engines that were full, in both roles. They are picked only if there is
+	// no other.
 	avoided     byRole[[]instance.Key]
 	lastFailure *leg.Failure
 	// failed counts the legs that failed; counted those of them that count against
@@ -197,6 +198,12 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	t.overtaken = t.overtaken || f.Class == leg.Overtaken
 	if f.Class != leg.TransferExpired { // the KV transfer is at fault, not the instance
 		t.skipFailed(a, f.Class)
+	}
+	if f.Class == leg.Busy {
+		for _, role := range instance.Roles() {
+			avoided := t.avoided.of(role)
+			*avoided = append(*avoided, instance.Key{Role: role, Address: in.Address})
+		}
 	}
 	blame := f.Rule.Blame
 	if f.Class == leg.ModelMissing {

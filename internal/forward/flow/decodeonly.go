@@ -91,7 +91,7 @@ func (c *completion) onceMore(d *sched.Assignment, f *leg.Failure) bool {
 	if len(spent) == 0 || !c.s.Budget.Take(c.s.Picker.InFlight(d.Instance.Key)) {
 		return false
 	}
-	c.extraUsed, t.avoided.decode = true, spent
+	c.extraUsed, t.avoided.decode = true, append(t.avoided.decode, spent...)
 	t.tried.decode = slices.DeleteFunc(t.tried.decode, func(k instance.Key) bool { return slices.Contains(spent, k) })
 	return true
 }
@@ -137,8 +137,8 @@ func (c *completion) lastResort() *sched.Assignment {
 			}
 		}
 	}
-	for i, tried := range [][]instance.Key{failed, without, nil} {
-		if t.tried.decode = tried; i == 2 {
+	for i, tried := range [][]instance.Key{slices.Concat(failed, t.avoided.decode), failed, without, nil} {
+		if t.tried.decode = tried; i == 3 {
 			t.forgetTried(instance.Decode)
 		}
 		d, err := t.pickOnce(instance.Decode, nil, false)
