@@ -103,7 +103,7 @@ type Assignment struct {
 
 	passedOver *policy.Candidate // the candidate of its session that was passed over, while it is being picked
 	counter    *counter
-	counts     [4]*atomic.Uint64 // the tallies that the pick is counted in, once it is confirmed; nil: none
+	counts     [5]*atomic.Uint64 // the tallies that the pick is counted in, once it is confirmed; nil: none
 	tentative  policy.Tentative
 	pins       *pins
 	load       *policy.Load // of the rank

@@ -104,8 +104,10 @@ func TestTentativePick(t *testing.T) {
 	a.Done()
 	picks := uint64(0)
 	s.Tally.Picks(func(_ instance.Role, _ string, n uint64) { picks += n })
-	if again, _ := s.Pick(r); again.Cached == 0 || picks != 1 {
-		t.Errorf("%d tokens of what was computed, %d picks", again.Cached, picks)
+	of := map[instance.Key]uint64{}
+	s.Loads.Picks(func(k instance.Key, n uint64) { of[k] = n })
+	if again, _ := s.Pick(r); again.Cached == 0 || picks != 1 || of[a.Instance.Key] != 1 {
+		t.Errorf("%d tokens of what was computed, %d picks: %v", again.Cached, picks, of)
 	}
 }
 

@@ -40,8 +40,11 @@ type Hits struct {
 	Found    int64 // of Asked, that were in the cache
 }
 
-// hits are the counters of Hits.
-type hits struct{ asked, expected, found atomic.Int64 }
+// hits are the counters of Hits, and of the picks of an engine by role.
+type hits struct {
+	asked, expected, found atomic.Int64
+	picks                  [2]atomic.Uint64
+}
 
 // Each calls f for every instance that is present or has something in flight.
 func (l *Loads) Each(f func(k instance.Key, inFlight int64)) { l.counters.each(f) }
@@ -160,6 +163,19 @@ func (l *Loads) Hits(f func(k instance.Key, h Hits)) {
 		if e.present[roleNumber(instance.Prefill)] > 0 {
 			f(instance.Key{Role: instance.Prefill, Address: address},
 				Hits{e.hits.asked.Load(), e.hits.expected.Load(), e.hits.found.Load()})
+		}
+	}
+}
+
+// Picks calls f for every member with the number of legs that it was picked for in its role.
+func (l *Loads) Picks(f func(k instance.Key, n uint64)) {
+	l.counters.mu.RLock()
+	defer l.counters.mu.RUnlock()
+	for address, e := range l.counters.m {
+		for _, role := range instance.Roles() {
+			if at := roleNumber(role); e.present[at] > 0 {
+				f(instance.Key{Role: role, Address: address}, e.hits.picks[at].Load())
+			}
 		}
 	}
 }

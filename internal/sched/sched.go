@@ -357,7 +357,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 	}
 	by := c.choose(among, f)
 	chosen, own := &c.items[by.at], &c.facts[by.at]
-	a.counts[0] = by.by.picks
+	a.counts[0], a.counts[4] = by.by.picks, &own.counter.hits.picks[roleNumber(r.Role)]
 	if own.both {
 		a.counts[1] = s.Tally.both[roleNumber(r.Role)].counterFor(c, among)
 	}

@@ -19,6 +19,8 @@ type Membership struct {
 	InFlight func(func(instance.Key, int64))
 	// Picks calls a function for every policy of a role with the number of its picks.
 	Picks func(func(role instance.Role, policy string, n uint64))
+	// Picked calls a function for every instance with the number of legs that it was picked for.
+	Picked func(func(instance.Key, uint64))
 	// Elsewhere calls a function for each role and reason with the number of picks that
 	// deviated from their session or zone.
 	Elsewhere func(func(role instance.Role, reason string, n uint64))
@@ -50,6 +52,7 @@ func (m Membership) Register(reg prometheus.Registerer) {
 		scraped.New("pd_membership_live", "1 while the proxy follows etcd, 0 while it uses the last known membership."),
 		scraped.New("pd_membership_instances", "Instances by role and view; view is serving, down, not_ready, weight_0, or what /status shows.", "role", "view"),
 		scraped.New("pd_instance_in_flight", "Legs that this proxy has open on an instance; an engine in both roles has all of its legs with each role.", "role", "instance"),
+		scraped.New("pd_instance_picks_total", "Legs that an instance was picked for.", "role", "instance"),
 		scraped.New("pd_picks_total", "Instances picked for legs, by role and by the policy that picked.", "role", "policy"),
 		scraped.New("pd_picks_elsewhere_total", "Picks of an instance other than that of the session, or outside the zone, by reason.", "role", "reason"),
 		scraped.New("pd_both_picks_total", "Picks of an engine in both roles, by reason: chosen (others could be picked), or no_other.", "role", "reason"),
@@ -109,6 +112,9 @@ func (m Membership) read(emit scraped.Emit) {
 	}
 	m.InFlight(func(k instance.Key, n int64) {
 		emit("pd_instance_in_flight", float64(n), string(k.Role), k.Address)
+	})
+	m.Picked(func(k instance.Key, n uint64) {
+		emit("pd_instance_picks_total", float64(n), string(k.Role), k.Address)
 	})
 	m.Hits(func(k instance.Key, h sched.Hits) {
 		emit("pd_prompt_tokens_total", float64(h.Asked), k.Address, "asked")

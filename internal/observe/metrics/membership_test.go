@@ -22,6 +22,7 @@ func TestMembershipTellsOfEtcd(t *testing.T) {
 			f(instance.Prefill, "session", 9)
 			f(instance.Prefill, "round_robin", 0)
 		},
+		Picked:    func(f func(instance.Key, uint64)) { f(instance.Key{Role: instance.Decode, Address: "d:1"}, 8) },
 		Elsewhere: func(f func(instance.Role, string, uint64)) { f(instance.Prefill, "zone_none", 3) },
 		Both:      func(f func(instance.Role, string, uint64)) { f(instance.Decode, "no_other", 4) },
 		Hits: func(f func(instance.Key, sched.Hits)) {
@@ -39,7 +40,7 @@ func TestMembershipTellsOfEtcd(t *testing.T) {
 		"pd_membership_audits_total ok": 5, "pd_membership_audits_total error": 2,
 		"pd_membership_drift_total": 1, "pd_membership_epochs_total": 3, "pd_membership_relists_total": 4,
 		"pd_membership_orphans": 6, "pd_membership_held": 2, "pd_membership_kept": 8, "pd_membership_revision": 7,
-		"pd_picks_total session prefill": 9, "pd_picks_total round_robin prefill": 0, "pd_both_picks_total no_other decode": 4, "pd_picks_elsewhere_total zone_none prefill": 3,
+		"pd_picks_total session prefill": 9, "pd_picks_total round_robin prefill": 0, "pd_instance_picks_total d:1 decode": 8, "pd_both_picks_total no_other decode": 4, "pd_picks_elsewhere_total zone_none prefill": 3,
 	} {
 		if v, ok := got[name]; !ok || v != want {
 			t.Errorf("%s is %v (%t), want %v", name, v, ok, want)
