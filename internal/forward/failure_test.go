@@ -682,11 +682,14 @@ func TestLastAttemptAfterUnreachablePrefills(t *testing.T) {
 // with a KV transfer: it answers, and the others may be gone.
 func TestOneMoreAttemptWithoutTransfer(t *testing.T) {
 	t.Parallel()
-	reset := fakevllm.Fault{Kind: fakevllm.FaultReset}
+	reset, failing := fakevllm.Fault{Kind: fakevllm.FaultReset}, fakevllm.Fault{Kind: fakevllm.FaultErrorEvent}
 	for _, tc := range []struct {
-		attempts int
-		faults   []fakevllm.Fault // of the decode instances after the first
-	}{{2, []fakevllm.Fault{reset}}, {3, []fakevllm.Fault{reset}}, {2, []fakevllm.Fault{reset, reset}}} {
+		attempts, most int              // MaxAttempts, and the failures that a request may have
+		faults         []fakevllm.Fault // of the decode instances after the first
+	}{
+		{2, 2, []fakevllm.Fault{reset}}, {3, 3, []fakevllm.Fault{reset}}, {2, 2, []fakevllm.Fault{reset, reset}},
+		{3, 4, []fakevllm.Fault{failing, reset}}, // the first and the second have one more each
+	} {
 		attempts := tc.attempts
 		r := startTuned(t, fakevllm.NIXL, 2, 1+len(tc.faults), tuning{
 			forward: func(o *forward.Options) { o.Fallback, o.MaxAttempts, o.RetryRatio = true, attempts, -1 },
@@ -698,7 +701,7 @@ func TestOneMoreAttemptWithoutTransfer(t *testing.T) {
 		}
 		for range 12 { // some begin on one decode instance, some on another
 			a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"a prompt"}`)
-			if e := r.entry(); a.status != http.StatusOK || e.DecodeOnly != bypass.TransferLost || e.Attempts > attempts {
+			if e := r.entry(); a.status != http.StatusOK || e.DecodeOnly != bypass.TransferLost || e.Attempts > tc.most {
 				t.Errorf("%+v: %d after %d failures, decode-only because of %q: %s", tc, a.status, e.Attempts, e.DecodeOnly, a.body)
 			}
 		}

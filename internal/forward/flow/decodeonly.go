@@ -75,12 +75,12 @@ func (c *completion) transfersLost() bool {
 		(len(c.spent) >= maxSpent || len(c.spent)+c.expired > 0 && c.r.attempts.counted >= c.s.MaxAttempts-1)
 }
 
-// onceMore allows a request whose attempts are used up one more, decode-only: on a decode instance that
-// has reported a failure with a KV transfer, for it answers, while the others may be gone; else on one that
-// it has not tried, or that has failed it only with a KV transfer.
+// onceMore allows a request whose attempts are used up another one, decode-only, on each decode instance
+// that has reported a failure with a KV transfer, for it answers, while the others may be gone; else a
+// single one on one that it has not tried, or that has failed it only with a KV transfer.
 func (c *completion) onceMore(d *sched.Assignment, f *leg.Failure) bool {
 	t := &c.r.attempts
-	if !f.Rule.Retry || t.counted < c.s.MaxAttempts || c.extraUsed || !c.transfersLost() {
+	if !f.Rule.Retry || t.counted < c.s.MaxAttempts || !c.transfersLost() {
 		return false
 	}
 	spent := c.spent
@@ -88,7 +88,7 @@ func (c *completion) onceMore(d *sched.Assignment, f *leg.Failure) bool {
 		c.working = slices.DeleteFunc(c.working, func(in *instance.Instance) bool { return in.Key == d.Instance.Key })
 		spent = slices.DeleteFunc(slices.Clone(spent), func(k instance.Key) bool { return k == d.Instance.Key })
 	}
-	if len(spent) == 0 || !c.s.Budget.Take(c.s.Picker.InFlight(d.Instance.Key)) {
+	if c.extraUsed && len(c.working) == 0 || len(spent) == 0 || !c.s.Budget.Take(c.s.Picker.InFlight(d.Instance.Key)) {
 		return false
 	}
 	c.extraUsed, t.avoided.decode = true, append(t.avoided.decode, spent...)
@@ -96,21 +96,25 @@ func (c *completion) onceMore(d *sched.Assignment, f *leg.Failure) bool {
 	return true
 }
 
-// extra picks the instance of the additional attempt if one has reported a failure and may still be
-// picked, else nil.
+// extra picks the instance of an additional attempt if one has reported a failure and may still be
+// picked, else nil. It picks each of them once.
 func (c *completion) extra() *sched.Assignment {
-	working := c.working
-	if !c.extraUsed || len(working) == 0 {
+	if !c.extraUsed || len(c.working) == 0 {
 		return nil
 	}
-	c.working = nil
 	t := &c.r.attempts
 	tried := t.tried.decode
 	defer func() { t.tried.decode = tried }()
 	for t.tried.decode = nil; ; {
 		d, err := t.pickOnce(instance.Decode, nil, false)
-		if err != nil || slices.ContainsFunc(working, func(in *instance.Instance) bool { return in.Key == d.Instance.Key }) {
-			return d // nil with an error
+		if err != nil {
+			c.working = nil
+			return nil
+		}
+		n := len(c.working)
+		c.working = slices.DeleteFunc(c.working, func(in *instance.Instance) bool { return in.Key == d.Instance.Key })
+		if len(c.working) < n {
+			return d
 		}
 		d.Done()
 		t.skip(d.Instance)
