@@ -25,12 +25,12 @@ func TestModel(t *testing.T) {
 	r.want(0, "models/org/chat: unchanged\n", "model", "route", "org/chat=70:org/new,30:old:8b", "--reason", "trial")
 	r.want(0, "models/qwen: set for 1h0m0s\n", "model", "route", "qwen=90:qwen{tier in (stable,x)},10:qwen{tier=canary},0:org/new", "--sticky", "key", "--for", "1h")
 	r.want(1, "", "model", "route", "org/new=old")
-	r.want(0, `NAME      TARGET                    WEIGHT  REQUESTS  PREFILL  DECODE  STICKY   NOTE
-org/chat  org/new                       70  -               1       0  session  trial
-org/chat  old:8b                        30  -               0       0  session  no usable instance: its share goes to the others
-qwen      qwen{tier in (stable,x)}      90  -               1       1  key      -
-qwen      qwen{tier=canary}             10  -               0       0  key      no usable instance: its share goes to the others
-qwen      org/new                        0  -               1       0  key      -
+	r.want(0, `NAME      TARGET                    WEIGHT  REQUESTS  SHARE  PREFILL  DECODE  STICKY   NOTE
+org/chat  org/new                       70  -         -            1       0  session  trial
+org/chat  old:8b                        30  -         -            0       0  session  no usable instance: its share goes to the others
+qwen      qwen{tier in (stable,x)}      90  -         -            1       1  key      -
+qwen      qwen{tier=canary}             10  -         -            0       0  key      no usable instance: its share goes to the others
+qwen      org/new                        0  -         -            1       0  key      -
 `, "model", "ls")
 	// Proxies count requests. One that does not answer is named.
 	for id, requests := range map[string]string{"p1": "7", "p2": "1", "gone": ""} {
@@ -40,7 +40,7 @@ qwen      org/new                        0  -               1       0  key      
 		defer proxy.Close()
 		r.put("/pd/proxies/"+id, `{"v":1,"id":"`+id+`","address":"`+proxy.Listener.Addr().String()+`"}`)
 	}
-	if code, out, errs := r.run("model", "ls"); code != 0 || !strings.Contains(strings.Join(strings.Fields(out), " "), "org/chat org/new 70 8 1 0 session trial org/chat old:8b 30 0 0 0") || !strings.Contains(errs, "1 of 3 proxies did not answer") {
+	if code, out, errs := r.run("model", "ls"); code != 0 || !strings.Contains(strings.Join(strings.Fields(out), " "), "org/chat org/new 70 8 100.0 % 1 0 session trial org/chat old:8b 30 0 0.0 % 0 0") || !strings.Contains(errs, "1 of 3 proxies did not answer") {
 		t.Errorf("%d %s %s", code, out, errs)
 	}
 	if got, err := r.cli.Get(t.Context(), "/pd/models/org/chat"); err != nil || len(got.Kvs) != 1 ||

@@ -35,6 +35,7 @@ const (
 	FirstToken = "pd_time_to_first_token_seconds"
 	InFlight   = "pd_instance_in_flight"
 	Waiting    = "pd_instance_waiting_tokens"
+	Picks      = "pd_instance_picks_total"
 	Usage      = "pd_instance_kv_cache_usage"
 	usageAge   = "pd_instance_engine_age_seconds"
 	Prompts    = "pd_prompt_tokens_total"
@@ -56,7 +57,7 @@ const (
 func labels() map[string][]string {
 	return map[string][]string{
 		Requests: {"outcome"}, Tokens: {"what"}, Prompts: {"what"}, Failures: {"class"},
-		DecodeOnly: nil, Between: nil, FirstToken: nil, InFlight: nil, Waiting: nil, Usage: nil, usageAge: nil, First: nil, PerToken: nil,
+		DecodeOnly: nil, Between: nil, FirstToken: nil, InFlight: nil, Waiting: nil, Picks: nil, Usage: nil, usageAge: nil, First: nil, PerToken: nil,
 		QueueRefused: {"class", "reason"}, RouteRequests: {"route", "target"}, KeyRequests: {"key"}, KeyTokens: {"key", "what"}, KeyRefused: {"key"},
 	}
 }

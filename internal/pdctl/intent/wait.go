@@ -29,8 +29,9 @@ ready or another word of the column STATE of pdctl list, or one of:
   drained   drained with "pdctl drain", and no proxy has requests in flight there
 
 Select instances by name (role/host:port), by role, or with --selector; without these, all.
-With --count N it is enough that N have the state. Set it when you start a fleet:
-instances that are not registered yet cannot be selected. wait also waits for etcd.
+With --count N it is enough that N have the state, with prefill=N decode=M so many of each
+role. Set these when you start a fleet: instances that are not registered yet cannot be
+selected. wait also waits for etcd.
 
 The state is that in etcd: after a change, wait for the proxies with --revision.
 
@@ -64,8 +65,8 @@ func Wait(s *session.Session) *cobra.Command {
 	var condition string
 	var w waitFor
 	cmd := &cobra.Command{
-		Use: "wait --for state=STATE [ROLE|ROLE/HOST:PORT...]", Short: "wait until instances have a state, or until every proxy has applied a revision", Long: waitHelp,
-		Example: "  pdctl wait --for state=ready --count 2\n  pdctl wait --for state=ready decode --selector rack=3 --timeout 10m\n" +
+		Use: "wait --for state=STATE [ROLE | ROLE=N... | ROLE/HOST:PORT...]", Short: "wait until instances have a state, or until every proxy has applied a revision", Long: waitHelp,
+		Example: "  pdctl wait --for state=ready prefill=2 decode=3\n  pdctl wait --for state=ready --count 2\n  pdctl wait --for state=ready decode --selector rack=3 --timeout 10m\n" +
 			"  pdctl wait --for state=drained decode/10.0.0.8:8200\n  pdctl wait --for state=removed prefill/10.0.0.7:8100\n" +
 			"  pdctl wait --revision 4711\n  pdctl wait --revision $(pdctl status -o json | jq .revision) --timeout 30s",
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -89,10 +90,20 @@ func Wait(s *session.Session) *cobra.Command {
 			if w.sel, err = s.Selectors.Parse(); err != nil {
 				return err
 			}
-			if len(args) == 1 {
+			if w.each, err = parseEach(args); err != nil {
+				return err
+			}
+			switch {
+			case w.each != nil && w.count != 0:
+				return cli.Wrongf("use either --count N, or prefill=N decode=N")
+			case w.each != nil:
+				args = nil
+			case len(args) == 1:
 				if role, err := instance.ParseRole(args[0]); err == nil {
 					w.role, args = role, nil
 				}
+			case slices.ContainsFunc(args, func(arg string) bool { _, err := instance.ParseRole(arg); return err == nil }):
+				return cli.Wrongf("name one role, or the number of each: prefill=2 decode=3")
 			}
 			if len(args) > 0 {
 				named, err := s.Named(cmd.Context(), args, session.BothRoles)

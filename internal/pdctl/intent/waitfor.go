@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,6 +28,25 @@ type waitFor struct {
 	role  instance.Role // "": both
 	sel   instance.Selector
 	limit time.Duration
+	each  map[instance.Role]int // number of instances of each role, instead of the three above; nil: none
+}
+
+// parseEach parses arguments of the form ROLE=N. It returns nil if the first one is of another form.
+func parseEach(args []string) (map[instance.Role]int, error) {
+	if len(args) == 0 || !strings.Contains(args[0], "=") {
+		return nil, nil
+	}
+	each := map[instance.Role]int{}
+	for _, arg := range args {
+		name, text, _ := strings.Cut(arg, "=")
+		role, err := instance.ParseRole(name)
+		n, bad := strconv.Atoi(text)
+		if err != nil || bad != nil || n < 1 || each[role] > 0 {
+			return nil, cli.Wrongf("%q: use prefill=N and decode=N, with numbers of 1 or more", instance.Printable(arg, 80))
+		}
+		each[role] = n
+	}
+	return each, nil
 }
 
 // parseFor parses the condition of --for.
@@ -77,15 +97,8 @@ func (w *waitFor) poll(ctx context.Context, s *session.Session, left time.Durati
 		if err != nil {
 			return err
 		}
-		met, missing := w.check(snap)
-		need := max(1, w.count)
-		if w.state == string(instance.Removed) && w.count == 0 {
-			need = 0
-		}
-		if len(met) < need || len(missing) > 0 && w.count == 0 {
-			if open = fmt.Sprintf("%d of at least %d instances are %s", len(met), need, w.state); len(missing) > 0 {
-				open += ": " + strings.Join(missing[:min(len(missing), 5)], ", ")
-			}
+		var met []instance.Key
+		if met, open = w.meets(snap); open != "" {
 			return nil
 		}
 		if done = true; w.state == drained {
@@ -104,6 +117,34 @@ func (w *waitFor) poll(ctx context.Context, s *session.Session, left time.Durati
 		return w.print(s, met, snap.Revision)
 	})
 	return open, done, err
+}
+
+// meets returns the instances that have the state; open describes what is missing.
+func (w *waitFor) meets(snap *instance.Snapshot) (met []instance.Key, open string) {
+	if w.each != nil {
+		var missing []string
+		for _, role := range instance.Roles() {
+			if n := w.each[role]; n > 0 {
+				one := waitFor{state: w.state, count: n, role: role, sel: w.sel}
+				these, open := one.meets(snap)
+				if met = append(met, these...); open != "" {
+					missing = append(missing, string(role)+": "+open)
+				}
+			}
+		}
+		return met, strings.Join(missing, "; ")
+	}
+	met, missing := w.check(snap)
+	need := max(1, w.count)
+	if w.state == string(instance.Removed) && w.count == 0 {
+		need = 0
+	}
+	if len(met) < need || len(missing) > 0 && w.count == 0 {
+		if open = fmt.Sprintf("%d of at least %d instances are %s", len(met), need, w.state); len(missing) > 0 {
+			open += ": " + strings.Join(missing[:min(len(missing), 5)], ", ")
+		}
+	}
+	return met, open
 }
 
 // check returns the selected instances that have the state, and the others with theirs.

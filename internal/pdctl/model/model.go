@@ -150,7 +150,8 @@ func set(ctx context.Context, s *session.Session, conn *session.Conn, k instance
 }
 
 const lsHelp = `ls lists the model routes: for each target its weight, how many prefill and decode instances
-it can use now, and the requests that it served or failed since the proxies started.
+it can use now, and the requests that it served or failed since the proxies started, with its
+share of those of the route.
 
 pdctl sums the requests in /status of the proxies in etcd; "-" if none of them answers, for
 example with --admin-listen. The metric pd_model_route_requests_total has the same counts.
@@ -182,7 +183,7 @@ func list(ctx context.Context, s *session.Session, conn *session.Conn) error {
 			return err
 		}
 	}
-	table := output.NewTable("NAME", "TARGET", "WEIGHT", "REQUESTS", "PREFILL", "DECODE", "STICKY", "NOTE")
+	table := output.NewTable("NAME", "TARGET", "WEIGHT", "REQUESTS", "SHARE", "PREFILL", "DECODE", "STICKY", "NOTE")
 	for _, d := range documents {
 		r := schema.ListModelRoute(d, seen.All())
 		routes = append(routes, r)
@@ -191,17 +192,24 @@ func list(ctx context.Context, s *session.Session, conn *session.Conn) error {
 			note = "not used: " + r.Problem
 		}
 		if len(r.Targets) == 0 {
-			table.AppendRow([]any{r.Name, "-", "-", "-", "-", "-", "-", note})
+			table.AppendRow([]any{r.Name, "-", "-", "-", "-", "-", "-", "-", note})
+		}
+		all := uint64(0)
+		for i := range r.Targets {
+			all += requests[r.Name+" "+r.Targets[i].Target]
 		}
 		for i := range r.Targets {
-			t, text, count := &r.Targets[i], note, "-"
+			t, text, count, share := &r.Targets[i], note, "-", "-"
 			if t.Requests = requests[r.Name+" "+t.Target]; proxies > 0 {
 				count = strconv.FormatUint(t.Requests, 10)
+			}
+			if all > 0 {
+				share = fmt.Sprintf("%.1f %%", 100*float64(t.Requests)/float64(all))
 			}
 			if t.Prefill+t.Decode == 0 && len(r.Targets) > 1 && r.Problem == "" {
 				text = "no usable instance: its share goes to the others"
 			}
-			table.AppendRow([]any{r.Name, t.Target, t.Weight, count, t.Prefill, t.Decode, r.Sticky, text})
+			table.AppendRow([]any{r.Name, t.Target, t.Weight, count, share, t.Prefill, t.Decode, r.Sticky, text})
 		}
 	}
 	switch {

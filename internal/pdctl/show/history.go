@@ -32,7 +32,7 @@ func History(s *session.Session) *cobra.Command {
 	var text string
 	cmd := &cobra.Command{
 		Use: "history [[ROLE/]HOST:PORT]", Short: "show who changed what, and what happened", Long: historyHelp,
-		Example: "  pdctl history\n  pdctl history --since 2h\n  pdctl history decode 10.0.0.8:8200 --limit 20\n  pdctl history -o json | jq '.events[] | select(.what == \"drain\")'",
+		Example: "  pdctl history\n  pdctl history --since 2h\n  pdctl history decode 10.0.0.8:8200 --limit 20\n  pdctl history -o json | jq '.events[] | select(.who)'  # without registrations",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 2 {
 				return fmt.Errorf("too many arguments: use none, or one instance as role/host:port")

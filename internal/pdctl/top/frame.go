@@ -50,6 +50,7 @@ type row struct {
 	Waiting  *float64 `json:"waiting_tokens,omitempty"`
 	Usage    *float64 `json:"kv_cache_usage,omitempty"`
 	HitRate  *float64 `json:"cache_hit_rate,omitempty"`
+	Requests *float64 `json:"requests,omitempty"` // for which it was picked
 	TTFT     *float64 `json:"ttft_p50_seconds,omitempty"`
 	PerToken *float64 `json:"time_per_token_p50_seconds,omitempty"`
 }
@@ -139,12 +140,13 @@ func (c *collector) collect(ctx context.Context) (*frame, error) {
 		}
 		f.Proxies = append(f.Proxies, one)
 	}
+	requests := fleet.Counts(figures.Picks)
 	seen, selected := lease.Seen(snap, reports.Proxies), map[instance.Key]bool{}
 	for _, in := range c.sel.Filter(seen).All() {
 		selected[in.Key] = true
 	}
 	for _, in := range seen.All() {
-		r := newRow(in, fleet, loads)
+		r := newRow(in, fleet, requests, loads)
 		if f.all = append(f.all, r); selected[in.Key] {
 			f.Instances = append(f.Instances, r)
 		}
@@ -152,8 +154,9 @@ func (c *collector) collect(ctx context.Context) (*frame, error) {
 	return f, nil
 }
 
-// newRow returns the row of an instance. loads are the digests of the proxies without metrics.
-func newRow(in *instance.Instance, fleet *figures.Fleet, loads map[string]*loaddigest.ProxyLoad) *row {
+// newRow returns the row of an instance. requests are those of each instance, loads the digests of the
+// proxies without metrics.
+func newRow(in *instance.Instance, fleet *figures.Fleet, requests map[figures.Series]float64, loads map[string]*loaddigest.ProxyLoad) *row {
 	r := &row{Listing: in.List()}
 	if r.View == instance.Pending {
 		return r
@@ -168,6 +171,9 @@ func newRow(in *instance.Instance, fleet *figures.Fleet, loads map[string]*loadd
 	if r.Waiting = waiting; inFlight != nil {
 		n := int64(*inFlight)
 		r.InFlight = &n
+	}
+	if n, ok := requests[figures.Of(figures.Picks, in.Key)]; ok {
+		r.Requests = &n
 	}
 	r.Usage = fleet.Gauge(figures.Of(figures.Usage, in.Key))
 	r.TTFT, r.PerToken = fleet.Quantile(.5, figures.Of(figures.First, in.Key)), fleet.Quantile(.5, figures.Of(figures.PerToken, in.Key))
@@ -213,6 +219,7 @@ func columns() []column {
 		{head: "HITS", sort: "hits", figure: func(r *row) *float64 { return r.HitRate }, format: percent},
 		{head: "TTFT", sort: "ttft", figure: func(r *row) *float64 { return r.TTFT }, format: seconds},
 		{head: "PER TOKEN", sort: "per-token", figure: func(r *row) *float64 { return r.PerToken }, format: seconds},
+		{head: "REQS", sort: "requests", figure: func(r *row) *float64 { return r.Requests }, format: whole},
 		{head: "WEIGHT", text: func(r *row) string { return output.Weight(r.Weight) }},
 		{head: "REASON", text: func(r *row) string { return output.Shown(cmp.Or(r.Reason, r.Cause)) }},
 	}
@@ -352,7 +359,7 @@ func (f *frame) count(role instance.Role) (serving, all int) {
 // period returns the time that the figures are about.
 func (f *frame) period() string {
 	if f.Seconds == 0 {
-		return "Latencies and hit rates since the proxies started."
+		return "Requests, latencies and hit rates since the proxies started."
 	}
-	return fmt.Sprintf("Latencies and hit rates of the last %.0f s.", f.Seconds)
+	return fmt.Sprintf("Requests, latencies and hit rates of the last %.0f s.", f.Seconds)
 }

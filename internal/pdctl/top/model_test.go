@@ -97,7 +97,7 @@ func TestScreen(t *testing.T) {
 	m := newTestModel(t)
 	m.shows("09:00:00 UTC  revision 7  prefill 2/2 serving  decode 2/3 serving  - req/s", "10.0.0.1:8000  -        serving  -          digest: refused",
 		"queue of chat (on): batch 40 interactive 1; by key: (no name) 1 team 40; oldest 2.50 s",
-		"decode   d:3      drain          4        -     -     -     -          -  100     new disks", "since the proxies started. Sorted by address.")
+		"decode   d:3      drain          4        -     -     -     -          -     -  100     new disks", "since the proxies started. Sorted by address.")
 	for _, tc := range []struct {
 		keys string
 		want string

@@ -29,9 +29,11 @@ It reads etcd, and /status and /metrics of every proxy. Without a terminal, use 
   HITS                share of the prompts' tokens that a prefill instance had in its cache
   TTFT                median time to the first token, of the instance that computed the prompt
   PER TOKEN           median of the mean time per token of each stream
+  REQS                requests that the instance was picked for, with their retries
 
-Latencies, hit rates and rates are those of the last minute; in the first frame and with
---once, latencies and hit rates are those since the proxies started. "-" is not known. A
+Requests, latencies and hit rates are those of the last minute; in the first frame and with
+--once, those since the proxies started. Latencies are estimated from histograms: "pdctl
+doctor" compares instances more exactly. "-" is not known. A
 proxy whose metrics cannot be read counts only with its load digest in etcd.
 
 Keys: up, down (or k, j) select an instance; s changes the order, r reverses it; / filters
