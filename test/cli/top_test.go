@@ -90,6 +90,7 @@ type topFrame struct {
 		Waiting  *float64 `json:"waiting_tokens"`
 		Usage    *float64 `json:"kv_cache_usage"`
 		HitRate  *float64 `json:"cache_hit_rate"`
+		Requests *float64 `json:"requests"`
 		TTFT     *float64 `json:"ttft_p50_seconds"`
 		PerToken *float64 `json:"time_per_token_p50_seconds"`
 	}
@@ -134,6 +135,9 @@ func TestTop(t *testing.T) {
 		// 5 of the 6 prompts were in the cache, except for their last block.
 		if p.HitRate == nil || *p.HitRate < .7 || *p.HitRate > .84 || p.TTFT == nil || p.PerToken != nil || p.Usage == nil || d.HitRate != nil || d.PerToken == nil || d.Usage == nil {
 			return fmt.Errorf("figures: %+v", f)
+		}
+		if p.Requests == nil || *p.Requests != 6 || d.Requests == nil || *d.Requests != 6 {
+			return fmt.Errorf("requests: %+v", f)
 		}
 		return nil
 	})

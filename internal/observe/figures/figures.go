@@ -327,6 +327,14 @@ func (f *Fleet) Gauge(s Series) *float64 {
 	return nil
 }
 
+// Counter returns the increase of a counter of all proxies; nil if no proxy has it.
+func (f *Fleet) Counter(s Series) *float64 {
+	if v, ok := f.counters[s]; ok {
+		return &v
+	}
+	return nil
+}
+
 // Rate returns the increase per second of the counters of a name with these labels; nil without a
 // window.
 func (f *Fleet) Rate(name string, labels ...string) *float64 {

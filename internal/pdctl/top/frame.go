@@ -140,13 +140,12 @@ func (c *collector) collect(ctx context.Context) (*frame, error) {
 		}
 		f.Proxies = append(f.Proxies, one)
 	}
-	requests := fleet.Counts(figures.Picks)
 	seen, selected := lease.Seen(snap, reports.Proxies), map[instance.Key]bool{}
 	for _, in := range c.sel.Filter(seen).All() {
 		selected[in.Key] = true
 	}
 	for _, in := range seen.All() {
-		r := newRow(in, fleet, requests, loads)
+		r := newRow(in, fleet, loads)
 		if f.all = append(f.all, r); selected[in.Key] {
 			f.Instances = append(f.Instances, r)
 		}
@@ -154,9 +153,8 @@ func (c *collector) collect(ctx context.Context) (*frame, error) {
 	return f, nil
 }
 
-// newRow returns the row of an instance. requests are those of each instance, loads the digests of the
-// proxies without metrics.
-func newRow(in *instance.Instance, fleet *figures.Fleet, requests map[figures.Series]float64, loads map[string]*loaddigest.ProxyLoad) *row {
+// newRow returns the row of an instance. loads are the digests of the proxies without metrics.
+func newRow(in *instance.Instance, fleet *figures.Fleet, loads map[string]*loaddigest.ProxyLoad) *row {
 	r := &row{Listing: in.List()}
 	if r.View == instance.Pending {
 		return r
@@ -172,9 +170,7 @@ func newRow(in *instance.Instance, fleet *figures.Fleet, requests map[figures.Se
 		n := int64(*inFlight)
 		r.InFlight = &n
 	}
-	if n, ok := requests[figures.Of(figures.Picks, in.Key)]; ok {
-		r.Requests = &n
-	}
+	r.Requests = fleet.Counter(figures.Of(figures.Picks, in.Key))
 	r.Usage = fleet.Gauge(figures.Of(figures.Usage, in.Key))
 	r.TTFT, r.PerToken = fleet.Quantile(.5, figures.Of(figures.First, in.Key)), fleet.Quantile(.5, figures.Of(figures.PerToken, in.Key))
 	if in.Role == instance.Prefill {
