@@ -679,7 +679,7 @@ func TestLastAttemptAfterUnreachablePrefills(t *testing.T) {
 }
 
 // A request whose attempts are used up gets one more, decode-only, if a decode instance has failed it only
-// with a KV transfer: it answers, and the others may be gone.
+// with a KV transfer: it answers, and the others may have left.
 func TestOneMoreAttemptWithoutTransfer(t *testing.T) {
 	t.Parallel()
 	reset, failing := fakevllm.Fault{Kind: fakevllm.FaultReset}, fakevllm.Fault{Kind: fakevllm.FaultErrorEvent}

@@ -76,7 +76,7 @@ func (c *completion) transfersLost() bool {
 }
 
 // onceMore allows a request whose attempts are used up another one, decode-only, on each decode instance
-// that has reported a failure with a KV transfer, for it answers, while the others may be gone; else a
+// that has reported a failure with a KV transfer, for it answers, while the others may have left; else a
 // single one on one that it has not tried, or that has failed it only with a KV transfer.
 func (c *completion) onceMore(d *sched.Assignment, f *leg.Failure) bool {
 	t := &c.r.attempts

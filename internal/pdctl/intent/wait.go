@@ -29,9 +29,9 @@ ready or another word of the column STATE of pdctl list, or one of:
   drained   drained with "pdctl drain", and no proxy has requests in flight there
 
 Select instances by name (role/host:port), by role, or with --selector; without these, all.
-With --count N it is enough that N have the state, with prefill=N decode=M so many of each
-role. Set these when you start a fleet: instances that are not registered yet cannot be
-selected. wait also waits for etcd.
+With --count N it is enough that N have the state, with prefill=N decode=M that N prefill and
+M decode instances have it. Set these when you start a fleet: instances that are not
+registered yet cannot be selected. wait also waits for etcd.
 
 The state is that in etcd: after a change, wait for the proxies with --revision.
 
