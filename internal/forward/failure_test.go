@@ -725,6 +725,20 @@ func TestOneMoreAttempt_PrefersUntried(t *testing.T) {
 	}
 }
 
+// While no instance has a list of models, none is called unknown.
+func TestNoListOfModels(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	for _, in := range r.members.Snapshot().All() {
+		is := *in
+		is.Record.Models, is.View = nil, instance.Pending
+		r.members.set(&is)
+		if a := r.post(completionsPath, `{"model":"m","prompt":"a prompt"}`); a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	}
+}
+
 // A request does not return to an engine that was full while another may serve it.
 func TestFullEngineComesLast(t *testing.T) {
 	t.Parallel()

@@ -107,6 +107,12 @@ func checkLost(h *History, v *Verdict) {
 				v.Excused["an engine refused the request with 429, and no other could take it"]++
 				continue
 			}
+			if h.wiped(r.From.Add(-etcdRecovery), r.To) && slices.ContainsFunc(h.Faults, func(f Fault) bool {
+				return f.Kind == "kill-forget" && f.Target == r.Proxy && f.Overlaps(r.From.Add(-settled), r.To)
+			}) { // it knows the instances that have registered again
+				v.Excused["the proxy began without a membership beside an etcd that was wiped"]++
+				continue
+			}
 			if able := h.able(r); able != "" {
 				v.add("lost", r.To, []string{r.ID, able}, "%s of %s (%s) through %s %s although %s could serve it: %s",
 					r.Route, r.ID, r.Model, r.Proxy, r.Outcome, able, r.Err)

@@ -209,6 +209,11 @@ func TestCheck_Excused(t *testing.T) {
 			h.Requests[0].Outcome, h.Requests[0].Err = Failed, "status 429"
 			h.Faults = append(h.Faults, fault(h.Requests[0].Span, "429", "prefill-1"))
 		}},
+		"no membership": {"the proxy began without a membership beside an etcd that was wiped", func(h *History) {
+			r := &h.Requests[0]
+			r.Outcome, h.Wipes = Failed, append(h.Wipes, r.From.Add(-time.Second))
+			h.Faults = append(h.Faults, fault(Span{r.From.Add(-time.Second), r.From}, "kill-forget", r.Proxy))
+		}},
 		"the budget": {"the retry budget was used up", func(h *History) {
 			h.Requests[0].Outcome, h.Requests[0].Err = Failed, "503: too many requests are being retried"
 			h.Requests[0].Attempts = 100

@@ -219,7 +219,8 @@ func (r *Request) engineHeader(id string, l *connector.Leg) leg.Header {
 }
 
 // answerUnserved answers a request for which no instance of a role was picked: with the
-// last failure of a leg, if accept returns true for it, else with the error of the pick.
+// last failure of a leg, if accept returns true for it, else with the error of the pick. No model
+// is called unknown while the list of no instance is known.
 func (r *Request) answerUnserved(err error, role instance.Role, accept func(*leg.Failure) bool) {
 	last := r.attempts.lastFailure
 	if r.Route.Prefill == "" && r.Route.Decode == "" {
@@ -229,7 +230,7 @@ func (r *Request) answerUnserved(err error, role instance.Role, accept func(*leg
 	case r.Origin.Client.Err() != nil:
 		r.Answer.ClientGone()
 	case r.fallsOver():
-	case errors.Is(err, sched.ErrUnknownModel) && r.choice == nil:
+	case errors.Is(err, sched.ErrUnknownModel) && r.choice == nil && len(r.Settings.Picker.Models()) > 0:
 		r.Answer.Refuse(r.unknownModel(r.Origin.Model))
 	case last != nil && accept(last):
 		r.Answer.SendFailure(last)
