@@ -34,13 +34,14 @@ type coreFleet struct {
 	rate      float64
 	received  map[string]uint64
 	changing  map[string]bool // cores that make progress
+	idle      map[string]bool // engines without queued requests
 }
 
 func newCores() *coreFleet {
 	return &coreFleet{
 		held: map[string]chan struct{}{}, step: map[string]float64{}, unseen: map[string]bool{}, takes: map[string]time.Duration{},
 		refuses: map[string]bool{}, suspended: map[string]instance.View{}, noRoutes: map[string]bool{}, trials: map[string][]time.Time{},
-		results: map[string]int{}, received: map[string]uint64{}, changing: map[string]bool{},
+		results: map[string]int{}, received: map[string]uint64{}, changing: map[string]bool{}, idle: map[string]bool{},
 	}
 }
 
@@ -70,6 +71,9 @@ func (c *coreFleet) read(_ context.Context, in *instance.Instance) {
 	}
 	ranks := reading(func(r *vllm.RankLoad) {
 		r.GeneratedTokens = c.step[in.Address]
+		if c.idle[in.Address] {
+			r.Waiting = 0
+		}
 		r.CacheQueries, r.PrefillSeconds = 1000*c.rate, 1000
 	})
 	if c.unseen[in.Address] {
@@ -393,6 +397,26 @@ func TestTracker_TimeoutsNeedATrial(t *testing.T) {
 			time.Sleep(30 * time.Second)
 			if !tr.Available(in.Key) {
 				t.Error("not readmitted")
+			}
+		})
+	}
+}
+
+// A trial that waits in the queue of an engine which makes progress is no failure.
+func TestTracker_TrialOfFullEngine(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ changing, queued bool }{{true, true}, {true, false}, {false, true}} {
+		in, peer := pair(instance.Decode)
+		runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
+			c.set(func() {
+				c.changing["d:1"], c.idle["d:1"], c.takes["d:1"] = tc.changing, !tc.queued, time.Hour
+			})
+			for range 3 {
+				tr.Strike(in, "prefill_timeout", true)
+			}
+			time.Sleep(20 * time.Second)
+			if want := tc.changing && tc.queued; tr.Available(in.Key) != want {
+				t.Errorf("%+v: available %t", tc, !want)
 			}
 		})
 	}

@@ -90,6 +90,15 @@ func (cs *cores) readAt(address string) time.Time {
 	return time.Time{}
 }
 
+// queue reports whether requests are queued in an engine, by the last reading of its metrics. It is
+// false for an engine with several ranks, where one may hang while others have a queue.
+func (cs *cores) queue(address string) bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := cs.byAddress[address]
+	return c != nil && len(c.ranks) == 1 && c.ranks[0].Waiting > 0
+}
+
 // prefillRate returns how many prompt tokens an engine has computed per second of prefill since
 // it started, 0 if that is unknown.
 func (cs *cores) prefillRate(address string) float64 {

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -39,13 +40,14 @@ func (rc *recovery) run() {
 		}
 		// The trial lasts as long as the ejection, so that an engine that resumes answers it
 		// without waiting for the next one.
+		readAt := rc.read(in)
 		tr := t.try(in, max(trialInterval, rc.ejectionTime()))
 		if _, ok = rc.wait(2*t.opts.MaxEjection, tr.done); !ok {
 			tr.cancel()
 			return
 		}
 		switch ofNow := !tr.began.Add(tr.took).Before(rc.since()); {
-		case ofNow && (tr.passed() || tr.refused()): // refused: no trial can be made at all
+		case ofNow && (tr.passed() || tr.refused() || rc.queued(in, tr, readAt)): // refused: no trial can be made at all
 			rc.readmit()
 			return
 		case !ofNow || tr == last: // no result of this attempt
@@ -97,6 +99,25 @@ func (rc *recovery) needsTrial() bool {
 	rc.t.mu.RLock()
 	defer rc.t.mu.RUnlock()
 	return rc.record.trial
+}
+
+// read reads the metrics of the engine, and returns when it had.
+func (rc *recovery) read(in *instance.Instance) time.Time {
+	if rc.t.opts.Read != nil {
+		rc.t.opts.Read(rc.t.probes.ctx, in)
+	}
+	return time.Now()
+}
+
+// queued reports whether a trial got no answer because the engine is full: its core reports queued
+// requests, and has made progress since readAt, the time of the last reading before the trial.
+func (rc *recovery) queued(in *instance.Instance, tr *trial, readAt time.Time) bool {
+	if !tr.ended() || !errors.Is(tr.err, ErrNoAnswer) {
+		return false
+	}
+	rc.read(in)
+	last, _ := rc.t.Progress(rc.key)
+	return last.After(readAt) && rc.t.cores.queue(in.Address)
 }
 
 // failTrial records a failed trial: the engine is not picked any more while another one can be
