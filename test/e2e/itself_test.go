@@ -20,7 +20,7 @@ func TestProxyIsItsOwnInstance(t *testing.T) {
 		}
 		return nil
 	})
-	for path, want := range map[string]int{"/v1/models": http.StatusServiceUnavailable, "/v1/completions": http.StatusNotFound} {
+	for path, want := range map[string]int{"/v1/models": http.StatusServiceUnavailable, "/v1/completions": http.StatusServiceUnavailable} {
 		method, body := http.MethodGet, ""
 		if path != "/v1/models" {
 			method, body = http.MethodPost, fmt.Sprintf(`{"model":%q,"prompt":"x"}`, model)
