@@ -469,6 +469,11 @@ func TestFloodPriority(t *testing.T) {
 	chat, batch := source{"chat", admission.Interactive, 0.2}, source{"batch", admission.Batch, 3}
 	idle, alone := times(chat)
 	beside, got := times(chat, batch)
+	for range 4 { // goroutines of one moment run in any order: single medians differ by 3 %
+		more, _ := times(chat, batch)
+		beside = append(beside, more...)
+	}
+	slices.Sort(beside)
 	_, full := times(batch)
 	rest := full["batch"] - alone["chat"]
 	t.Logf("interactive TTFT p50 %.3f (idle %.3f) s, p99 %.2f (%.2f) s; batch uses %.0f %% of the rest",
