@@ -126,8 +126,11 @@ func NewPlan(seed uint64, duration time.Duration) Plan {
 	for at := time.Duration(0); at+20*time.Second <= duration; at += 20 * time.Second {
 		a := Action{At: at + third + time.Duration(rnd.Int64N(int64(third))), Kind: exclusive[rnd.IntN(len(exclusive))], Target: "etcd", Alone: true}
 		a.For = 2*time.Second + time.Duration(rnd.Int64N(int64(3*time.Second)))
-		if a.Kind == "stall" {
+		switch a.Kind {
+		case "stall":
 			a.Target, a.For = "machine", min(15*time.Second, duration/4)
+		case "wipe":
+			a.For += 3 * time.Second // proxies read the empty store
 		}
 		alone = append(alone, a)
 	}
