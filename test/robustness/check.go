@@ -514,7 +514,7 @@ func applyChange(c Change, keys map[string]int64, intents map[string]string) {
 }
 
 // differences compares a snapshot with etcd. asking reports whether a proxy may not know yet why an
-// instance has no key; nil means never.
+// instance has no key, or may not have read etcd; nil means never.
 func differences(p Poll, keys map[string]int64, intents map[string]string, garbage map[string]bool, asking func(key string) bool) []string {
 	var out []string
 	seen := map[string]Seen{}
@@ -533,6 +533,7 @@ func differences(p Poll, keys map[string]int64, intents map[string]string, garba
 	for _, k := range slices.Sorted(maps.Keys(keys)) {
 		switch s, ok := seen[k]; {
 		case strings.Contains(intents[k], `"removed"`):
+		case !ok && garbage[k] && asking != nil && asking(k): // a membership on disk has no rejected entries
 		case !ok:
 			out = append(out, k+" is in etcd, and the proxy does not list it")
 		case s.Revision != keys[k] && !garbage[k]:
