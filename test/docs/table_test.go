@@ -59,7 +59,7 @@ var table = []row{
 	{page: "docs/cli.md", first: "pdctl wait --for", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl cordon decode", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl doctor", by: "test/cli: TestEveryExample"},
-	{page: "docs/cli.md", first: "23:43:52 UTC", why: picture},
+	{page: "docs/cli.md", first: "15:20:30 UTC", why: picture},
 	{page: "docs/cli.md", first: "pdctl top", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl mooncake", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl history", by: "test/cli: TestEveryExample"},
