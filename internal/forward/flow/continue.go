@@ -196,7 +196,8 @@ func (c *completion) usableDecodes() (n int) {
 }
 
 // sameFirst tries to continue the stream on the instance whose connection was lost, if that is
-// still the same: it has the KV cache. If it loses the stream again, others come first. It reports whether the client has been answered.
+// still the same: it has the KV cache. If it loses the stream again, others come first. It reports
+// whether the client has been answered.
 func (c *completion) sameFirst(in *instance.Instance) (done bool) {
 	now, ok := c.s.Picker.Members().Lookup(in.Key)
 	if !ok || !now.Usable() || now.Incarnation() != in.Incarnation() || !c.s.Health.Available(in.Key) {

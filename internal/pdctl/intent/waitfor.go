@@ -28,7 +28,7 @@ type waitFor struct {
 	role  instance.Role // "": both
 	sel   instance.Selector
 	limit time.Duration
-	each  map[instance.Role]int // number of instances of each role, instead of the three above; nil: none
+	each  map[instance.Role]int // number of instances of each role, instead of count, named and role; nil: not set
 }
 
 // parseEach parses arguments of the form ROLE=N. It returns nil if the first one is of another form.

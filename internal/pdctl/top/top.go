@@ -33,8 +33,8 @@ It reads etcd, and /status and /metrics of every proxy. Without a terminal, use 
 
 Requests, latencies and hit rates are those of the last minute; in the first frame and with
 --once, those since the proxies started. Latencies are estimated from histograms: "pdctl
-doctor" compares instances more exactly. "-" is not known. A
-proxy whose metrics cannot be read counts only with its load digest in etcd.
+doctor" compares instances more exactly. "-" is not known. A proxy whose metrics cannot be
+read counts only with its load digest in etcd; one of an older version counts no requests.
 
 Keys: up, down (or k, j) select an instance; s changes the order, r reverses it; / filters
 by text; d drains or undrains, c cordons or uncordons, w sets the weight, R keeps an engine
