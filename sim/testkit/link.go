@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -193,6 +194,10 @@ func (l *Link) Restore() {
 		return
 	}
 	lis, err := net.Listen("tcp", l.addr)
+	for end := time.Now().Add(5 * time.Second); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond) // a process that is being forked has the old listener until it executes
+		lis, err = net.Listen("tcp", l.addr)
+	}
 	if err != nil {
 		l.t.Errorf("link: listen again: %v", err)
 		return

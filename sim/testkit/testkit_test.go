@@ -79,6 +79,25 @@ func (l line) hears(within time.Duration) error {
 	return err
 }
 
+// A process that was forked while the port was closed may keep it for some time.
+func TestLink_RestoreWaitsForThePort(t *testing.T) {
+	t.Parallel()
+	l := testkit.StartLink(t, echo(t))
+	l.Refuse()
+	other, err := net.Listen("tcp", l.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(silence, func() { _ = other.Close() })
+	l.Restore()
+	c := connect(t, l)
+	c.t = t
+	c.say()
+	if err := c.hears(soon); err != nil {
+		t.Error(err)
+	}
+}
+
 const silence = 50 * time.Millisecond
 
 func TestLink(t *testing.T) {

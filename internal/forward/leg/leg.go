@@ -52,6 +52,8 @@ type Leg struct {
 	// waitsForPartner is Wait.Partner until the other leg is done: timer does nothing.
 	waitsForPartner bool
 	committed       bool // CallOff does nothing any more
+	// kvUntil is when the lease of the KV cache ends, zero if that does not end the leg any more.
+	kvUntil time.Time
 	// doubt is why a silence of streamSilence ends the leg, nil if it does not; see Watch.
 	doubt error
 }
@@ -108,7 +110,7 @@ func (l *Leg) Commit(complete bool) error {
 	if l.Recheck != nil {
 		l.Recheck()
 	}
-	if l.lease != nil && time.Now().After(l.wait.KVUntil) {
+	if l.lease != nil {
 		l.leaseEnded() // its timer may be late, after a stall of the machine
 	}
 	l.mu.Lock()

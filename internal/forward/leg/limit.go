@@ -182,28 +182,30 @@ func (l *Leg) expire() {
 // blocks that prefill has given to other requests, without an error
 // (TestHandoverEndsWhileTheOnlyDecodeIsSilent). The first content proves that the blocks were
 // read, and progress of the engine's core that it has renewed the lease. Where neither can be
-// observed, Silent decides. l.lease calls it.
+// observed, Silent decides. l.lease calls it, and Commit.
 func (l *Leg) leaseEnded() {
-	now, until := time.Now(), l.wait.KVUntil
 	last, observable := l.progress()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now, until := time.Now(), l.kvUntil
+	if l.committed || l.Err() != nil || until.IsZero() || now.Before(until) {
+		return
+	}
 	progressed := last.After(l.Began)
 	switch {
-	case until.Before(l.Began): // this process was suspended before it began the leg
+	// This process was suspended before it began the leg, or while the lease ended: the engine may
+	// have been, too, and have made its progress since.
+	case until.Before(l.Began), now.Sub(until) > transferSlack:
 	case !observable && (l.wait.KVRenews || !l.wait.Streamed), progressed && !l.wait.Streamed:
+		l.kvUntil = time.Time{}
 		return
 	case progressed && l.wait.KVRenews:
 		// Between two renewals, and after the last one, the lease has at least this left.
-		if renewed := last.Add(l.wait.KVLimit.After / 2); renewed.After(until) {
-			until = renewed
+		if renewed := last.Add(l.wait.KVLimit.After / 2); renewed.After(now) {
+			l.kvUntil = renewed
+			l.lease.Reset(renewed.Sub(now))
+			return
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.committed || l.Err() != nil:
-	case now.Before(until):
-		l.lease.Reset(until.Sub(now))
-	default:
-		l.cancel(&LimitError{l.wait.KVLimit})
-	}
+	l.cancel(&LimitError{l.wait.KVLimit})
 }

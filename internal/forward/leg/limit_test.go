@@ -169,6 +169,30 @@ func TestLimit_LeaseAtTheCommit(t *testing.T) {
 	}
 }
 
+// A proxy that was suspended while the lease ended does not know what the engine did meanwhile: progress that
+// it sees afterwards does not prove that the blocks were read in time. One that saw the progress in time
+// uses the answer, however late it comes.
+func TestLimit_LeaseEndsDuringASuspension(t *testing.T) {
+	t.Parallel()
+	for _, streamed := range []bool{false, true} {
+		for _, suspended := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				l := observed(t, always, true, Wait{
+					Limit: FirstByteLimit(time.Hour), Streamed: streamed, KVUntil: time.Now().Add(20 * time.Second), KVRenews: true,
+					KVLimit: Limit{After: 20 * time.Second, Class: TransferExpired, Setting: "--kv-lease-budget"},
+				})
+				if suspended {
+					l.lease.Stop() // as if it were late
+				}
+				time.Sleep(time.Minute)
+				if err := l.Commit(true); (err != nil) != suspended {
+					t.Errorf("streamed %v, suspended %v: %v", streamed, suspended, err)
+				}
+			})
+		}
+	}
+}
+
 // A leg that others have overtaken ends, unless its first content cannot be seen, it waits for
 // its partner, or the request has ended a leg for that before.
 func TestLeg_Overtaken(t *testing.T) {

@@ -134,7 +134,7 @@ func (o *Origin) noteBegin(l *Leg) {
 func (o *Origin) newLeg(in *instance.Instance, pick *sched.Assignment, w Wait) *Leg {
 	l := &Leg{
 		Instance: in, pick: pick, origin: o, Began: time.Now(), wait: w,
-		limit: w.Limit, armed: w.Limit.After, waitsForPartner: w.Partner,
+		limit: w.Limit, armed: w.Limit.After, waitsForPartner: w.Partner, kvUntil: w.KVUntil,
 	}
 	l.Context, l.cancel = context.WithCancelCause(o.Client)
 	l.mu.Lock() // a timer may fire at once
