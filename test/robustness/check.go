@@ -545,8 +545,11 @@ func differences(p Poll, keys map[string]int64, intents map[string]string, garba
 	return out
 }
 
-// checkEnd: after the faults and the load, every snapshot equals etcd within an audit interval, no
-// counter is left, no process has ended by itself, and proxies have released what they used.
+// longestEjection is the time to which that of an instance that fails again and again doubles.
+const longestEjection = 30 * time.Second
+
+// checkEnd: after the faults and the load, every snapshot equals etcd within an audit interval, every
+// instance is used, no counter is left, no process has ended by itself, and proxies have released what they used.
 func checkEnd(h *History, v *Verdict) {
 	end := h.Start
 	for _, f := range h.Faults {
@@ -562,11 +565,13 @@ func checkEnd(h *History, v *Verdict) {
 	}
 	for _, f := range h.Final {
 		who := []string{f.Proxy}
-		switch limit := h.Audit + h.stalled(end, end.Add(f.Lag)); {
+		switch limit := h.Audit + h.stalled(end, end.Add(max(f.Lag, f.Used))); {
 		case f.Differs != "":
 			v.add("converges", end, who, "%s differs from etcd %s after the last fault: %s", f.Proxy, f.Lag.Round(time.Millisecond), f.Differs)
 		case f.Lag > limit:
 			v.add("converges", end, who, "%s differed from etcd for %s after the last fault, want %s", f.Proxy, f.Lag.Round(time.Millisecond), limit)
+		case f.Used > limit+longestEjection:
+			v.add("converges", end, who, "%s had ejected an instance for %s after the last fault, want %s", f.Proxy, f.Used.Round(time.Millisecond), limit+longestEjection)
 		}
 		for _, in := range slices.Sorted(maps.Keys(f.InFlight)) {
 			v.add("counters", end, who, "%s has %d requests in flight on %s after the load", f.Proxy, f.InFlight[in], in)

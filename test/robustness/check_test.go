@@ -144,6 +144,7 @@ func TestCheck_BadHistories(t *testing.T) {
 		"a snapshot missed a deleted instance":  {"snapshots", func(h *History) { h.Polls[2].Instances[1].View = "" }},
 		"a proxy stays different":               {"converges", func(h *History) { h.Final[0].Differs = "it lacks an instance" }},
 		"a proxy is different for too long":     {"converges", func(h *History) { h.Final[0].Lag = 11 * time.Second }},
+		"an instance stays ejected":             {"converges", func(h *History) { h.Final[0].Used = 41 * time.Second }},
 		"a counter is left":                     {"counters", func(h *History) { h.Final[0].InFlight = map[string]int64{d1: 1} }},
 		"a counter is negative":                 {"counters", func(h *History) { h.Final[0].InFlight = map[string]int64{d1: -1} }},
 		"an engine still runs a request":        {"counters", func(h *History) { h.Engines[0].Running = 1 }},

@@ -428,8 +428,8 @@ func (r *rig) stored(ctx context.Context) (keys map[string]int64, intents map[st
 }
 
 // converged returns nil if a proxy's snapshot equals etcd, and it can use every instance but the
-// spare.
-func (r *rig) converged(ctx context.Context, p *proxy) error {
+// spare, and those that are ejected if they may be.
+func (r *rig) converged(ctx context.Context, p *proxy, ejected bool) error {
 	s, err := r.poll(ctx, p)
 	if err != nil {
 		return err
@@ -449,6 +449,7 @@ func (r *rig) converged(ctx context.Context, p *proxy) error {
 			case e.Name == "spare" && i >= 0:
 				return fmt.Errorf("the spare %s is there: %+v", k, s.Instances[i])
 			case e.Name == "spare":
+			case i >= 0 && ejected && s.Instances[i].View == "ejected" && s.Instances[i].Intent == "":
 			case i < 0 || s.Instances[i].View != "" || s.Instances[i].Intent != "":
 				return fmt.Errorf("%s (%s) is not used: %+v", k, e.Name, s.Instances[max(i, 0):min(len(s.Instances), i+1)])
 			}
@@ -459,7 +460,7 @@ func (r *rig) converged(ctx context.Context, p *proxy) error {
 
 func (r *rig) allUsed(ctx context.Context) error {
 	for _, p := range r.proxies {
-		if err := r.converged(ctx, p); err != nil {
+		if err := r.converged(ctx, p, false); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}

@@ -98,16 +98,16 @@ type Usage struct {
 // Final is the state of a proxy after the faults and the load have ended.
 type Final struct {
 	Proxy string
-	// Lag is the time from the end of the last fault until the snapshot was that of etcd; Differs
-	// describes the difference if it never was.
-	Lag      time.Duration
-	Differs  string
-	InFlight map[string]int64 // by instance; 0 is left out
-	Restarts int              // starts during the run; Before is that of the last start
-	Before   Usage
-	After    Usage
-	Queued   int    // requests that wait in its queues
-	Blocked  string // why it does not admit a request of the lowest class at once
+	// Lag is the time from the end of the last fault until the snapshot was that of etcd, Used that
+	// until no instance was ejected; Differs describes the difference if it never was.
+	Lag, Used time.Duration
+	Differs   string
+	InFlight  map[string]int64 // by instance; 0 is left out
+	Restarts  int              // starts during the run; Before is that of the last start
+	Before    Usage
+	After     Usage
+	Queued    int    // requests that wait in its queues
+	Blocked   string // why it does not admit a request of the lowest class at once
 }
 
 // Engine is an engine of the run, with its state after the load has ended.

@@ -150,15 +150,20 @@ func (r *rig) recordPolls(ctx context.Context, p *proxy) {
 	}
 }
 
-// converge records how long each proxy takes until its snapshot equals etcd.
+// converge records how long each proxy takes until its snapshot equals etcd, and until it uses every
+// instance.
 func (r *rig) converge(healed time.Time) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.t.Context()), 6*audit)
 	defer cancel()
 	var group sync.WaitGroup
 	for _, p := range r.proxies {
 		group.Go(func() {
-			err := r.await(ctx, func() error { return r.converged(ctx, p) })
+			err := r.await(ctx, func() error { return r.converged(ctx, p, true) })
 			f := Final{Proxy: p.name, Lag: time.Since(healed), Restarts: p.starts, Before: p.before}
+			if err == nil {
+				err = r.await(ctx, func() error { return r.converged(ctx, p, false) })
+				f.Used = time.Since(healed)
+			}
 			if err != nil {
 				f.Differs = err.Error()
 			}
