@@ -73,7 +73,7 @@ func (p *Proof) See(t store.Reports, now time.Time, same Same) {
 		}
 		one.address, one.away = is.Address, time.Time{}
 		if again || !one.done {
-			one.why = p.missing(is, loads[is.ID], same)
+			one.why = p.missing(is, loads[is.ID], t.Revision, same)
 			one.done = one.why == ""
 		}
 	}
@@ -84,8 +84,8 @@ func (p *Proof) See(t store.Reports, now time.Time, same Same) {
 	}
 }
 
-// missing returns what a proxy lacks, "" if nothing.
-func (p *Proof) missing(is *lease.ProxyPresence, l *loaddigest.ProxyLoad, same Same) string {
+// missing returns what a proxy lacks, "" if nothing. stored is the revision of etcd.
+func (p *Proof) missing(is *lease.ProxyPresence, l *loaddigest.ProxyLoad, stored int64, same Same) string {
 	applied := is.Applied
 	switch {
 	case l != nil && l.Ignored != "":
@@ -94,6 +94,9 @@ func (p *Proof) missing(is *lease.ProxyPresence, l *loaddigest.ProxyLoad, same S
 		applied = l.Applied // its picks know that much
 	case len(p.keys) > 0:
 		return "publishes no load digest: it has just started, or runs with --load-digests=off"
+	}
+	if applied > stored { // etcd was wiped, or restored from a backup
+		return fmt.Sprintf("follows a former etcd store: it has applied revision %d, and etcd is at %d", applied, stored)
 	}
 	if applied < p.revision && !same(applied, p.revision) {
 		return fmt.Sprintf("has not applied revision %d yet, it is at %d", p.revision, applied)

@@ -18,7 +18,7 @@ var x = instance.Key{Role: instance.Decode, Address: "x:1"}
 // saying puts together what proxies say: each is its id, what it has applied, and what it
 // has in flight on x; -1 for one without a digest.
 func saying(proxies ...[3]any) store.Reports {
-	var t store.Reports
+	t := store.Reports{Revision: 1000}
 	for _, p := range proxies {
 		id, applied, held := p[0].(string), p[1].(int), p[2].(int)
 		t.Proxies = append(t.Proxies, lease.ProxyPresence{ID: id, Address: id + ":8000", Applied: int64(applied)})
@@ -105,6 +105,20 @@ func TestNoProof(t *testing.T) {
 		if s := p.State(now); s.Done != 0 || len(s.Open) != 1 || !strings.Contains(s.Open[0], name) {
 			t.Errorf("%s: %+v", name, s)
 		}
+	}
+}
+
+// A proxy that has not noticed yet that etcd was wiped has applied nothing of the new store, although its
+// revision is higher.
+func TestProofInAnotherStore(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	p := drainproof.New(11, []instance.Key{x})
+	said := saying([3]any{"a", 213, 0}, [3]any{"b", 12, 0})
+	said.Revision = 12
+	p.See(said, now, never)
+	if s := p.State(now); s.Done != 1 || len(s.Open) != 1 || s.Open[0] != "proxy a:8000 (a) follows a former etcd store: it has applied revision 213, and etcd is at 12" {
+		t.Errorf("%+v", s)
 	}
 }
 
