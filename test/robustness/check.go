@@ -107,9 +107,7 @@ func checkLost(h *History, v *Verdict) {
 				v.Excused["an engine refused the request with 429, and no other could take it"]++
 				continue
 			}
-			if h.wiped(r.From.Add(-etcdRecovery), r.To) && slices.ContainsFunc(h.Faults, func(f Fault) bool {
-				return f.Kind == "kill-forget" && f.Target == r.Proxy && f.Overlaps(r.From.Add(-settled), r.To)
-			}) { // it knows the instances that have registered again
+			if h.wiped(r.From.Add(-etcdRecovery), r.To) && h.forgot(r) { // it knows the instances that have registered again
 				v.Excused["the proxy began without a membership beside an etcd that was wiped"]++
 				continue
 			}
@@ -182,8 +180,31 @@ func (h *History) movable(r Request) bool {
 	return float64(made) < allowed
 }
 
+// forgot reports whether the proxy of a request has just lost the membership that it had saved.
+func (h *History) forgot(r Request) bool {
+	return slices.ContainsFunc(h.Faults, func(f Fault) bool {
+		return f.Kind == "kill-forget" && f.Target == r.Proxy && f.Overlaps(r.From.Add(-settled), r.To)
+	})
+}
+
+// registered reports whether etcd had the record of an instance during a whole interval.
+func (h *History) registered(key string, from, to time.Time) bool {
+	there := false
+	for _, c := range h.Changes {
+		switch {
+		case c.Key != "/pd/"+key || c.At.After(to):
+		case c.Deleted && !c.At.Before(from):
+			return false
+		default:
+			there = !c.Deleted && (there || c.At.Before(from))
+		}
+	}
+	return there
+}
+
 // able returns the address of a decode instance that could serve a request all the time, from a
-// while before it until its end; "" if there is none. The spare does not count.
+// while before it until its end; "" if there is none. The spare does not count. A proxy without a saved
+// membership knows only what is in etcd.
 func (h *History) able(r Request) string {
 	from := r.From.Add(-settled)
 	if r.To.Sub(r.From) > hangs { // no request may wait for long although an instance is able
@@ -191,7 +212,7 @@ func (h *History) able(r Request) string {
 	}
 	for _, e := range h.Engines {
 		if e.Role == "prefill" || e.Name == "spare" || h.faulty(from, r.To, e.Name, e.Name+"-agent") != nil ||
-			!h.serves(e.Name, r.Model, from, r.To) {
+			!h.serves(e.Name, r.Model, from, r.To) || h.forgot(r) && !h.registered("decode/"+e.Address, from, r.To) {
 			continue
 		}
 		if !slices.ContainsFunc(h.out("decode", e.Address), func(s Span) bool { return s.Overlaps(from, r.To) }) {

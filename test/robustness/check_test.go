@@ -83,7 +83,11 @@ func TestCheck_BadHistories(t *testing.T) {
 		rule string
 		bad  func(h *History)
 	}{
-		"an answer is wrong":                 {"answers", func(h *History) { fails(&h.Requests[0], Wrong, "other text") }},
+		"an answer is wrong": {"answers", func(h *History) { fails(&h.Requests[0], Wrong, "other text") }},
+		"a proxy that had lost its membership": {"lost", func(h *History) {
+			r := &h.Requests[1]
+			r.Outcome, h.Faults = Failed, append(h.Faults, fault(span(18, 19), "kill-forget", r.Proxy))
+		}},
 		"a request is lost":                  {"lost", func(h *History) { fails(&h.Requests[0], Failed, "status 502") }},
 		"a request hangs":                    {"lost", func(h *History) { fails(&h.Requests[0], TimedOut, "") }},
 		"one instance is drained, one able":  {"lost", func(h *History) { fails(&h.Requests[2], Failed, "status 503") }},
@@ -214,6 +218,14 @@ func TestCheck_Excused(t *testing.T) {
 			r := &h.Requests[0]
 			r.Outcome, h.Wipes = Failed, append(h.Wipes, r.From.Add(-time.Second))
 			h.Faults = append(h.Faults, fault(Span{r.From.Add(-time.Second), r.From}, "kill-forget", r.Proxy))
+		}},
+		"no membership after a stall": {"no decode instance could serve the request", func(h *History) {
+			r := &h.Requests[1]
+			r.Outcome, h.Faults = Failed, append(h.Faults, fault(span(18, 19), "kill-forget", r.Proxy))
+			h.Polls = nil
+			for _, d := range []string{d1, d2} { // their leases have ended
+				h.Changes = slices.Insert(h.Changes, 3, Change{at(18), 5, "/pd/decode/" + d, true, ""})
+			}
 		}},
 		"the budget": {"the retry budget was used up", func(h *History) {
 			h.Requests[0].Outcome, h.Requests[0].Err = Failed, "503: too many requests are being retried"
