@@ -126,6 +126,15 @@ func checkLost(h *History, v *Verdict) {
 func (h *History) retries(at time.Time, proxy string) (made int, allowed float64) {
 	from := at.Add(-budgetWindow)
 	allowed = budgetBurst
+	reached := map[string]map[string]bool{} // attempts that reached an engine, also those that continued a stream
+	for _, a := range h.Arrivals {
+		if i := strings.LastIndexByte(a.ID, '-'); i > 0 {
+			if reached[a.ID[:i]] == nil {
+				reached[a.ID[:i]] = map[string]bool{}
+			}
+			reached[a.ID[:i]][a.ID] = true
+		}
+	}
 	for _, r := range h.Requests {
 		if r.Proxy != proxy || r.To.Before(from) || r.From.After(at) {
 			continue
@@ -133,7 +142,7 @@ func (h *History) retries(at time.Time, proxy string) (made int, allowed float64
 		if r.Attempts == 0 {
 			made += unknownRetries
 		} else {
-			made += r.Attempts - 1
+			made += max(r.Attempts, len(reached[r.ID])) - 1
 		}
 		if r.From.After(from.Add(time.Second)) { // the proxy counts by whole seconds
 			allowed += budgetRatio
