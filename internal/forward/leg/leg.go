@@ -47,6 +47,7 @@ type Leg struct {
 
 	mu     sync.Mutex // guards what follows
 	limit  Limit
+	due    time.Time     // when timer should run
 	silent time.Duration // time without a byte of the answer, when timer was last set
 	armed  time.Duration // what timer was last set to
 	// waitsForPartner is Wait.Partner until the other leg is done: timer does nothing.
@@ -218,7 +219,7 @@ func (c committedLeg) CallOff(cause error) {
 	defer l.mu.Unlock()
 	if l.doubt == nil && l.Err() == nil {
 		l.doubt = cause
-		l.timer.Reset(streamSilence)
+		l.reset(streamSilence)
 	}
 }
 

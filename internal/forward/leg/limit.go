@@ -119,8 +119,14 @@ func (l *Leg) arm(d time.Duration) {
 	}
 	l.silent, l.armed = 0, d
 	if !l.waitsForPartner {
-		l.timer.Reset(d)
+		l.reset(d)
 	}
+}
+
+// reset sets the timer; l.mu is held.
+func (l *Leg) reset(d time.Duration) {
+	l.due = time.Now().Add(d)
+	l.timer.Reset(d)
 }
 
 // PartnerDone ends Wait.Partner: the other leg of the pair is done, and this one waits only
@@ -151,6 +157,10 @@ func (l *Leg) expire() {
 	if l.waitsForPartner || l.Err() != nil {
 		return // PartnerDone starts the timer
 	}
+	if time.Since(l.due) > transferSlack { // this process was suspended, and has not read what came meanwhile
+		l.reset(min(l.armed, streamSilence))
+		return
+	}
 	if l.doubt != nil {
 		l.cancel(l.doubt)
 		return
@@ -174,7 +184,7 @@ func (l *Leg) expire() {
 		l.cancel(&LimitError{limit})
 	default:
 		l.armed = min(limit.After-stalled, longest.After-l.silent)
-		l.timer.Reset(l.armed)
+		l.reset(l.armed)
 	}
 }
 

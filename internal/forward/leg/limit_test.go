@@ -2,6 +2,8 @@ package leg
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -190,6 +192,32 @@ func TestLimit_LeaseEndsDuringASuspension(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The time in which the proxy was suspended is no silence of the engine: what came meanwhile is read first.
+func TestLimit_Suspension(t *testing.T) {
+	t.Parallel()
+	lost := errors.New("lost")
+	for _, watched := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			l := observed(t, 0, true, Wait{Limit: FirstByteLimit(20 * time.Second), Streamed: true})
+			if _ = l.Commit(false); watched {
+				committedLeg{l}.CallOff(lost)
+			}
+			l.timer.Stop() // as if it were late
+			time.Sleep(time.Minute)
+			l.expire()
+			time.Sleep(streamSilence - time.Second)
+			if l.Err() != nil {
+				t.Fatalf("watched %v: ended by %v", watched, context.Cause(l))
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if err := context.Cause(l); err == nil || watched != errors.Is(err, lost) {
+				t.Errorf("watched %v: %v", watched, err)
+			}
+		})
 	}
 }
 

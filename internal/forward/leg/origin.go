@@ -139,7 +139,7 @@ func (o *Origin) newLeg(in *instance.Instance, pick *sched.Assignment, w Wait) *
 	l.Context, l.cancel = context.WithCancelCause(o.Client)
 	l.mu.Lock() // a timer may fire at once
 	defer l.mu.Unlock()
-	l.timer = time.AfterFunc(w.Limit.After, l.expire)
+	l.due, l.timer = l.Began.Add(w.Limit.After), time.AfterFunc(w.Limit.After, l.expire)
 	if !w.KVUntil.IsZero() {
 		l.lease = time.AfterFunc(w.KVUntil.Sub(l.Began), l.leaseEnded)
 	}
