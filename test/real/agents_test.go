@@ -3,6 +3,7 @@ package real_test
 import (
 	"bytes"
 	"encoding/json"
+	"net/http"
 	"regexp"
 	"strings"
 	"testing"
@@ -50,7 +51,7 @@ func TestAgents(t *testing.T) {
 		c, e, l := r.sources(decode)
 		computed, received, cached = c-computed, e-received, l-cached
 		logf("%s, turn %d: of %v tokens decode computed %v, received %v and had %v", rec.Agent, turn+1, computed+received+cached, computed, received, cached)
-		if computed != 0 || received == 0 {
+		if want[x].refused == "" && (computed != 0 || received == 0) {
 			t.Errorf("%s, turn %d: decode computed %v tokens and received %v", rec.Agent, turn+1, computed, received)
 		}
 		if w := want[x]; got != w {
@@ -69,9 +70,10 @@ func (r *rig) sources(e *engine) (computed, received, cached float64) {
 
 // gist is the content of an answer, independent of the number of tokens in each event.
 type gist struct {
-	events string // names of the events, without repetitions
-	text   string // text of all deltas
-	last   string // usage; on /v1/responses also the whole output
+	events  string // names of the events, without repetitions
+	text    string // text of all deltas
+	last    string // usage; on /v1/responses also the whole output
+	refused string // the error, if vLLM refuses the request
 }
 
 // turn sends a recorded request and returns the gist of its answer.
@@ -82,7 +84,10 @@ func (r *rig) turn(t *testing.T, server string, x *agents.Exchange) gist {
 	if err := again.Ask(t.Context(), r.http, server); err != nil {
 		t.Fatal(err)
 	}
-	if again.Status != 200 || len(again.Events) < 4 {
+	if again.Status == http.StatusBadRequest { // OpenCode sends answers of before without an id: vLLM 0.32 refuses that
+		return gist{refused: strings.Join(again.Events, "\n")}
+	}
+	if again.Status != http.StatusOK || len(again.Events) < 4 {
 		t.Fatalf("%d with %.2000q", again.Status, again.Events)
 	}
 	var g gist
@@ -118,16 +123,16 @@ func (r *rig) turn(t *testing.T, server string, x *agents.Exchange) gist {
 }
 
 var (
-	limit    = regexp.MustCompile(`"max_tokens":[0-9]+`)
+	limit    = regexp.MustCompile(`"max(_output)?_tokens":[0-9]+,?`)
 	numbered = regexp.MustCompile(`,"sequence_number":[0-9]+`)
 )
 
 // briefly returns the request with an answer of at most 24 tokens.
 func briefly(x *agents.Exchange) []byte {
-	body := bytes.Replace(x.Body, []byte("{"), []byte(`{"temperature":0,"max_output_tokens":24,`), 1)
+	most := `"max_output_tokens":24,`
 	if x.Path() == "/v1/messages" {
-		body = bytes.Replace(x.Body, []byte("{"), []byte(`{"temperature":0,`), 1)
-		body = limit.ReplaceAll(body, []byte(`"max_tokens":24`))
+		most = `"max_tokens":24,`
 	}
+	body := bytes.Replace(limit.ReplaceAll(x.Body, nil), []byte("{"), []byte(`{"temperature":0,`+most), 1)
 	return body
 }
