@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 )
 
 const (
@@ -102,8 +103,9 @@ func keys(all []*ProxyLoad, own string, now time.Time) map[string]map[string][]i
 		if weight := Weight(now.Sub(p.ReceivedAt)); reachable && weight < 1 {
 			out[p.ID] = make(map[string][]int64, len(p.Keys))
 			for key, demand := range p.Keys {
-				for _, n := range demand {
-					out[p.ID][key] = append(out[p.ID][key], int64(weight*float64(n)))
+				out[p.ID][key] = slices.Clone(demand)
+				for i, n := range demand[:min(schema.KeyRates, len(demand))] {
+					out[p.ID][key][i] = int64(weight * float64(n))
 				}
 			}
 		}

@@ -33,7 +33,8 @@ type Digest struct {
 	Prompts []byte `json:"prompts,omitempty"`
 	// Keys has the demand of API keys with limits, by their names: requests, input, output and
 	// uncached tokens per minute, requests at the same time; then the requests and tokens per minute
-	// that were admitted, which proxies of older versions lack. Proxies without limits lack all.
+	// that are admitted; then, after KeyRates numbers, the counts of these that were admitted, modulo
+	// 2^40. Proxies of older versions lack the last parts, proxies without limits all.
 	Keys map[string][]int64 `json:"keys,omitempty"`
 	// Queue is the state of the keys that wait for a model, or have been served lately; absent from
 	// proxies of an older version, and from those whose queue is off or idle.
@@ -113,9 +114,12 @@ const (
 	maxDigest  = 64 << 10 // bytes of the value
 	maxPrompts = 8 << 10  // bytes of prompts in a digest
 	maxKeys    = 64       // API keys in a digest
-	maxKeySize = 4 << 10  // bytes of all these
+	maxKeySize = 6 << 10  // bytes of all these
 	maxCount   = 1 << 40  // of every number in a digest
 )
+
+// KeyRates is the number of rates in a list of Digest.Keys, which counts follow.
+const KeyRates = 9
 
 // ErrDigest is wrapped by the error of a digest that cannot be used.
 var ErrDigest = errors.New("invalid load digest")

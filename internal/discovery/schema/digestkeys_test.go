@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// However many keys have demand, they take 4 KiB and 64 keys at most; a digest that differs in them
+// However many keys have demand, they take 6 KiB and 64 keys at most; a digest that differs in them
 // is written soon, and impossible ones are refused.
 func TestDigestKeys(t *testing.T) {
 	t.Parallel()

@@ -12,16 +12,15 @@ type bucket struct {
 	rate    float64 // per second
 	burst   float64
 	balance float64 // at most burst
-	busy    bool    // the demand is sustained
 	at      time.Time
-	taken   meanRate
-	granted float64   // what all proxies should have admitted per minute, on average like taken
-	shared  time.Time // of the last call of set
+	count   float64   // all that was ever taken
+	credit  float64   // what all proxies have not admitted of the limit; negative: what they exceeded it by
+	settled time.Time // when credit was last changed
 }
 
-// fleet is a limit and its use per minute at all proxies: the demand, the part of it of proxies that
-// report what they have admitted, and what these have.
-type fleet struct{ limit, demand, reported, taken float64 }
+// fleet is a limit per minute and its use at all proxies: the demand, the part of it of proxies that do
+// not report what they admit, and what the others have admitted since the last call.
+type fleet struct{ limit, demand, unknown, admitted float64 }
 
 const (
 	// exceed is the part of a share by which a minute may exceed it, if the limit is at least
@@ -31,41 +30,54 @@ const (
 	// busyPart is the part of a limit from which demand counts as sustained. The mean demand of a client
 	// that begins needs some time to reach it.
 	busyPart = 0.6
-	// A share grows by catchUp times the part of the limit that was not used, at most by maxCatchUp, and
-	// decreases in the same way. Both were tuned with TestFleet.
-	catchUp, maxCatchUp = 4, 0.2
+	// maxCredit and minCredit bound the credit, in parts of a limit. More credit lets the minute after a
+	// pause exceed the limit, less loses more of arrivals at random.
+	maxCredit, minCredit = 0.035, -0.25
+	// The rate per minute increases by gain times the proxy's part of the credit, and decreases by ownGain
+	// times what its balance exceeds a quarter of the burst by, since that is a part of the credit, too:
+	// by maxChange of the share at most. They were tuned with the fleets of TestFleet, which publish once
+	// a second, and are stable if they do so every 3 s.
+	gain, ownGain, maxChange = 20, 8, 0.5
+	// staleCredit is the time without new digests after which the credit has no effect.
+	staleCredit = 5 * time.Second
 )
 
 // set changes the share per minute of a limit. In every minute, a bucket admits at most the share
 // and what it may be exceeded by, if what is taken at once is not larger than the burst. A larger
 // burst loses less of arrivals at random, but for that bound it needs a lower rate. While the demand
-// of all proxies is sustained, large limits have the larger burst and the whole rate: a minute of one
-// proxy varies more then, but hardly the sum of all, whose deviation changes the rate of each.
+// of all proxies for a large limit is sustained, the rate instead follows the credit, which is the
+// balance of one bucket for all proxies, about a second ago.
 func (b *bucket) set(share float64, all fleet, now time.Time) {
-	more := 1.0
+	more, busy := 1.0, false
 	if all.limit >= largeLimit {
-		more = max(more, exceed*share)
+		more, busy = max(more, exceed*share), all.demand >= busyPart*all.limit
 	}
 	fresh := b.at.IsZero()
 	b.advance(now)
 	b.burst = max(more, math.Sqrt(share)/2)
-	b.rate = (share - 1.25*(b.burst-more)) / 60 // less than the bound, since shares vary
 	if fresh {
-		b.balance = b.burst
+		b.balance, b.settled = b.burst, now
 	}
-	busy := all.limit >= largeLimit && all.demand >= busyPart*all.limit
-	if busy && !b.busy {
-		b.balance -= (b.burst - more) / 2 // or the first minute would exceed its limit
+	most := 0.0 // without demand, what is not admitted is not missing
+	if busy {
+		most = maxCredit * all.limit
 	}
-	if b.busy = busy; busy {
-		lag := min(b.granted, all.limit, all.demand)*all.reported/all.demand - all.taken
-		b.burst = max(more, 1.25*math.Sqrt(share))
-		b.rate = share / 60 * (1 + min(max(catchUp*lag/all.limit, -0.5), maxCatchUp))
-		b.granted += (all.limit - b.granted) * (1 - math.Exp(-float64(now.Sub(b.shared))/float64(rateWindow)))
+	if !busy || all.admitted != 0 { // otherwise, there are no new digests
+		known := all.limit - all.unknown*min(1, all.limit/all.demand)
+		b.credit += known*now.Sub(b.settled).Minutes() - all.admitted
+		b.credit = min(max(b.credit, minCredit*all.limit), most)
+		b.settled = now
+	}
+	if busy {
+		b.burst = max(more, 0.7*math.Sqrt(share))
+		change := gain*share*b.credit/all.limit - ownGain*(b.balance-b.burst/4)
+		if now.Sub(b.settled) > staleCredit {
+			change = 0
+		}
+		b.rate = (share + min(max(change, -maxChange*share), maxChange*share)) / 60
 	} else {
-		b.granted = all.taken
+		b.rate = (share - 1.4*(b.burst-more)) / 60 // less than the bound, since shares vary
 	}
-	b.shared = now
 	b.balance = min(b.balance, b.burst)
 }
 
@@ -83,7 +95,7 @@ func (b *bucket) missing(n float64) float64 { return max(0, min(n, b.burst)-b.ba
 // take changes the balance; a negative n returns tokens.
 func (b *bucket) take(n float64) {
 	b.balance = min(b.burst, b.balance-n)
-	b.taken.add(n, b.at)
+	b.count += n
 }
 
 // meanRate is an exponentially weighted rate per minute, with a time constant of 20 s.

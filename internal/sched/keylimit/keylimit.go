@@ -6,6 +6,7 @@ package keylimit
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -52,8 +53,8 @@ type Table struct {
 	peers map[string]Published // guarded by mu
 }
 
-// Published is what a proxy has published by key: its demand of each kind, and what it has admitted per
-// minute of those that are limited so. Proxies of older versions lack the second part.
+// Published is what a proxy has published by key, see [Table.Publish]. Proxies of older versions lack the
+// counts, and are assumed to admit their shares.
 type Published = map[string][]int64
 
 // key is one key with limits.
@@ -98,7 +99,7 @@ func (t *Table) Set(limits map[string]instance.KeyLimits) {
 		k.mu.Unlock()
 		next[name] = k
 	}
-	t.share(next)
+	t.share(next, t.peers)
 	t.limited.Store(&next)
 }
 
@@ -117,26 +118,27 @@ func (t *Table) Limited() bool { return t.limited.Load() != nil }
 func (t *Table) SetDemands(own string, demands map[string]Published) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	last := t.peers
 	t.own, t.peers = own, demands
-	t.share(t.keys())
+	t.share(t.keys(), last)
 }
 
-// share computes the shares of keys. The caller holds mu.
-func (t *Table) share(keys map[string]*key) {
+// share computes the shares of keys, where last is what was published before peers. The caller holds mu.
+func (t *Table) share(keys map[string]*key, last map[string]Published) {
 	now := time.Now()
 	// All proxies add and round in the same order.
 	ids := slices.Sorted(maps.Keys(t.peers))
 	for name, k := range keys {
 		demands, at := make([]Amounts, len(ids), len(ids)+1), -1
-		var reported, taken Amounts
+		var unknown, admitted Amounts
 		for i, id := range ids {
 			list := t.peers[id][name]
-			for kind, d := range list {
-				if kind < int(kinds) {
-					demands[i][kind] = max(0, float64(d))
-				} else if kind -= int(kinds); kind < int(Concurrent) {
-					taken[kind] += max(0, float64(d))
-					reported[kind] += demands[i][kind]
+			for kind := range min(kinds, Kind(len(list))) {
+				demands[i][kind] = max(0, float64(list[kind]))
+				if n, ok := admittedSince(last[id][name], list, kind); ok {
+					admitted[kind] += n
+				} else {
+					unknown[kind] += demands[i][kind]
 				}
 			}
 			if id == t.own && len(list) > 0 {
@@ -155,14 +157,14 @@ func (t *Table) share(keys map[string]*key) {
 				demands[at] = own
 			}
 		}
-		k.setShares(demands, at, reported, taken, now)
+		k.setShares(demands, at, unknown, admitted, now)
 		k.mu.Unlock()
 	}
 }
 
-// setShares sets the shares from the demands of all proxies, and what those have admitted that account
-// for the reported part of the demand. The caller holds mu.
-func (k *key) setShares(demands []Amounts, at int, reported, taken Amounts, now time.Time) {
+// setShares sets the shares from the demands of all proxies, and what those have admitted that do not
+// account for the unknown part of the demand. The caller holds mu.
+func (k *key) setShares(demands []Amounts, at int, unknown, admitted Amounts, now time.Time) {
 	k.proxies = float64(len(demands))
 	of := make([]float64, len(demands))
 	for kind := range kinds {
@@ -177,7 +179,7 @@ func (k *key) setShares(demands []Amounts, at int, reported, taken Amounts, now 
 		if kind == Concurrent {
 			k.cap = wholeShare(k.limit[kind], of, at)
 		} else {
-			k.buckets[kind].set(Share(k.limit[kind], of, at), fleet{k.limit[kind], sum, reported[kind], taken[kind]}, now)
+			k.buckets[kind].set(Share(k.limit[kind], of, at), fleet{k.limit[kind], sum, unknown[kind], admitted[kind]}, now)
 		}
 	}
 }
@@ -204,18 +206,42 @@ func (k *key) matters(d Amounts) bool {
 	return false
 }
 
-// Publish returns the demand of this proxy for its load digest, and after it what was admitted per minute.
+// countBits is the number of bits of a published count, which starts again at 0. Digests have numbers up to 2^40.
+const countBits = 40
+
+// admittedSince returns what a proxy has admitted between two lists; false if the second does not report it.
+// It is 0 if it cannot be true, as when before is missing because a digest had expired.
+func admittedSince(before, list []int64, kind Kind) (float64, bool) {
+	at := int(kinds + Concurrent + kind)
+	if at >= len(list) {
+		return 0, false
+	}
+	n := list[at]
+	if at < len(before) {
+		n -= before[at]
+	}
+	by := float64(n << (64 - countBits) >> (64 - countBits))
+	if math.Abs(by) > float64(list[kind])/2 { // all demand of 30 s
+		by = 0
+	}
+	return by, true
+}
+
+// Publish returns the demand of this proxy for its load digest, after it the rate per minute at which it
+// admits, for proxies of older versions, and the counts of what it has admitted.
 func (t *Table) Publish() Published {
 	out, now := Published{}, time.Now()
 	for name, k := range t.keys() {
 		k.mu.Lock()
 		if d := k.demands(now); k.matters(d) {
-			list := make([]int64, kinds+Concurrent)
+			list := make([]int64, kinds+2*Concurrent)
 			for i := range d {
 				list[i] = int64(d[i] + 0.5)
 			}
 			for kind := range Concurrent {
-				list[kinds+kind] = int64(max(0, k.buckets[kind].taken.perMinute(now)) + 0.5)
+				b := &k.buckets[kind]
+				list[kinds+kind] = int64(min(d[kind], 60*max(0, b.rate)) + 0.5)
+				list[kinds+Concurrent+kind] = int64(b.count) & (1<<countBits - 1)
 			}
 			out[name] = list
 		}
