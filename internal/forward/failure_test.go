@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -796,6 +797,43 @@ func TestOtherPairsBeforeASecondRound(t *testing.T) {
 	}
 	if legs(r.D[:1]) == 0 {
 		t.Error("no request began with the pair that fails")
+	}
+}
+
+// A prefill instance that has failed a request itself is not tried again when a KV transfer of another one
+// was spent, although its cache has the prompt.
+func TestFailedPrefillIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
+	prefix, err := policy.Find(policy.DefaultPrefill)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := startTuned(t, fakevllm.NIXL, 3, 2, tuning{
+		forward: func(o *forward.Options) { o.RetryRatio = -1 },
+		sched:   func(o *sched.Options) { o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix} },
+	})
+	ask := func(prompt string) {
+		t.Helper()
+		if a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"`+prompt+`"}`); a.status != http.StatusOK {
+			t.Errorf("%d: %s", a.status, a.body)
+		}
+	}
+	for i := range 8 {
+		prompt := strings.Repeat(strconv.Itoa(i)+" is the number of this line. ", 40)
+		ask(prompt)
+		cached := r.P[slices.IndexFunc(r.P, func(p *fakevllm.Server) bool { return legs([]*fakevllm.Server{p}) > 0 })]
+		script(t, cached, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
+		for _, d := range r.D {
+			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1})
+		}
+		ask(prompt)
+		if n := legs([]*fakevllm.Server{cached}); n != 2 {
+			t.Errorf("the instance that failed the request got %d prefills", n-1)
+		}
+		for _, e := range slices.Concat(r.P, r.D) {
+			e.ClearFaults()
+			e.ForgetRequests()
+		}
 	}
 }
 

@@ -153,6 +153,13 @@ func (t *attempts) forgetTried(role instance.Role) {
 	*t.tried.of(role), *t.triedRanks.of(role) = nil, nil
 }
 
+// untry allows the instance of a pick to be tried again, which has not failed itself.
+func (t *attempts) untry(a *sched.Assignment) {
+	tried, ranks := t.tried.of(a.Instance.Role), t.triedRanks.of(a.Instance.Role)
+	*tried = slices.DeleteFunc(*tried, func(k instance.Key) bool { return k == a.Instance.Key })
+	*ranks = slices.DeleteFunc(*ranks, func(r sched.Target) bool { return r.Key == a.Instance.Key })
+}
+
 // skipFailed leaves out of further picks what the failure of a leg is about: the instance,
 // or, where it has several ranks and the class is not OfInstance, the rank that the leg was
 // sent to. After RankMissing the ranks above are left out as well: the engine has started

@@ -123,7 +123,7 @@ func (a *attempt) decode() (done bool) {
 			// The KV transfer is spent. The prefill instance may be picked again, but
 			// preferably not if decode may have failed to read from it.
 			t := &a.c.r.attempts
-			t.forgetTried(instance.Prefill)
+			t.untry(a.p)
 			if f.Class == leg.Status5xx || f.Class == leg.ErrorEvent || f.Class == leg.FirstByteTimeout || t.counted > 1 {
 				t.avoided.prefill = append(t.avoided.prefill, a.p.Instance.Key)
 			}
@@ -207,7 +207,7 @@ func (*prefillWatch) Silent(time.Duration) {}
 func (a *attempt) unusable(again bool) leg.Class {
 	switch {
 	case again && time.Now().After(a.decodeBy):
-		a.c.r.attempts.forgetTried(instance.Prefill)
+		a.c.r.attempts.untry(a.p)
 		return leg.TransferExpired
 	case a.c.s.Picker.Removed(a.p) != nil:
 		return leg.Removed
