@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -256,9 +257,10 @@ func TestSelector(t *testing.T) {
 func TestYAML(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.put("/pd/proxies/p1", strings.Replace(well, "1000000", "1", 1))
 	r.put("/pd/decode/10.0.0.8:8200", `{"models":["null","1e3","yes","a: b"],"labels":{"x":"\u00e9\u2028"}}`)
 	r.put("/pd/override/decode/10.0.0.8:8200", `{"v":1,"state":"drain","reason":"- no\nlist"}`)
+	applied := r.revision("/pd/override/decode/10.0.0.8:8200")
+	r.put("/pd/proxies/p1", strings.Replace(well, "1000000", strconv.FormatInt(applied, 10), 1))
 	for _, line := range []string{"list", "get decode/10.0.0.8:8200", "status", "history", "doctor --agents=false", "wait --revision 1", "mooncake segments", "undrain decode 10.0.0.8:8200 --dry-run"} {
 		args := strings.Fields(line)
 		code, asJSON, errs := r.run(append(args, "-o", "json")...)
