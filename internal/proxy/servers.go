@@ -129,13 +129,10 @@ func maxConnections(cfg *config.Proxy) int {
 }
 
 func newServer(h http.Handler, log logrus.FieldLogger) *http.Server {
-	const idle = 2 * time.Minute
 	s := &http.Server{
-		Handler: h,
-		// Clients open connections before they have a request for them. If one is closed at the time of
-		// its first request, the client sees a reset.
-		ReadHeaderTimeout: idle,
-		IdleTimeout:       idle,
+		Handler:           h,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		// nil would print to stderr.
 		ErrorLog:  stdlog.New(debugLog{log.WithField("component", "http")}, "", 0),

@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -46,37 +44,4 @@ func TestServerLog(t *testing.T) {
 	if text := out.String(); !strings.Contains(text, "level=debug") || !strings.Contains(text, "superfluous") || !strings.Contains(text, "component=http") {
 		t.Errorf("logged: %q", text)
 	}
-}
-
-// pipes is a listener of connections in memory.
-type pipes chan net.Conn
-
-func (p pipes) Accept() (net.Conn, error) {
-	if c, ok := <-p; ok {
-		return c, nil
-	}
-	return nil, net.ErrClosed
-}
-func (p pipes) Close() error   { return nil }
-func (p pipes) Addr() net.Addr { return new(net.TCPAddr) }
-
-// A client may open a connection long before its first request.
-func TestConnectionOpenedAhead(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(http.NotFoundHandler(), logrus.New())
-		ln := make(pipes, 1)
-		defer close(ln)
-		client, server := net.Pipe()
-		ln <- server
-		go func() { _ = s.Serve(ln) }()
-		time.Sleep(time.Minute)
-		_ = client.SetDeadline(time.Now().Add(time.Minute))
-		if _, err := io.WriteString(client, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
-		if answer, err := io.ReadAll(client); err != nil || !strings.Contains(string(answer), "404 Not Found") {
-			t.Errorf("%q, %v", answer, err)
-		}
-	})
 }
