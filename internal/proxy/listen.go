@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -75,10 +77,60 @@ func (l quickListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if tcp, ok := c.(*net.TCPConn); ok && err == nil {
 		if quick, err := sock.New(tcp); err == nil {
-			return quick, nil
+			return &clientConn{Conn: quick}, nil
 		}
 	}
 	return c, err
+}
+
+// clientConn is a connection of a client. A read deadline that passed while the process was
+// suspended, by SIGSTOP or with its machine, ends no read: what the client has sent meanwhile can
+// only be read now. Without it the server would reset the connection of a request that it could
+// serve.
+type clientConn struct {
+	*sock.Conn
+
+	mu  sync.Mutex // guards the deadline and due
+	due time.Time  // the deadline, if it was in the future when it was set
+}
+
+const (
+	// suspended is by how much a deadline must be late until the process counts as suspended.
+	suspended = time.Second
+	// suspendedRead is how long the connection is then read.
+	suspendedRead = 5 * time.Second
+)
+
+// SetReadDeadline implements net.Conn.
+func (c *clientConn) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.due = time.Time{}
+	if !t.IsZero() && time.Now().Before(t) {
+		c.due = t
+	}
+	return c.Conn.SetReadDeadline(t)
+}
+
+// Read implements net.Conn.
+func (c *clientConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) && c.extend() {
+		n, err = c.Conn.Read(p)
+	}
+	return n, err
+}
+
+// extend sets another deadline if the last one ended a read too late. It does so once for each
+// deadline.
+func (c *clientConn) extend() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.due.IsZero() || time.Since(c.due) < suspended {
+		return false
+	}
+	c.due = time.Time{}
+	return c.Conn.SetReadDeadline(time.Now().Add(suspendedRead)) == nil
 }
 
 // close closes the listeners. A server that was shut down has closed its own already.

@@ -1,8 +1,13 @@
 package faults_test
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -11,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
 // listings follows an instance in the status of the first proxy.
@@ -112,6 +118,46 @@ func TestFault33_MachineStalls(t *testing.T) {
 				t.Error(listed.absent)
 			}
 		})
+	}
+}
+
+// A client opened its connection before the proxy was suspended, and sent its request meanwhile. The
+// proxy has 10 s for the header of a request; they passed while it could not read.
+func TestFault33_RequestArrivesWhileSuspended(t *testing.T) {
+	row(t, 33)
+	longform.Test(t)
+	r := start(t, fleet.ProxySpec{})
+	proxy := r.proxies[0]
+	clients := make([]net.Conn, 20)
+	for i := range clients {
+		c, err := net.Dial("tcp", strings.TrimPrefix(proxy.URL(), "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		clients[i] = c
+	}
+	// Connections are accepted in their order, so those above are when this one is served.
+	if code, _, err := request(t, "GET", proxy.URL()+"/health", ""); err != nil {
+		t.Fatal(code, err)
+	}
+	signal(t, syscall.SIGSTOP, proxy.PID())
+	wait(t, 12*time.Second)
+	for _, c := range clients {
+		if _, err := io.WriteString(c, "GET /version HTTP/1.1\r\nHost: pdmesh\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	signal(t, syscall.SIGCONT, proxy.PID())
+	for i, c := range clients {
+		if err := c.SetReadDeadline(time.Now().Add(soon)); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatalf("client %d: %v", i, err)
+		}
+		resp.Body.Close()
 	}
 }
 

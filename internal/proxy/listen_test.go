@@ -1,0 +1,59 @@
+package proxy
+
+import (
+	"errors"
+	"net"
+	"os"
+	"testing"
+	"time"
+)
+
+// A deadline that ends a read much too late counts as one of a suspended process: what the client
+// has sent is read first. Any other deadline ends a read as before.
+func TestClientConn_DeadlineOfASuspendedProcess(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	client, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	c, err := quickListener{ln}.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	read := func(want error) {
+		t.Helper()
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, want) {
+			t.Errorf("Read: %v, want %v", err, want)
+		}
+	}
+	deadline := func(at time.Time) {
+		t.Helper()
+		if err := c.SetReadDeadline(at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deadline(time.Now().Add(10 * time.Millisecond))
+	read(os.ErrDeadlineExceeded)
+
+	ours := c.(*clientConn)
+	if ours.due.IsZero() {
+		t.Fatal("the deadline is not known")
+	}
+	ours.due = ours.due.Add(-time.Minute) // as if the read had ended a minute late
+	if _, err := client.Write([]byte("xyz")); err != nil {
+		t.Fatal(err)
+	}
+	read(nil)
+
+	deadline(time.Unix(1, 0)) // net/http ends a pending read so
+	read(os.ErrDeadlineExceeded)
+	deadline(time.Time{})
+	read(nil)
+}
