@@ -42,6 +42,7 @@ type stage struct {
 	etcd              string            // endpoint of the fleet's etcd
 	other             *testkit.Etcd     // target of exports
 	before            int64             // revision before undone
+	change            int64             // revision of undone; 0 before it
 }
 
 // newStage starts a proxy, two instances of each role and one with both roles, with their agents, and
@@ -138,6 +139,7 @@ func (s *stage) put(key, value string) {
 // reset reverts the changes of a command.
 func (s *stage) reset() {
 	s.t.Helper()
+	s.change = 0
 	for _, prefix := range []string{"/pd/override/", "/pd/limits/", "/pd/pending/", "/pd/meta/kept", "mooncake/"} {
 		s.remove(prefix, clientv3.WithPrefix())
 	}
@@ -160,9 +162,12 @@ func (s *stage) remove(key string, opts ...clientv3.OpOption) {
 	}
 }
 
-// revision returns the revision of the fleet's etcd.
+// revision returns the revision of the fleet's etcd, or that of the change to be undone.
 func (s *stage) revision() int64 {
 	s.t.Helper()
+	if s.change != 0 {
+		return s.change
+	}
 	resp, err := s.cli.Get(s.t.Context(), "/pd/meta/schema")
 	if err != nil {
 		s.t.Fatal(err)
@@ -274,6 +279,11 @@ func (s *stage) undone() {
 	if code := c.end(); code != 0 {
 		s.t.Fatalf("exit %d\n%s", code, c.out.String())
 	}
+	resp, err := s.cli.Get(s.t.Context(), s.here("/pd/override/decode/10.0.0.9:8200"))
+	if err != nil || len(resp.Kvs) != 1 {
+		s.t.Fatal(resp, err)
+	}
+	s.change = resp.Kvs[0].ModRevision // agents may have written since
 }
 
 // secure starts a TLS-only etcd in place of the other one.
