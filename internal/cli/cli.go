@@ -122,7 +122,7 @@ func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr 
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
-	cmd.SetFlagErrorFunc(suggest)
+	cmd.SetFlagErrorFunc(explain)
 	cmd.SetUsageFunc(usage)
 	prepare(cmd)
 	called, err := cmd.ExecuteContextC(ctx)
@@ -137,8 +137,19 @@ func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr 
 	return Usage
 }
 
-// suggest adds the most similar flag to the error about an unknown one.
-func suggest(cmd *cobra.Command, err error) error {
+// explain adds the most similar flag to the error about an unknown one, and writes what the value of
+// a number or a switch must be.
+func explain(cmd *cobra.Command, err error) error {
+	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		flag := bad.GetFlag()
+		if want := wanted[flag.Value.Type()]; want != "" {
+			return fmt.Errorf("--%s: %w %q: must be %s", flag.Name, settings.ErrValue, bad.GetValue(), want)
+		}
+		if cause := bad.Unwrap(); errors.Is(cause, settings.ErrValue) {
+			return fmt.Errorf("--%s: %w", flag.Name, cause)
+		}
+		return err
+	}
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
 		return err
@@ -150,6 +161,10 @@ func suggest(cmd *cobra.Command, err error) error {
 	}
 	return err
 }
+
+// wanted has what a value must be, by the type of its flag. Without it, the error would be that of
+// package strconv.
+var wanted = map[string]string{"int": "a whole number", "int64": "a whole number", "float64": "a number", "bool": "true or false"}
 
 // variables is the key of the error about environment variables in a context.
 type variables struct{}

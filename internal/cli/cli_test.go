@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -41,16 +43,25 @@ func TestRun(t *testing.T) {
 		{"do --what", nil, cli.Usage, "", "prog: unknown flag: --what\nSee prog do --help.\n"},
 		{"do --hepl", nil, cli.Usage, "", "prog: unknown flag: --hepl; did you mean --help?\nSee prog do --help.\n"},
 		{"do -x", nil, cli.Usage, "", "prog: unknown shorthand flag: 'x' in -x\nSee prog do --help.\n"},
+		{"do --times many", nil, cli.Usage, "", "prog: --times: bad value \"many\": must be a whole number\nSee prog do --help.\n"},
+		{"do --times 9e9", nil, cli.Usage, "", "prog: --times: bad value \"9e9\": must be a whole number\nSee prog do --help.\n"},
+		{"do --now=maybe", nil, cli.Usage, "", "prog: --now: bad value \"maybe\": must be true or false\nSee prog do --help.\n"},
+		{"do --after x", nil, cli.Usage, "", "prog: --after: bad value \"x\": must be a duration"},
 		{"--what", nil, cli.Usage, "", "prog: unknown flag: --what\nSee prog --help.\n"},
 		{"undo", nil, cli.Usage, "", "unknown command \"undo\" for \"prog\""},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			t.Parallel()
 			root := &cobra.Command{Use: "prog", Short: "a program"}
-			root.AddCommand(&cobra.Command{
+			do := &cobra.Command{
 				Use: "do", Short: "do it", Args: cli.NoArgs,
 				RunE: func(*cobra.Command, []string) error { return tc.err },
-			})
+			}
+			do.Flags().Int64("times", 1, "how often")
+			do.Flags().Bool("now", false, "at once")
+			var after time.Duration
+			settings.DurationVar(do.Flags(), &after, "after", 0, "wait")
+			root.AddCommand(do)
 			var out, errs bytes.Buffer
 			code := cli.Run(t.Context(), root, strings.Fields(tc.args), &out, &errs)
 			if code != tc.code || !strings.Contains(out.String(), tc.stdout) || !strings.Contains(errs.String(), tc.stderr) || tc.stderr == "" && errs.Len() > 0 {
