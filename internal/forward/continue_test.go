@@ -147,6 +147,28 @@ func TestStreamLeavesInstanceThatLosesItTwice(t *testing.T) {
 	}
 }
 
+// The same if no prefill instance can be paired with the others: they compute the prompt.
+func TestStreamLeavesTheOnlyPartnerThatLosesItTwice(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.Mooncake, fakevllm.P2P, fakevllm.MoRIIOWrite} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			r := start(t, mode, 1, 2, continuing)
+			lost, other := r.D[0], r.D[1].Address()
+			r.members.change(func(in *instance.Instance) *instance.Instance {
+				if in.Address == other {
+					in.Record.Connector = "offloading"
+				}
+				return in
+			})
+			script(t, lost, fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 5, Times: 4})
+			body := sixtyBody(completionsPath, "")
+			r.checkOne(r.post(completionsPath, body), completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
+			r.checkMoved("broke_off prompt", "broke_off prompt")
+		})
+	}
+}
+
 // A stream goes on although engines fail to detokenize its tokens for a while.
 func TestStreamContinuesAfterDetokenizeFails(t *testing.T) {
 	t.Parallel()

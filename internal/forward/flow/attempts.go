@@ -30,6 +30,7 @@ type attempts struct {
 	// have lost the stream; and engines that were full, in both roles. They are picked only if there is
 	// no other.
 	avoided     byRole[[]instance.Key]
+	lostTwice   bool // a decode instance has lost the stream twice: those that need another partner come before it
 	lastFailure *leg.Failure
 	// failed counts the legs that failed; counted those of them that count against
 	// MaxAttempts.
@@ -71,6 +72,9 @@ func (t *attempts) pick(role instance.Role, partner *sched.Assignment) (*sched.A
 		a, err := t.pickOnce(role, partner, false)
 		if *t.tried.of(role) = tried; err == nil {
 			return a, nil
+		}
+		if t.lostTwice && role == instance.Decode && mismatchReason(err) != "" {
+			return nil, err
 		}
 	}
 	a, err := t.pickOnce(role, partner, false)

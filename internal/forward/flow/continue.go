@@ -145,6 +145,7 @@ func (c *completion) continueAfter(d *sched.Assignment, f *leg.Failure) (done bo
 	}
 	again := slices.Contains(*avoided, d.Instance.Key)
 	*avoided = append(*avoided, d.Instance.Key)
+	c.r.attempts.lostTwice = c.r.attempts.lostTwice || again && c.s.Fallback // the others may serve decode-only
 	return m.how == continuation.HowProxy || f.Class == leg.BrokeOff && !again && c.sameFirst(d.Instance)
 }
 
