@@ -319,20 +319,33 @@ func (q *Queues) Run(ctx context.Context) {
 	if q == nil {
 		return
 	}
+	due := time.Now().Add(time.Hour)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	set := func(wait time.Duration) {
+		due = time.Now().Add(wait)
+		timer.Reset(wait)
+	}
 	for {
+		wait := time.Hour
 		select {
 		case <-ctx.Done():
 			return
 		case <-q.active:
+			for _, m := range *q.models.Load() {
+				wait = min(wait, m.interval())
+			}
+			if wait < time.Until(due) {
+				set(wait)
+			}
+			continue
 		case <-timer.C:
 		}
-		wait := time.Hour
 		for _, m := range *q.models.Load() {
-			wait = min(wait, m.tick())
+			m.tick()
+			wait = min(wait, m.interval())
 		}
-		timer.Reset(wait)
+		set(wait)
 	}
 }
 

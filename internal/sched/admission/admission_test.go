@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -196,6 +197,41 @@ func TestFastPath(t *testing.T) {
 	}); allocs > 0 {
 		t.Errorf("%v allocations", allocs)
 	}
+}
+
+// Requests that need not wait share a plan for about a second, also while Run is running: to make one
+// takes longer than all else that the queue does with them.
+func TestRunKeepsThePlan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plans := 0
+		r := newRig(t, func(o *admission.Options, _ *rig) {
+			engines := o.Engines
+			o.Now, o.Engines = time.Now, func(m string) (prefill, decode []admission.Engine) {
+				plans++
+				return engines(m)
+			}
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			r.Run(ctx)
+		}()
+		for range 1000 {
+			q := admission.Request{Model: "m", Class: admission.Default, Prompt: 100}
+			if err := r.Admit(ctx, &q); err != nil {
+				t.Fatal(err)
+			}
+			q.Done(100, 100, 10)
+			time.Sleep(10 * time.Millisecond)
+			synctest.Wait()
+		}
+		if plans < 10 || plans > 13 {
+			t.Errorf("%d plans in 10 s", plans)
+		}
+		cancel()
+		<-ended
+	})
 }
 
 // BenchmarkIdle is what the queue adds to a request while the fleet is idle.

@@ -324,11 +324,11 @@ func (m *queue) dispatchLocked(now time.Time) {
 	}
 }
 
-// yields reports whether a request of class batch leaves an engine idle, for about a sixth of the time
+// yields reports whether a request of class batch leaves an engine idle, for about an eighth of the time
 // that its prompt takes, so that a request of a higher class that arrives meanwhile does not wait behind
 // it. The share was tuned with bench/ground.
 func (m *queue) yields(r *Request, p *plan) bool {
-	return float64(m.idle) < r.work.uncached*p.rates.Prefill.Each/6/tick.Seconds()-1 && m.order.serves(Interactive, Default)
+	return float64(m.idle) < r.work.uncached*p.rates.Prefill.Each/8/tick.Seconds()-1 && m.order.serves(Interactive, Default)
 }
 
 // send dispatches a request. The caller holds the lock.
@@ -358,16 +358,14 @@ func (m *queue) replan(now time.Time) {
 }
 
 // tick ends the wait of requests at their deadlines: refused if engines report that they are full,
-// dispatched if not. It returns the time until the next call.
-func (m *queue) tick() time.Duration {
+// dispatched if not. An empty queue is unused until its next request.
+func (m *queue) tick() {
 	now := m.opts.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.order.len() == 0 {
-		if !m.used.Swap(false) {
-			return time.Hour
-		}
-		return refresh
+		m.used.Store(false)
+		return
 	}
 	m.idle++
 	m.dispatchLocked(now)
@@ -393,7 +391,17 @@ func (m *queue) tick() time.Duration {
 			}
 		}
 	}
-	return tick
+}
+
+// interval returns the time between two calls of tick.
+func (m *queue) interval() time.Duration {
+	switch {
+	case m.waiting.Load() > 0:
+		return tick
+	case m.used.Load():
+		return refresh
+	}
+	return time.Hour
 }
 
 // refuseAll refuses what waits because the proxy stops.
