@@ -22,7 +22,7 @@ func (r release) before(o release) bool {
 // treats the engine as a new one.
 func releaseOf(in *instance.Instance) (r release, ok bool) {
 	version := strings.TrimPrefix(in.Record.Version, "v")
-	if strings.HasPrefix(version, "0.1.dev") {
+	if version == "" || strings.HasPrefix(version, "0.1.dev") {
 		return release{}, false
 	}
 	major, rest, _ := strings.Cut(version, ".")
