@@ -51,7 +51,7 @@ func TestUsage(t *testing.T) {
 		"--connector teleport": `unknown connector "teleport"`,
 		"--proxies 0":          "invalid --proxies 0: must be between 1 and 9",
 		"--proxies 10":         "invalid --proxies 10: must be between 1 and 9",
-		"--proxies many":       `invalid argument "many" for "--proxies"`,
+		"--proxies many":       `--proxies: bad value "many": must be a whole number`,
 		"--etcd 2":             "invalid --etcd 2: must be 1, 3 or 5, or 0",
 		"--etcd=-1":            "invalid --etcd -1",
 		"--keep --once":        "--keep and --once exclude each other",
