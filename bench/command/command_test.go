@@ -2,12 +2,16 @@ package command
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/bench/report"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -18,8 +22,12 @@ func TestMain(m *testing.M) { os.Exit(harness.Main(m, &bin)) }
 
 func bench(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
+	return benchUntil(t.Context(), args...)
+}
+
+func benchUntil(ctx context.Context, args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	code = Run(t.Context(), args, &out, &errs)
+	code = Run(ctx, args, &out, &errs)
 	return code, out.String(), errs.String()
 }
 
@@ -67,6 +75,43 @@ func TestRun(t *testing.T) {
 	if after, err := os.ReadFile(file("performance/README.md")); err != nil || !bytes.Equal(before, after) {
 		t.Errorf("the page from the file is different (%v)", err)
 	}
+}
+
+// TestRun_Interrupted ends the measurement while the first target gets the load.
+func TestRun_Interrupted(t *testing.T) {
+	longform.Test(t)
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		code, _, stderr := benchUntil(ctx, "run", "--bin", bin, "--pin", "off", "--workloads", "small", "--targets", "pdmesh,least_loaded",
+			"--repeats", "1", "--warmup", "10m", "--json", filepath.Join(dir, "result.json"))
+		if code == 0 || !strings.Contains(stderr, context.Canceled.Error()) {
+			t.Errorf("exit code %d\n%s", code, stderr)
+		}
+	}()
+	testkit.Eventually(t, time.Minute, func() error {
+		logs, err := filepath.Glob(filepath.Join(dir, "*", "*.log"))
+		if err != nil {
+			return err
+		}
+		requests := 0
+		for _, log := range logs {
+			b, err := os.ReadFile(log)
+			if err != nil {
+				return err
+			}
+			requests += bytes.Count(b, []byte("outcome=ok"))
+		}
+		if requests < 1000 { // the first requests are 20 for each target
+			return fmt.Errorf("%d requests", requests)
+		}
+		return nil
+	})
+	cancel()
+	<-done
 }
 
 func TestUsage(t *testing.T) {

@@ -184,18 +184,35 @@ func (f *flood) exchange() {
 	}
 	for i, p := range f.proxies {
 		o := &admission.Others{}
+		byLoad, all := int64(0), int64(0)
 		for k, list := range published {
-			switch {
-			case k == i:
-			case slices.ContainsFunc(list, func(e admission.Entry) bool { return e.Backlog > 0 }):
-				o.Queues = append(o.Queues, list)
-			default:
-				o.Attained = append(o.Attained, list...)
+			if k == i {
+				continue
 			}
+			waiting := int64(0)
+			for e := range f.proxies[k].prefill {
+				waiting += f.proxies[k].prefill[e].Load.Waiting.Load()
+			}
+			all += waiting
+			if slices.ContainsFunc(list, func(e admission.Entry) bool { return e.Backlog > 0 }) {
+				o.Queues = append(o.Queues, list)
+				continue
+			}
+			o.Attained = append(o.Attained, list...)
+			byLoad += waiting
+		}
+		if all > 0 {
+			o.ByLoad = float64(byLoad) / float64(all)
 		}
 		p.queues.SetOthers(o)
 	}
 }
+
+// believed is the policy's estimate of the tokens of a prompt in the caches, for the queue.
+type believed func() int
+
+// Cached implements admission.Cache.
+func (b believed) Cached() (tokens int, known bool) { return b(), true }
 
 // serve serves one request, from its arrival.
 func (f *flood) serve(ctx context.Context, p *floodProxy, i int, r *Request) sample {
@@ -205,16 +222,21 @@ func (f *flood) serve(ctx context.Context, p *floodProxy, i int, r *Request) sam
 	if f.ask != nil {
 		f.ask(i, place)
 	}
+	wanted := policy.Request{Role: instance.Prefill, Model: Served, Session: r.Session, Prompt: chat, Tokens: len(chat) / 4, Length: len(chat)}
+	place.Cache = believed(func() int {
+		tentative := wanted
+		tentative.Tentative = new(policy.Tentative)
+		_, cached := choose(p.chain, policy.All(p.prefill), tentative)
+		return cached
+	})
 	if err := p.queues.Admit(ctx, place); err != nil {
 		var refused *admission.RefusedError
 		s.refused, s.took = errors.As(err, &refused), time.Since(arrived)
 		return s
 	}
 	defer place.Done(0, 0, 0)
-	at, believed := choose(p.chain, policy.All(p.prefill), policy.Request{
-		Role: instance.Prefill, Model: Served, Session: r.Session, Prompt: chat, Tokens: len(chat) / 4, Length: len(chat),
-	})
-	load, waiting := p.prefill[at].Load, int64(max(0, len(ids)-believed))
+	at, cached := choose(p.chain, policy.All(p.prefill), wanted)
+	load, waiting := p.prefill[at].Load, int64(max(0, len(ids)-cached))
 	work := estimate.Prefill{Address: p.prefill[at].Instance.Address, Queued: float64(load.Waiting.Load()) + load.Others.Waiting.Load()}
 	load.Begin(len(ids))
 	load.Waiting.Add(waiting)

@@ -1,6 +1,7 @@
 package suite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -171,7 +172,7 @@ func (c *cell) window(ctx context.Context, g *load.Generator, length time.Durati
 	c.out.Seconds += time.Since(start).Seconds()
 	after, err := machine.CPU(c.pids)
 	c.out.CPU += after - cpu
-	return err
+	return cmp.Or(err, ctx.Err())
 }
 
 // finish completes the figures.

@@ -2,6 +2,7 @@
 package suite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,7 +79,7 @@ func measure(ctx context.Context, cells []*cell, repeat int) {
 	for round := range parts {
 		for i := range cells {
 			c := cells[(repeat+round+i)%len(cells)] // no target always follows the same other one
-			if c.err == nil && ctx.Err() == nil {
+			if c.err = cmp.Or(c.err, ctx.Err()); c.err == nil {
 				c.err = c.part(ctx, c.o.Window/time.Duration(parts), warmup)
 			}
 		}

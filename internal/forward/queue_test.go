@@ -72,13 +72,20 @@ func startQueue(t *testing.T, mode admission.Mode, tune func(*admission.Options)
 		tune(&o)
 	}
 	queues = admission.New(o)
-	r = start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
-		o.Queue = queues
-		o.KeyName = func(r *http.Request) string { return r.Header.Get("X-Key") }
-		o.Class = func(r *http.Request) (is, highest admission.Class) {
-			highest, _ = admission.ParseClass(r.Header.Get("X-Highest"))
-			return admission.Default, min(highest, admission.Default)
-		}
+	prefix, err := policy.Find(policy.DefaultPrefill)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r = startTuned(t, fakevllm.NIXL, 1, 1, tuning{
+		forward: func(o *forward.Options) {
+			o.Queue = queues
+			o.KeyName = func(r *http.Request) string { return r.Header.Get("X-Key") }
+			o.Class = func(r *http.Request) (is, highest admission.Class) {
+				highest, _ = admission.ParseClass(r.Header.Get("X-Highest"))
+				return admission.Default, min(highest, admission.Default)
+			}
+		},
+		sched: func(o *sched.Options) { o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix} },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -263,6 +270,43 @@ func TestQueueRefuses(t *testing.T) {
 			t.Errorf("%v: %d %s", header, a.status, a.body)
 		}
 	}
+}
+
+// A prompt that takes longer than its deadline is refused, unless the engine has it in its cache.
+func TestQueueCache(t *testing.T) {
+	t.Parallel()
+	r, q, _ := startQueue(t, admission.On, func(o *admission.Options) {
+		o.Rates = func(string, string) estimate.Rates {
+			return estimate.Rates{Prefill: queuedLine(0.001), Transfer: queuedLine(0), Token: queuedLine(0), Output: 10, Uncached: 10}
+		}
+	})
+	body := func(name string) string {
+		return `{"model":"m","max_tokens":2,"prompt":"` + strings.Repeat(name+" ", 1500) + `"}`
+	}
+	if a := r.post(queuedPath, body("first")); a.status != http.StatusOK {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	occupy(r, 500)
+	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model)[0].Instance.Key, &policy.Engine{
+		At: time.Now(), Ranks: []policy.Rank{{Running: 1}}, All: policy.Rank{Running: 1},
+	})
+	inFlight := prefillLoad(r).InFlight.Load()
+	if a := r.post(queuedPath, body("other"), "X-Request-Timeout", "1"); a.status != http.StatusTooManyRequests || !strings.Contains(string(a.body), admission.ReasonWait) {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if n := prefillLoad(r).InFlight.Load(); n != inFlight {
+		t.Errorf("%d requests in flight, want %d", n, inFlight)
+	}
+	var clients sync.WaitGroup
+	clients.Go(func() {
+		if a := r.post(queuedPath, body("first"), "X-Request-Timeout", "1"); a.status != http.StatusOK {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	})
+	waiting(t, q, 1)
+	occupy(r, -500)
+	q.Wake()
+	clients.Wait()
 }
 
 // Engines that schedule by priority get that of the class, and no others, which would refuse it. A

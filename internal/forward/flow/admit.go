@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/sched/admission"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
 // maxRetryAfter is the longest Retry-After that clients' libraries follow.
@@ -22,7 +23,7 @@ func (r *Request) admit(media bool) bool {
 		return true
 	}
 	a, w := &r.Admission, &r.attempts.wanted
-	a.Model, a.Bytes = r.Origin.Model, int64(w.Length)
+	a.Model, a.Bytes, a.Cache = r.Origin.Model, int64(w.Length), r
 	if !media { // the tokens of images are not known from their bytes
 		a.Prompt = len(w.Prompt)
 		for _, h := range w.Head {
@@ -44,6 +45,18 @@ func (r *Request) admit(media bool) bool {
 		r.Answer.ClientGone()
 	}
 	return false
+}
+
+// Cached implements admission.Cache with a pick that is not used.
+func (r *Request) Cached() (tokens int, known bool) {
+	w := r.attempts.wanted
+	w.Role, w.Tentative = instance.Prefill, true
+	a, err := r.Settings.Picker.Pick(w)
+	if err != nil {
+		return 0, false
+	}
+	defer a.Done()
+	return a.Cached, policy.KnowsCaches(a.Policy)
 }
 
 // The label of instances whose engine orders its queue by priority. Other engines refuse any priority
@@ -72,7 +85,7 @@ func notAdmitted(r *admission.RefusedError) *openai.Error {
 	case admission.ReasonDeadline:
 		e.Message = "all instances were busy until the deadline of the request"
 	default:
-		e.Message = "all instances are busy, and the request would wait longer than it may"
+		e.Message = "all instances are busy, and the request would be answered too late"
 	}
 	e.Message += " (" + r.Reason + ")"
 	return e

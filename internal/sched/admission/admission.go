@@ -134,6 +134,12 @@ func (q *Queues) Mode() Mode {
 	return q.opts.Mode
 }
 
+// Cache estimates the tokens of a request's prompt that the engine which would get it has in its cache.
+// known is false if nothing is known of the engines' caches.
+type Cache interface {
+	Cached() (tokens int, known bool)
+}
+
 // Request is the place of one request. Its exported fields are set before Admit; a Request that is
 // not admitted has no place. It belongs to one goroutine, except while Admit waits.
 type Request struct {
@@ -145,6 +151,8 @@ type Request struct {
 	Bytes  int64
 	// Timeout is the time until the first token after which the client has no use for it; 0: none.
 	Timeout time.Duration
+	// Cache is asked if the request does not fit at once; nil: the average of the model counts.
+	Cache Cache
 
 	queue    *queue // nil: it has no place
 	account  *account
@@ -182,6 +190,7 @@ func (q *Queues) Admit(ctx context.Context, r *Request) error {
 		return nil
 	}
 	r.arrived = q.opts.Now()
+	r.refine()
 	if q.opts.Mode == Observe {
 		q.opts.Observer.Observed(r.Class, m.observe(r))
 		m.begin(r)

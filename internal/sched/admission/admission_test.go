@@ -315,6 +315,45 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
+// cache is a Cache that knows this number of tokens; nothing if it is negative.
+type cache int
+
+func (c cache) Cached() (tokens int, known bool) { return int(c), c >= 0 }
+
+// A request whose prompt alone takes longer than its deadline would take capacity for an answer that
+// nobody uses: it is refused while engines are full, whatever waits.
+func TestPromptTooLongForItsDeadline(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name    string
+		cache   admission.Cache
+		running float64
+		timeout time.Duration
+		want    string
+	}{
+		{"no cache", nil, 1, 3 * time.Second, admission.ReasonWait},
+		{"unknown cache", cache(-1), 1, 3 * time.Second, admission.ReasonWait},
+		{"little cached", cache(100), 1, 3 * time.Second, admission.ReasonWait},
+		{"most cached", cache(3500), 1, 3 * time.Second, "<nil>"},
+		{"longer deadline", nil, 1, 5 * time.Second, "<nil>"},
+		{"no deadline", nil, 1, 0, "<nil>"},
+		{"not full", nil, 0, 3 * time.Second, "<nil>"},
+	} {
+		r := newRig(t, nil)
+		r.busy("m")
+		r.full(r.prefill["m"], tc.running, 0, 0)
+		o := r.send(admission.Request{Class: admission.Default, Prompt: 4000, Bytes: 10, Timeout: tc.timeout, Cache: tc.cache})
+		if tc.want == "<nil>" {
+			o.waits(t)
+			r.prefill["m"].Waiting.Store(0)
+			r.Wake()
+		}
+		if got := refused(o.end(t)); got != tc.want {
+			t.Errorf("%s: %s, want %s", tc.name, got, tc.want)
+		}
+	}
+}
+
 // Of several requests that are overdue at the same time one is dispatched. The others wait, and are
 // refused if the client set the deadline.
 func TestDeadlinesOfMany(t *testing.T) {
@@ -398,6 +437,42 @@ func TestShare(t *testing.T) {
 		r.SetOthers(tc.others)
 		if got := r.Status()[0].Share; math.Abs(got-tc.want) > 0.01 {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+// A proxy that has used its share may use an engine that no proxy uses, but not for class batch.
+func TestIdleEngine(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		class  admission.Class
+		others float64 // tokens that other proxies have sent to the engine
+		waits  bool
+	}{
+		{"idle", admission.Default, 0, false},
+		{"nearly idle", admission.Interactive, 50, false},
+		{"used by others", admission.Interactive, 500, true},
+		{"batch", admission.Batch, 0, true},
+	} {
+		idle := new(policy.Load)
+		r := newRig(t, func(o *admission.Options, r *rig) {
+			o.Engines = func(string) (prefill, decode []admission.Engine) {
+				return append(engine("p", r.prefill["m"]), engine("idle", idle)...), engine("d", r.decode["m"])
+			}
+		})
+		r.prefill["m"].Waiting.Store(5000)
+		idle.Waiting.Store(5000)
+		o := r.send(of(tc.class))
+		r.SetOthers(&admission.Others{Queues: [][]admission.Entry{{{Model: "m", Class: tc.class, Key: "a", Backlog: 1e6}}}})
+		o.waits(t)
+		idle.Waiting.Store(0)
+		idle.Others.Waiting.Store(tc.others)
+		r.Wake()
+		if tc.waits {
+			o.waits(t)
+		} else if err := o.end(t); err != nil {
+			t.Errorf("%s: %v", tc.name, err)
 		}
 	}
 }

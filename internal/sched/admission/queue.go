@@ -96,6 +96,17 @@ func (m *queue) estimate(r *Request, p *plan) {
 	}
 }
 
+// refine corrects the estimate by what the engines have in their caches.
+func (r *Request) refine() {
+	if r.Cache == nil {
+		return
+	}
+	if cached, known := r.Cache.Cached(); known {
+		r.work.uncached = max(0, r.work.tokens-float64(cached))
+		r.cost = r.work.cost()
+	}
+}
+
 // maxAccounts bounds the keys of a queue that are known; further ones share an account.
 const maxAccounts = 3 * 1024
 
@@ -188,14 +199,23 @@ func (m *queue) late(r *Request) bool {
 // mayRefuse reports whether a prediction may have a request refused.
 func (p *plan) mayRefuse() bool { return p.rates.Samples() >= estimate.Reliable && p.full() }
 
-// allowance returns how much of its time a request may spend waiting: what an average request needs
-// until its first token is left, so that long prompts are not refused more often than short ones.
+// ownPart is the part by which a request's own prompt counts in its allowance; the rest is that of an average
+// prompt. With more, long prompts would be refused far more often than short ones. It was tuned with
+// bench/ground.
+const ownPart = 1.0 / 8
+
+// allowance returns how much of its time a request may spend waiting, which is less than 0 if its own prompt
+// takes longer than that.
 func (r *Request) allowance(p *plan) time.Duration {
 	if r.Timeout == 0 {
 		return r.limit()
 	}
-	serving := seconds(p.rates.TTFT(p.target/max(p.rates.Prefill.Each, 1e-9), p.rates.Uncached, 0))
-	return max(r.limit()-serving, r.limit()/4)
+	queued := p.target / max(p.rates.Prefill.Each, 1e-9)
+	own, average := p.rates.TTFT(queued, r.work.uncached, r.work.tokens), p.rates.TTFT(queued, p.rates.Uncached, 0)
+	if own > r.Timeout.Seconds() {
+		return -1
+	}
+	return max(r.limit()-seconds(average+ownPart*(own-average)), r.limit()/4)
 }
 
 // certain is the part of its allowance that a request may be predicted to wait: the real wait is up to

@@ -114,7 +114,16 @@ type pending struct{ uncached, tokens, streams int64 }
 // that has enough, so that it reads little of an idle fleet.
 func (p *plan) fits(w work, c Class, out pending) bool {
 	queue, decode := limits(c)
-	return p.prefillFits(queue, float64(out.uncached)) && p.decodeFits(w, decode, out)
+	return (p.prefillFits(queue, float64(out.uncached)) || c < Batch && out.uncached == 0 && p.anyIdle()) && p.decodeFits(w, decode, out)
+}
+
+// anyIdle reports whether an engine that computes prompts has less to do, by what all proxies have sent to it,
+// than should wait. A proxy may use it even if its share is used up: another proxy may have no request for it.
+// Several may do so at once, so that this does not hold for class batch.
+func (p *plan) anyIdle() bool {
+	return slices.ContainsFunc(p.prefill, func(s stage) bool {
+		return s.each*(float64(s.load.Waiting.Load())+s.load.Others.Waiting.Load()) < step.Seconds()
+	})
 }
 
 // prefillFits reports whether less waits in the engines that compute prompts than this proxy's share of

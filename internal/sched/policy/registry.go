@@ -70,6 +70,9 @@ func UsesSession(name string) bool {
 	return name == Session || name == DefaultPrefill || name == KVAware
 }
 
+// KnowsCaches reports whether the policy with the given name estimates what instances have in their caches.
+func KnowsCaches(name string) bool { return name == DefaultPrefill || name == KVAware }
+
 // ErrUnknown is wrapped by the error of Find.
 var ErrUnknown = errors.New("no such policy")
 
