@@ -202,7 +202,7 @@ func (p *plan) mayRefuse() bool { return p.rates.Samples() >= estimate.Reliable 
 // ownPart is the part by which a request's own prompt counts in its allowance; the rest is that of an average
 // prompt. With more, long prompts would be refused far more often than short ones. It was tuned with
 // bench/ground.
-const ownPart = 1.0 / 8
+const ownPart = 1.0 / 16
 
 // allowance returns how much of its time a request may spend waiting, which is less than 0 if its own prompt
 // takes longer than that.
