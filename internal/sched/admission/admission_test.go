@@ -320,8 +320,8 @@ type cache int
 
 func (c cache) Cached() (tokens int, known bool) { return int(c), c >= 0 }
 
-// A request whose prompt alone takes longer than its deadline would take capacity for an answer that
-// nobody uses: it is refused while engines are full, whatever waits.
+// A request whose prompt alone takes longer than its deadline would take capacity for an answer without a
+// use: it is refused while engines are full, even if no other request waits.
 func TestPromptTooLongForItsDeadline(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
