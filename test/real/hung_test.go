@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -341,11 +342,17 @@ func TestOverload(t *testing.T) {
 	if len(refusals) == 0 || last > deadline+3*time.Second || max(at(waiting[0], 0.9), at(waiting[1], 0.9)) > seats/2 {
 		t.Errorf("%d refused, the last first text after %v", len(refusals), last)
 	}
-	// Clients that bypass the proxy.
+	// Clients that bypass the proxy, and send again and again.
 	var direct sync.WaitGroup
+	var enough atomic.Bool
+	defer func() { enough.Store(true); direct.Wait() }()
 	for range 5 * seats {
 		p := prompt()
-		direct.Go(func() { r.stream(engines[1].url(), p, tokens) })
+		direct.Go(func() {
+			for !enough.Load() {
+				r.stream(engines[1].url(), p, tokens)
+			}
+		})
 	}
 	testkit.Eventually(t, patience, func() error {
 		if c := r.stream(engines[1].url(), prompt(), 1); c.status != http.StatusServiceUnavailable {
@@ -364,7 +371,6 @@ func TestOverload(t *testing.T) {
 	if err := r.viewIs(engines[1], "", ""); err != nil {
 		t.Errorf("the engine that refused: %v", err)
 	}
-	direct.Wait()
 	logf("while the engine refuses: answers %v, and it is not ejected", answers)
 }
 
