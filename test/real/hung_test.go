@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -58,6 +59,11 @@ func (r *rig) stream(url, prompt string, tokens int, header ...string) (c comple
 	defer resp.Body.Close()
 	c.status, c.retryAfter = resp.StatusCode, resp.Header.Get("Retry-After")
 	c.decode, c.attempts = resp.Header.Get("X-Pd-Decode"), resp.Header.Get("X-Pd-Attempts")
+	if c.status != http.StatusOK {
+		body, err := io.ReadAll(resp.Body)
+		c.text, c.err = string(body), err
+		return c
+	}
 	events := bufio.NewScanner(resp.Body)
 	events.Buffer(nil, 1<<20)
 	var last time.Duration
@@ -319,7 +325,7 @@ func TestOverload(t *testing.T) {
 			case c.status == http.StatusTooManyRequests && c.retryAfter != "":
 				refusals = append(refusals, time.Since(sent))
 			case c.err != nil || c.status != http.StatusOK:
-				t.Errorf("%d %v", c.status, c.err)
+				t.Errorf("%d %v %s, %s attempts, after %v", c.status, c.err, c.text, c.attempts, time.Since(began))
 			default:
 				firsts = append(firsts, c.first)
 			}
