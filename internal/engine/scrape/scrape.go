@@ -3,6 +3,9 @@
 // proxies count themselves.
 //
 //	Source.Snapshot ──one after the other, over an interval──▶ Asker.Load ──▶ Options.Sink, Options.Observe
+//
+// Decode engines in which requests wait are read each second, a few at a time: how many streams they run
+// at once is learned from such reports.
 package scrape
 
 import (
@@ -26,6 +29,10 @@ const (
 	// stale is the number of intervals without an answer after which the last reading is
 	// discarded.
 	stale = 3
+	// fullInterval is the time between two readings of an engine in which requests wait.
+	fullInterval = time.Second
+	// mostFull bounds the engines that are read in a fullInterval for that.
+	mostFull = 8
 )
 
 // Asker reads the load of an engine.
@@ -50,23 +57,42 @@ type Scraper struct {
 	o Options
 
 	mu    sync.Mutex // guards known
-	known map[instance.Key]time.Time
+	known map[instance.Key]reading
+}
+
+// reading is what is known of the last reading of an engine.
+type reading struct {
+	at     time.Time
+	queued bool // requests wait in it
 }
 
 // New returns a Scraper.
-func New(o Options) *Scraper { return &Scraper{o: o, known: map[instance.Key]time.Time{}} }
+func New(o Options) *Scraper { return &Scraper{o: o, known: map[instance.Key]reading{}} }
 
 // Run reads the metrics of every engine once in each interval, spread over it, until ctx ends.
 func (s *Scraper) Run(ctx context.Context) {
 	var open sync.WaitGroup
 	defer open.Wait()
+	if s.o.Interval > fullInterval {
+		open.Go(func() { s.rounds(ctx, fullInterval, s.full, s.Read) })
+	}
+	s.rounds(ctx, s.o.Interval, s.readable, func(ctx context.Context, in *instance.Instance) {
+		s.Read(ctx, in)
+		s.check(ctx, in)
+	})
+}
+
+// rounds calls read for each engine of a list once in each interval, until ctx ends.
+func (s *Scraper) rounds(ctx context.Context, interval time.Duration, next func() []*instance.Instance, read func(context.Context, *instance.Instance)) {
+	var open sync.WaitGroup
+	defer open.Wait()
 	slots := make(chan struct{}, atOnce)
 	for {
 		began := time.Now()
-		list := readable(s.o.Members())
+		list := next()
 		for i, in := range list {
 			// Each engine is read at a random time in its part of the interval.
-			part := s.o.Interval / time.Duration(len(list))
+			part := interval / time.Duration(len(list))
 			if !sleep.Until(ctx, began.Add(time.Duration(i)*part+rand.N(part+1))) {
 				return
 			}
@@ -76,13 +102,11 @@ func (s *Scraper) Run(ctx context.Context) {
 			case slots <- struct{}{}:
 			}
 			open.Go(func() {
-				s.Read(ctx, in)
-				s.check(ctx, in)
+				read(ctx, in)
 				<-slots
 			})
 		}
-		s.forget()
-		if !sleep.Until(ctx, began.Add(s.o.Interval)) {
+		if !sleep.Until(ctx, began.Add(interval)) {
 			return
 		}
 	}
@@ -90,7 +114,9 @@ func (s *Scraper) Run(ctx context.Context) {
 
 // readable returns the instances that are read: those that requests may be sent to. An engine in
 // both roles is read once, as a decode instance.
-func readable(snap *instance.Snapshot) []*instance.Instance {
+func (s *Scraper) readable() []*instance.Instance {
+	s.forget()
+	snap := s.o.Members()
 	list := slices.Clone(snap.Usable(instance.Decode))
 	for _, in := range snap.Usable(instance.Prefill) {
 		if _, there := snap.Lookup(instance.Key{Role: instance.Decode, Address: in.Address}); !there {
@@ -98,6 +124,22 @@ func readable(snap *instance.Snapshot) []*instance.Instance {
 		}
 	}
 	return list
+}
+
+// full returns the decode instances in which requests waited at the last reading, those first that were
+// read longest ago.
+func (s *Scraper) full() []*instance.Instance {
+	snap := s.o.Members()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []*instance.Instance
+	for k, r := range s.known {
+		if in, member := snap.Lookup(k); member && r.queued && k.Role == instance.Decode {
+			list = append(list, in)
+		}
+	}
+	slices.SortFunc(list, func(a, b *instance.Instance) int { return s.known[a.Key].at.Compare(s.known[b.Key].at) })
+	return list[:min(len(list), mostFull)]
 }
 
 // check bounds Options.Check: an engine that hangs must not delay the readings of others.
@@ -116,12 +158,13 @@ func (s *Scraper) Read(ctx context.Context, in *instance.Instance) {
 		return // the last reading stays in use until it is stale
 	}
 	now := time.Now()
+	report := engine(now, in, ranks)
 	s.mu.Lock()
-	s.known[in.Key] = now
+	s.known[in.Key] = reading{at: now, queued: report.Queued()}
 	s.mu.Unlock()
 	s.o.Observe(in.Key, ranks)
 	if len(ranks) > 0 {
-		s.o.Sink(in.Key, engine(now, in, ranks))
+		s.o.Sink(in.Key, report)
 	}
 }
 
@@ -130,8 +173,8 @@ func (s *Scraper) forget() {
 	snap := s.o.Members()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for k, at := range s.known {
-		if _, member := snap.Lookup(k); !member || time.Since(at) >= stale*s.o.Interval+timeout {
+	for k, r := range s.known {
+		if _, member := snap.Lookup(k); !member || time.Since(r.at) >= stale*s.o.Interval+timeout {
 			delete(s.known, k)
 			s.o.Sink(k, nil)
 			s.o.Observe(k, nil)

@@ -27,6 +27,7 @@ type engines struct {
 	first            int // rank of the group
 	observed         map[instance.Key][]vllm.RankLoad
 	checked          map[string]int
+	full             map[string]bool // engines in which requests wait for capacity
 }
 
 func (e *engines) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankLoad, error) {
@@ -34,7 +35,10 @@ func (e *engines) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankL
 	e.open++
 	e.most = max(e.most, e.open)
 	e.asked[in.Address]++
-	silent := e.silent[in.Address]
+	silent, deferred := e.silent[in.Address], 2.0
+	if e.full[in.Address] {
+		deferred = 0
+	}
 	if e.latest = time.Now(); e.earliest.IsZero() {
 		e.earliest = e.latest
 	}
@@ -50,8 +54,8 @@ func (e *engines) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankL
 	}
 	time.Sleep(e.takes)
 	return []vllm.RankLoad{
-		{Rank: e.first, Blocks: 100, Block: 16, Usage: 0.5, Running: 1, Waiting: 2, Starved: 1},
-		{Rank: e.first + 1, Blocks: 50, Block: 16, Usage: 1, Running: 3, Waiting: 4, Fetching: 2},
+		{Rank: e.first, Blocks: 100, Block: 16, Usage: 0.5, Running: 1, Waiting: 2, Deferred: deferred, Starved: 1},
+		{Rank: e.first + 1, Blocks: 50, Block: 16, Usage: 1, Running: 3, Waiting: 4, Deferred: 2 * deferred, Fetching: 2},
 	}, nil
 }
 
@@ -124,7 +128,7 @@ func TestScrape(t *testing.T) {
 		}
 		one := members.All()[0].Key
 		got := e.known[one]
-		if want := (policy.Rank{Capacity: 2400, Usage: 0.75, Running: 4, Waiting: 6, Starved: 1, Fetching: 2}); got == nil || got.All != want || len(got.Ranks) != 2 || got.Ranks[1].Rank != 1 || got.Ranks[1].Capacity != 800 {
+		if want := (policy.Rank{Capacity: 2400, Usage: 0.75, Running: 4, Waiting: 6, Starved: 1, Deferred: 6, Fetching: 2}); got == nil || got.All != want || len(got.Ranks) != 2 || got.Ranks[1].Rank != 1 || got.Ranks[1].Capacity != 800 {
 			t.Errorf("known of it: %+v", got)
 		}
 		if got := e.observed[one]; len(got) != 2 || got[1].Running != 3 {
@@ -188,6 +192,68 @@ func TestScrapeSecondServerOfAGroup(t *testing.T) {
 		e.mu.Unlock()
 		if got.Rank(0) == nil || got.Rank(0).All.Running != 1 || got.Rank(1) == nil || got.Rank(1).All.Running != 3 {
 			t.Errorf("known of it: %+v", got)
+		}
+		cancel()
+		<-done
+	})
+}
+
+// A decode engine in which requests wait is read each second until none wait, a few at a time.
+func TestScrape_FullEngine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}, full: map[string]bool{"10.0.0.0:1": true, "10.0.1.0:1": true}}
+		prefill := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "10.0.1.0:1"}, Verified: true, Record: instance.Record{State: instance.Ready}}
+		members := instance.NewSnapshot(1, append(fleet(20).All(), prefill))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, Interval: 10 * time.Second}).Run(ctx)
+		}()
+		// within returns the number of readings of some engines in ten seconds, without the first.
+		within := func(addresses ...string) (n int) {
+			e.mu.Lock()
+			clear(e.asked)
+			e.mu.Unlock()
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			for _, a := range addresses {
+				n += e.asked[a] - 1
+			}
+			return n
+		}
+		time.Sleep(10 * time.Second)
+		if n := within("10.0.0.0:1"); n < 9 || n > 11 {
+			t.Errorf("a full engine was read %d more times", n)
+		}
+		if n := within("10.0.0.1:1", "10.0.1.0:1"); n != 0 {
+			t.Errorf("an engine without a queue and one of prefill were read %d more times", n)
+		}
+		e.mu.Lock()
+		var all []string
+		for i := range 20 {
+			e.full[fmt.Sprintf("10.0.0.%d:1", i)] = true
+			all = append(all, fmt.Sprintf("10.0.0.%d:1", i))
+		}
+		e.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		if n := within(all...); n < 70 || n > 90 {
+			t.Errorf("20 full engines were read %d more times", n)
+		}
+		e.mu.Lock()
+		for _, a := range all {
+			if e.asked[a] < 3 {
+				t.Errorf("%s was read %d times", a, e.asked[a])
+			}
+		}
+		clear(e.full)
+		e.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		if n := within(all...); n != 0 {
+			t.Errorf("engines whose queues are empty again were read %d more times", n)
 		}
 		cancel()
 		<-done

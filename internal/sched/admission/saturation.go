@@ -71,11 +71,6 @@ type stage struct {
 	report      *policy.Engine
 }
 
-// queued reports whether requests wait in an engine for capacity. vLLM counts those that need a KV cache
-// and have no seat yet both as waiting for capacity and as waiting to start its transfer, so that
-// Fetching does not matter here.
-func queued(e *policy.Engine) bool { return e.All.Waiting > e.All.Deferred }
-
 // crowded reports whether more requests wait in an engine than arrive in a moment.
 func crowded(e *policy.Engine) bool { return e.All.Waiting-e.All.Deferred > e.All.Running/8 }
 
@@ -100,7 +95,7 @@ func (s *stage) learn(last *plan, i int) {
 	case crowded(s.report) && crowded(before) && math.Abs(running-before.All.Running) <= max(1, running/16) && max(running, before.All.Running) >= minStreams:
 		s.most = max(running, before.All.Running)
 		s.seats = s.most
-	case !queued(s.report):
+	case !s.report.Queued():
 		if s.seats += max(1, s.seats/16); running > s.most {
 			s.most = math.Inf(1)
 		}
@@ -205,7 +200,7 @@ func (p *plan) full() bool {
 	all := func(list []stage, busy func(*stage, *policy.Engine) bool) bool {
 		for i := range list {
 			e := list[i].load.Engine.Load()
-			if e == nil || !queued(e) && e.All.Usage <= fullKV && !busy(&list[i], e) {
+			if e == nil || !e.Queued() && e.All.Usage <= fullKV && !busy(&list[i], e) {
 				return false
 			}
 		}

@@ -97,6 +97,11 @@ func (e *Engine) Full() bool {
 	return true
 }
 
+// Queued reports whether requests wait in the engine for capacity. vLLM counts those that need a KV cache
+// and have no seat yet both as waiting for capacity and as waiting to start its transfer, so that Fetching
+// does not matter here.
+func (e *Engine) Queued() bool { return e.All.Waiting > e.All.Deferred }
+
 // Float is an atomic float32: 24 bits of precision, so that Load stays small. Its zero value is 0.
 type Float struct{ bits atomic.Uint32 }
 
