@@ -4,8 +4,8 @@
 //
 //	Source.Snapshot ──one after the other, over an interval──▶ Asker.Load ──▶ Options.Sink, Options.Observe
 //
-// Decode engines in which requests wait are read each second, a few at a time: how many streams they run
-// at once is learned from such reports.
+// Decode engines that may run as many streams as they can are read each second, a few at a time: how many
+// that are is learned from such reports.
 package scrape
 
 import (
@@ -29,7 +29,7 @@ const (
 	// stale is the number of intervals without an answer after which the last reading is
 	// discarded.
 	stale = 3
-	// fullInterval is the time between two readings of an engine in which requests wait.
+	// fullInterval is the time between two readings of an engine that may be full.
 	fullInterval = time.Second
 	// mostFull bounds the engines that are read in a fullInterval for that.
 	mostFull = 8
@@ -47,6 +47,9 @@ type Options struct {
 	Sink    func(k instance.Key, e *policy.Engine) // nil: the reading was discarded
 	// Observe receives every reading; nil if it is empty or was discarded.
 	Observe func(k instance.Key, ranks []vllm.RankLoad)
+	// InFlight returns the number of requests that all proxies have sent to an engine and that have
+	// not ended.
+	InFlight func(k instance.Key) float64
 	// Check is called after each reading of Run, for checks other than metrics.
 	Check    func(ctx context.Context, in *instance.Instance)
 	Interval time.Duration // between two readings of one engine
@@ -63,7 +66,9 @@ type Scraper struct {
 // reading is what is known of the last reading of an engine.
 type reading struct {
 	at     time.Time
-	queued bool // requests wait in it
+	queued bool // requests waited in it
+	// most is the largest number of requests that the engine has reported.
+	most float64
 }
 
 // New returns a Scraper.
@@ -126,15 +131,15 @@ func (s *Scraper) readable() []*instance.Instance {
 	return list
 }
 
-// full returns the decode instances in which requests waited at the last reading, those first that were
-// read longest ago.
+// full returns decode instances that may be full: requests waited at the last reading, or more are in
+// flight than were ever reported. Those that were read longest ago are first.
 func (s *Scraper) full() []*instance.Instance {
 	snap := s.o.Members()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []*instance.Instance
 	for k, r := range s.known {
-		if in, member := snap.Lookup(k); member && r.queued && k.Role == instance.Decode {
+		if in, member := snap.Lookup(k); member && k.Role == instance.Decode && (r.queued || s.o.InFlight(k) > r.most*5/4+1) {
 			list = append(list, in)
 		}
 	}
@@ -160,7 +165,10 @@ func (s *Scraper) Read(ctx context.Context, in *instance.Instance) {
 	now := time.Now()
 	report := engine(now, in, ranks)
 	s.mu.Lock()
-	s.known[in.Key] = reading{at: now, queued: report.Queued()}
+	s.known[in.Key] = reading{
+		at: now, queued: report.Queue() > 0,
+		most: max(s.known[in.Key].most, report.All.Running+report.All.Waiting),
+	}
 	s.mu.Unlock()
 	s.o.Observe(in.Key, ranks)
 	if len(ranks) > 0 {
@@ -196,7 +204,7 @@ func engine(at time.Time, in *instance.Instance, ranks []vllm.RankLoad) *policy.
 	for i, r := range ranks {
 		one := policy.Rank{
 			Rank: number[r.Rank], Capacity: r.Blocks * r.Block, Usage: r.Usage,
-			Running: r.Running, Waiting: r.Waiting, Starved: r.Starved, Deferred: r.Deferred, Fetching: r.Fetching,
+			Running: r.Running, Waiting: r.Waiting, Starved: r.Starved, Deferred: r.Deferred, Fetching: r.Fetching, Fetched: r.Fetched,
 		}
 		e.Ranks[i] = one
 		e.All.Capacity += one.Capacity
@@ -206,6 +214,7 @@ func engine(at time.Time, in *instance.Instance, ranks []vllm.RankLoad) *policy.
 		e.All.Starved += one.Starved
 		e.All.Deferred += one.Deferred
 		e.All.Fetching += one.Fetching
+		e.All.Fetched += one.Fetched
 	}
 	return e
 }

@@ -28,6 +28,8 @@ type engines struct {
 	observed         map[instance.Key][]vllm.RankLoad
 	checked          map[string]int
 	full             map[string]bool // engines in which requests wait for capacity
+	fetched          map[string]bool // engines in which requests wait whose KV cache has arrived
+	sent             map[string]float64
 }
 
 func (e *engines) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankLoad, error) {
@@ -38,6 +40,10 @@ func (e *engines) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankL
 	silent, deferred := e.silent[in.Address], 2.0
 	if e.full[in.Address] {
 		deferred = 0
+	}
+	fetched := 0.0
+	if e.fetched[in.Address] {
+		fetched = 1
 	}
 	if e.latest = time.Now(); e.earliest.IsZero() {
 		e.earliest = e.latest
@@ -54,7 +60,7 @@ func (e *engines) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankL
 	}
 	time.Sleep(e.takes)
 	return []vllm.RankLoad{
-		{Rank: e.first, Blocks: 100, Block: 16, Usage: 0.5, Running: 1, Waiting: 2, Deferred: deferred, Starved: 1},
+		{Rank: e.first, Blocks: 100, Block: 16, Usage: 0.5, Running: 1, Waiting: 2, Deferred: deferred, Fetched: fetched, Starved: 1},
 		{Rank: e.first + 1, Blocks: 50, Block: 16, Usage: 1, Running: 3, Waiting: 4, Deferred: 2 * deferred, Fetching: 2},
 	}, nil
 }
@@ -63,6 +69,12 @@ func (e *engines) sink(k instance.Key, is *policy.Engine) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.known[k] = is
+}
+
+func (e *engines) inFlight(k instance.Key) float64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.sent[k.Address]
 }
 
 func (e *engines) check(_ context.Context, in *instance.Instance) {
@@ -110,7 +122,7 @@ func TestScrape(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				return members
-			}, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, Interval: 10 * time.Second}).Run(ctx)
+			}, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second}).Run(ctx)
 		}()
 		time.Sleep(10*time.Second - time.Microsecond)
 		synctest.Wait()
@@ -183,7 +195,7 @@ func TestScrapeSecondServerOfAGroup(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, Interval: 10 * time.Second}).Run(ctx)
+			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second}).Run(ctx)
 		}()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
@@ -209,7 +221,7 @@ func TestScrape_FullEngine(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, Interval: 10 * time.Second}).Run(ctx)
+			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second}).Run(ctx)
 		}()
 		// within returns the number of readings of some engines in ten seconds, without the first.
 		within := func(addresses ...string) (n int) {
@@ -228,6 +240,17 @@ func TestScrape_FullEngine(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if n := within("10.0.0.0:1"); n < 9 || n > 11 {
 			t.Errorf("a full engine was read %d more times", n)
+		}
+		e.mu.Lock()
+		e.fetched = map[string]bool{"10.0.0.2:1": true}
+		e.sent = map[string]float64{"10.0.0.1:1": 13, "10.0.0.3:1": 14} // 10 are reported
+		e.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		if n := within("10.0.0.2:1"); n < 9 || n > 11 {
+			t.Errorf("an engine in which requests wait for a place was read %d more times", n)
+		}
+		if n := within("10.0.0.3:1"); n < 9 || n > 11 {
+			t.Errorf("an engine with more requests than reported was read %d more times", n)
 		}
 		if n := within("10.0.0.1:1", "10.0.1.0:1"); n != 0 {
 			t.Errorf("an engine without a queue and one of prefill were read %d more times", n)
@@ -250,6 +273,8 @@ func TestScrape_FullEngine(t *testing.T) {
 			}
 		}
 		clear(e.full)
+		clear(e.fetched)
+		clear(e.sent)
 		e.mu.Unlock()
 		time.Sleep(10 * time.Second)
 		if n := within(all...); n != 0 {

@@ -61,6 +61,9 @@ type RankLoad struct {
 	// Fetching is the number of requests of a decode instance whose KV cache is being fetched
 	// or is still to be fetched.
 	Fetching float64
+	// Fetched is the part of Deferred whose KV cache has arrived, and which waits for a place among
+	// the running requests; 0 from engines before 0.32, which do not report it.
+	Fetched float64
 	// PromptTokens and GeneratedTokens are counters since the start of the process.
 	PromptTokens, GeneratedTokens float64
 	// CacheQueries and CacheHits are the tokens looked up and found in prefix caches, and
@@ -250,7 +253,9 @@ func (r *rank) add(name string, labels labels, value float64) {
 			r.Deferred += value
 		}
 	case "vllm:num_requests_kv_fetch_by_stage":
-		if labels.get("stage") != "completed_waiting" {
+		if labels.get("stage") == "completed_waiting" {
+			r.Fetched += value
+		} else {
 			r.Fetching += value
 		}
 	case "vllm:kv_cache_usage_perc":

@@ -69,6 +69,10 @@ func (l *Loads) Use(s *sched.Scheduler, t *health.Tracker) {
 	l.Scheduler = s
 	l.scraper = scrape.New(scrape.Options{
 		Members: l.Watcher.Snapshot, Asker: l.Prober, Sink: l.setEngine, Observe: t.Observe, Check: t.CheckSuspended, Interval: l.ScrapeInterval,
+		InFlight: func(k instance.Key) float64 {
+			is, _ := s.Loads.Total(k)
+			return float64(is.InFlight) + is.Others
+		},
 	})
 }
 

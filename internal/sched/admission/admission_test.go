@@ -515,21 +515,22 @@ func TestSeatsOfDecode(t *testing.T) {
 		}
 		o.Done(0, 0, 0)
 	}
-	report := func(running, waiting, deferred float64) {
-		d.Engine.Store(&policy.Engine{All: policy.Rank{Running: running, Waiting: waiting, Deferred: deferred, Fetching: waiting}})
+	report := func(running, waiting, deferred, fetched float64) {
+		d.Engine.Store(&policy.Engine{All: policy.Rank{Running: running, Waiting: waiting, Deferred: deferred, Fetching: waiting - fetched, Fetched: fetched}})
 		r.pass(2 * time.Second)
 		served() // an idle queue makes its plan when a request arrives
 	}
 	d.InFlight.Store(7)
-	report(16, 3, 0)
-	report(12, 4, 0) // not the same number: the KV cache is full
-	report(16, 4, 4) // they wait for their KV caches
-	report(16, 2, 0) // a queue of a moment
+	report(16, 3, 0, 0)
+	report(12, 4, 0, 0) // not the same number: the KV cache is full
+	report(16, 4, 4, 0) // they wait for their KV caches
+	report(16, 2, 0, 0) // a queue of a moment
+	report(16, 4, 4, 2)
 	d.InFlight.Store(40)
 	served()
 	d.InFlight.Store(7)
-	report(16, 5, 0)
-	report(15, 9, 0)
+	report(16, 5, 0, 0)
+	report(15, 9, 9, 4) // the KV caches of 4 have arrived
 	d.InFlight.Store(16)
 	waits := r.send(admission.Request{})
 	waits.waits(t)

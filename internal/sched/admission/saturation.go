@@ -71,8 +71,8 @@ type stage struct {
 	report      *policy.Engine
 }
 
-// crowded reports whether more requests wait in an engine than arrive in a moment.
-func crowded(e *policy.Engine) bool { return e.All.Waiting-e.All.Deferred > e.All.Running/8 }
+// crowded reports whether more requests wait for a place among the running ones than arrive in a moment.
+func crowded(e *policy.Engine) bool { return e.Queue() > e.All.Running/8 }
 
 // learn finds out how many streams an engine runs at once, from its last report and the one before. An
 // engine that runs about the same number in both while many wait has no seat left; a full KV cache shows
@@ -95,7 +95,7 @@ func (s *stage) learn(last *plan, i int) {
 	case crowded(s.report) && crowded(before) && math.Abs(running-before.All.Running) <= max(1, running/16) && max(running, before.All.Running) >= minStreams:
 		s.most = max(running, before.All.Running)
 		s.seats = s.most
-	case !s.report.Queued():
+	case s.report.Queue() <= 0:
 		if s.seats += max(1, s.seats/16); running > s.most {
 			s.most = math.Inf(1)
 		}

@@ -63,6 +63,9 @@ type Rank struct {
 	// Fetching is the number of requests whose KV cache is being fetched or is still to be
 	// fetched.
 	Fetching float64
+	// Fetched is the part of Deferred whose KV cache has been fetched; 0 from engines that do not
+	// report it.
+	Fetched float64
 }
 
 // Rank returns the report of one rank, nil if there is none.
@@ -101,6 +104,10 @@ func (e *Engine) Full() bool {
 // and have no seat yet both as waiting for capacity and as waiting to start its transfer, so that Fetching
 // does not matter here.
 func (e *Engine) Queued() bool { return e.All.Waiting > e.All.Deferred }
+
+// Queue returns the number of requests that wait for a place among the running ones. Those whose KV cache
+// has arrived are most of them: vLLM starts to fetch all that it can when a place is free.
+func (e *Engine) Queue() float64 { return e.All.Waiting - e.All.Deferred + e.All.Fetched }
 
 // Float is an atomic float32: 24 bits of precision, so that Load stays small. Its zero value is 0.
 type Float struct{ bits atomic.Uint32 }
