@@ -2,6 +2,7 @@ package forward_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -269,6 +270,69 @@ func TestQueueRefuses(t *testing.T) {
 		if a := r.post(queuedPath, queuedBody("y"), header...); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), header[0]) {
 			t.Errorf("%v: %d %s", header, a.status, a.body)
 		}
+	}
+}
+
+// A request that all engines refuse as busy is sent again until one accepts it, or its time is over.
+func TestQueueAgain(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, timeout string
+		mode          admission.Mode
+		role          instance.Role
+		times         int // that the engine refuses
+		status        int
+	}{
+		{"prefill", "100", admission.On, instance.Prefill, 7, http.StatusOK},
+		{"decode", "100", admission.On, instance.Decode, 7, http.StatusOK},
+		{"no time left", "1", admission.On, instance.Prefill, 1000, http.StatusTooManyRequests},
+		{"observe", "100", admission.Observe, instance.Prefill, 1000, http.StatusTooManyRequests},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r, _, _ := startQueue(t, tt.mode, nil)
+			engine := r.P[0]
+			if tt.role == instance.Decode {
+				engine = r.D[0]
+			}
+			script(t, engine, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusTooManyRequests, Times: tt.times})
+			a := r.post(queuedPath, queuedBody("x"), "X-Request-Timeout", tt.timeout)
+			if refused := engine.Counters().Faults; a.status != tt.status || tt.status == http.StatusOK && refused != int64(tt.times) {
+				t.Errorf("%d %s, refused %d times", a.status, a.body, refused)
+			}
+			if e := r.entry(); tt.status == http.StatusOK && (e.Outcome != forward.OutcomeOK || e.Attempts != tt.times || e.DecodeOnly != "") {
+				t.Errorf("%+v", e)
+			}
+		})
+	}
+}
+
+// A client that leaves while its request is to be sent again is not waited for.
+func TestQueueAgain_ClientLeaves(t *testing.T) {
+	t.Parallel()
+	r, _, _ := startQueue(t, admission.On, nil)
+	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusTooManyRequests, Times: 1000})
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	req, _ := http.NewRequestWithContext(ctx, http.MethodPost, r.URL+queuedPath, strings.NewReader(queuedBody("x")))
+	req.Header.Set("Content-Type", "application/json")
+	var client sync.WaitGroup
+	client.Go(func() {
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			_ = resp.Body.Close()
+			t.Error("answered")
+		}
+	})
+	testkit.Eventually(t, waitLimit, func() error {
+		if r.P[0].Counters().Faults == 0 {
+			return errors.New("not refused")
+		}
+		return nil
+	})
+	leave()
+	client.Wait()
+	if e := r.entry(); e.Outcome != forward.OutcomeClientGone {
+		t.Errorf("%+v", e)
 	}
 }
 

@@ -47,6 +47,19 @@ func (r *Request) admit(media bool) bool {
 	return false
 }
 
+// laterAgain reports whether a request that engines refuse as busy needs no answer: it has waited, and is to
+// be sent again, or its client has left.
+func (r *Request) laterAgain(f *leg.Failure) bool {
+	if f.Class != leg.Busy || r.committed {
+		return false
+	}
+	if r.again = r.Settings.Queue.Again(r.Origin.Client, &r.Admission); !r.again && r.Origin.Client.Err() != nil {
+		r.Answer.ClientGone()
+		return true
+	}
+	return r.again
+}
+
 // Cached implements admission.Cache with a pick that is not used.
 func (r *Request) Cached() (tokens int, known bool) {
 	w := r.attempts.wanted

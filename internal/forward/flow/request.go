@@ -233,7 +233,9 @@ func (r *Request) answerUnserved(err error, role instance.Role, accept func(*leg
 	case errors.Is(err, sched.ErrUnknownModel) && r.choice == nil && len(r.Settings.Picker.Models()) > 0:
 		r.Answer.Refuse(r.unknownModel(r.Origin.Model))
 	case last != nil && accept(last):
-		r.Answer.SendFailure(last)
+		if !r.laterAgain(last) {
+			r.Answer.SendFailure(last)
+		}
 	default:
 		r.Answer.Refuse(leg.NoPick(err, role, r.Model()))
 	}

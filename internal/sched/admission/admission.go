@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
@@ -209,6 +210,24 @@ func (q *Queues) Admit(ctx context.Context, r *Request) error {
 		}
 		return m.note(r, <-r.ready)
 	}
+}
+
+// Again waits before an admitted request that engines have refused as busy is sent again: clients that bypass
+// the proxies may have filled them. It reports false if the request has no time left for that, or its client
+// has left.
+func (q *Queues) Again(ctx context.Context, r *Request) bool {
+	if q.Mode() != On || r.queue == nil || q.closed.Load() {
+		return false
+	}
+	now := q.opts.Now()
+	if r.arrived.IsZero() {
+		r.arrived = now
+	}
+	wait := refresh/2 + rand.N(refresh) // not all at once
+	if now.Add(wait).After(r.arrived.Add(r.limit())) {
+		return false
+	}
+	return sleep.For(ctx, wait)
 }
 
 // pruneModels is the number of queues from which those of models without engines are dropped.
