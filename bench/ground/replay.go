@@ -21,7 +21,8 @@ type Replay struct {
 	Lab      *target.Lab
 	Etcd     *target.Etcd
 	Workload *Workload
-	Engines  int // of each role
+	Warm     *Workload // sent first, so that routers learn how fast the engines are; nil: none
+	Engines  int       // of each role
 	Engine   Engine
 	Caches   Caches
 	Limits   Limits
@@ -63,9 +64,11 @@ func (p *Replay) Run(ctx context.Context, r Router) (Result, error) {
 	proxies := 1
 	if r.spec.Kind == target.Mesh {
 		proxies = max(1, p.Proxies)
-		// Time is faster by Speed, so load digests must be more frequent by the same factor.
-		interval := max(20*time.Millisecond, time.Duration(float64(time.Second)/p.Speed))
-		r.spec.Flags = append(slices.Clone(r.spec.Flags), "--load-interval="+interval.String())
+		// Time is faster by Speed, so what is periodic must be more frequent by the same factor.
+		every := func(d time.Duration) string {
+			return max(20*time.Millisecond, time.Duration(float64(d)/p.Speed)).String()
+		}
+		r.spec.Flags = append(slices.Clone(r.spec.Flags), "--load-interval="+every(time.Second), "--scrape-interval="+every(5*time.Second))
 		if err := p.Etcd.Register(ctx, site.Prefix, site.Connector, site.Prefill, site.Decode); err != nil {
 			return res, err
 		}
@@ -84,6 +87,11 @@ func (p *Replay) Run(ctx context.Context, r Router) (Result, error) {
 	if err := p.settle(ctx, urls); err != nil {
 		return res, err
 	}
+	if p.Warm != nil {
+		if _, _, err := p.send(ctx, p.Warm.Requests, urls); err != nil {
+			return res, fmt.Errorf("before the measurement: %w", err)
+		}
+	}
 	return res, p.measure(ctx, &res, e, urls, pids)
 }
 
@@ -99,7 +107,7 @@ func (p *Replay) measure(ctx context.Context, res *Result, e *engines, urls []st
 	if err != nil {
 		return err
 	}
-	samples, lag, failure := p.send(ctx, urls)
+	samples, lag, failure := p.send(ctx, p.Workload.Requests, urls)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -132,9 +140,8 @@ func (p *Replay) measure(ctx context.Context, res *Result, e *engines, urls []st
 	return nil
 }
 
-// send sends the workload. It returns the first failure.
-func (p *Replay) send(ctx context.Context, urls []string) (samples []sample, lag loadgen.Lag, first error) {
-	list := p.Workload.Requests
+// send sends requests at their times. It returns the first failure.
+func (p *Replay) send(ctx context.Context, list []Request, urls []string) (samples []sample, lag loadgen.Lag, first error) {
 	samples = make([]sample, len(list))
 	client := loadgen.NewClient(1024, nil)
 	defer client.Close()

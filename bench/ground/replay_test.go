@@ -54,6 +54,10 @@ func TestReplay(t *testing.T) {
 	if got.OfShared < 0.9 || got.OfShared > 1.1 || got.TTFT50 <= 0 || got.RouterCPU <= 0 {
 		t.Errorf("two engines and session: %+v", got)
 	}
+	p.Warm = w // then the caches have all prompts before the measurement begins
+	if warm, err := p.Run(t.Context(), r); err != nil || warm.Requests != got.Requests || warm.Failures != 0 || warm.Hits <= got.Hits {
+		t.Errorf("%v %+v", err, warm)
+	}
 }
 
 func TestFind(t *testing.T) {

@@ -27,7 +27,7 @@ func disaggregate(ctx context.Context, f *flags, stdout io.Writer) error {
 	for _, way := range ground.Ways() {
 		names[way] = report.Policy + "+--disaggregate=" + way
 	}
-	levels, err := f.levels(ctx, ground.Ways(), names, stdout)
+	levels, err := f.levels(ctx, ground.Ways(), names, 0, stdout)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func overload(ctx context.Context, f *flags, stdout io.Writer) error {
 	report := ground.Overload{
 		Version: version.String(), Machine: machine.Describe(), Part: f.part, Speed: f.speed, Engines: f.engines, Proxies: f.proxies, Runs: f.runs, Limits: f.limits,
 	}
-	levels, err := f.levels(ctx, f.targets, nil, stdout)
+	levels, err := f.levels(ctx, f.targets, nil, 100*f.proxies, stdout) // the queue refuses only what it can predict
 	if err != nil {
 		return err
 	}
@@ -51,9 +51,9 @@ func overload(ctx context.Context, f *flags, stdout io.Writer) error {
 }
 
 // levels replays the workload at all rates through the targets of names, which have their own
-// names as default. All loads have the same length in time of the trace, if there is a limit. The
+// names as default. Before that they get warm requests of the other half of the trace. All loads have the same length in time of the trace, if there is a limit. The
 // targets take turns, so that other work of the machine affects all of them.
-func (f *flags) levels(ctx context.Context, keys []string, names map[string]string, stdout io.Writer) (out []ground.Level, err error) {
+func (f *flags) levels(ctx context.Context, keys []string, names map[string]string, warm int, stdout io.Writer) (out []ground.Level, err error) {
 	if len(f.rates) == 0 || f.speed <= 0 || f.runs < 1 || f.proxies < 1 {
 		return nil, cli.Wrongf("--rates, --speed, --runs and --proxies must be positive")
 	}
@@ -83,6 +83,11 @@ func (f *flags) levels(ctx context.Context, keys []string, names map[string]stri
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
+	if warm > 0 {
+		if p.Warm, err = f.otherHalf(warm); err != nil {
+			return nil, err
+		}
+	}
 	for i, w := range workloads {
 		p.Workload, p.Caches = w, ground.NewCaches(w, f.engines, f.cache)
 		p.Shared = ground.SharedHits(w, p.Caches, f.engines)
@@ -98,4 +103,17 @@ func (f *flags) levels(ctx context.Context, keys []string, names map[string]stri
 		out = append(out, level)
 	}
 	return out, nil
+}
+
+// otherHalf returns requests of the half of the trace that is not replayed, at the recorded rate.
+func (f *flags) otherHalf(limit int) (*ground.Workload, error) {
+	entries, err := f.entries()
+	if err != nil {
+		return nil, err
+	}
+	part := ground.First
+	if ground.Part(f.part) == ground.First {
+		part = ground.Second
+	}
+	return ground.NewWorkload(entries, part, 1, limit)
 }
