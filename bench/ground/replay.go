@@ -65,10 +65,9 @@ func (p *Replay) Run(ctx context.Context, r Router) (Result, error) {
 	if r.spec.Kind == target.Mesh {
 		proxies = max(1, p.Proxies)
 		// Time is faster by Speed, so what is periodic must be more frequent by the same factor.
-		every := func(d time.Duration) string {
-			return max(20*time.Millisecond, time.Duration(float64(d)/p.Speed)).String()
-		}
-		r.spec.Flags = append(slices.Clone(r.spec.Flags), "--load-interval="+every(time.Second), "--scrape-interval="+every(5*time.Second))
+		every := func(d, least time.Duration) string { return max(least, time.Duration(float64(d)/p.Speed)).String() }
+		r.spec.Flags = append(slices.Clone(r.spec.Flags), "--load-interval="+every(time.Second, 20*time.Millisecond),
+			"--scrape-interval="+every(5*time.Second, 100*time.Millisecond))
 		if err := p.Etcd.Register(ctx, site.Prefix, site.Connector, site.Prefill, site.Decode); err != nil {
 			return res, err
 		}

@@ -281,16 +281,18 @@ func TestQueueAgain(t *testing.T) {
 		mode          admission.Mode
 		role          instance.Role
 		times         int // that the engine refuses
+		waiting       int // that may wait
 		status        int
 	}{
-		{"prefill", "100", admission.On, instance.Prefill, 7, http.StatusOK},
-		{"decode", "100", admission.On, instance.Decode, 7, http.StatusOK},
-		{"no time left", "1", admission.On, instance.Prefill, 1000, http.StatusTooManyRequests},
-		{"observe", "100", admission.Observe, instance.Prefill, 1000, http.StatusTooManyRequests},
+		{"prefill", "100", admission.On, instance.Prefill, 4, 1, http.StatusOK},
+		{"decode", "100", admission.On, instance.Decode, 4, 1, http.StatusOK},
+		{"no time left", "1", admission.On, instance.Prefill, 1000, 1, http.StatusTooManyRequests},
+		{"no more may wait", "100", admission.On, instance.Prefill, 1000, 0, http.StatusTooManyRequests},
+		{"observe", "100", admission.Observe, instance.Prefill, 1000, 1, http.StatusTooManyRequests},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r, _, _ := startQueue(t, tt.mode, nil)
+			r, _, _ := startQueue(t, tt.mode, func(o *admission.Options) { o.MaxWaiting = tt.waiting })
 			engine := r.P[0]
 			if tt.role == instance.Decode {
 				engine = r.D[0]

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// atOnce bounds the concurrent readings.
+	// atOnce bounds the concurrent readings of a round.
 	atOnce = 8
 	// timeout bounds one reading.
 	timeout = 2 * time.Second

@@ -164,6 +164,7 @@ type Request struct {
 	deadline time.Time
 	seq      uint64
 	index    int        // in account.waiting
+	again    int        // calls of Again
 	ready    chan error // receives the end of the wait
 }
 
@@ -213,8 +214,8 @@ func (q *Queues) Admit(ctx context.Context, r *Request) error {
 }
 
 // Again waits before an admitted request that engines have refused as busy is sent again: clients that bypass
-// the proxies may have filled them. It reports false if the request has no time left for that, or its client
-// has left.
+// the proxies may have filled them. The wait is a second on average, and twice as long each time up to 8 s. It
+// reports false if the request has no time left for that, MaxWaiting others wait, or its client has left.
 func (q *Queues) Again(ctx context.Context, r *Request) bool {
 	if q.Mode() != On || r.queue == nil || q.closed.Load() {
 		return false
@@ -223,8 +224,11 @@ func (q *Queues) Again(ctx context.Context, r *Request) bool {
 	if r.arrived.IsZero() {
 		r.arrived = now
 	}
-	wait := refresh/2 + rand.N(refresh) // not all at once
-	if now.Add(wait).After(r.arrived.Add(r.limit())) {
+	most := refresh << min(r.again, 3)
+	wait := most/2 + rand.N(most) // not all at once
+	r.again++
+	defer r.queue.again.Add(-1)
+	if r.queue.again.Add(1) > int64(q.opts.MaxWaiting) || now.Add(wait).After(r.arrived.Add(r.limit())) {
 		return false
 	}
 	return sleep.For(ctx, wait)

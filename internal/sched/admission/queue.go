@@ -23,6 +23,7 @@ type queue struct {
 	used     atomic.Bool  // a request has come since the plan had to be made again
 	stale    atomic.Bool  // the plan must be made again
 	refused  atomic.Int64
+	again    atomic.Int64 // requests in Queues.Again
 	out      outgoing
 	miss     atomic.Uint64 // bits of the share of prompt tokens that are not cached; 0: nothing is known
 
