@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"compress/gzip"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -34,6 +35,12 @@ func TestDebugArchive(t *testing.T) {
 		code := pdctl.Run(t.Context(), args, &out, &out, func(name string) (string, bool) { v, ok := env[name]; return v, ok })
 		return code, out.String()
 	}
+	testkit.Eventually(t, tlsPatience, func() error { // the proxy writes --decode to etcd in the background
+		if code, out := run("list"); code != 0 || !strings.Contains(out, decode.Address()) {
+			return fmt.Errorf("exit %d\n%s", code, out)
+		}
+		return nil
+	})
 	path := filepath.Join(dir, "debug.tar.gz")
 	if code, out := run("debug", "-f", path, "--proxy", p.url); code != 0 {
 		t.Fatalf("exit %d\n%s", code, out)
