@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -309,32 +310,52 @@ func TestQueueAgain(t *testing.T) {
 	}
 }
 
-// A client that leaves while its request is to be sent again is not waited for.
-func TestQueueAgain_ClientLeaves(t *testing.T) {
+// A request that is to be sent again ends at once if its client leaves or the proxy stops.
+func TestQueueAgain_Ends(t *testing.T) {
 	t.Parallel()
-	r, _, _ := startQueue(t, admission.On, nil)
-	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusTooManyRequests, Times: 1000})
-	ctx, leave := context.WithCancel(t.Context())
-	defer leave()
-	req, _ := http.NewRequestWithContext(ctx, http.MethodPost, r.URL+queuedPath, strings.NewReader(queuedBody("x")))
-	req.Header.Set("Content-Type", "application/json")
-	var client sync.WaitGroup
-	client.Go(func() {
-		if resp, err := http.DefaultClient.Do(req); err == nil {
-			_ = resp.Body.Close()
-			t.Error("answered")
-		}
-	})
-	testkit.Eventually(t, waitLimit, func() error {
-		if r.P[0].Counters().Faults == 0 {
-			return errors.New("not refused")
-		}
-		return nil
-	})
-	leave()
-	client.Wait()
-	if e := r.entry(); e.Outcome != forward.OutcomeClientGone {
-		t.Errorf("%+v", e)
+	for _, tt := range []struct{ name, body, outcome string }{
+		{"client leaves", "", forward.OutcomeClientGone},
+		{"proxy stops", "this proxy is stopping", forward.OutcomeUnavailable},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r, q, _ := startQueue(t, admission.On, nil)
+			engine := r.P[0]
+			const times = 6 // then it waits at least 2 s, and would be served
+			script(t, engine, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusTooManyRequests, Times: times})
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, r.URL+queuedPath, strings.NewReader(queuedBody("x")))
+			req.Header.Set("Content-Type", "application/json")
+			var client sync.WaitGroup
+			client.Go(func() {
+				resp, err := http.DefaultClient.Do(req)
+				if err != nil {
+					return
+				}
+				defer resp.Body.Close()
+				text, err := io.ReadAll(resp.Body)
+				if err != nil || tt.body == "" || resp.StatusCode != http.StatusServiceUnavailable ||
+					resp.Header.Get("Retry-After") == "" || !strings.Contains(string(text), tt.body) {
+					t.Errorf("%s %q %s %v", resp.Status, resp.Header, text, err)
+				}
+			})
+			testkit.Eventually(t, waitLimit, func() error {
+				if engine.Counters().Faults < times {
+					return errors.New("not refused")
+				}
+				return nil
+			})
+			if tt.body == "" {
+				leave()
+			} else {
+				q.Close()
+			}
+			client.Wait()
+			if e := r.entry(); e.Outcome != tt.outcome {
+				t.Errorf("%+v", e)
+			}
+		})
 	}
 }
 

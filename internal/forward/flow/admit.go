@@ -31,33 +31,38 @@ func (r *Request) admit(media bool) bool {
 		}
 	}
 	err := r.Settings.Queue.Admit(r.Origin.Client, a)
-	var refused *admission.RefusedError
-	switch {
-	case err == nil:
-		return true
-	case errors.As(err, &refused):
-		r.Route.Refused = refused.Reason
-		if refused.Wait > maxRetryAfter {
-			r.Answer.Client.Header().Set("X-Should-Retry", "false")
-		}
-		r.Answer.Refuse(notAdmitted(refused))
-	default:
-		r.Answer.ClientGone()
+	if err != nil {
+		r.answerNotAdmitted(err)
 	}
-	return false
+	return err == nil
 }
 
 // laterAgain reports whether a request that engines refuse as busy needs no answer: it has waited, and is to
-// be sent again, or its client has left.
+// be sent again, or the wait was cut short.
 func (r *Request) laterAgain(f *leg.Failure) bool {
 	if f.Class != leg.Busy || r.committed {
 		return false
 	}
-	if r.again = r.Settings.Queue.Again(r.Origin.Client, &r.Admission); !r.again && r.Origin.Client.Err() != nil {
-		r.Answer.ClientGone()
-		return true
+	again, err := r.Settings.Queue.Again(r.Origin.Client, &r.Admission)
+	if err != nil {
+		r.answerNotAdmitted(err)
 	}
-	return r.again
+	r.again = again
+	return again || err != nil
+}
+
+// answerNotAdmitted answers a request whose wait has ended with an error of admission.
+func (r *Request) answerNotAdmitted(err error) {
+	var refused *admission.RefusedError
+	if !errors.As(err, &refused) {
+		r.Answer.ClientGone()
+		return
+	}
+	r.Route.Refused = refused.Reason
+	if refused.Wait > maxRetryAfter {
+		r.Answer.Client.Header().Set("X-Should-Retry", "false")
+	}
+	r.Answer.Refuse(notAdmitted(refused))
 }
 
 // Cached implements admission.Cache with a pick that is not used.

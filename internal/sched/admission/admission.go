@@ -19,7 +19,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
@@ -109,8 +108,8 @@ type Queues struct {
 	opts   Options
 	mu     sync.Mutex // guards changes of models
 	models atomic.Pointer[map[string]*queue]
-	active chan struct{} // receives a value when Run has to watch a queue again
-	closed atomic.Bool
+	active chan struct{}          // receives a value when Run has to watch a queue again
+	closed chan struct{}          // closed by Close
 	others atomic.Pointer[Others] // nil: there are none
 }
 
@@ -122,7 +121,7 @@ func New(o Options) *Queues {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	q := &Queues{opts: o, active: make(chan struct{}, 1)}
+	q := &Queues{opts: o, active: make(chan struct{}, 1), closed: make(chan struct{})}
 	q.models.Store(&map[string]*queue{})
 	return q
 }
@@ -183,6 +182,7 @@ func (q *Queues) Admit(ctx context.Context, r *Request) error {
 		q.wakeRun()
 	}
 	p := m.plan.Load()
+	r.arrived = q.opts.Now()
 	m.estimate(r, p)
 	if m.waiting.Load() == 0 && p.fits(r.work, r.Class, m.out.load()) {
 		m.begin(r)
@@ -191,7 +191,6 @@ func (q *Queues) Admit(ctx context.Context, r *Request) error {
 		}
 		return nil
 	}
-	r.arrived = q.opts.Now()
 	r.refine()
 	if q.opts.Mode == Observe {
 		q.opts.Observer.Observed(r.Class, m.observe(r))
@@ -215,23 +214,29 @@ func (q *Queues) Admit(ctx context.Context, r *Request) error {
 
 // Again waits before an admitted request that engines have refused as busy is sent again: clients that bypass
 // the proxies may have filled them. The wait is a second on average, and twice as long each time up to 8 s. It
-// reports false if the request has no time left for that, MaxWaiting others wait, or its client has left.
-func (q *Queues) Again(ctx context.Context, r *Request) bool {
-	if q.Mode() != On || r.queue == nil || q.closed.Load() {
-		return false
-	}
-	now := q.opts.Now()
-	if r.arrived.IsZero() {
-		r.arrived = now
+// returns false if the request has no time left for that or MaxWaiting others wait, and an error of Admit if
+// the wait is cut short.
+func (q *Queues) Again(ctx context.Context, r *Request) (again bool, err error) {
+	if q.Mode() != On || r.queue == nil {
+		return false, nil
 	}
 	most := refresh << min(r.again, 3)
 	wait := most/2 + rand.N(most) // not all at once
 	r.again++
 	defer r.queue.again.Add(-1)
-	if r.queue.again.Add(1) > int64(q.opts.MaxWaiting) || now.Add(wait).After(r.arrived.Add(r.limit())) {
-		return false
+	if r.queue.again.Add(1) > int64(q.opts.MaxWaiting) || q.opts.Now().Add(wait).After(r.arrived.Add(r.limit())) {
+		return false, nil
 	}
-	return sleep.For(ctx, wait)
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true, nil
+	case <-ctx.Done():
+		return false, ErrGone
+	case <-q.closed:
+		return false, r.queue.note(r, &RefusedError{Reason: ReasonStopping})
+	}
 }
 
 // pruneModels is the number of queues from which those of models without engines are dropped.
@@ -251,7 +256,7 @@ func (q *Queues) find(model string) *queue {
 	if prefill, decode := q.opts.Engines(model); len(prefill)+len(decode) == 0 {
 		return nil
 	}
-	m := &queue{model: model, opts: &q.opts, closed: &q.closed, others: &q.others}
+	m := &queue{model: model, opts: &q.opts, closed: q.closed, others: &q.others}
 	m.accounts.Store(&map[accountKey]*account{})
 	m.plan.Store(q.opts.newPlan(model, q.opts.Now(), nil))
 	next := maps.Clone(now)
@@ -320,12 +325,12 @@ func (q *Queues) Wake() {
 	}
 }
 
-// Close refuses all requests that wait, and those that would have to from now on.
+// Close refuses all requests that wait, and those that would have to from now on. It is called once.
 func (q *Queues) Close() {
 	if q == nil {
 		return
 	}
-	q.closed.Store(true)
+	close(q.closed)
 	for _, m := range *q.models.Load() {
 		m.refuseAll()
 	}

@@ -14,7 +14,7 @@ import (
 type queue struct {
 	model  string
 	opts   *Options
-	closed *atomic.Bool
+	closed <-chan struct{}
 	others *atomic.Pointer[Others]
 
 	plan     atomic.Pointer[plan]
@@ -158,8 +158,10 @@ func (m *queue) enqueue(r *Request) error {
 	defer m.mu.Unlock()
 	m.replan(now)
 	r.deadline = now.Add(r.limit())
-	if m.closed.Load() {
+	select {
+	case <-m.closed:
 		return m.refusal(r, ReasonStopping)
+	default:
 	}
 	if m.order.len() == 0 && m.plan.Load().fits(r.work, r.Class, m.out.load()) {
 		m.begin(r)
