@@ -65,6 +65,7 @@ func TestTwoCommandLinesAreTwoFleets(t *testing.T) {
 	a.await([]string{"8100", "8101", "8102", "8103"}, []string{"8200", "8201"})
 
 	// A shorter command line of one proxy removes only its own instances.
+	b.record(instance.Decode, "8201")
 	b.stop(q)
 	q = b.start(strings.Replace(elasticStart, "localhost:8200 localhost:8201", "localhost:8200", 1), "ADMIN_API_KEY="+adminKey)
 	b.await([]string{"8100", "8101"}, []string{"8200"})

@@ -296,7 +296,8 @@ func (s *site) served(ports ...string) (n int64) {
 	return n
 }
 
-// record reads an instance's record from etcd.
+// record waits until etcd has a record of an instance, and returns it: a proxy uses the instances of its
+// command line before it has written them.
 func (s *site) record(role instance.Role, port string) instance.Record {
 	s.t.Helper()
 	cli := testkit.Client(s.t, s.etcd)
@@ -305,10 +306,14 @@ func (s *site) record(role instance.Role, port string) instance.Record {
 		s.t.Fatal(err)
 	}
 	k := instance.Key{Role: role, Address: "127.0.0.1:" + s.ports[port]}
-	raw, err := store.New(cli, l, "test").Reader.Get(s.t.Context(), k)
-	if err != nil || len(raw) != 1 {
-		s.t.Fatalf("%s: %d keys, %v", k, len(raw), err)
-	}
+	var raw []store.RawKey
+	testkit.Eventually(s.t, soon, func() error {
+		raw, err = store.New(cli, l, "test").Reader.Get(s.t.Context(), k)
+		if err == nil && len(raw) != 1 {
+			err = fmt.Errorf("%s: %d keys", k, len(raw))
+		}
+		return err
+	})
 	if raw[0].Lease != 0 {
 		s.t.Errorf("%s has a lease", k)
 	}
