@@ -202,11 +202,6 @@ func (m *queue) late(r *Request) bool {
 // mayRefuse reports whether a prediction may have a request refused.
 func (p *plan) mayRefuse() bool { return p.rates.Samples() >= estimate.Reliable && p.full() }
 
-// ownPart is the part by which a request's own prompt counts in its allowance; the rest is that of an average
-// prompt. With more, long prompts would be refused far more often than short ones. It was tuned with
-// bench/ground.
-const ownPart = 1.0 / 16
-
 // allowance returns how much of its time a request may spend waiting, which is less than 0 if its own prompt
 // takes longer than that.
 func (r *Request) allowance(p *plan) time.Duration {
@@ -214,11 +209,11 @@ func (r *Request) allowance(p *plan) time.Duration {
 		return r.limit()
 	}
 	queued := p.target / max(p.rates.Prefill.Each, 1e-9)
-	own, average := p.rates.TTFT(queued, r.work.uncached, r.work.tokens), p.rates.TTFT(queued, p.rates.Uncached, 0)
-	if own > r.Timeout.Seconds() {
+	if p.rates.TTFT(queued, r.work.uncached, r.work.tokens) > r.Timeout.Seconds() {
 		return -1
 	}
-	return max(r.limit()-seconds(average+ownPart*(own-average)), r.limit()/4)
+	// What an average prompt takes counts: if it were its own, long prompts would be refused far more often.
+	return max(r.limit()-seconds(p.rates.TTFT(queued, p.rates.Uncached, 0)), r.limit()/4)
 }
 
 // certain is the part of its allowance that a request may be predicted to wait: the real wait is up to
