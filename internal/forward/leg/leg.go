@@ -187,8 +187,9 @@ func (l *Leg) Connector() string {
 }
 
 // streamSilence is the silence that ends a committed leg whose instance is lost or hung. An ejected
-// instance that still streams keeps its streams.
-const streamSilence = 5 * time.Second
+// instance that still streams keeps its streams. It is measured in steps, so that a suspension of this
+// process counts as one step at most.
+const streamSilence, silenceStep = 5 * time.Second, time.Second
 
 // Move implements sched.Leg.
 func (l *Leg) Move() { l.moves.Store(true) }
@@ -219,7 +220,7 @@ func (c committedLeg) CallOff(cause error) {
 	defer l.mu.Unlock()
 	if l.doubt == nil && l.Err() == nil {
 		l.doubt = cause
-		l.reset(streamSilence)
+		l.arm(streamSilence)
 	}
 }
 

@@ -115,7 +115,7 @@ func (l *Leg) Rearm(d time.Duration) {
 // arm starts the timer of a new silence; l.mu is held.
 func (l *Leg) arm(d time.Duration) {
 	if l.doubt != nil {
-		d = min(d, streamSilence)
+		d = min(d, silenceStep)
 	}
 	l.silent, l.armed = 0, d
 	if !l.waitsForPartner {
@@ -161,11 +161,15 @@ func (l *Leg) expire() {
 		l.reset(min(l.armed, streamSilence))
 		return
 	}
+	l.silent += l.armed
 	if l.doubt != nil {
-		l.cancel(l.doubt)
+		if l.silent < min(l.limit.After, streamSilence) {
+			l.reset(l.armed)
+		} else {
+			l.cancel(l.doubt)
+		}
 		return
 	}
-	l.silent += l.armed
 	limit := l.limit
 	last, observable := l.progress()
 	if limit.Firm || !observable {

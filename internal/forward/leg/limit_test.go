@@ -199,23 +199,26 @@ func TestLimit_LeaseEndsDuringASuspension(t *testing.T) {
 func TestLimit_Suspension(t *testing.T) {
 	t.Parallel()
 	lost := errors.New("lost")
-	for _, watched := range []bool{false, true} {
+	for _, tt := range []struct {
+		watched   bool
+		suspended time.Duration
+	}{{false, time.Minute}, {true, time.Minute}, {true, streamSilence + time.Second}} {
 		synctest.Test(t, func(t *testing.T) {
 			l := observed(t, 0, true, Wait{Limit: FirstByteLimit(20 * time.Second), Streamed: true})
-			if _ = l.Commit(false); watched {
+			if _ = l.Commit(false); tt.watched {
 				committedLeg{l}.CallOff(lost)
 			}
 			l.timer.Stop() // as if it were late
-			time.Sleep(time.Minute)
+			time.Sleep(tt.suspended)
 			l.expire()
 			time.Sleep(streamSilence - time.Second)
 			if l.Err() != nil {
-				t.Fatalf("watched %v: ended by %v", watched, context.Cause(l))
+				t.Fatalf("%+v: ended by %v", tt, context.Cause(l))
 			}
 			time.Sleep(time.Second)
 			synctest.Wait()
-			if err := context.Cause(l); err == nil || watched != errors.Is(err, lost) {
-				t.Errorf("watched %v: %v", watched, err)
+			if err := context.Cause(l); err == nil || tt.watched != errors.Is(err, lost) {
+				t.Errorf("%+v: %v", tt, err)
 			}
 		})
 	}
