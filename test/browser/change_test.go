@@ -13,10 +13,18 @@ import (
 // manage opens the dialog of an instance and selects an action.
 func (p *tab) manage(role, address, act string) {
 	p.Helper()
+	p.closed()
 	p.until(fmt.Sprintf(`(%s)?.querySelector('.act button')`, row(role, address)))
 	value[any](p, fmt.Sprintf(`(%s).querySelector('.act button').click()`, row(role, address)))
 	p.until(`document.getElementById('act-dialog').open`)
 	p.do(chromedp.Click(chromedp.CSS(`input[name=act][value=` + act + `]`)))
+}
+
+// closed waits until no dialog is open. The response to an action closes its dialog, and the event with the
+// change can arrive before that.
+func (p *tab) closed() {
+	p.Helper()
+	p.until(`!managed && !document.querySelector('dialog[open]')`)
 }
 
 // shownText waits until an element contains a text.
@@ -101,6 +109,7 @@ func TestAddDrainRemove(t *testing.T) {
 	if strings.Contains(left, adminKey) {
 		t.Error("the key is stored in the page or its storage")
 	}
+	p.closed()
 	click("#key") // forgets the key
 	p.shownText("key-text", "Enter key")
 }

@@ -25,12 +25,9 @@ register-node.sh*) real=$SCRIPTS/$name ;;
 esac
 "$real" "$@" >"$log" 2>&1 &
 echo $! >"$log.pid"
-case $name in pdmesh-proxy) port=8000 ;; etcd) port=2379 ;; *) exit 0 ;; esac
-while [ $# -gt 0 ]; do
-	[ "$1" = --port ] && port=$2
-	shift
-done
-until (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
+# A port accepts connections before an etcd behind it answers: the log says when it does.
+case $name in pdmesh-proxy) ready='serving on' ;; etcd) ready='serving client traffic' ;; *) exit 0 ;; esac
+until grep -q "$ready" "$log"; do
 	kill -0 "$(cat "$log.pid")" 2>/dev/null || { cat "$log" >&2; exit 1; }
 	sleep 0.05
 done
@@ -100,9 +97,8 @@ alive() {
 	done
 }
 etcd_runs() {
-	"$REAL/etcd" --listen-client-urls http://0.0.0.0:2379 --advertise-client-urls http://10.0.0.1:2379 --listen-peer-urls http://127.0.0.1:0 \
-		--initial-advertise-peer-urls http://127.0.0.1:2380 --initial-cluster default=http://127.0.0.1:2380 --data-dir etcd >logs/etcd 2>&1 &
-	listens 2379
+	etcd --listen-client-urls http://0.0.0.0:2379 --advertise-client-urls http://10.0.0.1:2379 --listen-peer-urls http://127.0.0.1:0 \
+		--initial-advertise-peer-urls http://127.0.0.1:2380 --initial-cluster default=http://127.0.0.1:2380 --data-dir etcd
 }
 proxy_runs() { ADMIN_API_KEY=... pdmesh-proxy --etcd-endpoints 10.0.0.1:2379 --instance-allow 10.0.0.0/8,127.0.0.0/8 --kv-events=on; }
 
