@@ -234,7 +234,7 @@ func (f *flood) serve(ctx context.Context, p *floodProxy, i int, r *Request) sam
 		s.refused, s.took = errors.As(err, &refused), time.Since(arrived)
 		return s
 	}
-	defer place.Done(0, 0, 0)
+	defer place.Release()
 	at, cached := choose(p.chain, policy.All(p.prefill), wanted)
 	load, waiting := p.prefill[at].Load, int64(max(0, len(ids)-cached))
 	work := estimate.Prefill{Address: p.prefill[at].Instance.Address, Queued: float64(load.Waiting.Load()) + load.Others.Waiting.Load()}

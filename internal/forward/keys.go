@@ -90,7 +90,7 @@ func (c *call) settle() {
 	}
 	c.limit.engines = false
 	t := &c.answer.Tokens
-	used := keylimit.Usage{Input: t.Input, Cached: min(t.Cached, t.Input), Output: t.Output, Served: c.answer.Status < 400 || c.answer.Outcome == OutcomeClientGone}
+	used := keylimit.Usage{Input: t.Input, Cached: min(t.Cached, t.Input), Output: t.Output, Served: c.answer.Computed()}
 	keys.Count(cmp.Or(c.limit.name(c), instance.DefaultKey), used)
 	c.limit.ticket.End(used)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/admission"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -47,22 +48,20 @@ func queuedLine(each float64) estimate.Line                      { return estima
 func occupy(r *rig, tokens int64)                                { prefillLoad(r).Waiting.Add(tokens) }
 func prefillLoad(r *rig) *policy.Load                            { return r.sched.Usable(instance.Prefill, model)[0].Load }
 
-// startQueue is start with one pair and a queue that lets one prompt after another through: each token
-// is predicted to take 10 s.
-func startQueue(t *testing.T, mode admission.Mode, tune func(*admission.Options)) (*rig, *admission.Queues, *observer) {
+// newQueues returns queues of the rig that r will point to. They let one prompt after another through: each
+// token is predicted to take 10 s.
+func newQueues(t *testing.T, r **rig, mode admission.Mode, tune func(*admission.Options)) (*admission.Queues, *observer) {
 	t.Helper()
-	var r *rig
-	var queues *admission.Queues
 	seen := new(observer)
 	o := admission.Options{
 		Mode: mode, MaxWaiting: 100, MaxBytes: 1 << 20, Observer: seen,
 		Rates: func(string, string) estimate.Rates {
 			return estimate.Rates{Prefill: queuedLine(10), Transfer: queuedLine(0), Token: queuedLine(0), Output: 10, Uncached: 10}
 		},
-		Tokens: func(m string, bytes int) int { return r.sched.Tokens(m, bytes) },
+		Tokens: func(m string, bytes int) int { return (*r).sched.Tokens(m, bytes) },
 		Engines: func(m string) (prefill, decode []admission.Engine) {
 			of := func(role instance.Role) (list []admission.Engine) {
-				for _, c := range r.sched.Usable(role, m) {
+				for _, c := range (*r).sched.Usable(role, m) {
 					list = append(list, admission.Engine{Address: sched.AddressOf(c.Instance, c.Rank), Load: c.Load})
 				}
 				return list
@@ -73,13 +72,31 @@ func startQueue(t *testing.T, mode admission.Mode, tune func(*admission.Options)
 	if tune != nil {
 		tune(&o)
 	}
-	queues = admission.New(o)
+	queues := admission.New(o)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); queues.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return queues, seen
+}
+
+// startQueue is start with one pair and a queue.
+func startQueue(t *testing.T, mode admission.Mode, tune func(*admission.Options)) (*rig, *admission.Queues, *observer) {
+	t.Helper()
+	return startQueueTuned(t, mode, tune, func(*forward.Options) {})
+}
+
+func startQueueTuned(t *testing.T, mode admission.Mode, tune func(*admission.Options), more func(*forward.Options)) (*rig, *admission.Queues, *observer) {
+	t.Helper()
+	var r *rig
+	queues, seen := newQueues(t, &r, mode, tune)
 	prefix, err := policy.Find(policy.DefaultPrefill)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r = startTuned(t, fakevllm.NIXL, 1, 1, tuning{
 		forward: func(o *forward.Options) {
+			more(o)
 			o.Queue = queues
 			o.KeyName = func(r *http.Request) string { return r.Header.Get("X-Key") }
 			o.Class = func(r *http.Request) (is, highest admission.Class) {
@@ -89,15 +106,16 @@ func startQueue(t *testing.T, mode admission.Mode, tune func(*admission.Options)
 		},
 		sched: func(o *sched.Options) { o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix} },
 	})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { defer close(done); queues.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
 	return r, queues, seen
 }
 
 // waiting waits until as many requests wait.
 func waiting(t *testing.T, q *admission.Queues, want int) {
+	t.Helper()
+	waitingFor(t, q, model, want)
+}
+
+func waitingFor(t *testing.T, q *admission.Queues, model string, want int) {
 	t.Helper()
 	testkit.Eventually(t, waitLimit, func() error {
 		for _, s := range q.Status() {
@@ -320,7 +338,7 @@ func TestQueueAgain_Ends(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r, q, _ := startQueue(t, admission.On, nil)
-			engine := r.P[0]
+			engine := r.D[0]
 			const times = 6 // then it waits at least 2 s, and would be served
 			script(t, engine, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusTooManyRequests, Times: times})
 			ctx, leave := context.WithCancel(t.Context())
@@ -346,6 +364,12 @@ func TestQueueAgain_Ends(t *testing.T) {
 				}
 				return nil
 			})
+			testkit.Eventually(t, waitLimit, func() error {
+				if n := prefillLoad(r).InFlight.Load(); n != 0 {
+					return fmt.Errorf("%d requests count at prefill while it waits", n)
+				}
+				return nil
+			})
 			if tt.body == "" {
 				leave()
 			} else {
@@ -356,6 +380,96 @@ func TestQueueAgain_Ends(t *testing.T) {
 				t.Errorf("%+v", e)
 			}
 		})
+	}
+}
+
+// A request that falls over to another target of its model route waits for its engines. If they are busy too,
+// it begins again with the first target.
+func TestQueue_ModelRoute(t *testing.T) {
+	t.Parallel()
+	const first, second = "new", "old"
+	for _, tt := range []struct {
+		name    string
+		refuse  map[string]int // with 429, so many times
+		busy    string         // its prefill
+		waiting int            // that may wait
+		waits   string
+		want    string
+	}{
+		{name: "waits for the second", refuse: map[string]int{first: 1000}, busy: second, waiting: 1, waits: second, want: second},
+		{name: "returns to the first", refuse: map[string]int{first: 2, second: 1000}, waiting: 1, want: first},
+		{name: "queue of the first is full", busy: first, want: second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var r *rig
+			q, _ := newQueues(t, &r, admission.On, func(o *admission.Options) { o.MaxWaiting = tt.waiting })
+			r, _ = startRoutes(t, []string{first, second}, map[string][]string{"chat": {"100:" + first, "0:" + second}},
+				func(o *forward.Options) { o.Queue = q })
+			for name, times := range tt.refuse {
+				script(t, r.engineOf(name, r.P), fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusTooManyRequests, Times: times})
+			}
+			occupy := func(tokens int64) {
+				if tt.busy != "" {
+					r.sched.Usable(instance.Prefill, tt.busy)[0].Load.Waiting.Add(tokens)
+				}
+			}
+			occupy(1000)
+			var client sync.WaitGroup
+			client.Go(func() {
+				a := r.post(chatPath, chatOf("chat", false), "X-PD-Trace", "1", "X-Request-Timeout", "30")
+				if got := a.header.Get("X-Pd-Model"); a.status != http.StatusOK || got != tt.want || (a.header.Get("X-Pd-Model-Fallback") != "") != (got == second) {
+					t.Errorf("%d %v %s", a.status, a.header, a.body)
+				}
+			})
+			if tt.waits != "" {
+				waitingFor(t, q, tt.waits, 1)
+				occupy(-1000)
+				q.Wake()
+			}
+			client.Wait()
+		})
+	}
+}
+
+// A stream that continues a stored response takes no place of prefill.
+func TestQueue_StoredResponse(t *testing.T) {
+	t.Parallel()
+	r, _, seen := startQueue(t, admission.On, nil)
+	id := r.stored("")
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, Tokens: 1, Times: 1})
+	ctx, leave := context.WithCancel(t.Context())
+	var client sync.WaitGroup
+	client.Go(func() {
+		r.postCtx(ctx, responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
+	})
+	defer client.Wait()
+	defer leave()
+	eventually(t, "the stream", func() bool { return r.D[0].Counters().Faults == 1 })
+	if a := r.post(queuedPath, queuedBody("x"), "X-Request-Timeout", "1"); a.status != http.StatusOK || seen.of("default waited") != 0 {
+		t.Errorf("%d %s: %v", a.status, a.body, seen.seen)
+	}
+}
+
+// The tokens of a request whose client leaves while it waits are not charged to its key.
+func TestQueue_KeyLimit(t *testing.T) {
+	t.Parallel()
+	table := new(keylimit.Table)
+	table.Set(map[string]instance.KeyLimits{"a": {V: 1, Input: 40}})
+	r, q, _ := startQueueTuned(t, admission.On, nil, func(o *forward.Options) { o.Keys = table })
+	occupy(r, 1000)
+	ctx, leave := context.WithCancel(t.Context())
+	var client sync.WaitGroup
+	client.Go(func() { r.postCtx(ctx, queuedPath, queuedBody("x"), "X-Key", "a") })
+	waiting(t, q, 1)
+	leave()
+	client.Wait()
+	r.entry()
+	occupy(r, -1000)
+	for _, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+		if a := r.post(queuedPath, queuedBody("x"), "X-Key", "a"); a.status != want {
+			t.Errorf("%d %s, want %d", a.status, a.body, want)
+		}
 	}
 }
 

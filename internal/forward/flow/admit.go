@@ -16,13 +16,14 @@ import (
 // maxRetryAfter is the longest Retry-After that clients' libraries follow.
 const maxRetryAfter = time.Minute
 
-// admit waits until the engines have capacity for the request. It reports false if the request is not
-// served: then it has been answered.
+// admit waits until the engines of its model have capacity for the request, unless it has waited for that.
+// If it reports false, the request is not served by this model: it has been answered, or r.again is true.
 func (r *Request) admit(media bool) bool {
-	if r.Settings.Queue == nil {
+	a, w := &r.Admission, &r.attempts.wanted
+	if r.Settings.Queue == nil || a.Placed() && a.Model == r.Origin.Model {
 		return true
 	}
-	a, w := &r.Admission, &r.attempts.wanted
+	a.Release() // its place for another target of the model route
 	a.Model, a.Bytes, a.Cache = r.Origin.Model, int64(w.Length), r
 	if !media { // the tokens of images are not known from their bytes
 		a.Prompt = len(w.Prompt)
@@ -37,25 +38,42 @@ func (r *Request) admit(media bool) bool {
 	return err == nil
 }
 
-// laterAgain reports whether a request that engines refuse as busy needs no answer: it has waited, and is to
-// be sent again, or the wait was cut short.
-func (r *Request) laterAgain(f *leg.Failure) bool {
-	if f.Class != leg.Busy || r.committed {
-		return false
+// busyFailed answers with the failure of a leg, or later if it may be sent again: not before the picks of this
+// attempt are released.
+func (r *Request) busyFailed(f *leg.Failure) {
+	if f.Class == leg.Busy && !r.committed && r.Admission.Placed() {
+		r.busy = f
+		return
 	}
-	again, err := r.Settings.Queue.Again(r.Origin.Client, &r.Admission)
-	if err != nil {
-		r.answerNotAdmitted(err)
-	}
-	r.again = again
-	return again || err != nil
+	r.Answer.SendFailure(f)
 }
 
-// answerNotAdmitted answers a request whose wait has ended with an error of admission.
+// waitBusy waits until a request that engines have refused as busy is sent again, beginning with the first
+// target of its model route, or answers it.
+func (r *Request) waitBusy() {
+	f := r.busy
+	r.busy = nil
+	again, err := r.Settings.Queue.Again(r.Origin.Client, &r.Admission)
+	switch r.again = again; {
+	case err != nil:
+		r.answerNotAdmitted(err)
+	case !again:
+		r.Answer.SendFailure(f)
+	case r.choice != nil:
+		r.choice.Restart()
+		r.nextTarget()
+	}
+}
+
+// answerNotAdmitted answers a request whose wait has ended with an error of admission, unless another target
+// of its model route takes it over.
 func (r *Request) answerNotAdmitted(err error) {
 	var refused *admission.RefusedError
 	if !errors.As(err, &refused) {
 		r.Answer.ClientGone()
+		return
+	}
+	if refused.Reason != admission.ReasonStopping && r.fallsOver() {
 		return
 	}
 	r.Route.Refused = refused.Reason
@@ -111,6 +129,10 @@ func notAdmitted(r *admission.RefusedError) *openai.Error {
 
 // endAdmission releases the place of the request, with what it has used.
 func (r *Request) endAdmission() {
+	if !r.Answer.Computed() {
+		r.Admission.Release()
+		return
+	}
 	t := &r.Answer.Tokens
 	r.Admission.Done(t.Input, t.Input-t.Cached, t.Output)
 }

@@ -61,17 +61,15 @@ func (r *Request) Complete(req *request.Request) {
 	head, prompt := req.Reading(buf[:])
 	media := req.Media()
 	wanted := sched.Request{Prompt: prompt, Head: head, TokensTell: !media && req.TokensTell(), Length: len(req.Body)}
-	r.begin(wanted)
-	if !r.admit(media) {
-		return
-	}
 	defer r.endAdmission()
 	if media {
 		r.Settings.Recorder.Media()
 	}
 	for r.again = true; r.again; {
 		r.again, req.Served = false, r.served()
-		r.begin(wanted)
+		if r.begin(wanted); !r.admit(media) {
+			continue
+		}
 		c := &completion{
 			r: r, s: r.Settings, req: req, kind: req.Kind, stream: req.Stream, cutReason: req.CutReason, media: media,
 			usage: relay.Usage{Kind: req.Kind}, progress: continuation.New(req, r.Settings.ContinueStreams, r.Settings.Memory),
@@ -79,6 +77,9 @@ func (r *Request) Complete(req *request.Request) {
 		c.run()
 		if c.progress != nil {
 			c.endProgress()
+		}
+		if r.busy != nil {
+			r.waitBusy()
 		}
 		if !r.again {
 			r.Answer.Prompted(c.usage.Prompt())

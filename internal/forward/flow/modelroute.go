@@ -85,7 +85,7 @@ func (r *Request) refuse(err error) {
 // sendFailure answers with the failure of a leg unless another target takes the request over, or it is
 // sent again later.
 func (r *Request) sendFailure(f *leg.Failure) {
-	if !f.Rule.Retry || !r.fallsOver() && !r.laterAgain(f) {
-		r.Answer.SendFailure(f)
+	if !f.Rule.Retry || !r.fallsOver() {
+		r.busyFailed(f)
 	}
 }

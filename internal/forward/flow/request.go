@@ -40,7 +40,8 @@ type Request struct {
 	choice    *modelroute.Choice // of the model route; nil if the request has none
 	named     string             // the model that the client named, if there is a choice
 	previous  string             // id of the stored response that the request continues, if there is a choice
-	again     bool               // another target takes the request over
+	again     bool               // the request is sent again, or another target takes it over
+	busy      *leg.Failure       // the answer unless it is sent again later
 	committed bool               // the client has a part of the answer
 }
 
@@ -233,9 +234,7 @@ func (r *Request) answerUnserved(err error, role instance.Role, accept func(*leg
 	case errors.Is(err, sched.ErrUnknownModel) && r.choice == nil && len(r.Settings.Picker.Models()) > 0:
 		r.Answer.Refuse(r.unknownModel(r.Origin.Model))
 	case last != nil && accept(last):
-		if !r.laterAgain(last) {
-			r.Answer.SendFailure(last)
-		}
+		r.busyFailed(last)
 	default:
 		r.Answer.Refuse(leg.NoPick(err, role, r.Model()))
 	}

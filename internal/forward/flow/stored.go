@@ -96,7 +96,7 @@ func (r *Request) askHolder(in *instance.Instance, ask func(*sched.Assignment) *
 		return nil, false
 	}
 	defer a.Done()
-	r.Route.notePick(a)
+	r.notePick(a)
 	if f = ask(a); f == nil {
 		return nil, true
 	}

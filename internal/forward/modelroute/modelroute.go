@@ -208,6 +208,9 @@ func (c *Choice) Next(usable func(*Target) bool) bool {
 	return true
 }
 
+// Restart begins again with the first target.
+func (c *Choice) Restart() { c.Target, c.PassedOver, c.tried = nil, nil, 0 }
+
 // Share returns the weight of the present target divided by the sum of all weights, 0 if they are 0.
 func (c *Choice) Share() float64 {
 	total := 0

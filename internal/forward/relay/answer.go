@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,6 +50,11 @@ type Result struct {
 	// Late is the status that the answer would have had if a keep-alive had not sent the header before; 0 if
 	// the client got it in the status line.
 	Late int
+}
+
+// Computed reports whether engines have worked for the request: a leg has begun, and the answer is no error.
+func (a *Answer) Computed() bool {
+	return a.Times.At(stage.Sent) != 0 && (a.Outcome == OutcomeClientGone || cmp.Or(a.Late, a.Status) < http.StatusBadRequest)
 }
 
 // Route adds to the header of an answer where the request went, as far as the client may

@@ -167,8 +167,8 @@ type Request struct {
 	ready    chan error // receives the end of the wait
 }
 
-// Admit returns when the request may be sent to engines, or a *RefusedError, or ErrGone. Done must be
-// called when it has ended.
+// Admit returns when the request may be sent to engines, or a *RefusedError, or ErrGone. Done or Release must
+// be called when it has ended. Then it may be admitted for another model: its time counts from the first call.
 func (q *Queues) Admit(ctx context.Context, r *Request) error {
 	if q == nil {
 		return nil
@@ -181,8 +181,10 @@ func (q *Queues) Admit(ctx context.Context, r *Request) error {
 		m.freshen()
 		q.wakeRun()
 	}
-	p := m.plan.Load()
-	r.arrived = q.opts.Now()
+	p, now := m.plan.Load(), q.opts.Now()
+	if r.ready = nil; r.arrived.IsZero() {
+		r.arrived = now
+	}
 	m.estimate(r, p)
 	if m.waiting.Load() == 0 && p.fits(r.work, r.Class, m.out.load()) {
 		m.begin(r)
@@ -193,11 +195,11 @@ func (q *Queues) Admit(ctx context.Context, r *Request) error {
 	}
 	r.refine()
 	if q.opts.Mode == Observe {
-		q.opts.Observer.Observed(r.Class, m.observe(r))
+		q.opts.Observer.Observed(r.Class, m.observe(r, now))
 		m.begin(r)
 		return nil
 	}
-	if err := m.enqueue(r); err != nil || r.ready == nil {
+	if err := m.enqueue(r, now); err != nil || r.ready == nil {
 		return m.note(r, err)
 	}
 	q.wakeRun()
@@ -291,8 +293,18 @@ func (r *Request) Prefilled() {
 	}
 }
 
+// Placed reports whether the request has a place: it was admitted and has not ended.
+func (r *Request) Placed() bool { return r.queue != nil }
+
+// Release ends a request for which no engine has computed anything.
+func (r *Request) Release() {
+	r.work = work{}
+	r.Done(0, 0, 0)
+}
+
 // Done ends the request. uncached is the number of prompt tokens that were computed, output that of
-// the answer. tokens is the length of the prompt; 0: nothing is known. Only the first call counts.
+// the answer. tokens is the length of the prompt; 0: no engine has reported it, and the estimate counts. Only
+// the first call counts.
 func (r *Request) Done(tokens, uncached, output int) {
 	m := r.queue
 	if m == nil {
@@ -301,6 +313,9 @@ func (r *Request) Done(tokens, uncached, output int) {
 	r.queue = nil
 	m.out.add(pending{-r.pending.uncached, -r.pending.tokens, -r.pending.streams})
 	is := work{uncached: float64(uncached), output: float64(output)}
+	if tokens == 0 {
+		is.uncached = r.work.uncached
+	}
 	r.account.fresh.Add(int64(is.cost()) - int64(r.cost))
 	r.account.running.Add(-1)
 	if tokens > 0 {

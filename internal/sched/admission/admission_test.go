@@ -281,6 +281,45 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// No request is refused for one that does not fit even then.
+func TestBounds_RefusesNoneInVain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(o *admission.Options, _ *rig) { o.MaxBytes = 39 })
+	r.busy("m")
+	batch := r.send(of(admission.Batch))
+	large := of(admission.Interactive)
+	large.Bytes = 40
+	if got := refused(r.send(large).end(t)); got != admission.ReasonFull {
+		t.Error(got)
+	}
+	batch.waits(t)
+}
+
+// What no engine reports counts as estimated, unless none has worked for the request.
+func TestUnreportedPrompt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	attained := func(end func(*admission.Request)) int64 {
+		one := admission.Request{Model: "m", Key: fmt.Sprint(r.notified(), len(r.Entries(64))), Prompt: 200}
+		if err := r.Admit(t.Context(), &one); err != nil {
+			t.Fatal(err)
+		}
+		end(&one)
+		for _, e := range r.Entries(64) {
+			if e.Key == one.Key {
+				return int64(e.Attained)
+			}
+		}
+		return 0
+	}
+	if got := attained(func(q *admission.Request) { q.Done(0, 0, 10) }); got != 200+2*10 {
+		t.Error(got)
+	}
+	if got := attained((*admission.Request).Release); got != 0 {
+		t.Error(got)
+	}
+}
+
 // At its deadline a request is dispatched, or refused where engines report that they are full and there
 // are samples enough.
 func TestDeadline(t *testing.T) {

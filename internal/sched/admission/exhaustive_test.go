@@ -78,7 +78,7 @@ func (m *model) sums() string {
 			return fmt.Sprintf("%s: %d with cost %v, want %d with %v; credit %v", c, m.length[c], m.cost[c], length[c], cost[c], m.credit[c])
 		}
 	}
-	if m.bytes != int64(len(m.waiting)) || m.len() != len(m.waiting) {
+	if n, bytes := m.upTo(classes - 1); bytes != int64(len(m.waiting)) || n != len(m.waiting) || m.bytes[Batch] != int64(length[Batch]) {
 		return "the bytes are wrong"
 	}
 	return ""
@@ -242,5 +242,27 @@ func TestStart(t *testing.T) {
 	a := m.accounts[accountKey{"a", Default}]
 	if a.fold(m.now); a.attained() != 500 {
 		t.Errorf("after the half-life %v", a.attained())
+	}
+}
+
+// Requests that wait one at a time, with pauses between them, are dispatched at the rate of a long queue.
+func TestMeter_LoneRequests(t *testing.T) {
+	t.Parallel()
+	const cost, wait = 1000.0, 8.0 // seconds
+	m, now := meter{}, time.Unix(1e9, 0)
+	sum, rounds := 0.0, 50
+	for range rounds {
+		m.note(0, now)
+		for range int(wait / tick.Seconds()) {
+			now = now.Add(tick)
+			m.note(0, now)
+		}
+		m.note(cost, now)
+		m.pause()
+		now = now.Add(2 * time.Second)
+		sum += m.rate
+	}
+	if got, want := sum/float64(rounds), cost/wait; got < want/2 || got > want*2 {
+		t.Errorf("%.0f per second, want about %.0f", got, want)
 	}
 }

@@ -80,15 +80,21 @@ type order struct {
 	length   [classes]int
 	cost     [classes]float64
 	credit   [classes]float64 // what each class has saved of its least share
-	bytes    int64
+	bytes    [classes]int64
 	seq      uint64
 }
 
-func (o *order) len() (n int) {
-	for _, l := range o.length {
-		n += l
-	}
+func (o *order) len() int {
+	n, _ := o.upTo(classes - 1)
 	return n
+}
+
+// upTo returns the number and the bytes of the requests of a class and of all that are higher.
+func (o *order) upTo(c Class) (n int, bytes int64) {
+	for i := range c + 1 {
+		n, bytes = n+o.length[i], bytes+o.bytes[i]
+	}
+	return n, bytes
 }
 
 // add makes a request wait. A key that becomes active starts at the smallest attained service of the
@@ -123,7 +129,7 @@ func (o *order) start(a *account, now time.Time) {
 func (o *order) account(r *Request, sign int) {
 	c := r.account.class
 	o.length[c] += sign
-	o.bytes += int64(sign) * r.Bytes
+	o.bytes[c] += int64(sign) * r.Bytes
 	if o.length[c] == 0 {
 		o.cost[c], o.credit[c] = 0, 0
 	} else {

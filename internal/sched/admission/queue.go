@@ -60,27 +60,33 @@ func (o *outgoing) load() pending {
 
 // meter measures the cost that is dispatched per second while requests wait.
 type meter struct {
-	rate  float64
-	since time.Time
-	cost  float64
+	rate   float64
+	cost   float64       // since the last update of rate
+	passed time.Duration // likewise, until at
+	at     time.Time     // of the last call of note; zero while no request waits
 }
 
-// note adds what was dispatched, and updates the rate at most every busyRefresh.
+// note adds what was dispatched, and updates the rate after every busyRefresh.
 func (m *meter) note(cost float64, now time.Time) {
-	m.cost += cost
-	passed := now.Sub(m.since).Seconds()
-	switch {
-	case m.since.IsZero():
-		m.since, m.cost = now, cost
-	case passed >= busyRefresh.Seconds():
-		weight := min(1, passed/5)
-		if m.rate == 0 {
-			weight = 1
-		}
-		m.rate += (m.cost/passed - m.rate) * weight
-		m.since, m.cost = now, 0
+	if !m.at.IsZero() {
+		m.passed += now.Sub(m.at)
 	}
+	m.at = now
+	m.cost += cost
+	if m.passed < busyRefresh {
+		return
+	}
+	passed := m.passed.Seconds()
+	weight := min(1, passed/5)
+	if m.rate == 0 {
+		weight = 1
+	}
+	m.rate += (m.cost/passed - m.rate) * weight
+	m.cost, m.passed = 0, 0
 }
+
+// pause is called when no request waits any more: the time until the next one waits does not count.
+func (m *meter) pause() { m.at = time.Time{} }
 
 // estimate predicts what a request will take, and finds its account.
 func (m *queue) estimate(r *Request, p *plan) {
@@ -152,12 +158,11 @@ func (m *queue) begin(r *Request) {
 }
 
 // enqueue makes a request wait. If it need not, r.ready is nil; an error refuses it.
-func (m *queue) enqueue(r *Request) error {
-	now := r.arrived
+func (m *queue) enqueue(r *Request, now time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.replan(now)
-	r.deadline = now.Add(r.limit())
+	r.deadline = r.arrived.Add(r.limit())
 	select {
 	case <-m.closed:
 		return m.refusal(r, ReasonStopping)
@@ -170,11 +175,14 @@ func (m *queue) enqueue(r *Request) error {
 	if m.late(r) {
 		return m.refusal(r, ReasonWait)
 	}
-	for m.order.len() >= m.opts.MaxWaiting || m.order.bytes+r.Bytes > m.opts.MaxBytes {
+	excess := func(waiting int, bytes int64) bool {
+		return waiting >= m.opts.MaxWaiting || bytes+r.Bytes > m.opts.MaxBytes
+	}
+	if excess(m.order.upTo(r.Class)) {
+		return m.refusal(r, ReasonFull)
+	}
+	for excess(m.order.upTo(classes - 1)) {
 		last := m.order.newest()
-		if last == nil || last.Class <= r.Class {
-			return m.refusal(r, ReasonFull)
-		}
 		m.end(last, m.refusal(last, ReasonFull))
 	}
 	r.ready = make(chan error, 1)
@@ -267,10 +275,10 @@ func (m *queue) note(r *Request, err error) error {
 }
 
 // observe returns what would happen to a request that does not fit.
-func (m *queue) observe(r *Request) string {
+func (m *queue) observe(r *Request, now time.Time) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.replan(r.arrived)
+	m.replan(now)
 	p := m.plan.Load()
 	if p.fits(r.work, r.Class, m.out.load()) {
 		return ResultPass
@@ -338,7 +346,7 @@ func (m *queue) dispatchLocked(now time.Time) {
 	}
 	m.meter.note(sent, now)
 	if m.order.len() == 0 {
-		m.meter.since = time.Time{} // the time without waiting requests does not count
+		m.meter.pause()
 	}
 }
 
