@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/internal/forward/explain"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
@@ -28,7 +29,7 @@ type Explained struct {
 	Role     instance.Role
 	Revision int64 // of the snapshot
 	// Candidates are all members of the role, each rank for itself.
-	Candidates []ExplainedCandidate
+	Candidates []explain.Candidate
 	// Policy is the one that chooses, "" where no candidate is left: then Err says why.
 	Policy string
 	Err    error
@@ -36,30 +37,11 @@ type Explained struct {
 	Assignment *Assignment
 }
 
-// ExplainedCandidate is a candidate, and why it could not be picked.
-type ExplainedCandidate struct {
-	Instance *instance.Instance
-	Rank     int
-	// Out is why it cannot be picked, "" if it can: OutModel and so on, a reason of
-	// package bypass, or its state, view or intent.
-	Out    string
-	Chosen bool
-	Weight float64 // less than its own while it starts slowly
-	Load   CandidateLoad
-	Scores []policy.Score
-}
-
-// CandidateLoad is what a candidate has to do; see policy.Load.
-type CandidateLoad struct {
-	InFlight, Waiting, Held int64
-	Others                  float64 // legs of other proxies
-}
-
 // Explain reports what Pick would do. It changes nothing: no turn is taken, and nothing is
 // counted or remembered.
 func (s *Scheduler) Explain(r Request) *Explained {
 	ix := s.index.current()
-	e := &Explained{Role: r.Role, Revision: ix.snapshot.Revision}
+	e := &Explained{Role: r.Role, Revision: ix.snapshot.Revision, Candidates: []explain.Candidate{}}
 	list, known := ix.candidates(r.Role, r.Model)
 	if !known {
 		e.Err = ErrUnknownModel
@@ -103,10 +85,17 @@ func (s *Scheduler) Explain(r Request) *Explained {
 	}
 	for at := range list.items {
 		is := &list.items[at]
-		c := ExplainedCandidate{Instance: is.Instance, Rank: is.Rank, Chosen: at == chosen, Load: loadOf(is.Load), Weight: is.Weight}
+		l := is.Load
+		c := explain.Candidate{
+			Address: AddressOf(is.Instance, is.Rank), Chosen: at == chosen, Weight: is.Weight,
+			InFlight: l.InFlight.Load(), Waiting: l.Waiting.Load(), Held: l.Held.Load(), Others: l.Others.InFlight.Load(),
+		}
 		switch weight, ok := weights[at]; {
 		case ok:
-			c.Weight, c.Scores = weight, why.Of(at)
+			c.Weight = weight
+			for _, s := range why.Of(at) {
+				c.Scores = append(c.Scores, explain.Score(s))
+			}
 		case in[at]:
 			c.Out = OutZone
 		default:
@@ -129,14 +118,9 @@ func hypothetical(c *candidates, by choice, f *policy.Request) *Assignment {
 	}
 }
 
-func loadOf(l *policy.Load) CandidateLoad {
-	return CandidateLoad{InFlight: l.InFlight.Load(), Waiting: l.Waiting.Load(), Held: l.Held.Load(), Others: l.Others.InFlight.Load()}
-}
-
 // addMembers adds the members of the role that are not in the list of the model; a nil list
 // is empty.
 func (e *Explained) addMembers(s *Scheduler, list *candidates, r *Request) {
-	var more []ExplainedCandidate
 	for _, in := range s.Members().All() {
 		if in.Role != r.Role {
 			continue
@@ -146,9 +130,8 @@ func (e *Explained) addMembers(s *Scheduler, list *candidates, r *Request) {
 				continue
 			}
 		}
-		more = append(more, ExplainedCandidate{Instance: in, Out: s.unlistedReason(in)})
+		e.Candidates = append(e.Candidates, explain.Candidate{Address: AddressOf(in, 0), Out: s.unlistedReason(in)})
 	}
-	e.Candidates = append(e.Candidates, more...)
 }
 
 // unlistedReason is why a member is no candidate.

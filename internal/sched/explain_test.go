@@ -66,8 +66,8 @@ func TestExplainIsThePick(t *testing.T) {
 					chosen++
 				}
 				scores += len(c.Scores)
-				if (c.Out == sched.OutSilent) != (c.Instance.Address == "e:1") {
-					t.Fatalf("%s is out: %q", c.Instance.Key, c.Out)
+				if (c.Out == sched.OutSilent) != (c.Address == "e:1") {
+					t.Fatalf("%s is out: %q", c.Address, c.Out)
 				}
 			}
 			if chosen != 1 || scores == 0 || len(e.Candidates) != 5 {
@@ -150,7 +150,7 @@ func TestExplainSaysWhyNot(t *testing.T) {
 	got := map[string]string{}
 	e := s.Explain(r)
 	for _, c := range e.Candidates {
-		got[c.Instance.Address] = c.Out
+		got[c.Address] = c.Out
 	}
 	if !reflect.DeepEqual(got, want) || e.Err != nil {
 		t.Errorf("got %v, %v\nwant %v", got, e.Err, want)

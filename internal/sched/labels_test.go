@@ -51,8 +51,9 @@ func TestLabels(t *testing.T) {
 	}
 	e := s.Explain(Request{Role: instance.Decode, Model: "m", Labels: canary})
 	for _, c := range e.Candidates {
-		if want := map[string]string{"stable": OutLabels}[c.Instance.Record.Labels["tier"]]; c.Out != want {
-			t.Errorf("%s is out for %q, want %q", c.Instance.Key, c.Out, want)
+		in, _ := src.Snapshot().Lookup(instance.Key{Role: instance.Decode, Address: c.Address})
+		if want := map[string]string{"stable": OutLabels}[in.Record.Labels["tier"]]; c.Out != want {
+			t.Errorf("%s is out for %q, want %q", c.Address, c.Out, want)
 		}
 	}
 	p, err := s.Pick(Request{Role: instance.Decode, Model: "m", Labels: canary})

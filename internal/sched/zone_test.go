@@ -179,7 +179,7 @@ func TestZoneIsExplained(t *testing.T) {
 	outs := func() string {
 		out := ""
 		for _, c := range s.Explain(decode("m")).Candidates {
-			out += c.Instance.Address + "=" + c.Out + " "
+			out += c.Address + "=" + c.Out + " "
 		}
 		return out
 	}

@@ -52,14 +52,16 @@ type Leg struct {
 
 // Candidate is an instance of the role, or one of its data-parallel ranks.
 type Candidate struct {
-	Address  string  `json:"address"`
-	Chosen   bool    `json:"chosen,omitempty"`
-	Out      string  `json:"out,omitempty"` // why it cannot be chosen
-	Weight   float64 `json:"weight"`
+	Address string `json:"address"`
+	Chosen  bool   `json:"chosen,omitempty"`
+	// Out is why it cannot be chosen, "" if it can: sched.OutModel and so on, a reason of package bypass, or its
+	// state, view or intent.
+	Out      string  `json:"out,omitempty"`
+	Weight   float64 `json:"weight"` // less than its own while it starts slowly
 	InFlight int64   `json:"in_flight"`
 	Waiting  int64   `json:"waiting_tokens"`
 	Held     int64   `json:"held_tokens"`
-	Others   float64 `json:"others_in_flight"`
+	Others   float64 `json:"others_in_flight"` // legs of other proxies
 	Scores   []Score `json:"scores,omitempty"` // of the policy
 }
 

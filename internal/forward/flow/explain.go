@@ -130,7 +130,7 @@ func (s *Settings) explainDecodeOnly(p *explain.Plan, wanted sched.Request, reas
 
 // addLeg adds the scheduler's explanation of one role to a plan.
 func addLeg(p *explain.Plan, e *sched.Explained) {
-	one := &explain.Leg{Policy: e.Policy, Candidates: make([]explain.Candidate, 0, len(e.Candidates))}
+	one := &explain.Leg{Policy: e.Policy, Candidates: e.Candidates}
 	if e.Role == instance.Prefill {
 		p.Prefill = one
 	} else {
@@ -143,16 +143,5 @@ func addLeg(p *explain.Plan, e *sched.Explained) {
 	if a := e.Assignment; a != nil {
 		one.Chosen, one.Cached, one.Elsewhere = a.Address(), a.Cached, a.Elsewhere
 		p.Tokens = a.Tokens
-	}
-	for i := range e.Candidates {
-		c := &e.Candidates[i]
-		var scores []explain.Score
-		for _, s := range c.Scores {
-			scores = append(scores, explain.Score{Name: s.Name, Value: s.Value})
-		}
-		one.Candidates = append(one.Candidates, explain.Candidate{
-			Address: sched.AddressOf(c.Instance, c.Rank), Chosen: c.Chosen, Out: c.Out, Weight: c.Weight,
-			InFlight: c.Load.InFlight, Waiting: c.Load.Waiting, Held: c.Load.Held, Others: c.Load.Others, Scores: scores,
-		})
 	}
 }
