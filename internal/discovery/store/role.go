@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -99,7 +101,7 @@ func (s *Intents) leave(ctx context.Context, k instance.Key, f *etcd.Found, o sc
 	case o.Weight != nil && (w.For > 0 || f.Temporary()):
 		return plan{}, weighted(k, *o.Weight)
 	case o.Role == "" && !w.Force:
-		if err := s.last(ctx, k, f); err != nil {
+		if err := s.last(ctx, k); err != nil {
 			return plan{}, err
 		}
 	}
@@ -124,22 +126,41 @@ func (s *Intents) serve(ctx context.Context, k instance.Key, f *etcd.Found, o sc
 	return s.lifted(ctx, k, o, w.Reason, "role "+string(instance.Both))
 }
 
-// last returns an error if no other usable instance serves a model of an instance in its role.
-func (s *Intents) last(ctx context.Context, k instance.Key, f *etcd.Found) error {
-	rec, _, err := schema.DecodeRecord(k, f.Record.Value)
-	if err != nil {
-		return fmt.Errorf("the record of %s: %w", k, err)
-	}
-	snap, err := (&Reader{s.client}).Snapshot(ctx)
+// last returns an error if an instance is the last one in its role that proxies use for one of its
+// models, or, if no proxy knows its models, the last one of all. It must be called after lastMove:
+// then it sees all changes on which the transaction depends.
+func (s *Intents) last(ctx context.Context, k instance.Key) error {
+	seen, err := s.seen(ctx)
 	if err != nil {
 		return err
 	}
-	for _, model := range rec.Models {
-		if len(snap.Serving(k, []string{model})) == 0 {
-			return fmt.Errorf("%w: no other usable %s instance serves %s", ErrIntent, k.Role, instance.Printable(model, 120))
+	if in, ok := seen.Lookup(k); ok && len(in.Record.Models) > 0 {
+		for _, model := range in.Record.Models {
+			if len(seen.Serving(k, []string{model})) == 0 {
+				return fmt.Errorf("%w: no other usable %s instance serves %s", ErrIntent, k.Role, instance.Printable(model, 120))
+			}
 		}
+		return nil
+	}
+	if !slices.ContainsFunc(seen.Usable(k.Role), func(in *instance.Instance) bool { return in.Address != k.Address }) {
+		return fmt.Errorf("%w: no other usable %s instance", ErrIntent, k.Role)
 	}
 	return nil
+}
+
+// seen returns the fleet as it is seen by the proxies that publish their view. Those of older
+// releases do not.
+func (s *Intents) seen(ctx context.Context) (*instance.Snapshot, error) {
+	r := &Reader{s.client}
+	snap, err := r.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	proxies, err := r.Proxies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return lease.Seen(snap, slices.DeleteFunc(proxies, func(p lease.ProxyPresence) bool { return p.Unverified == nil && p.Instances == nil })), nil
 }
 
 // move adds to a plan the key that every change of a role writes, and its comparison.

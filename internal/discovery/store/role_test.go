@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -130,6 +132,58 @@ func TestSetRole(t *testing.T) {
 	}
 	if e := log[len(log)-1]; e.What != "role decode" || e.Why != "night" || e.Role != instance.Both || e.Who != "ann" {
 		t.Errorf("audit: %+v", e)
+	}
+}
+
+// The last instance of a role is the last one that proxies use: of a record without models they
+// publish them, and of a ready one that they have ejected it.
+func TestSetRoleSeenByProxies(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	const engine, other = "127.0.0.1:8101", "127.0.0.1:8102"
+	const listed, unlisted = `{"models":["m"]}`, `{}`
+	const old = `{"v":1,"applied":1000000,"unverified":null,"instances":null}`
+	proxy := func(instances string) string {
+		return `{"v":1,"applied":1000000,"unverified":{},"instances":{` + instances + `}}`
+	}
+	const has, otherHas, ejected = `"prefill/` + engine + `":{"models":["m"]}`, `"prefill/` + other + `":{"models":["m"]}`, `"prefill/` + other + `":{"view":"ejected","reason":"down"}`
+	for i, tc := range []struct {
+		name          string
+		record, other string // "": there is no other prefill instance
+		proxies       []string
+		want          string // "": the role is changed
+	}{
+		{"models unknown, last", unlisted, "", nil, "no other usable prefill instance"},
+		{"models unknown", unlisted, listed, nil, ""},
+		{"models of the proxy, last", unlisted, `{"models":["n"]}`, []string{proxy(has)}, "no other usable prefill instance serves m"},
+		{"other one ejected", listed, listed, []string{proxy(ejected), proxy(ejected)}, "no other usable prefill instance serves m"},
+		{"other one verified", listed, unlisted, []string{proxy(otherHas)}, ""},
+		{"both verified", unlisted, unlisted, []string{proxy(has + "," + otherHas)}, ""},
+		{"other one not verified", listed, unlisted, []string{strings.Replace(proxy(""), "{}", `{"prefill/`+other+`":"silent"}`, 1)}, "no other usable prefill instance serves m"},
+		{"older release", listed, listed, []string{old}, ""},
+		{"older release, other one verified", listed, unlisted, []string{old, proxy(otherHas)}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			l, err := schema.NewLayout(fmt.Sprintf("/pd%d", i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			cli := etcd.Client(t)
+			for _, k := range (instance.Key{Role: instance.Both, Address: engine}).Each() {
+				members.Put(t, cli, l.Instance(k), tc.record)
+			}
+			if tc.other != "" {
+				members.Put(t, cli, l.Instance(members.Prefill(other)), tc.other)
+			}
+			for i, value := range tc.proxies {
+				members.Put(t, cli, l.Proxy(fmt.Sprint(i)), value)
+			}
+			_, err = store.New(cli, l, "ann").Intents.SetRole(t.Context(), engine, instance.Decode, store.RoleOptions{})
+			if tc.want == "" && err != nil || tc.want != "" && (!errors.Is(err, store.ErrIntent) || !strings.HasSuffix(err.Error(), tc.want)) {
+				t.Errorf("%v, want %q", err, tc.want)
+			}
+		})
 	}
 }
 

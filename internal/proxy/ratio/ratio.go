@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -42,7 +43,8 @@ type Options struct {
 type Follower struct {
 	o       Options
 	demands map[string]*roles.Demand
-	refused map[string]int64 // at the last tick, by model
+	refused map[string]int64     // at the last tick, by model
+	skipped map[string]time.Time // until when an engine is left out after a refusal, by address
 	auto    roles.Automatic
 	move    *int64    // revision of the last change of a role; nil: unknown
 	polled  time.Time // last successful poll of it
@@ -59,7 +61,7 @@ const (
 
 // New returns a Follower.
 func New(o Options) *Follower {
-	f := &Follower{o: o, demands: map[string]*roles.Demand{}, refused: map[string]int64{}}
+	f := &Follower{o: o, demands: map[string]*roles.Demand{}, refused: map[string]int64{}, skipped: map[string]time.Time{}}
 	for i := range f.moves {
 		f.moves[i] = map[string]*atomic.Int64{Moved: {}, Advised: {}, Failed: {}}
 	}
@@ -116,6 +118,8 @@ func (f *Follower) Step(ctx context.Context, now time.Time) {
 const (
 	pollMove  = 5 * time.Second
 	pollLimit = 2 * time.Second
+	// skip is how long an engine is left out after its change was refused, so that others are tried.
+	skip = 10 * time.Minute
 )
 
 // change changes the role of one engine, if that should be done now.
@@ -137,7 +141,7 @@ func (f *Follower) change(ctx context.Context, now time.Time, all []*roles.Deman
 			f.auto.Moved(now) // the time at which this proxy learned of it: clocks are not compared
 		}
 	}
-	m, ok := f.auto.Decide(now, all, f.engines())
+	m, ok := f.auto.Decide(now, all, f.engines(now))
 	if !ok {
 		return
 	}
@@ -155,6 +159,9 @@ func (f *Follower) change(ctx context.Context, now time.Time, all []*roles.Deman
 		log.Debug("role not changed: another role was")
 	case err != nil || !done.Changed:
 		f.count(m.Role, Failed)
+		if errors.Is(err, store.ErrIntent) {
+			f.skipped[m.Address] = now.Add(skip)
+		}
 		log.WithField("error", err).Warn("role not changed")
 	default:
 		f.count(m.Role, Moved)
@@ -167,8 +174,10 @@ func (f *Follower) count(role instance.Role, result string) {
 	f.moves[slices.Index(instance.Roles(), role)][result].Add(1)
 }
 
-// engines returns the engines in both roles of which no operator has an intent.
-func (f *Follower) engines() []roles.Engine {
+// engines returns the engines in both roles of which no operator has an intent, without those that
+// are left out.
+func (f *Follower) engines(now time.Time) []roles.Engine {
+	maps.DeleteFunc(f.skipped, func(_ string, until time.Time) bool { return !now.Before(until) })
 	var out []roles.Engine
 	snap := f.o.Snapshot()
 	for _, p := range snap.All() {
@@ -176,7 +185,7 @@ func (f *Follower) engines() []roles.Engine {
 			break
 		}
 		d, ok := snap.Lookup(instance.Key{Role: instance.Decode, Address: p.Address})
-		if !ok || !movable(p) || !movable(d) {
+		if !ok || !movable(p) || !movable(d) || !f.skipped[p.Address].IsZero() {
 			continue
 		}
 		t, _ := f.o.Load(p.Key)

@@ -158,6 +158,32 @@ func TestTwoProxies(t *testing.T) {
 	}
 }
 
+// An engine whose change is refused does not prevent that of the next one, and is tried again later.
+func TestRefusedEngine(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	fleet(t, etcd, true)
+	for _, k := range (instance.Key{Role: instance.Both, Address: "127.0.0.1:2"}).Each() { // the first that is chosen
+		members.Put(t, etcd.Client(t), members.Layout(t).Instance(k), `{"models":["m","adapter"]}`)
+	}
+	p := newProxy(t, etcd, config.AutoRolesOn, "a")
+	check := func(prefill, decode int, moved, failed int64) {
+		t.Helper()
+		if got := p.serving(); got != [2]int{prefill, decode} || p.moves(ratio.Moved) != moved || p.moves(ratio.Failed) != failed {
+			t.Fatalf("%v, %d changes, %d failed", got, p.moves(ratio.Moved), p.moves(ratio.Failed))
+		}
+	}
+	p.run(t.Context(), 130)
+	check(1, 3, 0, 1)
+	p.run(t.Context(), 120)
+	check(2, 2, 1, 1)
+	p.full = false
+	p.run(t.Context(), 600)
+	p.full = true
+	p.run(t.Context(), 40)
+	check(2, 2, 1, 2)
+}
+
 // Nothing changes while the load is fine, the state of the fleet is not known, etcd is away, or an
 // operator has set the roles; and nothing is written in mode advise.
 func TestNothingChanges(t *testing.T) {
