@@ -31,8 +31,7 @@ read.
 
 Settings and log need an admin key with the right "read" (--admin-key, or ADMIN_API_KEY),
 which is sent to the addresses of the proxies in etcd. Without it they are left out. --proxy
-names proxies instead of those in etcd, for example if they have --admin-listen. What is
-missing, and why, is also printed on stderr.
+names proxies instead of those in etcd. What is missing, and why, is also printed on stderr.
 
 The archive has addresses, names of models, labels, reasons and log lines, but no prompts, no
 answers and no keys. Look into it before you pass it on.`

@@ -195,6 +195,37 @@ func TestRevertConflicts(t *testing.T) {
 	}
 }
 
+// Entries of the audit log end after a month. diff and revert say what may be missing, and revert needs --yes.
+func TestRevertBeforeTheAuditLog(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/decode/10.0.0.1:8200", `{"models":["m"]}`)
+	at := fmt.Sprint(r.now())
+	env := map[string]string{"PD_ETCD_ENDPOINTS": r.etcd.Endpoint()}
+	r.ok("weight", "decode/10.0.0.1:8200", "20")
+	if _, err := r.cli.Delete(t.Context(), "/pd/audit/", clientv3.WithPrefix()); err != nil { // as its lease does
+		t.Fatal(err)
+	}
+	for _, want := range []string{"the audit log is empty: changes of more than 30 days ago are not known", "the audit log begins at revision "} {
+		if errs := r.want(0, "no differences\n", "diff", "--from", at); !strings.Contains(errs, "warning: "+want) {
+			t.Errorf("%q is not in %q", want, errs)
+		}
+		if errs := r.want(0, "nothing to change\n", "revert", at); !strings.Contains(errs, "warning: "+want) {
+			t.Errorf("%q is not in %q", want, errs)
+		}
+		if code, out, errs := r.runEnv(env, "revert", at); code != 2 || out != "" || !strings.Contains(errs, want) || !strings.Contains(errs, "nothing was done. Repeat the command with --yes") {
+			t.Errorf("exit %d: %s%s", code, out, errs)
+		}
+		r.ok("weight", "decode/10.0.0.1:8200", "30")
+		r.ok("weight", "decode/10.0.0.1:8200", "20")
+	}
+	for _, args := range [][]string{{"diff", "--from", fmt.Sprint(r.now() - 2)}, {"revert", "--only", fmt.Sprint(r.now() - 1), "--dry-run"}} {
+		if code, _, errs := r.runEnv(env, args...); code != 0 || errs != "" {
+			t.Errorf("%v: exit %d: %s", args, code, errs)
+		}
+	}
+}
+
 // Values of more than 16 KiB are not recorded, and nothing is reverted without them.
 func TestRevertOfLargeValues(t *testing.T) {
 	t.Parallel()

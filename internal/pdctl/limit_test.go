@@ -79,6 +79,19 @@ func TestUsage(t *testing.T) {
 	if code != 1 || !strings.Contains(out, `"requests": 3`) || !strings.Contains(errs, "1 of 2 proxies did not answer") || !strings.Contains(errs, broken+": the proxy says 403: Forbidden") {
 		t.Errorf("%d %s %s", code, out, errs)
 	}
+	// A proxy in etcd is asked at its admin URL.
+	r.put("/pd/proxies/p", `{"v":1,"id":"p","address":"[::]:8000","admin_url":"`+one+`"}`)
+	r.put("/pd/proxies/q", `{"v":1,"id":"q","address":"`+strings.TrimPrefix(two, "http://")+`"}`) // of an older release
+	code, out, errs = r.run("usage", "--admin-key", "k", "-o", "json")
+	if code != 0 || !strings.Contains(out, `"requests": 7`) || !strings.Contains(out, `"proxies": 2`) {
+		t.Errorf("%d %s %s", code, out, errs)
+	}
+	for _, address := range []string{"[::]:8000", "0.0.0.0:8000", ":8000", ""} {
+		r.put("/pd/proxies/r", `{"v":1,"id":"r","address":"`+address+`"}`)
+		if errs := r.want(1, "", "usage", "--admin-key", "k"); !strings.Contains(errs, `proxy r has no admin URL in etcd, and its address "`+address+`" names no host: name it by --proxy URL`) {
+			t.Error(errs)
+		}
+	}
 	if _, _, errs := r.run("usage"); !strings.Contains(errs, "ADMIN_API_KEY") {
 		t.Error(errs)
 	}

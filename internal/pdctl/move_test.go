@@ -63,10 +63,17 @@ func TestExportMovesTheFleet(t *testing.T) {
 	old.put("/pd/prefill/no-port", "")
 	old.put("/pd/prefill/10.0.0.8:8100", "{broken")
 	old.put("/pd/load/x", "not the operator's")
+	old.put("/pd/override/prefill/10.0.0.4:8100", `{"v":1,"state":"drain","role":"decode"}`)
+	old.put("/pd/override/prefill/10.0.0.5:8100", `{"v":1,"state":"drain","role":"decode","auto":true}`)
+	old.put("/pd/override/prefill/10.0.0.9:8100", `{"v":1,"state":"drain","role":"decode","weight":20}`)
+	old.leased("/pd/override/decode/10.0.0.6:8100", `{"v":1,"state":"drain","role":"prefill"}`)
 	old.leased("/pd/decode/10.0.0.7:8200", `{"v":1,"id":"X"}`)
 
 	path, notes := old.export()
-	for _, name := range []string{"decode/127.0.0.1:1: left out: it waits", "override/prefill/10.0.0.1:8100: left out: it has a time limit", "prefill/no-port: left out: ", "prefill/10.0.0.8:8100: left out: "} {
+	if strings.Contains(notes, "10.0.0.5:8100") {
+		t.Errorf("a role that a proxy chose is named:\n%s", notes)
+	}
+	for _, name := range []string{"override/prefill/10.0.0.4:8100: left out: it keeps an engine in one role; set it again: pdctl role decode 10.0.0.4:8100\n", "pdctl role decode 10.0.0.9:8100; pdctl weight prefill 10.0.0.9:8100 20\n", "override/decode/10.0.0.6:8100: left out: it has a time limit\n", "decode/127.0.0.1:1: left out: it waits", "override/prefill/10.0.0.1:8100: left out: it has a time limit", "prefill/no-port: left out: ", "prefill/10.0.0.8:8100: left out: "} {
 		if !strings.Contains(notes, name) {
 			t.Errorf("%q is not in\n%s", name, notes)
 		}

@@ -30,7 +30,10 @@ func TestRatio(t *testing.T) {
 		fmt.Fprintf(w, "%s", raw)
 	}))
 	defer srv.Close()
-	code, out, errs := execute(t.Context(), nil, "ratio", "--proxy", srv.URL)
+	r := newRig(t)
+	r.put("/pd/proxies/a", `{"v":1,"id":"a","address":"[::]:1"}`)
+	r.put("/pd/proxies/b", `{"v":1,"id":"b","address":"[::]:1","admin_url":"`+srv.URL+`"}`)
+	code, out, errs := r.run("ratio")
 	want := `MODEL  ROLE     INSTANCES  WANTED  PRESSURE
 a      prefill        1.5  3       1.20
 a      decode           3  1       0.30

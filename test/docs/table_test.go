@@ -113,7 +113,7 @@ var table = []row{
 	{page: "docs/kv-events.md", first: "pdmesh-agent --role prefill --etcd-endpoints 127.0.0.1", world: "etcd", then: ready1},
 
 	{page: "docs/roles.md", first: "pdctl ratio", by: "test/cli: TestEveryExample"},
-	{page: "docs/roles.md", first: "n=$(pdctl ratio", why: elsewhere},
+	{page: "docs/roles.md", first: "n=$(pdctl ratio", world: inFleet, then: "PD_ETCD_ENDPOINTS=127.0.0.1:1 sh ./block.sh; [ ! -e ssh.log ]"},
 	{page: "docs/roles.md", first: "pdctl role decode", by: "test/cli: TestEveryExample"},
 	{page: "docs/limits.md", first: "pdctl limit set", by: "test/cli: TestEveryExample"},
 	{page: "docs/limits.md", first: "pdctl usage", by: "test/cli: TestEveryExample"},

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -99,16 +100,24 @@ func (e *AuditEntry) fit() {
 }
 
 // Between returns the changes from one revision to another, by the audit log, one for each key,
-// ordered by key. Those that were undone in between are omitted. to 0 is the newest revision. The
-// error wraps ErrNotRecorded if an entry of that time lacks values.
-func (s *Edits) Between(ctx context.Context, from, to int64) ([]Change, error) {
+// ordered by key. Those that were undone in between are omitted. to 0 is the newest revision. gap
+// describes what the log may no longer have, "" if it begins before from. The error wraps
+// ErrNotRecorded if an entry of that time lacks values.
+func (s *Edits) Between(ctx context.Context, from, to int64) (out []Change, gap string, err error) {
 	entries, err := (&Reader{s.client}).AuditLog(ctx, 0)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	slices.SortStableFunc(entries, func(a, b AuditEntry) int { return cmp.Compare(a.Revision, b.Revision) })
-	if int64(len(entries)) >= s.maxAudit-auditTrim && from < entries[0].Revision {
-		return nil, fmt.Errorf("%w: the audit log begins at revision %d", ErrNotRecorded, entries[0].Revision)
+	switch {
+	case len(entries) == 0:
+		gap = "the audit log is empty: changes of more than 30 days ago are not known"
+	case from >= entries[0].Revision-1:
+	case int64(len(entries)) >= s.maxAudit-auditTrim:
+		return nil, "", fmt.Errorf("%w: the audit log begins at revision %d", ErrNotRecorded, entries[0].Revision)
+	default: // whether there were earlier entries, whose leases have ended, cannot be known
+		gap = fmt.Sprintf("the audit log begins at revision %d (%s): earlier changes of more than 30 days ago are not known",
+			entries[0].Revision, entries[0].At.UTC().Format(time.DateOnly))
 	}
 	all, ends := map[string]*Change{}, map[string]bool{}
 	for i := range entries {
@@ -123,7 +132,7 @@ func (s *Edits) Between(ctx context.Context, from, to int64) ([]Change, error) {
 			}
 			continue
 		case !ok:
-			return nil, fmt.Errorf("%w: the entry of revision %d (%s of %s/%s by %s) lacks the values, because they are too large or its writer is of an older release",
+			return nil, "", fmt.Errorf("%w: the entry of revision %d (%s of %s/%s by %s) lacks the values, because they are too large or its writer is of an older release",
 				ErrNotRecorded, e.Revision, instance.Printable(e.What, 40), e.Role, instance.Printable(e.Address, 300), instance.Printable(e.Who, 80))
 		}
 		for _, c := range changes {
@@ -135,13 +144,12 @@ func (s *Edits) Between(ctx context.Context, from, to int64) ([]Change, error) {
 			}
 		}
 	}
-	var out []Change
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		if c := all[key]; !equal(c.Before, c.After) || c.BeforeEnds != c.AfterEnds {
 			out = append(out, *c)
 		}
 	}
-	return out, nil
+	return out, gap, nil
 }
 
 func equal(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }

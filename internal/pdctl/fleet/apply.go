@@ -52,9 +52,10 @@ const exportHelp = `export prints what operators have set as a file for "pdctl a
 intents (drains, cordons, removals, weights), limits of keys and model routes. It has no
 secrets.
 
-Left out, with a line on stderr except for the first two, are instances of agents and of the
-command lines of proxies, which register again by themselves, what has a time limit (--for,
-add --wait), and values that this pdctl does not understand.`
+Left out without a line on stderr are instances of agents and of the command lines of proxies,
+which register again by themselves, and roles that proxies chose (--auto-roles). Left out with
+a line are roles of "pdctl role", what has a time limit (--for, add --wait), and values that
+this pdctl does not understand.`
 
 // Export returns the command export.
 func Export(s *session.Session) *cobra.Command {
@@ -369,6 +370,19 @@ func foreign(section string, n schema.Name, value string) bool {
 	return err == nil && (len(rec.Proxies) > 0 || rec.Source == schema.SourceFlags)
 }
 
+// again returns the commands that repeat the override of a role, "" if a proxy has chosen the role.
+func again(n schema.Name, value string) string {
+	o, _ := schema.DecodeOverride([]byte(value)) // foreign has read it
+	var commands []string
+	if !o.Auto {
+		commands = append(commands, fmt.Sprintf("pdctl role %s %s", o.Role, n.Address))
+	}
+	if o.Weight != nil {
+		commands = append(commands, fmt.Sprintf("pdctl weight %s %s %d", n.Role, n.Address, *o.Weight))
+	}
+	return strings.Join(commands, "; ")
+}
+
 // exportFile prints the fleet as a file for -f.
 func exportFile(s *session.Session, now *store.Fleet) error {
 	out := declared{statics: {}, intents: {}, string(schema.Limits): {}, string(schema.Models): {}}
@@ -381,10 +395,17 @@ func exportFile(s *session.Session, now *store.Fleet) error {
 			continue
 		}
 		value, leased := now.Value(keyOf(sec, name))
-		if leased && sec == statics || foreign(sec, n, *value) {
+		if sec == statics && (leased || foreign(sec, n, *value)) {
 			continue
 		}
 		raw, err := normal(sec, name, []byte(*value))
+		if foreign(sec, n, *value) {
+			commands := again(n, *value)
+			if commands == "" {
+				continue
+			}
+			err = fmt.Errorf("it keeps an engine in one role; set it again: %s", instance.Printable(commands, 0))
+		}
 		if leased {
 			err = errors.New("it has a time limit")
 		}

@@ -28,8 +28,9 @@ it too, use --from N-1: the change of revision 4711 only is --from 4710 --to 471
 Without --to, it compares with the present values in etcd. Changes that were undone in
 between are not shown. Registrations and states of agents are not part of it: see history.
 
-The values come from the audit log (30 days). Changes of older releases, and of more than
-16 KiB, are not recorded: then the exit code is 1.`
+The values come from the audit log (30 days). If it begins after REVISION, a warning on stderr
+says so: changes of more than 30 days ago are not shown. Changes of older releases, and of
+more than 16 KiB, are not recorded: then the exit code is 1.`
 
 const revertHelp = `revert restores static instances, intents (drains, cordons, removals, weights), limits of
 keys and model routes as they were after a revision. It undoes every later change, in one
@@ -41,7 +42,10 @@ is short for "revert N-1 --to N". A revert can be reverted.
 
 If a key has been changed since in a way that the revert would overwrite, nothing is
 written, the error names the key, and the exit code is 1. The same applies if the former
-value is not recorded, or had a time limit (--for).`
+value is not recorded, or had a time limit (--for).
+
+The audit log has 30 days. If it begins after REVISION, earlier changes may be missing and are
+not undone: revert asks before it goes on, or needs --yes.`
 
 // Diff returns the command diff.
 func Diff(s *session.Session) *cobra.Command {
@@ -105,7 +109,7 @@ func check(from, to int64) error {
 }
 
 func diff(ctx context.Context, s *session.Session, conn *session.Conn, from, to int64) error {
-	changes, err := conn.Store.Edits.Between(ctx, from, to)
+	changes, gap, err := conn.Store.Edits.Between(ctx, from, to)
 	if err != nil {
 		return s.Hint(err)
 	}
@@ -115,6 +119,12 @@ func diff(ctx context.Context, s *session.Session, conn *session.Conn, from, to 
 			return s.Hint(err)
 		}
 		changes = now.Update(changes)
+		if from >= now.Revision {
+			gap = ""
+		}
+	}
+	if gap != "" {
+		fmt.Fprintf(s.Out.Stderr, "warning: %s\n", gap)
 	}
 	if len(changes) == 0 && !s.Out.Structured() {
 		return s.Out.Println("no differences")
@@ -123,13 +133,18 @@ func diff(ctx context.Context, s *session.Session, conn *session.Conn, from, to 
 }
 
 func revert(ctx context.Context, s *session.Session, conn *session.Conn, from, to int64, reason string) error {
-	changes, err := conn.Store.Edits.Between(ctx, from, to)
+	changes, gap, err := conn.Store.Edits.Between(ctx, from, to)
 	if err != nil {
 		return s.Hint(err)
 	}
 	now, err := conn.Store.Edits.Read(ctx)
 	if err != nil {
 		return s.Hint(err)
+	}
+	if gap != "" && from < now.Revision {
+		if err := s.ConfirmGap(gap); err != nil {
+			return err
+		}
 	}
 	values, err := now.Undo(changes)
 	if err != nil {

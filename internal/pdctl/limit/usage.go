@@ -20,8 +20,8 @@ counted since they started. Cached tokens are those of the input that were in th
 that computed the prompt. Refused requests were above a limit.
 
 pdctl asks every proxy in etcd, or those of --proxy. Proxies need their admin key:
---admin-key, or ADMIN_API_KEY. A proxy with --admin-listen has to be named by --proxy.
-The exit code is 1 when a proxy does not answer; then the sums lack that proxy.`
+--admin-key, or ADMIN_API_KEY. The exit code is 1 when a proxy does not answer; then the
+sums lack that proxy.`
 
 // usage is the answer of all proxies.
 type usage struct {

@@ -153,8 +153,8 @@ const lsHelp = `ls lists the model routes: for each target its weight, how many 
 it can use now, and the requests that it served or failed since the proxies started, with its
 share of those of the route.
 
-pdctl sums the requests in /status of the proxies in etcd; "-" if none of them answers, for
-example with --admin-listen. The metric pd_model_route_requests_total has the same counts.
+pdctl sums the requests in /status of the proxies in etcd; "-" if none of them answers. The
+metric pd_model_route_requests_total has the same counts.
 -o json prints {"routes": [...], "counted_by": N}, N the proxies that have answered.`
 
 func listCommand(s *session.Session) *cobra.Command {
@@ -234,7 +234,9 @@ func countRequests(ctx context.Context, s *session.Session, conn *session.Conn) 
 	var g errgroup.Group
 	for i := range proxies {
 		g.Go(func() error {
-			all[i], _ = s.StatusOf(ctx, "http://"+proxies[i].Address)
+			if u, err := session.AdminURL(&proxies[i]); err == nil {
+				all[i], _ = s.StatusOf(ctx, u)
+			}
 			return nil
 		})
 	}

@@ -41,7 +41,7 @@ func Ratio(s *session.Session) *cobra.Command {
 func ratio(ctx context.Context, s *session.Session, proxy string) error {
 	if proxy == "" {
 		urls, err := s.ProxyURLs(ctx)
-		if err != nil {
+		if len(urls) == 0 {
 			return err
 		}
 		proxy = urls[0]

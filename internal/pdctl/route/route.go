@@ -84,7 +84,7 @@ func requestPlan(ctx context.Context, s *session.Session, stdin io.Reader, o *ro
 	}
 	if o.proxy == "" {
 		urls, err := s.ProxyURLs(ctx)
-		if err != nil {
+		if len(urls) == 0 {
 			return err
 		}
 		o.proxy = urls[0]

@@ -45,6 +45,16 @@ func (s *Session) Confirm(ctx context.Context, conn *Conn, keys []instance.Key) 
 	return nil
 }
 
+// ConfirmGap asks the operator before a change that relies on incomplete data; gap describes it.
+// With --yes or in a dry run it is a warning.
+func (s *Session) ConfirmGap(gap string) error {
+	if s.yes || s.Dry.On {
+		fmt.Fprintf(s.Out.Stderr, "warning: %s\n", gap)
+		return nil
+	}
+	return s.ask(gap)
+}
+
 // ask asks a question on the terminal.
 func (s *Session) ask(effect string) error {
 	if !isatty.IsTerminal(os.Stdin.Fd()) {

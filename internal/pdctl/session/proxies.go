@@ -2,11 +2,13 @@ package session
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 
@@ -40,16 +42,33 @@ func (s *Session) AdminKey(flag string) (string, error) {
 	return flag, nil
 }
 
-// ProxyURLs returns the URLs of the registered proxies, at least one.
+// AdminURL returns the base URL of the operator routes of a proxy. A proxy of an older release
+// publishes only the address of its listener: it is an error if that names no host.
+func AdminURL(p *lease.ProxyPresence) (string, error) {
+	host, _, _ := net.SplitHostPort(p.Address)
+	if ip := net.ParseIP(host); p.AdminURL == "" && (host == "" || ip != nil && ip.IsUnspecified()) {
+		return "", fmt.Errorf("proxy %s has no admin URL in etcd, and its address %q names no host", p.ID, p.Address)
+	}
+	return cmp.Or(p.AdminURL, "http://"+p.Address), nil
+}
+
+// ProxyURLs returns the admin URLs of the registered proxies, at least one if err is nil. The error
+// names those without one; urls has the others.
 func (s *Session) ProxyURLs(ctx context.Context) (urls []string, err error) {
 	err = s.With(ctx, func(conn *Conn) error {
 		proxies, err := conn.Store.Reader.Proxies(ctx)
-		for _, p := range proxies {
-			if p.Address != "" {
-				urls = append(urls, "http://"+p.Address)
+		if err != nil {
+			return s.Hint(err)
+		}
+		var unknown []error
+		for i := range proxies {
+			if u, err := AdminURL(&proxies[i]); err != nil {
+				unknown = append(unknown, fmt.Errorf("%w: name it by --proxy URL", err))
+			} else {
+				urls = append(urls, u)
 			}
 		}
-		return s.Hint(err)
+		return errors.Join(unknown...)
 	})
 	if err == nil && len(urls) == 0 {
 		err = errors.New("no proxy is registered in etcd: name one by --proxy URL")

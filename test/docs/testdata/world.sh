@@ -63,7 +63,12 @@ done
 [ -z "${VLLM_MOONCAKE_BOOTSTRAP_PORT:-}" ] || args+=(--bootstrap-port "$VLLM_MOONCAKE_BOOTSTRAP_PORT")
 exec "$REAL/fakevllm" --quiet --host "$host" --port "$port" --role "$role" --mode "$mode" --model "$model" "${args[@]}"
 SHIM
-chmod +x shims/vllm
+# ssh writes down its arguments.
+cat >shims/ssh <<'SHIM'
+#!/usr/bin/env bash
+echo "$@" >>"$WORK/ssh.log"
+SHIM
+chmod +x shims/vllm shims/ssh
 
 engine() { # role port [more]
 	local role=$1 port=$2 host=${HOST:-127.0.0.1}
