@@ -171,7 +171,7 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 	}
 	e.Drop(end)
 	e.searched = e.N
-	if s.Continuation != nil && s.Leg.ShouldMove() && !e.done && s.Continuation.MayMove() {
+	if s.Continuation != nil && s.Leg.ShouldMove() && !e.done && s.Continuation.MayMove(s.Leg) {
 		f = s.Leg.JudgeMoved()
 		f.Begun, a.lost = true, f
 		return f, true
