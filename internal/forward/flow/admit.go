@@ -112,5 +112,5 @@ func notAdmitted(r *admission.RefusedError) *openai.Error {
 // endAdmission releases the place of the request, with what it has used.
 func (r *Request) endAdmission() {
 	t := &r.Answer.Tokens
-	r.Admission.Done(t.Input, t.Input-t.Cached, t.Output)
+	r.Admission.Done(t.Input, t.Input-min(t.Cached, t.Input), t.Output)
 }
