@@ -27,3 +27,17 @@ func TestContinuedStreamUsage(t *testing.T) {
 		})
 	}
 }
+
+// A stream that was repeated counts its tokens once.
+func TestReplayedStreamOutput(t *testing.T) {
+	t.Parallel()
+	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, sched: noProbes})
+	for _, d := range r.D {
+		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 20, Times: 1})
+	}
+	body := strings.Replace(sixtyBody(completionsPath, `,"ignore_eos":true,"temperature":0,"presence_penalty":0.5`), `,"stream_options":{"include_usage":true}`, "", 1)
+	r.post(completionsPath, body)
+	if e := r.entry(); e.Continued != 2 || e.Output != 60 {
+		t.Errorf("continued %d times, %d output tokens", e.Continued, e.Output)
+	}
+}

@@ -29,6 +29,9 @@ type legState struct {
 	names     [][]byte // ids of its events, each in the place of one of Answer.names
 }
 
+// Replays reports whether the leg repeats the answer from its start.
+func (a *Answer) Replays() bool { return a != nil && a.leg.replays }
+
 // The errors of a leg that does not continue the answer, although its engine has accepted it.
 var (
 	errPrompt = errors.New("the engine did not continue from the token ids that it was sent")

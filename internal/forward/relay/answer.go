@@ -345,6 +345,8 @@ type Source struct {
 	GivesUp string
 	// Continuation is nil if the answer is not continued.
 	Continuation Continuation
+	// Replays reports whether the leg repeats the answer from its start.
+	Replays bool
 }
 
 // judgeEnd returns a failure if an answer, or an event that would commit it, shows that the engine aborted
