@@ -29,6 +29,9 @@ type legState struct {
 	names     [][]byte // ids of its events, each in the place of one of Answer.names
 }
 
+// Replays reports whether the leg repeats the answer from its start.
+func (a *Answer) Replays() bool { return a != nil && a.leg.replays }
+
 // The errors of a leg that does not continue the answer, although its engine has accepted it.
 var (
 	errPrompt = errors.New("the engine did not continue from the token ids that it was sent")
@@ -174,7 +177,8 @@ func (a *Answer) shiftOffsets(c *chunk, out *edited) {
 	out.replace(span{m.Value, m.End}, string(b))
 }
 
-// addUsage adds the tokens of earlier legs to the usage of an event.
+// addUsage adds the tokens of earlier legs to the usage of an event. Those of the answer that the engine had
+// in its cache do not count as cached.
 func (a *Answer) addUsage(event []byte, open int, out *edited) {
 	if a.leg.replays || !bytes.Contains(event, []byte(`"completion_tokens":`)) {
 		return
@@ -196,5 +200,13 @@ func (a *Answer) addUsage(event []byte, open int, out *edited) {
 		if m, ok := jsonscan.Find(event, usage.Value, f.name); ok {
 			out.replace(span{m.Value, m.End}, strconv.Itoa(f.value))
 		}
+	}
+	details, ok := jsonscan.Find(event, usage.Value, "prompt_tokens_details")
+	if !ok || event[details.Value] != '{' {
+		return
+	}
+	m, _ = jsonscan.Find(event, details.Value, "cached_tokens")
+	if cached, err := strconv.Atoi(string(event[m.Value:m.End])); err == nil && cached > a.promptTokens {
+		out.replace(span{m.Value, m.End}, strconv.Itoa(a.promptTokens))
 	}
 }

@@ -51,6 +51,17 @@ func (p *Pace) Begin(ctx context.Context, began time.Time, limit int) (end func(
 	return nil, context.Cause(ctx)
 }
 
+// TryBegin is Begin for a stream that need not go on now. It returns nil if the stream would have to wait.
+func (p *Pace) TryBegin(limit int) (end func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.waiting) > 0 || p.moving >= max(limit, 1) {
+		return nil
+	}
+	p.moving++
+	return p.end
+}
+
 func (p *Pace) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

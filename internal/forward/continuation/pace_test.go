@@ -19,6 +19,9 @@ func TestPace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if p.TryBegin(1) != nil {
+			t.Error("two turns of one")
+		}
 		began := time.Now()
 		turns := make(chan int, 4)
 		wait := func(ctx context.Context, age int) {
@@ -36,6 +39,9 @@ func TestPace(t *testing.T) {
 		go wait(t.Context(), 3)
 		go wait(t.Context(), 2)
 		synctest.Wait()
+		if p.TryBegin(2) != nil {
+			t.Error("a turn before the streams that wait")
+		}
 		leave(errors.New("left"))
 		synctest.Wait()
 		end()
@@ -47,7 +53,11 @@ func TestPace(t *testing.T) {
 		if got != [4]int{-5, 3, 2, 1} {
 			t.Errorf("turns %v", got)
 		}
-		end, err = p.Begin(t.Context(), began, 1) // nothing moves any more
+		if end = p.TryBegin(1); end == nil { // nothing moves any more
+			t.Fatal("no turn")
+		}
+		end()
+		end, err = p.Begin(t.Context(), began, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

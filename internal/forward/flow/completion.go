@@ -43,8 +43,10 @@ type completion struct {
 
 	progress *continuation.Answer // what the client has of a stream; nil if it is not continued
 	move     move
-	// triedMoves counts the calls of MayMove.
+	// triedMoves counts the calls of MayMove that had a turn; askedMove is the time of the last call
+	// that was not too early for one.
 	triedMoves int
+	askedMove  time.Time
 
 	// What earlier attempts have found out.
 	expired    int            // decode legs that ended with TransferExpired
@@ -90,6 +92,7 @@ func (r *Request) Complete(req *request.Request) {
 
 // run tries pairs until one has answered, each in the flow of its dialect.
 func (c *completion) run() {
+	defer c.move.endTurn()
 	switch c.req.Bypass {
 	case "":
 	case bypass.StoredResponse:

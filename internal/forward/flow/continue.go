@@ -29,6 +29,8 @@ const (
 	// maxTriedMoves bounds how often a stream tries to move off a draining instance: each try takes a
 	// request to an engine.
 	maxTriedMoves = 16
+	// movePause is the least time between two checks whether a stream may move.
+	movePause = 100 * time.Millisecond
 	// detokenizeLimit bounds one request for the text of token ids, and detokenizePause is the time
 	// until the next one after a failure.
 	detokenizeLimit = 5 * time.Second
@@ -94,13 +96,36 @@ func (c *completion) Continues(f *leg.Failure) bool {
 	return why == ""
 }
 
-// MayMove implements relay.Continuation.
-func (c *completion) MayMove() bool {
-	if c.triedMoves >= maxTriedMoves {
+// MayMove implements relay.Continuation. A stream that may move has its turn in the pace.
+func (c *completion) MayMove(l *leg.Leg) bool {
+	if c.req == nil || c.triedMoves >= maxTriedMoves || time.Since(c.askedMove) < movePause {
 		return false
 	}
-	c.triedMoves++
-	return c.progress.MayMove(c.detokenize)
+	c.askedMove = time.Now()
+	if c.move.end = c.s.pace.TryBegin(movesPerDecode * c.usableDecodes()); c.move.end == nil {
+		return false
+	}
+	moves := c.canLeave(l.Instance)
+	if moves {
+		c.triedMoves++
+		moves = c.progress.MayMove(c.detokenize)
+	}
+	if !moves {
+		c.move.endTurn()
+	}
+	return moves
+}
+
+// canLeave reports whether another instance than in could continue the stream.
+func (c *completion) canLeave(in *instance.Instance) bool {
+	w := c.r.attempts.wanted
+	w.Role, w.Tentative, w.Tried = instance.Decode, true, []instance.Key{in.Key}
+	d, err := c.s.Picker.Pick(w)
+	if err != nil {
+		return false
+	}
+	defer d.Done()
+	return d.Instance.Usable() && c.s.Health.Available(d.Instance.Key)
 }
 
 // continued notes that the stream goes on.
@@ -118,7 +143,6 @@ func (c *completion) continued() {
 // endProgress ends what is known of the stream with the request.
 func (c *completion) endProgress() {
 	m := &c.move
-	m.endTurn()
 	if !m.lost.IsZero() && c.r.Origin.Client.Err() == nil {
 		why := m.why
 		switch {
@@ -137,7 +161,7 @@ func (c *completion) endProgress() {
 // reports that the client has been answered; if not, another pair is due.
 func (c *completion) continueAfter(d *sched.Assignment, f *leg.Failure) (done bool) {
 	m, avoided := &c.move, &c.r.attempts.avoided.decode
-	*m = move{lost: time.Now(), class: f.Class}
+	*m = move{lost: time.Now(), class: f.Class, end: m.end}
 	if why := c.prepare(d, f); why != "" {
 		m.why = why
 		c.r.Answer.SendFailure(f)
@@ -162,11 +186,13 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 	if f.Class == leg.BrokeOff { // the instance may still serve
 		t.forgetTried(instance.Decode)
 	}
-	ctx, cancel := context.WithDeadlineCause(c.r.Origin.Client, m.lost.Add(continueWithin), errNoTurn)
-	defer cancel()
-	var err error
-	if m.end, err = c.s.pace.Begin(ctx, c.r.Answer.Times.Start, movesPerDecode*c.usableDecodes()); err != nil {
-		return continuation.ReasonDeadline
+	if m.end == nil { // MayMove has taken the turn of a stream whose leg is healthy
+		ctx, cancel := context.WithDeadlineCause(c.r.Origin.Client, m.lost.Add(continueWithin), errNoTurn)
+		defer cancel()
+		var err error
+		if m.end, err = c.s.pace.Begin(ctx, c.r.Answer.Times.Start, movesPerDecode*c.usableDecodes()); err != nil {
+			return continuation.ReasonDeadline
+		}
 	}
 	next, why := c.progress.Next(c.detokenize)
 	if why != "" {

@@ -90,7 +90,7 @@ func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, commit f
 		givesUp = d.Terms(l.Instance).GivesUp
 	}
 	rewriters := []relay.Rewriter{&c.usage, relay.HideTransferParams(c.kind)}
-	source := relay.Source{Leg: l, Resp: resp, Commit: commit, Rewriters: rewriters, GivesUp: givesUp}
+	source := relay.Source{Leg: l, Resp: resp, Commit: commit, Rewriters: rewriters, GivesUp: givesUp, Replays: c.progress.Replays()}
 	if c.progress != nil {
 		source.Continuation = c
 	}

@@ -323,8 +323,8 @@ type Continuation interface {
 	// Pass records whole events of a leg, and returns them as the client may have them. It may use
 	// their memory. An error means that the leg does not continue the stream.
 	Pass(events []byte) ([]byte, error)
-	// MayMove reports whether another leg may continue the stream now, although its leg has not failed.
-	MayMove() bool
+	// MayMove reports whether another leg may continue the stream now, although its leg l has not failed.
+	MayMove(l *leg.Leg) bool
 	// Continues reports whether another leg may continue the stream after this failure.
 	Continues(f *leg.Failure) bool
 }
@@ -351,6 +351,8 @@ type Source struct {
 	GivesUp string
 	// Continuation is nil if the answer is not continued.
 	Continuation Continuation
+	// Replays reports whether the leg repeats the answer from its start.
+	Replays bool
 }
 
 // judgeEnd returns a failure if an answer, or an event that would commit it, shows that the engine aborted

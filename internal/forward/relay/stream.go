@@ -67,7 +67,7 @@ var (
 // all events are held back, and a failure can be retried.
 func (a *Answer) stream(s *Source) *leg.Failure {
 	e := events{Events: scratch.Events{Memory: a.Memory}}
-	defer e.end(a)
+	defer e.end(a, s.Replays)
 	l := s.Leg
 	for {
 		if err := e.MakeSpace(e.classified); err != nil {
@@ -171,7 +171,7 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 	}
 	e.Drop(end)
 	e.searched = e.N
-	if s.Continuation != nil && s.Leg.ShouldMove() && !e.done && s.Continuation.MayMove() {
+	if s.Continuation != nil && s.Leg.ShouldMove() && !e.done && s.Continuation.MayMove(s.Leg) {
 		f = s.Leg.JudgeMoved()
 		f.Begun, a.lost = true, f
 		return f, true
@@ -196,13 +196,17 @@ func (e *events) countSent(now time.Time, gaps Observer) {
 	e.last, e.unsent = now, 0
 }
 
-// end releases the buffer and reports the mean gap and the tokens.
-func (e *events) end(a *Answer) {
+// end releases the buffer and reports the mean gap and the tokens. replays is Source.Replays.
+func (e *events) end(a *Answer, replays bool) {
 	if e.laterEvents > 0 {
 		a.Gap = e.span / time.Duration(e.laterEvents)
 	}
 	if a.Tokens.Output == a.counted && a.Kind != openai.Other { // no leg has reported it
-		a.counted += max(0, e.passed-e.preamble)
+		n := max(0, e.passed-e.preamble)
+		if replays {
+			n = max(0, n-a.counted)
+		}
+		a.counted += n
 		a.Tokens.Output = a.counted
 	}
 	e.Release()

@@ -199,6 +199,23 @@ func TestFastPath(t *testing.T) {
 	}
 }
 
+// The learned share of a prompt that is computed stays between 0 and 1, whatever engines report.
+func TestMissIsAShare(t *testing.T) {
+	r := newRig(t, nil)
+	for _, uncached := range []int{-2000, 2000} {
+		for range 100 {
+			q := admission.Request{Model: "m", Class: admission.Default, Prompt: 100}
+			if err := r.Admit(t.Context(), &q); err != nil {
+				t.Fatal(err)
+			}
+			q.Done(100, uncached, 10)
+			if miss := r.Miss("m"); miss < 0 || miss > 1 {
+				t.Fatalf("after %d uncached tokens of 100: %v", uncached, miss)
+			}
+		}
+	}
+}
+
 // Requests that need not wait share a plan for about a second, also while Run is running: to make one
 // takes longer than all else that the queue does with them.
 func TestRunKeepsThePlan(t *testing.T) {

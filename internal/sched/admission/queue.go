@@ -145,7 +145,7 @@ func (m *queue) learnMiss(share float64) {
 	if bits := m.miss.Load(); bits != 0 {
 		was = math.Float64frombits(bits)
 	}
-	m.miss.Store(math.Float64bits(was + (min(share, 1)-was)/32))
+	m.miss.Store(math.Float64bits(was + (max(0, min(share, 1))-was)/32))
 }
 
 // begin counts a request among those that are being served.

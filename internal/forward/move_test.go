@@ -1,0 +1,74 @@
+package forward_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+)
+
+// moveOff drains an instance whose streams may move at once.
+func (r *rig) moveOff(s *fakevllm.Server) {
+	now := time.Duration(0)
+	r.members.change(func(in *instance.Instance) *instance.Instance {
+		if in.Address == s.Address() {
+			in.Intent, in.MoveAfter = instance.Drain, &now
+		}
+		return in
+	})
+}
+
+// slowly makes engines write a token each 5 ms.
+func slowly(o *fakevllm.Options) { o.Version, o.ITL = "0.32.0", 5*time.Millisecond }
+
+// While the streams that move wait for their new engine, the others stay on the drained one.
+func TestStreamsStayUntilTheyMayMove(t *testing.T) {
+	t.Parallel()
+	const streams, turns = 12, 4
+	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: slowly, sched: noProbes})
+	all := r.members.Snapshot().All()
+	r.members.remove(instance.Key{Role: instance.Decode, Address: r.D[1].Address()})
+	script(t, r.D[1], fakevllm.Fault{Kind: fakevllm.FaultHang})
+	body := strings.Replace(sixtyBody(completionsPath, `,"ignore_eos":true`), `"max_tokens":60`, `"max_tokens":400`, 1)
+	ended := make(chan answer, streams)
+	for range streams {
+		go func() { ended <- r.post(completionsPath, body) }()
+	}
+	eventually(t, "all streams run", func() bool {
+		return r.D[0].Counters().Running == streams && r.D[0].Counters().GenerationTokens > 2*streams
+	})
+	r.members.set(all...)
+	r.moveOff(r.D[0])
+	check := func(n int) {
+		for range n {
+			r.checkOne(<-ended, completionsPath, body, engineOptions(slowly))
+		}
+	}
+	check(streams - turns)
+	r.members.set(all...)
+	r.members.remove(instance.Key{Role: instance.Decode, Address: r.D[1].Address()})
+	check(turns)
+	r.checkMoved("gone prompt", "gone prompt", "gone prompt", "gone prompt")
+}
+
+// A stream stays on a drained instance that is the last one, also if it could be repeated.
+func TestStreamStaysOnTheLastInstance(t *testing.T) {
+	t.Parallel()
+	for name, more := range map[string]string{"chat": "", "replay": `,"temperature":0,"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{}}}`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := startTuned(t, fakevllm.NIXL, 1, 1, tuning{forward: continuing, engine: slowly, sched: noProbes})
+			r.recordVersion("0.32.0")
+			body := strings.Replace(sixtyBody(chatPath, `,"ignore_eos":true`+more), `"max_tokens":60`, `"max_tokens":200`, 1)
+			ended := make(chan answer, 1)
+			go func() { ended <- r.post(chatPath, body) }()
+			eventually(t, "the stream runs", func() bool { return r.D[0].Counters().GenerationTokens > 3 })
+			r.moveOff(r.D[0])
+			r.checkOne(<-ended, chatPath, body, engineOptions(slowly))
+			r.checkMoved()
+			r.checkEngines()
+		})
+	}
+}
