@@ -96,9 +96,10 @@ func (c *completion) Continues(f *leg.Failure) bool {
 	return why == ""
 }
 
-// MayMove implements relay.Continuation. A stream that may move has its turn in the pace.
+// MayMove implements relay.Continuation. A stream that may move has its turn in the pace; one that has a turn
+// is still moving.
 func (c *completion) MayMove(l *leg.Leg) bool {
-	if c.req == nil || c.triedMoves >= maxTriedMoves || time.Since(c.askedMove) < movePause {
+	if c.req == nil || c.move.end != nil || c.triedMoves >= maxTriedMoves || time.Since(c.askedMove) < movePause {
 		return false
 	}
 	c.askedMove = time.Now()
