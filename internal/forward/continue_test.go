@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -207,6 +208,40 @@ func TestStreamIsCompleted(t *testing.T) {
 		if n := legs(r.D); n != 1 {
 			t.Errorf("%s: %d decode legs", path, n)
 		}
+	}
+}
+
+// A stream without token ids keeps the memory of its body until no leg can replay it. The bodies have the
+// same size, so that they share a pool.
+func TestReplayedBodiesAreNotMixed(t *testing.T) {
+	t.Parallel()
+	reasons := func(o *fakevllm.Options) { o.Version, o.ReasoningParser = "0.32.0", "qwen3" }
+	r := startTuned(t, fakevllm.NIXL, 2, 3, tuning{forward: func(o *forward.Options) { o.ContinueStreams, o.MaxAttempts, o.RetryRatio = 30, 50, -1 },
+		engine: reasons, sched: noProbes, health: func(o *health.Options) { o.MaxFailures = 1 << 20 }})
+	for i, d := range r.D {
+		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 40, Probability: 0.4, Seed: uint64(i + 1), Path: chatPath})
+	}
+	const clients, rounds = 6, 8
+	var bodies [clients][rounds]string
+	var answers [clients][rounds]answer
+	var wait sync.WaitGroup
+	for c := range clients {
+		wait.Go(func() {
+			for i := range rounds {
+				padding := strings.Repeat(string(rune('a'+c))+string(rune('a'+i))+" ", 2<<10)
+				bodies[c][i] = strings.Replace(sixtyBody(chatPath, `,"include_reasoning":false,"temperature":0`), "the sea", padding, 1)
+				answers[c][i] = r.post(chatPath, bodies[c][i])
+			}
+		})
+	}
+	wait.Wait()
+	for c := range clients {
+		for i := range rounds {
+			r.checkOne(answers[c][i], chatPath, bodies[c][i], engineOptions(reasons))
+		}
+	}
+	if !slices.Contains(r.rec.moved, "error_event replay") {
+		t.Errorf("continued %q", r.rec.moved)
 	}
 }
 

@@ -67,10 +67,11 @@ func New(req *request.Request, moves int, memory *scratch.Bodies) *Answer {
 }
 
 // Records reports whether the body of the request is still needed.
-func (a *Answer) Records() bool { return a != nil && a.why == "" }
+// Without token ids, the answer can still be replayed.
+func (a *Answer) Records() bool { return a != nil && (a.why == "" || a.why == ReasonNoIDs) }
 
 // WantsIDs reports whether the legs have to report token ids.
-func (a *Answer) WantsIDs() bool { return a.Records() && !a.named() }
+func (a *Answer) WantsIDs() bool { return a != nil && a.why == "" && !a.named() }
 
 // NoteEngine notes whether the engines can compute a chat's prompt from token ids.
 func (a *Answer) NoteEngine(takesPromptIDs bool) {

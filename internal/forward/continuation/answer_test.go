@@ -381,6 +381,9 @@ func TestAnswer_RefusesMore(t *testing.T) {
 	if why := a.Refused(); why != continuation.ReasonNoIDs {
 		t.Errorf("an engine without token ids: %q", why)
 	}
+	if !a.Records() || a.WantsIDs() {
+		t.Errorf("after an engine without token ids: records %v, wants ids %v", a.Records(), a.WantsIDs())
+	}
 	a = begin(t, openai.Completion, "")
 	pass(t, a, first)
 	if _, why := a.Next(func([]byte) (string, error) { return "", errors.New("x") }); why != continuation.ReasonText {
