@@ -34,6 +34,7 @@ type Answer struct {
 	run                text // since the channel changed, if it has
 	switches           int  // changes of the channel
 	mark               int  // ids up to the last event with text
+	logged             int  // ids up to the last event with logprobs
 	finished           bool // it has the finish reason
 	usage              bool // it has the usage
 	promptTokens       int  // for the usage of later legs
@@ -147,6 +148,11 @@ func (a *Answer) event(event []byte, out *edited) error {
 	hide := !a.asked && c.ids.end > 0
 	if hide && a.req.Kind == openai.Chat && !c.says() && c.delta.end-c.delta.start == len("{}") {
 		return nil // without return_token_ids, the engine would not have sent it
+	}
+	if c.logprobs.end > 0 {
+		_, n := c.entries()
+		a.said.logprobs += n
+		a.logged = a.ids.n
 	}
 	if !a.asked || a.leg.continues {
 		out.replace(c.prompt, "null")
