@@ -247,6 +247,17 @@ func TestReplayedBodiesAreNotMixed(t *testing.T) {
 
 const offeredTools = `,"tools":[{"type":"function","function":{"name":"look"}},{"type":"function","function":{"name":"go_on"}}]`
 
+// Without token ids, the request is repeated for the usage. The client gets nothing else twice.
+func TestStreamIsCompletedByReplay(t *testing.T) {
+	t.Parallel()
+	reasons := func(o *fakevllm.Options) { o.Version, o.ReasoningParser = "0.32.0", "qwen3" }
+	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: reasons, sched: noProbes})
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultClose, Tokens: 60, Times: 1})
+	body := sixtyBody(chatPath, `,"ignore_eos":true,"include_reasoning":false,"temperature":0`)
+	r.checkOne(r.post(chatPath, body), chatPath, body, engineOptions(reasons))
+	r.checkMoved("broke_off replay")
+}
+
 // Streams are cut after every few tokens. Each of them continues exactly, or is of a kind that is
 // refused.
 func TestStreamContinuesAtEveryCut(t *testing.T) {

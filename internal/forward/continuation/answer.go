@@ -163,7 +163,7 @@ func (a *Answer) event(event []byte, out *edited) error {
 	switch {
 	case !a.leg.continues:
 		out.keep()
-	case a.leg.replays && !a.replayed(&before):
+	case a.leg.replays && (a.leg.finished || !a.replayed(&before)):
 		swallowed, err := a.swallow(&c, &before, out)
 		if err != nil || swallowed {
 			return err

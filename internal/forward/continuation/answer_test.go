@@ -481,6 +481,37 @@ func TestAnswer_ReplaysLogprobs(t *testing.T) {
 	}
 }
 
+// A replay for the usage leaves out the finish reason that the client has. If only [DONE] is missing, there
+// is no replay.
+func TestAnswer_ReplaysForUsage(t *testing.T) {
+	t.Parallel()
+	text := chatEvent(`"content":"The"`)
+	finish := strings.Replace(chatEvent(`"content":""`), `"finish_reason":null`, `"finish_reason":"stop"`, 1)
+	usage := `data: {"id":"chat-1","choices":[],"usage":{"prompt_tokens":4,"total_tokens":5,"completion_tokens":1}}` + "\n\n"
+	lost := func(events ...string) *continuation.Answer {
+		a := begin(t, openai.Chat, `,"temperature":0,"stream_options":{"include_usage":true}`)
+		pass(t, a, append([]string{roleEvent(20), text, finish}, events...)...)
+		return a
+	}
+	for _, replay := range []string{text + finish, strings.Replace(finish, `"content":""`, `"content":"The"`, 1)} {
+		a := lost()
+		if n := next(t, a); n.How != continuation.HowReplay {
+			t.Fatalf("goes on by %s", n.How)
+		}
+		if got := pass(t, a, roleEvent(20), replay, usage); got != usage {
+			t.Errorf("of %s\n got %s", replay, got)
+		}
+	}
+	a := lost()
+	next(t, a)
+	if out, err := a.Pass([]byte(roleEvent(20) + text + text)); err == nil {
+		t.Errorf("a longer answer: %s", out)
+	}
+	if n := next(t, lost(usage)); string(n.Events) != "data: [DONE]\n\n" {
+		t.Errorf("goes on by %s: %s", n.How, n.Events)
+	}
+}
+
 // An answer is replayed only within ten seconds of its first text, since that may take as long again.
 func TestAnswer_ReplaysForTenSeconds(t *testing.T) {
 	t.Parallel()

@@ -34,7 +34,7 @@ func (a *Answer) replay() *Next {
 	}
 	a.moves--
 	a.promptTokens = a.prompt.n
-	a.leg = legState{continues: true, replays: true, verified: true, spoken: true, has: has}
+	a.leg = legState{continues: true, replays: true, verified: true, spoken: true, has: has, finished: a.finished}
 	a.ids.cut(0)
 	a.said, a.run, a.channel, a.switches, a.mark, a.logged, a.events, a.marked = said{}, text{}, content, 0, 0, 0, 0, nil
 	a.since = time.Time{}
@@ -63,7 +63,7 @@ func (a *Answer) replayed(s *said) bool {
 // swallow leaves out of an event what the client has. before is what the replay had written before
 // it. It reports whether nothing of the event is left.
 func (a *Answer) swallow(c *chunk, before *said, out *edited) (all bool, err error) {
-	left := c.finish.end > 0
+	left := c.finish.end > 0 && !a.leg.finished
 	for ch, at := range [...]span{content: c.text, reasoning: c.thoughts} {
 		if at.end == 0 {
 			continue
@@ -88,7 +88,7 @@ func (a *Answer) swallow(c *chunk, before *said, out *edited) (all bool, err err
 		out.replace(c.logprobs, withoutFirst(lists, skip))
 		left = left || skip < n
 	}
-	if c.finish.end > 0 && !a.replayed(&a.said) {
+	if c.finish.end > 0 && !a.replayed(&a.said) || left && a.leg.finished {
 		return false, errDiffers
 	}
 	return !left && c.open > 0, nil
