@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -210,7 +211,52 @@ func TestStreamIsCompleted(t *testing.T) {
 	}
 }
 
+// A stream without token ids keeps the memory of its body until no leg can replay it. The bodies have the
+// same size, so that they share a pool.
+func TestReplayedBodiesAreNotMixed(t *testing.T) {
+	t.Parallel()
+	reasons := func(o *fakevllm.Options) { o.Version, o.ReasoningParser = "0.32.0", "qwen3" }
+	r := startTuned(t, fakevllm.NIXL, 2, 3, tuning{forward: func(o *forward.Options) { o.ContinueStreams, o.MaxAttempts, o.RetryRatio = 30, 50, -1 },
+		engine: reasons, sched: noProbes, health: func(o *health.Options) { o.MaxFailures = 1 << 20 }})
+	for i, d := range r.D {
+		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 40, Probability: 0.4, Seed: uint64(i + 1), Path: chatPath})
+	}
+	const clients, rounds = 6, 8
+	var bodies [clients][rounds]string
+	var answers [clients][rounds]answer
+	var wait sync.WaitGroup
+	for c := range clients {
+		wait.Go(func() {
+			for i := range rounds {
+				padding := strings.Repeat(string(rune('a'+c))+string(rune('a'+i))+" ", 2<<10)
+				bodies[c][i] = strings.Replace(sixtyBody(chatPath, `,"include_reasoning":false,"temperature":0`), "the sea", padding, 1)
+				answers[c][i] = r.post(chatPath, bodies[c][i])
+			}
+		})
+	}
+	wait.Wait()
+	for c := range clients {
+		for i := range rounds {
+			r.checkOne(answers[c][i], chatPath, bodies[c][i], engineOptions(reasons))
+		}
+	}
+	if !slices.Contains(r.rec.moved, "error_event replay") {
+		t.Errorf("continued %q", r.rec.moved)
+	}
+}
+
 const offeredTools = `,"tools":[{"type":"function","function":{"name":"look"}},{"type":"function","function":{"name":"go_on"}}]`
+
+// Without token ids, the request is repeated for the usage. The client gets nothing else twice.
+func TestStreamIsCompletedByReplay(t *testing.T) {
+	t.Parallel()
+	reasons := func(o *fakevllm.Options) { o.Version, o.ReasoningParser = "0.32.0", "qwen3" }
+	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: reasons, sched: noProbes})
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultClose, Tokens: 60, Times: 1})
+	body := sixtyBody(chatPath, `,"ignore_eos":true,"include_reasoning":false,"temperature":0`)
+	r.checkOne(r.post(chatPath, body), chatPath, body, engineOptions(reasons))
+	r.checkMoved("broke_off replay")
+}
 
 // Streams are cut after every few tokens. Each of them continues exactly, or is of a kind that is
 // refused.
@@ -236,7 +282,11 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 		{"completion, stop strings", completionsPath, `,"stop":["never written","xyz"]`, split, []string{"prompt"}, ""},
 		{"completion, token ids", completionsPath, `,"return_token_ids":true`, whole, []string{"prompt"}, ""},
 		{"chat, token ids", chatPath, `,"return_token_ids":true`, whole, []string{"chat"}, ""},
-		{"completion, logprobs", completionsPath, `,"logprobs":1`, split, []string{"prompt"}, ""},
+		{"completion, logprobs", completionsPath, `,"logprobs":1`, split, []string{"prompt"}, continuation.ReasonSeam},
+		{"completion, logprobs, greedy", completionsPath, `,"logprobs":1,"stream_interval":3` + greedy, split, []string{"prompt", "replay"}, ""},
+		{"chat, logprobs", chatPath, `,"logprobs":true,"top_logprobs":1`, split, []string{"chat"}, continuation.ReasonSeam},
+		{"chat, logprobs, stop strings", chatPath, `,"logprobs":true,"top_logprobs":1,"stop":["never written","xyz"]`, whole, []string{"chat"}, ""},
+		{"chat, logprobs, greedy", chatPath, `,"logprobs":true,"top_logprobs":1` + greedy, split, []string{"chat", "replay"}, ""},
 		{"chat", chatPath, `,"ignore_eos":true`, split, []string{"chat"}, ""},
 		{"chat, stop strings", chatPath, `,"stop":["never written","xyz"]`, split, []string{"chat"}, ""},
 		{"chat, several ids in an event", chatPath, `,"stream_interval":4`, split, []string{"chat"}, ""},

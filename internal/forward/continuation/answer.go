@@ -34,6 +34,7 @@ type Answer struct {
 	run                text // since the channel changed, if it has
 	switches           int  // changes of the channel
 	mark               int  // ids up to the last event with text
+	logged             int  // ids up to the last event with logprobs
 	finished           bool // it has the finish reason
 	usage              bool // it has the usage
 	promptTokens       int  // for the usage of later legs
@@ -67,10 +68,11 @@ func New(req *request.Request, moves int, memory *scratch.Bodies) *Answer {
 }
 
 // Records reports whether the body of the request is still needed.
-func (a *Answer) Records() bool { return a != nil && a.why == "" }
+// Without token ids, the answer can still be replayed.
+func (a *Answer) Records() bool { return a != nil && (a.why == "" || a.why == ReasonNoIDs) }
 
 // WantsIDs reports whether the legs have to report token ids.
-func (a *Answer) WantsIDs() bool { return a.Records() && !a.named() }
+func (a *Answer) WantsIDs() bool { return a != nil && a.why == "" && !a.named() }
 
 // NoteEngine notes whether the engines can compute a chat's prompt from token ids.
 func (a *Answer) NoteEngine(takesPromptIDs bool) {
@@ -147,6 +149,11 @@ func (a *Answer) event(event []byte, out *edited) error {
 	if hide && a.req.Kind == openai.Chat && !c.says() && c.delta.end-c.delta.start == len("{}") {
 		return nil // without return_token_ids, the engine would not have sent it
 	}
+	if c.logprobs.end > 0 {
+		_, n := c.entries()
+		a.said.logprobs += n
+		a.logged = a.ids.n
+	}
 	if !a.asked || a.leg.continues {
 		out.replace(c.prompt, "null")
 	}
@@ -156,7 +163,7 @@ func (a *Answer) event(event []byte, out *edited) error {
 	switch {
 	case !a.leg.continues:
 		out.keep()
-	case a.leg.replays && !a.replayed(&before):
+	case a.leg.replays && (a.leg.finished || !a.replayed(&before)):
 		swallowed, err := a.swallow(&c, &before, out)
 		if err != nil || swallowed {
 			return err

@@ -185,6 +185,16 @@ func TestAnswer_ContinuesChat(t *testing.T) {
 	}
 }
 
+// logged is textEvent with the logprobs of its tokens.
+func logged(text string, prompt []int, ids ...int) string {
+	var tokens []string
+	for _, id := range ids {
+		tokens = append(tokens, strings.ToValidUTF8(vocabulary()[id-10], "\uFFFD"))
+	}
+	b, _ := json.Marshal(tokens)
+	return strings.Replace(textEvent(text, prompt, ids), `"logprobs":null`, `"logprobs":{"tokens":`+string(b)+`}`, 1)
+}
+
 // The next leg must go on from ids whose text the client has, and which end in a whole character.
 func TestAnswer_Seam(t *testing.T) {
 	t.Parallel()
@@ -201,6 +211,9 @@ func TestAnswer_Seam(t *testing.T) {
 		{"end of the text may begin a stop string", `,"stop":"\n\n"`, []string{first, textEvent("", nil, []int{16})}, "[20 10]", ""},
 		{"another text", "", []string{textEvent("Xhe", []int{20}, []int{10})}, "", ""},
 		{"text before its ids", "", []string{textEvent("The sea is", []int{20}, []int{10})}, "", ""},
+		{"client has the logprobs", `,"logprobs":1`, []string{first, logged("", nil, 12)}, "", ""},
+		{"client has the logprobs of the first token", `,"logprobs":1`, []string{logged("", []int{20}, 12)}, "", ""},
+		{"client has the logprobs of whole characters", `,"logprobs":1`, []string{logged("The", []int{20}, 10)}, "[20 10]", ""},
 		{"client has the ids", `,"return_token_ids":true`, []string{first, textEvent("", nil, []int{12})}, "", ""},
 	} {
 		a := begin(t, openai.Completion, `,"max_tokens":99`+c.more)
@@ -381,6 +394,9 @@ func TestAnswer_RefusesMore(t *testing.T) {
 	if why := a.Refused(); why != continuation.ReasonNoIDs {
 		t.Errorf("an engine without token ids: %q", why)
 	}
+	if !a.Records() || a.WantsIDs() {
+		t.Errorf("after an engine without token ids: records %v, wants ids %v", a.Records(), a.WantsIDs())
+	}
 	a = begin(t, openai.Completion, "")
 	pass(t, a, first)
 	if _, why := a.Next(func([]byte) (string, error) { return "", errors.New("x") }); why != continuation.ReasonText {
@@ -441,6 +457,58 @@ func TestAnswer_Replays(t *testing.T) {
 		if s := string(out); strings.Contains(s, "hm") || strings.Contains(s, "c2") || strings.Contains(s, "role") || strings.Contains(s, `{\"a\"`) {
 			t.Errorf("%s: %s", c.name, s)
 		}
+	}
+}
+
+// A replay leaves out the logprobs that the client has.
+func TestAnswer_ReplaysLogprobs(t *testing.T) {
+	t.Parallel()
+	for _, replay := range []string{
+		logged("The", []int{20}, 10) + logged("", nil, 12) + logged("ö", nil, 13),
+		logged("The", []int{20}, 10, 12) + logged("ö", nil, 13),
+		logged("The", []int{20}, 10) + logged("ö", nil, 12, 13),
+		logged("Theö", []int{20}, 10, 12, 13),
+	} {
+		a := begin(t, openai.Completion, `,"temperature":0,"logprobs":1`)
+		pass(t, a, logged("The", []int{20}, 10), logged("", nil, 12))
+		if n := next(t, a); n.How != continuation.HowReplay {
+			t.Fatalf("goes on by %s", n.How)
+		}
+		got := pass(t, a, replay)
+		if strings.Count(got, "data: ") != 1 || !strings.Contains(got, `"text":"ö"`) || !strings.Contains(got, "\"tokens\":[\"\uFFFD\"]") {
+			t.Errorf("of %s\n got %s", replay, got)
+		}
+	}
+}
+
+// A replay for the usage leaves out the finish reason that the client has. If only [DONE] is missing, there
+// is no replay.
+func TestAnswer_ReplaysForUsage(t *testing.T) {
+	t.Parallel()
+	text := chatEvent(`"content":"The"`)
+	finish := strings.Replace(chatEvent(`"content":""`), `"finish_reason":null`, `"finish_reason":"stop"`, 1)
+	usage := `data: {"id":"chat-1","choices":[],"usage":{"prompt_tokens":4,"total_tokens":5,"completion_tokens":1}}` + "\n\n"
+	lost := func(events ...string) *continuation.Answer {
+		a := begin(t, openai.Chat, `,"temperature":0,"stream_options":{"include_usage":true}`)
+		pass(t, a, append([]string{roleEvent(20), text, finish}, events...)...)
+		return a
+	}
+	for _, replay := range []string{text + finish, strings.Replace(finish, `"content":""`, `"content":"The"`, 1)} {
+		a := lost()
+		if n := next(t, a); n.How != continuation.HowReplay {
+			t.Fatalf("goes on by %s", n.How)
+		}
+		if got := pass(t, a, roleEvent(20), replay, usage); got != usage {
+			t.Errorf("of %s\n got %s", replay, got)
+		}
+	}
+	a := lost()
+	next(t, a)
+	if out, err := a.Pass([]byte(roleEvent(20) + text + text)); err == nil {
+		t.Errorf("a longer answer: %s", out)
+	}
+	if n := next(t, lost(usage)); string(n.Events) != "data: [DONE]\n\n" {
+		t.Errorf("goes on by %s: %s", n.How, n.Events)
 	}
 }
 

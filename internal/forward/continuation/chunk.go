@@ -2,6 +2,7 @@ package continuation
 
 import (
 	"bytes"
+	"encoding/json"
 
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
@@ -30,6 +31,14 @@ type chunk struct {
 
 // says reports whether the client reads anything in the event's choice.
 func (c *chunk) says() bool { return c.text.end|c.thoughts.end|c.calls.end|c.finish.end != 0 }
+
+// entries returns the lists in the logprobs of the event, and the number of tokens that they are of.
+func (c *chunk) entries() (lists map[string][]json.RawMessage, tokens int) {
+	if c.logprobs.end == 0 || json.Unmarshal(c.logprobs.of(c.event), &lists) != nil {
+		return nil, 0
+	}
+	return lists, max(len(lists["content"]), len(lists["tokens"])) // of a chat, or of a completion
+}
 
 const firstChoice = `"choices":[{`
 

@@ -26,6 +26,7 @@ type legState struct {
 	runes     int      // characters before it
 	replays   bool     // it repeats the answer from its start
 	has       said     // what the client had before a leg that replays
+	finished  bool     // the client had the finish reason before it
 	names     [][]byte // ids of its events, each in the place of one of Answer.names
 }
 

@@ -78,7 +78,7 @@ func (a *Answer) Refused() string {
 // refused returns why the answer cannot go on, and whether it can only be replayed.
 func (a *Answer) refused() (why string, replay bool) {
 	switch {
-	case a.finished && a.created != nil && (a.why == "" || !a.req.IncludeUsage):
+	case a.finished && a.created != nil && (a.why == "" || !a.req.IncludeUsage || a.usage):
 		return "", false
 	case a.why != "" && a.why != ReasonNoIDs:
 		return a.why, false // the request's body may be released

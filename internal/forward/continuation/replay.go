@@ -34,9 +34,9 @@ func (a *Answer) replay() *Next {
 	}
 	a.moves--
 	a.promptTokens = a.prompt.n
-	a.leg = legState{continues: true, replays: true, verified: true, spoken: true, has: has}
+	a.leg = legState{continues: true, replays: true, verified: true, spoken: true, has: has, finished: a.finished}
 	a.ids.cut(0)
-	a.said, a.run, a.channel, a.switches, a.mark, a.events, a.marked = said{}, text{}, content, 0, 0, 0, nil
+	a.said, a.run, a.channel, a.switches, a.mark, a.logged, a.events, a.marked = said{}, text{}, content, 0, 0, 0, 0, nil
 	a.since = time.Time{}
 	return &Next{How: HowReplay, Request: a.req}
 }
@@ -44,7 +44,7 @@ func (a *Answer) replay() *Next {
 // replayed reports whether a replay has got to the end of what the client had before it.
 func (a *Answer) replayed(s *said) bool {
 	has := &a.leg.has
-	if len(s.calls) < len(has.calls) {
+	if len(s.calls) < len(has.calls) || s.logprobs < has.logprobs {
 		return false
 	}
 	for i := range has.texts {
@@ -63,7 +63,7 @@ func (a *Answer) replayed(s *said) bool {
 // swallow leaves out of an event what the client has. before is what the replay had written before
 // it. It reports whether nothing of the event is left.
 func (a *Answer) swallow(c *chunk, before *said, out *edited) (all bool, err error) {
-	left := c.finish.end > 0
+	left := c.finish.end > 0 && !a.leg.finished
 	for ch, at := range [...]span{content: c.text, reasoning: c.thoughts} {
 		if at.end == 0 {
 			continue
@@ -83,7 +83,12 @@ func (a *Answer) swallow(c *chunk, before *said, out *edited) (all bool, err err
 		out.replace(c.calls, calls)
 		left = left || calls != "[]"
 	}
-	if c.finish.end > 0 && !a.replayed(&a.said) {
+	if lists, n := c.entries(); n > 0 {
+		skip := max(0, min(n, a.leg.has.logprobs-before.logprobs))
+		out.replace(c.logprobs, withoutFirst(lists, skip))
+		left = left || skip < n
+	}
+	if c.finish.end > 0 && !a.replayed(&a.said) || left && a.leg.finished {
 		return false, errDiffers
 	}
 	return !left && c.open > 0, nil
@@ -111,6 +116,15 @@ func (a *Answer) swallowCalls(calls []byte, before *said) (left string, err erro
 		}
 	})
 	return strings.TrimSuffix(string(list), ",") + "]", err
+}
+
+// withoutFirst returns logprobs without those of the first n tokens.
+func withoutFirst(lists map[string][]json.RawMessage, n int) string {
+	for name, list := range lists {
+		lists[name] = list[min(n, len(list)):]
+	}
+	b, _ := json.Marshal(lists) // was parsed before
+	return string(b)
 }
 
 // without returns what is left of part without the end of t, if earlier was written before it. The

@@ -30,15 +30,15 @@ const (
 func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) {
 	n = a.ids.n
 	if a.req.Kind == openai.Chat {
-		n = a.mark // later ids are of text that a parser holds back, or of no text
+		n = max(a.mark, a.logged) // later ids are of text that a parser holds back, or of no text
 	}
 	stops := a.stops()
 	for cuts := 0; n >= 0 && cuts < maxCuts; cuts++ {
+		if n < a.logged || a.asked && n < a.ids.n {
+			break // the client has logprobs or ids that would be generated again
+		}
 		if n == 0 && a.said.texts[content].n+a.said.texts[reasoning].n == 0 {
 			return 0, "", "", "" // the client has no text yet
-		}
-		if a.asked && n < a.ids.n {
-			break // it has ids that would be generated again
 		}
 		text, err := detokenize(append(a.ids.appendJSON([]byte{'['}, n), ']'))
 		if err != nil {

@@ -21,6 +21,8 @@ func (c channel) name() string {
 type said struct {
 	texts [toolCalls]text // by channel
 	calls []text          // the arguments of each tool call
+
+	logprobs int // tokens that it has the logprobs of
 }
 
 const (

@@ -18,8 +18,9 @@ import (
 type Answer struct {
 	Text, Reasoning, Finish string
 	Calls                   []model.Call
-	IDs                     []int // token ids of the answer
-	Prompts                 int   // events with the token ids of the prompt
+	IDs                     []int    // token ids of the answer
+	Logprobs                []string // the tokens of its logprobs
+	Prompts                 int      // events with the token ids of the prompt
 	Heads                   []string
 	Roles, Done             int
 	Usage                   Usage
@@ -76,9 +77,13 @@ type choice struct {
 			Function model.Call
 		} `json:"tool_calls"`
 	}
-	IDs    []int  `json:"token_ids"`
-	Prompt []int  `json:"prompt_token_ids"`
-	Finish string `json:"finish_reason"`
+	IDs      []int  `json:"token_ids"`
+	Prompt   []int  `json:"prompt_token_ids"`
+	Finish   string `json:"finish_reason"`
+	Logprobs struct {
+		Tokens  []string                 // of a completion
+		Content []struct{ Token string } // of a chat
+	}
 }
 
 // Read reads a whole stream.
@@ -224,6 +229,10 @@ func (a *Answer) add(c *choice) {
 	a.Reasoning += c.Delta.Reasoning
 	a.Finish += c.Finish
 	a.IDs = append(a.IDs, c.IDs...)
+	a.Logprobs = append(a.Logprobs, c.Logprobs.Tokens...)
+	for _, l := range c.Logprobs.Content {
+		a.Logprobs = append(a.Logprobs, l.Token)
+	}
 	if c.Prompt != nil {
 		a.Prompts++
 	}
@@ -240,7 +249,7 @@ func (a *Answer) add(c *choice) {
 }
 
 // Differs returns how a stream is not one complete answer, the wanted one; nil if it is. ids reports
-// that the client has asked for token ids.
+// that the client has asked for token ids. If there are logprobs, each token must have them.
 func (a *Answer) Differs(want *fakevllm.Answer, ids bool) error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
@@ -260,6 +269,13 @@ func (a *Answer) Differs(want *fakevllm.Answer, ids bool) error {
 		check(slices.Equal(a.IDs, want.Tokens) && a.Prompts == 1, "token ids %v, want %v; %d times those of the prompt", a.IDs, want.Tokens, a.Prompts)
 	} else {
 		check(len(a.IDs) == 0 && a.Prompts == 0, "unexpected token ids: %v", a.IDs)
+	}
+	if len(a.Logprobs) > 0 {
+		var tokens []string
+		for _, id := range want.Tokens {
+			tokens = append(tokens, strings.ToValidUTF8(string(model.AppendWord(nil, id)), "\uFFFD"))
+		}
+		check(slices.Equal(a.Logprobs, tokens), "logprobs of %q, want %q", a.Logprobs, tokens)
 	}
 	return errors.Join(errs...)
 }
