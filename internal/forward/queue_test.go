@@ -390,7 +390,7 @@ func TestQueue_ModelRoute(t *testing.T) {
 	const first, second = "new", "old"
 	for _, tt := range []struct {
 		name    string
-		refuse  map[string]int // with 429, so many times
+		refuse  map[string]int // with 429, how often
 		busy    string         // its prefill
 		waiting int            // that may wait
 		waits   string

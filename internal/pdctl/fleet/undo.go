@@ -28,8 +28,8 @@ it too, use --from N-1: the change of revision 4711 only is --from 4710 --to 471
 Without --to, it compares with the present values in etcd. Changes that were undone in
 between are not shown. Registrations and states of agents are not part of it: see history.
 
-The values come from the audit log (30 days). If it begins after REVISION, a warning on stderr
-says so: changes of more than 30 days ago are not shown. Changes of older releases, and of
+The values come from the audit log (30 days). If it begins after REVISION, stderr has a
+warning: changes of more than 30 days ago are not shown. Changes of older releases, and of
 more than 16 KiB, are not recorded: then the exit code is 1.`
 
 const revertHelp = `revert restores static instances, intents (drains, cordons, removals, weights), limits of
