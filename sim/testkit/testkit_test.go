@@ -84,10 +84,11 @@ func TestLink_RestoreWaitsForThePort(t *testing.T) {
 	t.Parallel()
 	l := testkit.StartLink(t, echo(t))
 	l.Refuse()
-	other, err := net.Listen("tcp", l.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	var other net.Listener
+	testkit.Eventually(t, soon, func() (err error) { // a process that is being forked may still have the port
+		other, err = net.Listen("tcp", l.Address())
+		return err
+	})
 	time.AfterFunc(silence, func() { _ = other.Close() })
 	l.Restore()
 	c := connect(t, l)
