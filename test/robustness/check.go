@@ -258,7 +258,8 @@ func (o *Op) concerns(role, address string) bool {
 }
 
 // out returns the times in which operators may have kept an instance out: from the beginning of a
-// change, successful or not, until a successful end of its undoing.
+// change, successful or not, until a successful end of its undoing. An agent that may register
+// again cannot while etcd is away.
 func (h *History) out(role, address string) []Span {
 	var out []Span
 	for verb, undo := range undoing {
@@ -270,6 +271,9 @@ func (h *History) out(role, address string) []Span {
 				out, open = append(out, Span{From: o.From}), true
 			case o.Verb == undo && open && o.Code == 0:
 				out[len(out)-1].To, open = o.To, false
+				if f := h.faulty(o.To, o.To.Add(settled), "etcd"); f != nil && (verb == "remove" || verb == "deregister") {
+					out[len(out)-1].To = f.To.Add(settled)
+				}
 			}
 		}
 	}

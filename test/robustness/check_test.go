@@ -227,6 +227,11 @@ func TestCheck_Excused(t *testing.T) {
 				h.Changes = slices.Insert(h.Changes, 3, Change{at(18), 5, "/pd/decode/" + d, true, ""})
 			}
 		}},
+		"an instance is allowed just before etcd is wiped": {"no decode instance could serve the request", func(h *History) {
+			h.Requests[0].Outcome = Failed
+			h.Faults = append(h.Faults, fault(span(9, 11), "503", "decode-2"), fault(span(3.1, 9), "wipe", "etcd"))
+			h.Ops = append(h.Ops, Op{Span: span(1, 2), Verb: "remove", Instance: "decode/" + d1}, Op{Span: span(2.5, 3), Verb: "allow", Instance: "decode/" + d1})
+		}},
 		"the budget": {"the retry budget was used up", func(h *History) {
 			h.Requests[0].Outcome, h.Requests[0].Err = Failed, "503: too many requests are being retried"
 			h.Requests[0].Attempts = 100
