@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
@@ -25,11 +26,17 @@ import (
 // with many others', as after a pause of etcd, is back by then.
 const grace = 3 * time.Second
 
+// follow is how long after the appearance of a proxy others may follow whose leases ended together with
+// its own: of the requests that write a presence, two may be lost.
+const follow = 2*etcd.CallTimeout + grace
+
 // Proof has the state of every proxy that was seen since New. It is not safe for concurrent use.
 type Proof struct {
 	revision int64
 	keys     []instance.Key
 	m        map[string]*proxy
+	begun    bool
+	appeared time.Time // of the newest proxy that was not there at first
 }
 
 type proxy struct {
@@ -70,6 +77,9 @@ func (p *Proof) See(t store.Reports, now time.Time, same Same) {
 		if one == nil {
 			one = &proxy{id: is.ID}
 			p.m[is.ID] = one
+			if p.begun {
+				p.appeared = now
+			}
 		}
 		one.address, one.away = is.Address, time.Time{}
 		if again || !one.done {
@@ -77,6 +87,7 @@ func (p *Proof) See(t store.Reports, now time.Time, same Same) {
 			one.done = one.why == ""
 		}
 	}
+	p.begun = true
 	for id, one := range p.m {
 		if !there[id] && one.away.IsZero() {
 			one.away = now
@@ -126,11 +137,13 @@ type State struct {
 	Open, Vanished []string
 	// Away are those of Vanished that may still be back.
 	Away int
+	// Appeared reports that a proxy has just appeared, so that others may follow.
+	Appeared bool
 }
 
 // State returns the progress of the proof.
 func (p *Proof) State(now time.Time) State {
-	var s State
+	s := State{Appeared: now.Sub(p.appeared) < follow}
 	var open []*proxy
 	inOrder := func(a, b *proxy) int { return cmp.Or(cmp.Compare(a.address, b.address), cmp.Compare(a.id, b.id)) }
 	for _, one := range slices.SortedFunc(maps.Values(p.m), inOrder) {
@@ -159,7 +172,7 @@ func (p *Proof) State(now time.Time) State {
 }
 
 // Over reports whether waiting longer changes nothing.
-func (s State) Over() bool { return len(s.Open) == 0 && s.Away == 0 }
+func (s State) Over() bool { return len(s.Open) == 0 && s.Away == 0 && !s.Appeared }
 
 // name identifies the proxy in messages.
 func (p *proxy) name() string {

@@ -63,7 +63,35 @@ func TestProof(t *testing.T) {
 	want(see(10*time.Second, saying([3]any{"b", 51, 7})), 2, true, "", c)
 	// A proxy that comes later has to prove it, too: it may have begun with what it knew.
 	want(see(11*time.Second, saying([3]any{"d", 3, 0})), 2, false, "proxy d:8000 (d) has not applied revision 50 yet, it is at 3", c)
-	want(see(12*time.Second, saying([3]any{"c", 60, 0}, [3]any{"d", 60, 0})), 4, true, "", "")
+	want(see(12*time.Second, saying([3]any{"c", 60, 0}, [3]any{"d", 60, 0})), 4, false, "", "")
+	want(see(20*time.Second, saying([3]any{"c", 60, 0}, [3]any{"d", 60, 0})), 4, true, "", "")
+}
+
+// After a pause of the machine all leases have ended, and proxies are back in etcd one after the other.
+func TestProofWhileProxiesReturn(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	p := drainproof.New(50, []instance.Key{x})
+	a, b, c := [3]any{"a", 50, 0}, [3]any{"b", 50, 0}, [3]any{"c", 40, 1}
+	for _, look := range []struct {
+		at   time.Duration
+		back [][3]any
+		over bool
+	}{
+		{0, nil, true}, // pdctl looks for a while where no proxy is
+		{1, [][3]any{a}, false},
+		{2, [][3]any{a, b}, false},
+		{8, [][3]any{a, b}, false},
+		{9, [][3]any{a, b, c}, false},
+		{10, [][3]any{a, b, {"c", 50, 0}}, false},
+		{18, [][3]any{a, b, {"c", 50, 0}}, true},
+	} {
+		at := now.Add(look.at * time.Second)
+		p.See(saying(look.back...), at, never)
+		if s := p.State(at); s.Over() != look.over {
+			t.Errorf("after %d s: %+v", look.at, s)
+		}
+	}
 }
 
 // Where a drain is lifted and comes again between two looks, what was proven of the first

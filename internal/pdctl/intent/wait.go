@@ -240,6 +240,9 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 			if len(state.Vanished) > 0 {
 				waiting = append(waiting, "vanished: "+strings.Join(state.Vanished, ", "))
 			}
+			if len(waiting) == 0 && state.Appeared {
+				waiting = append(waiting, "a proxy has just appeared, and others may follow")
+			}
 			progress(s, &last, fmt.Sprintf("%d of %s done, still waiting: %s", state.Done, output.Proxies(state.Done+state.Waiting+len(state.Vanished)), strings.Join(waiting, "; ")))
 			gap = pollGap(start)
 		}
