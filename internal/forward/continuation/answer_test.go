@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -477,6 +478,36 @@ func TestAnswer_ReplaysLogprobs(t *testing.T) {
 		got := pass(t, a, replay)
 		if strings.Count(got, "data: ") != 1 || !strings.Contains(got, `"text":"ö"`) || !strings.Contains(got, "\"tokens\":[\"\uFFFD\"]") {
 			t.Errorf("of %s\n got %s", replay, got)
+		}
+	}
+}
+
+// The same for deltas of /v1/responses. The event that ends the text repeats all of them.
+func TestAnswer_ReplaysLogprobsOfResponses(t *testing.T) {
+	t.Parallel()
+	delta := func(text string, tokens ...string) string {
+		list := make([]string, len(tokens))
+		for i, token := range tokens {
+			list[i] = `{"token":"` + token + `","logprob":-1}`
+		}
+		return "event: response.output_text.delta\ndata: " + `{"content_index":0,"delta":"` + text + `","logprobs":[` + strings.Join(list, ",") +
+			`],"sequence_number":1,"type":"response.output_text.delta"}` + "\n\n"
+	}
+	done := strings.NewReplacer("output_text.delta", "output_text.done", `"delta":`, `"text":`).Replace(delta("The sea", "The", " s", "ea"))
+	for _, c := range []struct{ replay, want string }{
+		{delta("The", "The") + delta(" sea", " s", "ea") + done, delta("ea", "ea") + done},
+		{delta("The s", "The", " s") + delta("ea", "ea") + done, delta("ea", "ea") + done},
+		{delta("The sea", "The", " s", "ea") + done, delta("ea", "ea") + done},
+		{delta("The", "The") + delta(" s", " s") + delta("", "x") + delta("ea", "ea"), delta("", "x") + delta("ea", "ea")},
+	} {
+		a := continuation.New(parse(t, openai.Responses, `{"input":"x","stream":true,"temperature":0}`), 3, nil)
+		pass(t, a, delta("The", "The"), delta(" s", " s"))
+		if n := next(t, a); n.How != continuation.HowReplay {
+			t.Fatalf("goes on by %s", n.How)
+		}
+		got := regexp.MustCompile(`"sequence_number":\d+`).ReplaceAllString(pass(t, a, c.replay), `"sequence_number":1`)
+		if got != c.want {
+			t.Errorf("of %s\n got %s\nwant %s", c.replay, got, c.want)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package continuation
 
 import (
 	"bytes"
+	"encoding/json"
 	"slices"
 	"strconv"
 
@@ -22,8 +23,10 @@ func (a *Answer) named() bool {
 
 // namedEvent is what an event of these APIs has.
 type namedEvent struct {
-	mark     []byte   // its types and names
-	text     span     // of a delta
+	mark     []byte // its types and names
+	text     span   // of a delta
+	logprobs []json.RawMessage
+	logged   span     // the list of logprobs
 	sequence span     // sequence_number
 	names    [][]byte // the JSON of values that differ from run to run: ids, and the time of creation
 }
@@ -37,11 +40,16 @@ func readNamed(event []byte, open int) (e namedEvent, err error) {
 			if e.text = (span{m.Value, m.End}); event[m.Value] != '"' {
 				e.text = deltaText(event, m.Value)
 			}
+		case "logprobs":
+			e.logged = span{m.Value, m.End}
 		case "sequence_number":
 			e.sequence = span{m.Value, m.End}
 		}
 		return nil
 	})
+	if e.text.end > 0 && e.logged.end > 0 { // events without a delta repeat those of the whole text
+		_ = json.Unmarshal(e.logged.of(event), &e.logprobs) // a value of another kind is none
+	}
 	e.walk(event[open:])
 	e.mark = append(e.mark, 1) // no mark is the beginning of another one
 	return e, err
@@ -112,14 +120,19 @@ func (a *Answer) namedEvent(event []byte, out *edited) error {
 			}
 		}
 	}
-	switch {
-	case !a.leg.replays:
-	case before.n < has.n && len(rest) == 0:
-		return nil
-	case before.n < has.n:
-		out.replace(e.text, quoted(rest))
-	}
+	n := len(e.logprobs)
+	skip := max(0, min(n, a.leg.has.logprobs-a.said.logprobs))
+	a.said.logprobs += n
 	if a.leg.replays {
+		if had := before.n < has.n || skip > 0; had && len(rest) == 0 && skip == n {
+			return nil
+		} else if had {
+			out.replace(e.text, quoted(rest))
+		}
+		if skip > 0 {
+			list, _ := json.Marshal(e.logprobs[skip:]) // was parsed before
+			out.replace(e.logged, string(list))
+		}
 		out.replace(e.sequence, strconv.Itoa(a.sequence))
 	}
 	if a.sequence++; !a.leg.replays && a.events > maxReplay {
