@@ -73,6 +73,7 @@ type piece struct {
 	ids             []int
 	finish          string
 	usage           usage
+	logged          []string // tokens with logprobs
 }
 
 // usage is what an answer reports of its tokens.
@@ -88,12 +89,14 @@ type answer struct {
 	IDs             []int
 	Finish          string
 	Usage           usage
+	Logged          []string
 }
 
 func join(pieces []piece) (v answer) {
 	calls := map[int]string{}
 	for _, p := range pieces {
 		v.Text, v.Reasoning, v.IDs, v.Finish = v.Text+p.text, v.Reasoning+p.reasoning, append(v.IDs, p.ids...), v.Finish+p.finish
+		v.Logged = append(v.Logged, p.logged...)
 		for index, text := range p.calls {
 			calls[index] += text
 		}
@@ -151,7 +154,10 @@ func (r *rig) pieces(url, path string, body map[string]any) (prompt []int, list 
 
 // readPiece reads an event; p is nil for a role chunk.
 func readPiece(data string) (prompt []int, p *piece, err error) {
+	type entry struct{ Token string }
 	var e struct {
+		Type, Delta    string          // of /v1/responses
+		Logprobs       []entry         // of /v1/responses
 		PromptTokenIDs []int           `json:"prompt_token_ids"`
 		Error          json.RawMessage `json:"error"`
 		Usage          usage           `json:"usage"`
@@ -167,10 +173,29 @@ func readPiece(data string) (prompt []int, p *piece, err error) {
 			TokenIDs       []int  `json:"token_ids"`
 			PromptTokenIDs []int  `json:"prompt_token_ids"`
 			FinishReason   string `json:"finish_reason"`
+			Logprobs       struct {
+				Content []entry
+				Tokens  []string
+			}
 		}
 	}
 	if err := json.Unmarshal([]byte(data), &e); err != nil || e.Error != nil {
 		return nil, nil, fmt.Errorf("error %s: %w", e.Error, err)
+	}
+	tokens := func(list []entry) (tokens []string) {
+		for _, one := range list {
+			tokens = append(tokens, one.Token)
+		}
+		return tokens
+	}
+	switch e.Type {
+	case "":
+	case "response.output_text.delta":
+		return nil, &piece{text: e.Delta, logged: tokens(e.Logprobs)}, nil
+	case "response.completed":
+		return nil, &piece{finish: "completed"}, nil
+	default:
+		return nil, nil, nil
 	}
 	if len(e.Choices) != 1 {
 		return nil, &piece{usage: e.Usage}, nil
@@ -180,7 +205,7 @@ func readPiece(data string) (prompt []int, p *piece, err error) {
 	if c.Delta.Role != "" {
 		return prompt, nil, nil
 	}
-	p = &piece{text: c.Text + c.Delta.Content, reasoning: c.Delta.Reasoning, ids: c.TokenIDs, finish: c.FinishReason, calls: map[int]string{}}
+	p = &piece{text: c.Text + c.Delta.Content, reasoning: c.Delta.Reasoning, ids: c.TokenIDs, finish: c.FinishReason, calls: map[int]string{}, logged: append(tokens(c.Logprobs.Content), c.Logprobs.Tokens...)}
 	for _, call := range c.Delta.ToolCalls {
 		p.calls[call.Index] += call.Function.Name + call.Function.Arguments
 	}
