@@ -287,6 +287,7 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 		{"chat, logprobs", chatPath, `,"logprobs":true,"top_logprobs":1`, split, []string{"chat"}, continuation.ReasonSeam},
 		{"chat, logprobs, stop strings", chatPath, `,"logprobs":true,"top_logprobs":1,"stop":["never written","xyz"]`, whole, []string{"chat"}, ""},
 		{"chat, logprobs, greedy", chatPath, `,"logprobs":true,"top_logprobs":1` + greedy, split, []string{"chat", "replay"}, ""},
+		{"reasoning, logprobs, greedy", chatPath, `,"logprobs":true,"top_logprobs":1` + greedy, parsers("qwen3"), []string{"chat", "replay"}, ""},
 		{"chat", chatPath, `,"ignore_eos":true`, split, []string{"chat"}, ""},
 		{"chat, stop strings", chatPath, `,"stop":["never written","xyz"]`, split, []string{"chat"}, ""},
 		{"chat, several ids in an event", chatPath, `,"stream_interval":4`, split, []string{"chat"}, ""},

@@ -53,13 +53,13 @@ func movings(lessons []lesson, prompt func(*lesson) []int) (list []moving) {
 		moving{"chat: json schema", toChats, with(with(thinks.body(), "response_format", map[string]any{"type": "json_schema", "json_schema": map[string]any{
 			"name": "key", "schema": json.RawMessage(`{"type":"object","properties":{"key":{"type":"string","maxLength":60}},"required":["key"],"additionalProperties":false}`)}}),
 			"max_tokens", 200), "replay"},
-		moving{"completion: logprobs", toCompletions, with(text(letters), "logprobs", 1), "prompt replay"},
+		moving{"completion: logprobs", toCompletions, with(text(thinks), "logprobs", 1), "prompt replay"},
 		moving{"chat: logprobs", toChats, with(letters.body(), "logprobs", true), "chat replay"},
 	)
 	for i := range list {
 		list[i].body["stream"], list[i].body["stream_options"] = true, map[string]any{"include_usage": true}
 	}
-	return append(list, moving{"responses: logprobs", "/v1/responses", map[string]any{"model": model, "input": letters.Messages, "temperature": 0,
+	return append(list, moving{"responses: logprobs", "/v1/responses", map[string]any{"model": model, "input": thinks.Messages, "temperature": 0,
 		"max_output_tokens": 300, "include": []string{"message.output_text.logprobs"}, "top_logprobs": 1, "stream": true}, "replay"})
 }
 

@@ -146,7 +146,7 @@ func (a *Answer) event(event []byte, out *edited) error {
 	}
 	a.note(&c)
 	hide := !a.asked && c.ids.end > 0
-	if hide && a.req.Kind == openai.Chat && !c.says() && c.delta.end-c.delta.start == len("{}") {
+	if hide && a.req.Kind == openai.Chat && !c.says() && c.logprobs.end == 0 && c.delta.end-c.delta.start == len("{}") {
 		return nil // without return_token_ids, the engine would not have sent it
 	}
 	if c.logprobs.end > 0 {

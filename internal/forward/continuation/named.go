@@ -23,10 +23,9 @@ func (a *Answer) named() bool {
 
 // namedEvent is what an event of these APIs has.
 type namedEvent struct {
-	mark     []byte // its types and names
-	text     span   // of a delta
-	logprobs []json.RawMessage
-	logged   span     // the list of logprobs
+	mark     []byte   // its types and names
+	text     span     // of a delta
+	logprobs span     // of a delta's tokens, a list
 	sequence span     // sequence_number
 	names    [][]byte // the JSON of values that differ from run to run: ids, and the time of creation
 }
@@ -41,15 +40,12 @@ func readNamed(event []byte, open int) (e namedEvent, err error) {
 				e.text = deltaText(event, m.Value)
 			}
 		case "logprobs":
-			e.logged = span{m.Value, m.End}
+			e.logprobs = span{m.Value, m.End}
 		case "sequence_number":
 			e.sequence = span{m.Value, m.End}
 		}
 		return nil
 	})
-	if e.text.end > 0 && e.logged.end > 0 { // events without a delta repeat those of the whole text
-		_ = json.Unmarshal(e.logged.of(event), &e.logprobs) // a value of another kind is none
-	}
 	e.walk(event[open:])
 	e.mark = append(e.mark, 1) // no mark is the beginning of another one
 	return e, err
@@ -120,19 +116,15 @@ func (a *Answer) namedEvent(event []byte, out *edited) error {
 			}
 		}
 	}
-	n := len(e.logprobs)
-	skip := max(0, min(n, a.leg.has.logprobs-a.said.logprobs))
-	a.said.logprobs += n
+	switch {
+	case !a.leg.replays:
+	case before.n < has.n && len(rest) == 0:
+		return nil
+	case before.n < has.n:
+		out.replace(e.text, quoted(rest))
+		out.replace(e.logprobs, lastLogprobs(e.logprobs.of(event), len(rest)))
+	}
 	if a.leg.replays {
-		if had := before.n < has.n || skip > 0; had && len(rest) == 0 && skip == n {
-			return nil
-		} else if had {
-			out.replace(e.text, quoted(rest))
-		}
-		if skip > 0 {
-			list, _ := json.Marshal(e.logprobs[skip:]) // was parsed before
-			out.replace(e.logged, string(list))
-		}
 		out.replace(e.sequence, strconv.Itoa(a.sequence))
 	}
 	if a.sequence++; !a.leg.replays && a.events > maxReplay {
@@ -140,6 +132,21 @@ func (a *Answer) namedEvent(event []byte, out *edited) error {
 	}
 	out.keep()
 	return nil
+}
+
+// lastLogprobs returns the logprobs of the tokens that the last bytes of a delta are of. Tokens are not counted:
+// engines leave out those without text of their own, unless they are in one event with others.
+func lastLogprobs(list []byte, bytes int) string {
+	var entries []json.RawMessage
+	_ = json.Unmarshal(list, &entries) // a value of another kind has none
+	first := len(entries)
+	for ; first > 0 && bytes > 0; first-- {
+		e := entries[first-1]
+		m, _ := jsonscan.Find(e, 0, "token")
+		bytes -= len(jsonscan.Unquote(e[m.Value:m.End]))
+	}
+	b, _ := json.Marshal(entries[first:]) // was parsed before
+	return string(b)
 }
 
 // rename puts the ids of the client's answer into the events of a leg that replays it.
