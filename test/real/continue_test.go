@@ -191,7 +191,9 @@ func readPiece(data string) (prompt []int, p *piece, err error) {
 	switch e.Type {
 	case "":
 	case "response.output_text.delta":
-		return nil, &piece{text: e.Delta, logged: tokens(e.Logprobs)}, nil
+		// vLLM leaves out those of tokens without text, unless they are in one event with others.
+		logged := slices.DeleteFunc(tokens(e.Logprobs), func(token string) bool { return token == "" })
+		return nil, &piece{text: e.Delta, logged: logged}, nil
 	case "response.completed":
 		return nil, &piece{finish: "completed"}, nil
 	default:
