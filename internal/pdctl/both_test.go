@@ -1,6 +1,7 @@
 package pdctl_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 )
@@ -25,6 +26,32 @@ func TestAddBoth(t *testing.T) {
 	r.want(0, removed("prefill", e)+removed("decode", e), "remove", "both", e)
 	if got := r.listings(); len(got.Instances) != 0 {
 		t.Errorf("after removal: %+v", got)
+	}
+}
+
+// Requests on an engine in both roles, which a load digest lists with each role, count once.
+func TestInFlightOfBothRoles(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/proxies/a", `{"v":1,"id":"a","address":"127.0.0.1:1","applied":1}`)
+	r.put("/pd/load/a", `{"v":1,"applied":1,"load":{"prefill/10.0.0.1:1":{"in_flight":3},"decode/10.0.0.1:1":{"in_flight":3},"prefill/10.0.0.2:1":{"in_flight":1}}}`)
+	var status struct {
+		Proxies []struct {
+			Load struct {
+				InFlight int64 `json:"in_flight"`
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(r.ok("status", "-o", "json")), &status); err != nil || status.Proxies[0].Load.InFlight != 4 {
+		t.Errorf("status: %+v (%v)", status, err)
+	}
+	var top struct {
+		Proxies []struct {
+			InFlight int64 `json:"in_flight"`
+		}
+	}
+	if err := json.Unmarshal([]byte(r.ok("top", "-o", "json")), &top); err != nil || top.Proxies[0].InFlight != 4 {
+		t.Errorf("top: %+v (%v)", top, err)
 	}
 }
 

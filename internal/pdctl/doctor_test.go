@@ -253,6 +253,19 @@ func TestDoctorRejectedValue(t *testing.T) {
 	r.want(0, "decode/--force: removed\n", "remove", "decode", "--", "--force")
 }
 
+// The remedy for a second key of an instance keeps the instance.
+func TestDoctorSecondKeyOfAnInstance(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/proxies/p1", well)
+	r.leased("/pd/decode/node7:8200", `{"models":["m"]}`)
+	r.put("/pd/decode/Node7:8200", `{"models":["m"]}`)
+	f := finds(t, r.examined(5), "rejected", "decode/Node7:8200", "another key already names node7:8200", "must name the engine by node7:8200", " del /pd/decode/Node7:8200")
+	if len(f.Commands) != 1 {
+		t.Errorf("pdctl remove deletes the key of the instance, too: %q", f.Commands)
+	}
+}
+
 // Two agents of one address: the second is refused, and its own machine knows of it.
 func TestDoctorTwoAgentsOnOneAddress(t *testing.T) {
 	t.Parallel()

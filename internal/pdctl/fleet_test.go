@@ -244,6 +244,23 @@ func TestRevertOfLargeValues(t *testing.T) {
 	}
 }
 
+// A file with several YAML documents is refused: --prune would delete what only the later ones have.
+func TestApplyOfSeveralDocuments(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.ok("add", "decode/10.0.0.1:8200", "decode/10.0.0.2:8200", "--no-verify")
+	path := filepath.Join(t.TempDir(), "fleet.yaml")
+	if err := os.WriteFile(path, []byte("---\nstatics: {decode/10.0.0.1:8200: {}}\n---\nstatics: {decode/10.0.0.2:8200: {}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if errs := r.want(2, "", "apply", "-f", path, "--prune"); !strings.Contains(errs, "more than one YAML document") {
+		t.Error(errs)
+	}
+	if keys := r.operated(); keys["/pd/decode/10.0.0.2:8200"] == "" {
+		t.Errorf("an instance of the second document is deleted: %v", keys)
+	}
+}
+
 // apply makes the fleet as a file declares it; the second time it writes nothing.
 func TestApply(t *testing.T) {
 	t.Parallel()

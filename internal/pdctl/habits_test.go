@@ -161,6 +161,22 @@ func TestReadFromProxy(t *testing.T) {
 	}
 }
 
+// status fails also with --proxy while the proxy serves nothing.
+func TestStatusFromProxyThatServesNothing(t *testing.T) {
+	t.Parallel()
+	const sentence = "no decode instance is registered: nothing is served"
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"id":"01M8","notices":["a certificate expires at noon","`+sentence+`"],"etcd":{"state":"stale"},"instances":[]}`)
+	}))
+	t.Cleanup(srv.Close)
+	for _, format := range []string{"table", "json"} {
+		code, out, errs := execute(t.Context(), nil, "status", "--proxy", srv.URL, "-o", format)
+		if code != 1 || !strings.Contains(out, sentence) || !strings.Contains(errs, "nothing is served by this proxy") {
+			t.Errorf("-o %s: exit %d\n%s%s", format, code, out, errs)
+		}
+	}
+}
+
 // wait --for also waits for etcd, and --watch prints a list again when it has changed.
 func TestWatchOfLists(t *testing.T) {
 	t.Parallel()

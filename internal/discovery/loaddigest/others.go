@@ -113,8 +113,23 @@ func keys(all []*ProxyLoad, own string, now time.Time) map[string]map[string][]i
 	return out
 }
 
-// sum adds up the digests of all proxies but own, by address. An engine with both roles is listed
-// under either, with one count.
+// Engines iterates over the load by the address of the engine. An engine in both roles is listed under
+// each, with one count.
+func (p *ProxyLoad) Engines(yield func(address string, c schema.LoadCount) bool) {
+	for key, c := range p.Load {
+		role, address, _ := strings.Cut(key, "/")
+		if role == "prefill" {
+			if _, both := p.Load["decode/"+address]; both {
+				continue
+			}
+		}
+		if !yield(address, c) {
+			return
+		}
+	}
+}
+
+// sum adds up the digests of all proxies but own, by address.
 func sum(all []*ProxyLoad, own string, now time.Time) map[string]Count {
 	sums := map[string]Count{}
 	for _, p := range all {
@@ -122,13 +137,7 @@ func sum(all []*ProxyLoad, own string, now time.Time) map[string]Count {
 		if p.ID == own || p.Ignored != "" || weight == 0 {
 			continue
 		}
-		for key, c := range p.Load {
-			role, address, _ := strings.Cut(key, "/")
-			if role == "prefill" {
-				if _, both := p.Load["decode/"+address]; both {
-					continue
-				}
-			}
+		for address, c := range p.Engines {
 			s := sums[address]
 			s.InFlight += weight * float64(c.InFlight)
 			s.Waiting += weight * float64(c.Waiting)

@@ -76,8 +76,9 @@ type shown struct {
 // proxies is the last list of the proxies.
 type proxies struct {
 	Fleet
-	at    time.Time
-	error string
+	at    time.Time // of Fleet
+	tried time.Time // end of the last listing, which may have failed
+	error string    // of the last listing
 }
 
 // figures returns the figures of all proxies; nil without current ones of another proxy.
@@ -314,7 +315,7 @@ const (
 // askProxies lists the proxies in another goroutine.
 func (b *Board) askProxies(ctx context.Context, now time.Time) {
 	was := b.proxies.Load()
-	if was != nil && now.Sub(was.at) < proxiesEvery || !b.asking.CompareAndSwap(false, true) {
+	if was != nil && now.Sub(was.tried) < proxiesEvery || !b.asking.CompareAndSwap(false, true) {
 		return
 	}
 	go func() {
@@ -323,10 +324,11 @@ func (b *Board) askProxies(ctx context.Context, now time.Time) {
 		defer cancel()
 		fleet, err := b.o.Proxies(ctx)
 		is := &proxies{Fleet: fleet, at: time.Now()}
+		is.tried = is.at
 		if err != nil {
 			is.error = instance.Printable(err.Error(), 200)
 			if was != nil {
-				is.Fleet = was.Fleet
+				is.Fleet, is.at = was.Fleet, was.at
 			}
 		}
 		b.proxies.Store(is)

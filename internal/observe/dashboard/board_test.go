@@ -519,6 +519,44 @@ func TestFiguresOfAllProxies(t *testing.T) {
 	})
 }
 
+// Figures of other proxies that cannot be read again, because etcd is away, are not shown as current.
+func TestFiguresOfAllProxiesBecomeOld(t *testing.T) {
+	t.Parallel()
+	run(t, func(t *testing.T, s *stage, b *Board) {
+		s.mu.Lock()
+		s.proxies, s.figures = append(s.proxies, Proxy{ID: "a"}), fleetOf(70)
+		s.mu.Unlock()
+		v := join(t, b)
+		// after returns the state of a part after some seconds, by the events that a viewer has received.
+		parts := map[string]string{}
+		after := func(d time.Duration, part string) string {
+			for range d / time.Second {
+				time.Sleep(time.Second)
+				synctest.Wait()
+				_, all := read(t, v)
+				for _, m := range all {
+					for name, p := range m.Parts {
+						parts[name] = string(p)
+					}
+				}
+			}
+			return parts[part]
+		}
+		if is := after(2*step*time.Second, "fleet"); is != "true" {
+			t.Fatalf("figures of all proxies: %s", is)
+		}
+		s.mu.Lock()
+		s.broken = errors.New("no answer")
+		s.mu.Unlock()
+		if is := after(currentFor+2*step*time.Second, "fleet"); is != "false" {
+			t.Errorf("figures of all proxies %s after etcd was lost: %s", currentFor, is)
+		}
+		if is := parts["proxies"]; !strings.Contains(is, `"id":"a"`) || !strings.Contains(is, `"error":"no answer"`) {
+			t.Errorf("the proxies are %s", is)
+		}
+	})
+}
+
 // An instance that leaves without a drain is shown until it returns, or for an hour.
 func TestLost(t *testing.T) {
 	t.Parallel()

@@ -47,7 +47,7 @@ func dialect(in *instance.Instance, byDefault string) (connector.Dialect, error)
 	return d, err
 }
 
-func (m *Members) rejected(byDefault string, r *report) {
+func (m *Members) rejected(root, byDefault string, r *report) {
 	for _, in := range m.all() {
 		f := Finding{Severity: Error, Subject: in.Key.String(), What: "its value in etcd is rejected: no proxy uses it", Why: in.Reason}
 		if in.View != instance.Rejected {
@@ -58,11 +58,18 @@ func (m *Members) rejected(byDefault string, r *report) {
 			f.What, f.Why = "its record is rejected by every proxy", err.Error()
 		}
 		show := r.pdctl("get", in.Key.String())
-		if _, err := instance.ParseAddress(in.Address); err != nil {
+		switch address, err := instance.ParseAddress(in.Address); {
+		case err != nil:
 			f.What = "its key is not that of an instance: no proxy uses it"
 			f.Cure = "remove it; the program that writes it must name the engine by host:port"
 			// After "--" any address is an argument, not a flag.
 			f.Commands = []string{shell(slices.Concat([]string{"pdctl"}, r.Reach.Pdctl, []string{"remove", string(in.Role), "--", in.Address})...)}
+			r.say(f)
+			continue
+		case address != in.Address:
+			// pdctl remove would also remove the instance with the canonical address.
+			f.Cure = "delete this key; the program that writes it must name the engine by " + address
+			f.Commands = []string{r.etcdctl("del", root+in.Key.String())}
 			r.say(f)
 			continue
 		}

@@ -88,7 +88,7 @@ func (p *Picture) conflicts(r *report) {
 }
 
 func (p *Picture) rejected(r *report) {
-	p.Members.rejected(p.Proxies.connector(), r)
+	p.Members.rejected(p.Etcd.Root, p.Proxies.connector(), r)
 	p.Members.limits(r)
 }
 

@@ -348,10 +348,13 @@ func (f *Fleet) Rate(name string, labels ...string) *float64 {
 	return &sum
 }
 
-// Sum returns the sum of a gauge of all instances.
+// Sum returns the sum of a gauge of all engines. An engine in both roles has one value, listed with
+// each role.
 func (f *Fleet) Sum(name string) (sum float64) {
 	for s, v := range f.gauges {
-		if s.Name == name {
+		decode := s
+		decode.Role = string(instance.Decode)
+		if _, both := f.gauges[decode]; s.Name == name && (s == decode || !both) {
 			sum += v
 		}
 	}

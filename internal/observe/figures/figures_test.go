@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
@@ -149,6 +150,27 @@ func TestFleet(t *testing.T) {
 	f = h.Fleet()
 	is(t, "in flight", f.Gauge(figures.Of(figures.InFlight, decode)), 4)
 	is(t, "rate", f.Rate(figures.Requests, "ok"), 40/10.)
+}
+
+// The legs of an engine in both roles, which are listed with each role, count once.
+func TestSumOfBothRoles(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	legs := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: figures.InFlight, Help: "h"}, []string{"role", "instance"})
+	reg.MustRegister(legs)
+	for k, n := range map[instance.Key]float64{
+		{Role: instance.Prefill, Address: "b:1"}: 3, {Role: instance.Decode, Address: "b:1"}: 3, prefill: 1, decode: 2,
+	} {
+		legs.WithLabelValues(string(k.Role), k.Address).Set(n)
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var h figures.History
+	h.Add(map[string]*figures.Sample{"one": figures.NewSample(families, nil)})
+	sum := h.Fleet().Sum(figures.InFlight)
+	is(t, "in flight", &sum, 6)
 }
 
 // The window is a minute, whatever the interval of the samples.

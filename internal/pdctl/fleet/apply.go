@@ -159,8 +159,12 @@ func open(path string, stdin io.Reader) (declared, error) {
 		return nil, err
 	}
 	var doc map[string]map[string]any
-	if err := yaml.Unmarshal(text, &doc); err != nil {
+	documents := yaml.NewDecoder(bytes.NewReader(text))
+	if err := documents.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
 		return nil, cli.Wrongf("%s: %w", path, err)
+	}
+	if err := documents.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return nil, cli.Wrongf("%s: has more than one YAML document: put all sections into one", path)
 	}
 	d := declared{}
 	for sec, values := range doc {

@@ -1,9 +1,12 @@
 package show
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -81,8 +84,12 @@ func proxyState(ctx context.Context, s *session.Session) error {
 	if err != nil {
 		return err
 	}
+	var unserved error
+	if slices.ContainsFunc(st.Notices, func(n string) bool { return strings.HasSuffix(n, instance.NothingServed) }) {
+		unserved = errors.New("nothing is served by this proxy")
+	}
 	if s.Out.Structured() {
-		return s.Out.Write(st)
+		return cmp.Or(s.Out.Write(st), unserved)
 	}
 	fmt.Fprintf(s.Out.Stdout, "proxy: %s, version %s\netcd: %s, last contact %s\n", instance.Printable(st.ID, 64), instance.Printable(st.Version, 40),
 		instance.Printable(st.Etcd.State, 20), instance.Printable(st.Etcd.LastContact, 40))
@@ -103,5 +110,5 @@ func proxyState(ctx context.Context, s *session.Session) error {
 		}
 		fmt.Fprintf(s.Out.Stdout, "notice: %s\n", instance.Printable(n, 500))
 	}
-	return nil
+	return unserved
 }

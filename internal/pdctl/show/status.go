@@ -99,7 +99,7 @@ func loadReports(loads []*loaddigest.ProxyLoad) map[string]*loadReport {
 	out := map[string]*loadReport{}
 	for _, l := range loads {
 		r := &loadReport{Applied: l.Applied, At: l.At, Instances: len(l.Load) + l.LeftOut, Ignored: l.Ignored}
-		for _, c := range l.Load {
+		for _, c := range l.Engines {
 			r.InFlight += c.InFlight
 		}
 		out[l.ID] = r

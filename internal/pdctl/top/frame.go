@@ -130,7 +130,7 @@ func (c *collector) collect(ctx context.Context) (*frame, error) {
 		one := proxy{ID: p.ID, Address: p.Address, Version: p.Version, Behind: p.Applied < newest, NotServing: p.NotServing, Source: "none", Error: failed[p.ID]}
 		if l := loads[p.ID]; l != nil {
 			one.Source, one.InFlight = "digest", new(int64)
-			for _, n := range l.Load {
+			for _, n := range l.Engines {
 				*one.InFlight += n.InFlight
 			}
 		}
