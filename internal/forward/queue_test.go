@@ -435,6 +435,18 @@ func TestQueueAgain_Ends(t *testing.T) {
 	}
 }
 
+// A request that continues a stored response is sent again, too, when the engine that has it is busy.
+func TestQueueAgain_StoredResponse(t *testing.T) {
+	t.Parallel()
+	r, _, _ := startQueue(t, admission.On, nil)
+	id := r.stored("")
+	r.script(r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusTooManyRequests, Times: 4})
+	a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`))
+	if a.status != http.StatusOK {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
 // A request that falls over to another target of its model route waits for its engines. If they are busy too,
 // it begins again with the first target.
 func TestQueue_ModelRoute(t *testing.T) {
