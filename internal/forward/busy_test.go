@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -149,6 +150,27 @@ func TestQueueLongerThanTheLease(t *testing.T) {
 			t.Errorf("%d prefill legs, %d decode legs", p, d)
 		}
 	})
+}
+
+// A request that has become decode-only after the KV lease has ended does not count at prefill any more.
+func TestQueueLongerThanTheLease_FreesPrefill(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
+		o.KVBudget = 300 * time.Millisecond
+		o.Progress = func(instance.Key) (time.Time, bool) { return time.Time{}.Add(1), true }
+	})
+	r.script(r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterHeaders, Times: 3})
+	r.script(r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterTokens, Tokens: 2, Times: 1})
+	resp, in := r.openStream(scenario{chatPath, true})
+	readUntil(t, in, `"content":"`)
+	if why := resp.Header.Get("X-PD-Decode-Only"); why != bypass.LeaseEnded {
+		t.Errorf("decode-only: %q", why)
+	}
+	if n := r.sched.InFlight(key(instance.Prefill, r.P[0])); n != 0 {
+		t.Errorf("%d legs in flight at prefill", n)
+	}
+	_ = resp.Body.Close()
+	r.checkEngines()
 }
 
 // A leg that is stuck in an engine which serves others is sent to another instance, long before

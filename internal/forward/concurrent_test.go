@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
@@ -395,6 +396,43 @@ func testConcurrentPrefillFails(t *testing.T, dialect string) {
 			})
 		})
 	}
+}
+
+// A prefill instance that failed what another one has computed gets its strike when decode begins to
+// answer: the stream may last for hours.
+func TestConcurrentStrikeBeforeTheEnd(t *testing.T) {
+	t.Parallel()
+	eachConcurrentDialect(t, testConcurrentStrikeBeforeTheEnd)
+}
+
+func testConcurrentStrikeBeforeTheEnd(t *testing.T, dialect string) {
+	t.Helper()
+	m := startConcurrentTuned(t, dialect, 2, 1, tuning{
+		forward: func(o *forward.Options) { o.Idle = 2 * waitLimit },
+		health:  func(o *health.Options) { o.MaxFailures, o.Ejection = 1, waitLimit },
+	})
+	got := m.begin(t.Context(), chatBody(true, ""))
+	p, d := m.pair()
+	p.reply(fails(500))
+	await(t, "the abort of decode", d.left)
+	again, next := m.pair()
+	again.reply(ok)
+	eventually(t, "the proxy has the answer of prefill", func() bool {
+		load, _ := m.rig.sched.Loads.Total(instance.Key{Role: instance.Prefill, Address: again.engine.address})
+		return load.Waiting == 0
+	})
+	end := make(chan struct{})
+	next.reply(func(w http.ResponseWriter) {
+		streamed200(w, pairEvents)
+		_ = http.NewResponseController(w).Flush()
+		<-end
+		_, _ = io.WriteString(w, pairRest)
+	})
+	eventually(t, "the strike", func() bool {
+		return !m.rig.tracker.Available(instance.Key{Role: instance.Prefill, Address: p.engine.address})
+	})
+	close(end)
+	m.checkServed(got)
 }
 
 // An engine that loses a used connection may have the transfer_id of the leg. It must not receive

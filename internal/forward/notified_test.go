@@ -298,6 +298,23 @@ func TestNotifiedPrefillFails(t *testing.T) {
 	}
 }
 
+// A request whose prefill is refused for its forced tool call becomes decode-only. It counts once at
+// decode, not also for the pair that was given up.
+func TestNotifiedPrefillRefuses(t *testing.T) {
+	t.Parallel()
+	w := startNotified(t, 1, 1, 1, nil)
+	got := w.begin(t.Context(), chatBody(true, `,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required"`))
+	w.leg(instance.Prefill).reply(fails(400))
+	d := w.leg(instance.Decode)
+	if n := w.rig.sched.InFlight(w.D[0].Key); n != 1 {
+		t.Errorf("%d legs in flight at decode, want 1", n)
+	}
+	d.reply(streams)
+	if e := w.checkServed(got); e.DecodeOnly != "forced_tool" {
+		t.Errorf("%+v", e)
+	}
+}
+
 // When decode fails after it was sent its KV cache, prefill has to send that to another
 // decode instance again.
 func TestNotifiedDecodeFails(t *testing.T) {

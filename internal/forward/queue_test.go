@@ -6,15 +6,20 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/admission"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
@@ -292,6 +297,53 @@ func TestQueueRefuses(t *testing.T) {
 	}
 }
 
+// slowHeader is a client that takes 20 intervals of the keep-alives to return its header to
+// answerNotAdmitted.
+type slowHeader struct {
+	forward.Client
+	once    sync.Once
+	writes  atomic.Int64
+	written atomic.Int64 // meanwhile
+}
+
+func (c *slowHeader) Header() http.Header {
+	if strings.Contains(string(debug.Stack()), "answerNotAdmitted") {
+		c.once.Do(func() {
+			before := c.writes.Load()
+			time.Sleep(20 * often)
+			c.written.Store(c.writes.Load() - before)
+		})
+	}
+	return c.Client.Header()
+}
+
+func (c *slowHeader) Write(b []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Client.Write(b)
+}
+
+// The keep-alives of a stream end before the header of its refusal is changed: they write the same map.
+func TestQueueRefuses_KeepAlive(t *testing.T) {
+	t.Parallel()
+	r, _, _ := startQueueTuned(t, admission.On, nil, func(o *forward.Options) { o.KeepAlive = often })
+	occupy(r, 100)
+	defer occupy(r, -100)
+	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model)[0].Instance.Key, &policy.Engine{
+		At: time.Now(), Ranks: []policy.Rank{{Running: 1}}, All: policy.Rank{Running: 1},
+	})
+	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, queuedPath, strings.NewReader(`{"stream":true,`+queuedBody("y")[1:]))
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-Request-Timeout", "20")
+	c := &slowHeader{Client: relay.Std(httptest.NewRecorder())}
+	func() {
+		defer func() { _ = recover() }() // http.ErrAbortHandler, if a keep-alive was sent before
+		r.handler.Completion(openai.Completion)(c, req)
+	}()
+	if e := r.entry(); e.Refused != admission.ReasonWait || c.Header().Get("X-Should-Retry") != "false" || c.written.Load() != 0 {
+		t.Errorf("%d keep-alives meanwhile, header %v, entry %+v", c.written.Load(), c.Header(), e)
+	}
+}
+
 // A request that all engines refuse as busy is sent again until one accepts it, or its time is over.
 func TestQueueAgain(t *testing.T) {
 	t.Parallel()
@@ -380,6 +432,18 @@ func TestQueueAgain_Ends(t *testing.T) {
 				t.Errorf("%+v", e)
 			}
 		})
+	}
+}
+
+// A request that continues a stored response is sent again, too, when the engine that has it is busy.
+func TestQueueAgain_StoredResponse(t *testing.T) {
+	t.Parallel()
+	r, _, _ := startQueue(t, admission.On, nil)
+	id := r.stored("")
+	r.script(r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusTooManyRequests, Times: 4})
+	a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`))
+	if a.status != http.StatusOK {
+		t.Errorf("%d %s", a.status, a.body)
 	}
 }
 

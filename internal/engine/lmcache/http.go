@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -17,15 +16,13 @@ import (
 // Path is the route on which an agent serves proxies.
 const Path = "/lmcache/notified"
 
-// maxWait bounds one request, so that a proxy that disappeared does not hold resources.
-const maxWait = 10 * time.Minute
-
 // Handler returns the handler with which an agent serves an inbox to proxies:
 //
 //	GET /lmcache/notified?req_id=<id>&ranks=<n>
 //
 // The response header is sent immediately, and the body, "notified", when that number of
-// ranks has notified. A response that ends without it means that the notification is lost.
+// ranks has notified. A response that ends without it means that the notification is lost. Only the
+// proxy limits the wait: a long queue of prefill may take longer than any limit here.
 func Handler(inbox *Inbox) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+Path, func(w http.ResponseWriter, r *http.Request) {
@@ -39,9 +36,7 @@ func Handler(inbox *Inbox) http.Handler {
 		if err := http.NewResponseController(w).Flush(); err != nil {
 			return // the proxy has left
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), maxWait)
-		defer cancel()
-		if inbox.Await(ctx, id, ranks) != nil {
+		if inbox.Await(r.Context(), id, ranks) != nil {
 			panic(http.ErrAbortHandler) // a clean end would look like an answer
 		}
 		_, _ = io.WriteString(w, notified) // an error means that the proxy has left

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -188,6 +189,26 @@ func TestTwoProxiesOnePrefill(t *testing.T) {
 	if n := inbox.Len(); n != 0 {
 		t.Errorf("%d ids are left over", n)
 	}
+}
+
+// An agent waits with a proxy for as long as that proxy does: prefill may have a long queue.
+func TestLongPrefill(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		inbox := lmcache.NewInbox()
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, lmcache.Path+"?req_id=7&ranks=1", nil)
+		over := make(chan any, 1)
+		go func() {
+			defer func() { over <- recover() }()
+			lmcache.Handler(inbox).ServeHTTP(w, r)
+		}()
+		time.Sleep(29 * time.Minute)
+		inbox.Add("7", "a rank")
+		if broken := <-over; broken != nil || w.Body.String() != "notified" {
+			t.Errorf("%v %q", broken, w.Body)
+		}
+	})
 }
 
 // An agent that ends, one that refuses and one that is away: an error, and at once.

@@ -78,6 +78,7 @@ func (r *Request) answerNotAdmitted(err error) {
 	}
 	r.Route.Refused = refused.Reason
 	if refused.Wait > maxRetryAfter {
+		r.Answer.StopKeepAlive() // it writes the same map
 		r.Answer.Client.Header().Set("X-Should-Retry", "false")
 	}
 	r.Answer.Refuse(notAdmitted(refused))

@@ -27,14 +27,15 @@ func (a *attempt) runConcurrent() (done bool) {
 	f := a.c.decodeOn(l, a.pair.ID, out, func() {
 		_ = other.leg.Commit(true) // its failure does not matter any more
 		a.c.committed(d, a.p)
+		a.reportServed(other)
 	})
 	cause := other.causeOf(f)
 	other.end()
 	l.End()
 	d.Done()
 	a.c.usage.PrefillDone = nil
+	a.reportServed(other)
 	if other.served {
-		a.c.r.attempts.served(a.p.Instance)
 		a.p.Unfetched(other.heldUntil)
 	}
 	switch {
@@ -52,9 +53,23 @@ func (a *attempt) runConcurrent() (done bool) {
 	return a.c.decodeFailed(d, f)
 }
 
+// reportServed reports to health, once, that prefill has served, if its leg is done. At the end of a
+// stream, which may last for hours, that would clear strikes that prefill has got since.
+func (a *attempt) reportServed(other *partner) {
+	select {
+	case <-other.done:
+		if other.served && !other.reported {
+			other.reported = true
+			a.c.r.attempts.served(a.p.Instance)
+		}
+	default:
+	}
+}
+
 // partner is the prefill leg of a concurrent pair, which runs during its decode leg.
 type partner struct {
 	leg       *leg.Leg
+	reported  bool          // by reportServed
 	done      chan struct{} // closed when the fields below do not change any more
 	served    bool
 	heldUntil time.Time // when prefill frees the KV cache of the prompt

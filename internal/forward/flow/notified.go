@@ -45,6 +45,7 @@ func (a *attempt) runNotified() (done bool) {
 	a.p.Done() // it has sent its KV cache, or failed
 	switch {
 	case ofPrefill != nil:
+		d.Done() // the request may become decode-only, perhaps on another instance
 		return a.c.prefillFailed(a.p, ofPrefill)
 	case ofDecode != nil:
 		return a.c.decodeFailed(d, ofDecode)

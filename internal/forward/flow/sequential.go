@@ -109,6 +109,8 @@ func (a *attempt) decode() (done bool) {
 		if f.Class == leg.TransferExpired && a.c.expired >= maxExpired && a.c.s.Fallback && !a.dialect.NeedsPrefill() {
 			// Decode's queue is longer than the lease: without a KV transfer the request can
 			// wait there.
+			a.p.Unfetched(a.heldUntil)
+			a.p.Done()
 			a.c.runDecodeOnly(nil, bypass.LeaseEnded)
 			return true
 		}

@@ -79,7 +79,7 @@ func (r *Request) askHolders(id string, ask func(*sched.Assignment) *leg.Failure
 	}
 	switch {
 	case failed != nil: // this instance may have the response
-		r.Answer.SendFailure(failed)
+		r.busyFailed(failed)
 	case notFound != nil:
 		r.Answer.SendFailure(notFound)
 	case r.Settings.Picker.Members().Revision == 0:
