@@ -19,9 +19,10 @@ if [ $# -lt 2 ] || { [ "$1" != prefill ] && [ "$1" != decode ]; }; then
 fi
 address=$2
 etcd=${3:-http://127.0.0.1:2379}
+prefix=${PREFIX:-/pd}
 ttl=${TTL:-15}
 engine=${ENGINE:-http://$address}
-key=$(printf %s "${PREFIX:-/pd}/$1/$address" | base64 | tr -d '\n')
+key=$(printf %s "${prefix%/}/$1/$address" | base64 | tr -d '\n')
 value=$(printf %s "$address" | base64 | tr -d '\n')
 draining=$(printf %s '{"state":"draining"}' | base64 | tr -d '\n')
 lease=

@@ -319,6 +319,14 @@ func TestAuthInitAgain(t *testing.T) {
 	if code, out, errs := r.run("list", "--etcd-username", "pd-operator", "--etcd-password-file", file); code != 0 {
 		t.Errorf("the operator: %d %s%s", code, out, errs)
 	}
+	// Its own password can change.
+	newer := filepath.Join(t.TempDir(), "newer")
+	if err := os.WriteFile(newer, []byte("other\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errs := r.run(append(as, "auth", "init", "--apply", "--password-file", "root="+newer)...); code != 0 {
+		t.Errorf("its own password: %d %s%s", code, out, errs)
+	}
 	for _, bad := range [][]string{
 		{"auth", "init", "--apply", "--dry-run"}, {"auth", "init", "--password-file", "nobody=" + file}, {"auth", "init", "--password-file", "root=/nowhere/f"},
 		{"auth", "init", "--apply", "--etcd-endpoints", "10.0.0.1:2379"},

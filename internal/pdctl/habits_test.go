@@ -137,19 +137,21 @@ func TestReadFromProxy(t *testing.T) {
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"id":"01M8","version":"0.9","revision":7,"notices":["one \u001b[2Jproblem"],"etcd":{"state":"stale","last_contact":"2026-11-26T10:00:00Z"},
 			"instances":[{"role":"prefill","address":"10.0.0.7:8100","status":"ready","state":"ready","models":["m"],"revision":3,"in_flight":2},
-			{"role":"decode","address":"10.0.0.8:8200","status":"draining","state":"ready","intent":"drain","reason":"disks","models":["m"],"revision":4}]}`)
+			{"role":"decode","address":"10.0.0.8:8200","status":"draining","state":"ready","intent":"drain","reason":"disks","models":["m"],"revision":4},
+			{"role":"decode","address":"10.0.0.9:8300","status":"decode-only","state":"ready","intent":"drain","only_role":"decode","models":["m"],"revision":5}]}`)
 	})
 	srv := httptest.NewServer(mux)
 	t.Cleanup(srv.Close)
 	env := map[string]string{"PD_ETCD_ENDPOINTS": testkit.FreePort(t)}
 	for line, want := range map[string]string{
-		"list":                 "decode   10.0.0.8:8200  draining  -    -          100     leased  m       -          disks\n",
-		"list -l state=drain":  "decode  10.0.0.8:8200",
-		"list -o name":         "prefill/10.0.0.7:8100\ndecode/10.0.0.8:8200\n",
-		"list prefill -o json": `"in_flight": 2`,
-		"get 10.0.0.8:8200":    "STATE        draining\n",
-		"status":               "notice: one \\u001b[2Jproblem\n",
-		"status -o json":       `"state": "stale"`,
+		"list":                      "decode   10.0.0.8:8200  draining     -    -          100     leased  m       -          disks\n",
+		"list -l state=drain":       "decode  10.0.0.8:8200",
+		"list -l state=decode-only": "decode  10.0.0.9:8300",
+		"list -o name":              "prefill/10.0.0.7:8100\ndecode/10.0.0.8:8200\ndecode/10.0.0.9:8300\n",
+		"list prefill -o json":      `"in_flight": 2`,
+		"get 10.0.0.8:8200":         "STATE        draining\n",
+		"status":                    "notice: one \\u001b[2Jproblem\n",
+		"status -o json":            `"state": "stale"`,
 	} {
 		code, out, errs := execute(t.Context(), env, append(strings.Fields(line), "--proxy", srv.URL)...)
 		if code != 0 || !strings.Contains(out, want) {

@@ -1,6 +1,7 @@
 package metrics_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,6 +30,29 @@ func TestIndexMemory(t *testing.T) {
 	} {
 		if n, ok := got[name]; !ok || n != want {
 			t.Errorf("%s is %v (%t), want %v", name, n, ok, want)
+		}
+	}
+}
+
+// Names of models that are cut to the same label do not make a scrape fail.
+func TestModelsWithTheSameLabel(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewPedanticRegistry()
+	long := strings.Repeat("x", 300)
+	metrics.NewQueue(reg, func() []instance.ListedQueue {
+		return []instance.ListedQueue{{Model: long + "1", Bytes: 3}, {Model: long + "2", Bytes: 4}, {Model: "other", Bytes: 5}, {Model: "m", Bytes: 6}}
+	}, 3)
+	advice := func(model string) instance.Advice {
+		return instance.Advice{Model: model, Role: instance.Decode, Known: true}
+	}
+	metrics.Roles{
+		Advice: func() []instance.Advice { return []instance.Advice{advice(long + "1"), advice(long + "2")} },
+		Moves:  func(func(instance.Role, string, int64)) {}, Limit: 9,
+	}.Register(reg)
+	got := gathered(t, reg)
+	for series, want := range map[string]float64{"pd_queue_bytes other": 5, "pd_queue_bytes " + instance.Printable(long, 200): 3} {
+		if got[series] != want {
+			t.Errorf("%s is %v, want %v", series, got[series], want)
 		}
 	}
 }

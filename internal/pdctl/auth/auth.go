@@ -217,6 +217,9 @@ func (x *authSteps) user(name string) error {
 		if _, err := x.cli.UserChangePassword(x.ctx, name, password); err != nil {
 			return err
 		}
+		if name == x.cli.Username { // the change has ended the session
+			x.cli.Password = password
+		}
 		x.say("%s: existed; its password is now that of its file", name)
 	case errors.Is(err, rpctypes.ErrUserAlreadyExist):
 		x.say("%s: existed, and keeps its password", name)

@@ -50,7 +50,7 @@ func noteProxy(s *session.Session, st *session.ProxyStatus) {
 // asInstance returns what a selector needs of an entry.
 func asInstance(l instance.Listing) *instance.Instance {
 	return &instance.Instance{
-		Key: instance.Key{Role: l.Role, Address: l.Address}, View: l.View, Intent: l.Intent,
+		Key: instance.Key{Role: l.Role, Address: l.Address}, View: l.View, Intent: l.Intent, OnlyRole: l.OnlyRole,
 		Record: instance.Record{Models: l.Models, State: l.State, Cause: l.Cause},
 	}
 }

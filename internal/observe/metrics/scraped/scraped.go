@@ -3,6 +3,7 @@ package scraped
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -45,9 +46,16 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector.
+// Collect implements prometheus.Collector. Of samples with the same labels, as of names that were cut to
+// the same text, it sends the first: a second one would make the whole scrape fail.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
+	sent := map[string]bool{}
 	c.read(func(name string, value float64, labels ...string) {
+		series := fmt.Sprintf("%s%q", name, labels)
+		if sent[series] {
+			return
+		}
+		sent[series] = true
 		kind := prometheus.GaugeValue
 		if strings.HasSuffix(name, "_total") {
 			kind = prometheus.CounterValue
