@@ -114,7 +114,7 @@ func keys(all []*ProxyLoad, own string, now time.Time) map[string]map[string][]i
 }
 
 // sum adds up the digests of all proxies but own, by address. An engine with both roles is listed
-// under either, with one count.
+// under either, with one count; under a role that it leaves only while requests run there.
 func sum(all []*ProxyLoad, own string, now time.Time) map[string]Count {
 	sums := map[string]Count{}
 	for _, p := range all {
