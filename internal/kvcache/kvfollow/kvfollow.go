@@ -235,6 +235,7 @@ type handler struct {
 func (h handler) Apply(b *kvevents.Batch) { h.index.Apply(h.target, b) }
 func (h handler) Reset()                  { h.index.Reset(h.target) }
 func (h handler) SetLive(live bool)       { h.index.SetLive(h.target, live) }
+func (h handler) SetComplete(is bool)     { h.index.SetComplete(h.target, is) }
 
 // Status is the state of the event stream of one rank.
 type Status struct {
