@@ -138,6 +138,30 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// TestFollow_RecordGetsEndpoints: an engine is followed from when its record has its endpoints, and
+// elsewhere when they change.
+func TestFollow_RecordGetsEndpoints(t *testing.T) {
+	t.Parallel()
+	a, b := engine(t, "0.22.0"), engine(t, "0.22.0") // they have no route for it
+	ids := []uint32{20, 21, 22, 23, 24, 25, 26, 27, 28}
+	complete(t, b, ids)
+	var m members
+	m.set(usable(a, "one"))
+	f, x := follow(t, &m, netguard.New(nil))
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if st := f.Status(); len(st) != 1 || st[0].Error != "it publishes no KV events" {
+			return errors.New(fmt.Sprint(st))
+		}
+		return nil
+	})
+	for i, s := range []*fakevllm.Server{a, b} {
+		in, conf := usable(a, "one"), s.KVEventSources()
+		in.Record.KVEvents = map[string]instance.KVEvents{"0": {Endpoint: conf.Endpoint, ReplayEndpoint: *conf.ReplayEndpoint, Topic: conf.Topic}}
+		m.set(in)
+		want(t, x, in, ids, 2*i)
+	}
+}
+
 // TestFollow_MissedEvents: an engine without a replay has published before it is followed. Its index is
 // not complete, since its cache may have these blocks.
 func TestFollow_MissedEvents(t *testing.T) {
