@@ -21,6 +21,7 @@ type Loads struct {
 // Total is the load of all ranks of an instance.
 type Total struct {
 	InFlight, Waiting, Held int64 // as in policy.Load
+	InRole                  int64 // those of InFlight in the role of the key; Totals sets it
 	// Others is the number of legs of other proxies.
 	Others float64
 	// OthersWaiting is the number of tokens of the other proxies' prompts that wait there.
@@ -40,10 +41,11 @@ type Hits struct {
 	Found    int64 // of Asked, that were in the cache
 }
 
-// hits are the counters of Hits, and of the picks of an engine by role.
+// hits are the counters of Hits, and of the picks of an engine and its legs in flight by role.
 type hits struct {
 	asked, expected, found atomic.Int64
 	picks                  [2]atomic.Uint64
+	legs                   [2]atomic.Int64
 }
 
 // Each calls f for every instance that is present or has something in flight.
@@ -126,7 +128,8 @@ func (l *Loads) Totals(f func(k instance.Key, t Total)) {
 	for address, e := range l.counters.m {
 		for _, role := range instance.Roles() {
 			at := roleNumber(role)
-			if t := e.total(); e.present[at] > 0 || e.absent() && t.InFlight != 0 && e.hadRole[at] {
+			t := e.total()
+			if t.InRole = e.hits.legs[at].Load(); e.present[at] > 0 || e.absent() && t.InFlight != 0 && e.hadRole[at] {
 				f(instance.Key{Role: role, Address: address}, t)
 			}
 		}

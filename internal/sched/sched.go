@@ -285,10 +285,11 @@ func (s *Scheduler) take(in *instance.Instance) (*Assignment, error) {
 			rank, load = i+1, other
 		}
 	}
-	load.Begin(0)
-	return &Assignment{
+	a := &Assignment{
 		Instance: in, Rank: rank, Connector: s.opts.Connector(in), Policy: PolicyTaken, Revision: revision, counter: c, load: load,
-	}, nil
+	}
+	a.begin()
+	return a, nil
 }
 
 // Prepare builds the index of a snapshot that is about to be published, so that no request
@@ -380,7 +381,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 		a.Queued = a.load.Waiting.Load() + int64(a.load.Others.Waiting.Load())
 		a.Running = a.load.InFlight.Load() + int64(a.load.Others.InFlight.Load())
 	}
-	a.load.Begin(f.Tokens)
+	a.begin()
 	if score := s.scores[roleNumber(r.Role)]; score != nil {
 		a.score = score(r.Role, r.Length)
 		a.load.ScoreOf(r.Role).Add(a.score)

@@ -277,3 +277,62 @@ func TestLegs_CommittedStreamsAreSilent(t *testing.T) {
 		})
 	}
 }
+
+// movedLeg is a leg that counts the calls of Move.
+type movedLeg struct {
+	waitingLeg
+	moves atomic.Int64
+}
+
+func (l *movedLeg) Move() { l.moves.Add(1) }
+
+// Streams move at the time of the present drain, not at that of one which was undone or had another
+// time.
+func TestLegs_MoveAfterTheLastDrain(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		undone bool
+		after  time.Duration // of the second drain, half a minute after one with a minute
+	}{
+		{"undone between", true, time.Minute},
+		{"longer", false, time.Hour},
+		{"shorter", false, time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, src := build(nil, inst(instance.Decode, "a:1"))
+				ctx, stop := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				running.Go(func() { s.Legs.Run(ctx) })
+				a, err := s.Pick(decode("m"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				l := &movedLeg{}
+				a.Await(l, time.Now())
+				drain := func(after time.Duration) {
+					synctest.Wait()
+					src.set(inst(instance.Decode, "a:1", func(in *instance.Instance) { in.Intent, in.MoveAfter = instance.Drain, &after }))
+				}
+				drain(time.Minute)
+				time.Sleep(time.Minute / 2)
+				if tc.undone {
+					src.set(inst(instance.Decode, "a:1"))
+				}
+				drain(tc.after)
+				for _, moved := range []int64{0, 1} {
+					time.Sleep(tc.after - time.Millisecond + time.Duration(moved)*time.Hour)
+					if n := l.moves.Load(); n != moved {
+						t.Errorf("moved %d times, want %d", n, moved)
+					}
+				}
+				a.EndAwait()
+				a.Done()
+				stop()
+				running.Wait()
+			})
+		})
+	}
+}

@@ -216,6 +216,7 @@ func (g *Legs) Run(ctx context.Context) {
 	var checks sync.WaitGroup
 	defer checks.Wait()
 	checks.Go(func() { g.checkSilent(ctx) })
+	moves := map[instance.Key]*time.Timer{} // see moveDrained
 	instance.Follow(ctx, g.opts.Source.Snapshot, func(last, snap *instance.Snapshot) {
 		if last == nil {
 			for _, c := range g.loads.counters.busy() { // instances removed before Run began
@@ -224,19 +225,33 @@ func (g *Legs) Run(ctx context.Context) {
 			return
 		}
 		g.cancelRemoved(last, snap)
-		g.moveDrained(ctx, last, snap)
+		g.moveDrained(ctx, moves, last, snap)
 	})
 }
 
 // moveDrained has the streams move of instances that are drained since the last snapshot with a time
-// for that.
-func (g *Legs) moveDrained(ctx context.Context, last, snap *instance.Snapshot) {
+// for that. moves has a timer for each such drain, which ends with it.
+func (g *Legs) moveDrained(ctx context.Context, moves map[instance.Key]*time.Timer, last, snap *instance.Snapshot) {
 	instance.Changes(last, snap, func(was, is *instance.Instance) {
-		if is == nil || is.MoveAfter == nil || was != nil && was.MoveAfter != nil && *was.MoveAfter == *is.MoveAfter {
+		var key instance.Key
+		var before, after *time.Duration
+		if was != nil {
+			key, before = was.Key, was.MoveAfter
+		}
+		if is != nil {
+			key, after = is.Key, is.MoveAfter
+		}
+		if before == after || before != nil && after != nil && *before == *after {
 			return
 		}
-		key := is.Key
-		time.AfterFunc(*is.MoveAfter, func() {
+		if t := moves[key]; t != nil {
+			t.Stop()
+			delete(moves, key)
+		}
+		if after == nil {
+			return
+		}
+		moves[key] = time.AfterFunc(*after, func() {
 			if now, ok := g.opts.Source.Snapshot().Lookup(key); !ok || now.MoveAfter == nil || ctx.Err() != nil {
 				return
 			}

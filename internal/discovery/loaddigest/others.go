@@ -114,7 +114,7 @@ func keys(all []*ProxyLoad, own string, now time.Time) map[string]map[string][]i
 }
 
 // Engines iterates over the load by the address of the engine. An engine in both roles is listed under
-// each, with one count.
+// each, with one count; under a role that it leaves only while requests run there.
 func (p *ProxyLoad) Engines(yield func(address string, c schema.LoadCount) bool) {
 	for key, c := range p.Load {
 		role, address, _ := strings.Cut(key, "/")

@@ -117,14 +117,14 @@ func (s *Scraper) rounds(ctx context.Context, interval time.Duration, next func(
 	}
 }
 
-// readable returns the instances that are read: those that requests may be sent to. An engine in
-// both roles is read once, as a decode instance.
+// readable returns the instances that are read: those that requests may be sent to. An engine that is
+// usable in both roles is read once, as a decode instance.
 func (s *Scraper) readable() []*instance.Instance {
 	s.forget()
 	snap := s.o.Members()
 	list := slices.Clone(snap.Usable(instance.Decode))
 	for _, in := range snap.Usable(instance.Prefill) {
-		if _, there := snap.Lookup(instance.Key{Role: instance.Decode, Address: in.Address}); !there {
+		if d, there := snap.Lookup(instance.Key{Role: instance.Decode, Address: in.Address}); !there || !d.Usable() {
 			list = append(list, in)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -280,6 +281,50 @@ func TestScrape_FullEngine(t *testing.T) {
 		if n := within(all...); n != 0 {
 			t.Errorf("engines whose queues are empty again were read %d more times", n)
 		}
+		cancel()
+		<-done
+	})
+}
+
+// An engine in both roles that may serve in one of them only is read in that role.
+func TestScrape_OneOfBothRoles(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}}
+		decode := fleet(1).All()[0]
+		prefill, drained := *decode, *decode
+		prefill.Role, drained.Intent, drained.OnlyRole = instance.Prefill, instance.Drain, instance.Prefill
+		var members atomic.Pointer[instance.Snapshot]
+		members.Store(instance.NewSnapshot(1, []*instance.Instance{&prefill, decode}))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			scrape.New(scrape.Options{Members: members.Load, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second}).Run(ctx)
+		}()
+		within := func(d time.Duration) (asked, checked int) {
+			e.mu.Lock()
+			clear(e.asked)
+			clear(e.checked)
+			e.mu.Unlock()
+			time.Sleep(d)
+			synctest.Wait()
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return e.asked[decode.Address], e.checked[decode.Address]
+		}
+		if asked, checked := within(10*time.Second - time.Microsecond); asked != 1 || checked != 1 {
+			t.Errorf("in both roles: read %d times, checked %d times in an interval", asked, checked)
+		}
+		members.Store(instance.NewSnapshot(2, []*instance.Instance{&prefill, &drained}))
+		if asked, checked := within(time.Minute); asked < 5 || checked < 5 {
+			t.Errorf("as a prefill instance: read %d times, checked %d times in a minute", asked, checked)
+		}
+		e.mu.Lock()
+		if e.known[prefill.Key] == nil || e.observed[prefill.Key] == nil {
+			t.Error("as a prefill instance: it has no report")
+		}
+		e.mu.Unlock()
 		cancel()
 		<-done
 	})

@@ -26,6 +26,8 @@ type Handler interface {
 	Apply(b *Batch)    // the handler must not retain the batch
 	Reset()            // discards all that was applied
 	SetLive(live bool) // whether what was applied is up to date
+	// SetComplete sets whether every batch since the start of the engine was applied, after a Reset or a gap.
+	SetComplete(complete bool)
 }
 
 // State is the state of a Source's subscription.
@@ -237,6 +239,7 @@ func (s *Source) fill(ctx context.Context, m message) error {
 func (s *Source) rebuild(ctx context.Context) error {
 	s.handler.SetLive(false)
 	s.handler.Reset()
+	s.handler.SetComplete(s.publisher.Replay != "") // until a batch shows what was published before
 	s.last = 0
 	s.note(func(st *Status) { st.Resets++ })
 	if s.publisher.Replay != "" {
@@ -284,10 +287,14 @@ func answer(frames [][]byte) (message, bool) {
 // apply passes a batch to the handler. A batch that cannot be decoded invalidates all earlier
 // state, because its content is unknown.
 func (s *Source) apply(m message) {
+	if first := m.sequence == 1; first || m.sequence != s.last+1 {
+		s.handler.SetComplete(first)
+	}
 	s.last = m.sequence
 	err := Decode(m.payload, &s.batch)
 	if err != nil {
 		s.handler.Reset()
+		s.handler.SetComplete(false)
 	} else {
 		s.handler.Apply(&s.batch)
 	}

@@ -96,9 +96,10 @@ func (p *publisher) batch(t *testing.T, sent bool) {
 
 // log is a handler that writes down what it gets since the last reset.
 type log struct {
-	mu   sync.Mutex
-	got  []kvevents.Hash
-	live bool
+	mu    sync.Mutex
+	got   []kvevents.Hash
+	live  bool
+	whole bool
 }
 
 func (l *log) Apply(b *kvevents.Batch) {
@@ -119,6 +120,12 @@ func (l *log) SetLive(live bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.live = live
+}
+
+func (l *log) SetComplete(complete bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.whole = complete
 }
 
 func (l *log) want(t *testing.T, live bool, want string) {
@@ -324,6 +331,49 @@ func TestSourceWithoutReplay(t *testing.T) {
 	l.want(t, true, "[0]")
 	if st := s.Status(); st.Gaps != 1 || st.Resets != 3 || st.State != kvevents.Following {
 		t.Errorf("%+v", st)
+	}
+}
+
+// TestSource_Complete: what was applied is complete only if it begins with the engine's first batch and
+// has no gap.
+func TestSource_Complete(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		replay  bool
+		before  int  // batches before the connection
+		dropped bool // the first of them is not replayed
+		after   int
+		got     string
+		want    bool
+	}{
+		"replayed":                        {true, 2, false, 0, "[0 1]", true},
+		"replayed and more":               {true, 2, false, 1, "[0 1 2]", true},
+		"replay without the first":        {true, 2, true, 1, "[1 2]", false},
+		"nothing published":               {true, 0, false, 0, "[]", true},
+		"no replay, from the first":       {false, 0, false, 2, "[0 1]", true},
+		"no replay, published before":     {false, 2, false, 1, "[2]", false},
+		"no replay, nothing received yet": {false, 2, false, 0, "[]", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := publish(t, 3, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
+			for range tc.before {
+				p.batch(t, false)
+			}
+			if tc.dropped {
+				delete(p.kept, 0)
+			}
+			_, l := start(t, p, tc.replay)
+			for range tc.after {
+				p.batch(t, true)
+			}
+			l.want(t, true, tc.got)
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if l.whole != tc.want {
+				t.Errorf("complete %t", l.whole)
+			}
+		})
 	}
 }
 

@@ -53,7 +53,7 @@ type Follower struct {
 	ending  map[string]chan struct{} // done of the last former member of an address, until it is closed
 }
 
-// member is one incarnation of one engine.
+// member is one incarnation of one engine, with the endpoints of its record.
 type member struct {
 	in   *instance.Instance
 	stop context.CancelFunc
@@ -86,8 +86,9 @@ func (f *Follower) Run(ctx context.Context) {
 }
 
 // update stops following the engines that a snapshot lacks, and starts following those that
-// are new in it. A nil snapshot has none. update waits for no engine: a new incarnation
-// itself waits until the former one has ended, since both have the same targets.
+// are new in it or whose record has other endpoints. A nil snapshot has none. update waits for
+// no engine: a new member itself waits until the former one has ended, since both have the same
+// targets.
 func (f *Follower) update(ctx context.Context, snap *instance.Snapshot) {
 	want := map[string]*instance.Instance{}
 	if snap != nil {
@@ -100,7 +101,7 @@ func (f *Follower) update(ctx context.Context, snap *instance.Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for address, m := range f.members {
-		if is := want[address]; is == nil || is.Incarnation() != m.in.Incarnation() {
+		if is := want[address]; is == nil || is.Incarnation() != m.in.Incarnation() || !maps.Equal(is.Record.KVEvents, m.in.Record.KVEvents) {
 			m.stop()
 			delete(f.members, address)
 			f.ending[address] = m.done
@@ -235,6 +236,7 @@ type handler struct {
 func (h handler) Apply(b *kvevents.Batch) { h.index.Apply(h.target, b) }
 func (h handler) Reset()                  { h.index.Reset(h.target) }
 func (h handler) SetLive(live bool)       { h.index.SetLive(h.target, live) }
+func (h handler) SetComplete(is bool)     { h.index.SetComplete(h.target, is) }
 
 // Status is the state of the event stream of one rank.
 type Status struct {

@@ -138,6 +138,63 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// TestFollow_RecordGetsEndpoints: an engine is followed from when its record has its endpoints, and
+// elsewhere when they change.
+func TestFollow_RecordGetsEndpoints(t *testing.T) {
+	t.Parallel()
+	a, b := engine(t, "0.22.0"), engine(t, "0.22.0") // they have no route for it
+	ids := []uint32{20, 21, 22, 23, 24, 25, 26, 27, 28}
+	complete(t, b, ids)
+	var m members
+	m.set(usable(a, "one"))
+	f, x := follow(t, &m, netguard.New(nil))
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if st := f.Status(); len(st) != 1 || st[0].Error != "it publishes no KV events" {
+			return errors.New(fmt.Sprint(st))
+		}
+		return nil
+	})
+	for i, s := range []*fakevllm.Server{a, b} {
+		in, conf := usable(a, "one"), s.KVEventSources()
+		in.Record.KVEvents = map[string]instance.KVEvents{"0": {Endpoint: conf.Endpoint, ReplayEndpoint: *conf.ReplayEndpoint, Topic: conf.Topic}}
+		m.set(in)
+		want(t, x, in, ids, 2*i)
+	}
+}
+
+// TestFollow_MissedEvents: an engine without a replay has published before it is followed. Its index is
+// not complete, since its cache may have these blocks.
+func TestFollow_MissedEvents(t *testing.T) {
+	t.Parallel()
+	s := fakevllm.StartTest(t, fakevllm.Options{
+		Version: "0.33.0", CacheBlocks: 64, BlockSize: 4, Mode: fakevllm.Plain,
+		KVEvents: &fakevllm.KVEvents{Enabled: true, Endpoint: "tcp://127.0.0.1:0", Topic: "kv-events"},
+	})
+	first := []uint32{20, 21, 22, 23, 24, 25, 26, 27, 28}
+	complete(t, s, first)
+	in := usable(s, "one")
+	var m members
+	m.set(in)
+	_, x := follow(t, &m, netguard.New(nil))
+	want(t, x, in, first, 0)
+	target := kvindex.Target{Address: in.Address}
+	if x.Complete(target) {
+		t.Error("complete before any event")
+	}
+	next := uint32(100)
+	testkit.Eventually(t, 20*time.Second, func() error { // the subscription may arrive late
+		complete(t, s, []uint32{next, next + 1, next + 2, next + 3, next + 4})
+		next += 10
+		if st := x.Stats(target); st.Blocks == 0 {
+			return fmt.Errorf("%+v", st)
+		}
+		return nil
+	})
+	if want(t, x, in, first, 0); x.Complete(target) {
+		t.Error("complete without the first events")
+	}
+}
+
 // TestElsewhere: an engine cannot make the proxy connect to what it may not, and what
 // is not followed is unknown.
 func TestElsewhere(t *testing.T) {

@@ -186,6 +186,14 @@ func (x *Index) BlockSize(t Target) int {
 	return 0
 }
 
+// SetComplete sets whether the events of a target were all applied; see Complete. A target that is
+// not known yet is complete.
+func (x *Index) SetComplete(t Target, complete bool) {
+	if known := x.target(t); known != nil {
+		known.lacks.Store(!complete)
+	}
+}
+
 // Complete reports whether the index has all blocks of a target, so that a block which Longest does
 // not find is not there. If an engine published more than its replay keeps, blocks are missing, with
 // all their successors.

@@ -19,7 +19,7 @@ type target struct {
 	held      atomic.Int64 // entries of blocks
 	orphans   atomic.Uint64
 	full      atomic.Uint64
-	lacks     atomic.Bool // blocks were left out since the last clear
+	lacks     atomic.Bool // blocks were left out since the last clear, or events were missed
 
 	mu      sync.Mutex
 	dropped bool

@@ -131,6 +131,9 @@ func (l *Loads) inFlight() []schema.LoadEntry {
 			Key: k, LoadCount: schema.LoadCount{InFlight: max(0, t.InFlight), Waiting: max(0, t.Waiting), Held: max(0, t.Held)},
 			Leaving: !there || in.Intent != "" || in.Record.State == instance.Draining,
 		}
+		if e.Leaving && t.InRole == 0 {
+			e.LoadCount = schema.LoadCount{} // an engine in both roles may go on in the other one
+		}
 		// A drain waits for the end of its KV caches, too.
 		if e.Leaving && e.InFlight == 0 && l.Scheduler.Loads.Pinned(k, now) {
 			e.InFlight = 1

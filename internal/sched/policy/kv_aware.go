@@ -30,7 +30,7 @@ type exact struct {
 	trusted bool
 	closed  bool // nothing is learned any more
 
-	asked   int        // index in all whose block size was read last, while none is known
+	asked   int        // index in all whose block size was read last
 	list    *Candidate // the first of the list that all is of
 	all     []kvindex.Target
 	targets []kvindex.Target // of one choice
@@ -54,11 +54,10 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, readOnly bo
 		}
 		e.fit()
 	}
-	if e.size == 0 { // one target per choice: each takes a lock
-		e.asked = (e.asked + 1) % len(e.all)
-		if e.caches.BlockSize(e.all[e.asked]) > 0 {
-			e.fit()
-		}
+	// An engine has a size from its first block on: one target per choice is read.
+	e.asked = (e.asked + 1) % len(e.all)
+	if size := e.caches.BlockSize(e.all[e.asked]); size > 0 && size != e.size {
+		e.fit()
 	}
 	e.known, e.seen = 0, e.trusted
 	if e.size == 0 {

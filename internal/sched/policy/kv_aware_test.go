@@ -207,6 +207,37 @@ func TestKVAwareFollowsTheSizeOfBlocks(t *testing.T) {
 	}
 }
 
+// The events of an engine that comes back with blocks of another size are used, also if it has stored
+// none when the list of candidates changes.
+func TestKVAware_SizeOfBlocksAfterTheList(t *testing.T) {
+	t.Parallel()
+	list := fleet(1)
+	x, engines := follow(t, list)
+	p := newKVAware(Options{Caches: x})
+	text := prompt(1, 8000)
+	for _, n := range []int{2000, 4000, 6000, 8000} {
+		engines[0].stores(text[:n])
+		turn(p, list, text[:n])
+	}
+	x.Drop(engines[0].at)
+	x.SetLive(engines[0].at, true)
+	again := fleet(1)
+	turn(p, again, text)
+	const size, kept = 8, 50
+	var names []kvevents.Hash
+	for i := size; i <= len(text); i += size {
+		names = append(names, name(text[:i]))
+	}
+	engines[0].says(kvevents.Event{Kind: kvevents.Stored, Hashes: names, Tokens: tokensOf(text), BlockSize: size})
+	for range 3 { // its tokens are learned
+		turn(p, again, text)
+	}
+	engines[0].says(kvevents.Event{Kind: kvevents.Removed, Hashes: names[kept:]})
+	if _, cached, _ := turn(p, again, text); cached != kept*size {
+		t.Errorf("%d tokens are expected, want the %d that are left", cached, kept*size)
+	}
+}
+
 // Tokens of a request are an estimate; what its blocks hold is counted in the same ones,
 // however wrong that is.
 func TestKVAwareCountsByTheEstimate(t *testing.T) {

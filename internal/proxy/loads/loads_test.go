@@ -1,0 +1,80 @@
+package loads_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/proxy/loads"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// An engine in both roles that is drained in one of them has its requests of the other one in the
+// digest, and none in the drained role once those have ended: "pdctl role --wait" waits for that.
+func TestLoads_DrainOfOneRole(t *testing.T) {
+	t.Parallel()
+	const address = "10.0.0.1:8100"
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	w := members.Watch(t, cli, members.WatcherOptions(t))
+	for _, role := range instance.Roles() {
+		k := instance.Key{Role: role, Address: address}
+		members.Put(t, cli, l.Instance(k), `{"v":1,"id":"A","models":["m"],"state":"ready","kv_role":"kv_both"}`)
+		members.WaitFor(t, w, k, members.Usable)
+	}
+	tracker := health.New(health.Options{Source: w})
+	t.Cleanup(tracker.Close)
+	s := sched.New(sched.Options{Source: w, Health: &tracker.Records, Connector: func(*instance.Instance) string { return "plain" }})
+	pick := func(role instance.Role) *sched.Assignment {
+		t.Helper()
+		a, err := s.Pick(sched.Request{Role: role, Model: "m", Alone: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(a.Done)
+		return a
+	}
+	prefills := []*sched.Assignment{pick(instance.Prefill), pick(instance.Prefill)}
+	for range 2 {
+		pick(instance.Decode)
+	}
+	members.Put(t, cli, l.Override(members.Prefill(address)), `{"v":1,"state":"drain","role":"decode"}`)
+	members.WaitFor(t, w, members.Prefill(address), func(in *instance.Instance) error {
+		if in.OnlyRole != instance.Decode {
+			return fmt.Errorf("%+v", in)
+		}
+		return nil
+	})
+	digest := (&loads.Loads{Watcher: w, Scheduler: s, Others: new(loaddigest.Watcher)}).Source()
+	want := func(what string, prefill, decode int64) {
+		t.Helper()
+		got := map[instance.Key]int64{}
+		for _, e := range digest.InFlight() {
+			if e.LoadCount != (schema.LoadCount{}) {
+				got[e.Key] = e.InFlight
+			}
+		}
+		if got[members.Prefill(address)] != prefill || got[members.Decode(address)] != decode {
+			t.Errorf("%s: %v, want %d and %d", what, got, prefill, decode)
+		}
+	}
+	want("prefill legs run", 4, 4) // an engine has one count
+	prefills[0].Done()
+	want("one prefill leg runs", 3, 3)
+	prefills[1].Done()
+	want("decode legs run", 0, 2)
+	taken, err := s.Take(w.Snapshot().Usable(instance.Decode)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	want("one more decode leg runs", 0, 3)
+	taken.Done()
+	want("it has ended", 0, 2)
+}
