@@ -118,13 +118,13 @@ func (s *Scraper) rounds(ctx context.Context, interval time.Duration, next func(
 }
 
 // readable returns the instances that are read: those that requests may be sent to. An engine in
-// both roles is read once, as a decode instance.
+// both roles is read once, as a decode instance unless it is kept in prefill.
 func (s *Scraper) readable() []*instance.Instance {
 	s.forget()
 	snap := s.o.Members()
 	list := slices.Clone(snap.Usable(instance.Decode))
 	for _, in := range snap.Usable(instance.Prefill) {
-		if _, there := snap.Lookup(instance.Key{Role: instance.Decode, Address: in.Address}); !there {
+		if decode, there := snap.Lookup(instance.Key{Role: instance.Decode, Address: in.Address}); !there || !decode.Usable() {
 			list = append(list, in)
 		}
 	}
@@ -176,7 +176,8 @@ func (s *Scraper) Read(ctx context.Context, in *instance.Instance) {
 	}
 }
 
-// forget drops readings of engines that have left, and those that are stale.
+// forget drops readings of engines that have left, and those that are stale. What was read of an
+// engine in its other role stays in use.
 func (s *Scraper) forget() {
 	snap := s.o.Members()
 	s.mu.Lock()
@@ -184,6 +185,9 @@ func (s *Scraper) forget() {
 	for k, r := range s.known {
 		if _, member := snap.Lookup(k); !member || time.Since(r.at) >= stale*s.o.Interval+timeout {
 			delete(s.known, k)
+			if _, read := s.known[instance.Key{Role: k.Role.Other(), Address: k.Address}]; read {
+				continue
+			}
 			s.o.Sink(k, nil)
 			s.o.Observe(k, nil)
 		}

@@ -284,3 +284,82 @@ func TestScrape_FullEngine(t *testing.T) {
 		<-done
 	})
 }
+
+// run runs a Scraper of some instances in virtual time, until f returns.
+func run(t *testing.T, e *engines, interval time.Duration, list []*instance.Instance, f func(*scrape.Scraper)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		members := instance.NewSnapshot(1, list)
+		s := scrape.New(scrape.Options{
+			Members: func() *instance.Snapshot { return members }, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check,
+			InFlight: e.inFlight, Interval: interval,
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			s.Run(ctx)
+		}()
+		f(s)
+		cancel()
+		<-done
+	})
+}
+
+// newEngines returns engines that answer.
+func newEngines() *engines {
+	return &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}}
+}
+
+// An engine in both roles is read once in an interval, also while it is kept in one of them.
+func TestScrape_BothRoles(t *testing.T) {
+	t.Parallel()
+	for _, only := range []instance.Role{"", instance.Prefill, instance.Decode} {
+		decode := fleet(1).All()[0]
+		other := *decode
+		other.Role = instance.Prefill
+		both := []*instance.Instance{&other, decode}
+		for _, in := range both {
+			if only != "" && in.Role != only {
+				in.Intent, in.OnlyRole = instance.Drain, only
+			}
+		}
+		e := newEngines()
+		run(t, e, 10*time.Second, both, func(*scrape.Scraper) {
+			time.Sleep(10*time.Second - time.Microsecond)
+			synctest.Wait()
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			if n := e.asked[decode.Address]; n != 1 {
+				t.Errorf("kept in role %q: read %d times in one interval", only, n)
+			}
+		})
+	}
+}
+
+// What was read of an engine in one role stays while the engine is read in the other.
+func TestScrape_ReadInOtherRole(t *testing.T) {
+	t.Parallel()
+	decode := fleet(1).All()[0]
+	prefill := *decode
+	prefill.Role = instance.Prefill
+	e := newEngines()
+	run(t, e, 10*time.Second, []*instance.Instance{&prefill, decode}, func(s *scrape.Scraper) {
+		s.Read(context.Background(), &prefill)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.known[prefill.Key] == nil || e.observed[prefill.Key] == nil {
+			t.Error("the last reading was discarded")
+		}
+		e.silent[decode.Address] = true
+		e.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		e.mu.Lock()
+		if e.known[decode.Key] != nil || e.observed[decode.Key] != nil {
+			t.Error("what a silent engine reported a minute ago is used")
+		}
+	})
+}
