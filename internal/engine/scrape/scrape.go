@@ -117,18 +117,26 @@ func (s *Scraper) rounds(ctx context.Context, interval time.Duration, next func(
 	}
 }
 
-// readable returns the instances that are read: those that requests may be sent to. An engine in
-// both roles is read once, as a decode instance unless it is kept in prefill.
-func (s *Scraper) readable() []*instance.Instance {
+// readable returns the instances that are read: those that requests may be sent to, and others of
+// this proxy while requests run there. An engine in both roles is read once, as a decode instance
+// unless it is kept in prefill.
+func (s *Scraper) readable() (list []*instance.Instance) {
 	s.forget()
-	snap := s.o.Members()
-	list := slices.Clone(snap.Usable(instance.Decode))
-	for _, in := range snap.Usable(instance.Prefill) {
-		if decode, there := snap.Lookup(instance.Key{Role: instance.Decode, Address: in.Address}); !there || !decode.Usable() {
-			list = append(list, in)
+	snap, seen := s.o.Members(), map[string]bool{}
+	for _, some := range [][]*instance.Instance{snap.Usable(instance.Decode), snap.Usable(instance.Prefill), snap.All()} {
+		for _, in := range some {
+			if !seen[in.Address] && (in.Usable() || s.finishing(in)) {
+				seen[in.Address] = true
+				list = append(list, in)
+			}
 		}
 	}
 	return list
+}
+
+// finishing reports whether requests run on an instance that may not be picked, such as a drained one.
+func (s *Scraper) finishing(in *instance.Instance) bool {
+	return in.Verified && (in.View == "" || in.View == instance.Orphan) && s.o.InFlight(in.Key) > 0
 }
 
 // full returns decode instances that may be full: requests waited at the last reading, or more are in

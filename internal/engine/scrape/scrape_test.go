@@ -363,3 +363,31 @@ func TestScrape_ReadInOtherRole(t *testing.T) {
 		}
 	})
 }
+
+// A drained instance is read until its requests have ended: their limits depend on its progress.
+func TestScrape_Drained(t *testing.T) {
+	t.Parallel()
+	list := fleet(2).All()
+	for _, in := range list {
+		in.Intent = instance.Drain
+	}
+	e := newEngines()
+	e.sent = map[string]float64{list[0].Address: 1}
+	run(t, e, 10*time.Second, list, func(*scrape.Scraper) {
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		e.mu.Lock()
+		if e.observed[list[0].Key] == nil || e.asked[list[1].Address] != 0 {
+			t.Errorf("read %d times with a request, %d times without", e.asked[list[0].Address], e.asked[list[1].Address])
+		}
+		e.sent = nil
+		e.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.observed[list[0].Key] != nil {
+			t.Error("read although its last request has ended")
+		}
+	})
+}
