@@ -40,7 +40,7 @@ type Asker interface {
 	Load(ctx context.Context, in *instance.Instance) ([]vllm.RankLoad, error)
 }
 
-// Options configure a Scraper; all must be set.
+// Options configure a Scraper; all but Interval must be set.
 type Options struct {
 	Members func() *instance.Snapshot
 	Asker   Asker
@@ -52,7 +52,7 @@ type Options struct {
 	InFlight func(k instance.Key) float64
 	// Check is called after each reading of Run, for checks other than metrics.
 	Check    func(ctx context.Context, in *instance.Instance)
-	Interval time.Duration // between two readings of one engine
+	Interval time.Duration // between two readings of one engine; 0: none is read, and Run must not be called
 }
 
 // Scraper reads the metrics of all engines in turn. It is safe for concurrent use.
@@ -162,8 +162,12 @@ func (s *Scraper) check(ctx context.Context, in *instance.Instance) {
 	s.o.Check(ctx, in)
 }
 
-// Read reads the metrics of an engine once, in addition to the readings of Run.
+// Read reads the metrics of an engine once, in addition to the readings of Run. If Interval is 0, it
+// does nothing: without Run no reading becomes stale.
 func (s *Scraper) Read(ctx context.Context, in *instance.Instance) {
+	if s.o.Interval <= 0 {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	ranks, err := s.o.Asker.Load(ctx, in)

@@ -391,3 +391,13 @@ func TestScrape_Drained(t *testing.T) {
 		}
 	})
 }
+
+// A Scraper without an interval reads nothing: no later reading would replace the first one.
+func TestScraper_ReadWithoutInterval(t *testing.T) {
+	t.Parallel()
+	e, one := newEngines(), fleet(1).All()[0]
+	scrape.New(scrape.Options{Asker: e, Sink: e.sink, Observe: e.observe}).Read(t.Context(), one)
+	if e.asked[one.Address] != 0 || e.known[one.Key] != nil || e.observed[one.Key] != nil {
+		t.Errorf("read %d times; its load is %+v", e.asked[one.Address], e.known[one.Key])
+	}
+}
