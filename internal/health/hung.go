@@ -277,7 +277,7 @@ func (t *Tracker) ejectHung(in *instance.Instance, since time.Time, reason strin
 		return
 	}
 	r := t.find(in)
-	if r.ejected && r.hard {
+	if r == nil || r.ejected && r.hard {
 		return
 	}
 	r.silentSince, r.trial = since, true

@@ -227,14 +227,17 @@ func TestTracker_SlowIsNotHung(t *testing.T) {
 	t.Parallel()
 	in, peer := pair(instance.Decode)
 	both := []*instance.Instance{in, peer}
+	a, b := pair(instance.Decode)
+	a.Record.Models, b.Record.Models = []string{"a"}, []string{"b"}
 	for name, tc := range map[string]struct {
 		all    []*instance.Instance
 		change func(*coreFleet)
 		keep   func(*coreFleet) // called every second
 	}{
-		"the last instance of its role": {all: both[:1]},
-		"all cores hang":                {all: both, change: func(c *coreFleet) { c.hang("d:2") }},
-		"peers answer trials as slowly": {all: both, change: func(c *coreFleet) { c.takes["d:2"] = 20 * time.Second }},
+		"the last instance of its role":  {all: both[:1]},
+		"the last instance of its model": {all: []*instance.Instance{a, b}},
+		"all cores hang":                 {all: both, change: func(c *coreFleet) { c.hang("d:2") }},
+		"peers answer trials as slowly":  {all: both, change: func(c *coreFleet) { c.takes["d:2"] = 20 * time.Second }},
 		"--disable-log-stats": {all: both, change: func(c *coreFleet) {
 			c.unseen["d:1"] = true
 		}},
@@ -258,7 +261,7 @@ func TestTracker_SlowIsNotHung(t *testing.T) {
 					c.read(t.Context(), one)
 				}
 				for range 60 {
-					if ejected, after := waitEjected(tr, in, time.Second); ejected {
+					if ejected, after := waitEjected(tr, tc.all[0], time.Second); ejected {
 						e, _ := tr.Ejected(in.Key)
 						t.Fatalf("ejected after %s: %+v", after, e)
 					}

@@ -2,6 +2,7 @@ package health
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -84,11 +85,11 @@ func (p *peers) observe(now time.Time) {
 // list returns the instances that could take the requests of this one, and the least limit with
 // them as peers.
 func (p *peers) list() (list []*instance.Instance, least time.Duration) {
-	snap := p.t.opts.Source.Snapshot()
+	snap, models := p.t.opts.Source.Snapshot(), p.of.Record.Models
 	available := func(role instance.Role) []*instance.Instance {
 		var out []*instance.Instance
 		for _, in := range snap.Usable(role) {
-			if in.Address != p.of.Address && p.t.Available(in.Key) {
+			if in.Address != p.of.Address && p.t.Available(in.Key) && (len(models) == 0 || slices.ContainsFunc(models, in.ServesModel)) {
 				out = append(out, in)
 			}
 		}

@@ -31,6 +31,17 @@ func (r *record) incarnation(role instance.Role) *string {
 	return &r.incarnations[1]
 }
 
+// life returns the instance of a record in the snapshot, in this role if there is one; nil
+// if its incarnation has ended.
+func (r *record) life(snap *instance.Snapshot, k instance.Key) *instance.Instance {
+	for _, role := range []instance.Role{k.Role, k.Role.Other()} {
+		if in, ok := snap.Lookup(instance.Key{Role: role, Address: k.Address}); ok && in.Incarnation() == *r.incarnation(role) {
+			return in
+		}
+	}
+	return nil
+}
+
 // eject records an ejection. Earlier ejections are not counted if the engine has served without a
 // failure for forgiveAfter since the last one.
 func (r *record) eject(hard bool, reason string, forgiveAfter time.Duration) {

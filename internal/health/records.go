@@ -1,6 +1,7 @@
 package health
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -123,16 +124,25 @@ func (rs *Records) SilentFor(k instance.Key) time.Duration {
 	return 0
 }
 
-// find returns the record of an engine, or creates it. The caller holds the lock.
+// find returns the record of an engine, or creates it, and drops those of engines that have left. It
+// returns nil if the incarnation has ended: it is no evidence about the next one at its address. The
+// caller holds the lock.
 func (rs *Records) find(in *instance.Instance) *record {
+	snap := rs.source.Snapshot()
 	r := rs.byAddress[in.Address]
-	if r != nil && *r.incarnation(in.Role) == in.Incarnation() {
+	if r != nil && *r.incarnation(in.Role) == in.Incarnation() && r.life(snap, in.Key) != nil {
 		return r
 	}
-	if r == nil || *r.incarnation(in.Role) != "" {
+	if is, ok := snap.Lookup(in.Key); !ok || is.Incarnation() != in.Incarnation() {
+		return nil
+	}
+	maps.DeleteFunc(rs.byAddress, func(address string, r *record) bool {
+		return r.life(snap, instance.Key{Role: in.Role, Address: address}) == nil
+	})
+	if r = rs.byAddress[in.Address]; r == nil || *r.incarnation(in.Role) != "" {
 		r = &record{}
 		rs.byAddress[in.Address] = r
-		if other, ok := rs.source.Snapshot().Lookup(instance.Key{Role: in.Role.Other(), Address: in.Address}); ok {
+		if other, ok := snap.Lookup(instance.Key{Role: in.Role.Other(), Address: in.Address}); ok {
 			*r.incarnation(other.Role) = other.Incarnation()
 		}
 	}
@@ -176,15 +186,9 @@ func (rs *Records) end(k instance.Key, r *record) {
 	}
 }
 
-// life returns the instance of a record in the snapshot, in this role if there is one; nil
-// if its incarnation has ended.
+// life is record.life under the lock.
 func (rs *Records) life(snap *instance.Snapshot, k instance.Key, r *record) *instance.Instance {
 	rs.mu.RLock()
 	defer rs.mu.RUnlock()
-	for _, role := range []instance.Role{k.Role, k.Role.Other()} {
-		if in, ok := snap.Lookup(instance.Key{Role: role, Address: k.Address}); ok && in.Incarnation() == *r.incarnation(role) {
-			return in
-		}
-	}
-	return nil
+	return r.life(snap, k)
 }

@@ -43,7 +43,7 @@ func (t *Tracker) Suspect(in *instance.Instance) {
 		return
 	}
 	r := t.find(in)
-	if r.suspected || r.ejected {
+	if r == nil || r.suspected || r.ejected {
 		return
 	}
 	r.suspected, r.silentSince = true, time.Now()

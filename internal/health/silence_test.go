@@ -196,3 +196,32 @@ func TestTheLastPrefillBesideDecode(t *testing.T) {
 		}
 	})
 }
+
+// An instance that serves other models could not take the requests of a silent one: it is no peer.
+func TestTracker_PeersShareAModel(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		role    instance.Role // of the other one
+		models  []string
+		ejected bool
+	}{
+		{instance.Prefill, []string{"b"}, false},
+		{instance.Prefill, []string{"b", "a"}, true},
+		{instance.Decode, []string{"b"}, false},
+		{instance.Decode, []string{"b", "a"}, true},
+	} {
+		in, other := instanceAt(instance.Prefill, "d:1"), instanceAt(tc.role, "d:2")
+		in.Record.Models, other.Record.Models = []string{"a"}, tc.models
+		run(t, func(o *health.Options) { o.PrefillOptional = true }, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
+			src.set(in, other)
+			resume := eng.hang("d:1")
+			tr.Suspect(in)
+			time.Sleep(time.Minute)
+			if tr.Available(in.Key) == tc.ejected {
+				t.Errorf("beside %s of %v: ejected %t", tc.role, tc.models, !tc.ejected)
+			}
+			resume()
+			time.Sleep(time.Second)
+		})
+	}
+}

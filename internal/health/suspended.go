@@ -41,7 +41,9 @@ func (t *Tracker) setSuspended(in *instance.Instance, state instance.View) {
 	if t.closed || state == "" && (r == nil || r.suspended == "") || r != nil && r.suspended == state {
 		return
 	}
-	r = t.find(in)
+	if r = t.find(in); r == nil {
+		return
+	}
 	was := r.suspended
 	r.suspended = state
 	log := t.opts.Log.WithFields(logrus.Fields{"instance": in.Key.String(), "state": string(state)})

@@ -83,7 +83,7 @@ func (t *Tracker) Strike(in *instance.Instance, reason string, timedOut bool) {
 		return
 	}
 	r := t.find(in)
-	if r.ejected || r.suspended != "" {
+	if r == nil || r.ejected || r.suspended != "" {
 		return
 	}
 	t.probes.work.Go(func() { t.CheckSuspended(t.probes.ctx, in) })
@@ -104,7 +104,7 @@ func (t *Tracker) Eject(in *instance.Instance, reason string) {
 		return
 	}
 	r := t.find(in)
-	if r.ejected && r.hard {
+	if r == nil || r.ejected && r.hard {
 		return
 	}
 	t.eject(in, r, true, true, reason)

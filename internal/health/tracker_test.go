@@ -248,6 +248,56 @@ func TestANewLifeIsForgiven(t *testing.T) {
 	}
 }
 
+// A report about a former process is no evidence about the one that is at its address now: requests
+// that it has failed may end long after the restart.
+func TestTracker_ReportsAboutFormerProcess(t *testing.T) {
+	t.Parallel()
+	for name, ejected := range map[string]bool{"available": false, "ejected": true} {
+		var ejections atomic.Int64
+		run(t, func(o *health.Options) {
+			o.OnEject = func(instance.Key, bool, string) { ejections.Add(1) }
+		}, func(tr *health.Tracker, src *source, eng *engine, old *instance.Instance) {
+			tr.Strike(old, "lost", false)
+			is := inst("b")
+			src.set(is)
+			eng.answer(errDead)
+			if ejected {
+				tr.Eject(is, "refused")
+				synctest.Wait()
+			}
+			before := ejections.Load()
+			for _, report := range []func(){
+				func() { tr.Strike(old, "lost", false) }, func() { tr.Strike(old, "lost", false) }, func() { tr.Strike(old, "lost", false) },
+				func() { tr.Suspect(old) }, func() { tr.Eject(old, "refused") },
+			} {
+				if report(); tr.Available(is.Key) == ejected {
+					t.Errorf("%s: available %t", name, ejected)
+				}
+			}
+			synctest.Wait()
+			if n := ejections.Load() - before; n != 0 {
+				t.Errorf("%s: %d ejections were reported", name, n)
+			}
+		})
+	}
+}
+
+// Instances that have left are not listed for ever, also if they were not ejected.
+func TestTracker_TroubledHaveLeft(t *testing.T) {
+	t.Parallel()
+	run(t, nil, func(tr *health.Tracker, src *source, _ *engine, in *instance.Instance) {
+		for i := range 100 {
+			one := *in
+			one.Role, one.Address = instance.Roles()[i%2], fmt.Sprintf("d:%d", 1+i/2)
+			src.set(&one)
+			tr.Strike(&one, "5xx", false)
+		}
+		if n := len(tr.Troubled()); n != 1 {
+			t.Errorf("%d instances are listed, and one is there", n)
+		}
+	})
+}
+
 // An instance that refuses connections is ejected, also the only one, and is not silent.
 func TestSuspect(t *testing.T) {
 	t.Parallel()

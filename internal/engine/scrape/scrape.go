@@ -40,7 +40,7 @@ type Asker interface {
 	Load(ctx context.Context, in *instance.Instance) ([]vllm.RankLoad, error)
 }
 
-// Options configure a Scraper; all must be set.
+// Options configure a Scraper; all but Interval must be set.
 type Options struct {
 	Members func() *instance.Snapshot
 	Asker   Asker
@@ -52,7 +52,7 @@ type Options struct {
 	InFlight func(k instance.Key) float64
 	// Check is called after each reading of Run, for checks other than metrics.
 	Check    func(ctx context.Context, in *instance.Instance)
-	Interval time.Duration // between two readings of one engine
+	Interval time.Duration // between two readings of one engine; 0: none is read, and Run must not be called
 }
 
 // Scraper reads the metrics of all engines in turn. It is safe for concurrent use.
@@ -117,18 +117,26 @@ func (s *Scraper) rounds(ctx context.Context, interval time.Duration, next func(
 	}
 }
 
-// readable returns the instances that are read: those that requests may be sent to. An engine that is
-// usable in both roles is read once, as a decode instance.
-func (s *Scraper) readable() []*instance.Instance {
+// readable returns the instances that are read: those that requests may be sent to, and others of
+// this proxy while requests run there. An engine in both roles is read once, as a decode instance
+// unless it is kept in prefill.
+func (s *Scraper) readable() (list []*instance.Instance) {
 	s.forget()
-	snap := s.o.Members()
-	list := slices.Clone(snap.Usable(instance.Decode))
-	for _, in := range snap.Usable(instance.Prefill) {
-		if d, there := snap.Lookup(instance.Key{Role: instance.Decode, Address: in.Address}); !there || !d.Usable() {
-			list = append(list, in)
+	snap, seen := s.o.Members(), map[string]bool{}
+	for _, some := range [][]*instance.Instance{snap.Usable(instance.Decode), snap.Usable(instance.Prefill), snap.All()} {
+		for _, in := range some {
+			if !seen[in.Address] && (in.Usable() || s.finishing(in)) {
+				seen[in.Address] = true
+				list = append(list, in)
+			}
 		}
 	}
 	return list
+}
+
+// finishing reports whether requests run on an instance that may not be picked, such as a drained one.
+func (s *Scraper) finishing(in *instance.Instance) bool {
+	return in.Verified && (in.View == "" || in.View == instance.Orphan) && s.o.InFlight(in.Key) > 0
 }
 
 // full returns decode instances that may be full: requests waited at the last reading, or more are in
@@ -154,8 +162,12 @@ func (s *Scraper) check(ctx context.Context, in *instance.Instance) {
 	s.o.Check(ctx, in)
 }
 
-// Read reads the metrics of an engine once, in addition to the readings of Run.
+// Read reads the metrics of an engine once, in addition to the readings of Run. If Interval is 0, it
+// does nothing: without Run no reading becomes stale.
 func (s *Scraper) Read(ctx context.Context, in *instance.Instance) {
+	if s.o.Interval <= 0 {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	ranks, err := s.o.Asker.Load(ctx, in)
@@ -176,7 +188,8 @@ func (s *Scraper) Read(ctx context.Context, in *instance.Instance) {
 	}
 }
 
-// forget drops readings of engines that have left, and those that are stale.
+// forget drops readings of engines that have left, and those that are stale. What was read of an
+// engine in its other role stays in use.
 func (s *Scraper) forget() {
 	snap := s.o.Members()
 	s.mu.Lock()
@@ -184,6 +197,9 @@ func (s *Scraper) forget() {
 	for k, r := range s.known {
 		if _, member := snap.Lookup(k); !member || time.Since(r.at) >= stale*s.o.Interval+timeout {
 			delete(s.known, k)
+			if _, read := s.known[instance.Key{Role: k.Role.Other(), Address: k.Address}]; read {
+				continue
+			}
 			s.o.Sink(k, nil)
 			s.o.Observe(k, nil)
 		}

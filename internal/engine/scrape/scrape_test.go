@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -286,46 +285,119 @@ func TestScrape_FullEngine(t *testing.T) {
 	})
 }
 
-// An engine in both roles that may serve in one of them only is read in that role.
-func TestScrape_OneOfBothRoles(t *testing.T) {
-	t.Parallel()
+// run runs a Scraper of some instances in virtual time, until f returns.
+func run(t *testing.T, e *engines, interval time.Duration, list []*instance.Instance, f func(*scrape.Scraper)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		e := &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}}
-		decode := fleet(1).All()[0]
-		prefill, drained := *decode, *decode
-		prefill.Role, drained.Intent, drained.OnlyRole = instance.Prefill, instance.Drain, instance.Prefill
-		var members atomic.Pointer[instance.Snapshot]
-		members.Store(instance.NewSnapshot(1, []*instance.Instance{&prefill, decode}))
+		members := instance.NewSnapshot(1, list)
+		s := scrape.New(scrape.Options{
+			Members: func() *instance.Snapshot { return members }, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check,
+			InFlight: e.inFlight, Interval: interval,
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			scrape.New(scrape.Options{Members: members.Load, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second}).Run(ctx)
+			s.Run(ctx)
 		}()
-		within := func(d time.Duration) (asked, checked int) {
-			e.mu.Lock()
-			clear(e.asked)
-			clear(e.checked)
-			e.mu.Unlock()
-			time.Sleep(d)
-			synctest.Wait()
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			return e.asked[decode.Address], e.checked[decode.Address]
-		}
-		if asked, checked := within(10*time.Second - time.Microsecond); asked != 1 || checked != 1 {
-			t.Errorf("in both roles: read %d times, checked %d times in an interval", asked, checked)
-		}
-		members.Store(instance.NewSnapshot(2, []*instance.Instance{&prefill, &drained}))
-		if asked, checked := within(time.Minute); asked < 5 || checked < 5 {
-			t.Errorf("as a prefill instance: read %d times, checked %d times in a minute", asked, checked)
-		}
-		e.mu.Lock()
-		if e.known[prefill.Key] == nil || e.observed[prefill.Key] == nil {
-			t.Error("as a prefill instance: it has no report")
-		}
-		e.mu.Unlock()
+		f(s)
 		cancel()
 		<-done
 	})
+}
+
+// newEngines returns engines that answer.
+func newEngines() *engines {
+	return &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}}
+}
+
+// An engine in both roles is read once in an interval, also while it is kept in one of them.
+func TestScrape_BothRoles(t *testing.T) {
+	t.Parallel()
+	for _, only := range []instance.Role{"", instance.Prefill, instance.Decode} {
+		decode := fleet(1).All()[0]
+		other := *decode
+		other.Role = instance.Prefill
+		both := []*instance.Instance{&other, decode}
+		for _, in := range both {
+			if only != "" && in.Role != only {
+				in.Intent, in.OnlyRole = instance.Drain, only
+			}
+		}
+		e := newEngines()
+		run(t, e, 10*time.Second, both, func(*scrape.Scraper) {
+			time.Sleep(10*time.Second - time.Microsecond)
+			synctest.Wait()
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			if n := e.asked[decode.Address]; n != 1 {
+				t.Errorf("kept in role %q: read %d times in one interval", only, n)
+			}
+		})
+	}
+}
+
+// What was read of an engine in one role stays while the engine is read in the other.
+func TestScrape_ReadInOtherRole(t *testing.T) {
+	t.Parallel()
+	decode := fleet(1).All()[0]
+	prefill := *decode
+	prefill.Role = instance.Prefill
+	e := newEngines()
+	run(t, e, 10*time.Second, []*instance.Instance{&prefill, decode}, func(s *scrape.Scraper) {
+		s.Read(context.Background(), &prefill)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.known[prefill.Key] == nil || e.observed[prefill.Key] == nil {
+			t.Error("the last reading was discarded")
+		}
+		e.silent[decode.Address] = true
+		e.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		e.mu.Lock()
+		if e.known[decode.Key] != nil || e.observed[decode.Key] != nil {
+			t.Error("what a silent engine reported a minute ago is used")
+		}
+	})
+}
+
+// A drained instance is read until its requests have ended: their limits depend on its progress.
+func TestScrape_Drained(t *testing.T) {
+	t.Parallel()
+	list := fleet(2).All()
+	for _, in := range list {
+		in.Intent = instance.Drain
+	}
+	e := newEngines()
+	e.sent = map[string]float64{list[0].Address: 1}
+	run(t, e, 10*time.Second, list, func(*scrape.Scraper) {
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		e.mu.Lock()
+		if e.observed[list[0].Key] == nil || e.asked[list[1].Address] != 0 {
+			t.Errorf("read %d times with a request, %d times without", e.asked[list[0].Address], e.asked[list[1].Address])
+		}
+		e.sent = nil
+		e.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.observed[list[0].Key] != nil {
+			t.Error("read although its last request has ended")
+		}
+	})
+}
+
+// A Scraper without an interval reads nothing: no later reading would replace the first one.
+func TestScraper_ReadWithoutInterval(t *testing.T) {
+	t.Parallel()
+	e, one := newEngines(), fleet(1).All()[0]
+	scrape.New(scrape.Options{Asker: e, Sink: e.sink, Observe: e.observe}).Read(t.Context(), one)
+	if e.asked[one.Address] != 0 || e.known[one.Key] != nil || e.observed[one.Key] != nil {
+		t.Errorf("read %d times; its load is %+v", e.asked[one.Address], e.known[one.Key])
+	}
 }

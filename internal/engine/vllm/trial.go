@@ -71,7 +71,8 @@ func readTrial(r io.Reader) error {
 
 // Suspended returns instance.Sleeping or instance.Paused if the engine is, else "". Servers have
 // the routes only with VLLM_SERVER_DEV_MODE=1, /is_paused since 0.23; a server with neither
-// returns a StatusError with code 404.
+// returns a StatusError with code 404. Any other failure of /is_sleeping is returned: a server
+// without /is_paused may have that route.
 func (c *Client) Suspended(ctx context.Context, base string) (instance.View, error) {
 	var is struct {
 		Sleeping bool `json:"is_sleeping"`
@@ -80,6 +81,9 @@ func (c *Client) Suspended(ctx context.Context, base string) (instance.View, err
 	asleep := c.getJSON(ctx, base, "/is_sleeping", false, maxSmallBytes, &is)
 	if asleep == nil && is.Sleeping {
 		return instance.Sleeping, nil
+	}
+	if status, ok := errors.AsType[*StatusError](asleep); asleep != nil && (!ok || status.Code != http.StatusNotFound) {
+		return "", asleep
 	}
 	err := c.getJSON(ctx, base, "/is_paused", false, maxSmallBytes, &is)
 	switch {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -173,5 +175,25 @@ func TestProber_Suspended(t *testing.T) {
 	s := fakevllm.StartTest(t, fakevllm.Options{})
 	if _, err := p.Suspended(t.Context(), &instance.Instance{Key: instance.Key{Address: s.Address()}}); !errors.Is(err, health.ErrNoRoute) {
 		t.Errorf("without the routes: %v", err)
+	}
+}
+
+// An engine that does not report whether it sleeps may still have the route, also if it has no
+// /is_paused.
+func TestProber_SuspendedWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	p := NewProber(patientConfig(), netguard.Policy{}, nil)
+	for name, answer := range map[string]http.HandlerFunc{
+		"an error":    func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+		"a lost call": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	} {
+		mux := http.NewServeMux()
+		mux.HandleFunc("/is_sleeping", answer)
+		s := httptest.NewServer(mux)
+		in := &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: s.Listener.Addr().String()}}
+		if _, err := p.Suspended(t.Context(), in); err == nil || errors.Is(err, health.ErrNoRoute) {
+			t.Errorf("%s: %v", name, err)
+		}
+		s.Close()
 	}
 }
