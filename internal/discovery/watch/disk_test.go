@@ -281,3 +281,30 @@ func TestUnwritableStateDir(t *testing.T) {
 		return nil
 	})
 }
+
+// What could not be saved before is saved when the process ends.
+func TestSavedAtTheEndAfterAFailure(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	o := members.WatcherOptions(t)
+	o.StateDir = filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(o.StateDir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	members.Put(t, cli, l.Instance(members.Prefill("10.0.0.1:8100")), members.Ready)
+	w, stop := runWatcher(t, cli, o)
+	testkit.Eventually(t, members.Soon, func() error {
+		if s := w.Status(); s.SaveErrors == 0 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	if err := os.Remove(o.StateDir); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if saved, err := os.ReadFile(filepath.Join(o.StateDir, "snapshot.json")); err != nil || !bytes.Contains(saved, []byte("10.0.0.1:8100")) {
+		t.Errorf("%s, %v", saved, err)
+	}
+}
