@@ -85,7 +85,9 @@ func (s *Saver) Run(ctx context.Context) {
 			return
 		}
 		if m != nil {
-			failed = s.write(m, failed)
+			if failed = s.write(m, failed); failed {
+				etcd.Signal(s.changed) // try again after leasedPause
+			}
 		}
 		if !sleep.For(ctx, savePause) {
 			return

@@ -2,10 +2,14 @@ package disk_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/sirupsen/logrus/hooks/test"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/disk"
 )
@@ -54,5 +58,44 @@ func TestSaveWaitsForLeasedInstances(t *testing.T) {
 		cancel()
 		<-ended
 		synctest.Wait()
+	})
+}
+
+// A write that has failed, for example because the disk was full, is repeated although nothing
+// changes.
+func TestSaver_RepeatsFailedWrite(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // no directory can be made there
+		t.Fatal(err)
+	}
+	log, _ := test.NewNullLogger()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var saves, failures atomic.Int64
+		s := disk.NewSaver(disk.SaverOptions{
+			Dir: dir, Age: 24 * time.Hour, Log: log,
+			Take: func(context.Context) (*disk.Image, bool) {
+				return &disk.Image{Entries: func(func(disk.Entry) bool) {}}, true
+			},
+			Saved: func(time.Time) { saves.Add(1) }, Failed: func() { failures.Add(1) },
+		})
+		ended := make(chan struct{})
+		go func() { s.Run(ctx); close(ended) }()
+		s.Changed(true)
+		synctest.Wait()
+		if failures.Load() != 1 {
+			t.Fatalf("%d failures", failures.Load())
+		}
+		if err := os.Remove(dir); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if saves.Load() != 1 {
+			t.Errorf("%d writes in the minute after the failure", saves.Load())
+		}
+		cancel()
+		<-ended
 	})
 }

@@ -184,7 +184,7 @@ func (p *Presence) put(ctx context.Context, key, value string, id clientv3.Lease
 }
 
 func (p *Presence) write(ctx context.Context, applied int64, report Report, started time.Time, look bool) (clientv3.LeaseID, error) {
-	value, err := schema.Encode(ProxyPresence{
+	value, err := json.Marshal(ProxyPresence{ // not schema.Encode: a report may be larger than a record
 		V: 1, ID: p.o.ID, Address: p.o.Address, AdminURL: p.o.AdminURL, Version: p.o.Version, Applied: applied, StartedAt: &started,
 		Connector: p.o.Connector, Report: report,
 	})

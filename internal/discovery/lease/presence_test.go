@@ -15,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
@@ -181,4 +182,39 @@ func TestPresenceSaysNotices(t *testing.T) {
 	}
 	name.Store("b")
 	says("b: ")
+}
+
+// The report about a large fleet has more bytes than the value of an instance may have.
+func TestPresenceOfLargeFleet(t *testing.T) {
+	t.Parallel()
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	store := store.New(cli, l, "test")
+	var all []*instance.Instance
+	for i := range 300 {
+		all = append(all, &instance.Instance{
+			Key: members.Decode(fmt.Sprintf("10.0.%d.%d:8200", i/200, i%200)), Verified: true, Learned: true,
+			Record: instance.Record{Models: []string{"org/model"}, Version: "0.12.0"},
+		})
+	}
+	p := lease.NewPresence(cli, lease.PresenceOptions{
+		Layout: l, ID: "p1", TTL: time.Hour, Interval: 10 * time.Millisecond,
+		Report: func() (r lease.Report) {
+			r.Instances, r.LeftOut = lease.NewInstanceReports(instance.NewSnapshot(1, all), func(instance.Key) instance.Opinion { return instance.Opinion{} })
+			return r
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	testkit.Eventually(t, members.Soon, func() error {
+		ps, err := store.Reader.Proxies(t.Context())
+		if err != nil {
+			return err
+		}
+		if len(ps) != 1 || len(ps[0].Instances) != len(all) {
+			return fmt.Errorf("%d proxies are present", len(ps))
+		}
+		return nil
+	})
 }

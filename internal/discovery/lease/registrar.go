@@ -201,7 +201,7 @@ func (r *Registrar) attempt(ctx context.Context) (wait time.Duration, again bool
 	if s := r.Status(); s.Phase == Idle {
 		r.setPhase(Registering, 0, "")
 	}
-	wait, err := r.try(ctx, *rec)
+	wait, err := r.try(ctx, rec)
 	if ctx.Err() != nil {
 		return 0, false
 	}
@@ -217,17 +217,12 @@ func (r *Registrar) attempt(ctx context.Context) (wait time.Duration, again bool
 		return wait, true
 	}
 	r.fails = 0
-	r.mu.Lock()
-	if r.status.Phase == Registered {
-		r.arrived = rec
-	}
-	r.mu.Unlock()
 	return wait, true
 }
 
 // try makes one attempt. An error means that nothing is known for sure.
-func (r *Registrar) try(ctx context.Context, rec instance.Record) (wait time.Duration, err error) {
-	claims, err := r.claims(ctx, rec)
+func (r *Registrar) try(ctx context.Context, rec *instance.Record) (wait time.Duration, err error) {
+	claims, err := r.claims(ctx, *rec)
 	if err != nil {
 		return 0, err
 	}
@@ -255,18 +250,21 @@ func (r *Registrar) try(ctx context.Context, rec instance.Record) (wait time.Dur
 	return etcd.Jitter(r.o.TTL), nil
 }
 
-// registered records that this registrar holds the key at a revision. why is the reason if the
-// registration is incomplete, "" usually.
-func (r *Registrar) registered(rec instance.Record, revision int64, why string) {
+// registered records that this registrar holds the key at a revision, with the value of rec. why is
+// the reason if the registration is incomplete, "" usually.
+func (r *Registrar) registered(rec *instance.Record, revision int64, why string) {
 	r.held = true
 	if rec.ID != "" {
 		r.mine[rec.ID] = true
 	}
+	phase := Registered
 	if k := r.keeper.state(); k.trouble != nil {
-		r.setPhase(Unknown, revision, k.trouble.Error())
-		return
+		phase, why = Unknown, k.trouble.Error()
 	}
-	r.setPhase(Registered, revision, why)
+	r.setPhase(phase, revision, why)
+	r.mu.Lock()
+	r.arrived = rec
+	r.mu.Unlock()
 }
 
 // setPhase changes the phase and reports it.

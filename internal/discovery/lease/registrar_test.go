@@ -6,11 +6,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -342,6 +346,58 @@ func TestRegistrarNewIncarnation(t *testing.T) {
 	if s := r.Status(); s.Registrations != 1 {
 		t.Fatalf("%+v", s)
 	}
+}
+
+// A record has not arrived while another program's change of the same keys keeps it from being
+// written: an agent that drains must not revoke its lease yet.
+func TestRegistrarArrivedAfterConflictingWrite(t *testing.T) {
+	t.Parallel()
+	server, l := testkit.StartEtcd(t), members.Layout(t)
+	other, k := server.Client(t), members.Prefill("10.0.0.1:8100")
+	var r *lease.Registrar
+	var armed, failed atomic.Bool
+	arrived := make(chan bool, 1) // as it is when the registrar reads its keys again
+	cli, err := etcd.Dial(etcd.Config{
+		Endpoints: []string{server.Endpoint()},
+		Intercept: func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			txn, ok := req.(*pb.TxnRequest)
+			switch {
+			case ok && len(txn.Compare) > 0 && armed.CompareAndSwap(true, false):
+				if _, err := other.Put(ctx, l.Override(k), `{"v":1,"state":"drain"}`); err != nil {
+					t.Error(err)
+				}
+				failed.Store(true)
+			case ok && len(txn.Compare) == 0 && failed.CompareAndSwap(true, false):
+				arrived <- r.Arrived()
+			}
+			return next(ctx, method, req, reply, cc, opts...)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cli.Close() }()
+	o := members.RegistrarOptions(t, k)
+	o.TTL = time.Hour
+	r = members.Register(t, cli, o)
+	r.Set(instance.Record{ID: "A"})
+	testkit.Eventually(t, members.Soon, func() error {
+		if !r.Arrived() {
+			return fmt.Errorf("%+v", r.Status())
+		}
+		return nil
+	})
+	armed.Store(true)
+	r.Set(instance.Record{ID: "A", State: instance.Draining})
+	if <-arrived {
+		t.Errorf("it has arrived, and etcd has %s", members.RawKey(t, other, k).Value)
+	}
+	testkit.Eventually(t, members.Soon, func() error {
+		if raw := members.RawKey(t, other, k); !r.Arrived() || !strings.Contains(string(raw.Value), "draining") {
+			return fmt.Errorf("%s", raw.Value)
+		}
+		return nil
+	})
 }
 
 func TestRegistrarEnds(t *testing.T) {

@@ -167,6 +167,7 @@ func (p *publisher) update(ctx context.Context) time.Duration {
 			p.Log.WithField("error", err).Warn("cannot publish the load digest, retrying")
 		}
 		p.failed = true
+		wait = p.Interval
 	case due:
 		p.last, p.value, p.lease, p.at, p.leaving, p.failed = &next, value, id, now, leaving, false
 	default:

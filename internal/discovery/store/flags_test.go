@@ -157,6 +157,25 @@ func TestAddForSomeProxies(t *testing.T) {
 	f.are(agent)
 }
 
+// An instance of other proxies that does not answer when it is added becomes this one's, too.
+func TestAddPendingForSomeProxies(t *testing.T) {
+	t.Parallel()
+	f := newFleets(t)
+	k := members.Prefill("127.0.0.1:1")
+	f.sync(one, k)
+	for range 2 {
+		got, err := f.store.Instances.AddPending(t.Context(), k, schema.PendingAdd{Record: &instance.Record{Proxies: []string{two}}}, 0, "")
+		if err != nil || got != store.AlreadyThere {
+			t.Errorf("%s, %v", got, err)
+		}
+		f.are(k, one, two)
+	}
+	if got, err := f.store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil || got != store.AlreadyThere {
+		t.Errorf("%s, %v", got, err)
+	}
+	f.are(k)
+}
+
 // New names of one proxy, as containers have them, do not fill the record.
 func TestNamesOfProxiesAreBounded(t *testing.T) {
 	t.Parallel()

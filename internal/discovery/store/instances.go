@@ -141,7 +141,8 @@ func (s *Instances) liftRemoval(k instance.Key, f *etcd.Found) []clientv3.Op {
 // AddPending writes an add that waits until its instance answers; whichever
 // proxy sees it answer promotes it. With a ttl it expires after that time. An
 // earlier wait of the same instance is replaced, a removal is lifted. If the
-// instance is there already nothing waits.
+// instance is there already nothing waits, and a static record that belongs to other
+// proxies becomes that of p's, too, as by Add.
 func (s *Instances) AddPending(ctx context.Context, k instance.Key, p schema.PendingAdd, ttl time.Duration, reason string) (AddOutcome, error) {
 	if err := checkKeys(k); err != nil {
 		return "", err
@@ -165,7 +166,11 @@ func (s *Instances) AddPending(ctx context.Context, k instance.Key, p schema.Pen
 			if f.Pending != nil {
 				pl.ops = append(pl.ops, clientv3.OpDelete(s.layout.Pending(k)))
 			}
-			return pl, nil
+			wider, err := widened(k, f.Record, p.FullRecord(k).Proxies)
+			if wider != nil {
+				pl.ops = append(pl.ops, clientv3.OpPut(s.layout.Instance(k), string(wider)))
+			}
+			return pl, err
 		}
 		outcomes[k] = Waiting
 		pl.lease, pl.timed = ttl, []keyValue{{s.layout.Pending(k), value}}

@@ -170,6 +170,36 @@ func TestWipedWhileNotRunning(t *testing.T) {
 	}
 }
 
+// A node that registers itself may do so in spite of its removal. After a restart of the proxy the
+// store is the same all the same: a drain that was lifted meanwhile has ended.
+func TestRemovedInstanceWithRecordAfterRestart(t *testing.T) {
+	t.Parallel()
+	r := newDiskRig(t)
+	cli := members.Dial(t, r.etcd.Endpoint())
+	intent := func(want instance.Intent) func(*instance.Instance) error {
+		return func(in *instance.Instance) error {
+			if in.Intent != want {
+				return fmt.Errorf("%+v", in)
+			}
+			return nil
+		}
+	}
+	members.Leased(t, cli, r.l, r.x)
+	members.Put(t, cli, r.l.Override(r.static), `{"v":1,"state":"drain"}`)
+	w, stop := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
+	members.WaitFor(t, w, r.x, intent(instance.Removed))
+	members.WaitFor(t, w, r.static, intent(instance.Drain))
+	stop()
+	members.Del(t, cli, r.l.Override(r.static))
+	w, _ = runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
+	members.WaitState(t, w, watch.Live)
+	if s := w.Status(); s.Epochs != 0 || len(s.Kept) != 0 {
+		t.Fatalf("status: %+v", s)
+	}
+	members.WaitFor(t, w, r.static, members.Usable)
+	members.WaitFor(t, w, r.x, intent(instance.Removed))
+}
+
 func TestUselessSnapshotsAreIgnored(t *testing.T) {
 	t.Parallel()
 	r := newDiskRig(t)
@@ -250,4 +280,31 @@ func TestUnwritableStateDir(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// What could not be saved before is saved when the process ends.
+func TestSavedAtTheEndAfterAFailure(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	o := members.WatcherOptions(t)
+	o.StateDir = filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(o.StateDir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	members.Put(t, cli, l.Instance(members.Prefill("10.0.0.1:8100")), members.Ready)
+	w, stop := runWatcher(t, cli, o)
+	testkit.Eventually(t, members.Soon, func() error {
+		if s := w.Status(); s.SaveErrors == 0 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	if err := os.Remove(o.StateDir); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if saved, err := os.ReadFile(filepath.Join(o.StateDir, "snapshot.json")); err != nil || !bytes.Contains(saved, []byte("10.0.0.1:8100")) {
+		t.Errorf("%s, %v", saved, err)
+	}
 }

@@ -140,9 +140,11 @@ func (l *lost) dropEnded() {
 	}
 }
 
-// verdict returns why an absent entry is dropped now; "" if it stays.
+// verdict returns why an absent entry is dropped now; "" if it stays. The first list decides about an
+// entry from the disk: etcd may hold the key in spite of a removal, and a key that the table lacks
+// would mean another store.
 func (l *lost) verdict(e *entry) string {
-	if e.Kind != schema.KindInstance {
+	if e.Kind != schema.KindInstance || e.absent.kind == loaded {
 		return ""
 	}
 	return e.absent.ends(surrounding{

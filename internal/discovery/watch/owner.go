@@ -33,7 +33,6 @@ type owner struct {
 
 	began    time.Time
 	loadedAt time.Time // time of the state that was read from disk
-	unsaved  bool
 
 	published time.Time
 	buildTime time.Duration
@@ -85,8 +84,8 @@ func (w *Watcher) own(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			if o.unsaved && w.o.StateDir != "" {
-				w.last = o.imageOf()
+			if w.o.StateDir != "" {
+				w.last = o.knownImage()
 			}
 			return
 		case m := <-w.inbox:

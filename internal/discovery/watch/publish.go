@@ -61,7 +61,6 @@ func (o *owner) publish(ctx context.Context) {
 	o.w.suspension.openGate(o.fresh)
 	o.announce()
 	if o.listed || o.table.revision > 0 {
-		o.unsaved = true
 		o.w.saver.Changed(o.table.durable.take())
 	}
 	o.ask.retarget(ctx)

@@ -43,7 +43,7 @@ func (w *Watcher) newSaver() *disk.Saver {
 		Dir: w.o.StateDir, Age: w.o.StateAge, Log: w.log,
 		Take: func(ctx context.Context) (*disk.Image, bool) {
 			reply := make(chan *image, 1)
-			if !w.send(ctx, func(o *owner) { reply <- o.unsavedImage() }) {
+			if !w.send(ctx, func(o *owner) { reply <- o.knownImage() }) {
 				return nil, false
 			}
 			return (<-reply).onDisk(), true
@@ -102,9 +102,8 @@ func (m *image) onDisk() *disk.Image {
 // command line, and entries that cannot be decoded are not.
 func (e *entry) saved() bool { return e.good && e.Kind != schema.KindPending && e.mod > 0 }
 
-// unsavedImage returns the image to save, nil if nothing is known.
-func (o *owner) unsavedImage() *image {
-	o.unsaved = false
+// knownImage returns the image to save, nil if nothing is known.
+func (o *owner) knownImage() *image {
 	if !o.listed && !o.restored {
 		return nil
 	}

@@ -171,7 +171,7 @@ type Watcher struct {
 	suspension suspension
 
 	saver *disk.Saver
-	last  *image // not saved yet when the owner ended; read only after that
+	last  *image // of the state when the owner ended; read only after that
 
 	leases leases
 

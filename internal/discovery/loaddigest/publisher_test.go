@@ -1,0 +1,52 @@
+package loaddigest_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+)
+
+// A write that fails is repeated once per interval, also while the load of a leaving instance is
+// polled more often.
+func TestPublish_FailedWrites(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var writes atomic.Int64
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			loaddigest.Publish(ctx, loaddigest.PublishOptions{
+				Source: &loaddigest.Source{
+					Applied:     func() int64 { return 7 },
+					InFlight:    func() []schema.LoadEntry { return []schema.LoadEntry{leg("d:1", 1, true)} },
+					Changed:     func() <-chan struct{} { return nil },
+					HasPrompts:  func() bool { return false },
+					TakePrompts: func(int) []byte { return nil },
+				},
+				Interval: time.Second, TTL: time.Minute, Log: etcd.LogOrDiscard(nil),
+				Lease: func() clientv3.LeaseID { return 1 },
+				Write: func(context.Context, string, clientv3.LeaseID) error {
+					writes.Add(1)
+					return errors.New("out of space")
+				},
+			})
+		}()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := writes.Load(); n < 9 || n > 11 {
+			t.Errorf("%d writes in 10 s", n)
+		}
+		cancel()
+		<-ended
+	})
+}
