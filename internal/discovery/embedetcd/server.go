@@ -40,6 +40,8 @@ var (
 	ErrLocked = errors.New("the etcd data directory is in use")
 	// ErrListen means that the client address cannot be listened on.
 	ErrListen = errors.New("invalid etcd listen address")
+	// ErrCertificate means that the files of Config.TLS cannot be used.
+	ErrCertificate = errors.New("unusable certificate files of etcd")
 )
 
 const (
