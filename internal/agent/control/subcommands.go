@@ -103,15 +103,19 @@ func drainCommand() *cobra.Command {
 			if wait < 0 {
 				return cli.Wrongf("--wait: must not be negative")
 			}
-			if err := c.Drain(ctx); err != nil {
-				return err
-			}
 			if wait == 0 {
-				return nil
+				return c.Drain(ctx)
+			}
+			r, err := c.Status(ctx)
+			if err == nil {
+				err = c.Drain(ctx)
+			}
+			if err != nil {
+				return err
 			}
 			ctx, cancel := context.WithTimeout(ctx, wait)
 			defer cancel()
-			return c.AwaitEnd(ctx)
+			return c.AwaitEnd(ctx, r.ID)
 		})
 	settings.DurationVar(cmd.Flags(), &wait, "wait", 0, "wait that long for the agent's end; 0 returns at once")
 	return cmd

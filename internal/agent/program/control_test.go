@@ -2,15 +2,18 @@ package program
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -94,6 +97,29 @@ func TestControl(t *testing.T) {
 		if code, _, errs := ask(t, sub, "--socket", socket); code != 1 || !strings.Contains(errs, "no agent runs") {
 			t.Errorf("%s without an agent: %d %s", sub, code, errs)
 		}
+	}
+}
+
+// Once the drained agent has exited, a supervisor may start another one, which opens the same
+// socket before the command looks again.
+func TestDrainWaitsForOneAgent(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "a.sock")
+	lis, err := agentctl.Listen(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var id atomic.Pointer[string]
+	first, second := "first", "second"
+	id.Store(&first)
+	defer background.Start(t.Context(), func(ctx context.Context) {
+		agentctl.Serve(ctx, lis, agentctl.Source{
+			Report: func() agentctl.Report { return agentctl.Report{ID: *id.Load()} },
+			Drain:  func() { id.Store(&second) },
+		}, testLog())
+	})()
+	if code, _, errs := ask(t, "drain", "--socket", socket, "--wait", "5s"); code != 0 {
+		t.Errorf("drain: %d %s", code, errs)
 	}
 }
 
