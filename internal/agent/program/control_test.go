@@ -148,6 +148,34 @@ func TestHealthDoesNotDependOnEtcd(t *testing.T) {
 	etcd.Restart()
 }
 
+// The environment of an agent that reads the role from the engine's command has an address only.
+func TestHealthWithAnAddressInTheEnvironment(t *testing.T) {
+	t.Setenv("PD_ADDRESS", "127.0.0.1:8100")
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	path, err := agentctl.DefaultPath(instance.Key{Role: instance.Decode, Address: "127.0.0.1:8100"}, os.Getenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lis, err := agentctl.Listen(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer background.Start(t.Context(), func(ctx context.Context) {
+		agentctl.Serve(ctx, lis, agentctl.Source{Report: func() agentctl.Report { return agentctl.Report{Phase: "serving"} }}, testLog())
+	})()
+	// Agents of tests that run at the same time may have sockets in /run for a while.
+	testkit.Eventually(t, patience, func() error {
+		code, _, errs := ask(t, "health")
+		if code == 2 {
+			t.Fatal(errs)
+		}
+		if code != 0 {
+			return fmt.Errorf("health: %d %s", code, errs)
+		}
+		return nil
+	})
+}
+
 func TestSocketTrouble(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
