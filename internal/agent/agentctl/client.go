@@ -67,10 +67,11 @@ func (c *Client) Drain(ctx context.Context) error {
 	return err
 }
 
-// AwaitEnd waits until the agent has exited or ctx ends.
-func (c *Client) AwaitEnd(ctx context.Context) error {
+// AwaitEnd waits until the agent with this Report.ID has exited or ctx ends. Its successor may
+// open the socket between two calls.
+func (c *Client) AwaitEnd(ctx context.Context, id string) error {
 	for {
-		if _, err := c.Status(ctx); errors.Is(err, ErrNoAgent) {
+		if r, err := c.Status(ctx); errors.Is(err, ErrNoAgent) || err == nil && r.ID != id {
 			return nil
 		}
 		if !sleep.For(ctx, drainPoll) {

@@ -25,15 +25,18 @@ func (t *target) register(cmd *cobra.Command) {
 	fs.StringVar(&t.address, "address", os.Getenv("PD_ADDRESS"), "address of the agent's instance")
 }
 
-func (t *target) client() (*agentctl.Client, error) {
+// client returns a client of the agent. given reports whether a flag was set.
+func (t *target) client(given func(flag string) bool) (*agentctl.Client, error) {
 	if t.socket != "" && t.socket != SocketOff {
 		return agentctl.NewClient(t.socket), nil
 	}
 	var k instance.Key
-	if (t.role == "") != (t.address == "") {
+	one := (t.role == "") != (t.address == "")
+	if one && (given("role") || given("address")) {
 		return nil, cli.Wrongf("--role and --address: set both or none")
 	}
-	if t.role != "" {
+	// An agent with one of the variables has found the other value in the engine's command.
+	if t.role != "" && !one {
 		role, err := instance.ParseRoles(t.role)
 		if err != nil {
 			return nil, cli.Wrongf("--role: %w", err)
@@ -62,7 +65,7 @@ func asking(use, short, long string, do func(ctx context.Context, cmd *cobra.Com
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := t.client()
+			c, err := t.client(cmd.Flags().Changed)
 			if err != nil {
 				return err
 			}
@@ -103,15 +106,19 @@ func drainCommand() *cobra.Command {
 			if wait < 0 {
 				return cli.Wrongf("--wait: must not be negative")
 			}
-			if err := c.Drain(ctx); err != nil {
-				return err
-			}
 			if wait == 0 {
-				return nil
+				return c.Drain(ctx)
+			}
+			r, err := c.Status(ctx)
+			if err == nil {
+				err = c.Drain(ctx)
+			}
+			if err != nil {
+				return err
 			}
 			ctx, cancel := context.WithTimeout(ctx, wait)
 			defer cancel()
-			return c.AwaitEnd(ctx)
+			return c.AwaitEnd(ctx, r.ID)
 		})
 	settings.DurationVar(cmd.Flags(), &wait, "wait", 0, "wait that long for the agent's end; 0 returns at once")
 	return cmd

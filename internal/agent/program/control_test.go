@@ -2,15 +2,18 @@ package program
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -97,6 +100,29 @@ func TestControl(t *testing.T) {
 	}
 }
 
+// Once the drained agent has exited, a supervisor may start another one, which opens the same
+// socket before the command looks again.
+func TestDrainWaitsForOneAgent(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "a.sock")
+	lis, err := agentctl.Listen(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var id atomic.Pointer[string]
+	first, second := "first", "second"
+	id.Store(&first)
+	defer background.Start(t.Context(), func(ctx context.Context) {
+		agentctl.Serve(ctx, lis, agentctl.Source{
+			Report: func() agentctl.Report { return agentctl.Report{ID: *id.Load()} },
+			Drain:  func() { id.Store(&second) },
+		}, testLog())
+	})()
+	if code, _, errs := ask(t, "drain", "--socket", socket, "--wait", "5s"); code != 0 {
+		t.Errorf("drain: %d %s", code, errs)
+	}
+}
+
 // etcd away: the instance that was registered stays healthy, and what is wrong
 // is shown.
 func TestHealthDoesNotDependOnEtcd(t *testing.T) {
@@ -120,6 +146,34 @@ func TestHealthDoesNotDependOnEtcd(t *testing.T) {
 		return nil
 	})
 	etcd.Restart()
+}
+
+// The environment of an agent that reads the role from the engine's command has an address only.
+func TestHealthWithAnAddressInTheEnvironment(t *testing.T) {
+	t.Setenv("PD_ADDRESS", "127.0.0.1:8100")
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	path, err := agentctl.DefaultPath(instance.Key{Role: instance.Decode, Address: "127.0.0.1:8100"}, os.Getenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lis, err := agentctl.Listen(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer background.Start(t.Context(), func(ctx context.Context) {
+		agentctl.Serve(ctx, lis, agentctl.Source{Report: func() agentctl.Report { return agentctl.Report{Phase: "serving"} }}, testLog())
+	})()
+	// Agents of tests that run at the same time may have sockets in /run for a while.
+	testkit.Eventually(t, patience, func() error {
+		code, _, errs := ask(t, "health")
+		if code == 2 {
+			t.Fatal(errs)
+		}
+		if code != 0 {
+			return fmt.Errorf("health: %d %s", code, errs)
+		}
+		return nil
+	})
 }
 
 func TestSocketTrouble(t *testing.T) {

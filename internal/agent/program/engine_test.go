@@ -1,6 +1,7 @@
 package program
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -128,6 +129,7 @@ type wrapped struct {
 	address string
 	socket  string
 	argv    []string // more of the engine's
+	env     string   // program that sets the engine's environment; default env
 	done    chan error
 }
 
@@ -156,7 +158,7 @@ func (w *wrapped) start(t *testing.T, kind string, more ...string) {
 		"--kv-lease", "0s", "--log-level", "debug", "--socket", w.socket,
 	}, more...)
 	// Address, model and port are found in the command.
-	args = append(args, "--", "env", envRun+"=", envEngine+"="+kind, self, "--model", "org/m", "--port", port)
+	args = append(args, "--", cmp.Or(w.env, "env"), envRun+"=", envEngine+"="+kind, self, "--model", "org/m", "--port", port)
 	args = append(args, w.argv...)
 	w.process = startProcess(t, args)
 	w.done = make(chan error, 1)

@@ -43,18 +43,17 @@ func listen(ctx context.Context, wrapping bool, log logrus.FieldLogger) (out con
 	over, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		select {
-		case s := <-sigs:
-			if n, ok := s.(syscall.Signal); ok {
-				o.sig.Store(int32(n))
-			}
-			log.Infof("%s: draining; a second signal skips the wait", s)
-			drain()
-		case <-out.Done():
-		}
-		for {
+		for first := true; ; first = false {
 			select {
 			case s := <-sigs:
+				if first {
+					if n, ok := s.(syscall.Signal); ok {
+						o.sig.Store(int32(n))
+					}
+					log.Infof("%s: draining; a second signal skips the wait", s)
+					drain()
+					continue
+				}
 				log.Warnf("%s again: not waiting for the engine", s)
 				select {
 				case o.more <- struct{}{}:

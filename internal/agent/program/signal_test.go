@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -73,6 +75,35 @@ func TestSecondSignalSkipsTheWait(t *testing.T) {
 		t.Error("the key outlives the agent")
 	}
 	p.log.awaits(t, "drained: wait skipped")
+}
+
+// SIGTERM after "pdmesh-agent drain" is the first signal: the drain continues.
+func TestSignalAfterDrain(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}, TTFT: time.Hour})
+	k := key("decode", engine.Address())
+	socket := filepath.Join(t.TempDir(), "a.sock")
+	p := startProcess(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--socket", socket))
+	awaitState(t, cli, k, instance.Ready)
+	leave := longRequest(t, engine)
+	if code, _, errs := ask(t, "drain", "--socket", socket); code != 0 {
+		t.Fatalf("drain: %d %s", code, errs)
+	}
+	p.log.awaits(t, "still draining: 1 running")
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	p.log.awaits(t, "terminated")
+	leave()
+	if err := p.Wait(); err != nil {
+		t.Error(err)
+	}
+	p.log.awaits(t, "drained: ")
+	if strings.Contains(p.log.String(), "drained: wait skipped") {
+		t.Error("the signal has cut the drain off")
+	}
 }
 
 // SIGTERM keeps an idle engine registered as draining for --shutdown-delay; SIGINT does not.

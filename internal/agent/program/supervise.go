@@ -62,17 +62,19 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 		if failed == nil {
 			failed = s.Events.Free(ctx)
 		}
-		switch {
-		case failed != nil && start == 1:
-			return 1, failed
-		case failed == nil:
-			proc, err := wrap.Start(wrap.Options{
+		var proc *wrap.Process
+		if failed == nil {
+			proc, failed = wrap.Start(wrap.Options{
 				Argv: s.Argv(), Env: append(engineEnv(os.Environ()), s.Side.Env()...), Stdout: s.stdout, Stderr: s.stderr,
 				DieWith: s.DieWith, Reaper: s.reaper, Log: log,
 			})
-			if err != nil {
-				return wrap.StartStatus(err), fmt.Errorf("%w: check the command after --", err)
-			}
+		}
+		switch {
+		case start == 1 && errors.Is(failed, wrap.ErrStart):
+			return wrap.StartStatus(failed), fmt.Errorf("%w: check the command after --", failed)
+		case start == 1 && failed != nil:
+			return 1, failed
+		case failed == nil:
 			log.WithField("pid", proc.PID()).Info("started: " + strings.Join(vllmargs.Masked(s.Argv()), " "))
 			s.ctl.Engine.Started(proc)
 			if start == 1 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -233,6 +234,44 @@ func TestWrapCrashLoop(t *testing.T) {
 	if code, out, _ := ask(t, "status", "--socket", w.socket); code != 0 || !strings.Contains(out, "starts         4") || !strings.Contains(out, "last exit      exit code 3") {
 		t.Errorf("status\n%s", out)
 	}
+	w.send(t, syscall.SIGTERM)
+	if code := w.code(t); code != 7 {
+		t.Errorf("exit %d", code)
+	}
+}
+
+// A program that cannot be started again for a while, for example while its package is replaced,
+// is one more failure of the engine.
+func TestWrapCannotStartAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	crash := filepath.Join(dir, "crash")
+	env, err := exec.LookPath("env")
+	if err != nil {
+		t.Fatal(err)
+	}
+	etcd := testkit.StartEtcd(t)
+	w := &wrapped{etcd: etcd, cli: etcd.Client(t), address: testkit.FreePort(t), socket: filepath.Join(dir, "a.sock"), env: filepath.Join(dir, "env")}
+	w.key = key("decode", w.address)
+	link := func() {
+		t.Helper()
+		if err := os.Symlink(env, w.env); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link()
+	w.start(t, "crash="+crash, "--restart", "on-failure", "--restart-delay", "100ms", "--restart-delay-max", "200ms")
+	awaitState(t, w.cli, w.key, instance.Ready)
+	if err := os.Remove(w.env); err != nil {
+		t.Fatal(err)
+	}
+	touch(t, crash)
+	w.log.awaits(t, "cannot start the command")
+	if err := os.Remove(crash); err != nil {
+		t.Fatal(err)
+	}
+	link()
+	awaitState(t, w.cli, w.key, instance.Ready)
 	w.send(t, syscall.SIGTERM)
 	if code := w.code(t); code != 7 {
 		t.Errorf("exit %d", code)

@@ -2,6 +2,7 @@ package embedetcd
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -37,7 +38,7 @@ func openSecurePort(listen string, files certs.Files, log logrus.FieldLogger) (*
 	// The parent process reports changed files.
 	source, err := certs.Open(certs.Options{Use: certs.UseEtcdListener, Files: files, Protocol: "h2"})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrCertificate, err)
 	}
 	ln, err := net.Listen("tcp", listen)
 	if err != nil {

@@ -20,6 +20,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 	"google.golang.org/grpc"
 
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
@@ -40,6 +42,8 @@ var (
 	ErrLocked = errors.New("the etcd data directory is in use")
 	// ErrListen means that the client address cannot be listened on.
 	ErrListen = errors.New("invalid etcd listen address")
+	// ErrCertificate means that the files of Config.TLS cannot be used.
+	ErrCertificate = errors.New("unusable certificate files of etcd")
 )
 
 const (
@@ -318,11 +322,18 @@ const firstStart = "first-start"
 
 // Unfinished reports whether the first start in a data directory was cut off, for example by a
 // full disk. Etcd would not start over such files, and they hold no data: etcd stores nothing
-// before its log exists.
+// before its log has an entry, the one that adds the member to the cluster.
 func Unfinished(dir string) bool {
-	_, mark := os.Stat(filepath.Join(dir, firstStart))
-	_, wal := os.Stat(filepath.Join(dir, "member", "wal"))
-	return mark == nil && errors.Is(wal, fs.ErrNotExist)
+	if _, err := os.Stat(filepath.Join(dir, firstStart)); err != nil {
+		return false
+	}
+	log, err := wal.OpenForRead(nil, filepath.Join(dir, "member", "wal"), &walpb.Snapshot{})
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	defer log.Close()
+	_, _, entries, err := log.ReadAll()
+	return err == nil && len(entries) == 0
 }
 
 // markFirstStart removes the files of a first start that was cut off, and marks the start in a

@@ -9,6 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"google.golang.org/protobuf/proto"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
@@ -116,6 +120,36 @@ func TestFirstStartThatWasCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(snap, "db"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cli := testkit.Client(t, start(t, cfg).Endpoint())
+	if _, err := cli.Put(t.Context(), "/pd/k", "v"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A first start that was cut before the first entry of the log is no damage, either. Etcd would
+// wait for a leader without a limit, as it knows of no member.
+func TestFirstStart_LogWithoutEntries(t *testing.T) {
+	t.Parallel()
+	cfg, _ := config(t, t.TempDir())
+	cfg.ListenClient = testkit.FreePort(t)
+	member := filepath.Join(cfg.DataDir, "member")
+	if err := os.MkdirAll(filepath.Join(member, "snap"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(cfg.DataDir, "first-start"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	metadata, err := proto.Marshal(&etcdserverpb.Metadata{NodeID: new(uint64(1)), ClusterID: new(uint64(2))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := wal.Create(nil, filepath.Join(member, "wal"), metadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Close(); err != nil {
 		t.Fatal(err)
 	}
 	cli := testkit.Client(t, start(t, cfg).Endpoint())

@@ -207,6 +207,30 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
+// An address that this machine does not have yet, and a certificate that cannot be read, are no
+// damage of the files: the advice to move them away would lose what is in them.
+func TestStart_ListenerFails(t *testing.T) {
+	t.Parallel()
+	cfg, _ := config(t, t.TempDir())
+	a := testkit.NewAuthority(t, "ours")
+	cfg.TLS.Cert, cfg.TLS.Key = a.Issue("etcd", testkit.Certificate{CN: "etcd", Hosts: []string{"127.0.0.1"}})
+	start(t, cfg).Close()
+	for _, c := range []struct {
+		says   string
+		change func(*process.Config)
+	}{
+		{"cannot assign requested address", func(cfg *process.Config) { cfg.ListenClient = "192.0.2.1:2379" }}, // RFC 5737: of no machine
+		{"none.pem", func(cfg *process.Config) { cfg.TLS.Key = filepath.Join(t.TempDir(), "none.pem") }},
+	} {
+		changed := cfg
+		c.change(&changed)
+		if _, err := process.Start(t.Context(), changed); err == nil || errors.Is(err, process.ErrDamaged) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", c.says, err)
+		}
+	}
+	start(t, cfg)
+}
+
 // envParent makes the test binary a program with an etcd in the named directory.
 const envParent = "PDMESH_TEST_ETCD_PARENT"
 

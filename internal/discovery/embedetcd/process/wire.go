@@ -50,7 +50,7 @@ type failed struct {
 func kinds() map[string]error {
 	return map[string]error{
 		"join": embedetcd.ErrJoin, "taken": embedetcd.ErrPortTaken, "locked": embedetcd.ErrLocked,
-		"listen": embedetcd.ErrListen,
+		"listen": embedetcd.ErrListen, "certificate": embedetcd.ErrCertificate,
 	}
 }
 
