@@ -190,7 +190,7 @@ func (b *Bridge) join(ctx context.Context, p Ping, now time.Time) error {
 }
 
 // sweep removes instances whose pings have ended. Time in which this process was suspended does not
-// count.
+// count: after it, each instance has a whole TTL for its next ping.
 func (b *Bridge) sweep(now time.Time) {
 	gap := now.Sub(b.swept)
 	b.swept = now
@@ -198,7 +198,7 @@ func (b *Bridge) sweep(now time.Time) {
 	for _, m := range b.members {
 		switch {
 		case asleep:
-			m.pinged = m.pinged.Add(gap)
+			m.pinged = now // not later by the gap: a ping may have been handled before this sweep
 		case now.Sub(m.pinged) >= b.o.TTL:
 			b.lose(m, "its pings have ended")
 		}
