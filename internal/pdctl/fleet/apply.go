@@ -87,7 +87,7 @@ func Apply(s *session.Session) *cobra.Command {
 			if file == "" {
 				return cli.Wrongf("name a file with -f")
 			}
-			d, err := open(file, cmd.InOrStdin())
+			d, err := open(cmd.Context(), file, cmd.InOrStdin())
 			if err != nil {
 				return err
 			}
@@ -150,8 +150,8 @@ func keyOf(section, name string) string {
 }
 
 // open reads a file.
-func open(path string, stdin io.Reader) (declared, error) {
-	text, err := session.ReadFile(path, stdin)
+func open(ctx context.Context, path string, stdin io.Reader) (declared, error) {
+	text, err := session.ReadFile(ctx, path, stdin)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, cli.Wrong(err)
 	}

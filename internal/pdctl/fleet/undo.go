@@ -142,7 +142,7 @@ func revert(ctx context.Context, s *session.Session, conn *session.Conn, from, t
 		return s.Hint(err)
 	}
 	if gap != "" && from < now.Revision {
-		if err := s.ConfirmGap(gap); err != nil {
+		if err := s.ConfirmGap(ctx, gap); err != nil {
 			return err
 		}
 	}

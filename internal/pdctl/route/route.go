@@ -77,7 +77,7 @@ func requestPlan(ctx context.Context, s *session.Session, stdin io.Reader, o *ro
 		}
 		body, err = json.Marshal(chat)
 	} else {
-		body, err = session.ReadFile(o.body, stdin)
+		body, err = session.ReadFile(ctx, o.body, stdin)
 	}
 	if err != nil {
 		return fmt.Errorf("--explain: %w", err)

@@ -14,11 +14,31 @@ import (
 )
 
 // ReadFile returns the contents of a file, or of stdin if path is "-".
-func ReadFile(path string, stdin io.Reader) ([]byte, error) {
+func ReadFile(ctx context.Context, path string, stdin io.Reader) ([]byte, error) {
 	if path == "-" {
-		return io.ReadAll(stdin)
+		return await(ctx, func() ([]byte, error) { return io.ReadAll(stdin) })
 	}
 	return os.ReadFile(path)
+}
+
+// await returns what read returns, or an error if ctx ends first: a read of a terminal or pipe cannot be
+// cancelled, and signals only end the context.
+func await[T any](ctx context.Context, read func() (T, error)) (result T, err error) {
+	type pair struct {
+		result T
+		err    error
+	}
+	done := make(chan pair, 1)
+	go func() {
+		result, err := read()
+		done <- pair{result, err}
+	}()
+	select {
+	case p := <-done:
+		return p.result, p.err
+	case <-ctx.Done():
+		return result, errors.New("interrupted while reading stdin")
+	}
 }
 
 // Accept says which instances a command accepts beyond those with a role and a valid address.

@@ -40,28 +40,29 @@ func (s *Session) Confirm(ctx context.Context, conn *Conn, keys []instance.Key) 
 		if len(usable) == 0 || slices.ContainsFunc(usable, func(in *instance.Instance) bool { return !slices.Contains(taken, in.Key) }) {
 			continue
 		}
-		return s.ask(fmt.Sprintf("%s would have no usable instance left", role))
+		return s.ask(ctx, fmt.Sprintf("%s would have no usable instance left", role))
 	}
 	return nil
 }
 
 // ConfirmGap asks the operator before a change that relies on incomplete data; gap describes it.
 // With --yes or in a dry run it is a warning.
-func (s *Session) ConfirmGap(gap string) error {
+func (s *Session) ConfirmGap(ctx context.Context, gap string) error {
 	if s.yes || s.Dry.On {
 		fmt.Fprintf(s.Out.Stderr, "warning: %s\n", gap)
 		return nil
 	}
-	return s.ask(gap)
+	return s.ask(ctx, gap)
 }
 
 // ask asks a question on the terminal.
-func (s *Session) ask(effect string) error {
+func (s *Session) ask(ctx context.Context, effect string) error {
 	if !isatty.IsTerminal(os.Stdin.Fd()) {
 		return cli.Wrongf("%s; nothing was done. Repeat the command with --yes if that is intended", effect)
 	}
 	fmt.Fprintf(s.Out.Stderr, "%s. Continue? [y/N] ", effect)
-	answer, _ := bufio.NewReader(os.Stdin).ReadString('\n') // an end of input is a no
+	// An end of input is a no, and so is an interrupt.
+	answer, _ := await(ctx, func() (string, error) { return bufio.NewReader(os.Stdin).ReadString('\n') })
 	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
 		return cli.Wrongf("%s; nothing was done", effect)
 	}
