@@ -165,7 +165,7 @@ func (c *call) passThroughNoBody() {
 	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target()})
 }
 
-// target is the path with its query.
+// target is the path with its query, as upstream.Request.Path.
 func (c *call) target() string {
 	if q := c.r.URL.RawQuery; q != "" {
 		return c.r.URL.Path + "?" + q

@@ -98,6 +98,27 @@ func TestStoredResponsesWithAClientsID(t *testing.T) {
 	r.noneTroubled()
 }
 
+// An id that is escaped in the path reaches the engine as the client chose it.
+func TestStoredResponsesWithAnEscapedID(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	for id, escaped := range map[string]string{"resp_10:54": "resp_10%3A54", "resp_a b": "resp_a%20b", "resp_50%": "resp_50%25", "resp_é": "resp_%C3%A9"} {
+		if got := r.stored(`,"request_id":"` + id + `"`); got != id {
+			t.Fatal(got)
+		}
+		if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+escaped); status != http.StatusOK || !strings.Contains(body, `"id":"`+id+`"`) {
+			t.Errorf("%s: %d %s", id, status, body)
+		}
+	}
+	// A question mark would begin the query: no instance is queried for another id.
+	before := r.storedRequests()
+	status, body := r.sendBodiless(http.MethodGet, responsesPath+"/resp_10:54%3Fx")
+	if status != http.StatusNotFound || !strings.Contains(body, "Response with id 'resp_10:54?x' not found.") || r.storedRequests() != before {
+		t.Errorf("%d %s", status, body)
+	}
+	r.noneTroubled()
+}
+
 // A stored response is lost when its engine restarts or its instance leaves.
 func TestStoredResponsesEndWithTheirEngine(t *testing.T) {
 	t.Parallel()

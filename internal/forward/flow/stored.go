@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
@@ -18,6 +19,10 @@ import (
 // Stored passes a request about a stored response to the instances that may have it.
 // target is the path with its query.
 func (r *Request) Stored(id, method, target string) {
+	if strings.Contains(id, "?") { // in target it would begin the query, and name another response
+		r.Answer.Refuse(noResponse(id))
+		return
+	}
 	r.begin(sched.Request{})
 	w := leg.Wait{Limit: leg.NonStreamLimit(r.Settings.NonStream), Silence: leg.FirstByteLimit(r.Settings.FirstByte)}
 	r.askHolders(id, func(a *sched.Assignment) *leg.Failure {

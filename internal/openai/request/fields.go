@@ -30,6 +30,7 @@ const (
 	FieldPromptLogprobs
 	FieldToolChoice
 	FieldPrompt
+	FieldPromptEmbeds
 	FieldMessages
 	FieldInput
 	FieldMaxOutputTokens
@@ -75,6 +76,7 @@ var fieldNames = [numFields]string{ //nolint:gochecknoglobals // a constant tabl
 	FieldPromptLogprobs:      "prompt_logprobs",
 	FieldToolChoice:          "tool_choice",
 	FieldPrompt:              "prompt",
+	FieldPromptEmbeds:        "prompt_embeds",
 	FieldMessages:            "messages",
 	FieldInput:               "input",
 	FieldMaxOutputTokens:     "max_output_tokens",
@@ -163,6 +165,8 @@ func fieldOf(tok []byte) Field {
 		return FieldToolChoice
 	case "prompt":
 		return FieldPrompt
+	case "prompt_embeds":
+		return FieldPromptEmbeds
 	case "messages":
 		return FieldMessages
 	case "input":

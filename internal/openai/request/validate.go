@@ -170,11 +170,21 @@ func readBypass(r *Request) error {
 	return nil
 }
 
-// severalPrompts reports whether "prompt" is a list of more than one prompt. A
-// list of token ids is one prompt.
+// severalPrompts reports whether "prompt" is a list of more than one prompt, or "prompt_embeds" adds
+// another one. A list of token ids is one prompt.
 func severalPrompts(r *Request) bool {
+	if r.Kind != openai.Completion {
+		return false
+	}
 	raw := r.Raw(FieldPrompt)
-	if r.Kind != openai.Completion || len(raw) == 0 || raw[0] != '[' {
+	if embeds := r.Raw(FieldPromptEmbeds); jsonscan.Truthy(embeds) {
+		s := jsonscan.Scanner{Text: embeds}
+		_, _ = s.Value(0, 0) // scanned before: cannot fail
+		if s.Several || jsonscan.Truthy(raw) {
+			return true
+		}
+	}
+	if len(raw) == 0 || raw[0] != '[' {
 		return false
 	}
 	s := jsonscan.Scanner{Text: raw}

@@ -173,16 +173,22 @@ func TestWithoutTLS(t *testing.T) {
 	f.Cert, f.Key = a.Issue("server", testkit.Certificate{Hosts: []string{"127.0.0.1"}})
 	var log testkit.Buffer
 	l, address := serve(t, open(t, f, nil), &log)
-	resp, err := testkit.Ask(t.Context(), http.DefaultClient, http.MethodGet, "http://"+address+"/v1/models", "")
-	if err != nil {
-		t.Fatal(err)
+	for path, body := range map[string]string{"/v1/models": "", "/v1/completions": strings.Repeat("x", 64<<10)} {
+		method := http.MethodGet
+		if body != "" {
+			method = http.MethodPost
+		}
+		resp, err := testkit.Ask(t.Context(), http.DefaultClient, method, "http://"+address+path, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(text), "use https://") {
+			t.Errorf("%s: %d %s, %v", path, resp.StatusCode, text, err)
+		}
 	}
-	text, err := io.ReadAll(resp.Body)
-	_ = resp.Body.Close()
-	if err != nil || resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(text), "use https://") {
-		t.Errorf("%d %s, %v", resp.StatusCode, text, err)
-	}
-	if l.RefusedCounts()[certs.NoTLS] != 1 {
+	if l.RefusedCounts()[certs.NoTLS] != 2 {
 		t.Errorf("%v\n%s", l.RefusedCounts(), &log)
 	}
 

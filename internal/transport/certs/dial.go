@@ -3,7 +3,9 @@ package certs
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
+	"sync"
 	"time"
 )
 
@@ -30,7 +32,7 @@ func DialTLS(dial DialFunc, config func() *tls.Config, limit time.Duration) Dial
 			_ = nc.Close()
 			return nil, Explain(err)
 		}
-		return &clientConn{tc}, nil
+		return &clientConn{Conn: tc, read: make(chan struct{})}, nil
 	}
 }
 
@@ -52,9 +54,19 @@ func named(base *tls.Config, address string) *tls.Config {
 	return c
 }
 
+// refusalWait bounds the wait of a failed write for the result of the first read. The connection is
+// broken, so that a read returns at once.
+const refusalWait = time.Second
+
 // clientConn explains errors after the handshake: in TLS 1.3 a server verifies the client's
 // certificate only after the client has completed the handshake.
-type clientConn struct{ *tls.Conn }
+type clientConn struct {
+	*tls.Conn
+
+	once    sync.Once     // of the first read
+	read    chan struct{} // closed after it
+	readErr error         // its error
+}
 
 // Read implements net.Conn.
 func (c *clientConn) Read(p []byte) (int, error) {
@@ -62,16 +74,30 @@ func (c *clientConn) Read(p []byte) (int, error) {
 	if err != nil {
 		err = Explain(err)
 	}
+	c.once.Do(func() {
+		c.readErr = err
+		close(c.read)
+	})
 	return n, err
 }
 
-// Write implements net.Conn.
+// Write implements net.Conn. If it fails because the peer has refused the handshake, only a read
+// returns the reason, which the peer sends before it closes the connection.
 func (c *clientConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
-	if err != nil {
-		err = Explain(err)
+	if err == nil {
+		return n, nil
 	}
-	return n, err
+	late := time.NewTimer(refusalWait)
+	defer late.Stop()
+	select {
+	case <-c.read:
+		if refused, ok := errors.AsType[*Error](c.readErr); ok {
+			return n, refused
+		}
+	case <-late.C:
+	}
+	return n, Explain(err)
 }
 
 // Speaks reports whether the peer of a new connection answers a TLS handshake. The peer's

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -114,9 +115,11 @@ func (c *serverConn) ConnectionState() tls.ConnectionState {
 	return c.Conn.ConnectionState()
 }
 
-// plainAnswer is the response to a client that speaks plain HTTP on a TLS port.
-const plainAnswer = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" +
-	`{"error":{"message":"this port speaks HTTPS: use https:// in place of http://","type":"BadRequestError","param":null,"code":400}}` + "\n"
+// plainHead and plainBody are the response to a client that speaks plain HTTP on a TLS port.
+const (
+	plainHead = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+	plainBody = `{"error":{"message":"this port speaks HTTPS: use https:// in place of http://","type":"BadRequestError","param":null,"code":400}}` + "\n"
+)
 
 // shake performs the handshake. After an error, reads return io.EOF to the HTTP server, because no
 // response can be sent.
@@ -130,8 +133,11 @@ func (c *serverConn) shake() {
 	c.listener.failed(c.RemoteAddr(), err)
 	var record tls.RecordHeaderError
 	if errors.As(err, &record) && record.Conn != nil && looksLikeHTTP(record.RecordHeader) {
-		_ = record.Conn.SetWriteDeadline(time.Now().Add(time.Second))
-		_, _ = record.Conn.Write([]byte(plainAnswer))
+		_ = record.Conn.SetDeadline(time.Now().Add(time.Second))
+		_, _ = fmt.Fprintf(record.Conn, plainHead, len(plainBody), plainBody)
+		// A close before the rest of the request was read would reset the connection, and the client
+		// might not see the response (RFC 9112, 9.6).
+		_, _ = io.Copy(io.Discard, record.Conn)
 	}
 	c.err = io.EOF
 }

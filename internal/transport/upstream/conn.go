@@ -171,7 +171,7 @@ func (c *conn) exchange(watchEarlyReply bool, h *head) (sentAll bool, err error)
 		case h.status >= http.StatusOK:
 			c.releaseRequest()
 			return !early && sendErr == nil, nil
-		case early: // after an interim response the rest of the request is sent
+		case early && len(c.buf.Bytes()) == 0: // after an interim response the rest of the request is sent
 			early, sendErr = c.send(watchEarlyReply)
 		}
 	}

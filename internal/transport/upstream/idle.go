@@ -180,6 +180,7 @@ func (p *Pool) sweep() {
 // close their connections when they end.
 func (p *Pool) Forget(address string) {
 	p.closeIdle(func(k instance.Key) bool { return k.Address == address })
+	p.https.Forget(address)
 }
 
 func (p *Pool) closeIdle(match func(instance.Key) bool) {

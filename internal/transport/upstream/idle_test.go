@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -143,5 +144,47 @@ func TestPoolNeverSendsElsewhere(t *testing.T) {
 		if got := ask(t, p, overTLS); got != "secret" {
 			t.Errorf("%q", got)
 		}
+	}
+}
+
+// Forget also closes the idle connections over TLS, and later those whose response is still being read.
+func TestForget_HTTPS(t *testing.T) {
+	t.Parallel()
+	s := startCounting(t, "a", (*httptest.Server).StartTLS)
+	trusting := s.Client().Transport.(*http.Transport).TLSClientConfig
+	p := NewPool(Options{IdleTimeout: time.Hour, TLS: func() *tls.Config { return trusting }})
+	defer p.Close()
+	in := s.incarnation("1")
+	in.Record.Scheme = "https"
+	begin := func() *Response {
+		t.Helper()
+		resp, err := p.Do(t.Context(), &Request{Instance: in, Method: http.MethodPost, Path: "/", Header: http.Header{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	end := func(resp *Response) {
+		t.Helper()
+		_, err := io.Copy(io.Discard, resp.Body)
+		if err := errors.Join(err, resp.Body.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end(begin())
+	end(begin())
+	p.Forget(s.Address)
+	running := begin()
+	if n := s.conns.Load(); n != 2 {
+		t.Errorf("%d connections, want one before Forget and one after it", n)
+	}
+	p.Forget(s.Address)
+	end(begin())
+	end(running)
+	first, second := begin(), begin() // only one connection was made since
+	end(first)
+	end(second)
+	if n := s.conns.Load(); n != 4 {
+		t.Errorf("%d connections, want 4: a response that began before Forget has kept its connection", n)
 	}
 }

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,6 +22,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
@@ -222,6 +225,32 @@ func TestHTTPSInstances(t *testing.T) {
 	if _, b, err := fetch(t.Context(), p, &upstream.Request{Instance: in, Method: "GET", Path: "/", Header: http.Header{}}); err != nil || b != "secret" {
 		t.Fatalf("%q, %v", b, err)
 	}
+}
+
+// An engine that refuses our certificate in TLS 1.3 closes the connection while the request is being
+// sent. The error is its reason, not that of the write, whichever comes first.
+func TestRefusedCertificate(t *testing.T) {
+	t.Parallel()
+	forEachClient(t, func(t *testing.T, open opener) {
+		srv := httptest.NewUnstartedServer(http.NotFoundHandler())
+		srv.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+		srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+		srv.StartTLS()
+		t.Cleanup(srv.Close)
+		in := instanceAt(srv.Listener.Addr().String())
+		in.Record.Scheme = "https"
+		trusting := srv.Client().Transport.(*http.Transport).TLSClientConfig
+		c := open(t, upstream.Options{TLS: func() *tls.Config { return trusting }})
+		for _, size := range slices.Repeat([]int{1000, 64 << 10, 1 << 20}, 20) {
+			r := request(in)
+			r.Body = [][]byte{make([]byte, size)}
+			_, err := c.Do(t.Context(), r)
+			e, _ := errors.AsType[*upstream.Error](err)
+			if e == nil || e.Untrusted() == nil || e.Untrusted().Reason != certs.NoCertificate || e.Stage != upstream.StageNotConnected || e.MaybeTaken {
+				t.Fatalf("%d bytes: %+v", size, err)
+			}
+		}
+	})
 }
 
 // A blocked write ends with the context as a blocked read does.

@@ -20,7 +20,7 @@ import (
 
 // Std is a Client on top of http.Transport.
 type Std struct {
-	pooled *http.Transport
+	pooled atomic.Pointer[http.Transport] // replaced by Forget
 	// unpooled never reuses a connection. It retries requests that met a stale one.
 	unpooled     *http.Transport
 	staleRetries atomic.Int64
@@ -46,7 +46,9 @@ func NewStd(o Options) *Std {
 	}
 	unpooled := t.Clone()
 	unpooled.DisableKeepAlives = true
-	return &Std{pooled: t, unpooled: unpooled}
+	c := &Std{unpooled: unpooled}
+	c.pooled.Store(t)
+	return c
 }
 
 // StaleRetries returns the number of requests that were retried because the engine
@@ -58,12 +60,14 @@ func (c *Std) StaleRetries() int64 { return c.staleRetries.Load() }
 func (c *Std) ReleasesBody(*Request) bool { return false }
 
 // Forget closes the idle connections to all addresses: http.Transport cannot close
-// those to one address only.
-func (c *Std) Forget(string) { c.pooled.CloseIdleConnections() }
+// those to one address only. Running exchanges do not return theirs to the new transport.
+func (c *Std) Forget(string) {
+	c.pooled.Swap(c.pooled.Load().Clone()).CloseIdleConnections()
+}
 
 // Close closes the idle connections.
 func (c *Std) Close() {
-	c.pooled.CloseIdleConnections()
+	c.pooled.Load().CloseIdleConnections()
 	c.unpooled.CloseIdleConnections()
 }
 
@@ -78,7 +82,7 @@ type progress struct {
 // received it.
 func (c *Std) Do(ctx context.Context, r *Request) (*Response, error) {
 	started := time.Now()
-	resp, err := c.try(ctx, c.pooled, r, started)
+	resp, err := c.try(ctx, c.pooled.Load(), r, started)
 	if err == nil {
 		return resp, nil
 	}

@@ -75,7 +75,7 @@ func (o *Options) setDefaults() {
 type Request struct {
 	Instance *instance.Instance
 	Method   string
-	Path     string // with the query, beginning with '/'
+	Path     string // not escaped, with the query, beginning with '/'
 	Header   http.Header
 	Body     [][]byte // sent in order, never modified; nil for none
 	// Once excludes a second try after a stale connection: the engine may have received the

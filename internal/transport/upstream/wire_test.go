@@ -16,6 +16,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
@@ -257,7 +258,7 @@ func TestCloseOfAnUnfinishedBody(t *testing.T) {
 // connection is not reused.
 func TestEarlyAnswer(t *testing.T) {
 	t.Parallel()
-	for _, how := range []string{"waits", "closes", "interim first"} {
+	for _, how := range []string{"waits", "waits, interim first", "closes", "interim first"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			forEachClient(t, func(t *testing.T, open opener) {
@@ -278,8 +279,12 @@ func TestEarlyAnswer(t *testing.T) {
 						}
 						return
 					}
-					_, _ = io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\n\r\nlarge")
-					if how == "waits" {
+					answer := "HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\n\r\nlarge"
+					if how == "waits, interim first" {
+						answer = "HTTP/1.1 100 Continue\r\n\r\n" + answer
+					}
+					_, _ = io.WriteString(c, answer)
+					if how != "closes" {
 						<-release
 					}
 				})
@@ -287,7 +292,9 @@ func TestEarlyAnswer(t *testing.T) {
 				body := make([]byte, 16<<20)
 				r := request(in)
 				r.Body = [][]byte{[]byte("{"), body}
-				resp, got, err := fetch(t.Context(), c, r)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				resp, got, err := fetch(ctx, c, r)
 				defer close(release)
 				if how == "interim first" {
 					if err != nil || got != fmt.Sprintf("%08d", len(body)+1) {
