@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -164,6 +166,20 @@ func TestAdminKeysFile(t *testing.T) {
 		if got := call(c.method, c.route, c.key, c.body); got != c.want {
 			t.Errorf("%s %s with %q: %d, want %d", c.method, c.route, c.key, got, c.want)
 		}
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	events, err := testkit.Ask(ctx, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, http.MethodGet, p.url+"/dashboard/events", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Body.Close()
+	lines := bufio.NewScanner(events.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() && !strings.Contains(lines.Text(), `"self":{`) {
+	}
+	if !strings.Contains(lines.Text(), `"admin":true`) {
+		t.Errorf("the dashboard offers no changes: %s, %v", lines.Text(), lines.Err())
 	}
 	log, err := store.New(cli, members.Layout(t), "").Reader.AuditLog(t.Context(), 1)
 	if err != nil || len(log) != 1 || log[0].Who != "ann" || log[0].What != "cordon" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,10 +25,10 @@ const (
 	maxFanOutAnswer = 1 << 20
 )
 
-// FanOut serves an endpoint whose requests go to all usable instances. If all succeed the
-// client gets the answer of the first, else an error that names those that failed. The
-// client's key is the admin key, and is not passed on. When the answer to a request that loads
-// or unloads a LoRA adapter is sent, this proxy knows the new lists of models.
+// FanOut serves an endpoint whose requests go to all usable instances, once to each address. If
+// all succeed the client gets the answer of the first, else an error that names those that
+// failed. The client's key is the admin key, and is not passed on. When the answer to a request
+// that loads or unloads a LoRA adapter is sent, this proxy knows the new lists of models.
 func (h *Handler) FanOut(endpoint string, members func() *instance.Snapshot) HandlerFunc {
 	return h.serve(endpoint, openai.Other, func(c *call) { c.fanOut(members()) })
 }
@@ -53,10 +54,16 @@ func (c *call) fanOut(members *instance.Snapshot) {
 		c.answer.Refuse(leg.Unavailable(instance.Decode, ""))
 		return
 	}
-	all := make([]fanOutResult, len(list))
+	seen := map[string]bool{}
+	engines := slices.DeleteFunc(slices.Clone(list), func(in *instance.Instance) bool { // an engine may be in both roles
+		twice := seen[in.Address]
+		seen[in.Address] = true
+		return twice
+	})
+	all := make([]fanOutResult, len(engines))
 	slots := make(chan struct{}, maxFanOut)
 	var asking sync.WaitGroup
-	for i, in := range list {
+	for i, in := range engines {
 		slots <- struct{}{}
 		asking.Go(func() {
 			all[i] = c.fanOutTo(in, body)
@@ -73,7 +80,7 @@ func (c *call) fanOut(members *instance.Snapshot) {
 	var failed []string
 	for i, t := range all {
 		if t.failure != "" {
-			failed = append(failed, fmt.Sprintf("%s: %s", list[i].Key, t.failure))
+			failed = append(failed, fmt.Sprintf("%s: %s", engines[i].Key, t.failure))
 		}
 	}
 	switch {
@@ -83,7 +90,7 @@ func (c *call) fanOut(members *instance.Snapshot) {
 		c.answer.SendWhole(all[0].answer)
 	default:
 		c.answer.Refuse(&openai.Error{Status: http.StatusBadGateway, Type: openai.TypeBadGateway, Message: fmt.Sprintf(
-			"%d of %d instances did not do it: %s", len(failed), len(list), strings.Join(failed, "; "))})
+			"%d of %d instances did not do it: %s", len(failed), len(engines), strings.Join(failed, "; "))})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // A request for all instances reaches each of them once, with the engines' key and not the
@@ -73,5 +75,28 @@ func TestFanOut(t *testing.T) {
 	r.members.set()
 	if w := post("/reset_prefix_cache", ""); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("no instance: %d %s", w.Code, w.Body)
+	}
+}
+
+// An engine that is registered in both roles gets the request once: it would refuse an adapter that it
+// has just loaded.
+func TestFanOut_EngineInBothRoles(t *testing.T) {
+	t.Parallel()
+	r := startWithModels(t, 1, 1)
+	r.members.set(append(r.members.Snapshot().All(), instanceAt(instance.Decode, r.P[0].Address(), fakevllm.NIXL))...)
+	for _, what := range []string{"load", "unload"} {
+		path := "/v1/" + what + "_lora_adapter"
+		q := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(`{"lora_name":"a","lora_path":"."}`))
+		q.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		r.handler.FanOut(path, r.members.Snapshot)(relay.Std(w), q)
+		if r.entry(); w.Code != http.StatusOK {
+			t.Errorf("%s: %d %s", what, w.Code, w.Body)
+		}
+		for _, in := range r.members.Snapshot().All() {
+			if got := slices.Contains(in.Record.Models, "a"); got != (what == "load") {
+				t.Errorf("after %s, %s has %v", what, in.Key, in.Record.Models)
+			}
+		}
 	}
 }

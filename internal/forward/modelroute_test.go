@@ -308,6 +308,26 @@ func (r *rig) engineOf(model string, list []*fakevllm.Server) *fakevllm.Server {
 	return nil
 }
 
+// A model whose engines do not answer is not called unknown, nor is a model route to it.
+func TestModelRoute_EnginesOfTargetFail(t *testing.T) {
+	t.Parallel()
+	r, _ := startRoutes(t, []string{"new", "old"}, map[string][]string{"alias": {"100:old"}}, nil)
+	r.engineOf("old", r.P).Kill()
+	r.engineOf("old", r.D).Kill()
+	for name, want := range map[string]int{"new": http.StatusOK, "old": http.StatusServiceUnavailable, "alias": http.StatusServiceUnavailable, "none": http.StatusNotFound} {
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, r.URL+"/v1/models/"+name, nil)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if r.entry(); resp.StatusCode != want {
+			t.Errorf("%s: %d %s, want %d", name, resp.StatusCode, text, want)
+		}
+	}
+}
+
 // The name of a model that engines serve is no alias, unless the route splits that model itself.
 func TestModelRoute_EngineNameWins(t *testing.T) {
 	t.Parallel()

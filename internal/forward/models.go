@@ -57,16 +57,17 @@ func (c *call) models(members *instance.Snapshot, id string, again bool) (answer
 	if list != nil && wanted != id {
 		list.Data = list.alias(route)
 	}
+	missing := list != nil && id != "" && len(list.Data) == 0
 	switch {
-	case f != nil:
-		c.answer.SendFailure(f)
+	case f != nil && (list == nil || missing && (route != nil || c.h.opts.Picker.Lists(id))):
+		c.answer.SendFailure(f) // the instance that has the model may have failed
 	case list == nil && members.Revision == 0:
 		c.answer.Refuse(leg.MembershipUnread())
 	case list == nil:
 		c.answer.Refuse(leg.Unavailable(instance.Decode, ""))
-	case id != "" && len(list.Data) == 0 && again:
+	case missing && again:
 		return false
-	case id != "" && len(list.Data) == 0:
+	case missing:
 		c.answer.Refuse(openai.UnknownModel(id, c.h.opts.Picker.Models()))
 	case id != "":
 		c.answer.JSON(list.Data[0])
@@ -97,12 +98,12 @@ func (l *modelList) alias(route *modelroute.Route) []json.RawMessage {
 	return nil
 }
 
-// list reads the models of the instances, all of them or the model id. It returns nil if there is no
-// instance, and a failure if no instance has answered.
+// list reads the models of the instances, all of them or the model id. It returns a nil list if no
+// instance has answered, and the last failure of an instance.
 func (c *call) list(members *instance.Snapshot, id string) (*modelList, *leg.Failure) {
 	list := &modelList{Object: "list", Data: []json.RawMessage{}}
 	seen := map[string]bool{}
-	queried, outdated := 0, false
+	outdated := false
 	var last *leg.Failure
 	// Instances that are known to serve the same models have the same answer: one of them is
 	// queried, the next only if it fails, or if its answer shows that the known list is outdated.
@@ -112,7 +113,6 @@ func (c *call) list(members *instance.Snapshot, id string) (*modelList, *leg.Fai
 		if n, ok := left[kind]; ok && n == 0 {
 			continue
 		}
-		queried++
 		data, f := c.modelsOf(in)
 		if f != nil {
 			if last = f; !f.Rule.Retry {
@@ -133,13 +133,10 @@ func (c *call) list(members *instance.Snapshot, id string) (*modelList, *leg.Fai
 	if outdated {
 		c.h.opts.Models.Kick()
 	}
-	switch {
-	case queried == 0:
-		return nil, nil
-	case len(left) == 0:
+	if len(left) == 0 {
 		return nil, last
 	}
-	return list, nil
+	return list, last
 }
 
 // add adds the models of an engine that are new, or only the model id unless that is "". It

@@ -635,8 +635,10 @@ func TestFanOutNeedsTheAdminKey(t *testing.T) {
 		if code, _, got := call(t, http.MethodPost, s.URL+path, "", "Authorization", "Bearer a client's"); code != http.StatusNotFound || got != `{"detail":"Not Found"}` {
 			t.Errorf("%s without the key: %d %s", path, code, got)
 		}
-		if code, _, got := call(t, http.MethodPost, s.URL+path, "", "X-Api-Key", "secret"); code != http.StatusOK || got != path {
-			t.Errorf("%s: %d %s", path, code, got)
+		for name, key := range map[string]string{"X-Api-Key": "secret", "Authorization": "Bearer secret"} {
+			if code, _, got := call(t, http.MethodPost, s.URL+path, "", name, key); code != http.StatusOK || got != path {
+				t.Errorf("%s with %s: %d %s", path, name, code, got)
+			}
 		}
 	}
 }

@@ -83,19 +83,17 @@ func KeyName(ctx context.Context) string {
 	return name
 }
 
-// requireAdminOrHide rejects requests without the admin key. Requests without any key get
-// 404, as from a vLLM without the route, so that tools that probe it continue.
+// requireAdminOrHide rejects requests without the admin key. Requests without a key for operators
+// get 404, as from a vLLM without the route, so that tools that probe it continue.
 func requireAdminOrHide(ring *apikeys.Ring) gin.HandlerFunc {
-	holds, require := HoldsAdminKey(ring), requireAdmin(ring)
+	require := requireAdmin(ring)
 	return func(c *gin.Context) {
-		switch {
-		case holds(c.Request):
-		case c.GetHeader("X-Api-Key") != "":
-			require(c) // responds that the key is wrong
-		default:
-			fail(c, http.StatusNotFound, "", "Not Found")
-			c.Abort()
+		key, _ := adminKeyOf(c.Request)
+		if _, known := ring.Find(key); known || c.GetHeader("X-Api-Key") != "" {
+			require(c)
+			return
 		}
+		fail(c, http.StatusNotFound, "", "Not Found")
 	}
 }
 

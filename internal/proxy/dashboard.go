@@ -31,7 +31,7 @@ func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func
 	return dashboard.New(dashboard.Options{
 		Self: dashboard.Self{
 			ID: p.id, Address: address, Version: version.String(), Fallback: p.cfg.Fallback == config.FallbackDecode,
-			Admin: p.cfg.AdminAPIKey != "", Actions: httpapi.AdminActions(),
+			Admin: p.admins != nil, Actions: httpapi.AdminActions(),
 		},
 		Members: p.watcher.Snapshot, List: list, Requests: requests, Findings: p.notices, Log: p.log.WithField("component", "dashboard"),
 		Facts: func(in *instance.Instance) dashboard.Facts {

@@ -93,10 +93,10 @@ func (p *app) run(ctx context.Context, ln *listeners, bridge *zmqregister.Bridge
 	case err = <-failed:
 	}
 	p.stopping.Store(true)
-	p.queues.Close()
 	if err == nil {
 		err = p.delayShutdown(cli.Hurry(ctx), failed)
 	}
+	p.queues.Close()
 	p.board.Close()
 	return errors.Join(err, p.shutdown(ctx, servers))
 }

@@ -133,6 +133,54 @@ func TestShutdownDelay(t *testing.T) {
 	awaitEnd(t, p)
 }
 
+// During --shutdown-delay, requests in the queue wait for capacity as before.
+func TestShutdownDelay_Queue(t *testing.T) {
+	t.Parallel()
+	// Its KV cache has space for one request.
+	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}, ITL: time.Hour, CacheBlocks: 10})
+	address, p := startBareProxy(t, func(string) []string {
+		return []string{"--decode", engine.Address(), "--shutdown-delay", "1h", "--queue", "on", "--scrape-interval", "100ms"}
+	})
+	awaitServing(t, address)
+	eventually := func(want string) {
+		t.Helper()
+		testkit.Eventually(t, soon, func() error {
+			if body := string(get(t, "http://"+address+"/status")); !strings.Contains(body, want) {
+				return errors.New(body)
+			}
+			return nil
+		})
+	}
+	eventually(`"kv_capacity_tokens":`)
+	stream := dialPeer(t, address)
+	if resp, err := stream.send(http.MethodPost, "/v1/completions", `{"model":"`+model+`","prompt":"a","max_tokens":9,"stream":true}`); err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	waits, answered := dialPeer(t, address), make(chan string, 1)
+	go func() {
+		status, _, err := waits.get(http.MethodPost, "/v1/completions", oneToken)
+		answered <- fmt.Sprint(status, err)
+	}()
+	eventually(`"default":1`)
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, soon, func() error {
+		if status, _, err := dialPeer(t, address).get(http.MethodGet, "/readyz", ""); status != http.StatusServiceUnavailable {
+			return fmt.Errorf("/readyz: %d, %w", status, err)
+		}
+		return nil
+	})
+	_ = stream.Close()
+	if got := <-answered; got != "200 <nil>" {
+		t.Errorf("the request that waited: %s", got)
+	}
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	awaitEnd(t, p)
+}
+
 // SIGINT stops the proxy without the delay.
 func TestInterruptSkipsShutdownDelay(t *testing.T) {
 	t.Parallel()

@@ -73,9 +73,9 @@ func (s *Documents) Put(ctx context.Context, k instance.Key, value []byte, o Doc
 
 // Update reads a document, calls next with its value, nil for none, and writes the value that next
 // returns. If another program changes the document meanwhile, Update starts over. It returns the
-// revision of the change, 0 if the value is the same and no time is set.
+// revision of the change, 0 if the value is the same and neither it nor the new one has a time.
 func (s *Documents) Update(ctx context.Context, k instance.Key, o DocumentOptions, next func(old []byte) ([]byte, error)) (int64, error) {
-	return s.change(ctx, k, o, func(old *instance.Document) (*documentPlan, error) {
+	return s.change(ctx, k, o, func(old *mvccpb.KeyValue) (*documentPlan, error) {
 		var was []byte
 		if old != nil {
 			was = old.Value
@@ -87,7 +87,7 @@ func (s *Documents) Update(ctx context.Context, k instance.Key, o DocumentOption
 		if err := schema.CheckDocument(k, value); err != nil {
 			return nil, err
 		}
-		if old != nil && bytes.Equal(was, value) && o.For == 0 {
+		if old != nil && bytes.Equal(was, value) && o.For == 0 && old.Lease == 0 {
 			return nil, nil
 		}
 		return &documentPlan{what: "set", value: value}, nil
@@ -96,7 +96,7 @@ func (s *Documents) Update(ctx context.Context, k instance.Key, o DocumentOption
 
 // Delete deletes a document. It returns the revision of the change, 0 if there is no document.
 func (s *Documents) Delete(ctx context.Context, k instance.Key, reason string) (int64, error) {
-	return s.change(ctx, k, DocumentOptions{Reason: reason}, func(old *instance.Document) (*documentPlan, error) {
+	return s.change(ctx, k, DocumentOptions{Reason: reason}, func(old *mvccpb.KeyValue) (*documentPlan, error) {
 		if old == nil {
 			return nil, nil
 		}
@@ -106,7 +106,7 @@ func (s *Documents) Delete(ctx context.Context, k instance.Key, reason string) (
 
 // change reads a document, calls decide for a plan, nil for no change, and applies it in one
 // transaction with its audit entry. It starts over if the document has changed meanwhile.
-func (s *Documents) change(ctx context.Context, k instance.Key, o DocumentOptions, decide func(old *instance.Document) (*documentPlan, error)) (int64, error) {
+func (s *Documents) change(ctx context.Context, k instance.Key, o DocumentOptions, decide func(old *mvccpb.KeyValue) (*documentPlan, error)) (int64, error) {
 	if o.For != 0 && o.For < minIntent {
 		return 0, fmt.Errorf("%w: for %s; %s at least", ErrIntent, o.For, minIntent)
 	}
@@ -120,14 +120,12 @@ func (s *Documents) change(ctx context.Context, k instance.Key, o DocumentOption
 			return plan{}, err
 		}
 		var was *mvccpb.KeyValue
-		var old *instance.Document
 		p := plan{lease: o.For}
 		if len(kvs) > 0 {
 			was = kvs[0]
-			old = &instance.Document{Key: k, Value: was.Value, Revision: was.ModRevision}
 			p.before = textOf(was.Value)
 		}
-		wanted, err := decide(old)
+		wanted, err := decide(was)
 		if err != nil || wanted == nil {
 			return plan{}, err
 		}

@@ -81,4 +81,11 @@ func TestDocuments(t *testing.T) {
 	if left := ends["b"].Sub(before); err != nil || len(ends) != 1 || left < time.Minute || left > 2*time.Hour {
 		t.Errorf("%v, %v", ends, err)
 	}
+	// The same value without a time stays.
+	if revision, err := s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"), store.DocumentOptions{}); err != nil || revision == 0 {
+		t.Error(revision, err)
+	}
+	if ends, err := s.Documents.Ends(t.Context(), schema.Limits); err != nil || len(ends) != 0 {
+		t.Errorf("%v, %v", ends, err)
+	}
 }

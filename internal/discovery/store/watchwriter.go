@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
@@ -57,7 +58,7 @@ func (w *WatchWriter) DropPending(ctx context.Context, pending *instance.Instanc
 // WriteBack writes what was kept of a former store, except where the present store has a value.
 func (w *WatchWriter) WriteBack(ctx context.Context, k watch.Kept, reason string) error {
 	if k.Document != nil {
-		_, err := (&Documents{w.writer}).change(ctx, k.Key, DocumentOptions{Reason: reason}, func(old *instance.Document) (*documentPlan, error) {
+		_, err := (&Documents{w.writer}).change(ctx, k.Key, DocumentOptions{Reason: reason}, func(old *mvccpb.KeyValue) (*documentPlan, error) {
 			if old != nil {
 				return nil, nil
 			}
