@@ -167,8 +167,14 @@ func New(o Options) *Scheduler {
 func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	for ix := s.index.current(); ; ix = s.index.newest() {
 		a, err := s.pick(ix, r)
-		if err != nil || s.stillPickable(ix, a) {
-			return a, err
+		if err != nil {
+			return nil, err
+		}
+		if s.stillPickable(ix, a) {
+			if !r.Tentative {
+				a.Confirm()
+			}
+			return a, nil
 		}
 		a.Done()
 	}
@@ -369,9 +375,6 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 			a.counts[3] = away.counterFor(sessionOverloaded)
 		}
 		a.passedOver = nil
-	}
-	if !r.Tentative {
-		a.Confirm()
 	}
 	a.Instance, a.Rank, a.Connector, a.Build, a.Blocks = chosen.Instance, chosen.Rank, own.pairKey.connector, own.pairKey.build, own.pairKey.blocks
 	a.Policy, a.Tokens, a.Cached = by.by.Name, f.Tokens, by.cached
