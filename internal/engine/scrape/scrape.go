@@ -184,6 +184,9 @@ func (s *Scraper) forget() {
 	for k, r := range s.known {
 		if _, member := snap.Lookup(k); !member || time.Since(r.at) >= stale*s.o.Interval+timeout {
 			delete(s.known, k)
+			if _, decode := s.known[instance.Key{Role: instance.Decode, Address: k.Address}]; decode {
+				continue // a reading of the same engine
+			}
 			s.o.Sink(k, nil)
 			s.o.Observe(k, nil)
 		}

@@ -329,3 +329,52 @@ func TestScrape_OneOfBothRoles(t *testing.T) {
 		<-done
 	})
 }
+
+// both runs a Scraper for an engine in both roles, which health has read as a prefill instance.
+func both(t *testing.T, test func(e *engines, prefill, decode *instance.Instance)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		e := &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}}
+		decode := fleet(1).All()[0]
+		prefill := *decode
+		prefill.Role = instance.Prefill
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		s := scrape.New(scrape.Options{Members: func() *instance.Snapshot {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return instance.NewSnapshot(1, []*instance.Instance{decode, &prefill})
+		}, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second})
+		s.Read(ctx, &prefill)
+		go func() {
+			defer close(done)
+			s.Run(ctx)
+		}()
+		test(e, &prefill, decode)
+		cancel()
+		<-done
+	})
+}
+
+// A reading of an engine as a prefill instance that becomes stale does not discard what is read of it
+// as a decode instance: all that is known of an engine is known by its address.
+func TestScrape_StalePrefillReading(t *testing.T) {
+	t.Parallel()
+	both(t, func(e *engines, prefill, decode *instance.Instance) {
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		e.mu.Lock()
+		if e.known[prefill.Key] == nil || e.observed[prefill.Key] == nil {
+			t.Error("discarded, although the engine is read in its other role")
+		}
+		e.silent[decode.Address] = true
+		e.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.known[decode.Key] != nil || e.observed[decode.Key] != nil {
+			t.Error("the report of a silent engine is still known")
+		}
+	})
+}
