@@ -12,9 +12,11 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
 )
@@ -131,6 +133,51 @@ func TestStreamContinuesOnTheSameInstance(t *testing.T) {
 	body := sixtyBody(completionsPath, "")
 	r.checkOne(r.post(completionsPath, body), completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
 	r.checkMoved("broke_off prompt", "broke_off prompt")
+}
+
+// takeHook is a Picker that calls a function before Take counts.
+type takeHook struct {
+	flow.Picker
+	before func()
+}
+
+func (p takeHook) Take(in *instance.Instance) (*sched.Assignment, error) {
+	p.before()
+	return p.Picker.Take(in)
+}
+
+// A stream whose connection broke does not go on on the same instance if that is drained before the
+// new leg is counted: a drain proof may have found the instance idle.
+func TestStreamLeavesInstanceDrainedMeanwhile(t *testing.T) {
+	t.Parallel()
+	var r *rig
+	r = start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) {
+		continuing(o)
+		o.Picker = takeHook{o.Picker, func() {
+			r.members.change(func(in *instance.Instance) *instance.Instance {
+				switch in.Address {
+				case r.D[0].Address():
+					in.Intent = instance.Drain
+				case r.D[1].Address():
+					in.Intent = ""
+				}
+				return in
+			})
+		}}
+	})
+	r.members.change(func(in *instance.Instance) *instance.Instance {
+		if in.Address == r.D[1].Address() {
+			in.Intent = instance.Cordon
+		}
+		return in
+	})
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 9, Times: 1})
+	body := sixtyBody(completionsPath, "")
+	r.checkOne(r.post(completionsPath, body), completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
+	r.checkMoved("broke_off prompt")
+	if n := legs(r.D[:1]); n != 1 {
+		t.Errorf("%d legs on the drained instance, want 1", n)
+	}
 }
 
 // A stream that an instance loses twice goes on elsewhere.

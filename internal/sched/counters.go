@@ -48,6 +48,17 @@ type engine struct {
 
 func (e *engine) absent() bool { return e.present == [2]int{} }
 
+// ranks returns the number of ranks of its instances in the snapshot of the newest index.
+func (e *engine) ranks() int {
+	n := 1
+	for i := range e.entries {
+		if in := e.entries[i].Load(); in != nil {
+			n = max(n, in.Ranks())
+		}
+	}
+	return n
+}
+
 // inFlight returns the number of legs on all ranks.
 func (e *engine) inFlight() int64 {
 	sum := e.load.InFlight.Load()

@@ -57,7 +57,12 @@ func (s *Scheduler) Explain(r Request) *Explained {
 	var why policy.Explanation
 	r.Tentative, r.TokensTell = true, false
 	chosen := -1
-	if among.Len() > 0 {
+	switch {
+	case ix.lacksDecode(&r):
+		e.Err = ErrModelAbsent
+	case among.Len() == 0:
+		e.Err = ix.noneReason(list, &r)
+	default:
 		f, bytes, ratio := r.features(), r.promptBytes(), s.ratios.of(r.Model)
 		f.Tokens = ratio.tokens(bytes)
 		var unsure policy.Tentative
@@ -67,14 +72,6 @@ func (s *Scheduler) Explain(r Request) *Explained {
 		chosen = by.at
 		e.Policy, e.Assignment = by.by.Name, hypothetical(list, by, &f)
 		e.Assignment.Revision, e.Assignment.Elsewhere = e.Revision, elsewhereText(zone, passed)
-	} else {
-		e.Err = ErrNone
-		if err := ix.noPairReason(list, &r); err != nil {
-			e.Err = err
-		}
-		if e.Revision == 0 && len(ix.snapshot.All()) == 0 {
-			e.Err = ErrMembershipUnread
-		}
 	}
 	weights := make(map[int]float64, among.Len()) // by place
 	for i := range among.Len() {

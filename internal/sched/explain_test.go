@@ -163,3 +163,19 @@ func TestExplainSaysWhyNot(t *testing.T) {
 		t.Errorf("unknown model: %v, %d candidates", e.Err, len(e.Candidates))
 	}
 }
+
+// Explain returns the error of Pick for a model that only one role or no usable instance serves.
+func TestExplainOfAbsentModels(t *testing.T) {
+	t.Parallel()
+	s, _ := build(nil, inst(instance.Prefill, "p:1", serving("m", "p")), inst(instance.Decode, "d:1", serving("m", "d")))
+	for _, model := range []string{"m", "p", "d", "x"} {
+		for _, role := range instance.Roles() {
+			r := sched.Request{Role: role, Model: model}
+			a, err := s.Pick(r)
+			if e := s.Explain(r); !errors.Is(e.Err, err) || (e.Assignment == nil) != (a == nil) {
+				t.Errorf("%s of %s: explained %v, %v, picked %v, %v", role, model, e.Assignment, e.Err, a, err)
+			}
+			a.Done()
+		}
+	}
+}

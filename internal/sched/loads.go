@@ -143,8 +143,8 @@ func (l *Loads) SetOthers(of map[string]Counts) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()
 	for address, e := range l.counters.m {
-		c := of[address]
-		ranks := float64(1 + len(e.otherRanks)) // the other proxies do not publish the rank
+		c, n := of[address], e.ranks()
+		ranks := float64(n) // the other proxies do not publish the rank
 		set := func(one *policy.Load) {
 			one.Others.InFlight.Store(c.InFlight / ranks)
 			one.Others.Waiting.Store(c.Waiting / ranks)
@@ -152,7 +152,10 @@ func (l *Loads) SetOthers(of map[string]Counts) {
 			one.Weigh()
 		}
 		set(&e.load)
-		for _, rank := range e.otherRanks {
+		for i, rank := range e.otherRanks {
+			if i+1 == n {
+				c = Counts{} // the engine was restarted with fewer ranks
+			}
 			set(&rank.Load)
 		}
 	}

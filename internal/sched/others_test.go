@@ -44,3 +44,28 @@ func TestOthersWeighInPicks(t *testing.T) {
 		})
 	}
 }
+
+// The load of other proxies is divided by the ranks that an engine has now, also after a restart
+// with fewer.
+func TestOthersAfterFewerRanks(t *testing.T) {
+	t.Parallel()
+	s, src := build(nil, inst(instance.Decode, "d:1", ranks(8)))
+	others := func(want float64) {
+		t.Helper()
+		s.Pick(decode("m")) //nolint:errcheck // builds the index
+		s.Loads.SetOthers(map[string]sched.Counts{"d:1": {InFlight: 8}})
+		if got := s.LoadOf("d:1").Others.InFlight.Load(); got != want {
+			t.Errorf("%v on the first rank, want %v", got, want)
+		}
+		if total, _ := s.Loads.Total(instance.Key{Role: instance.Decode, Address: "d:1"}); total.Others != 8 {
+			t.Errorf("%v on all ranks", total.Others)
+		}
+	}
+	others(1)
+	src.set(inst(instance.Decode, "d:1", ranks(2)))
+	others(4)
+	src.set(inst(instance.Decode, "d:1"))
+	others(8)
+	src.set(inst(instance.Decode, "d:1", ranks(8)))
+	others(1)
+}

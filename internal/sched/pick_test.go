@@ -50,6 +50,14 @@ func TestPickAgainWhenDrainedMeanwhile(t *testing.T) {
 		if n := s.InFlight(drained.Key); tc.want != "d:1" && n != 0 {
 			t.Errorf("%s: %d in flight on the drained one", tc.name, n)
 		}
+		picks, want := uint64(0), uint64(1)
+		if tc.want == "" {
+			want = 0
+		}
+		s.Tally.Picks(func(_ instance.Role, _ string, n uint64) { picks += n })
+		if picks != want {
+			t.Errorf("%s: counted %d times, want %d", tc.name, picks, want)
+		}
 	}
 }
 

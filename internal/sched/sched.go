@@ -167,8 +167,14 @@ func New(o Options) *Scheduler {
 func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	for ix := s.index.current(); ; ix = s.index.newest() {
 		a, err := s.pick(ix, r)
-		if err != nil || s.stillPickable(ix, a) {
-			return a, err
+		if err != nil {
+			return nil, err
+		}
+		if s.stillPickable(ix, a) {
+			if !r.Tentative {
+				a.Confirm()
+			}
+			return a, nil
 		}
 		a.Done()
 	}
@@ -193,10 +199,8 @@ func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
 	if !known {
 		return nil, ErrUnknownModel
 	}
-	if r.Role == instance.Prefill && r.Model != "" && !r.Alone && r.Partner == nil {
-		if decodes := ix.decode.byModel[r.Model]; decodes != nil && len(decodes.items) == 0 && len(ix.decode.all.items) > 0 {
-			return nil, ErrModelAbsent // no decode instance could use the prefill
-		}
+	if ix.lacksDecode(&r) {
+		return nil, ErrModelAbsent
 	}
 	among, l := s.filter.admitted(ix, list, &r)
 	among, l, elsewhere := s.filter.preferZone(list, among, &r, l)
@@ -208,20 +212,34 @@ func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
 	if l != nil {
 		s.filter.scratches.Put(l)
 	}
-	switch {
-	case a != nil:
-		return a, nil
-	case ix.snapshot.Revision == 0 && len(ix.snapshot.All()) == 0:
-		return nil, ErrMembershipUnread
-	default:
-		if err := ix.noPairReason(list, &r); err != nil {
-			return nil, err
-		}
-		if len(list.items) == 0 && list != ix.role(r.Role).all {
-			return nil, ErrModelAbsent
-		}
-		return nil, ErrNone
+	if a == nil {
+		return nil, ix.noneReason(list, &r)
 	}
+	return a, nil
+}
+
+// lacksDecode reports whether no decode instance that can be used now serves the model of a
+// prefill, although others can be used.
+func (ix *index) lacksDecode(r *Request) bool {
+	if r.Role != instance.Prefill || r.Model == "" || r.Alone || r.Partner != nil {
+		return false
+	}
+	decodes := ix.decode.byModel[r.Model]
+	return decodes != nil && len(decodes.items) == 0 && len(ix.decode.all.items) > 0
+}
+
+// noneReason returns the error of a pick for which no candidate of the list is left.
+func (ix *index) noneReason(list *candidates, r *Request) error {
+	if ix.snapshot.Revision == 0 && len(ix.snapshot.All()) == 0 {
+		return ErrMembershipUnread
+	}
+	if err := ix.noPairReason(list, r); err != nil {
+		return err
+	}
+	if len(list.items) == 0 && list != ix.role(r.Role).all {
+		return ErrModelAbsent
+	}
+	return ErrNone
 }
 
 // Serves reports whether an instance that can be used now serves the model: a decode instance,
@@ -369,9 +387,6 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 			a.counts[3] = away.counterFor(sessionOverloaded)
 		}
 		a.passedOver = nil
-	}
-	if !r.Tentative {
-		a.Confirm()
 	}
 	a.Instance, a.Rank, a.Connector, a.Build, a.Blocks = chosen.Instance, chosen.Rank, own.pairKey.connector, own.pairKey.build, own.pairKey.blocks
 	a.Policy, a.Tokens, a.Cached = by.by.Name, f.Tokens, by.cached

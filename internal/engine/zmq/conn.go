@@ -44,7 +44,8 @@ type Conn struct {
 	bounds   Bounds
 	identity []byte // what the peer calls itself, often nothing
 
-	pinged atomic.Bool // a PONG is awaited
+	pinged  atomic.Bool // a PONG is awaited
+	partial [][]byte    // frames of a message that a command interrupted; used by Receive only
 
 	mu  sync.Mutex // of out, and held while it is written
 	out []byte
@@ -175,8 +176,11 @@ func appendFrame(to []byte, flags byte, body []byte) []byte {
 // another error if a heartbeat could not be answered), net.ErrClosed after Close,
 // ErrTooLarge for a message above the bounds.
 func (c *Conn) Receive() ([][]byte, error) {
-	var frames [][]byte
-	left := c.bounds.Bytes
+	frames, left := c.partial, c.bounds.Bytes
+	c.partial = nil
+	for _, f := range frames {
+		left -= len(f)
+	}
 	for {
 		flags, body, err := c.frame(left)
 		switch {
@@ -185,6 +189,7 @@ func (c *Conn) Receive() ([][]byte, error) {
 		case flags&flagCommand != 0:
 			command, answered, err := c.command(flags, body)
 			if command != nil || answered || err != nil {
+				c.partial = frames // libzmq may send a PONG between two frames
 				return command, err
 			}
 			continue

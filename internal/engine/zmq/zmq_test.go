@@ -1,6 +1,7 @@
 package zmq_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -204,6 +205,42 @@ func TestBadPeers(t *testing.T) {
 	}
 	if m := receive(t, l); string(m.Frames[0]) != "good" {
 		t.Errorf("after bad peers: %q", m.Frames)
+	}
+}
+
+// TestConn_PongWithinMessage checks that a PONG between two frames of a message does not cut the
+// message: libzmq answers a PING after the frame that it is sending.
+func TestConn_PongWithinMessage(t *testing.T) {
+	t.Parallel()
+	var config net.ListenConfig
+	l, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := make(chan error, 1)
+	go func() {
+		peer, err := l.Accept()
+		if err == nil {
+			t.Cleanup(func() { _ = peer.Close() }) // it has nothing to say
+			_, err = peer.Write([]byte(greeting + "\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB" +
+				"\x01\x02kv" + "\x04\x05\x04PONG" + "\x01\x01a\x00\x01b" + "\x00\x04next"))
+		}
+		sent <- err
+	}()
+	c := connect(t, zmq.Sub, "tcp://"+l.Addr().String(), zmq.Bounds{})
+	if err := errors.Join(c.Ping(), <-sent, l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for range 3 {
+		frames, err := c.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, string(bytes.Join(frames, []byte(" "))))
+	}
+	if want := []string{"", "kv a b", "next"}; !slices.Equal(got, want) {
+		t.Errorf("received %q, want %q", got, want)
 	}
 }
 

@@ -157,11 +157,12 @@ func (t *attempts) forgetTried(role instance.Role) {
 	*t.tried.of(role), *t.triedRanks.of(role) = nil, nil
 }
 
-// untry allows the instance of a pick to be tried again, which has not failed itself.
+// untry allows the instance of a pick to be tried again, which has not failed itself. It copies the
+// lists, which the scheduler may still read for an earlier pick.
 func (t *attempts) untry(a *sched.Assignment) {
 	tried, ranks := t.tried.of(a.Instance.Role), t.triedRanks.of(a.Instance.Role)
-	*tried = slices.DeleteFunc(*tried, func(k instance.Key) bool { return k == a.Instance.Key })
-	*ranks = slices.DeleteFunc(*ranks, func(r sched.Target) bool { return r.Key == a.Instance.Key })
+	*tried = slices.DeleteFunc(slices.Clone(*tried), func(k instance.Key) bool { return k == a.Instance.Key })
+	*ranks = slices.DeleteFunc(slices.Clone(*ranks), func(r sched.Target) bool { return r.Key == a.Instance.Key })
 }
 
 // skipFailed leaves out of further picks what the failure of a leg is about: the instance,

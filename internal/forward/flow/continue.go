@@ -228,11 +228,15 @@ func (c *completion) usableDecodes() (n int) {
 // whether the client has been answered.
 func (c *completion) sameFirst(in *instance.Instance) (done bool) {
 	now, ok := c.s.Picker.Members().Lookup(in.Key)
-	if !ok || !now.Usable() || now.Incarnation() != in.Incarnation() || !c.s.Health.Available(in.Key) {
+	if !ok {
 		return false
 	}
 	d, err := c.s.Picker.Take(now)
-	if err != nil || c.s.needsPrefill(d) {
+	if err != nil {
+		return false
+	}
+	now, ok = c.s.Picker.Members().Lookup(in.Key) // after the leg was counted: see package drainproof
+	if !ok || !now.Usable() || now.Incarnation() != in.Incarnation() || !c.s.Health.Available(in.Key) || c.s.needsPrefill(d) {
 		d.Done()
 		return false
 	}

@@ -261,7 +261,11 @@ func (s *Source) rebuild(ctx context.Context) error {
 func (s *Source) replay(ctx context.Context, from uint64) (whole bool, err error) {
 	was := s.Status().State
 	s.note(func(st *Status) { st.State = Replaying; st.Replays++ })
-	defer s.note(func(st *Status) { st.State = was })
+	defer s.note(func(st *Status) {
+		if st.State = was; was == Silent && st.Batches > 0 {
+			st.State = Following
+		}
+	})
 	whole, next := true, from
 	err = past(ctx, s.publisher, s.dial, from, func(m message) {
 		if m.sequence < next {

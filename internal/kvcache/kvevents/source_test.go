@@ -437,6 +437,31 @@ func TestSource_SubscriptionAfterReplay(t *testing.T) {
 	}
 }
 
+// TestSource_FirstBatchReplayed: a publisher whose first batch was replayed has published.
+func TestSource_FirstBatchReplayed(t *testing.T) {
+	t.Parallel()
+	p := publish(t, 3, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
+	gate := make(chan *gated, 1)
+	l := new(log)
+	s := runTo(t, p, true, slowly(p, gate), kvevents.NewMemory(kvevents.QueueLimit), l)
+	l.want(t, true, "[]")
+	p.batch(t, true) // no subscriber yet
+	if err := (<-gate).open(); err != nil {
+		t.Fatal(err)
+	}
+	l.want(t, true, "[0]")
+	var st kvevents.Status
+	testkit.Eventually(t, 20*time.Second, func() error { // the replay has an end mark after its last batch
+		if st = s.Status(); st.State == kvevents.Replaying {
+			return errors.New("still replaying")
+		}
+		return nil
+	})
+	if st.State != kvevents.Following || st.Batches != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
 // TestTail_SubscriptionAfterReplay is the same for a Tail.
 func TestTail_SubscriptionAfterReplay(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,34 @@
+package flow
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// untry does not change the list of an earlier pick, which may be in use in another goroutine.
+func TestAttempts_UntryKeepsLists(t *testing.T) {
+	t.Parallel()
+	in := func(address string) *instance.Instance {
+		return &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: address}, Record: instance.Record{DPSize: 2}}
+	}
+	a, b := in("a:1"), in("b:1")
+	tried := attempts{}
+	for _, in := range []*instance.Instance{a, b} {
+		tried.skip(in)
+		tried.triedRanks.prefill = append(tried.triedRanks.prefill, sched.Target{Key: in.Key})
+	}
+	keys, ranks := tried.tried.prefill, tried.triedRanks.prefill
+	tried.untry(&sched.Assignment{Instance: a})
+	if want := []instance.Key{a.Key, b.Key}; !slices.Equal(keys, want) {
+		t.Errorf("the list of an earlier pick is %v, want %v", keys, want)
+	}
+	if want := []sched.Target{{Key: a.Key}, {Key: b.Key}}; !slices.Equal(ranks, want) {
+		t.Errorf("its ranks are %v, want %v", ranks, want)
+	}
+	if want := []instance.Key{b.Key}; !slices.Equal(tried.tried.prefill, want) {
+		t.Errorf("tried %v, want %v", tried.tried.prefill, want)
+	}
+}
