@@ -21,9 +21,9 @@ import (
 func (a *attempt) runNotified() (done bool) {
 	switch {
 	case a.c.s.Notifications == nil || a.c.s.Notifications.CannotHear(a.p.Instance) != nil:
-		a.p.Done()
-		a.c.runDecodeOnly(nil, bypass.NotHeard)
-		return true
+		a.c.unnotified.unheard = true
+		a.c.r.attempts.skip(a.p.Instance)
+		return false
 	case a.c.unnotified.failures >= maxNotifyFailures && a.c.s.Fallback:
 		a.p.Done()
 		a.c.runDecodeOnly(nil, bypass.NotNotified)
@@ -106,6 +106,7 @@ func (a *attempt) sendKV(d *sched.Assignment) (ofPrefill, ofDecode *leg.Failure)
 type withoutNotice struct {
 	keys     []instance.Key // not tried again
 	failures int            // attempts whose notifications did not arrive
+	unheard  bool           // the notifications of an instance cannot be received
 }
 
 // notifyWait is how long the request may still wait for notifications. It spends one whole
