@@ -20,7 +20,7 @@ import (
 // goes to one decode instance, so that a failure of either leg needs a new pair.
 func (a *attempt) runNotified() (done bool) {
 	switch {
-	case a.c.s.Notifications == nil || a.c.s.Notifications.CannotHear(a.p.Instance) != nil:
+	case a.c.s.cannotHear(a.p.Instance):
 		a.c.unnotified.unheard = true
 		a.c.r.attempts.skip(a.p.Instance)
 		return false
@@ -62,6 +62,11 @@ func (a *attempt) runNotified() (done bool) {
 		a.c.transferSpent(d, f)
 	}
 	return a.c.decodeFailed(d, f)
+}
+
+// cannotHear reports whether the notifications of a prefill instance cannot be received.
+func (s *Settings) cannotHear(in *instance.Instance) bool {
+	return s.Notifications == nil || s.Notifications.CannotHear(in) != nil
 }
 
 // sendKV has prefill compute the prompt and send its KV cache, and waits until it has
