@@ -565,6 +565,39 @@ func testConcurrentDecodeFails(t *testing.T, dialect string) {
 	}
 }
 
+// A decode error whose body stalls does not wait for its prefill, which still computes: the status is
+// enough to try another pair.
+func TestConcurrentDecodeErrorStalls(t *testing.T) {
+	t.Parallel()
+	eachConcurrentDialect(t, testConcurrentDecodeErrorStalls)
+}
+
+func testConcurrentDecodeErrorStalls(t *testing.T, dialect string) {
+	t.Helper()
+	m := startConcurrent(t, dialect, 2, 2, func(o *forward.Options) {
+		o.NonStream, o.Idle, o.Prefill, o.FirstByte = time.Hour, time.Hour, time.Hour, time.Hour
+	})
+	got := m.begin(t.Context(), chatBody(true, ""))
+	prefill, decode := m.pair()
+	decode.reply(func(w http.ResponseWriter) {
+		w.Header().Set("Content-Length", "100")
+		w.WriteHeader(http.StatusInternalServerError)
+		_, _ = io.WriteString(w, "{")
+		_ = http.NewResponseController(w).Flush()
+		<-decode.left
+	})
+	await(t, "the end of the prefill leg", prefill.left)
+	prefill, decode = m.pair()
+	prefill.reply(ok)
+	decode.reply(streams)
+	if e := m.checkServed(got); e.Attempts != 1 {
+		t.Errorf("%+v", e)
+	}
+	if got := m.rig.rec.retried(); got != "decode/status_5xx" {
+		t.Errorf("retried: %s", got)
+	}
+}
+
 // A client that leaves ends both legs, whatever they were doing.
 func TestConcurrentClientLeaves(t *testing.T) {
 	t.Parallel()

@@ -258,6 +258,24 @@ func TestStreamIsCompleted(t *testing.T) {
 	}
 }
 
+// A stream of which only the end is missing needs no leg: it is no retry, and is completed also when the
+// retry budget is spent.
+func TestStreamIsCompletedWithoutRetryBudget(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.ContinueStreams, o.RetryRatio, o.RetryBurst = 3, 1e-9, 1 })
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultClose, Tokens: 60})
+	body := sixtyBody(completionsPath, `,"ignore_eos":true`)
+	var want []string
+	for range 4 {
+		r.checkOne(r.post(completionsPath, body), completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
+		want = append(want, "broke_off completed")
+	}
+	r.checkMoved(want...)
+	if got := r.rec.retried(); got != "" {
+		t.Errorf("retried: %s", got)
+	}
+}
+
 // A stream without token ids keeps the memory of its body until no leg can replay it. The bodies have the
 // same size, so that they share a pool.
 func TestReplayedBodiesAreNotMixed(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
@@ -103,6 +104,49 @@ func TestExplainWays(t *testing.T) {
 				t.Errorf("decode-only because of %q", e.DecodeOnly)
 			}
 		})
+	}
+}
+
+// Explain leaves out the prefill instances whose notifications cannot be received or do not arrive, as
+// requests do.
+func TestExplainNotified(t *testing.T) {
+	t.Parallel()
+	var c unheardNotifications
+	w := startNotified(t, 2, 1, 1, func(o *forward.Options) {
+		c.Notifications = o.Notifications
+		o.Notifications, o.Notified, o.RetryRatio = &c, 50*time.Millisecond, -1
+	})
+	first, last := min(w.P[0].Address, w.P[1].Address), max(w.P[0].Address, w.P[1].Address)
+	none, all := "none", ""
+	body := chatBody(true, "")
+	check := func(way, reason, prefill string) {
+		t.Helper()
+		p := w.rig.explain(body)
+		if p.Way != way || p.Reason != reason || p.Prefill.Chosen != prefill {
+			t.Errorf("%s (%s) with prefill %q, want %s (%s) with %q", p.Way, p.Reason, p.Prefill.Chosen, way, reason, prefill)
+		}
+	}
+	c.unheard.Store(&none)
+	check(explain.Pair, "", first)
+	c.unheard.Store(&first)
+	check(explain.Pair, "", last)
+	c.unheard.Store(&all)
+	check(explain.DecodeOnly, bypass.NotHeard, "")
+	c.unheard.Store(&none)
+	for len(w.rig.handler.Unnotified()) < 2 { // their notifications do not arrive
+		got := w.begin(t.Context(), body)
+		l := await(t, "a leg", w.legs)
+		for ; l.role == instance.Prefill; l = await(t, "a leg", w.legs) {
+			l.reply(ok)
+		}
+		l.reply(streams)
+		w.checkServed(got)
+	}
+	check(explain.DecodeOnly, bypass.NotNotified, "")
+	got := w.begin(t.Context(), body)
+	w.leg(instance.Decode).reply(streams)
+	if e := w.checkServed(got); e.DecodeOnly != bypass.NotNotified {
+		t.Errorf("%+v", e)
 	}
 }
 

@@ -136,6 +136,21 @@ func TestLargeAnswer_NoMemory(t *testing.T) {
 	r.checkEngines()
 }
 
+// An answer of unknown length whose buffers exceed the memory for bodies, while no other body holds
+// any, is too large: the client is not asked to try again.
+func TestLargeAnswer_NoMemoryForUnknownLength(t *testing.T) {
+	t.Parallel()
+	const limit = 4 << 20
+	for _, n := range []int{3 << 20, 5 << 20, 20 << 20} {
+		up := &unannounced{canned: canned{prefill: []byte(plainAnswer)}, bodies: []func() io.Reader{func() io.Reader { return bytes.NewReader(wholeAnswer(n)) }}}
+		w := httptest.NewRecorder()
+		askWhole(t, handlerOf(t, up, func(o *forward.Options) { o.MaxBodies = limit }), w)
+		if body := w.Body.String(); w.Code != http.StatusBadGateway || !strings.Contains(body, "--max-bodies-memory") || strings.Contains(body, "try again") {
+			t.Errorf("%d bytes: %d %s", n, w.Code, body)
+		}
+	}
+}
+
 // preamble returns n events of about size bytes without content.
 func preamble(n, size int) string {
 	one := `data: {"choices":[{"delta":{"role":"assistant","content":""}}],"x":"` + strings.Repeat("p", size) + "\"}\n\n"

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
@@ -416,6 +417,37 @@ func TestNotifiedUnfit(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A prefill instance whose notifications cannot be received leaves the requests to one whose
+// notifications can.
+func TestNotifiedUnheard(t *testing.T) {
+	t.Parallel()
+	var c unheardNotifications
+	w := startNotified(t, 2, 1, 1, func(o *forward.Options) { c.Notifications = o.Notifications; o.Notifications = &c })
+	first, all := min(w.P[0].Address, w.P[1].Address), ""
+	c.unheard.Store(&first)
+	w.roundTrip()
+	c.unheard.Store(&all)
+	got := w.begin(t.Context(), chatBody(true, ""))
+	w.leg(instance.Decode).reply(streams)
+	if e := w.checkServed(got); e.DecodeOnly != "not_heard" || e.Prefill != "" || e.Attempts != 0 {
+		t.Errorf("%+v", e)
+	}
+}
+
+// unheardNotifications cannot receive the notifications of one instance.
+type unheardNotifications struct {
+	flow.Notifications
+
+	unheard atomic.Pointer[string] // address; "" for all
+}
+
+func (u *unheardNotifications) CannotHear(in *instance.Instance) error {
+	if at := *u.unheard.Load(); at == "" || at == in.Address {
+		return lmcache.ErrNowhere
+	}
+	return nil
 }
 
 // With engines that write slowly a decode that began too early would answer wrong. Many

@@ -87,6 +87,25 @@ func TestBetweenTokens(t *testing.T) {
 	}
 }
 
+// Comments of an engine are no tokens, whether they precede the first content or follow it.
+func TestEntry_TokensWithComments(t *testing.T) {
+	t.Parallel()
+	const comment = ": keep-alive\n\n"
+	for _, reads := range [][]string{
+		{comment + token(0), token(1), comment, token(2), comment, closing},
+		{comment, token(0), comment + token(1) + comment + token(2), comment + closing},
+	} {
+		var e forward.Entry
+		var gaps gapCounter
+		askOnce(t, handlerOf(t, &canned{prefill: []byte(plainAnswer), stream: reads}, func(o *forward.Options) {
+			o.Recorder, o.EventGaps = lastEntry{last: &e}, func(string) relay.Observer { return &gaps }
+		}), true)
+		if e.Output != 3 || gaps.stuck+gaps.along != 2 {
+			t.Errorf("%q: %d output tokens, %+v", reads, e.Output, gaps)
+		}
+	}
+}
+
 // The stages of a request add up to its whole time.
 func TestStagesAreTheWholeRequest(t *testing.T) {
 	t.Parallel()

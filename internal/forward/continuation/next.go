@@ -75,10 +75,15 @@ func (a *Answer) Refused() string {
 	return why
 }
 
+// Ended reports whether only the end of the answer is missing, which needs no engine.
+func (a *Answer) Ended() bool {
+	return a.finished && a.created != nil && (a.why == "" || !a.req.IncludeUsage || a.usage)
+}
+
 // refused returns why the answer cannot go on, and whether it can only be replayed.
 func (a *Answer) refused() (why string, replay bool) {
 	switch {
-	case a.finished && a.created != nil && (a.why == "" || !a.req.IncludeUsage || a.usage):
+	case a.Ended():
 		return "", false
 	case a.why != "" && a.why != ReasonNoIDs:
 		return a.why, false // the request's body may be released

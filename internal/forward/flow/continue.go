@@ -181,13 +181,15 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 	t.forgetTried(instance.Prefill)
 	t.forgetTried(instance.Decode)
 	t.counted = -1 // the lost leg has served
-	if !c.r.note(d, f) {
+	ended := c.progress.Ended()
+	f.Rule.Retry = !ended
+	if !c.r.note(d, f) && !ended {
 		return continuation.ReasonBudget
 	}
 	if f.Class == leg.BrokeOff { // the instance may still serve
 		t.forgetTried(instance.Decode)
 	}
-	if m.end == nil { // MayMove has taken the turn of a stream whose leg is healthy
+	if m.end == nil && !ended { // MayMove has taken the turn of a stream whose leg is healthy
 		ctx, cancel := context.WithDeadlineCause(c.r.Origin.Client, m.lost.Add(continueWithin), errNoTurn)
 		defer cancel()
 		var err error

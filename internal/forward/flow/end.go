@@ -22,6 +22,8 @@ func (c *completion) withoutPrefill(err error) {
 		c.runDecodeOnly(nil, bypass.SameInstance) // the decode instance is a prefill instance, too: this is no fallback
 	case fallback && c.pairs.mismatch != "":
 		c.runDecodeOnly(nil, c.pairs.mismatch)
+	case c.unnotified.unheard && len(c.unnotified.keys) == 0 && c.r.attempts.lastFailure == nil:
+		c.runDecodeOnly(nil, bypass.NotHeard)
 	case fallback && len(c.unnotified.keys) > 0 && (c.r.attempts.lastFailure == nil || c.r.attempts.lastFailure.Class == leg.NotNotified):
 		c.runDecodeOnly(nil, bypass.NotNotified)
 	case fallback && c.r.attempts.lastFailure == nil && mismatchReason(err) != "":

@@ -32,24 +32,11 @@ func (s *Settings) Explain(req *request.Request, session string, choice *modelro
 		s.explainDecodeOnly(p, wanted, req.Bypass)
 		return p
 	}
-	wanted.Role = instance.Prefill
-	prefill := s.Picker.Explain(wanted)
-	addLeg(p, prefill)
-	a := prefill.Assignment
+	a, d := s.explainPrefill(p, wanted, req)
 	if a == nil {
-		s.explainWithout(p, wanted, prefill.Err)
-		return p
-	}
-	d := s.dialects[a.Connector]
-	if why := d.Unfit(req.Kind, connector.Pair{Prefill: a.Instance}); why != "" {
-		s.explainDecodeOnly(p, wanted, why)
 		return p
 	}
 	wanted.Role = instance.Decode
-	if s.Disaggregate != nil && s.explainDecision(p, wanted, a, d, req.Media()) {
-		s.explainDecodeOnly(p, wanted, p.Disaggregate.Reason)
-		return p
-	}
 	wanted.Partner = a
 	decode := s.Picker.Explain(wanted)
 	addLeg(p, decode)
@@ -65,6 +52,41 @@ func (s *Settings) Explain(req *request.Request, session string, choice *modelro
 		p.Way, p.Reason = explain.DecodeOnly, why
 	}
 	return p
+}
+
+// explainPrefill chooses prefill, and adds it to the plan. It returns nil if the plan is complete without a pair.
+func (s *Settings) explainPrefill(p *explain.Plan, wanted sched.Request, req *request.Request) (*sched.Assignment, connector.Dialect) {
+	for skipped := (withoutNotice{}); ; {
+		wanted.Role = instance.Prefill
+		prefill := s.Picker.Explain(wanted)
+		addLeg(p, prefill)
+		a := prefill.Assignment
+		if a == nil {
+			s.explainWithout(p, wanted, prefill.Err, &skipped)
+			return nil, nil
+		}
+		d := s.dialects[a.Connector]
+		if why := d.Unfit(req.Kind, connector.Pair{Prefill: a.Instance}); why != "" {
+			s.explainDecodeOnly(p, wanted, why)
+			return nil, nil
+		}
+		wanted.Role = instance.Decode
+		if s.Disaggregate != nil && s.explainDecision(p, wanted, a, d, req.Media()) {
+			s.explainDecodeOnly(p, wanted, p.Disaggregate.Reason)
+			return nil, nil
+		}
+		switch {
+		case d.Flow() != connector.Notified:
+			return a, d
+		case s.cannotHear(a.Instance):
+			skipped.unheard = true
+		case s.unnotified.bypasses(a.Instance):
+			skipped.keys = append(skipped.keys, a.Instance.Key)
+		default:
+			return a, d
+		}
+		wanted.Tried = append(wanted.Tried, a.Instance.Key)
+	}
 }
 
 // unfitPair reports why prefill would not transfer its KV cache to decode, "" if it would.
@@ -99,11 +121,16 @@ func (s *Settings) explainDecision(p *explain.Plan, wanted sched.Request, a *sch
 	return is.Alone
 }
 
-// explainWithout is the plan of a request that no prefill instance can take.
-func (s *Settings) explainWithout(p *explain.Plan, wanted sched.Request, err error) {
+// explainWithout is the plan of a request that no prefill instance can take. skipped are those whose notifications
+// rule them out.
+func (s *Settings) explainWithout(p *explain.Plan, wanted sched.Request, err error, skipped *withoutNotice) {
 	switch why := mismatchReason(err); {
 	case errors.Is(err, sched.ErrSelf):
 		s.explainDecodeOnly(p, wanted, bypass.SameInstance)
+	case skipped.unheard && len(skipped.keys) == 0:
+		s.explainDecodeOnly(p, wanted, bypass.NotHeard)
+	case s.Fallback && len(skipped.keys) > 0:
+		s.explainDecodeOnly(p, wanted, bypass.NotNotified)
 	case errors.Is(err, sched.ErrUnknownModel) || !s.Fallback:
 		p.Way, p.Reason = explain.None, err.Error()
 	case why != "":

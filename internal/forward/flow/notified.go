@@ -20,10 +20,10 @@ import (
 // goes to one decode instance, so that a failure of either leg needs a new pair.
 func (a *attempt) runNotified() (done bool) {
 	switch {
-	case a.c.s.Notifications == nil || a.c.s.Notifications.CannotHear(a.p.Instance) != nil:
-		a.p.Done()
-		a.c.runDecodeOnly(nil, bypass.NotHeard)
-		return true
+	case a.c.s.cannotHear(a.p.Instance):
+		a.c.unnotified.unheard = true
+		a.c.r.attempts.skip(a.p.Instance)
+		return false
 	case a.c.unnotified.failures >= maxNotifyFailures && a.c.s.Fallback:
 		a.p.Done()
 		a.c.runDecodeOnly(nil, bypass.NotNotified)
@@ -62,6 +62,11 @@ func (a *attempt) runNotified() (done bool) {
 		a.c.transferSpent(d, f)
 	}
 	return a.c.decodeFailed(d, f)
+}
+
+// cannotHear reports whether the notifications of a prefill instance cannot be received.
+func (s *Settings) cannotHear(in *instance.Instance) bool {
+	return s.Notifications == nil || s.Notifications.CannotHear(in) != nil
 }
 
 // sendKV has prefill compute the prompt and send its KV cache, and waits until it has
@@ -106,6 +111,7 @@ func (a *attempt) sendKV(d *sched.Assignment) (ofPrefill, ofDecode *leg.Failure)
 type withoutNotice struct {
 	keys     []instance.Key // not tried again
 	failures int            // attempts whose notifications did not arrive
+	unheard  bool           // the notifications of an instance cannot be received
 }
 
 // notifyWait is how long the request may still wait for notifications. It spends one whole

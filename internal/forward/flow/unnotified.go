@@ -85,6 +85,14 @@ func (u *unnotified) bypassed(in *instance.Instance) bool {
 	return false
 }
 
+// bypasses is bypassed without any effect.
+func (u *unnotified) bypasses(in *instance.Instance) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	m := u.byKey[in.Key]
+	return m != nil && m.incarnation == in.Incarnation() && m.failures >= bypassAfter && time.Now().Before(m.trial)
+}
+
 // arrived notes that all notifications of an instance have arrived.
 func (u *unnotified) arrived(in *instance.Instance) {
 	if u.missing.Load() == 0 {

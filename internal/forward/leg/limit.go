@@ -13,7 +13,8 @@ type Limit struct {
 	After   time.Duration
 	Class   Class  // of the failure when the time is over
 	Setting string // where the time is set, for operators
-	// Firm limits do not move while the engine makes progress with other work.
+	// Firm limits do not move while the engine makes progress with other work, nor while the other
+	// leg of a pair runs.
 	Firm bool
 }
 
@@ -101,6 +102,7 @@ func (l *Leg) SetLimit(limit Limit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.limit = limit
+	l.waitsForPartner = l.waitsForPartner && !limit.Firm
 	l.arm(limit.After)
 }
 

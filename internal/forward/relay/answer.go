@@ -278,16 +278,17 @@ func (a *Answer) writeLocked(b []byte) (at time.Time, ok bool) {
 // an error event. class is the kind of failure.
 func (a *Answer) breakOff(events bool, class leg.Class, cause error) {
 	a.StopKeepAlive()
-	a.Failure = class
 	a.Log.WithError(cause).WithField("request_id", a.ID).Warn("answer lost after it was committed")
 	if events && !errors.Is(cause, errEngineEvent) {
 		e := leg.LostError(cause)
 		if class == leg.TooLarge {
 			e.Message = "the answer was broken off in the middle: the decode instance sent more at once than this proxy holds" // cause names the instance
 		}
-		a.write(a.Kind.ErrorEvent(e))
+		if !a.write(a.Kind.ErrorEvent(e)) {
+			return
+		}
 	}
-	a.Outcome, a.Broken = OutcomeBroken, true
+	a.Failure, a.Outcome, a.Broken = class, OutcomeBroken, true
 }
 
 // breakLost ends a stream that no leg continues, with the error of the leg that was lost.

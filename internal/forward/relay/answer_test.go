@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -8,7 +9,11 @@ import (
 	"testing"
 	"time"
 
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
+	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
@@ -65,5 +70,22 @@ func TestAnswerHeader(t *testing.T) {
 		if !slices.Equal(got, all) {
 			t.Errorf("traced %v: %s", traced, strings.Join(got, "; "))
 		}
+	}
+}
+
+// goneClient is the connection of a client that has left.
+type goneClient struct{ http.ResponseWriter }
+
+func (goneClient) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// A stream whose leg is lost when its client has left ends as that of a client that left.
+func TestBreakOff_ClientGone(t *testing.T) {
+	t.Parallel()
+	log, _ := logtest.NewNullLogger()
+	a := Answer{Client: Std(goneClient{httptest.NewRecorder()}), Kind: openai.Chat, Log: log}
+	a.Status = http.StatusOK
+	a.breakOff(true, leg.BrokeOff, io.ErrUnexpectedEOF)
+	if a.Outcome != OutcomeClientGone || a.Status != StatusClientGone || a.Failure != "" || !a.Broken {
+		t.Errorf("outcome %q, status %d, failure %q, broken %t", a.Outcome, a.Status, a.Failure, a.Broken)
 	}
 }

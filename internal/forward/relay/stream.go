@@ -50,8 +50,8 @@ type events struct {
 	atEnd      bool // Buf has the last bytes of the engine's answer
 
 	last        time.Time     // when the last events went to the client; zero before the first
-	unsent      int           // events that scan has seen and that have not been sent
-	passed      int           // events that scan has seen, without the closing one
+	unsent      int           // events that scan has counted and that have not been sent
+	passed      int           // events that scan has seen, without the closing one and those that only keep the connection alive
 	preamble    int           // those of them before the first content
 	laterEvents int           // events that have been sent after the first batch
 	span        time.Duration // from the first batch to the last
@@ -180,9 +180,13 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 }
 
 // countSent counts the events of a batch that was sent now: the first came a gap after the
-// batch before, the others with no gap. The closing event does not count.
+// batch before, the others with no gap. The closing event does not count, nor does a batch that only
+// keeps the connection alive.
 func (e *events) countSent(now time.Time, gaps Observer) {
-	if e.unsent > 0 && !e.last.IsZero() {
+	if e.unsent == 0 {
+		return
+	}
+	if !e.last.IsZero() {
 		gap := now.Sub(e.last)
 		e.laterEvents += e.unsent
 		e.span += gap
@@ -238,8 +242,10 @@ func (e *events) scan(kind openai.Kind, end int, givesUp string) (before, after 
 		case sse.SignEnd:
 			e.done = true
 		case sse.SignNone:
-			e.unsent++
-			e.passed++
+			if !sse.KeepsAlive(kind, event) {
+				e.unsent++
+				e.passed++
+			}
 		}
 		rest = tail
 	}
@@ -262,7 +268,8 @@ func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 		if !ok {
 			return nil
 		}
-		if a.keep.interval > 0 && sse.KeepsAlive(a.Kind, event) {
+		keepsAlive := sse.KeepsAlive(a.Kind, event)
+		if keepsAlive && a.keep.interval > 0 {
 			a.passKeepAlive(event)
 			e.Cut(e.classified, len(event))
 			continue
@@ -284,7 +291,9 @@ func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 			e.committed = true
 			return nil
 		case sse.EventPreamble:
-			e.preamble++
+			if !keepsAlive {
+				e.preamble++
+			}
 		}
 	}
 }

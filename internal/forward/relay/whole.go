@@ -104,9 +104,10 @@ func (a *Answer) judgeMemory(l *leg.Leg, h *held, length int64) *leg.Failure {
 		a.Memory.Refuse()
 		_, limit, _ = a.Memory.Memory()
 	}
-	switch need := max(length, int64(h.n)); {
-	case limit > 0 && need > limit:
-		return l.JudgeTooLarge(fmt.Sprintf("more than %d bytes (--max-bodies-memory)", limit))
+	need := max(length, int64(h.n))
+	switch {
+	case limit > 0 && max(need, h.wanted) > limit:
+		return l.JudgeTooLarge(fmt.Sprintf("to hold it takes more than %d bytes (--max-bodies-memory)", limit))
 	case need >= maxAnswer:
 		return l.JudgeTooLarge("more than 1 GiB")
 	}
@@ -200,6 +201,7 @@ type held struct {
 	buf      []byte          // has capacity for one more byte if the length of the answer was announced
 	n        int             // bytes of the answer in buf
 	reserved int64           // bytes of buf that are counted in memory
+	wanted   int64           // bytes that would have been counted with a larger buf, which memory refused
 }
 
 // read reads the answer to its end, then the error is io.EOF, or as much as may be held. idle bounds each read.
@@ -240,6 +242,7 @@ func (h *held) grow(size int) error {
 	reserved := h.reserved
 	if size > freeAnswer+1 && h.memory != nil {
 		if err := h.memory.Reserve(int64(size)); err != nil {
+			h.wanted = reserved + int64(size)
 			return err
 		}
 		h.reserved = int64(size)
