@@ -25,6 +25,7 @@ type coreFleet struct {
 	unseen    map[string]bool          // engines with --disable-log-stats
 	takes     map[string]time.Duration // time that a trial takes
 	refuses   map[string]bool          // trials
+	unsent    map[string]bool          // engines to which no trial can be sent
 	suspended map[string]instance.View
 	noRoutes  map[string]bool
 	trials    map[string][]time.Time
@@ -40,7 +41,7 @@ type coreFleet struct {
 func newCores() *coreFleet {
 	return &coreFleet{
 		held: map[string]chan struct{}{}, step: map[string]float64{}, unseen: map[string]bool{}, takes: map[string]time.Duration{},
-		refuses: map[string]bool{}, suspended: map[string]instance.View{}, noRoutes: map[string]bool{}, trials: map[string][]time.Time{},
+		refuses: map[string]bool{}, unsent: map[string]bool{}, suspended: map[string]instance.View{}, noRoutes: map[string]bool{}, trials: map[string][]time.Time{},
 		results: map[string]int{}, received: map[string]uint64{}, changing: map[string]bool{}, idle: map[string]bool{},
 	}
 }
@@ -86,8 +87,11 @@ func (c *coreFleet) read(_ context.Context, in *instance.Instance) {
 func (c *coreFleet) trial(ctx context.Context, in *instance.Instance) error {
 	c.mu.Lock()
 	c.trials[in.Address] = append(c.trials[in.Address], time.Now())
-	held, takes, refuses := c.held[in.Address], c.takes[in.Address], c.refuses[in.Address]
+	held, takes, refuses, unsent := c.held[in.Address], c.takes[in.Address], c.refuses[in.Address], c.unsent[in.Address]
 	c.mu.Unlock()
+	if unsent {
+		return fmt.Errorf("%w: no descriptors", health.ErrNotAsked)
+	}
 	if refuses {
 		return fmt.Errorf("%w: 401", health.ErrRefused)
 	}
@@ -435,6 +439,32 @@ func TestTracker_RefusedTrialReadmits(t *testing.T) {
 			tr.Strike(in, "first_byte_timeout", true)
 		}
 		time.Sleep(2 * time.Second)
+		if !tr.Available(in.Key) {
+			t.Error("not readmitted")
+		}
+	})
+}
+
+// A trial that could not be sent is no failure of the engine, is not counted, and is sent later.
+func TestTracker_TrialNotSent(t *testing.T) {
+	t.Parallel()
+	in, peer := pair(instance.Decode)
+	runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
+		c.set(func() { c.unsent["d:1"] = true })
+		for range 3 {
+			tr.Strike(in, "first_byte_timeout", true)
+		}
+		time.Sleep(time.Minute)
+		if tr.Available(in.Key) || tr.Unreachable(in.Key) {
+			t.Errorf("available %t, unreachable %t", tr.Available(in.Key), tr.Unreachable(in.Key))
+		}
+		c.set(func() {
+			if len(c.results) > 0 {
+				t.Errorf("results %v", c.results)
+			}
+			c.unsent["d:1"] = false
+		})
+		time.Sleep(8 * time.Second)
 		if !tr.Available(in.Key) {
 			t.Error("not readmitted")
 		}

@@ -64,6 +64,9 @@ func (tr *trial) passed() bool { return tr.ended() && tr.err == nil }
 // refused reports whether the trial was refused; see ErrRefused.
 func (tr *trial) refused() bool { return tr.ended() && errors.Is(tr.err, ErrRefused) }
 
+// notSent reports whether the trial could not be sent; see ErrNotAsked.
+func (tr *trial) notSent() bool { return tr.ended() && errors.Is(tr.err, ErrNotAsked) }
+
 // try returns the trial of an engine that is under way or began less than trialInterval ago, or
 // starts one, which fails after limit.
 func (t *Tracker) try(in *instance.Instance, limit time.Duration) *trial {
@@ -83,9 +86,12 @@ func (t *Tracker) try(in *instance.Instance, limit time.Duration) *trial {
 		defer cancel()
 		tr.err = t.opts.Trial(ctx, in)
 		tr.took = time.Since(tr.began)
+		close(tr.done)
 		result := TrialOK
 		switch {
 		case tr.err == nil:
+		case tr.notSent():
+			return
 		case errors.Is(tr.err, ErrRefused):
 			result = TrialRefused
 		case errors.Is(ctx.Err(), context.Canceled):
@@ -93,7 +99,6 @@ func (t *Tracker) try(in *instance.Instance, limit time.Duration) *trial {
 		default:
 			result = TrialFailed
 		}
-		close(tr.done)
 		t.opts.OnTrial(result)
 	})
 	return tr

@@ -163,6 +163,8 @@ func trialError(err error) error {
 		return nil
 	case errors.Is(err, vllm.ErrTimeout):
 		return fmt.Errorf("%w: %w", health.ErrNoAnswer, err)
+	case errors.Is(err, vllm.ErrNotAsked):
+		return fmt.Errorf("%w: %w", health.ErrNotAsked, err)
 	case errors.As(err, &status) && status.Code >= 400 && status.Code < 500 &&
 		status.Code != http.StatusRequestTimeout && status.Code != http.StatusTooEarly && status.Code != http.StatusTooManyRequests:
 		return fmt.Errorf("%w: %w", health.ErrRefused, err)

@@ -6,8 +6,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -149,6 +152,26 @@ func TestProber_Trial(t *testing.T) {
 	locked.Kill()
 	if err := p.Trial(t.Context(), at(locked)); err == nil || errors.Is(err, health.ErrRefused) {
 		t.Errorf("a stopped engine: %v", err)
+	}
+}
+
+// A trial that could not be sent is no evidence about the engine, also if it was for one rank only.
+func TestProber_TrialNotSent(t *testing.T) {
+	t.Parallel()
+	for _, ranks := range []int{1, 2} {
+		s := fakevllm.StartTest(t, fakevllm.Options{DPSize: ranks})
+		p := NewProber(patientConfig(), netguard.Policy{}, nil)
+		var sent atomic.Int64
+		p.Client.HTTP.Transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if sent.Add(1) == int64(ranks) {
+				return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}
+			}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}}
+		in := &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: s.Address()}, Record: instance.Record{DPSize: ranks}}
+		if err := p.Trial(t.Context(), in); !errors.Is(err, health.ErrNotAsked) {
+			t.Errorf("%d ranks: %v", ranks, err)
+		}
 	}
 }
 
