@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
@@ -467,6 +468,24 @@ func TestTracker_TrialNotSent(t *testing.T) {
 		time.Sleep(8 * time.Second)
 		if !tr.Available(in.Key) {
 			t.Error("not readmitted")
+		}
+	})
+}
+
+// A suspension ends with the process: the next one at the address is available at once.
+func TestTracker_SuspendedEngineRestarts(t *testing.T) {
+	t.Parallel()
+	c := newCores()
+	run(t, c.use, func(tr *health.Tracker, src *source, _ *engine, in *instance.Instance) {
+		c.set(func() { c.suspended["d:1"] = instance.Sleeping })
+		tr.CheckSuspended(t.Context(), in)
+		if v := tr.View(in.Key); v != instance.Sleeping {
+			t.Fatalf("view %q", v)
+		}
+		src.set(inst("b"))
+		synctest.Wait()
+		if tr.Trouble() || !tr.Available(in.Key) {
+			t.Errorf("view %q", tr.View(in.Key))
 		}
 	})
 }
