@@ -3,9 +3,11 @@ package engines
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -13,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -72,6 +76,7 @@ func TestBootstrapIsAsked(t *testing.T) {
 func TestAnotherLifeWaits(t *testing.T) {
 	t.Parallel()
 	p := NewProber(patientConfig(), netguard.Policy{}, nil)
+	p.idsLimit = 20 * time.Second
 	s := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RolePrefill, Mode: fakevllm.Mooncake})
 	in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: s.Address()}, Record: instance.Record{
 		Ports: map[string][]int{instance.PortBootstrap: {s.Bootstrap()}}, EngineIDs: map[string]string{"0": s.EngineID()}}}
@@ -101,6 +106,47 @@ func TestAnotherLifeWaits(t *testing.T) {
 	alive(nil)
 	in.Record.Connector = "nixl"
 	alive(nil)
+}
+
+// members is a membership that does not change.
+type members struct{ snap *instance.Snapshot }
+
+func (m members) Snapshot() *instance.Snapshot { return m.snap }
+
+// An engine that responds is not ejected as silent because its bootstrap server does not answer: a
+// firewall may let only its agent reach that.
+func TestProber_SilentBootstrapServer(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // nothing is accepted
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	port := netip.MustParseAddrPort(silent.Addr().String()).Port()
+	ready := func(rec instance.Record) *instance.Instance {
+		s := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RolePrefill})
+		rec.State = instance.Ready
+		return &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: s.Address()}, Verified: true, Record: rec}
+	}
+	in := ready(instance.Record{EngineIDs: map[string]string{"0": "e"}, Ports: map[string][]int{instance.PortBootstrap: {int(port)}}})
+	peer := ready(instance.Record{Connector: "nixl"})
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	tr := health.New(health.Options{
+		Source: members{instance.NewSnapshot(1, []*instance.Instance{in, peer})}, Log: log,
+		Prober: NewProber(patientConfig(), netguard.Policy{}, nil), ProbeTimeout: 20 * time.Second, SilenceLimit: 5 * time.Second,
+	})
+	defer tr.Close()
+	tr.Suspect(in)
+	testkit.Eventually(t, time.Minute, func() error {
+		if e, ejected := tr.Ejected(in.Key); ejected {
+			t.Fatalf("ejected: %+v", e)
+		}
+		if tr.Trouble() {
+			return errors.New("the check is not over")
+		}
+		return nil
+	})
 }
 
 // A trial is one token on each data-parallel rank, with the key for the engines and without
