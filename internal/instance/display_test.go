@@ -28,6 +28,9 @@ func TestStatus(t *testing.T) {
 		{name: "slow", change: func(in *instance.Instance) {
 			in.Record.State, in.Record.Cause = instance.Down, instance.CauseSlow
 		}, opinion: dead, status: "down", serves: true},
+		{name: "slow and asleep", change: func(in *instance.Instance) {
+			in.Record.State, in.Record.Cause = instance.Down, instance.CauseSlow
+		}, opinion: instance.Opinion{View: instance.Sleeping}, status: "down"},
 		{name: "orphan", change: func(in *instance.Instance) { in.View, in.Reason = instance.Orphan, "its lease ended" }, status: "orphan", reason: "its lease ended", serves: true},
 		{name: "dead orphan", change: func(in *instance.Instance) { in.View, in.Reason = instance.Orphan, "its lease ended" }, opinion: dead, status: "ejected", reason: "connection refused; its lease ended"},
 		{name: "cordoned", change: func(in *instance.Instance) { in.Intent, in.Reason = instance.Cordon, "cordon by me" }, opinion: dead, status: "cordoned", reason: "connection refused; cordon by me"},
