@@ -238,7 +238,7 @@ func (f *Follower) loads() []*group {
 			for _, n := range q.Waiting {
 				g.load.Waiting += float64(n) * g.rates.Uncached / max(q.Share, 0.01) // the others have as many, in proportion
 			}
-			g.load.Refused += float64(q.Refused-f.refused[q.Model]) / max(q.Share, 0.01)
+			g.load.Refused += float64(max(0, q.Refused-f.refused[q.Model])) / max(q.Share, 0.01)
 			f.refused[q.Model] = q.Refused
 		}
 	}

@@ -135,6 +135,23 @@ func TestQueueOfAdapter(t *testing.T) {
 	}
 }
 
+// A queue that is made again counts its refusals from 0: they lower no pressure.
+func TestQueueMadeAgain(t *testing.T) {
+	t.Parallel()
+	after := func(refused int64) float64 {
+		return pressure(func(tick int) []instance.ListedQueue {
+			q := instance.ListedQueue{Model: "m", Refused: int64(tick), Share: 1}
+			if tick > 50 {
+				q.Refused = refused
+			}
+			return []instance.ListedQueue{q}
+		})
+	}
+	if is, want := after(0), after(50); is != want {
+		t.Errorf("pressure %v, want %v", is, want)
+	}
+}
+
 // run lets seconds pass, in steps of five. Without etcd, ctx is cancelled.
 func (p *proxy) run(ctx context.Context, seconds int) {
 	for range seconds / 5 {
