@@ -472,6 +472,35 @@ func TestTracker_TrialNotSent(t *testing.T) {
 	})
 }
 
+// A trial that a former process has not answered is no evidence about the next one.
+func TestTracker_TrialOfFormerProcess(t *testing.T) {
+	t.Parallel()
+	peer := instanceAt(instance.Decode, "d:2")
+	c := newCores()
+	run(t, c.use, func(tr *health.Tracker, src *source, _ *engine, in *instance.Instance) {
+		c.tr = tr
+		src.set(in, peer)
+		c.read(t.Context(), in)
+		c.hang("d:1")
+		for range 4 {
+			tr.Suspect(in)
+			time.Sleep(time.Second)
+		}
+		is := inst("b")
+		src.set(is, peer)
+		c.set(func() {
+			delete(c.held, "d:1") // its core answers trials while its requests wait
+			c.trials["d:1"] = nil
+		})
+		ejected, _ := waitEjected(tr, is, 20*time.Second)
+		c.set(func() {
+			if n := len(c.trials["d:1"]); ejected || n == 0 {
+				t.Errorf("ejected %t after %d trials", ejected, n)
+			}
+		})
+	})
+}
+
 // A suspension ends with the process: the next one at the address is available at once.
 func TestTracker_SuspendedEngineRestarts(t *testing.T) {
 	t.Parallel()

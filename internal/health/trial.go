@@ -41,6 +41,7 @@ type trials struct {
 // trial is one request of the proxy to an engine. The fields after done may be read when done
 // is closed.
 type trial struct {
+	in     *instance.Instance
 	began  time.Time
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -68,19 +69,20 @@ func (tr *trial) refused() bool { return tr.ended() && errors.Is(tr.err, ErrRefu
 func (tr *trial) notSent() bool { return tr.ended() && errors.Is(tr.err, ErrNotAsked) }
 
 // try returns the trial of an engine that is under way or began less than trialInterval ago, or
-// starts one, which fails after limit.
+// starts one, which fails after limit. A trial of a former process at the address is not returned.
 func (t *Tracker) try(in *instance.Instance, limit time.Duration) *trial {
 	t.trials.mu.Lock()
 	defer t.trials.mu.Unlock()
-	now := time.Now()
+	now, snap := time.Now(), t.opts.Source.Snapshot()
 	maps.DeleteFunc(t.trials.byAddress, func(_ string, tr *trial) bool {
-		return tr.ended() && now.Sub(tr.began) >= trialInterval
+		is, member := snap.Lookup(tr.in.Key)
+		return !member || is.Incarnation() != tr.in.Incarnation() || tr.ended() && now.Sub(tr.began) >= trialInterval
 	})
 	if tr := t.trials.byAddress[in.Address]; tr != nil {
 		return tr
 	}
 	ctx, cancel := context.WithTimeout(t.probes.ctx, limit)
-	tr := &trial{began: now, cancel: cancel, done: make(chan struct{})}
+	tr := &trial{in: in, began: now, cancel: cancel, done: make(chan struct{})}
 	t.trials.byAddress[in.Address] = tr
 	t.probes.work.Go(func() {
 		defer cancel()
