@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
@@ -25,6 +26,7 @@ type coreFleet struct {
 	unseen    map[string]bool          // engines with --disable-log-stats
 	takes     map[string]time.Duration // time that a trial takes
 	refuses   map[string]bool          // trials
+	unsent    map[string]bool          // engines to which no trial can be sent
 	suspended map[string]instance.View
 	noRoutes  map[string]bool
 	trials    map[string][]time.Time
@@ -40,7 +42,7 @@ type coreFleet struct {
 func newCores() *coreFleet {
 	return &coreFleet{
 		held: map[string]chan struct{}{}, step: map[string]float64{}, unseen: map[string]bool{}, takes: map[string]time.Duration{},
-		refuses: map[string]bool{}, suspended: map[string]instance.View{}, noRoutes: map[string]bool{}, trials: map[string][]time.Time{},
+		refuses: map[string]bool{}, unsent: map[string]bool{}, suspended: map[string]instance.View{}, noRoutes: map[string]bool{}, trials: map[string][]time.Time{},
 		results: map[string]int{}, received: map[string]uint64{}, changing: map[string]bool{}, idle: map[string]bool{},
 	}
 }
@@ -86,8 +88,11 @@ func (c *coreFleet) read(_ context.Context, in *instance.Instance) {
 func (c *coreFleet) trial(ctx context.Context, in *instance.Instance) error {
 	c.mu.Lock()
 	c.trials[in.Address] = append(c.trials[in.Address], time.Now())
-	held, takes, refuses := c.held[in.Address], c.takes[in.Address], c.refuses[in.Address]
+	held, takes, refuses, unsent := c.held[in.Address], c.takes[in.Address], c.refuses[in.Address], c.unsent[in.Address]
 	c.mu.Unlock()
+	if unsent {
+		return fmt.Errorf("%w: no descriptors", health.ErrNotAsked)
+	}
 	if refuses {
 		return fmt.Errorf("%w: 401", health.ErrRefused)
 	}
@@ -437,6 +442,79 @@ func TestTracker_RefusedTrialReadmits(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		if !tr.Available(in.Key) {
 			t.Error("not readmitted")
+		}
+	})
+}
+
+// A trial that could not be sent is no failure of the engine, is not counted, and is sent later.
+func TestTracker_TrialNotSent(t *testing.T) {
+	t.Parallel()
+	in, peer := pair(instance.Decode)
+	runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
+		c.set(func() { c.unsent["d:1"] = true })
+		for range 3 {
+			tr.Strike(in, "first_byte_timeout", true)
+		}
+		time.Sleep(time.Minute)
+		if tr.Available(in.Key) || tr.Unreachable(in.Key) {
+			t.Errorf("available %t, unreachable %t", tr.Available(in.Key), tr.Unreachable(in.Key))
+		}
+		c.set(func() {
+			if len(c.results) > 0 {
+				t.Errorf("results %v", c.results)
+			}
+			c.unsent["d:1"] = false
+		})
+		time.Sleep(8 * time.Second)
+		if !tr.Available(in.Key) {
+			t.Error("not readmitted")
+		}
+	})
+}
+
+// A trial that a former process has not answered is no evidence about the next one.
+func TestTracker_TrialOfFormerProcess(t *testing.T) {
+	t.Parallel()
+	peer := instanceAt(instance.Decode, "d:2")
+	c := newCores()
+	run(t, c.use, func(tr *health.Tracker, src *source, _ *engine, in *instance.Instance) {
+		c.tr = tr
+		src.set(in, peer)
+		c.read(t.Context(), in)
+		c.hang("d:1")
+		for range 4 {
+			tr.Suspect(in)
+			time.Sleep(time.Second)
+		}
+		is := inst("b")
+		src.set(is, peer)
+		c.set(func() {
+			delete(c.held, "d:1") // its core answers trials while its requests wait
+			c.trials["d:1"] = nil
+		})
+		ejected, _ := waitEjected(tr, is, 20*time.Second)
+		c.set(func() {
+			if n := len(c.trials["d:1"]); ejected || n == 0 {
+				t.Errorf("ejected %t after %d trials", ejected, n)
+			}
+		})
+	})
+}
+
+// A suspension ends with the process: the next one at the address is available at once.
+func TestTracker_SuspendedEngineRestarts(t *testing.T) {
+	t.Parallel()
+	c := newCores()
+	run(t, c.use, func(tr *health.Tracker, src *source, _ *engine, in *instance.Instance) {
+		c.set(func() { c.suspended["d:1"] = instance.Sleeping })
+		tr.CheckSuspended(t.Context(), in)
+		if v := tr.View(in.Key); v != instance.Sleeping {
+			t.Fatalf("view %q", v)
+		}
+		src.set(inst("b"))
+		synctest.Wait()
+		if tr.Trouble() || !tr.Available(in.Key) {
+			t.Errorf("view %q", tr.View(in.Key))
 		}
 	})
 }

@@ -52,10 +52,11 @@ type Options struct {
 	// Read reads the metrics of an engine and calls Observe; nil: hung cores are not detected.
 	Read func(context.Context, *instance.Instance)
 	// Trial sends a request of one token without transfer params to an engine, to each of its
-	// data-parallel ranks. Its errors may wrap ErrRefused and ErrNoAnswer. nil: hung cores are
-	// not detected, and probes alone readmit instances.
+	// data-parallel ranks. Its errors may wrap ErrRefused, ErrNoAnswer and ErrNotAsked. nil: hung
+	// cores are not detected, and probes alone readmit instances.
 	Trial func(context.Context, *instance.Instance) error
-	// OnTrial is called with the result of each trial, one of TrialResults. It must not block.
+	// OnTrial is called with the result of each trial that was sent, one of TrialResults. It must
+	// not block.
 	OnTrial func(result string)
 	// Suspended returns instance.Sleeping or instance.Paused for an engine that is, else "". Its
 	// errors may wrap ErrNoRoute. nil: engines are never asked.

@@ -50,7 +50,7 @@ func (rc *recovery) run() {
 		case ofNow && (tr.passed() || tr.refused() || rc.queued(in, tr, readAt)): // refused: no trial can be made at all
 			rc.readmit()
 			return
-		case !ofNow || tr == last: // no result of this attempt
+		case !ofNow || tr == last || tr.notSent(): // no result of this attempt
 			next = max(t.opts.ProbeInterval, trialInterval-time.Since(tr.began))
 			continue
 		}

@@ -60,7 +60,7 @@ func (t *Tracker) ProbeStatic(ctx context.Context) {
 func withoutAgent(snap *instance.Snapshot) (list []*instance.Instance) {
 	seen := map[string]bool{}
 	for _, in := range snap.All() {
-		if seen[in.Address] || in.Record.Source == "agent" || in.Record.State != instance.Ready || !in.Verified ||
+		if seen[in.Address] || in.Maintained() || in.Record.State != instance.Ready || !in.Verified ||
 			in.View != "" || in.Intent == instance.Removed {
 			continue
 		}

@@ -21,6 +21,7 @@ func TestProbeStatic(t *testing.T) {
 	}{
 		{"pdctl add", func(in *instance.Instance) { in.Record.Source = "admin" }, true},
 		{"curl, with a lease", func(in *instance.Instance) { in.Lease = 7 }, true},
+		{"a copy of an agent's record, without a lease", func(in *instance.Instance) { in.Record.Source = instance.SourceAgent }, true},
 		{"cordoned", func(in *instance.Instance) { in.Intent = instance.Cordon }, true},
 		{"agent", func(in *instance.Instance) { in.Lease, in.Record.Source = 7, "agent" }, false},
 		{"removed", func(in *instance.Instance) { in.Intent = instance.Removed }, false},

@@ -61,16 +61,9 @@ func (t *Tracker) setSuspended(in *instance.Instance, state instance.View) {
 
 // awaitResumed polls a suspended engine until it has resumed or left.
 func (t *Tracker) awaitResumed(in *instance.Instance, r *record) {
-	tick := time.NewTicker(t.opts.MaxProbeInterval)
-	defer tick.Stop()
+	back := &recovery{t: t, key: in.Key, record: r}
 	for {
-		select {
-		case <-t.probes.ctx.Done():
-			return
-		case <-tick.C:
-		}
-		if t.life(t.opts.Source.Snapshot(), in.Key, r) == nil {
-			t.end(in.Key, r)
+		if _, ok := back.wait(t.opts.MaxProbeInterval, nil); !ok {
 			return
 		}
 		ctx, cancel := context.WithTimeout(t.probes.ctx, t.opts.ProbeTimeout)

@@ -41,6 +41,7 @@ type trials struct {
 // trial is one request of the proxy to an engine. The fields after done may be read when done
 // is closed.
 type trial struct {
+	in     *instance.Instance
 	began  time.Time
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -64,28 +65,35 @@ func (tr *trial) passed() bool { return tr.ended() && tr.err == nil }
 // refused reports whether the trial was refused; see ErrRefused.
 func (tr *trial) refused() bool { return tr.ended() && errors.Is(tr.err, ErrRefused) }
 
+// notSent reports whether the trial could not be sent; see ErrNotAsked.
+func (tr *trial) notSent() bool { return tr.ended() && errors.Is(tr.err, ErrNotAsked) }
+
 // try returns the trial of an engine that is under way or began less than trialInterval ago, or
-// starts one, which fails after limit.
+// starts one, which fails after limit. A trial of a former process at the address is not returned.
 func (t *Tracker) try(in *instance.Instance, limit time.Duration) *trial {
 	t.trials.mu.Lock()
 	defer t.trials.mu.Unlock()
-	now := time.Now()
+	now, snap := time.Now(), t.opts.Source.Snapshot()
 	maps.DeleteFunc(t.trials.byAddress, func(_ string, tr *trial) bool {
-		return tr.ended() && now.Sub(tr.began) >= trialInterval
+		is, member := snap.Lookup(tr.in.Key)
+		return !member || is.Incarnation() != tr.in.Incarnation() || tr.ended() && now.Sub(tr.began) >= trialInterval
 	})
 	if tr := t.trials.byAddress[in.Address]; tr != nil {
 		return tr
 	}
 	ctx, cancel := context.WithTimeout(t.probes.ctx, limit)
-	tr := &trial{began: now, cancel: cancel, done: make(chan struct{})}
+	tr := &trial{in: in, began: now, cancel: cancel, done: make(chan struct{})}
 	t.trials.byAddress[in.Address] = tr
 	t.probes.work.Go(func() {
 		defer cancel()
 		tr.err = t.opts.Trial(ctx, in)
 		tr.took = time.Since(tr.began)
+		close(tr.done)
 		result := TrialOK
 		switch {
 		case tr.err == nil:
+		case tr.notSent():
+			return
 		case errors.Is(tr.err, ErrRefused):
 			result = TrialRefused
 		case errors.Is(ctx.Err(), context.Canceled):
@@ -93,7 +101,6 @@ func (t *Tracker) try(in *instance.Instance, limit time.Duration) *trial {
 		default:
 			result = TrialFailed
 		}
-		close(tr.done)
 		t.opts.OnTrial(result)
 	})
 	return tr

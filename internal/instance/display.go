@@ -74,7 +74,7 @@ const NothingServed = ": nothing is served"
 // slow instance, or one that is ejected and still accepts connections, this means only
 // while no better one is left.
 func (i *Instance) CanServe(o Opinion) bool {
-	return i.Usable() && (o.View == "" || o.Reachable) || i.Slow()
+	return i.Usable() && (o.View == "" || o.Reachable) || i.Slow() && o.View != Sleeping && o.View != Paused
 }
 
 // Reporters returns the texts of n reporters, each text once and in order, and the names of the

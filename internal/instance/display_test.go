@@ -28,6 +28,9 @@ func TestStatus(t *testing.T) {
 		{name: "slow", change: func(in *instance.Instance) {
 			in.Record.State, in.Record.Cause = instance.Down, instance.CauseSlow
 		}, opinion: dead, status: "down", serves: true},
+		{name: "slow and asleep", change: func(in *instance.Instance) {
+			in.Record.State, in.Record.Cause = instance.Down, instance.CauseSlow
+		}, opinion: instance.Opinion{View: instance.Sleeping}, status: "down"},
 		{name: "orphan", change: func(in *instance.Instance) { in.View, in.Reason = instance.Orphan, "its lease ended" }, status: "orphan", reason: "its lease ended", serves: true},
 		{name: "dead orphan", change: func(in *instance.Instance) { in.View, in.Reason = instance.Orphan, "its lease ended" }, opinion: dead, status: "ejected", reason: "connection refused; its lease ended"},
 		{name: "cordoned", change: func(in *instance.Instance) { in.Intent, in.Reason = instance.Cordon, "cordon by me" }, opinion: dead, status: "cordoned", reason: "connection refused; cordon by me"},
@@ -41,6 +44,7 @@ func TestStatus(t *testing.T) {
 			in.View, in.Verified, in.Intent = instance.Pending, false, instance.Cordon
 		}, status: "pending"},
 		{name: "rejected", change: func(in *instance.Instance) { in.View, in.Verified = instance.Rejected, false }, status: "rejected"},
+		{name: "of another proxy", change: func(in *instance.Instance) { in.View = instance.Elsewhere }, status: "elsewhere"},
 		{name: "weight 0", change: func(in *instance.Instance) { in.Record.Weight = &zero }, status: "ready"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -53,6 +57,9 @@ func TestStatus(t *testing.T) {
 			seen := in.Seen(tc.opinion)
 			if seen.Status() != tc.status || seen.Reason != tc.reason || seen.List().Status != tc.status {
 				t.Errorf("%q (%s), want %q (%s)", seen.Status(), seen.Reason, tc.status, tc.reason)
+			}
+			if sel, err := instance.ParseSelector("state=" + tc.status); err != nil || !sel.Matches(seen) {
+				t.Errorf("state=%s: %v", tc.status, err)
 			}
 			if got := in.CanServe(tc.opinion); got != tc.serves {
 				t.Errorf("it serves: %v", got)

@@ -32,7 +32,7 @@ const (
 func SelectorStates() []string {
 	return []string{
 		string(Starting), string(Ready), string(Draining), string(Down),
-		string(Pending), string(Unverified), string(Ejected), string(Sleeping), string(Paused), string(Rejected),
+		string(Pending), string(Unverified), string(Orphan), string(Ejected), string(Sleeping), string(Paused), string(Rejected), string(Elsewhere),
 		Cordoned, string(Removed), "prefill-only", "decode-only",
 	}
 }

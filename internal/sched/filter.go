@@ -87,19 +87,17 @@ func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, trou
 	clear(l.standings)
 	n[fine] = len(list.items)
 	mark := func(i int, is standing) {
-		n[fine]--
+		n[l.standings[i]]--
 		n[is]++
 		l.standings[i] = is
 	}
-	if !fit || list.slow > 0 {
+	if !fit {
 		for i := range list.facts {
 			switch {
-			case !fit && !list.fits(i, ix, r):
+			case !list.fits(i, ix, r):
 				mark(i, unfit)
 			case len(r.TriedRanks) > 0 && list.siblingTried(i, r):
 				mark(i, siblingTried)
-			case list.facts[i].slow:
-				mark(i, unreachable)
 			}
 		}
 	}
@@ -117,6 +115,11 @@ func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, trou
 		}
 	}
 	markAll(troubled, func(at int) standing { return f.opinion(list.items[at].Instance.Key) })
+	for i := 0; list.slow > 0 && i < len(list.facts); i++ {
+		if list.facts[i].slow && l.standings[i] < unreachable {
+			mark(i, unreachable)
+		}
+	}
 	markAll(noRoom, func(at int) standing {
 		if list.items[at].Load.Engine.Load().Full() {
 			return full
@@ -124,10 +127,8 @@ func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, trou
 		return fine
 	})
 	for at := r.partnerPlace(list); at >= 0 && at < len(list.items) && list.items[at].Instance.Address == r.Partner.Instance.Address; at++ {
-		if was := l.standings[at]; was < sameEngine {
-			n[was]--
-			n[sameEngine]++
-			l.standings[at] = sameEngine
+		if l.standings[at] < sameEngine {
+			mark(at, sameEngine)
 		}
 	}
 	return n

@@ -67,6 +67,32 @@ func TestSlowIsTheLastResort(t *testing.T) {
 	}
 }
 
+// suspendedHealth is a health in which some instances are suspended.
+type suspendedHealth struct{ sick }
+
+func (h suspendedHealth) Share(k instance.Key) float64 {
+	if h.sick[k] {
+		return 0
+	}
+	return 1
+}
+
+// A suspended instance that is slow by its record is not picked either.
+func TestPick_SlowSuspendedInstance(t *testing.T) {
+	t.Parallel()
+	a, b := inst(instance.Decode, "a:1", slow), inst(instance.Decode, "b:1", slow)
+	for range 8 {
+		s, _ := build(suspendedHealth{sick{a.Key: true}}, a, b)
+		if p, err := s.Pick(decode("m")); err != nil || p.Instance.Address != "b:1" {
+			t.Fatalf("%v, %v", p, err)
+		}
+		s, _ = build(suspendedHealth{sick{a.Key: true}}, a)
+		if p, err := s.Pick(decode("m")); !errors.Is(err, sched.ErrNone) {
+			t.Fatalf("picked the suspended instance: %v, %v", p, err)
+		}
+	}
+}
+
 // silentHealth is a health in which some instances are ejected as silent.
 type silentHealth struct {
 	sick

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/oklog/ulid/v2"
 
@@ -24,8 +25,13 @@ import (
 // Prober probes engines with the same network guard as requests.
 type Prober struct {
 	Client    *vllm.Client
-	connector string // of records that name none
+	connector string        // of records that name none
+	idsLimit  time.Duration // of the query of a bootstrap server in Alive
 }
+
+// idsLimit is well below health.Options.SilenceLimit: an engine that has answered is not silent
+// because its bootstrap server is.
+const idsLimit = 500 * time.Millisecond
 
 // NewProber makes a Prober.
 func NewProber(cfg *config.Proxy, guard netguard.Policy, certificates *secure.Certificates) Prober {
@@ -35,7 +41,7 @@ func NewProber(cfg *config.Proxy, guard netguard.Policy, certificates *secure.Ce
 	t := &http.Transport{DialContext: d.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}
 	certificates.SecureEngines(t, cfg.ProbeTimeout)
 	c.HTTP = &http.Client{Transport: t}
-	return Prober{Client: c, connector: cfg.Connector}
+	return Prober{Client: c, connector: cfg.Connector, idsLimit: idsLimit}
 }
 
 // Probe implements watch.Prober. It queries both servers of a Mooncake prefill engine
@@ -102,6 +108,8 @@ func (p Prober) Alive(ctx context.Context, in *instance.Instance) error {
 	if address == "" {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, p.idsLimit)
+	defer cancel()
 	ids, err := bootstrap.Query(ctx, p.Client.HTTP, address)
 	if err != nil {
 		return nil //nolint:nilerr // the engine is healthy; only its agent may be able to reach that server
@@ -163,6 +171,8 @@ func trialError(err error) error {
 		return nil
 	case errors.Is(err, vllm.ErrTimeout):
 		return fmt.Errorf("%w: %w", health.ErrNoAnswer, err)
+	case errors.Is(err, vllm.ErrNotAsked):
+		return fmt.Errorf("%w: %w", health.ErrNotAsked, err)
 	case errors.As(err, &status) && status.Code >= 400 && status.Code < 500 &&
 		status.Code != http.StatusRequestTimeout && status.Code != http.StatusTooEarly && status.Code != http.StatusTooManyRequests:
 		return fmt.Errorf("%w: %w", health.ErrRefused, err)

@@ -3,13 +3,20 @@ package engines
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
+	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -69,6 +76,7 @@ func TestBootstrapIsAsked(t *testing.T) {
 func TestAnotherLifeWaits(t *testing.T) {
 	t.Parallel()
 	p := NewProber(patientConfig(), netguard.Policy{}, nil)
+	p.idsLimit = 20 * time.Second
 	s := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RolePrefill, Mode: fakevllm.Mooncake})
 	in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: s.Address()}, Record: instance.Record{
 		Ports: map[string][]int{instance.PortBootstrap: {s.Bootstrap()}}, EngineIDs: map[string]string{"0": s.EngineID()}}}
@@ -98,6 +106,47 @@ func TestAnotherLifeWaits(t *testing.T) {
 	alive(nil)
 	in.Record.Connector = "nixl"
 	alive(nil)
+}
+
+// members is a membership that does not change.
+type members struct{ snap *instance.Snapshot }
+
+func (m members) Snapshot() *instance.Snapshot { return m.snap }
+
+// An engine that responds is not ejected as silent because its bootstrap server does not answer: a
+// firewall may let only its agent reach that.
+func TestProber_SilentBootstrapServer(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // nothing is accepted
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	port := netip.MustParseAddrPort(silent.Addr().String()).Port()
+	ready := func(rec instance.Record) *instance.Instance {
+		s := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RolePrefill})
+		rec.State = instance.Ready
+		return &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: s.Address()}, Verified: true, Record: rec}
+	}
+	in := ready(instance.Record{EngineIDs: map[string]string{"0": "e"}, Ports: map[string][]int{instance.PortBootstrap: {int(port)}}})
+	peer := ready(instance.Record{Connector: "nixl"})
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	tr := health.New(health.Options{
+		Source: members{instance.NewSnapshot(1, []*instance.Instance{in, peer})}, Log: log,
+		Prober: NewProber(patientConfig(), netguard.Policy{}, nil), ProbeTimeout: 20 * time.Second, SilenceLimit: 5 * time.Second,
+	})
+	defer tr.Close()
+	tr.Suspect(in)
+	testkit.Eventually(t, time.Minute, func() error {
+		if e, ejected := tr.Ejected(in.Key); ejected {
+			t.Fatalf("ejected: %+v", e)
+		}
+		if tr.Trouble() {
+			return errors.New("the check is not over")
+		}
+		return nil
+	})
 }
 
 // A trial is one token on each data-parallel rank, with the key for the engines and without
@@ -149,6 +198,26 @@ func TestProber_Trial(t *testing.T) {
 	locked.Kill()
 	if err := p.Trial(t.Context(), at(locked)); err == nil || errors.Is(err, health.ErrRefused) {
 		t.Errorf("a stopped engine: %v", err)
+	}
+}
+
+// A trial that could not be sent is no evidence about the engine, also if it was for one rank only.
+func TestProber_TrialNotSent(t *testing.T) {
+	t.Parallel()
+	for _, ranks := range []int{1, 2} {
+		s := fakevllm.StartTest(t, fakevllm.Options{DPSize: ranks})
+		p := NewProber(patientConfig(), netguard.Policy{}, nil)
+		var sent atomic.Int64
+		p.Client.HTTP.Transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if sent.Add(1) == int64(ranks) {
+				return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}
+			}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}}
+		in := &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: s.Address()}, Record: instance.Record{DPSize: ranks}}
+		if err := p.Trial(t.Context(), in); !errors.Is(err, health.ErrNotAsked) {
+			t.Errorf("%d ranks: %v", ranks, err)
+		}
 	}
 }
 

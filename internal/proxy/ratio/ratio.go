@@ -234,11 +234,11 @@ func (f *Follower) loads() []*group {
 		g.add(in.Role, share, t)
 	}
 	for _, q := range f.o.Queues() {
-		if g := groups[q.Model]; g != nil {
+		if g := groupOf(q.Model, groups, snap); g != nil {
 			for _, n := range q.Waiting {
 				g.load.Waiting += float64(n) * g.rates.Uncached / max(q.Share, 0.01) // the others have as many, in proportion
 			}
-			g.load.Refused = float64(q.Refused-f.refused[q.Model]) / max(q.Share, 0.01)
+			g.load.Refused += float64(max(0, q.Refused-f.refused[q.Model])) / max(q.Share, 0.01)
 			f.refused[q.Model] = q.Refused
 		}
 	}
@@ -251,6 +251,21 @@ func (f *Follower) loads() []*group {
 	}
 	slices.SortFunc(out, func(a, b *group) int { return cmp.Compare(a.model, b.model) })
 	return out
+}
+
+// groupOf returns the group of a model or an adapter; nil if no usable instance lists it.
+func groupOf(model string, groups map[string]*group, snap *instance.Snapshot) *group {
+	if g := groups[model]; g != nil {
+		return g
+	}
+	for _, role := range instance.Roles() {
+		for _, in := range snap.Usable(role) {
+			if slices.Contains(in.Record.Models, model) {
+				return groups[in.Record.Models[0]]
+			}
+		}
+	}
+	return nil
 }
 
 // add adds an instance. The count of requests of an engine in both roles is one for both: those that

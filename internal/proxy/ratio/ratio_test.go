@@ -81,6 +81,77 @@ func newProxy(t *testing.T, etcd *testkit.Etcd, mode, name string) *proxy {
 	return p
 }
 
+// pressure returns the pressure of prefill in a fleet with two instances and an adapter, after ticks
+// with these queues.
+func pressure(queues func(tick int) []instance.ListedQueue) float64 {
+	var all []*instance.Instance
+	for _, role := range instance.Roles() {
+		all = append(all, &instance.Instance{
+			Key: instance.Key{Role: role, Address: string(role) + ":1"}, Verified: true,
+			Record: instance.Record{State: instance.Ready, Models: []string{"m", "adapter"}},
+		})
+	}
+	snap, tick := instance.NewSnapshot(1, all), 0
+	f := ratio.New(ratio.Options{
+		Mode: config.AutoRolesOff, Targets: roles.Targets{TTFT: 2, TPOT: 0.05}, Snapshot: func() *instance.Snapshot { return snap },
+		Load: func(instance.Key) (sched.Total, bool) { return sched.Total{}, true },
+		Rates: func(string, string) estimate.Rates {
+			line := estimate.Line{Fixed: 0.01, Each: 0.0001, Samples: 100}
+			return estimate.Rates{Prefill: line, Transfer: line, Token: line, Output: 10, Uncached: 5000}
+		},
+		Queues: func() []instance.ListedQueue { return queues(tick) },
+	})
+	for ; tick < 60; tick++ {
+		f.Step(context.Background(), time.Unix(int64(tick), 0))
+	}
+	return f.Advice()[0].Pressure
+}
+
+// Requests for an adapter count for its model, those that wait and those that were refused.
+func TestQueueOfAdapter(t *testing.T) {
+	t.Parallel()
+	idle := pressure(func(int) []instance.ListedQueue { return nil })
+	for name, queue := range map[string]func(tick int) instance.ListedQueue{
+		"waiting": func(int) instance.ListedQueue {
+			return instance.ListedQueue{Waiting: map[string]int{"default": 200}, Share: 1}
+		},
+		"refused": func(tick int) instance.ListedQueue { return instance.ListedQueue{Refused: int64(tick), Share: 1} },
+	} {
+		of := func(models ...string) float64 {
+			return pressure(func(tick int) (out []instance.ListedQueue) {
+				for _, model := range models {
+					q := queue(tick)
+					q.Model = model
+					out = append(out, q)
+				}
+				return out
+			})
+		}
+		model, adapter, both, absent := of("m"), of("adapter"), of("adapter", "m"), of("absent")
+		if model <= idle || adapter != model || both <= model || absent != idle {
+			t.Errorf("%s: pressure %v for the model, %v for the adapter, %v for both, %v for a model without instances; %v if idle",
+				name, model, adapter, both, absent, idle)
+		}
+	}
+}
+
+// A queue that is made again counts its refusals from 0: they lower no pressure.
+func TestQueueMadeAgain(t *testing.T) {
+	t.Parallel()
+	after := func(refused int64) float64 {
+		return pressure(func(tick int) []instance.ListedQueue {
+			q := instance.ListedQueue{Model: "m", Refused: int64(tick), Share: 1}
+			if tick > 50 {
+				q.Refused = refused
+			}
+			return []instance.ListedQueue{q}
+		})
+	}
+	if is, want := after(0), after(50); is != want {
+		t.Errorf("pressure %v, want %v", is, want)
+	}
+}
+
 // run lets seconds pass, in steps of five. Without etcd, ctx is cancelled.
 func (p *proxy) run(ctx context.Context, seconds int) {
 	for range seconds / 5 {
