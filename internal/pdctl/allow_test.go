@@ -49,3 +49,15 @@ func TestAllow(t *testing.T) {
 		t.Errorf("stderr %q", errs)
 	}
 }
+
+// The removal of a second key refuses no agent at the instance, and is not reported to.
+func TestRemoveSecondKey(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/decode/node7:8200", `{"models":["m"]}`)
+	r.put("/pd/decode/Node7:8200", `{"models":["m"]}`)
+	r.want(0, "decode/Node7:8200: removed\n", "remove", "--selector", "state=rejected")
+	if got := r.listings(); len(got.Instances) != 1 || got.Instances[0].Address != "node7:8200" || len(got.Removed) != 0 {
+		t.Errorf("%+v", got)
+	}
+}

@@ -489,6 +489,37 @@ func TestDoctorDeadEngines(t *testing.T) {
 	finds(t, r.examined(5, "--probe", "--timeout", "500ms"), "engine", "decode/"+stopped, "does not answer /health from here", "connection refused", "pdctl remove decode "+stopped)
 }
 
+// An engine that was not probed before the end of all probes is not reported as dead.
+func TestDoctorProbesEnd(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/proxies/p1", strings.ReplaceAll(well, "10.0.0.1:8000", testkit.FreePort(t)))
+	for range 192 { // 12 rounds of probes; there is time for 10
+		ln, err := net.Listen("tcp", "127.0.0.1:0") // accepts nothing
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = ln.Close() })
+		r.put("/pd/prefill/"+ln.Addr().String(), `{}`)
+	}
+	healthy := startEngine(t, "m")
+	r.put("/pd/decode/"+healthy, `{}`)
+	unseen, silent := 0, 0
+	for _, f := range r.examined(5, "--probe", "--timeout", "200ms") {
+		switch {
+		case f.Subject == "decode/"+healthy:
+			t.Errorf("a healthy engine: %+v", f)
+		case f.Check == "unseen" && f.Subject == "engines":
+			unseen++
+		case strings.Contains(f.What, "does not answer /health"):
+			silent++
+		}
+	}
+	if unseen != 1 || silent == 0 {
+		t.Errorf("%d unseen, %d engines without an answer", unseen, silent)
+	}
+}
+
 func TestDoctorStaleProxy(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

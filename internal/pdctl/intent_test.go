@@ -13,6 +13,19 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
+// Intents apply to an instance whose only key is not spelled in the canonical way, which proxies use.
+func TestIntentsOfOtherSpelling(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/decode/Node7:8200", `{"v":1,"state":"ready","models":["m"]}`)
+	r.want(0, "decode/node7:8200: drained\n", "drain", "decode", "Node7:8200")
+	if all := r.listings().Instances; len(all) != 1 || all[0].Intent != instance.Drain {
+		t.Errorf("%+v", all)
+	}
+	r.want(0, "decode/node7:8200: undrained; proxies use it again as it registers\n", "undrain", "decode/node7:8200")
+	r.want(0, "decode/node7:8200: weight 50\n", "weight", "--selector", "role=decode", "50")
+}
+
 func TestDrainAndCordon(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

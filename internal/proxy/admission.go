@@ -75,7 +75,7 @@ func othersOf(digests []*loaddigest.ProxyLoad, own string, waits bool, now time.
 		}
 		proxies++
 		waiting := 0.0
-		for _, c := range d.Load {
+		for _, c := range d.Engines {
 			waiting += weight * float64(c.Waiting)
 		}
 		all += waiting

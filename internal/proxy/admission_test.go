@@ -20,6 +20,8 @@ func TestOthersOf(t *testing.T) {
 		}
 		return d
 	}
+	both := digest("x", 0, 300)
+	both.Load["decode/p:1"] = both.Load["prefill/p:1"] // an engine in both roles has its load in each
 	waits := schema.QueueEntry{Model: "m", Class: 2, Key: "a", Attained: 100, Backlog: 50}
 	served := schema.QueueEntry{Model: "m", Key: "b", Attained: 100}
 	ignored := digest("ignored", 0, 1000)
@@ -35,6 +37,7 @@ func TestOthersOf(t *testing.T) {
 		{"alone", []*loaddigest.ProxyLoad{digest("own", 0, 100, waits), ignored}, true, 0, 0, 0, 0},
 		{"a queue", []*loaddigest.ProxyLoad{digest("own", 0, 100), digest("x", 0, 100, waits, served)}, true, 1, 0, 0, 0},
 		{"an older version", []*loaddigest.ProxyLoad{digest("own", 0, 100), digest("x", 0, 300), digest("y", 0, 100, waits)}, true, 1, 0, 0.75, 0},
+		{"an engine in both roles", []*loaddigest.ProxyLoad{digest("own", 0, 100), both, digest("y", 0, 100, waits)}, true, 1, 0, 0.75, 0},
 		{"no backlog", []*loaddigest.ProxyLoad{digest("own", 0, 100), digest("x", 0, 300, served)}, false, 0, 1, 1, 0},
 		{"old digests", []*loaddigest.ProxyLoad{digest("own", time.Minute, 100), digest("x", time.Minute, 300, waits), digest("y", time.Minute, 0)}, false, 0, 1, 0, 2},
 		{"old digests, waits", []*loaddigest.ProxyLoad{digest("own", time.Minute, 0), digest("x", time.Minute, 300)}, true, 0, 0, 0, 1},

@@ -16,13 +16,14 @@ type recorder struct {
 	*metrics.Metrics
 	noticed *notice.Counts
 	access  *forward.AccessLog      // nil: off
+	log     *logrus.Logger          // whose level applies to access, too
 	board   func() *dashboard.Board // nil: off
 }
 
-// newAccessLog returns nil with --access-log off, and if the log has no lines of level info. Its
-// lines go to the output of the log: logging.Queue, which never blocks.
+// newAccessLog returns nil with --access-log off. Its lines go to the output of the log:
+// logging.Queue, which never blocks.
 func newAccessLog(cfg *config.Proxy, log *logrus.Logger) *forward.AccessLog {
-	if !cfg.AccessLog || !log.IsLevelEnabled(logrus.InfoLevel) {
+	if !cfg.AccessLog {
 		return nil
 	}
 	return forward.NewAccessLog(log.Out, cfg.LogFormat)
@@ -32,7 +33,7 @@ func newAccessLog(cfg *config.Proxy, log *logrus.Logger) *forward.AccessLog {
 func (r recorder) Done(e *forward.Entry) {
 	r.Metrics.Done(e)
 	r.noticed.Done(e)
-	if r.access != nil {
+	if r.access != nil && r.log.IsLevelEnabled(logrus.InfoLevel) {
 		r.access.Write(e)
 	}
 	if b := r.board(); b != nil {

@@ -153,6 +153,24 @@ func TestRole(t *testing.T) {
 	p.until(fmt.Sprintf(`(%s).textContent.includes('role decode by')`, row("prefill", n.Address)))
 }
 
+// The row of a second key of an instance shows that its removal removes the instance.
+func TestRemoveSecondKey(t *testing.T) {
+	r := newRig(t, 1)
+	n := r.node(instance.Decode, true)
+	r.serves(0, 1)
+	second := strings.Replace(n.Address, "127.0.0.1", "localhost", 1)
+	if _, err := r.etcd.Client(t).Put(t.Context(), "/pd/decode/"+second, `{}`); err != nil {
+		t.Fatal(err)
+	}
+	p := open(t, r.url(), desktop())
+	value[any](p, `setKey('`+adminKey+`', false); null`)
+	p.manage("decode", second, "remove")
+	p.shownText("act-effect", "Removes "+n.Address+", too. No decode instance remains")
+	if !value[bool](p, `document.getElementById('act-ok').disabled`) {
+		t.Error("the last decode instance can be removed without a second confirmation")
+	}
+}
+
 // A slow response blocks a second request of the dialog and belongs to the dialog that sent the request.
 func TestLateAnswer(t *testing.T) {
 	r := newRig(t, 1)

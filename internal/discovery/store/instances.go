@@ -289,11 +289,11 @@ func (s *Instances) removal(ctx context.Context, f *etcd.Found, reason string) (
 // spellings finds keys of the same membership that are not spelled in the
 // canonical way, and keys with a bad address that were shown to people as
 // k.Address. It reads keys only.
-func (s *Instances) spellings(ctx context.Context, k instance.Key) ([]*mvccpb.KeyValue, error) {
+func (w *writer) spellings(ctx context.Context, k instance.Key) ([]*mvccpb.KeyValue, error) {
 	role := instance.Key{Role: k.Role}
-	resp, err := s.txn(ctx, "look for other spellings of "+k.String(), nil, []clientv3.Op{
-		clientv3.OpGet(s.layout.Instance(role), clientv3.WithPrefix(), clientv3.WithKeysOnly()),
-		clientv3.OpGet(s.layout.Pending(role), clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+	resp, err := w.txn(ctx, "look for other spellings of "+k.String(), nil, []clientv3.Op{
+		clientv3.OpGet(w.layout.Instance(role), clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+		clientv3.OpGet(w.layout.Pending(role), clientv3.WithPrefix(), clientv3.WithKeysOnly()),
 	})
 	if err != nil {
 		return nil, err
@@ -302,7 +302,7 @@ func (s *Instances) spellings(ctx context.Context, k instance.Key) ([]*mvccpb.Ke
 	var same []*mvccpb.KeyValue
 	for _, r := range resp.Responses {
 		for _, kv := range r.GetResponseRange().Kvs {
-			n := s.layout.Parse(string(kv.Key))
+			n := w.layout.Parse(string(kv.Key))
 			if n.Address == k.Address || len(same) == most {
 				continue
 			}

@@ -50,13 +50,18 @@ type IntentResult struct {
 
 // add adds the result for one membership.
 func (i *IntentResult) add(f *etcd.Found, was instance.Intent) {
-	i.Known = i.Known || f.Record != nil || f.Pending != nil || f.Override != nil
+	i.Known = i.Known || known(f)
 	if was != "" {
 		i.Was = was
 	}
 	if f.Override != nil {
 		i.Revision = max(i.Revision, f.Override.ModRevision)
 	}
+}
+
+// known reports whether etcd holds anything of an instance.
+func known(f *etcd.Found) bool {
+	return f.Record != nil || f.Pending != nil || f.Override != nil || len(f.Aliases) > 0
 }
 
 // Intend drains or cordons an instance, so that no proxy picks it any more: state is
@@ -200,16 +205,22 @@ func (s *Intents) intend(ctx context.Context, k instance.Key, w IntentOptions, d
 		if first == (instance.Key{}) || k == first { // another try
 			first, done, roles = k, IntentResult{}, nil
 		}
+		if !known(f) {
+			aliases, err := s.spellings(ctx, k)
+			if err != nil {
+				return plan{}, err
+			}
+			f.Aliases = aliases
+		}
 		o, unread := f.Wanted()
 		done.add(f, o.State)
-		known := f.Record != nil || f.Pending != nil || f.Override != nil
-		if known {
+		if known(f) {
 			roles = append(roles, k.Role)
 		}
 		if both && k != first && len(roles) == 1 {
 			return plan{}, oneRole(k.Address, roles[0])
 		}
-		if !known && !w.Force {
+		if !known(f) && !w.Force {
 			return plan{}, nil
 		}
 		return decide(k, f, o, unread)

@@ -16,7 +16,8 @@ import (
 type Row struct {
 	Role      instance.Role   `json:"role"`
 	Address   string          `json:"address"`
-	Status    string          `json:"status"` // instance.Status
+	Canonical string          `json:"canonical,omitempty"` // address of the instance that another key names, too
+	Status    string          `json:"status"`              // instance.Status
 	State     instance.State  `json:"state"`
 	Cause     string          `json:"cause,omitempty"`
 	View      instance.View   `json:"view,omitempty"`
@@ -177,6 +178,9 @@ func row(in *instance.Instance, l *instance.Listing, f Facts, since tenure) Row 
 		Weight: in.Weight(), ID: l.ID, Source: l.Source, Revision: l.Revision, Static: l.Static,
 		Since: since.since.UnixMilli(), AtLeast: since.atLeast,
 		Usable: in.Usable() && (l.View == "" || l.View == instance.Orphan),
+	}
+	if canonical, err := instance.ParseAddress(l.Address); err == nil && canonical != l.Address {
+		r.Canonical = canonical
 	}
 	if at := in.Record.StartedAt; at != nil {
 		r.Started = at.UnixMilli()

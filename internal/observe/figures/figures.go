@@ -210,6 +210,10 @@ func (s *Sample) take(name string, labels []string, m *dto.Metric) {
 		}
 		below = b.GetCumulativeCount()
 	}
+	if n := m.GetHistogram().GetSampleCount(); n > below { // Gather returns no bucket for +Inf
+		one.Low, one.High = one.High, math.Inf(1)
+		s.counters[one] += float64(n - below)
+	}
 }
 
 // A History has the last samples of proxies. It is not safe for concurrent use. The zero value has

@@ -173,6 +173,25 @@ func TestSumOfBothRoles(t *testing.T) {
 	is(t, "in flight", &sum, 6)
 }
 
+// Values above the largest bound count, also in metrics that are not read over HTTP: these have no
+// bucket for them.
+func TestValuesAboveTheLargestBound(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	times := prometheus.NewHistogram(prometheus.HistogramOpts{Name: figures.FirstToken, Help: "h", Buckets: []float64{.1, 5}})
+	reg.MustRegister(times)
+	for _, v := range []float64{.1, 9, 9} {
+		times.Observe(v)
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var h figures.History
+	h.Add(map[string]*figures.Sample{"one": figures.NewSample(families, nil)})
+	is(t, "median", h.Fleet().Quantile(.5, figures.Series{Name: figures.FirstToken}), 5)
+}
+
 // The window is a minute, whatever the interval of the samples.
 func TestWindow(t *testing.T) {
 	t.Parallel()

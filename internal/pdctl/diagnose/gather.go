@@ -290,6 +290,9 @@ func gatherEngines(ctx context.Context, s *session.Session, o *doctorOptions, p 
 				f, err := client.Models(one, base)
 				facts, known = f, err == nil
 			}
+			if err != nil && ctx.Err() != nil {
+				return nil // cut short, not unhealthy
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			p.Members.Probes[in.Key] = err

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
@@ -67,10 +68,9 @@ func remove(ctx context.Context, s *session.Session, conn *session.Conn, keys []
 		default:
 			r.Outcome, r.Text = "removed", "removed"
 		}
-		_, malformed := instance.ParseAddress(k.Address)
 		for _, one := range k.Each() {
 			r.Role = one.Role
-			if r.Outcome == "removed" && malformed == nil {
+			if r.Outcome == "removed" && store.CheckKey(one) == nil {
 				r.Text = fmt.Sprintf("removed; an agent there is refused until: pdctl allow %s %s", one.Role, one.Address)
 			}
 			results = append(results, r)

@@ -4,9 +4,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/dryrun"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
@@ -42,7 +44,7 @@ func TestApply(t *testing.T) {
 		{change{key: k, verb: "weight", weight: 30}, `"weight":30`, "weight decode/10.0.0.1:1: done"},
 		{change{key: k, verb: "role", role: instance.Prefill}, `"drain"`, "role decode/10.0.0.1:1: done"},
 	} {
-		if got := tc.x.apply(t.Context(), intents, "nixl"); !strings.HasPrefix(got, tc.want) {
+		if got := tc.x.apply(t.Context(), intents, "nixl", false); !strings.HasPrefix(got, tc.want) {
 			t.Errorf("%+v: %q", tc.x, got)
 		}
 		resp, err := cli.Get(t.Context(), layout.Override(k))
@@ -56,5 +58,29 @@ func TestApply(t *testing.T) {
 		if !strings.Contains(value, tc.key) {
 			t.Errorf("%+v: %s", tc.x, value)
 		}
+	}
+}
+
+// A change of a dry run is not shown as done.
+func TestApplyDryRun(t *testing.T) {
+	t.Parallel()
+	server := testkit.StartEtcd(t)
+	layout, err := schema.NewLayout(schema.DefaultPrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}
+	if _, err := server.Client(t).Put(t.Context(), layout.Instance(k), `{"v":1}`); err != nil {
+		t.Fatal(err)
+	}
+	dry := dryrun.Run{On: true}
+	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Intercept: dry.Interceptor()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cli.Close() }()
+	got := change{key: k, verb: "drain"}.apply(t.Context(), store.New(cli, layout, "test").Intents, "", true)
+	if len(dry.Planned()) == 0 || strings.Contains(got, "done") || !strings.Contains(got, "nothing is written") {
+		t.Errorf("%q, %+v", got, dry.Planned())
 	}
 }

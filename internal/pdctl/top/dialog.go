@@ -28,8 +28,9 @@ type change struct {
 	reason string
 }
 
-// apply writes the change and returns its outcome. usual is the connector of records without one.
-func (x change) apply(ctx context.Context, intents *store.Intents, usual string) string {
+// apply writes the change, or in a dry run only checks it, and returns its outcome. usual is the
+// connector of records without one.
+func (x change) apply(ctx context.Context, intents *store.Intents, usual string, dry bool) string {
 	var done store.IntentResult
 	var err error
 	switch wish := (store.IntentOptions{Reason: x.reason}); x.verb {
@@ -49,6 +50,8 @@ func (x change) apply(ctx context.Context, intents *store.Intents, usual string)
 		return "failed: " + instance.Printable(err.Error(), 300)
 	case !done.Changed:
 		return fmt.Sprintf("%s %s: nothing to change", x.verb, x.key)
+	case dry:
+		return fmt.Sprintf("%s %s: dry run, nothing is written", x.verb, x.key)
 	}
 	return fmt.Sprintf("%s %s: done, revision %d", x.verb, x.key, done.Revision)
 }

@@ -148,6 +148,11 @@ const chosen = () => document.querySelector('input[name=act]:checked')?.value;
 
 // effect describes the effect of an action on the role; last is true if no instance remains.
 function effect(act, row, weight) {
+  const same = row.canonical && state.rows.get(`${row.role}/${row.canonical}`);
+  if (same) { // remove deletes all keys of an instance
+    const e = effect(act, same, weight);
+    return { ...e, text: `Removes ${same.address}, too. ${e.text}` };
+  }
   const to = byId('act-role').value;
   if (act === 'role' && to === 'both') return { text: 'Its engine serves both roles again, as far as it is well.' };
   if (act === 'role' && to === row.role) row = twin(row) || row; // the role that it leaves

@@ -1,0 +1,44 @@
+package proxy
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/observe/dashboard"
+	"github.com/pdmesh/pdmesh/internal/observe/logging"
+	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+	"github.com/pdmesh/pdmesh/internal/observe/notice"
+	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+// The access log has lines while the level of the log is info or more detailed.
+func TestAccessLogFollowsLevel(t *testing.T) {
+	t.Parallel()
+	var out testkit.Buffer
+	log, err := logging.New(&out, "warn", logging.FormatText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := &config.Proxy{}
+	cfg.AccessLog = true
+	r := recorder{
+		Metrics: metrics.New(prometheus.NewRegistry(), metrics.Options{}), noticed: notice.NewCounts(func() *instance.Snapshot { return instance.NewSnapshot(1, nil) }),
+		access: newAccessLog(cfg, log), log: log, board: func() *dashboard.Board { return nil },
+	}
+	level := logging.NewLevel(log)
+	for i, step := range []struct{ level, want string }{{"warn", ""}, {"info", "msg=request"}, {"debug", "msg=request"}, {"error", ""}} {
+		if err := level.Set(step.level); err != nil {
+			t.Fatal(err)
+		}
+		n := len(out.String())
+		r.Done(&forward.Entry{Outcome: forward.OutcomeOK})
+		if got := out.String()[n:]; (got == "") != (step.want == "") || !strings.Contains(got, step.want) {
+			t.Errorf("step %d, level %s: %q", i, step.level, got)
+		}
+	}
+}
