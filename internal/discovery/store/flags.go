@@ -196,7 +196,7 @@ func widened(k instance.Key, kv *mvccpb.KeyValue, proxies []string) ([]byte, err
 		return staticValue(k, rec, "admin")
 	}
 	wider := named(rec.Proxies, proxies...)
-	if len(wider) == len(rec.Proxies) {
+	if slices.Equal(wider, rec.Proxies) {
 		return nil, nil
 	}
 	rec.Proxies = wider

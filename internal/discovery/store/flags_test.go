@@ -190,6 +190,24 @@ func TestNamesOfProxiesAreBounded(t *testing.T) {
 	}
 }
 
+// A full record takes the name of one more proxy too, by an add and by a command line.
+func TestFullRecordTakesAnotherProxy(t *testing.T) {
+	t.Parallel()
+	f := newFleets(t)
+	k := members.Prefill("127.0.0.1:1")
+	name := func(i int) string { return fmt.Sprintf("pod-%d/0.0.0.0:8000", i) }
+	for i := range 33 {
+		got, err := f.store.Instances.Add(t.Context(), k, instance.Record{Proxies: []string{name(i)}}, "")
+		if err != nil || got != store.Added {
+			t.Errorf("add for %s: %s, %v", name(i), got, err)
+		}
+	}
+	f.sync(name(33), k)
+	if got := f.proxies(k); len(got) != 32 || got[30] != name(32) || got[31] != name(33) {
+		t.Errorf("%d names: %v", len(got), got)
+	}
+}
+
 // A proxy shows the instances of others, and uses those of its own and everybody's.
 func TestWatcherOfOneFleet(t *testing.T) {
 	t.Parallel()
