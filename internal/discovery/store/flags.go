@@ -145,7 +145,10 @@ func (s *Instances) syncOne(ctx context.Context, proxy string, k instance.Key, w
 			return plan{}, nil
 		case f.Record == nil, ours && len(others) == 0:
 			rec = *wanted
-			rec.Source, rec.Proxies = schema.SourceFlags, []string{proxy}
+			rec.Source, rec.Proxies = schema.SourceFlags, withWaiting(k, []string{proxy}, f.Pending)
+			if len(rec.Proxies) != 1 {
+				rec.Source = "admin" // the add of other proxies stays when the flag goes
+			}
 			return put(f, rec)
 		case ours:
 			result.differs = rec.Connector != wanted.Connector || !maps.EqualFunc(rec.Ports, wanted.Ports, slices.Equal[[]int])
@@ -179,6 +182,23 @@ func named(names []string, more ...string) []string {
 		}
 	}
 	return out[max(0, len(out)-maxProxies):]
+}
+
+// withWaiting returns the proxies of what replaces a pending add, which may be nil: those given and
+// those that wait. None means all proxies.
+func withWaiting(k instance.Key, proxies []string, pending *mvccpb.KeyValue) []string {
+	if pending == nil || len(proxies) == 0 {
+		return proxies
+	}
+	p, err := schema.DecodePending(k, pending.Value)
+	if err != nil {
+		return proxies
+	}
+	waiting := p.FullRecord(k).Proxies
+	if len(waiting) == 0 {
+		return nil
+	}
+	return named(waiting, proxies...)
 }
 
 // widened is the value of a static record of some proxies that is to be also that of
