@@ -86,8 +86,10 @@ func (s *Instances) SyncFlags(ctx context.Context, proxy string, want map[instan
 		}
 		result, e := s.syncOne(ctx, proxy, k, wanted)
 		switch {
-		case e != nil && err == nil:
-			err = e
+		case e != nil:
+			if err == nil {
+				err = e
+			}
 		case result.removed:
 			outcome.Removed = append(outcome.Removed, k)
 		case result.dropped:
