@@ -61,6 +61,7 @@ type Members struct {
 	foreign map[string]bool   // configured endpoints where another cluster serves
 	checks  int
 	saved   SavedMembers
+	failed  bool // whether the last save failed
 
 	mu     sync.Mutex // guards status
 	status MembersStatus
@@ -340,8 +341,11 @@ func (m *Members) setAdded(added []string) {
 		return
 	}
 	if err := m.o.Save(now); err != nil {
-		m.log.WithError(err).Warn("save etcd members: trying again when they change")
+		if !m.failed {
+			m.log.WithError(err).Warn("save etcd members: trying again at the next read")
+		}
+		m.failed = true
 		return
 	}
-	m.saved = now
+	m.saved, m.failed = now, false
 }

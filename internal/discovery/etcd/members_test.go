@@ -2,9 +2,13 @@ package etcd_test
 
 import (
 	"crypto/tls"
+	"errors"
 	"net"
 	"slices"
 	"testing"
+
+	"github.com/sirupsen/logrus"
+	"github.com/sirupsen/logrus/hooks/test"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/disk"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
@@ -100,6 +104,42 @@ func TestMembers_Saved(t *testing.T) {
 		if got := endpoints(); !slices.Equal(got, c.want) {
 			t.Errorf("%s: endpoints %q, want %q", c.name, got, c.want)
 		}
+	}
+}
+
+// A file that could not be written is written at the next read of the member list.
+func TestMembers_SavedAfterAFailure(t *testing.T) {
+	t.Parallel()
+	server := testkit.StartEtcd(t)
+	log, hook := test.NewNullLogger()
+	saves := 0
+	m := etcd.NewMembers(etcd.MembersOptions{
+		Client: server.Client(t), Log: log,
+		Save: func(etcd.SavedMembers) error {
+			if saves++; saves < 3 {
+				return errors.New("no space left on device")
+			}
+			return nil
+		},
+	})
+	cluster := clusterOf(t, server.Endpoint())
+	for range 4 { // the members do not change
+		m.Try(t.Context(), cluster, server.Endpoint())
+	}
+	if saves != 3 {
+		t.Errorf("%d saves", saves)
+	}
+	failed := 0
+	for _, e := range hook.AllEntries() {
+		if e.Level == logrus.WarnLevel {
+			failed++
+			if e.Message != "save etcd members: trying again at the next read" {
+				t.Errorf("log: %s", e.Message)
+			}
+		}
+	}
+	if failed != 1 {
+		t.Errorf("%d warnings about one failure", failed)
 	}
 }
 

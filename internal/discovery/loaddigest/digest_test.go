@@ -83,6 +83,38 @@ func leg(k string, n int64, leaving bool) schema.LoadEntry {
 	return schema.LoadEntry{Key: members.Decode(k), LoadCount: schema.LoadCount{InFlight: n, Waiting: n, Held: n}, Leaving: leaving}
 }
 
+// hungOnce is a member that does not answer the creation of the first watch.
+type hungOnce struct {
+	clientv3.Watcher
+	once sync.Once
+}
+
+func (h *hungOnce) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	h.once.Do(func() { <-ctx.Done() })
+	return h.Watcher.Watch(ctx, key, opts...)
+}
+
+func TestWatcher_LeavesAMemberThatHangs(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	cli.Watcher = &hungOnce{Watcher: cli.Watcher}
+	members.Put(t, cli, l.Load("a"), `{"v":1,"applied":1}`)
+	w := following(t, cli)
+	applied := func(want int64) {
+		t.Helper()
+		testkit.Eventually(t, members.Soon, func() error {
+			if all := w.All(); len(all) != 1 || all[0].Applied != want {
+				return fmt.Errorf("%+v", all)
+			}
+			return nil
+		})
+	}
+	applied(1)
+	members.Put(t, cli, l.Load("a"), `{"v":1,"applied":2}`) // after the list
+	applied(2)
+}
+
 // Each of three proxies knows the sum of what the two others have; the share of one
 // that ends is removed with its key.
 func TestLoadsOfThree(t *testing.T) {

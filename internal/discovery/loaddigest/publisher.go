@@ -61,6 +61,7 @@ type publisher struct {
 	lease   clientv3.LeaseID
 	at      time.Time       // when it was written or checked
 	failed  bool            // whether the last write failed
+	prompts []byte          // taken for a digest that is not written yet
 	leaving map[string]bool // instances in last whose drain waits for this proxy
 	applied appliedRevision
 }
@@ -144,12 +145,15 @@ func (p *publisher) update(ctx context.Context) time.Duration {
 	}
 	age, least := now.Sub(p.at), max(p.Interval, time.Duration(len(p.value))*time.Second/bytesPerSecond)
 	due := id != p.lease || drained ||
-		(next.Differs(p.last) || p.Source.HasPrompts()) && age >= least ||
+		(next.Differs(p.last) || len(p.prompts) > 0 || p.Source.HasPrompts()) && age >= least ||
 		age >= max(min(Refresh, p.TTL/3), least) && (len(next.Load) > 0 || !next.Equal(p.last))
 	value := p.value
 	switch {
 	case due:
-		next.Prompts = p.Source.TakePrompts(next.PromptBytes())
+		if limit := next.PromptBytes(); len(p.prompts) == 0 || len(p.prompts) > limit {
+			p.prompts = p.Source.TakePrompts(limit)
+		}
+		next.Prompts = p.prompts
 		raw, err := json.Marshal(next)
 		if err != nil {
 			p.Log.WithField("error", err).Error("cannot encode the load digest")
@@ -169,7 +173,7 @@ func (p *publisher) update(ctx context.Context) time.Duration {
 		p.failed = true
 		wait = p.Interval
 	case due:
-		p.last, p.value, p.lease, p.at, p.leaving, p.failed = &next, value, id, now, leaving, false
+		p.last, p.value, p.lease, p.at, p.leaving, p.failed, p.prompts = &next, value, id, now, leaving, false, nil
 	default:
 		p.at, p.failed = now, false
 	}

@@ -50,3 +50,59 @@ func TestPublish_FailedWrites(t *testing.T) {
 		<-ended
 	})
 }
+
+// Prompts of a digest that could not be written are in the next one.
+func TestPublish_KeepsPromptsOfAFailedWrite(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var queued atomic.Pointer[string]
+		var failures atomic.Int64
+		var written []schema.Digest
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			loaddigest.Publish(ctx, loaddigest.PublishOptions{
+				Source: &loaddigest.Source{
+					Applied:    func() int64 { return 7 },
+					InFlight:   func() []schema.LoadEntry { return nil },
+					Changed:    func() <-chan struct{} { return nil },
+					HasPrompts: func() bool { return queued.Load() != nil },
+					TakePrompts: func(int) []byte {
+						if taken := queued.Swap(nil); taken != nil {
+							return []byte(*taken)
+						}
+						return nil
+					},
+				},
+				Interval: time.Second, TTL: time.Minute, Log: etcd.LogOrDiscard(nil),
+				Lease: func() clientv3.LeaseID { return 1 },
+				Write: func(_ context.Context, value string, _ clientv3.LeaseID) error {
+					if failures.Add(-1) >= 0 {
+						return errors.New("no leader")
+					}
+					d, err := schema.DecodeDigest([]byte(value))
+					written = append(written, d)
+					return err
+				},
+			})
+		}()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		failures.Store(2)
+		prompts := "prompts"
+		queued.Store(&prompts)
+		time.Sleep(10 * time.Second)
+		cancel()
+		<-ended
+		times := 0
+		for _, d := range written {
+			if string(d.Prompts) == prompts {
+				times++
+			}
+		}
+		if times != 1 {
+			t.Errorf("published %d times: %+v", times, written)
+		}
+	})
+}

@@ -113,7 +113,10 @@ func (w *Watcher) follow(ctx context.Context) error {
 	// A watch that is silent may hang, so each one is replaced after about a minute.
 	again := time.NewTimer(etcd.Jitter(time.Minute))
 	defer again.Stop()
+	// Watch returns once etcd has created the watch. A member that hangs does not.
+	deadline := time.AfterFunc(etcd.LongestWait, stop)
 	events := w.cli.Watch(wctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(resp.Header.Revision+1))
+	deadline.Stop()
 	for {
 		select {
 		case <-ctx.Done():

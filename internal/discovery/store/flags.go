@@ -86,8 +86,10 @@ func (s *Instances) SyncFlags(ctx context.Context, proxy string, want map[instan
 		}
 		result, e := s.syncOne(ctx, proxy, k, wanted)
 		switch {
-		case e != nil && err == nil:
-			err = e
+		case e != nil:
+			if err == nil {
+				err = e
+			}
 		case result.removed:
 			outcome.Removed = append(outcome.Removed, k)
 		case result.dropped:
@@ -145,7 +147,10 @@ func (s *Instances) syncOne(ctx context.Context, proxy string, k instance.Key, w
 			return plan{}, nil
 		case f.Record == nil, ours && len(others) == 0:
 			rec = *wanted
-			rec.Source, rec.Proxies = schema.SourceFlags, []string{proxy}
+			rec.Source, rec.Proxies = schema.SourceFlags, withWaiting(k, []string{proxy}, f.Pending)
+			if len(rec.Proxies) != 1 {
+				rec.Source = "admin" // the add of other proxies stays when the flag goes
+			}
 			return put(f, rec)
 		case ours:
 			result.differs = rec.Connector != wanted.Connector || !maps.EqualFunc(rec.Ports, wanted.Ports, slices.Equal[[]int])
@@ -181,6 +186,23 @@ func named(names []string, more ...string) []string {
 	return out[max(0, len(out)-maxProxies):]
 }
 
+// withWaiting returns the proxies of what replaces a pending add, which may be nil: those given and
+// those that wait. None means all proxies.
+func withWaiting(k instance.Key, proxies []string, pending *mvccpb.KeyValue) []string {
+	if pending == nil || len(proxies) == 0 {
+		return proxies
+	}
+	p, err := schema.DecodePending(k, pending.Value)
+	if err != nil {
+		return proxies
+	}
+	waiting := p.FullRecord(k).Proxies
+	if len(waiting) == 0 {
+		return nil
+	}
+	return named(waiting, proxies...)
+}
+
 // widened is the value of a static record of some proxies that is to be also that of
 // others, of all if there are none; nil where nothing is to be done.
 func widened(k instance.Key, kv *mvccpb.KeyValue, proxies []string) ([]byte, error) {
@@ -196,7 +218,7 @@ func widened(k instance.Key, kv *mvccpb.KeyValue, proxies []string) ([]byte, err
 		return staticValue(k, rec, "admin")
 	}
 	wider := named(rec.Proxies, proxies...)
-	if len(wider) == len(rec.Proxies) {
+	if slices.Equal(wider, rec.Proxies) {
 		return nil, nil
 	}
 	rec.Proxies = wider

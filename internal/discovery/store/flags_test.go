@@ -176,6 +176,41 @@ func TestAddPendingForSomeProxies(t *testing.T) {
 	f.are(k)
 }
 
+// Several fleets may wait for one instance: whichever of them, or pdctl, adds it next, the
+// others get it too.
+func TestAddPendingByAnotherProxy(t *testing.T) {
+	t.Parallel()
+	f := newFleets(t)
+	const three = "127.0.0.1:7000"
+	wait := func(k instance.Key, proxies ...string) {
+		t.Helper()
+		p := schema.PendingAdd{Record: &instance.Record{Proxies: proxies}}
+		if got, err := f.store.Instances.AddPending(t.Context(), k, p, 0, ""); err != nil || got != store.Waiting {
+			t.Fatalf("%s, %v", got, err)
+		}
+	}
+	add := func(k instance.Key, proxies ...string) {
+		t.Helper()
+		if got, err := f.store.Instances.Add(t.Context(), k, instance.Record{Proxies: proxies}, ""); err != nil || got != store.Added {
+			t.Errorf("%s, %v", got, err)
+		}
+	}
+	added, onCommandLine, everybody := members.Prefill("127.0.0.1:1"), members.Prefill("127.0.0.1:2"), members.Prefill("127.0.0.1:3")
+	for _, k := range []instance.Key{added, onCommandLine} {
+		wait(k, one)
+		wait(k, two)
+		wait(k, one)
+	}
+	add(added, three)
+	f.are(added, one, two, three)
+	f.sync(three, onCommandLine)
+	f.are(onCommandLine, one, two, three)
+	wait(everybody)
+	wait(everybody, one)
+	f.sync(two, onCommandLine, everybody)
+	f.are(everybody)
+}
+
 // New names of one proxy, as containers have them, do not fill the record.
 func TestNamesOfProxiesAreBounded(t *testing.T) {
 	t.Parallel()
@@ -186,6 +221,24 @@ func TestNamesOfProxiesAreBounded(t *testing.T) {
 	}
 	got := f.proxies(k)
 	if len(got) != 32 || got[31] != "pod-39/0.0.0.0:8000" {
+		t.Errorf("%d names: %v", len(got), got)
+	}
+}
+
+// A full record takes the name of one more proxy too, by an add and by a command line.
+func TestFullRecordTakesAnotherProxy(t *testing.T) {
+	t.Parallel()
+	f := newFleets(t)
+	k := members.Prefill("127.0.0.1:1")
+	name := func(i int) string { return fmt.Sprintf("pod-%d/0.0.0.0:8000", i) }
+	for i := range 33 {
+		got, err := f.store.Instances.Add(t.Context(), k, instance.Record{Proxies: []string{name(i)}}, "")
+		if err != nil || got != store.Added {
+			t.Errorf("add for %s: %s, %v", name(i), got, err)
+		}
+	}
+	f.sync(name(33), k)
+	if got := f.proxies(k); len(got) != 32 || got[30] != name(32) || got[31] != name(33) {
 		t.Errorf("%d names: %v", len(got), got)
 	}
 }

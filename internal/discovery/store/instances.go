@@ -33,7 +33,8 @@ type Instances struct{ *writer }
 // rec are the caller's; a record without models is verified by each proxy. If
 // the instance is there already, static or leased, its record is left alone, but
 // that a static one which belongs to other proxies (Record.Proxies) becomes that of
-// rec's too. In all cases a removal is lifted and a pending add of it ends. A key of role
+// rec's too. In all cases a removal is lifted and a pending add of it ends, whose proxies get
+// the instance too. A key of role
 // instance.Both means both memberships, in one transaction; Added then reports whether one of
 // them was not there.
 func (s *Instances) Add(ctx context.Context, k instance.Key, rec instance.Record, reason string) (AddOutcome, error) {
@@ -44,6 +45,8 @@ func (s *Instances) Add(ctx context.Context, k instance.Key, rec instance.Record
 	_, err := s.changeEach(ctx, k, reason, func(k instance.Key, f *etcd.Found) (plan, error) {
 		outcomes[k] = AlreadyThere
 		p := plan{what: "add"}
+		rec := rec
+		rec.Proxies = withWaiting(k, rec.Proxies, f.Pending)
 		value, err := staticValue(k, rec, "admin")
 		if err != nil {
 			return plan{}, err
@@ -140,7 +143,7 @@ func (s *Instances) liftRemoval(k instance.Key, f *etcd.Found) []clientv3.Op {
 
 // AddPending writes an add that waits until its instance answers; whichever
 // proxy sees it answer promotes it. With a ttl it expires after that time. An
-// earlier wait of the same instance is replaced, a removal is lifted. If the
+// earlier wait of the same instance is replaced, but its proxies stay, and a removal is lifted. If the
 // instance is there already nothing waits, and a static record that belongs to other
 // proxies becomes that of p's, too, as by Add.
 func (s *Instances) AddPending(ctx context.Context, k instance.Key, p schema.PendingAdd, ttl time.Duration, reason string) (AddOutcome, error) {
@@ -156,6 +159,12 @@ func (s *Instances) AddPending(ctx context.Context, k instance.Key, p schema.Pen
 	}
 	outcomes := map[instance.Key]AddOutcome{}
 	_, err := s.changeEach(ctx, k, reason, func(k instance.Key, f *etcd.Found) (plan, error) {
+		p := p
+		if p.Record != nil {
+			rec := *p.Record
+			rec.Proxies = withWaiting(k, rec.Proxies, f.Pending)
+			p.Record = &rec
+		}
 		value, err := pendingValue(k, p)
 		if err != nil {
 			return plan{}, err

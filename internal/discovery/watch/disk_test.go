@@ -200,6 +200,24 @@ func TestRemovedInstanceWithRecordAfterRestart(t *testing.T) {
 	members.WaitFor(t, w, r.x, intent(instance.Removed))
 }
 
+// A value that cannot be used is reported also after a restart of the proxy, which knows the last
+// good one from the disk.
+func TestInvalidValueAfterRestart(t *testing.T) {
+	t.Parallel()
+	r := newDiskRig(t)
+	cli := members.Dial(t, r.etcd.Endpoint())
+	members.Put(t, cli, r.l.Instance(r.static), "{")
+	for range 3 { // in the second and third process, it is known from the disk
+		w, stop := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
+		members.WaitState(t, w, watch.Live)
+		in := members.WaitFor(t, w, r.static, members.Usable)
+		if s := w.Status(); s.Rejected != 1 || s.Epochs != 0 || !strings.Contains(in.Reason, "the last good value stays active") {
+			t.Errorf("%d rejected, %d epochs, reason %q", s.Rejected, s.Epochs, in.Reason)
+		}
+		stop()
+	}
+}
+
 func TestUselessSnapshotsAreIgnored(t *testing.T) {
 	t.Parallel()
 	r := newDiskRig(t)

@@ -23,8 +23,10 @@ func (p *pulse) beat(now time.Time) { p.last.Store(&now) }
 // gap returns how long this process has not run. The monotonic clock continues during SIGSTOP,
 // but stops while the machine sleeps, which the wall clock shows. If the wall clock is set
 // forward, the only effect is an additional list.
-func (p *pulse) gap(now time.Time) time.Duration {
-	last := p.last.Load()
+func (p *pulse) gap(now time.Time) time.Duration { return gapSince(p.last.Load(), now) }
+
+// gapSince is gap for a given last time; nil: there was none.
+func gapSince(last *time.Time, now time.Time) time.Duration {
 	if last == nil {
 		return 0
 	}
@@ -39,9 +41,10 @@ const resumeLag = 2 * time.Second
 
 // gate blocks picks until a list that was requested after the suspension has been published.
 type gate struct {
-	asked int64         // the request that the list must answer
-	until time.Time     // when waiting ends in any case
-	open  chan struct{} // closed by the list
+	asked  int64         // the request that the list must answer
+	closed time.Time     // when the suspension was noticed
+	until  time.Time     // when waiting ends in any case
+	open   chan struct{} // closed by the list; that of the previous gate if no list has opened it
 }
 
 // suspension detects that this process did not run, and then blocks picks.
@@ -62,14 +65,23 @@ func (s *suspension) beat(ctx context.Context) {
 
 // noticeGap closes the gate if this process has not run for at least s.after.
 func (s *suspension) noticeGap(now time.Time) {
-	gap := s.pulse.gap(now)
+	last := s.pulse.last.Load()
+	gap := gapSince(last, now)
 	if gap >= s.after/4 {
 		s.last.Store(&pause{now.Add(-gap), now})
 	}
-	if gap >= s.after {
-		g := &gate{asked: s.asked.Add(1), until: now.Add(freshTimeout), open: make(chan struct{})}
-		if s.gate.CompareAndSwap(nil, g) {
+	for gap >= s.after {
+		old := s.gate.Load()
+		if old != nil && gapSince(last, old.closed) >= s.after {
+			break // another goroutine has noticed this suspension
+		}
+		g := &gate{asked: s.asked.Add(1), closed: now, until: now.Add(freshTimeout), open: make(chan struct{})}
+		if old != nil {
+			g.open = old.open
+		}
+		if s.gate.CompareAndSwap(old, g) {
 			s.found()
+			break
 		}
 	}
 	s.pulse.beat(now)

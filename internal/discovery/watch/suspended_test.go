@@ -3,6 +3,8 @@ package watch
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,5 +88,42 @@ func TestSuspended_ProbeUnderWayDoesNotCount(t *testing.T) {
 	p.w = nil // runs from now on
 	if v, _ := ask.once(t.Context(), t.Context(), target{in: in, sign: true}); v.answer == nil || v.answer.OK() {
 		t.Errorf("it does not count: %+v", v.answer)
+	}
+}
+
+// A list that was requested before a second suspension does not end the wait after it. Each
+// suspension is noticed once, by several picks at the same time.
+func TestSuspended_AgainBeforeTheList(t *testing.T) {
+	t.Parallel()
+	var found atomic.Int64
+	s := &suspension{after: time.Minute, found: func() { found.Add(1) }}
+	now := time.Now()
+	resume := func() {
+		now = now.Add(time.Hour)
+		var picks sync.WaitGroup
+		for range 8 {
+			picks.Go(func() { s.noticeGap(now) })
+		}
+		picks.Wait()
+	}
+	s.pulse.beat(now)
+	resume()
+	first, listed := s.gate.Load(), s.asked.Load()
+	resume()
+	if n := found.Load(); n != 2 {
+		t.Errorf("%d suspensions", n)
+	}
+	s.openGate(listed)
+	if g := s.gate.Load(); g == nil || !now.Before(g.until) {
+		t.Fatalf("picks do not wait for a list from after the second suspension: %+v", g)
+	}
+	s.openGate(s.asked.Load())
+	select {
+	case <-first.open:
+	default:
+		t.Error("picks of before the second suspension still wait")
+	}
+	if s.gate.Load() != nil || found.Load() != 2 {
+		t.Errorf("%d suspensions, gate %+v", found.Load(), s.gate.Load())
 	}
 }

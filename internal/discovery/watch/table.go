@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -239,7 +240,8 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 		}
 		applied = max(applied, kv.ModRevision)
 		e := old[n]
-		if e == nil || !e.same(kv) {
+		// The disk holds the last good value under the revision of an unusable one.
+		if e == nil || !e.same(kv) || e.problem == "" && !bytes.Equal(e.value, kv.Value) {
 			prev := e
 			e = decodeEntry(n, kv, prev)
 			if prev != nil {

@@ -158,11 +158,11 @@ func (f *Instances) Sync(ctx context.Context, to *store.Instances, log logrus.Fi
 		return nil
 	}
 	changes, err := to.SyncFlags(ctx, f.proxy, f.records)
+	for _, k := range changes.Dropped { // the next call does not find them
+		log.Warnf("%s was on an earlier command line of this proxy but not on this one: removed", k)
+	}
 	if err != nil {
 		return err
-	}
-	for _, k := range changes.Dropped {
-		log.Warnf("%s was on an earlier command line of this proxy but not on this one: removed", k)
 	}
 	for _, k := range changes.Removed {
 		log.Warnf("%s of the command line stays out, because it was removed: \"pdctl add %s %s\" or /instances/add brings it back", k.Address, k.Role, k.Address)
