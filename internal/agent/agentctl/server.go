@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -44,6 +45,9 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 		if err == nil {
 			_ = conn.Close()
 			return nil, fmt.Errorf("%w: %s", ErrInUse, path)
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) { // for example of an agent that is busy, or of another user
+			return nil, fmt.Errorf("control socket: %w", err)
 		}
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("control socket: %w", err)

@@ -83,10 +83,14 @@ func (s *space) shrink(ctx context.Context, free uint64) bool {
 	if db.Size() < s.quota*9/10 {
 		return true
 	}
-	if s.reported != revision {
-		s.reported = revision
+	switch {
+	case s.reported == revision:
+	case db.SizeInUse() < db.Size()*9/10:
+		s.log.Errorf("the database of etcd has reached its quota of %d MiB and cannot be defragmented: it accepts no new keys until there is more disk space", s.quota>>20)
+	default:
 		s.log.Errorf("the keys in etcd fill its quota of %d MiB: it accepts no new keys until some are deleted", s.quota>>20)
 	}
+	s.reported = revision
 	return false
 }
 

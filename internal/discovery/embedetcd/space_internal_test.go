@@ -175,6 +175,17 @@ func TestSpace_QuotaReached(t *testing.T) {
 			return nil
 		})
 	}
+	// There is too little space to defragment, but the keys do not fill the quota.
+	room := watch.room
+	watch.room = func(string) (uint64, uint64, error) { return 130 << 10, 1 << 20, nil }
+	testkit.Eventually(t, time.Minute, func() error {
+		watch.reported = 0
+		if watch.check(t.Context()); !strings.Contains(out.String(), "cannot be defragmented") {
+			return errors.New("log without space to defragment: " + out.String())
+		}
+		return nil
+	})
+	watch.room = room
 	accepts("the history is compacted")
 	fill(func(i int) string { return fmt.Sprint("/many/", i) })
 	watch.check(t.Context())

@@ -22,58 +22,59 @@ type waiter struct {
 	turn  chan struct{} // closed when it is its turn
 }
 
-// Begin blocks until a stream that began at a given time may go on, or ctx ends. limit is how many
-// may at the same time; at least one may. The caller calls end, once, when the stream continues
-// or failed.
-func (p *Pace) Begin(ctx context.Context, began time.Time, limit int) (end func(), err error) {
-	p.mu.Lock()
-	if p.moving < max(limit, 1) {
-		p.moving++
-		p.mu.Unlock()
-		return p.end, nil
-	}
+// Begin blocks until a stream that began at a given time may go on, or ctx ends. limit returns how
+// many may at the same time, which may change while the stream waits; at least one may. The caller
+// calls end, once, when the stream continues or failed.
+func (p *Pace) Begin(ctx context.Context, began time.Time, limit func() int) (end func(), err error) {
 	w := &waiter{began: began, turn: make(chan struct{})}
+	n := limit()
+	p.mu.Lock()
 	at, _ := slices.BinarySearchFunc(p.waiting, w, func(a, b *waiter) int { return a.began.Compare(b.began) })
 	p.waiting = slices.Insert(p.waiting, at, w)
+	p.admit(n)
 	p.mu.Unlock()
+	end = func() { p.end(limit()) }
 	select {
 	case <-w.turn:
-		return p.end, nil
+		return end, nil
 	case <-ctx.Done():
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if at = slices.Index(p.waiting, w); at >= 0 {
+	at = slices.Index(p.waiting, w)
+	if at >= 0 {
 		p.waiting = slices.Delete(p.waiting, at, at+1)
-	} else {
-		p.pass() // its turn came at the same moment
+	}
+	p.mu.Unlock()
+	if at < 0 {
+		end() // its turn came at the same moment
 	}
 	return nil, context.Cause(ctx)
 }
 
 // TryBegin is Begin for a stream that need not go on now. It returns nil if the stream would have to wait.
-func (p *Pace) TryBegin(limit int) (end func()) {
+func (p *Pace) TryBegin(limit func() int) (end func()) {
+	n := limit()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.waiting) > 0 || p.moving >= max(limit, 1) {
+	if len(p.waiting) > 0 || p.moving >= max(n, 1) {
 		return nil
 	}
 	p.moving++
-	return p.end
+	return func() { p.end(limit()) }
 }
 
-func (p *Pace) end() {
+func (p *Pace) end(limit int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.pass()
+	p.moving--
+	p.admit(limit)
 }
 
-// pass passes a turn on; p.mu is held.
-func (p *Pace) pass() {
-	if len(p.waiting) == 0 {
-		p.moving--
-		return
+// admit gives the oldest streams their turns; p.mu is held.
+func (p *Pace) admit(limit int) {
+	for len(p.waiting) > 0 && p.moving < max(limit, 1) {
+		p.moving++
+		close(p.waiting[0].turn)
+		p.waiting = slices.Delete(p.waiting, 0, 1)
 	}
-	close(p.waiting[0].turn)
-	p.waiting = slices.Delete(p.waiting, 0, 1)
 }

@@ -3,6 +3,7 @@ package continuation_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,22 +11,24 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
 )
 
+func limit(n int) func() int { return func() int { return n } }
+
 // The oldest stream goes on first, and one that has left takes no turn.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var p continuation.Pace
-		end, err := p.Begin(t.Context(), time.Now(), 0)
+		end, err := p.Begin(t.Context(), time.Now(), limit(0))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p.TryBegin(1) != nil {
+		if p.TryBegin(limit(1)) != nil {
 			t.Error("two turns of one")
 		}
 		began := time.Now()
 		turns := make(chan int, 4)
 		wait := func(ctx context.Context, age int) {
-			end, err := p.Begin(ctx, began.Add(-time.Duration(age)*time.Second), 1)
+			end, err := p.Begin(ctx, began.Add(-time.Duration(age)*time.Second), limit(1))
 			if err != nil {
 				turns <- -age
 				return
@@ -39,7 +42,7 @@ func TestPace(t *testing.T) {
 		go wait(t.Context(), 3)
 		go wait(t.Context(), 2)
 		synctest.Wait()
-		if p.TryBegin(2) != nil {
+		if p.TryBegin(limit(2)) != nil {
 			t.Error("a turn before the streams that wait")
 		}
 		leave(errors.New("left"))
@@ -53,14 +56,60 @@ func TestPace(t *testing.T) {
 		if got != [4]int{-5, 3, 2, 1} {
 			t.Errorf("turns %v", got)
 		}
-		if end = p.TryBegin(1); end == nil { // nothing moves any more
+		if end = p.TryBegin(limit(1)); end == nil { // nothing moves any more
 			t.Fatal("no turn")
 		}
 		end()
-		end, err = p.Begin(t.Context(), began, 1)
+		end, err = p.Begin(t.Context(), began, limit(1))
 		if err != nil {
 			t.Fatal(err)
 		}
 		end()
+	})
+}
+
+// Streams that began to wait while no instance served use all turns as soon as instances serve again.
+func TestPace_LimitGrows(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var p continuation.Pace
+		var limit atomic.Int64
+		now := func() int { return int(limit.Load()) }
+		began := time.Now()
+		ends := make(chan func(), 8)
+		wait := func() {
+			end, err := p.Begin(t.Context(), began, now)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			ends <- end
+		}
+		for range 4 {
+			go wait()
+		}
+		synctest.Wait()
+		if n := len(ends); n != 1 {
+			t.Fatalf("%d turns with a limit of 0", n)
+		}
+		limit.Store(2)
+		(<-ends)()
+		synctest.Wait()
+		if n := len(ends); n != 2 {
+			t.Errorf("%d turns with a limit of 2", n)
+		}
+		limit.Store(8)
+		go wait()
+		synctest.Wait()
+		if n := len(ends); n != 4 {
+			t.Errorf("%d turns with a limit of 8", n)
+		}
+		limit.Store(1)
+		for range 4 {
+			(<-ends)()
+		}
+		if end := p.TryBegin(now); end == nil {
+			t.Error("turns were not returned")
+		}
 	})
 }

@@ -103,7 +103,7 @@ func (c *completion) MayMove(l *leg.Leg) bool {
 		return false
 	}
 	c.askedMove = time.Now()
-	if c.move.end = c.s.pace.TryBegin(movesPerDecode * c.usableDecodes()); c.move.end == nil {
+	if c.move.end = c.s.pace.TryBegin(c.maxMoves); c.move.end == nil {
 		return false
 	}
 	moves := c.canLeave(l.Instance)
@@ -193,7 +193,7 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 		ctx, cancel := context.WithDeadlineCause(c.r.Origin.Client, m.lost.Add(continueWithin), errNoTurn)
 		defer cancel()
 		var err error
-		if m.end, err = c.s.pace.Begin(ctx, c.r.Answer.Times.Start, movesPerDecode*c.usableDecodes()); err != nil {
+		if m.end, err = c.s.pace.Begin(ctx, c.r.Answer.Times.Start, c.maxMoves); err != nil {
 			return continuation.ReasonDeadline
 		}
 	}
@@ -215,11 +215,11 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 
 var errNoTurn = errors.New("the stream did not go on in time")
 
-// usableDecodes returns the number of decode instances that may be picked.
-func (c *completion) usableDecodes() (n int) {
+// maxMoves returns how many streams may go on at the same time.
+func (c *completion) maxMoves() (n int) {
 	for _, in := range c.s.Picker.Members().All() {
 		if in.Role == instance.Decode && in.Usable() && c.s.Health.Available(in.Key) {
-			n++
+			n += movesPerDecode
 		}
 	}
 	return n

@@ -11,13 +11,13 @@ const maxAsked = 64 << 10
 // steering are the bytes that a body must not hold that an engine is asked about: the
 // names of the fields that are taken out of clients' requests, of the objects in which
 // they hide, and of what is in them. What has no name of its own there begins with
-// one of these.
+// one of these. A response in the background would be computed although its client got an error.
 func steering() [][]byte {
 	return [][]byte{
 		[]byte("transfer_params"), // kv_ and ec_
 		[]byte(bootstrapPrefix), []byte("_bootstrap"), []byte("disagg_"), []byte("priority"), []byte("data_parallel"),
 		[]byte("xargs"), []byte("extra_args"), []byte("sampling_params"),
-		[]byte("remote_"), []byte("metaserver"), []byte("consumer_zmq"), []byte("peer_host"), []byte("ec_items"),
+		[]byte(`"background"`), []byte("remote_"), []byte("metaserver"), []byte("consumer_zmq"), []byte("peer_host"), []byte("ec_items"),
 	}
 }
 

@@ -116,6 +116,7 @@ func TestEnginesAreAskedAboutPlainMistakes(t *testing.T) {
 		{"other escapes", `{"prompt":"a\n\"b\"\\c","max_tokens":0}`, true},
 		{"letters that are not ASCII", `{"prompt":"äöü人😀","max_tokens":0}`, true},
 		{"an escaped letter", `{"prompt":"\u00e4","max_tokens":0}`, false},
+		{"a response that the engine computes without a connection", `{"input":"hi","background":true,"temperature":NaN}`, false},
 		{"a zero", "{\"prompt\":\"\x00\"", false},
 		{"not UTF-8", "{\"prompt\":\"\xff\"", false},
 		{"large", `{"prompt":"` + strings.Repeat("x", 64<<10), false},

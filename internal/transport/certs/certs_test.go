@@ -326,3 +326,12 @@ func TestUnusableFiles(t *testing.T) {
 		}
 	}
 }
+
+// An error about a host that has tls in its name is not about TLS.
+func TestRefused_HostName(t *testing.T) {
+	t.Parallel()
+	err := &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "prefill-tls", IsNotFound: true}}
+	if reason, text, ok := certs.Refused(err); ok {
+		t.Errorf("%s: %s", reason, text)
+	}
+}

@@ -33,8 +33,9 @@ func Refused(err error) (reason Reason, text string, ok bool) {
 	var invalid x509.CertificateInvalidError
 	var record tls.RecordHeaderError
 	var op *net.OpError
+	var dns *net.DNSError
 	switch {
-	case err == nil:
+	case err == nil, errors.As(err, &dns): // a host's name may look like an error of TLS
 		return "", "", false
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return Expired, "its certificate " + validity(invalid.Cert), true

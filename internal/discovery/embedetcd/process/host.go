@@ -246,7 +246,7 @@ func external(why string) bool {
 	for _, cause := range []string{
 		"no space left on device", "disk quota exceeded", "too many open files", "cannot allocate memory", "permission denied",
 		"read-only file system", "address already in use", "cannot assign requested address", "not ready within", "signal: ",
-		"resource temporarily unavailable",
+		"resource temporarily unavailable", "file descriptor limit", "newosproc", "out of memory",
 	} {
 		if strings.Contains(why, cause) && !strings.Contains(why, "SIGBUS") && !strings.Contains(why, "SIGSEGV") {
 			return true

@@ -1,11 +1,15 @@
 package process_test
 
 import (
+	"errors"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
@@ -46,5 +50,30 @@ func TestNoDescriptors(t *testing.T) {
 	s := out.String()
 	if end := strings.Index(s, "embedded etcd has ended"); end < 0 || !strings.Contains(s[end:], "too many open files") {
 		t.Error("the log does not say why it ended")
+	}
+}
+
+// A limit of descriptors with which etcd cannot start does not count as damaged files, which are to be
+// moved away.
+func TestStart_LimitIsNoDamage(t *testing.T) {
+	const name = "PD_TEST_LIMITED_DIR"
+	if dir := os.Getenv(name); dir != "" { // the process with the limit
+		cfg, _ := config(t, dir)
+		h, err := process.Start(t.Context(), cfg)
+		if err == nil {
+			h.Close()
+		}
+		if err == nil || errors.Is(err, process.ErrDamaged) {
+			t.Fatalf("error %v", err)
+		}
+		return
+	}
+	t.Parallel()
+	cfg, _ := config(t, t.TempDir())
+	start(t, cfg).Close()
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", `ulimit -n 140 && exec "$0" -test.run '^TestStart_LimitIsNoDamage$'`, os.Args[0])
+	cmd.Env = append(os.Environ(), name+"="+cfg.DataDir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

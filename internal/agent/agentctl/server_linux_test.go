@@ -1,0 +1,49 @@
+package agentctl_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
+)
+
+// Only a socket that refuses connections is one of a dead agent: one that cannot be reached may belong to
+// an agent that is busy, and the agent that starts may just be stopping.
+func TestListen_KeepsSocketInUse(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "agent.sock")
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}), syscall.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, err := agentctl.Listen(ended, path); !errors.Is(err, context.Canceled) {
+		t.Errorf("a start that was interrupted: %v", err)
+	}
+	for err == nil { // until no more connections may wait to be accepted
+		var conn net.Conn
+		dctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		conn, err = (&net.Dialer{}).DialContext(dctx, "unix", path)
+		cancel()
+		if err == nil {
+			defer conn.Close()
+		}
+	}
+	if _, err := agentctl.Listen(t.Context(), path); err == nil {
+		t.Error("the socket of a busy agent was replaced")
+	}
+	if _, err := os.Lstat(path); err != nil {
+		t.Errorf("the socket is gone: %v", err)
+	}
+}

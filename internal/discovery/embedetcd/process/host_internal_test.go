@@ -1,0 +1,18 @@
+package process
+
+import "testing"
+
+// The reasons that Go's runtime reports for a lack of threads or memory are not about the files.
+func TestExternal_Runtime(t *testing.T) {
+	t.Parallel()
+	for stderr, want := range map[string]bool{
+		"runtime: failed to create new OS thread (have 5 already; errno=11)\nfatal error: newosproc\n":                       true,
+		"runtime: out of memory: cannot allocate 4194304-byte block (66682880 in use)\nfatal error: out of memory\n":         true,
+		"unexpected fault address 0x7f2f5c003000\nfatal error: fault\n[signal SIGBUS: bus error code=0x2 addr=0x1 pc=0x2]\n": false,
+	} {
+		c := child{last: beginning{b: []byte(stderr)}}
+		if got := external(c.reason()); got != want {
+			t.Errorf("%q: %t", c.reason(), got)
+		}
+	}
+}
