@@ -89,5 +89,8 @@ func (c *call) settle() {
 // endUnfinished ends what finish has not, because the request panicked.
 func (c *call) endUnfinished() {
 	c.answer.StopKeepAlive()
+	if c.flow.Body != nil {
+		c.flow.Body.Release(false) // a leg may still read it
+	}
 	c.limit.ticket.End(keylimit.Usage{})
 }
