@@ -24,7 +24,7 @@ func (c *call) place() *openai.Error {
 	}
 	a := &c.flow.Admission
 	class, highest := c.h.opts.Class(c.r)
-	a.Class, a.Key = class, c.limit.name(c)
+	a.Class, a.Key = class, c.limit.key
 	var bad *openai.Error
 	if v := c.r.Header.Get(priorityHeader); v != "" {
 		if is, ok := admission.ParseClass(v); ok {

@@ -40,7 +40,7 @@ type call struct {
 }
 
 func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind openai.Kind, between relay.Observer) *call {
-	c := &call{h: h, r: r, endpoint: endpoint, times: stage.Times{Start: time.Now()}}
+	c := &call{h: h, r: r, endpoint: endpoint, times: stage.Times{Start: time.Now()}, limit: limit{key: h.opts.KeyName(r)}}
 	id := leg.RequestID(r.Header)
 	c.origin = leg.Origin{
 		Settings: &h.legs, Client: r.Context(), Header: r.Header, ID: id, Times: &c.times, Optional: kind == openai.Other || kind == openai.Generate,
@@ -78,7 +78,7 @@ func (c *call) finish() {
 	c.settle()
 	result, route, took := &c.answer.Result, &c.flow.Route, time.Since(c.times.Start)
 	c.h.opts.Recorder.Done(&Entry{
-		RequestID: c.origin.ID, Client: c.r.RemoteAddr, KeyName: c.limit.name(c), Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
+		RequestID: c.origin.ID, Client: c.r.RemoteAddr, KeyName: c.limit.key, Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
 		Model: c.flow.Model(), Target: route.Target, PassedOver: route.PassedOver, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
 		Prefill: route.Prefill, Decode: route.Decode, DecodeOnly: route.DecodeOnly, Elsewhere: route.Elsewhere(), Refused: route.Refused, Attempts: route.Failed, Continued: route.Continued,
 		Failure: result.Failure, Late: result.Late, KeepAlives: c.answer.KeepAlives(), Revision: route.Revision,
@@ -200,7 +200,7 @@ func (c *call) parsed(req *request.Request, err error) bool {
 // split sends a request whose model is the name of a model route to one of its targets.
 func (c *call) split(req *request.Request) {
 	if route := c.h.routeOf(c.origin.Model); route != nil {
-		c.flow.Split(route.Begin(c.flow.Session, c.h.opts.KeyName(c.r)), req)
+		c.flow.Split(route.Begin(c.flow.Session, c.limit.key), req)
 	}
 }
 

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -77,6 +79,38 @@ func TestKeyLimits(t *testing.T) {
 		}
 		return fmt.Sprint(is) == want
 	})
+}
+
+// removingHealth removes the client's key when an instance has served.
+type removingHealth struct {
+	flow.Health
+	removed *atomic.Bool
+}
+
+func (f removingHealth) Success(in *instance.Instance) {
+	f.removed.Store(true)
+	f.Health.Success(in)
+}
+
+// A request whose key is removed while it is served has the key's name in the log and in the use.
+func TestKeyRemoved(t *testing.T) {
+	t.Parallel()
+	table, removed := new(keylimit.Table), new(atomic.Bool)
+	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
+		o.Health, o.Keys = removingHealth{o.Health, removed}, table
+		o.KeyName = func(*http.Request) string {
+			if removed.Load() {
+				return ""
+			}
+			return "a"
+		}
+	})
+	if a := r.post("/v1/chat/completions", chatBody(false, "")); a.status != http.StatusOK {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	if e, use := r.entry(), table.Usage(); !removed.Load() || e.KeyName != "a" || len(use) != 1 || use[0].Key != "a" {
+		t.Errorf("log: %q, use: %+v", e.KeyName, use)
+	}
 }
 
 // A prompt that prefill has computed is not cached, although decode gets its KV cache from prefill.

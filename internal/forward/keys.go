@@ -16,17 +16,8 @@ import (
 // limit is the state of the limits of a request's key.
 type limit struct {
 	ticket  keylimit.Ticket
-	key     string // the name of the key, once it was looked up
-	looked  bool
-	engines bool // it was admitted
-}
-
-// name returns the name of the request's key.
-func (l *limit) name(c *call) string {
-	if !l.looked {
-		l.looked, l.key = true, c.h.opts.KeyName(c.r)
-	}
-	return l.key
+	key     string // the name of the key, which may be removed before the request ends
+	engines bool   // it was admitted
 }
 
 // admit reserves what a request will probably use of the limits of its key. It answers a request
@@ -38,7 +29,7 @@ func (c *call) admit(w keylimit.Want) bool {
 		return true
 	}
 	var refusal *keylimit.Refusal
-	name := cmp.Or(c.limit.name(c), instance.DefaultKey)
+	name := cmp.Or(c.limit.key, instance.DefaultKey)
 	if c.limit.ticket, refusal = keys.Reserve(name, w); !c.limit.ticket.Limited() {
 		return true
 	}
@@ -91,12 +82,15 @@ func (c *call) settle() {
 	c.limit.engines = false
 	t := &c.answer.Tokens
 	used := keylimit.Usage{Input: t.Input, Cached: min(t.Cached, t.Input), Output: t.Output, Served: c.answer.Computed()}
-	keys.Count(cmp.Or(c.limit.name(c), instance.DefaultKey), used)
+	keys.Count(cmp.Or(c.limit.key, instance.DefaultKey), used)
 	c.limit.ticket.End(used)
 }
 
 // endUnfinished ends what finish has not, because the request panicked.
 func (c *call) endUnfinished() {
 	c.answer.StopKeepAlive()
+	if c.flow.Body != nil {
+		c.flow.Body.Release(false) // a leg may still read it
+	}
 	c.limit.ticket.End(keylimit.Usage{})
 }

@@ -1,6 +1,7 @@
 package forward_test
 
 import (
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -36,7 +37,7 @@ func (u panickingRecorder) Disaggregated(bool, string, float64) {
 }
 
 // The router goes on after a panic: what the request had in flight must be counted back, or
-// no drain would end.
+// no drain would end, and the memory of its body, or no later request would be accepted.
 func TestPanicLeavesNothingInFlight(t *testing.T) {
 	t.Parallel()
 	type tune func(*forward.Options, *atomic.Int64)
@@ -69,12 +70,13 @@ func TestPanicLeavesNothingInFlight(t *testing.T) {
 			if tc.mode == fakevllm.Mooncake {
 				r.bootstraps()
 			}
-			r.post("/v1/chat/completions", chatBody(false, ""))
+			r.post("/v1/chat/completions", chatBody(false, `,"user":"`+strings.Repeat("u", 64<<10)+`"`))
 			eventually(t, "nothing is in flight", func() bool {
 				left := panics.Load() == 0 // the answer may be out before the panic
 				r.sched.Loads.Each(func(_ instance.Key, n int64) { left = left || n != 0 })
 				return !left
 			})
+			r.waitForHeld("the body is released", func(held int64) bool { return held == 0 })
 		})
 	}
 }

@@ -19,7 +19,9 @@ type CORS struct {
 
 // exposedHeaders are the response headers that a page may read in addition to the
 // CORS-safelisted ones. vLLM exposes none.
-const exposedHeaders = "Retry-After, X-Request-Id, X-PD-Attempts, X-PD-Cached-Tokens, X-PD-Decided, X-PD-Decode, X-PD-Decode-Only, X-PD-Elsewhere, X-PD-Policy, X-PD-Prefill, X-PD-Revision, X-PD-Timing"
+const exposedHeaders = "Retry-After, X-Request-Id, X-Should-Retry, " +
+	"X-Ratelimit-Limit-Requests, X-Ratelimit-Limit-Tokens, X-Ratelimit-Remaining-Requests, X-Ratelimit-Remaining-Tokens, X-Ratelimit-Reset-Requests, X-Ratelimit-Reset-Tokens, " +
+	"X-PD-Attempts, X-PD-Cached-Tokens, X-PD-Decided, X-PD-Decode, X-PD-Decode-Only, X-PD-Elsewhere, X-PD-Model, X-PD-Model-Fallback, X-PD-Policy, X-PD-Prefill, X-PD-Revision, X-PD-Timing"
 
 // These are the values of Starlette's CORSMiddleware, which vLLM uses. test/real recorded
 // its responses in testdata/cors.json, and TestCORSAsVLLM compares with them.

@@ -74,7 +74,9 @@ func TestCORSAsVLLM(t *testing.T) {
 				if len(o.Origins) == 0 {
 					delete(want, "vary")
 				} else if tc.Header["Origin"] != "" {
-					want["access-control-expose-headers"] = "Retry-After, X-Request-Id, X-PD-Attempts, X-PD-Cached-Tokens, X-PD-Decided, X-PD-Decode, X-PD-Decode-Only, X-PD-Elsewhere, X-PD-Policy, X-PD-Prefill, X-PD-Revision, X-PD-Timing"
+					want["access-control-expose-headers"] = "Retry-After, X-Request-Id, X-Should-Retry, " +
+						"X-Ratelimit-Limit-Requests, X-Ratelimit-Limit-Tokens, X-Ratelimit-Remaining-Requests, X-Ratelimit-Remaining-Tokens, X-Ratelimit-Reset-Requests, X-Ratelimit-Reset-Tokens, " +
+						"X-PD-Attempts, X-PD-Cached-Tokens, X-PD-Decided, X-PD-Decode, X-PD-Decode-Only, X-PD-Elsewhere, X-PD-Model, X-PD-Model-Fallback, X-PD-Policy, X-PD-Prefill, X-PD-Revision, X-PD-Timing"
 				}
 			}
 			if diff := cmp.Diff(want, corsHeaders(header)); diff != "" {

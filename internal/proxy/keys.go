@@ -19,20 +19,12 @@ import (
 // openKeys reads the clients' keys and the admin keys. A nil ring of clients means that they need
 // none, a nil ring of administrators that there are none.
 func openKeys(cfg *config.Proxy, log *logrus.Logger) (ring, admin *apikeys.Ring, err error) {
-	if admin, err = apikeys.OpenAdmin(cfg.AdminAPIKey, cfg.AdminAPIKeysFile, log.WithField("component", "keys")); err != nil {
+	if admin, err = apikeys.OpenAdmin(cfg.AdminAPIKey, cfg.AdminAPIKeysFile, log.WithField("component", "keys"), cfg.APIKeys...); err != nil {
 		return nil, nil, fmt.Errorf("admin keys (--admin-api-keys-file): %w", err)
 	}
-	ring, err = apikeys.Open(cfg.APIKeys, cfg.APIKeysFile, log.WithField("component", "keys"))
+	ring, err = apikeys.Open(cfg.APIKeys, cfg.APIKeysFile, log.WithField("component", "keys"), cfg.AdminAPIKey)
 	if err != nil {
 		return nil, nil, fmt.Errorf("keys of clients (--api-keys-file): %w", err)
-	}
-	if _, both := ring.Find(cfg.AdminAPIKey); both && cfg.AdminAPIKey != "" {
-		return nil, nil, fmt.Errorf("--api-keys-file: contains the admin key: %w: that client could change the fleet", apikeys.ErrLine)
-	}
-	for _, key := range cfg.APIKeys {
-		if _, both := admin.Find(key); both {
-			return nil, nil, fmt.Errorf("--admin-api-keys-file: contains a key of --api-key: %w: that client could change the fleet", apikeys.ErrLine)
-		}
 	}
 	return ring, admin, nil
 }

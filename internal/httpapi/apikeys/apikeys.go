@@ -73,8 +73,8 @@ const (
 var ErrLine = errors.New("unusable")
 
 // parse parses lines of "key name rights class=... max-class=...", of which key and name are required. Errors contain the number of the line, never its
-// content.
-func parse(raw []byte, rights words) (list []entry, err error) {
+// content. The keys must not include others.
+func parse(raw []byte, rights words, others []string) (list []entry, err error) {
 	names, sums := map[string]bool{}, map[[sha256.Size]byte]bool{}
 	lines := bufio.NewScanner(bytes.NewReader(raw))
 	lines.Buffer(nil, maxFile+1)
@@ -91,6 +91,9 @@ func parse(raw []byte, rights words) (list []entry, err error) {
 			if c <= ' ' || c > '~' {
 				return nil, fail("a key may hold visible ASCII characters only")
 			}
+		}
+		if slices.Contains(others, fields[0]) {
+			return nil, fail("its key is both an admin key and a client's: that client could change the fleet")
 		}
 		e := entry{sum: sha256.Sum256([]byte(fields[0])), Key: Key{Name: fields[1]}}
 		if !isName(e.Name) {
@@ -174,23 +177,25 @@ type Ring struct {
 }
 
 // Open returns a Ring of keys without rights and the keys of a file. It returns nil if there are
-// neither keys nor a file, and an error if the file is invalid.
-func Open(keys []string, path string, log logrus.FieldLogger) (*Ring, error) {
-	return open(keys, 0, path, clientWords(), log)
+// neither keys nor a file, and an error if the file is invalid. The file must not contain any of
+// the admin keys, then and when it changes.
+func Open(keys []string, path string, log logrus.FieldLogger, admin ...string) (*Ring, error) {
+	return open(keys, 0, path, clientWords(), log, admin)
 }
 
 // OpenAdmin returns a Ring of admin keys: one with all rights and no name, unless it is "", and
 // those of a file, with the rights read and operate. It returns nil if there are none, and an
-// error if the file is invalid.
-func OpenAdmin(key, path string, log logrus.FieldLogger) (*Ring, error) {
+// error if the file is invalid. The file must not contain any of the keys of clients, then and
+// when it changes.
+func OpenAdmin(key, path string, log logrus.FieldLogger, clients ...string) (*Ring, error) {
 	var keys []string
 	if key != "" {
 		keys = []string{key}
 	}
-	return open(keys, Read|Operate, path, adminWords(), log)
+	return open(keys, Read|Operate, path, adminWords(), log, clients)
 }
 
-func open(keys []string, all Rights, path string, rights words, log logrus.FieldLogger) (*Ring, error) {
+func open(keys []string, all Rights, path string, rights words, log logrus.FieldLogger, others []string) (*Ring, error) {
 	if len(keys) == 0 && path == "" {
 		return nil, nil
 	}
@@ -203,7 +208,7 @@ func open(keys []string, all Rights, path string, rights words, log logrus.Field
 		return r, nil
 	}
 	file := reload.Options[table]{Paths: []string{path}, MaxBytes: maxFile, Parse: func(contents [][]byte, _ *table) (*table, error) {
-		list, err := parse(contents[0], rights)
+		list, err := parse(contents[0], rights, others)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}

@@ -313,6 +313,25 @@ func TestReserve(t *testing.T) {
 	})
 }
 
+// While another proxy uses up a limit, the reset of an almost unused share is the time in which the share
+// grows, however little demand it had.
+func TestStandings_SmallShare(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := new(keylimit.Table)
+		p.Set(map[string]instance.KeyLimits{"k": {V: 1, Requests: 60}})
+		for _, idle := range []time.Duration{0, 15 * time.Minute, 24 * time.Hour} {
+			time.Sleep(idle)
+			p.SetDemands("own", map[string]keylimit.Published{"own": nil, "other": {"k": {600}}})
+			ticket, _ := p.Reserve("k", keylimit.Want{})
+			want := keylimit.Standing{Limit: 60, Reset: 2 * time.Second}
+			if requests, _ := ticket.Standings(); requests != want {
+				t.Errorf("after %s: %+v, want %+v", idle, requests, want)
+			}
+		}
+	})
+}
+
 // A request whose key has no limits takes no lock and does not allocate; its use is counted at the end.
 func BenchmarkTable(b *testing.B) {
 	limited := new(keylimit.Table)

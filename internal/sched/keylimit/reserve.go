@@ -62,8 +62,7 @@ func (t *Table) Reserve(name string, w Want) (Ticket, *Refusal) {
 		}
 		b.advance(now)
 		if lack := b.missing(ticket.est[kind]); lack > 0 {
-			// A small share grows within a second, when its demand is published.
-			refuse(kind, lack/max(b.rate, k.limit[kind]/60/k.proxies))
+			refuse(kind, k.until(kind, lack))
 		}
 	}
 	if k.limit[Concurrent] > 0 && k.inFlight >= k.cap {
@@ -80,6 +79,12 @@ func (t *Table) Reserve(name string, w Want) (Ticket, *Refusal) {
 	}
 	k.inFlight++
 	return ticket, nil
+}
+
+// until returns the seconds until a bucket has n more. A small share grows within a second, when its
+// demand is published. The caller holds mu.
+func (k *key) until(kind Kind, n float64) float64 {
+	return n / max(k.buckets[kind].rate, k.limit[kind]/60/k.proxies)
 }
 
 // estimate returns what a request will probably use. The caller holds mu.
@@ -114,9 +119,7 @@ func (t *Ticket) Standings() (requests, tokens Standing) {
 		}
 		b.advance(now)
 		s := Standing{Limit: int64(k.limit[kind]), Remaining: int64(max(0, b.balance))}
-		if b.rate > 0 {
-			s.Reset = min(time.Duration((b.burst-b.balance)/b.rate*float64(time.Second)), time.Hour)
-		}
+		s.Reset = time.Duration(min(k.until(kind, b.burst-b.balance), time.Hour.Seconds()) * float64(time.Second))
 		if kind == Requests {
 			requests = s
 		} else if part := b.balance / b.burst; part < tightest {

@@ -1,0 +1,62 @@
+package proxy
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
+	"github.com/pdmesh/pdmesh/internal/proxy/config"
+)
+
+// A file of API keys that contains a key of the other kind is refused at the start and when it is reloaded.
+func TestOpenKeys_OtherKind(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		cfg := &config.Proxy{}
+		cfg.APIKeys, cfg.AdminAPIKey = []string{"client-1", "client-2"}, "secret"
+		cfg.APIKeysFile, cfg.AdminAPIKeysFile = filepath.Join(dir, "clients"), filepath.Join(dir, "admins")
+		write := func(path, text string) {
+			t.Helper()
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		good := map[string]string{cfg.APIKeysFile: "c3 team-c\n", cfg.AdminAPIKeysFile: "a2 anna operate\n"}
+		for path, text := range good {
+			write(path, text)
+		}
+		log := logrus.New()
+		log.SetOutput(t.Output())
+		clients, admins, err := openKeys(cfg, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go clients.Watch(t.Context())
+		go admins.Watch(t.Context())
+		for _, tc := range []struct {
+			path, key string
+			ring      *apikeys.Ring
+		}{{cfg.APIKeysFile, "secret", clients}, {cfg.AdminAPIKeysFile, "client-2", admins}} {
+			write(tc.path, good[tc.path]+tc.key+" new\n")
+			if _, _, err := openKeys(cfg, log); err == nil || strings.Contains(err.Error(), tc.key) {
+				t.Errorf("%s in %s: start: %v", tc.key, tc.path, err)
+			}
+			time.Sleep(10 * time.Second)
+			if found, ok := tc.ring.Find(tc.key); ok || tc.ring.Problem() == "" || strings.Contains(tc.ring.Problem(), tc.key) {
+				t.Errorf("%s in %s: reload: %+v, problem %q", tc.key, tc.path, found, tc.ring.Problem())
+			}
+			write(tc.path, good[tc.path])
+			time.Sleep(10 * time.Second)
+			if why := tc.ring.Problem(); why != "" {
+				t.Errorf("repaired: %s", why)
+			}
+		}
+	})
+}
