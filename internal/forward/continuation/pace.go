@@ -70,7 +70,7 @@ func (p *Pace) end(limit int) {
 	p.admit(limit)
 }
 
-// admit gives the oldest streams their turns; p.mu is held.
+// admit lets the oldest streams go on, up to the limit; p.mu is held.
 func (p *Pace) admit(limit int) {
 	for len(p.waiting) > 0 && p.moving < max(limit, 1) {
 		p.moving++

@@ -22,7 +22,8 @@ The drain is stored in etcd, separately from the instance's record, and takes pr
 It stays when the engine or the agent restarts, until "pdctl undrain". With --for it ends
 after that time.
 
-With --wait, drain returns when the instance is idle. Exit codes:
+With --wait, drain returns when the instance is idle. If a proxy appears in etcd meanwhile,
+drain waits 9 s for others: after a pause of the machine they return one by one. Exit codes:
 
   0  every proxy has applied the drain and has no requests in flight there: you can
      stop the node
