@@ -180,8 +180,8 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	}
 }
 
-// stillPickable reports whether the newest membership allows the pick, too, and whether the
-// pick was counted on a counter that is in use. If the instance has left and returned since
+// stillPickable reports whether the newest membership allows the pick, too, of the same
+// incarnation, and whether the pick was counted on a counter that is in use. If the instance has left and returned since
 // ix was built, its former counter may have been dropped, and drain proofs would not find
 // the pick there. A counter loses its entry before it can be dropped, and one with something
 // in flight is not dropped: so an entry that is there after the pick was counted proves it.
@@ -191,7 +191,7 @@ func (s *Scheduler) stillPickable(ix *index, a *Assignment) bool {
 		return true
 	}
 	in, ok := snap.Lookup(a.Instance.Key)
-	return ok && (in.Usable() || in.Slow()) && a.counter.entry(a.Instance.Role).Load() != nil
+	return ok && in.Incarnation() == a.Instance.Incarnation() && (in.Usable() || in.Slow()) && a.counter.entry(a.Instance.Role).Load() != nil
 }
 
 func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {

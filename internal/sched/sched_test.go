@@ -440,6 +440,70 @@ func BenchmarkPick(b *testing.B) {
 	}
 }
 
+// asked is a health that calls a function in each pick.
+type asked struct {
+	sick
+	pick func()
+}
+
+func (a asked) Troubled() []instance.Key {
+	a.pick()
+	return a.sick.Troubled()
+}
+
+// While another request builds the index, a pick uses the old one. It must not return an
+// engine that was restarted since.
+func TestPickWhileTheIndexIsBuilt(t *testing.T) {
+	t.Parallel()
+	named := func(id string) *instance.Instance {
+		return inst(instance.Decode, "a:1", func(in *instance.Instance) { in.Record.ID = id })
+	}
+	src := &source{}
+	src.set(named("old"))
+	building, picking, built := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	begun, picked := sync.OnceFunc(func() { close(building) }), sync.OnceFunc(func() { close(picking) })
+	s := sched.New(sched.Options{
+		Source: src,
+		Health: asked{sick{}, func() {
+			select {
+			case <-building:
+				picked()
+			default:
+			}
+		}},
+		Connector: func(in *instance.Instance) string {
+			if in.Record.ID == "new" {
+				begun()
+				<-built
+			}
+			return "plain"
+		},
+	})
+	pick := func() string {
+		a, err := s.Pick(decode("m"))
+		if err != nil {
+			return err.Error()
+		}
+		defer a.Done()
+		return a.Instance.Record.ID
+	}
+	if id := pick(); id != "old" {
+		t.Fatalf("picked %s", id)
+	}
+	src.set(named("new"))
+	got := make(chan string, 2)
+	go func() { got <- pick() }()
+	<-building
+	go func() { got <- pick() }()
+	<-picking
+	close(built)
+	for range 2 {
+		if id := <-got; id != "new" {
+			t.Errorf("picked %s", id)
+		}
+	}
+}
+
 // The publisher of a snapshot prepares it: the first request after that builds nothing, and
 // picks from it all the same.
 func TestPreparedSnapshotCostsNoPick(t *testing.T) {
