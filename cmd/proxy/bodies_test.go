@@ -5,6 +5,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +32,33 @@ func TestBodiesMemoryIsInForce(t *testing.T) {
 		text, err := io.ReadAll(resp.Body)
 		if want := "\npd_request_bodies_limit_bytes 5.24288e+06\n"; err != nil || !strings.Contains(string(text), want) {
 			return fmt.Errorf("%q is not in\n%s, %v", want, text, err)
+		}
+		return nil
+	})
+}
+
+// Heap profiles have samples also if only the configuration file has pprof-listen.
+func TestHeapProfile_SettingInFile(t *testing.T) {
+	t.Parallel()
+	_, port, err := net.SplitHostPort(testkit.FreePort(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	profiles, file := testkit.FreePort(t), filepath.Join(t.TempDir(), "proxy.yaml")
+	if err := os.WriteFile(file, []byte("pprof-listen: "+profiles+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	startProxy(t, nil, "--port", port, "--host", "127.0.0.1", "--etcd-endpoints", testkit.StartEtcd(t).Endpoint(), "--config", file)
+	testkit.Eventually(t, time.Minute, func() error {
+		resp, err := testkit.Ask(t.Context(), http.DefaultClient, http.MethodGet, "http://"+profiles+"/debug/pprof/heap?debug=1", "")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		text, err := io.ReadAll(resp.Body)
+		head, _, _ := strings.Cut(string(text), "\n")
+		if want := "@ heap/1048576"; err != nil || !strings.HasSuffix(head, want) { // twice the rate
+			return fmt.Errorf("%q is not at the end of %q, %v", want, head, err)
 		}
 		return nil
 	})

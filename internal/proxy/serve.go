@@ -27,6 +27,9 @@ import (
 // stops accepting requests after --shutdown-delay, finishes the running ones, ends its
 // presence, and then closes etcd.
 func Serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io.Writer) error {
+	if cfg.PprofListen != "" {
+		memory.Profile()
+	}
 	certificates, err := secure.Open(cfg, log)
 	if err != nil {
 		return err

@@ -7,8 +7,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"slices"
-	"strings"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
@@ -20,18 +18,20 @@ import (
 const garbagePercent = 400
 
 // Tune sets GOGC and GOMEMLIMIT unless the environment has them: the garbage collector runs
-// rarely, and more often near the memory limit.
+// rarely, and more often near the memory limit. Heap profiles are empty from then on.
 func Tune() error {
-	if !wantsProfiles() {
-		// Go samples allocations in programs that link pprof, which uses 1% of the CPU.
-		runtime.MemProfileRate = 0
-	}
+	// Go samples allocations in programs that link pprof, which uses 1% of the CPU.
+	runtime.MemProfileRate = 0
 	if _, ok := os.LookupEnv("GOGC"); !ok {
 		debug.SetGCPercent(garbagePercent)
 	}
 	_, err := memlimit.Set(memlimit.WithProvider(memoryLimit), memlimit.WithRatio(1))
 	return err
 }
+
+// Profile fills heap profiles again, at Go's default rate. It is called as early as possible: a
+// profile lacks what was allocated before.
+func Profile() { runtime.MemProfileRate = 512 << 10 }
 
 // memoryLimit returns nine tenths of the container's memory, or half of the machine's without
 // such a limit, because other processes share it.
@@ -65,12 +65,3 @@ const (
 
 // Settle collects the garbage of the start, so that the first requests do not grow the heap.
 func Settle() { runtime.GC() }
-
-// wantsProfiles looks for --pprof-listen before settings are read, because the rate must be
-// set at the start.
-func wantsProfiles() bool {
-	if _, ok := os.LookupEnv("PD_PPROF_LISTEN"); ok {
-		return true
-	}
-	return slices.ContainsFunc(os.Args, func(a string) bool { return strings.HasPrefix(a, "--pprof-listen") })
-}
