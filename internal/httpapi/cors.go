@@ -95,12 +95,17 @@ func (c *cors) middleware(g *gin.Context) {
 	if isOperatorRoute(r.URL.Path) {
 		return
 	}
-	if r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header["Access-Control-Request-Method"] != nil {
+	if isPreflight(r) {
 		c.preflight(g)
 		g.Abort()
 		return
 	}
 	c.setHeaders(g.Writer.Header(), r)
+}
+
+// isPreflight reports whether a browser asks if it may send another request.
+func isPreflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header["Access-Control-Request-Method"] != nil
 }
 
 // preflight answers a CORS preflight request (OPTIONS).

@@ -27,9 +27,37 @@ func TestConnectionLimit(t *testing.T) {
 		"/v1/messages":         `{"type":"error","error":{"type":"ServiceUnavailableError","message":"` + message + `"}}`,
 	} {
 		w := httptest.NewRecorder()
-		httpapi.RefuseAtLimit(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, nil))
+		httpapi.RefuseAtLimit(httpapi.CORS{})(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, nil))
 		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" || w.Body.String() != want {
 			t.Errorf("%s: %d %v %s", path, w.Code, w.Header(), w.Body)
+		}
+	}
+}
+
+// Pages of an allowed origin can read the refusal, which takes the answer to their preflight, too.
+func TestConnectionLimit_CORS(t *testing.T) {
+	t.Parallel()
+	const origin = "https://chat.example"
+	request := func(method, path string) *http.Request {
+		r := httptest.NewRequestWithContext(t.Context(), method, path, nil)
+		r.Header.Set("Origin", origin)
+		if method == http.MethodOptions {
+			r.Header.Set("Access-Control-Request-Method", http.MethodPost)
+		}
+		return r
+	}
+	if !httpapi.ExemptFromLimit(request(http.MethodOptions, "/v1/completions")) {
+		t.Error("a preflight request is refused")
+	}
+	for _, tc := range []struct {
+		path, allowed, want string
+	}{
+		{"/v1/completions", origin, origin}, {"/v1/completions", "https://other.example", ""}, {httpapi.DashboardEvents, origin, ""},
+	} {
+		w := httptest.NewRecorder()
+		httpapi.RefuseAtLimit(httpapi.CORS{Origins: []string{tc.allowed}})(w, request(http.MethodPost, tc.path))
+		if got := w.Header().Get("Access-Control-Allow-Origin"); w.Code != http.StatusServiceUnavailable || got != tc.want {
+			t.Errorf("%s, allowed to %s: %d, Access-Control-Allow-Origin %q, want %q", tc.path, tc.allowed, w.Code, got, tc.want)
 		}
 	}
 }

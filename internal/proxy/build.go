@@ -277,9 +277,7 @@ func (b *builder) makeRoutes() {
 		},
 		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Queues: b.queues.Status, Roles: b.ratio.Advice, Etcd: func() httpapi.EtcdStatus { return b.etcd.Status(b.watcher.Status()) },
 		Ready: b.ready, Metrics: promhttp.HandlerFor(b.registry, promhttp.HandlerOpts{}), Log: b.log.WithField("component", "http"), LogLevel: b.level,
-		CORS: httpapi.CORS{
-			Origins: b.cfg.AllowedOrigins, Methods: b.cfg.AllowedMethods, Headers: b.cfg.AllowedHeaders, Credentials: b.cfg.AllowCredentials,
-		},
+		CORS:       cors(b.cfg),
 		ClientKeys: b.keys, Config: b.cfg.Print, RecentLog: b.recent, AdminKey: b.admins, Version: version.String(), ID: b.id,
 		Limits: limits(b.cfg), Notices: b.notices, Usage: b.limits.Usage, ModelRoutes: b.listModelRoutes,
 	}
@@ -310,6 +308,11 @@ func (b *builder) adminRoutes() *admin.Service {
 		Fits:       engines.Usable(b.cfg.Connector),
 		PendingTTL: time.Duration(b.cfg.MaxWaitingRetries) * b.cfg.WaitingRetryInterval,
 	})
+}
+
+// cors returns which other origins may use the routes of clients.
+func cors(cfg *config.Proxy) httpapi.CORS {
+	return httpapi.CORS{Origins: cfg.AllowedOrigins, Methods: cfg.AllowedMethods, Headers: cfg.AllowedHeaders, Credentials: cfg.AllowCredentials}
 }
 
 // limits are the settings that decide what happens to a request, as /status shows them.

@@ -33,10 +33,10 @@ func (p *app) startServers(work *sync.WaitGroup, ln *listeners) ([]*http.Server,
 			}
 		})
 	}
-	start(p.limited(p.router, ln.clients, maxConnections(p.cfg)))
+	start(p.limited(p.router, ln.clients, maxConnections(p.cfg), cors(p.cfg)))
 	if ln.admin != nil {
 		// A separate limit, so that operators can connect when clients use all connections.
-		start(p.limited(p.adminRouter, ln.admin, adminConnections))
+		start(p.limited(p.adminRouter, ln.admin, adminConnections, httpapi.CORS{}))
 	}
 	if ln.pprof != nil {
 		start(newServer(profiles(), p.log), ln.pprof)
@@ -44,10 +44,11 @@ func (p *app) startServers(work *sync.WaitGroup, ln *listeners) ([]*http.Server,
 	return servers, failed
 }
 
-// limited returns a server of at most n connections, and the listener that it serves.
-func (p *app) limited(h http.Handler, ln net.Listener, n int) (*http.Server, net.Listener) {
+// limited returns a server of at most n connections, and the listener that it serves. Pages of the
+// origins that o allows can read its refusals.
+func (p *app) limited(h http.Handler, ln net.Listener, n int, o httpapi.CORS) (*http.Server, net.Listener) {
 	limit, s := connlimit.New(n, p.log), newServer(p.closeWhenStopping(h), p.log)
-	limit.Apply(s, httpapi.ExemptFromLimit, httpapi.RefuseAtLimit)
+	limit.Apply(s, httpapi.ExemptFromLimit, httpapi.RefuseAtLimit(o))
 	return s, p.secure.Listen(limit.Listen(quickListener{ln}), p.log)
 }
 
