@@ -185,6 +185,17 @@ func TestAdminKeysFile(t *testing.T) {
 	if err != nil || len(log) != 1 || log[0].Who != "ann" || log[0].What != "cordon" {
 		t.Errorf("%+v, %v", log, err)
 	}
+	if err := os.WriteFile(path, []byte("secret-a ann operate\nbroken\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hc := &http.Client{Timeout: tlsPatience, Transport: &http.Transport{DisableKeepAlives: true}}
+	testkit.Eventually(t, tlsPatience, func() error {
+		text, err := p.get(hc, "/metrics")
+		if err != nil || !strings.Contains(text, "\npd_api_keys_file_rejected 1\n") {
+			return fmt.Errorf("the metrics do not show the rejected file: %w", err)
+		}
+		return nil
+	})
 	if strings.Contains(p.log.String(), "secret-") {
 		t.Errorf("a key is in the log:\n%s", p.log)
 	}

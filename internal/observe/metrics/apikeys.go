@@ -8,17 +8,17 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
 )
 
-// APIKeys is the source of the metrics about client keys, read at scrape time.
+// APIKeys is the source of the metrics about API keys, read at scrape time.
 type APIKeys struct {
-	Ring *apikeys.Ring
-	Use  *keylimit.Table
+	Ring, Admins *apikeys.Ring // of clients and of operators
+	Use          *keylimit.Table
 }
 
 // Register registers the metrics.
 func (k APIKeys) Register(reg prometheus.Registerer) {
 	reg.MustRegister(scraped.Collector(func(emit scraped.Emit) {
 		emit("pd_api_keys", float64(k.Ring.Len()))
-		emit("pd_api_keys_file_rejected", scraped.Truth(k.Ring.Problem() != ""))
+		emit("pd_api_keys_file_rejected", scraped.Truth(k.Ring.Problem() != "" || k.Admins.Problem() != ""))
 		k.Use.Each(func(name string, all keylimit.Totals) {
 			emit("pd_key_requests_total", float64(all.Requests), name)
 			emit("pd_key_tokens_total", float64(all.Input), name, "input")
@@ -33,6 +33,6 @@ func (k APIKeys) Register(reg prometheus.Registerer) {
 		scraped.New("pd_key_requests_total", "Requests that have ended, without those above a limit, by the name of the API key.", "key"),
 		scraped.New("pd_key_tokens_total", "Tokens of requests, by the name of the API key: input, cached (of the input, in the cache of the instance that computed it), output.", "key", "what"),
 		scraped.New("pd_key_refused_total", "Requests that were refused because they were above a limit of their API key.", "key", "limit"),
-		scraped.New("pd_api_keys_file_rejected", "1 while the changed file of keys is rejected and the previous keys stay active."),
+		scraped.New("pd_api_keys_file_rejected", "1 while a changed file of keys, of clients or of operators, is rejected and its previous keys stay active."),
 	))
 }
