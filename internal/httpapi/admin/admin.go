@@ -77,9 +77,7 @@ func (s *Service) Add(ctx context.Context, k instance.Key, ranks int) (httpapi.O
 	}
 	facts, err := s.probe(ctx, k)
 	switch {
-	case errors.Is(err, netguard.ErrForbidden):
-		return 0, fmt.Errorf("%w: Invalid instance address. %w", httpapi.ErrRefused, err)
-	case errors.Is(err, vllm.ErrProxy): // it will never become an instance
+	case errors.Is(err, netguard.ErrForbidden), errors.Is(err, vllm.ErrProxy): // it will never become an instance
 		return 0, fmt.Errorf("%w: Invalid instance address. %w", httpapi.ErrRefused, err)
 	case ctx.Err() != nil:
 		return 0, ctx.Err()
@@ -155,7 +153,6 @@ func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
 	if k.Role == instance.Both {
 		return s.removeBoth(ctx, k)
 	}
-	remove := s.o.Store.Instances.Remove
 	in, shown := s.o.Members.Snapshot().Lookup(k)
 	if shown && in.View == instance.Elsewhere {
 		return false, nil
@@ -174,21 +171,32 @@ func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
 			return true, nil
 		}
 	}
+	return s.erase(ctx, k, shown)
+}
+
+// erase is Remove for records that no other proxy uses. shown reports whether this proxy knows the
+// instance.
+func (s *Service) erase(ctx context.Context, k instance.Key, shown bool) (bool, error) {
+	const detail = "removed through the admin route"
+	remove := s.o.Store.Instances.Remove
 	if shown {
 		remove = s.o.Store.Instances.ForceRemove // it may have lost its key
 	}
-	existed, err := remove(ctx, k, "removed through the admin route")
+	existed, err := remove(ctx, k, detail)
 	if errors.Is(err, instance.ErrAddress) && shown { // a misspelled key
-		existed, err = s.o.Store.Instances.Remove(ctx, k, "removed through the admin route")
+		existed, err = s.o.Store.Instances.Remove(ctx, k, detail)
 	}
 	if err != nil {
 		return false, storeError(err)
 	}
-	existed = existed || shown
-	if existed {
+	if existed = existed || shown; existed {
 		s.await(ctx, func(snap *instance.Snapshot) bool {
-			in, ok := snap.Lookup(k)
-			return (!ok || !in.Usable()) && !snap.Waiting(k)
+			for _, one := range k.Each() {
+				if in, ok := snap.Lookup(one); ok && in.Usable() || snap.Waiting(one) {
+					return false
+				}
+			}
+			return true
 		})
 	}
 	return existed, nil
@@ -204,25 +212,7 @@ func (s *Service) removeBoth(ctx context.Context, k instance.Key) (existed bool,
 		existed = existed || ok && in.Intent != instance.Removed
 	}
 	if together {
-		remove := s.o.Store.Instances.Remove
-		if existed {
-			remove = s.o.Store.Instances.ForceRemove // it may have lost its keys
-		}
-		held, err := remove(ctx, k, "removed through the admin route")
-		if err != nil {
-			return false, storeError(err)
-		}
-		if existed = existed || held; existed {
-			s.await(ctx, func(snap *instance.Snapshot) bool {
-				for _, one := range k.Each() {
-					if in, ok := snap.Lookup(one); ok && in.Usable() || snap.Waiting(one) {
-						return false
-					}
-				}
-				return true
-			})
-		}
-		return existed, nil
+		return s.erase(ctx, k, existed)
 	}
 	existed = false
 	for _, one := range k.Each() {
