@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"cmp"
+	"mime"
 	"net/http"
 	"slices"
 	"strconv"
@@ -47,30 +49,14 @@ func (d *Deps) index(c *gin.Context, served gin.RoutesInfo) {
 func wantsPage(accept []string) bool {
 	page, data := 0.0, 0.0
 	for part := range strings.SplitSeq(strings.Join(accept, ","), ",") {
-		media, params, _ := strings.Cut(part, ";")
-		q := quality(params)
-		switch media = strings.ToLower(strings.TrimSpace(media)); {
-		case slices.Contains([]string{"text/html", "application/xhtml+xml"}, media):
+		media, params, _ := mime.ParseMediaType(part)
+		q, _ := strconv.ParseFloat(cmp.Or(params["q"], "1"), 64) // RFC 9110, 12.4.2; 0 if it is invalid
+		switch media {
+		case "text/html", "application/xhtml+xml":
 			page = max(page, q)
-		case media == "application/json":
+		case "application/json":
 			data = max(data, q)
 		}
 	}
 	return page > 0 && page >= data
-}
-
-// quality returns the q among the parameters of a media range, 1 if there is none
-// (RFC 9110, 12.4.2).
-func quality(params string) float64 {
-	for p := range strings.SplitSeq(params, ";") {
-		name, v, _ := strings.Cut(p, "=")
-		if strings.EqualFold(strings.TrimSpace(name), "q") {
-			q, err := strconv.ParseFloat(strings.TrimSpace(v), 64)
-			if err != nil {
-				return 0
-			}
-			return q
-		}
-	}
-	return 1
 }
