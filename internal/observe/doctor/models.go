@@ -1,10 +1,7 @@
 package doctor
 
 import (
-	"cmp"
-	"maps"
 	"regexp"
-	"slices"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -47,15 +44,13 @@ func (a *Agents) wrongModels(r *report) {
 
 // wrongModels reports the engines whose models, queried from here, differ from their records.
 func (m *Members) wrongModels(r *report) {
-	for _, k := range slices.SortedFunc(maps.Keys(m.Models), compareKeys) {
-		facts := m.Models[k]
-		for _, in := range m.Snapshot.All() {
-			if in.Key != k {
-				continue
-			}
-			if want := missing(in, facts); want != "" {
-				r.say(ofWrongModel(k.String(), "asked from here it "+verify.WrongModel(facts.Models, want), r.pdctl("get", k.String())))
-			}
+	for _, in := range m.all() {
+		facts, ok := m.Models[in.Key]
+		if !ok {
+			continue
+		}
+		if want := missing(in, facts); want != "" {
+			r.say(ofWrongModel(in.Key.String(), "asked from here it "+verify.WrongModel(facts.Models, want), r.pdctl("get", in.Key.String())))
 		}
 	}
 }
@@ -74,5 +69,3 @@ func missing(in *instance.Instance, facts instance.Facts) (model string) {
 	}
 	return model
 }
-
-func compareKeys(a, b instance.Key) int { return cmp.Compare(a.String(), b.String()) }
