@@ -135,18 +135,19 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	return b.app, nil
 }
 
-// makeMembership makes the watcher and the store.
+// makeMembership makes the store, the instances of the command line and the watcher.
 func (b *builder) makeMembership() {
 	actor := "proxy " + b.id
 	b.store = store.New(b.etcd.Client, b.layout, actor)
+	b.flags = static.New(b.cfg, static.Name(b.cfg, b.address), func() *instance.Snapshot { return b.watcher.Snapshot() })
 	b.watcher = watch.New(b.etcd.Client, watch.Options{
-		Layout: b.layout, Prober: b.prober, Model: b.cfg.Model, Proxy: static.Name(b.cfg, b.address), Writer: b.store.Watch,
+		Layout: b.layout, Prober: b.prober, Model: b.cfg.Model, Proxy: b.flags.Proxy, Writer: b.store.Watch,
 		Log:             b.log.WithField("component", "watcher"),
 		WaitingInterval: b.cfg.WaitingRetryInterval, AuditInterval: b.cfg.AuditInterval,
 		ProbeTimeout: b.cfg.ProbeTimeout,
 		OrphanGrace:  b.cfg.OrphanGrace, StateDir: b.cfg.StateDir, Check: engines.Usable(b.cfg.Connector), Learns: engines.Learns(b.cfg.Connector),
 		Prepare: func(s *instance.Snapshot) { b.sched.Prepare(s) },
-		Local:   static.Records(b.cfg, static.Name(b.cfg, b.address)),
+		Local:   b.flags.Records,
 	})
 	b.noticed = notice.NewCounts(b.watcher.Snapshot)
 }
@@ -201,8 +202,8 @@ func (b *builder) makeScheduler() error {
 	return nil
 }
 
-// openConnections makes the client of the engines, reads the API keys of clients, connects to
-// the trace collector, and makes the instances of the command line.
+// openConnections makes the client of the engines, reads the API keys of clients, and connects to
+// the trace collector.
 func (b *builder) openConnections() error {
 	var err error
 	b.upstream, err = upstream.New(b.cfg.Upstream, upstream.Options{ConnectTimeout: b.cfg.ConnectTimeout, Guard: b.guard, TLS: b.secure.Engines.Client})
@@ -212,11 +213,8 @@ func (b *builder) openConnections() error {
 	if b.keys, b.admins, err = openKeys(b.cfg, b.log); err != nil {
 		return err
 	}
-	if b.tracer, err = openTracer(b.cfg, b.id, b.log); err != nil {
-		return err
-	}
-	b.flags = static.New(b.cfg, static.Name(b.cfg, b.address), b.watcher)
-	return nil
+	b.tracer, err = openTracer(b.cfg, b.id, b.log)
+	return err
 }
 
 // makeForwarder makes the handler of requests for engines and its counters.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
-	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
@@ -41,10 +40,10 @@ func Name(cfg *config.Proxy, address string) string {
 
 // Instances are the instances of the command line.
 type Instances struct {
-	proxy   string // the name of this one; "" without instances
-	records map[instance.Key]instance.Record
-	Keys    []instance.Key
-	watcher *watch.Watcher
+	Proxy   string // the name of this one in their records; "" without instances
+	Records map[instance.Key]instance.Record
+	Keys    []instance.Key // of Records
+	members func() *instance.Snapshot
 	since   time.Time
 }
 
@@ -52,32 +51,20 @@ type Instances struct {
 const flagGrace = 5 * time.Second
 
 // New returns the instances of a configuration; proxy is the Name of this one.
-func New(cfg *config.Proxy, proxy string, w *watch.Watcher) *Instances {
-	f := &Instances{proxy: proxy, records: Records(cfg, proxy), watcher: w, since: time.Now()}
-	for _, of := range []struct {
-		role instance.Role
-		list []string
-	}{{instance.Prefill, cfg.Prefill}, {instance.Decode, cfg.Decode}} {
-		for _, a := range of.list {
-			f.Keys = append(f.Keys, instance.Key{Role: of.role, Address: a})
-		}
+func New(cfg *config.Proxy, proxy string, members func() *instance.Snapshot) *Instances {
+	f := &Instances{Proxy: proxy, Records: map[instance.Key]instance.Record{}, members: members, since: time.Now()}
+	add := func(role instance.Role, address string, ports map[string][]int) {
+		k := instance.Key{Role: role, Address: address}
+		f.Keys = append(f.Keys, k)
+		f.Records[k] = instance.Record{Source: schema.SourceFlags, Connector: cfg.Connector, Proxies: []string{proxy}, Ports: ports}
 	}
-	return f
-}
-
-// Records returns the records of the instances of a configuration.
-func Records(cfg *config.Proxy, proxy string) map[instance.Key]instance.Record {
-	records := make(map[instance.Key]instance.Record, len(cfg.Prefill)+len(cfg.Decode))
-	rec := instance.Record{Source: schema.SourceFlags, Connector: cfg.Connector, Proxies: []string{proxy}}
 	for _, a := range cfg.Prefill {
-		records[instance.Key{Role: instance.Prefill, Address: a}] = rec
+		add(instance.Prefill, a, nil)
 	}
 	for _, a := range cfg.Decode {
-		decode := rec
-		decode.Ports = cfg.DecodePorts[a]
-		records[instance.Key{Role: instance.Decode, Address: a}] = decode
+		add(instance.Decode, a, cfg.DecodePorts[a])
 	}
-	return records
+	return f
 }
 
 // Ready returns nil once the instances have answered or flagGrace has passed.
@@ -85,7 +72,7 @@ func (f *Instances) Ready() error {
 	if time.Since(f.since) >= flagGrace {
 		return nil
 	}
-	snap := f.watcher.Snapshot()
+	snap := f.members()
 	var missing []string
 	for _, k := range f.Keys {
 		if in, ok := snap.Lookup(k); !ok || !in.Verified {
@@ -103,25 +90,24 @@ func (f *Instances) Ready() error {
 // one: itself, and those with all of its instances on their command lines. It is nil, which
 // means every proxy, if this one has no such instances.
 func (f *Instances) Fleet() []string {
-	if f.proxy == "" {
+	if f.Proxy == "" {
 		return nil
 	}
 	var all []string
-	snap := f.watcher.Snapshot()
-	first := true
+	snap := f.members()
 	for _, k := range f.Keys {
 		in, ok := snap.Lookup(k)
-		if !ok || len(in.Record.Proxies) == 0 || !in.Record.For(f.proxy) {
+		if !ok || len(in.Record.Proxies) == 0 || !in.Record.For(f.Proxy) {
 			continue
 		}
-		if first {
-			all, first = slices.Clone(in.Record.Proxies), false
+		if all == nil {
+			all = slices.Clone(in.Record.Proxies)
 			continue
 		}
 		all = slices.DeleteFunc(all, func(p string) bool { return !slices.Contains(in.Record.Proxies, p) })
 	}
-	all = slices.DeleteFunc(all, func(p string) bool { return instance.SameProxy(p, f.proxy) })
-	return append([]string{f.proxy}, all...)
+	all = slices.DeleteFunc(all, func(p string) bool { return instance.SameProxy(p, f.Proxy) })
+	return append([]string{f.Proxy}, all...)
 }
 
 // Watch logs when an instance of the command line stops belonging to this proxy, and when it
@@ -131,7 +117,7 @@ func (f *Instances) Watch(ctx context.Context, log logrus.FieldLogger) {
 		return
 	}
 	had := make(map[instance.Key]bool, len(f.Keys))
-	instance.Follow(ctx, f.watcher.Snapshot, func(_, snap *instance.Snapshot) {
+	instance.Follow(ctx, f.members, func(_, snap *instance.Snapshot) {
 		for _, k := range f.Keys {
 			in, ok := snap.Lookup(k)
 			has := ok && in.View != instance.Elsewhere && in.Intent != instance.Removed
@@ -154,10 +140,10 @@ func (f *Instances) Watch(ctx context.Context, log logrus.FieldLogger) {
 // Sync writes the instances of the command line to etcd. Without any it changes nothing, not
 // even instances of an earlier command line.
 func (f *Instances) Sync(ctx context.Context, to *store.Instances, log logrus.FieldLogger) error {
-	if len(f.records) == 0 {
+	if len(f.Records) == 0 {
 		return nil
 	}
-	changes, err := to.SyncFlags(ctx, f.proxy, f.records)
+	changes, err := to.SyncFlags(ctx, f.Proxy, f.Records)
 	for _, k := range changes.Dropped { // the next call does not find them
 		log.Warnf("%s was on an earlier command line of this proxy but not on this one: removed", k)
 	}
