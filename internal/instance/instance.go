@@ -133,6 +133,12 @@ type Instance struct {
 // has no lease.
 func (i *Instance) Static() bool { return i.Lease == 0 }
 
+// CanVanish reports whether the instance vanishes if it leaves the membership now: only its lease
+// keeps it, it is ready or down, and no operator has an intent for it.
+func (i *Instance) CanVanish() bool {
+	return !i.Static() && i.View != Pending && i.View != Rejected && i.Intent == "" && (i.Record.State == Ready || i.Record.State == Down)
+}
+
 // Incarnation identifies one start of the engine process: the record's id, or for a
 // record without one the create revision of its key.
 func (i *Instance) Incarnation() string {

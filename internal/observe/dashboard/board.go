@@ -144,7 +144,7 @@ func (b *Board) follow(now time.Time) {
 	first := b.members.Revision == 0 && len(b.members.All()) == 0
 	instance.Changes(b.members, is, func(was, is *instance.Instance) {
 		if is == nil {
-			if isLost(was) {
+			if was.CanVanish() {
 				b.lost[was.Key] = Lost{was.Role, was.Address, now.UnixMilli()}
 			}
 			return

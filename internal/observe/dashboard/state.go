@@ -80,7 +80,8 @@ type Finding struct {
 	Cure     string `json:"cure"`
 }
 
-// Lost is an instance that left the membership without a drain.
+// Lost is an instance that left the membership without a drain, as pd_membership_vanished_total
+// counts it.
 type Lost struct {
 	Role    instance.Role `json:"role"`
 	Address string        `json:"address"`
@@ -89,13 +90,6 @@ type Lost struct {
 
 // lostFor is how long such an instance is shown.
 const lostFor = time.Hour
-
-// isLost reports whether an instance that left the membership was neither drained nor removed, as
-// pd_membership_vanished_total counts it.
-func isLost(was *instance.Instance) bool {
-	state := was.Record.State
-	return !was.Static() && was.View != instance.Pending && was.View != instance.Rejected && was.Intent == "" && (state == instance.Ready || state == instance.Down)
-}
 
 // Failure is the number of failed legs of an instance since the proxies started, by class.
 type Failure struct {

@@ -140,7 +140,7 @@ func (m *Metrics) atZero() {
 
 // Changed follows one change of the membership to the snapshot now; see instance.Changes.
 func (m *Metrics) Changed(now *instance.Snapshot, was, is *instance.Instance) {
-	if left(was, now) {
+	if is == nil && was.CanVanish() {
 		m.vanished.WithLabelValues(string(was.Role)).Inc()
 	}
 	m.models.changed(now, is)

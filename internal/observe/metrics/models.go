@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -266,17 +265,4 @@ func outcomes() []outcome {
 		{forward.OutcomeOK, "200"}, {forward.OutcomeClientError, "400"}, {forward.OutcomeClientGone, "499"},
 		{forward.OutcomeUnavailable, "503"}, {forward.OutcomeUpstream, "502"}, {forward.OutcomeBroken, "200"},
 	}
-}
-
-// left reports whether an instance left without a drain: it was ready or down, and only its lease
-// kept it in the membership.
-func left(was *instance.Instance, now *instance.Snapshot) bool {
-	if was == nil || was.Static() || was.View == instance.Pending || was.View == instance.Rejected || was.Intent != "" {
-		return false
-	}
-	if !slices.Contains([]instance.State{instance.Ready, instance.Down}, was.Record.State) {
-		return false
-	}
-	_, ok := now.Lookup(was.Key)
-	return !ok
 }
