@@ -19,3 +19,19 @@ type ListedQueue struct {
 	Share      float64          `json:"share"`   // of the fleet's capacity that is this proxy's
 	Full       bool             `json:"full"`    // every engine of a role reports a queue, or a full KV cache
 }
+
+// Merge adds the requests and bytes of another queue, and keeps the longest waits and the highest
+// saturation of both. The maps of q must not be nil.
+func (q *ListedQueue) Merge(other *ListedQueue) {
+	for class, n := range other.Waiting {
+		q.Waiting[class] += n
+	}
+	for name, n := range other.Keys {
+		q.Keys[name] += n
+	}
+	for role, is := range other.Saturation {
+		q.Saturation[role] = max(q.Saturation[role], is)
+	}
+	q.Bytes += other.Bytes
+	q.PredictedWait, q.Oldest = max(q.PredictedWait, other.PredictedWait), max(q.Oldest, other.Oldest)
+}

@@ -309,18 +309,7 @@ func (f *Fleet) queue(q *instance.ListedQueue) {
 		i = len(f.Queues)
 		f.Queues = append(f.Queues, instance.ListedQueue{Model: q.Model, Mode: q.Mode, Waiting: map[string]int{}, Keys: map[string]int{}, Saturation: map[instance.Role]float64{}})
 	}
-	sum := &f.Queues[i]
-	for class, n := range q.Waiting {
-		sum.Waiting[class] += n
-	}
-	for name, n := range q.Keys {
-		sum.Keys[name] += n
-	}
-	for role, is := range q.Saturation {
-		sum.Saturation[role] = max(sum.Saturation[role], is)
-	}
-	sum.Bytes += q.Bytes
-	sum.PredictedWait, sum.Oldest = max(sum.PredictedWait, q.PredictedWait), max(sum.Oldest, q.Oldest)
+	f.Queues[i].Merge(q)
 }
 
 // Gauge returns the sum of a gauge of all proxies, for Usage the newest; nil if no proxy has it.

@@ -54,17 +54,10 @@ func NewQueue(reg prometheus.Registerer, status func() []instance.ListedQueue, l
 
 func readQueues(emit scraped.Emit, list []instance.ListedQueue, limit int) {
 	if len(list) > limit {
-		other := instance.ListedQueue{Model: otherModels, Waiting: map[string]int{}, Saturation: map[instance.Role]float64{}, Share: 1}
-		for _, s := range list[limit:] {
-			for class, n := range s.Waiting {
-				other.Waiting[class] += n
-			}
-			for role, is := range s.Saturation {
-				other.Saturation[role] = max(other.Saturation[role], is)
-			}
-			other.Bytes += s.Bytes
-			other.PredictedWait = max(other.PredictedWait, s.PredictedWait)
-			other.Share = min(other.Share, s.Share)
+		other := instance.ListedQueue{Model: otherModels, Waiting: map[string]int{}, Keys: map[string]int{}, Saturation: map[instance.Role]float64{}, Share: 1}
+		for i := range list[limit:] {
+			other.Merge(&list[limit+i])
+			other.Share = min(other.Share, list[limit+i].Share)
 		}
 		list = append(list[:limit:limit], other)
 	}
