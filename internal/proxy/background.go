@@ -10,11 +10,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
-	"github.com/pdmesh/pdmesh/internal/cli/version"
-	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
@@ -120,14 +117,6 @@ func (p *app) ready() error {
 		return errors.New(msg)
 	}
 	return p.flags.Ready()
-}
-
-func newPresence(cli *clientv3.Client, l schema.Layout, p *app, address, adminURL string) *lease.Presence {
-	return lease.NewPresence(cli, lease.PresenceOptions{
-		Layout: l, ID: p.id, Address: address, AdminURL: adminURL, Version: version.String(), Log: p.log.WithField("component", "presence"),
-		Applied: func() int64 { return p.watcher.Status().Applied }, Connector: p.cfg.Connector,
-		Report: p.report, Load: p.load.Source(), LoadInterval: p.cfg.LoadInterval,
-	})
 }
 
 // followSignals changes the level of the log: SIGUSR1 by one step to more lines, SIGUSR2

@@ -129,7 +129,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 			return nil, err
 		}
 	}
-	b.makeCacheFollower()
+	b.kv = newKVEvents(b.cfg, b.index, b.watcher.Snapshot, b.prober, b.guard)
 	b.registerMetrics()
 	b.makeRoutes()
 	return b.app, nil
@@ -152,8 +152,8 @@ func (b *builder) makeMembership() {
 	b.noticed = notice.NewCounts(b.watcher.Snapshot)
 }
 
-// makeLoad makes the load of instances: in-flight requests of this proxy, digests of other
-// proxies, and metrics of engines.
+// makeLoad makes the load of instances, from in-flight requests of this proxy, digests of other
+// proxies and metrics of engines, and the presence, which publishes it.
 func (b *builder) makeLoad() {
 	var others *loaddigest.Watcher
 	if b.cfg.LoadDigests {
@@ -164,7 +164,11 @@ func (b *builder) makeLoad() {
 		Placements: new(prefix.Placements), Keys: b.limits, Log: b.log.WithField("component", "load"),
 		Changed: func() { b.queues.Wake() }, Queue: b.publishedQueue, OnDigests: b.followQueues,
 	}
-	b.presence = newPresence(b.etcd.Client, b.layout, b.app, b.address, b.adminURL)
+	b.presence = lease.NewPresence(b.etcd.Client, lease.PresenceOptions{
+		Layout: b.layout, ID: b.id, Address: b.address, AdminURL: b.adminURL, Version: version.String(), Log: b.log.WithField("component", "presence"),
+		Applied: func() int64 { return b.watcher.Status().Applied }, Connector: b.cfg.Connector,
+		Report: b.report, Load: b.load.Source(), LoadInterval: b.cfg.LoadInterval,
+	})
 }
 
 // makeHealth makes the tracker of outliers.
@@ -241,11 +245,6 @@ func (b *builder) makeForwarder() error {
 	var err error
 	b.handler, err = forward.New(options)
 	return err
-}
-
-// makeCacheFollower makes the follower of KV events, if a policy uses them.
-func (b *builder) makeCacheFollower() {
-	b.kv = newKVEvents(b.cfg, b.index, b.watcher.Snapshot, b.prober, b.guard)
 }
 
 // registerMetrics registers the counters of all parts.
