@@ -90,7 +90,6 @@ type app struct {
 
 	handler             *forward.Handler
 	router, adminRouter http.Handler
-	requests            func() int64 // being answered now
 }
 
 // builder has what one step of build passes to another.
@@ -278,10 +277,9 @@ func (b *builder) makeRoutes() {
 		ClientKeys: b.keys, Config: b.cfg.Print, RecentLog: b.recent, AdminKey: b.admins, Version: version.String(), ID: b.id,
 		Limits: limits(b.cfg), Notices: b.notices, Usage: b.limits.Usage, ModelRoutes: b.listModelRoutes,
 	}
-	if b.board = b.newBoard(deps.List, deps.Etcd, b.handler.Requests, b.address); b.board != nil {
+	if b.board = b.newBoard(deps.List, deps.Etcd, b.address); b.board != nil {
 		deps.Dashboard = b.board
 	}
-	b.requests = b.handler.Requests
 	b.router = httpapi.NewRouter(deps, b.cfg.AdminListen != "")
 	b.adminRouter = httpapi.NewAdminRouter(deps)
 }

@@ -23,7 +23,7 @@ import (
 
 // newBoard makes the dashboard. It is nil with --dashboard off. list returns an instance as
 // in /status.
-func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func() httpapi.EtcdStatus, requests func() int64, address string) *dashboard.Board {
+func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func() httpapi.EtcdStatus, address string) *dashboard.Board {
 	if !p.cfg.Dashboard {
 		return nil
 	}
@@ -33,7 +33,7 @@ func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func
 			ID: p.id, Address: address, Version: version.String(), Fallback: p.cfg.Fallback == config.FallbackDecode,
 			Admin: p.admins != nil, Actions: httpapi.AdminActions(),
 		},
-		Members: p.watcher.Snapshot, List: list, Requests: requests, Findings: p.notices, Log: p.log.WithField("component", "dashboard"),
+		Members: p.watcher.Snapshot, List: list, Requests: p.handler.Requests, Findings: p.notices, Log: p.log.WithField("component", "dashboard"),
 		Facts: func(in *instance.Instance) dashboard.Facts {
 			f := dashboard.Facts{Connector: resolve(in), Ranks: p.sched.Loads.RanksInFlight(in)}
 			if group != nil {

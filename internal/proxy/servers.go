@@ -104,7 +104,7 @@ func (p *app) shutdown(ctx context.Context, servers []*http.Server) error {
 		}
 	}
 	if cut {
-		p.log.WithField("requests", p.requests()).Warn("requests were still running at the end of --shutdown-timeout and are cut")
+		p.log.WithField("requests", p.handler.Requests()).Warn("requests were still running at the end of --shutdown-timeout and are cut")
 		p.awaitCut()
 	}
 	return errors.Join(errs...)
@@ -114,7 +114,7 @@ func (p *app) shutdown(ctx context.Context, servers []*http.Server) error {
 func (p *app) awaitCut() {
 	ctx, cancel := context.WithTimeout(context.Background(), cutLimit)
 	defer cancel()
-	for p.requests() > 0 {
+	for p.handler.Requests() > 0 {
 		if !sleep.For(ctx, cutPoll) {
 			return
 		}
