@@ -236,7 +236,7 @@ func (b *builder) makeForwarder() error {
 			KVBudget: b.cfg.KVLeaseBudget, RewriteHost: b.cfg.RewriteRemoteHost,
 		},
 		Routes: b.routes, Upstream: b.upstream, Busy: b.cfg.BusyTimeout, Connect: b.cfg.ConnectTimeout, Progress: b.tracker.Progress,
-		EventGaps: b.counters.Between, Tracer: b.tracer, Recorder: recorder{Metrics: b.counters, noticed: b.noticed, access: b.access, log: b.log, board: func() *dashboard.Board { return b.board }},
+		EventGaps: b.counters.Between, Tracer: b.tracer, Recorder: recorder{b.counters, b.app},
 		Keys: b.limits, EngineKey: b.cfg.EngineAPIKey, TraceAll: b.cfg.TraceHeaders, Sessions: sessions(b.cfg),
 		MaxBody: b.cfg.MaxBodyBytes, MaxBodies: memory.Bodies(b.cfg), RetryRatio: retryRatio(b.cfg.RetryBudget), KeepAlive: b.cfg.SSEKeepAliveInterval,
 	}

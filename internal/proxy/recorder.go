@@ -5,19 +5,14 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/observe/dashboard"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
-	"github.com/pdmesh/pdmesh/internal/observe/notice"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
 
 // recorder hands every finished request to the counters, the access log and the dashboard.
 type recorder struct {
 	*metrics.Metrics
-	noticed *notice.Counts
-	access  *forward.AccessLog      // nil: off
-	log     *logrus.Logger          // whose level applies to access, too
-	board   func() *dashboard.Board // nil: off
+	p *app // has the other outputs
 }
 
 // newAccessLog returns nil with --access-log off. Its lines go to the output of the log:
@@ -32,17 +27,17 @@ func newAccessLog(cfg *config.Proxy, log *logrus.Logger) *forward.AccessLog {
 // Done implements forward.Recorder.
 func (r recorder) Done(e *forward.Entry) {
 	r.Metrics.Done(e)
-	r.noticed.Done(e)
-	if r.access != nil && r.log.IsLevelEnabled(logrus.InfoLevel) {
-		r.access.Write(e)
+	r.p.noticed.Done(e)
+	if r.p.access != nil && r.p.log.IsLevelEnabled(logrus.InfoLevel) {
+		r.p.access.Write(e)
 	}
-	if b := r.board(); b != nil {
-		b.Done(sample(e))
+	if r.p.board != nil {
+		r.p.board.Done(sample(e))
 	}
 }
 
 // Handed implements forward.Recorder.
 func (r recorder) Handed(in *instance.Instance, something bool) {
 	r.Metrics.Handed(in, something)
-	r.noticed.Handed(in, something)
+	r.p.noticed.Handed(in, something)
 }

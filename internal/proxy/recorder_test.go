@@ -8,7 +8,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/observe/dashboard"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
@@ -26,10 +25,9 @@ func TestAccessLogFollowsLevel(t *testing.T) {
 	}
 	cfg := &config.Proxy{}
 	cfg.AccessLog = true
-	r := recorder{
-		Metrics: metrics.New(prometheus.NewRegistry(), metrics.Options{}), noticed: notice.NewCounts(func() *instance.Snapshot { return instance.NewSnapshot(1, nil) }),
-		access: newAccessLog(cfg, log), log: log, board: func() *dashboard.Board { return nil },
-	}
+	r := recorder{metrics.New(prometheus.NewRegistry(), metrics.Options{}), &app{
+		noticed: notice.NewCounts(func() *instance.Snapshot { return instance.NewSnapshot(1, nil) }), access: newAccessLog(cfg, log), log: log,
+	}}
 	level := logging.NewLevel(log)
 	for i, step := range []struct{ level, want string }{{"warn", ""}, {"info", "msg=request"}, {"debug", "msg=request"}, {"error", ""}} {
 		if err := level.Set(step.level); err != nil {
