@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/observe/metrics/bridgemetrics"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/internal/proxy/etcd"
 	"github.com/pdmesh/pdmesh/internal/proxy/memory"
@@ -114,7 +115,7 @@ func (p *app) startBackground(ctx context.Context, work *sync.WaitGroup, bridge 
 		systemd.Proxy{Ready: p.ready, Sane: p.sane, ShutdownTimeout: p.cfg.ShutdownDelay + p.cfg.ShutdownTimeout, Log: p.log}.Notify(bg, ctx.Done())
 	})
 	if bridge != nil {
-		countPings(p.registry, bridge)
+		bridgemetrics.Bridge(bridge.Counts).Register(p.registry)
 		work.Go(func() { p.logEnd("registration by ZeroMQ", bridge.Run(bg)) })
 	}
 	return stop
