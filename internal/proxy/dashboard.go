@@ -18,7 +18,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/internal/proxy/engines"
-	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
 // newBoard makes the dashboard. It is nil with --dashboard off. list returns an instance as
@@ -41,9 +40,7 @@ func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func
 			}
 			return f
 		},
-		Hits: func(each func(instance.Key, dashboard.Hits)) {
-			p.sched.Loads.Hits(func(k instance.Key, h sched.Hits) { each(k, dashboard.Hits{Asked: h.Asked, Found: h.Found}) })
-		},
+		Hits:    p.sched.Loads.Hits,
 		Etcd:    func() dashboard.Etcd { return boardEtcd(etcd()) },
 		Proxies: (&survey{app: p, history: figures.History{Window: surveyWindow}}).read, Opinion: p.opinion,
 	})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
+	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
 // Options configure a Board. All functions must be set. One goroutine calls them, and another one
@@ -24,7 +25,7 @@ type Options struct {
 	// List returns an entry as /status lists it.
 	List  func(*instance.Instance) instance.Listing
 	Facts func(*instance.Instance) Facts
-	Hits  func(func(instance.Key, Hits))
+	Hits  func(func(instance.Key, sched.Hits)) // of prefix caches
 	Etcd  func() Etcd
 	// Requests returns the number of requests in progress.
 	Requests func() int64
@@ -171,8 +172,8 @@ func (b *Board) tick(ctx context.Context, now time.Time) {
 		b.kept = b.members
 	}
 	if b.ticks++; b.ticks%step == 0 {
-		hits := map[instance.Key]Hits{}
-		b.o.Hits(func(k instance.Key, h Hits) { hits[k] = h })
+		hits := map[instance.Key]sched.Hits{}
+		b.o.Hits(func(k instance.Key, h sched.Hits) { hits[k] = h })
 		b.history.point(b.o.Requests(), hits, b.proxies.Load().figures(now))
 	}
 	if b.viewers.none() {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
+	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -36,7 +37,7 @@ type stage struct {
 	etcd     Etcd
 	proxies  []Proxy
 	broken   error // of the proxies' list
-	hits     map[instance.Key]Hits
+	hits     map[instance.Key]sched.Hits
 	figures  *figures.Fleet
 	findings []Finding
 	opinions map[instance.Key]instance.Opinion
@@ -61,7 +62,7 @@ func (s *stage) set(revision int64, all ...*instance.Instance) {
 }
 
 func newStage() *stage {
-	s := &stage{etcd: Etcd{State: "live", Live: true}, proxies: []Proxy{{ID: "me", Own: true, Applied: 3}}, hits: map[instance.Key]Hits{}}
+	s := &stage{etcd: Etcd{State: "live", Live: true}, proxies: []Proxy{{ID: "me", Own: true, Applied: 3}}, hits: map[instance.Key]sched.Hits{}}
 	s.set(3, member(instance.Prefill, "10.0.0.1:1"), member(instance.Decode, "10.0.0.2:1"))
 	return s
 }
@@ -79,7 +80,7 @@ func (s *stage) board() *Board {
 			return l
 		},
 		Facts: func(*instance.Instance) Facts { return Facts{Connector: "nixl"} },
-		Hits: func(f func(instance.Key, Hits)) {
+		Hits: func(f func(instance.Key, sched.Hits)) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			for k, h := range s.hits {
@@ -256,7 +257,7 @@ func TestLines(t *testing.T) {
 		count := func(asked, found int64) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.hits[p] = Hits{asked, found}
+			s.hits[p] = sched.Hits{Asked: asked, Found: found}
 		}
 		count(1000, 900) // of a time that is not shown
 		time.Sleep(step * time.Second)

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
+	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
 // history has the time series of the page, for this proxy and for every instance. It is
@@ -35,13 +36,10 @@ type line struct {
 	first, between ring // median of each point, ms
 	was            struct{ first, between counted }
 	asked, found   ring // tokens of prompts, and of them in the cache
-	hits           Hits
+	hits           sched.Hits
 	known          bool     // hits has been read once
 	share          *float64 // of all proxies
 }
-
-// Hits is the number of tokens that prefill found in an instance's cache since its start.
-type Hits struct{ Asked, Found int64 }
 
 func newHistory(r *requests) *history {
 	h := &history{requests: r, of: map[instance.Key]*line{}}
@@ -69,7 +67,7 @@ func (h *history) keep(s *instance.Snapshot) {
 }
 
 // point adds a point to every series: that of this proxy, or of all proxies if fleet is not nil.
-func (h *history) point(inFlight int64, hits map[instance.Key]Hits, fleet *figures.Fleet) {
+func (h *history) point(inFlight int64, hits map[instance.Key]sched.Hits, fleet *figures.Fleet) {
 	if is := fleet != nil; is != h.fleet {
 		h.fleet, h.switched = is, true
 		for _, r := range h.total.lines() {
@@ -109,7 +107,7 @@ func (h *history) ofFleet(f *figures.Fleet) {
 }
 
 // own adds a point of this proxy to every series.
-func (h *history) own(inFlight int64, hits map[instance.Key]Hits) {
+func (h *history) own(inFlight int64, hits map[instance.Key]sched.Hits) {
 	h.rounds++
 	r, t := h.requests, &h.total
 	rate := func(is uint64, was *uint64) float32 {
@@ -136,7 +134,7 @@ func (h *history) own(inFlight int64, hits map[instance.Key]Hits) {
 }
 
 // hit records the cache counts of an instance. They restart when its counters do.
-func (l *line) hit(is Hits) {
+func (l *line) hit(is sched.Hits) {
 	if l.known && is.Asked >= l.hits.Asked {
 		l.asked.add(float32(is.Asked - l.hits.Asked))
 		l.found.add(float32(is.Found - l.hits.Found))
