@@ -34,10 +34,11 @@ func Blocks(def string) func(*instance.Instance) int {
 	return term(def, func(t connector.Terms) int { return t.Blocks })
 }
 
+// term returns a function for what the connector of an instance requires of it; the zero value if
+// the connector is unknown.
 func term[T any](def string, of func(connector.Terms) T) func(*instance.Instance) T {
-	resolve := Dialects(def)
 	return func(in *instance.Instance) (value T) {
-		if d, err := connector.New(resolve(in)); err == nil {
+		if d, err := connector.OfRecord(&in.Record, def); err == nil {
 			value = of(d.Terms(in))
 		}
 		return value

@@ -73,11 +73,7 @@ func (p Prober) Models(ctx context.Context, in *instance.Instance) (instance.Fac
 // bootstrapOf returns the address of the server that publishes the engine ids of an instance,
 // "" if there is none. def is the connector of records that name none.
 func bootstrapOf(in *instance.Instance, def string) string {
-	d, err := connector.OfRecord(&in.Record, def)
-	if err != nil {
-		return ""
-	}
-	return d.Terms(in).Bootstrap
+	return term(def, func(t connector.Terms) string { return t.Bootstrap })(in)
 }
 
 // Learns returns a function that reports whether the proxy queries an engine for its ids,
