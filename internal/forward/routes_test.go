@@ -16,9 +16,7 @@ import (
 
 const adminKey = "operator"
 
-type idle struct{}
-
-func (idle) InFlight(instance.Key) int64 { return 0 }
+func idle(instance.Key) int64 { return 0 }
 
 // router starts the router with the operator's routes over the rig's handlers.
 func (r *rig) router(t *testing.T) (url string) {
@@ -28,7 +26,7 @@ func (r *rig) router(t *testing.T) (url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.AdminKey, d.Members, d.Load, d.Opinion = admin, &r.members, idle{}, func(instance.Key) instance.Opinion { return instance.Opinion{} }
+	d.AdminKey, d.Members, d.InFlight, d.Opinion = admin, &r.members, idle, func(instance.Key) instance.Opinion { return instance.Opinion{} }
 	d.NotServing = func() string { return "" }
 	d.Etcd = func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} }
 	d.Ready = func() error { return nil }

@@ -9,16 +9,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// Load returns the number of requests that this proxy has in flight on an instance.
-type Load interface {
-	InFlight(k instance.Key) int64
-}
-
 // Fleet is the view of this proxy on the instances.
 type Fleet struct {
 	Members instance.Source
-	Load    Load
-	Opinion func(instance.Key) instance.Opinion
+	// InFlight returns the number of requests that this proxy has in flight on an instance.
+	InFlight func(instance.Key) int64
+	Opinion  func(instance.Key) instance.Opinion
 	// NotServing returns why no request can be served, "" if requests can be; see
 	// notice.View.
 	NotServing func() string
@@ -43,7 +39,7 @@ func (f *Fleet) List(in *instance.Instance) instance.Listing {
 		return in.Listed(f.Connector)
 	}
 	l := in.Seen(f.Opinion(in.Key)).Listed(f.Connector)
-	n := f.Load.InFlight(in.Key)
+	n := f.InFlight(in.Key)
 	l.InFlight = &n
 	if f.Details != nil {
 		l.Load = f.Details(in.Key)
@@ -81,7 +77,7 @@ func (f *Fleet) healthcheck(c *gin.Context) {
 	var n int64
 	for _, in := range s.All() {
 		if in.View != instance.Pending && in.Role == instance.Decode {
-			n += f.Load.InFlight(in.Key)
+			n += f.InFlight(in.Key)
 		}
 	}
 	writeJSON(c, http.StatusOK, gin.H{

@@ -30,9 +30,7 @@ type fixed struct{ s *instance.Snapshot }
 
 func (f fixed) Snapshot() *instance.Snapshot { return f.s }
 
-type load struct{}
-
-func (load) InFlight(instance.Key) int64 { return 3 }
+func inFlight(instance.Key) int64 { return 3 }
 
 type opinion map[string]string
 
@@ -138,7 +136,7 @@ func deps() httpapi.Deps {
 		},
 		Admin: admin{},
 		Fleet: httpapi.Fleet{
-			Members: fixed{members()}, Load: load{}, Opinion: opinion{"10.0.0.3:1": "cannot connect"}.of, NotServing: func() string { return "" },
+			Members: fixed{members()}, InFlight: inFlight, Opinion: opinion{"10.0.0.3:1": "cannot connect"}.of, NotServing: func() string { return "" },
 		},
 		Etcd: func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} },
 		ModelRoutes: func() []instance.ListedModelRoute {

@@ -268,7 +268,7 @@ func (b *builder) makeRoutes() {
 	deps := httpapi.Deps{
 		Data: b.dataRoutes(), Admin: service, KeyLimits: service,
 		Fleet: httpapi.Fleet{
-			Members: b.watcher, Load: b.sched, Details: b.load.Of, Opinion: b.opinion, NotServing: b.notServing,
+			Members: b.watcher, InFlight: b.sched.InFlight, Details: b.load.Of, Opinion: b.opinion, NotServing: b.notServing,
 			Connector: b.cfg.Connector,
 		},
 		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Queues: b.queues.Status, Roles: b.ratio.Advice, Etcd: func() httpapi.EtcdStatus { return b.etcd.Status(b.watcher.Status()) },
