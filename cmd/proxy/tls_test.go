@@ -18,7 +18,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/collector"
@@ -143,7 +143,7 @@ func (p *inProcess) get(hc *http.Client, path string) (string, error) {
 // rolled while requests flow: none fails, and new connections see the new ones.
 func TestCertificatesRolledUnderLoad(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{config.UpstreamOwn, config.UpstreamStd} {
+	for _, kind := range []string{upstream.KindOwn, upstream.KindStd} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			a := testkit.NewAuthority(t, "fleet")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/internal/sched/admission"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -81,7 +82,7 @@ func TestDefaults(t *testing.T) {
 			Disaggregate: "always", PrefillPolicy: "prefix", DecodePolicy: "round_robin", CacheWeight: 10, IndexMemory: 512 << 20,
 			LoadDigests: true, LoadInterval: time.Second, ScrapeInterval: 5 * time.Second,
 		},
-		Admission: config.Admission{Queue: config.QueueObserve, QueueLength: 5000, TPOTTarget: 50 * time.Millisecond},
+		Admission: config.Admission{Queue: string(admission.Observe), QueueLength: 5000, TPOTTarget: 50 * time.Millisecond},
 		Roles:     config.Roles{AutoRoles: config.AutoRolesOff, TTFTTarget: 2 * time.Second},
 		Records:   config.Records{AccessLog: true, MetricsModels: 100, LogLevel: "info", LogFormat: "text"},
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
+	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
 // The values of Requests.Fallback.
@@ -17,17 +18,9 @@ const (
 	FallbackNone = "none"
 )
 
-// The values of Requests.Upstream.
-const (
-	// UpstreamOwn is the HTTP/1.1 client of package upstream.
-	UpstreamOwn = "own"
-	// UpstreamStd is that of net/http.
-	UpstreamStd = "std"
-)
-
 // Requests has the time limits, retries and memory limits of requests.
 type Requests struct {
-	Upstream               string // HTTP client for the instances: UpstreamOwn or UpstreamStd
+	Upstream               string // HTTP client for the instances: upstream.KindOwn or upstream.KindStd
 	ConnectTimeout         time.Duration
 	PrefillTimeout         time.Duration
 	DecodeFirstByteTimeout time.Duration
@@ -58,7 +51,7 @@ func (r *Requests) settings() settings.Table {
 		settings.Setting{Name: "shutdown-delay", Kind: settings.Time, Takes: "0s to 1h", Default: "0s", Usage: "after SIGTERM: how long to go on serving while /readyz answers 503, so that load balancers notice; at most 1h; SIGINT or a second signal skips it", Into: &r.ShutdownDelay},
 		settings.Setting{Name: "shutdown-timeout", Kind: settings.Time, Takes: anyTime, Default: "30s", Usage: "how long running requests may take once no new ones are accepted (after SIGTERM and --shutdown-delay)", Into: &r.ShutdownTimeout},
 	), settings.About("Requests",
-		settings.Setting{Name: "upstream", Kind: settings.Text, Takes: UpstreamOwn + " or " + UpstreamStd, Default: UpstreamOwn, Rare: true, Usage: "HTTP client for the instances: own (plain HTTP only; https uses std) or std (Go's net/http)", Into: &r.Upstream},
+		settings.Setting{Name: "upstream", Kind: settings.Text, Takes: upstream.KindOwn + " or " + upstream.KindStd, Default: upstream.KindOwn, Rare: true, Usage: "HTTP client for the instances: own (plain HTTP only; https uses std) or std (Go's net/http)", Into: &r.Upstream},
 		settings.Setting{Name: "sse-keep-alive-interval", Kind: settings.Time, Takes: "100ms to 1h, or 0 for none", Default: "0", Rare: true, Usage: "send an SSE comment to the client of a stream when nothing has been sent for so long, also before the first token; after it, errors are events instead of a status; 0 means off, otherwise 100ms to 1h", Into: &r.SSEKeepAliveInterval},
 		settings.Setting{Name: "continue-streams", Kind: settings.Number, Takes: "0 (off) to 100", Default: "0", Usage: "how many times a stream may go on on another instance after its decode instance was lost; engines then report token ids, which clients do not get; 0 means off, at most 100", Into: &r.ContinueStreams},
 		settings.Setting{Name: "max-attempts", Kind: settings.Number, Takes: "1 (no retry) to 100", Default: "4", Usage: "attempts for one request, including the first, on different instances", Into: &r.MaxAttempts},

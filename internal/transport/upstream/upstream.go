@@ -38,8 +38,8 @@ type Client interface {
 
 // KindOwn and KindStd are the values of --upstream.
 const (
-	KindOwn = "own" // Pool
-	KindStd = "std" // Std
+	KindOwn = "own" // Pool, the HTTP/1.1 client of this package
+	KindStd = "std" // Std, that of net/http
 )
 
 // New returns a client of the given kind.
