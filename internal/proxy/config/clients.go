@@ -2,6 +2,7 @@ package config
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
@@ -51,16 +52,12 @@ func (cl *Clients) complete(c *complaints) {
 
 // canonical returns the canonical form of addresses without duplicates.
 func canonical(c *complaints, name string, list []string) []string {
-	seen := make(map[string]bool, len(list))
 	out := list[:0:0]
 	for _, item := range list {
 		address, err := instance.ParseAddress(item)
 		if err != nil {
 			c.bad(name, "%w", err)
-			continue
-		}
-		if !seen[address] {
-			seen[address] = true
+		} else if !slices.Contains(out, address) {
 			out = append(out, address)
 		}
 	}
