@@ -242,15 +242,12 @@ func (f *Follower) loads() []*group {
 			f.refused[q.Model] = q.Refused
 		}
 	}
-	var out []*group
 	for _, g := range groups {
 		if g.load.Usage /= max(g.load.Decode, 1); g.reported > 0 {
 			g.load.Capacity /= g.reported
 		}
-		out = append(out, g)
 	}
-	slices.SortFunc(out, func(a, b *group) int { return cmp.Compare(a.model, b.model) })
-	return out
+	return slices.SortedFunc(maps.Values(groups), func(a, b *group) int { return cmp.Compare(a.model, b.model) })
 }
 
 // groupOf returns the group of a model or an adapter; nil if no usable instance lists it.
