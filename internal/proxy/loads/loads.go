@@ -68,17 +68,16 @@ func (l *Loads) WaitingTokens(k instance.Key) int64 {
 func (l *Loads) Use(s *sched.Scheduler, t *health.Tracker) {
 	l.Scheduler = s
 	l.scraper = scrape.New(scrape.Options{
-		Members: l.Watcher.Snapshot, Asker: l.Prober, Sink: l.setEngine, Observe: t.Observe, Check: t.CheckSuspended, Interval: l.ScrapeInterval,
+		Members: l.Watcher.Snapshot, Asker: l.Prober, Observe: t.Observe, Check: t.CheckSuspended, Interval: l.ScrapeInterval,
+		Sink: func(k instance.Key, report *policy.Engine) {
+			s.Loads.SetEngine(k, report)
+			l.Changed()
+		},
 		InFlight: func(k instance.Key) float64 {
 			is, _ := s.Loads.Total(k)
 			return float64(is.InFlight) + is.Others
 		},
 	})
-}
-
-func (l *Loads) setEngine(k instance.Key, report *policy.Engine) {
-	l.Scheduler.Loads.SetEngine(k, report)
-	l.Changed()
 }
 
 // Of returns the load of an instance for /status.
@@ -149,7 +148,11 @@ func (l *Loads) inFlight() []schema.LoadEntry {
 func (l *Loads) FollowOthers(ctx context.Context) {
 	l.Others.FollowOthers(ctx, l.ID, func(others loaddigest.Others) {
 		l.Placements.SetOthers(others.Present)
-		l.takePrompts(others.New)
+		for _, d := range others.New {
+			if err := l.Placements.Read(d.Prompts); err != nil {
+				l.Log.WithField("proxy", d.ID).WithField("error", err).Debug("prompt digest of another proxy ignored")
+			}
+		}
 		l.Keys.SetDemands(l.ID, others.Keys)
 		counts := make(map[string]sched.Counts, len(others.Counts))
 		for address, c := range others.Counts {
@@ -158,15 +161,6 @@ func (l *Loads) FollowOthers(ctx context.Context) {
 		l.Scheduler.Loads.SetOthers(counts)
 		l.OnDigests(others.All)
 	})
-}
-
-// takePrompts adds the prompts that other proxies have placed.
-func (l *Loads) takePrompts(digests []*loaddigest.ProxyLoad) {
-	for _, d := range digests {
-		if err := l.Placements.Read(d.Prompts); err != nil {
-			l.Log.WithField("proxy", d.ID).WithField("error", err).Debug("prompt digest of another proxy ignored")
-		}
-	}
 }
 
 // Digests is what /status shows of the proxies' digests.
