@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,8 +21,8 @@ import (
 type Certificates struct {
 	listener  *certs.Source // nil: clients speak plain HTTP
 	Engines   *certs.Source
-	Etcd      *certs.Source // nil: etcd is reached without TLS
-	embedded  *certs.Source // of the embedded etcd, whose process reads the same files; nil: none
+	Etcd      *certs.Source   // nil: etcd is reached without TLS
+	sources   []*certs.Source // those above that are set, and that of the embedded etcd, whose process reads the same files
 	listeners []*certs.Listener
 }
 
@@ -41,29 +42,22 @@ func Open(cfg *config.Proxy, log *logrus.Logger) (*Certificates, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificates for engines (--engine-ca, --engine-cert): %w", err)
 	}
+	var embedded *certs.Source
 	if files := cfg.EmbeddedEtcdFiles(); cfg.Embedded() && !files.None() {
-		if c.embedded, err = certs.Open(certs.Options{Use: certs.UseEtcdListener, Files: files, Log: entry}); err != nil {
+		if embedded, err = certs.Open(certs.Options{Use: certs.UseEtcdListener, Files: files, Log: entry}); err != nil {
 			return nil, fmt.Errorf("certificates of the embedded etcd (--etcd-listen-cert): %w", err)
 		}
 	}
 	if c.Etcd, err = cfg.EtcdTLS().Open(entry); err != nil {
 		return nil, err
 	}
+	c.sources = slices.DeleteFunc([]*certs.Source{c.listener, c.Engines, c.Etcd, embedded}, func(s *certs.Source) bool { return s == nil })
 	return c, nil
-}
-
-func (c *Certificates) all() (list []*certs.Source) {
-	for _, s := range []*certs.Source{c.listener, c.Engines, c.Etcd, c.embedded} {
-		if s != nil {
-			list = append(list, s)
-		}
-	}
-	return list
 }
 
 // Watch reloads the files when they change, until ctx ends.
 func (c *Certificates) Watch(ctx context.Context, work *sync.WaitGroup) {
-	for _, s := range c.all() {
+	for _, s := range c.sources {
 		work.Go(func() { s.Watch(ctx) })
 	}
 }
@@ -88,7 +82,7 @@ func (c *Certificates) Scheme() string {
 
 // Findings returns the problems with certificates.
 func (c *Certificates) Findings() (problems []string) {
-	for _, s := range c.all() {
+	for _, s := range c.sources {
 		if text := s.Status().Finding(time.Now()); text != "" {
 			problems = append(problems, text)
 		}
@@ -100,7 +94,7 @@ func (c *Certificates) Findings() (problems []string) {
 func (c *Certificates) Metrics() metrics.TLS {
 	return metrics.TLS{
 		Sources: func() (list []certs.Status) {
-			for _, s := range c.all() {
+			for _, s := range c.sources {
 				list = append(list, s.Status())
 			}
 			return list
