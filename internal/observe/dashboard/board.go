@@ -102,7 +102,7 @@ func (p *proxies) figures(now time.Time) *figures.Fleet {
 // New creates a Board. It shows nothing until Run is called.
 func New(o Options) *Board {
 	b := &Board{o: o, page: newPage(), closed: make(chan struct{}), tenures: map[instance.Key]tenure{}, lost: map[instance.Key]Lost{}, passed: map[instance.Key]instance.View{}}
-	b.viewers.init()
+	b.viewers.came, b.viewers.all = make(chan struct{}, 1), map[*viewer]bool{}
 	b.history = newHistory(&b.requests)
 	b.members = instance.NewSnapshot(0, nil)
 	return b

@@ -29,10 +29,6 @@ type viewer struct {
 	slow   chan struct{} // closed when it is disconnected
 }
 
-func (v *viewers) init() {
-	v.came, v.all = make(chan struct{}, 1), map[*viewer]bool{}
-}
-
 // join adds a viewer, which receives a snapshot soon.
 func (v *viewers) join() (*viewer, error) {
 	v.mu.Lock()
