@@ -25,7 +25,7 @@ type KeyLimits interface {
 	// SetLimits replaces the limits of a key.
 	SetLimits(ctx context.Context, key string, l instance.KeyLimits, reason string) error
 	// RemoveLimits reports whether the key had limits.
-	RemoveLimits(ctx context.Context, key, reason string) (bool, error)
+	RemoveLimits(ctx context.Context, key string) (bool, error)
 }
 
 // Usage is the response of GET /usage.
@@ -68,7 +68,7 @@ func (d *Deps) addKeyRoutes(e *gin.Engine, a *adminRoutes) {
 		return nil
 	}))
 	one.DELETE("", a.handle(func(c *gin.Context) error {
-		existed, err := d.KeyLimits.RemoveLimits(c.Request.Context(), c.Param("key"), "")
+		existed, err := d.KeyLimits.RemoveLimits(c.Request.Context(), c.Param("key"))
 		switch {
 		case err != nil:
 			return err

@@ -36,8 +36,8 @@ func (s *Service) SetLimits(ctx context.Context, key string, l instance.KeyLimit
 }
 
 // RemoveLimits implements httpapi.KeyLimits.
-func (s *Service) RemoveLimits(ctx context.Context, key, reason string) (bool, error) {
+func (s *Service) RemoveLimits(ctx context.Context, key string) (bool, error) {
 	ctx = named(ctx)
-	revision, err := s.o.Store.Documents.Delete(ctx, instance.Key{Role: schema.Limits, Address: key}, reason)
+	revision, err := s.o.Store.Documents.Delete(ctx, instance.Key{Role: schema.Limits, Address: key}, "")
 	return revision > 0, s.documentChanged(ctx, revision, err)
 }
