@@ -164,11 +164,7 @@ func (b *Board) tick(ctx context.Context, now time.Time) {
 	b.lookAtInstances(now)
 	if b.kept != b.members {
 		b.history.keep(b.members)
-		for k := range b.tenures {
-			if b.history.of[k] == nil {
-				delete(b.tenures, k)
-			}
-		}
+		maps.DeleteFunc(b.tenures, func(k instance.Key, _ tenure) bool { return b.history.of[k] == nil })
 		b.kept = b.members
 	}
 	if b.ticks++; b.ticks%step == 0 {

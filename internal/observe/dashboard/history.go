@@ -1,6 +1,8 @@
 package dashboard
 
 import (
+	"maps"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -58,11 +60,7 @@ func (h *history) keep(s *instance.Snapshot) {
 		}
 		there[in.Key] = l.timed
 	}
-	for k := range h.of {
-		if there[k] == nil {
-			delete(h.of, k)
-		}
-	}
+	maps.DeleteFunc(h.of, func(k instance.Key, _ *line) bool { return there[k] == nil })
 	h.requests.of.Store(&there)
 }
 

@@ -103,11 +103,9 @@ func (f *Follower) Step(ctx context.Context, now time.Time) {
 			advice = append(advice, d.Advise(role))
 		}
 	}
-	for model := range f.demands {
-		if !slices.ContainsFunc(groups, func(g *group) bool { return g.model == model }) {
-			delete(f.demands, model)
-		}
-	}
+	maps.DeleteFunc(f.demands, func(model string, _ *roles.Demand) bool {
+		return !slices.ContainsFunc(groups, func(g *group) bool { return g.model == model })
+	})
 	f.advice.Store(&advice)
 	if f.o.Mode != config.AutoRolesOff {
 		f.change(ctx, now, all)
