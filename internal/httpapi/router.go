@@ -90,8 +90,8 @@ type Deps struct {
 
 	CORS       CORS
 	ClientKeys *apikeys.Ring         // nil: clients need no key
-	Config     func(io.Writer) error // writes the settings, secrets masked; nil: there is no such route
-	RecentLog  func() []byte         // returns the last lines of the log; nil: there is no such route
+	Config     func(io.Writer) error // writes the settings, secrets masked
+	RecentLog  func() []byte         // returns the last lines of the log
 	AdminKey   *apikeys.Ring         // nil: the admin routes refuse all requests
 	Version    string
 	ID         string // of this proxy, as in etcd
