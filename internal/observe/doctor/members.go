@@ -25,16 +25,11 @@ type Members struct {
 }
 
 // all returns the entries of the snapshot without pending adds.
-func (m *Members) all() (out []*instance.Instance) {
+func (m *Members) all() []*instance.Instance {
 	if m.Snapshot == nil {
 		return nil
 	}
-	for _, in := range m.Snapshot.All() {
-		if in.View != instance.Pending {
-			out = append(out, in)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(m.Snapshot.All()), func(in *instance.Instance) bool { return in.View == instance.Pending })
 }
 
 // dialect returns the connector of an instance, with an error if no proxy uses it. byDefault
