@@ -58,6 +58,7 @@ type app struct {
 	cfg      *config.Proxy
 	log      *logrus.Logger
 	id       string
+	layout   schema.Layout
 	etcd     *etcd.Handle
 	store    *store.Store
 	watcher  *watch.Watcher
@@ -95,7 +96,6 @@ type app struct {
 // builder has what one step of build passes to another.
 type builder struct {
 	*app
-	layout schema.Layout
 	// address is where this proxy serves clients, adminURL the base URL of its operator routes.
 	address, adminURL string
 
@@ -117,8 +117,8 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	}
 	guard := netguard.New(cfg.InstanceAllow)
 	b := &builder{
-		app:    &app{cfg: cfg, log: log, secure: certificates, etcd: own, id: ulid.Make().String(), access: newAccessLog(cfg, log), level: logging.NewLevel(log), recent: logging.KeepRecent(log), started: make(chan struct{}), limits: new(keylimit.Table)},
-		layout: layout, address: address, adminURL: adminURL, lmcache: notices, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
+		app:     &app{cfg: cfg, log: log, secure: certificates, etcd: own, id: ulid.Make().String(), layout: layout, access: newAccessLog(cfg, log), level: logging.NewLevel(log), recent: logging.KeepRecent(log), started: make(chan struct{}), limits: new(keylimit.Table)},
+		address: address, adminURL: adminURL, lmcache: notices, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
 	}
 	b.makeMembership()
 	b.makeLoad()

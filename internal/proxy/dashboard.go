@@ -135,15 +135,12 @@ const surveyLimit = 2 * time.Second
 // examine returns what doctor finds in the membership that this proxy knows, and in reports. It
 // omits notices, which the dashboard shows anyway.
 func (s *survey) examine(ctx context.Context, reports store.Reports) ([]dashboard.Finding, error) {
-	layout, err := schema.NewLayout(s.cfg.EtcdPrefix)
-	if err != nil {
-		return nil, err
-	}
 	snap := s.watcher.Snapshot()
-	p := doctor.Picture{Now: time.Now(), Etcd: doctor.Etcd{Root: layout.Root(), Revision: snap.Revision}, Members: doctor.Members{Snapshot: snap}}
+	p := doctor.Picture{Now: time.Now(), Etcd: doctor.Etcd{Root: s.layout.Root(), Revision: snap.Revision}, Members: doctor.Members{Snapshot: snap}}
 	for _, one := range reports.Proxies {
 		p.Proxies = append(p.Proxies, doctor.Proxy{ProxyPresence: one})
 	}
+	var err error
 	if p.Agents.Afar, err = s.store.Reader.RefusedAgents(ctx); err != nil {
 		return nil, err
 	}
