@@ -14,6 +14,7 @@ import (
 // side has the flags of one role and the defaults of the script.
 type side struct {
 	setting     string // of ours
+	into        *[]string
 	hosts       string
 	ports       string
 	count       string // LMCache only
@@ -25,8 +26,8 @@ const defaultHost = "localhost"
 // balance reads the lists of the load-balance proxy: one port for each host.
 func (r *reference) balance() {
 	for _, s := range []side{
-		{setting: "prefill", hosts: "prefiller-hosts", ports: "prefiller-ports", defaultPort: "8001"},
-		{setting: "decode", hosts: "decoder-hosts", ports: "decoder-ports", defaultPort: "8002"},
+		{setting: "prefill", into: &r.p.Prefill, hosts: "prefiller-hosts", ports: "prefiller-ports", defaultPort: "8001"},
+		{setting: "decode", into: &r.p.Decode, hosts: "decoder-hosts", ports: "decoder-ports", defaultPort: "8002"},
 	} {
 		hosts, ports, ok := r.read(s)
 		if !ok {
@@ -48,8 +49,8 @@ func (r *reference) balance() {
 // one host and one port to consecutive ports.
 func (r *reference) lmcache() {
 	for _, s := range []side{
-		{setting: "prefill", hosts: "prefiller-host", ports: "prefiller-port", count: "num-prefillers", defaultPort: "8100"},
-		{setting: "decode", hosts: "decoder-host", ports: "decoder-port", count: "num-decoders", defaultPort: "8200"},
+		{setting: "prefill", into: &r.p.Prefill, hosts: "prefiller-host", ports: "prefiller-port", count: "num-prefillers", defaultPort: "8100"},
+		{setting: "decode", into: &r.p.Decode, hosts: "decoder-host", ports: "decoder-port", count: "num-decoders", defaultPort: "8200"},
 	} {
 		hosts, ports, ok := r.read(s)
 		count, countOK := r.count(s.count)
@@ -132,17 +133,15 @@ func (r *reference) lmcachePorts(addresses []string, consecutive bool) {
 
 // read returns the hosts and ports of one role, with the defaults of the script.
 func (r *reference) read(s side) (hosts []string, ports []int, ok bool) {
-	hosts, ok = []string{defaultHost}, true
-	if r.changed(s.hosts) {
-		if err := settings.Assign(&hosts, r.raw(s.hosts)); err != nil {
-			r.fail("--%s: %w", s.hosts, err)
+	ok = true
+	if err := settings.Assign(&hosts, r.rawOr(s.hosts, defaultHost)); err != nil {
+		r.fail("--%s: %w", s.hosts, err)
+		ok = false
+	}
+	for _, h := range hosts {
+		if err := checkHost(strings.Trim(h, "[]")); ok && err != nil {
+			r.fail("--%s: %w; the port goes to --%s", s.hosts, err, s.ports)
 			ok = false
-		}
-		for _, h := range hosts {
-			if err := checkHost(strings.Trim(h, "[]")); ok && err != nil {
-				r.fail("--%s: %w; the port goes to --%s", s.hosts, err, s.ports)
-				ok = false
-			}
 		}
 	}
 	ports = r.portList(s.ports, s.defaultPort)
@@ -175,11 +174,8 @@ func (r *reference) portList(flag, def string) []int {
 
 // count returns the value of --num-...; default 1.
 func (r *reference) count(flag string) (int, bool) {
-	n := 1
-	if !r.changed(flag) {
-		return n, true
-	}
-	if err := settings.Assign(&n, r.raw(flag)); err != nil {
+	var n int
+	if err := settings.Assign(&n, r.rawOr(flag, "1")); err != nil {
 		r.fail("--%s: %w", flag, err)
 		return 0, false
 	}
@@ -240,11 +236,7 @@ func (r *reference) put(s side, pairs []hostPort) []string {
 		}
 		addresses = append(addresses, address)
 	}
-	if s.setting == "prefill" {
-		r.p.Prefill = addresses
-	} else {
-		r.p.Decode = addresses
-	}
+	*s.into = addresses
 	r.p.sources[s.setting] = "flag --" + flag
 	return addresses
 }
