@@ -10,34 +10,26 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// requireClient rejects requests without a valid client key.
+// requireClient rejects requests without a valid client key. Without a ring it accepts all.
 func requireClient(ring *apikeys.Ring) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		if e := checkClientKey(ring, c.Request); e != nil {
-			c.Header("WWW-Authenticate", "Bearer")
-			openai.KindOf(c.Request.URL.Path).WriteError(c.Writer, e)
-			c.Abort()
+		if ring == nil {
+			return
 		}
+		_, sent, ok := ring.Check(c.Request)
+		message := "wrong API key"
+		switch {
+		case ok:
+			return
+		case !sent && apikeys.IsAnthropic(c.Request):
+			message = "no API key: send it as x-api-key or as Authorization: Bearer KEY"
+		case !sent:
+			message = "no API key: send it as Authorization: Bearer KEY"
+		}
+		c.Header("WWW-Authenticate", "Bearer")
+		openai.KindOf(c.Request.URL.Path).WriteError(c.Writer, &openai.Error{Status: http.StatusUnauthorized, Type: openai.TypeAuth, Message: message})
+		c.Abort()
 	}
-}
-
-// checkClientKey returns the reason why a request is rejected, nil if it is accepted.
-// Without a ring every request is accepted.
-func checkClientKey(ring *apikeys.Ring, r *http.Request) *openai.Error {
-	if ring == nil {
-		return nil
-	}
-	_, sent, ok := ring.Check(r)
-	message := "wrong API key"
-	switch {
-	case ok:
-		return nil
-	case !sent && apikeys.IsAnthropic(r):
-		message = "no API key: send it as x-api-key or as Authorization: Bearer KEY"
-	case !sent:
-		message = "no API key: send it as Authorization: Bearer KEY"
-	}
-	return &openai.Error{Status: http.StatusUnauthorized, Type: openai.TypeAuth, Message: message}
 }
 
 // refuseEncoded refuses requests with an encoded body on operator routes. The data path
