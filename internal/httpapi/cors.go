@@ -44,11 +44,10 @@ func newCORS(o CORS) *cors {
 		origins: o.Origins, methods: o.Methods, credentials: o.Credentials,
 		anyOrigin: slices.Contains(o.Origins, "*"), anyHeader: slices.Contains(o.Headers, "*"),
 	}
-	c.methodsText = strings.Join(o.Methods, ", ")
 	if slices.Contains(o.Methods, "*") {
-		c.methodsText = allMethods
 		c.methods = strings.Split(allMethods, ", ")
 	}
+	c.methodsText = strings.Join(c.methods, ", ")
 	headers := append([]string{"Accept", "Accept-Language", "Content-Language", "Content-Type"}, o.Headers...)
 	slices.Sort(headers)
 	headers = slices.Compact(headers)
@@ -61,12 +60,9 @@ func newCORS(o CORS) *cors {
 
 func (c *cors) allows(origin string) bool { return c.anyOrigin || slices.Contains(c.origins, origin) }
 
-// disabled reports whether no origin is allowed.
-func (c *cors) disabled() bool { return len(c.origins) == 0 }
-
 // setHeaders sets the CORS headers of a response whose head is not yet sent.
 func (c *cors) setHeaders(answer http.Header, r *http.Request) {
-	if c.disabled() {
+	if len(c.origins) == 0 {
 		return
 	}
 	origins := r.Header["Origin"]
@@ -117,15 +113,14 @@ func (c *cors) preflight(g *gin.Context) {
 	if c.credentials {
 		answer.Set("Access-Control-Allow-Credentials", "true")
 	}
-	if c.anyOrigin && !c.credentials {
-		answer.Set("Access-Control-Allow-Origin", "*")
-	}
 	var failed []string
 	switch origin := asked.Get("Origin"); {
-	case !c.allows(origin):
-		failed = append(failed, "origin")
-	case !c.anyOrigin || c.credentials:
+	case c.anyOrigin && !c.credentials:
+		answer.Set("Access-Control-Allow-Origin", "*")
+	case c.allows(origin):
 		answer.Set("Access-Control-Allow-Origin", origin)
+	default:
+		failed = append(failed, "origin")
 	}
 	if !slices.Contains(c.methods, asked.Get("Access-Control-Request-Method")) {
 		failed = append(failed, "method")
