@@ -49,18 +49,16 @@ type IntentResult struct {
 // maxReason bounds the text of a reason, in bytes.
 const maxReason = 1024
 
-// intentBody has the fields of a request that /instances/add does not accept.
-type intentBody struct {
-	For    string          `json:"for"`
-	Reason string          `json:"reason"`
-	Weight json.RawMessage `json:"weight"`
-	Auto   bool            `json:"auto"`
-	Force  bool            `json:"force"`
-}
-
+// parseIntentChange reads the fields of a request that /instances/add does not accept.
 func parseIntentChange(verb Verb, raw []byte) (IntentChange, error) {
 	ic := IntentChange{Verb: verb}
-	var body intentBody
+	var body struct {
+		For    string          `json:"for"`
+		Reason string          `json:"reason"`
+		Weight json.RawMessage `json:"weight"`
+		Auto   bool            `json:"auto"`
+		Force  bool            `json:"force"`
+	}
 	if err := json.Unmarshal(raw, &body); err != nil {
 		return ic, badRequest(`"reason" is a text, "for" a duration such as "10m", "auto" and "force" are true or false: %w`, err)
 	}
@@ -93,12 +91,6 @@ func parseIntentChange(verb Verb, raw []byte) (IntentChange, error) {
 		return ic, badRequest(`"weight" is %s: give a whole number from 0 to %d, or null for the instance's own`, instance.Printable(string(weight), 40), instance.MaxWeight)
 	}
 	return ic, nil
-}
-
-// intentAnswer is changeAnswer with the revision of the change.
-type intentAnswer struct {
-	changeAnswer
-	Revision int64 `json:"revision"`
 }
 
 // intend returns the handler of a verb.
@@ -135,7 +127,10 @@ func (a *adminRoutes) intend(verb Verb) gin.HandlerFunc {
 		if len(unknown) > 0 {
 			msg += fmt.Sprintf(" Instances %s are not in the %s instances.", pythonList(unknown), ch.role)
 		}
-		writeJSON(c, http.StatusOK, intentAnswer{changeAnswer: a.lists(msg), Revision: revision})
+		writeJSON(c, http.StatusOK, struct {
+			changeAnswer
+			Revision int64 `json:"revision"`
+		}{a.lists(msg), revision})
 		return nil
 	})
 }
