@@ -13,11 +13,6 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// scripts are the parts of the page's script, in their order.
-func scripts() []string {
-	return []string{"dom.js", "store.js", "charts.js", "fleet.js", "details.js", "side.js", "dialogs.js", "main.js"}
-}
-
 // page is the document, made once.
 type page struct {
 	body   []byte
@@ -37,7 +32,7 @@ func newPage() *page {
 	}
 	var script bytes.Buffer
 	script.WriteString("\n'use strict';\n")
-	for _, name := range scripts() {
+	for _, name := range []string{"dom.js", "store.js", "charts.js", "fleet.js", "details.js", "side.js", "dialogs.js", "main.js"} {
 		script.Write(read(name))
 	}
 	style := append([]byte("\n"), read("style.css")...)
