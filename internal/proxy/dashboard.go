@@ -3,14 +3,12 @@ package proxy
 import (
 	"cmp"
 	"context"
-	"strings"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
-	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/dashboard"
@@ -151,24 +149,4 @@ func (s *survey) examine(ctx context.Context, reports store.Reports) ([]dashboar
 		}
 	}
 	return out, nil
-}
-
-// sample returns the data of a request for the dashboard.
-func sample(e *forward.Entry) dashboard.Sample {
-	s := dashboard.Sample{Prefill: addressOf(e.Prefill), Decode: addressOf(e.Decode), Alone: e.DecodeOnly != "", FirstToken: e.FirstToken, BetweenTokens: e.Gap, Input: e.Input, Output: e.Output}
-	switch e.Outcome {
-	case forward.OutcomeOK:
-		s.End = dashboard.Served
-	case forward.OutcomeClientError, forward.OutcomeClientGone:
-		s.End = dashboard.Refused
-	default:
-		s.End = dashboard.Failed
-	}
-	return s
-}
-
-// addressOf returns the address of a target, which may have a rank: address#rank.
-func addressOf(target string) string {
-	address, _, _ := strings.Cut(target, "#")
-	return address
 }

@@ -32,7 +32,7 @@ func (r recorder) Done(e *forward.Entry) {
 		r.p.access.Write(e)
 	}
 	if r.p.board != nil {
-		r.p.board.Done(sample(e))
+		r.p.board.Done(e)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -109,7 +110,7 @@ func New(o Options) *Board {
 }
 
 // Done counts a request that has ended.
-func (b *Board) Done(s Sample) { b.requests.done(&s) }
+func (b *Board) Done(e *forward.Entry) { b.requests.done(e) }
 
 // Close disconnects the viewers and refuses later ones. On nil it does nothing.
 func (b *Board) Close() {

@@ -20,6 +20,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -264,11 +265,11 @@ func TestLines(t *testing.T) {
 		synctest.Wait()
 		count(1200, 950)
 		for range 10 {
-			b.Done(Sample{Prefill: p.Address, Decode: "10.0.0.2:1", FirstToken: 100 * time.Millisecond, BetweenTokens: 10 * time.Millisecond})
+			b.Done(&forward.Entry{Outcome: forward.OutcomeOK, Prefill: p.Address, Decode: "10.0.0.2:1", FirstToken: 100 * time.Millisecond, Gap: 10 * time.Millisecond})
 		}
-		b.Done(Sample{Decode: "absent:1", End: Served, Alone: true})
-		b.Done(Sample{End: Failed, FirstToken: time.Hour})
-		b.Done(Sample{End: Refused})
+		b.Done(&forward.Entry{Decode: "absent:1", Outcome: forward.OutcomeOK, DecodeOnly: "n"})
+		b.Done(&forward.Entry{Outcome: forward.OutcomeBroken, FirstToken: time.Hour})
+		b.Done(&forward.Entry{Outcome: forward.OutcomeClientError})
 		time.Sleep(step * time.Second)
 		synctest.Wait()
 		v := join(t, b)
@@ -474,7 +475,7 @@ func TestFiguresOfAllProxies(t *testing.T) {
 		var line []value
 		during := func(seconds int) []value {
 			for range seconds {
-				b.Done(Sample{End: Served})
+				b.Done(&forward.Entry{Outcome: forward.OutcomeOK})
 				time.Sleep(time.Second)
 				synctest.Wait()
 				_, all := read(t, v)

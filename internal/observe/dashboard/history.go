@@ -113,9 +113,9 @@ func (h *history) own(inFlight int64, hits map[instance.Key]sched.Hits) {
 		*was = is
 		return float32(n) / step
 	}
-	t.served.add(rate(r.ends[Served].Load(), &t.ends[Served]))
-	t.refused.add(rate(r.ends[Refused].Load(), &t.ends[Refused]))
-	t.failed.add(rate(r.ends[Failed].Load(), &t.ends[Failed]))
+	t.served.add(rate(r.ends[served].Load(), &t.ends[served]))
+	t.refused.add(rate(r.ends[refused].Load(), &t.ends[refused]))
+	t.failed.add(rate(r.ends[failed].Load(), &t.ends[failed]))
 	t.decodeOnly.add(rate(r.alone.Load(), &t.alone))
 	t.input.add(rate(r.input.Load(), &t.tokIn))
 	t.output.add(rate(r.output.Load(), &t.tokOut))

@@ -1,31 +1,31 @@
 package dashboard
 
 import (
+	"strings"
 	"sync/atomic"
-	"time"
 
+	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// End is the outcome of a request, as shown on the page.
-type End uint8
+// end is the outcome of a request, as shown on the page.
+type end uint8
 
-// The ends.
 const (
-	Served  End = iota
-	Refused     // client error, or the client disconnected
-	Failed
+	served  end = iota
+	refused     // client error, or the client disconnected
+	failed
 	ends
 )
 
-// Sample is the data of a finished request that the page uses.
-type Sample struct {
-	Prefill, Decode string // addresses, "" if there was none
-	End             End
-	Alone           bool          // decode served it without a prefill
-	FirstToken      time.Duration // from its arrival; 0 if there was none to see
-	BetweenTokens   time.Duration // on average, of a stream
-	Input, Output   int           // tokens
+func endOf(outcome string) end {
+	switch outcome {
+	case forward.OutcomeOK:
+		return served
+	case forward.OutcomeClientError, forward.OutcomeClientGone:
+		return refused
+	}
+	return failed
 }
 
 // requests has the counters of request times. The map of instances is replaced as a whole, so that
@@ -42,27 +42,31 @@ type requests struct {
 type timed struct{ first, between latency }
 
 // done counts a request.
-func (r *requests) done(s *Sample) {
-	r.ends[s.End].Add(1)
-	if s.Alone {
+func (r *requests) done(e *forward.Entry) {
+	end := endOf(e.Outcome)
+	r.ends[end].Add(1)
+	if e.DecodeOnly != "" {
 		r.alone.Add(1)
 	}
-	r.input.Add(uint64(max(0, s.Input)))
-	r.output.Add(uint64(max(0, s.Output)))
-	if s.End != Served {
+	r.input.Add(uint64(max(0, e.Input)))
+	r.output.Add(uint64(max(0, e.Output)))
+	if end != served {
 		return
 	}
-	r.first.add(s.FirstToken)
-	r.between.add(s.BetweenTokens)
+	r.first.add(e.FirstToken)
+	r.between.add(e.Gap)
 	of := *r.of.Load()
-	if t := of[instance.Key{Role: instance.Decode, Address: s.Decode}]; t != nil {
-		t.first.add(s.FirstToken)
-		t.between.add(s.BetweenTokens)
+	if t := of[keyOf(instance.Decode, e.Decode)]; t != nil {
+		t.first.add(e.FirstToken)
+		t.between.add(e.Gap)
 	}
-	if s.Prefill == "" {
-		return
+	if t := of[keyOf(instance.Prefill, e.Prefill)]; t != nil {
+		t.first.add(e.FirstToken)
 	}
-	if t := of[instance.Key{Role: instance.Prefill, Address: s.Prefill}]; t != nil {
-		t.first.add(s.FirstToken)
-	}
+}
+
+// keyOf returns the key of the instance of a target, which may have a rank: address#rank.
+func keyOf(role instance.Role, target string) instance.Key {
+	address, _, _ := strings.Cut(target, "#")
+	return instance.Key{Role: role, Address: address}
 }
