@@ -9,7 +9,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/engine/bootstrap"
-	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -41,7 +40,7 @@ func (r *reader) findBootstrap(f *facts, c *Config) string {
 		host = u.Hostname()
 	}
 	found := []fact{{f.env(envBootstrapPort), envBootstrapPort}, {strconv.Itoa(bootstrap.DefaultPort), fromDefault}}
-	if m := f.mooncake(); m != nil && m.Bootstrap != "" {
+	if m := f.transfer.Mooncake(); m != nil && m.Bootstrap != "" {
 		server := m.Bootstrap
 		at, port, err := net.SplitHostPort(server)
 		if err != nil {
@@ -66,19 +65,11 @@ func (r *reader) findBootstrap(f *facts, c *Config) string {
 
 // checkMooncakeRole refuses a role with which the first request would end the engine.
 func (r *reader) checkMooncakeRole(f *facts, role instance.Role) {
-	m := f.mooncake()
+	m := f.transfer.Mooncake()
 	if m == nil {
 		return
 	}
 	if is, ok := m.Role(); ok && role != "" && is != role {
 		r.fail("role", fmt.Errorf("%s, but %s has %s: a request for the other role ends a Mooncake engine", role, f.from, m.KVRole))
 	}
-}
-
-// mooncake returns the configuration of vLLM's MooncakeConnector, or nil.
-func (f *facts) mooncake() *vllmargs.Transfer {
-	if f.transfer == nil {
-		return nil
-	}
-	return f.transfer.Mooncake()
 }

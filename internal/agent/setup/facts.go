@@ -23,7 +23,7 @@ type facts struct {
 	lookup      func(string) (string, bool)
 	command     vllmargs.Command
 	wrapped     bool
-	transfer    *vllmargs.Transfer
+	transfer    vllmargs.Transfer
 	from        string // of transfer
 	moon        *mooncake.Config
 	moonFrom    string
@@ -65,7 +65,7 @@ func find(in *input, command []string, lookupEnv func(string) (string, bool)) *f
 		if err != nil {
 			f.fail("kv-transfer-config", err)
 		}
-		f.transfer, f.from = &t, "--kv-transfer-config"
+		f.transfer, f.from = t, "--kv-transfer-config"
 	}
 	if s := f.env(vllmargs.EnvKVRole); s != "" {
 		role, err := vllmargs.ParseEnvRole(s)
@@ -127,10 +127,8 @@ func (f *facts) endpoints() []string {
 // roles returns the roles found without --role, by precedence.
 func (f *facts) roles() []fact {
 	var out []fact
-	if f.transfer != nil {
-		if role, ok := f.transfer.Role(); ok {
-			out = append(out, fact{string(role), f.from})
-		}
+	if role, ok := f.transfer.Role(); ok {
+		out = append(out, fact{string(role), f.from})
 	}
 	if role, ok := vllmargs.EnvRole(f.envRole); ok {
 		out = append(out, fact{string(role), vllmargs.EnvKVRole})
@@ -141,7 +139,7 @@ func (f *facts) roles() []fact {
 // noRole returns why the role is not known.
 func (f *facts) noRole() error {
 	switch {
-	case f.transfer != nil && f.transfer.KVRole != "":
+	case f.transfer.KVRole != "":
 		return fmt.Errorf("is missing: %s has %s, which leaves it open: %w", f.from, f.transfer.KVRole, errNoRole)
 	case f.envRole != "":
 		return fmt.Errorf("is missing: %s is both: %w", vllmargs.EnvKVRole, errNoRole)
@@ -151,7 +149,7 @@ func (f *facts) noRole() error {
 
 // connectors returns the connector of the KV transfer.
 func (f *facts) connectors() []fact {
-	if f.transfer == nil || f.Given("connector") {
+	if f.Given("connector") {
 		return nil
 	}
 	if f.lmcache != nil && f.transfer.LMCache() {
@@ -168,7 +166,7 @@ func (f *facts) connectors() []fact {
 func (f *facts) kvRole(role instance.Role, connector string) string {
 	byRole := map[instance.Role]string{instance.Prefill: "kv_producer", instance.Decode: "kv_consumer", instance.Both: "kv_both"}[role]
 	switch {
-	case f.transfer != nil && f.transfer.KVRole != "":
+	case f.transfer.KVRole != "":
 		if other, ok := f.transfer.Role(); ok && role != "" && other != role {
 			f.notes = append(f.notes, fmt.Sprintf("the role is %s, but %s has %s", role, f.from, f.transfer.KVRole))
 		}
@@ -252,10 +250,8 @@ func (f *facts) labels() map[string]string {
 	if f.moon != nil {
 		out = f.moon.Labels()
 	}
-	if f.transfer != nil {
-		if s := instance.Printable(f.transfer.Describe(), 0); s != "" && len(s) <= maxLabelSize {
-			out["kv_connector"] = s
-		}
+	if s := instance.Printable(f.transfer.Describe(), 0); s != "" && len(s) <= maxLabelSize {
+		out["kv_connector"] = s
 	}
 	if f.command.Scheduling == "priority" {
 		out["scheduling_policy"] = "priority" // proxies send such engines the priorities of requests
@@ -269,16 +265,14 @@ const maxRankIDs = 64
 // record adds the sizes and ids to what the agent registers.
 func (f *facts) record(rec *instance.Record) {
 	rec.TPSize, rec.PPSize, rec.DPSize = f.command.TensorParallel, f.command.PipelineParallel, f.command.DataParallel
-	if f.transfer != nil && f.transfer.NIXL() {
+	if f.transfer.NIXL() {
 		rec.Transfer = instance.TransferNIXL
 	}
-	if f.transfer != nil {
-		rec.KVLease = f.transfer.LeaseSeconds()
-	}
-	if f.transfer == nil || f.transfer.EngineID == "" {
+	rec.KVLease = f.transfer.LeaseSeconds()
+	id, ranks := f.transfer.EngineID, f.command.Ranks
+	if id == "" {
 		return
 	}
-	id, ranks := f.transfer.EngineID, f.command.Ranks
 	if ranks.Total <= 1 {
 		rec.EngineIDs = map[string]string{"0": id}
 		return

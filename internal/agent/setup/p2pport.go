@@ -28,10 +28,8 @@ func (r *reader) findP2P(f *facts, c *Config) {
 		return
 	}
 	found := []fact{{f.env(envP2PPort), envP2PPort}, {strconv.Itoa(defaultP2PPort), fromDefault}}
-	if f.transfer != nil {
-		if tier := f.transfer.Offloading(); tier != nil && tier.Port > 0 {
-			found = append([]fact{{strconv.Itoa(tier.Port), f.from + " (secondary_tiers)"}}, found...)
-		}
+	if tier := f.transfer.Offloading(); tier != nil && tier.Port > 0 {
+		found = append([]fact{{strconv.Itoa(tier.Port), f.from + " (secondary_tiers)"}}, found...)
 	}
 	if port := r.port(name, found...); port > 0 {
 		c.Facts.Ports = map[string][]int{instance.PortP2P: {port}}

@@ -1,6 +1,7 @@
 package vllmargs
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -32,7 +33,7 @@ type Command struct {
 	Scheduling string // --scheduling-policy, "" for vLLM's default, fcfs
 
 	ConfigFile string // --config: a file that is not read here
-	Transfer   *Transfer
+	Transfer   Transfer
 	Events     Events
 }
 
@@ -242,33 +243,19 @@ func (c *Command) transfer(f flags) error {
 		if err != nil {
 			return fmt.Errorf("--%s of the command: %w", name, err)
 		}
-		c.Transfer = &t
+		c.Transfer = t
 	}
 	// vLLM also takes the fields one by one.
 	dotted := transferJSON{}
-	given := false
 	for field, into := range map[string]*string{"kv_connector": &dotted.Connector, "kv_role": &dotted.Role, "engine_id": &dotted.EngineID, "kv_connector_extra_config.bootstrap_server_address": &dotted.Extra.Bootstrap} {
-		if v := f.text(name + "." + field); v != "" {
-			*into, given = v, true
-		}
-	}
-	if !given {
-		return nil
+		*into = f.text(name + "." + field)
 	}
 	t, err := dotted.transfer(0)
 	if err != nil {
 		return fmt.Errorf("--%s.* of the command: %w", name, err)
 	}
-	if c.Transfer == nil {
-		c.Transfer = &Transfer{}
-	}
-	for _, o := range []struct{ from, to *string }{
-		{&t.Connector, &c.Transfer.Connector}, {&t.KVRole, &c.Transfer.KVRole}, {&t.EngineID, &c.Transfer.EngineID}, {&t.Bootstrap, &c.Transfer.Bootstrap},
-	} {
-		if *o.from != "" {
-			*o.to = *o.from
-		}
-	}
+	c.Transfer.Connector, c.Transfer.KVRole = cmp.Or(t.Connector, c.Transfer.Connector), cmp.Or(t.KVRole, c.Transfer.KVRole)
+	c.Transfer.EngineID, c.Transfer.Bootstrap = cmp.Or(t.EngineID, c.Transfer.EngineID), cmp.Or(t.Bootstrap, c.Transfer.Bootstrap)
 	return nil
 }
 
