@@ -25,9 +25,9 @@ type facts struct {
 	wrapped     bool
 	transfer    vllmargs.Transfer
 	from        string // of transfer
-	moon        *mooncake.Config
+	moon        mooncake.Config
 	moonFrom    string
-	lmcache     *lmcache.Config // nil without LMCache's PD backend
+	lmcache     lmcache.Config // zero without LMCache's PD backend
 	lmcacheFrom string
 	envRole     string // the kv_role of VLLM_DISTRIBUTED_KV_ROLE
 	notes       []string
@@ -100,7 +100,7 @@ func (f *facts) findMooncake() {
 	c, err := mooncake.Load(path)
 	switch {
 	case err == nil:
-		f.moon, f.moonFrom = &c, from+" "+path
+		f.moon, f.moonFrom = c, from+" "+path
 	case from == mooncake.EnvPath && f.Given("etcd-endpoints"):
 		f.notes = append(f.notes, from+": "+err.Error()) // a matter of the engine
 	case from == mooncake.EnvPath:
@@ -112,7 +112,7 @@ func (f *facts) findMooncake() {
 
 // endpoints returns the etcd of mooncake.json.
 func (f *facts) endpoints() []string {
-	if f.moon == nil || f.Given("etcd-endpoints") {
+	if f.moonFrom == "" || f.Given("etcd-endpoints") {
 		return nil
 	}
 	etcd, err := f.moon.Etcd()
@@ -152,7 +152,7 @@ func (f *facts) connectors() []fact {
 	if f.Given("connector") {
 		return nil
 	}
-	if f.lmcache != nil && f.transfer.LMCache() {
+	if f.lmcache.Role != "" && f.transfer.LMCache() {
 		return []fact{{lmcacheDialect, f.lmcacheFrom}}
 	}
 	dialect, err := f.transfer.Dialect()
@@ -191,9 +191,7 @@ func (f *facts) findAddress(role instance.Role, etcdIsLocal bool) (fact, error) 
 		hosts = append(hosts, fact{"127.0.0.1", fromCommand + ", as etcd is on this machine"})
 	}
 	hosts = append(hosts, fact{f.env("VLLM_HOST_IP"), "VLLM_HOST_IP and " + fromCommand})
-	if f.moon != nil {
-		hosts = append(hosts, fact{f.moon.Host(role), f.moonFrom + " and " + fromCommand})
-	}
+	hosts = append(hosts, fact{f.moon.Host(role), f.moonFrom + " and " + fromCommand})
 	for _, h := range hosts {
 		if h.value != "" && !wildcard(h.value) {
 			return fact{net.JoinHostPort(h.value, strconv.Itoa(f.command.Port)), h.from}, nil
@@ -246,10 +244,7 @@ func (f *facts) keys() []fact {
 
 // labels that are added to those of --label.
 func (f *facts) labels() map[string]string {
-	out := make(map[string]string)
-	if f.moon != nil {
-		out = f.moon.Labels()
-	}
+	out := f.moon.Labels()
 	if s := instance.Printable(f.transfer.Describe(), 0); s != "" && len(s) <= maxLabelSize {
 		out["kv_connector"] = s
 	}

@@ -28,8 +28,7 @@ type NoticeConfig struct {
 	Listen   string // host:port for proxies; port 0 is any
 }
 
-// findLMCacheFile reads LMCache's configuration; nil when there is none or it has no PD
-// backend.
+// findLMCacheFile reads LMCache's configuration, if it has a PD backend.
 func (f *facts) findLMCacheFile() {
 	path, from := f.path("lmcache-config", lmcache.EnvConfig)
 	if path == "" {
@@ -42,7 +41,7 @@ func (f *facts) findLMCacheFile() {
 	case err != nil:
 		f.fail("lmcache-config", err)
 	case c.Role != "":
-		f.lmcache, f.lmcacheFrom = &c, from+" "+path
+		f.lmcache, f.lmcacheFrom = c, from+" "+path
 	}
 }
 
@@ -63,19 +62,15 @@ func (r *reader) findLMCache(f *facts, c *Config) NoticeConfig {
 	if dialect != lmcacheDialect {
 		return NoticeConfig{}
 	}
-	file := lmcache.Config{}
-	if f.lmcache != nil {
-		file = *f.lmcache
-	}
 	if c.Key.Role != instance.Prefill {
-		r.findReceiver(f, c, file)
+		r.findReceiver(f, c)
 	}
 	if c.Key.Role == instance.Decode {
 		return NoticeConfig{}
 	}
 	n := NoticeConfig{Listen: r.Text("lmcache-notify-listen")}
 	found := ""
-	if file.ProxyPort > 0 {
+	if file := f.lmcache; file.ProxyPort > 0 {
 		host := file.ProxyHost
 		ip := net.ParseIP(host)
 		if here, _, _ := net.SplitHostPort(c.Key.Address); host == "localhost" || host == here || ip != nil && ip.IsLoopback() {
@@ -98,7 +93,7 @@ func (r *reader) findLMCache(f *facts, c *Config) NoticeConfig {
 }
 
 // findReceiver reads the ports at which prefill instances reach the ranks of a decode engine.
-func (r *reader) findReceiver(f *facts, c *Config, file lmcache.Config) {
+func (r *reader) findReceiver(f *facts, c *Config) {
 	ports := func(name string, found []int) []int {
 		text := r.text(name, fact{join(found), f.lmcacheFrom})
 		list, err := lmcache.Ports(text)
@@ -110,7 +105,7 @@ func (r *reader) findReceiver(f *facts, c *Config, file lmcache.Config) {
 		}
 		return list
 	}
-	init, alloc := ports("lmcache-init-port", file.Init), ports("lmcache-alloc-port", file.Alloc)
+	init, alloc := ports("lmcache-init-port", f.lmcache.Init), ports("lmcache-alloc-port", f.lmcache.Alloc)
 	if init == nil || alloc == nil {
 		return
 	}
@@ -118,7 +113,7 @@ func (r *reader) findReceiver(f *facts, c *Config, file lmcache.Config) {
 		r.fail("lmcache-alloc-port", fmt.Errorf("%d ports, but %d of --lmcache-init-port: must be one of each for every rank", len(alloc), len(init)))
 	}
 	c.Facts.Ports = map[string][]int{instance.PortLMCacheInit: init, instance.PortLMCacheAlloc: alloc}
-	host := file.PeerHost
+	host := f.lmcache.PeerHost
 	if ip := net.ParseIP(host); host == "localhost" || ip != nil && (ip.IsUnspecified() || ip.IsLoopback()) {
 		host = "" // others reach it at the address of the instance
 	}
