@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -108,12 +107,12 @@ func Load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 	c.Model, c.EngineAPIKey = r.text("model", f.models()...), r.text("engine-api-key", f.keys()...)
 	r.endpoints(&c, f)
 	r.readTLS(&c)
-	c.Notes = f.notes
 	if c.ZMQRegister != "" {
 		r.checkBridge(&c)
 	} else {
 		r.instance(&c, f)
 	}
+	c.Notes = f.notes
 	if _, err := schema.NewLayout(c.EtcdPrefix); err != nil {
 		r.fail("etcd-prefix", err)
 	}
@@ -149,14 +148,12 @@ func (r *reader) instance(c *Config, f *facts) {
 	c.Facts.KVRole = f.kvRole(c.Key.Role, c.connector)
 	f.record(&c.Facts)
 	c.Side = f.findSideChannel(c.Key.Address)
-	c.Notes = f.notes
 	r.checkCommand(c)
 	r.checkEngine(c, f)
 	c.Bootstrap = r.findBootstrap(f, c)
 	r.findP2P(f, c)
 	f.findEvents(c)
 	c.Notices = r.findLMCache(f, c)
-	c.Notes = f.notes
 	if c.Key.Address != "" && instance.IsLoopback(c.Key.Address) && !r.allowLoopback && !instance.AllLoopback(c.EtcdEndpoints) {
 		r.fail("address", errors.New(c.Key.Address+" is a loopback address, but etcd is on another machine, where proxies could not reach it: set the address by which they do, or --allow-loopback"))
 	}
@@ -291,8 +288,8 @@ const (
 	maxLabelSize = 128
 )
 
-func (r *reader) allLabels(found map[string]string) map[string]string {
-	out := found
+// allLabels adds the labels of --label to those of the facts.
+func (r *reader) allLabels(out map[string]string) map[string]string {
 	for _, s := range r.labels {
 		name, value, ok := strings.Cut(s, "=")
 		switch {
@@ -312,7 +309,7 @@ func (r *reader) allLabels(found map[string]string) map[string]string {
 	if len(out) == 0 {
 		return nil
 	}
-	return maps.Clone(out)
+	return out
 }
 
 func (r *reader) checkEngine(c *Config, f *facts) {
