@@ -121,32 +121,28 @@ func parse(argv []string) flags {
 	out := make(flags)
 	name := ""
 	for _, a := range argv {
+		flag, value, joined := strings.Cut(a, "=")
 		switch {
 		case strings.HasPrefix(a, "--") && len(a) > 2:
-			value, joined := "", false
-			name, value, joined = strings.Cut(a[2:], "=")
 			// Only the flag's own part: the fields after a dot keep their underscores.
-			head, field, dotted := strings.Cut(name, ".")
+			head, field, dotted := strings.Cut(flag[2:], ".")
 			if name = strings.ReplaceAll(head, "_", "-"); dotted {
 				name += "." + field
 			}
-			out[name] = nil
-			if joined {
-				out[name] = []string{value}
-				name = ""
-			}
 		case len(a) > 1 && a[0] == '-' && (a[1] < '0' || a[1] > '9'):
-			head, value, joined := strings.Cut(a, "=")
-			if name = short(head); name == "" {
+			if name = short(flag); name == "" {
 				continue
-			}
-			out[name] = nil
-			if joined {
-				out[name] = []string{value}
-				name = ""
 			}
 		case name != "":
 			out[name] = append(out[name], a)
+			continue
+		default:
+			continue
+		}
+		out[name] = nil
+		if joined {
+			out[name] = []string{value}
+			name = ""
 		}
 	}
 	return out
