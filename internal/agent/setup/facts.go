@@ -130,7 +130,7 @@ func (f *facts) roles() []fact {
 	if role, ok := f.transfer.Role(); ok {
 		out = append(out, fact{string(role), f.from})
 	}
-	if role, ok := vllmargs.EnvRole(f.envRole); ok {
+	if role, ok := vllmargs.RoleOf(f.envRole); ok {
 		out = append(out, fact{string(role), vllmargs.EnvKVRole})
 	}
 	return out

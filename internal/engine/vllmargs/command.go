@@ -3,7 +3,6 @@ package vllmargs
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -73,16 +72,15 @@ func (c *Command) environment(argv []string) []string {
 		return argv
 	}
 	argv = argv[1:]
-	env := make(map[string]string)
+	c.Env = make(map[string]string)
 	for len(argv) > 0 {
 		name, value, ok := strings.Cut(argv[0], "=")
 		if !ok || name == "" || strings.HasPrefix(name, "-") {
 			break
 		}
-		env[name] = value
+		c.Env[name] = value
 		argv = argv[1:]
 	}
-	c.Env = maps.Clone(env)
 	return argv
 }
 
