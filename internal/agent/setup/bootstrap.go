@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
-	"github.com/pdmesh/pdmesh/internal/engine/bootstrap"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -39,7 +38,7 @@ func (r *reader) findBootstrap(f *facts, c *Config) string {
 	if u, err := url.Parse(c.Engine); err == nil {
 		host = u.Hostname()
 	}
-	found := []fact{{f.env(envBootstrapPort), envBootstrapPort}, {strconv.Itoa(bootstrap.DefaultPort), fromDefault}}
+	found := []fact{{f.env(envBootstrapPort), envBootstrapPort}, {strconv.Itoa(instance.DefaultBootstrapPort), fromDefault}}
 	if m := f.transfer.Mooncake(); m != nil && m.Bootstrap != "" {
 		server := m.Bootstrap
 		at, port, err := net.SplitHostPort(server)

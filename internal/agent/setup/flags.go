@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/connector"
-	"github.com/pdmesh/pdmesh/internal/engine/bootstrap"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 )
 
@@ -62,7 +62,7 @@ func transferSettings(c *Config) settings.Table {
 	return settings.About("KV transfer",
 		settings.Setting{Name: "kv-transfer-config", Kind: settings.Text, Usage: "--kv-transfer-config of the engine, as JSON; role and connector are read from it (default: that of the command)"},
 		settings.Setting{Name: "p2p-port", Kind: settings.Number, Rare: true, Usage: "side channel port of rank 0, for an OffloadingConnector with a tier of type p2p (default: from the engine's command or environment, else " + strconv.Itoa(defaultP2PPort) + ")"},
-		settings.Setting{Name: "bootstrap-port", Kind: settings.Number, Rare: true, Usage: "port of the bootstrap server of a Mooncake prefill engine (default: from the engine's command or environment, else " + strconv.Itoa(bootstrap.DefaultPort) + ")"},
+		settings.Setting{Name: "bootstrap-port", Kind: settings.Number, Rare: true, Usage: "port of the bootstrap server of a Mooncake prefill engine (default: from the engine's command or environment, else " + strconv.Itoa(instance.DefaultBootstrapPort) + ")"},
 		settings.Setting{Name: "mooncake-config", Kind: settings.Text, Usage: "mooncake.json of any version; the address of etcd is read from it (default: $MOONCAKE_CONFIG_PATH)"},
 		settings.Setting{Name: "lmcache-config", Kind: settings.Text, Usage: "LMCache's configuration file; the following settings are read from it (default: $LMCACHE_CONFIG_FILE)"},
 		settings.Setting{Name: "lmcache-init-port", Kind: settings.Text, Rare: true, Usage: "pd_peer_init_port of a decode engine with LMCache's PD backend; one port for each rank, separated by commas"},

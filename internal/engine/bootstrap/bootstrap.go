@@ -21,9 +21,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// DefaultPort is the default port of vLLM's bootstrap server.
-const DefaultPort = instance.DefaultBootstrapPort
-
 // Errors of Query; test with errors.Is.
 var (
 	// ErrEmpty: the server runs, and no worker of the engine has registered yet.
