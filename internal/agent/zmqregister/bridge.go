@@ -36,12 +36,13 @@ type Options struct {
 	Model       string
 	StrictModel bool
 	// AllowLoopback takes instances that say they are on loopback.
-	AllowLoopback bool
-	// MaxInstances bounds who is registered; default 1024.
-	MaxInstances                           int
+	AllowLoopback                          bool
 	ProbeInterval, ProbeTimeout, SlowAfter time.Duration // as in agent.Options
 	Log                                    logrus.FieldLogger
 }
+
+// maxInstances bounds the instances that are registered.
+const maxInstances = 1024
 
 // Reasons for which a ping is not followed.
 var (
@@ -67,11 +68,10 @@ type Bridge struct {
 // Listen binds the ROUTER. Run must follow, or Close.
 func Listen(ctx context.Context, o Options) (*Bridge, error) {
 	o.TTL = cmp.Or(o.TTL, schema.DefaultTTL)
-	o.MaxInstances = cmp.Or(o.MaxInstances, 1024)
 	b := &Bridge{o: o, warnings: warnings{log: o.Log}, members: make(map[instance.Key]*member), finished: make(chan *member)}
 	// An engine has one connection; those that an engine that crashed left behind
 	// stay until the kernel has noticed.
-	bounds := zmq.Bounds{Peers: 4 * o.MaxInstances, Bytes: 8 << 10, Frames: 4}
+	bounds := zmq.Bounds{Peers: 4 * maxInstances, Bytes: 8 << 10, Frames: 4}
 	l, err := zmq.Listen(ctx, zmq.Router, o.Endpoint, bounds, b.warnings.warn)
 	if err != nil {
 		return nil, fmt.Errorf("registration by ZeroMQ: %w", err)
@@ -167,7 +167,7 @@ func (b *Bridge) handle(ctx context.Context, m zmq.Message, now time.Time) {
 // join begins a registration.
 func (b *Bridge) join(ctx context.Context, p Ping, now time.Time) error {
 	switch {
-	case len(b.members) >= b.o.MaxInstances:
+	case len(b.members) >= maxInstances:
 		return errFull
 	case instance.IsLoopback(p.Key.Address) && !b.o.AllowLoopback:
 		return errLoopback
