@@ -172,7 +172,8 @@ func (b *Bridge) join(ctx context.Context, p Ping, now time.Time) error {
 	case instance.IsLoopback(p.Key.Address) && !b.o.AllowLoopback:
 		return errLoopback
 	}
-	m := &member{ping: p, pinged: now, exited: make(chan struct{}), log: b.o.Log.WithField("instance", p.Key.String())}
+	registered, leave := context.WithCancel(ctx)
+	m := &member{ping: p, pinged: now, leave: leave, log: b.o.Log.WithField("instance", p.Key.String())}
 	b.members[p.Key] = m
 	b.counts.pings.Add(1)
 	b.counts.registrations.Add(1)
@@ -180,7 +181,8 @@ func (b *Bridge) join(ctx context.Context, p Ping, now time.Time) error {
 	m.log.WithFields(logrus.Fields{"zmq_address": p.ZMQ.String(), "transfer_mode": p.Mode, "dp_size": p.DPSize, "tp_size": p.TPSize}).
 		Info("an engine registers by ZeroMQ")
 	b.running.Go(func() {
-		m.run(ctx, &b.o)
+		defer leave()
+		m.run(ctx, registered.Done(), &b.o)
 		select {
 		case b.finished <- m:
 		case <-ctx.Done():
