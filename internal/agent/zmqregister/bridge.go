@@ -214,18 +214,14 @@ func (b *Bridge) lose(m *member, why string) {
 	}
 }
 
-// baseRecord is what a ping says about an instance.
-func (o *Options) baseRecord(p Ping) instance.Record {
-	return instance.Record{
-		Connector: connector.MoRIIO, TransferMode: p.Mode, ZMQAddress: p.ZMQ.String(),
-		DPSize: p.DPSize, TPSize: p.TPSize, HostID: o.HostID, Agent: o.Agent,
-	}
-}
-
 // agentOptions are those of the agent that runs for an instance.
 func (o *Options) agentOptions(p Ping, exited <-chan struct{}, log logrus.FieldLogger) agent.Options {
 	return agent.Options{
-		Key: p.Key, Model: o.Model, StrictModel: o.StrictModel, Base: o.baseRecord(p),
+		Key: p.Key, Model: o.Model, StrictModel: o.StrictModel,
+		Base: instance.Record{
+			Connector: connector.MoRIIO, TransferMode: p.Mode, ZMQAddress: p.ZMQ.String(),
+			DPSize: p.DPSize, TPSize: p.TPSize, HostID: o.HostID, Agent: o.Agent,
+		},
 		ProbeInterval: o.ProbeInterval, ProbeTimeout: o.ProbeTimeout, SlowAfter: o.SlowAfter,
 		Exited: exited, Log: log,
 	}
