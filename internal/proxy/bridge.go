@@ -20,7 +20,7 @@ import (
 
 // countPings registers the metrics of a bridge.
 func countPings(registry prometheus.Registerer, b *zmqregister.Bridge) {
-	bridgemetrics.Bridge(func() bridgemetrics.Counts { return bridgemetrics.Counts(b.Counts()) }).Register(registry)
+	bridgemetrics.Bridge(b.Counts).Register(registry)
 }
 
 // newBridge binds the port of --zmq-register. It is nil without that flag. registrar is

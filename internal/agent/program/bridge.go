@@ -70,7 +70,7 @@ func (s *service) showBridge(ctx context.Context, b *zmqregister.Bridge) (stop f
 	if err != nil {
 		return nil, err
 	}
-	shown := bridgemetrics.Bridge(func() bridgemetrics.Counts { return bridgemetrics.Counts(b.Counts()) })
+	shown := bridgemetrics.Bridge(b.Counts)
 	return background.Start(ctx, func(ctx context.Context) {
 		agentctl.Serve(ctx, lis, agentctl.Source{Metrics: shown.Handler()}, s.log.WithField(logging.FieldComponent, "control"))
 	}), nil

@@ -7,14 +7,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/scraped"
 )
 
-// Counts are those of zmqregister.Counts.
-type Counts struct{ Instances, Pings, Refused, Registrations, Lost int64 }
-
 // Bridge is what engines do that register themselves by ZeroMQ, read at scrape time.
-type Bridge func() Counts
+type Bridge func() zmqregister.Counts
 
 // Handler serves it alone, for an agent.
 func (b Bridge) Handler() http.Handler { return scraped.Handler(b.collector()) }

@@ -5,14 +5,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/bridgemetrics"
 )
 
 func TestBridge(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()
-	bridgemetrics.Bridge(func() bridgemetrics.Counts {
-		return bridgemetrics.Counts{Instances: 1, Pings: 2, Refused: 3, Registrations: 4, Lost: 5}
+	bridgemetrics.Bridge(func() zmqregister.Counts {
+		return zmqregister.Counts{Instances: 1, Pings: 2, Refused: 3, Registrations: 4, Lost: 5}
 	}).Register(reg)
 	families, err := reg.Gather()
 	if err != nil {
