@@ -206,7 +206,7 @@ func (a *Agent) good(facts instance.Facts) {
 		log.Warn("engine was restarted: new incarnation")
 	}
 	if a.ranks.err != nil {
-		a.showStarting()
+		a.showReason(a.ranks.err, "engine answers, but is not ready: ")
 	} else if a.said.rec.State == instance.Starting {
 		log.WithField("engine_ids", rec.EngineIDs).Info("bootstrap server answers: ready")
 	}
