@@ -50,7 +50,7 @@ const MaxBackoff = 5 * time.Second
 type Agent struct {
 	engine    Engine
 	o         Options
-	hurry     chan struct{}
+	hurry     chan struct{} // closed to skip the wait of a drain
 	hurryOnce sync.Once
 	ticks     func(time.Duration) (<-chan time.Time, func())
 

@@ -24,7 +24,7 @@ func (a *Agent) drain(ctx context.Context) error {
 	}
 	a.said.putState(instance.Draining, "")
 	start, limit := time.Now(), a.o.DrainTimeout
-	idle := idleWait{engine: a.engine, o: &a.o, load: &a.load, hurry: a.hurry, earliest: start}
+	idle := idleWait{Agent: a, earliest: start}
 	if a.o.ShutdownDelay != nil {
 		delay := a.o.ShutdownDelay()
 		idle.earliest, limit = start.Add(delay), limit+delay

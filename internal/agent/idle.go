@@ -32,13 +32,9 @@ const (
 	drainPoll = 500 * time.Millisecond
 )
 
-// idleWait waits until an engine is idle.
+// idleWait waits until the engine of an agent is idle.
 type idleWait struct {
-	engine Engine
-	o      *Options
-	load   *loadWatch
-	hurry  <-chan struct{} // closed to skip the wait
-
+	*Agent
 	earliest time.Time // minimum end of the wait
 
 	idle, refused int    // consecutive readings
