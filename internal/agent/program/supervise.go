@@ -161,21 +161,16 @@ func (s *service) awaitStart(ctx context.Context, proc *wrap.Process) (slow bool
 		defer timer.Stop()
 		deadline = timer.C
 	}
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-proc.Exited():
-			// live ends by itself, after it has revoked the registration.
-			<-ctx.Done()
-			return false
-		case <-deadline:
-			if p := s.ctl.Life.Load(); p == nil || p.Agent.Status().Record.ID == "" {
-				return true
-			}
-			deadline = nil
+	select {
+	case <-ctx.Done():
+	case <-proc.Exited(): // live ends by itself, after it has revoked the registration
+	case <-deadline:
+		if p := s.ctl.Life.Load(); p == nil || p.Agent.Status().Record.ID == "" {
+			return true
 		}
 	}
+	<-ctx.Done()
+	return false
 }
 
 // freeTimeout is the time limit of free.
