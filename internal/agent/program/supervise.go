@@ -1,6 +1,7 @@
 package program
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,13 +56,7 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 	last := wrap.Exit{}
 	for start := 1; ctx.Err() == nil; start++ {
 		var lasted time.Duration
-		failed := s.free(ctx)
-		if failed == nil {
-			failed = s.Side.Free(ctx)
-		}
-		if failed == nil {
-			failed = s.Events.Free(ctx)
-		}
+		failed := cmp.Or(s.free(ctx), s.Side.Free(ctx), s.Events.Free(ctx))
 		var proc *wrap.Process
 		if failed == nil {
 			proc, failed = wrap.Start(wrap.Options{
@@ -105,7 +100,7 @@ func (s *service) ended(ctx context.Context, last wrap.Exit, failed error) (int,
 	switch {
 	case ctx.Err() != nil:
 		s.log.Infof("engine exited: %s", last)
-		if code == asked(s.orders.stopSignal()) {
+		if code == (wrap.Exit{Signal: s.orders.stopSignal()}).Status() {
 			return 0, nil // the usual exit of a program after a signal
 		}
 		return code, nil
@@ -115,9 +110,6 @@ func (s *service) ended(ctx context.Context, last wrap.Exit, failed error) (int,
 	}
 	return max(code, 1), fmt.Errorf("engine exited: %w", failed)
 }
-
-// asked returns the exit code of a process that a signal has ended, as shells define it.
-func asked(sig syscall.Signal) int { return wrap.Exit{Signal: sig}.Status() }
 
 // engineLife registers the engine until its process exits or ctx ends, and then stops the
 // process. The error is nil if the engine has not failed, whatever its exit code.
