@@ -76,7 +76,7 @@ func serve(ctx context.Context, s service) (code int, err error) {
 	if locked == nil {
 		return 0, nil
 	}
-	defer func() { _ = locked.Close() }()
+	defer locked.release()
 	stopNotices, err := relayNotices(ctx, &s.Config, log)
 	if err != nil {
 		return 1, err
