@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -120,14 +121,11 @@ func sockets(k instance.Key, getenv func(string) string) (found []string) {
 // answering drops what dead agents have left behind, which a container that was
 // killed and started again finds in its file system.
 func answering(paths []string) []string {
-	var out []string
-	for _, path := range paths {
+	return slices.DeleteFunc(paths, func(path string) bool {
 		conn, err := net.DialTimeout("unix", path, time.Second)
-		if err != nil {
-			continue
+		if err == nil {
+			_ = conn.Close()
 		}
-		_ = conn.Close()
-		out = append(out, path)
-	}
-	return out
+		return err != nil
+	})
 }
