@@ -47,9 +47,13 @@ type Client struct {
 // SecureTransport returns a transport for calls to engines, also over TLS. config returns the TLS
 // configuration of a new connection; nil means the system's authorities.
 func SecureTransport(config func() *tls.Config) *http.Transport {
-	t := freshTransport()
-	t.DialTLSContext = certs.DialTLS(dial, config, maxDial)
-	return t
+	dial := (&net.Dialer{Timeout: maxDial}).DialContext
+	return &http.Transport{
+		DialContext:            dial,
+		DialTLSContext:         certs.DialTLS(dial, config, maxDial),
+		DisableKeepAlives:      true,
+		MaxResponseHeaderBytes: maxSmallBytes,
+	}
 }
 
 // New returns a client that opens a new connection for each call: a probe over an older connection
@@ -59,20 +63,8 @@ func New(apiKey string) *Client {
 	return &Client{HTTP: &http.Client{Transport: SecureTransport(nil)}, APIKey: apiKey}
 }
 
-func freshTransport() *http.Transport {
-	return &http.Transport{
-		DialContext:            dial,
-		DisableKeepAlives:      true,
-		MaxResponseHeaderBytes: maxSmallBytes,
-	}
-}
-
 // maxDial bounds the wait for a connection, which the end of a call does not end.
 const maxDial = time.Minute
-
-func dial(ctx context.Context, network, address string) (net.Conn, error) {
-	return (&net.Dialer{Timeout: maxDial}).DialContext(ctx, network, address)
-}
 
 // BaseURL returns the base URL of an instance's endpoints.
 func BaseURL(in *instance.Instance) string {
