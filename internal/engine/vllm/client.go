@@ -86,7 +86,7 @@ func (c *Client) Version(ctx context.Context, base string) (string, error) {
 	var v struct {
 		Version string `json:"version"`
 	}
-	if err := c.getJSON(ctx, base, "/version", false, maxSmallBytes, &v); err != nil {
+	if err := c.getJSON(ctx, base, "/version", &v); err != nil {
 		return "", err
 	}
 	return v.Version, nil
@@ -133,14 +133,15 @@ func (c *Client) Probe(ctx context.Context, in *instance.Instance) (instance.Fac
 	return c.Facts(ctx, BaseURL(in))
 }
 
-func (c *Client) getJSON(ctx context.Context, base, path string, key bool, limit int64, into any) error {
-	return c.get(ctx, base, path, key, func(r io.Reader) error {
-		body, err := io.ReadAll(io.LimitReader(r, limit+1))
+// getJSON reads a small answer of a path that needs no key.
+func (c *Client) getJSON(ctx context.Context, base, path string, into any) error {
+	return c.get(ctx, base, path, false, func(r io.Reader) error {
+		body, err := io.ReadAll(io.LimitReader(r, maxSmallBytes+1))
 		if err != nil {
 			return err
 		}
-		if int64(len(body)) > limit {
-			return fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
+		if len(body) > maxSmallBytes {
+			return fmt.Errorf("%w: more than %d bytes", ErrTooLarge, maxSmallBytes)
 		}
 		if err := json.Unmarshal(body, into); err != nil {
 			return fmt.Errorf("%w: %s", ErrNotVLLM, instance.Printable(string(bytes.TrimSpace(body)), 80))
@@ -262,8 +263,4 @@ func hostOf(base string) string {
 		return u.Host
 	}
 	return base
-}
-
-func isEOF(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }

@@ -78,14 +78,14 @@ func (c *Client) Suspended(ctx context.Context, base string) (instance.View, err
 		Sleeping bool `json:"is_sleeping"`
 		Paused   bool `json:"is_paused"`
 	}
-	asleep := c.getJSON(ctx, base, "/is_sleeping", false, maxSmallBytes, &is)
+	asleep := c.getJSON(ctx, base, "/is_sleeping", &is)
 	if asleep == nil && is.Sleeping {
 		return instance.Sleeping, nil
 	}
 	if status, ok := errors.AsType[*StatusError](asleep); asleep != nil && (!ok || status.Code != http.StatusNotFound) {
 		return "", asleep
 	}
-	err := c.getJSON(ctx, base, "/is_paused", false, maxSmallBytes, &is)
+	err := c.getJSON(ctx, base, "/is_paused", &is)
 	switch {
 	case err == nil && is.Paused:
 		return instance.Paused, nil
