@@ -46,16 +46,10 @@ func (n *notifier) start(ctx context.Context) (stop func()) {
 	if !sdnotify.Enabled() {
 		return func() {}
 	}
-	return background.Start(ctx, func(bg context.Context) {
-		err := sdnotify.Watch(bg, n.sane, func(err error) {
-			if err != nil {
-				n.log.WithError(err).Error("agent is stuck: no more watchdog pings")
-			}
-		})
-		if err != nil {
-			n.log.WithError(err).Warn("no watchdog")
-		}
-	}, func(bg context.Context) { n.status(bg, ctx.Done()) })
+	return background.Start(ctx,
+		func(bg context.Context) { sdnotify.Watchdog(bg, "agent", n.sane, n.log) },
+		func(bg context.Context) { n.status(bg, ctx.Done()) },
+	)
 }
 
 func (n *notifier) status(ctx context.Context, stopping <-chan struct{}) {
