@@ -38,10 +38,6 @@ func NewPool(o Options) *Pool {
 	return p
 }
 
-// StaleRetries returns the number of requests that were retried because the engine
-// had closed the pooled connection.
-func (p *Pool) StaleRetries() int64 { return p.staleRetries.Load() + p.https.StaleRetries() }
-
 // Close closes the idle connections. Running exchanges continue, and the pool keeps no
 // connection after them.
 func (p *Pool) Close() {
