@@ -205,10 +205,7 @@ func (b *builder) makeScheduler() error {
 // the trace collector, and makes the instances of the command line.
 func (b *builder) openConnections() error {
 	var err error
-	b.upstream, err = upstream.New(b.cfg.Upstream, upstream.Options{ConnectTimeout: b.cfg.ConnectTimeout, Guard: b.guard, TLS: b.secure.Engines.Client})
-	if err != nil {
-		return err
-	}
+	b.upstream = upstream.New(b.cfg.Upstream, upstream.Options{ConnectTimeout: b.cfg.ConnectTimeout, Guard: b.guard, TLS: b.secure.Engines.Client})
 	if b.keys, b.admins, err = openKeys(b.cfg, b.log); err != nil {
 		return err
 	}
