@@ -54,7 +54,7 @@ func ParseStatusLine(line []byte) (status int, http10 bool, err error) {
 	if len(line) < 4 || line[0] != ' ' {
 		return 0, http10, ErrStatusLine
 	}
-	n, ok := ParseLength(line[1:4])
+	n, ok := parseLength(line[1:4])
 	// Servers often leave out the space before an empty reason.
 	if reason := line[4:]; !ok || n < 100 || len(reason) > 0 && reason[0] != ' ' {
 		return 0, http10, ErrStatusLine
@@ -81,15 +81,15 @@ type Framing struct {
 func (f *Framing) Add(name, value []byte, http10 bool) error {
 	switch len(name) {
 	case len("Content-Length"):
-		if EqualFold(name, "content-length") {
+		if equalFold(name, "content-length") {
 			return f.addLength(value)
 		}
 	case len("Transfer-Encoding"):
-		if EqualFold(name, "transfer-encoding") {
+		if equalFold(name, "transfer-encoding") {
 			return f.addEncoding(value, http10)
 		}
 	case len("Connection"):
-		if EqualFold(name, "connection") {
+		if equalFold(name, "connection") {
 			f.addConnection(value)
 		}
 	}
@@ -98,7 +98,7 @@ func (f *Framing) Add(name, value []byte, http10 bool) error {
 
 // addLength refuses a second Content-Length, even an equal one.
 func (f *Framing) addLength(value []byte) error {
-	n, ok := ParseLength(value)
+	n, ok := parseLength(value)
 	switch {
 	case f.Chunked:
 		return ErrBothFramings
@@ -113,7 +113,7 @@ func (f *Framing) addEncoding(value []byte, http10 bool) error {
 	switch {
 	case f.Length >= 0:
 		return ErrBothFramings
-	case f.Chunked || http10 || !EqualFold(value, "chunked"):
+	case f.Chunked || http10 || !equalFold(value, "chunked"):
 		return ErrEncoding
 	}
 	f.Chunked = true
@@ -125,8 +125,8 @@ func (f *Framing) addConnection(value []byte) {
 		var option []byte
 		option, value, _ = bytes.Cut(value, []byte(","))
 		option = trim(option)
-		f.Close = f.Close || EqualFold(option, "close")
-		f.KeepAlive = f.KeepAlive || EqualFold(option, "keep-alive")
+		f.Close = f.Close || equalFold(option, "close")
+		f.KeepAlive = f.KeepAlive || equalFold(option, "keep-alive")
 	}
 }
 
@@ -156,7 +156,7 @@ func parseFields(fields []byte, http10 bool) (h Head, digits span, err error) {
 	for rest := text; len(rest) > 0; lines++ {
 		at := len(text) - len(rest)
 		var name, value []byte
-		if name, value, rest, err = NextField(rest); err != nil {
+		if name, value, rest, err = nextField(rest); err != nil {
 			return Head{}, span{}, err
 		}
 		if err = h.Add(name, value, http10); err != nil {
