@@ -151,13 +151,7 @@ func (a *Agent) probe(ctx context.Context) (instance.Facts, error) {
 	}
 	if stats, err := a.engine.Load(pctx); err == nil {
 		a.load.see(stats, time.Now())
-		if facts.StartedAt.IsZero() {
-			facts.StartedAt = stats.StartedAt
-		}
-		facts.DPSize = stats.Ranks
-		if stats.NIXL {
-			facts.Transfer = instance.TransferNIXL
-		}
+		stats.AddTo(&facts)
 	}
 	if a.o.EngineIDs != nil {
 		a.ranks.query(pctx, a.o.EngineIDs, a.life.isNew(facts.StartedAt))

@@ -120,10 +120,7 @@ func (c *Client) Facts(ctx context.Context, base string) (instance.Facts, error)
 		facts.Version = v
 	}
 	if s, err := c.Stats(ctx, base); err == nil {
-		facts.StartedAt, facts.DPSize = s.StartedAt, s.Ranks
-		if s.NIXL {
-			facts.Transfer = instance.TransferNIXL
-		}
+		s.AddTo(&facts)
 	}
 	return facts, nil
 }
