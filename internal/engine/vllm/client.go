@@ -153,7 +153,7 @@ func (c *Client) get(ctx context.Context, base, path string, key bool, read func
 	if err != nil {
 		return err
 	}
-	err = c.do(req, base, c.limit(ctx), read)
+	err = c.do(req, base, callTimeout(ctx, c.Timeout), read)
 	var refused *StatusError
 	if errors.As(err, &refused) && refused.Code == http.StatusLoopDetected {
 		err = fmt.Errorf("%w: %s %w; use the address of vLLM", ErrNotVLLM, hostOf(base), ErrProxy)
@@ -203,9 +203,9 @@ func (c *Client) do(req *http.Request, base string, timeout time.Duration, read 
 	return nil
 }
 
-// limit returns the timeout of one call.
-func (c *Client) limit(ctx context.Context) time.Duration {
-	limit := c.Timeout
+// timeout returns the timeout of one call: limit, or the time to the deadline of ctx if that is
+// shorter; DefaultTimeout without either.
+func callTimeout(ctx context.Context, limit time.Duration) time.Duration {
 	deadline, ok := ctx.Deadline()
 	switch left := time.Until(deadline); {
 	case ok && (limit <= 0 || left < limit):
