@@ -176,17 +176,14 @@ func (c *Command) fill(f flags) error {
 		return fmt.Errorf("%w: --headless starts no API server; the node with the API has the agent", ErrCommand)
 	case f.text("uds") != "":
 		return fmt.Errorf("%w: --uds serves on a unix socket, which no proxy can reach; add --port to the command", ErrCommand)
+	case f.has("data-parallel-multi-port-external-lb"):
+		return fmt.Errorf("%w: --data-parallel-multi-port-external-lb uses one port for each rank, and an agent registers one port: start a command and an agent for each rank (--data-parallel-rank, --port)", ErrCommand)
 	}
 	c.Host, c.ConfigFile = f.text("host"), f.text("config")
 	c.TLS = f.text("ssl-certfile") != ""
 	c.APIKey = f.text("api-key")
 	c.Served, c.Scheduling = f["served-model-name"], f.text("scheduling-policy")
-	if m := f.text("model"); m != "" {
-		c.Model = m
-	}
-	if f.has("data-parallel-multi-port-external-lb") {
-		return fmt.Errorf("%w: --data-parallel-multi-port-external-lb uses one port for each rank, and an agent registers one port: start a command and an agent for each rank (--data-parallel-rank, --port)", ErrCommand)
-	}
+	c.Model = cmp.Or(f.text("model"), c.Model)
 	local, rank, start := 0, 0, 0
 	for _, n := range []struct {
 		name        string
