@@ -5,8 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/pflag"
-
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/connector"
@@ -31,11 +29,8 @@ func (r *reader) settings(c *Config) settings.Table {
 // envConfig is the variable that names the agent's file; the proxy has another one.
 const envConfig = "PD_AGENT_CONFIG"
 
-// Settings returns the table for documentation.
+// Settings returns the table for flags and documentation.
 func Settings() settings.Table { return new(reader).settings(new(Config)) }
-
-// Register adds the flags of all settings.
-func Register(fs *pflag.FlagSet) { Settings().Register(fs) }
 
 // engineSettings returns the settings of the engine and its instance.
 func engineSettings(r *reader, c *Config) settings.Table {
