@@ -29,9 +29,7 @@ func (r *reader) findBootstrap(f *facts, c *Config) string {
 		r.checkMooncakeRole(f, c.Key.Role)
 	}
 	if dialect != mooncakeDialect || c.Key.Role == instance.Decode {
-		if r.FromFlag(name) {
-			r.fail(name, errBootstrapPort)
-		}
+		r.excludes(errBootstrapPort, name)
 		return ""
 	}
 	host := ""

@@ -159,8 +159,17 @@ func (r *reader) instance(c *Config, f *facts) {
 	}
 }
 
-// checkBridge refuses settings of one engine with --zmq-register. It accepts them in the
-// environment, where they may be for other agents of the same image.
+// excludes refuses flags that do not apply. It accepts these settings in the environment, where
+// they may be for other agents of the same image.
+func (r *reader) excludes(why error, names ...string) {
+	for _, name := range names {
+		if r.FromFlag(name) {
+			r.fail(name, why)
+		}
+	}
+}
+
+// checkBridge refuses settings of one engine with --zmq-register.
 func (r *reader) checkBridge(c *Config) {
 	c.AllowLoopback = r.allowLoopback || instance.AllLoopback(c.EtcdEndpoints)
 	if _, err := zmq.ParseEndpoint(c.ZMQRegister); err != nil {
@@ -169,11 +178,8 @@ func (r *reader) checkBridge(c *Config) {
 	if c.Command != nil {
 		r.fail("zmq-register", errors.New("is for engines that register themselves, not for a command after --"))
 	}
-	for _, name := range []string{"role", "address", "engine", "connector", "bootstrap-port", "kv-transfer-config", "label"} {
-		if r.FromFlag(name) {
-			r.fail(name, errors.New("is for one engine; with --zmq-register engines publish it themselves"))
-		}
-	}
+	r.excludes(errors.New("is for one engine; with --zmq-register engines publish it themselves"),
+		"role", "address", "engine", "connector", "bootstrap-port", "kv-transfer-config", "label")
 }
 
 // input has the values of settings and the errors about them.
@@ -324,14 +330,9 @@ func (r *reader) checkEngine(c *Config, f *facts) {
 
 // checkCommand refuses settings that do not apply without a command.
 func (r *reader) checkCommand(c *Config) {
-	if c.Command != nil {
-		return
-	}
-	for _, name := range []string{"restart", "restart-delay", "restart-delay-max", "start-timeout", "stop-timeout", "engine-dies-with-agent"} {
-		// In the environment it may be for other agents of the same image.
-		if r.FromFlag(name) {
-			r.fail(name, errors.New("is for an engine that this agent starts, as in agent ... -- vllm serve MODEL"))
-		}
+	if c.Command == nil {
+		r.excludes(errors.New("is for an engine that this agent starts, as in agent ... -- vllm serve MODEL"),
+			"restart", "restart-delay", "restart-delay-max", "start-timeout", "stop-timeout", "engine-dies-with-agent")
 	}
 }
 

@@ -48,16 +48,11 @@ func (f *facts) findLMCacheFile() {
 // findLMCache reads the settings of an LMCache engine with the PD backend.
 func (r *reader) findLMCache(f *facts, c *Config) NoticeConfig {
 	dialect, _ := connector.Canonical(c.connector)
-	of := map[instance.Role][]string{
-		instance.Prefill: {"lmcache-notify", "lmcache-notify-listen"},
-		instance.Decode:  {"lmcache-init-port", "lmcache-alloc-port", "lmcache-host"},
+	if dialect != lmcacheDialect || c.Key.Role == instance.Decode {
+		r.excludes(errLMCacheRole, "lmcache-notify", "lmcache-notify-listen")
 	}
-	for role, names := range of {
-		for _, name := range names {
-			if r.FromFlag(name) && (dialect != lmcacheDialect || c.Key.Role == role.Other()) {
-				r.fail(name, errLMCacheRole)
-			}
-		}
+	if dialect != lmcacheDialect || c.Key.Role == instance.Prefill {
+		r.excludes(errLMCacheRole, "lmcache-init-port", "lmcache-alloc-port", "lmcache-host")
 	}
 	if dialect != lmcacheDialect {
 		return NoticeConfig{}

@@ -22,9 +22,7 @@ var errP2PPort = errors.New("a P2P port is for an engine whose OffloadingConnect
 func (r *reader) findP2P(f *facts, c *Config) {
 	const name = "p2p-port"
 	if dialect, _ := connector.Canonical(c.connector); dialect != p2pDialect {
-		if r.FromFlag(name) {
-			r.fail(name, errP2PPort)
-		}
+		r.excludes(errP2PPort, name)
 		return
 	}
 	found := []fact{{f.env(envP2PPort), envP2PPort}, {strconv.Itoa(defaultP2PPort), fromDefault}}
