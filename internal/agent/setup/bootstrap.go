@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -22,9 +21,8 @@ var errBootstrapPort = errors.New("a bootstrap port is for a prefill engine with
 // findBootstrap returns the address at which the agent queries the bootstrap server of a
 // Mooncake prefill engine; "" for other engines. Proxies combine the port of the record with
 // the host of the instance.
-func (r *reader) findBootstrap(f *facts, c *Config) string {
+func (r *reader) findBootstrap(f *facts, c *Config, dialect string) string {
 	const name = "bootstrap-port"
-	dialect, _ := connector.Canonical(c.connector)
 	if dialect == mooncakeDialect {
 		r.checkMooncakeRole(f, c.Key.Role)
 	}

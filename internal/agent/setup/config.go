@@ -140,7 +140,8 @@ func Load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 // instance reads the settings of the engine.
 func (r *reader) instance(c *Config, f *facts) {
 	c.connector = r.text("connector", f.connectors()...)
-	if _, err := connector.Canonical(c.connector); err != nil { // every proxy would reject the record
+	dialect, err := connector.Canonical(c.connector)
+	if err != nil { // every proxy would reject the record
 		r.fail("connector", err)
 	}
 	c.Key = r.key(f, instance.AllLoopback(c.EtcdEndpoints))
@@ -150,10 +151,10 @@ func (r *reader) instance(c *Config, f *facts) {
 	c.Side = f.findSideChannel(c.Key.Address)
 	r.checkCommand(c)
 	r.checkEngine(c, f)
-	c.Bootstrap = r.findBootstrap(f, c)
-	r.findP2P(f, c)
+	c.Bootstrap = r.findBootstrap(f, c, dialect)
+	r.findP2P(f, c, dialect)
 	f.findEvents(c)
-	c.Notices = r.findLMCache(f, c)
+	c.Notices = r.findLMCache(f, c, dialect)
 	if c.Key.Address != "" && instance.IsLoopback(c.Key.Address) && !r.allowLoopback && !instance.AllLoopback(c.EtcdEndpoints) {
 		r.fail("address", errors.New(c.Key.Address+" is a loopback address, but etcd is on another machine, where proxies could not reach it: set the address by which they do, or --allow-loopback"))
 	}

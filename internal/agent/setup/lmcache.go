@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -46,8 +45,7 @@ func (f *facts) findLMCacheFile() {
 }
 
 // findLMCache reads the settings of an LMCache engine with the PD backend.
-func (r *reader) findLMCache(f *facts, c *Config) NoticeConfig {
-	dialect, _ := connector.Canonical(c.connector)
+func (r *reader) findLMCache(f *facts, c *Config, dialect string) NoticeConfig {
 	if dialect != lmcacheDialect || c.Key.Role == instance.Decode {
 		r.excludes(errLMCacheRole, "lmcache-notify", "lmcache-notify-listen")
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strconv"
 
-	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -19,9 +18,9 @@ var errP2PPort = errors.New("a P2P port is for an engine whose OffloadingConnect
 
 // findP2P reads the port at which other engines fetch from an engine with a P2P tier. Proxies
 // combine the port of the record with the host of the instance.
-func (r *reader) findP2P(f *facts, c *Config) {
+func (r *reader) findP2P(f *facts, c *Config, dialect string) {
 	const name = "p2p-port"
-	if dialect, _ := connector.Canonical(c.connector); dialect != p2pDialect {
+	if dialect != p2pDialect {
 		r.excludes(errP2PPort, name)
 		return
 	}
