@@ -21,12 +21,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
 )
 
-// Errors of starting an engine.
-var (
-	errTaken = errors.New("the engine's address is already in use")
-	errSlow  = errors.New("the engine did not answer within --start-timeout")
-)
-
 // reap reaps orphans of the engine, or of the container if the agent is its process 1. stop
 // waits.
 func (s *service) reap(ctx context.Context) (stop func()) {
@@ -139,7 +133,7 @@ func (s *service) engineLife(ctx context.Context, proc *wrap.Process) error {
 	}
 	cancel()
 	if <-slow {
-		err = errors.Join(err, fmt.Errorf("%w (%s)", errSlow, s.StartTimeout))
+		err = errors.Join(err, fmt.Errorf("the engine did not answer within --start-timeout (%s)", s.StartTimeout))
 	}
 	return err
 }
@@ -182,7 +176,7 @@ func (s *service) free(ctx context.Context) error {
 		return nil // refused or unreachable
 	}
 	_ = conn.Close()
-	return fmt.Errorf("%w (%s): an engine that outlived its agent? Stop it first, or run the agent without a command to register it", errTaken, u.Host)
+	return fmt.Errorf("the engine's address is already in use (%s): an engine that outlived its agent? Stop it first, or run the agent without a command to register it", u.Host)
 }
 
 // engineEnv returns the environment without variables for the agent only: with systemd's

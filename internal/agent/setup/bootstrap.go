@@ -16,8 +16,6 @@ const envBootstrapPort = "VLLM_MOONCAKE_BOOTSTRAP_PORT"
 // mooncakeDialect is the one whose prefill engines have a bootstrap server.
 const mooncakeDialect = "mooncake"
 
-var errBootstrapPort = errors.New("a bootstrap port is for a prefill engine with MooncakeConnector")
-
 // findBootstrap returns the address at which the agent queries the bootstrap server of a
 // Mooncake prefill engine; "" for other engines. Proxies combine the port of the record with
 // the host of the instance.
@@ -27,7 +25,7 @@ func (r *reader) findBootstrap(f *facts, c *Config, dialect string) string {
 		r.checkMooncakeRole(f, c.Key.Role)
 	}
 	if dialect != mooncakeDialect || c.Key.Role == instance.Decode {
-		r.excludes(errBootstrapPort, name)
+		r.excludes(errors.New("a bootstrap port is for a prefill engine with MooncakeConnector"), name)
 		return ""
 	}
 	host := ""

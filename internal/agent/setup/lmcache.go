@@ -15,11 +15,8 @@ import (
 // lmcacheDialect is the one of LMCache's PD backend.
 const lmcacheDialect = "lmcache"
 
-// Errors of flags that do not apply to an engine.
-var (
-	errLMCacheRole = errors.New("is for an engine of the other role, or of another connector")
-	errNoReceiver  = errors.New("is missing: set the ports of LMCache's pd_peer_init_port and pd_peer_alloc_port, one of each for every rank, or LMCACHE_CONFIG_FILE")
-)
+// errLMCacheRole is the error about a flag that does not apply to an engine.
+var errLMCacheRole = errors.New("is for an engine of the other role, or of another connector")
 
 // NoticeConfig has the addresses for LMCache's notifications and for proxies that read them.
 type NoticeConfig struct {
@@ -94,7 +91,7 @@ func (r *reader) findReceiver(f *facts, c *Config) {
 		case err != nil:
 			r.fail(name, err)
 		case list == nil:
-			r.fail(name, errNoReceiver)
+			r.fail(name, errors.New("is missing: set the ports of LMCache's pd_peer_init_port and pd_peer_alloc_port, one of each for every rank, or LMCACHE_CONFIG_FILE"))
 		}
 		return list
 	}

@@ -14,14 +14,12 @@ const (
 	p2pDialect     = "p2p"
 )
 
-var errP2PPort = errors.New("a P2P port is for an engine whose OffloadingConnector has a tier of type p2p (--connector p2p)")
-
 // findP2P reads the port at which other engines fetch from an engine with a P2P tier. Proxies
 // combine the port of the record with the host of the instance.
 func (r *reader) findP2P(f *facts, c *Config, dialect string) {
 	const name = "p2p-port"
 	if dialect != p2pDialect {
-		r.excludes(errP2PPort, name)
+		r.excludes(errors.New("a P2P port is for an engine whose OffloadingConnector has a tier of type p2p (--connector p2p)"), name)
 		return
 	}
 	found := []fact{{f.env(envP2PPort), envP2PPort}, {strconv.Itoa(defaultP2PPort), fromDefault}}

@@ -44,13 +44,6 @@ type Options struct {
 // maxInstances bounds the instances that are registered.
 const maxInstances = 1024
 
-// Reasons for which a ping is not followed.
-var (
-	errFull     = errors.New("too many instances ping")
-	errLoopback = errors.New("it says that it is on loopback, where proxies on other machines would not find it: start the engine with VLLM_HOST_IP or host_ip")
-	errTwo      = errors.New("two engines with different addresses, sizes or modes ping as this instance: stop one of them")
-)
-
 // Bridge is one ROUTER and the registrations that its pings keep.
 type Bridge struct {
 	o        Options
@@ -158,7 +151,7 @@ func (b *Bridge) handle(ctx context.Context, m zmq.Message, now time.Time) {
 		known.pinged = now
 	case now.Sub(known.pinged) < b.o.TTL/2:
 		b.counts.refused.Add(1)
-		b.warnings.warn(m.Remote, fmt.Errorf("%s: %w", p.Key, errTwo))
+		b.warnings.warn(m.Remote, fmt.Errorf("%s: two engines with different addresses, sizes or modes ping as this instance: stop one of them", p.Key))
 	default:
 		b.lose(known, "the engine was restarted with other addresses, sizes or another mode")
 	}
@@ -168,9 +161,9 @@ func (b *Bridge) handle(ctx context.Context, m zmq.Message, now time.Time) {
 func (b *Bridge) join(ctx context.Context, p Ping, now time.Time) error {
 	switch {
 	case len(b.members) >= maxInstances:
-		return errFull
+		return errors.New("too many instances ping")
 	case instance.IsLoopback(p.Key.Address) && !b.o.AllowLoopback:
-		return errLoopback
+		return errors.New("it says that it is on loopback, where proxies on other machines would not find it: start the engine with VLLM_HOST_IP or host_ip")
 	}
 	registered, leave := context.WithCancel(ctx)
 	m := &member{ping: p, pinged: now, leave: leave, log: b.o.Log.WithField("instance", p.Key.String())}

@@ -96,9 +96,6 @@ func text(v any) string {
 	return fmt.Sprint(v)
 }
 
-// errPort returns the error for text that is not a port.
-var errPort = errors.New("no port from 1 to 65535")
-
 // Ports parses comma-separated ports. Empty text has none.
 func Ports(s string) ([]int, error) {
 	if s == "" {
@@ -108,7 +105,7 @@ func Ports(s string) ([]int, error) {
 	for part := range strings.SplitSeq(s, ",") {
 		port, err := strconv.Atoi(strings.TrimSpace(part))
 		if err != nil || port < 1 || port > 65535 {
-			return nil, fmt.Errorf("%.40q: %w", part, errPort)
+			return nil, fmt.Errorf("%.40q: no port from 1 to 65535", part)
 		}
 		out = append(out, port)
 	}
