@@ -89,7 +89,7 @@ func Dial(ctx context.Context, kind Kind, endpoint string, b Bounds, dial DialFu
 func open(c net.Conn, kind Kind, b Bounds, server bool) (_ *Conn, err error) {
 	defer func() { // the library indexes what a peer sent without looking at its length
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: %v", errPanic, p)
+			err = fmt.Errorf("malformed: %v", p)
 		}
 	}()
 	if err := c.SetDeadline(time.Now().Add(b.Handshake)); err != nil {
