@@ -21,9 +21,6 @@ import (
 // maxPath is the length of a socket's path that every system takes.
 const maxPath = 100
 
-// ErrDir means that no directory for the socket is safe to use.
-var ErrDir = errors.New("no directory for the control socket")
-
 // dirs lists where sockets may be, best first: the user's run-time directory,
 // /run, the temporary directory. Each gets a directory of our own.
 func dirs(getenv func(string) string) []string {
@@ -65,7 +62,7 @@ func DefaultPath(k instance.Key, getenv func(string) string) (string, error) {
 		}
 		errs = append(errs, err)
 	}
-	return "", fmt.Errorf("%w: %w; name a path with --socket", ErrDir, errors.Join(errs...))
+	return "", fmt.Errorf("no directory for the control socket: %w; name a path with --socket", errors.Join(errs...))
 }
 
 // private returns an error unless a directory belongs to this user and no other user has access.
