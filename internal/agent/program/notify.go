@@ -12,7 +12,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/control"
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/cli/background"
-	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
 )
 
@@ -23,10 +22,6 @@ type notifier struct {
 	c   setup.Config
 	ctl *control.Control
 	log logrus.FieldLogger
-}
-
-func newNotifier(c setup.Config, ctl *control.Control, log logrus.FieldLogger) *notifier {
-	return &notifier{c: c, ctl: ctl, log: log.WithField(logging.FieldComponent, "systemd")}
 }
 
 func (n *notifier) send(states ...string) {

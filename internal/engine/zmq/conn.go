@@ -96,7 +96,8 @@ func open(c net.Conn, kind Kind, b Bounds, server bool) (_ *Conn, err error) {
 		return nil, fmt.Errorf("deadline: %w", err)
 	}
 	r := bufio.NewReaderSize(c, readAhead)
-	peer, err := zmq4.Open(newGuard(c, r, b), null.Security(), zmq4.SocketType(kind), nil, server, nil)
+	guarded := &guard{Conn: c, from: r, maxBytes: b.Bytes, maxFrames: b.Frames, greeting: greetingSize}
+	peer, err := zmq4.Open(guarded, null.Security(), zmq4.SocketType(kind), nil, server, nil)
 	if err != nil {
 		return nil, fmt.Errorf("handshake: %w", err)
 	}
