@@ -30,7 +30,8 @@ func (a *Agent) drain(ctx context.Context) error {
 		idle.earliest, limit = start.Add(delay), limit+delay
 	}
 	a.o.Log.WithField("limit", limit).Info("draining: waiting for the engine to be idle")
-	limited, stop := idle.limited(ctx, limit)
+	limited, cancel := context.WithTimeout(ctx, limit)
+	stop := endsWith(limited, cancel, a.hurry, a.o.Exited) // also ends a hung reading
 	stored := a.said.settle(limited, goodbyeLimit)
 	why := idle.wait(limited)
 	stop()
