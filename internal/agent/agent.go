@@ -50,7 +50,7 @@ const MaxBackoff = 5 * time.Second
 type Agent struct {
 	engine    Engine
 	o         Options
-	hurry     chan struct{}
+	hurry     chan struct{} // closed to skip the wait of a drain
 	hurryOnce sync.Once
 	ticks     func(time.Duration) (<-chan time.Time, func())
 
@@ -151,13 +151,7 @@ func (a *Agent) probe(ctx context.Context) (instance.Facts, error) {
 	}
 	if stats, err := a.engine.Load(pctx); err == nil {
 		a.load.see(stats, time.Now())
-		if facts.StartedAt.IsZero() {
-			facts.StartedAt = stats.StartedAt
-		}
-		facts.DPSize = stats.Ranks
-		if stats.NIXL {
-			facts.Transfer = instance.TransferNIXL
-		}
+		stats.AddTo(&facts)
 	}
 	if a.o.EngineIDs != nil {
 		a.ranks.query(pctx, a.o.EngineIDs, a.life.isNew(facts.StartedAt))
@@ -206,7 +200,7 @@ func (a *Agent) good(facts instance.Facts) {
 		log.Warn("engine was restarted: new incarnation")
 	}
 	if a.ranks.err != nil {
-		a.showStarting()
+		a.showReason(a.ranks.err, "engine answers, but is not ready: ")
 	} else if a.said.rec.State == instance.Starting {
 		log.WithField("engine_ids", rec.EngineIDs).Info("bootstrap server answers: ready")
 	}

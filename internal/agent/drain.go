@@ -24,13 +24,14 @@ func (a *Agent) drain(ctx context.Context) error {
 	}
 	a.said.putState(instance.Draining, "")
 	start, limit := time.Now(), a.o.DrainTimeout
-	idle := idleWait{engine: a.engine, o: &a.o, load: &a.load, hurry: a.hurry, earliest: start}
+	idle := idleWait{Agent: a, earliest: start}
 	if a.o.ShutdownDelay != nil {
 		delay := a.o.ShutdownDelay()
 		idle.earliest, limit = start.Add(delay), limit+delay
 	}
 	a.o.Log.WithField("limit", limit).Info("draining: waiting for the engine to be idle")
-	limited, stop := idle.limited(ctx, limit)
+	limited, cancel := context.WithTimeout(ctx, limit)
+	stop := endsWith(limited, cancel, a.hurry, a.o.Exited) // also ends a hung reading
 	stored := a.said.settle(limited, goodbyeLimit)
 	why := idle.wait(limited)
 	stop()

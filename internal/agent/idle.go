@@ -32,28 +32,17 @@ const (
 	drainPoll = 500 * time.Millisecond
 )
 
-// idleWait waits until an engine is idle.
+// idleWait waits until the engine of an agent is idle.
 type idleWait struct {
-	engine Engine
-	o      *Options
-	load   *loadWatch
-	hurry  <-chan struct{} // closed to skip the wait
-
+	*Agent
 	earliest time.Time // minimum end of the wait
 
 	idle, refused int    // consecutive readings
 	shown         string // last reason logged
 }
 
-// limited returns a context that ends when the limit of a drain has passed, the wait is
-// skipped, or the engine's process has exited.
-func (w *idleWait) limited(ctx context.Context, limit time.Duration) (limited context.Context, stop func()) {
-	limited, cancel := context.WithTimeout(ctx, limit)
-	return limited, endsWith(limited, cancel, w.hurry, w.o.Exited) // also ends a hung reading
-}
-
-// wait reads the engine's load until it is idle or ctx, from limited, ends. It returns the
-// reason for the log.
+// wait reads the engine's load until it is idle, or until ctx ends: the limit has passed, the
+// wait is skipped, or the engine's process has exited. It returns the reason for the log.
 func (w *idleWait) wait(ctx context.Context) string {
 	poll := time.NewTicker(min(drainPoll, w.o.DrainTimeout))
 	defer poll.Stop()

@@ -3,7 +3,6 @@ package agent
 import (
 	"crypto/sha256"
 	"fmt"
-	"reflect"
 	"strings"
 	"time"
 
@@ -88,5 +87,3 @@ func printable(models []string) []string {
 	}
 	return out
 }
-
-func equal(a, b instance.Record) bool { return reflect.DeepEqual(a, b) }

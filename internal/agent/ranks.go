@@ -33,6 +33,3 @@ func (r *ranks) show(rec *instance.Record) {
 		rec.EngineIDs = maps.Clone(r.ids)
 	}
 }
-
-// showStarting logs why the instance is not ready, once per reason.
-func (a *Agent) showStarting() { a.showReason(a.ranks.err, "engine answers, but is not ready: ") }

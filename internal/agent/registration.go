@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -29,7 +30,7 @@ type registration struct {
 
 // put passes a record to the registrar if it has changed.
 func (r *registration) put(rec instance.Record) {
-	changed := !r.set || !equal(r.rec, rec)
+	changed := !r.set || !reflect.DeepEqual(r.rec, rec)
 	r.rec, r.set = rec, true
 	r.status.setRecord(rec)
 	if changed {

@@ -189,10 +189,7 @@ func TestTooLarge_NotRetried(t *testing.T) {
 		for _, kind := range []string{upstream.KindOwn, upstream.KindStd} {
 			t.Run(name+" "+kind, func(t *testing.T) {
 				t.Parallel()
-				up, err := upstream.New(kind, upstream.Options{ConnectTimeout: waitLimit})
-				if err != nil {
-					t.Fatal(err)
-				}
+				up := upstream.New(kind, upstream.Options{ConnectTimeout: waitLimit})
 				t.Cleanup(up.Close)
 				var asked atomic.Int64
 				s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -209,10 +209,7 @@ func (b *builder) makeScheduler() error {
 // the trace collector.
 func (b *builder) openConnections() error {
 	var err error
-	b.upstream, err = upstream.New(b.cfg.Upstream, upstream.Options{ConnectTimeout: b.cfg.ConnectTimeout, Guard: b.guard, TLS: b.secure.Engines.Client})
-	if err != nil {
-		return err
-	}
+	b.upstream = upstream.New(b.cfg.Upstream, upstream.Options{ConnectTimeout: b.cfg.ConnectTimeout, Guard: b.guard, TLS: b.secure.Engines.Client})
 	if b.keys, b.admins, err = openKeys(b.cfg, b.log); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,9 +20,6 @@ import (
 
 // maxPath is the length of a socket's path that every system takes.
 const maxPath = 100
-
-// ErrDir means that no directory for the socket is safe to use.
-var ErrDir = errors.New("no directory for the control socket")
 
 // dirs lists where sockets may be, best first: the user's run-time directory,
 // /run, the temporary directory. Each gets a directory of our own.
@@ -64,7 +62,7 @@ func DefaultPath(k instance.Key, getenv func(string) string) (string, error) {
 		}
 		errs = append(errs, err)
 	}
-	return "", fmt.Errorf("%w: %w; name a path with --socket", ErrDir, errors.Join(errs...))
+	return "", fmt.Errorf("no directory for the control socket: %w; name a path with --socket", errors.Join(errs...))
 }
 
 // private returns an error unless a directory belongs to this user and no other user has access.
@@ -120,14 +118,11 @@ func sockets(k instance.Key, getenv func(string) string) (found []string) {
 // answering drops what dead agents have left behind, which a container that was
 // killed and started again finds in its file system.
 func answering(paths []string) []string {
-	var out []string
-	for _, path := range paths {
+	return slices.DeleteFunc(paths, func(path string) bool {
 		conn, err := net.DialTimeout("unix", path, time.Second)
-		if err != nil {
-			continue
+		if err == nil {
+			_ = conn.Close()
 		}
-		_ = conn.Close()
-		out = append(out, path)
-	}
-	return out
+		return err != nil
+	})
 }

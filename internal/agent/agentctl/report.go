@@ -2,8 +2,10 @@ package agentctl
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -51,6 +53,13 @@ type Registration struct {
 	LeasesLost    int64      `json:"leases_lost"`
 	Registrations int64      `json:"registrations"`
 	Conflicts     int64      `json:"conflicts"`
+}
+
+// WriteJSON writes the report as indented JSON.
+func (r Report) WriteJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(r)
 }
 
 // Refused is why the instance is not registered although its agent wants it to be. It is

@@ -2,7 +2,6 @@ package agentctl
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -71,9 +70,7 @@ func Serve(ctx context.Context, lis net.Listener, s Source, log logrus.FieldLogg
 	if s.Report != nil {
 		mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
-			e := json.NewEncoder(w)
-			e.SetIndent("", "  ")
-			_ = e.Encode(s.Report()) // the client may have disconnected
+			_ = s.Report().WriteJSON(w) // the client may have disconnected
 		})
 	}
 	if s.Drain != nil {

@@ -5,8 +5,6 @@ package control
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -134,7 +132,7 @@ func showReport(w io.Writer, r agentctl.Report) {
 	line("registration", "%s", WithReason(g.Phase, g.Reason))
 	if g.Lease != "" {
 		line("lease", "%s, renewed %s ago, %d renewals, %d failed, %d lost", g.Lease,
-			time.Duration(g.AgeSeconds*float64(time.Second)).Round(100*time.Millisecond), g.Renewals, g.RenewalFails, g.LeasesLost)
+			rounded(g.AgeSeconds), g.Renewals, g.RenewalFails, g.LeasesLost)
 	}
 	if g.Revision != 0 {
 		line("revision", "%d, written %d times under a new lease", g.Revision, g.Registrations)
@@ -145,14 +143,11 @@ func showReport(w io.Writer, r agentctl.Report) {
 }
 
 func showProcess(line func(name, format string, args ...any), p *agentctl.Process) {
-	seconds := func(s float64) time.Duration {
-		return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond)
-	}
 	switch {
 	case p.PID != 0:
-		line("process", "%d, for %s", p.PID, seconds(p.AgeSeconds))
+		line("process", "%d, for %s", p.PID, rounded(p.AgeSeconds))
 	case p.NextStartSeconds > 0:
-		line("process", "none, next start in %s", seconds(p.NextStartSeconds))
+		line("process", "none, next start in %s", rounded(p.NextStartSeconds))
 	default:
 		line("process", "none")
 	}
@@ -162,6 +157,11 @@ func showProcess(line func(name, format string, args ...any), p *agentctl.Proces
 	}
 }
 
+// rounded returns a number of seconds for output.
+func rounded(seconds float64) time.Duration {
+	return time.Duration(seconds * float64(time.Second)).Round(100 * time.Millisecond)
+}
+
 // WithReason returns a phase with its reason, which is made printable, for output.
 func WithReason(phase, reason string) string {
 	if reason == "" {
@@ -169,12 +169,3 @@ func WithReason(phase, reason string) string {
 	}
 	return phase + ": " + instance.Printable(reason, 400)
 }
-
-func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
-
-// errOutput is the error about an unknown value of -o.
-var errOutput = errors.New("use table or json")

@@ -82,14 +82,14 @@ func statusCommand() *cobra.Command {
 		"status shows the state of the engine and of its registration, for an agent on this machine.",
 		func(ctx context.Context, cmd *cobra.Command, c *agentctl.Client) error {
 			if output != "table" && output != "json" {
-				return cli.Wrongf("-o %q: %w", instance.Printable(output, 40), errOutput)
+				return cli.Wrongf("-o %q: use table or json", instance.Printable(output, 40))
 			}
 			r, err := c.Status(ctx)
 			if err != nil {
 				return err
 			}
 			if output == "json" {
-				return writeJSON(cmd.OutOrStdout(), r)
+				return r.WriteJSON(cmd.OutOrStdout())
 			}
 			showReport(cmd.OutOrStdout(), r)
 			return nil

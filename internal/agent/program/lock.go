@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"runtime"
 	"strings"
@@ -31,15 +30,15 @@ const lockPoll = 500 * time.Millisecond
 // The lock is a listening socket with an abstract name, which exists in one
 // network namespace (as an address does) and goes with its process, however
 // that ends. Where there is no such thing nothing is locked.
-func lock(ctx context.Context, c setup.Config, log logrus.FieldLogger) (io.Closer, error) {
+func lock(ctx context.Context, c setup.Config, log logrus.FieldLogger) (held locks, err error) {
+	held = locks{}
 	if runtime.GOOS != "linux" {
-		return io.NopCloser(strings.NewReader("")), nil
+		return held, nil
 	}
-	var held locks
 	for _, k := range c.Key.Each() {
 		l, err := lockKey(ctx, c, k, log)
 		if l == nil {
-			_ = held.Close()
+			held.release()
 			return nil, err
 		}
 		held = append(held, l)
@@ -48,18 +47,16 @@ func lock(ctx context.Context, c setup.Config, log logrus.FieldLogger) (io.Close
 }
 
 // locks are those of all keys of an agent.
-type locks []io.Closer
+type locks []net.Listener
 
-func (l locks) Close() error {
-	var errs []error
+func (l locks) release() {
 	for _, one := range l {
-		errs = append(errs, one.Close())
+		_ = one.Close()
 	}
-	return errors.Join(errs...)
 }
 
 // lockKey is lock for one key.
-func lockKey(ctx context.Context, c setup.Config, k instance.Key, log logrus.FieldLogger) (io.Closer, error) {
+func lockKey(ctx context.Context, c setup.Config, k instance.Key, log logrus.FieldLogger) (net.Listener, error) {
 	what := strings.Join(append([]string{k.String(), c.HostID, c.EtcdPrefix}, c.EtcdEndpoints...), "\x00")
 	sum := sha256.Sum256([]byte(what))
 	name := "@pd-agent-" + hex.EncodeToString(sum[:16])

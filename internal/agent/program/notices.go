@@ -10,6 +10,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -31,16 +32,12 @@ func relayNotices(ctx context.Context, c *setup.Config, log logrus.FieldLogger) 
 		return nil, fmt.Errorf("listen for proxies (--lmcache-notify-listen): %w", err)
 	}
 	s := &http.Server{Handler: lmcache.Handler(inbox), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = s.Serve(ln) // ends with Close
-	}()
+	wait := background.Start(ctx, func(context.Context) { _ = s.Serve(ln) }) // ends with Close
 	if c.Facts.Ports == nil {
 		c.Facts.Ports = map[string][]int{}
 	}
 	c.Facts.Ports[instance.PortLMCacheNotify] = []int{ln.Addr().(*net.TCPAddr).Port}     //nolint:forcetypeassert // a TCP listener's
 	c.Facts.Ports[instance.PortLMCachePull] = []int{receiver.Addr().(*net.TCPAddr).Port} //nolint:forcetypeassert // a TCP listener's
 	log.Infof("receiving LMCache notifications at tcp://%s; proxies read them at %s", receiver.Addr(), ln.Addr())
-	return func() { _ = s.Close(); <-done; receiver.Close() }, nil
+	return func() { _ = s.Close(); wait(); receiver.Close() }, nil
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/control"
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/cli/background"
-	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
 )
 
@@ -23,10 +22,6 @@ type notifier struct {
 	c   setup.Config
 	ctl *control.Control
 	log logrus.FieldLogger
-}
-
-func newNotifier(c setup.Config, ctl *control.Control, log logrus.FieldLogger) *notifier {
-	return &notifier{c: c, ctl: ctl, log: log.WithField(logging.FieldComponent, "systemd")}
 }
 
 func (n *notifier) send(states ...string) {
@@ -46,16 +41,10 @@ func (n *notifier) start(ctx context.Context) (stop func()) {
 	if !sdnotify.Enabled() {
 		return func() {}
 	}
-	return background.Start(ctx, func(bg context.Context) {
-		err := sdnotify.Watch(bg, n.sane, func(err error) {
-			if err != nil {
-				n.log.WithError(err).Error("agent is stuck: no more watchdog pings")
-			}
-		})
-		if err != nil {
-			n.log.WithError(err).Warn("no watchdog")
-		}
-	}, func(bg context.Context) { n.status(bg, ctx.Done()) })
+	return background.Start(ctx,
+		func(bg context.Context) { sdnotify.Watchdog(bg, "agent", n.sane, n.log) },
+		func(bg context.Context) { n.status(bg, ctx.Done()) },
+	)
 }
 
 func (n *notifier) status(ctx context.Context, stopping <-chan struct{}) {

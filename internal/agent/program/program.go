@@ -117,7 +117,7 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 			return nil
 		},
 	}
-	setup.Register(cmd.Flags())
+	setup.Settings().Register(cmd.Flags())
 	cmd.AddCommand(control.Commands()...)
 	if failed := cli.Run(ctx, cmd, args, stdout, stderr); failed != cli.OK {
 		return failed

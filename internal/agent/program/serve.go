@@ -76,7 +76,7 @@ func serve(ctx context.Context, s service) (code int, err error) {
 	if locked == nil {
 		return 0, nil
 	}
-	defer func() { _ = locked.Close() }()
+	defer locked.release()
 	stopNotices, err := relayNotices(ctx, &s.Config, log)
 	if err != nil {
 		return 1, err
@@ -94,7 +94,7 @@ func serve(ctx context.Context, s service) (code int, err error) {
 	defer func() { _ = s.cli.Close() }()
 	defer followMembers(ctx, s.cli, s.TTL, log)()
 	defer s.publishRefusal(ctx)()
-	s.notify = newNotifier(s.Config, ctl, log)
+	s.notify = &notifier{c: s.Config, ctl: ctl, log: log.WithField(logging.FieldComponent, "systemd")}
 	defer s.notify.start(ctx)()
 	if s.Command != nil {
 		return s.supervise(ctx)

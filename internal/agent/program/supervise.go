@@ -1,6 +1,7 @@
 package program
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,12 +19,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
-)
-
-// Errors of starting an engine.
-var (
-	errTaken = errors.New("the engine's address is already in use")
-	errSlow  = errors.New("the engine did not answer within --start-timeout")
 )
 
 // reap reaps orphans of the engine, or of the container if the agent is its process 1. stop
@@ -55,13 +50,7 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 	last := wrap.Exit{}
 	for start := 1; ctx.Err() == nil; start++ {
 		var lasted time.Duration
-		failed := s.free(ctx)
-		if failed == nil {
-			failed = s.Side.Free(ctx)
-		}
-		if failed == nil {
-			failed = s.Events.Free(ctx)
-		}
+		failed := cmp.Or(s.free(ctx), s.Side.Free(ctx), s.Events.Free(ctx))
 		var proc *wrap.Process
 		if failed == nil {
 			proc, failed = wrap.Start(wrap.Options{
@@ -105,7 +94,7 @@ func (s *service) ended(ctx context.Context, last wrap.Exit, failed error) (int,
 	switch {
 	case ctx.Err() != nil:
 		s.log.Infof("engine exited: %s", last)
-		if code == asked(s.orders.stopSignal()) {
+		if code == (wrap.Exit{Signal: s.orders.stopSignal()}).Status() {
 			return 0, nil // the usual exit of a program after a signal
 		}
 		return code, nil
@@ -115,9 +104,6 @@ func (s *service) ended(ctx context.Context, last wrap.Exit, failed error) (int,
 	}
 	return max(code, 1), fmt.Errorf("engine exited: %w", failed)
 }
-
-// asked returns the exit code of a process that a signal has ended, as shells define it.
-func asked(sig syscall.Signal) int { return wrap.Exit{Signal: sig}.Status() }
 
 // engineLife registers the engine until its process exits or ctx ends, and then stops the
 // process. The error is nil if the engine has not failed, whatever its exit code.
@@ -147,7 +133,7 @@ func (s *service) engineLife(ctx context.Context, proc *wrap.Process) error {
 	}
 	cancel()
 	if <-slow {
-		err = errors.Join(err, fmt.Errorf("%w (%s)", errSlow, s.StartTimeout))
+		err = errors.Join(err, fmt.Errorf("the engine did not answer within --start-timeout (%s)", s.StartTimeout))
 	}
 	return err
 }
@@ -161,21 +147,16 @@ func (s *service) awaitStart(ctx context.Context, proc *wrap.Process) (slow bool
 		defer timer.Stop()
 		deadline = timer.C
 	}
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-proc.Exited():
-			// live ends by itself, after it has revoked the registration.
-			<-ctx.Done()
-			return false
-		case <-deadline:
-			if p := s.ctl.Life.Load(); p == nil || p.Agent.Status().Record.ID == "" {
-				return true
-			}
-			deadline = nil
+	select {
+	case <-ctx.Done():
+	case <-proc.Exited(): // live ends by itself, after it has revoked the registration
+	case <-deadline:
+		if p := s.ctl.Life.Load(); p == nil || p.Agent.Status().Record.ID == "" {
+			return true
 		}
 	}
+	<-ctx.Done()
+	return false
 }
 
 // freeTimeout is the time limit of free.
@@ -195,7 +176,7 @@ func (s *service) free(ctx context.Context) error {
 		return nil // refused or unreachable
 	}
 	_ = conn.Close()
-	return fmt.Errorf("%w (%s): an engine that outlived its agent? Stop it first, or run the agent without a command to register it", errTaken, u.Host)
+	return fmt.Errorf("the engine's address is already in use (%s): an engine that outlived its agent? Stop it first, or run the agent without a command to register it", u.Host)
 }
 
 // engineEnv returns the environment without variables for the agent only: with systemd's

@@ -7,9 +7,6 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/pdmesh/pdmesh/internal/connector"
-	"github.com/pdmesh/pdmesh/internal/engine/bootstrap"
-	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -19,29 +16,24 @@ const envBootstrapPort = "VLLM_MOONCAKE_BOOTSTRAP_PORT"
 // mooncakeDialect is the one whose prefill engines have a bootstrap server.
 const mooncakeDialect = "mooncake"
 
-var errBootstrapPort = errors.New("a bootstrap port is for a prefill engine with MooncakeConnector")
-
 // findBootstrap returns the address at which the agent queries the bootstrap server of a
 // Mooncake prefill engine; "" for other engines. Proxies combine the port of the record with
 // the host of the instance.
-func (r *reader) findBootstrap(f *facts, c *Config) string {
+func (r *reader) findBootstrap(f *facts, c *Config, dialect string) string {
 	const name = "bootstrap-port"
-	dialect, _ := connector.Canonical(c.connector)
 	if dialect == mooncakeDialect {
 		r.checkMooncakeRole(f, c.Key.Role)
 	}
 	if dialect != mooncakeDialect || c.Key.Role == instance.Decode {
-		if r.FromFlag(name) {
-			r.fail(name, errBootstrapPort)
-		}
+		r.excludes(errors.New("a bootstrap port is for a prefill engine with MooncakeConnector"), name)
 		return ""
 	}
 	host := ""
 	if u, err := url.Parse(c.Engine); err == nil {
 		host = u.Hostname()
 	}
-	found := []fact{{f.env(envBootstrapPort), envBootstrapPort}, {strconv.Itoa(bootstrap.DefaultPort), fromDefault}}
-	if m := f.mooncake(); m != nil && m.Bootstrap != "" {
+	found := []fact{{f.env(envBootstrapPort), envBootstrapPort}, {strconv.Itoa(instance.DefaultBootstrapPort), fromDefault}}
+	if m := f.transfer.Mooncake(); m != nil && m.Bootstrap != "" {
 		server := m.Bootstrap
 		at, port, err := net.SplitHostPort(server)
 		if err != nil {
@@ -66,19 +58,11 @@ func (r *reader) findBootstrap(f *facts, c *Config) string {
 
 // checkMooncakeRole refuses a role with which the first request would end the engine.
 func (r *reader) checkMooncakeRole(f *facts, role instance.Role) {
-	m := f.mooncake()
+	m := f.transfer.Mooncake()
 	if m == nil {
 		return
 	}
 	if is, ok := m.Role(); ok && role != "" && is != role {
 		r.fail("role", fmt.Errorf("%s, but %s has %s: a request for the other role ends a Mooncake engine", role, f.from, m.KVRole))
 	}
-}
-
-// mooncake returns the configuration of vLLM's MooncakeConnector, or nil.
-func (f *facts) mooncake() *vllmargs.Transfer {
-	if f.transfer == nil {
-		return nil
-	}
-	return f.transfer.Mooncake()
 }

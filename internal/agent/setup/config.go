@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -108,12 +107,12 @@ func Load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 	c.Model, c.EngineAPIKey = r.text("model", f.models()...), r.text("engine-api-key", f.keys()...)
 	r.endpoints(&c, f)
 	r.readTLS(&c)
-	c.Notes = f.notes
 	if c.ZMQRegister != "" {
 		r.checkBridge(&c)
 	} else {
 		r.instance(&c, f)
 	}
+	c.Notes = f.notes
 	if _, err := schema.NewLayout(c.EtcdPrefix); err != nil {
 		r.fail("etcd-prefix", err)
 	}
@@ -141,7 +140,8 @@ func Load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 // instance reads the settings of the engine.
 func (r *reader) instance(c *Config, f *facts) {
 	c.connector = r.text("connector", f.connectors()...)
-	if _, err := connector.Canonical(c.connector); err != nil { // every proxy would reject the record
+	dialect, err := connector.Canonical(c.connector)
+	if err != nil { // every proxy would reject the record
 		r.fail("connector", err)
 	}
 	c.Key = r.key(f, instance.AllLoopback(c.EtcdEndpoints))
@@ -149,21 +149,28 @@ func (r *reader) instance(c *Config, f *facts) {
 	c.Facts.KVRole = f.kvRole(c.Key.Role, c.connector)
 	f.record(&c.Facts)
 	c.Side = f.findSideChannel(c.Key.Address)
-	c.Notes = f.notes
 	r.checkCommand(c)
 	r.checkEngine(c, f)
-	c.Bootstrap = r.findBootstrap(f, c)
-	r.findP2P(f, c)
+	c.Bootstrap = r.findBootstrap(f, c, dialect)
+	r.findP2P(f, c, dialect)
 	f.findEvents(c)
-	c.Notices = r.findLMCache(f, c)
-	c.Notes = f.notes
+	c.Notices = r.findLMCache(f, c, dialect)
 	if c.Key.Address != "" && instance.IsLoopback(c.Key.Address) && !r.allowLoopback && !instance.AllLoopback(c.EtcdEndpoints) {
 		r.fail("address", errors.New(c.Key.Address+" is a loopback address, but etcd is on another machine, where proxies could not reach it: set the address by which they do, or --allow-loopback"))
 	}
 }
 
-// checkBridge refuses settings of one engine with --zmq-register. It accepts them in the
-// environment, where they may be for other agents of the same image.
+// excludes refuses flags that do not apply. It accepts these settings in the environment, where
+// they may be for other agents of the same image.
+func (r *reader) excludes(why error, names ...string) {
+	for _, name := range names {
+		if r.FromFlag(name) {
+			r.fail(name, why)
+		}
+	}
+}
+
+// checkBridge refuses settings of one engine with --zmq-register.
 func (r *reader) checkBridge(c *Config) {
 	c.AllowLoopback = r.allowLoopback || instance.AllLoopback(c.EtcdEndpoints)
 	if _, err := zmq.ParseEndpoint(c.ZMQRegister); err != nil {
@@ -172,11 +179,8 @@ func (r *reader) checkBridge(c *Config) {
 	if c.Command != nil {
 		r.fail("zmq-register", errors.New("is for engines that register themselves, not for a command after --"))
 	}
-	for _, name := range []string{"role", "address", "engine", "connector", "bootstrap-port", "kv-transfer-config", "label"} {
-		if r.FromFlag(name) {
-			r.fail(name, errors.New("is for one engine; with --zmq-register engines publish it themselves"))
-		}
-	}
+	r.excludes(errors.New("is for one engine; with --zmq-register engines publish it themselves"),
+		"role", "address", "engine", "connector", "bootstrap-port", "kv-transfer-config", "label")
 }
 
 // input has the values of settings and the errors about them.
@@ -291,8 +295,8 @@ const (
 	maxLabelSize = 128
 )
 
-func (r *reader) allLabels(found map[string]string) map[string]string {
-	out := found
+// allLabels adds the labels of --label to those of the facts.
+func (r *reader) allLabels(out map[string]string) map[string]string {
 	for _, s := range r.labels {
 		name, value, ok := strings.Cut(s, "=")
 		switch {
@@ -312,7 +316,7 @@ func (r *reader) allLabels(found map[string]string) map[string]string {
 	if len(out) == 0 {
 		return nil
 	}
-	return maps.Clone(out)
+	return out
 }
 
 func (r *reader) checkEngine(c *Config, f *facts) {
@@ -327,14 +331,9 @@ func (r *reader) checkEngine(c *Config, f *facts) {
 
 // checkCommand refuses settings that do not apply without a command.
 func (r *reader) checkCommand(c *Config) {
-	if c.Command != nil {
-		return
-	}
-	for _, name := range []string{"restart", "restart-delay", "restart-delay-max", "start-timeout", "stop-timeout", "engine-dies-with-agent"} {
-		// In the environment it may be for other agents of the same image.
-		if r.FromFlag(name) {
-			r.fail(name, errors.New("is for an engine that this agent starts, as in agent ... -- vllm serve MODEL"))
-		}
+	if c.Command == nil {
+		r.excludes(errors.New("is for an engine that this agent starts, as in agent ... -- vllm serve MODEL"),
+			"restart", "restart-delay", "restart-delay-max", "start-timeout", "stop-timeout", "engine-dies-with-agent")
 	}
 }
 

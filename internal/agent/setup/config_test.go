@@ -15,7 +15,7 @@ import (
 func loadArgs(t *testing.T, env map[string]string, args ...string) (Config, error) {
 	t.Helper()
 	fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
-	Register(fs)
+	Settings().Register(fs)
 	if err := fs.Parse(args); err != nil {
 		return Config{}, err
 	}

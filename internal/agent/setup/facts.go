@@ -23,11 +23,11 @@ type facts struct {
 	lookup      func(string) (string, bool)
 	command     vllmargs.Command
 	wrapped     bool
-	transfer    *vllmargs.Transfer
+	transfer    vllmargs.Transfer
 	from        string // of transfer
-	moon        *mooncake.Config
+	moon        mooncake.Config
 	moonFrom    string
-	lmcache     *lmcache.Config // nil without LMCache's PD backend
+	lmcache     lmcache.Config // zero without LMCache's PD backend
 	lmcacheFrom string
 	envRole     string // the kv_role of VLLM_DISTRIBUTED_KV_ROLE
 	notes       []string
@@ -65,7 +65,7 @@ func find(in *input, command []string, lookupEnv func(string) (string, bool)) *f
 		if err != nil {
 			f.fail("kv-transfer-config", err)
 		}
-		f.transfer, f.from = &t, "--kv-transfer-config"
+		f.transfer, f.from = t, "--kv-transfer-config"
 	}
 	if s := f.env(vllmargs.EnvKVRole); s != "" {
 		role, err := vllmargs.ParseEnvRole(s)
@@ -100,7 +100,7 @@ func (f *facts) findMooncake() {
 	c, err := mooncake.Load(path)
 	switch {
 	case err == nil:
-		f.moon, f.moonFrom = &c, from+" "+path
+		f.moon, f.moonFrom = c, from+" "+path
 	case from == mooncake.EnvPath && f.Given("etcd-endpoints"):
 		f.notes = append(f.notes, from+": "+err.Error()) // a matter of the engine
 	case from == mooncake.EnvPath:
@@ -112,7 +112,7 @@ func (f *facts) findMooncake() {
 
 // endpoints returns the etcd of mooncake.json.
 func (f *facts) endpoints() []string {
-	if f.moon == nil || f.Given("etcd-endpoints") {
+	if f.moonFrom == "" || f.Given("etcd-endpoints") {
 		return nil
 	}
 	etcd, err := f.moon.Etcd()
@@ -127,12 +127,10 @@ func (f *facts) endpoints() []string {
 // roles returns the roles found without --role, by precedence.
 func (f *facts) roles() []fact {
 	var out []fact
-	if f.transfer != nil {
-		if role, ok := f.transfer.Role(); ok {
-			out = append(out, fact{string(role), f.from})
-		}
+	if role, ok := f.transfer.Role(); ok {
+		out = append(out, fact{string(role), f.from})
 	}
-	if role, ok := vllmargs.EnvRole(f.envRole); ok {
+	if role, ok := vllmargs.RoleOf(f.envRole); ok {
 		out = append(out, fact{string(role), vllmargs.EnvKVRole})
 	}
 	return out
@@ -141,7 +139,7 @@ func (f *facts) roles() []fact {
 // noRole returns why the role is not known.
 func (f *facts) noRole() error {
 	switch {
-	case f.transfer != nil && f.transfer.KVRole != "":
+	case f.transfer.KVRole != "":
 		return fmt.Errorf("is missing: %s has %s, which leaves it open: %w", f.from, f.transfer.KVRole, errNoRole)
 	case f.envRole != "":
 		return fmt.Errorf("is missing: %s is both: %w", vllmargs.EnvKVRole, errNoRole)
@@ -151,10 +149,10 @@ func (f *facts) noRole() error {
 
 // connectors returns the connector of the KV transfer.
 func (f *facts) connectors() []fact {
-	if f.transfer == nil || f.Given("connector") {
+	if f.Given("connector") {
 		return nil
 	}
-	if f.lmcache != nil && f.transfer.LMCache() {
+	if f.lmcache.Role != "" && f.transfer.LMCache() {
 		return []fact{{lmcacheDialect, f.lmcacheFrom}}
 	}
 	dialect, err := f.transfer.Dialect()
@@ -168,7 +166,7 @@ func (f *facts) connectors() []fact {
 func (f *facts) kvRole(role instance.Role, connector string) string {
 	byRole := map[instance.Role]string{instance.Prefill: "kv_producer", instance.Decode: "kv_consumer", instance.Both: "kv_both"}[role]
 	switch {
-	case f.transfer != nil && f.transfer.KVRole != "":
+	case f.transfer.KVRole != "":
 		if other, ok := f.transfer.Role(); ok && role != "" && other != role {
 			f.notes = append(f.notes, fmt.Sprintf("the role is %s, but %s has %s", role, f.from, f.transfer.KVRole))
 		}
@@ -193,9 +191,7 @@ func (f *facts) findAddress(role instance.Role, etcdIsLocal bool) (fact, error) 
 		hosts = append(hosts, fact{"127.0.0.1", fromCommand + ", as etcd is on this machine"})
 	}
 	hosts = append(hosts, fact{f.env("VLLM_HOST_IP"), "VLLM_HOST_IP and " + fromCommand})
-	if f.moon != nil {
-		hosts = append(hosts, fact{f.moon.Host(role), f.moonFrom + " and " + fromCommand})
-	}
+	hosts = append(hosts, fact{f.moon.Host(role), f.moonFrom + " and " + fromCommand})
 	for _, h := range hosts {
 		if h.value != "" && !wildcard(h.value) {
 			return fact{net.JoinHostPort(h.value, strconv.Itoa(f.command.Port)), h.from}, nil
@@ -248,14 +244,9 @@ func (f *facts) keys() []fact {
 
 // labels that are added to those of --label.
 func (f *facts) labels() map[string]string {
-	out := make(map[string]string)
-	if f.moon != nil {
-		out = f.moon.Labels()
-	}
-	if f.transfer != nil {
-		if s := instance.Printable(f.transfer.Describe(), 0); s != "" && len(s) <= maxLabelSize {
-			out["kv_connector"] = s
-		}
+	out := f.moon.Labels()
+	if s := instance.Printable(f.transfer.Describe(), 0); s != "" && len(s) <= maxLabelSize {
+		out["kv_connector"] = s
 	}
 	if f.command.Scheduling == "priority" {
 		out["scheduling_policy"] = "priority" // proxies send such engines the priorities of requests
@@ -269,16 +260,14 @@ const maxRankIDs = 64
 // record adds the sizes and ids to what the agent registers.
 func (f *facts) record(rec *instance.Record) {
 	rec.TPSize, rec.PPSize, rec.DPSize = f.command.TensorParallel, f.command.PipelineParallel, f.command.DataParallel
-	if f.transfer != nil && f.transfer.NIXL() {
+	if f.transfer.NIXL() {
 		rec.Transfer = instance.TransferNIXL
 	}
-	if f.transfer != nil {
-		rec.KVLease = f.transfer.LeaseSeconds()
-	}
-	if f.transfer == nil || f.transfer.EngineID == "" {
+	rec.KVLease = f.transfer.LeaseSeconds()
+	id, ranks := f.transfer.EngineID, f.command.Ranks
+	if id == "" {
 		return
 	}
-	id, ranks := f.transfer.EngineID, f.command.Ranks
 	if ranks.Total <= 1 {
 		rec.EngineIDs = map[string]string{"0": id}
 		return

@@ -5,12 +5,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/pflag"
-
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/connector"
-	"github.com/pdmesh/pdmesh/internal/engine/bootstrap"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 )
 
@@ -19,11 +17,11 @@ import (
 func (r *reader) settings(c *Config) settings.Table {
 	return slices.Concat(
 		engineSettings(r, c),
-		transferSettings(r, c),
+		transferSettings(c),
 		etcdSettings(r, c),
-		lifeSettings(r, c),
+		lifeSettings(c),
 		commandSettings(r, c),
-		outputSettings(r, c),
+		outputSettings(c),
 		settings.Reading(envConfig, &r.file, &c.PrintConfig),
 	)
 }
@@ -31,11 +29,8 @@ func (r *reader) settings(c *Config) settings.Table {
 // envConfig is the variable that names the agent's file; the proxy has another one.
 const envConfig = "PD_AGENT_CONFIG"
 
-// Settings returns the table for documentation.
+// Settings returns the table for flags and documentation.
 func Settings() settings.Table { return new(reader).settings(new(Config)) }
-
-// Register adds the flags of all settings.
-func Register(fs *pflag.FlagSet) { Settings().Register(fs) }
 
 // engineSettings returns the settings of the engine and its instance.
 func engineSettings(r *reader, c *Config) settings.Table {
@@ -58,11 +53,11 @@ func engineSettings(r *reader, c *Config) settings.Table {
 }
 
 // transferSettings returns the settings of KV transfer.
-func transferSettings(_ *reader, c *Config) settings.Table {
+func transferSettings(c *Config) settings.Table {
 	return settings.About("KV transfer",
 		settings.Setting{Name: "kv-transfer-config", Kind: settings.Text, Usage: "--kv-transfer-config of the engine, as JSON; role and connector are read from it (default: that of the command)"},
 		settings.Setting{Name: "p2p-port", Kind: settings.Number, Rare: true, Usage: "side channel port of rank 0, for an OffloadingConnector with a tier of type p2p (default: from the engine's command or environment, else " + strconv.Itoa(defaultP2PPort) + ")"},
-		settings.Setting{Name: "bootstrap-port", Kind: settings.Number, Rare: true, Usage: "port of the bootstrap server of a Mooncake prefill engine (default: from the engine's command or environment, else " + strconv.Itoa(bootstrap.DefaultPort) + ")"},
+		settings.Setting{Name: "bootstrap-port", Kind: settings.Number, Rare: true, Usage: "port of the bootstrap server of a Mooncake prefill engine (default: from the engine's command or environment, else " + strconv.Itoa(instance.DefaultBootstrapPort) + ")"},
 		settings.Setting{Name: "mooncake-config", Kind: settings.Text, Usage: "mooncake.json of any version; the address of etcd is read from it (default: $MOONCAKE_CONFIG_PATH)"},
 		settings.Setting{Name: "lmcache-config", Kind: settings.Text, Usage: "LMCache's configuration file; the following settings are read from it (default: $LMCACHE_CONFIG_FILE)"},
 		settings.Setting{Name: "lmcache-init-port", Kind: settings.Text, Rare: true, Usage: "pd_peer_init_port of a decode engine with LMCache's PD backend; one port for each rank, separated by commas"},
@@ -91,7 +86,7 @@ func etcdSettings(r *reader, c *Config) settings.Table {
 }
 
 // lifeSettings returns the settings of probes and the drain.
-func lifeSettings(_ *reader, c *Config) settings.Table {
+func lifeSettings(c *Config) settings.Table {
 	return settings.About("Probes and drain",
 		settings.Setting{Name: "probe-interval", Kind: settings.Time, Default: agent.DefaultProbeInterval.String(), Rare: true, Usage: "time between two probes of the engine", Into: &c.ProbeInterval},
 		settings.Setting{Name: "probe-timeout", Kind: settings.Time, Default: agent.DefaultProbeTimeout.String(), Rare: true, Usage: "time limit of one probe, in time that this agent gets the CPU; after three failed probes in a row the instance is down", Into: &c.ProbeTimeout},
@@ -115,7 +110,7 @@ func commandSettings(r *reader, c *Config) settings.Table {
 }
 
 // outputSettings returns the settings of the control socket and the log.
-func outputSettings(_ *reader, c *Config) settings.Table {
+func outputSettings(c *Config) settings.Table {
 	return settings.About("Control and logs",
 		settings.Setting{Name: "socket", Kind: settings.Text, Usage: "unix socket for pdmesh-agent status, drain and health; \"off\" for none (default: by address, in $XDG_RUNTIME_DIR, /run or the temporary directory)", Into: &c.Socket},
 		settings.Setting{Name: "log-level", Kind: settings.Text, Default: "info", Usage: strings.Join(logging.Levels(), ", "), Into: &c.LogLevel},

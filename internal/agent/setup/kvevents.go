@@ -117,12 +117,7 @@ func (e *kvEvents) span() int { return e.ranks.First + max(e.ranks.Local, 1) }
 // choose takes the first range of ports that is free and that no other agent has chosen.
 // What was missed can then be asked for, too, unless a place for that is given.
 func (e *kvEvents) choose(engine string) {
-	at := 0
-	if _, text, err := net.SplitHostPort(engine); err == nil {
-		if n, err := strconv.Atoi(text); err == nil {
-			at = ((n-enginePort)%eventsEngines + eventsEngines) % eventsEngines
-		}
-	}
+	at := ((portOf(engine)-enginePort)%eventsEngines + eventsEngines) % eventsEngines
 	replay := e.Replay
 	for i := range eventsEngines + 1 {
 		port := eventsDefault

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -16,11 +15,8 @@ import (
 // lmcacheDialect is the one of LMCache's PD backend.
 const lmcacheDialect = "lmcache"
 
-// Errors of flags that do not apply to an engine.
-var (
-	errLMCacheRole = errors.New("is for an engine of the other role, or of another connector")
-	errNoReceiver  = errors.New("is missing: set the ports of LMCache's pd_peer_init_port and pd_peer_alloc_port, one of each for every rank, or LMCACHE_CONFIG_FILE")
-)
+// errLMCacheRole is the error about a flag that does not apply to an engine.
+var errLMCacheRole = errors.New("is for an engine of the other role, or of another connector")
 
 // NoticeConfig has the addresses for LMCache's notifications and for proxies that read them.
 type NoticeConfig struct {
@@ -28,8 +24,7 @@ type NoticeConfig struct {
 	Listen   string // host:port for proxies; port 0 is any
 }
 
-// findLMCacheFile reads LMCache's configuration; nil when there is none or it has no PD
-// backend.
+// findLMCacheFile reads LMCache's configuration, if it has a PD backend.
 func (f *facts) findLMCacheFile() {
 	path, from := f.path("lmcache-config", lmcache.EnvConfig)
 	if path == "" {
@@ -42,40 +37,30 @@ func (f *facts) findLMCacheFile() {
 	case err != nil:
 		f.fail("lmcache-config", err)
 	case c.Role != "":
-		f.lmcache, f.lmcacheFrom = &c, from+" "+path
+		f.lmcache, f.lmcacheFrom = c, from+" "+path
 	}
 }
 
 // findLMCache reads the settings of an LMCache engine with the PD backend.
-func (r *reader) findLMCache(f *facts, c *Config) NoticeConfig {
-	dialect, _ := connector.Canonical(c.connector)
-	of := map[instance.Role][]string{
-		instance.Prefill: {"lmcache-notify", "lmcache-notify-listen"},
-		instance.Decode:  {"lmcache-init-port", "lmcache-alloc-port", "lmcache-host"},
+func (r *reader) findLMCache(f *facts, c *Config, dialect string) NoticeConfig {
+	if dialect != lmcacheDialect || c.Key.Role == instance.Decode {
+		r.excludes(errLMCacheRole, "lmcache-notify", "lmcache-notify-listen")
 	}
-	for role, names := range of {
-		for _, name := range names {
-			if r.FromFlag(name) && (dialect != lmcacheDialect || c.Key.Role == role.Other()) {
-				r.fail(name, errLMCacheRole)
-			}
-		}
+	if dialect != lmcacheDialect || c.Key.Role == instance.Prefill {
+		r.excludes(errLMCacheRole, "lmcache-init-port", "lmcache-alloc-port", "lmcache-host")
 	}
 	if dialect != lmcacheDialect {
 		return NoticeConfig{}
 	}
-	file := lmcache.Config{}
-	if f.lmcache != nil {
-		file = *f.lmcache
-	}
 	if c.Key.Role != instance.Prefill {
-		r.findReceiver(f, c, file)
+		r.findReceiver(f, c)
 	}
 	if c.Key.Role == instance.Decode {
 		return NoticeConfig{}
 	}
 	n := NoticeConfig{Listen: r.Text("lmcache-notify-listen")}
 	found := ""
-	if file.ProxyPort > 0 {
+	if file := f.lmcache; file.ProxyPort > 0 {
 		host := file.ProxyHost
 		ip := net.ParseIP(host)
 		if here, _, _ := net.SplitHostPort(c.Key.Address); host == "localhost" || host == here || ip != nil && ip.IsLoopback() {
@@ -98,7 +83,7 @@ func (r *reader) findLMCache(f *facts, c *Config) NoticeConfig {
 }
 
 // findReceiver reads the ports at which prefill instances reach the ranks of a decode engine.
-func (r *reader) findReceiver(f *facts, c *Config, file lmcache.Config) {
+func (r *reader) findReceiver(f *facts, c *Config) {
 	ports := func(name string, found []int) []int {
 		text := r.text(name, fact{join(found), f.lmcacheFrom})
 		list, err := lmcache.Ports(text)
@@ -106,11 +91,11 @@ func (r *reader) findReceiver(f *facts, c *Config, file lmcache.Config) {
 		case err != nil:
 			r.fail(name, err)
 		case list == nil:
-			r.fail(name, errNoReceiver)
+			r.fail(name, errors.New("is missing: set the ports of LMCache's pd_peer_init_port and pd_peer_alloc_port, one of each for every rank, or LMCACHE_CONFIG_FILE"))
 		}
 		return list
 	}
-	init, alloc := ports("lmcache-init-port", file.Init), ports("lmcache-alloc-port", file.Alloc)
+	init, alloc := ports("lmcache-init-port", f.lmcache.Init), ports("lmcache-alloc-port", f.lmcache.Alloc)
 	if init == nil || alloc == nil {
 		return
 	}
@@ -118,7 +103,7 @@ func (r *reader) findReceiver(f *facts, c *Config, file lmcache.Config) {
 		r.fail("lmcache-alloc-port", fmt.Errorf("%d ports, but %d of --lmcache-init-port: must be one of each for every rank", len(alloc), len(init)))
 	}
 	c.Facts.Ports = map[string][]int{instance.PortLMCacheInit: init, instance.PortLMCacheAlloc: alloc}
-	host := file.PeerHost
+	host := f.lmcache.PeerHost
 	if ip := net.ParseIP(host); host == "localhost" || ip != nil && (ip.IsUnspecified() || ip.IsLoopback()) {
 		host = "" // others reach it at the address of the instance
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strconv"
 
-	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -15,23 +14,17 @@ const (
 	p2pDialect     = "p2p"
 )
 
-var errP2PPort = errors.New("a P2P port is for an engine whose OffloadingConnector has a tier of type p2p (--connector p2p)")
-
 // findP2P reads the port at which other engines fetch from an engine with a P2P tier. Proxies
 // combine the port of the record with the host of the instance.
-func (r *reader) findP2P(f *facts, c *Config) {
+func (r *reader) findP2P(f *facts, c *Config, dialect string) {
 	const name = "p2p-port"
-	if dialect, _ := connector.Canonical(c.connector); dialect != p2pDialect {
-		if r.FromFlag(name) {
-			r.fail(name, errP2PPort)
-		}
+	if dialect != p2pDialect {
+		r.excludes(errors.New("a P2P port is for an engine whose OffloadingConnector has a tier of type p2p (--connector p2p)"), name)
 		return
 	}
 	found := []fact{{f.env(envP2PPort), envP2PPort}, {strconv.Itoa(defaultP2PPort), fromDefault}}
-	if f.transfer != nil {
-		if tier := f.transfer.Offloading(); tier != nil && tier.Port > 0 {
-			found = append([]fact{{strconv.Itoa(tier.Port), f.from + " (secondary_tiers)"}}, found...)
-		}
+	if tier := f.transfer.Offloading(); tier != nil && tier.Port > 0 {
+		found = append([]fact{{strconv.Itoa(tier.Port), f.from + " (secondary_tiers)"}}, found...)
 	}
 	if port := r.port(name, found...); port > 0 {
 		c.Facts.Ports = map[string][]int{instance.PortP2P: {port}}

@@ -24,7 +24,7 @@ func TestCommandsOfTheMoRIIOPage(t *testing.T) {
 		if args, ok := strings.CutPrefix(line, "pdmesh-agent -"); ok {
 			agents++
 			fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
-			Register(fs)
+			Settings().Register(fs)
 			if err := fs.Parse(strings.Fields("-" + args)); err != nil {
 				t.Fatal(err)
 			}
@@ -51,7 +51,7 @@ func TestCommandsOfTheMoRIIOPage(t *testing.T) {
 			cell := strings.Split(line, "|")[1]
 			for name := range strings.SplitSeq(cell, ",") {
 				fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
-				Register(fs)
+				Settings().Register(fs)
 				if name = strings.Trim(name, " `-"); fs.Lookup(name) == nil {
 					t.Errorf("there is no flag --%s", name)
 				}
@@ -74,7 +74,7 @@ func TestZMQRegisterIsAboutNoEngine(t *testing.T) {
 		"--zmq-register tcp://127.0.0.1:36367 --bootstrap-port 1": "--bootstrap-port",
 	} {
 		fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
-		Register(fs)
+		Settings().Register(fs)
 		if err := fs.Parse(strings.Fields(args)); err != nil {
 			t.Fatal(err)
 		}

@@ -45,7 +45,7 @@ type sideChannel struct {
 
 // findSideChannel takes the port that the engine is given, or chooses one.
 func (f *facts) findSideChannel(engine string) sideChannel {
-	if !f.wrapped || f.transfer == nil || !f.transfer.NIXL() {
+	if !f.wrapped || !f.transfer.NIXL() {
 		return sideChannel{}
 	}
 	s := sideChannel{host: "localhost", first: f.command.Ranks.First, count: max(1, f.command.Ranks.Local)}
@@ -68,12 +68,7 @@ func (f *facts) findSideChannel(engine string) sideChannel {
 
 // choose takes the first range of free ports, beginning at the engine's own.
 func (s *sideChannel) choose(engine string) {
-	port := enginePort
-	if _, text, err := net.SplitHostPort(engine); err == nil {
-		if n, err := strconv.Atoi(text); err == nil {
-			port = n
-		}
-	}
+	port := portOf(engine)
 	s.Chosen = true
 	at := ((port-enginePort)%sideEngines + sideEngines) % sideEngines
 	if s.port = sideFirst + at*sideRange; port == enginePort {
@@ -87,6 +82,15 @@ func (s *sideChannel) choose(engine string) {
 		s.port = sideFirst + (at+i)%sideEngines*sideRange
 	}
 	s.port = own // the start says what is wrong with it
+}
+
+// portOf returns the port of an engine's address, or vLLM's own if there is no address.
+func portOf(engine string) int {
+	_, text, _ := net.SplitHostPort(engine)
+	if port, err := strconv.Atoi(text); err == nil {
+		return port
+	}
+	return enginePort
 }
 
 func (s *sideChannel) last() int { return s.port + s.first + s.count - 1 }

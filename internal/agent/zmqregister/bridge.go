@@ -36,19 +36,13 @@ type Options struct {
 	Model       string
 	StrictModel bool
 	// AllowLoopback takes instances that say they are on loopback.
-	AllowLoopback bool
-	// MaxInstances bounds who is registered; default 1024.
-	MaxInstances                           int
+	AllowLoopback                          bool
 	ProbeInterval, ProbeTimeout, SlowAfter time.Duration // as in agent.Options
 	Log                                    logrus.FieldLogger
 }
 
-// Reasons for which a ping is not followed.
-var (
-	errFull     = errors.New("too many instances ping")
-	errLoopback = errors.New("it says that it is on loopback, where proxies on other machines would not find it: start the engine with VLLM_HOST_IP or host_ip")
-	errTwo      = errors.New("two engines with different addresses, sizes or modes ping as this instance: stop one of them")
-)
+// maxInstances bounds the instances that are registered.
+const maxInstances = 1024
 
 // Bridge is one ROUTER and the registrations that its pings keep.
 type Bridge struct {
@@ -67,11 +61,10 @@ type Bridge struct {
 // Listen binds the ROUTER. Run must follow, or Close.
 func Listen(ctx context.Context, o Options) (*Bridge, error) {
 	o.TTL = cmp.Or(o.TTL, schema.DefaultTTL)
-	o.MaxInstances = cmp.Or(o.MaxInstances, 1024)
 	b := &Bridge{o: o, warnings: warnings{log: o.Log}, members: make(map[instance.Key]*member), finished: make(chan *member)}
 	// An engine has one connection; those that an engine that crashed left behind
 	// stay until the kernel has noticed.
-	bounds := zmq.Bounds{Peers: 4 * o.MaxInstances, Bytes: 8 << 10, Frames: 4}
+	bounds := zmq.Bounds{Peers: 4 * maxInstances, Bytes: 8 << 10, Frames: 4}
 	l, err := zmq.Listen(ctx, zmq.Router, o.Endpoint, bounds, b.warnings.warn)
 	if err != nil {
 		return nil, fmt.Errorf("registration by ZeroMQ: %w", err)
@@ -158,7 +151,7 @@ func (b *Bridge) handle(ctx context.Context, m zmq.Message, now time.Time) {
 		known.pinged = now
 	case now.Sub(known.pinged) < b.o.TTL/2:
 		b.counts.refused.Add(1)
-		b.warnings.warn(m.Remote, fmt.Errorf("%s: %w", p.Key, errTwo))
+		b.warnings.warn(m.Remote, fmt.Errorf("%s: two engines with different addresses, sizes or modes ping as this instance: stop one of them", p.Key))
 	default:
 		b.lose(known, "the engine was restarted with other addresses, sizes or another mode")
 	}
@@ -167,12 +160,13 @@ func (b *Bridge) handle(ctx context.Context, m zmq.Message, now time.Time) {
 // join begins a registration.
 func (b *Bridge) join(ctx context.Context, p Ping, now time.Time) error {
 	switch {
-	case len(b.members) >= b.o.MaxInstances:
-		return errFull
+	case len(b.members) >= maxInstances:
+		return errors.New("too many instances ping")
 	case instance.IsLoopback(p.Key.Address) && !b.o.AllowLoopback:
-		return errLoopback
+		return errors.New("it says that it is on loopback, where proxies on other machines would not find it: start the engine with VLLM_HOST_IP or host_ip")
 	}
-	m := &member{ping: p, pinged: now, exited: make(chan struct{}), log: b.o.Log.WithField("instance", p.Key.String())}
+	registered, leave := context.WithCancel(ctx)
+	m := &member{ping: p, pinged: now, leave: leave, log: b.o.Log.WithField("instance", p.Key.String())}
 	b.members[p.Key] = m
 	b.counts.pings.Add(1)
 	b.counts.registrations.Add(1)
@@ -180,7 +174,8 @@ func (b *Bridge) join(ctx context.Context, p Ping, now time.Time) error {
 	m.log.WithFields(logrus.Fields{"zmq_address": p.ZMQ.String(), "transfer_mode": p.Mode, "dp_size": p.DPSize, "tp_size": p.TPSize}).
 		Info("an engine registers by ZeroMQ")
 	b.running.Go(func() {
-		m.run(ctx, &b.o)
+		defer leave()
+		m.run(ctx, registered.Done(), &b.o)
 		select {
 		case b.finished <- m:
 		case <-ctx.Done():
@@ -212,18 +207,14 @@ func (b *Bridge) lose(m *member, why string) {
 	}
 }
 
-// baseRecord is what a ping says about an instance.
-func (o *Options) baseRecord(p Ping) instance.Record {
-	return instance.Record{
-		Connector: connector.MoRIIO, TransferMode: p.Mode, ZMQAddress: p.ZMQ.String(),
-		DPSize: p.DPSize, TPSize: p.TPSize, HostID: o.HostID, Agent: o.Agent,
-	}
-}
-
 // agentOptions are those of the agent that runs for an instance.
 func (o *Options) agentOptions(p Ping, exited <-chan struct{}, log logrus.FieldLogger) agent.Options {
 	return agent.Options{
-		Key: p.Key, Model: o.Model, StrictModel: o.StrictModel, Base: o.baseRecord(p),
+		Key: p.Key, Model: o.Model, StrictModel: o.StrictModel,
+		Base: instance.Record{
+			Connector: connector.MoRIIO, TransferMode: p.Mode, ZMQAddress: p.ZMQ.String(),
+			DPSize: p.DPSize, TPSize: p.TPSize, HostID: o.HostID, Agent: o.Agent,
+		},
 		ProbeInterval: o.ProbeInterval, ProbeTimeout: o.ProbeTimeout, SlowAfter: o.SlowAfter,
 		Exited: exited, Log: log,
 	}

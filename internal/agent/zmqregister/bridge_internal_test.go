@@ -30,7 +30,7 @@ func TestSweep_PingBeforeSweep(t *testing.T) {
 	log.SetOutput(t.Output())
 	const ttl = 10 * time.Second
 	now := time.Now()
-	m := &member{ping: ping, pinged: now, exited: make(chan struct{}), log: log}
+	m := &member{ping: ping, pinged: now, leave: func() {}, log: log}
 	b := &Bridge{o: Options{TTL: ttl, Log: log}, members: map[instance.Key]*member{ping.Key: m}, swept: now}
 	now = now.Add(time.Hour)
 	b.handle(t.Context(), zmq.Message{Frames: [][]byte{payload}}, now)

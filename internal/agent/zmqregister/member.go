@@ -16,7 +16,7 @@ import (
 type member struct {
 	ping   Ping
 	pinged time.Time
-	exited chan struct{} // closed when it shall be taken out
+	leave  context.CancelFunc // takes it out
 	ended  bool
 	log    logrus.FieldLogger
 }
@@ -28,12 +28,13 @@ func (m *member) end(why string) bool {
 	}
 	m.ended = true
 	m.log.Warn(why + ": the instance is taken out")
-	close(m.exited)
+	m.leave()
 	return true
 }
 
-// run is the instance's agent. Once ctx has ended it leaves the registration as it is.
-func (m *member) run(ctx context.Context, o *Options) {
+// run is the instance's agent, until exited is closed. Once ctx has ended it leaves the
+// registration as it is.
+func (m *member) run(ctx context.Context, exited <-chan struct{}, o *Options) {
 	var ag *agent.Agent
 	reg := o.Registrar(lease.RegistrarOptions{
 		Key: m.ping.Key, HostID: o.HostID, TTL: o.TTL, Log: m.log,
@@ -42,7 +43,6 @@ func (m *member) run(ctx context.Context, o *Options) {
 			ag.Registered(s.Phase == lease.Registered || s.Phase == lease.Unknown)
 		},
 	})
-	exited := make(chan struct{})
 	ag = agent.New(&agent.HTTPEngine{Client: o.Client, Base: vllm.BaseURL(&instance.Instance{Key: m.ping.Key})},
 		registration{reg, ctx}, o.agentOptions(m.ping, exited, m.log))
 	rctx, stop := context.WithCancel(ctx)
@@ -51,13 +51,6 @@ func (m *member) run(ctx context.Context, o *Options) {
 	go func() {
 		defer close(held)
 		_ = reg.Run(rctx) // nil
-	}()
-	go func() {
-		defer close(exited)
-		select {
-		case <-m.exited:
-		case <-ctx.Done():
-		}
 	}()
 	if err := ag.Run(context.WithoutCancel(ctx)); err != nil {
 		m.log.WithError(err).Warn("the registration could not be taken back; it ends with its lease")

@@ -21,9 +21,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// DefaultPort is the default port of vLLM's bootstrap server.
-const DefaultPort = instance.DefaultBootstrapPort
-
 // Errors of Query; test with errors.Is.
 var (
 	// ErrEmpty: the server runs, and no worker of the engine has registered yet.
@@ -44,7 +41,7 @@ const timeout = 2 * time.Second
 
 // entry is the answer for one rank; other members are for the engines.
 type entry struct {
-	EngineID   *string                      `json:"engine_id"`
+	EngineID   string                       `json:"engine_id"`
 	WorkerAddr map[string]map[string]string `json:"worker_addr"`
 }
 
@@ -117,10 +114,10 @@ func parse(body []byte) (map[string]string, error) {
 			return nil, fmt.Errorf("%w: %q is no data-parallel rank: vLLM before 0.16 answers by engine id, which is not supported",
 				ErrForm, instance.Printable(rank, 60))
 		}
-		if e.EngineID == nil || *e.EngineID == "" || len(*e.EngineID) > maxIDBytes || instance.Printable(*e.EngineID, 0) != *e.EngineID {
+		if e.EngineID == "" || len(e.EngineID) > maxIDBytes || instance.Printable(e.EngineID, 0) != e.EngineID {
 			return nil, fmt.Errorf("%w: rank %s has no usable engine_id", ErrForm, rank)
 		}
-		ids[rank] = *e.EngineID
+		ids[rank] = e.EngineID
 	}
 	return ids, nil
 }

@@ -33,6 +33,8 @@ const (
 	maxNames = 1024
 	// maxNameBytes bounds the length of a model name for which engines are read.
 	maxNameBytes = 4096
+	// minInterval is the mean time between two reads of an engine, unless they use too much CPU.
+	minInterval = 30 * time.Second
 	// minPause is the shortest time from one round of reads to the next.
 	minPause = time.Second
 	// Reads at intervals, and rounds, each use at most one part of share of a core, by the
@@ -52,9 +54,6 @@ const (
 	brokenAfter = 2 * time.Second
 )
 
-// DefaultInterval is the default of Options.Interval.
-const DefaultInterval = 30 * time.Second
-
 // Options configure a Catalog. Members, Read, Observe and Serves are required.
 type Options struct {
 	Members func() *instance.Snapshot
@@ -67,7 +66,6 @@ type Options struct {
 	// Available reports whether an instance is not ejected; nil: all are available. Ejected
 	// ones are not read for a request that waits.
 	Available func(instance.Key) bool
-	Interval  time.Duration // mean time between two reads of an engine; default DefaultInterval
 	Timeout   time.Duration // of one read; default 3 s
 }
 
@@ -100,7 +98,6 @@ type round struct {
 
 // New returns a Catalog that reads nothing at intervals until Run is called.
 func New(o Options) *Catalog {
-	o.Interval = cmp.Or(o.Interval, DefaultInterval)
 	o.Timeout = cmp.Or(o.Timeout, 3*time.Second)
 	if o.Available == nil {
 		o.Available = func(instance.Key) bool { return true }
@@ -218,7 +215,7 @@ func (c *Catalog) interval(list []engine) time.Duration {
 	for _, e := range list {
 		d += cost(len(e[0].Record.Models))
 	}
-	return max(c.o.Interval, share*d)
+	return max(minInterval, share*d)
 }
 
 // cost estimates the CPU that reading a list of models uses.

@@ -13,19 +13,12 @@ import (
 // EnvConfig is the variable that names LMCache's configuration file.
 const EnvConfig = "LMCACHE_CONFIG_FILE"
 
-// The values of Config.Role.
-const (
-	RoleSender   = "sender"
-	RoleReceiver = "receiver"
-	RoleBoth     = "both"
-)
-
 // ErrConfig is wrapped by the errors of LoadConfig.
 var ErrConfig = errors.New("LMCache's configuration")
 
 // Config is the part of LMCache's configuration about its PD backend.
 type Config struct {
-	Role      string // "" when the PD backend is off
+	Role      string // sender, receiver or both; "" when the PD backend is off
 	ProxyHost string
 	ProxyPort int
 	PeerHost  string
@@ -69,7 +62,7 @@ func ParseConfig(raw []byte) (Config, error) {
 	}
 	c.Role, c.ProxyHost, c.PeerHost = text(all["pd_role"]), text(all["pd_proxy_host"]), text(all["pd_peer_host"])
 	switch c.Role {
-	case RoleSender, RoleReceiver, RoleBoth:
+	case "sender", "receiver", "both":
 	default:
 		return Config{}, fmt.Errorf("%w: pd_role %.40q", ErrConfig, c.Role)
 	}
@@ -103,9 +96,6 @@ func text(v any) string {
 	return fmt.Sprint(v)
 }
 
-// errPort returns the error for text that is not a port.
-var errPort = errors.New("no port from 1 to 65535")
-
 // Ports parses comma-separated ports. Empty text has none.
 func Ports(s string) ([]int, error) {
 	if s == "" {
@@ -115,7 +105,7 @@ func Ports(s string) ([]int, error) {
 	for part := range strings.SplitSeq(s, ",") {
 		port, err := strconv.Atoi(strings.TrimSpace(part))
 		if err != nil || port < 1 || port > 65535 {
-			return nil, fmt.Errorf("%.40q: %w", part, errPort)
+			return nil, fmt.Errorf("%.40q: no port from 1 to 65535", part)
 		}
 		out = append(out, port)
 	}

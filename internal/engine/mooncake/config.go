@@ -44,15 +44,15 @@ type Config struct {
 // fields has the fields of the formats v0.1, v0.2, v0.3 and that of the store. Values that may be numbers or strings
 // are not read.
 type fields struct {
-	LocalURL            *string `json:"local_url"`
-	RemoteURL           *string `json:"remote_url"`
-	PrefillURL          *string `json:"prefill_url"`
-	DecodeURL           *string `json:"decode_url"`
-	MetadataServer      *string `json:"metadata_server"`
-	MetadataBackend     *string `json:"metadata_backend"`
-	Protocol            *string `json:"protocol"`
-	LocalHostname       *string `json:"local_hostname"`
-	MasterServerAddress *string `json:"master_server_address"`
+	LocalURL            string `json:"local_url"`
+	RemoteURL           string `json:"remote_url"`
+	PrefillURL          string `json:"prefill_url"`
+	DecodeURL           string `json:"decode_url"`
+	MetadataServer      string `json:"metadata_server"`
+	MetadataBackend     string `json:"metadata_backend"`
+	Protocol            string `json:"protocol"`
+	LocalHostname       string `json:"local_hostname"`
+	MasterServerAddress string `json:"master_server_address"`
 }
 
 // Load reads the file at path.
@@ -87,6 +87,7 @@ func Parse(raw []byte) (Config, error) {
 	if err := json.Unmarshal(raw, &f); err != nil {
 		return Config{}, fmt.Errorf("%w: %s", ErrFile, explain(raw, err))
 	}
+	text := strings.TrimSpace
 	c := Config{
 		MetadataServer: text(f.MetadataServer), Protocol: strings.ToLower(text(f.Protocol)),
 		LocalHostname: text(f.LocalHostname), Master: text(f.MasterServerAddress),
@@ -201,13 +202,6 @@ func (c *Config) Labels() map[string]string {
 		}
 	}
 	return out
-}
-
-func text(p *string) string {
-	if p == nil {
-		return ""
-	}
-	return strings.TrimSpace(*p)
 }
 
 // explain adds the line number to a JSON error.

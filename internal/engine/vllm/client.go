@@ -47,9 +47,13 @@ type Client struct {
 // SecureTransport returns a transport for calls to engines, also over TLS. config returns the TLS
 // configuration of a new connection; nil means the system's authorities.
 func SecureTransport(config func() *tls.Config) *http.Transport {
-	t := freshTransport()
-	t.DialTLSContext = certs.DialTLS(dial, config, maxDial)
-	return t
+	dial := (&net.Dialer{Timeout: maxDial}).DialContext
+	return &http.Transport{
+		DialContext:            dial,
+		DialTLSContext:         certs.DialTLS(dial, config, maxDial),
+		DisableKeepAlives:      true,
+		MaxResponseHeaderBytes: maxSmallBytes,
+	}
 }
 
 // New returns a client that opens a new connection for each call: a probe over an older connection
@@ -59,20 +63,8 @@ func New(apiKey string) *Client {
 	return &Client{HTTP: &http.Client{Transport: SecureTransport(nil)}, APIKey: apiKey}
 }
 
-func freshTransport() *http.Transport {
-	return &http.Transport{
-		DialContext:            dial,
-		DisableKeepAlives:      true,
-		MaxResponseHeaderBytes: maxSmallBytes,
-	}
-}
-
 // maxDial bounds the wait for a connection, which the end of a call does not end.
 const maxDial = time.Minute
-
-func dial(ctx context.Context, network, address string) (net.Conn, error) {
-	return (&net.Dialer{Timeout: maxDial}).DialContext(ctx, network, address)
-}
 
 // BaseURL returns the base URL of an instance's endpoints.
 func BaseURL(in *instance.Instance) string {
@@ -94,7 +86,7 @@ func (c *Client) Version(ctx context.Context, base string) (string, error) {
 	var v struct {
 		Version string `json:"version"`
 	}
-	if err := c.getJSON(ctx, base, "/version", false, maxSmallBytes, &v); err != nil {
+	if err := c.getJSON(ctx, base, "/version", &v); err != nil {
 		return "", err
 	}
 	return v.Version, nil
@@ -128,10 +120,7 @@ func (c *Client) Facts(ctx context.Context, base string) (instance.Facts, error)
 		facts.Version = v
 	}
 	if s, err := c.Stats(ctx, base); err == nil {
-		facts.StartedAt, facts.DPSize = s.StartedAt, s.Ranks
-		if s.NIXL {
-			facts.Transfer = instance.TransferNIXL
-		}
+		s.AddTo(&facts)
 	}
 	return facts, nil
 }
@@ -141,14 +130,15 @@ func (c *Client) Probe(ctx context.Context, in *instance.Instance) (instance.Fac
 	return c.Facts(ctx, BaseURL(in))
 }
 
-func (c *Client) getJSON(ctx context.Context, base, path string, key bool, limit int64, into any) error {
-	return c.get(ctx, base, path, key, func(r io.Reader) error {
-		body, err := io.ReadAll(io.LimitReader(r, limit+1))
+// getJSON reads a small answer of a path that needs no key.
+func (c *Client) getJSON(ctx context.Context, base, path string, into any) error {
+	return c.get(ctx, base, path, false, func(r io.Reader) error {
+		body, err := io.ReadAll(io.LimitReader(r, maxSmallBytes+1))
 		if err != nil {
 			return err
 		}
-		if int64(len(body)) > limit {
-			return fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
+		if len(body) > maxSmallBytes {
+			return fmt.Errorf("%w: more than %d bytes", ErrTooLarge, maxSmallBytes)
 		}
 		if err := json.Unmarshal(body, into); err != nil {
 			return fmt.Errorf("%w: %s", ErrNotVLLM, instance.Printable(string(bytes.TrimSpace(body)), 80))
@@ -163,7 +153,7 @@ func (c *Client) get(ctx context.Context, base, path string, key bool, read func
 	if err != nil {
 		return err
 	}
-	err = c.do(req, base, c.limit(ctx), read)
+	err = c.do(req, base, callTimeout(ctx, c.Timeout), read)
 	var refused *StatusError
 	if errors.As(err, &refused) && refused.Code == http.StatusLoopDetected {
 		err = fmt.Errorf("%w: %s %w; use the address of vLLM", ErrNotVLLM, hostOf(base), ErrProxy)
@@ -213,9 +203,9 @@ func (c *Client) do(req *http.Request, base string, timeout time.Duration, read 
 	return nil
 }
 
-// limit returns the timeout of one call.
-func (c *Client) limit(ctx context.Context) time.Duration {
-	limit := c.Timeout
+// timeout returns the timeout of one call: limit, or the time to the deadline of ctx if that is
+// shorter; DefaultTimeout without either.
+func callTimeout(ctx context.Context, limit time.Duration) time.Duration {
 	deadline, ok := ctx.Deadline()
 	switch left := time.Until(deadline); {
 	case ok && (limit <= 0 || left < limit):
@@ -270,8 +260,4 @@ func hostOf(base string) string {
 		return u.Host
 	}
 	return base
-}
-
-func isEOF(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }

@@ -220,7 +220,7 @@ func TestErrors(t *testing.T) {
 	health := func(b string) error { return c.Health(t.Context(), b) }
 	failing := func(dial error) func(string) error {
 		return func(b string) error {
-			tr := freshTransport()
+			tr := SecureTransport(nil)
 			tr.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, dial }
 			return (&Client{HTTP: &http.Client{Transport: tr}}).Health(t.Context(), b)
 		}
@@ -375,7 +375,7 @@ func TestRedirectPolicyOfTheCallersClientIsIgnored(t *testing.T) {
 	base := engine(t, map[string]http.HandlerFunc{"/v1/models": func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, other+"/v1/models", http.StatusFound)
 	}})
-	c := &Client{HTTP: &http.Client{Transport: freshTransport()}, APIKey: "k"}
+	c := &Client{HTTP: &http.Client{Transport: SecureTransport(nil)}, APIKey: "k"}
 	_, err := c.Models(t.Context(), base)
 	var status *StatusError
 	if !errors.As(err, &status) || status.Code != http.StatusFound || reached {

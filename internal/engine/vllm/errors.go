@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -96,7 +97,7 @@ func explain(ctx, cctx context.Context, base string, timeout time.Duration, err 
 		return fmt.Errorf("cannot resolve %s: %s", hostOf(base), dns.Err)
 	case strings.Contains(text, "malformed HTTP"):
 		return fmt.Errorf("%w: %s does not speak HTTP there", ErrNotVLLM, hostOf(base))
-	case isEOF(err), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return fmt.Errorf("%w before the whole answer had come", ErrClosed)
 	}
 	return unwrapURL(err)

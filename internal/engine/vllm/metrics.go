@@ -39,6 +39,14 @@ type Stats struct {
 	Complete bool
 }
 
+// AddTo adds what the metrics show to the facts about the engine.
+func (s Stats) AddTo(facts *instance.Facts) {
+	facts.StartedAt, facts.DPSize = s.StartedAt, s.Ranks
+	if s.NIXL {
+		facts.Transfer = instance.TransferNIXL
+	}
+}
+
 // Idle reports whether the engine certainly has no requests.
 func (s Stats) Idle() bool { return s.Complete && s.Running == 0 && s.Waiting == 0 }
 

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -33,10 +32,6 @@ func (c *Client) Trial(ctx context.Context, base, model, id string, rank int) er
 	if err != nil {
 		return err
 	}
-	timeout := DefaultTimeout // Client.Timeout is for calls that the API server answers itself
-	if deadline, ok := ctx.Deadline(); ok {
-		timeout = time.Until(deadline)
-	}
 	req, err := c.request(ctx, http.MethodPost, base, trialPath, bytes.NewReader(body), true)
 	if err != nil {
 		return err
@@ -46,7 +41,8 @@ func (c *Client) Trial(ctx context.Context, base, model, id string, rank int) er
 	if rank >= 0 {
 		req.Header.Set("X-Data-Parallel-Rank", strconv.Itoa(rank))
 	}
-	if err := c.do(req, base, timeout, readTrial); err != nil {
+	// Client.Timeout is for calls that the API server answers itself.
+	if err := c.do(req, base, callTimeout(ctx, 0), readTrial); err != nil {
 		return fmt.Errorf("POST %s%s: %w", base, trialPath, err)
 	}
 	return nil
@@ -78,14 +74,14 @@ func (c *Client) Suspended(ctx context.Context, base string) (instance.View, err
 		Sleeping bool `json:"is_sleeping"`
 		Paused   bool `json:"is_paused"`
 	}
-	asleep := c.getJSON(ctx, base, "/is_sleeping", false, maxSmallBytes, &is)
+	asleep := c.getJSON(ctx, base, "/is_sleeping", &is)
 	if asleep == nil && is.Sleeping {
 		return instance.Sleeping, nil
 	}
 	if status, ok := errors.AsType[*StatusError](asleep); asleep != nil && (!ok || status.Code != http.StatusNotFound) {
 		return "", asleep
 	}
-	err := c.getJSON(ctx, base, "/is_paused", false, maxSmallBytes, &is)
+	err := c.getJSON(ctx, base, "/is_paused", &is)
 	switch {
 	case err == nil && is.Paused:
 		return instance.Paused, nil

@@ -1,8 +1,8 @@
 package vllmargs
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -32,7 +32,7 @@ type Command struct {
 	Scheduling string // --scheduling-policy, "" for vLLM's default, fcfs
 
 	ConfigFile string // --config: a file that is not read here
-	Transfer   *Transfer
+	Transfer   Transfer
 	Events     Events
 }
 
@@ -72,16 +72,15 @@ func (c *Command) environment(argv []string) []string {
 		return argv
 	}
 	argv = argv[1:]
-	env := make(map[string]string)
+	c.Env = make(map[string]string)
 	for len(argv) > 0 {
 		name, value, ok := strings.Cut(argv[0], "=")
 		if !ok || name == "" || strings.HasPrefix(name, "-") {
 			break
 		}
-		env[name] = value
+		c.Env[name] = value
 		argv = argv[1:]
 	}
-	c.Env = maps.Clone(env)
 	return argv
 }
 
@@ -120,32 +119,28 @@ func parse(argv []string) flags {
 	out := make(flags)
 	name := ""
 	for _, a := range argv {
+		flag, value, joined := strings.Cut(a, "=")
 		switch {
 		case strings.HasPrefix(a, "--") && len(a) > 2:
-			value, joined := "", false
-			name, value, joined = strings.Cut(a[2:], "=")
 			// Only the flag's own part: the fields after a dot keep their underscores.
-			head, field, dotted := strings.Cut(name, ".")
+			head, field, dotted := strings.Cut(flag[2:], ".")
 			if name = strings.ReplaceAll(head, "_", "-"); dotted {
 				name += "." + field
 			}
-			out[name] = nil
-			if joined {
-				out[name] = []string{value}
-				name = ""
-			}
 		case len(a) > 1 && a[0] == '-' && (a[1] < '0' || a[1] > '9'):
-			head, value, joined := strings.Cut(a, "=")
-			if name = short(head); name == "" {
+			if name = short(flag); name == "" {
 				continue
-			}
-			out[name] = nil
-			if joined {
-				out[name] = []string{value}
-				name = ""
 			}
 		case name != "":
 			out[name] = append(out[name], a)
+			continue
+		default:
+			continue
+		}
+		out[name] = nil
+		if joined {
+			out[name] = []string{value}
+			name = ""
 		}
 	}
 	return out
@@ -181,17 +176,14 @@ func (c *Command) fill(f flags) error {
 		return fmt.Errorf("%w: --headless starts no API server; the node with the API has the agent", ErrCommand)
 	case f.text("uds") != "":
 		return fmt.Errorf("%w: --uds serves on a unix socket, which no proxy can reach; add --port to the command", ErrCommand)
+	case f.has("data-parallel-multi-port-external-lb"):
+		return fmt.Errorf("%w: --data-parallel-multi-port-external-lb uses one port for each rank, and an agent registers one port: start a command and an agent for each rank (--data-parallel-rank, --port)", ErrCommand)
 	}
 	c.Host, c.ConfigFile = f.text("host"), f.text("config")
 	c.TLS = f.text("ssl-certfile") != ""
 	c.APIKey = f.text("api-key")
 	c.Served, c.Scheduling = f["served-model-name"], f.text("scheduling-policy")
-	if m := f.text("model"); m != "" {
-		c.Model = m
-	}
-	if f.has("data-parallel-multi-port-external-lb") {
-		return fmt.Errorf("%w: --data-parallel-multi-port-external-lb uses one port for each rank, and an agent registers one port: start a command and an agent for each rank (--data-parallel-rank, --port)", ErrCommand)
-	}
+	c.Model = cmp.Or(f.text("model"), c.Model)
 	local, rank, start := 0, 0, 0
 	for _, n := range []struct {
 		name        string
@@ -242,33 +234,19 @@ func (c *Command) transfer(f flags) error {
 		if err != nil {
 			return fmt.Errorf("--%s of the command: %w", name, err)
 		}
-		c.Transfer = &t
+		c.Transfer = t
 	}
 	// vLLM also takes the fields one by one.
 	dotted := transferJSON{}
-	given := false
 	for field, into := range map[string]*string{"kv_connector": &dotted.Connector, "kv_role": &dotted.Role, "engine_id": &dotted.EngineID, "kv_connector_extra_config.bootstrap_server_address": &dotted.Extra.Bootstrap} {
-		if v := f.text(name + "." + field); v != "" {
-			*into, given = v, true
-		}
-	}
-	if !given {
-		return nil
+		*into = f.text(name + "." + field)
 	}
 	t, err := dotted.transfer(0)
 	if err != nil {
 		return fmt.Errorf("--%s.* of the command: %w", name, err)
 	}
-	if c.Transfer == nil {
-		c.Transfer = &Transfer{}
-	}
-	for _, o := range []struct{ from, to *string }{
-		{&t.Connector, &c.Transfer.Connector}, {&t.KVRole, &c.Transfer.KVRole}, {&t.EngineID, &c.Transfer.EngineID}, {&t.Bootstrap, &c.Transfer.Bootstrap},
-	} {
-		if *o.from != "" {
-			*o.to = *o.from
-		}
-	}
+	c.Transfer.Connector, c.Transfer.KVRole = cmp.Or(t.Connector, c.Transfer.Connector), cmp.Or(t.KVRole, c.Transfer.KVRole)
+	c.Transfer.EngineID, c.Transfer.Bootstrap = cmp.Or(t.EngineID, c.Transfer.EngineID), cmp.Or(t.Bootstrap, c.Transfer.Bootstrap)
 	return nil
 }
 

@@ -13,7 +13,7 @@ import (
 
 func TestCommand(t *testing.T) {
 	t.Parallel()
-	nixl := &vllmargs.Transfer{Connector: "NixlConnector", KVRole: "kv_both", EngineID: "e1"}
+	nixl := vllmargs.Transfer{Connector: "NixlConnector", KVRole: "kv_both", EngineID: "e1"}
 	for _, tc := range []struct {
 		name string
 		argv []string

@@ -116,12 +116,11 @@ func (e *Events) Sources(host string, ranks Ranks) map[string]instance.KVEvents 
 		return nil
 	}
 	at := func(endpoint string, rank int) string {
-		port, own := EndpointPort(endpoint), EndpointHost(endpoint)
+		port := EndpointPort(endpoint)
 		if port == 0 {
 			return ""
 		}
-		own = cmp.Or(own, host)
-		return "tcp://" + net.JoinHostPort(own, strconv.Itoa(port+rank))
+		return "tcp://" + net.JoinHostPort(cmp.Or(EndpointHost(endpoint), host), strconv.Itoa(port+rank))
 	}
 	out := map[string]instance.KVEvents{}
 	for rank := ranks.First; rank < ranks.First+min(max(ranks.Local, 1), instance.MaxRanks); rank++ {

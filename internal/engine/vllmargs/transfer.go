@@ -156,13 +156,12 @@ const (
 	kvBoth     = "kv_both"
 )
 
-// Role returns the instance's role; ok is false for kv_both and for none, which
-// leave it open.
-func (t *Transfer) Role() (role instance.Role, ok bool) {
-	return roleOf(t.KVRole)
-}
+// Role returns the instance's role; see RoleOf.
+func (t *Transfer) Role() (role instance.Role, ok bool) { return RoleOf(t.KVRole) }
 
-func roleOf(kvRole string) (instance.Role, bool) {
+// RoleOf returns the instance's role for a kv_role; ok is false for kv_both and for none, which
+// leave it open.
+func RoleOf(kvRole string) (role instance.Role, ok bool) {
 	switch kvRole {
 	case kvProducer:
 		return instance.Prefill, true
@@ -184,6 +183,3 @@ func ParseEnvRole(value string) (kvRole string, err error) {
 	}
 	return "", fmt.Errorf("%w: %s=%q: vLLM knows producer, consumer and both", ErrTransfer, EnvKVRole, instance.Printable(value, 40))
 }
-
-// EnvRole is the instance's role for a kv_role of ParseEnvRole.
-func EnvRole(kvRole string) (instance.Role, bool) { return roleOf(kvRole) }

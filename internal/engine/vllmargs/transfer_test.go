@@ -203,7 +203,7 @@ func TestEnvRole(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]instance.Role{"producer": instance.Prefill, "consumer": instance.Decode, "both": "", "kv_producer": instance.Prefill, " Consumer ": instance.Decode} {
 		kv, err := vllmargs.ParseEnvRole(value)
-		if role, _ := vllmargs.EnvRole(kv); err != nil || role != want {
+		if role, _ := vllmargs.RoleOf(kv); err != nil || role != want {
 			t.Errorf("%q: %q, %v", value, role, err)
 		}
 	}

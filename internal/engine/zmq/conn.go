@@ -89,14 +89,15 @@ func Dial(ctx context.Context, kind Kind, endpoint string, b Bounds, dial DialFu
 func open(c net.Conn, kind Kind, b Bounds, server bool) (_ *Conn, err error) {
 	defer func() { // the library indexes what a peer sent without looking at its length
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: %v", errPanic, p)
+			err = fmt.Errorf("malformed: %v", p)
 		}
 	}()
 	if err := c.SetDeadline(time.Now().Add(b.Handshake)); err != nil {
 		return nil, fmt.Errorf("deadline: %w", err)
 	}
 	r := bufio.NewReaderSize(c, readAhead)
-	peer, err := zmq4.Open(newGuard(c, r, b), null.Security(), zmq4.SocketType(kind), nil, server, nil)
+	guarded := &guard{Conn: c, from: r, maxBytes: b.Bytes, maxFrames: b.Frames, greeting: greetingSize}
+	peer, err := zmq4.Open(guarded, null.Security(), zmq4.SocketType(kind), nil, server, nil)
 	if err != nil {
 		return nil, fmt.Errorf("handshake: %w", err)
 	}

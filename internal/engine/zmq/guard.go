@@ -30,10 +30,6 @@ type guard struct {
 	frames   int // of the message so far
 }
 
-func newGuard(c net.Conn, from io.Reader, b Bounds) *guard {
-	return &guard{Conn: c, from: from, maxBytes: b.Bytes, maxFrames: b.Frames, greeting: greetingSize}
-}
-
 // Read returns the available bytes, or ErrTooLarge in place of a header that exceeds the
 // bounds.
 func (g *guard) Read(p []byte) (int, error) {

@@ -42,9 +42,6 @@ func (b Bounds) filled() Bounds {
 // ErrTooManyPeers means that a connection was refused because Bounds.Peers are open.
 var ErrTooManyPeers = errors.New("too many peers")
 
-// errPanic means that the library panicked on a peer's bytes.
-var errPanic = errors.New("malformed")
-
 // Message is one message of a peer.
 type Message struct {
 	// Identity is the identity that a DEALER sends, often empty. It is not

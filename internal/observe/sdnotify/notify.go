@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/sirupsen/logrus"
 )
 
 // The variables of the protocol. A child process must not inherit them, because it would
@@ -45,6 +46,18 @@ func Status(text string) string {
 // ExtendTimeout returns the state that requests d more time to start or to stop.
 func ExtendTimeout(d time.Duration) string {
 	return "EXTEND_TIMEOUT_USEC=" + strconv.FormatInt(d.Microseconds(), 10)
+}
+
+// Watchdog runs Watch for a program and logs what it reports.
+func Watchdog(ctx context.Context, program string, sane func(context.Context) error, log logrus.FieldLogger) {
+	err := Watch(ctx, sane, func(err error) {
+		if err != nil {
+			log.WithError(err).Error(program + " is stuck: no more watchdog pings")
+		}
+	})
+	if err != nil {
+		log.WithError(err).Warn("no watchdog")
+	}
 }
 
 // Watch feeds systemd's watchdog at half of its interval until ctx ends. Before each ping

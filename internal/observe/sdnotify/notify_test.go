@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/google/go-cmp/cmp"
+	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -140,4 +142,23 @@ func TestWatch(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+}
+
+func TestWatchdog(t *testing.T) {
+	var out testkit.Buffer
+	log := logrus.New()
+	log.SetOutput(&out)
+	setenv(t, filepath.Join(t.TempDir(), "missing"), "10s")
+	sdnotify.Watchdog(t.Context(), "agent", nil, log)
+	if !strings.Contains(out.String(), "no watchdog") {
+		t.Errorf("invalid variables: %q", out.String())
+	}
+	setenv(t, testkit.StartSystemd(t).Path, "20000")
+	ctx, cancel := context.WithCancel(t.Context())
+	sdnotify.Watchdog(ctx, "agent", func(context.Context) error {
+		if strings.Contains(out.String(), "agent is stuck: no more watchdog pings") {
+			cancel()
+		}
+		return errors.New("no probe")
+	}, log)
 }

@@ -3,6 +3,7 @@ package systemd
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -32,19 +33,9 @@ func (p Proxy) Notify(ctx context.Context, stopping <-chan struct{}) {
 	if !sdnotify.Enabled() {
 		return
 	}
-	fed := make(chan struct{})
-	go func() {
-		defer close(fed)
-		err := sdnotify.Watch(ctx, p.Sane, func(err error) {
-			if err != nil {
-				log.WithError(err).Error("proxy is stuck: no more watchdog pings")
-			}
-		})
-		if err != nil {
-			log.WithError(err).Warn("no watchdog")
-		}
-	}()
-	defer func() { <-fed }()
+	var watchdog sync.WaitGroup
+	watchdog.Go(func() { sdnotify.Watchdog(ctx, "proxy", p.Sane, log) })
+	defer watchdog.Wait()
 	send := func(states ...string) {
 		if err := sdnotify.Send(states...); err != nil {
 			log.WithError(err).Debug("cannot notify systemd")

@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -21,13 +22,9 @@ func DialTLS(dial DialFunc, config func() *tls.Config, limit time.Duration) Dial
 		if err != nil {
 			return nil, err
 		}
-		var base *tls.Config
-		if config != nil {
-			base = config()
-		}
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		tc := tls.Client(nc, named(base, address))
+		tc := tls.Client(nc, named(config, address))
 		if err := tc.HandshakeContext(ctx); err != nil {
 			_ = nc.Close()
 			return nil, Explain(err)
@@ -37,12 +34,10 @@ func DialTLS(dial DialFunc, config func() *tls.Config, limit time.Duration) Dial
 }
 
 // named returns a configuration for a server at that address.
-func named(base *tls.Config, address string) *tls.Config {
-	var c *tls.Config
-	if base == nil {
-		c = &tls.Config{MinVersion: tls.VersionTLS12}
-	} else {
-		c = base.Clone()
+func named(config func() *tls.Config, address string) *tls.Config {
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if config != nil {
+		c = cmp.Or(config(), c).Clone()
 	}
 	if c.ServerName == "" {
 		host, _, err := net.SplitHostPort(address)

@@ -100,9 +100,6 @@ func (s *Source) Server() *tls.Config {
 // Watch rereads the files periodically until ctx ends.
 func (s *Source) Watch(ctx context.Context) { s.files.Watch(ctx) }
 
-// Check reads the files once; see reload.Files.Check.
-func (s *Source) Check() { s.files.Check() }
-
 // Status is the state of a Source.
 type Status struct {
 	Use      string

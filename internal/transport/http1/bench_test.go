@@ -26,7 +26,7 @@ func BenchmarkFields(b *testing.B) {
 			b.ReportAllocs()
 			var c HeadCache
 			for b.Loop() {
-				if _, _, err := c.Parse([]byte(fields), false); err != nil {
+				if _, err := c.Parse([]byte(fields), false); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -14,12 +14,12 @@ type HeadCache struct {
 }
 
 // Parse parses the fields of a head and does not modify them. http10 is true for an
-// HTTP/1.0 message. repeated reports whether the Header is that of the previous call.
-func (c *HeadCache) Parse(fields []byte, http10 bool) (h Head, repeated bool, err error) {
+// HTTP/1.0 message.
+func (c *HeadCache) Parse(fields []byte, http10 bool) (Head, error) {
 	if length, same := c.match(fields); same && http10 == c.http10 {
-		h = c.head
+		h := c.head
 		h.Length = length
-		return h, true, nil
+		return h, nil
 	}
 	h, digits, err := parseFields(fields, http10)
 	if err != nil || len(fields) > maxCached {
@@ -27,7 +27,7 @@ func (c *HeadCache) Parse(fields []byte, http10 bool) (h Head, repeated bool, er
 	} else {
 		*c = HeadCache{fields: append(c.fields[:0], fields...), digits: digits, http10: http10, head: h}
 	}
-	return h, false, err
+	return h, err
 }
 
 // match reports whether fields are the cached ones, and returns their Content-Length.
@@ -40,5 +40,5 @@ func (c *HeadCache) match(fields []byte) (length int64, same bool) {
 	if c.digits.to == 0 {
 		return c.head.Length, digits == 0
 	}
-	return ParseLength(fields[len(before) : len(before)+digits])
+	return parseLength(fields[len(before) : len(before)+digits])
 }

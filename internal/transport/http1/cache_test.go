@@ -12,7 +12,7 @@ const usualFields = "date: Tue, 24 Nov 2026 06:00:00 GMT\r\nserver: uvicorn\r\nc
 // parsed parses valid fields with a cache.
 func parsed(t *testing.T, c *HeadCache, fields string) Head {
 	t.Helper()
-	h, _, err := c.Parse([]byte(fields), false)
+	h, err := c.Parse([]byte(fields), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestHeadCache(t *testing.T) {
 	if same(first, later) || later.Header.Get("Date") != "Tue, 24 Nov 2026 06:00:01 GMT" || first.Header.Get("Date") != "Tue, 24 Nov 2026 06:00:00 GMT" {
 		t.Errorf("another date: %+v, then %+v", first, later)
 	}
-	if _, _, err := c.Parse([]byte(strings.Replace(usualFields, "12\r", "1x\r", 1)), false); err == nil {
+	if _, err := c.Parse([]byte(strings.Replace(usualFields, "12\r", "1x\r", 1)), false); err == nil {
 		t.Error("a malformed length is taken behind a good one")
 	}
 	long := "X: " + strings.Repeat("x", maxCached) + "\r\n"
@@ -47,7 +47,7 @@ func TestHeadCache(t *testing.T) {
 	if !parsed(t, &c, chunked).Chunked {
 		t.Error("not chunked")
 	}
-	if _, _, err := c.Parse([]byte(chunked), true); err == nil {
+	if _, err := c.Parse([]byte(chunked), true); err == nil {
 		t.Error("chunks are taken in HTTP/1.0 behind the same fields in HTTP/1.1")
 	}
 }
@@ -73,9 +73,9 @@ func FuzzHeadCache(f *testing.F) {
 func checkHeadCache(t *testing.T, first, second []byte, http10 bool) {
 	t.Helper()
 	var c HeadCache
-	_, _, _ = c.Parse(first, false)
+	_, _ = c.Parse(first, false)
 	before := string(second)
-	got, _, err := c.Parse(second, http10)
+	got, err := c.Parse(second, http10)
 	want, _, wantErr := parseFields(second, http10)
 	if err != wantErr || fmt.Sprint(got) != fmt.Sprint(want) || string(second) != before {
 		t.Fatalf("%q behind %q: %+v, %v, alone %+v, %v", second, first, got, err, want, wantErr)

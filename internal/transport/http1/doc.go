@@ -1,9 +1,8 @@
 // Package http1 parses and writes HTTP/1.1 heads, fields, lengths and chunks for
-// package upstream and the benchmark. It works on bytes in memory and uses no
-// connections.
+// package upstream. It works on bytes in memory and uses no connections.
 //
 //	HeadLen ─ SplitHead ─▶ start line ─ ParseStatusLine
-//	                 └───▶ fields ───── HeadCache.Parse, or NextField
+//	                 └───▶ fields ───── HeadCache.Parse
 //	ChunkDecoder, AppendField, Buffer
 //
 // A message with ambiguous framing is an error: a desynchronized connection must not

@@ -30,10 +30,10 @@ func trim(value []byte) []byte { return bytes.Trim(value, " \t") }
 
 func isBlank(b byte) bool { return b == ' ' || b == '\t' }
 
-// EqualFold reports whether a field equals a lower-case word, ignoring the case of ASCII
+// equalFold reports whether a field equals a lower-case word, ignoring the case of ASCII
 // letters only. bytes.EqualFold treats the Kelvin sign as a k, but other parsers do not
 // (TestFieldsRefused).
-func EqualFold[T string | []byte](s T, lower string) bool {
+func equalFold(s []byte, lower string) bool {
 	if len(s) != len(lower) {
 		return false
 	}
@@ -49,8 +49,8 @@ func EqualFold[T string | []byte](s T, lower string) bool {
 	return true
 }
 
-// ParseLength parses a Content-Length. It accepts 1 to 18 digits, which fit into an int64.
-func ParseLength[T string | []byte](digits T) (n int64, ok bool) {
+// parseLength parses a Content-Length. It accepts 1 to 18 digits, which fit into an int64.
+func parseLength(digits []byte) (n int64, ok bool) {
 	if len(digits) == 0 || len(digits) > 18 {
 		return 0, false
 	}
@@ -93,9 +93,9 @@ func AppendLength(b []byte, n int64) []byte {
 	return append(b, "\r\n"...)
 }
 
-// NextField splits the first line off fields, whose lines end in CR LF, and validates it.
+// nextField splits the first line off fields, whose lines end in CR LF, and validates it.
 // The value is returned without surrounding spaces and tabs.
-func NextField(fields []byte) (name, value, rest []byte, err error) {
+func nextField(fields []byte) (name, value, rest []byte, err error) {
 	nl := bytes.IndexByte(fields, '\n')
 	if nl < 1 || fields[nl-1] != '\r' {
 		return nil, nil, nil, ErrBareLF

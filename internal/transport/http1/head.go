@@ -54,7 +54,7 @@ func ParseStatusLine(line []byte) (status int, http10 bool, err error) {
 	if len(line) < 4 || line[0] != ' ' {
 		return 0, http10, ErrStatusLine
 	}
-	n, ok := ParseLength(line[1:4])
+	n, ok := parseLength(line[1:4])
 	// Servers often leave out the space before an empty reason.
 	if reason := line[4:]; !ok || n < 100 || len(reason) > 0 && reason[0] != ' ' {
 		return 0, http10, ErrStatusLine
@@ -67,75 +67,69 @@ func ParseStatusLine(line []byte) (status int, http10 bool, err error) {
 	return int(n), http10, nil
 }
 
-// Framing describes, from the fields of a message, where its body ends and whether the
-// connection persists.
-type Framing struct {
+// Head is the parsed form of a message's fields.
+type Head struct {
 	Length    int64 // Content-Length, -1 if there is none
 	Chunked   bool
 	Close     bool // "Connection: close"
 	KeepAlive bool // "Connection: keep-alive"
+	// Header has canonical names, without Transfer-Encoding and Content-Length. Heads
+	// may share one Header, so it must not be changed.
+	Header http.Header
 }
 
-// Add evaluates one field. Length must be -1 before the first call. http10 is true for an
-// HTTP/1.0 message, which cannot be chunked.
-func (f *Framing) Add(name, value []byte, http10 bool) error {
+// add evaluates a field that tells where the body ends or whether the connection persists. Length
+// must be -1 before the first call. http10 is true for an HTTP/1.0 message, which cannot be chunked.
+func (h *Head) add(name, value []byte, http10 bool) error {
 	switch len(name) {
 	case len("Content-Length"):
-		if EqualFold(name, "content-length") {
-			return f.addLength(value)
+		if equalFold(name, "content-length") {
+			return h.addLength(value)
 		}
 	case len("Transfer-Encoding"):
-		if EqualFold(name, "transfer-encoding") {
-			return f.addEncoding(value, http10)
+		if equalFold(name, "transfer-encoding") {
+			return h.addEncoding(value, http10)
 		}
 	case len("Connection"):
-		if EqualFold(name, "connection") {
-			f.addConnection(value)
+		if equalFold(name, "connection") {
+			h.addConnection(value)
 		}
 	}
 	return nil
 }
 
 // addLength refuses a second Content-Length, even an equal one.
-func (f *Framing) addLength(value []byte) error {
-	n, ok := ParseLength(value)
+func (h *Head) addLength(value []byte) error {
+	n, ok := parseLength(value)
 	switch {
-	case f.Chunked:
+	case h.Chunked:
 		return ErrBothFramings
-	case !ok || f.Length >= 0:
+	case !ok || h.Length >= 0:
 		return ErrLength
 	}
-	f.Length = n
+	h.Length = n
 	return nil
 }
 
-func (f *Framing) addEncoding(value []byte, http10 bool) error {
+func (h *Head) addEncoding(value []byte, http10 bool) error {
 	switch {
-	case f.Length >= 0:
+	case h.Length >= 0:
 		return ErrBothFramings
-	case f.Chunked || http10 || !EqualFold(value, "chunked"):
+	case h.Chunked || http10 || !equalFold(value, "chunked"):
 		return ErrEncoding
 	}
-	f.Chunked = true
+	h.Chunked = true
 	return nil
 }
 
-func (f *Framing) addConnection(value []byte) {
+func (h *Head) addConnection(value []byte) {
 	for len(value) > 0 {
 		var option []byte
 		option, value, _ = bytes.Cut(value, []byte(","))
 		option = trim(option)
-		f.Close = f.Close || EqualFold(option, "close")
-		f.KeepAlive = f.KeepAlive || EqualFold(option, "keep-alive")
+		h.Close = h.Close || equalFold(option, "close")
+		h.KeepAlive = h.KeepAlive || equalFold(option, "keep-alive")
 	}
-}
-
-// Head is the parsed form of a message's fields.
-type Head struct {
-	Framing
-	// Header has canonical names, without Transfer-Encoding and Content-Length. Heads
-	// may share one Header, so it must not be changed.
-	Header http.Header
 }
 
 // span is a part of a text as two offsets. A head is far shorter than 2 GiB.
@@ -156,10 +150,10 @@ func parseFields(fields []byte, http10 bool) (h Head, digits span, err error) {
 	for rest := text; len(rest) > 0; lines++ {
 		at := len(text) - len(rest)
 		var name, value []byte
-		if name, value, rest, err = NextField(rest); err != nil {
+		if name, value, rest, err = nextField(rest); err != nil {
 			return Head{}, span{}, err
 		}
-		if err = h.Add(name, value, http10); err != nil {
+		if err = h.add(name, value, http10); err != nil {
 			return Head{}, span{}, err
 		}
 		canonicalize(name)

@@ -77,7 +77,7 @@ func TestFieldsTaken(t *testing.T) {
 	const fields = "date: now\r\nX-rEQUEST-iD:a\r\nset-cookie: \t a \t\r\nSet-Cookie: b\r\nSET-COOKIE: c\r\nx-empty:\r\ncontent-length:  07 \r\nconnection: x, Close ,KEEP-alive\r\n"
 	in := []byte(fields)
 	got, _, err := parseFields(in, false)
-	want := Head{Framing{Length: 7, Close: true, KeepAlive: true}, http.Header{
+	want := Head{Length: 7, Close: true, KeepAlive: true, Header: http.Header{
 		"Date": {"now"}, "X-Request-Id": {"a"}, "Set-Cookie": {"a", "b", "c"}, "X-Empty": {""}, "Connection": {"x, Close ,KEEP-alive"},
 	}}
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {

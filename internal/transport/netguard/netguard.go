@@ -36,13 +36,8 @@ func (p Policy) Check(ip netip.Addr) error {
 	if slices.ContainsFunc(append(embedded(ip), ip), isMetadata) {
 		return fmt.Errorf("%w: %s is link-local or a cloud's metadata service", ErrForbidden, ip)
 	}
-	if len(p.allow) == 0 {
+	if len(p.allow) == 0 || slices.ContainsFunc(p.allow, func(n netip.Prefix) bool { return n.Contains(ip) }) {
 		return nil
-	}
-	for _, n := range p.allow {
-		if n.Contains(ip) {
-			return nil
-		}
 	}
 	return fmt.Errorf("%w: %s is outside --instance-allow", ErrForbidden, ip)
 }

@@ -62,10 +62,7 @@ func benchmark(b *testing.B, in *instance.Instance, body [][]byte) {
 	b.Helper()
 	for _, kind := range []string{upstream.KindOwn, upstream.KindStd} {
 		b.Run(kind, func(b *testing.B) {
-			c, err := upstream.New(kind, upstream.Options{})
-			if err != nil {
-				b.Fatal(err)
-			}
+			c := upstream.New(kind, upstream.Options{})
 			defer c.Close()
 			buf := make([]byte, 16<<10)
 			values := []string{"application/json"}

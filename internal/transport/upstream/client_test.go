@@ -67,10 +67,7 @@ func forEachClient(t *testing.T, test func(t *testing.T, open opener)) {
 			t.Parallel()
 			test(t, func(t *testing.T, o upstream.Options) client {
 				t.Helper()
-				c, err := upstream.New(kind, o)
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := upstream.New(kind, o)
 				t.Cleanup(c.Close)
 				return c.(client)
 			})

@@ -56,7 +56,7 @@ type conn struct {
 type peekResult uint8
 
 const (
-	peekNothing peekResult = iota // also on systems without peek
+	peekNothing peekResult = iota
 	peekData
 	peekEnd // the peer's close, or an error
 )
@@ -83,6 +83,20 @@ func (c *conn) peek() peekResult {
 		return peekEnd
 	}
 	return c.peeked
+}
+
+// peekFD returns what a read of this non-blocking socket would find.
+func peekFD(fd uintptr) peekResult {
+	var b [1]byte
+	n, err := sock.Peek(fd, b[:])
+	switch {
+	case err == syscall.EAGAIN: //nolint:errorlint // a system call's, unwrapped
+		return peekNothing
+	case err != nil || n == 0:
+		return peekEnd
+	default:
+		return peekData
+	}
 }
 
 // setRequest sets the request for send. The bytes of the body are shared with other legs

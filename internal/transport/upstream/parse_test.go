@@ -246,7 +246,7 @@ func TestEndedContextCostsTheConnection(t *testing.T) {
 			end()
 		}
 		a := &answer{ctx: t.Context(), unwatch: unwatch, pool: p, conn: c}
-		if err := a.start("", &head{status: 200, Head: http1.Head{Framing: http1.Framing{Length: 2}}}, true); err != nil {
+		if err := a.start("", &head{status: 200, Head: http1.Head{Length: 2}}, true); err != nil {
 			t.Fatal(err)
 		}
 		if b, err := readAllBy(a, 2); err != nil || string(b) != "ab" {

@@ -38,10 +38,6 @@ func NewPool(o Options) *Pool {
 	return p
 }
 
-// StaleRetries returns the number of requests that were retried because the engine
-// had closed the pooled connection.
-func (p *Pool) StaleRetries() int64 { return p.staleRetries.Load() + p.https.StaleRetries() }
-
 // Close closes the idle connections. Running exchanges continue, and the pool keeps no
 // connection after them.
 func (p *Pool) Close() {
@@ -152,8 +148,6 @@ func (p *Pool) tryNew(ctx context.Context, h *host, m *message) (*answer, *Error
 	return p.try(ctx, c, m)
 }
 
-var errNotTCP = errors.New("not a TCP connection")
-
 func (p *Pool) dial(ctx context.Context, h *host, address string) (*conn, error) {
 	h.mu.Lock()
 	generation := h.generation // read before the dial: an incarnation that starts meanwhile must not get this connection
@@ -165,7 +159,7 @@ func (p *Pool) dial(ctx context.Context, h *host, address string) (*conn, error)
 	tcp, ok := nc.(*net.TCPConn)
 	if !ok {
 		_ = nc.Close()
-		return nil, errNotTCP
+		return nil, errors.New("not a TCP connection")
 	}
 	c, err := newConn(tcp)
 	if err != nil {

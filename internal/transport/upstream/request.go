@@ -113,11 +113,8 @@ func appendTarget(b []byte, target string) ([]byte, error) {
 	return append(b, query...), nil
 }
 
-func isAlphanumeric(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
-}
-
 // isPlainPath reports whether a byte needs no escaping in a path.
 func isPlainPath(c byte) bool {
-	return isAlphanumeric(c) || c == '/' || c == '_' || c == '-' || c == '.' || c == '~'
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
+		c == '/' || c == '_' || c == '-' || c == '.' || c == '~'
 }

@@ -51,10 +51,6 @@ func NewStd(o Options) *Std {
 	return c
 }
 
-// StaleRetries returns the number of requests that were retried because the engine
-// had closed the pooled connection.
-func (c *Std) StaleRetries() int64 { return c.staleRetries.Load() }
-
 // ReleasesBody implements Client. It is false, because http.Transport may still send
 // a body after it has returned the response.
 func (c *Std) ReleasesBody(*Request) bool { return false }

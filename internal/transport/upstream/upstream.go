@@ -42,15 +42,12 @@ const (
 	KindStd = "std" // Std, that of net/http
 )
 
-// New returns a client of the given kind.
-func New(kind string, o Options) (Client, error) {
-	switch kind {
-	case KindOwn:
-		return NewPool(o), nil
-	case KindStd:
-		return NewStd(o), nil
+// New returns a client of kind KindOwn or KindStd.
+func New(kind string, o Options) Client {
+	if kind == KindStd {
+		return NewStd(o)
 	}
-	return nil, fmt.Errorf("unknown upstream client %q: use %s or %s", kind, KindOwn, KindStd)
+	return NewPool(o)
 }
 
 // Options configure a Client; the zero value is usable.

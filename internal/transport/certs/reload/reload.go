@@ -5,7 +5,6 @@ package reload
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,9 +16,6 @@ import (
 
 // interval is the time between two checks of the files.
 const interval = 2 * time.Second
-
-// ErrLarge is wrapped by the error for a file that is larger than Options.MaxBytes.
-var ErrLarge = errors.New("too large")
 
 // Options configure Files.
 type Options[T any] struct {
@@ -157,7 +153,7 @@ func readFile(path string, maxBytes int64) ([]byte, error) {
 	defer f.Close()
 	raw, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
 	if err == nil && int64(len(raw)) > maxBytes {
-		err = fmt.Errorf("%s: %w: more than %d bytes", path, ErrLarge, maxBytes)
+		err = fmt.Errorf("%s: too large: more than %d bytes", path, maxBytes)
 	}
 	return raw, err
 }

@@ -1,0 +1,4 @@
+package certs
+
+// Check reads the files once; see reload.Files.Check.
+func (s *Source) Check() { s.files.Check() }
