@@ -54,16 +54,9 @@ func Weight(s *session.Session) *cobra.Command {
 			} else if f.wish.For > 0 {
 				return cli.Wrongf("--for needs a weight, and cannot be used with default")
 			}
-			keys, err := s.ChosenKeys(cmd.Context(), args[:last], 0)
-			if err != nil {
-				return err
-			}
-			if weight != nil && *weight == 0 {
-				if err := s.With(cmd.Context(), func(conn *session.Conn) error { return s.Confirm(cmd.Context(), conn, keys) }); err != nil {
-					return err
-				}
-			}
-			return weigh(cmd.Context(), s, keys, weight, f.wish)
+			return s.WithChosen(cmd.Context(), args[:last], 0, func(conn *session.Conn, keys []instance.Key) error {
+				return weigh(cmd.Context(), s, conn, keys, weight, f.wish)
+			})
 		},
 	}
 	f.add(cmd)
@@ -87,9 +80,14 @@ func invalidWeight(text string) error {
 }
 
 // weigh sets a weight override, or removes it if n is nil.
-func weigh(ctx context.Context, s *session.Session, keys []instance.Key, n *int, wish store.IntentOptions) error {
-	return connectAndApply(ctx, s, keys, func(intents *store.Intents, k instance.Key) (store.IntentResult, error) {
-		return intents.SetWeight(ctx, k, n, wish)
+func weigh(ctx context.Context, s *session.Session, conn *session.Conn, keys []instance.Key, n *int, wish store.IntentOptions) error {
+	if n != nil && *n == 0 {
+		if err := s.Confirm(ctx, conn, keys); err != nil {
+			return err
+		}
+	}
+	results, _ := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
+		return conn.Store.Intents.SetWeight(ctx, k, n, wish)
 	}, func(r *session.Result, _ store.IntentResult) {
 		switch {
 		case n == nil:
@@ -100,4 +98,5 @@ func weigh(ctx context.Context, s *session.Session, keys []instance.Key, n *int,
 			r.Outcome, r.Text = "weighted", fmt.Sprintf("weight %d", *n)
 		}
 	})
+	return s.Finish(results)
 }
