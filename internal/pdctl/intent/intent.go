@@ -3,6 +3,7 @@
 package intent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -224,15 +225,7 @@ func intend(ctx context.Context, s *session.Session, conn *session.Conn, keys []
 			s.Line(results[i])
 		}
 	}
-	return finish(s, results, waited)
-}
-
-// finish prints the results and returns the error of a wait, or else that of the results.
-func finish(s *session.Session, results []session.Result, waited error) error {
-	if err := s.Finish(results); waited == nil {
-		return err
-	}
-	return waited
+	return cmp.Or(waited, s.Finish(results))
 }
 
 func lift(ctx context.Context, s *session.Session, conn *session.Conn, keys []instance.Key, state instance.Intent, reason string) error {
