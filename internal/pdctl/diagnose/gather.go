@@ -41,11 +41,7 @@ const (
 // gather collects the input of doctor. The error is the reason why etcd could not be read; the
 // picture, if there is one, has it, too. A nil picture means wrong usage.
 func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.Picture, error) {
-	layout, err := s.Etcd.Layout()
-	if err != nil {
-		return nil, err
-	}
-	p := &doctor.Picture{Now: time.Now(), Reach: reach(s), Etcd: doctor.Etcd{Root: layout.Root()}}
+	p := &doctor.Picture{Now: time.Now(), Reach: reach(s), Etcd: doctor.Etcd{Root: s.Etcd.Layout.Root()}}
 	source, err := s.Etcd.TLS.Open(nil)
 	if err != nil {
 		return nil, cli.Wrong(err)
