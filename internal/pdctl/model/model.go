@@ -218,7 +218,7 @@ func list(ctx context.Context, s *session.Session, conn *session.Conn) error {
 	case len(routes) == 0:
 		return s.Out.Println("No model routes. Add one with: pdctl model route NAME=MODEL")
 	}
-	return output.Render(s.Out.Stdout, table)
+	return s.Out.Println(table.Render())
 }
 
 // countRequests returns the requests that proxies have counted, by name of the route and target, and

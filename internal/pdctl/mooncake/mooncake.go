@@ -100,7 +100,7 @@ func listSegments(ctx context.Context, s *session.Session, conn *session.Conn, d
 	for _, x := range list {
 		t.AppendRow([]any{x.Name, cmp.Or(x.Cluster, "-"), cmp.Or(x.RPC, "-"), cmp.Or(strings.Join(x.Instances, ","), "-"), cmp.Or(x.Stale, "-")})
 	}
-	return output.Render(s.Out.Stdout, t)
+	return s.Out.Println(t.Render())
 }
 
 // readSegments returns the segments of all keys, sorted by cluster and name.

@@ -175,5 +175,5 @@ func printPlan(s *session.Session, p *explain.Plan) error {
 			t.AppendRow([]any{one.role, name(c.Address), mark, cmp.Or(name(c.Out), "-"), c.Weight, c.InFlight, c.Waiting, c.Held, c.Others, strings.Join(scores, " ")})
 		}
 	}
-	return output.Render(s.Out.Stdout, t)
+	return s.Out.Println(t.Render())
 }

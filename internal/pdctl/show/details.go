@@ -80,7 +80,7 @@ func printDetails(s *session.Session, views []proxyView, events []event, notes [
 			}
 			t.AppendRow([]any{cmp.Or(v.Address, v.ID), v.Applied, inFlight, cmp.Or(v.DigestAge, "-"), cmp.Or(string(v.View), "-"), cmp.Or(v.Reason, "-")})
 		}
-		if err := output.Render(s.Out.Stdout, t); err != nil {
+		if err := s.Out.Println(t.Render()); err != nil {
 			return err
 		}
 	}

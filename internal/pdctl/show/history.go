@@ -193,7 +193,7 @@ func printEvents(s *session.Session, events []event) error {
 		}
 		t.AppendRow([]any{h.Revision, at, cmp.Or(h.Who, "-"), what, in, cmp.Or(h.Why, "-")})
 	}
-	return output.Render(s.Out.Stdout, t)
+	return s.Out.Println(t.Render())
 }
 
 // describe returns the text for a past change without an audit entry.

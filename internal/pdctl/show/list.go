@@ -171,7 +171,7 @@ func printList(s *session.Session, entries []*listed, order string, removed []Re
 			return err
 		}
 	default:
-		if err := output.Render(s.Out.Stdout, listTable(entries, s.Out.Wide())); err != nil {
+		if err := s.Out.Println(listTable(entries, s.Out.Format == output.Wide).Render()); err != nil {
 			return err
 		}
 	}

@@ -265,7 +265,7 @@ func printMembers(s *session.Session, members []endpointReport) error {
 		}
 		t.AppendRow([]any{e.Endpoint, e.Version, output.ByteSize(e.DBSize), member})
 	}
-	return output.Render(s.Out.Stdout, t)
+	return s.Out.Println(t.Render())
 }
 
 func printCounts(s *session.Session, counts map[string]map[string]int) error {
@@ -280,7 +280,7 @@ func printCounts(s *session.Session, counts map[string]map[string]int) error {
 		}
 		t.AppendRow([]any{role, total, cmp.Or(strings.Join(parts, ", "), "-")})
 	}
-	return output.Render(s.Out.Stdout, t)
+	return s.Out.Println(t.Render())
 }
 
 func printProxies(s *session.Session, proxies []proxyReport) error {
@@ -295,7 +295,7 @@ func printProxies(s *session.Session, proxies []proxyReport) error {
 		}
 		t.AppendRow([]any{p.ID, p.Address, p.Version, p.Applied, inFlight, p.Load.age(time.Now())})
 	}
-	return output.Render(s.Out.Stdout, t)
+	return s.Out.Println(t.Render())
 }
 
 // printNotices prints each notice once, with the proxies that report it.
