@@ -78,11 +78,11 @@ func get(ctx context.Context, s *session.Session, conn *session.Conn, k instance
 	if err != nil {
 		return s.Hint(err)
 	}
-	views, events, notes := details(ctx, s, conn, k)
+	views, events, unread := details(ctx, s, conn, k)
 	if s.Out.Structured() {
 		all := map[string]any{"instance": shown, "role": k.Role, "address": k.Address, "keys": out, "proxies": views, "history": events}
-		if len(notes) > 0 {
-			all["notes"] = notes
+		if len(unread) > 0 {
+			all["notes"] = unread
 		}
 		return s.Out.Write(all)
 	}
@@ -94,7 +94,7 @@ func get(ctx context.Context, s *session.Session, conn *session.Conn, k instance
 		fmt.Fprintln(s.Out.Stdout)
 	}
 	printKeys(s, out)
-	return printDetails(s, views, events, notes)
+	return printDetails(s, views, events, unread)
 }
 
 // keysOf returns what etcd has about an instance: at its canonical keys, then at those of records

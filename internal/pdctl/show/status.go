@@ -62,7 +62,7 @@ type statusReport struct {
 	Membership int64                     `json:"membership_revision"` // highest mod_revision of what proxies follow, intents too
 	Counts     map[string]map[string]int `json:"counts"`              // role → state → how many
 	Proxies    []proxyReport             `json:"proxies"`
-	Notes      []string                  `json:"notes,omitempty"`
+	Notes      notes                     `json:"notes,omitempty"`
 }
 
 type endpointReport struct {
@@ -126,26 +126,17 @@ func status(ctx context.Context, s *session.Session, conn *session.Conn) error {
 		return s.Hint(err)
 	}
 	rep := statusReport{
-		Endpoints: askEndpoints(ctx, s, conn), Alarms: []string{}, Prefix: conn.Layout.Root(),
-		Revision: snap.Revision, Proxies: []proxyReport{},
+		Endpoints: askEndpoints(ctx, s, conn), Prefix: conn.Layout.Root(), Revision: snap.Revision, Proxies: []proxyReport{},
 	}
-	if rep.Membership, err = conn.Store.Reader.Newest(ctx); err != nil {
-		rep.Notes = append(rep.Notes, "membership revision: "+instance.Printable(err.Error(), 200))
-	}
+	rep.Membership, err = conn.Store.Reader.Newest(ctx)
+	rep.Notes.add("membership revision", err)
 	// A user with rights on the keys of pdmesh only may not read these; that is no failure.
-	if alarms, err := askAlarms(ctx, s, conn); err != nil {
-		rep.Notes = append(rep.Notes, "alarms: "+instance.Printable(err.Error(), 200))
-	} else {
-		rep.Alarms = alarms
-	}
+	rep.Alarms, err = askAlarms(ctx, s, conn)
+	rep.Notes.add("alarms", err)
 	proxies, err := conn.Store.Reader.Proxies(ctx)
-	if err != nil {
-		rep.Notes = append(rep.Notes, "proxies: "+instance.Printable(err.Error(), 200))
-	}
+	rep.Notes.add("proxies", err)
 	loads, err := conn.Store.Reader.Loads(ctx)
-	if err != nil {
-		rep.Notes = append(rep.Notes, "load digests: "+instance.Printable(err.Error(), 200))
-	}
+	rep.Notes.add("load digests", err)
 	digests := loadReports(loads)
 	rep.Counts = counts(lease.Seen(snap, proxies))
 	for _, p := range proxies {
@@ -198,14 +189,15 @@ func askEndpoints(ctx context.Context, s *session.Session, conn *session.Conn) [
 	return out
 }
 
+// askAlarms returns the alarms of etcd, an empty list with an error.
 func askAlarms(ctx context.Context, s *session.Session, conn *session.Conn) ([]string, error) {
 	cctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
+	out := []string{}
 	resp, err := conn.Client.AlarmList(cctx)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	out := []string{}
 	for _, al := range resp.Alarms {
 		out = append(out, fmt.Sprintf("%s on member %x", al.Alarm, al.MemberID))
 	}
@@ -245,9 +237,7 @@ func printStatus(s *session.Session, rep statusReport) error {
 		return []string{p.NotServing}
 	})
 	printNotices(s, "notice", rep.Proxies, func(p *proxyReport) []string { return p.Notices })
-	for _, n := range rep.Notes {
-		fmt.Fprintln(s.Out.Stdout, "note: "+n)
-	}
+	rep.Notes.print(s)
 	return nil
 }
 
