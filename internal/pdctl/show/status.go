@@ -139,7 +139,11 @@ func status(ctx context.Context, s *session.Session, conn *session.Conn) error {
 	rep.Notes.add("load digests", err)
 	digests := loadReports(loads)
 	rep.Counts = counts(lease.Seen(snap, proxies))
+	unserving := 0
 	for _, p := range proxies {
+		if p.NotServing != "" {
+			unserving++
+		}
 		rep.Proxies = append(rep.Proxies, proxyReport{
 			ID: instance.Printable(p.ID, 64), Address: instance.Printable(p.Address, 100),
 			Version: instance.Printable(p.Version, 40), Applied: p.Applied,
@@ -151,24 +155,14 @@ func status(ctx context.Context, s *session.Session, conn *session.Conn) error {
 	} else {
 		err = printStatus(s, rep)
 	}
-	switch n := unserving(rep.Proxies); {
+	switch {
 	case err != nil:
 	case len(rep.Alarms) > 0:
 		err = fmt.Errorf("etcd has an alarm: %s", strings.Join(rep.Alarms, ", "))
-	case n > 0:
-		err = fmt.Errorf("nothing is served by %d of %d proxies", n, len(rep.Proxies))
+	case unserving > 0:
+		err = fmt.Errorf("nothing is served by %d of %d proxies", unserving, len(rep.Proxies))
 	}
 	return err
-}
-
-// unserving returns the number of proxies that can serve no request.
-func unserving(proxies []proxyReport) (n int) {
-	for i := range proxies {
-		if proxies[i].NotServing != "" {
-			n++
-		}
-	}
-	return n
 }
 
 func askEndpoints(ctx context.Context, s *session.Session, conn *session.Conn) []endpointReport {
