@@ -45,8 +45,8 @@ type Values struct {
 func (t Table) Load(flags *pflag.FlagSet, lookup Lookup, own string) (*Values, error) {
 	v := &Values{Sources: Sources{}, table: t, raw: map[string]any{}, typed: map[string]bool{}}
 	layers := viper.New()
-	env := t.environment(lookup)
-	file, path, err := t.file(flags, env, own)
+	variables := t.environment(lookup)
+	file, path, err := t.file(flags, variables, own)
 	if err != nil {
 		return nil, err
 	}
@@ -58,10 +58,10 @@ func (t Table) Load(flags *pflag.FlagSet, lookup Lookup, own string) (*Values, e
 	}
 	// The environment is merged over the file, because viper's own lookup reads only the
 	// environment of the process.
-	over := make(map[string]any, len(env))
-	for name, e := range env {
-		over[name] = e.Value
-		v.Sources[name] = "environment " + e.Variable
+	over := make(map[string]any, len(variables))
+	for name, e := range variables {
+		over[name] = e.value
+		v.Sources[name] = "environment " + e.variable
 	}
 	if err := layers.MergeConfigMap(over); err != nil {
 		return nil, fmt.Errorf("environment: %w", err)
@@ -88,22 +88,25 @@ func (t Table) Load(flags *pflag.FlagSet, lookup Lookup, own string) (*Values, e
 }
 
 // environment returns the settings that environment variables set.
-func (t Table) environment(lookup Lookup) map[string]Env {
-	out := make(map[string]Env)
+func (t Table) environment(lookup Lookup) map[string]env {
+	out := make(map[string]env)
 	for _, s := range t {
-		if e, ok := lookup.First(s.Variables()...); ok {
-			out[s.Name] = e
+		for _, name := range s.Variables() {
+			if value, ok := lookup(name); ok && value != "" {
+				out[s.Name] = env{name, value}
+				break
+			}
 		}
 	}
 	return out
 }
 
 // file reads the file of settings, which only a flag or the environment can name.
-func (t Table) file(flags *pflag.FlagSet, env map[string]Env, own string) (values map[string]any, path string, err error) {
+func (t Table) file(flags *pflag.FlagSet, variables map[string]env, own string) (values map[string]any, path string, err error) {
 	if f := flags.Lookup(nameFile); f != nil && f.Changed {
 		path, own = f.Value.String(), "" // --config= means no file at all
 	} else {
-		path = env[nameFile].Value
+		path = variables[nameFile].value
 	}
 	switch {
 	case path != "":

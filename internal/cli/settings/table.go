@@ -107,7 +107,7 @@ func (s Setting) Variables() []string {
 	if s.FlagOnly {
 		return s.Env
 	}
-	return append([]string{Variable(s.Name)}, s.Env...)
+	return append([]string{prefix + variableName(s.Name)}, s.Env...)
 }
 
 // several reports whether a setting is a list.
