@@ -36,14 +36,13 @@ type Values struct {
 
 	table Table
 	raw   map[string]any // string, or []string
-	typed map[string]bool
 }
 
 // Load reads the settings of a table. flags must be parsed; a setting without a flag there
 // cannot be set by one. lookup is os.LookupEnv or a replacement. An empty variable counts as
 // not set. The file is that of --config, or else own, which need not exist; "" for none.
 func (t Table) Load(flags *pflag.FlagSet, lookup Lookup, own string) (*Values, error) {
-	v := &Values{Sources: Sources{}, table: t, raw: map[string]any{}, typed: map[string]bool{}}
+	v := &Values{Sources: Sources{}, table: t, raw: map[string]any{}}
 	layers := viper.New()
 	variables := t.environment(lookup)
 	file, path, err := t.file(flags, variables, own)
@@ -81,7 +80,6 @@ func (t Table) Load(flags *pflag.FlagSet, lookup Lookup, own string) (*Values, e
 		if s.several() {
 			v.raw[s.Name] = slices.Clone(given.items)
 		}
-		v.typed[s.Name] = true
 		v.Sources[s.Name] = fromFlag + s.Name
 	}
 	return v, nil
@@ -153,7 +151,7 @@ func (v *Values) Fill(names ...string) error {
 }
 
 // FromFlag reports whether a setting is from the command line.
-func (v *Values) FromFlag(name string) bool { return v.typed[name] }
+func (v *Values) FromFlag(name string) bool { return v.Sources[name] == fromFlag+name }
 
 // Given reports whether a setting is not a default.
 func (v *Values) Given(name string) bool { return v.Sources[name] != "" }
