@@ -12,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/drainproof"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
@@ -206,8 +207,9 @@ var (
 // awaitProxies reads the reports of proxies until all of them meet the condition, or the limit
 // has passed. It writes its progress to stderr.
 func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, keys []instance.Key, limit time.Duration) (drainproof.State, error) {
-	p, end := drainproof.New(revision, keys), time.NewTimer(limit)
-	defer end.Stop()
+	p := drainproof.New(revision, keys)
+	limited, cancel := context.WithTimeout(ctx, limit) // of the pauses: a reading is not cut short
+	defer cancel()
 	same, look := sameMembership(ctx, conn), time.Now().Add(min(noProxies, limit/2))
 	var state drainproof.State
 	var last string
@@ -246,16 +248,13 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 			progress(s, &last, fmt.Sprintf("%d of %s done, still waiting: %s", state.Done, output.Proxies(state.Done+state.Waiting+len(state.Vanished)), strings.Join(waiting, "; ")))
 			gap = pollGap(start)
 		}
-		next := time.NewTimer(gap)
-		select {
-		case <-ctx.Done():
-			next.Stop()
+		switch {
+		case sleep.For(limited, gap):
+		case ctx.Err() != nil:
 			return state, errInterrupted
-		case <-end.C:
-			next.Stop()
+		default:
 			state.Open = append(state.Open, away...)
 			return state, errTimeout
-		case <-next.C:
 		}
 	}
 }
