@@ -1,9 +1,7 @@
 package diagnose
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
@@ -214,30 +213,21 @@ func gatherPaces(ctx context.Context, s *session.Session, p *doctor.Picture) {
 	if max(len(snap.Usable(instance.Prefill)), len(snap.Usable(instance.Decode))) < 3 {
 		return
 	}
-	p.Members.Paces = map[instance.Key]instance.ListedPace{}
-	var mu sync.Mutex // guards them
-	var g errgroup.Group
-	g.SetLimit(probesAtOnce)
+	var proxies []lease.ProxyPresence
 	for i := range p.Proxies {
-		g.Go(func() error {
-			one, cancel := context.WithTimeout(ctx, s.Timeout)
-			defer cancel()
-			var st session.ProxyStatus
-			raw, err := s.AskProxy(one, cmp.Or(p.Proxies[i].AdminURL, "http://"+p.Proxies[i].Address), "/status", nil, nil, nil)
-			if err != nil || json.Unmarshal(raw, &st) != nil {
-				return nil
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			for _, l := range st.Instances {
-				if k := (instance.Key{Role: l.Role, Address: l.Address}); l.Load != nil {
-					p.Members.Paces[k] = p.Members.Paces[k].Plus(l.Load.Pace)
-				}
-			}
-			return nil
-		})
+		proxies = append(proxies, p.Proxies[i].ProxyPresence)
 	}
-	_ = g.Wait()
+	p.Members.Paces = map[instance.Key]instance.ListedPace{}
+	for _, st := range s.Statuses(ctx, proxies) {
+		if st == nil {
+			continue
+		}
+		for _, l := range st.Instances {
+			if k := (instance.Key{Role: l.Role, Address: l.Address}); l.Load != nil {
+				p.Members.Paces[k] = p.Members.Paces[k].Plus(l.Load.Pace)
+			}
+		}
+	}
 }
 
 // sameDigest reports whether two reads returned the same digest of a proxy.
