@@ -99,16 +99,6 @@ func (p *Printer) WriteLine(v any) error {
 	return p.writeYAML(line)
 }
 
-// Names prints names, one on a line.
-func (p *Printer) Names(names []string) error {
-	for _, name := range names {
-		if err := p.Println(name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // TextOnly returns an error for every format but the table, for commands that have no other.
 func (p *Printer) TextOnly(what string) error {
 	if p.Format != Table {
