@@ -15,7 +15,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/drainproof"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
-	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
@@ -229,8 +228,8 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 			}
 			progress(s, &last, away[0]+", still waiting")
 		default:
-			if err := drainEnded(t, keys); err != nil {
-				return state, err
+			if i := slices.IndexFunc(keys, func(k instance.Key) bool { return t.Intents[k].Intent == "" }); i >= 0 {
+				return state, errEnded(keys[i])
 			}
 			p.See(t, start, same)
 			state = p.State(start)
@@ -259,16 +258,7 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 	}
 }
 
-// drainEnded returns an error if a drain is no longer active.
-func drainEnded(t store.Reports, keys []instance.Key) error {
-	for _, k := range keys {
-		if t.Intents[k].Intent == "" {
-			return errEnded(k)
-		}
-	}
-	return nil
-}
-
+// errEnded returns the error of a wait for a drain that is no longer active.
 func errEnded(k instance.Key) error {
 	return fmt.Errorf("the drain of %s has ended meanwhile: it was lifted or has expired", k)
 }

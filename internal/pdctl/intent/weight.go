@@ -45,7 +45,7 @@ func Weight(s *session.Session) *cobra.Command {
 			if args[last] != "default" {
 				n, err := strconv.Atoi(args[last])
 				if err != nil {
-					return notWeight(args[last])
+					return cli.Wrongf("invalid weight %q after the addresses: must be a whole number from 0 to %d, or \"default\"", instance.Printable(args[last], 80), instance.MaxWeight)
 				}
 				if !instance.ValidWeight(n) {
 					return invalidWeight(args[last])
@@ -69,10 +69,6 @@ func Weight(s *session.Session) *cobra.Command {
 		return cmd.Root().FlagErrorFunc()(cmd, err)
 	})
 	return cmd
-}
-
-func notWeight(text string) error {
-	return cli.Wrongf("invalid weight %q after the addresses: must be a whole number from 0 to %d, or \"default\"", instance.Printable(text, 80), instance.MaxWeight)
 }
 
 func invalidWeight(text string) error {
