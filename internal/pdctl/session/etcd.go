@@ -52,12 +52,6 @@ func (e *Etcd) settle(from settings.Sources) error {
 	if e.password != "" && e.Username == "" {
 		return from.Complain("etcd-password", errors.New("given without --etcd-username"))
 	}
-	return e.settleEndpoints(from)
-}
-
-// settleEndpoints checks the endpoints and the prefix, so that a typing error
-// is reported before the first connection attempt.
-func (e *Etcd) settleEndpoints(from settings.Sources) error {
 	out, https, err := access.ParseEndpoints(e.Endpoints)
 	switch {
 	case err != nil:
