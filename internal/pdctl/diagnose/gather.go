@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
@@ -90,11 +91,8 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 // reach returns the flags with which suggested commands reach this etcd, without the
 // password.
 func reach(s *session.Session) doctor.Reach {
-	list := strings.Join(s.Etcd.Endpoints, ",")
 	secure := s.Etcd.TLS
-	if secure.Used() {
-		list = "https://" + strings.Join(s.Etcd.Endpoints, ",https://")
-	}
+	list := strings.Join(access.Written(s.Etcd.Endpoints, secure.Used()), ",")
 	r := doctor.Reach{Pdctl: []string{"--etcd-endpoints", list}, Etcdctl: []string{"--endpoints", list}}
 	if s.Etcd.Prefix != schema.DefaultPrefix {
 		r.Pdctl = append(r.Pdctl, "--etcd-prefix", s.Etcd.Prefix)
