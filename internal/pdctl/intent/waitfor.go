@@ -55,8 +55,7 @@ func parseFor(text string) (string, error) {
 	if state == drained {
 		return state, nil
 	}
-	one := session.Selectors{"state=" + state}
-	if _, err := one.Parse(); err != nil {
+	if _, err := instance.ParseSelector("state=" + state); err != nil {
 		return "", cli.Wrongf("--for %q: use state=ready, state=removed, state=drained or another state of pdctl list", instance.Printable(text, 80))
 	}
 	return instance.EffectiveState(state), nil
