@@ -26,12 +26,9 @@ const (
 	Usage   = 2 // the command line or a setting is invalid
 )
 
-// Program is what Main runs.
-type Program func(ctx context.Context, args []string, stdout, stderr io.Writer) int
-
 // Main runs a program and exits with its code. SIGINT and SIGTERM end the program's
 // context.
-func Main(run Program) {
+func Main(run func(ctx context.Context, args []string, stdout, stderr io.Writer) int) {
 	sigs := make(chan os.Signal, 2)
 	signal.Notify(sigs, os.Interrupt, syscall.SIGTERM)
 	ctx, stop := withSignals(context.Background(), sigs)

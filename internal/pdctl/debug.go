@@ -93,11 +93,7 @@ func (b *bundle) commands(cmd *cobra.Command) {
 		if f.Name == "output" {
 			return
 		}
-		values := []string{f.Value.String()}
-		if list, ok := f.Value.(pflag.SliceValue); ok {
-			values = []string{strings.Join(list.GetSlice(), ",")}
-		}
-		flags = append(flags, "--"+f.Name+"="+values[0])
+		flags = append(flags, "--"+f.Name+"="+f.Value.String())
 	})
 	for _, name := range []string{"status", "list", "doctor", "history"} {
 		var out, errs bytes.Buffer

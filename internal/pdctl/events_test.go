@@ -163,6 +163,23 @@ func TestEventsUntilInterrupted(t *testing.T) {
 	}
 }
 
+// The record of an engine may be at a key that is not spelled in the canonical way.
+func TestEventsOtherSpelling(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := publisher(t, "0.33.0", "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
+	_, port, err := net.SplitHostPort(s.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.put("/pd/prefill/localhost:"+port, `{"v":1,"state":"ready","models":["m"]}`)
+	completes(t, s, 20, 21, 22, 23, 24)
+	code, out, errs := r.run("events", "prefill", s.Address(), "--past", "--count", "1")
+	if code != 0 || !strings.Contains(out, "BlockStored(") {
+		t.Errorf("exit %d\n%s%s", code, out, errs)
+	}
+}
+
 // A value that cannot be printed is an error.
 func TestEventsThatAreNone(t *testing.T) {
 	t.Parallel()

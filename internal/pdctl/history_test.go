@@ -88,3 +88,15 @@ func TestHistory(t *testing.T) {
 		r.want(2, "", args...)
 	}
 }
+
+// The history of an instance has the registrations at keys that are not spelled in the canonical way.
+func TestHistoryOtherSpelling(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/decode/Node7:8200", `{"v":1,"state":"ready","models":["m"]}`)
+	for _, command := range []string{"history", "get"} {
+		if code, out, errs := r.run(command, "decode/node7:8200"); code != 0 || !strings.Contains(out, "registered: ready  decode/Node7:8200") {
+			t.Errorf("%s: exit %d\n%s%s", command, code, out, errs)
+		}
+	}
+}

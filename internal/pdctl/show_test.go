@@ -50,6 +50,21 @@ func TestGet(t *testing.T) {
 	}
 }
 
+// A key that is not spelled in the canonical way belongs to the instance that list shows.
+func TestGetOtherSpelling(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for key, canonical := range map[string]string{"Node7:8200": "node7:8200", "localhost:8200": "127.0.0.1:8200", "[FD00:0::7]:8200": "[fd00::7]:8200"} {
+		r.put("/pd/decode/"+key, `{"v":1,"state":"ready","models":["m"]}`)
+		for _, typed := range []string{key, canonical} {
+			code, out, errs := r.run("get", "decode/"+typed)
+			if want := "state     ready\n\nrecord\n  key       /pd/decode/" + key + "\n"; code != 0 || !strings.HasPrefix(out, want) {
+				t.Errorf("get %s: exit %d, %q does not begin\n%s%s", typed, code, want, out, errs)
+			}
+		}
+	}
+}
+
 // One answer has the record, what each proxy says, what is wanted, and what happened.
 func TestGetShowsWhatIsAround(t *testing.T) {
 	t.Parallel()

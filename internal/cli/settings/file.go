@@ -55,7 +55,7 @@ func (t Table) readFile(path string) (map[string]any, error) {
 		fail := func(format string, args ...any) {
 			errs = append(errs, fmt.Errorf("--config: %s: line %d: %w", path, key.Line, fmt.Errorf(format, args...)))
 		}
-		if !t.known(key.Value) {
+		if s, ok := t.Find(key.Value); !ok || s.FlagOnly {
 			fail("%w %q%s", ErrUnknownKey, instance.Printable(key.Value, 80), t.suggestion(key.Value))
 			continue
 		}
@@ -100,12 +100,6 @@ func nodeValue(node *yaml.Node) (any, bool) {
 		return list, true
 	}
 	return nil, false
-}
-
-// known reports whether a file may have a key.
-func (t Table) known(name string) bool {
-	s, ok := t.Find(name)
-	return ok && !s.FlagOnly
 }
 
 // suggestion returns a hint at the key that was probably meant.

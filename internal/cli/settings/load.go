@@ -36,17 +36,16 @@ type Values struct {
 
 	table Table
 	raw   map[string]any // string, or []string
-	typed map[string]bool
 }
 
 // Load reads the settings of a table. flags must be parsed; a setting without a flag there
 // cannot be set by one. lookup is os.LookupEnv or a replacement. An empty variable counts as
 // not set. The file is that of --config, or else own, which need not exist; "" for none.
 func (t Table) Load(flags *pflag.FlagSet, lookup Lookup, own string) (*Values, error) {
-	v := &Values{Sources: Sources{}, table: t, raw: map[string]any{}, typed: map[string]bool{}}
+	v := &Values{Sources: Sources{}, table: t, raw: map[string]any{}}
 	layers := viper.New()
-	env := t.environment(lookup)
-	file, path, err := t.file(flags, env, own)
+	variables := t.environment(lookup)
+	file, path, err := t.file(flags, variables, own)
 	if err != nil {
 		return nil, err
 	}
@@ -58,10 +57,10 @@ func (t Table) Load(flags *pflag.FlagSet, lookup Lookup, own string) (*Values, e
 	}
 	// The environment is merged over the file, because viper's own lookup reads only the
 	// environment of the process.
-	over := make(map[string]any, len(env))
-	for name, e := range env {
-		over[name] = e.Value
-		v.Sources[name] = "environment " + e.Variable
+	over := make(map[string]any, len(variables))
+	for name, e := range variables {
+		over[name] = e.value
+		v.Sources[name] = "environment " + e.variable
 	}
 	if err := layers.MergeConfigMap(over); err != nil {
 		return nil, fmt.Errorf("environment: %w", err)
@@ -81,29 +80,31 @@ func (t Table) Load(flags *pflag.FlagSet, lookup Lookup, own string) (*Values, e
 		if s.several() {
 			v.raw[s.Name] = slices.Clone(given.items)
 		}
-		v.typed[s.Name] = true
 		v.Sources[s.Name] = fromFlag + s.Name
 	}
 	return v, nil
 }
 
 // environment returns the settings that environment variables set.
-func (t Table) environment(lookup Lookup) map[string]Env {
-	out := make(map[string]Env)
+func (t Table) environment(lookup Lookup) map[string]env {
+	out := make(map[string]env)
 	for _, s := range t {
-		if e, ok := lookup.First(s.Variables()...); ok {
-			out[s.Name] = e
+		for _, name := range s.Variables() {
+			if value, ok := lookup(name); ok && value != "" {
+				out[s.Name] = env{name, value}
+				break
+			}
 		}
 	}
 	return out
 }
 
 // file reads the file of settings, which only a flag or the environment can name.
-func (t Table) file(flags *pflag.FlagSet, env map[string]Env, own string) (values map[string]any, path string, err error) {
+func (t Table) file(flags *pflag.FlagSet, variables map[string]env, own string) (values map[string]any, path string, err error) {
 	if f := flags.Lookup(nameFile); f != nil && f.Changed {
 		path, own = f.Value.String(), "" // --config= means no file at all
 	} else {
-		path = env[nameFile].Value
+		path = variables[nameFile].value
 	}
 	switch {
 	case path != "":
@@ -150,7 +151,7 @@ func (v *Values) Fill(names ...string) error {
 }
 
 // FromFlag reports whether a setting is from the command line.
-func (v *Values) FromFlag(name string) bool { return v.typed[name] }
+func (v *Values) FromFlag(name string) bool { return v.Sources[name] == fromFlag+name }
 
 // Given reports whether a setting is not a default.
 func (v *Values) Given(name string) bool { return v.Sources[name] != "" }

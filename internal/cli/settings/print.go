@@ -15,16 +15,13 @@ import (
 // masked replaces a secret in the output, whatever its length.
 const masked = "********"
 
-// Printed returns the active value of a setting, nil if it does not apply, and its source, ""
-// for a default.
-type Printed func(s Setting) (value any, from string)
-
 // Print writes the settings as a YAML file for --config, with a comment after every value that
-// is not a default. Secrets are masked and commented out. Remarks follow as comments.
-func (t Table) Print(w io.Writer, in Printed, remarks ...string) error {
+// is not a default. Secrets are masked and commented out. Remarks follow as comments. active
+// returns the value of a setting, nil if it does not apply, and its source, "" for a default.
+func (t Table) Print(w io.Writer, active func(Setting) (value any, from string), remarks ...string) error {
 	var out strings.Builder
 	for _, s := range t {
-		value, from := in(s)
+		value, from := active(s)
 		if s.FlagOnly || s.Hidden && from == "" {
 			continue
 		}

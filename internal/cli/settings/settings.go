@@ -29,23 +29,8 @@ var ErrValue = errors.New("bad value")
 // Lookup finds environment variables, as os.LookupEnv does.
 type Lookup func(name string) (string, bool)
 
-// Variable returns the name of a setting in the environment.
-func Variable(name string) string {
-	return "PD_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
-}
-
-// Env is an environment variable that is set.
-type Env struct{ Variable, Value string }
-
-// First returns the first variable that is set and not empty.
-func (l Lookup) First(variables ...string) (Env, bool) {
-	for _, name := range variables {
-		if value, ok := l(name); ok && value != "" {
-			return Env{name, value}, true
-		}
-	}
-	return Env{}, false
-}
+// env is an environment variable that is set.
+type env struct{ variable, value string }
 
 // Switch parses a value that is on or off.
 func Switch(s string) (bool, error) {

@@ -90,7 +90,7 @@ func (t Table) Find(name string) (Setting, bool) {
 func (t Table) Register(fs *pflag.FlagSet) {
 	fs.SortFlags = false // the order of the table
 	for _, s := range t {
-		f := fs.VarPF(newTyped(s), s.Name, s.Short, s.Usage)
+		f := fs.VarPF(&typed{kind: s.Kind, items: []string{s.Default}}, s.Name, s.Short, s.Usage)
 		f.Hidden = s.Hidden
 		f.Annotations = map[string][]string{annotationGroup: {s.Group}}
 		if s.Rare {
@@ -107,7 +107,7 @@ func (s Setting) Variables() []string {
 	if s.FlagOnly {
 		return s.Env
 	}
-	return append([]string{Variable(s.Name)}, s.Env...)
+	return append([]string{prefix + variableName(s.Name)}, s.Env...)
 }
 
 // several reports whether a setting is a list.
@@ -120,8 +120,6 @@ type typed struct {
 	items []string
 	given bool
 }
-
-func newTyped(s Setting) *typed { return &typed{kind: s.Kind, items: []string{s.Default}} }
 
 // String implements pflag.Value.
 func (v *typed) String() string { return strings.Join(v.items, ",") }

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -27,26 +28,24 @@ func IsRare(f *pflag.Flag) bool {
 func Usage(fs *pflag.FlagSet, others string, all bool) string {
 	var headings []string
 	groups := make(map[string]*pflag.FlagSet)
-	add := func(heading string, f *pflag.Flag) {
+	fs.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || IsRare(f) && !all {
+			return
+		}
+		heading := others
+		if group := f.Annotations[annotationGroup]; group != nil {
+			heading = group[0]
+		}
 		if groups[heading] == nil {
 			groups[heading] = pflag.NewFlagSet(heading, pflag.ContinueOnError)
 			groups[heading].SortFlags = fs.SortFlags
 			headings = append(headings, heading)
 		}
 		groups[heading].AddFlag(f)
-	}
-	plain := pflag.NewFlagSet(others, pflag.ContinueOnError)
-	plain.SortFlags = fs.SortFlags
-	fs.VisitAll(func(f *pflag.Flag) {
-		switch group := f.Annotations[annotationGroup]; {
-		case f.Hidden, IsRare(f) && !all:
-		case group == nil:
-			plain.AddFlag(f)
-		default:
-			add(group[0], f)
-		}
 	})
-	plain.VisitAll(func(f *pflag.Flag) { add(others, f) })
+	if i := slices.Index(headings, others); i >= 0 { // last
+		headings = append(slices.Delete(headings, i, i+1), others)
+	}
 	var out strings.Builder
 	for _, heading := range headings {
 		out.WriteString("\n" + heading + ":\n" + groups[heading].FlagUsagesWrapped(usageColumns))

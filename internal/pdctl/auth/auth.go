@@ -66,11 +66,7 @@ func Command(s *session.Session) *cobra.Command {
 			if dry && apply {
 				return cli.Wrongf("--dry-run and --apply exclude each other")
 			}
-			layout, err := schema.NewLayout(s.Etcd.Prefix)
-			if err != nil {
-				return cli.Wrong(err)
-			}
-			u := users{roles: schema.EtcdRoles(layout), given: map[string]string{}}
+			u := users{roles: schema.EtcdRoles(s.Etcd.Layout), given: map[string]string{}}
 			if err := u.readPasswords(files); err != nil {
 				return err
 			}

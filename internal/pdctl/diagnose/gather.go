@@ -1,9 +1,7 @@
 package diagnose
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,7 +13,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
@@ -41,11 +41,7 @@ const (
 // gather collects the input of doctor. The error is the reason why etcd could not be read; the
 // picture, if there is one, has it, too. A nil picture means wrong usage.
 func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.Picture, error) {
-	layout, err := s.Etcd.Layout()
-	if err != nil {
-		return nil, err
-	}
-	p := &doctor.Picture{Now: time.Now(), Reach: reach(s), Etcd: doctor.Etcd{Root: layout.Root()}}
+	p := &doctor.Picture{Now: time.Now(), Reach: reach(s), Etcd: doctor.Etcd{Root: s.Etcd.Layout.Root()}}
 	source, err := s.Etcd.TLS.Open(nil)
 	if err != nil {
 		return nil, cli.Wrong(err)
@@ -95,11 +91,8 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 // reach returns the flags with which suggested commands reach this etcd, without the
 // password.
 func reach(s *session.Session) doctor.Reach {
-	list := strings.Join(s.Etcd.Endpoints, ",")
 	secure := s.Etcd.TLS
-	if secure.Used() {
-		list = "https://" + strings.Join(s.Etcd.Endpoints, ",https://")
-	}
+	list := strings.Join(access.Written(s.Etcd.Endpoints, secure.Used()), ",")
 	r := doctor.Reach{Pdctl: []string{"--etcd-endpoints", list}, Etcdctl: []string{"--endpoints", list}}
 	if s.Etcd.Prefix != schema.DefaultPrefix {
 		r.Pdctl = append(r.Pdctl, "--etcd-prefix", s.Etcd.Prefix)
@@ -218,30 +211,21 @@ func gatherPaces(ctx context.Context, s *session.Session, p *doctor.Picture) {
 	if max(len(snap.Usable(instance.Prefill)), len(snap.Usable(instance.Decode))) < 3 {
 		return
 	}
-	p.Members.Paces = map[instance.Key]instance.ListedPace{}
-	var mu sync.Mutex // guards them
-	var g errgroup.Group
-	g.SetLimit(probesAtOnce)
+	var proxies []lease.ProxyPresence
 	for i := range p.Proxies {
-		g.Go(func() error {
-			one, cancel := context.WithTimeout(ctx, s.Timeout)
-			defer cancel()
-			var st session.ProxyStatus
-			raw, err := s.AskProxy(one, cmp.Or(p.Proxies[i].AdminURL, "http://"+p.Proxies[i].Address), "/status", nil, nil, nil)
-			if err != nil || json.Unmarshal(raw, &st) != nil {
-				return nil
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			for _, l := range st.Instances {
-				if k := (instance.Key{Role: l.Role, Address: l.Address}); l.Load != nil {
-					p.Members.Paces[k] = p.Members.Paces[k].Plus(l.Load.Pace)
-				}
-			}
-			return nil
-		})
+		proxies = append(proxies, p.Proxies[i].ProxyPresence)
 	}
-	_ = g.Wait()
+	p.Members.Paces = map[instance.Key]instance.ListedPace{}
+	for _, st := range s.Statuses(ctx, proxies) {
+		if st == nil {
+			continue
+		}
+		for _, l := range st.Instances {
+			if k := (instance.Key{Role: l.Role, Address: l.Address}); l.Load != nil {
+				p.Members.Paces[k] = p.Members.Paces[k].Plus(l.Load.Pace)
+			}
+		}
+	}
 }
 
 // sameDigest reports whether two reads returned the same digest of a proxy.

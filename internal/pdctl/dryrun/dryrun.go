@@ -105,13 +105,15 @@ func (d *Run) txn(req *pb.TxnRequest, out *pb.TxnResponse, ask func(*pb.TxnReque
 	if out.Succeeded {
 		ops = req.Success
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	would := Txn{Revision: out.GetHeader().GetRevision(), If: []string{}}
 	for i, op := range ops {
 		found := out.Responses[i].GetResponseRange()
 		switch {
 		case op.GetRequestPut() != nil:
 			put := op.GetRequestPut()
-			would.Writes = append(would.Writes, Write{Op: "put", Key: instance.Printable(string(put.Key), 0), Value: output.EscapeValue(put.Value), TTL: d.ttlOf(put.Lease)})
+			would.Writes = append(would.Writes, Write{Op: "put", Key: instance.Printable(string(put.Key), 0), Value: output.EscapeValue(put.Value), TTL: d.ttl[put.Lease]})
 			out.Responses[i] = &pb.ResponseOp{Response: &pb.ResponseOp_ResponsePut{ResponsePut: &pb.PutResponse{Header: out.Header}}}
 		case op.GetRequestDeleteRange() != nil:
 			if found.Count > 0 {
@@ -130,16 +132,8 @@ func (d *Run) txn(req *pb.TxnRequest, out *pb.TxnResponse, ask func(*pb.TxnReque
 			would.If = append(would.If, condition(c))
 		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.would = append(d.would, would)
 	return nil
-}
-
-func (d *Run) ttlOf(lease int64) int64 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.ttl[lease]
 }
 
 func rangeName(of *pb.DeleteRangeRequest) string {

@@ -3,7 +3,6 @@ package events
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -15,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvfollow"
@@ -128,24 +126,19 @@ func findPublishers(ctx context.Context, s *session.Session, k instance.Key) (ma
 
 // record reads the record of an instance.
 func record(ctx context.Context, conn *session.Conn, k instance.Key) (*instance.Instance, error) {
-	keys, err := conn.Store.Reader.Get(ctx, k)
+	snap, err := conn.Store.Reader.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, raw := range keys {
-		if raw.Key != conn.Layout.Instance(k) {
-			continue
-		}
-		rec, bare, err := schema.DecodeRecord(k, raw.Value)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", k, err)
-		}
-		return &instance.Instance{Key: k, Record: rec, Bare: bare}, nil
+	in, ok := snap.Lookup(k)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("no instance %s below %s; see pdctl list", k, conn.Layout.Root())
+	case in.View == instance.Rejected:
+		return nil, fmt.Errorf("%s: %s", k, in.Reason)
 	}
-	return nil, fmt.Errorf("%w %s below %s; see pdctl list", errNoInstance, k, conn.Layout.Root())
+	return in, nil
 }
-
-var errNoInstance = errors.New("no instance")
 
 // eventsPrinter prints the batches of all ranks in the order of their arrival.
 type eventsPrinter struct {

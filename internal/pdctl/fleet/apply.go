@@ -367,11 +367,10 @@ func foreign(section string, n schema.Name, value string) bool {
 		o, err := schema.DecodeOverride([]byte(value))
 		return err == nil && o.Role != ""
 	case statics:
-	default:
-		return false
+		rec, _, err := schema.DecodeRecord(instance.Key{Role: n.Role, Address: n.Address}, []byte(value))
+		return err == nil && (len(rec.Proxies) > 0 || rec.Source == schema.SourceFlags)
 	}
-	rec, _, err := schema.DecodeRecord(instance.Key{Role: n.Role, Address: n.Address}, []byte(value))
-	return err == nil && (len(rec.Proxies) > 0 || rec.Source == schema.SourceFlags)
+	return false
 }
 
 // again returns the commands that repeat the override of a role, "" if a proxy has chosen the role.

@@ -3,6 +3,7 @@
 package intent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -125,11 +126,9 @@ func Drain(s *session.Session) *cobra.Command {
 				}
 				f.wish.MoveAfter = &f.move
 			}
-			keys, err := s.ChosenKeys(cmd.Context(), args, 0)
-			if err != nil {
-				return err
-			}
-			return s.With(cmd.Context(), func(conn *session.Conn) error { return intend(cmd.Context(), s, conn, keys, instance.Drain, f) })
+			return s.WithChosen(cmd.Context(), args, 0, func(conn *session.Conn, keys []instance.Key) error {
+				return intend(cmd.Context(), s, conn, keys, instance.Drain, f)
+			})
 		},
 	}
 	f.add(cmd)
@@ -149,14 +148,12 @@ func Cordon(s *session.Session) *cobra.Command {
 		Example: "  pdctl cordon decode 10.0.0.8:8200 --reason \"being looked at\"\n  pdctl cordon prefill 10.0.0.7:8100 --for 1h",
 		Args:    s.Selectors.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keys, err := s.ChosenKeys(cmd.Context(), args, 0)
-			if err != nil {
-				return err
-			}
 			if err := f.check(); err != nil {
 				return err
 			}
-			return s.With(cmd.Context(), func(conn *session.Conn) error { return intend(cmd.Context(), s, conn, keys, instance.Cordon, f) })
+			return s.WithChosen(cmd.Context(), args, 0, func(conn *session.Conn, keys []instance.Key) error {
+				return intend(cmd.Context(), s, conn, keys, instance.Cordon, f)
+			})
 		},
 	}
 	f.add(cmd)
@@ -181,14 +178,12 @@ func liftCommand(s *session.Session, state instance.Intent, long, examples strin
 		Use: name + " [ROLE/]HOST:PORT...", Short: "lift a " + string(state), Long: long, Example: examples,
 		Args: s.Selectors.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keys, err := s.ChosenKeys(cmd.Context(), args, 0)
-			if err != nil {
-				return err
-			}
 			if err := f.check(); err != nil {
 				return err
 			}
-			return lift(cmd.Context(), s, keys, state, f.wish.Reason)
+			return s.WithChosen(cmd.Context(), args, 0, func(conn *session.Conn, keys []instance.Key) error {
+				return lift(cmd.Context(), s, conn, keys, state, f.wish.Reason)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&f.wish.Reason, "reason", "", "reason, for the audit log")
@@ -230,33 +225,18 @@ func intend(ctx context.Context, s *session.Session, conn *session.Conn, keys []
 			s.Line(results[i])
 		}
 	}
-	return finish(s, results, waited)
+	return cmp.Or(waited, s.Finish(results))
 }
 
-// finish prints the results and returns the error of a wait, or else that of the results.
-func finish(s *session.Session, results []session.Result, waited error) error {
-	if err := s.Finish(results); waited == nil {
-		return err
-	}
-	return waited
-}
-
-func lift(ctx context.Context, s *session.Session, keys []instance.Key, state instance.Intent, reason string) error {
-	return connectAndApply(ctx, s, keys, func(intents *store.Intents, k instance.Key) (store.IntentResult, error) {
-		return intents.Lift(ctx, k, state, reason)
+func lift(ctx context.Context, s *session.Session, conn *session.Conn, keys []instance.Key, state instance.Intent, reason string) error {
+	results, _ := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
+		return conn.Store.Intents.Lift(ctx, k, state, reason)
 	}, func(r *session.Result, done store.IntentResult) {
 		if r.Outcome, r.Text = "already", fmt.Sprintf("there is no %s; nothing changed", state); done.Changed {
 			r.Outcome, r.Text = "un"+string(state)+"ed", "un"+string(state)+"ed; proxies use it again as it registers"
 		}
 	})
-}
-
-// connectAndApply connects to etcd, applies a change to each instance and prints the results.
-func connectAndApply(ctx context.Context, s *session.Session, keys []instance.Key, do func(*store.Intents, instance.Key) (store.IntentResult, error), say func(*session.Result, store.IntentResult)) error {
-	return s.With(ctx, func(conn *session.Conn) error {
-		results, _ := apply(s, keys, func(k instance.Key) (store.IntentResult, error) { return do(conn.Store.Intents, k) }, say)
-		return s.Finish(results)
-	})
+	return s.Finish(results)
 }
 
 // apply changes the intent of each instance and prints the result, whose text is set by say. It

@@ -1,6 +1,7 @@
 package intent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -95,5 +96,5 @@ func setRole(ctx context.Context, s *session.Session, conn *session.Conn, keys [
 	if !f.wait || len(left) == 0 {
 		return s.Finish(results)
 	}
-	return finish(s, results, awaitFree(ctx, s, conn, revision, left, f.limit))
+	return cmp.Or(awaitFree(ctx, s, conn, revision, left, f.limit), s.Finish(results))
 }

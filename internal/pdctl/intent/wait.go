@@ -12,9 +12,9 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/drainproof"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
-	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
@@ -206,8 +206,9 @@ var (
 // awaitProxies reads the reports of proxies until all of them meet the condition, or the limit
 // has passed. It writes its progress to stderr.
 func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, keys []instance.Key, limit time.Duration) (drainproof.State, error) {
-	p, end := drainproof.New(revision, keys), time.NewTimer(limit)
-	defer end.Stop()
+	p := drainproof.New(revision, keys)
+	limited, cancel := context.WithTimeout(ctx, limit) // of the pauses: a reading is not cut short
+	defer cancel()
 	same, look := sameMembership(ctx, conn), time.Now().Add(min(noProxies, limit/2))
 	var state drainproof.State
 	var last string
@@ -227,8 +228,8 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 			}
 			progress(s, &last, away[0]+", still waiting")
 		default:
-			if err := drainEnded(t, keys); err != nil {
-				return state, err
+			if i := slices.IndexFunc(keys, func(k instance.Key) bool { return t.Intents[k].Intent == "" }); i >= 0 {
+				return state, errEnded(keys[i])
 			}
 			p.See(t, start, same)
 			state = p.State(start)
@@ -246,30 +247,18 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 			progress(s, &last, fmt.Sprintf("%d of %s done, still waiting: %s", state.Done, output.Proxies(state.Done+state.Waiting+len(state.Vanished)), strings.Join(waiting, "; ")))
 			gap = pollGap(start)
 		}
-		next := time.NewTimer(gap)
-		select {
-		case <-ctx.Done():
-			next.Stop()
+		switch {
+		case sleep.For(limited, gap):
+		case ctx.Err() != nil:
 			return state, errInterrupted
-		case <-end.C:
-			next.Stop()
+		default:
 			state.Open = append(state.Open, away...)
 			return state, errTimeout
-		case <-next.C:
 		}
 	}
 }
 
-// drainEnded returns an error if a drain is no longer active.
-func drainEnded(t store.Reports, keys []instance.Key) error {
-	for _, k := range keys {
-		if t.Intents[k].Intent == "" {
-			return errEnded(k)
-		}
-	}
-	return nil
-}
-
+// errEnded returns the error of a wait for a drain that is no longer active.
 func errEnded(k instance.Key) error {
 	return fmt.Errorf("the drain of %s has ended meanwhile: it was lifted or has expired", k)
 }

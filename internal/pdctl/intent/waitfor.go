@@ -55,8 +55,7 @@ func parseFor(text string) (string, error) {
 	if state == drained {
 		return state, nil
 	}
-	one := session.Selectors{"state=" + state}
-	if _, err := one.Parse(); err != nil {
+	if _, err := instance.ParseSelector("state=" + state); err != nil {
 		return "", cli.Wrongf("--for %q: use state=ready, state=removed, state=drained or another state of pdctl list", instance.Printable(text, 80))
 	}
 	return instance.EffectiveState(state), nil
@@ -185,16 +184,17 @@ func (w *waitFor) print(s *session.Session, met []instance.Key, revision int64) 
 	for _, k := range met {
 		names = append(names, k.String())
 	}
+	suffix := ": " + w.state
 	switch {
 	case s.Out.Structured():
 		return s.Out.Write(map[string]any{"state": w.state, "instances": names, "revision": revision})
 	case s.Out.Format == output.Name:
-		return s.Out.Names(names)
+		suffix = ""
 	case len(names) == 0:
 		return s.Out.Println("no instance is left")
 	}
 	for _, name := range names {
-		if err := s.Out.Println(name + ": " + w.state); err != nil {
+		if err := s.Out.Println(name + suffix); err != nil {
 			return err
 		}
 	}

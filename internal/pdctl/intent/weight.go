@@ -45,7 +45,7 @@ func Weight(s *session.Session) *cobra.Command {
 			if args[last] != "default" {
 				n, err := strconv.Atoi(args[last])
 				if err != nil {
-					return notWeight(args[last])
+					return cli.Wrongf("invalid weight %q after the addresses: must be a whole number from 0 to %d, or \"default\"", instance.Printable(args[last], 80), instance.MaxWeight)
 				}
 				if !instance.ValidWeight(n) {
 					return invalidWeight(args[last])
@@ -54,16 +54,9 @@ func Weight(s *session.Session) *cobra.Command {
 			} else if f.wish.For > 0 {
 				return cli.Wrongf("--for needs a weight, and cannot be used with default")
 			}
-			keys, err := s.ChosenKeys(cmd.Context(), args[:last], 0)
-			if err != nil {
-				return err
-			}
-			if weight != nil && *weight == 0 {
-				if err := s.With(cmd.Context(), func(conn *session.Conn) error { return s.Confirm(cmd.Context(), conn, keys) }); err != nil {
-					return err
-				}
-			}
-			return weigh(cmd.Context(), s, keys, weight, f.wish)
+			return s.WithChosen(cmd.Context(), args[:last], 0, func(conn *session.Conn, keys []instance.Key) error {
+				return weigh(cmd.Context(), s, conn, keys, weight, f.wish)
+			})
 		},
 	}
 	f.add(cmd)
@@ -78,18 +71,19 @@ func Weight(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-func notWeight(text string) error {
-	return cli.Wrongf("invalid weight %q after the addresses: must be a whole number from 0 to %d, or \"default\"", instance.Printable(text, 80), instance.MaxWeight)
-}
-
 func invalidWeight(text string) error {
 	return cli.Wrongf("invalid weight %s: must be between 0 and %d", instance.Printable(text, 80), instance.MaxWeight)
 }
 
 // weigh sets a weight override, or removes it if n is nil.
-func weigh(ctx context.Context, s *session.Session, keys []instance.Key, n *int, wish store.IntentOptions) error {
-	return connectAndApply(ctx, s, keys, func(intents *store.Intents, k instance.Key) (store.IntentResult, error) {
-		return intents.SetWeight(ctx, k, n, wish)
+func weigh(ctx context.Context, s *session.Session, conn *session.Conn, keys []instance.Key, n *int, wish store.IntentOptions) error {
+	if n != nil && *n == 0 {
+		if err := s.Confirm(ctx, conn, keys); err != nil {
+			return err
+		}
+	}
+	results, _ := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
+		return conn.Store.Intents.SetWeight(ctx, k, n, wish)
 	}, func(r *session.Result, _ store.IntentResult) {
 		switch {
 		case n == nil:
@@ -100,4 +94,5 @@ func weigh(ctx context.Context, s *session.Session, keys []instance.Key, n *int,
 			r.Outcome, r.Text = "weighted", fmt.Sprintf("weight %d", *n)
 		}
 	})
+	return s.Finish(results)
 }

@@ -139,6 +139,6 @@ func list(ctx context.Context, s *session.Session) error {
 			}
 			t.AppendRow(append(row, one.Invalid))
 		}
-		return output.Render(s.Out.Stdout, t)
+		return s.Out.Println(t.Render())
 	})
 }

@@ -95,7 +95,7 @@ func printUsage(s *session.Session, u usage) error {
 		for _, one := range u.Keys {
 			t.AppendRow([]any{instance.Printable(one.Key, 64), one.Hour.Requests, one.Hour.Refused, one.Hour.Input, one.Hour.Cached, one.Hour.Output, one.InFlight})
 		}
-		err = output.Render(s.Out.Stdout, t)
+		err = s.Out.Println(t.Render())
 	}
 	for _, base := range slices.Sorted(maps.Keys(u.Failed)) {
 		fmt.Fprintf(s.Out.Stderr, "%s: %s\n", instance.Printable(base, 200), u.Failed[base])

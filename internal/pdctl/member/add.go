@@ -153,8 +153,10 @@ func (a *adder) one(ctx context.Context, k instance.Key) session.Result {
 				instance.Printable(strings.Join(facts.Models, ", "), 200), instance.Printable(f.model, 128))
 		case err != nil && f.wait != "" && mayComeUp(err):
 			return a.pending(ctx, k, rec, err)
+		case err != nil && mayComeUp(err):
+			return r.Failed("%w; start it, or use --wait to add it when it answers", err)
 		case err != nil:
-			return r.Failed("%w%s", err, advice(err))
+			return r.Failed("%w", err)
 		}
 		rec.Models, rec.MaxModelLen, rec.Version = facts.Models, facts.MaxModelLen, facts.Version
 		rec.Transfer = facts.Transfer
@@ -187,13 +189,6 @@ func mayComeUp(err error) bool {
 		return status.Code >= 500
 	}
 	return !errors.Is(err, vllm.ErrBase) && !errors.Is(err, vllm.ErrProxy)
-}
-
-func advice(err error) string {
-	if !mayComeUp(err) {
-		return ""
-	}
-	return "; start it, or use --wait to add it when it answers"
 }
 
 // already returns the result for an instance that is registered. If it cannot be used, the result

@@ -59,19 +59,13 @@ func (a *adder) block(ctx context.Context, waiting map[instance.Key]bool) (map[i
 			}
 			return nil, err
 		}
-		pending := make(map[instance.Key]bool)
-		for _, in := range snap.All() {
-			if in.View == instance.Pending {
-				pending[in.Key] = true
-			}
-		}
 		for k := range waiting {
 			in, there := snap.Lookup(k)
 			r := session.Result{Role: k.Role, Address: k.Address}
 			switch {
 			case there && in.View != instance.Rejected && in.Intent != instance.Removed:
 				r.Outcome, r.Text, r.Models = "added", "added", in.List().Models
-			case pending[k]:
+			case snap.Waiting(k):
 				continue
 			default:
 				r = r.Failed("the pending add has ended: it has expired or was removed")

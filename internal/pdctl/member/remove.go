@@ -34,11 +34,9 @@ func Remove(s *session.Session) *cobra.Command {
 		Example: "  pdctl remove prefill 10.0.0.7:8100\n  pdctl remove decode 10.0.0.8:8200 10.0.0.9:8200 --reason \"new disks\"",
 		Args:    s.Selectors.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keys, err := s.ChosenKeys(cmd.Context(), args, session.Malformed)
-			if err != nil {
-				return err
-			}
-			return s.With(cmd.Context(), func(conn *session.Conn) error { return remove(cmd.Context(), s, conn, keys, reason, force) })
+			return s.WithChosen(cmd.Context(), args, session.Malformed, func(conn *session.Conn, keys []instance.Key) error {
+				return remove(cmd.Context(), s, conn, keys, reason, force)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
@@ -218,7 +217,7 @@ func list(ctx context.Context, s *session.Session, conn *session.Conn) error {
 	case len(routes) == 0:
 		return s.Out.Println("No model routes. Add one with: pdctl model route NAME=MODEL")
 	}
-	return output.Render(s.Out.Stdout, table)
+	return s.Out.Println(table.Render())
 }
 
 // countRequests returns the requests that proxies have counted, by name of the route and target, and
@@ -228,21 +227,8 @@ func countRequests(ctx context.Context, s *session.Session, conn *session.Conn) 
 	if err != nil {
 		return nil, 0, s.Hint(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
-	defer cancel()
-	all := make([]*session.ProxyStatus, len(proxies))
-	var g errgroup.Group
-	for i := range proxies {
-		g.Go(func() error {
-			if u, err := session.AdminURL(&proxies[i]); err == nil {
-				all[i], _ = s.StatusOf(ctx, u)
-			}
-			return nil
-		})
-	}
-	_ = g.Wait()
 	sums = map[string]uint64{}
-	for _, st := range all {
+	for _, st := range s.Statuses(ctx, proxies) {
 		if st == nil {
 			continue
 		}
@@ -253,8 +239,8 @@ func countRequests(ctx context.Context, s *session.Session, conn *session.Conn) 
 			}
 		}
 	}
-	if answered > 0 && answered < len(all) {
-		fmt.Fprintf(s.Out.Stderr, "%d of %d proxies did not answer: REQUESTS lacks them\n", len(all)-answered, len(all))
+	if answered > 0 && answered < len(proxies) {
+		fmt.Fprintf(s.Out.Stderr, "%d of %d proxies did not answer: REQUESTS lacks them\n", len(proxies)-answered, len(proxies))
 	}
 	return sums, answered, nil
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -100,7 +101,7 @@ func listSegments(ctx context.Context, s *session.Session, conn *session.Conn, d
 	for _, x := range list {
 		t.AppendRow([]any{x.Name, cmp.Or(x.Cluster, "-"), cmp.Or(x.RPC, "-"), cmp.Or(strings.Join(x.Instances, ","), "-"), cmp.Or(x.Stale, "-")})
 	}
-	return output.Render(s.Out.Stdout, t)
+	return s.Out.Println(t.Render())
 }
 
 // readSegments returns the segments of all keys, sorted by cluster and name.
@@ -111,10 +112,11 @@ func readSegments(ctx context.Context, conn *session.Conn) ([]*segment, error) {
 	}
 	byKey := map[[2]string]*segment{}
 	for _, kv := range resp.Kvs {
-		cluster, kind, name, ok := segmentKey(string(kv.Key))
-		if !ok {
+		parts := segmentKey.FindStringSubmatch(string(kv.Key))
+		if parts == nil {
 			continue
 		}
+		cluster, kind, name := parts[1], parts[2], parts[3]
 		at := [2]string{cluster, name}
 		if byKey[at] == nil {
 			byKey[at] = &segment{Cluster: instance.Printable(cluster, 80), Name: instance.Printable(name, 300), Instances: []string{}}
@@ -139,17 +141,8 @@ func readSegments(ctx context.Context, conn *session.Conn) ([]*segment, error) {
 	return list, nil
 }
 
-// segmentKey splits a key: mooncake/[cluster/]ram|rpc_meta/name.
-func segmentKey(key string) (cluster, kind, name string, ok bool) {
-	parts := strings.SplitN(strings.TrimPrefix(key, mooncakeRoot), "/", 3)
-	if len(parts) >= 2 && (parts[0] == "ram" || parts[0] == "rpc_meta") {
-		return "", parts[0], strings.Join(parts[1:], "/"), true
-	}
-	if len(parts) == 3 && (parts[1] == "ram" || parts[1] == "rpc_meta") {
-		return parts[0], parts[1], parts[2], true
-	}
-	return "", "", "", false
-}
+// segmentKey matches the key of a segment, mooncake/[cluster/]ram|rpc_meta/name. A name may have slashes.
+var segmentKey = regexp.MustCompile(`(?s)^mooncake/(?:([^/]*)/)??(ram|rpc_meta)/(.*)$`)
 
 // rpcAddress returns the address at which a transfer engine listens, "" if its value has none.
 func rpcAddress(value []byte) string {

@@ -44,19 +44,17 @@ func (p *Printer) Check() error {
 // Structured reports whether the output is for programs: JSON or YAML.
 func (p *Printer) Structured() bool { return p.Format == JSON || p.Format == YAML }
 
-// Wide reports whether a table has all columns.
-func (p *Printer) Wide() bool { return p.Format == Wide }
-
-// Write prints one value in the selected structured format.
+// Write prints one value in the selected structured format. '<' and '&' stay as they are, because
+// the output is not HTML.
 func (p *Printer) Write(v any) error {
-	if p.Format == JSON {
-		return writeJSON(p.Stdout, v)
-	}
 	var b bytes.Buffer
-	if err := writeJSON(&b, v); err != nil {
-		return err
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("write output: %w", err)
 	}
-	return p.writeYAML(b.Bytes())
+	return p.WriteRaw(b.Bytes())
 }
 
 // writeYAML prints JSON as YAML, its members in the same order.
@@ -72,10 +70,7 @@ func (p *Printer) writeYAML(text []byte) error {
 	if err := enc.Encode(&doc); err != nil {
 		return fmt.Errorf("write output: %w", err)
 	}
-	if _, err := p.Stdout.Write(b.Bytes()); err != nil {
-		return fmt.Errorf("write output: %w", err)
-	}
-	return nil
+	return p.print(b.Bytes())
 }
 
 // block removes the styles that come from JSON, so that the document has several lines, and
@@ -104,16 +99,6 @@ func (p *Printer) WriteLine(v any) error {
 	return p.writeYAML(line)
 }
 
-// Names prints names, one on a line.
-func (p *Printer) Names(names []string) error {
-	for _, name := range names {
-		if err := p.Println(name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // TextOnly returns an error for every format but the table, for commands that have no other.
 func (p *Printer) TextOnly(what string) error {
 	if p.Format != Table {
@@ -132,27 +117,14 @@ func (p *Printer) WriteRaw(text []byte) error {
 	if p.Format == YAML {
 		return p.writeYAML(text)
 	}
-	if _, err := p.Stdout.Write(text); err != nil {
-		return fmt.Errorf("write output: %w", err)
-	}
-	return nil
+	return p.print(text)
 }
 
 // Println prints a line.
-func (p *Printer) Println(line string) error {
-	if _, err := fmt.Fprintln(p.Stdout, line); err != nil {
-		return fmt.Errorf("write output: %w", err)
-	}
-	return nil
-}
+func (p *Printer) Println(line string) error { return p.print([]byte(line + "\n")) }
 
-// writeJSON prints one value, indented, with a newline. '<' and '&' stay as
-// they are, because the output is not HTML.
-func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(v); err != nil {
+func (p *Printer) print(text []byte) error {
+	if _, err := p.Stdout.Write(text); err != nil {
 		return fmt.Errorf("write output: %w", err)
 	}
 	return nil

@@ -1,9 +1,6 @@
 package output
 
 import (
-	"fmt"
-	"io"
-
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 )
@@ -19,12 +16,4 @@ func NewTable(header ...any) table.Writer {
 	t.SuppressTrailingSpaces()
 	t.AppendHeader(header)
 	return t
-}
-
-// Render prints a table.
-func Render(w io.Writer, t table.Writer) error {
-	if _, err := fmt.Fprintln(w, t.Render()); err != nil {
-		return fmt.Errorf("write output: %w", err)
-	}
-	return nil
 }

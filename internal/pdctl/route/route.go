@@ -139,11 +139,11 @@ func printPlan(s *session.Session, p *explain.Plan) error {
 	if d := p.Disaggregate; d != nil {
 		fmt.Fprintf(s.Out.Stdout, "decided   %s, %s: pair takes %.3f s, decode-only %.3f s, of which others wait %.3f s\n", name(d.Decision), name(d.Reason), d.Pair, d.DecodeOnly, d.Stall)
 	}
-	legs := []struct {
+	t := output.NewTable("ROLE", "ADDRESS", "", "OUT", "WEIGHT", "IN FLIGHT", "WAITING", "HELD", "OTHERS", "SCORES")
+	for _, one := range []struct {
 		role string
 		leg  *explain.Leg
-	}{{"prefill", p.Prefill}, {"decode", p.Decode}}
-	for _, one := range legs {
+	}{{"prefill", p.Prefill}, {"decode", p.Decode}} {
 		if one.leg == nil {
 			continue
 		}
@@ -155,13 +155,6 @@ func printPlan(s *session.Session, p *explain.Plan) error {
 			outcome += ", elsewhere: " + name(one.leg.Elsewhere)
 		}
 		fmt.Fprintf(s.Out.Stdout, "%-8s  %s\n", one.role, outcome)
-	}
-	fmt.Fprintln(s.Out.Stdout)
-	t := output.NewTable("ROLE", "ADDRESS", "", "OUT", "WEIGHT", "IN FLIGHT", "WAITING", "HELD", "OTHERS", "SCORES")
-	for _, one := range legs {
-		if one.leg == nil {
-			continue
-		}
 		for i := range one.leg.Candidates {
 			c := &one.leg.Candidates[i]
 			mark := ""
@@ -175,5 +168,5 @@ func printPlan(s *session.Session, p *explain.Plan) error {
 			t.AppendRow([]any{one.role, name(c.Address), mark, cmp.Or(name(c.Out), "-"), c.Weight, c.InFlight, c.Waiting, c.Held, c.Others, strings.Join(scores, " ")})
 		}
 	}
-	return output.Render(s.Out.Stdout, t)
+	return s.Out.Println("\n" + t.Render())
 }

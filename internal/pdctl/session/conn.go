@@ -32,10 +32,6 @@ func (c *Conn) Close() { _ = c.Client.Close() }
 
 // dial creates the client. It does not wait for etcd, except to authenticate if a user is set.
 func (s *Session) dial() (*Conn, error) {
-	layout, err := s.Etcd.Layout()
-	if err != nil {
-		return nil, err
-	}
 	source, err := s.Etcd.TLS.Open(nil)
 	if err != nil {
 		return nil, cli.Wrong(err)
@@ -50,7 +46,7 @@ func (s *Session) dial() (*Conn, error) {
 	if err != nil {
 		return nil, s.Hint(err)
 	}
-	return &Conn{Client: client, Layout: layout, Store: store.New(client, layout, Actor())}, nil
+	return &Conn{Client: client, Layout: s.Etcd.Layout, Store: store.New(client, s.Etcd.Layout, Actor())}, nil
 }
 
 // Connect connects and waits for an answer of etcd. Otherwise every later error would report a

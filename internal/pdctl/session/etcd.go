@@ -3,7 +3,6 @@ package session
 import (
 	"errors"
 
-	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -16,6 +15,7 @@ type Etcd struct {
 	Prefix    string
 	Username  string
 	TLS       access.TLS
+	Layout    schema.Layout // of the keys below Prefix
 
 	password     string
 	passwordFile string
@@ -52,12 +52,6 @@ func (e *Etcd) settle(from settings.Sources) error {
 	if e.password != "" && e.Username == "" {
 		return from.Complain("etcd-password", errors.New("given without --etcd-username"))
 	}
-	return e.settleEndpoints(from)
-}
-
-// settleEndpoints checks the endpoints and the prefix, so that a typing error
-// is reported before the first connection attempt.
-func (e *Etcd) settleEndpoints(from settings.Sources) error {
 	out, https, err := access.ParseEndpoints(e.Endpoints)
 	switch {
 	case err != nil:
@@ -66,16 +60,10 @@ func (e *Etcd) settleEndpoints(from settings.Sources) error {
 		return from.Complain("etcd-endpoints", errors.New("is empty: set host:port, e.g. 127.0.0.1:2379"))
 	}
 	e.Endpoints, e.TLS.On = out, https
-	if _, err := schema.NewLayout(e.Prefix); err != nil {
+	if e.Layout, err = schema.NewLayout(e.Prefix); err != nil {
 		return from.Complain("etcd-prefix", err)
 	}
 	return nil
-}
-
-// Layout returns the layout of the keys. An invalid prefix is wrong usage.
-func (e *Etcd) Layout() (schema.Layout, error) {
-	l, err := schema.NewLayout(e.Prefix)
-	return l, cli.Wrong(err)
 }
 
 // Local reports whether every endpoint is on this machine's loopback.

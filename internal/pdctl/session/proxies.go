@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
@@ -20,12 +21,7 @@ import (
 // DefaultConnector returns the connector that all proxies assume for records that name none,
 // or "" if they differ or do not publish it.
 func DefaultConnector(proxies []lease.ProxyPresence) string {
-	for _, p := range proxies {
-		if p.Connector != proxies[0].Connector {
-			return ""
-		}
-	}
-	if len(proxies) == 0 {
+	if len(proxies) == 0 || slices.ContainsFunc(proxies, func(p lease.ProxyPresence) bool { return p.Connector != proxies[0].Connector }) {
 		return ""
 	}
 	return proxies[0].Connector
@@ -123,11 +119,8 @@ func errorMessage(raw []byte) string {
 		Error  struct{ Message string }
 		Detail string
 	}
-	switch err := json.Unmarshal(raw, &body); {
-	case err == nil && body.Error.Message != "":
-		return body.Error.Message
-	case err == nil && body.Detail != "":
-		return body.Detail
+	if json.Unmarshal(raw, &body) != nil {
+		return string(raw)
 	}
-	return string(raw)
+	return cmp.Or(body.Error.Message, body.Detail, string(raw))
 }

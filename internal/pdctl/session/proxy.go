@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync"
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -38,6 +40,24 @@ type ProxyStatus struct {
 		LastContact string `json:"last_contact"`
 		LastError   string `json:"last_error"`
 	} `json:"etcd"`
+}
+
+// Statuses returns the /status of each proxy, nil for one without a URL and for one that does not
+// answer within the timeout.
+func (s *Session) Statuses(ctx context.Context, proxies []lease.ProxyPresence) []*ProxyStatus {
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	all := make([]*ProxyStatus, len(proxies))
+	var work sync.WaitGroup
+	for i := range proxies {
+		work.Go(func() {
+			if u, err := AdminURL(&proxies[i]); err == nil {
+				all[i], _ = s.StatusOf(ctx, u)
+			}
+		})
+	}
+	work.Wait()
+	return all
 }
 
 // StatusOf returns the /status of the proxy with this URL.

@@ -60,9 +60,19 @@ func (l *Selectors) NoMatch(what string, snap *instance.Snapshot) error {
 	return fmt.Errorf("no %sinstance matches --selector %s%s; see pdctl list", strings.TrimLeft(what, " "), instance.Printable(strings.Join(*l, " "), 200), instance.Printable(hint, 200))
 }
 
-// ChosenKeys returns the instances that a command changes: those named, or those that match
-// the selector. For the role "both", both entries of an engine have to match.
-func (s *Session) ChosenKeys(ctx context.Context, args []string, accept Accept) ([]instance.Key, error) {
+// WithChosen connects to etcd and calls do with the instances that a command changes: those named,
+// or those that match the selector.
+func (s *Session) WithChosen(ctx context.Context, args []string, accept Accept, do func(*Conn, []instance.Key) error) error {
+	keys, err := s.chosen(ctx, args, accept)
+	if err != nil {
+		return err
+	}
+	return s.With(ctx, func(conn *Conn) error { return do(conn, keys) })
+}
+
+// chosen returns the instances that are named, or that match the selector. For the role "both",
+// both entries of an engine have to match.
+func (s *Session) chosen(ctx context.Context, args []string, accept Accept) ([]instance.Key, error) {
 	sel, err := s.Selectors.Parse()
 	if err != nil {
 		return nil, err

@@ -30,19 +30,12 @@ type proxyView struct {
 
 // details returns the reports of proxies about an instance and the newest events of its history.
 // If this etcd user may not read a part, a note replaces it.
-func details(ctx context.Context, s *session.Session, conn *session.Conn, k instance.Key) (views []proxyView, events []event, notes []string) {
+func details(ctx context.Context, s *session.Session, conn *session.Conn, k instance.Key) (views []proxyView, events []event, unread notes) {
 	views, events = []proxyView{}, []event{}
-	note := func(what string, err error) {
-		notes = append(notes, what+": "+instance.Printable(err.Error(), 200))
-	}
 	proxies, err := conn.Store.Reader.Proxies(ctx)
-	if err != nil {
-		note("proxies", err)
-	}
+	unread.add("proxies", err)
 	loads, err := conn.Store.Reader.Loads(ctx)
-	if err != nil {
-		note("load digests", err)
-	}
+	unread.add("load digests", err)
 	for _, p := range proxies {
 		v := proxyView{ID: p.ID, Address: p.Address, Applied: p.Applied}
 		v.View, v.Reason = p.Opinion(k)
@@ -62,14 +55,30 @@ func details(ctx context.Context, s *session.Session, conn *session.Conn, k inst
 		views = append(views, v)
 	}
 	if past, _, err := pastEvents(ctx, s, conn, &k, time.Time{}, mostEvents); err != nil {
-		note("history", err)
+		unread.add("history", err)
 	} else {
 		events = past
 	}
-	return views, events, notes
+	return views, events, unread
 }
 
-func printDetails(s *session.Session, views []proxyView, events []event, notes []string) error {
+// notes name what this etcd user could not read, and why.
+type notes []string
+
+// add adds a note about an error, if there is one.
+func (n *notes) add(what string, err error) {
+	if err != nil {
+		*n = append(*n, what+": "+instance.Printable(err.Error(), 200))
+	}
+}
+
+func (n notes) print(s *session.Session) {
+	for _, note := range n {
+		fmt.Fprintln(s.Out.Stdout, "note: "+note)
+	}
+}
+
+func printDetails(s *session.Session, views []proxyView, events []event, unread notes) error {
 	if len(views) > 0 {
 		fmt.Fprintln(s.Out.Stdout)
 		t := output.NewTable("PROXY", "APPLIED", "IN FLIGHT", "DIGEST AGE", "VIEW", "REASON")
@@ -80,7 +89,7 @@ func printDetails(s *session.Session, views []proxyView, events []event, notes [
 			}
 			t.AppendRow([]any{cmp.Or(v.Address, v.ID), v.Applied, inFlight, cmp.Or(v.DigestAge, "-"), cmp.Or(string(v.View), "-"), cmp.Or(v.Reason, "-")})
 		}
-		if err := output.Render(s.Out.Stdout, t); err != nil {
+		if err := s.Out.Println(t.Render()); err != nil {
 			return err
 		}
 	}
@@ -90,8 +99,6 @@ func printDetails(s *session.Session, views []proxyView, events []event, notes [
 			return err
 		}
 	}
-	for _, n := range notes {
-		fmt.Fprintln(s.Out.Stdout, "note: "+n)
-	}
+	unread.print(s)
 	return nil
 }

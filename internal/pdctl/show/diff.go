@@ -18,46 +18,27 @@ type change struct {
 	what     []string           // for "~": what differs, printable
 }
 
-// entryID identifies an entry: the pending add of an address is next to a
-// membership of the same address.
-type entryID struct {
-	key     instance.Key
-	pending bool
-}
-
-func idOf(in *instance.Instance) entryID {
-	return entryID{in.Key, in.View == instance.Pending}
-}
-
-// diff returns the changes from one snapshot to next, in the order of the snapshots.
+// diff returns the changes from one snapshot to next, in the order of the snapshots, but with the
+// removals last.
 func diff(prev, next *instance.Snapshot) []change {
-	before := make(map[entryID]*instance.Instance, len(prev.All()))
-	for _, in := range prev.All() {
-		before[idOf(in)] = in
-	}
-	var out []change
-	for _, in := range next.All() {
-		was, known := before[idOf(in)]
-		delete(before, idOf(in))
-		if !known {
-			out = append(out, change{kind: "+", revision: in.ModRevision, in: in})
-			continue
-		}
-		if what := differences(was, in); len(what) > 0 {
-			// An override changes an instance without changing its key.
-			revision := in.ModRevision
-			if was.ModRevision == in.ModRevision {
+	var out, removed []change
+	instance.Changes(prev, next, func(was, is *instance.Instance) {
+		switch {
+		case was == nil:
+			out = append(out, change{kind: "+", revision: is.ModRevision, in: is})
+		case is == nil:
+			removed = append(removed, change{kind: "-", revision: next.Revision, in: was})
+		default:
+			what, revision := differences(was, is), is.ModRevision
+			if was.ModRevision == is.ModRevision { // an override changes an instance without changing its key
 				revision = next.Revision
 			}
-			out = append(out, change{kind: "~", revision: revision, in: in, what: what})
+			if len(what) > 0 {
+				out = append(out, change{kind: "~", revision: revision, in: is, what: what})
+			}
 		}
-	}
-	for _, in := range prev.All() {
-		if _, known := before[idOf(in)]; known {
-			out = append(out, change{kind: "-", revision: next.Revision, in: in})
-		}
-	}
-	return out
+	})
+	return append(out, removed...)
 }
 
 func differences(was, is *instance.Instance) []string {

@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
@@ -60,7 +63,7 @@ type rawJSON struct {
 }
 
 func get(ctx context.Context, s *session.Session, conn *session.Conn, k instance.Key) error {
-	keys, err := conn.Store.Reader.Get(ctx, k)
+	keys, err := keysOf(ctx, conn, k)
 	if err != nil {
 		return s.Hint(err)
 	}
@@ -69,17 +72,17 @@ func get(ctx context.Context, s *session.Session, conn *session.Conn, k instance
 	}
 	out := make([]rawJSON, 0, len(keys))
 	for i := range keys {
-		out = append(out, printable(&keys[i], conn.Layout, k))
+		out = append(out, printable(&keys[i], conn.Layout))
 	}
 	shown, err := look(ctx, conn, k)
 	if err != nil {
 		return s.Hint(err)
 	}
-	views, events, notes := details(ctx, s, conn, k)
+	views, events, unread := details(ctx, s, conn, k)
 	if s.Out.Structured() {
 		all := map[string]any{"instance": shown, "role": k.Role, "address": k.Address, "keys": out, "proxies": views, "history": events}
-		if len(notes) > 0 {
-			all["notes"] = notes
+		if len(unread) > 0 {
+			all["notes"] = unread
 		}
 		return s.Out.Write(all)
 	}
@@ -91,7 +94,35 @@ func get(ctx context.Context, s *session.Session, conn *session.Conn, k instance
 		fmt.Fprintln(s.Out.Stdout)
 	}
 	printKeys(s, out)
-	return printDetails(s, views, events, notes)
+	return printDetails(s, views, events, unread)
+}
+
+// keysOf returns what etcd has about an instance: at its canonical keys, then at those of records
+// that spell its address in another way, such as localhost:8100, and count as the same instance.
+func keysOf(ctx context.Context, conn *session.Conn, k instance.Key) ([]store.RawKey, error) {
+	keys, err := conn.Store.Reader.Get(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	role := conn.Layout.Instance(instance.Key{Role: k.Role})
+	records, err := conn.Client.Get(cctx, role, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, fmt.Errorf("list the keys below %s: %w", role, err)
+	}
+	for _, kv := range records.Kvs {
+		is := instance.Key{Role: k.Role, Address: strings.TrimPrefix(string(kv.Key), role)}
+		if address, err := instance.ParseAddress(is.Address); err != nil || address != k.Address || is == k {
+			continue
+		}
+		others, err := conn.Store.Reader.Get(ctx, is)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, others...)
+	}
+	return keys, nil
 }
 
 // look returns the entry of an instance in pdctl list, the membership before a pending add;
@@ -116,15 +147,15 @@ func look(ctx context.Context, conn *session.Conn, k instance.Key) (*instance.Li
 }
 
 // printable returns a key without control characters.
-func printable(raw *store.RawKey, layout schema.Layout, k instance.Key) rawJSON {
+func printable(raw *store.RawKey, layout schema.Layout) rawJSON {
 	r := rawJSON{
 		Kind: "record", Key: instance.Printable(raw.Key, 0), Value: output.EscapeValue(raw.Value),
 		CreateRevision: raw.CreateRevision, ModRevision: raw.ModRevision, Version: raw.Version,
 	}
-	switch raw.Key {
-	case layout.Pending(k):
+	switch layout.Parse(raw.Key).Kind {
+	case schema.KindPending:
 		r.Kind = "pending"
-	case layout.Override(k):
+	case schema.KindOverride:
 		r.Kind = "override"
 	}
 	if raw.Lease != 0 {

@@ -94,7 +94,14 @@ type event struct {
 
 // about reports whether the event concerns this instance; nil matches every event.
 func (h *event) about(k *instance.Key) bool {
-	return k == nil || h.Address == k.Address && (h.Role == k.Role || h.Role == instance.Both)
+	if k == nil {
+		return true
+	}
+	address, err := instance.ParseAddress(h.Address)
+	if err != nil {
+		address = h.Address
+	}
+	return address == k.Address && (h.Role == k.Role || h.Role == instance.Both)
 }
 
 func history(ctx context.Context, s *session.Session, conn *session.Conn, of *instance.Key, from time.Time, limit int) error {
@@ -186,7 +193,7 @@ func printEvents(s *session.Session, events []event) error {
 		}
 		t.AppendRow([]any{h.Revision, at, cmp.Or(h.Who, "-"), what, in, cmp.Or(h.Why, "-")})
 	}
-	return output.Render(s.Out.Stdout, t)
+	return s.Out.Println(t.Render())
 }
 
 // describe returns the text for a past change without an audit entry.

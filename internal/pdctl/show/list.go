@@ -111,7 +111,10 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role, order 
 		removed = removedOf(removals, roles)
 	}
 	entries := []*listed{}
-	for _, in := range sel.Filter(only(all, roles)).All() {
+	for _, in := range sel.Filter(all).All() {
+		if !slices.Contains(roles, in.Role) {
+			continue
+		}
 		e := &listed{in, in.Listed(session.DefaultConnector(proxies))}
 		e.InFlight = inFlight(loads, in.Key)
 		if at, ok := ends[in.Key]; ok {
@@ -171,7 +174,7 @@ func printList(s *session.Session, entries []*listed, order string, removed []Re
 			return err
 		}
 	default:
-		if err := output.Render(s.Out.Stdout, listTable(entries, s.Out.Wide())); err != nil {
+		if err := s.Out.Println(listTable(entries, s.Out.Format == output.Wide).Render()); err != nil {
 			return err
 		}
 	}
@@ -206,17 +209,4 @@ func printRemoved(s *session.Session, removed []Removal) error {
 		}
 	}
 	return nil
-}
-
-// only keeps the entries of some roles.
-func only(snap *instance.Snapshot, roles []instance.Role) *instance.Snapshot {
-	var keep []*instance.Instance
-	for _, role := range roles {
-		for _, in := range snap.All() {
-			if in.Role == role {
-				keep = append(keep, in)
-			}
-		}
-	}
-	return instance.NewSnapshot(snap.Revision, keep)
 }

@@ -62,7 +62,7 @@ type statusReport struct {
 	Membership int64                     `json:"membership_revision"` // highest mod_revision of what proxies follow, intents too
 	Counts     map[string]map[string]int `json:"counts"`              // role → state → how many
 	Proxies    []proxyReport             `json:"proxies"`
-	Notes      []string                  `json:"notes,omitempty"`
+	Notes      notes                     `json:"notes,omitempty"`
 }
 
 type endpointReport struct {
@@ -126,29 +126,24 @@ func status(ctx context.Context, s *session.Session, conn *session.Conn) error {
 		return s.Hint(err)
 	}
 	rep := statusReport{
-		Endpoints: askEndpoints(ctx, s, conn), Alarms: []string{}, Prefix: conn.Layout.Root(),
-		Revision: snap.Revision, Proxies: []proxyReport{},
+		Endpoints: askEndpoints(ctx, s, conn), Prefix: conn.Layout.Root(), Revision: snap.Revision, Proxies: []proxyReport{},
 	}
-	if rep.Membership, err = conn.Store.Reader.Newest(ctx); err != nil {
-		rep.Notes = append(rep.Notes, "membership revision: "+instance.Printable(err.Error(), 200))
-	}
+	rep.Membership, err = conn.Store.Reader.Newest(ctx)
+	rep.Notes.add("membership revision", err)
 	// A user with rights on the keys of pdmesh only may not read these; that is no failure.
-	if alarms, err := askAlarms(ctx, s, conn); err != nil {
-		rep.Notes = append(rep.Notes, "alarms: "+instance.Printable(err.Error(), 200))
-	} else {
-		rep.Alarms = alarms
-	}
+	rep.Alarms, err = askAlarms(ctx, s, conn)
+	rep.Notes.add("alarms", err)
 	proxies, err := conn.Store.Reader.Proxies(ctx)
-	if err != nil {
-		rep.Notes = append(rep.Notes, "proxies: "+instance.Printable(err.Error(), 200))
-	}
+	rep.Notes.add("proxies", err)
 	loads, err := conn.Store.Reader.Loads(ctx)
-	if err != nil {
-		rep.Notes = append(rep.Notes, "load digests: "+instance.Printable(err.Error(), 200))
-	}
+	rep.Notes.add("load digests", err)
 	digests := loadReports(loads)
 	rep.Counts = counts(lease.Seen(snap, proxies))
+	unserving := 0
 	for _, p := range proxies {
+		if p.NotServing != "" {
+			unserving++
+		}
 		rep.Proxies = append(rep.Proxies, proxyReport{
 			ID: instance.Printable(p.ID, 64), Address: instance.Printable(p.Address, 100),
 			Version: instance.Printable(p.Version, 40), Applied: p.Applied,
@@ -160,24 +155,14 @@ func status(ctx context.Context, s *session.Session, conn *session.Conn) error {
 	} else {
 		err = printStatus(s, rep)
 	}
-	switch n := unserving(rep.Proxies); {
+	switch {
 	case err != nil:
 	case len(rep.Alarms) > 0:
 		err = fmt.Errorf("etcd has an alarm: %s", strings.Join(rep.Alarms, ", "))
-	case n > 0:
-		err = fmt.Errorf("nothing is served by %d of %d proxies", n, len(rep.Proxies))
+	case unserving > 0:
+		err = fmt.Errorf("nothing is served by %d of %d proxies", unserving, len(rep.Proxies))
 	}
 	return err
-}
-
-// unserving returns the number of proxies that can serve no request.
-func unserving(proxies []proxyReport) (n int) {
-	for i := range proxies {
-		if proxies[i].NotServing != "" {
-			n++
-		}
-	}
-	return n
 }
 
 func askEndpoints(ctx context.Context, s *session.Session, conn *session.Conn) []endpointReport {
@@ -198,14 +183,15 @@ func askEndpoints(ctx context.Context, s *session.Session, conn *session.Conn) [
 	return out
 }
 
+// askAlarms returns the alarms of etcd, an empty list with an error.
 func askAlarms(ctx context.Context, s *session.Session, conn *session.Conn) ([]string, error) {
 	cctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
+	out := []string{}
 	resp, err := conn.Client.AlarmList(cctx)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	out := []string{}
 	for _, al := range resp.Alarms {
 		out = append(out, fmt.Sprintf("%s on member %x", al.Alarm, al.MemberID))
 	}
@@ -245,9 +231,7 @@ func printStatus(s *session.Session, rep statusReport) error {
 		return []string{p.NotServing}
 	})
 	printNotices(s, "notice", rep.Proxies, func(p *proxyReport) []string { return p.Notices })
-	for _, n := range rep.Notes {
-		fmt.Fprintln(s.Out.Stdout, "note: "+n)
-	}
+	rep.Notes.print(s)
 	return nil
 }
 
@@ -265,7 +249,7 @@ func printMembers(s *session.Session, members []endpointReport) error {
 		}
 		t.AppendRow([]any{e.Endpoint, e.Version, output.ByteSize(e.DBSize), member})
 	}
-	return output.Render(s.Out.Stdout, t)
+	return s.Out.Println(t.Render())
 }
 
 func printCounts(s *session.Session, counts map[string]map[string]int) error {
@@ -280,7 +264,7 @@ func printCounts(s *session.Session, counts map[string]map[string]int) error {
 		}
 		t.AppendRow([]any{role, total, cmp.Or(strings.Join(parts, ", "), "-")})
 	}
-	return output.Render(s.Out.Stdout, t)
+	return s.Out.Println(t.Render())
 }
 
 func printProxies(s *session.Session, proxies []proxyReport) error {
@@ -295,7 +279,7 @@ func printProxies(s *session.Session, proxies []proxyReport) error {
 		}
 		t.AppendRow([]any{p.ID, p.Address, p.Version, p.Applied, inFlight, p.Load.age(time.Now())})
 	}
-	return output.Render(s.Out.Stdout, t)
+	return s.Out.Println(t.Render())
 }
 
 // printNotices prints each notice once, with the proxies that report it.

@@ -42,9 +42,9 @@ func TestApply(t *testing.T) {
 		{change{key: k, verb: "uncordon"}, "", "failed: not done: decode/10.0.0.1:1 is drained"},
 		{change{key: k, verb: "undrain"}, "", "undrain decode/10.0.0.1:1: done"},
 		{change{key: k, verb: "weight", weight: 30}, `"weight":30`, "weight decode/10.0.0.1:1: done"},
-		{change{key: k, verb: "role", role: instance.Prefill}, `"drain"`, "role decode/10.0.0.1:1: done"},
+		{change{key: k, verb: "role", role: instance.Prefill, usual: "nixl"}, `"drain"`, "role decode/10.0.0.1:1: done"},
 	} {
-		if got := tc.x.apply(t.Context(), intents, "nixl", false); !strings.HasPrefix(got, tc.want) {
+		if got := tc.x.apply(t.Context(), intents, false); !strings.HasPrefix(got, tc.want) {
 			t.Errorf("%+v: %q", tc.x, got)
 		}
 		resp, err := cli.Get(t.Context(), layout.Override(k))
@@ -79,7 +79,7 @@ func TestApplyDryRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = cli.Close() }()
-	got := change{key: k, verb: "drain"}.apply(t.Context(), store.New(cli, layout, "test").Intents, "", true)
+	got := change{key: k, verb: "drain"}.apply(t.Context(), store.New(cli, layout, "test").Intents, true)
 	if len(dry.Planned()) == 0 || strings.Contains(got, "done") || !strings.Contains(got, "nothing is written") {
 		t.Errorf("%q, %+v", got, dry.Planned())
 	}

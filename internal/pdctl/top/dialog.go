@@ -26,11 +26,11 @@ type change struct {
 	role   instance.Role // that an engine of both roles keeps
 	sure   bool          // also if no instance of a role remains
 	reason string
+	usual  string // connector of records without one, as in the frame shown
 }
 
-// apply writes the change, or in a dry run only checks it, and returns its outcome. usual is the
-// connector of records without one.
-func (x change) apply(ctx context.Context, intents *store.Intents, usual string, dry bool) string {
+// apply writes the change, or in a dry run only checks it, and returns its outcome.
+func (x change) apply(ctx context.Context, intents *store.Intents, dry bool) string {
 	var done store.IntentResult
 	var err error
 	switch wish := (store.IntentOptions{Reason: x.reason}); x.verb {
@@ -38,7 +38,7 @@ func (x change) apply(ctx context.Context, intents *store.Intents, usual string,
 		done, err = intents.SetWeight(ctx, x.key, &x.weight, wish)
 	case "role":
 		done, err = intents.SetRole(ctx, x.key.Address, x.role, store.RoleOptions{
-			Reason: x.reason, Force: x.sure, Fits: func(k instance.Key, rec instance.Record) error { return connector.Lacks(k, rec, usual) },
+			Reason: x.reason, Force: x.sure, Fits: func(k instance.Key, rec instance.Record) error { return connector.Lacks(k, rec, x.usual) },
 		})
 	case "drain", "cordon":
 		done, err = intents.Intend(ctx, x.key, instance.Intent(x.verb), wish)
@@ -111,6 +111,7 @@ func (m *model) confirm() tea.Cmd {
 		return nil
 	}
 	x := m.dialog.change
+	x.usual = m.frame.usual // here, because the change is made in another goroutine
 	m.dialog, m.said = nil, fmt.Sprintf("%s %s ...", x.verb, x.key)
 	return func() tea.Msg { return saidMsg(m.act(x)) }
 }

@@ -40,7 +40,8 @@ type frame struct {
 	// Queues are those of the proxies with metrics, added up by model.
 	Queues []instance.ListedQueue `json:"queues,omitempty"`
 
-	all []*row // Instances, and those that the selector does not match
+	all   []*row // Instances, and those that the selector does not match
+	usual string // connector of records without one
 }
 
 // row is one instance, as pdctl list shows it, with its figures.
@@ -82,9 +83,8 @@ type collector struct {
 	sel    instance.Selector
 	client *http.Client
 
-	mu      sync.Mutex // held while a frame is read; guards the fields below
+	mu      sync.Mutex // held while a frame is read; guards history
 	history figures.History
-	usual   string // connector of records without one
 }
 
 func (c *collector) collect(ctx context.Context) (*frame, error) {
@@ -103,7 +103,6 @@ func (c *collector) collect(ctx context.Context) (*frame, error) {
 	if err != nil {
 		return nil, c.s.Hint(err)
 	}
-	c.usual = session.DefaultConnector(reports.Proxies)
 	var targets []figures.Target
 	for i := range reports.Proxies {
 		p := &reports.Proxies[i]
@@ -118,6 +117,7 @@ func (c *collector) collect(ctx context.Context) (*frame, error) {
 		At: time.Now().UTC(), Revision: snap.Revision, Seconds: fleet.Seconds, Instances: []*row{}, Proxies: []proxy{},
 		Rate: fleet.Rate(figures.Requests, append(lost, "ok", "client_error", "client_gone")...), Failed: fleet.Rate(figures.Requests, lost...),
 		TTFT: fleet.Quantile(.5, all), TTFT95: fleet.Quantile(.95, all), Queues: fleet.Queues,
+		usual: session.DefaultConnector(reports.Proxies),
 	}
 	loads := map[string]*loaddigest.ProxyLoad{}
 	for _, l := range reports.Loads {

@@ -210,7 +210,7 @@ func live(ctx context.Context, c *collector, o *options, in io.Reader, out io.Wr
 	ctx, cancel := context.WithCancel(ctx)
 	m := &model{
 		o: o, poll: func() (*frame, error) { return c.collect(ctx) },
-		act: func(x change) string { return x.apply(ctx, c.conn.Store.Intents, c.usual, c.s.Dry.On) },
+		act: func(x change) string { return x.apply(ctx, c.conn.Store.Intents, c.s.Dry.On) },
 	}
 	_, err := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler()).Run()
 	cancel()

@@ -186,3 +186,16 @@ func TestChange(t *testing.T) {
 		})
 	}
 }
+
+// A change uses the connector of the frame shown: a later frame is read at the same time as the change.
+func TestChangeKeepsTheConnector(t *testing.T) {
+	t.Parallel()
+	m := newTestModel(t)
+	m.frame.usual = "nixl"
+	m.press("Rboth")
+	run := m.press("enter")
+	m.Update(frameMsg{frame: &frame{usual: "mooncake"}})
+	if run(); len(m.done) != 1 || m.done[0].usual != "nixl" {
+		t.Errorf("%+v", m.done)
+	}
+}
