@@ -77,9 +77,12 @@ func (s *Snapshot) Usable(r Role) []*Instance {
 // Lookup finds a membership; pending adds are not found by it.
 func (s *Snapshot) Lookup(k Key) (*Instance, bool) { return s.find(k, false) }
 
+// Pending finds the add of an instance that waits for it to answer.
+func (s *Snapshot) Pending(k Key) (*Instance, bool) { return s.find(k, true) }
+
 // Waiting reports whether an add of the instance waits for it to answer.
 func (s *Snapshot) Waiting(k Key) bool {
-	_, ok := s.find(k, true)
+	_, ok := s.Pending(k)
 	return ok
 }
 

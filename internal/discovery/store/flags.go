@@ -225,29 +225,44 @@ func widened(k instance.Key, kv *mvccpb.KeyValue, proxies []string) ([]byte, err
 	return staticValue(k, rec, rec.Source)
 }
 
-// Leave takes an instance from proxies if it belongs to others besides, who keep it.
-// left is false, and nothing is done, if it does not: then it may be removed.
+// Leave takes an instance, or an add that waits for it, from proxies if it belongs to others
+// besides, who keep it. left is false, and nothing is done, if it does not: then it may be removed.
 func (s *Instances) Leave(ctx context.Context, k instance.Key, proxies []string, reason string) (left bool, err error) {
 	if err := CheckKey(k); err != nil {
 		return false, err
 	}
 	err = s.change(ctx, k, reason, func(f *etcd.Found) (plan, error) {
+		p := plan{what: "leave"}
+		switch {
+		case f.Record != nil && f.Record.Lease == 0:
+			rec, _, err := schema.DecodeRecord(k, f.Record.Value)
+			if left = err == nil && leave(&rec, proxies); !left {
+				return plan{}, nil // a removal deals with what cannot be read
+			}
+			value, err := staticValue(k, rec, rec.Source)
+			p.ops = []clientv3.Op{clientv3.OpPut(s.layout.Instance(k), string(value))}
+			return p, err
+		case f.Record == nil && f.Pending != nil:
+			add, err := schema.DecodePending(k, f.Pending.Value)
+			if left = err == nil && add.Record != nil && leave(add.Record, proxies); !left {
+				return plan{}, nil
+			}
+			value, err := pendingValue(k, add)
+			p.ops = []clientv3.Op{clientv3.OpPut(s.layout.Pending(k), string(value), clientv3.WithIgnoreLease())}
+			return p, err
+		}
 		left = false
-		if f.Record == nil || f.Record.Lease != 0 {
-			return plan{}, nil
-		}
-		rec, _, err := schema.DecodeRecord(k, f.Record.Value)
-		others := without(rec.Proxies, proxies...)
-		if err != nil || len(others) == 0 || len(others) == len(rec.Proxies) {
-			return plan{}, nil //nolint:nilerr // a removal deals with what cannot be read
-		}
-		rec.Proxies = others
-		value, err := staticValue(k, rec, rec.Source)
-		if err != nil {
-			return plan{}, err
-		}
-		left = true
-		return plan{what: "leave", ops: []clientv3.Op{clientv3.OpPut(s.layout.Instance(k), string(value))}}, nil
+		return plan{}, nil
 	})
 	return left && err == nil, err
+}
+
+// leave takes proxies out of a record. It reports whether the record had some of them, and others.
+func leave(rec *instance.Record, proxies []string) bool {
+	others := without(rec.Proxies, proxies...)
+	left := len(others) > 0 && len(others) < len(rec.Proxies)
+	if left {
+		rec.Proxies = others
+	}
+	return left
 }
