@@ -75,7 +75,6 @@ func (l *lost) leaseKnown(q leaseQuestion) {
 	if e == nil || e.absent == nil || e.absent.kind != asking || e.absent.lostAt != q.lostAt {
 		return // it is back, or was lost again
 	}
-	l.table.dirty = true
 	if a := e.absent.onLeaseAnswer(q.alive, l.table.census[e.Role].massLoss()); a != nil {
 		l.table.mark(e, a)
 	} else {
@@ -87,7 +86,6 @@ func (l *lost) leaseKnown(q leaseQuestion) {
 func (l *lost) applyOverride(k instance.Key) {
 	if e := l.table.find(schema.KindInstance, k); e != nil && e.absent != nil && l.removed(k) {
 		l.table.drop(e)
-		l.table.dirty = true
 	}
 }
 
@@ -136,7 +134,6 @@ func (l *lost) dropEnded() {
 	}
 	for _, e := range dropped {
 		l.table.drop(e)
-		l.table.dirty = true
 	}
 }
 
@@ -180,13 +177,11 @@ func (l *lost) onAbsentProbe(e *entry, v *verify.Answer) {
 	if is == answered && len(e.rec.Models) == 0 && !l.facts.Instances[e.Key].OK() {
 		l.facts.Instances[e.Key] = v
 		l.table.touch(e.Key)
-		l.table.dirty = true
 	}
 	if a.proven == e.absent.proven {
 		e.absent = a // nothing that is shown has changed
 	} else {
 		l.table.mark(e, a)
-		l.table.dirty = true
 	}
 	if l.verdict(e) != "" {
 		l.dropEnded()

@@ -37,7 +37,6 @@ func (l *lost) applyOrder(kv *mvccpb.KeyValue, believed bool) {
 		if cmd.Do == schema.OrderForget {
 			l.w.log.WithField("key", e.Text()).Info("forgotten, as an operator ordered")
 			l.table.drop(e)
-			l.table.dirty = true
 			continue
 		}
 		k := wanted[e.Key]

@@ -33,7 +33,8 @@ type table struct {
 	changes changes              // since it was last taken
 	durable durable              // since it was last taken
 
-	// dirty reports whether a view would differ from the last publication.
+	// dirty reports whether a view may differ from the last publication. Every change of the table
+	// sets it.
 	dirty bool
 
 	bad map[schema.Name]*entry // entries that cannot be used
@@ -367,6 +368,7 @@ func (t *table) drop(e *entry) {
 
 // mark sets the absence of an entry, or changes it.
 func (t *table) mark(e *entry, a *absence) {
+	t.dirty = true
 	t.durable.changed(e)
 	unseen := e.absent == nil && a.kind == asking // it is shown as before
 	t.counts.add(e, -1)
