@@ -23,10 +23,7 @@ type message func(*owner)
 type owner struct {
 	*contact
 	*lost
-	w     *Watcher
-	table *table
-	facts *verify.Facts
-	ask   *probeScheduler
+	ask *probeScheduler
 
 	fresh     int64 // number of requests for a list that the last list answers
 	announced bool  // Ready is closed
@@ -56,9 +53,6 @@ func newOwner(w *Watcher) *owner {
 	o := &owner{
 		contact: known,
 		lost:    &lost{contact: known, facts: facts},
-		w:       w,
-		table:   table,
-		facts:   facts,
 		ask:     newProbeScheduler(w, table, facts),
 		timer:   time.NewTimer(time.Hour),
 		tick:    time.NewTimer(time.Hour),
