@@ -104,14 +104,10 @@ func (l *lost) clearRemoval(e *entry) {
 // clearRemovals calls clearRemoval for the entries of a list that no watch has delivered. A list
 // of another store ends no removal: it may be a copy from before the removal.
 func (l *lost) clearRemovals(revision int64) {
-	var later []*entry
-	for _, e := range l.table.order {
+	for _, e := range l.table.entries {
 		if e.absent == nil && e.mod > revision {
-			later = append(later, e)
+			l.clearRemoval(e)
 		}
-	}
-	for _, e := range later {
-		l.clearRemoval(e)
 	}
 }
 
