@@ -222,26 +222,16 @@ type leaseQuestion struct {
 	alive  bool // the answer
 }
 
-// leases queries etcd for leases, with a bounded number of calls at a time.
-type leases struct {
-	cli   *clientv3.Client
-	slots chan struct{}
-}
-
-func newLeases(cli *clientv3.Client) leases {
-	return leases{cli: cli, slots: make(chan struct{}, maxLeaseQuestions)}
-}
-
-// live reports whether etcd knows the lease; false also if etcd does not answer in time.
-func (l *leases) live(ctx context.Context, id clientv3.LeaseID) bool {
+// leaseLives reports whether etcd knows the lease; false also if etcd does not answer in time.
+func (w *Watcher) leaseLives(ctx context.Context, id clientv3.LeaseID) bool {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	select {
 	case <-ctx.Done():
 		return false
-	case l.slots <- struct{}{}:
+	case w.slots <- struct{}{}:
 	}
-	defer func() { <-l.slots }()
-	resp, err := l.cli.TimeToLive(ctx, id)
+	defer func() { <-w.slots }()
+	resp, err := w.cli.TimeToLive(ctx, id)
 	return err == nil && resp.TTL > 0 // etcd returns -1 for a lease that it does not know
 }

@@ -102,7 +102,7 @@ func (w *Watcher) own(ctx context.Context) {
 func (o *owner) sendQuestions(ctx context.Context) {
 	for _, q := range o.unanswered() {
 		o.asking.Go(func() {
-			q.alive = o.w.leases.live(ctx, clientv3.LeaseID(q.lease))
+			q.alive = o.w.leaseLives(ctx, clientv3.LeaseID(q.lease))
 			o.w.send(ctx, func(o *owner) { o.leaseKnown(q) })
 		})
 	}
