@@ -240,8 +240,7 @@ func (w *Watcher) Status() Status {
 	defer w.mu.Unlock()
 	s := w.status
 	s.Kept = slices.Clone(w.status.Kept)
-	s.WatchEnds = make(map[string]int64, len(w.status.WatchEnds))
-	maps.Copy(s.WatchEnds, w.status.WatchEnds)
+	s.WatchEnds = maps.Clone(w.status.WatchEnds)
 	return s
 }
 
