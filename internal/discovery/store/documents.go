@@ -119,10 +119,8 @@ func (s *Documents) change(ctx context.Context, k instance.Key, o DocumentOption
 		if err != nil {
 			return plan{}, err
 		}
-		var was *mvccpb.KeyValue
-		p := plan{lease: o.For}
-		if len(kvs) > 0 {
-			was = kvs[0]
+		was, p := etcd.Single(kvs), plan{lease: o.For}
+		if was != nil {
 			p.before = textOf(was.Value)
 		}
 		wanted, err := decide(was)

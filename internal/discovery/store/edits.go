@@ -185,7 +185,7 @@ func (s *Edits) Read(ctx context.Context) (*Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := etcd.CheckSchema(s.layout, version); err != nil {
+	if err := etcd.CheckSchema(s.layout, etcd.Single(version)); err != nil {
 		return nil, err
 	}
 	got, err := etcd.List(ctx, etcd.CallTimeout, s.cli, s.layout, true)

@@ -49,10 +49,7 @@ func (s *Intents) LastMove(ctx context.Context) (int64, error) {
 
 func (s *Intents) lastMove(ctx context.Context) (*mvccpb.KeyValue, error) {
 	kvs, err := s.get(ctx, "read the last change of a role", s.layout.Moves())
-	if len(kvs) == 0 {
-		return nil, err
-	}
-	return kvs[0], nil
+	return etcd.Single(kvs), err
 }
 
 // SetRole keeps an engine in both roles in one of them, or lets it serve both again. It is one

@@ -83,7 +83,7 @@ func (w *writer) ensureSchema(ctx context.Context) error {
 	if err != nil || resp.Succeeded {
 		return err
 	}
-	return etcd.CheckSchema(w.layout, resp.Responses[0].GetResponseRange().Kvs)
+	return etcd.CheckSchema(w.layout, etcd.Single(resp.Responses[0].GetResponseRange().Kvs))
 }
 
 // plan is what a decision wants written: nothing if ops and timed are empty.
@@ -138,7 +138,7 @@ func (w *writer) changeEach(ctx context.Context, k instance.Key, why string, dec
 		if err != nil {
 			return plan{}, err
 		}
-		if err := etcd.CheckFound(w.layout, all[0]); err != nil {
+		if err := etcd.CheckSchema(w.layout, all[0].Schema); err != nil {
 			return plan{}, err
 		}
 		var p plan
