@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -53,33 +54,25 @@ func (s *Instances) SyncFlags(ctx context.Context, proxy string, want map[instan
 	if err != nil {
 		return outcome, err
 	}
-	touch := make(map[instance.Key]bool, len(want))
-	for k := range want {
-		touch[k] = true
-	}
+	var unwanted []instance.Key
 	for _, kv := range got.KVs {
 		n := s.layout.Parse(string(kv.Key))
 		if n.Kind != schema.KindInstance {
 			continue
 		}
 		k, aliased := watch.KeyOf(n, kv)
-		if rec, ok := fromFlags(kv, k); ok && !aliased && rec.For(proxy) {
-			touch[k] = true
+		if _, wanted := want[k]; wanted || aliased {
+			continue
+		}
+		if rec, ok := fromFlags(kv, k); ok && rec.For(proxy) {
+			unwanted = append(unwanted, k)
 		}
 	}
+	order := func(a, b instance.Key) int { return strings.Compare(a.String(), b.String()) }
+	slices.SortFunc(unwanted, order)
 	// What is wanted comes first, so that the fleet is at no time smaller than
 	// either command line says.
-	order := func(a, b instance.Key) int {
-		_, wantA := want[a]
-		if _, wantB := want[b]; wantA != wantB {
-			if wantA {
-				return -1
-			}
-			return 1
-		}
-		return strings.Compare(a.String(), b.String())
-	}
-	for _, k := range slices.SortedFunc(maps.Keys(touch), order) {
+	for _, k := range append(slices.SortedFunc(maps.Keys(want), order), unwanted...) {
 		var wanted *instance.Record
 		if rec, ok := want[k]; ok {
 			wanted = &rec
@@ -87,9 +80,7 @@ func (s *Instances) SyncFlags(ctx context.Context, proxy string, want map[instan
 		result, e := s.syncOne(ctx, proxy, k, wanted)
 		switch {
 		case e != nil:
-			if err == nil {
-				err = e
-			}
+			err = cmp.Or(err, e)
 		case result.removed:
 			outcome.Removed = append(outcome.Removed, k)
 		case result.dropped:
