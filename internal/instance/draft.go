@@ -165,7 +165,7 @@ func firstKey(a, b []*Instance) Key {
 	switch {
 	case len(a) == 0:
 		return b[0].Key
-	case len(b) == 0 || compareKeys(a[0].Key, b[0].Key) <= 0:
+	case len(b) == 0 || a[0].Key.Compare(b[0].Key) <= 0:
 		return a[0].Key
 	default:
 		return b[0].Key

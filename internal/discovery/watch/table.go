@@ -138,16 +138,10 @@ type entry struct {
 
 // compare orders entries as snapshots do: prefill first, by address.
 func (e *entry) compare(o *entry) int {
-	if e.Role != o.Role {
-		return -cmp.Compare(e.Role, o.Role)
-	}
-	if c := cmp.Compare(e.Key.Address, o.Key.Address); c != 0 {
+	if c := e.Key.Compare(o.Key); c != 0 {
 		return c
 	}
-	if e.Kind != o.Kind {
-		return cmp.Compare(e.Kind, o.Kind)
-	}
-	return cmp.Compare(e.Name.Address, o.Name.Address)
+	return cmp.Or(cmp.Compare(e.Kind, o.Kind), cmp.Compare(e.Name.Address, o.Name.Address))
 }
 
 // decodeEntry decodes one key. prev is the previous entry of the key: if the value
