@@ -313,9 +313,7 @@ func (s *Server) Close() {
 		if s.etcd != nil {
 			s.etcd.Close()
 		}
-		if s.lock != nil {
-			_ = s.lock.Close() // nothing was written; closing releases the lock
-		}
+		_ = s.lock.Close() // nothing was written; closing releases the lock
 	})
 }
 
