@@ -93,8 +93,10 @@ const (
 // run renews until ctx ends. It never revokes.
 func (k *leaseKeeper) run(ctx context.Context) {
 	third := k.ttl / 3
+	retry, limit := renewRetry, min(third, renewTimeout)
 	for {
-		if k.state().id == 0 {
+		id := k.state().id
+		if id == 0 {
 			select {
 			case <-ctx.Done():
 				return
@@ -104,27 +106,22 @@ func (k *leaseKeeper) run(ctx context.Context) {
 			if !sleep.For(ctx, rand.N(third)) {
 				return
 			}
+			retry, limit = renewRetry, min(third, renewTimeout)
+			continue
 		}
-		retry, limit := renewRetry, min(third, renewTimeout)
-		for {
-			id := k.state().id
-			if id == 0 {
-				break
-			}
-			wait, start := third, time.Now()
-			err := k.renew(ctx, id, limit)
-			switch took := time.Since(start); {
-			case err == nil:
-				retry, limit = renewRetry, min(third, max(renewTimeout, 2*took))
-			case took >= limit:
-				limit = min(third, 2*limit)
-				fallthrough
-			default:
-				wait, retry = etcd.Jitter(retry), min(2*retry, renewCap)
-			}
-			if !sleep.For(ctx, wait) {
-				return
-			}
+		wait, start := third, time.Now()
+		err := k.renew(ctx, id, limit)
+		switch took := time.Since(start); {
+		case err == nil:
+			retry, limit = renewRetry, min(third, max(renewTimeout, 2*took))
+		case took >= limit:
+			limit = min(third, 2*limit)
+			fallthrough
+		default:
+			wait, retry = etcd.Jitter(retry), min(2*retry, renewCap)
+		}
+		if !sleep.For(ctx, wait) {
+			return
 		}
 	}
 }
