@@ -57,17 +57,15 @@ func (k *leaseKeeper) lease(ctx context.Context) (clientv3.LeaseID, error) {
 	if id := k.state().id; id != 0 {
 		return id, nil
 	}
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	resp, err := k.cli.Grant(cctx, etcd.Seconds(k.ttl))
+	id, err := etcd.Grant(ctx, k.cli, k.ttl)
 	if err != nil {
-		return 0, etcd.Explain(ctx, k.cli, "grant a lease", err, true)
+		return 0, err
 	}
 	k.mu.Lock()
-	k.id, k.renewed, k.trouble = resp.ID, time.Now(), nil
+	k.id, k.renewed, k.trouble = id, time.Now(), nil
 	k.mu.Unlock()
 	etcd.Signal(k.granted)
-	return resp.ID, nil
+	return id, nil
 }
 
 // forget drops a lease that has turned out to be lost.
