@@ -35,10 +35,7 @@ type Found struct {
 
 // Removed reports whether an operator has removed the instance.
 func (f *Found) Removed() bool {
-	if f.Override == nil {
-		return false
-	}
-	o, err := schema.DecodeOverride(f.Override.Value)
+	o, err := f.Wanted()
 	return err == nil && o.State == instance.Removed
 }
 
