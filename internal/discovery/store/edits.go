@@ -290,11 +290,7 @@ func (s *Edits) Write(ctx context.Context, f *Fleet, values map[string]*string, 
 	}
 	var changed []error
 	for i, r := range resp.Responses {
-		var now int64
-		if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
-			now = kvs[0].ModRevision
-		}
-		if was := f.kvs[keys[i]]; was == nil && now != 0 || was != nil && was.ModRevision != now {
+		if now := etcd.Single(r.GetResponseRange().Kvs); now.GetModRevision() != f.kvs[keys[i]].GetModRevision() {
 			changed = append(changed, fmt.Errorf("%s: %w", keys[i], ErrConflict))
 		}
 	}

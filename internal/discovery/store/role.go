@@ -41,10 +41,7 @@ type RoleOptions struct {
 // none.
 func (s *Intents) LastMove(ctx context.Context) (int64, error) {
 	kv, err := s.lastMove(ctx)
-	if kv == nil {
-		return 0, err
-	}
-	return kv.ModRevision, nil
+	return kv.GetModRevision(), err
 }
 
 func (s *Intents) lastMove(ctx context.Context) (*mvccpb.KeyValue, error) {
@@ -63,7 +60,7 @@ func (s *Intents) SetRole(ctx context.Context, address string, role instance.Rol
 			if last, err = s.lastMove(ctx); err != nil {
 				return plan{}, err
 			}
-			if w.Since != nil && (last == nil) != (*w.Since == 0) || w.Since != nil && last != nil && last.ModRevision != *w.Since {
+			if w.Since != nil && last.GetModRevision() != *w.Since {
 				return plan{}, fmt.Errorf("%w: %w", ErrIntent, ErrMoved)
 			}
 		}
