@@ -29,21 +29,15 @@ func (d *Draft) Reset(all []*Instance) {
 			n[index(in.Role)]++
 		}
 	}
-	var usable [2][]*Instance
-	for i := range usable {
-		if n[i] > 0 {
-			usable[i] = make([]*Instance, 0, n[i])
-		}
+	d.all = list{items: all}
+	for i := range d.usable {
+		d.usable[i] = list{items: make([]*Instance, 0, n[i])}
 	}
 	for _, in := range all {
 		if in.Usable() {
-			i := index(in.Role)
-			usable[i] = append(usable[i], in)
+			l := &d.usable[index(in.Role)]
+			l.items = append(l.items, in)
 		}
-	}
-	d.all = list{items: all}
-	for i := range usable {
-		d.usable[i] = list{items: usable[i]}
 	}
 }
 
@@ -165,7 +159,7 @@ func firstKey(a, b []*Instance) Key {
 	switch {
 	case len(a) == 0:
 		return b[0].Key
-	case len(b) == 0 || compareKeys(a[0].Key, b[0].Key) <= 0:
+	case len(b) == 0 || a[0].Key.Compare(b[0].Key) <= 0:
 		return a[0].Key
 	default:
 		return b[0].Key

@@ -144,11 +144,7 @@ func Printable(s string, limit int) string {
 // isFormatControl reports characters that change how the text around them is
 // shown: bidirectional overrides, zero-width marks, line separators.
 func isFormatControl(r rune) bool {
-	switch {
-	case r >= 0x200b && r <= 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2066 && r <= 0x2069, r == 0xfeff:
-		return true
-	}
-	return false
+	return r >= 0x200b && r <= 0x200f || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0xfeff
 }
 
 func escapeRune(r rune) string {

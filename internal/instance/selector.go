@@ -72,13 +72,16 @@ func ParseSelector(text string) (Selector, error) {
 
 // OnlyLabels reports whether a selector has no other requirement than on labels.
 func (l Selector) OnlyLabels() bool {
-	return !slices.ContainsFunc(l, func(t Term) bool { return t.key == ByRole || t.key == ByModel || t.key == ByState })
+	return !slices.ContainsFunc(l, Term.builtIn)
 }
 
 // Labels reports whether a requirement is about a label.
 func (l Selector) Labels() bool {
-	return slices.ContainsFunc(l, func(t Term) bool { return t.key != ByRole && t.key != ByModel && t.key != ByState })
+	return slices.ContainsFunc(l, func(t Term) bool { return !t.builtIn() })
 }
+
+// builtIn reports whether the key is not the name of a label.
+func (t Term) builtIn() bool { return t.key == ByRole || t.key == ByModel || t.key == ByState }
 
 // splitTerms splits at the commas outside of parentheses.
 func splitTerms(text string) (parts []string) {
@@ -122,11 +125,8 @@ var errTerm = errors.New("write key=value, key!=value, key in (a,b), key notin (
 
 // check returns an error for values that no instance can have.
 func (t *Term) check() error {
-	switch t.key {
-	case ByRole, ByState, ByModel:
-		if t.values == nil {
-			return fmt.Errorf("every instance has a %s: write %[1]s=value", t.key)
-		}
+	if t.values == nil && t.builtIn() {
+		return fmt.Errorf("every instance has a %s: write %[1]s=value", t.key)
 	}
 	for _, value := range t.values {
 		switch t.key {

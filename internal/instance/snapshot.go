@@ -23,28 +23,22 @@ type Snapshot struct {
 	once    sync.Once
 }
 
-// compareKeys orders memberships for display: prefill before decode, by address.
-func compareKeys(a, b Key) int {
-	if a.Role != b.Role {
-		return -cmp.Compare(a.Role, b.Role)
+// Compare orders memberships for display: prefill before decode, by address.
+func (k Key) Compare(o Key) int {
+	if k.Role != o.Role {
+		return -cmp.Compare(k.Role, o.Role)
 	}
-	return cmp.Compare(a.Address, b.Address)
+	return cmp.Compare(k.Address, o.Address)
 }
 
 // compare is the order of a snapshot. Beyond the view only entries differ that
 // look the same, such as two bad keys: with their revisions their order depends
 // on nothing but themselves.
 func compare(a, b *Instance) int {
-	if c := compareKeys(a.Key, b.Key); c != 0 {
+	if c := a.Key.Compare(b.Key); c != 0 {
 		return c
 	}
-	if c := cmp.Compare(a.View, b.View); c != 0 {
-		return c
-	}
-	if c := cmp.Compare(a.CreateRevision, b.CreateRevision); c != 0 {
-		return c
-	}
-	return cmp.Compare(a.ModRevision, b.ModRevision)
+	return cmp.Or(cmp.Compare(a.View, b.View), cmp.Compare(a.CreateRevision, b.CreateRevision), cmp.Compare(a.ModRevision, b.ModRevision))
 }
 
 // NewSnapshot returns a snapshot of the instances. It takes over the slice and every
@@ -77,15 +71,18 @@ func (s *Snapshot) Usable(r Role) []*Instance {
 // Lookup finds a membership; pending adds are not found by it.
 func (s *Snapshot) Lookup(k Key) (*Instance, bool) { return s.find(k, false) }
 
+// Pending finds the add of an instance that waits for it to answer.
+func (s *Snapshot) Pending(k Key) (*Instance, bool) { return s.find(k, true) }
+
 // Waiting reports whether an add of the instance waits for it to answer.
 func (s *Snapshot) Waiting(k Key) bool {
-	_, ok := s.find(k, true)
+	_, ok := s.Pending(k)
 	return ok
 }
 
 // find returns the pending add or the membership of a key, which may have both.
 func (s *Snapshot) find(k Key, pending bool) (*Instance, bool) {
-	at, _ := slices.BinarySearchFunc(s.all, k, func(in *Instance, k Key) int { return compareKeys(in.Key, k) })
+	at, _ := slices.BinarySearchFunc(s.all, k, func(in *Instance, k Key) int { return in.Key.Compare(k) })
 	for _, in := range s.all[at:] {
 		if in.Key != k {
 			break

@@ -127,11 +127,11 @@ func askEtcd(ctx context.Context, address string, l schema.Layout, known string)
 	).Commit()
 	switch {
 	case err == nil:
-		schema, keys := resp.Responses[0].GetResponseRange().Kvs, resp.Responses[1].GetResponseRange().Kvs
+		schema, keys := etcd.Single(resp.Responses[0].GetResponseRange().Kvs), resp.Responses[1].GetResponseRange().Kvs
 		if err := etcd.CheckSchema(l, schema); err != nil {
 			return taken(address, "an etcd serves there, but "+err.Error())
 		}
-		if len(schema) == 0 {
+		if schema == nil {
 			for _, kv := range keys {
 				if !l.Owns(string(kv.Key)) {
 					return taken(address, fmt.Sprintf("an etcd serves there, but under %s it has keys of another program (%s); another --etcd-prefix would do",

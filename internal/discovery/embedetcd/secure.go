@@ -26,7 +26,6 @@ import (
 type securePort struct {
 	net.Listener // TLS
 	address      string
-	files        certs.Files
 	source       *certs.Source
 	log          logrus.FieldLogger
 	hasUsers     func() bool // set before serve
@@ -44,7 +43,7 @@ func openSecurePort(listen string, files certs.Files, log logrus.FieldLogger) (*
 	if err != nil {
 		return nil, err
 	}
-	p := &securePort{address: ln.Addr().String(), files: files, source: source, log: log, refusals: rate.Sometimes{Interval: 10 * time.Second}}
+	p := &securePort{address: ln.Addr().String(), source: source, log: log, refusals: rate.Sometimes{Interval: 10 * time.Second}}
 	// Unauthenticated connections must not use up the descriptors that etcd needs for its
 	// files.
 	p.Listener = source.Listen(transport.LimitListener(ln, most()), log)

@@ -50,8 +50,8 @@ const (
 	quotaBytes   = 1 << 30
 	compaction   = "5m"
 	startTimeout = 60 * time.Second
-	// settleTimeout is how long a data directory may be locked while no server
-	// answers at the port, before that is an error.
+	// settleTimeout is how long the data directory may be locked, or the port refuse to be
+	// listened on, while no server answers there, before that is an error.
 	settleTimeout = 5 * time.Second
 	memberName    = "pdmesh"
 	// unsyncedBatch is the batch interval of the backend with Unsynced, instead of etcd's
@@ -121,7 +121,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.DataDir == "" {
 		return nil, errors.New("start etcd: no data directory given")
 	}
-	deadline := time.Now().Add(settleTimeout)
+	var deadline time.Time // set when the port is free: the examination before may take longer
 	for {
 		s, err := start(ctx, cfg, listen)
 		switch {
@@ -144,6 +144,8 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 			return nil, err
 		case !errors.Is(verdict, errFree):
 			return nil, verdict
+		case deadline.IsZero():
+			deadline = time.Now().Add(settleTimeout)
 		case time.Now().After(deadline) && errors.Is(err, ErrLocked):
 			return nil, err
 		case time.Now().After(deadline):
@@ -311,9 +313,7 @@ func (s *Server) Close() {
 		if s.etcd != nil {
 			s.etcd.Close()
 		}
-		if s.lock != nil {
-			_ = s.lock.Close() // nothing was written; closing releases the lock
-		}
+		_ = s.lock.Close() // nothing was written; closing releases the lock
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -113,6 +114,22 @@ func TestPortTakenByAnother(t *testing.T) {
 		defer lis.Close()
 		wantTaken(t, lis.Addr().String(), "answers neither", "--etcd-listen")
 	})
+}
+
+// A server that uses the port without an answer, and ends after a few seconds, as an etcd that is
+// being stopped: the port is free then.
+func TestPortFreeAgain(t *testing.T) {
+	t.Parallel()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := time.AfterFunc(6*time.Second, func() { _ = lis.Close() })
+	defer end.Stop()
+	s := start(t, config(t, lis.Addr().String()))
+	if s.Endpoint() != lis.Addr().String() {
+		t.Errorf("serves at %s", s.Endpoint())
+	}
 }
 
 func wantTaken(t *testing.T, address string, says ...string) {

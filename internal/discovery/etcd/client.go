@@ -10,8 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
-	"net/url"
 	"strings"
 	"time"
 
@@ -25,6 +23,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
@@ -44,15 +43,12 @@ const (
 	connWindow   = 16 << 20
 )
 
-// ErrEndpoint is wrapped when an etcd endpoint is not usable as written.
-var ErrEndpoint = errors.New("invalid etcd endpoint")
-
 // ErrUnreachable is wrapped when no endpoint answered in time.
 var ErrUnreachable = errors.New("etcd does not answer")
 
 // Config configures the connection to etcd.
 type Config struct {
-	Endpoints          []string // host:port or http(s)://host:port
+	Endpoints          []string // host:port; a scheme in front is ignored, see TLS
 	Username, Password string
 	// TLS returns the configuration for a connection that is made now; nil: plain TCP.
 	TLS func() *tls.Config
@@ -74,16 +70,12 @@ type Config struct {
 // answer one; a call with a deadline thus finds a hung member long before the
 // pings do.
 func Dial(cfg Config) (*clientv3.Client, error) {
-	if len(cfg.Endpoints) == 0 {
-		return nil, fmt.Errorf("%w: none given", ErrEndpoint)
-	}
-	endpoints := make([]string, 0, len(cfg.Endpoints))
-	for _, e := range cfg.Endpoints {
-		e = strings.TrimSpace(e)
-		if err := checkEndpoint(e); err != nil {
-			return nil, err
-		}
-		endpoints = append(endpoints, e)
+	endpoints, _, err := access.ParseEndpoints(cfg.Endpoints)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(endpoints) == 0:
+		return nil, fmt.Errorf("%w: none given", access.ErrEndpoint)
 	}
 	why := &lastRefusal{log: cfg.Log, tls: cfg.TLS != nil}
 	var secure []grpc.DialOption
@@ -108,7 +100,7 @@ func Dial(cfg Config) (*clientv3.Client, error) {
 	if cfg.Intercept != nil {
 		secure = append(secure, grpc.WithChainUnaryInterceptor(cfg.Intercept))
 	}
-	cli, err := clientv3.New(clientv3.Config{
+	cli, err = clientv3.New(clientv3.Config{
 		Endpoints:            endpoints,
 		Token:                token,
 		TLS:                  first, // endpoints then need no https:// in front; secure shakes hands
@@ -150,25 +142,6 @@ func logIn(ctx context.Context, cfg Config, request, response any) error {
 	}
 	defer func() { _ = cli.Close() }()
 	return cli.ActiveConnection().Invoke(ctx, etcdserverpb.Auth_Authenticate_FullMethodName, request, response)
-}
-
-func checkEndpoint(e string) error {
-	address := e
-	if strings.Contains(e, "://") {
-		u, err := url.Parse(e)
-		if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || (u.Path != "" && u.Path != "/") {
-			return fmt.Errorf("%w %q: write host:port or https://host:port", ErrEndpoint, e)
-		}
-		address = u.Host
-	}
-	host, port, err := net.SplitHostPort(address)
-	if err != nil || host == "" || port == "" {
-		return fmt.Errorf("%w %q: write host:port, for example 127.0.0.1:2379", ErrEndpoint, e)
-	}
-	if _, err := netip.ParseAddrPort("0.0.0.0:" + port); err != nil || port == "0" {
-		return fmt.Errorf("%w %q: the port must be a number from 1 to 65535", ErrEndpoint, e)
-	}
-	return nil
 }
 
 // Ping reads the schema key with a linearizable read, so that an answer means that etcd has a
@@ -220,9 +193,6 @@ func lookAt(ctx context.Context, endpoints []string, overTLS bool) string {
 	defer cancel()
 	said := make([]string, 0, len(endpoints))
 	for _, e := range endpoints {
-		if _, rest, ok := strings.Cut(e, "://"); ok {
-			e = strings.TrimSuffix(rest, "/")
-		}
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", e)
 		if err != nil {
 			said = append(said, err.Error())

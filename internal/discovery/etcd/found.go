@@ -11,12 +11,20 @@ import (
 )
 
 // CheckSchema reports whether this code may write below the layout's root, given
-// the schema key as found; none is fine. See CheckSchemaValue.
-func CheckSchema(l schema.Layout, kvs []*mvccpb.KeyValue) error {
+// the schema key as found; nil, for none, is fine. See schema.CheckVersion.
+func CheckSchema(l schema.Layout, kv *mvccpb.KeyValue) error {
+	if kv == nil {
+		return nil
+	}
+	return schema.CheckVersion(l, kv.Value)
+}
+
+// Single returns the key of an answer about one key, nil if there is none.
+func Single(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	if len(kvs) == 0 {
 		return nil
 	}
-	return schema.CheckVersion(l, kvs[0].Value)
+	return kvs[0]
 }
 
 // Found is what etcd holds about one membership.
@@ -27,10 +35,7 @@ type Found struct {
 
 // Removed reports whether an operator has removed the instance.
 func (f *Found) Removed() bool {
-	if f.Override == nil {
-		return false
-	}
-	o, err := schema.DecodeOverride(f.Override.Value)
+	o, err := f.Wanted()
 	return err == nil && o.State == instance.Removed
 }
 
@@ -47,25 +52,12 @@ func LookAll(ctx context.Context, cli *clientv3.Client, l schema.Layout, keys []
 	if err != nil {
 		return nil, Explain(ctx, cli, "read "+keys[0].String(), err, why)
 	}
-	at := func(i int) *mvccpb.KeyValue {
-		if kvs := resp.Responses[i].GetResponseRange().Kvs; len(kvs) > 0 {
-			return kvs[0]
-		}
-		return nil
-	}
+	at := func(i int) *mvccpb.KeyValue { return Single(resp.Responses[i].GetResponseRange().Kvs) }
 	all := make([]*Found, len(keys))
 	for i := range keys {
 		all[i] = &Found{Record: at(each * i), Pending: at(each*i + 1), Override: at(each*i + 2), Schema: at(each * len(keys))}
 	}
 	return all, nil
-}
-
-// CheckFound reports whether this code may write, by the schema key as found.
-func CheckFound(l schema.Layout, f *Found) error {
-	if f.Schema == nil {
-		return nil
-	}
-	return CheckSchema(l, []*mvccpb.KeyValue{f.Schema})
 }
 
 // Unchanged compares a key with how it was read.

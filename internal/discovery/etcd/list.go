@@ -40,17 +40,11 @@ func List(ctx context.Context, limit time.Duration, cli *clientv3.Client, l sche
 		return Listing{}, Explain(ctx, cli, "list the membership", err, look)
 	}
 	out := Listing{Revision: resp.Header.Revision, Cluster: resp.Header.ClusterId, Member: resp.Header.MemberId}
-	for i, r := range resp.Responses {
-		kvs := r.GetResponseRange().Kvs
-		switch {
-		case i < len(prefixes):
-			out.KVs = append(out.KVs, kvs...)
-		case len(kvs) == 0:
-		case i == len(prefixes):
-			out.Schema = kvs[0].CreateRevision
-		default:
-			out.Order = kvs[0]
-		}
+	n := len(prefixes)
+	for _, r := range resp.Responses[:n] {
+		out.KVs = append(out.KVs, r.GetResponseRange().Kvs...)
 	}
+	out.Schema = Single(resp.Responses[n].GetResponseRange().Kvs).GetCreateRevision()
+	out.Order = Single(resp.Responses[n+1].GetResponseRange().Kvs)
 	return out, nil
 }

@@ -31,6 +31,17 @@ func Seconds(d time.Duration) int64 {
 	return max(1, int64((d+time.Second-1)/time.Second))
 }
 
+// Grant grants a lease.
+func Grant(ctx context.Context, cli *clientv3.Client, ttl time.Duration) (clientv3.LeaseID, error) {
+	cctx, cancel := context.WithTimeout(ctx, CallTimeout)
+	defer cancel()
+	resp, err := cli.Grant(cctx, Seconds(ttl))
+	if err != nil {
+		return 0, Explain(ctx, cli, "grant a lease", err, true)
+	}
+	return resp.ID, nil
+}
+
 // Signal sends on ch, which has a buffer of one, unless a signal is pending.
 func Signal(ch chan struct{}) {
 	select {

@@ -43,7 +43,7 @@ func (r *Registrar) claims(ctx context.Context, rec instance.Record) ([]claim, e
 	if err != nil {
 		return nil, err
 	}
-	if err := etcd.CheckFound(r.o.Layout, all[0]); err != nil {
+	if err := etcd.CheckSchema(r.o.Layout, all[0].Schema); err != nil {
 		return nil, err
 	}
 	for i := range claims {

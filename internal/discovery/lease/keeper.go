@@ -57,17 +57,15 @@ func (k *leaseKeeper) lease(ctx context.Context) (clientv3.LeaseID, error) {
 	if id := k.state().id; id != 0 {
 		return id, nil
 	}
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	resp, err := k.cli.Grant(cctx, etcd.Seconds(k.ttl))
+	id, err := etcd.Grant(ctx, k.cli, k.ttl)
 	if err != nil {
-		return 0, etcd.Explain(ctx, k.cli, "grant a lease", err, true)
+		return 0, err
 	}
 	k.mu.Lock()
-	k.id, k.renewed, k.trouble = resp.ID, time.Now(), nil
+	k.id, k.renewed, k.trouble = id, time.Now(), nil
 	k.mu.Unlock()
 	etcd.Signal(k.granted)
-	return resp.ID, nil
+	return id, nil
 }
 
 // forget drops a lease that has turned out to be lost.
@@ -93,8 +91,10 @@ const (
 // run renews until ctx ends. It never revokes.
 func (k *leaseKeeper) run(ctx context.Context) {
 	third := k.ttl / 3
+	retry, limit := renewRetry, min(third, renewTimeout)
 	for {
-		if k.state().id == 0 {
+		id := k.state().id
+		if id == 0 {
 			select {
 			case <-ctx.Done():
 				return
@@ -104,27 +104,22 @@ func (k *leaseKeeper) run(ctx context.Context) {
 			if !sleep.For(ctx, rand.N(third)) {
 				return
 			}
+			retry, limit = renewRetry, min(third, renewTimeout)
+			continue
 		}
-		retry, limit := renewRetry, min(third, renewTimeout)
-		for {
-			id := k.state().id
-			if id == 0 {
-				break
-			}
-			wait, start := third, time.Now()
-			err := k.renew(ctx, id, limit)
-			switch took := time.Since(start); {
-			case err == nil:
-				retry, limit = renewRetry, min(third, max(renewTimeout, 2*took))
-			case took >= limit:
-				limit = min(third, 2*limit)
-				fallthrough
-			default:
-				wait, retry = etcd.Jitter(retry), min(2*retry, renewCap)
-			}
-			if !sleep.For(ctx, wait) {
-				return
-			}
+		wait, start := third, time.Now()
+		err := k.renew(ctx, id, limit)
+		switch took := time.Since(start); {
+		case err == nil:
+			retry, limit = renewRetry, min(third, max(renewTimeout, 2*took))
+		case took >= limit:
+			limit = min(third, 2*limit)
+			fallthrough
+		default:
+			wait, retry = etcd.Jitter(retry), min(2*retry, renewCap)
+		}
+		if !sleep.For(ctx, wait) {
+			return
 		}
 	}
 }

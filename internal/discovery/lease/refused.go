@@ -121,12 +121,9 @@ func (w *RefusedWriter) write(ctx context.Context, value string) error {
 	if err != nil {
 		return err
 	}
-	if err := etcd.CheckSchema(w.layout, resp.Kvs); err != nil {
+	version := etcd.Single(resp.Kvs)
+	if err := etcd.CheckSchema(w.layout, version); err != nil {
 		return err
-	}
-	var version *mvccpb.KeyValue
-	if len(resp.Kvs) > 0 {
-		version = resp.Kvs[0]
 	}
 	id, err := w.keeper.lease(cctx)
 	if err != nil {

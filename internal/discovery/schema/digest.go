@@ -228,31 +228,16 @@ func (d *Digest) PromptBytes() int {
 // Differs reports whether d differs so much from the digest before it that it should be published
 // within a second. Small changes wait for digest.Refresh.
 func (d *Digest) Differs(before *Digest) bool {
-	if before == nil || d.Applied != before.Applied || len(d.Load) != len(before.Load) || len(d.Keys) != len(before.Keys) || d.queueDiffers(before) {
+	if before == nil || d.Applied != before.Applied || d.queueDiffers(before) {
 		return true
 	}
-	much := func(a, b, least int64) bool {
-		diff := max(a-b, b-a)
-		return diff > max(least, b/10)
-	}
-	for key, c := range d.Load {
-		was, ok := before.Load[key]
-		if !ok || much(c.InFlight, was.InFlight, 0) || much(c.Waiting, was.Waiting, 2048) || much(c.Held, was.Held, 2048) {
-			return true
-		}
-	}
-	for key, demand := range d.Keys {
-		was := before.Keys[key]
-		if len(was) != len(demand) {
-			return true
-		}
-		for i, n := range demand {
-			if much(n, was[i], 2) {
-				return true
-			}
-		}
-	}
-	return false
+	near := func(n, was, least int64) bool { return max(n-was, was-n) <= max(least, was/10) }
+	sameLoad := maps.EqualFunc(d.Load, before.Load, func(c, was LoadCount) bool {
+		return near(c.InFlight, was.InFlight, 0) && near(c.Waiting, was.Waiting, 2048) && near(c.Held, was.Held, 2048)
+	})
+	return !sameLoad || !maps.EqualFunc(d.Keys, before.Keys, func(demand, was []int64) bool {
+		return slices.EqualFunc(demand, was, func(n, was int64) bool { return near(n, was, 2) })
+	})
 }
 
 // Equal reports whether two digests have the same load, demand of keys and revision, and about the same

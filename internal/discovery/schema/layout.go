@@ -5,6 +5,7 @@ package schema
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -211,17 +212,9 @@ func (l Layout) Parse(key string) Name {
 // now or for what reads along: a program that finds another key there has found
 // another party's data.
 func (l Layout) Owns(key string) bool {
-	rest, ok := strings.CutPrefix(key, l.root)
-	if !ok {
-		return false
-	}
-	segment, _, ok := strings.Cut(rest, "/")
-	if !ok {
-		return false
-	}
-	switch segment {
-	case "prefill", "decode", "both", "pending", "override", "limits", "models", "proxies", "load", "agents", "audit", "meta", "config":
-		return true
-	}
-	return false
+	rest, below := strings.CutPrefix(key, l.root)
+	segment, _, deeper := strings.Cut(rest, "/")
+	return below && deeper && slices.Contains([]string{
+		"prefill", "decode", "both", "pending", "override", "limits", "models", "proxies", "load", "agents", "audit", "meta", "config",
+	}, segment)
 }

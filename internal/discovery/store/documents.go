@@ -26,12 +26,6 @@ type DocumentOptions struct {
 	For time.Duration
 }
 
-// documentPlan is the change that a decision wants.
-type documentPlan struct {
-	what  string
-	value []byte // nil: delete the document
-}
-
 // List reads the documents in a folder, by name. Values that cannot be used are included.
 func (s *Documents) List(ctx context.Context, folder instance.Role) ([]instance.Document, error) {
 	kvs, err := s.get(ctx, "list "+string(folder), s.layout.Document(instance.Key{Role: folder}), clientv3.WithPrefix())
@@ -75,38 +69,39 @@ func (s *Documents) Put(ctx context.Context, k instance.Key, value []byte, o Doc
 // returns. If another program changes the document meanwhile, Update starts over. It returns the
 // revision of the change, 0 if the value is the same and neither it nor the new one has a time.
 func (s *Documents) Update(ctx context.Context, k instance.Key, o DocumentOptions, next func(old []byte) ([]byte, error)) (int64, error) {
-	return s.change(ctx, k, o, func(old *mvccpb.KeyValue) (*documentPlan, error) {
+	return s.change(ctx, k, o, func(old *mvccpb.KeyValue) (string, []byte, error) {
 		var was []byte
 		if old != nil {
 			was = old.Value
 		}
 		value, err := next(was)
 		if err != nil {
-			return nil, err
+			return "", nil, err
 		}
 		if err := schema.CheckDocument(k, value); err != nil {
-			return nil, err
+			return "", nil, err
 		}
 		if old != nil && bytes.Equal(was, value) && o.For == 0 && old.Lease == 0 {
-			return nil, nil
+			return "", nil, nil
 		}
-		return &documentPlan{what: "set", value: value}, nil
+		return "set", value, nil
 	})
 }
 
 // Delete deletes a document. It returns the revision of the change, 0 if there is no document.
 func (s *Documents) Delete(ctx context.Context, k instance.Key, reason string) (int64, error) {
-	return s.change(ctx, k, DocumentOptions{Reason: reason}, func(old *mvccpb.KeyValue) (*documentPlan, error) {
+	return s.change(ctx, k, DocumentOptions{Reason: reason}, func(old *mvccpb.KeyValue) (string, []byte, error) {
 		if old == nil {
-			return nil, nil
+			return "", nil, nil
 		}
-		return &documentPlan{what: "delete"}, nil
+		return "delete", nil, nil
 	})
 }
 
-// change reads a document, calls decide for a plan, nil for no change, and applies it in one
-// transaction with its audit entry. It starts over if the document has changed meanwhile.
-func (s *Documents) change(ctx context.Context, k instance.Key, o DocumentOptions, decide func(old *mvccpb.KeyValue) (*documentPlan, error)) (int64, error) {
+// change reads a document, calls decide for what to do, "" for no change, and the new value, nil to
+// delete it, and applies that in one transaction with its audit entry. It starts over if the document
+// has changed meanwhile.
+func (s *Documents) change(ctx context.Context, k instance.Key, o DocumentOptions, decide func(old *mvccpb.KeyValue) (what string, value []byte, err error)) (int64, error) {
 	if o.For != 0 && o.For < minIntent {
 		return 0, fmt.Errorf("%w: for %s; %s at least", ErrIntent, o.For, minIntent)
 	}
@@ -119,21 +114,19 @@ func (s *Documents) change(ctx context.Context, k instance.Key, o DocumentOption
 		if err != nil {
 			return plan{}, err
 		}
-		var was *mvccpb.KeyValue
-		p := plan{lease: o.For}
-		if len(kvs) > 0 {
-			was = kvs[0]
+		was, p := etcd.Single(kvs), plan{lease: o.For}
+		if was != nil {
 			p.before = textOf(was.Value)
 		}
-		wanted, err := decide(was)
-		if err != nil || wanted == nil {
+		what, value, err := decide(was)
+		if err != nil || what == "" {
 			return plan{}, err
 		}
-		p.what, p.compares = wanted.what, []clientv3.Cmp{etcd.Unchanged(key, was)}
-		if wanted.value == nil {
+		p.what, p.compares = what, []clientv3.Cmp{etcd.Unchanged(key, was)}
+		if value == nil {
 			p.ops = []clientv3.Op{clientv3.OpDelete(key)}
 		} else {
-			p.after, p.timed = textOf(wanted.value), []keyValue{{key, wanted.value}}
+			p.after, p.timed = textOf(value), []keyValue{{key, value}}
 		}
 		return p, nil
 	})

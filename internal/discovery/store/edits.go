@@ -185,7 +185,7 @@ func (s *Edits) Read(ctx context.Context) (*Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := etcd.CheckSchema(s.layout, version); err != nil {
+	if err := etcd.CheckSchema(s.layout, etcd.Single(version)); err != nil {
 		return nil, err
 	}
 	got, err := etcd.List(ctx, etcd.CallTimeout, s.cli, s.layout, true)
@@ -290,11 +290,7 @@ func (s *Edits) Write(ctx context.Context, f *Fleet, values map[string]*string, 
 	}
 	var changed []error
 	for i, r := range resp.Responses {
-		var now int64
-		if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
-			now = kvs[0].ModRevision
-		}
-		if was := f.kvs[keys[i]]; was == nil && now != 0 || was != nil && was.ModRevision != now {
+		if now := etcd.Single(r.GetResponseRange().Kvs); now.GetModRevision() != f.kvs[keys[i]].GetModRevision() {
 			changed = append(changed, fmt.Errorf("%s: %w", keys[i], ErrConflict))
 		}
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -53,33 +54,25 @@ func (s *Instances) SyncFlags(ctx context.Context, proxy string, want map[instan
 	if err != nil {
 		return outcome, err
 	}
-	touch := make(map[instance.Key]bool, len(want))
-	for k := range want {
-		touch[k] = true
-	}
+	var unwanted []instance.Key
 	for _, kv := range got.KVs {
 		n := s.layout.Parse(string(kv.Key))
 		if n.Kind != schema.KindInstance {
 			continue
 		}
 		k, aliased := watch.KeyOf(n, kv)
-		if rec, ok := fromFlags(kv, k); ok && !aliased && rec.For(proxy) {
-			touch[k] = true
+		if _, wanted := want[k]; wanted || aliased {
+			continue
+		}
+		if rec, ok := fromFlags(kv, k); ok && rec.For(proxy) {
+			unwanted = append(unwanted, k)
 		}
 	}
+	order := func(a, b instance.Key) int { return strings.Compare(a.String(), b.String()) }
+	slices.SortFunc(unwanted, order)
 	// What is wanted comes first, so that the fleet is at no time smaller than
 	// either command line says.
-	order := func(a, b instance.Key) int {
-		_, wantA := want[a]
-		if _, wantB := want[b]; wantA != wantB {
-			if wantA {
-				return -1
-			}
-			return 1
-		}
-		return strings.Compare(a.String(), b.String())
-	}
-	for _, k := range slices.SortedFunc(maps.Keys(touch), order) {
+	for _, k := range append(slices.SortedFunc(maps.Keys(want), order), unwanted...) {
 		var wanted *instance.Record
 		if rec, ok := want[k]; ok {
 			wanted = &rec
@@ -87,9 +80,7 @@ func (s *Instances) SyncFlags(ctx context.Context, proxy string, want map[instan
 		result, e := s.syncOne(ctx, proxy, k, wanted)
 		switch {
 		case e != nil:
-			if err == nil {
-				err = e
-			}
+			err = cmp.Or(err, e)
 		case result.removed:
 			outcome.Removed = append(outcome.Removed, k)
 		case result.dropped:
@@ -225,29 +216,44 @@ func widened(k instance.Key, kv *mvccpb.KeyValue, proxies []string) ([]byte, err
 	return staticValue(k, rec, rec.Source)
 }
 
-// Leave takes an instance from proxies if it belongs to others besides, who keep it.
-// left is false, and nothing is done, if it does not: then it may be removed.
+// Leave takes an instance, or an add that waits for it, from proxies if it belongs to others
+// besides, who keep it. left is false, and nothing is done, if it does not: then it may be removed.
 func (s *Instances) Leave(ctx context.Context, k instance.Key, proxies []string, reason string) (left bool, err error) {
 	if err := CheckKey(k); err != nil {
 		return false, err
 	}
 	err = s.change(ctx, k, reason, func(f *etcd.Found) (plan, error) {
+		p := plan{what: "leave"}
+		switch {
+		case f.Record != nil && f.Record.Lease == 0:
+			rec, _, err := schema.DecodeRecord(k, f.Record.Value)
+			if left = err == nil && leave(&rec, proxies); !left {
+				return plan{}, nil // a removal deals with what cannot be read
+			}
+			value, err := staticValue(k, rec, rec.Source)
+			p.ops = []clientv3.Op{clientv3.OpPut(s.layout.Instance(k), string(value))}
+			return p, err
+		case f.Record == nil && f.Pending != nil:
+			add, err := schema.DecodePending(k, f.Pending.Value)
+			if left = err == nil && add.Record != nil && leave(add.Record, proxies); !left {
+				return plan{}, nil
+			}
+			value, err := pendingValue(k, add)
+			p.ops = []clientv3.Op{clientv3.OpPut(s.layout.Pending(k), string(value), clientv3.WithIgnoreLease())}
+			return p, err
+		}
 		left = false
-		if f.Record == nil || f.Record.Lease != 0 {
-			return plan{}, nil
-		}
-		rec, _, err := schema.DecodeRecord(k, f.Record.Value)
-		others := without(rec.Proxies, proxies...)
-		if err != nil || len(others) == 0 || len(others) == len(rec.Proxies) {
-			return plan{}, nil //nolint:nilerr // a removal deals with what cannot be read
-		}
-		rec.Proxies = others
-		value, err := staticValue(k, rec, rec.Source)
-		if err != nil {
-			return plan{}, err
-		}
-		left = true
-		return plan{what: "leave", ops: []clientv3.Op{clientv3.OpPut(s.layout.Instance(k), string(value))}}, nil
+		return plan{}, nil
 	})
 	return left && err == nil, err
+}
+
+// leave takes proxies out of a record. It reports whether the record had some of them, and others.
+func leave(rec *instance.Record, proxies []string) bool {
+	others := without(rec.Proxies, proxies...)
+	left := len(others) > 0 && len(others) < len(rec.Proxies)
+	if left {
+		rec.Proxies = others
+	}
+	return left
 }

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -209,6 +211,42 @@ func TestAddPendingByAnotherProxy(t *testing.T) {
 	wait(everybody, one)
 	f.sync(two, onCommandLine, everybody)
 	f.are(everybody)
+}
+
+// A proxy that takes back its add of an instance that has not answered yet leaves that of others.
+func TestLeavePending(t *testing.T) {
+	t.Parallel()
+	f := newFleets(t)
+	k := members.Prefill("127.0.0.1:1")
+	for _, proxy := range []string{one, two} {
+		p := schema.PendingAdd{Record: &instance.Record{Proxies: []string{proxy}}}
+		if got, err := f.store.Instances.AddPending(t.Context(), k, p, time.Hour, ""); err != nil || got != store.Waiting {
+			t.Fatalf("%s, %v", got, err)
+		}
+	}
+	before := pendingOf(t, f, k)
+	if left, err := f.store.Instances.Leave(t.Context(), k, []string{one}, ""); err != nil || !left {
+		t.Errorf("%t, %v", left, err)
+	}
+	after := pendingOf(t, f, k)
+	if p, err := schema.DecodePending(k, after.Value); err != nil || !slices.Equal(p.Record.Proxies, []string{two}) {
+		t.Errorf("it waits for %s, %v", after.Value, err)
+	}
+	if after.Lease == 0 || after.Lease != before.Lease {
+		t.Errorf("lease %x, it was %x", after.Lease, before.Lease)
+	}
+	if left, err := f.store.Instances.Leave(t.Context(), k, []string{two}, ""); err != nil || left {
+		t.Errorf("the last one leaves: %t, %v", left, err)
+	}
+}
+
+func pendingOf(t *testing.T, f *fleets, k instance.Key) *mvccpb.KeyValue {
+	t.Helper()
+	resp, err := f.cli.Get(t.Context(), f.l.Pending(k))
+	if err != nil || len(resp.Kvs) != 1 {
+		t.Fatalf("the pending add: %v, %v", resp, err)
+	}
+	return resp.Kvs[0]
 }
 
 // New names of one proxy, as containers have them, do not fill the record.

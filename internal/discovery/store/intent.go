@@ -198,12 +198,11 @@ func (s *Intents) intend(ctx context.Context, k instance.Key, w IntentOptions, d
 		return IntentResult{}, fmt.Errorf("%w: for %s; %s at least", ErrIntent, w.For, minIntent)
 	}
 	var done IntentResult
-	var first instance.Key
 	var roles []instance.Role // that etcd knows, of role instance.Both
-	both := k.Role == instance.Both && !w.Force
+	first, both := k.Each()[0], k.Role == instance.Both && !w.Force
 	revision, err := s.changeEach(ctx, k, w.Reason, func(k instance.Key, f *etcd.Found) (plan, error) {
-		if first == (instance.Key{}) || k == first { // another try
-			first, done, roles = k, IntentResult{}, nil
+		if k == first { // another try
+			done, roles = IntentResult{}, nil
 		}
 		if !known(f) {
 			aliases, err := s.spellings(ctx, k)

@@ -6,6 +6,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -28,7 +29,7 @@ func (s *Kept) Order(ctx context.Context, do string, keys []instance.Key, reason
 	if err := s.ensureSchema(ctx); err != nil {
 		return err
 	}
-	lease, err := s.grant(ctx, orderTTL)
+	lease, err := etcd.Grant(ctx, s.cli, orderTTL)
 	if err != nil {
 		return err
 	}

@@ -2,11 +2,9 @@ package store
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
@@ -35,22 +33,17 @@ func (r *Reader) Past(ctx context.Context) (changes []Past, since int64, err err
 		return nil, 0, err
 	}
 	for since = 1; ; {
-		changes, err = r.pastFrom(ctx, since, now)
-		var compacted *compactedError
-		if !errors.As(err, &compacted) || compacted.revision <= since {
+		var oldest int64
+		if changes, oldest, err = r.pastFrom(ctx, since, now); oldest <= since {
 			return changes, since, err
 		}
-		since = compacted.revision
+		since = oldest
 	}
 }
 
-// compactedError reports the oldest revision that can be read.
-type compactedError struct{ revision int64 }
-
-func (e *compactedError) Error() string { return rpctypes.ErrCompacted.Error() }
-
-// pastFrom reads the changes from a revision up to now.
-func (r *Reader) pastFrom(ctx context.Context, since, now int64) ([]Past, error) {
+// pastFrom reads the changes from a revision up to now. If etcd has compacted that revision away,
+// oldest is the first one that can be read.
+func (r *Reader) pastFrom(ctx context.Context, since, now int64) (out []Past, oldest int64, err error) {
 	wctx, stop := etcd.WatchContext(ctx)
 	defer stop()
 	events := r.cli.Watch(wctx, r.layout.WatchStart(), clientv3.WithRange(r.layout.WatchEnd()), clientv3.WithRev(since))
@@ -58,33 +51,32 @@ func (r *Reader) pastFrom(ctx context.Context, since, now int64) ([]Past, error)
 	defer silence.Stop()
 	ask := time.NewTicker(50 * time.Millisecond)
 	defer ask.Stop()
-	var out []Past
 	for {
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, 0, ctx.Err()
 		case <-silence.C:
-			return out, nil
+			return out, 0, nil
 		case <-ask.C:
 			// etcd answers once it has sent all that there is, some versions never.
 			_ = r.cli.RequestProgress(wctx)
 		case resp, ok := <-events:
 			switch {
 			case !ok:
-				return out, nil
+				return out, 0, nil
 			case resp.CompactRevision > 0:
-				return nil, &compactedError{resp.CompactRevision}
+				return nil, resp.CompactRevision, resp.Err()
 			case resp.Err() != nil:
-				return nil, etcd.Explain(ctx, r.cli, "read what etcd remembers", resp.Err(), true)
+				return nil, 0, etcd.Explain(ctx, r.cli, "read what etcd remembers", resp.Err(), true)
 			case resp.IsProgressNotify() && resp.Header.Revision >= now:
-				return out, nil
+				return out, 0, nil
 			}
 			for _, ev := range resp.Events {
 				if p, ok := r.past(ev); ok && ev.Kv.ModRevision <= now {
 					out = append(out, p)
 				}
 				if ev.Kv.ModRevision > now {
-					return out, nil
+					return out, 0, nil
 				}
 			}
 			if len(resp.Events) > 0 {

@@ -41,18 +41,12 @@ type RoleOptions struct {
 // none.
 func (s *Intents) LastMove(ctx context.Context) (int64, error) {
 	kv, err := s.lastMove(ctx)
-	if kv == nil {
-		return 0, err
-	}
-	return kv.ModRevision, nil
+	return kv.GetModRevision(), err
 }
 
 func (s *Intents) lastMove(ctx context.Context) (*mvccpb.KeyValue, error) {
 	kvs, err := s.get(ctx, "read the last change of a role", s.layout.Moves())
-	if len(kvs) == 0 {
-		return nil, err
-	}
-	return kvs[0], nil
+	return etcd.Single(kvs), err
 }
 
 // SetRole keeps an engine in both roles in one of them, or lets it serve both again. It is one
@@ -66,7 +60,7 @@ func (s *Intents) SetRole(ctx context.Context, address string, role instance.Rol
 			if last, err = s.lastMove(ctx); err != nil {
 				return plan{}, err
 			}
-			if w.Since != nil && (last == nil) != (*w.Since == 0) || w.Since != nil && last != nil && last.ModRevision != *w.Since {
+			if w.Since != nil && last.GetModRevision() != *w.Since {
 				return plan{}, fmt.Errorf("%w: %w", ErrIntent, ErrMoved)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
@@ -290,11 +291,11 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}
 	link.Restore()
 	for _, bad := range []string{"", "host", "http://", "host:port", "host:0", "ftp://h:1", "http://h:1/path", "h:99999"} {
-		if _, err := etcd.Dial(etcd.Config{Endpoints: []string{bad}}); !errors.Is(err, etcd.ErrEndpoint) {
+		if _, err := etcd.Dial(etcd.Config{Endpoints: []string{bad}}); !errors.Is(err, access.ErrEndpoint) {
 			t.Errorf("endpoint %q: %v", bad, err)
 		}
 	}
-	if _, err := etcd.Dial(etcd.Config{}); !errors.Is(err, etcd.ErrEndpoint) {
+	if _, err := etcd.Dial(etcd.Config{}); !errors.Is(err, access.ErrEndpoint) {
 		t.Errorf("no endpoint: %v", err)
 	}
 }

@@ -58,11 +58,11 @@ func (w *WatchWriter) DropPending(ctx context.Context, pending *instance.Instanc
 // WriteBack writes what was kept of a former store, except where the present store has a value.
 func (w *WatchWriter) WriteBack(ctx context.Context, k watch.Kept, reason string) error {
 	if k.Document != nil {
-		_, err := (&Documents{w.writer}).change(ctx, k.Key, DocumentOptions{Reason: reason}, func(old *mvccpb.KeyValue) (*documentPlan, error) {
+		_, err := (&Documents{w.writer}).change(ctx, k.Key, DocumentOptions{Reason: reason}, func(old *mvccpb.KeyValue) (string, []byte, error) {
 			if old != nil {
-				return nil, nil
+				return "", nil, nil
 			}
-			return &documentPlan{what: schema.OrderRestore, value: k.Document}, nil
+			return schema.OrderRestore, k.Document, nil
 		})
 		return err
 	}

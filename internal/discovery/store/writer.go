@@ -83,7 +83,7 @@ func (w *writer) ensureSchema(ctx context.Context) error {
 	if err != nil || resp.Succeeded {
 		return err
 	}
-	return etcd.CheckSchema(w.layout, resp.Responses[0].GetResponseRange().Kvs)
+	return etcd.CheckSchema(w.layout, etcd.Single(resp.Responses[0].GetResponseRange().Kvs))
 }
 
 // plan is what a decision wants written: nothing if ops and timed are empty.
@@ -138,7 +138,7 @@ func (w *writer) changeEach(ctx context.Context, k instance.Key, why string, dec
 		if err != nil {
 			return plan{}, err
 		}
-		if err := etcd.CheckFound(w.layout, all[0]); err != nil {
+		if err := etcd.CheckSchema(w.layout, all[0].Schema); err != nil {
 			return plan{}, err
 		}
 		var p plan
@@ -207,7 +207,7 @@ func (w *writer) retry(ctx context.Context, k instance.Key, why string, decide f
 func (w *writer) apply(ctx context.Context, k instance.Key, why string, p plan) (revision int64, unused []clientv3.LeaseID, err error) {
 	id := clientv3.NoLease
 	if len(p.timed) > 0 && p.lease > 0 {
-		if id, err = w.grant(ctx, p.lease); err != nil {
+		if id, err = etcd.Grant(ctx, w.cli, p.lease); err != nil {
 			return 0, nil, err
 		}
 		unused = append(unused, id)
@@ -240,16 +240,6 @@ func (w *writer) commit(ctx context.Context, doing string, compares []clientv3.C
 		return nil, fmt.Errorf("%w (it may have been applied all the same; repeating it does no harm)", err)
 	}
 	return resp, nil
-}
-
-func (w *writer) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, error) {
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	resp, err := w.cli.Grant(cctx, etcd.Seconds(ttl))
-	if err != nil {
-		return 0, etcd.Explain(ctx, w.cli, "grant a lease", err, true)
-	}
-	return resp.ID, nil
 }
 
 // revokeUnused revokes leases that were granted but not used. Its errors are ignored: the

@@ -12,12 +12,6 @@ import (
 // auditRetry is the pause after a failed audit.
 const auditRetry = 200 * time.Millisecond
 
-// audited is the outcome of one audit.
-type audited struct {
-	etcd.Listing // keys only
-	err          error
-}
-
 // audit compares, on a jittered interval, all keys that etcd holds with what
 // the watch has delivered. Only an audit detects a watch that is silent without an error, such
 // as one on a wiped store.
@@ -34,18 +28,13 @@ func (w *Watcher) audit(ctx context.Context) {
 		if !early {
 			hurried = 0
 		}
-		a := audited{}
-		before, start := w.seen.Load(), time.Now()
-		got, err := etcd.List(ctx, answers.LimitFor(len(w.Snapshot().All())), w.cli, w.o.Layout, !failed, clientv3.WithKeysOnly())
-		answers.Learn(time.Since(start), err == nil)
-		a.Listing, a.err = got, err
-		a.Before = before
+		got, err := w.list(ctx, answers, !failed, clientv3.WithKeysOnly())
 		wait = etcd.Jitter(w.o.AuditInterval)
 		if err != nil { // list at another member, if there is one: this one may hang, and the watch with it
 			wait = min(wait, etcd.Jitter(auditRetry))
 		}
 		failed = err != nil
-		if !w.send(ctx, func(o *owner) { o.audited(&a) }) {
+		if !w.send(ctx, func(o *owner) { o.audited(&got, err) }) {
 			return
 		}
 	}
@@ -109,14 +98,14 @@ const apart = 300 * time.Millisecond
 // counts as silent.
 const stillFor = 2 * time.Second
 
-// audited applies the outcome of an audit. What differs in two audits running
+// audited applies the outcome of an audit, which lists keys only. What differs in two audits running
 // is drift, if the watch has since passed the revision of the first, or has not
 // moved at all: a watch that only lags moves.
-func (c *contact) audited(a *audited) {
-	if a.err != nil {
+func (c *contact) audited(a *etcd.Listing, err error) {
+	if err != nil {
 		c.failures++
 		c.doubt = time.Now()
-		c.w.note(func(s *Status) { s.AuditErrors++; s.LastError = a.err.Error() })
+		c.w.note(func(s *Status) { s.AuditErrors++; s.LastError = err.Error() })
 		return
 	}
 	c.w.note(func(s *Status) { s.Audits++ })
@@ -167,7 +156,7 @@ func (c *contact) behind(n schema.Name, mod int64) bool {
 
 // differences compares the keys of an audit with the table. Changes after the audit are no
 // differences.
-func (c *contact) differences(a *audited) map[schema.Name]int64 {
+func (c *contact) differences(a *etcd.Listing) map[schema.Name]int64 {
 	out := map[schema.Name]int64{}
 	if a.Schema != c.schema {
 		out[schema.Name{Address: schema.KeySchema}] = a.Schema

@@ -17,6 +17,7 @@ type changes struct {
 // touch marks everything that is shown of an address as stale: its record, its pending add,
 // and those of the other role.
 func (t *table) touch(k instance.Key) {
+	t.dirty = true
 	if t.aliased > 0 { // rare: there is no index of other spellings
 		t.touchAll()
 		return
@@ -41,7 +42,7 @@ func (t *table) touchOne(e *entry) {
 }
 
 func (t *table) touchAll() {
-	t.durable.dirty, t.staleDocuments = true, true
+	t.dirty, t.durable.dirty, t.staleDocuments = true, true, true
 	for _, e := range t.order {
 		e.old = true
 	}

@@ -61,16 +61,16 @@ func (c *contact) watchEnded(end watchEnd) {
 	})
 }
 
-// checked applies the outcome of a check.
-func (c *contact) checked(got checked) {
-	if got.err != nil {
+// checked applies the outcome of a check. before is the last revision known when it was sent.
+func (c *contact) checked(before int64, resp *clientv3.GetResponse, err error) {
+	if err != nil {
 		c.failures++
 		c.doubt = time.Now()
-		c.w.note(func(s *Status) { s.CheckErrors++; s.LastError = got.err.Error() })
+		c.w.note(func(s *Status) { s.CheckErrors++; s.LastError = err.Error() })
 		return
 	}
 	c.w.note(func(s *Status) { s.Checks++ })
-	c.answered(got.before, got.revision, got.cluster, got.member)
+	c.answered(before, resp.Header.Revision, resp.Header.ClusterId, resp.Header.MemberId)
 }
 
 // answered processes the common part of every answer: that etcd responds, and whether it is
@@ -236,15 +236,6 @@ const (
 	checkRetry = 500 * time.Millisecond
 )
 
-// checked is the outcome of one check.
-type checked struct {
-	before   int64 // the last revision known when the check was sent
-	revision int64
-	cluster  uint64
-	member   uint64 // that answered
-	err      error
-}
-
 // check polls etcd on a jittered interval. A watch without
 // traffic is silent when etcd is unreachable, and silent for ever when etcd came back
 // with an older store; a linearizable read detects both. It counts keys only,
@@ -255,21 +246,18 @@ func (w *Watcher) check(ctx context.Context) {
 	answers := &etcd.Patience{Longest: etcd.LongestWait}
 	for sleep.For(ctx, wait) {
 		// Read before the request is sent: the answer cannot be older than that.
-		c := checked{before: w.seen.Load()}
-		start := time.Now()
+		before, start := w.seen.Load(), time.Now()
 		cctx, cancel := context.WithTimeout(ctx, answers.Limit())
 		resp, err := w.cli.Get(cctx, w.o.Layout.WatchStart(), clientv3.WithRange(w.o.Layout.WatchEnd()), clientv3.WithCountOnly())
 		cancel()
 		answers.Learn(time.Since(start), err == nil)
 		wait = etcd.Jitter(w.o.CheckInterval)
 		if err != nil {
-			c.err = etcd.Explain(ctx, w.cli, "check", err, !failed)
+			err = etcd.Explain(ctx, w.cli, "check", err, !failed)
 			wait = min(wait, etcd.Jitter(checkRetry))
-		} else {
-			c.revision, c.cluster, c.member = resp.Header.Revision, resp.Header.ClusterId, resp.Header.MemberId
 		}
 		failed = err != nil
-		if !w.send(ctx, func(o *owner) { o.checked(c) }) {
+		if !w.send(ctx, func(o *owner) { o.checked(before, resp, err) }) {
 			return
 		}
 	}

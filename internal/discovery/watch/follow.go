@@ -53,11 +53,7 @@ func (w *Watcher) follow(ctx context.Context) {
 		case <-w.relist: // the list below answers the request
 		default:
 		}
-		// Both are read before the list is requested: it must not be older.
-		before, asked := w.seen.Load(), w.suspension.asked.Load()
-		start := time.Now()
-		got, err := etcd.List(ctx, lists.LimitFor(len(w.Snapshot().All())), w.cli, w.o.Layout, tries == 0)
-		lists.Learn(time.Since(start), err == nil)
+		got, err := w.list(ctx, lists, tries == 0)
 		if err != nil {
 			if !w.send(ctx, func(o *owner) { o.listFailed(err) }) || !etcd.BackOff(ctx, tries) {
 				return
@@ -65,11 +61,10 @@ func (w *Watcher) follow(ctx context.Context) {
 			tries++
 			continue
 		}
-		got.Before, got.Asked = before, asked
 		if !w.send(ctx, func(o *owner) { o.load(&got) }) {
 			return
 		}
-		start = time.Now()
+		start := time.Now()
 		end := w.watch(ctx, got.Revision+1, creations)
 		if ctx.Err() != nil {
 			return
@@ -89,6 +84,17 @@ func (w *Watcher) follow(ctx context.Context) {
 		}
 		tries++
 	}
+}
+
+// list reads the membership, and notes how long that took.
+func (w *Watcher) list(ctx context.Context, p *etcd.Patience, look bool, opts ...clientv3.OpOption) (etcd.Listing, error) {
+	// Both are read before the list is requested: it must not be older.
+	before, asked := w.seen.Load(), w.suspension.asked.Load()
+	start := time.Now()
+	got, err := etcd.List(ctx, p.LimitFor(len(w.Snapshot().All())), w.cli, w.o.Layout, look, opts...)
+	p.Learn(time.Since(start), err == nil)
+	got.Before, got.Asked = before, asked
+	return got, err
 }
 
 // send hands a message to the owner.

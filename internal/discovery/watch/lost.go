@@ -75,7 +75,6 @@ func (l *lost) leaseKnown(q leaseQuestion) {
 	if e == nil || e.absent == nil || e.absent.kind != asking || e.absent.lostAt != q.lostAt {
 		return // it is back, or was lost again
 	}
-	l.table.dirty = true
 	if a := e.absent.onLeaseAnswer(q.alive, l.table.census[e.Role].massLoss()); a != nil {
 		l.table.mark(e, a)
 	} else {
@@ -87,7 +86,6 @@ func (l *lost) leaseKnown(q leaseQuestion) {
 func (l *lost) applyOverride(k instance.Key) {
 	if e := l.table.find(schema.KindInstance, k); e != nil && e.absent != nil && l.removed(k) {
 		l.table.drop(e)
-		l.table.dirty = true
 	}
 }
 
@@ -106,14 +104,10 @@ func (l *lost) clearRemoval(e *entry) {
 // clearRemovals calls clearRemoval for the entries of a list that no watch has delivered. A list
 // of another store ends no removal: it may be a copy from before the removal.
 func (l *lost) clearRemovals(revision int64) {
-	var later []*entry
-	for _, e := range l.table.order {
+	for _, e := range l.table.entries {
 		if e.absent == nil && e.mod > revision {
-			later = append(later, e)
+			l.clearRemoval(e)
 		}
-	}
-	for _, e := range later {
-		l.clearRemoval(e)
 	}
 }
 
@@ -136,7 +130,6 @@ func (l *lost) dropEnded() {
 	}
 	for _, e := range dropped {
 		l.table.drop(e)
-		l.table.dirty = true
 	}
 }
 
@@ -180,13 +173,11 @@ func (l *lost) onAbsentProbe(e *entry, v *verify.Answer) {
 	if is == answered && len(e.rec.Models) == 0 && !l.facts.Instances[e.Key].OK() {
 		l.facts.Instances[e.Key] = v
 		l.table.touch(e.Key)
-		l.table.dirty = true
 	}
 	if a.proven == e.absent.proven {
 		e.absent = a // nothing that is shown has changed
 	} else {
 		l.table.mark(e, a)
-		l.table.dirty = true
 	}
 	if l.verdict(e) != "" {
 		l.dropEnded()
@@ -231,26 +222,16 @@ type leaseQuestion struct {
 	alive  bool // the answer
 }
 
-// leases queries etcd for leases, with a bounded number of calls at a time.
-type leases struct {
-	cli   *clientv3.Client
-	slots chan struct{}
-}
-
-func newLeases(cli *clientv3.Client) leases {
-	return leases{cli: cli, slots: make(chan struct{}, maxLeaseQuestions)}
-}
-
-// live reports whether etcd knows the lease; false also if etcd does not answer in time.
-func (l *leases) live(ctx context.Context, id clientv3.LeaseID) bool {
+// leaseLives reports whether etcd knows the lease; false also if etcd does not answer in time.
+func (w *Watcher) leaseLives(ctx context.Context, id clientv3.LeaseID) bool {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	select {
 	case <-ctx.Done():
 		return false
-	case l.slots <- struct{}{}:
+	case w.slots <- struct{}{}:
 	}
-	defer func() { <-l.slots }()
-	resp, err := l.cli.TimeToLive(ctx, id)
+	defer func() { <-w.slots }()
+	resp, err := w.cli.TimeToLive(ctx, id)
 	return err == nil && resp.TTL > 0 // etcd returns -1 for a lease that it does not know
 }

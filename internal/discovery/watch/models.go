@@ -29,5 +29,4 @@ func (o *owner) observeModels(k instance.Key, m *verify.Models) {
 	}
 	o.facts.Models[k] = m
 	o.table.touch(k)
-	o.table.dirty = true
 }

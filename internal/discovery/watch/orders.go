@@ -30,14 +30,13 @@ func (l *lost) applyOrder(kv *mvccpb.KeyValue, believed bool) {
 		return
 	}
 	wanted := map[instance.Key]*Kept{}
-	for _, e := range l.keptEntries() {
-		if len(cmd.Keys) > 0 && !slices.Contains(cmd.Keys, e.Key.String()) {
+	for _, e := range l.table.absent {
+		if e.absent.kind != kept || len(cmd.Keys) > 0 && !slices.Contains(cmd.Keys, e.Key.String()) {
 			continue
 		}
 		if cmd.Do == schema.OrderForget {
 			l.w.log.WithField("key", e.Text()).Info("forgotten, as an operator ordered")
 			l.table.drop(e)
-			l.table.dirty = true
 			continue
 		}
 		k := wanted[e.Key]
@@ -60,17 +59,6 @@ func (l *lost) applyOrder(kv *mvccpb.KeyValue, believed bool) {
 	for _, k := range wanted {
 		l.writeBacks = append(l.writeBacks, *k)
 	}
-}
-
-// keptEntries returns the entries that are kept of a former store.
-func (l *lost) keptEntries() []*entry {
-	var out []*entry
-	for _, e := range l.table.absent {
-		if e.absent.kind == kept {
-			out = append(out, e)
-		}
-	}
-	return out
 }
 
 // writeBackAll writes entries back, on another goroutine than the owner's; the watch delivers

@@ -23,10 +23,7 @@ type message func(*owner)
 type owner struct {
 	*contact
 	*lost
-	w     *Watcher
-	table *table
-	facts *verify.Facts
-	ask   *probeScheduler
+	ask *probeScheduler
 
 	fresh     int64 // number of requests for a list that the last list answers
 	announced bool  // Ready is closed
@@ -56,9 +53,6 @@ func newOwner(w *Watcher) *owner {
 	o := &owner{
 		contact: known,
 		lost:    &lost{contact: known, facts: facts},
-		w:       w,
-		table:   table,
-		facts:   facts,
 		ask:     newProbeScheduler(w, table, facts),
 		timer:   time.NewTimer(time.Hour),
 		tick:    time.NewTimer(time.Hour),
@@ -108,7 +102,7 @@ func (w *Watcher) own(ctx context.Context) {
 func (o *owner) sendQuestions(ctx context.Context) {
 	for _, q := range o.unanswered() {
 		o.asking.Go(func() {
-			q.alive = o.w.leases.live(ctx, clientv3.LeaseID(q.lease))
+			q.alive = o.w.leaseLives(ctx, clientv3.LeaseID(q.lease))
 			o.w.send(ctx, func(o *owner) { o.leaseKnown(q) })
 		})
 	}
@@ -173,7 +167,6 @@ func (o *owner) load(l *etcd.Listing) {
 	o.w.seen.Store(l.Revision)
 	o.reached, o.suspicion = l.Revision, nil
 	o.listFails, o.failures = 0, 0
-	o.table.dirty = true
 	o.fresh = l.Asked
 	o.addLocal()
 	o.noteContact()
@@ -203,7 +196,7 @@ func (o *owner) addLocal() {
 		o.table.add(e)
 		o.table.sort()
 		o.table.touchAll()
-		o.local, o.table.dirty = true, true
+		o.local = true
 	}
 }
 
@@ -211,9 +204,7 @@ func (o *owner) addLocal() {
 func (o *owner) apply(resp *clientv3.WatchResponse) {
 	last := int64(0)
 	for _, ev := range resp.Events {
-		if o.applyEvent(ev) {
-			o.table.dirty = true
-		}
+		o.applyEvent(ev)
 		last = max(last, ev.Kv.ModRevision)
 	}
 	// Not the header's revision, which is ahead of the delivered events while a watch catches
@@ -232,22 +223,23 @@ func (o *owner) apply(resp *clientv3.WatchResponse) {
 	o.w.note(func(s *Status) { s.Applied = o.table.applied })
 }
 
-// applyEvent applies one event and reports whether the table has changed.
-func (o *owner) applyEvent(ev *clientv3.Event) bool {
+// applyEvent applies one event.
+func (o *owner) applyEvent(ev *clientv3.Event) {
 	t, kv := o.table, ev.Kv
 	if string(kv.Key) == t.layout.Schema() {
 		if kv.ModRevision > t.revision {
 			o.schema = kv.CreateRevision // that of a DELETE is 0
 		}
-		return false
+		return
 	}
 	if string(kv.Key) == t.layout.Kept() && ev.Type == mvccpb.Event_PUT {
 		o.applyOrder(kv, true)
-		return false
+		return
 	}
 	n := t.layout.Parse(string(kv.Key))
 	if ev.Type == mvccpb.Event_DELETE {
-		return t.remove(kv)
+		t.remove(kv)
+		return
 	}
 	prev := t.entries[n]
 	if n.Kind != schema.KindOther && kv.ModRevision > t.revision && kv.CreateRevision <= t.revision &&
@@ -257,7 +249,7 @@ func (o *owner) applyEvent(ev *clientv3.Event) bool {
 		o.w.Relist(relistEpoch)
 	}
 	if !t.put(kv) {
-		return false
+		return
 	}
 	e := t.entries[n]
 	if n.Kind == schema.KindOverride {
@@ -265,7 +257,6 @@ func (o *owner) applyEvent(ev *clientv3.Event) bool {
 	} else {
 		o.clearRemoval(e)
 	}
-	return true
 }
 
 // onVerdict applies the outcome of a probe.
@@ -277,7 +268,6 @@ func (o *owner) onVerdict(v verdict) {
 		if o.facts.Pending[v.key] != *v.wait {
 			o.facts.Pending[v.key] = *v.wait
 			o.table.touch(v.key)
-			o.table.dirty = true
 		}
 		return
 	}
@@ -307,7 +297,6 @@ func (o *owner) onVerdict(v verdict) {
 	}
 	o.facts.Instances[v.key] = v.answer
 	o.table.touch(v.key)
-	o.table.dirty = true
 }
 
 // learn stores the engine ids of an entry that etcd does not hold: its engine may restart like
@@ -321,5 +310,4 @@ func (o *owner) learn(e *entry, v *verify.Answer) {
 	}
 	o.facts.Instances[e.Key] = v
 	o.table.touch(e.Key)
-	o.table.dirty = true
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -100,11 +101,7 @@ func (a *probeScheduler) update(ctx context.Context, targets []target, looked []
 		want[targetKey{t.in.Key, t.pending}] = t
 	}
 	if looked == nil {
-		for k := range a.run {
-			if want[k] == nil {
-				a.end(k)
-			}
-		}
+		looked = slices.Collect(maps.Keys(a.run))
 	}
 	for _, k := range looked {
 		if want[k] == nil {
@@ -282,27 +279,24 @@ func (a *probeScheduler) targets() []target {
 
 // target reports whether the instance of an entry is to be probed, and how.
 func (a *probeScheduler) target(e *entry) (target, bool) {
+	probe := func(kind string, sign bool) (target, bool) {
+		return target{
+			in: e.instance(), model: a.w.o.Model, sign: sign, // without the facts of earlier probes
+			life: kind + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
+		}, true
+	}
 	switch {
 	case e.in == nil, !e.good, e.shadowed, e.in.View == instance.Elsewhere:
 	case e.Kind == schema.KindPending && a.w.o.Writer == nil:
 	case e.Kind == schema.KindPending:
 		return a.waiting(e)
 	case e.absent != nil && e.absent.probed():
-		return target{
-			in: e.instance(), model: a.w.o.Model, sign: true,
-			life: "absent " + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
-		}, true
+		return probe("absent ", true)
 	case a.facts.Refuses(e.Key, e.rec) != nil: // no answer would change that
 	case e.in.View == instance.Unverified, e.in.View == instance.Rejected:
-		return target{
-			in: e.instance(), model: a.w.o.Model, // without the facts of earlier probes
-			life: e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
-		}, true
+		return probe("", false)
 	case a.facts.MustLearn(e.Key, e.rec):
-		return target{
-			in: e.instance(), model: a.w.o.Model, sign: true,
-			life: "learned " + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
-		}, true
+		return probe("learned ", true)
 	}
 	return target{}, false
 }

@@ -2,9 +2,11 @@ package watch
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -104,10 +106,6 @@ func (o *owner) rejected() int {
 		}
 		o.w.log.WithField("instance", e.Key.String()).WithField("revision", e.mod).Warn("entry in etcd rejected: " + why)
 	}
-	for key := range o.logged {
-		if _, ok := o.table.entries[key]; !ok {
-			delete(o.logged, key)
-		}
-	}
+	maps.DeleteFunc(o.logged, func(n schema.Name, _ int64) bool { return o.table.entries[n] == nil })
 	return len(o.table.bad)
 }

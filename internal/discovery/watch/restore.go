@@ -175,6 +175,6 @@ func (o *owner) restoreState(s *disk.State) {
 	}
 	o.w.seen.Store(0) // the list itself reports whether the store is the same
 	o.loadedAt = s.SavedAt
-	o.restored, o.table.dirty = len(o.table.order) > 0, true
+	o.restored = len(o.table.order) > 0
 	o.dropEnded()
 }

@@ -33,7 +33,8 @@ type table struct {
 	changes changes              // since it was last taken
 	durable durable              // since it was last taken
 
-	// dirty reports whether a view would differ from the last publication.
+	// dirty reports whether a view may differ from the last publication. Every change of the table
+	// sets it.
 	dirty bool
 
 	bad map[schema.Name]*entry // entries that cannot be used
@@ -137,16 +138,10 @@ type entry struct {
 
 // compare orders entries as snapshots do: prefill first, by address.
 func (e *entry) compare(o *entry) int {
-	if e.Role != o.Role {
-		return -cmp.Compare(e.Role, o.Role)
-	}
-	if c := cmp.Compare(e.Key.Address, o.Key.Address); c != 0 {
+	if c := e.Key.Compare(o.Key); c != 0 {
 		return c
 	}
-	if e.Kind != o.Kind {
-		return cmp.Compare(e.Kind, o.Kind)
-	}
-	return cmp.Compare(e.Name.Address, o.Name.Address)
+	return cmp.Or(cmp.Compare(e.Kind, o.Kind), cmp.Compare(e.Name.Address, o.Name.Address))
 }
 
 // decodeEntry decodes one key. prev is the previous entry of the key: if the value
@@ -367,6 +362,7 @@ func (t *table) drop(e *entry) {
 
 // mark sets the absence of an entry, or changes it.
 func (t *table) mark(e *entry, a *absence) {
+	t.dirty = true
 	t.durable.changed(e)
 	unseen := e.absent == nil && a.kind == asking // it is shown as before
 	t.counts.add(e, -1)

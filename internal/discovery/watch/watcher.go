@@ -173,7 +173,7 @@ type Watcher struct {
 	saver *disk.Saver
 	last  *image // of the state when the owner ended; read only after that
 
-	leases leases
+	slots chan struct{} // of queries about leases
 
 	mu     sync.Mutex // guards status
 	status Status
@@ -197,7 +197,7 @@ func New(cli *clientv3.Client, o Options) *Watcher {
 		inbox:    make(chan message),
 		progress: make(chan struct{}, 1),
 		doubt:    make(chan struct{}, 1),
-		leases:   newLeases(cli),
+		slots:    make(chan struct{}, maxLeaseQuestions),
 		status:   Status{State: Cold, WatchEnds: map[string]int64{}},
 	}
 	w.saver = w.newSaver()
@@ -240,8 +240,7 @@ func (w *Watcher) Status() Status {
 	defer w.mu.Unlock()
 	s := w.status
 	s.Kept = slices.Clone(w.status.Kept)
-	s.WatchEnds = make(map[string]int64, len(w.status.WatchEnds))
-	maps.Copy(s.WatchEnds, w.status.WatchEnds)
+	s.WatchEnds = maps.Clone(w.status.WatchEnds)
 	return s
 }
 

@@ -146,19 +146,25 @@ func (s *Service) wait(ctx context.Context, k instance.Key, ranks int, why error
 }
 
 // Remove deletes the record and any pending add, and writes the intent "removed", so that
-// an agent cannot register the instance again. A record that other proxies also use stays
-// for them, and an instance that only other proxies use is unknown here.
+// an agent cannot register the instance again. A record or pending add that is also for other
+// proxies stays for them, and one that is only for other proxies is unknown here.
 func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
 	ctx = named(ctx)
 	if k.Role == instance.Both {
 		return s.removeBoth(ctx, k)
 	}
-	in, shown := s.o.Members.Snapshot().Lookup(k)
-	if shown && in.View == instance.Elsewhere {
+	snap := s.o.Members.Snapshot()
+	in, shown := snap.Lookup(k)
+	known := shown
+	if !shown {
+		in, known = snap.Pending(k)
+	}
+	if known && s.elsewhere(in) {
 		return false, nil
 	}
-	shown = shown && in.Intent != instance.Removed
-	if proxies := s.o.Proxies(); shown && len(proxies) > 0 {
+	known = known && in.Intent != instance.Removed
+	shown = shown && known
+	if proxies := s.o.Proxies(); known && len(proxies) > 0 {
 		left, err := s.o.Store.Instances.Leave(ctx, k, proxies, "removed through the admin route of "+proxies[0])
 		if err != nil {
 			return false, storeError(err)
@@ -166,7 +172,8 @@ func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
 		if left {
 			s.await(ctx, func(snap *instance.Snapshot) bool {
 				in, ok := snap.Lookup(k)
-				return !ok || !in.Usable()
+				add, waits := snap.Pending(k)
+				return (!ok || !in.Usable()) && (!waits || s.elsewhere(add))
 			})
 			return true, nil
 		}
@@ -202,14 +209,23 @@ func (s *Service) erase(ctx context.Context, k instance.Key, shown bool) (bool, 
 	return existed, nil
 }
 
+// elsewhere reports whether only other proxies use an instance, or wait for it.
+func (s *Service) elsewhere(in *instance.Instance) bool {
+	proxies := s.o.Proxies()
+	return in.View == instance.Elsewhere || in.View == instance.Pending && len(proxies) > 0 && !in.Record.For(proxies[0])
+}
+
 // removeBoth removes an engine from both roles, in one transaction unless other proxies also
 // use one of its records.
 func (s *Service) removeBoth(ctx context.Context, k instance.Key) (existed bool, err error) {
 	snap, together := s.o.Members.Snapshot(), true
 	for _, one := range k.Each() {
 		in, ok := snap.Lookup(one)
-		together = together && (!ok || in.View != instance.Elsewhere && len(in.Record.Proxies) < 2)
 		existed = existed || ok && in.Intent != instance.Removed
+		if !ok {
+			in, ok = snap.Pending(one)
+		}
+		together = together && (!ok || !s.elsewhere(in) && len(in.Record.Proxies) < 2)
 	}
 	if together {
 		return s.erase(ctx, k, existed)

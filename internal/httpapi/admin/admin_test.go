@@ -3,6 +3,7 @@ package admin_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -27,6 +28,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 type rig struct {
 	svc     *admin.Service
+	options admin.Options // of svc
 	watcher *watch.Watcher
 	etcd    *testkit.Etcd
 }
@@ -47,9 +49,8 @@ func start(t *testing.T, model string, guard netguard.Policy) *rig {
 	t.Cleanup(func() { cancel(); <-done })
 	<-w.Ready()
 	st := store.New(cli, l, "test")
-	return &rig{watcher: w, etcd: etcd, svc: admin.New(admin.Options{
-		Store: st, Members: w, Prober: prober, Guard: guard, Model: model,
-	})}
+	o := admin.Options{Store: st, Members: w, Prober: prober, Guard: guard, Model: model}
+	return &rig{watcher: w, etcd: etcd, options: o, svc: admin.New(o)}
 }
 
 func key(address string) instance.Key {
@@ -115,6 +116,56 @@ func TestAddThatWaits(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Two proxies with instances of their own wait for the same instance. One of them takes its add
+// back: the other one still waits, and a proxy that does not wait cannot end it.
+func TestRemoveOfASharedWait(t *testing.T) {
+	t.Parallel()
+	for _, role := range []instance.Role{instance.Decode, instance.Both} {
+		t.Run(string(role), func(t *testing.T) {
+			t.Parallel()
+			r := start(t, "", netguard.Policy{})
+			service := func(proxy string) *admin.Service {
+				o := r.options
+				o.Proxies = func() []string { return []string{proxy} }
+				return admin.New(o)
+			}
+			one, two, three := service("127.0.0.1:8000"), service("127.0.0.1:9000"), service("127.0.0.1:7000")
+			k := instance.Key{Role: role, Address: testkit.FreePort(t)}
+			for _, svc := range []*admin.Service{one, two} {
+				if outcome, err := svc.Add(t.Context(), k, 0); err != nil || outcome != httpapi.Waiting {
+					t.Fatalf("Add: %v, %v", outcome, err)
+				}
+			}
+			testkit.Eventually(t, time.Minute, func() error {
+				for _, one := range k.Each() {
+					if in, ok := r.watcher.Snapshot().Pending(one); !ok || len(in.Record.Proxies) != 2 {
+						return fmt.Errorf("%s is not shared", one)
+					}
+				}
+				return nil
+			})
+			for _, c := range []struct {
+				name    string
+				svc     *admin.Service
+				existed bool
+				waits   bool
+			}{{"one of two", one, true, true}, {"again", one, false, true}, {"another", three, false, true}, {"the last", two, true, false}} {
+				if existed, err := c.svc.Remove(t.Context(), k); err != nil || existed != c.existed {
+					t.Errorf("%s: %t, %v", c.name, existed, err)
+				}
+				testkit.Eventually(t, time.Minute, func() error {
+					for _, one := range k.Each() {
+						if r.watcher.Snapshot().Waiting(one) != c.waits {
+							return fmt.Errorf("%s: %s waits: %t", c.name, one, !c.waits)
+						}
+					}
+					return nil
+				})
+			}
+		})
+	}
 }
 
 // lagging is the membership of a proxy whose watch is behind.

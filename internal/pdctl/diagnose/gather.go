@@ -157,7 +157,7 @@ func gatherEtcd(ctx context.Context, s *session.Session, conn *session.Conn, p *
 		p.Unseen = append(p.Unseen, doctor.Unseen{What: conn.Layout.Schema(), Why: err.Error()})
 		return
 	}
-	p.Etcd.SchemaErr = etcd.CheckSchema(conn.Layout, schema.Kvs)
+	p.Etcd.SchemaErr = etcd.CheckSchema(conn.Layout, etcd.Single(schema.Kvs))
 }
 
 // gatherProxies reads the state of the proxies, and polls those that seem to lag.

@@ -40,7 +40,7 @@ func (s *Session) dial() (*Conn, error) {
 		Endpoints: s.Etcd.Endpoints, Username: s.Etcd.Username, Password: s.Etcd.password, DialTimeout: s.Timeout,
 		TLS: access.ConfigOf(source), Intercept: s.Dry.Interceptor(),
 	})
-	if errors.Is(err, etcd.ErrEndpoint) {
+	if errors.Is(err, access.ErrEndpoint) {
 		return nil, cli.Wrong(err)
 	}
 	if err != nil {
