@@ -78,15 +78,13 @@ func (l *Loads) RanksInFlight(in *instance.Instance) []int64 {
 // SetEngine sets the last report of an instance's engine; nil if it is too old. Each rank gets its
 // part of it. The size of the KV cache stays known.
 func (l *Loads) SetEngine(k instance.Key, report *policy.Engine) {
-	l.noteFull(k, l.counters.setEngine(k.Address, report))
+	l.noteFull(k.Address, l.counters.setEngine(k.Address, report))
 }
 
 // noteFull updates the list of Full. A full prefill instance is picked all the same: its blocks are
 // free once decode has fetched them.
-func (l *Loads) noteFull(k instance.Key, is bool) {
-	if k.Role != instance.Decode {
-		return
-	}
+func (l *Loads) noteFull(address string, is bool) {
+	k := instance.Key{Role: instance.Decode, Address: address}
 	l.fullMu.Lock()
 	defer l.fullMu.Unlock()
 	list := l.Full()
@@ -186,7 +184,7 @@ func (l *Loads) Picks(f func(k instance.Key, n uint64)) {
 	}
 }
 
-// setEngine sets a report, and reports whether a rank of the engine is full.
+// setEngine sets a report, and reports whether the engine is a decode instance and a rank of it is full.
 func (c *counters) setEngine(address string, report *policy.Engine) (full bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,13 +203,13 @@ func (c *counters) setEngine(address string, report *policy.Engine) (full bool) 
 	}
 	if len(e.otherRanks) == 0 {
 		set(&e.load, report)
-		return full
+	} else {
+		set(&e.load, report.Rank(0))
 	}
-	set(&e.load, report.Rank(0))
 	for i, l := range e.otherRanks {
 		set(&l.Load, report.Rank(i+1))
 	}
-	return full
+	return full && e.present[roleNumber(instance.Decode)] > 0
 }
 
 func (e *engine) total() Total {
