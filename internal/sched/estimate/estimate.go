@@ -3,6 +3,7 @@
 package estimate
 
 import (
+	"maps"
 	"math"
 	"sync"
 	"time"
@@ -31,6 +32,8 @@ const (
 	// margin is by how much the other way must be better before prompts of this length
 	// change to it.
 	margin = 0.1
+	// keepUnused is how long a model stays known without requests, at least.
+	keepUnused = 7 * 24 * time.Hour
 	// maxInstances bounds the instances of a model that have lines of their own.
 	maxInstances = 1024
 )
@@ -64,6 +67,7 @@ type Decision struct {
 type Estimator struct {
 	mu     sync.Mutex // guards all below; never held for more than some microseconds
 	models map[string]*model
+	swept  time.Time // last call of sweep
 }
 
 // lines are the times of one instance, or of all instances of a model.
@@ -83,6 +87,7 @@ type model struct {
 	pace            mean // seconds for one output token
 	alone           [64]bool
 	decisions       uint64
+	used            bool // since the last sweep
 }
 
 type mean struct{ n, value float64 }
@@ -136,18 +141,32 @@ func (e *Estimator) noteDecode(name string, d Decode) {
 	m.running.learn(d.Running)
 }
 
-// model returns the estimates of a model, of which there are no more than instances list. The
-// caller holds the lock.
+// model returns the estimates of a model. The caller holds the lock.
 func (e *Estimator) model(name string) *model {
 	m := e.models[name]
 	if m == nil {
-		if e.models == nil {
-			e.models = map[string]*model{}
+		if now := time.Now(); now.Sub(e.swept) >= keepUnused {
+			e.swept = now
+			e.sweep()
 		}
 		m = &model{instances: map[string]*lines{}}
 		e.models[name] = m
 	}
+	m.used = true
 	return m
+}
+
+// sweep removes the models that were not used since the last call: there may be new adapters every
+// day. The caller holds the lock.
+func (e *Estimator) sweep() {
+	if e.models == nil {
+		e.models = map[string]*model{}
+	}
+	maps.DeleteFunc(e.models, func(_ string, m *model) bool {
+		unused := !m.used
+		m.used = false
+		return unused
+	})
 }
 
 // Decide decides before a decode instance is picked, by the average work of decode instances
