@@ -207,27 +207,26 @@ func place(items []policy.Candidate, address string) (at int, found bool) {
 
 // current returns the index of the current snapshot, or, while that is built, the one before.
 func (x *indexer) current() *index {
-	snap := x.opts.Source.Snapshot()
-	old := x.inUse.Load()
-	if old != nil && old.snapshot == snap {
-		return old
-	}
-	if next := x.prepared.Load(); next != nil && next.snapshot == snap && x.inUse.CompareAndSwap(old, next) {
-		return next
+	if ix := x.ready(x.opts.Source.Snapshot()); ix != nil {
+		return ix
 	}
 	// The index is not prepared. One request builds it; the others do not wait for it,
 	// but use the old one, which is a few milliseconds old at most.
-	if old != nil && !x.building.TryLock() {
-		return old
-	} else if old == nil {
+	if old := x.inUse.Load(); old == nil {
 		x.building.Lock()
+	} else if !x.building.TryLock() {
+		return old
 	}
 	defer x.building.Unlock()
 	return x.rebuild()
 }
 
-// newest is current for callers that must not use an old index.
+// newest is current for callers that must not use an old index. It does not wait for prepare
+// unless the current snapshot was published without it.
 func (x *indexer) newest() *index {
+	if ix := x.ready(x.opts.Source.Snapshot()); ix != nil {
+		return ix
+	}
 	x.building.Lock()
 	defer x.building.Unlock()
 	return x.rebuild()
@@ -235,17 +234,27 @@ func (x *indexer) newest() *index {
 
 // rebuild returns the index of the current snapshot. The lock is held.
 func (x *indexer) rebuild() *index {
-	snap, old := x.opts.Source.Snapshot(), x.inUse.Load()
-	if old != nil && old.snapshot == snap {
-		return old
-	}
-	if next := x.prepared.Load(); next != nil && next.snapshot == snap {
-		x.inUse.Store(next)
-		return next
+	snap := x.opts.Source.Snapshot()
+	if ix := x.ready(snap); ix != nil {
+		return ix
 	}
 	ix := x.build(snap)
 	x.inUse.Store(ix)
 	return ix
+}
+
+// ready returns the index of the current snapshot, nil if it has not been built.
+func (x *indexer) ready(snap *instance.Snapshot) *index {
+	next, old := x.prepared.Load(), x.inUse.Load() // in this order: prepare makes the one the other
+	switch {
+	case old != nil && old.snapshot == snap:
+		return old
+	case next != nil && next.snapshot == snap:
+		x.inUse.CompareAndSwap(old, next) // unless another pick has done it
+		return next
+	default:
+		return nil
+	}
 }
 
 // prepare builds the index of a snapshot that is about to be published, so that no request
