@@ -163,7 +163,7 @@ func (w *progressWatch) check(now time.Time) bool {
 	if why == "" {
 		return false
 	}
-	t.ejectHung(w.in, w.since, fmt.Sprintf("hung: no request made progress for %s, %s", frozen.Round(hungCheck), why))
+	t.ejectHard(w.in, w.since, fmt.Sprintf("hung: no request made progress for %s, %s", frozen.Round(hungCheck), why))
 	return true
 }
 
@@ -266,20 +266,4 @@ func (t *Tracker) prefillTime(in *instance.Instance) time.Duration {
 	}
 	seconds := float64(tokens) / max(rate, leastPrefillRate)
 	return time.Duration(min(seconds, 24*60*60) * float64(time.Second))
-}
-
-// ejectHung ejects an instance whose core hangs. Like a silent one it may still answer, so
-// legs that no other instance can take over go on waiting.
-func (t *Tracker) ejectHung(in *instance.Instance, since time.Time, reason string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed {
-		return
-	}
-	r := t.find(in)
-	if r == nil || r.ejected && r.hard {
-		return
-	}
-	r.silentSince, r.trial = since, true
-	t.eject(in, r, true, false, reason)
 }
