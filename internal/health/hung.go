@@ -156,7 +156,7 @@ func (w *progressWatch) check(now time.Time) bool {
 	}
 	w.tryPeers(now)
 	limit := w.limit()
-	if frozen < limit || now.Sub(t.cores.readAt(w.in.Address)) > hungReadEvery+2*time.Second {
+	if frozen < limit || now.Sub(t.cores.last(w.in.Address).read) > hungReadEvery+2*time.Second {
 		return false // too early, or its metrics are not answered: the silenceWatch decides
 	}
 	why := w.evidence(now, frozen, limit)
