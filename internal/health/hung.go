@@ -3,7 +3,6 @@ package health
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -213,9 +212,8 @@ func (w *progressWatch) tryPeers(now time.Time) {
 	if w.peersAt.IsZero() || now.Sub(w.peersAt) >= trialInterval {
 		w.peersAt = now
 		clear(w.peers)
-		list, _ := (&peers{t: w.t, of: w.in}).list()
-		rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-		for _, p := range list[:min(len(list), peersAsked)] {
+		list, _ := (&peers{t: w.t, of: w.in}).sample()
+		for _, p := range list {
 			w.peers[p] = nil
 			if _, known := w.received[p.Key]; !known {
 				w.received[p.Key] = w.t.opts.Received(p.Key)
