@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
@@ -77,7 +78,7 @@ func (x *indexer) candidatesOf(in *instance.Instance, c *counter) (out edit) {
 	}
 	other := c.entry(in.Role.Other()).Load()
 	own := facts{
-		counter: c, pairKey: pairKey{dialect, x.opts.Build(in), x.opts.Blocks(in)}, slow: in.Slow(),
+		counter: c, pairKey: connector.PairKey{Connector: dialect, Build: x.opts.Build(in), Blocks: x.opts.Blocks(in)}, slow: in.Slow(),
 		both: listed(other) && x.opts.Connector(other) != "", zone: in.Record.Labels[zoneLabel],
 	}
 	out.first = candidate{policy.NewCandidate(in, 0, &c.load), own}
@@ -235,7 +236,7 @@ func (ri *roleIndex) apply(e *edits, about map[string]bool, known map[string]int
 	}
 	next.pairKeys = maps.Clone(ri.pairKeys)
 	if next.pairKeys == nil {
-		next.pairKeys = map[pairKey]int{}
+		next.pairKeys = map[connector.PairKey]int{}
 	}
 	next.all = ri.all.apply(e.all, next.pairKeys)
 	if next.alike = len(next.pairKeys) == 1; next.alike {
@@ -288,7 +289,7 @@ func sameEdits(model, all []edit) bool {
 }
 
 // apply returns the list after edits. keys, if not nil, is kept up to date with the list.
-func (c *candidates) apply(es []edit, keys map[pairKey]int) *candidates {
+func (c *candidates) apply(es []edit, keys map[connector.PairKey]int) *candidates {
 	most := len(c.items) + len(es)
 	for i := range es {
 		most += len(es[i].otherRanks)

@@ -110,7 +110,7 @@ func hypothetical(c *candidates, by choice, f *policy.Request) *Assignment {
 	l := chosen.Load
 	return &Assignment{
 		Queued: l.Waiting.Load() + int64(l.Others.Waiting.Load()), Running: l.InFlight.Load() + int64(l.Others.InFlight.Load()),
-		Instance: chosen.Instance, Rank: chosen.Rank, Connector: own.pairKey.connector, Build: own.pairKey.build, Blocks: own.pairKey.blocks,
+		Instance: chosen.Instance, Rank: chosen.Rank, PairKey: own.pairKey,
 		Policy: by.by.Name, Tokens: f.Tokens, Cached: by.cached, load: chosen.Load, counter: own.counter,
 	}
 }

@@ -71,33 +71,21 @@ type roleIndex struct {
 	all *candidates // of every model: for requests that name none
 
 	byModel map[string]*candidates
-	// pairKeys counts the instances with each pairKey.
-	pairKeys map[pairKey]int
-	// alike reports whether all instances have the same pairKey, which is only.
+	// pairKeys counts the instances with each PairKey.
+	pairKeys map[connector.PairKey]int
+	// alike reports whether all instances have the same PairKey, which is only.
 	alike bool
-	only  pairKey
+	only  connector.PairKey
 
 	newList func() *candidates
 }
 
-// pairKey is what of an instance decides with which others it can be paired.
-type pairKey struct {
-	connector string
-	build     string // must be the partner's; "" fits all
-	blocks    int    // must be the partner's; 0 fits all
-}
-
-// public returns the key as package connector compares it.
-func (k pairKey) public() connector.PairKey {
-	return connector.PairKey{Connector: k.connector, Build: k.build, Blocks: k.blocks}
-}
-
 // canPair reports whether instances with these keys can serve a request together.
-func canPair(prefill, decode pairKey) bool { return mismatch(prefill, decode) == nil }
+func canPair(a, b connector.PairKey) bool { return a.Mismatch(b) == "" }
 
 // mismatch returns why two instances cannot serve a request together, nil if they can.
-func mismatch(a, b pairKey) error {
-	switch a.public().Mismatch(b.public()) {
+func mismatch(a, b connector.PairKey) error {
+	switch a.Mismatch(b) {
 	case "":
 		return nil
 	case bypass.VersionMismatch:
@@ -109,18 +97,10 @@ func mismatch(a, b pairKey) error {
 	}
 }
 
-// canPair reports whether an instance of the wanted role can be paired with the partner.
-func (r *Request) canPair(own, partner pairKey) bool {
-	if r.Role == instance.Prefill {
-		return canPair(own, partner)
-	}
-	return canPair(partner, own)
-}
-
 // canPairWith reports whether a decode instance of the index can be paired with a prefill
 // instance. itself reports whether one of those that could is the same engine, which does not
 // count.
-func (ri *roleIndex) canPairWith(prefill pairKey, itself bool) bool {
+func (ri *roleIndex) canPairWith(prefill connector.PairKey, itself bool) bool {
 	if ri.alike && !itself {
 		return canPair(prefill, ri.only)
 	}
@@ -148,7 +128,7 @@ type candidates struct {
 // facts are the properties of a candidate that policies do not see.
 type facts struct {
 	counter *counter
-	pairKey pairKey
+	pairKey connector.PairKey
 	slow    bool // see instance.Slow: picked only while no other can be
 	both    bool // its engine is a candidate of the other role, too
 	zone    string

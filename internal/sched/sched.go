@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
@@ -304,7 +305,7 @@ func (s *Scheduler) take(in *instance.Instance) (*Assignment, error) {
 		}
 	}
 	a := &Assignment{
-		Instance: in, Rank: rank, Connector: s.opts.Connector(in), Policy: PolicyTaken, Revision: revision, counter: c, load: load,
+		Instance: in, Rank: rank, PairKey: connector.PairKey{Connector: s.opts.Connector(in)}, Policy: PolicyTaken, Revision: revision, counter: c, load: load,
 	}
 	a.begin()
 	return a, nil
@@ -388,7 +389,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 		}
 		a.passedOver = nil
 	}
-	a.Instance, a.Rank, a.Connector, a.Build, a.Blocks = chosen.Instance, chosen.Rank, own.pairKey.connector, own.pairKey.build, own.pairKey.blocks
+	a.Instance, a.Rank, a.PairKey = chosen.Instance, chosen.Rank, own.pairKey
 	a.Policy, a.Tokens, a.Cached = by.by.Name, f.Tokens, by.cached
 	a.counter, a.load, a.bytes, a.ratio, a.pins = own.counter, chosen.Load, bytes, ratio, &s.Loads.pins
 	a.wanted = wanted{model: r.Model, labels: r.Labels, tried: r.Tried, alone: r.Alone, length: r.Length}
@@ -406,7 +407,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 		a.load.Waiting.Add(int64(f.Tokens - by.cached))
 	}
 	if r.Partner != nil {
-		a.wanted.partner = r.Partner.pairKey()
+		a.wanted.partner = r.Partner.PairKey
 	}
 	return a
 }

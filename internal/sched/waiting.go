@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -66,7 +67,7 @@ type waiter struct {
 type wanted struct {
 	model   string
 	labels  instance.Selector
-	partner pairKey // of the other instance of the pair, zero for none
+	partner connector.PairKey // of the other instance of the pair, zero for none
 	tried   []instance.Key
 	alone   bool
 	length  int // of the request's body, in bytes
@@ -375,8 +376,8 @@ func (g *Legs) Abandon(k instance.Key, dead bool, why string) {
 func (g *Legs) hasAlternative(in *instance.Instance, w wanted) bool {
 	ix := g.index.current()
 	r := Request{Role: in.Role, Model: w.model, Labels: w.labels, Tried: w.tried, Alone: w.alone}
-	if w.partner != (pairKey{}) {
-		r.Partner = &Assignment{Connector: w.partner.connector, Build: w.partner.build, Blocks: w.partner.blocks}
+	if w.partner != (connector.PairKey{}) {
+		r.Partner = &Assignment{PairKey: w.partner}
 	}
 	if g.hasOther(ix, in, &r) {
 		return true
