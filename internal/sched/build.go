@@ -207,7 +207,7 @@ func (e *edits) sort() {
 
 func (x *indexer) newRoleIndex(role instance.Role) *roleIndex {
 	newList := func() *candidates { return x.newList(role) }
-	return &roleIndex{all: newList(), newList: newList}
+	return &roleIndex{all: newList(), byModel: map[string]*candidates{}, pairKeys: map[connector.PairKey]int{}, newList: newList}
 }
 
 // apply returns the index of the role after edits. about are models that may have become
@@ -219,9 +219,6 @@ func (ri *roleIndex) apply(e *edits, about map[string]bool, known map[string]int
 	next := &roleIndex{}
 	*next = *ri
 	next.byModel = maps.Clone(ri.byModel)
-	if next.byModel == nil {
-		next.byModel = map[string]*candidates{}
-	}
 	for m := range about {
 		switch {
 		case known[m] == 0:
@@ -235,9 +232,6 @@ func (ri *roleIndex) apply(e *edits, about map[string]bool, known map[string]int
 		return next
 	}
 	next.pairKeys = maps.Clone(ri.pairKeys)
-	if next.pairKeys == nil {
-		next.pairKeys = map[connector.PairKey]int{}
-	}
 	next.all = ri.all.apply(e.all, next.pairKeys)
 	if next.alike = len(next.pairKeys) == 1; next.alike {
 		for next.only = range next.pairKeys {
