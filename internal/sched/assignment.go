@@ -48,8 +48,6 @@ type Request struct {
 	TokensTell bool
 	// Length of the body in bytes.
 	Length int
-	// Priority of the request, if it may have one; 0 usually.
-	Priority int
 	// Measure asks for Queued and Running of the assignment.
 	Measure bool
 	// Tentative reports whether the leg may not be sent to the instance that is picked; if it

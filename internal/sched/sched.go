@@ -326,14 +326,7 @@ func (s *Scheduler) Members() *instance.Snapshot { return s.opts.Source.Snapshot
 
 // features is what policies see of a request.
 func (r *Request) features() policy.Request {
-	f := policy.Request{
-		Role: r.Role, Model: r.Model, Session: r.Session,
-		Prompt: r.Prompt, Head: r.Head, Length: r.Length, Priority: r.Priority,
-	}
-	if r.Partner != nil {
-		f.Partner = r.Partner.Instance
-	}
-	return f
+	return policy.Request{Role: r.Role, Model: r.Model, Session: r.Session, Prompt: r.Prompt, Head: r.Head}
 }
 
 // promptBytes is the length of what the model reads.
