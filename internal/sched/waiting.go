@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -270,7 +269,7 @@ func (g *Legs) moveDrained(ctx context.Context, moves map[instance.Key]*time.Tim
 // checkSilent calls findSilent regularly until ctx ends.
 func (g *Legs) checkSilent(ctx context.Context) {
 	seen := map[*counter]observation{}
-	sleep.Every(ctx, g.opts.SilentAfter/checksPerSilence, func(now time.Time) { g.findSilent(now, seen) })
+	sleep.Every(ctx, g.opts.SilentAfter/checksPerSilence, func(now time.Time) { seen = g.findSilent(now, seen) })
 }
 
 // observation is the state of findSilent for an engine with legs in flight.
@@ -278,7 +277,6 @@ type observation struct {
 	progress uint64    // its counter
 	since    time.Time // when progress had this value first
 	asked    time.Time // last call of Options.Silent
-	seen     time.Time // last check
 }
 
 // cancelRemoved cancels the legs whose instance cannot answer any more since the last snapshot. A leg
@@ -310,20 +308,15 @@ func (g *Legs) cancelLegs(c *counter) {
 
 // findSilent finds the legs that others have overtaken for too long, and the instances that keep
 // legs waiting without a byte of an answer. A leg that waits for an ejected instance, or for one
-// that is slow by its record, is cancelled as soon as another instance can take it over.
-func (g *Legs) findSilent(now time.Time, seen map[*counter]observation) {
-	waitFor := g.loads.counters.busy()
-	for _, c := range waitFor {
-		l := seen[c]
-		l.seen = now
-		seen[c] = l
-	}
-	maps.DeleteFunc(seen, func(_ *counter, l observation) bool { return !l.seen.Equal(now) })
-	for _, c := range waitFor {
+// that is slow by its record, is cancelled as soon as another instance can take it over. last is the
+// result of the last call.
+func (g *Legs) findSilent(now time.Time, last map[*counter]observation) (seen map[*counter]observation) {
+	seen = make(map[*counter]observation, len(last))
+	for _, c := range g.loads.counters.busy() {
 		for _, stuck := range c.waiting.stuck(now) {
 			stuck.Overtaken(overtakenBy)
 		}
-		l := seen[c]
+		l := last[c]
 		if n := c.progress.Load(); n != l.progress {
 			l.progress, l.since = n, now
 		}
@@ -354,6 +347,7 @@ func (g *Legs) findSilent(now time.Time, seen map[*counter]observation) {
 			w.leg.Silent(silent)
 		}
 	}
+	return seen
 }
 
 // Abandon cancels the legs that wait for an instance which health has ejected. Legs that no other
