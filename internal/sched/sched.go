@@ -356,6 +356,20 @@ func (c *candidates) choose(among policy.Candidates, r policy.Request) (by choic
 	return by // the last of the policies always chooses
 }
 
+// set makes a the pick of a candidate of the list.
+func (a *Assignment) set(c *candidates, by choice, tokens int) {
+	chosen, own := &c.items[by.at], &c.facts[by.at]
+	a.Instance, a.Rank, a.PairKey = chosen.Instance, chosen.Rank, own.pairKey
+	a.Policy, a.Tokens, a.Cached = by.by.Name, tokens, by.cached
+	a.counter, a.load = own.counter, chosen.Load
+}
+
+// measure sets Queued and Running.
+func (a *Assignment) measure() {
+	a.Queued = a.load.Waiting.Load() + int64(a.load.Others.Waiting.Load())
+	a.Running = a.load.InFlight.Load() + int64(a.load.Others.InFlight.Load())
+}
+
 // assign assigns the request one of the candidates among, which are not empty.
 func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewhere, r *Request) *Assignment {
 	f, bytes, ratio := r.features(), r.promptBytes(), s.ratios.of(r.Model)
@@ -369,7 +383,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 		f.Tentative = &a.tentative
 	}
 	by := c.choose(among, f)
-	chosen, own := &c.items[by.at], &c.facts[by.at]
+	own := &c.facts[by.at]
 	a.counts[0], a.counts[4] = by.by.picks, &own.counter.hits.picks[roleNumber(r.Role)]
 	if own.both {
 		a.counts[1] = s.Tally.both[roleNumber(r.Role)].counterFor(c, among)
@@ -382,13 +396,11 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 		}
 		a.passedOver = nil
 	}
-	a.Instance, a.Rank, a.PairKey = chosen.Instance, chosen.Rank, own.pairKey
-	a.Policy, a.Tokens, a.Cached = by.by.Name, f.Tokens, by.cached
-	a.counter, a.load, a.bytes, a.ratio, a.pins = own.counter, chosen.Load, bytes, ratio, &s.Loads.pins
+	a.set(c, by, f.Tokens)
+	a.bytes, a.ratio, a.pins = bytes, ratio, &s.Loads.pins
 	a.wanted = wanted{model: r.Model, labels: r.Labels, tried: r.Tried, alone: r.Alone, length: r.Length}
 	if r.Measure {
-		a.Queued = a.load.Waiting.Load() + int64(a.load.Others.Waiting.Load())
-		a.Running = a.load.InFlight.Load() + int64(a.load.Others.InFlight.Load())
+		a.measure()
 	}
 	a.begin()
 	if score := s.scores[roleNumber(r.Role)]; score != nil {
