@@ -63,12 +63,8 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, readOnly bo
 	if e.size == 0 {
 		return // no engine publishes events
 	}
-	var names []kvindex.Key
-	if readOnly {
-		names, e.bytes = e.names.Peek(chain)
-	} else {
-		names, e.bytes = e.names.Find(chain)
-	}
+	names, bytes, density := e.names.Find(chain, !readOnly)
+	e.bytes = bytes
 	if len(names) == 0 {
 		return
 	}
@@ -85,7 +81,7 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, readOnly bo
 		e.known = len(names)
 	}
 	e.block = float64(e.size)
-	if counted := e.names.Density(chain) * float64(chain.Total()); counted > 0 {
+	if counted := density * float64(chain.Total()); counted > 0 {
 		e.block *= float64(tokens) / counted
 	}
 	e.trusted = e.trusted || e.seen && !readOnly
@@ -93,7 +89,7 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, readOnly bo
 
 // used records what a read-only look left out. seen is exact.seen of that look.
 func (e *exact) used(chain *prefix.Chain, seen bool) {
-	e.names.Find(chain)
+	e.names.Find(chain, true)
 	e.trusted = e.trusted || seen
 }
 
