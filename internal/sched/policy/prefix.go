@@ -31,8 +31,6 @@ type prefixCache struct {
 
 	placements *prefix.Placements // nil: placements are not exchanged
 	received   uint64             // number of placements read
-	// capacity is the bytes of text that each target can hold, by the last note; 0 if unknown.
-	capacity []int
 }
 
 func newPrefix(o Options) Policy { return newPrefixCache(&o) }
@@ -199,8 +197,6 @@ type placement struct {
 // note records that a prompt is sent to a target.
 func (p *prefixCache) note(number int, is *placement) {
 	p.balance.assigned(number, is.tokens)
-	p.capacity = grownTo(p.capacity, number)
-	p.capacity[number] = is.capacity
 	if !p.closed {
 		p.index.Note(number, is.chain, is.capacity)
 	}
@@ -221,8 +217,7 @@ func (p *prefixCache) addRemote(model string) {
 		if is == nil || p.closed {
 			continue // this proxy does not know the target yet, or no longer
 		}
-		p.capacity = grownTo(p.capacity, is.number)
-		p.index.AddRemote(is.number, &fresh[i], p.capacity[is.number])
+		p.index.AddRemote(is.number, &fresh[i])
 	}
 }
 
@@ -252,12 +247,4 @@ func grown(s []int, n int) []int {
 		return make([]int, n+n/2)[:n]
 	}
 	return s[:n]
-}
-
-// grownTo returns s, extended with zeros so that it has an element at.
-func grownTo(s []int, at int) []int {
-	for len(s) <= at {
-		s = append(s, 0)
-	}
-	return s
 }
