@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
@@ -72,7 +73,7 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, readOnly bo
 	for i := range c.Len() {
 		e.targets = append(e.targets, e.all[c.Index(i)])
 	}
-	e.held = grown(e.held, len(e.targets))
+	e.held = slices.Grow(e.held[:0], len(e.targets))[:len(e.targets)]
 	e.caches.Longest(names, e.targets, e.held)
 	for _, n := range e.held {
 		e.seen = e.seen || n > 0

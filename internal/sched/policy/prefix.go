@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -134,7 +135,7 @@ func (p *prefixCache) choose(c Candidates, r Request) (at, cached int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	numbers, changed := p.targets.numbers(&c, now)
-	p.longest = grown(p.longest, p.targets.most)
+	p.longest = slices.Grow(p.longest[:0], p.targets.most)[:p.targets.most]
 	own := p.index.Look(chain, p.longest)
 	others := p.placements.Others()
 	if others {
@@ -239,12 +240,4 @@ func (p *prefixCache) noteLater(t *Tentative, place placement) {
 		p.balance.begin(p.now(), p.targets.most, false)
 		p.note(is.number, &place)
 	}
-}
-
-// grown returns a slice of length n: s itself if its capacity is sufficient.
-func grown(s []int, n int) []int {
-	if cap(s) < n {
-		return make([]int, n+n/2)[:n]
-	}
-	return s[:n]
 }
