@@ -1,6 +1,7 @@
 package kvindex
 
 import (
+	"bytes"
 	"sync"
 	"sync/atomic"
 
@@ -69,10 +70,7 @@ func (t *target) event(e *kvevents.Event) {
 }
 
 func onGPU(medium []byte) bool {
-	if len(medium) == 0 {
-		return true
-	}
-	return len(medium) == 3 && medium[0]|0x20 == 'g' && medium[1]|0x20 == 'p' && medium[2]|0x20 == 'u'
+	return len(medium) == 0 || bytes.EqualFold(medium, []byte("gpu"))
 }
 
 // groupOf is the bit of an event's group; 0 where there are too many.
