@@ -134,7 +134,6 @@ func (x *Index) Apply(t Target, b *kvevents.Batch) {
 	for i := range b.Events {
 		known.event(&b.Events[i])
 	}
-	known.publish()
 }
 
 // Reset removes all blocks of a target, but keeps the target.
@@ -143,7 +142,6 @@ func (x *Index) Reset(t Target) {
 		known.mu.Lock()
 		defer known.mu.Unlock()
 		known.clear()
-		known.publish()
 	}
 }
 
