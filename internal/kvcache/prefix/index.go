@@ -142,15 +142,12 @@ func (x *Index) Bytes(t int) int { return x.targets[t].bytes }
 
 // Add adds a target, which holds nothing yet, and returns its number.
 func (x *Index) Add() int {
-	fresh := &target{}
-	for t, is := range x.targets {
-		if is == nil {
-			x.targets[t] = fresh
-			return t
-		}
+	t := slices.Index(x.targets, nil)
+	if t < 0 {
+		t, x.targets = len(x.targets), append(x.targets, nil)
 	}
-	x.targets = append(x.targets, fresh)
-	return len(x.targets) - 1
+	x.targets[t] = &target{}
+	return t
 }
 
 // Remove removes a target. Add may return its number again.
