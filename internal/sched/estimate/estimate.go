@@ -99,29 +99,32 @@ func (m *mean) learn(v float64) {
 
 // Prefilled notes how long a prefill instance took to answer.
 func (e *Estimator) Prefilled(name string, p Prefill, took time.Duration) {
-	e.learn(name, p.Address, func(l *lines) { l.prefill.learn(p.Queued+p.Uncached, took.Seconds()) })
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.model(name).uncached.learn(p.Uncached)
+	e.learn(name, p.Address, func(m *model) { m.uncached.learn(p.Uncached) },
+		func(l *lines) { l.prefill.learn(p.Queued+p.Uncached, took.Seconds()) })
 }
 
 // Handed notes how long after prefill's answer decode began to answer.
 func (e *Estimator) Handed(name string, d Decode, took time.Duration) {
-	e.learn(name, d.Address, func(l *lines) { l.handover.learn(d.Tokens, took.Seconds()) })
-	e.noteDecode(name, d)
+	e.learn(name, d.Address, d.note, func(l *lines) { l.handover.learn(d.Tokens, took.Seconds()) })
 }
 
 // Alone notes how long decode took to begin its answer without a prefill.
 func (e *Estimator) Alone(name string, d Decode, took time.Duration) {
-	e.learn(name, d.Address, func(l *lines) { l.alone.learn(d.Queued+d.Tokens, took.Seconds()) })
-	e.noteDecode(name, d)
+	e.learn(name, d.Address, d.note, func(l *lines) { l.alone.learn(d.Queued+d.Tokens, took.Seconds()) })
 }
 
-func (e *Estimator) learn(name, address string, f func(*lines)) {
+func (d *Decode) note(m *model) {
+	m.queued.learn(d.Queued)
+	m.running.learn(d.Running)
+}
+
+// learn calls note with a model, and add with its lines and with those of one of its instances.
+func (e *Estimator) learn(name, address string, note func(*model), add func(*lines)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	m := e.model(name)
-	f(&m.lines)
+	note(m)
+	add(&m.lines)
 	l := m.instances[address]
 	if l == nil {
 		if len(m.instances) >= maxInstances {
@@ -130,15 +133,7 @@ func (e *Estimator) learn(name, address string, f func(*lines)) {
 		l = new(lines)
 		m.instances[address] = l
 	}
-	f(l)
-}
-
-func (e *Estimator) noteDecode(name string, d Decode) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	m := e.model(name)
-	m.queued.learn(d.Queued)
-	m.running.learn(d.Running)
+	add(l)
 }
 
 // model returns the estimates of a model. The caller holds the lock.
