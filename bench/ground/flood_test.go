@@ -222,7 +222,7 @@ func (f *flood) serve(ctx context.Context, p *floodProxy, i int, r *Request) sam
 	if f.ask != nil {
 		f.ask(i, place)
 	}
-	wanted := policy.Request{Role: instance.Prefill, Model: Served, Session: r.Session, Prompt: chat, Tokens: len(chat) / 4, Length: len(chat)}
+	wanted := policy.Request{Role: instance.Prefill, Model: Served, Session: r.Session, Prompt: chat, Tokens: len(chat) / 4}
 	place.Cache = believed(func() int {
 		tentative := wanted
 		tentative.Tentative = new(policy.Tentative)

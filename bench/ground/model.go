@@ -77,7 +77,7 @@ func (o *Model) Run(w *Workload, name string) (Result, error) {
 		m.now, m.ids = r.At, ids
 		one := &m.proxies[i%len(m.proxies)]
 		at, believed := choose(one.chain, policy.All(one.list), policy.Request{
-			Role: instance.Prefill, Model: Served, Session: r.Session, Prompt: chat, Tokens: len(chat) / 4, Length: len(chat),
+			Role: instance.Prefill, Model: Served, Session: r.Session, Prompt: chat, Tokens: len(chat) / 4,
 		})
 		samples = append(samples, sample{ttft: m.compute(r.At, at, ids, believed, one.list[at].Load), ok: true})
 	}

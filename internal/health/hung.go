@@ -3,7 +3,6 @@ package health
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -156,14 +155,14 @@ func (w *progressWatch) check(now time.Time) bool {
 	}
 	w.tryPeers(now)
 	limit := w.limit()
-	if frozen < limit || now.Sub(t.cores.readAt(w.in.Address)) > hungReadEvery+2*time.Second {
+	if frozen < limit || now.Sub(t.cores.last(w.in.Address).read) > hungReadEvery+2*time.Second {
 		return false // too early, or its metrics are not answered: the silenceWatch decides
 	}
 	why := w.evidence(now, frozen, limit)
 	if why == "" {
 		return false
 	}
-	t.ejectHung(w.in, w.since, fmt.Sprintf("hung: no request made progress for %s, %s", frozen.Round(hungCheck), why))
+	t.ejectHard(w.in, w.since, fmt.Sprintf("hung: no request made progress for %s, %s", frozen.Round(hungCheck), why))
 	return true
 }
 
@@ -213,9 +212,8 @@ func (w *progressWatch) tryPeers(now time.Time) {
 	if w.peersAt.IsZero() || now.Sub(w.peersAt) >= trialInterval {
 		w.peersAt = now
 		clear(w.peers)
-		list, _ := (&peers{t: w.t, of: w.in}).list()
-		rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-		for _, p := range list[:min(len(list), peersAsked)] {
+		list, _ := (&peers{t: w.t, of: w.in}).sample()
+		for _, p := range list {
 			w.peers[p] = nil
 			if _, known := w.received[p.Key]; !known {
 				w.received[p.Key] = w.t.opts.Received(p.Key)
@@ -266,20 +264,4 @@ func (t *Tracker) prefillTime(in *instance.Instance) time.Duration {
 	}
 	seconds := float64(tokens) / max(rate, leastPrefillRate)
 	return time.Duration(min(seconds, 24*60*60) * float64(time.Second))
-}
-
-// ejectHung ejects an instance whose core hangs. Like a silent one it may still answer, so
-// legs that no other instance can take over go on waiting.
-func (t *Tracker) ejectHung(in *instance.Instance, since time.Time, reason string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed {
-		return
-	}
-	r := t.find(in)
-	if r == nil || r.ejected && r.hard {
-		return
-	}
-	r.silentSince, r.trial = since, true
-	t.eject(in, r, true, false, reason)
 }

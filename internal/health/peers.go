@@ -45,11 +45,10 @@ func (p *peers) limit() time.Duration {
 
 // ask probes some of the peers.
 func (p *peers) ask(now time.Time) {
-	list, least := p.list()
+	list, least := p.sample()
 	p.least, p.askedAt = least, now
 	clear(p.asked)
-	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-	for _, peer := range list[:min(len(list), peersAsked)] {
+	for _, peer := range list {
 		p.asked[peer.Key] = p.t.opts.Received(peer.Key)
 		p.pending++
 		p.t.probes.work.Go(func() {
@@ -82,9 +81,9 @@ func (p *peers) observe(now time.Time) {
 	}
 }
 
-// list returns the instances that could take the requests of this one, and the least limit with
-// them as peers.
-func (p *peers) list() (list []*instance.Instance, least time.Duration) {
+// sample returns some instances that could take the requests of this one, at most peersAsked, and
+// the least limit with them as peers.
+func (p *peers) sample() (list []*instance.Instance, least time.Duration) {
 	snap, models := p.t.opts.Source.Snapshot(), p.of.Record.Models
 	available := func(role instance.Role) []*instance.Instance {
 		var out []*instance.Instance
@@ -93,7 +92,8 @@ func (p *peers) list() (list []*instance.Instance, least time.Duration) {
 				out = append(out, in)
 			}
 		}
-		return out
+		rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+		return out[:min(len(out), peersAsked)]
 	}
 	if list = available(p.of.Role); len(list) > 0 {
 		return list, 0

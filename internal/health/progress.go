@@ -80,38 +80,30 @@ func (c *core) observe(received uint64, now time.Time) {
 	}
 }
 
-// readAt returns when the metrics of an engine were read last; zero if they were not.
-func (cs *cores) readAt(address string) time.Time {
+// last returns the last reading of the metrics of an engine; the zero core if there is none.
+func (cs *cores) last(address string) core {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if c := cs.byAddress[address]; c != nil {
-		return c.read
+		return *c
 	}
-	return time.Time{}
+	return core{}
 }
 
 // queue reports whether requests are queued in an engine, by the last reading of its metrics. It is
 // false for an engine with several ranks, where one may hang while others have a queue.
 func (cs *cores) queue(address string) bool {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	c := cs.byAddress[address]
-	return c != nil && len(c.ranks) == 1 && c.ranks[0].Waiting > 0
+	ranks := cs.last(address).ranks
+	return len(ranks) == 1 && ranks[0].Waiting > 0
 }
 
 // prefillRate returns how many prompt tokens an engine has computed per second of prefill since
 // it started, 0 if that is unknown.
 func (cs *cores) prefillRate(address string) float64 {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	c := cs.byAddress[address]
-	if c == nil {
-		return 0
-	}
-	tokens, seconds := 0.0, 0.0
-	for i := range c.ranks {
-		tokens += c.ranks[i].ComputedTokens()
-		seconds += c.ranks[i].PrefillSeconds
+	ranks, tokens, seconds := cs.last(address).ranks, 0.0, 0.0
+	for i := range ranks {
+		tokens += ranks[i].ComputedTokens()
+		seconds += ranks[i].PrefillSeconds
 	}
 	if seconds <= 0 {
 		return 0

@@ -66,9 +66,6 @@ func (rs *Records) read(k instance.Key) record {
 
 // Available reports whether the instance is neither ejected nor suspended.
 func (rs *Records) Available(k instance.Key) bool {
-	if !rs.Trouble() {
-		return true
-	}
 	r := rs.read(k)
 	return !r.ejected && r.suspended == ""
 }
@@ -93,9 +90,6 @@ func (rs *Records) Unreachable(k instance.Key) bool {
 // Share returns the fraction of its picks that the instance should get. It is less than 1 during
 // the slow start after an ejection, and 0 while its engine is suspended.
 func (rs *Records) Share(k instance.Key) float64 {
-	if !rs.Trouble() {
-		return 1
-	}
 	switch r := rs.read(k); {
 	case r.suspended != "":
 		return 0

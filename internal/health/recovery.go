@@ -34,7 +34,7 @@ func (rc *recovery) run() {
 			pause = min(2*pause, t.opts.MaxProbeInterval)
 			next = pause/2 + rand.N(pause/2+1)
 			continue
-		case !rc.needsTrial():
+		case !rc.state().trial:
 			rc.readmit()
 			return
 		}
@@ -46,7 +46,7 @@ func (rc *recovery) run() {
 			tr.cancel()
 			return
 		}
-		switch ofNow := !tr.began.Add(tr.took).Before(rc.since()); {
+		switch ofNow := !tr.began.Add(tr.took).Before(rc.state().since); {
 		case ofNow && (tr.passed() || tr.refused() || rc.queued(in, tr, readAt)): // refused: no trial can be made at all
 			rc.readmit()
 			return
@@ -87,18 +87,11 @@ func (rc *recovery) wait(d time.Duration, done <-chan struct{}) (*instance.Insta
 	}
 }
 
-// since returns when the engine was ejected.
-func (rc *recovery) since() time.Time {
+// state returns a copy of the record.
+func (rc *recovery) state() record {
 	rc.t.mu.RLock()
 	defer rc.t.mu.RUnlock()
-	return rc.record.since
-}
-
-// needsTrial reports whether only a successful trial readmits the engine.
-func (rc *recovery) needsTrial() bool {
-	rc.t.mu.RLock()
-	defer rc.t.mu.RUnlock()
-	return rc.record.trial
+	return *rc.record
 }
 
 // read reads the metrics of the engine, and returns when it had.
@@ -134,12 +127,11 @@ func (rc *recovery) failTrial(tr *trial) {
 
 // ejectionTime returns the least time that the ejection lasts.
 func (rc *recovery) ejectionTime() time.Duration {
-	rc.t.mu.RLock()
-	defer rc.t.mu.RUnlock()
-	if rc.record.hard && !rc.record.trial {
+	r := rc.state()
+	if r.hard && !r.trial {
 		return 0
 	}
-	d := rc.t.opts.Ejection << min(rc.record.ejections-1, 20)
+	d := rc.t.opts.Ejection << min(r.ejections-1, 20)
 	if d <= 0 || d > rc.t.opts.MaxEjection {
 		d = rc.t.opts.MaxEjection
 	}

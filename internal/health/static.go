@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -29,14 +30,13 @@ func (t *Tracker) ProbeStatic(ctx context.Context) {
 	for {
 		list := withoutAgent(t.opts.Source.Snapshot())
 		interval := max(staticInterval, time.Duration(len(list))*staticSpread)
-		round := time.NewTimer(interval/2 + rand.N(interval))
+		next := time.Now().Add(interval/2 + rand.N(interval))
 		for _, in := range list {
 			if !t.Available(in.Key) {
 				continue // its recovery probes it
 			}
 			select {
 			case <-ctx.Done():
-				round.Stop()
 				return
 			case slots <- struct{}{}:
 			}
@@ -47,11 +47,8 @@ func (t *Tracker) ProbeStatic(ctx context.Context) {
 				}
 			})
 		}
-		select {
-		case <-ctx.Done():
-			round.Stop()
+		if !sleep.Until(ctx, next) {
 			return
-		case <-round.C:
 		}
 	}
 }

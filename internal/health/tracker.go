@@ -97,7 +97,12 @@ func (t *Tracker) Strike(in *instance.Instance, reason string, timedOut bool) {
 }
 
 // Eject ejects an instance that cannot be connected to.
-func (t *Tracker) Eject(in *instance.Instance, reason string) {
+func (t *Tracker) Eject(in *instance.Instance, reason string) { t.ejectHard(in, time.Time{}, reason) }
+
+// ejectHard ejects an instance whose core has hung since a time, or, if that is zero, that cannot be
+// connected to. One that hangs may still answer, like a silent one, so legs that no other instance
+// can take over go on waiting.
+func (t *Tracker) ejectHard(in *instance.Instance, hungSince time.Time, reason string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -107,7 +112,11 @@ func (t *Tracker) Eject(in *instance.Instance, reason string) {
 	if r == nil || r.ejected && r.hard {
 		return
 	}
-	t.eject(in, r, true, true, reason)
+	hung := !hungSince.IsZero()
+	if hung {
+		r.silentSince, r.trial = hungSince, true
+	}
+	t.eject(in, r, true, !hung, reason)
 }
 
 // eject ejects an instance and starts its recovery. The caller holds the lock. dead is passed to

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"sync/atomic"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
@@ -47,8 +48,6 @@ type Request struct {
 	TokensTell bool
 	// Length of the body in bytes.
 	Length int
-	// Priority of the request, if it may have one; 0 usually.
-	Priority int
 	// Measure asks for Queued and Running of the assignment.
 	Measure bool
 	// Tentative reports whether the leg may not be sent to the instance that is picked; if it
@@ -80,11 +79,8 @@ type Assignment struct {
 	Instance *instance.Instance
 	// Rank is the data-parallel rank of the instance.
 	Rank int
-	// Connector is the resolved dialect of the instance.
-	Connector string
-	// Build and Blocks are what its partner must have in common with it; see Options.
-	Build  string
-	Blocks int
+	// PairKey is what its partner must match; see Options. Connector is the resolved dialect.
+	connector.PairKey
 	// Policy is the name of the policy that chose.
 	Policy string
 	// Revision is that of the snapshot that the choice was made from.
@@ -150,9 +146,6 @@ func (a *Assignment) Full() bool {
 	report := a.load.Engine.Load()
 	return report != nil && (report.Full() || report.All.Waiting > max(report.All.Deferred, report.All.Fetching))
 }
-
-// pairKey is that of the instance.
-func (a *Assignment) pairKey() pairKey { return pairKey{a.Connector, a.Build, a.Blocks} }
 
 // NoteProgress records that bytes of an answer which the engine's core has computed have arrived.
 func (a *Assignment) NoteProgress() { a.counter.progress.Add(1) }

@@ -1,10 +1,12 @@
 package sched
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
@@ -15,11 +17,13 @@ import (
 // change is one difference between two snapshots; see instance.Changes.
 type change struct{ was, is *instance.Instance }
 
+// latest returns the instance after the change, or before it if there is none after it.
+func (c change) latest() *instance.Instance { return cmp.Or(c.is, c.was) }
+
 // edit replaces the candidates of one address in a list.
 type edit struct {
-	address    string
-	first      candidate   // its first rank; without an instance: the address is removed
-	otherRanks []candidate // its other ranks
+	address string
+	ranks   []candidate // none: the address is removed
 }
 
 // edits are the edits of one role, in the order of its lists.
@@ -44,16 +48,16 @@ func (x *indexer) build(snap *instance.Snapshot) *index {
 	changes, counters = x.withOtherRoles(changes, counters)
 	var prefill, decode edits
 	for i, c := range changes {
-		var now edit
+		var now []candidate
 		if listed(c.is) {
 			now = x.candidatesOf(c.is, counters[i])
 		}
 		switch {
-		case now.first.Instance == nil && !listed(c.was):
-		case roleOf(c) == instance.Prefill:
-			prefill.add(c.was, now)
+		case len(now) == 0 && !listed(c.was):
+		case c.latest().Role == instance.Prefill:
+			prefill.add(c, now)
 		default:
-			decode.add(c.was, now)
+			decode.add(c, now)
 		}
 	}
 	if len(changes) > n { // withOtherRoles has added some at the end
@@ -70,19 +74,19 @@ func (x *indexer) build(snap *instance.Snapshot) *index {
 
 // candidatesOf makes the candidates of an instance: one for each of its ranks, none if the
 // proxy does not speak its dialect.
-func (x *indexer) candidatesOf(in *instance.Instance, c *counter) (out edit) {
+func (x *indexer) candidatesOf(in *instance.Instance, c *counter) []candidate {
 	dialect := x.opts.Connector(in)
 	if dialect == "" {
-		return out
+		return nil
 	}
 	other := c.entry(in.Role.Other()).Load()
 	own := facts{
-		counter: c, pairKey: pairKey{dialect, x.opts.Build(in), x.opts.Blocks(in)}, slow: in.Slow(),
+		counter: c, pairKey: connector.PairKey{Connector: dialect, Build: x.opts.Build(in), Blocks: x.opts.Blocks(in)}, slow: in.Slow(),
 		both: listed(other) && x.opts.Connector(other) != "", zone: in.Record.Labels[zoneLabel],
 	}
-	out.first = candidate{policy.NewCandidate(in, 0, &c.load), own}
+	out := []candidate{{policy.NewCandidate(in, 0, &c.load), own}}
 	for i, load := range x.loads.counters.ranks(in.Address, in.Ranks()) {
-		out.otherRanks = append(out.otherRanks, candidate{policy.NewCandidate(in, i+1, load), own})
+		out = append(out, candidate{policy.NewCandidate(in, i+1, load), own})
 	}
 	return out
 }
@@ -92,10 +96,7 @@ func (x *indexer) candidatesOf(in *instance.Instance, c *counter) (out edit) {
 func (x *indexer) withOtherRoles(changes []change, counters []*counter) ([]change, []*counter) {
 	var changed map[*instance.Instance]bool // all in changes; made when it is needed
 	for i, n := 0, len(changes); i < n; i++ {
-		c := changes[i].is
-		if c == nil {
-			c = changes[i].was
-		}
+		c := changes[i].latest()
 		if c.View == instance.Pending {
 			continue
 		}
@@ -125,13 +126,6 @@ func (x *indexer) withOtherRoles(changes []change, counters []*counter) ([]chang
 // listed reports whether an instance is a candidate: usable, or slow, which is the last
 // resort of its role.
 func listed(in *instance.Instance) bool { return in != nil && (in.Usable() || in.Slow()) }
-
-func roleOf(c change) instance.Role {
-	if c.is != nil {
-		return c.is.Role
-	}
-	return c.was.Role
-}
 
 // countModels counts how often instances list each model, usable or not: a model whose
 // instances are all down, draining or cordoned is known all the same, since "not now" is
@@ -163,13 +157,13 @@ func (x *indexer) countModels(changes []change) map[string]bool {
 	return about
 }
 
-// add adds the change of one instance. was may not have been in any list.
-func (e *edits) add(was *instance.Instance, here edit) {
+// add adds the change of one instance, which has these candidates now. c.was may not have been in
+// any list.
+func (e *edits) add(c change, now []candidate) {
+	here := edit{c.latest().Address, now}
 	var models []string
-	if is := here.first.Instance; is != nil {
-		here.address, models = is.Address, is.Record.Models
-	} else {
-		here.address = was.Address
+	if len(now) > 0 {
+		models = c.is.Record.Models
 	}
 	e.all = append(e.all, here)
 	if e.byModel == nil {
@@ -178,10 +172,10 @@ func (e *edits) add(was *instance.Instance, here edit) {
 	for _, m := range models {
 		e.addTo(m, here)
 	}
-	if was == nil || slices.Equal(was.Record.Models, models) {
+	if c.was == nil || slices.Equal(c.was.Record.Models, models) {
 		return
 	}
-	for _, m := range was.Record.Models { // removed from the lists of models that it no longer serves
+	for _, m := range c.was.Record.Models { // removed from the lists of models that it no longer serves
 		e.addTo(m, edit{address: here.address})
 	}
 }
@@ -206,7 +200,7 @@ func (e *edits) sort() {
 
 func (x *indexer) newRoleIndex(role instance.Role) *roleIndex {
 	newList := func() *candidates { return x.newList(role) }
-	return &roleIndex{all: newList(), newList: newList}
+	return &roleIndex{all: newList(), byModel: map[string]*candidates{}, pairKeys: map[connector.PairKey]int{}, newList: newList}
 }
 
 // apply returns the index of the role after edits. about are models that may have become
@@ -218,9 +212,6 @@ func (ri *roleIndex) apply(e *edits, about map[string]bool, known map[string]int
 	next := &roleIndex{}
 	*next = *ri
 	next.byModel = maps.Clone(ri.byModel)
-	if next.byModel == nil {
-		next.byModel = map[string]*candidates{}
-	}
 	for m := range about {
 		switch {
 		case known[m] == 0:
@@ -234,9 +225,6 @@ func (ri *roleIndex) apply(e *edits, about map[string]bool, known map[string]int
 		return next
 	}
 	next.pairKeys = maps.Clone(ri.pairKeys)
-	if next.pairKeys == nil {
-		next.pairKeys = map[pairKey]int{}
-	}
 	next.all = ri.all.apply(e.all, next.pairKeys)
 	if next.alike = len(next.pairKeys) == 1; next.alike {
 		for next.only = range next.pairKeys {
@@ -282,21 +270,21 @@ func (c *candidates) sameInstances(o *candidates) bool {
 	return slices.EqualFunc(c.items, o.items, func(a, b policy.Candidate) bool { return a.Instance == b.Instance && a.Rank == b.Rank })
 }
 
-// sameEdits reports whether the edits of a model's list are those of the list of all models.
+// sameEdits reports whether the edits of a model's list are those of the list of all models. Edits of
+// one address differ at most in that one of them removes it.
 func sameEdits(model, all []edit) bool {
-	return slices.EqualFunc(model, all, func(a, b edit) bool { return a.address == b.address && a.first.Instance == b.first.Instance })
+	return slices.EqualFunc(model, all, func(a, b edit) bool { return a.address == b.address && len(a.ranks) == len(b.ranks) })
 }
 
 // apply returns the list after edits. keys, if not nil, is kept up to date with the list.
-func (c *candidates) apply(es []edit, keys map[pairKey]int) *candidates {
-	most := len(c.items) + len(es)
-	for i := range es {
-		most += len(es[i].otherRanks)
+func (c *candidates) apply(es []edit, keys map[connector.PairKey]int) *candidates {
+	most := len(c.items)
+	for _, e := range es {
+		most += len(e.ranks)
 	}
 	items, own := make([]policy.Candidate, 0, most), make([]facts, 0, most)
 	from := 0
-	for i := range es {
-		e := &es[i]
+	for _, e := range es {
 		at, found := place(c.items[from:], e.address)
 		at += from
 		items, own = append(items, c.items[from:at]...), append(own, c.facts[from:at]...)
@@ -311,14 +299,11 @@ func (c *candidates) apply(es []edit, keys map[pairKey]int) *candidates {
 				from++ // its other ranks
 			}
 		}
-		if e.first.Instance != nil {
-			items, own = append(items, e.first.Candidate), append(own, e.first.facts)
-			for j := range e.otherRanks {
-				items, own = append(items, e.otherRanks[j].Candidate), append(own, e.otherRanks[j].facts)
-			}
-			if keys != nil {
-				keys[e.first.pairKey]++
-			}
+		for i := range e.ranks {
+			items, own = append(items, e.ranks[i].Candidate), append(own, e.ranks[i].facts)
+		}
+		if keys != nil && len(e.ranks) > 0 {
+			keys[e.ranks[0].pairKey]++
 		}
 	}
 	return c.withItems(append(items, c.items[from:]...), append(own, c.facts[from:]...))

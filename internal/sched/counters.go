@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"iter"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -59,10 +60,23 @@ func (e *engine) ranks() int {
 	return n
 }
 
+// loads returns the load of each rank that the engine has or had.
+func (e *engine) loads() iter.Seq2[int, *policy.Load] {
+	return func(yield func(rank int, l *policy.Load) bool) {
+		if !yield(0, &e.load) {
+			return
+		}
+		for i, l := range e.otherRanks {
+			if !yield(i+1, &l.Load) {
+				return
+			}
+		}
+	}
+}
+
 // inFlight returns the number of legs on all ranks.
-func (e *engine) inFlight() int64 {
-	sum := e.load.InFlight.Load()
-	for _, l := range e.otherRanks {
+func (e *engine) inFlight() (sum int64) {
+	for _, l := range e.loads() {
 		sum += l.InFlight.Load()
 	}
 	return sum
@@ -107,21 +121,17 @@ func (c *counters) ranks(address string, n int) []*policy.Load {
 	return out
 }
 
-// load returns the number of legs of each rank of an instance; nil if the instance is unknown.
-func (c *counters) load(address string, ranks int) []int64 {
+// eachRank calls f with the load of each rank of an instance, in their order.
+func (c *counters) eachRank(in *instance.Instance, f func(*policy.Load)) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	e, ok := c.m[address]
-	if !ok {
-		return nil
-	}
-	out := []int64{e.load.InFlight.Load()}
-	for i, l := range e.otherRanks {
-		if i+1 < ranks {
-			out = append(out, l.InFlight.Load())
+	if e := c.m[in.Address]; e != nil {
+		for rank, l := range e.loads() {
+			if rank < in.Ranks() {
+				f(l)
+			}
 		}
 	}
-	return out
 }
 
 // inFlight returns the number of legs on all ranks of an engine, 0 if it is unknown.
@@ -141,20 +151,6 @@ func (c *counters) find(address string) (*counter, bool) {
 		return e.counter, true
 	}
 	return nil, false
-}
-
-// each calls f for every member with the number of legs on its engine, in both roles together.
-func (c *counters) each(f func(instance.Key, int64)) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for address, e := range c.m {
-		n := e.inFlight()
-		for _, role := range instance.Roles() {
-			if at := roleNumber(role); e.present[at] > 0 || e.absent() && n != 0 && e.hadRole[at] {
-				f(instance.Key{Role: role, Address: address}, n)
-			}
-		}
-	}
 }
 
 // busy returns the counters of engines with legs in flight.

@@ -1,6 +1,7 @@
 package sched_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -68,6 +69,37 @@ func TestFullIsPassedOver(t *testing.T) {
 			t.Errorf("full: %v, which have left", list)
 		}
 	})
+}
+
+// The last report of an engine in both roles counts, whichever of its instances was read.
+func TestFull_EngineInBothRoles(t *testing.T) {
+	t.Parallel()
+	s, src := build(nil, bothRoles("x:1")...)
+	pick(t, s, sched.Request{Role: instance.Decode, Model: "m"}).Done()
+	p, d := instance.Key{Role: instance.Prefill, Address: "x:1"}, instance.Key{Role: instance.Decode, Address: "x:1"}
+	full := engineReport(policy.Rank{Starved: 1})
+	for _, leaves := range []bool{false, true} {
+		s.Loads.SetEngine(d, full)
+		if list := s.Loads.Full(); !slices.Equal(list, []instance.Key{d}) {
+			t.Errorf("full: %v, want %s", list, d)
+		}
+		if leaves {
+			src.set()
+			if _, err := s.Pick(sched.Request{Role: instance.Decode}); err == nil {
+				t.Error("an instance that has left was picked")
+			}
+		}
+		s.Loads.SetEngine(p, nil)
+		if list := s.Loads.Full(); len(list) != 0 {
+			t.Errorf("left %t: full: %v, want none", leaves, list)
+		}
+	}
+	src.set(inst(instance.Prefill, "x:1"))
+	pick(t, s, sched.Request{Role: instance.Prefill, Alone: true}).Done()
+	s.Loads.SetEngine(p, full)
+	if list := s.Loads.Full(); len(list) != 0 {
+		t.Errorf("full: %v, which is no decode instance", list)
+	}
 }
 
 // The size of the KV cache stays known when the engine's report is too old.

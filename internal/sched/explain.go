@@ -45,7 +45,7 @@ func (s *Scheduler) Explain(r Request) *Explained {
 	list, known := ix.candidates(r.Role, r.Model)
 	if !known {
 		e.Err = ErrUnknownModel
-		e.addMembers(s, nil, &r)
+		e.addMembers(s, &candidates{}, &r)
 		return e
 	}
 	among, l := s.filter.admitted(ix, list, &r)
@@ -63,15 +63,16 @@ func (s *Scheduler) Explain(r Request) *Explained {
 	case among.Len() == 0:
 		e.Err = ix.noneReason(list, &r)
 	default:
-		f, bytes, ratio := r.features(), r.promptBytes(), s.ratios.of(r.Model)
-		f.Tokens = ratio.tokens(bytes)
+		f := r.features()
+		f.Tokens = s.Tokens(r.Model, r.promptBytes())
 		var unsure policy.Tentative
 		var passed *policy.Candidate
 		f.Tentative, f.Explanation, f.Passed = &unsure, &why, &passed
 		by := list.choose(among, f)
 		chosen = by.at
-		e.Policy, e.Assignment = by.by.Name, hypothetical(list, by, &f)
-		e.Assignment.Revision, e.Assignment.Elsewhere = e.Revision, elsewhereText(zone, passed)
+		e.Policy, e.Assignment = by.by.Name, &Assignment{Revision: e.Revision, Elsewhere: elsewhereText(zone, passed)}
+		e.Assignment.set(list, by, f.Tokens)
+		e.Assignment.measure()
 	}
 	weights := make(map[int]float64, among.Len()) // by place
 	for i := range among.Len() {
@@ -104,28 +105,14 @@ func (s *Scheduler) Explain(r Request) *Explained {
 	return e
 }
 
-// hypothetical is assign without any effect.
-func hypothetical(c *candidates, by choice, f *policy.Request) *Assignment {
-	chosen, own := &c.items[by.at], &c.facts[by.at]
-	l := chosen.Load
-	return &Assignment{
-		Queued: l.Waiting.Load() + int64(l.Others.Waiting.Load()), Running: l.InFlight.Load() + int64(l.Others.InFlight.Load()),
-		Instance: chosen.Instance, Rank: chosen.Rank, Connector: own.pairKey.connector, Build: own.pairKey.build, Blocks: own.pairKey.blocks,
-		Policy: by.by.Name, Tokens: f.Tokens, Cached: by.cached, load: chosen.Load, counter: own.counter,
-	}
-}
-
-// addMembers adds the members of the role that are not in the list of the model; a nil list
-// is empty.
+// addMembers adds the members of the role that are not in the list of the model.
 func (e *Explained) addMembers(s *Scheduler, list *candidates, r *Request) {
 	for _, in := range s.Members().All() {
 		if in.Role != r.Role {
 			continue
 		}
-		if list != nil {
-			if at, found := place(list.items, in.Address); found && list.items[at].Instance == in {
-				continue
-			}
+		if at, found := place(list.items, in.Address); found && list.items[at].Instance == in {
+			continue
 		}
 		e.Candidates = append(e.Candidates, explain.Candidate{Address: AddressOf(in, 0), Out: s.unlistedReason(in)})
 	}

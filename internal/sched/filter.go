@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
@@ -201,7 +202,7 @@ func (c *candidates) fits(i int, ix *index, r *Request) bool {
 	case c.tried(i, r), r.Ranked && c.otherRank(i, r), len(r.Labels) > 0 && !r.Labels.Matches(c.items[i].Instance):
 		return false
 	case r.Partner != nil:
-		return r.canPair(own, r.Partner.pairKey())
+		return canPair(own, r.Partner.PairKey)
 	case r.Role == instance.Prefill && !r.Alone:
 		both := c.facts[i].both
 		return ix.decode.canPairWith(own, both) && !(both && ix.single(r.Model))
@@ -236,14 +237,14 @@ func (c *candidates) siblingTried(i int, r *Request) bool {
 }
 
 // allFit reports whether every candidate of the role fits the request, where that is known
-// without looking at each: none was tried, and all have the same pairKey.
+// without looking at each: none was tried, and all have the same PairKey.
 func (ix *index) allFit(list *candidates, r *Request) bool {
 	ri := ix.role(r.Role)
 	switch {
 	case len(r.Tried)+len(r.TriedRanks)+len(r.Labels) > 0, r.Ranked:
 		return false
 	case r.Partner != nil:
-		return ri.alike && r.canPair(ri.only, r.Partner.pairKey()) && r.partnerPlace(list) < 0
+		return ri.alike && canPair(ri.only, r.Partner.PairKey) && r.partnerPlace(list) < 0
 	case r.Role == instance.Prefill && !r.Alone:
 		return ri.alike && ix.decode.canPairWith(ri.only, false) && (list.both == 0 || !ix.single(r.Model) && ix.decode.alike)
 	default:
@@ -259,7 +260,7 @@ func (ix *index) noPairReason(list *candidates, r *Request) error {
 	}
 	partners := ix.decode.pairKeys
 	if r.Partner != nil {
-		partners = map[pairKey]int{r.Partner.pairKey(): 1}
+		partners = map[connector.PairKey]int{r.Partner.PairKey: 1}
 	}
 	var why error
 	for i := range list.items {

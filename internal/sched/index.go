@@ -71,33 +71,21 @@ type roleIndex struct {
 	all *candidates // of every model: for requests that name none
 
 	byModel map[string]*candidates
-	// pairKeys counts the instances with each pairKey.
-	pairKeys map[pairKey]int
-	// alike reports whether all instances have the same pairKey, which is only.
+	// pairKeys counts the instances with each PairKey.
+	pairKeys map[connector.PairKey]int
+	// alike reports whether all instances have the same PairKey, which is only.
 	alike bool
-	only  pairKey
+	only  connector.PairKey
 
 	newList func() *candidates
 }
 
-// pairKey is what of an instance decides with which others it can be paired.
-type pairKey struct {
-	connector string
-	build     string // must be the partner's; "" fits all
-	blocks    int    // must be the partner's; 0 fits all
-}
-
-// public returns the key as package connector compares it.
-func (k pairKey) public() connector.PairKey {
-	return connector.PairKey{Connector: k.connector, Build: k.build, Blocks: k.blocks}
-}
-
 // canPair reports whether instances with these keys can serve a request together.
-func canPair(prefill, decode pairKey) bool { return mismatch(prefill, decode) == nil }
+func canPair(a, b connector.PairKey) bool { return a.Mismatch(b) == "" }
 
 // mismatch returns why two instances cannot serve a request together, nil if they can.
-func mismatch(a, b pairKey) error {
-	switch a.public().Mismatch(b.public()) {
+func mismatch(a, b connector.PairKey) error {
+	switch a.Mismatch(b) {
 	case "":
 		return nil
 	case bypass.VersionMismatch:
@@ -109,18 +97,10 @@ func mismatch(a, b pairKey) error {
 	}
 }
 
-// canPair reports whether an instance of the wanted role can be paired with the partner.
-func (r *Request) canPair(own, partner pairKey) bool {
-	if r.Role == instance.Prefill {
-		return canPair(own, partner)
-	}
-	return canPair(partner, own)
-}
-
 // canPairWith reports whether a decode instance of the index can be paired with a prefill
 // instance. itself reports whether one of those that could is the same engine, which does not
 // count.
-func (ri *roleIndex) canPairWith(prefill pairKey, itself bool) bool {
+func (ri *roleIndex) canPairWith(prefill connector.PairKey, itself bool) bool {
 	if ri.alike && !itself {
 		return canPair(prefill, ri.only)
 	}
@@ -148,7 +128,7 @@ type candidates struct {
 // facts are the properties of a candidate that policies do not see.
 type facts struct {
 	counter *counter
-	pairKey pairKey
+	pairKey connector.PairKey
 	slow    bool // see instance.Slow: picked only while no other can be
 	both    bool // its engine is a candidate of the other role, too
 	zone    string
@@ -207,27 +187,26 @@ func place(items []policy.Candidate, address string) (at int, found bool) {
 
 // current returns the index of the current snapshot, or, while that is built, the one before.
 func (x *indexer) current() *index {
-	snap := x.opts.Source.Snapshot()
-	old := x.inUse.Load()
-	if old != nil && old.snapshot == snap {
-		return old
-	}
-	if next := x.prepared.Load(); next != nil && next.snapshot == snap && x.inUse.CompareAndSwap(old, next) {
-		return next
+	if ix := x.ready(x.opts.Source.Snapshot()); ix != nil {
+		return ix
 	}
 	// The index is not prepared. One request builds it; the others do not wait for it,
 	// but use the old one, which is a few milliseconds old at most.
-	if old != nil && !x.building.TryLock() {
-		return old
-	} else if old == nil {
+	if old := x.inUse.Load(); old == nil {
 		x.building.Lock()
+	} else if !x.building.TryLock() {
+		return old
 	}
 	defer x.building.Unlock()
 	return x.rebuild()
 }
 
-// newest is current for callers that must not use an old index.
+// newest is current for callers that must not use an old index. It does not wait for prepare
+// unless the current snapshot was published without it.
 func (x *indexer) newest() *index {
+	if ix := x.ready(x.opts.Source.Snapshot()); ix != nil {
+		return ix
+	}
 	x.building.Lock()
 	defer x.building.Unlock()
 	return x.rebuild()
@@ -235,17 +214,27 @@ func (x *indexer) newest() *index {
 
 // rebuild returns the index of the current snapshot. The lock is held.
 func (x *indexer) rebuild() *index {
-	snap, old := x.opts.Source.Snapshot(), x.inUse.Load()
-	if old != nil && old.snapshot == snap {
-		return old
-	}
-	if next := x.prepared.Load(); next != nil && next.snapshot == snap {
-		x.inUse.Store(next)
-		return next
+	snap := x.opts.Source.Snapshot()
+	if ix := x.ready(snap); ix != nil {
+		return ix
 	}
 	ix := x.build(snap)
 	x.inUse.Store(ix)
 	return ix
+}
+
+// ready returns the index of the current snapshot, nil if it has not been built.
+func (x *indexer) ready(snap *instance.Snapshot) *index {
+	next, old := x.prepared.Load(), x.inUse.Load() // in this order: prepare makes the one the other
+	switch {
+	case old != nil && old.snapshot == snap:
+		return old
+	case next != nil && next.snapshot == snap:
+		x.inUse.CompareAndSwap(old, next) // unless another pick has done it
+		return next
+	default:
+		return nil
+	}
 }
 
 // prepare builds the index of a snapshot that is about to be published, so that no request

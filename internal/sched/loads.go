@@ -48,8 +48,10 @@ type hits struct {
 	legs                   [2]atomic.Int64
 }
 
-// Each calls f for every instance that is present or has something in flight.
-func (l *Loads) Each(f func(k instance.Key, inFlight int64)) { l.counters.each(f) }
+// Each is Totals for callers that need only the number of legs.
+func (l *Loads) Each(f func(k instance.Key, inFlight int64)) {
+	l.Totals(func(k instance.Key, t Total) { f(k, t.InFlight) })
+}
 
 // Progress returns the number of times that progress of an engine was observed, in both roles. It
 // changes while the engine computes answers of this proxy.
@@ -68,25 +70,23 @@ func (l *Loads) InFlight(k instance.Key) int64 {
 
 // RanksInFlight returns the number of legs of this proxy on each rank of an instance with several
 // ranks; nil for any other.
-func (l *Loads) RanksInFlight(in *instance.Instance) []int64 {
-	if in.Ranks() == 1 {
-		return nil
+func (l *Loads) RanksInFlight(in *instance.Instance) (out []int64) {
+	if in.Ranks() > 1 {
+		l.counters.eachRank(in, func(rank *policy.Load) { out = append(out, rank.InFlight.Load()) })
 	}
-	return l.counters.load(in.Address, in.Ranks())
+	return out
 }
 
 // SetEngine sets the last report of an instance's engine; nil if it is too old. Each rank gets its
 // part of it. The size of the KV cache stays known.
 func (l *Loads) SetEngine(k instance.Key, report *policy.Engine) {
-	l.noteFull(k, l.counters.setEngine(k.Address, report))
+	l.noteFull(k.Address, l.counters.setEngine(k.Address, report))
 }
 
 // noteFull updates the list of Full. A full prefill instance is picked all the same: its blocks are
 // free once decode has fetched them.
-func (l *Loads) noteFull(k instance.Key, is bool) {
-	if k.Role != instance.Decode {
-		return
-	}
+func (l *Loads) noteFull(address string, is bool) {
+	k := instance.Key{Role: instance.Decode, Address: address}
 	l.fullMu.Lock()
 	defer l.fullMu.Unlock()
 	list := l.Full()
@@ -145,18 +145,14 @@ func (l *Loads) SetOthers(of map[string]Counts) {
 	for address, e := range l.counters.m {
 		c, n := of[address], e.ranks()
 		ranks := float64(n) // the other proxies do not publish the rank
-		set := func(one *policy.Load) {
+		for rank, one := range e.loads() {
+			if rank == n {
+				c = Counts{} // the engine was restarted with fewer ranks
+			}
 			one.Others.InFlight.Store(c.InFlight / ranks)
 			one.Others.Waiting.Store(c.Waiting / ranks)
 			one.Others.Held.Store(c.Held / ranks)
 			one.Weigh()
-		}
-		set(&e.load)
-		for i, rank := range e.otherRanks {
-			if i+1 == n {
-				c = Counts{} // the engine was restarted with fewer ranks
-			}
-			set(&rank.Load)
 		}
 	}
 }
@@ -186,7 +182,7 @@ func (l *Loads) Picks(f func(k instance.Key, n uint64)) {
 	}
 }
 
-// setEngine sets a report, and reports whether a rank of the engine is full.
+// setEngine sets a report, and reports whether the engine is a decode instance and a rank of it is full.
 func (c *counters) setEngine(address string, report *policy.Engine) (full bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,7 +191,11 @@ func (c *counters) setEngine(address string, report *policy.Engine) (full bool) 
 		return false // left just now
 	}
 	e.report = report
-	set := func(l *policy.Load, is *policy.Engine) {
+	for rank, l := range e.loads() {
+		is := report
+		if len(e.otherRanks) > 0 {
+			is = report.Rank(rank)
+		}
 		l.Engine.Store(is)
 		if is != nil && is.All.Capacity > 0 {
 			l.Capacity.Store(float64(is.All.Capacity))
@@ -203,20 +203,12 @@ func (c *counters) setEngine(address string, report *policy.Engine) (full bool) 
 		l.Weigh()
 		full = full || is.Full()
 	}
-	if len(e.otherRanks) == 0 {
-		set(&e.load, report)
-		return full
-	}
-	set(&e.load, report.Rank(0))
-	for i, l := range e.otherRanks {
-		set(&l.Load, report.Rank(i+1))
-	}
-	return full
+	return full && e.present[roleNumber(instance.Decode)] > 0
 }
 
 func (e *engine) total() Total {
-	t := Total{InFlight: e.load.InFlight.Load(), Others: e.load.Others.InFlight.Load(), OthersWaiting: e.load.Others.Waiting.Load(), OthersHeld: e.load.Others.Held.Load(), Waiting: e.load.Waiting.Load(), Held: e.load.Held.Load(), Engine: e.report}
-	for _, l := range e.otherRanks {
+	t := Total{Engine: e.report}
+	for _, l := range e.loads() {
 		t.InFlight += l.InFlight.Load()
 		t.Others += l.Others.InFlight.Load()
 		t.OthersWaiting += l.Others.Waiting.Load()

@@ -2,6 +2,7 @@ package sched_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -106,6 +107,48 @@ func TestPick_CountedAfterInstanceReturned(t *testing.T) {
 			t.Errorf("%d ranks: %d in flight after the end", ranks, n)
 		}
 	}
+}
+
+// A pick whose instance has left meanwhile does not wait for the index of a snapshot that is
+// not published yet.
+func TestPick_DoesNotWaitForPrepare(t *testing.T) {
+	t.Parallel()
+	health, src := &hookedHealth{}, &source{}
+	building, release := make(chan struct{}), make(chan struct{})
+	src.set(inst(instance.Decode, "d:1"))
+	s := sched.New(sched.Options{Source: src, Health: health, Connector: func(in *instance.Instance) string {
+		if in.Address == "d:3" {
+			close(building)
+			<-release
+		}
+		return in.Record.Connector
+	}})
+	prepared := make(chan struct{})
+	health.once = func() {
+		next := instance.NewSnapshot(2, []*instance.Instance{inst(instance.Decode, "d:2")})
+		s.Prepare(next)
+		src.p.Store(next)
+		go func() {
+			defer close(prepared)
+			s.Prepare(instance.NewSnapshot(3, []*instance.Instance{inst(instance.Decode, "d:3")}))
+		}()
+		<-building
+	}
+	picked := make(chan string, 1)
+	go func() {
+		a, err := s.Pick(decode("m"))
+		picked <- fmt.Sprint(a.Address(), " ", err)
+	}()
+	select {
+	case got := <-picked:
+		if want := "d:2 <nil>"; got != want {
+			t.Errorf("picked %s, want %s", got, want)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the pick waits for an index that it does not need")
+	}
+	close(release)
+	<-prepared
 }
 
 // A prefill instance is pinned by a KV cache that was not fetched until its lease ends, and

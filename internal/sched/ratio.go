@@ -41,7 +41,7 @@ func (r *ratio) learn(bytes, tokens int) {
 }
 
 // ratios has the ratio of each model. Only requests that have found candidates add one, so there
-// are no more than models listed by instances.
+// are no more than models that instances have ever listed, at some 100 bytes each.
 type ratios struct {
 	mu sync.RWMutex // guards m
 	m  map[string]*ratio

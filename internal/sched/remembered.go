@@ -17,16 +17,9 @@ type RankLoad struct {
 // not known. An engine in both roles has one load, but remembered prompts of each role.
 func (s *Scheduler) Ranks(in *instance.Instance) []RankLoad {
 	var out []RankLoad
-	s.Loads.counters.mu.RLock()
-	if e := s.Loads.counters.m[in.Address]; e != nil {
-		out = append(out, rankOf(&e.load))
-		for _, l := range e.otherRanks {
-			if len(out) < in.Ranks() {
-				out = append(out, rankOf(&l.Load))
-			}
-		}
-	}
-	s.Loads.counters.mu.RUnlock()
+	s.Loads.counters.eachRank(in, func(l *policy.Load) {
+		out = append(out, RankLoad{InFlight: l.InFlight.Load(), Waiting: l.Waiting.Load(), Held: l.Held.Load()})
+	})
 	lists := s.index.current().role(in.Role)
 	for rank := range out {
 		hash := policy.NewCandidate(in, rank, nil).Hash
@@ -39,10 +32,6 @@ func (s *Scheduler) Ranks(in *instance.Instance) []RankLoad {
 		})
 	}
 	return out
-}
-
-func rankOf(l *policy.Load) RankLoad {
-	return RankLoad{InFlight: l.InFlight.Load(), Waiting: l.Waiting.Load(), Held: l.Held.Load()}
 }
 
 // Remembered sums what the policies of a role remember of prompts. ok is false if none of

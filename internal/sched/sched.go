@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
@@ -304,7 +305,7 @@ func (s *Scheduler) take(in *instance.Instance) (*Assignment, error) {
 		}
 	}
 	a := &Assignment{
-		Instance: in, Rank: rank, Connector: s.opts.Connector(in), Policy: PolicyTaken, Revision: revision, counter: c, load: load,
+		Instance: in, Rank: rank, PairKey: connector.PairKey{Connector: s.opts.Connector(in)}, Policy: PolicyTaken, Revision: revision, counter: c, load: load,
 	}
 	a.begin()
 	return a, nil
@@ -325,14 +326,7 @@ func (s *Scheduler) Members() *instance.Snapshot { return s.opts.Source.Snapshot
 
 // features is what policies see of a request.
 func (r *Request) features() policy.Request {
-	f := policy.Request{
-		Role: r.Role, Model: r.Model, Session: r.Session,
-		Prompt: r.Prompt, Head: r.Head, Length: r.Length, Priority: r.Priority,
-	}
-	if r.Partner != nil {
-		f.Partner = r.Partner.Instance
-	}
-	return f
+	return policy.Request{Role: r.Role, Model: r.Model, Session: r.Session, Prompt: r.Prompt, Head: r.Head}
 }
 
 // promptBytes is the length of what the model reads.
@@ -362,6 +356,20 @@ func (c *candidates) choose(among policy.Candidates, r policy.Request) (by choic
 	return by // the last of the policies always chooses
 }
 
+// set makes a the pick of a candidate of the list.
+func (a *Assignment) set(c *candidates, by choice, tokens int) {
+	chosen, own := &c.items[by.at], &c.facts[by.at]
+	a.Instance, a.Rank, a.PairKey = chosen.Instance, chosen.Rank, own.pairKey
+	a.Policy, a.Tokens, a.Cached = by.by.Name, tokens, by.cached
+	a.counter, a.load = own.counter, chosen.Load
+}
+
+// measure sets Queued and Running.
+func (a *Assignment) measure() {
+	a.Queued = a.load.Waiting.Load() + int64(a.load.Others.Waiting.Load())
+	a.Running = a.load.InFlight.Load() + int64(a.load.Others.InFlight.Load())
+}
+
 // assign assigns the request one of the candidates among, which are not empty.
 func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewhere, r *Request) *Assignment {
 	f, bytes, ratio := r.features(), r.promptBytes(), s.ratios.of(r.Model)
@@ -375,7 +383,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 		f.Tentative = &a.tentative
 	}
 	by := c.choose(among, f)
-	chosen, own := &c.items[by.at], &c.facts[by.at]
+	own := &c.facts[by.at]
 	a.counts[0], a.counts[4] = by.by.picks, &own.counter.hits.picks[roleNumber(r.Role)]
 	if own.both {
 		a.counts[1] = s.Tally.both[roleNumber(r.Role)].counterFor(c, among)
@@ -388,13 +396,11 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 		}
 		a.passedOver = nil
 	}
-	a.Instance, a.Rank, a.Connector, a.Build, a.Blocks = chosen.Instance, chosen.Rank, own.pairKey.connector, own.pairKey.build, own.pairKey.blocks
-	a.Policy, a.Tokens, a.Cached = by.by.Name, f.Tokens, by.cached
-	a.counter, a.load, a.bytes, a.ratio, a.pins = own.counter, chosen.Load, bytes, ratio, &s.Loads.pins
+	a.set(c, by, f.Tokens)
+	a.bytes, a.ratio, a.pins = bytes, ratio, &s.Loads.pins
 	a.wanted = wanted{model: r.Model, labels: r.Labels, tried: r.Tried, alone: r.Alone, length: r.Length}
 	if r.Measure {
-		a.Queued = a.load.Waiting.Load() + int64(a.load.Others.Waiting.Load())
-		a.Running = a.load.InFlight.Load() + int64(a.load.Others.InFlight.Load())
+		a.measure()
 	}
 	a.begin()
 	if score := s.scores[roleNumber(r.Role)]; score != nil {
@@ -406,7 +412,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 		a.load.Waiting.Add(int64(f.Tokens - by.cached))
 	}
 	if r.Partner != nil {
-		a.wanted.partner = r.Partner.pairKey()
+		a.wanted.partner = r.Partner.PairKey
 	}
 	return a
 }

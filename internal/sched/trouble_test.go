@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -39,7 +40,7 @@ func admittedOneByOne(s *Scheduler, ix *index, list *candidates, r *Request) (al
 		if slices.Contains(r.Tried, k) {
 			continue
 		}
-		fit := r.Partner == nil || r.Partner.Connector == list.facts[i].pairKey.connector
+		fit := r.Partner == nil || r.Partner.Connector == list.facts[i].pairKey.Connector
 		if r.Partner == nil && r.Role == instance.Prefill && !r.Alone {
 			fit = slices.ContainsFunc(ix.decode.all.facts, func(d facts) bool { return d.pairKey == list.facts[i].pairKey })
 		}
@@ -108,7 +109,7 @@ func TestAdmitted(t *testing.T) {
 		ix := s.index.current()
 		r := Request{Role: instance.Roles()[rng.IntN(2)], Model: []string{"", "m", "n", "o"}[rng.IntN(4)], Alone: rng.IntN(4) == 0}
 		if rng.IntN(2) == 0 {
-			r.Partner = &Assignment{Connector: []string{"plain", "nixl"}[rng.IntN(2)]}
+			r.Partner = &Assignment{PairKey: connector.PairKey{Connector: []string{"plain", "nixl"}[rng.IntN(2)]}}
 		}
 		if rng.IntN(4) == 0 {
 			r.Tried = []instance.Key{all[rng.IntN(len(all))].Key}

@@ -1,8 +1,6 @@
 package sched
 
 import (
-	"slices"
-
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
@@ -23,7 +21,7 @@ func (s *Scheduler) Usable(role instance.Role, model string) []policy.Candidate 
 	if l != nil {
 		s.filter.scratches.Put(l)
 	}
-	return slices.Clip(out)
+	return out
 }
 
 // Tokens estimates the number of tokens in a number of bytes of a prompt.

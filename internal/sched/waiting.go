@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -66,7 +66,7 @@ type waiter struct {
 type wanted struct {
 	model   string
 	labels  instance.Selector
-	partner pairKey // of the other instance of the pair, zero for none
+	partner connector.PairKey // of the other instance of the pair, zero for none
 	tried   []instance.Key
 	alone   bool
 	length  int // of the request's body, in bytes
@@ -269,7 +269,7 @@ func (g *Legs) moveDrained(ctx context.Context, moves map[instance.Key]*time.Tim
 // checkSilent calls findSilent regularly until ctx ends.
 func (g *Legs) checkSilent(ctx context.Context) {
 	seen := map[*counter]observation{}
-	sleep.Every(ctx, g.opts.SilentAfter/checksPerSilence, func(now time.Time) { g.findSilent(now, seen) })
+	sleep.Every(ctx, g.opts.SilentAfter/checksPerSilence, func(now time.Time) { seen = g.findSilent(now, seen) })
 }
 
 // observation is the state of findSilent for an engine with legs in flight.
@@ -277,7 +277,6 @@ type observation struct {
 	progress uint64    // its counter
 	since    time.Time // when progress had this value first
 	asked    time.Time // last call of Options.Silent
-	seen     time.Time // last check
 }
 
 // cancelRemoved cancels the legs whose instance cannot answer any more since the last snapshot. A leg
@@ -309,20 +308,15 @@ func (g *Legs) cancelLegs(c *counter) {
 
 // findSilent finds the legs that others have overtaken for too long, and the instances that keep
 // legs waiting without a byte of an answer. A leg that waits for an ejected instance, or for one
-// that is slow by its record, is cancelled as soon as another instance can take it over.
-func (g *Legs) findSilent(now time.Time, seen map[*counter]observation) {
-	waitFor := g.loads.counters.busy()
-	for _, c := range waitFor {
-		l := seen[c]
-		l.seen = now
-		seen[c] = l
-	}
-	maps.DeleteFunc(seen, func(_ *counter, l observation) bool { return !l.seen.Equal(now) })
-	for _, c := range waitFor {
+// that is slow by its record, is cancelled as soon as another instance can take it over. last is the
+// result of the last call.
+func (g *Legs) findSilent(now time.Time, last map[*counter]observation) (seen map[*counter]observation) {
+	seen = make(map[*counter]observation, len(last))
+	for _, c := range g.loads.counters.busy() {
 		for _, stuck := range c.waiting.stuck(now) {
 			stuck.Overtaken(overtakenBy)
 		}
-		l := seen[c]
+		l := last[c]
 		if n := c.progress.Load(); n != l.progress {
 			l.progress, l.since = n, now
 		}
@@ -353,6 +347,7 @@ func (g *Legs) findSilent(now time.Time, seen map[*counter]observation) {
 			w.leg.Silent(silent)
 		}
 	}
+	return seen
 }
 
 // Abandon cancels the legs that wait for an instance which health has ejected. Legs that no other
@@ -375,8 +370,8 @@ func (g *Legs) Abandon(k instance.Key, dead bool, why string) {
 func (g *Legs) hasAlternative(in *instance.Instance, w wanted) bool {
 	ix := g.index.current()
 	r := Request{Role: in.Role, Model: w.model, Labels: w.labels, Tried: w.tried, Alone: w.alone}
-	if w.partner != (pairKey{}) {
-		r.Partner = &Assignment{Connector: w.partner.connector, Build: w.partner.build, Blocks: w.partner.blocks}
+	if w.partner != (connector.PairKey{}) {
+		r.Partner = &Assignment{PairKey: w.partner}
 	}
 	if g.hasOther(ix, in, &r) {
 		return true

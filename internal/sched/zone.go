@@ -27,16 +27,7 @@ const (
 )
 
 func (e elsewhere) String() string {
-	switch e {
-	case sessionOverloaded:
-		return "session_overloaded"
-	case zoneOverloaded:
-		return "zone_overloaded"
-	case zoneNone:
-		return "zone_none"
-	default:
-		return ""
-	}
+	return [...]string{"", "session_overloaded", "zone_overloaded", "zone_none"}[e]
 }
 
 // elsewhereCounts counts them.

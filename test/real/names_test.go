@@ -99,7 +99,7 @@ func TestPredictedBlocks(t *testing.T) {
 			chain.Start(model)
 			chain.Add(body)
 			is := kvindex.Chain(nil, tokens[i], size, "", "")
-			got, _ := names.Find(&chain)
+			got, _, _ := names.Find(&chain, true)
 			if len(got) > len(is) || !slices.Equal(got, is[:len(got)]) {
 				wrong++
 				t.Errorf("chat %d: wrong prediction of %d blocks of %d tokens: %s", i, len(got), size, body)

@@ -35,29 +35,30 @@ func Decode(payload []byte, b *Batch) error {
 }
 
 func (b *Batch) read(p []byte) error {
-	if msgp.NextType(p) == msgp.MapType {
-		return eachMember(p, func(key, p []byte) (err error) {
-			switch string(key) {
-			case "ts":
-				b.Time, err = readFloat(p)
-			case "events":
-				err = b.readEvents(p)
-			case "data_parallel_rank":
-				b.Rank, err = readSmall(p)
-			}
-			return err
-		})
-	}
-	return eachItem(p, func(i int, p []byte) (err error) {
-		switch i {
-		case 0:
+	return eachPart(p, func(name string, p []byte) (err error) {
+		switch name {
+		case "ts":
 			b.Time, err = readFloat(p)
-		case 1:
+		case "events":
 			err = b.readEvents(p)
-		case 2:
+		case "data_parallel_rank":
 			b.Rank, err = readSmall(p)
 		}
 		return err
+	})
+}
+
+// eachPart calls f with each part of a batch, in either of its forms.
+func eachPart(p []byte, f func(name string, value []byte) error) error {
+	if msgp.NextType(p) == msgp.MapType {
+		return eachMember(p, func(key, value []byte) error { return f(string(key), value) })
+	}
+	names := []string{"ts", "events", "data_parallel_rank"}
+	return eachItem(p, func(i int, item []byte) error {
+		if i < len(names) {
+			return f(names[i], item)
+		}
+		return nil
 	})
 }
 

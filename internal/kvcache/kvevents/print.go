@@ -32,28 +32,17 @@ func Text(payload []byte, of string) (string, error) {
 	return b.String(), err
 }
 
-// halves are the time and the events of a message, in either of their forms.
+// halves are the time and the events of a message.
 func halves(payload []byte) (ts float64, events []byte, err error) {
-	member := func(name string, value []byte) error {
+	err = eachPart(payload, func(name string, value []byte) (err error) {
 		switch name {
 		case "ts":
 			ts, err = readFloat(value)
-			return err
 		case "events":
 			events = value
 		}
-		return nil
-	}
-	if len(payload) > 0 && msgp.NextType(payload) == msgp.MapType {
-		err = eachMember(payload, func(key, value []byte) error { return member(string(key), value) })
-	} else {
-		err = eachItem(payload, func(i int, item []byte) error {
-			if i < 2 {
-				return member([]string{"ts", "events"}[i], item)
-			}
-			return nil
-		})
-	}
+		return err
+	})
 	if err == nil && events == nil {
 		err = errShort
 	}
@@ -70,7 +59,7 @@ func printEvent(b *strings.Builder, p []byte) error {
 		return printValue(&rest, value)
 	}
 	var err error
-	if len(p) > 0 && msgp.NextType(p) == msgp.MapType {
+	if msgp.NextType(p) == msgp.MapType {
 		err = eachMember(p, func(key, value []byte) error {
 			if string(key) == "type" {
 				kind, _, err = msgp.ReadStringBytes(value)

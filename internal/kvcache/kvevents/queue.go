@@ -49,10 +49,10 @@ func (m *Memory) reserve(own, n int64) bool {
 // queue holds the messages of one connection, from its reader to its Source.
 type queue struct {
 	memory *Memory
-	some   chan struct{} // has a value after a change
 	ended  chan struct{} // closed when the reader has ended
 
 	mu       sync.Mutex // guards what follows
+	changed  sync.Cond  // of mu
 	messages []message
 	bytes    int64
 	dropped  bool  // messages were dropped after the last of these
@@ -60,7 +60,9 @@ type queue struct {
 }
 
 func newQueue(m *Memory) *queue {
-	return &queue{memory: m, some: make(chan struct{}, 1), ended: make(chan struct{})}
+	q := &queue{memory: m, ended: make(chan struct{})}
+	q.changed.L = &q.mu
+	return q
 }
 
 // fill reads from a connection until it ends.
@@ -78,9 +80,9 @@ func (q *queue) fill(conn *zmq.Conn) {
 		}
 		if err != nil {
 			q.mu.Lock()
+			defer q.mu.Unlock()
 			q.err = err
-			q.mu.Unlock()
-			q.signal()
+			q.changed.Signal()
 			return
 		}
 		q.put(m)
@@ -100,7 +102,7 @@ func (q *queue) put(m message) {
 	}
 	q.messages = append(q.messages, m)
 	q.bytes += n
-	q.signal()
+	q.changed.Signal()
 }
 
 // size is what a message takes while it waits; 0 for one without a batch, of which each
@@ -112,38 +114,27 @@ func size(m message) int64 {
 	return messageBytes + int64(cap(m.payload))
 }
 
-func (q *queue) signal() {
-	select {
-	case q.some <- struct{}{}:
-	default:
-	}
-}
-
 // next blocks until there is a message, and returns it. If messages were dropped after the
 // last one, it returns one without a batch. In the end it returns the error that ended the
 // reader.
 func (q *queue) next() (message, error) {
-	for {
-		q.mu.Lock()
-		if len(q.messages) > 0 {
-			m := q.messages[0]
-			q.messages[0] = message{} // for the garbage collector
-			q.messages = q.messages[1:]
-			q.release(size(m))
-			q.mu.Unlock()
-			return m, nil
-		}
-		if q.dropped {
-			q.dropped = false
-			q.mu.Unlock()
-			return message{catchUp: true}, nil
-		}
-		err := q.err
-		q.mu.Unlock()
-		if err != nil {
-			return message{}, err
-		}
-		<-q.some
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.messages) == 0 && !q.dropped && q.err == nil {
+		q.changed.Wait()
+	}
+	switch {
+	case len(q.messages) > 0:
+		m := q.messages[0]
+		q.messages[0] = message{} // for the garbage collector
+		q.messages = q.messages[1:]
+		q.release(size(m))
+		return m, nil
+	case q.dropped:
+		q.dropped = false
+		return message{catchUp: true}, nil
+	default:
+		return message{}, q.err
 	}
 }
 

@@ -182,7 +182,7 @@ func Find(ctx context.Context, ask func(context.Context, *instance.Instance) (ma
 	publishers, err = ask(ctx, in)
 	hints = connecting(publishers)
 	if len(publishers) == 0 {
-		publishers = FromRecord(in)
+		publishers = publishersOf(in.Record.KVEvents)
 	}
 	publishers = instance.LocalRanks(in, publishers)
 	for rank, p := range publishers {

@@ -59,15 +59,11 @@ func parse(body []byte) (map[int]kvevents.Publisher, error) {
 			found[rank] = s.KVEvents
 		}
 	}
-	return publishers(found), nil
+	return publishersOf(found), nil
 }
 
-// FromRecord returns the publishers in an instance's record.
-func FromRecord(in *instance.Instance) map[int]kvevents.Publisher {
-	return publishers(in.Record.KVEvents)
-}
-
-func publishers(by map[string]instance.KVEvents) map[int]kvevents.Publisher {
+// publishersOf returns the valid ones of the publishers in a record, or in an engine's answer.
+func publishersOf(by map[string]instance.KVEvents) map[int]kvevents.Publisher {
 	out := make(map[int]kvevents.Publisher, len(by))
 	for text, e := range by {
 		rank, err := strconv.Atoi(text)

@@ -65,19 +65,11 @@ func (h *holders) remove(s slot) bool {
 		if word := int(s / 64); word < len(*h.many) {
 			(*h.many)[word] &^= 1 << (s % 64)
 		}
-		for _, word := range *h.many {
-			if word != 0 {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(*h.many, func(word uint64) bool { return word != 0 })
 	}
-	for i, have := range h.few[:h.n] {
-		if have == s {
-			h.n--
-			h.few[i] = h.few[h.n]
-			break
-		}
+	if i := slices.Index(h.few[:h.n], s); i >= 0 {
+		h.n--
+		h.few[i] = h.few[h.n]
 	}
 	return h.n == 0
 }

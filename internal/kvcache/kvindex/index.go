@@ -43,7 +43,7 @@ func New(memory *indexmem.Budget) *Index {
 	}
 	x := &Index{memory: memory}
 	x.blocks.init(memory)
-	x.targets.Store(new(map[Target]*target))
+	x.targets.Store(&map[Target]*target{})
 	memory.Register(indexmem.Blocks, x)
 	return x
 }
@@ -114,9 +114,7 @@ func (x *Index) target(t Target) *target {
 
 // replace makes a changed copy the targets. The caller holds mu.
 func (x *Index) replace(change func(map[Target]*target)) {
-	was := *x.targets.Load()
-	all := make(map[Target]*target, len(was)+1)
-	maps.Copy(all, was)
+	all := maps.Clone(*x.targets.Load())
 	change(all)
 	x.targets.Store(&all)
 }
@@ -136,7 +134,6 @@ func (x *Index) Apply(t Target, b *kvevents.Batch) {
 	for i := range b.Events {
 		known.event(&b.Events[i])
 	}
-	known.publish()
 }
 
 // Reset removes all blocks of a target, but keeps the target.
@@ -145,7 +142,6 @@ func (x *Index) Reset(t Target) {
 		known.mu.Lock()
 		defer known.mu.Unlock()
 		known.clear()
-		known.publish()
 	}
 }
 

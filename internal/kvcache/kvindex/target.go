@@ -1,6 +1,7 @@
 package kvindex
 
 import (
+	"bytes"
 	"sync"
 	"sync/atomic"
 
@@ -15,7 +16,7 @@ type target struct {
 	live atomic.Bool
 
 	blockSize atomic.Int32
-	counted   atomic.Int64
+	counted   atomic.Int64 // blocks in all of the groups
 	held      atomic.Int64 // entries of blocks
 	orphans   atomic.Uint64
 	full      atomic.Uint64
@@ -24,7 +25,6 @@ type target struct {
 	mu      sync.Mutex
 	dropped bool
 	groups  uint16 // that have full attention
-	have    int    // blocks in all of the groups
 	blocks  map[kvevents.Hash]entry
 	peak    int // most entries of blocks since the map was made
 	index   *Index
@@ -39,9 +39,6 @@ type entry struct {
 
 // maxDepth bounds what an engine can make of a depth.
 const maxDepth = 1 << 20
-
-// publish makes the count readable without the lock. The caller holds mu.
-func (t *target) publish() { t.counted.Store(int64(t.have)) }
 
 // maxGroups bounds the groups of layers that are distinguished. Others are ignored.
 const maxGroups = 16
@@ -69,10 +66,7 @@ func (t *target) event(e *kvevents.Event) {
 }
 
 func onGPU(medium []byte) bool {
-	if len(medium) == 0 {
-		return true
-	}
-	return len(medium) == 3 && medium[0]|0x20 == 'g' && medium[1]|0x20 == 'p' && medium[2]|0x20 == 'u'
+	return len(medium) == 0 || bytes.EqualFold(medium, []byte("gpu"))
 }
 
 // groupOf is the bit of an event's group; 0 where there are too many.
@@ -153,7 +147,7 @@ func (t *target) put(h kvevents.Hash, is entry) bool {
 	is.groups |= was.groups
 	t.blocks[h] = is
 	if !t.counts(was) && t.counts(is) {
-		t.have++
+		t.counted.Add(1)
 		t.index.blocks.add(is.key, t.slot)
 	}
 	return true
@@ -165,7 +159,7 @@ func (t *target) counts(e entry) bool { return e.groups != 0 && e.groups&t.group
 // forget takes a block out of what requests see.
 func (t *target) forget(e entry) {
 	if t.counts(e) {
-		t.have--
+		t.counted.Add(-1)
 		t.index.blocks.remove(e.key, t.slot)
 	}
 }
@@ -232,7 +226,6 @@ func (t *target) shrink(to int) {
 	t.full.Add(uint64(excess)) //nolint:gosec // positive
 	t.lacks.Store(true)
 	t.blocks, t.peak = compact(t.blocks, t.peak)
-	t.publish()
 }
 
 // widen adds a group that was not known: what was there before lacks it.
@@ -250,6 +243,5 @@ func (t *target) clear() {
 	}
 	t.resize(-len(t.blocks))
 	t.blocks, t.peak = make(map[kvevents.Hash]entry), 0
-	t.have = 0
 	t.lacks.Store(false)
 }

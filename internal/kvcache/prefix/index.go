@@ -142,15 +142,12 @@ func (x *Index) Bytes(t int) int { return x.targets[t].bytes }
 
 // Add adds a target, which holds nothing yet, and returns its number.
 func (x *Index) Add() int {
-	fresh := &target{}
-	for t, is := range x.targets {
-		if is == nil {
-			x.targets[t] = fresh
-			return t
-		}
+	t := slices.Index(x.targets, nil)
+	if t < 0 {
+		t, x.targets = len(x.targets), append(x.targets, nil)
 	}
-	x.targets = append(x.targets, fresh)
-	return len(x.targets) - 1
+	x.targets[t] = &target{}
+	return t
 }
 
 // Remove removes a target. Add may return its number again.
@@ -197,7 +194,8 @@ func (x *Index) Note(t int, c *Chain, capacity int) {
 	for _, p := range slices.Backward(steps) {
 		x.hold(t, p.node, p.same)
 	}
-	x.bound(t, capacity)
+	x.targets[t].capacity = capacity
+	x.bound(t)
 	x.report()
 }
 
@@ -336,11 +334,10 @@ func (x *Index) count(t, borders, bytes int) {
 	x.borders += borders
 }
 
-// bound removes what a target with a capacity in bytes of text cannot hold; a capacity of 0 is
-// unknown, and removes nothing.
-func (x *Index) bound(t, capacity int) {
-	for is := x.targets[t]; capacity > 0 && is.bytes > capacity && is.oldest != nil; {
-		x.forget(is.oldest, bordersIn(is.oldest, is.bytes-capacity))
+// bound removes what a target cannot hold; if its capacity is unknown, nothing.
+func (x *Index) bound(t int) {
+	for is := x.targets[t]; is.capacity > 0 && is.bytes > is.capacity && is.oldest != nil; {
+		x.forget(is.oldest, bordersIn(is.oldest, is.bytes-is.capacity))
 	}
 }
 

@@ -92,44 +92,22 @@ func (n *Names) Clear() {
 	}
 }
 
-// Find returns the names of the blocks that a prompt begins with, as far as they are known, and an
-// upper bound of the bytes that these blocks hold. The caller must not change the names. The entry
-// counts as used.
-func (n *Names) Find(c *Chain) (names []kvindex.Key, bytes int) {
-	is, bytes := n.longest(c)
-	if is.of == nil {
-		return nil, 0
-	}
-	n.oldest.MoveToFront(is.of.element)
-	is.of.used = n.memory.Now()
-	return is.of.names[:is.blocks], bytes
-}
-
-// Peek is like Find, but does not count as a use.
-func (n *Names) Peek(c *Chain) (names []kvindex.Key, bytes int) {
-	is, bytes := n.longest(c)
-	if is.of == nil {
-		return nil, 0
-	}
-	return is.of.names[:is.blocks], bytes
-}
-
-// longest returns the place of the longest beginning of a prompt that has names, and its bytes.
-func (n *Names) longest(c *Chain) (is place, bytes int) {
+// Find returns the names of the blocks that a prompt begins with, as far as they are known, an upper
+// bound of the bytes that these blocks hold, and the tokens per byte of the prompt that they were
+// learned from. The caller must not change the names. With use, the entry counts as used.
+func (n *Names) Find(c *Chain, use bool) (names []kvindex.Key, bytes int, density float64) {
 	for i, key := range slices.Backward(c.keys) {
-		if is := n.at[key]; is.blocks > 0 {
-			return is, end(i + 1)
+		is := n.at[key]
+		if is.blocks == 0 {
+			continue
 		}
+		if use {
+			n.oldest.MoveToFront(is.of.element)
+			is.of.used = n.memory.Now()
+		}
+		return is.of.names[:is.blocks], end(i + 1), is.of.density
 	}
-	return place{}, 0
-}
-
-// Density returns the tokens per byte of the prompt whose names Find returns; 0 if there is none.
-func (n *Names) Density(c *Chain) float64 {
-	if is, _ := n.longest(c); is.of != nil {
-		return is.of.density
-	}
-	return 0
+	return nil, 0, 0
 }
 
 // Learn adds a prompt: the names of its blocks of blockSize tokens, and its number of tokens.

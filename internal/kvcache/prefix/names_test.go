@@ -53,7 +53,7 @@ func TestNamesAreNeverWrong(t *testing.T) {
 			texts = append(texts, s)
 			c := chain("m", s)
 			names := kvindex.Chain(nil, tokens(s), blockSize, "", "")
-			got, bytes := n.Find(c)
+			got, bytes, _ := n.Find(c, true)
 			if len(got) > len(names) || !slices.Equal(got, names[:len(got)]) || bytes > len(s) {
 				t.Fatalf("seed %d: %d blocks are attributed to a prompt that does not have them", seed, len(got))
 			}
@@ -78,7 +78,7 @@ func TestNamesOfAChat(t *testing.T) {
 	turn := func(bytes int) (found int) {
 		s := text(7, 9000)[:bytes]
 		c := chain("m", s)
-		names, _ := n.Find(c)
+		names, _, _ := n.Find(c, true)
 		n.Learn(c, kvindex.Chain(nil, tokens(s), 4, "", ""), 4, len(s))
 		return len(names)
 	}

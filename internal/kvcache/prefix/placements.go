@@ -81,9 +81,6 @@ func (b *Placements) Take(most int) []byte {
 	out := b.out
 	b.out = nil
 	b.mu.Unlock()
-	if len(out) == 0 {
-		return nil
-	}
 	slices.SortStableFunc(out, func(a, b Placed) int { return int(int64(b.Bytes) - int64(a.Bytes)) })
 	out = out[:max(0, min(len(out), (most-1)/placedBytes))]
 	if len(out) == 0 {

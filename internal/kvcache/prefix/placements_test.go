@@ -50,7 +50,7 @@ func TestPlacements(t *testing.T) {
 
 	x := NewIndex(indexmem.New(0))
 	a, b := x.Add(), x.Add()
-	x.AddRemote(a, &list[1], 0)
+	x.AddRemote(a, &list[1])
 	longest := make([]int, 2)
 	look := func(c *Chain) []int {
 		x.Look(c, longest)
@@ -67,7 +67,8 @@ func TestPlacements(t *testing.T) {
 	if got := look(chain("m", text(5, 20_000))); got[a] != 0 {
 		t.Errorf("a prompt that no proxy has placed: %v", got)
 	}
-	x.AddRemote(a, &list[0], 25_000)
+	x.targets[a].capacity = 25_000
+	x.AddRemote(a, &list[0])
 	if got := look(first); got[a] != 0 || x.Bytes(a) > 30_000 {
 		t.Errorf("%d bytes in a cache of 25,000, %v", x.Bytes(a), got)
 	}
@@ -85,8 +86,8 @@ func TestRemoteAndNoted(t *testing.T) {
 		t.Fatal("too short")
 	}
 	for range 2 {
-		x.AddRemote(a, &placed, 0)
-		x.AddRemote(b, &placed, 0)
+		x.AddRemote(a, &placed)
+		x.AddRemote(b, &placed)
 	}
 	if x.Borders() != 2*tail || x.Bytes(a) != 20_000 {
 		t.Errorf("%d borders, %d bytes of a prompt that was added twice", x.Borders(), x.Bytes(a))
@@ -144,7 +145,7 @@ func TestPlacementsBounds(t *testing.T) {
 	x := NewIndex(indexmem.New(0))
 	x.Add()
 	for _, p := range mustReceive(t, &other, 2) {
-		x.AddRemote(0, &p, 0)
+		x.AddRemote(0, &p)
 	}
 	x.Clear(0)
 	if x.Bytes(0) != 0 {
@@ -192,7 +193,8 @@ func TestNotedAndReceivedInAnyOrder(t *testing.T) {
 				x.Evict(x.memory.Now(), 500)
 				capacity = 0
 			case ok && rng.IntN(2) == 0:
-				x.AddRemote(target, &placed, capacity)
+				x.targets[target].capacity = capacity
+				x.AddRemote(target, &placed)
 			default:
 				x.Note(target, c, capacity)
 			}

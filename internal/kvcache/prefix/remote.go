@@ -30,8 +30,9 @@ func (r remote) find(t int, last Key) *use {
 	return nil
 }
 
-// AddRemote adds a prompt that another proxy has sent to target t.
-func (x *Index) AddRemote(t int, p *Placed, capacity int) {
+// AddRemote adds a prompt that another proxy has sent to target t, whose capacity is that of the last
+// Note.
+func (x *Index) AddRemote(t int, p *Placed) {
 	is := x.targets[t]
 	if u := x.remote.find(t, p.Keys[tail-1]); u != nil {
 		is.unlink(u)
@@ -46,7 +47,7 @@ func (x *Index) AddRemote(t int, p *Placed, capacity int) {
 	is.link(u, x.memory.Now())
 	x.count(t, len(own.Keys), int(own.Bytes))
 	x.bytes += remoteBytes
-	x.bound(t, capacity)
+	x.bound(t)
 	x.report()
 }
 

@@ -6,6 +6,7 @@ type target struct {
 	newest, oldest *use
 	borders        int
 	bytes          int // of text
+	capacity       int // in bytes of text, by the last Note; 0: unknown
 }
 
 // use is an entry of the LRU list of a target: a node of the tree, or a prompt that it holds

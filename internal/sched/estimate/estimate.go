@@ -3,6 +3,7 @@
 package estimate
 
 import (
+	"maps"
 	"math"
 	"sync"
 	"time"
@@ -31,6 +32,8 @@ const (
 	// margin is by how much the other way must be better before prompts of this length
 	// change to it.
 	margin = 0.1
+	// keepUnused is how long a model stays known without requests, at least.
+	keepUnused = 7 * 24 * time.Hour
 	// maxInstances bounds the instances of a model that have lines of their own.
 	maxInstances = 1024
 )
@@ -64,6 +67,7 @@ type Decision struct {
 type Estimator struct {
 	mu     sync.Mutex // guards all below; never held for more than some microseconds
 	models map[string]*model
+	swept  time.Time // last call of sweep
 }
 
 // lines are the times of one instance, or of all instances of a model.
@@ -83,6 +87,7 @@ type model struct {
 	pace            mean // seconds for one output token
 	alone           [64]bool
 	decisions       uint64
+	used            bool // since the last sweep
 }
 
 type mean struct{ n, value float64 }
@@ -94,29 +99,32 @@ func (m *mean) learn(v float64) {
 
 // Prefilled notes how long a prefill instance took to answer.
 func (e *Estimator) Prefilled(name string, p Prefill, took time.Duration) {
-	e.learn(name, p.Address, func(l *lines) { l.prefill.learn(p.Queued+p.Uncached, took.Seconds()) })
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.model(name).uncached.learn(p.Uncached)
+	e.learn(name, p.Address, func(m *model) { m.uncached.learn(p.Uncached) },
+		func(l *lines) { l.prefill.learn(p.Queued+p.Uncached, took.Seconds()) })
 }
 
 // Handed notes how long after prefill's answer decode began to answer.
 func (e *Estimator) Handed(name string, d Decode, took time.Duration) {
-	e.learn(name, d.Address, func(l *lines) { l.handover.learn(d.Tokens, took.Seconds()) })
-	e.noteDecode(name, d)
+	e.learn(name, d.Address, d.note, func(l *lines) { l.handover.learn(d.Tokens, took.Seconds()) })
 }
 
 // Alone notes how long decode took to begin its answer without a prefill.
 func (e *Estimator) Alone(name string, d Decode, took time.Duration) {
-	e.learn(name, d.Address, func(l *lines) { l.alone.learn(d.Queued+d.Tokens, took.Seconds()) })
-	e.noteDecode(name, d)
+	e.learn(name, d.Address, d.note, func(l *lines) { l.alone.learn(d.Queued+d.Tokens, took.Seconds()) })
 }
 
-func (e *Estimator) learn(name, address string, f func(*lines)) {
+func (d *Decode) note(m *model) {
+	m.queued.learn(d.Queued)
+	m.running.learn(d.Running)
+}
+
+// learn calls note with a model, and add with its lines and with those of one of its instances.
+func (e *Estimator) learn(name, address string, note func(*model), add func(*lines)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	m := e.model(name)
-	f(&m.lines)
+	note(m)
+	add(&m.lines)
 	l := m.instances[address]
 	if l == nil {
 		if len(m.instances) >= maxInstances {
@@ -125,29 +133,35 @@ func (e *Estimator) learn(name, address string, f func(*lines)) {
 		l = new(lines)
 		m.instances[address] = l
 	}
-	f(l)
+	add(l)
 }
 
-func (e *Estimator) noteDecode(name string, d Decode) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	m := e.model(name)
-	m.queued.learn(d.Queued)
-	m.running.learn(d.Running)
-}
-
-// model returns the estimates of a model, of which there are no more than instances list. The
-// caller holds the lock.
+// model returns the estimates of a model. The caller holds the lock.
 func (e *Estimator) model(name string) *model {
 	m := e.models[name]
 	if m == nil {
-		if e.models == nil {
-			e.models = map[string]*model{}
+		if now := time.Now(); now.Sub(e.swept) >= keepUnused {
+			e.swept = now
+			e.sweep()
 		}
 		m = &model{instances: map[string]*lines{}}
 		e.models[name] = m
 	}
+	m.used = true
 	return m
+}
+
+// sweep removes the models that were not used since the last call: there may be new adapters every
+// day. The caller holds the lock.
+func (e *Estimator) sweep() {
+	if e.models == nil {
+		e.models = map[string]*model{}
+	}
+	maps.DeleteFunc(e.models, func(_ string, m *model) bool {
+		unused := !m.used
+		m.used = false
+		return unused
+	})
 }
 
 // Decide decides before a decode instance is picked, by the average work of decode instances

@@ -1,8 +1,10 @@
 package estimate_test
 
 import (
+	"fmt"
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
@@ -182,4 +184,37 @@ func TestRobust(t *testing.T) {
 	if ask() {
 		t.Error("slow decode was not noticed")
 	}
+}
+
+// Estimates of models that are not used any more do not stay for ever; those of others do.
+func TestForgetsUnusedModels(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := new(estimate.Estimator)
+		use := func(model string) {
+			for range 4 {
+				e.Prefilled(model, estimate.Prefill{Address: "p", Uncached: 100}, 100*time.Millisecond)
+			}
+		}
+		const days = 60
+		for day := range days {
+			use(name)
+			use(fmt.Sprint("adapter-", day))
+			time.Sleep(24 * time.Hour)
+		}
+		left := 0
+		for day := range days {
+			if known := e.Rates(fmt.Sprint("adapter-", day), "").Prefill.Samples > 0; known {
+				left++
+			} else if day >= days-7 {
+				t.Errorf("an adapter that was used %d days ago is not known", days-day)
+			}
+		}
+		if left > 15 {
+			t.Errorf("%d of %d adapters are known, of which one a day was used", left, days)
+		}
+		if got := e.Rates(name, "p").Prefill.Samples; got != 4*days {
+			t.Errorf("the model that is used every day has %d samples, want %d", got, 4*days)
+		}
+	})
 }

@@ -70,16 +70,17 @@ func (e *Estimator) Streamed(name string, d Decode, output int, took time.Durati
 	if output < 1 {
 		return
 	}
-	if output >= minOutput && took > 0 {
-		e.learn(name, d.Address, func(l *lines) { l.token.learn(d.Running+1, took.Seconds()/float64(output-1)) })
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	m := e.model(name)
-	m.output.learn(float64(output))
-	if output >= minOutput {
-		m.pace.learn(took.Seconds() / float64(output-1))
-	}
+	each := took.Seconds() / float64(output-1)
+	e.learn(name, d.Address, func(m *model) {
+		m.output.learn(float64(output))
+		if output >= minOutput {
+			m.pace.learn(each)
+		}
+	}, func(l *lines) {
+		if output >= minOutput && took > 0 {
+			l.token.learn(d.Running+1, each)
+		}
+	})
 }
 
 // Rates returns what was learned of a model; with an address, of that instance, as far as there are

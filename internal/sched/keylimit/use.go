@@ -38,26 +38,29 @@ type slot struct {
 	instance.KeyUse
 }
 
+// all returns the use by key. The map must not be changed.
+func (u *uses) all() map[string]*use {
+	if p := u.known.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
 func (u *uses) of(name string) *use {
-	known := u.known.Load()
-	if known != nil {
-		if one := (*known)[name]; one != nil {
-			return one
-		}
+	if one := u.all()[name]; one != nil {
+		return one
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	next := map[string]*use{}
-	if known = u.known.Load(); known != nil {
-		if len(*known) >= maxUses {
-			name = otherKeys
-		}
-		if one := (*known)[name]; one != nil {
-			return one
-		}
-		next = maps.Clone(*known)
+	known := u.all()
+	if len(known) >= maxUses {
+		name = otherKeys
 	}
-	next[name] = new(use)
+	if one := known[name]; one != nil {
+		return one
+	}
+	next := map[string]*use{name: new(use)}
+	maps.Copy(next, known)
 	u.known.Store(&next)
 	return next[name]
 }
@@ -96,13 +99,11 @@ type Totals struct {
 
 // Each calls f for each key with its use since the start.
 func (t *Table) Each(f func(name string, all Totals)) {
-	if known := t.use.known.Load(); known != nil {
-		for name, one := range *known {
-			one.mu.Lock()
-			all := Totals{one.total, one.refused}
-			one.mu.Unlock()
-			f(name, all)
-		}
+	for name, one := range t.use.all() {
+		one.mu.Lock()
+		all := Totals{one.total, one.refused}
+		one.mu.Unlock()
+		f(name, all)
 	}
 }
 
@@ -111,19 +112,17 @@ func (t *Table) Each(f func(name string, all Totals)) {
 func (t *Table) Usage() []instance.KeyUsage {
 	now := time.Now().Unix() / 60
 	all := map[string]*instance.KeyUsage{}
-	if known := t.use.known.Load(); known != nil {
-		for name, one := range *known {
-			is := &instance.KeyUsage{Key: name}
-			one.mu.Lock()
-			for _, s := range one.slots {
-				if s.minute > now-minutes {
-					is.Hour.Add(s.KeyUse)
-				}
+	for name, one := range t.use.all() {
+		is := &instance.KeyUsage{Key: name}
+		one.mu.Lock()
+		for _, s := range one.slots {
+			if s.minute > now-minutes {
+				is.Hour.Add(s.KeyUse)
 			}
-			one.mu.Unlock()
-			if is.Hour != (instance.KeyUse{}) {
-				all[name] = is
-			}
+		}
+		one.mu.Unlock()
+		if is.Hour != (instance.KeyUse{}) {
+			all[name] = is
 		}
 	}
 	for name, k := range t.keys() {

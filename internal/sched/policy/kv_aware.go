@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
@@ -63,12 +64,8 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, readOnly bo
 	if e.size == 0 {
 		return // no engine publishes events
 	}
-	var names []kvindex.Key
-	if readOnly {
-		names, e.bytes = e.names.Peek(chain)
-	} else {
-		names, e.bytes = e.names.Find(chain)
-	}
+	names, bytes, density := e.names.Find(chain, !readOnly)
+	e.bytes = bytes
 	if len(names) == 0 {
 		return
 	}
@@ -76,7 +73,7 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, readOnly bo
 	for i := range c.Len() {
 		e.targets = append(e.targets, e.all[c.Index(i)])
 	}
-	e.held = grown(e.held, len(e.targets))
+	e.held = slices.Grow(e.held[:0], len(e.targets))[:len(e.targets)]
 	e.caches.Longest(names, e.targets, e.held)
 	for _, n := range e.held {
 		e.seen = e.seen || n > 0
@@ -85,7 +82,7 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, readOnly bo
 		e.known = len(names)
 	}
 	e.block = float64(e.size)
-	if counted := e.names.Density(chain) * float64(chain.Total()); counted > 0 {
+	if counted := density * float64(chain.Total()); counted > 0 {
 		e.block *= float64(tokens) / counted
 	}
 	e.trusted = e.trusted || e.seen && !readOnly
@@ -93,7 +90,7 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, readOnly bo
 
 // used records what a read-only look left out. seen is exact.seen of that look.
 func (e *exact) used(chain *prefix.Chain, seen bool) {
-	e.names.Find(chain)
+	e.names.Find(chain, true)
 	e.trusted = e.trusted || seen
 }
 

@@ -4,7 +4,6 @@ import (
 	"math"
 	"sync/atomic"
 	"time"
-	"unsafe"
 )
 
 // Load is the load of one rank of an instance, or of a whole instance whose ranks are not separate
@@ -35,9 +34,6 @@ type Load struct {
 	// Engine is the last report of the engine; nil if there is none, or it is too old.
 	Engine atomic.Pointer[Engine]
 }
-
-// Shared returns the size in bytes of the first fields, which policies and legs access often.
-func (l *Load) Shared() uintptr { return unsafe.Offsetof(l.sum) + unsafe.Sizeof(l.sum) }
 
 // Others is the load that the other proxies put on an instance.
 type Others struct{ InFlight, Waiting, Held Float }

@@ -76,8 +76,6 @@ func (o *Options) now() time.Time {
 type Request struct {
 	Role  instance.Role
 	Model string
-	// Partner is the other instance of the pair, nil if it is not chosen yet or there is none.
-	Partner *instance.Instance
 	// Session is the client's session id, "" for none.
 	Session string
 	// Prompt is the prompt or the messages as the client sent them. The policy must not retain
@@ -92,9 +90,7 @@ type Request struct {
 	Lesson *Lesson
 	// Passed is set by a policy to the candidate that the session is bound to, if it was passed
 	// over because it is overloaded; nil if that is not needed.
-	Passed   **Candidate
-	Length   int // bytes of the body
-	Priority int // usually 0
+	Passed **Candidate
 	// Tentative is not nil if the leg may not be sent to the chosen candidate.
 	Tentative *Tentative
 	// Explanation receives the scores of the candidates; usually nil.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -31,8 +32,6 @@ type prefixCache struct {
 
 	placements *prefix.Placements // nil: placements are not exchanged
 	received   uint64             // number of placements read
-	// capacity is the bytes of text that each target can hold, by the last note; 0 if unknown.
-	capacity []int
 }
 
 func newPrefix(o Options) Policy { return newPrefixCache(&o) }
@@ -136,7 +135,7 @@ func (p *prefixCache) choose(c Candidates, r Request) (at, cached int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	numbers, changed := p.targets.numbers(&c, now)
-	p.longest = grown(p.longest, p.targets.most)
+	p.longest = slices.Grow(p.longest[:0], p.targets.most)[:p.targets.most]
 	own := p.index.Look(chain, p.longest)
 	others := p.placements.Others()
 	if others {
@@ -199,8 +198,6 @@ type placement struct {
 // note records that a prompt is sent to a target.
 func (p *prefixCache) note(number int, is *placement) {
 	p.balance.assigned(number, is.tokens)
-	p.capacity = grownTo(p.capacity, number)
-	p.capacity[number] = is.capacity
 	if !p.closed {
 		p.index.Note(number, is.chain, is.capacity)
 	}
@@ -221,8 +218,7 @@ func (p *prefixCache) addRemote(model string) {
 		if is == nil || p.closed {
 			continue // this proxy does not know the target yet, or no longer
 		}
-		p.capacity = grownTo(p.capacity, is.number)
-		p.index.AddRemote(is.number, &fresh[i], p.capacity[is.number])
+		p.index.AddRemote(is.number, &fresh[i])
 	}
 }
 
@@ -244,20 +240,4 @@ func (p *prefixCache) noteLater(t *Tentative, place placement) {
 		p.balance.begin(p.now(), p.targets.most, false)
 		p.note(is.number, &place)
 	}
-}
-
-// grown returns a slice of length n: s itself if its capacity is sufficient.
-func grown(s []int, n int) []int {
-	if cap(s) < n {
-		return make([]int, n+n/2)[:n]
-	}
-	return s[:n]
-}
-
-// grownTo returns s, extended with zeros so that it has an element at.
-func grownTo(s []int, at int) []int {
-	for len(s) <= at {
-		s = append(s, 0)
-	}
-	return s
 }

@@ -92,13 +92,7 @@ func choose(d *Demand, role instance.Role, all []*Demand, engines []Engine) (Mov
 		return Move{}, false
 	}
 	e := slices.MinFunc(list, func(a, b Engine) int {
-		if a.serves(role) != b.serves(role) {
-			if b.serves(role) {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Or(cmp.Compare(a.InFlight, b.InFlight), cmp.Compare(a.Address, b.Address))
+		return cmp.Or(cmp.Compare(b.part(role), a.part(role)), cmp.Compare(a.InFlight, b.InFlight), cmp.Compare(a.Address, b.Address))
 	})
 	other := d.Instances(role.Other())
 	return Move{Address: e.Address, Role: role, Model: d.Model, Reason: fmt.Sprintf(
