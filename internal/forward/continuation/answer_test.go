@@ -336,6 +336,23 @@ func TestAnswer_ShiftsTextOffsets(t *testing.T) {
 	}
 }
 
+// Some tokenizers drop the space at the start of a text, which the client has got: it counts.
+func TestAnswer_ShiftsTextOffsetsByTheFirstSpace(t *testing.T) {
+	t.Parallel()
+	a := begin(t, openai.Completion, `,"max_tokens":99,"logprobs":1`)
+	pass(t, a, logged(" sea", []int{20}, 11))
+	if _, why := a.Next(func(ids []byte) (string, error) {
+		text, err := detokenize(ids)
+		return strings.TrimPrefix(text, " "), err
+	}); why != "" {
+		t.Fatalf("refused: %s", why)
+	}
+	event := strings.Replace(logged(" is", []int{20, 11}, 14), `{"tokens"`, `{"text_offset":[0],"tokens"`, 1)
+	if got := pass(t, a, event); !strings.Contains(got, `"text_offset":[4]`) {
+		t.Errorf("second leg: %s", got)
+	}
+}
+
 // Every refusal has one of the listed reasons.
 func TestAnswer_Refuses(t *testing.T) {
 	t.Parallel()

@@ -44,6 +44,9 @@ func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) 
 		if err != nil {
 			return 0, "", "", ReasonText
 		}
+		if a.said.texts[content].lead == ' ' && !strings.HasPrefix(text, " ") && a.switches == 0 {
+			text = " " + text // some tokenizers drop it at the start of a text
+		}
 		if !strings.HasSuffix(text, halfCharacter) {
 			if rest, ok := a.heldBack(text, stops); ok && !mayStop(text, stops) {
 				return n, text, rest, ""
@@ -60,9 +63,6 @@ func (a *Answer) heldBack(text string, stops []string) (rest string, ok bool) {
 	held := 0
 	for _, s := range stops {
 		held = max(held, utf8.RuneCountInString(s)-1)
-	}
-	if a.said.texts[content].lead == ' ' && !strings.HasPrefix(text, " ") && a.switches == 0 {
-		text = " " + text // some tokenizers drop it at the start of a text
 	}
 	ends := make([]int, 1, held+1)
 	for ends[0] = len(text); len(ends) <= held && ends[len(ends)-1] > 0; {
