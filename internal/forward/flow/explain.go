@@ -1,7 +1,10 @@
 package flow
 
 import (
+	"cmp"
 	"errors"
+	"slices"
+	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
@@ -21,14 +24,23 @@ func (s *Settings) Explain(req *request.Request, session string, choice *modelro
 	head, prompt := req.Reading(buf[:])
 	wanted := sched.Request{Model: req.Model, Session: session, Prompt: prompt, Head: head, Length: len(req.Body)}
 	p := &explain.Plan{Endpoint: req.Kind.Path(), Model: req.Model, Bytes: len(prompt)}
-	if choice != nil && choice.Next(func(t *modelroute.Target) bool { return s.Picker.CanServe(t.Model, t.Labels) }) {
+	previous := ""
+	if req.Bypass == bypass.StoredResponse {
+		previous = req.PreviousResponse()
+	}
+	if choice != nil && choice.Next(s.canServe(previous)) {
 		wanted.Model, wanted.Labels, p.Target = choice.Target.Model, choice.Target.Labels, choice.Target.Name
 		p.Share = choice.Share()
 	}
 	for _, h := range head {
 		p.Bytes += len(h)
 	}
-	if req.Bypass != "" {
+	switch req.Bypass {
+	case "":
+	case bypass.StoredResponse:
+		s.explainStored(p, wanted, previous)
+		return p
+	default:
 		s.explainDecodeOnly(p, wanted, req.Bypass)
 		return p
 	}
@@ -153,6 +165,37 @@ func (s *Settings) explainDecodeOnly(p *explain.Plan, wanted sched.Request, reas
 	if decode.Assignment == nil {
 		p.Way, p.Reason = explain.None, decode.Err.Error()
 	}
+}
+
+// explainStored is the plan of a request that continues a stored response: the first of the instances that
+// may have it gets the request, also if it drains or is ejected.
+func (s *Settings) explainStored(p *explain.Plan, wanted sched.Request, id string) {
+	wanted.Role = instance.Decode
+	decode := s.Picker.Explain(wanted) // for its candidates
+	holders := s.mayHold(id)
+	var first *explain.Candidate
+	for i := range decode.Candidates {
+		c := &decode.Candidates[i]
+		address, _, _ := strings.Cut(c.Address, "#") // one of several ranks
+		at := slices.IndexFunc(holders, func(in *instance.Instance) bool { return in.Address == address })
+		if c.Chosen, c.Scores = false, nil; at < 0 {
+			c.Out = cmp.Or(c.Out, bypass.StoredResponse)
+			continue
+		}
+		if c.Out = ""; at == 0 && (first == nil || c.InFlight < first.InFlight) {
+			first = c
+		}
+	}
+	addLeg(p, decode)
+	*p.Decode = explain.Leg{Candidates: decode.Candidates} // no policy has a choice
+	if first == nil {
+		p.Way, p.Reason = explain.None, noResponse(id).Error()
+		p.Decode.Error = p.Reason
+		return
+	}
+	first.Chosen = true
+	p.Way, p.Reason = explain.DecodeOnly, bypass.StoredResponse
+	p.Decode.Chosen, p.Decode.Policy = first.Address, sched.PolicyTaken
 }
 
 // addLeg adds the scheduler's explanation of one role to a plan.

@@ -55,7 +55,7 @@ func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target strin
 // answered the client. An id that a proxy made names the instance; for any other id each
 // decode instance is queried.
 func (r *Request) askHolders(id string, ask func(*sched.Assignment) *leg.Failure) {
-	list := r.mayHold(id)
+	list := r.Settings.mayHold(id)
 	var notFound, failed *leg.Failure // the last ones
 	for round := 0; round < 2 && len(list) > 0; round++ {
 		var again []*instance.Instance
@@ -124,14 +124,14 @@ func pauseBeforeRetry(client context.Context) bool {
 
 // mayHold lists the decode instances that may have a response, those that are ejected last.
 // One that drains still has its responses.
-func (r *Request) mayHold(id string) []*instance.Instance {
+func (s *Settings) mayHold(id string) []*instance.Instance {
 	var list, out []*instance.Instance
-	for _, in := range r.Settings.Picker.Members().All() {
+	for _, in := range s.Picker.Members().All() {
 		switch {
 		case in.Role != instance.Decode, in.Intent == instance.Removed:
 		case !mayStore(in.View):
 		case openai.MadeHere(id) && !openai.HolderOf(id, in.Address):
-		case r.Settings.Health.Available(in.Key) && in.View != instance.Ejected:
+		case s.Health.Available(in.Key) && in.View != instance.Ejected:
 			list = append(list, in)
 		default:
 			out = append(out, in)
