@@ -28,9 +28,8 @@ func (c *completion) newPair(p, d *sched.Assignment) connector.Pair {
 	return pair
 }
 
-// prefillOn sends the prefill leg and reads the answer.
+// prefillOn sends the prefill leg and reads the answer. It may run on a goroutine of its own.
 func (c *completion) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byte, f *leg.Failure) {
-	defer c.move.bound(l)()
 	resp, err := l.Send(http.MethodPost, c.path(&out), c.r.engineHeader(id, &out), out.Body)
 	if err != nil {
 		return nil, l.JudgeError(err)

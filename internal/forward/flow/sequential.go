@@ -40,6 +40,7 @@ func (a *attempt) runSequential() (done bool) {
 func (a *attempt) prefill() *leg.Failure {
 	l := a.c.r.Origin.Begin(a.p, a.c.prefillWait())
 	defer l.End()
+	defer a.c.move.bound(l)()
 	answer, f := a.c.prefillOn(l, a.pair.ID, a.dialect.Prefill(a.c.reqFor(a.p.Instance), a.pair))
 	if f != nil {
 		return f
