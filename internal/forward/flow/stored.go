@@ -130,7 +130,7 @@ func (s *Settings) mayHold(id string) []*instance.Instance {
 		switch {
 		case in.Role != instance.Decode, in.Intent == instance.Removed:
 		case !mayStore(in.View):
-		case openai.MadeHere(id) && !openai.HolderOf(id, in.Address):
+		case !openai.MayHold(in.Address, id):
 		case s.Health.Available(in.Key) && in.View != instance.Ejected:
 			list = append(list, in)
 		default:
