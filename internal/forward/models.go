@@ -1,7 +1,6 @@
 package forward
 
 import (
-	"bytes"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -89,10 +88,9 @@ func (c *call) models(members *instance.Snapshot, id string, again bool) (answer
 func (l *modelList) alias(route *modelroute.Route) []json.RawMessage {
 	for _, t := range route.Targets {
 		for _, m := range l.Data {
-			if id, err := jsonscan.TopLevel(m, "id"); err != nil || !bytes.HasPrefix(id, []byte{'"'}) || string(jsonscan.Unquote(id)) != t.Model {
-				continue
+			if string(jsonscan.FindText(m, 0, "id")) == t.Model {
+				return []json.RawMessage{jsonscan.Replace(jsonscan.Replace(m, "parent", t.Quoted), "id", route.Quoted)}
 			}
-			return []json.RawMessage{jsonscan.Replace(jsonscan.Replace(m, "parent", t.Quoted), "id", route.Quoted)}
 		}
 	}
 	return nil

@@ -20,6 +20,16 @@ func Find(b []byte, i int, name string) (found Member, ok bool) {
 	return found, ok && err == nil
 }
 
+// FindText returns the text of a member of the object that begins at i, nil if there is none, or if it
+// is no string. It may share the bytes of b.
+func FindText(b []byte, i int, name string) []byte {
+	m, ok := Find(b, i, name)
+	if !ok || b[m.Value] != '"' {
+		return nil
+	}
+	return Unquote(b[m.Value:m.End])
+}
+
 // EachObject calls f for every object in an array.
 func EachObject(array []byte, f func([]byte)) {
 	if len(array) == 0 || array[0] != '[' {

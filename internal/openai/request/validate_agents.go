@@ -81,14 +81,6 @@ func readMessages(r *Request) error {
 // forcedByType reports whether tool_choice of /v1/messages forces a call: its type is then
 // "any" or "tool".
 func forcedByType(r *Request) bool {
-	raw := r.Raw(FieldToolChoice)
-	if len(raw) == 0 || raw[0] != '{' {
-		return false
-	}
-	m, ok := jsonscan.Find(raw, 0, "type")
-	if !ok || raw[m.Value] != '"' {
-		return false
-	}
-	kind := string(jsonscan.Unquote(raw[m.Value:m.End]))
+	kind := string(jsonscan.FindText(r.Raw(FieldToolChoice), 0, "type"))
 	return kind == "any" || kind == "tool"
 }
