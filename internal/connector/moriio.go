@@ -154,11 +154,9 @@ func (moriioRead) TransferParams(answer []byte) (TransferParams, error) {
 }
 
 func (moriioRead) Decode(r *request.Request, p Pair, h TransferParams) Leg {
-	e := decodeEdit(r, p)
-	id := ""
+	l := nixl{}.Decode(r, p, h)
 	if !h.Empty() {
-		e.SetBytes(request.FieldKVTransferParams, h.Params)
-		id = moriioID(p)
+		l.ID = moriioID(p)
 	}
-	return Leg{Body: e.Body(), ID: id}
+	return l
 }
