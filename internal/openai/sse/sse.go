@@ -10,9 +10,7 @@ import (
 // the position after its blank line, or 0 if there is none. Lines may end in \n
 // or \r\n. The first from bytes of b were already searched by an earlier call.
 func EventEnd(b []byte, from int) int {
-	if from -= 3; from < 0 {
-		from = 0
-	}
+	from = max(from-3, 0)
 	tail := b[from:]
 	for i := len(tail); i > 0; {
 		i = bytes.LastIndexByte(tail[:i], '\n')
