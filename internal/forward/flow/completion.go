@@ -12,6 +12,7 @@
 package flow
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
@@ -159,6 +160,8 @@ type attempt struct {
 	budget    leg.Limit // time from prefill's answer until decode must have read the KV cache
 	decodeBy  time.Time // end of budget
 	heldUntil time.Time // when prefill frees the KV cache
+
+	decodeRemoved atomic.Pointer[error] // set by runNotified: why decode was removed before its leg; nil if it was not
 }
 
 // pickDecode chooses the decode instance of a pair whose prefill must know it. d is nil if the
