@@ -11,7 +11,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/explain"
 	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
@@ -60,7 +59,8 @@ func (s *Settings) Explain(req *request.Request, session string, choice *modelro
 		return p
 	}
 	p.Way = explain.Pair
-	if why := s.unfitPair(d, req.Kind, a, decode.Assignment); why != "" {
+	to := decode.Assignment
+	if why := unfit(d, req.Kind, connector.Pair{Prefill: a.Instance, PrefillRank: a.Rank, Decode: to.Instance, DecodeRank: to.Rank}); why != "" {
 		p.Way, p.Reason = explain.DecodeOnly, why
 	}
 	return p
@@ -78,7 +78,7 @@ func (s *Settings) explainPrefill(p *explain.Plan, wanted sched.Request, req *re
 			return nil, nil
 		}
 		d := s.dialects[a.Connector]
-		if why := d.Unfit(req.Kind, connector.Pair{Prefill: a.Instance}); why != "" {
+		if why := unfit(d, req.Kind, connector.Pair{Prefill: a.Instance}); why != "" {
 			s.explainDecodeOnly(p, wanted, why)
 			return nil, nil
 		}
@@ -99,14 +99,6 @@ func (s *Settings) explainPrefill(p *explain.Plan, wanted sched.Request, req *re
 		}
 		wanted.Tried = append(wanted.Tried, a.Instance.Key)
 	}
-}
-
-// unfitPair reports why prefill would not transfer its KV cache to decode, "" if it would.
-func (s *Settings) unfitPair(d connector.Dialect, k openai.Kind, p, to *sched.Assignment) string {
-	if p.Instance.Address == to.Instance.Address {
-		return bypass.SameInstance
-	}
-	return d.Unfit(k, connector.Pair{Prefill: p.Instance, PrefillRank: p.Rank, Decode: to.Instance, DecodeRank: to.Rank})
 }
 
 // explainDecision puts into the plan what Disaggregate would decide, and reports whether that
