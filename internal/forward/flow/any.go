@@ -36,10 +36,6 @@ func (r *Request) PassThrough(p Passthrough) {
 func (r *Request) passThrough(p Passthrough) {
 	r.begin(sched.Request{})
 	r.Route.DecodeOnly = p.DecodeOnly
-	w := leg.Wait{Limit: leg.NonStreamLimit(r.Settings.NonStream), Silence: leg.FirstByteLimit(r.Settings.FirstByte)}
-	if p.Stream {
-		w.Limit = w.Silence
-	}
 	for done := false; !done; {
 		a, err := r.attempts.pickAny()
 		if err != nil {
@@ -47,7 +43,7 @@ func (r *Request) passThrough(p Passthrough) {
 			return
 		}
 		r.Route.notePick(a)
-		l := r.Origin.Begin(a, w)
+		l := r.Origin.Begin(a, r.Settings.answerWait(p.Stream))
 		f := r.passThroughOn(a, l, &p)
 		l.End()
 		a.Done()

@@ -62,12 +62,19 @@ func (c *completion) prefillWait() leg.Wait {
 
 // decodeWait returns the limits of a decode leg.
 func (c *completion) decodeWait() leg.Wait {
-	first := leg.FirstByteLimit(c.s.FirstByte)
-	w := leg.Wait{Limit: first, Silence: first, Streamed: c.stream, Patient: c.r.attempts.overtaken}
-	if !c.stream {
+	w := c.s.answerWait(c.stream)
+	w.Streamed, w.Patient = c.stream, c.r.attempts.overtaken
+	return w
+}
+
+// answerWait returns the limits of a leg whose answer is a stream, or not.
+func (s *Settings) answerWait(stream bool) leg.Wait {
+	first := leg.FirstByteLimit(s.FirstByte)
+	w := leg.Wait{Limit: first, Silence: first}
+	if !stream {
 		// vLLM sends the header of a non-streamed answer when the answer is
 		// whole: generation time, which no first-byte limit may cut.
-		w.Limit = leg.NonStreamLimit(c.s.NonStream)
+		w.Limit = leg.NonStreamLimit(s.NonStream)
 	}
 	return w
 }

@@ -24,9 +24,8 @@ func (r *Request) Stored(id, method, target string) {
 		return
 	}
 	r.begin(sched.Request{})
-	w := leg.Wait{Limit: leg.NonStreamLimit(r.Settings.NonStream), Silence: leg.FirstByteLimit(r.Settings.FirstByte)}
 	r.askHolders(id, func(a *sched.Assignment) *leg.Failure {
-		l := r.Origin.Begin(a, w)
+		l := r.Origin.Begin(a, r.Settings.answerWait(false))
 		defer l.End()
 		return r.storedOn(a, l, method, target)
 	})
