@@ -32,22 +32,11 @@ func (r *Request) Stored(id, method, target string) {
 }
 
 func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target string) *leg.Failure {
-	header := r.engineHeader(leg.EngineID(r.Origin.ID), plainLeg(a))
+	header := r.plainHeader(a)
 	if method == http.MethodGet {
 		header = header.Without("Content-Type")
 	}
-	resp, err := l.Send(method, target, header, splice.Body{})
-	if err != nil {
-		return l.JudgeError(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.Status != http.StatusOK {
-		return relay.ReadError(l, resp, r.Settings.Idle)
-	}
-	return r.Answer.Relay(relay.Source{
-		Leg: l, Resp: resp, Commit: func() { r.attempts.served(a.Instance) },
-		Rewriters: []relay.Rewriter{relay.HideTransferParams(openai.Responses)},
-	})
+	return r.relayOn(l, method, target, header, splice.Body{}, relay.HideTransferParams(openai.Responses))
 }
 
 // askHolders queries the instances that may have a response, one after another, until one has
