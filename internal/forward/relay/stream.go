@@ -365,17 +365,12 @@ func (a *Answer) pass(s *Source, events []byte) ([]byte, error) {
 			return nil, err
 		}
 	}
-	events = s.rewriteEvents(events)
+	for _, r := range s.Rewriters {
+		events = r.Events(events)
+	}
 	if a.lost != nil {
 		a.lost = nil
 		events = append(a.continuedComment(), events...)
 	}
 	return events, nil
-}
-
-func (s *Source) rewriteEvents(batch []byte) []byte {
-	for _, r := range s.Rewriters {
-		batch = r.Events(batch)
-	}
-	return batch
 }
