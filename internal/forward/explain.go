@@ -32,11 +32,7 @@ func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 		return // the client has left
 	}
 	req, err := request.Parse(kind, body)
-	if err != nil {
-		var invalid *openai.Error
-		if !errors.As(err, &invalid) {
-			invalid = &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest, Message: err.Error()}
-		}
+	if invalid, ok := errors.AsType[*openai.Error](err); ok {
 		openai.WriteError(w, invalid)
 		return
 	}
