@@ -62,18 +62,16 @@ func readStreamOptions(r *Request) error {
 	if raw[0] != '{' {
 		return r.wrong(FieldStreamOptions, errObject)
 	}
-	s := jsonscan.Scanner{Text: raw}
-	var bad error
-	_, _ = s.Members(0, 0, func(m jsonscan.Member) error { // scanned before: cannot fail
-		if string(jsonscan.Unquote(raw[m.Key:m.KeyEnd])) == "include_usage" {
-			v, err := jsonscan.LaxBool(raw[m.Value:m.End])
-			if r.IncludeUsage, bad = v && r.Stream, nil; err != nil {
-				bad = invalid("stream_options.include_usage", err.Error())
-			}
-		}
+	m, ok := jsonscan.Find(raw, 0, "include_usage")
+	if !ok {
 		return nil
-	})
-	return bad
+	}
+	v, err := jsonscan.LaxBool(raw[m.Value:m.End])
+	if err != nil {
+		return invalid("stream_options.include_usage", err.Error())
+	}
+	r.IncludeUsage = v && r.Stream
+	return nil
 }
 
 func readLimits(r *Request) error {
