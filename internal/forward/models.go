@@ -162,10 +162,8 @@ func sameModels(a, b []string) bool {
 	if slices.Equal(a, b) {
 		return true
 	}
-	a, b = slices.Clone(a), slices.Clone(b)
-	slices.Sort(a)
-	slices.Sort(b)
-	return slices.Equal(slices.Compact(a), slices.Compact(b))
+	sorted := func(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
+	return slices.Equal(sorted(a), sorted(b))
 }
 
 // instancesToAsk lists the usable instances, decode first, and those that are ejected last:
