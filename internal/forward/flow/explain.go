@@ -23,10 +23,7 @@ func (s *Settings) Explain(req *request.Request, session string, choice *modelro
 	head, prompt := req.Reading(buf[:])
 	wanted := sched.Request{Model: req.Model, Session: session, Prompt: prompt, Head: head, Length: len(req.Body)}
 	p := &explain.Plan{Endpoint: req.Kind.Path(), Model: req.Model, Bytes: len(prompt)}
-	previous := ""
-	if req.Bypass == bypass.StoredResponse {
-		previous = req.PreviousResponse()
-	}
+	previous := req.PreviousResponse()
 	if choice != nil && choice.Next(s.canServe(previous)) {
 		wanted.Model, wanted.Labels, p.Target = choice.Target.Model, choice.Target.Labels, choice.Target.Name
 		p.Share = choice.Share()

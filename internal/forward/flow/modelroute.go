@@ -3,7 +3,6 @@ package flow
 import (
 	"slices"
 
-	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
@@ -15,7 +14,7 @@ import (
 func (r *Request) Split(c *modelroute.Choice, req *request.Request) {
 	r.choice, r.named = c, r.Origin.Model
 	r.Answer.Model = &relay.ModelName{Kind: r.Answer.Kind, Name: c.Route.Quoted}
-	if req != nil && req.Bypass == bypass.StoredResponse {
+	if req != nil {
 		r.previous = req.PreviousResponse()
 	}
 	r.nextTarget()
