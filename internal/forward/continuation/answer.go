@@ -142,7 +142,7 @@ func (a *Answer) event(event []byte, out *edited) error {
 	rest := a.speakRest(&c)
 	before := a.said
 	if a.leg.replays {
-		before = a.said.clone()
+		before.calls = slices.Clone(before.calls) // note changes them in place
 	}
 	a.note(&c)
 	hide := !a.asked && c.ids.end > 0
