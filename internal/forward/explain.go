@@ -36,10 +36,7 @@ func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 		openai.WriteError(w, invalid)
 		return
 	}
-	session := h.opts.Sessions.ofHeader(r.Header)
-	if session == "" {
-		session = h.opts.Sessions.ofBody(req)
-	}
+	session := cmp.Or(h.opts.Sessions.ofHeader(r.Header), h.opts.Sessions.ofBody(req))
 	var choice *modelroute.Choice
 	if route := h.routeOf(req.Model); route != nil {
 		choice = route.Preview(session, h.opts.KeyName(r))
