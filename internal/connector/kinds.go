@@ -63,7 +63,7 @@ func tooOld(k openai.Kind, p Pair) string {
 
 // decodeEdit begins the leg of a decode instance. The instance may store an answer on
 // /v1/responses. vLLM takes the id of the answer from the request, so the id that is set
-// here names the instance (see openai.HolderOf).
+// here names the instance (see openai.MayHold).
 func decodeEdit(r *request.Request, p Pair) *request.Edit {
 	e := r.NewEdit()
 	if p.AnswerIDs {

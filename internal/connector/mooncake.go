@@ -72,10 +72,7 @@ func transferID(p Pair) string { return "xfer-" + p.Key }
 
 // bootstrapAddress is host:port of an instance's bootstrap server.
 func bootstrapAddress(in *instance.Instance) string {
-	host, _, err := net.SplitHostPort(in.Address)
-	if err != nil { // the address of every instance has both
-		return ""
-	}
+	host, _, _ := net.SplitHostPort(in.Address) // the address of every instance has both
 	port := instance.DefaultBootstrapPort
 	if ports := in.Record.Ports[instance.PortBootstrap]; len(ports) > 0 {
 		port = ports[0]
@@ -85,9 +82,6 @@ func bootstrapAddress(in *instance.Instance) string {
 
 // quote returns a string as JSON, because an engine id may contain any character.
 func quote(s string) string {
-	b, err := json.Marshal(s)
-	if err != nil { // a string always has a JSON form
-		return `""`
-	}
+	b, _ := json.Marshal(s) // a string has no error
 	return string(b)
 }

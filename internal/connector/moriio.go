@@ -24,9 +24,6 @@ const (
 	moriioWriteName = "moriio_write"
 )
 
-// errTransferMode is the error for a record of MoRIIO without a valid transfer mode.
-var errTransferMode = errors.New("its record names no transfer mode: READ or WRITE")
-
 // moriioDialect is the dialect of a transfer mode.
 func moriioDialect(mode string) (string, error) {
 	switch {
@@ -35,7 +32,7 @@ func moriioDialect(mode string) (string, error) {
 	case strings.EqualFold(mode, "WRITE"):
 		return moriioWriteName, nil
 	}
-	return "", fmt.Errorf("connector %s: %w", MoRIIO, errTransferMode)
+	return "", errors.New("connector " + MoRIIO + ": its record names no transfer mode: READ or WRITE")
 }
 
 // moriioLease is the default of defer_timeout.
@@ -154,11 +151,9 @@ func (moriioRead) TransferParams(answer []byte) (TransferParams, error) {
 }
 
 func (moriioRead) Decode(r *request.Request, p Pair, h TransferParams) Leg {
-	e := decodeEdit(r, p)
-	id := ""
+	l := nixl{}.Decode(r, p, h)
 	if !h.Empty() {
-		e.SetBytes(request.FieldKVTransferParams, h.Params)
-		id = moriioID(p)
+		l.ID = moriioID(p)
 	}
-	return Leg{Body: e.Body(), ID: id}
+	return l
 }

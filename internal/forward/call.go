@@ -49,7 +49,7 @@ func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind 
 	c.origin.Trace = h.opts.Tracer.Begin(r, endpoint, c.times.Start)
 	c.answer = relay.Answer{Client: client, Kind: kind, Ctx: r.Context(), ID: id, Times: &c.times, Idle: h.opts.Idle, Log: h.opts.Log, Memory: h.bodies, Gaps: between}
 	c.flow = flow.Request{Settings: &h.flow, Origin: &c.origin, Answer: &c.answer, Endpoint: endpoint}
-	c.flow.Route.Traced = h.opts.TraceAll || asksTrace(r.Header) && h.opts.Trace(r)
+	c.flow.Route.Traced = h.opts.TraceAll || r.Header.Get("X-Pd-Trace") == "1" && h.opts.Trace(r)
 	c.flow.Route.Times = &c.times
 	c.answer.Route = &c.flow.Route
 	if v := r.Header["X-Data-Parallel-Rank"]; len(v) == 1 && h.opts.Ranked(r) {
@@ -62,11 +62,6 @@ func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind 
 	c.answer.SetRequestID() // for every way that the request can end
 	h.flow.Budget.Request(c.times.Start)
 	return c
-}
-
-func asksTrace(h http.Header) bool {
-	v := h["X-Pd-Trace"]
-	return len(v) > 0 && v[0] == "1"
 }
 
 // finish reports the request, once, and breaks the client's connection if the answer is not complete.

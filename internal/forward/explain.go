@@ -32,18 +32,11 @@ func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 		return // the client has left
 	}
 	req, err := request.Parse(kind, body)
-	if err != nil {
-		var invalid *openai.Error
-		if !errors.As(err, &invalid) {
-			invalid = &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest, Message: err.Error()}
-		}
+	if invalid, ok := errors.AsType[*openai.Error](err); ok {
 		openai.WriteError(w, invalid)
 		return
 	}
-	session := h.opts.Sessions.ofHeader(r.Header)
-	if session == "" {
-		session = h.opts.Sessions.ofBody(req)
-	}
+	session := cmp.Or(h.opts.Sessions.ofHeader(r.Header), h.opts.Sessions.ofBody(req))
 	var choice *modelroute.Choice
 	if route := h.routeOf(req.Model); route != nil {
 		choice = route.Preview(session, h.opts.KeyName(r))

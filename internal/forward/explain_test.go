@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/explain"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
@@ -22,8 +23,14 @@ import (
 // explain returns where the proxy would send a chat.
 func (r *rig) explain(body string) explain.Plan {
 	r.t.Helper()
+	return r.explainAt(chatPath, body)
+}
+
+// explainAt returns where the proxy would send a request.
+func (r *rig) explainAt(endpoint, body string) explain.Plan {
+	r.t.Helper()
 	w := httptest.NewRecorder()
-	r.handler.Explain(w, httptest.NewRequestWithContext(r.t.Context(), http.MethodPost, "/route?endpoint=/v1/chat/completions", strings.NewReader(body)))
+	r.handler.Explain(w, httptest.NewRequestWithContext(r.t.Context(), http.MethodPost, "/route?endpoint="+endpoint, strings.NewReader(body)))
 	var p explain.Plan
 	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusOK {
 		r.t.Fatalf("%d: %s", w.Code, w.Body)
@@ -104,6 +111,44 @@ func TestExplainWays(t *testing.T) {
 				t.Errorf("decode-only because of %q", e.DecodeOnly)
 			}
 		})
+	}
+}
+
+// A request that continues a stored response goes to the instance that has it, also if that drains.
+func TestExplainStoredResponse(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 4, nil)
+	for i := range 8 {
+		id := r.stored("")
+		holder := r.entry().Decode
+		if i == 7 {
+			list := []*instance.Instance{instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL)}
+			for _, d := range r.D {
+				in := instanceAt(instance.Decode, d.Address(), fakevllm.NIXL)
+				if in.Address == holder {
+					in.Intent = instance.Drain
+				}
+				list = append(list, in)
+			}
+			r.members.set(list...)
+		}
+		body := agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`)
+		p := r.explainAt(responsesPath, body)
+		if p.Way != explain.DecodeOnly || p.Reason != bypass.StoredResponse || p.Decode.Chosen != holder || len(p.Decode.Candidates) != 4 || i < 7 && p.Tokens == 0 {
+			t.Errorf("%s (%s) with decode %+v, want %s", p.Way, p.Reason, p.Decode, holder)
+		}
+		for _, c := range p.Decode.Candidates {
+			if c.Chosen != (c.Address == holder) || (c.Out == "") != c.Chosen {
+				t.Errorf("candidate %+v, want %s", c, holder)
+			}
+		}
+		if a := r.post(responsesPath, body); a.status != http.StatusOK || r.entry().Decode != holder {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	}
+	id := openai.ResponseID(strings.Repeat("0", 32), "left:1")
+	if p := r.explainAt(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`)); p.Way != explain.None || p.Decode.Chosen != "" {
+		t.Errorf("of an instance that has left: %+v", p)
 	}
 }
 

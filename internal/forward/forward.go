@@ -17,6 +17,7 @@
 package forward
 
 import (
+	"cmp"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -180,48 +181,37 @@ func (h *Handler) Unnotified() map[instance.Key]string { return h.flow.Unnotifie
 func (h *Handler) BodyMemory() (held, limit, refused int64) { return h.bodies.Memory() }
 
 func (o *Options) setDefaults() {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d <= 0 {
-			*d = v
-		}
-	}
-	def(&o.BodyTimeout, time.Minute)
-	def(&o.Prefill, 300*time.Second)
-	def(&o.FirstByte, time.Minute)
-	def(&o.Idle, 2*time.Minute)
-	def(&o.Busy, 30*time.Minute)
-	def(&o.KVBudget, 20*time.Second)
-	def(&o.Notified, 30*time.Second)
-	def(&o.NonStream, time.Hour)
-	if o.MaxBody <= 0 {
-		o.MaxBody = 64 << 20
-	}
-	if o.MaxAttempts <= 0 {
-		o.MaxAttempts = 4
-	}
-	if o.RetryRatio == 0 {
-		o.RetryRatio = 0.2
-	}
-	if o.RetryBurst <= 0 {
-		o.RetryBurst = 64
-	}
+	setDefault(&o.BodyTimeout, time.Minute)
+	setDefault(&o.Prefill, 300*time.Second)
+	setDefault(&o.FirstByte, time.Minute)
+	setDefault(&o.Idle, 2*time.Minute)
+	setDefault(&o.Busy, 30*time.Minute)
+	setDefault(&o.KVBudget, 20*time.Second)
+	setDefault(&o.Notified, 30*time.Second)
+	setDefault(&o.NonStream, time.Hour)
+	setDefault(&o.MaxBody, 64<<20)
+	setDefault(&o.MaxAttempts, 4)
+	setDefault(&o.RetryBurst, 64)
+	o.RetryRatio = cmp.Or(o.RetryRatio, 0.2) // a negative one has a meaning
 	if o.Disaggregate != nil && o.Estimator == nil {
 		o.Estimator = new(estimate.Estimator)
 	}
-	never := func(*http.Request) bool { return false }
-	if o.Trace == nil {
-		o.Trace = never
-	}
-	if o.Privileged == nil {
-		o.Privileged = never
-	}
-	if o.Ranked == nil {
-		o.Ranked = never
+	for _, may := range []*func(*http.Request) bool{&o.Trace, &o.Privileged, &o.Ranked} {
+		if *may == nil {
+			*may = func(*http.Request) bool { return false }
+		}
 	}
 	if o.Class == nil {
 		o.Class = func(*http.Request) (is, highest admission.Class) { return admission.Default, admission.Interactive }
 	}
 	if o.KeyName == nil {
 		o.KeyName = func(*http.Request) string { return "" }
+	}
+}
+
+// setDefault replaces a setting that is not positive.
+func setDefault[T int | int64 | time.Duration](setting *T, by T) {
+	if *setting <= 0 {
+		*setting = by
 	}
 }

@@ -1,7 +1,6 @@
 package forward
 
 import (
-	"bytes"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -89,10 +88,9 @@ func (c *call) models(members *instance.Snapshot, id string, again bool) (answer
 func (l *modelList) alias(route *modelroute.Route) []json.RawMessage {
 	for _, t := range route.Targets {
 		for _, m := range l.Data {
-			if id, err := jsonscan.TopLevel(m, "id"); err != nil || !bytes.HasPrefix(id, []byte{'"'}) || string(jsonscan.Unquote(id)) != t.Model {
-				continue
+			if string(jsonscan.FindText(m, 0, "id")) == t.Model {
+				return []json.RawMessage{jsonscan.Replace(jsonscan.Replace(m, "parent", t.Quoted), "id", route.Quoted)}
 			}
-			return []json.RawMessage{jsonscan.Replace(jsonscan.Replace(m, "parent", t.Quoted), "id", route.Quoted)}
 		}
 	}
 	return nil
@@ -164,10 +162,8 @@ func sameModels(a, b []string) bool {
 	if slices.Equal(a, b) {
 		return true
 	}
-	a, b = slices.Clone(a), slices.Clone(b)
-	slices.Sort(a)
-	slices.Sort(b)
-	return slices.Equal(slices.Compact(a), slices.Compact(b))
+	sorted := func(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
+	return slices.Equal(sorted(a), sorted(b))
 }
 
 // instancesToAsk lists the usable instances, decode first, and those that are ejected last:

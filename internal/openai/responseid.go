@@ -20,25 +20,15 @@ const (
 // is a random text of 32 hexadecimal digits.
 func ResponseID(key, address string) string { return responsePrefix + key + holder(address) }
 
-// HolderOf reports whether an id is one that ResponseID made for this address.
-func HolderOf(id, address string) bool {
-	made, ok := madeHere(id)
-	return ok && made == holder(address)
-}
-
-// MadeHere reports whether an id has the form of ResponseID.
-func MadeHere(id string) bool {
-	_, ok := madeHere(id)
-	return ok
-}
-
-func madeHere(id string) (holder string, ok bool) {
+// MayHold reports whether the instance with this address may have the response with this id. An id that
+// ResponseID has made names its instance; any other may be in each.
+func MayHold(address, id string) bool {
 	rest, ok := strings.CutPrefix(id, responsePrefix)
 	if !ok || len(rest) != responseKeyLen+holderLen {
-		return "", false
+		return true
 	}
 	_, err := hex.DecodeString(rest)
-	return rest[responseKeyLen:], err == nil
+	return err != nil || rest[responseKeyLen:] == holder(address)
 }
 
 // holder is FNV-1a with 32 bits, in hexadecimal digits.

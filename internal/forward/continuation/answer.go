@@ -142,7 +142,7 @@ func (a *Answer) event(event []byte, out *edited) error {
 	rest := a.speakRest(&c)
 	before := a.said
 	if a.leg.replays {
-		before = a.said.clone()
+		before.calls = slices.Clone(before.calls) // note changes them in place
 	}
 	a.note(&c)
 	hide := !a.asked && c.ids.end > 0
@@ -244,11 +244,7 @@ func (a *Answer) sayCall(index int, args []byte) {
 // arguments returns the text of the arguments of a tool call in an event.
 func arguments(call []byte) []byte {
 	f, _ := jsonscan.Find(call, 0, "function")
-	m, ok := jsonscan.Find(call, f.Value, "arguments")
-	if !ok || call[m.Value] != '"' {
-		return nil
-	}
-	return jsonscan.Unquote(call[m.Value:m.End])
+	return jsonscan.FindText(call, f.Value, "arguments")
 }
 
 // callIndex returns the index of a tool call in an event, 0 if it has none.

@@ -282,6 +282,9 @@ func TestAnswer_CompletesItself(t *testing.T) {
 		{"limit reached", `,"max_tokens":2,"stream_options":{"include_usage":true}`, openai.Completion,
 			[]string{textEvent("The", []int{20}, []int{10}), textEvent(" sea", nil, []int{11})},
 			[]string{`"finish_reason":"length"`, `"prompt_tokens":1,"total_tokens":3,"completion_tokens":2`}},
+		{"limit reached, usage in every event", `,"max_tokens":1,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`, openai.Chat,
+			[]string{roleEvent(20), chatEvent(`"content":"The"`, 10)},
+			[]string{`"stop_reason":null}],"usage":{"prompt_tokens":1,"total_tokens":2,"completion_tokens":1}}`}},
 		{"limit reached, text held back", `,"max_tokens":2,"stop":["xyz!"]`, openai.Completion,
 			[]string{textEvent("", []int{20}, []int{10}), textEvent("The s", nil, []int{11})}, []string{`"text":"ea"`}},
 		{"only the usage is missing", `,"stream_options":{"include_usage":true}`, openai.Chat,
@@ -332,6 +335,23 @@ func TestAnswer_ShiftsTextOffsets(t *testing.T) {
 	pass(t, a, with(textEvent("The", []int{20}, []int{10}), "0"))
 	next(t, a)
 	if got := pass(t, a, with(textEvent(" sea is", []int{20, 10}, []int{11, 14}), "0,4")); !strings.Contains(got, `"text_offset":[3,7]`) {
+		t.Errorf("second leg: %s", got)
+	}
+}
+
+// Some tokenizers drop the space at the start of a text, which the client has got: it counts.
+func TestAnswer_ShiftsTextOffsetsByTheFirstSpace(t *testing.T) {
+	t.Parallel()
+	a := begin(t, openai.Completion, `,"max_tokens":99,"logprobs":1`)
+	pass(t, a, logged(" sea", []int{20}, 11))
+	if _, why := a.Next(func(ids []byte) (string, error) {
+		text, err := detokenize(ids)
+		return strings.TrimPrefix(text, " "), err
+	}); why != "" {
+		t.Fatalf("refused: %s", why)
+	}
+	event := strings.Replace(logged(" is", []int{20, 11}, 14), `{"tokens"`, `{"text_offset":[0],"tokens"`, 1)
+	if got := pass(t, a, event); !strings.Contains(got, `"text_offset":[4]`) {
 		t.Errorf("second leg: %s", got)
 	}
 }

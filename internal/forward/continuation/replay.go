@@ -3,7 +3,6 @@ package continuation
 import (
 	"encoding/json"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -144,11 +143,4 @@ func (t *text) without(earlier text, part []byte) ([]byte, error) {
 func quoted(s []byte) string {
 	b, _ := json.Marshal(string(s)) // a string has no error
 	return string(b)
-}
-
-// clone returns a copy whose calls can be compared later.
-func (s *said) clone() said {
-	c := *s
-	c.calls = slices.Clone(s.calls)
-	return c
 }

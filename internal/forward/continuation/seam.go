@@ -44,6 +44,9 @@ func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) 
 		if err != nil {
 			return 0, "", "", ReasonText
 		}
+		if a.said.texts[content].lead == ' ' && !strings.HasPrefix(text, " ") && a.switches == 0 {
+			text = " " + text // some tokenizers drop it at the start of a text
+		}
 		if !strings.HasSuffix(text, halfCharacter) {
 			if rest, ok := a.heldBack(text, stops); ok && !mayStop(text, stops) {
 				return n, text, rest, ""
@@ -60,9 +63,6 @@ func (a *Answer) heldBack(text string, stops []string) (rest string, ok bool) {
 	held := 0
 	for _, s := range stops {
 		held = max(held, utf8.RuneCountInString(s)-1)
-	}
-	if a.said.texts[content].lead == ' ' && !strings.HasPrefix(text, " ") && a.switches == 0 {
-		text = " " + text // some tokenizers drop it at the start of a text
 	}
 	ends := make([]int, 1, held+1)
 	for ends[0] = len(text); len(ends) <= held && ends[len(ends)-1] > 0; {
@@ -135,17 +135,34 @@ func (a *Answer) ending(rest string, finish bool) []byte {
 	begin := func() {
 		out = fmt.Appendf(out, `data: {"id":%s,"object":"%s","created":%s,"model":%s`, a.id, object, a.created, a.model)
 	}
+	usage := fmt.Sprintf(`,"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}`+"\n\n", a.prompt.n, a.prompt.n+a.ids.n, a.ids.n)
 	if finish {
 		text := `"text":` + quoted([]byte(rest))
 		if a.req.Kind == openai.Chat {
 			text = `"delta":{"` + a.channel.name() + `":` + quoted([]byte(rest)) + `}`
 		}
 		begin()
-		out = append(out, `,"choices":[{"index":0,`+text+`,"logprobs":null,"finish_reason":"length","stop_reason":null}]}`+"\n\n"...)
+		out = append(out, `,"choices":[{"index":0,`+text+`,"logprobs":null,"finish_reason":"length","stop_reason":null}]`...)
+		if a.wantsUsageOfEvents() {
+			out = append(out, usage...)
+		} else {
+			out = append(out, "}\n\n"...)
+		}
 	}
 	if a.req.IncludeUsage && !a.usage {
 		begin()
-		out = fmt.Appendf(out, `,"choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}`+"\n\n", a.prompt.n, a.prompt.n+a.ids.n, a.ids.n)
+		out = append(append(out, `,"choices":[]`...), usage...)
 	}
 	return append(out, "data: [DONE]\n\n"...)
+}
+
+// wantsUsageOfEvents reports whether the client wants the usage so far in every event.
+func (a *Answer) wantsUsageOfEvents() bool {
+	options := a.req.Raw(request.FieldStreamOptions)
+	m, ok := jsonscan.Find(options, 0, "continuous_usage_stats")
+	if !ok || !a.req.IncludeUsage {
+		return false
+	}
+	on, _ := jsonscan.LaxBool(options[m.Value:m.End]) // the engine has accepted it
+	return on
 }

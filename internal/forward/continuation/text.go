@@ -56,9 +56,7 @@ func (t *text) equals(s string) bool {
 	if len(s) != t.n {
 		return false
 	}
-	h := uint64(hashOffset)
-	for i := range len(s) {
-		h = (h ^ uint64(s[i])) * hashPrime
-	}
-	return t.n == 0 || h == t.hash
+	var other text
+	other.add([]byte(s))
+	return other.hash == t.hash || t.n == 0
 }

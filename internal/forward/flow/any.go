@@ -36,10 +36,6 @@ func (r *Request) PassThrough(p Passthrough) {
 func (r *Request) passThrough(p Passthrough) {
 	r.begin(sched.Request{})
 	r.Route.DecodeOnly = p.DecodeOnly
-	w := leg.Wait{Limit: leg.NonStreamLimit(r.Settings.NonStream), Silence: leg.FirstByteLimit(r.Settings.FirstByte)}
-	if p.Stream {
-		w.Limit = w.Silence
-	}
 	for done := false; !done; {
 		a, err := r.attempts.pickAny()
 		if err != nil {
@@ -47,7 +43,7 @@ func (r *Request) passThrough(p Passthrough) {
 			return
 		}
 		r.Route.notePick(a)
-		l := r.Origin.Begin(a, w)
+		l := r.Origin.Begin(a, r.Settings.answerWait(p.Stream))
 		f := r.passThroughOn(a, l, &p)
 		l.End()
 		a.Done()
@@ -57,9 +53,9 @@ func (r *Request) passThrough(p Passthrough) {
 	}
 }
 
-// plainLeg is a leg without KV transfer: its header has the rank that it is for.
-func plainLeg(a *sched.Assignment) *connector.Leg {
-	return &connector.Leg{Header: connector.Pinned(a.Instance, a.Rank)}
+// plainHeader makes the header of a leg without KV transfer: it has the rank that the leg is for.
+func (r *Request) plainHeader(a *sched.Assignment) leg.Header {
+	return r.Origin.NewHeader(leg.EngineID(r.Origin.ID), connector.Pinned(a.Instance, a.Rank)...)
 }
 
 func (r *Request) passThroughOn(a *sched.Assignment, l *leg.Leg, p *Passthrough) *leg.Failure {
@@ -67,7 +63,12 @@ func (r *Request) passThroughOn(a *sched.Assignment, l *leg.Leg, p *Passthrough)
 	if model := r.served(); model != "" {
 		body = p.Named.Named(model)
 	}
-	resp, err := l.Send(p.Method, p.Target, r.engineHeader(leg.EngineID(r.Origin.ID), plainLeg(a)), body)
+	return r.relayOn(l, p.Method, p.Target, r.plainHeader(a), body)
+}
+
+// relayOn sends a leg without KV transfer and passes its answer on.
+func (r *Request) relayOn(l *leg.Leg, method, target string, h leg.Header, body splice.Body, rewriters ...relay.Rewriter) *leg.Failure {
+	resp, err := l.Send(method, target, h, body)
 	if err != nil {
 		return l.JudgeError(err)
 	}
@@ -75,8 +76,8 @@ func (r *Request) passThroughOn(a *sched.Assignment, l *leg.Leg, p *Passthrough)
 	if resp.Status != http.StatusOK {
 		return relay.ReadError(l, resp, r.Settings.Idle)
 	}
-	return r.Answer.Relay(relay.Source{Leg: l, Resp: resp, Commit: func() {
-		r.attempts.served(a.Instance)
+	return r.Answer.Relay(relay.Source{Leg: l, Resp: resp, Rewriters: rewriters, Commit: func() {
+		r.attempts.served(l.Instance)
 		r.DropBody()
 	}})
 }

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -102,8 +101,7 @@ func (r *Request) ask() (*leg.Failure, string) {
 	}
 	defer a.Done()
 	r.Route.notePick(a)
-	l, resp, err := r.Origin.Ask(a.Instance, askTimeout, http.MethodPost, r.Endpoint,
-		r.Origin.NewHeader(leg.EngineID(r.Origin.ID), connector.Pinned(a.Instance, a.Rank)...), splice.Of(r.Body.Bytes()))
+	l, resp, err := r.Origin.Ask(a.Instance, askTimeout, http.MethodPost, r.Endpoint, r.plainHeader(a), splice.Of(r.Body.Bytes()))
 	defer l.End()
 	if err != nil {
 		return nil, AskFailed

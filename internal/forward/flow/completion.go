@@ -12,6 +12,7 @@
 package flow
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
@@ -125,7 +126,7 @@ func (c *completion) tryPair() (done bool) {
 		return false
 	}
 	d := c.s.dialects[p.Connector]
-	if why := c.unfit(d, connector.Pair{Prefill: p.Instance}); why != "" {
+	if why := unfit(d, c.kind, connector.Pair{Prefill: p.Instance}); why != "" {
 		p.Done()
 		c.runDecodeOnly(nil, why)
 		return true
@@ -159,6 +160,8 @@ type attempt struct {
 	budget    leg.Limit // time from prefill's answer until decode must have read the KV cache
 	decodeBy  time.Time // end of budget
 	heldUntil time.Time // when prefill frees the KV cache
+
+	decodeRemoved atomic.Pointer[error] // set by runNotified: why decode was removed before its leg; nil if it was not
 }
 
 // pickDecode chooses the decode instance of a pair whose prefill must know it. d is nil if the
@@ -169,7 +172,7 @@ func (a *attempt) pickDecode() (d *sched.Assignment, done bool) {
 		return nil, a.c.withoutPartner(a.p, err)
 	}
 	a.pair = a.c.newPair(a.p, d)
-	if why := a.c.unfit(a.dialect, a.pair); why != "" {
+	if why := unfit(a.dialect, a.c.kind, a.pair); why != "" {
 		a.p.Done()
 		d.Done()
 		a.c.runDecodeOnly(nil, why)
@@ -182,11 +185,11 @@ func (a *attempt) pickDecode() (d *sched.Assignment, done bool) {
 // unfit reports why prefill must not transfer its KV cache to decode, "" if it may; see
 // connector.Dialect. No engine transfers to itself: with NIXL it would shake hands with
 // its own id, with other connectors send to itself.
-func (c *completion) unfit(d connector.Dialect, p connector.Pair) string {
+func unfit(d connector.Dialect, k openai.Kind, p connector.Pair) string {
 	if p.Decode != nil && p.Prefill.Address == p.Decode.Address {
 		return bypass.SameInstance
 	}
-	return d.Unfit(c.kind, p)
+	return d.Unfit(k, p)
 }
 
 // committed is called when the answer is committed: its pair has served.

@@ -88,9 +88,11 @@ func (a *attempt) beginPartner(decode *leg.Leg, out connector.Leg) *partner {
 	other.leg.Once = true
 	context.AfterFunc(other.leg, func() { decode.CallOff(leg.ErrPartner) })
 	release := a.c.r.Origin.HoldBody()
+	unbound := a.c.move.bound(other.leg) // here, since decode's answer changes move
 	go func() {
 		defer close(other.done)
 		answer, f := a.c.prefillOn(other.leg, a.pair.ID, out)
+		unbound()
 		release()
 		if f != nil {
 			other.failure = f

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
-	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
@@ -284,8 +283,7 @@ func (c *completion) detokenizeOnce(ids []byte, limit time.Duration) (string, er
 	if name := c.req.EngineModel(); name != nil {
 		body = append(append(body, `,"model":`...), name...)
 	}
-	l, resp, err := r.Origin.Ask(a.Instance, limit, http.MethodPost, "/detokenize",
-		r.Origin.NewHeader(leg.EngineID(r.Origin.ID), connector.Pinned(a.Instance, a.Rank)...), splice.Of(append(body, '}')))
+	l, resp, err := r.Origin.Ask(a.Instance, limit, http.MethodPost, "/detokenize", r.plainHeader(a), splice.Of(append(body, '}')))
 	defer l.End()
 	if err != nil {
 		return "", err

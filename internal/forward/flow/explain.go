@@ -1,14 +1,16 @@
 package flow
 
 import (
+	"cmp"
 	"errors"
+	"slices"
+	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward/explain"
 	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
@@ -21,14 +23,20 @@ func (s *Settings) Explain(req *request.Request, session string, choice *modelro
 	head, prompt := req.Reading(buf[:])
 	wanted := sched.Request{Model: req.Model, Session: session, Prompt: prompt, Head: head, Length: len(req.Body)}
 	p := &explain.Plan{Endpoint: req.Kind.Path(), Model: req.Model, Bytes: len(prompt)}
-	if choice != nil && choice.Next(func(t *modelroute.Target) bool { return s.Picker.CanServe(t.Model, t.Labels) }) {
+	previous := req.PreviousResponse()
+	if choice != nil && choice.Next(s.canServe(previous)) {
 		wanted.Model, wanted.Labels, p.Target = choice.Target.Model, choice.Target.Labels, choice.Target.Name
 		p.Share = choice.Share()
 	}
 	for _, h := range head {
 		p.Bytes += len(h)
 	}
-	if req.Bypass != "" {
+	switch req.Bypass {
+	case "":
+	case bypass.StoredResponse:
+		s.explainStored(p, wanted, previous)
+		return p
+	default:
 		s.explainDecodeOnly(p, wanted, req.Bypass)
 		return p
 	}
@@ -48,7 +56,8 @@ func (s *Settings) Explain(req *request.Request, session string, choice *modelro
 		return p
 	}
 	p.Way = explain.Pair
-	if why := s.unfitPair(d, req.Kind, a, decode.Assignment); why != "" {
+	to := decode.Assignment
+	if why := unfit(d, req.Kind, connector.Pair{Prefill: a.Instance, PrefillRank: a.Rank, Decode: to.Instance, DecodeRank: to.Rank}); why != "" {
 		p.Way, p.Reason = explain.DecodeOnly, why
 	}
 	return p
@@ -66,7 +75,7 @@ func (s *Settings) explainPrefill(p *explain.Plan, wanted sched.Request, req *re
 			return nil, nil
 		}
 		d := s.dialects[a.Connector]
-		if why := d.Unfit(req.Kind, connector.Pair{Prefill: a.Instance}); why != "" {
+		if why := unfit(d, req.Kind, connector.Pair{Prefill: a.Instance}); why != "" {
 			s.explainDecodeOnly(p, wanted, why)
 			return nil, nil
 		}
@@ -87,14 +96,6 @@ func (s *Settings) explainPrefill(p *explain.Plan, wanted sched.Request, req *re
 		}
 		wanted.Tried = append(wanted.Tried, a.Instance.Key)
 	}
-}
-
-// unfitPair reports why prefill would not transfer its KV cache to decode, "" if it would.
-func (s *Settings) unfitPair(d connector.Dialect, k openai.Kind, p, to *sched.Assignment) string {
-	if p.Instance.Address == to.Instance.Address {
-		return bypass.SameInstance
-	}
-	return d.Unfit(k, connector.Pair{Prefill: p.Instance, PrefillRank: p.Rank, Decode: to.Instance, DecodeRank: to.Rank})
 }
 
 // explainDecision puts into the plan what Disaggregate would decide, and reports whether that
@@ -153,6 +154,37 @@ func (s *Settings) explainDecodeOnly(p *explain.Plan, wanted sched.Request, reas
 	if decode.Assignment == nil {
 		p.Way, p.Reason = explain.None, decode.Err.Error()
 	}
+}
+
+// explainStored is the plan of a request that continues a stored response: the first of the instances that
+// may have it gets the request, also if it drains or is ejected.
+func (s *Settings) explainStored(p *explain.Plan, wanted sched.Request, id string) {
+	wanted.Role = instance.Decode
+	decode := s.Picker.Explain(wanted) // for its candidates
+	holders := s.mayHold(id)
+	var first *explain.Candidate
+	for i := range decode.Candidates {
+		c := &decode.Candidates[i]
+		address, _, _ := strings.Cut(c.Address, "#") // one of several ranks
+		at := slices.IndexFunc(holders, func(in *instance.Instance) bool { return in.Address == address })
+		if c.Chosen, c.Scores = false, nil; at < 0 {
+			c.Out = cmp.Or(c.Out, bypass.StoredResponse)
+			continue
+		}
+		if c.Out = ""; at == 0 && (first == nil || c.InFlight < first.InFlight) {
+			first = c
+		}
+	}
+	addLeg(p, decode)
+	*p.Decode = explain.Leg{Candidates: decode.Candidates} // no policy has a choice
+	if first == nil {
+		p.Way, p.Reason = explain.None, noResponse(id).Error()
+		p.Decode.Error = p.Reason
+		return
+	}
+	first.Chosen = true
+	p.Way, p.Reason = explain.DecodeOnly, bypass.StoredResponse
+	p.Decode.Chosen, p.Decode.Policy = first.Address, sched.PolicyTaken
 }
 
 // addLeg adds the scheduler's explanation of one role to a plan.

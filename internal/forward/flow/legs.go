@@ -28,9 +28,8 @@ func (c *completion) newPair(p, d *sched.Assignment) connector.Pair {
 	return pair
 }
 
-// prefillOn sends the prefill leg and reads the answer.
+// prefillOn sends the prefill leg and reads the answer. It may run on a goroutine of its own.
 func (c *completion) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byte, f *leg.Failure) {
-	defer c.move.bound(l)()
 	resp, err := l.Send(http.MethodPost, c.path(&out), c.r.engineHeader(id, &out), out.Body)
 	if err != nil {
 		return nil, l.JudgeError(err)
@@ -63,12 +62,19 @@ func (c *completion) prefillWait() leg.Wait {
 
 // decodeWait returns the limits of a decode leg.
 func (c *completion) decodeWait() leg.Wait {
-	first := leg.FirstByteLimit(c.s.FirstByte)
-	w := leg.Wait{Limit: first, Silence: first, Streamed: c.stream, Patient: c.r.attempts.overtaken}
-	if !c.stream {
+	w := c.s.answerWait(c.stream)
+	w.Streamed, w.Patient = c.stream, c.r.attempts.overtaken
+	return w
+}
+
+// answerWait returns the limits of a leg whose answer is a stream, or not.
+func (s *Settings) answerWait(stream bool) leg.Wait {
+	first := leg.FirstByteLimit(s.FirstByte)
+	w := leg.Wait{Limit: first, Silence: first}
+	if !stream {
 		// vLLM sends the header of a non-streamed answer when the answer is
 		// whole: generation time, which no first-byte limit may cut.
-		w.Limit = leg.NonStreamLimit(c.s.NonStream)
+		w.Limit = leg.NonStreamLimit(s.NonStream)
 	}
 	return w
 }

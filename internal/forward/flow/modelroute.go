@@ -3,7 +3,6 @@ package flow
 import (
 	"slices"
 
-	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
@@ -15,7 +14,7 @@ import (
 func (r *Request) Split(c *modelroute.Choice, req *request.Request) {
 	r.choice, r.named = c, r.Origin.Model
 	r.Answer.Model = &relay.ModelName{Kind: r.Answer.Kind, Name: c.Route.Quoted}
-	if req != nil && req.Bypass == bypass.StoredResponse {
+	if req != nil {
 		r.previous = req.PreviousResponse()
 	}
 	r.nextTarget()
@@ -50,17 +49,22 @@ func (r *Request) served() string {
 	return r.choice.Target.Quoted
 }
 
+// canServe returns what reports whether a target of a model route can serve a request that continues a
+// stored response, or any request if previous is "".
+func (s *Settings) canServe(previous string) func(*modelroute.Target) bool {
+	if previous == "" {
+		return func(t *modelroute.Target) bool { return s.Picker.CanServe(t.Model, t.Labels) }
+	}
+	holders := s.mayHold(previous) // only instances that have the response can continue it
+	return func(t *modelroute.Target) bool {
+		return slices.ContainsFunc(holders, func(in *instance.Instance) bool { return in.ServesModel(t.Model) && t.Labels.Matches(in) })
+	}
+}
+
 // nextTarget makes the next target of the model route the present one. It returns false if there
 // is none left.
 func (r *Request) nextTarget() bool {
-	usable := func(t *modelroute.Target) bool { return r.Settings.Picker.CanServe(t.Model, t.Labels) }
-	if r.previous != "" { // only instances that have the response can continue it
-		holders := r.mayHold(r.previous)
-		usable = func(t *modelroute.Target) bool {
-			return slices.ContainsFunc(holders, func(in *instance.Instance) bool { return in.ServesModel(t.Model) && t.Labels.Matches(in) })
-		}
-	}
-	if !r.choice.Next(usable) {
+	if !r.choice.Next(r.Settings.canServe(r.previous)) {
 		return false
 	}
 	t := r.choice.Target

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
@@ -74,14 +73,16 @@ func (s *Settings) cannotHear(in *instance.Instance) bool {
 func (a *attempt) sendKV(d *sched.Assignment) (ofPrefill, ofDecode *leg.Failure) {
 	l := a.c.r.Origin.Begin(a.p, a.c.prefillWait())
 	defer l.End()
-	watch := a.watchDecode(d, l)
-	defer watch.end()
+	removed := a.watchDecode(d, l)
+	defer d.EndAwait()
 	out := a.dialect.Prefill(a.c.reqFor(a.p.Instance), a.pair)
 	arrived := a.awaitNotifications(l, out.Awaits)
+	unbound := a.c.move.bound(l)
 	answer, f := a.c.prefillOn(l, a.pair.ID, out)
+	unbound()
 	if f == nil {
 		l.SetLimit(leg.NotifyLimit(a.notifyWait()))
-		watch.awaitFrom(time.Now())
+		d.Await(removed, time.Now()) // an instance that cannot be reached gets nothing from prefill, which does not report that
 	} else {
 		l.End()
 	}
@@ -95,8 +96,8 @@ func (a *attempt) sendKV(d *sched.Assignment) (ofPrefill, ofDecode *leg.Failure)
 		a.c.r.attempts.served(a.p.Instance)
 		return nil, nil
 	}
-	if removed := watch.removed(); removed != nil && f.Class != leg.ClientGone {
-		return nil, a.c.r.Origin.JudgeRemoved(instance.Decode, removed)
+	if why := a.decodeRemoved.Load(); why != nil && f.Class != leg.ClientGone {
+		return nil, a.c.r.Origin.JudgeRemoved(instance.Decode, *why)
 	}
 	if f.Class == leg.NotNotified {
 		a.c.unnotified.failures++
@@ -140,11 +141,14 @@ func (a *attempt) awaitNotifications(l *leg.Leg, n connector.Notices) <-chan boo
 
 // watchDecode calls a prefill leg off when the decode instance that its KV cache goes to is
 // removed: no answer of an engine would report it (TestNotifiedInstanceRemoved).
-func (a *attempt) watchDecode(d *sched.Assignment, prefill *leg.Leg) *decodeWatch {
-	w := &decodeWatch{pick: d, prefill: prefill}
-	w.awaitFrom(time.Now().Add(owesNothing))
+func (a *attempt) watchDecode(d *sched.Assignment, prefill *leg.Leg) watch {
+	w := watch(func(cause error) {
+		a.decodeRemoved.CompareAndSwap(nil, &cause)
+		prefill.CallOff(leg.ErrPartner)
+	})
+	d.Await(w, time.Now().Add(owesNothing))
 	if err := a.c.s.Picker.Removed(d); err != nil { // between the pick and Await
-		w.CallOff(err)
+		w(err)
 	}
 	return w
 }
@@ -153,46 +157,20 @@ func (a *attempt) watchDecode(d *sched.Assignment, prefill *leg.Leg) *decodeWatc
 // to answer yet, so that it never counts as silent: longer than any prefill.
 const owesNothing = 365 * 24 * time.Hour
 
-// decodeWatch watches a decode instance before its leg begins. It implements sched.Leg.
-type decodeWatch struct {
-	pick    *sched.Assignment
-	prefill *leg.Leg
+// watch is called when an instance is removed that has no leg to end, or whose leg is not the one
+// to end. It implements sched.Leg.
+type watch func(cause error)
 
-	mu  sync.Mutex // guards err
-	err error
-}
-
-var _ sched.Leg = (*decodeWatch)(nil)
+var _ sched.Leg = watch(nil)
 
 // CallOff implements sched.Leg.
-func (w *decodeWatch) CallOff(cause error) {
-	w.mu.Lock()
-	if w.err == nil {
-		w.err = cause
-	}
-	w.mu.Unlock()
-	w.prefill.CallOff(leg.ErrPartner)
-}
+func (w watch) CallOff(cause error) { w(cause) }
 
 // Overtaken implements sched.Leg.
-func (w *decodeWatch) Overtaken(int) {}
+func (watch) Overtaken(int) {}
 
 // Move implements sched.Leg: there is no stream yet.
-func (w *decodeWatch) Move() {}
+func (watch) Move() {}
 
-// Silent implements sched.Leg: prefill has its own limit.
-func (w *decodeWatch) Silent(time.Duration) {}
-
-// awaitFrom has sched treat the instance as one that keeps a request waiting since then. An
-// instance that cannot be reached gets nothing from prefill either, and prefill does not
-// report that.
-func (w *decodeWatch) awaitFrom(since time.Time) { w.pick.Await(w, since) }
-
-// removed returns why the instance was removed, nil if it was not.
-func (w *decodeWatch) removed() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.err
-}
-
-func (w *decodeWatch) end() { w.pick.EndAwait() }
+// Silent implements sched.Leg: the other leg of the pair has limits itself.
+func (watch) Silent(time.Duration) {}

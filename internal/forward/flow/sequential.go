@@ -40,6 +40,7 @@ func (a *attempt) runSequential() (done bool) {
 func (a *attempt) prefill() *leg.Failure {
 	l := a.c.r.Origin.Begin(a.p, a.c.prefillWait())
 	defer l.End()
+	defer a.c.move.bound(l)()
 	answer, f := a.c.prefillOn(l, a.pair.ID, a.dialect.Prefill(a.c.reqFor(a.p.Instance), a.pair))
 	if f != nil {
 		return f
@@ -79,7 +80,7 @@ func (a *attempt) decode() (done bool) {
 			return a.c.withoutPartner(a.p, err)
 		}
 		a.pair.Decode, a.pair.DecodeRank = d.Instance, d.Rank
-		if why := a.c.unfit(a.dialect, a.pair); why != "" && a.dialect.NeedsPrefill() {
+		if why := unfit(a.dialect, a.c.kind, a.pair); why != "" && a.dialect.NeedsPrefill() {
 			d.Done()
 			a.c.r.Route.DecodeOnly = why
 			a.c.refuseDecodeOnly()
@@ -140,7 +141,7 @@ func (a *attempt) decodeWith(d *sched.Assignment) *leg.Failure {
 	a.c.r.notePick(d)
 	a.pair.Decode, a.pair.DecodeRank = d.Instance, d.Rank
 	transfer := a.transfer
-	switch why := a.c.unfit(a.dialect, a.pair); {
+	switch why := unfit(a.dialect, a.c.kind, a.pair); {
 	case why != "":
 		// It would ignore the KV cache and compute the prompt, without reporting it.
 		a.c.r.Route.DecodeOnly, transfer = why, connector.TransferParams{}
@@ -170,38 +171,17 @@ func (a *attempt) decodeWith(d *sched.Assignment) *leg.Failure {
 // is removed. Where an engine has the same id after a restart, decode would read
 // whatever is in those blocks then, without an error (TestRestartWhileDecodeWaits).
 func (a *attempt) watchPrefill(decode *leg.Leg) {
-	g := &prefillWatch{pick: a.p, decode: decode, removed: a.c.s.Picker.Removed}
-	a.p.Await(g, time.Now().Add(owesNothing)) // prefill has answered already
-	g.CallOff(nil)                            // if it was removed before Await
-	decode.Recheck = func() { g.CallOff(nil) }
-}
-
-// prefillWatch watches a prefill instance whose blocks a decode leg reads. It implements
-// sched.Leg.
-type prefillWatch struct {
-	pick    *sched.Assignment
-	decode  *leg.Leg
-	removed func(*sched.Assignment) error
-}
-
-var _ sched.Leg = (*prefillWatch)(nil)
-
-// CallOff implements sched.Leg. Decode may read from an instance that is only slow, or
-// refuses connections; its answer says if it could not.
-func (g *prefillWatch) CallOff(error) {
-	if g.removed(g.pick) != nil {
-		g.decode.CallOff(leg.ErrSource)
+	// Decode may read from an instance that is only slow, or refuses connections; its answer
+	// says if it could not.
+	check := func(error) {
+		if a.c.s.Picker.Removed(a.p) != nil {
+			decode.CallOff(leg.ErrSource)
+		}
 	}
+	a.p.Await(watch(check), time.Now().Add(owesNothing)) // prefill has answered already
+	check(nil)                                           // if it was removed before Await
+	decode.Recheck = func() { check(nil) }
 }
-
-// Overtaken implements sched.Leg.
-func (*prefillWatch) Overtaken(int) {}
-
-// Move implements sched.Leg: prefill has no stream.
-func (*prefillWatch) Move() {}
-
-// Silent implements sched.Leg.
-func (*prefillWatch) Silent(time.Duration) {}
 
 // unusable reports why a KV transfer must not be used any more, "" if it may be: its lease is
 // about to end, which is not checked for the first decode, or the instance that made it was

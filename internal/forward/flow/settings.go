@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -188,8 +189,5 @@ func (s *Settings) receivedFrom(since time.Time) time.Time {
 // heldUntil returns the time until which a prefill instance holds the KV cache that it has
 // just computed.
 func (s *Settings) heldUntil(p *sched.Assignment, d connector.Dialect) time.Time {
-	if lease := d.Terms(p.Instance).Lease; lease > 0 {
-		return time.Now().Add(lease)
-	}
-	return time.Now().Add(s.KVBudget)
+	return time.Now().Add(cmp.Or(d.Terms(p.Instance).Lease, s.KVBudget))
 }

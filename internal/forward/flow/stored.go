@@ -24,38 +24,26 @@ func (r *Request) Stored(id, method, target string) {
 		return
 	}
 	r.begin(sched.Request{})
-	w := leg.Wait{Limit: leg.NonStreamLimit(r.Settings.NonStream), Silence: leg.FirstByteLimit(r.Settings.FirstByte)}
 	r.askHolders(id, func(a *sched.Assignment) *leg.Failure {
-		l := r.Origin.Begin(a, w)
+		l := r.Origin.Begin(a, r.Settings.answerWait(false))
 		defer l.End()
 		return r.storedOn(a, l, method, target)
 	})
 }
 
 func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target string) *leg.Failure {
-	header := r.engineHeader(leg.EngineID(r.Origin.ID), plainLeg(a))
+	header := r.plainHeader(a)
 	if method == http.MethodGet {
 		header = header.Without("Content-Type")
 	}
-	resp, err := l.Send(method, target, header, splice.Body{})
-	if err != nil {
-		return l.JudgeError(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.Status != http.StatusOK {
-		return relay.ReadError(l, resp, r.Settings.Idle)
-	}
-	return r.Answer.Relay(relay.Source{
-		Leg: l, Resp: resp, Commit: func() { r.attempts.served(a.Instance) },
-		Rewriters: []relay.Rewriter{relay.HideTransferParams(openai.Responses)},
-	})
+	return r.relayOn(l, method, target, header, splice.Body{}, relay.HideTransferParams(openai.Responses))
 }
 
 // askHolders queries the instances that may have a response, one after another, until one has
 // answered the client. An id that a proxy made names the instance; for any other id each
 // decode instance is queried.
 func (r *Request) askHolders(id string, ask func(*sched.Assignment) *leg.Failure) {
-	list := r.mayHold(id)
+	list := r.Settings.mayHold(id)
 	var notFound, failed *leg.Failure // the last ones
 	for round := 0; round < 2 && len(list) > 0; round++ {
 		var again []*instance.Instance
@@ -124,14 +112,14 @@ func pauseBeforeRetry(client context.Context) bool {
 
 // mayHold lists the decode instances that may have a response, those that are ejected last.
 // One that drains still has its responses.
-func (r *Request) mayHold(id string) []*instance.Instance {
+func (s *Settings) mayHold(id string) []*instance.Instance {
 	var list, out []*instance.Instance
-	for _, in := range r.Settings.Picker.Members().All() {
+	for _, in := range s.Picker.Members().All() {
 		switch {
 		case in.Role != instance.Decode, in.Intent == instance.Removed:
 		case !mayStore(in.View):
-		case openai.MadeHere(id) && !openai.HolderOf(id, in.Address):
-		case r.Settings.Health.Available(in.Key) && in.View != instance.Ejected:
+		case !openai.MayHold(in.Address, id):
+		case s.Health.Available(in.Key) && in.View != instance.Ejected:
 			list = append(list, in)
 		default:
 			out = append(out, in)

@@ -85,15 +85,6 @@ func BudgetSpent() *openai.Error {
 	return unavailable("too many requests are being retried at the moment (--retry-budget); try again")
 }
 
-// interrupted is the 503 of a request that an engine gave up before it answered.
-func interrupted() *openai.Error {
-	return unavailable("the instance gave the request up before it had begun to answer; try again")
-}
-
-func noSocket() *openai.Error {
-	return unavailable("this proxy cannot open another connection at the moment; try again")
-}
-
 func unavailable(message string) *openai.Error {
 	return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, RetryAfter: RetryWait, Message: message}
 }

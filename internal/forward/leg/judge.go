@@ -132,7 +132,7 @@ func (l *Leg) clientAnswer(class Class, err error) Answer {
 		e.Message += ": " + (&LimitError{Limit{After: l.origin.Settings.Connect, Class: class, Setting: "--connect-timeout"}}).Error()
 		return ProxyError(e)
 	case NoSocket:
-		return ProxyError(noSocket())
+		return ProxyError(unavailable("this proxy cannot open another connection at the moment; try again"))
 	case NotNotified, PrefillTimeout, FirstByteTimeout, IdleTimeout, TransferExpired, Overtaken, NotContinued:
 		return ProxyError(timedOut(role, err))
 	case TooLarge:
@@ -299,7 +299,8 @@ func (l *Leg) JudgeNoMemory() *Failure {
 // JudgeFinish judges an answer that the engine ended for a reason of its own. generated reports
 // whether it has tokens.
 func (l *Leg) JudgeFinish(class Class, generated bool) *Failure {
-	f := l.failed(class, ProxyError(interrupted()), fmt.Errorf("%s ended the request without an answer: %s", l.Instance.Key, class))
+	f := l.failed(class, ProxyError(unavailable("the instance gave the request up before it had begun to answer; try again")),
+		fmt.Errorf("%s ended the request without an answer: %s", l.Instance.Key, class))
 	f.Taken = f.Taken || generated
 	return f
 }

@@ -71,7 +71,7 @@ func (e *LimitError) Error() string {
 		NotContinued:     "no further token of the answer",
 		TransferExpired:  "no content, and no proof that the KV cache was read,",
 	}[e.Limit.Class]
-	return fmt.Sprintf("%s for %s (%s)", what, seconds(e.Limit.After), e.Limit.Setting)
+	return fmt.Sprintf("%s for %s s (%s)", what, strconv.FormatFloat(e.Limit.After.Seconds(), 'f', -1, 64), e.Limit.Setting)
 }
 
 // Timeout implements net.Error.
@@ -79,11 +79,6 @@ func (*LimitError) Timeout() bool { return true }
 
 // Temporary implements net.Error.
 func (*LimitError) Temporary() bool { return true }
-
-// seconds formats a limit.
-func seconds(d time.Duration) string {
-	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " s"
-}
 
 // Progress reports when the engine of an instance last made progress, with any request, and
 // whether that can be observed. It must not block.

@@ -128,11 +128,7 @@ func (r *Routes) Find(model string) *Route {
 	if r == nil {
 		return nil
 	}
-	t := r.now()
-	if len(t.list) == 0 {
-		return nil
-	}
-	return t.byName[model]
+	return r.now().byName[model]
 }
 
 // List returns all routes, by name.

@@ -376,7 +376,7 @@ func (a *Answer) Relay(s Source) *leg.Failure {
 	if a.Model != nil {
 		s.Rewriters = append(s.Rewriters, a.Model)
 	}
-	if isEventStream(s.Resp.Header) {
+	if isEventStream(s.Resp.Header.Get("Content-Type")) {
 		return a.stream(&s)
 	}
 	if a.lost != nil {

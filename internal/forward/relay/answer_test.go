@@ -30,7 +30,7 @@ func TestIsMedia(t *testing.T) {
 		{"text/event-stream; charset=", false}, {"application/json", false}, {"", false}, {"text/event-\u017ftream", false},
 		{"text/event-stream, text/plain", false},
 	} {
-		if isMedia(tc.got, "text/event-stream") != tc.want {
+		if isEventStream(tc.got) != tc.want {
 			t.Errorf("%q: %v", tc.got, !tc.want)
 		}
 	}

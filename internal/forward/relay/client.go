@@ -19,19 +19,13 @@ type Client interface {
 
 // Std returns a Client that writes to a response writer of net/http.
 func Std(w http.ResponseWriter) Client {
-	return &stdClient{ResponseWriter: w, control: http.NewResponseController(w)}
+	return stdClient{w, http.NewResponseController(w)}
 }
 
 type stdClient struct {
 	http.ResponseWriter
-	control *http.ResponseController
+	*http.ResponseController
 }
 
 // Flush implements Client. A server that cannot flush sends at the end.
-func (c *stdClient) Flush() { _ = c.control.Flush() }
-
-// SetReadDeadline implements Client.
-func (c *stdClient) SetReadDeadline(t time.Time) error { return c.control.SetReadDeadline(t) }
-
-// SetWriteDeadline implements Client.
-func (c *stdClient) SetWriteDeadline(t time.Time) error { return c.control.SetWriteDeadline(t) }
+func (c stdClient) Flush() { _ = c.ResponseController.Flush() }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"mime"
-	"net/http"
 	"strings"
 	"time"
 
@@ -20,13 +19,9 @@ import (
 // event. A connection that takes longer is not used again.
 const doneGrace = time.Second
 
-func isEventStream(h http.Header) bool {
-	return isMedia(h.Get("Content-Type"), "text/event-stream")
-}
-
-// isMedia reports whether a Content-Type names that media type, with whatever
-// parameters.
-func isMedia(contentType, media string) bool {
+// isEventStream reports whether a Content-Type is that of an event stream, with whatever parameters.
+func isEventStream(contentType string) bool {
+	const media = "text/event-stream"
 	if contentType == media {
 		return true // as nearly all engines write it
 	}
@@ -365,17 +360,12 @@ func (a *Answer) pass(s *Source, events []byte) ([]byte, error) {
 			return nil, err
 		}
 	}
-	events = s.rewriteEvents(events)
+	for _, r := range s.Rewriters {
+		events = r.Events(events)
+	}
 	if a.lost != nil {
 		a.lost = nil
 		events = append(a.continuedComment(), events...)
 	}
 	return events, nil
-}
-
-func (s *Source) rewriteEvents(batch []byte) []byte {
-	for _, r := range s.Rewriters {
-		batch = r.Events(batch)
-	}
-	return batch
 }

@@ -201,8 +201,10 @@ func (b *Body) readUnannounced(r io.Reader) error {
 			if last, b.pooled, err = b.countedBuffer(pieceSize); err != nil {
 				return err
 			}
-		case len(full) == 0 || err != io.EOF: //nolint:errorlint // the same
-			return ignoreEOF(err)
+		case err != io.EOF: //nolint:errorlint // an error that wraps it is a body cut short (TestCutBodyIsNotWhole)
+			return err
+		case len(full) == 0:
+			return nil
 		default:
 			full = append(full, b.pooled)
 			b.bytes, b.pooled, err = b.countedBuffer(int64(before + n))
@@ -217,15 +219,6 @@ func (b *Body) readUnannounced(r io.Reader) error {
 			return nil
 		}
 	}
-}
-
-// ignoreEOF returns nil for io.EOF. Only io.EOF itself is the end; an error that wraps it
-// is a body cut short (TestCutBodyIsNotWhole).
-func ignoreEOF(err error) error {
-	if err == io.EOF { //nolint:errorlint // see above
-		return nil
-	}
-	return err
 }
 
 var errSurplus = errors.New("more bytes than announced")

@@ -3,6 +3,7 @@ package jsonscan
 import (
 	"bytes"
 	"errors"
+	"slices"
 )
 
 // Find finds a member of the object that begins at i; of duplicates the last.
@@ -18,6 +19,16 @@ func Find(b []byte, i int, name string) (found Member, ok bool) {
 		return nil
 	})
 	return found, ok && err == nil
+}
+
+// FindText returns the text of a member of the object that begins at i, nil if there is none, or if it
+// is no string. It may share the bytes of b.
+func FindText(b []byte, i int, name string) []byte {
+	m, ok := Find(b, i, name)
+	if !ok || b[m.Value] != '"' {
+		return nil
+	}
+	return Unquote(b[m.Value:m.End])
 }
 
 // EachObject calls f for every object in an array.
@@ -70,10 +81,7 @@ func TopLevel(object []byte, name string) ([]byte, error) {
 
 // Replaced returns b with b[start:end] replaced; b itself is not changed.
 func Replaced(b []byte, start, end int, by []byte) []byte {
-	out := make([]byte, 0, len(b)-(end-start)+len(by))
-	out = append(out, b[:start]...)
-	out = append(out, by...)
-	return append(out, b[end:]...)
+	return slices.Concat(b[:start], by, b[end:])
 }
 
 // Replace returns a JSON object with another value for a member that it has; without

@@ -2,6 +2,7 @@ package request
 
 import (
 	"bytes"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -31,10 +32,5 @@ func MayAsk(body []byte) bool {
 	if len(body) > maxAsked || bytes.IndexByte(body, 0) >= 0 || !utf8.Valid(body) || bytes.Contains(body, []byte(`\u`)) {
 		return false
 	}
-	for _, name := range steering() {
-		if bytes.Contains(body, name) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(steering(), func(name []byte) bool { return bytes.Contains(body, name) })
 }

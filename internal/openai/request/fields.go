@@ -127,99 +127,20 @@ func (f Field) sampling() bool {
 	return false
 }
 
+// fieldsByName has the fields by their names.
+var fieldsByName = func() map[string]Field { //nolint:gochecknoglobals // a constant table
+	byName := make(map[string]Field, numFields)
+	for f, name := range fieldNames {
+		byName[name] = Field(f)
+	}
+	return byName
+}()
+
 // fieldOf finds the field of a key; tok is the key with its quotes.
 func fieldOf(tok []byte) Field {
 	name := jsonscan.Unquote(tok)
-	switch string(name) { // the conversion in a switch does not allocate
-	case "model":
-		return FieldModel
-	case "stream":
-		return FieldStream
-	case "stream_options":
-		return FieldStreamOptions
-	case "max_tokens":
-		return FieldMaxTokens
-	case "max_completion_tokens":
-		return FieldMaxCompletionTokens
-	case "min_tokens":
-		return FieldMinTokens
-	case "min_completion_tokens":
-		return FieldMinCompletionTokens
-	case "ignore_eos":
-		return FieldIgnoreEOS
-	case "stop":
-		return FieldStop
-	case "stop_token_ids":
-		return FieldStopTokenIDs
-	case "n":
-		return FieldN
-	case "best_of":
-		return FieldBestOf
-	case "use_beam_search":
-		return FieldUseBeamSearch
-	case "echo":
-		return FieldEcho
-	case "prompt_logprobs":
-		return FieldPromptLogprobs
-	case "tool_choice":
-		return FieldToolChoice
-	case "prompt":
-		return FieldPrompt
-	case "prompt_embeds":
-		return FieldPromptEmbeds
-	case "messages":
-		return FieldMessages
-	case "input":
-		return FieldInput
-	case "max_output_tokens":
-		return FieldMaxOutputTokens
-	case "stop_sequences":
-		return FieldStopSequences
-	case "store":
-		return FieldStore
-	case "background":
-		return FieldBackground
-	case "previous_response_id":
-		return FieldPreviousResponseID
-	case "thinking":
-		return FieldThinking
-	case "token_ids":
-		return FieldTokenIDs
-	case "request_id":
-		return FieldRequestID
-	case "tools":
-		return FieldTools
-	case "system":
-		return FieldSystem
-	case "instructions":
-		return FieldInstructions
-	case "cache_salt":
-		return FieldCacheSalt
-	case "return_token_ids":
-		return FieldReturnTokenIDs
-	case "prompt_cache_key":
-		return FieldPromptCacheKey
-	}
-	return steeringField(name)
-}
-
-// steeringField finds the fields that a client may not set, and those that hold them.
-func steeringField(name []byte) Field {
-	switch string(name) {
-	case "priority":
-		return FieldPriority
-	case "kv_transfer_params":
-		return FieldKVTransferParams
-	case "ec_transfer_params":
-		return FieldECTransferParams
-	case "disagg_spec":
-		return FieldDisaggSpec
-	case "sampling_params":
-		return FieldSamplingParams
-	case "extra_args":
-		return fieldExtraArgs
-	case "vllm_xargs":
-		return fieldVLLMXargs
+	if f, ok := fieldsByName[string(name)]; ok { // the conversion in an index does not allocate
+		return f
 	}
 	if bytes.HasPrefix(name, []byte(bootstrapPrefix)) {
 		return FieldBootstrap

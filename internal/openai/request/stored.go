@@ -1,6 +1,7 @@
 package request
 
 import (
+	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
@@ -20,10 +21,10 @@ func (r *Request) MayBeStored() bool {
 }
 
 // PreviousResponse is the id of the response that the request goes on from, "" if it
-// names none, or none that is a text.
+// goes on from none, or the id is no text.
 func (r *Request) PreviousResponse() string {
 	raw := r.Raw(FieldPreviousResponseID)
-	if len(raw) == 0 || raw[0] != '"' {
+	if r.Bypass != bypass.StoredResponse || raw[0] != '"' {
 		return ""
 	}
 	return string(jsonscan.Unquote(raw))

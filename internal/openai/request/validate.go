@@ -1,6 +1,8 @@
 package request
 
 import (
+	"cmp"
+
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
@@ -18,23 +20,16 @@ func validate(r *Request) error {
 		return readGenerate(r)
 	case openai.Completion, openai.Chat, openai.Other:
 	}
-	if err := readCommon(r); err != nil {
+	if err := cmp.Or(
+		readCommon(r),
+		r.checkBoolean(FieldIgnoreEOS),
+		readStreamOptions(r),
+		readLimits(r),
+		r.checkStop(),
+		r.checkList(FieldStopTokenIDs),
+		r.checkInteger(FieldPriority), // which no engine sees
+	); err != nil {
 		return err
-	}
-	if _, err := r.boolean(FieldIgnoreEOS); err != nil {
-		return err
-	}
-	if err := readStreamOptions(r); err != nil {
-		return err
-	}
-	if err := readLimits(r); err != nil {
-		return err
-	}
-	if err := readStop(r); err != nil {
-		return err
-	}
-	if _, _, err := r.integer(FieldPriority); err != nil {
-		return err // which no engine sees
 	}
 	if r.Kind == openai.Chat && r.Raw(FieldMessages) == nil {
 		return r.missing(FieldMessages)
@@ -67,18 +62,16 @@ func readStreamOptions(r *Request) error {
 	if raw[0] != '{' {
 		return r.wrong(FieldStreamOptions, errObject)
 	}
-	s := jsonscan.Scanner{Text: raw}
-	var bad error
-	_, _ = s.Members(0, 0, func(m jsonscan.Member) error { // scanned before: cannot fail
-		if string(jsonscan.Unquote(raw[m.Key:m.KeyEnd])) == "include_usage" {
-			v, err := jsonscan.LaxBool(raw[m.Value:m.End])
-			if r.IncludeUsage, bad = v && r.Stream, nil; err != nil {
-				bad = invalid("stream_options.include_usage", err.Error())
-			}
-		}
+	m, ok := jsonscan.Find(raw, 0, "include_usage")
+	if !ok {
 		return nil
-	})
-	return bad
+	}
+	v, err := jsonscan.LaxBool(raw[m.Value:m.End])
+	if err != nil {
+		return invalid("stream_options.include_usage", err.Error())
+	}
+	r.IncludeUsage = v && r.Stream
+	return nil
 }
 
 func readLimits(r *Request) error {
@@ -119,16 +112,6 @@ func echoOnly(r *Request) bool {
 	return err == nil && echo && r.Kind == openai.Completion
 }
 
-func readStop(r *Request) error {
-	if raw := r.Raw(FieldStop); raw != nil && !jsonscan.IsNull(raw) && raw[0] != '"' && raw[0] != '[' {
-		return r.wrong(FieldStop, errStop)
-	}
-	if raw := r.Raw(FieldStopTokenIDs); raw != nil && !jsonscan.IsNull(raw) && raw[0] != '[' {
-		return r.wrong(FieldStopTokenIDs, errList)
-	}
-	return nil
-}
-
 func readToolChoice(r *Request) {
 	if raw := r.Raw(FieldToolChoice); raw != nil && (raw[0] == '{' || raw[0] == '"' && string(jsonscan.Unquote(raw)) == "required") {
 		r.CutReason = bypass.ForcedTool
@@ -139,17 +122,11 @@ func readToolChoice(r *Request) {
 // answer to several prompts has only the KV transfer of the first prompt, and decode engines
 // that got a KV transfer have crashed on such requests (CVE-2026-94623).
 func readBypass(r *Request) error {
-	n, hasN, err := r.integer(FieldN)
-	if err != nil {
-		return err
-	}
+	n, hasN, wrongN := r.integer(FieldN)
 	bestOf, hasBest, wrongBest := r.integer(FieldBestOf)
-	beam, err := r.boolean(FieldUseBeamSearch)
-	if err != nil {
-		return err
-	}
-	echo, err := r.boolean(FieldEcho)
-	if err != nil {
+	beam, wrongBeam := r.boolean(FieldUseBeamSearch)
+	echo, wrongEcho := r.boolean(FieldEcho)
+	if err := cmp.Or(wrongN, wrongBeam, wrongEcho); err != nil {
 		return err
 	}
 	plp := r.Raw(FieldPromptLogprobs)

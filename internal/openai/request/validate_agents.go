@@ -1,6 +1,8 @@
 package request
 
 import (
+	"cmp"
+
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
@@ -13,31 +15,18 @@ func readResponses(r *Request) error {
 	if raw := r.Raw(FieldPrompt); raw != nil && !jsonscan.IsNull(raw) {
 		return invalid("prompt", "prompt templates are not supported")
 	}
-	if err := readCommon(r); err != nil {
-		return err
-	}
-	for _, f := range []Field{FieldIgnoreEOS, FieldStore, FieldBackground} {
-		if _, err := r.boolean(f); err != nil {
-			return err
-		}
-	}
-	limit, limited, err := r.integer(FieldMaxOutputTokens)
-	if err != nil {
-		return err
-	}
-	if err := checkLimits(limit, limited, 0); err != nil {
+	limit, limited, wrongLimit := r.integer(FieldMaxOutputTokens)
+	if err := cmp.Or(
+		readCommon(r),
+		r.checkBoolean(FieldIgnoreEOS), r.checkBoolean(FieldStore), r.checkBoolean(FieldBackground),
+		wrongLimit, checkLimits(limit, limited, 0),
+		r.checkStop(),
+		r.checkInteger(FieldPriority),
+		r.missing(FieldInput),
+	); err != nil {
 		return err
 	}
 	r.MaxTokens = limit
-	if raw := r.Raw(FieldStop); raw != nil && !jsonscan.IsNull(raw) && raw[0] != '"' && raw[0] != '[' {
-		return r.wrong(FieldStop, errStop)
-	}
-	if _, _, err := r.integer(FieldPriority); err != nil {
-		return err
-	}
-	if err := r.missing(FieldInput); err != nil {
-		return err
-	}
 	readToolChoice(r)
 	readStored(r)
 	return nil
@@ -75,13 +64,10 @@ func readMessages(r *Request) error {
 	case !limited:
 		return r.wrong(FieldMaxTokens, errNull)
 	}
-	if err := checkLimits(limit, true, 0); err != nil {
+	if err := cmp.Or(checkLimits(limit, true, 0), r.checkList(FieldStopSequences)); err != nil {
 		return err
 	}
 	r.MaxTokens = limit
-	if raw := r.Raw(FieldStopSequences); raw != nil && !jsonscan.IsNull(raw) && raw[0] != '[' {
-		return r.wrong(FieldStopSequences, errList)
-	}
 	raw := r.Raw(FieldThinking)
 	switch {
 	case forcedByType(r):
@@ -95,14 +81,6 @@ func readMessages(r *Request) error {
 // forcedByType reports whether tool_choice of /v1/messages forces a call: its type is then
 // "any" or "tool".
 func forcedByType(r *Request) bool {
-	raw := r.Raw(FieldToolChoice)
-	if len(raw) == 0 || raw[0] != '{' {
-		return false
-	}
-	m, ok := jsonscan.Find(raw, 0, "type")
-	if !ok || raw[m.Value] != '"' {
-		return false
-	}
-	kind := string(jsonscan.Unquote(raw[m.Value:m.End]))
+	kind := string(jsonscan.FindText(r.Raw(FieldToolChoice), 0, "type"))
 	return kind == "any" || kind == "tool"
 }

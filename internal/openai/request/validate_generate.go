@@ -1,6 +1,8 @@
 package request
 
 import (
+	"cmp"
+
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
@@ -24,37 +26,19 @@ func readGenerate(r *Request) error {
 	if r.samplingID == 0 {
 		return invalid("sampling_params", errObject.Error())
 	}
-	if err := readCommon(r); err != nil {
-		return err
-	}
-	if _, _, err := r.integer(FieldPriority); err != nil {
-		return err
-	}
-	return readSampling(r)
+	return cmp.Or(readCommon(r), r.checkInteger(FieldPriority), readSampling(r))
 }
 
 // readSampling reads the fields of sampling_params that the legs change, and those that
 // prevent P/D.
 func readSampling(r *Request) error {
-	maxTokens, hasMax, err := r.integer(FieldMaxTokens)
-	if err != nil {
-		return err
-	}
-	minTokens, _, err := r.integer(FieldMinTokens)
-	if err != nil {
-		return err
-	}
-	if _, err := r.boolean(FieldIgnoreEOS); err != nil {
-		return err
-	}
-	n, several, err := r.integer(FieldN)
-	if err != nil {
-		return err
-	}
-	if err := readStop(r); err != nil {
-		return err
-	}
-	if err := checkLimits(maxTokens, hasMax, minTokens); err != nil {
+	maxTokens, hasMax, wrongMax := r.integer(FieldMaxTokens)
+	minTokens, _, wrongMin := r.integer(FieldMinTokens)
+	n, several, wrongN := r.integer(FieldN)
+	if err := cmp.Or(
+		wrongMax, wrongMin, r.checkBoolean(FieldIgnoreEOS), wrongN, r.checkStop(), r.checkList(FieldStopTokenIDs),
+		checkLimits(maxTokens, hasMax, minTokens),
+	); err != nil {
 		return err
 	}
 	r.MaxTokens = maxTokens

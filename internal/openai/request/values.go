@@ -63,6 +63,34 @@ func (r *Scanned) integer(f Field) (v int64, ok bool, err error) {
 	return v, ok, nil
 }
 
+// checkBoolean returns the error of a field that is no boolean.
+func (r *Scanned) checkBoolean(f Field) error {
+	_, err := r.boolean(f)
+	return err
+}
+
+// checkInteger returns the error of a field that is no integer.
+func (r *Scanned) checkInteger(f Field) error {
+	_, _, err := r.integer(f)
+	return err
+}
+
+// checkList returns the error of a field that is no list.
+func (r *Scanned) checkList(f Field) error {
+	if raw := r.Raw(f); raw != nil && !jsonscan.IsNull(raw) && raw[0] != '[' {
+		return r.wrong(f, errList)
+	}
+	return nil
+}
+
+// checkStop returns the error of stop strings that are neither a string nor a list.
+func (r *Scanned) checkStop() error {
+	if raw := r.Raw(FieldStop); raw != nil && !jsonscan.IsNull(raw) && raw[0] != '"' && raw[0] != '[' {
+		return r.wrong(FieldStop, errStop)
+	}
+	return nil
+}
+
 // missing returns an error that names the required fields that are absent.
 func (r *Scanned) missing(required ...Field) error {
 	var names []string

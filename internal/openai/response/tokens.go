@@ -78,14 +78,14 @@ func finish(k openai.Kind, b []byte, open int) string {
 			open = m.Value
 		}
 		if m, ok := jsonscan.Find(b, open, "incomplete_details"); ok && b[m.Value] == '{' {
-			return member(b, m.Value, "reason")
+			return string(jsonscan.FindText(b, m.Value, "reason"))
 		}
-		return member(b, open, "status")
+		return string(jsonscan.FindText(b, open, "status"))
 	case openai.Messages:
 		if m, ok := jsonscan.Find(b, open, "delta"); ok && b[m.Value] == '{' {
 			open = m.Value
 		}
-		return member(b, open, "stop_reason")
+		return string(jsonscan.FindText(b, open, "stop_reason"))
 	case openai.Completion, openai.Chat, openai.Generate, openai.Other:
 	}
 	m, ok := jsonscan.Find(b, open, "choices")
@@ -95,17 +95,8 @@ func finish(k openai.Kind, b []byte, open int) string {
 	reason := ""
 	jsonscan.EachObject(b[m.Value:m.End], func(choice []byte) {
 		if reason == "" {
-			reason = member(choice, 0, "finish_reason")
+			reason = string(jsonscan.FindText(choice, 0, "finish_reason"))
 		}
 	})
 	return reason
-}
-
-// member returns the text of a member of the object at open; "" if it is none.
-func member(b []byte, open int, name string) string {
-	m, ok := jsonscan.Find(b, open, name)
-	if !ok || b[m.Value] != '"' {
-		return ""
-	}
-	return string(jsonscan.Unquote(b[m.Value:m.End]))
 }

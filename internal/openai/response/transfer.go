@@ -7,9 +7,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// transferFields returns the members of an engine's answer about transfers inside the fleet.
-func transferFields() [2]string { return [2]string{"kv_transfer_params", "ec_transfer_params"} }
-
 // MayHaveTransferParams reports whether HideTransferParams may have to change b. It is a cheap
 // test: most answers have the names with the value null.
 func MayHaveTransferParams(b []byte) bool {
@@ -44,7 +41,7 @@ func HideTransferParams(k openai.Kind, answer []byte) []byte {
 
 // hideIn is HideTransferParams for the members of the object at open.
 func hideIn(k openai.Kind, b []byte, open int) []byte {
-	for _, name := range transferFields() {
+	for _, name := range [...]string{"kv_transfer_params", "ec_transfer_params"} {
 		for {
 			m, prevEnd, next, ok := findTransfer(k, b, open, name)
 			if !ok {

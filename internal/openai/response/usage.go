@@ -2,7 +2,6 @@ package response
 
 import (
 	"bytes"
-	"strconv"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
@@ -64,15 +63,9 @@ func CachedTokens(k openai.Kind, answer []byte) Cached {
 // from the cache, and what was put into it, apart.
 func promptTokens(k openai.Kind, answer []byte, usage int) (tokens int) {
 	for _, name := range promptNames(k) {
-		m, ok := jsonscan.Find(answer, usage, name)
-		if !ok {
-			continue
+		if n, ok := count(answer, usage, name); ok && n == int64(bounded(n)) { // no engine has a larger one
+			tokens += int(n)
 		}
-		n, err := strconv.ParseUint(string(answer[m.Value:m.End]), 10, 31)
-		if err != nil {
-			continue // null, or nothing that an engine says
-		}
-		tokens += int(n)
 	}
 	return tokens
 }
@@ -94,18 +87,6 @@ func promptNames(k openai.Kind) []string {
 // instance are the true ones. (llm-d's sidecar, vllm-ascend's proxy and vllm-router
 // replace them too.) If there is nothing to replace, the result is the same bytes.
 func SetCachedTokens(k openai.Kind, answer []byte, c Cached) []byte {
-	if k == openai.Messages {
-		return setMessageUsage(answer, c)
-	}
-	names := namesOf(k)
-	answer = setDetail(k, answer, names.tokens, c.Tokens)
-	if c.Created != "" {
-		answer = setDetail(k, answer, names.created, c.Created)
-	}
-	return answer
-}
-
-func setDetail(k openai.Kind, answer []byte, name, value string) []byte {
 	start := bytes.IndexByte(answer, '{') // behind "data: " in an event
 	if start < 0 {
 		return answer
@@ -114,7 +95,20 @@ func setDetail(k openai.Kind, answer []byte, name, value string) []byte {
 	if !ok {
 		return answer
 	}
-	m, ok := namesOf(k).find(answer, usage, name)
+	if k == openai.Messages {
+		return setMessageUsage(answer, usage, c)
+	}
+	names := namesOf(k)
+	answer = names.set(answer, usage, names.tokens, c.Tokens)
+	if c.Created != "" {
+		answer = names.set(answer, usage, names.created, c.Created)
+	}
+	return answer
+}
+
+// set replaces one of the numbers of a usage that begins at usage, if it is there and not null.
+func (n cacheNames) set(answer []byte, usage int, name, value string) []byte {
+	m, ok := n.find(answer, usage, name)
 	if !ok || jsonscan.IsNull(answer[m.Value:m.End]) {
 		return answer
 	}

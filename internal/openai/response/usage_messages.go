@@ -1,7 +1,6 @@
 package response
 
 import (
-	"bytes"
 	"strconv"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -11,15 +10,8 @@ import (
 // setMessageUsage is SetCachedTokens for /v1/messages, where the prompt is the sum of
 // what was read from the cache, put into it, and neither (input_tokens): the sum stays
 // decode's, and only how it is made up becomes prefill's.
-func setMessageUsage(answer []byte, c Cached) []byte {
-	start := bytes.IndexByte(answer, '{') // behind "data: " in an event
-	if start < 0 {
-		return answer
-	}
-	usage, ok := usageIn(openai.Messages, answer, start)
-	if !ok {
-		return answer
-	}
+// usage is the position of its brace.
+func setMessageUsage(answer []byte, usage int, c Cached) []byte {
 	names := namesOf(openai.Messages)
 	input, ok1 := count(answer, usage, "input_tokens")
 	read, ok2 := count(answer, usage, names.tokens)

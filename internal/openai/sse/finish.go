@@ -83,7 +83,10 @@ func Generated(k openai.Kind, b []byte) bool {
 		return true
 	}
 	open := bytes.IndexByte(b, '{')
-	return open >= 0 && anyChoice(b, open, choiceSays)
+	return open >= 0 && anyChoice(b, open, func(choice []byte) bool {
+		content, _ := readChoice(choice)
+		return content
+	})
 }
 
 // Finished reports whether a choice of an event has a finish reason.
@@ -93,8 +96,8 @@ func Finished(event []byte) bool {
 		return false
 	}
 	return anyChoice(event, open, func(choice []byte) bool {
-		reason := member(choice, 0, "finish_reason")
-		return reason != nil && !jsonscan.IsNull(reason)
+		_, finished := readChoice(choice)
+		return finished
 	})
 }
 
@@ -114,21 +117,6 @@ func anyChoice(b []byte, open int, f func(choice []byte) bool) (found bool) {
 		jsonscan.EachObject(b[m.Value:m.End], func(choice []byte) { found = found || f(choice) })
 	}
 	return found
-}
-
-// choiceSays reports whether a choice has text, tokens, content or a tool call.
-func choiceSays(choice []byte) bool {
-	for _, name := range [...]string{"text", "token_ids"} {
-		if v := member(choice, 0, name); v != nil && says(v) {
-			return true
-		}
-	}
-	for _, name := range [...]string{"delta", "message"} {
-		if v := member(choice, 0, name); v != nil && deltaSays(v) {
-			return true
-		}
-	}
-	return false
 }
 
 // KeepsAlive reports whether an event only keeps the connection alive: a comment, or a ping of

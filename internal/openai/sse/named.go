@@ -21,12 +21,7 @@ func eventName(event []byte) []byte {
 		}
 		rest = tail
 	}
-	data := bytes.TrimSpace(EventData(event))
-	m, ok := jsonscan.Find(data, 0, "type")
-	if !ok || data[m.Value] != '"' {
-		return nil
-	}
-	return jsonscan.Unquote(data[m.Value:m.End])
+	return jsonscan.FindText(bytes.TrimSpace(EventData(event)), 0, "type")
 }
 
 // Classify returns the class of one event of a stream of this kind. code is the status of
@@ -138,8 +133,8 @@ func ErrorOf(k openai.Kind, event []byte) []byte {
 	if m, ok := jsonscan.Find(data, 0, "error"); ok {
 		said = data[m.Value:m.End]
 	}
-	if m, ok := jsonscan.Find(said, 0, "message"); ok && said[m.Value] == '"' {
-		e.Message = string(jsonscan.Unquote(said[m.Value:m.End]))
+	if message := jsonscan.FindText(said, 0, "message"); message != nil {
+		e.Message = string(message)
 	}
 	return k.ErrorJSON(&e)
 }

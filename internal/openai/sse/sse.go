@@ -10,9 +10,7 @@ import (
 // the position after its blank line, or 0 if there is none. Lines may end in \n
 // or \r\n. The first from bytes of b were already searched by an earlier call.
 func EventEnd(b []byte, from int) int {
-	if from -= 3; from < 0 {
-		from = 0
-	}
+	from = max(from-3, 0)
 	tail := b[from:]
 	for i := len(tail); i > 0; {
 		i = bytes.LastIndexByte(tail[:i], '\n')
@@ -147,18 +145,13 @@ func IsDone(event []byte) bool {
 	return bytes.HasPrefix(event, []byte("data: [DONE]")) || bytes.HasPrefix(event, []byte("data:[DONE]"))
 }
 
+// errorCode returns the status in an error object, 0 if it has none.
 func errorCode(obj []byte) int {
-	if obj[0] != '{' {
+	m, ok := jsonscan.Find(obj, 0, "code")
+	if !ok {
 		return 0
 	}
-	var code int64
-	s := jsonscan.Scanner{Text: obj}
-	_, _ = s.Members(0, 0, func(m jsonscan.Member) error {
-		if string(jsonscan.Unquote(obj[m.Key:m.KeyEnd])) == "code" {
-			code, _, _ = jsonscan.LaxInt(obj[m.Value:m.End])
-		}
-		return nil
-	})
+	code, _, _ := jsonscan.LaxInt(obj[m.Value:m.End])
 	if code < 100 || code > 599 {
 		return 0
 	}
@@ -169,21 +162,29 @@ func errorCode(obj []byte) int {
 func hasContent(choices []byte) bool {
 	found := false
 	jsonscan.EachObject(choices, func(choice []byte) {
-		s := jsonscan.Scanner{Text: choice}
-		_, _ = s.Members(0, 0, func(m jsonscan.Member) error {
-			val := choice[m.Value:m.End]
-			switch string(jsonscan.Unquote(choice[m.Key:m.KeyEnd])) {
-			case "finish_reason":
-				found = found || !jsonscan.IsNull(val)
-			case "text", "token_ids":
-				found = found || says(val)
-			case "delta", "message":
-				found = found || deltaSays(val)
-			}
-			return nil
-		})
+		content, finished := readChoice(choice)
+		found = found || content || finished
 	})
 	return found
+}
+
+// readChoice reports whether a choice has text, tokens, content or a tool call, and whether it has a
+// finish reason.
+func readChoice(choice []byte) (content, finished bool) {
+	s := jsonscan.Scanner{Text: choice}
+	_, _ = s.Members(0, 0, func(m jsonscan.Member) error {
+		val := choice[m.Value:m.End]
+		switch string(jsonscan.Unquote(choice[m.Key:m.KeyEnd])) {
+		case "finish_reason":
+			finished = finished || !jsonscan.IsNull(val)
+		case "text", "token_ids":
+			content = content || says(val)
+		case "delta", "message":
+			content = content || deltaSays(val)
+		}
+		return nil
+	})
+	return content, finished
 }
 
 func deltaSays(delta []byte) bool {
