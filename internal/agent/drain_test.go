@@ -14,11 +14,12 @@ func TestDrain(t *testing.T) {
 	busy := vllm.Stats{Complete: true, Running: 1, Waiting: 1}
 	prefill := instance.Key{Role: instance.Prefill, Address: "10.0.0.7:8100"}
 	for _, tc := range []struct {
-		name  string
-		first vllm.Stats
-		o     Options
-		then  func(r *rig) // from t=1 s, when the drain begins
-		want  string
+		name   string
+		first  vllm.Stats
+		o      Options
+		before func(*fakeEngine) // at t=1 s, just before the drain begins
+		then   func(r *rig)      // from t=1 s, when the drain begins
+		want   string
 	}{
 		{name: "idle at once", first: idleStats(), want: "1.5s revoke"},
 		{name: "idle during the delay", first: idleStats(), o: Options{ShutdownDelay: func() time.Duration { return 5 * time.Second }}, want: "6s revoke"},
@@ -78,9 +79,9 @@ func TestDrain(t *testing.T) {
 		},
 		{
 			name: "a prefill between two readings counts", o: Options{Key: prefill},
-			first: idleStats(),
-			then:  func(r *rig) { r.engine.change(func(e *fakeEngine) { e.stats.Finished = 1 }) },
-			want:  "31.5s revoke", // seen finished at 1 s
+			first:  idleStats(),
+			before: func(e *fakeEngine) { e.stats.Finished = 1 },
+			want:   "31.5s revoke", // seen finished at 1 s
 		},
 		{
 			name: "prefills of before the agent count", o: Options{Key: prefill, KVLease: 5 * time.Second},
@@ -92,7 +93,7 @@ func TestDrain(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := start(t, &fakeEngine{stats: tc.first}, tc.o)
-				r.after(time.Second, nil)
+				r.after(time.Second, tc.before)
 				r.stop()
 				if tc.then != nil {
 					tc.then(r)
