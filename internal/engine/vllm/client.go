@@ -203,7 +203,7 @@ func (c *Client) do(req *http.Request, base string, timeout time.Duration, read 
 	return nil
 }
 
-// timeout returns the timeout of one call: limit, or the time to the deadline of ctx if that is
+// callTimeout returns the timeout of one call: limit, or the time to the deadline of ctx if that is
 // shorter; DefaultTimeout without either.
 func callTimeout(ctx context.Context, limit time.Duration) time.Duration {
 	deadline, ok := ctx.Deadline()

@@ -78,7 +78,7 @@ type Head struct {
 	Header http.Header
 }
 
-// add evaluates a field that tells where the body ends or whether the connection persists. Length
+// add evaluates a field that decides where the body ends or whether the connection persists. Length
 // must be -1 before the first call. http10 is true for an HTTP/1.0 message, which cannot be chunked.
 func (h *Head) add(name, value []byte, http10 bool) error {
 	switch len(name) {
