@@ -347,7 +347,11 @@ func TestFloodTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxies, _ := strconv.Atoi(os.Getenv("PD_PROXIES"))
-	o := Overload{Part: cmp.Or(os.Getenv("PD_PART"), "first"), Engines: 8, Proxies: max(1, proxies), Runs: 1, Limits: DefaultLimits(), Targets: []string{"queue=off", "queue=on"}}
+	engines, err := strconv.Atoi(os.Getenv("PD_ENGINES"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Overload{Part: cmp.Or(os.Getenv("PD_PART"), "first"), Engines: engines, Proxies: max(1, proxies), Runs: 1, Limits: DefaultLimits(), Targets: []string{"queue=off", "queue=on"}}
 	warm, err := NewWorkload(entries, Whole, 1, 200*o.Proxies)
 	if err != nil {
 		t.Fatal(err)
