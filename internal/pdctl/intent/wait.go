@@ -244,6 +244,9 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 			if len(waiting) == 0 && state.Appeared {
 				waiting = append(waiting, "a proxy has just appeared, and others may follow")
 			}
+			if len(waiting) == 0 && unused {
+				waiting = append(waiting, "no proxy is registered in etcd")
+			}
 			progress(s, &last, fmt.Sprintf("%d of %s done, still waiting: %s", state.Done, output.Proxies(state.Done+state.Waiting+len(state.Vanished)), strings.Join(waiting, "; ")))
 			gap = pollGap(start)
 		}
