@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -94,5 +95,18 @@ func TestUsage(t *testing.T) {
 	}
 	if _, _, errs := r.run("usage"); !strings.Contains(errs, "ADMIN_API_KEY") {
 		t.Error(errs)
+	}
+}
+
+// No address without a host is dialled: another proxy may answer there.
+func TestTopOfProxiesWithoutHost(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for i, address := range []string{"[::]:1", "0.0.0.0:1", ":1", ""} {
+		id := strconv.Itoa(i)
+		r.put("/pd/proxies/"+id, `{"v":1,"id":"`+id+`","address":"`+address+`"}`)
+	}
+	if _, out, errs := r.run("top", "--once"); strings.Count(out, "names no host") != 4 || strings.Contains(out, "http:") {
+		t.Error(out, errs)
 	}
 }

@@ -2,6 +2,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -228,8 +229,10 @@ func countRequests(ctx context.Context, s *session.Session, conn *session.Conn) 
 		return nil, 0, s.Hint(err)
 	}
 	sums = map[string]uint64{}
-	for _, st := range s.Statuses(ctx, proxies) {
-		if st == nil {
+	statuses, errs := s.Statuses(ctx, proxies)
+	for i, st := range statuses {
+		if errs[i] != nil {
+			fmt.Fprintf(s.Out.Stderr, "proxy %s: %v\n", cmp.Or(proxies[i].Address, proxies[i].ID), errs[i])
 			continue
 		}
 		answered++
