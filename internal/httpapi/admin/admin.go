@@ -191,10 +191,10 @@ func (s *Service) Remove(ctx context.Context, k instance.Key) (existed bool, err
 // erase is Remove for records that no other proxy uses.
 func (s *Service) erase(ctx context.Context, k instance.Key) (bool, error) {
 	const detail = "removed through the admin route"
-	snap, shown := s.o.Members.Snapshot(), false
+	snap, shown := s.o.Members.Snapshot(), true // in all roles: force would remove one that the engine does not have
 	for _, one := range k.Each() {
 		in, ok := snap.Lookup(one)
-		shown = shown || ok && in.Intent != instance.Removed && !s.elsewhere(in)
+		shown = shown && ok && in.Intent != instance.Removed && !s.elsewhere(in)
 	}
 	remove := s.o.Store.Instances.Remove
 	if shown {
@@ -204,7 +204,10 @@ func (s *Service) erase(ctx context.Context, k instance.Key) (bool, error) {
 	if errors.Is(err, instance.ErrAddress) && shown { // a misspelled key
 		existed, err = s.o.Store.Instances.Remove(ctx, k, detail)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, store.ErrIntent):
+		return false, fmt.Errorf("%w: %w", httpapi.ErrRefused, err)
+	case err != nil:
 		return false, storeError(err)
 	}
 	if existed = existed || shown; existed {

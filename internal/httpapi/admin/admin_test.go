@@ -297,6 +297,28 @@ func TestChangeIntent(t *testing.T) {
 	}
 }
 
+// A change in both roles of an engine that has one is refused: it would write the other role, too.
+func TestBothOfOneRole(t *testing.T) {
+	t.Parallel()
+	r := start(t, "", netguard.Policy{})
+	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
+	if _, err := r.svc.Add(t.Context(), k, 0); err != nil {
+		t.Fatal(err)
+	}
+	both := instance.Key{Role: instance.Both, Address: k.Address}
+	if existed, err := r.svc.Remove(t.Context(), both); !errors.Is(err, httpapi.ErrRefused) || existed {
+		t.Errorf("Remove: %t, %v", existed, err)
+	}
+	for _, verb := range []httpapi.Verb{httpapi.Drain, httpapi.Cordon, httpapi.SetWeight} {
+		if done, err := r.svc.ChangeIntent(t.Context(), both, httpapi.IntentChange{Verb: verb, Weight: new(int)}); !errors.Is(err, httpapi.ErrRefused) {
+			t.Errorf("%s: %+v, %v", verb, done, err)
+		}
+	}
+	if in, ok := r.watcher.Snapshot().Lookup(k); !ok || !in.Usable() || in.Weight() != 100 {
+		t.Errorf("%+v", in)
+	}
+}
+
 // A proxy whose watch is behind decides from etcd, not from its snapshot, whether other proxies use
 // what it is to remove.
 func TestRemoveThroughALaggingProxy(t *testing.T) {
