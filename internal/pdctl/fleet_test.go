@@ -262,6 +262,18 @@ func TestApplyOfSeveralDocuments(t *testing.T) {
 }
 
 // apply makes the fleet as a file declares it; the second time it writes nothing.
+func TestRevisionsThatDoNotExist(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.ok("add", "decode/10.0.0.1:8200", "--no-verify")
+	want := fmt.Sprintf("there is no revision 999999 yet: etcd is at %d\n", r.now())
+	for _, args := range [][]string{{"diff", "--from", "999999"}, {"diff", "--from", "1", "--to", "999999"}, {"revert", "999999"}, {"revert", "--only", "999999"}, {"wait", "--revision", "999999"}} {
+		if errs := r.want(1, "", args...); !strings.HasSuffix(errs, want) {
+			t.Errorf("%v: %q", args, errs)
+		}
+	}
+}
+
 // export has records without JSON, and none that proxies reject; apply replaces those.
 func TestExportOfOddRecords(t *testing.T) {
 	t.Parallel()
