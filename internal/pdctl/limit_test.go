@@ -1,7 +1,10 @@
 package pdctl_test
 
 import (
+	"crypto/tls"
 	"encoding/json"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -108,5 +111,20 @@ func TestTopOfProxiesWithoutHost(t *testing.T) {
 	}
 	if _, out, errs := r.run("top", "--once"); strings.Count(out, "names no host") != 4 || strings.Contains(out, "http:") {
 		t.Error(out, errs)
+	}
+}
+
+func TestProxyRequiresACertificate(t *testing.T) { // not parallel: it replaces the default transport
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	usual := http.DefaultTransport
+	http.DefaultTransport = server.Client().Transport
+	t.Cleanup(func() { http.DefaultTransport = usual })
+	code, _, errs := execute(t.Context(), nil, "list", "--proxy", server.URL)
+	if want := "pdctl: the proxy requires a client certificate (--tls-client-ca), which pdctl cannot send: "; code != 1 || !strings.HasPrefix(errs, want) {
+		t.Errorf("%d %s", code, errs)
 	}
 }

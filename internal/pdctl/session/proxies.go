@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
@@ -88,7 +89,10 @@ func (s *Session) AskProxy(ctx context.Context, base, path string, query url.Val
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
-	if err != nil {
+	switch {
+	case err != nil && strings.Contains(err.Error(), "tls: certificate required"): // the alert has no exported type
+		return nil, fmt.Errorf("the proxy requires a client certificate (--tls-client-ca), which pdctl cannot send: %w", err)
+	case err != nil:
 		return nil, fmt.Errorf("the proxy does not answer: %w", err)
 	}
 	defer func() { _ = resp.Body.Close() }()
