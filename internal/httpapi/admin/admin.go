@@ -148,7 +148,7 @@ func (s *Service) wait(ctx context.Context, k instance.Key, ranks int, why error
 // Remove deletes the record and any pending add, and writes the intent "removed", so that
 // an agent cannot register the instance again. A record or pending add that is also for other
 // proxies stays for them, and one that is only for other proxies is unknown here. The snapshot may
-// be behind, so etcd decides that. Both roles of an engine are removed in one transaction, unless
+// lag, so etcd decides that. Both roles of an engine are removed in one transaction, unless
 // other proxies use one of them.
 func (s *Service) Remove(ctx context.Context, k instance.Key) (existed bool, err error) {
 	ctx = named(ctx)
@@ -156,12 +156,12 @@ func (s *Service) Remove(ctx context.Context, k instance.Key) (existed bool, err
 	if len(proxies) == 0 {
 		return s.erase(ctx, k)
 	}
-	var alone []instance.Key // used by no other proxy
+	var unshared []instance.Key // used by no other proxy
 	for _, one := range k.Each() {
 		left, kept, err := s.o.Store.Instances.Leave(ctx, one, proxies, "removed through the admin route of "+proxies[0])
 		switch {
 		case errors.Is(err, instance.ErrAddress): // a misspelled key
-			alone = append(alone, one)
+			unshared = append(unshared, one)
 		case err != nil:
 			return existed, storeError(err)
 		case left:
@@ -172,13 +172,13 @@ func (s *Service) Remove(ctx context.Context, k instance.Key) (existed bool, err
 				return (!ok || !in.Usable()) && (!waits || s.elsewhere(add))
 			})
 		case !kept:
-			alone = append(alone, one)
+			unshared = append(unshared, one)
 		}
 	}
-	if len(alone) == len(k.Each()) {
+	if len(unshared) == len(k.Each()) {
 		return s.erase(ctx, k)
 	}
-	for _, one := range alone {
+	for _, one := range unshared {
 		ok, err := s.erase(ctx, one)
 		if err != nil {
 			return existed, err

@@ -319,7 +319,7 @@ func TestBothOfOneRole(t *testing.T) {
 	}
 }
 
-// A proxy whose watch is behind decides from etcd, not from its snapshot, whether other proxies use
+// A proxy whose watch lags decides from etcd, not from its snapshot, whether other proxies use
 // what it is to remove.
 func TestRemoveThroughALaggingProxy(t *testing.T) {
 	t.Parallel()
