@@ -78,3 +78,14 @@ qwen      org/new                        0  -         -            1       0  ke
 	}
 	r.want(1, "models/qwen: removed\nmodels/none: failed: there is no such model route; see pdctl model ls\n", "model", "rm", "qwen", "none")
 }
+
+// A route that was not written has no warnings.
+func TestModelRouteFails(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/meta/schema", `{"v":99}`)
+	if errs := r.want(1, "models/a: failed: the keys in etcd are of a newer version: /pd/meta/schema says version 99, this program writes version 1; upgrade it, or use another --etcd-prefix\n",
+		"model", "route", "a=b"); strings.Contains(errs, "warning") {
+		t.Error(errs)
+	}
+}

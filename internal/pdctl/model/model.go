@@ -141,6 +141,9 @@ func set(ctx context.Context, s *session.Session, conn *session.Conn, k instance
 		}
 	}
 	s.Line(result)
+	if err != nil {
+		return s.Finish([]session.Result{result})
+	}
 	for _, t := range schema.ListModelRoute(instance.Document{Key: k, Value: value}, seen.All()).Targets {
 		if t.Prefill+t.Decode == 0 {
 			fmt.Fprintf(s.Out.Stderr, "warning: no instance of target %s can be used now; its share goes to the other targets, if there are any\n", t.Target)
