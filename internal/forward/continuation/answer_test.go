@@ -481,6 +481,21 @@ func TestAnswer_Replays(t *testing.T) {
 	}
 }
 
+// vLLM 0.12 and some later releases write reasoning under its old name, too.
+func TestAnswer_ReplaysReasoningOfTwoNames(t *testing.T) {
+	t.Parallel()
+	both := func(s string) string { return chatEvent(`"reasoning":`+quote(s)+`,"reasoning_content":`+quote(s), 10) }
+	a := begin(t, openai.Chat, `,"temperature":0,"presence_penalty":1`)
+	pass(t, a, roleEvent(20), both("hm"))
+	if n := next(t, a); n.How != continuation.HowReplay {
+		t.Fatalf("goes on by %s", n.How)
+	}
+	want := strings.Replace(both(", so"), "[10]", "null", 1)
+	if got := pass(t, a, roleEvent(20), both("hm, so")); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+}
+
 // A replay leaves out the logprobs that the client has.
 func TestAnswer_ReplaysLogprobs(t *testing.T) {
 	t.Parallel()
