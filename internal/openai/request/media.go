@@ -6,7 +6,7 @@ import (
 )
 
 // Media reports whether the messages hold parts that are no text: images, video, sound,
-// files, or their embeddings.
+// files, or embeddings.
 func (r *Request) Media() bool {
 	if r.Kind == openai.Completion || r.Kind == openai.Other {
 		return false
@@ -67,7 +67,7 @@ func mediaIn(array []byte) bool {
 func isMedia(kind string) bool {
 	switch kind {
 	case "image_url", "video_url", "audio_url", "input_audio", "image_pil", "input_image", "input_video", "input_file",
-		"image", "document", "file", "image_embeds", "video_embeds", "audio_embeds":
+		"image", "document", "file", "image_embeds", "video_embeds", "audio_embeds", "prompt_embeds":
 		return true
 	}
 	return false
