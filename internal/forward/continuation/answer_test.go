@@ -251,6 +251,33 @@ func TestAnswer_SeamOfParsers(t *testing.T) {
 	}
 }
 
+// The engine's parser of Harmony begins each answer with the header of a message, so it cannot go on inside of one.
+func TestAnswer_ReplaysHarmony(t *testing.T) {
+	t.Parallel()
+	harmony := func(ids []byte) (string, error) {
+		text, err := detokenize(ids)
+		return "<|channel|>analysis<|message|>" + text, err
+	}
+	for more, how := range map[string]string{"": "", `,"temperature":0`: continuation.HowReplay} {
+		a := begin(t, openai.Chat, more)
+		pass(t, a, roleEvent(20), chatEvent(`"reasoning":"The"`, 10), chatEvent(`"reasoning":" sea"`, 11))
+		if a.MayMove(harmony) {
+			t.Errorf("%q: may move", more)
+		}
+		switch n, why := a.Next(harmony); {
+		case how == "" && why != continuation.ReasonSeam:
+			t.Errorf("goes on, or %q", why)
+		case how != "" && (n == nil || n.How != how):
+			t.Errorf("%s: %+v, %q", more, n, why)
+		}
+	}
+	a := begin(t, openai.Chat, "")
+	pass(t, a, roleEvent(20), chatEvent("", 10))
+	if n, why := a.Next(harmony); n == nil || n.How != continuation.HowChat {
+		t.Errorf("without any text: %q", why)
+	}
+}
+
 // A leg that does not continue the answer must not reach the client.
 func TestAnswer_RefusesAnotherAnswer(t *testing.T) {
 	t.Parallel()
