@@ -398,6 +398,8 @@ func TestAnswer_Refuses(t *testing.T) {
 		`,"presence_penalty":0`:                        "",
 		`,"repetition_penalty":1.3`:                    "",
 		`,"bad_words":["x"]`:                           continuation.ReasonPenalty,
+		`,"repetition_detection":{"min_count":3}`:      continuation.ReasonPenalty,
+		`,"repetition_detection":null`:                 "",
 		`,"response_format":{"type":"json_object"}`:    continuation.ReasonStructure,
 		`,"response_format":{"type":"text"}`:           "",
 		`,"structured_outputs":{"regex":"a"}`:          continuation.ReasonStructure,
