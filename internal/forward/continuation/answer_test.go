@@ -251,6 +251,30 @@ func TestAnswer_SeamOfParsers(t *testing.T) {
 	}
 }
 
+// A parser may hold the white space at the end of reasoning back until more of it comes, and else drop it. Token 21 ends
+// with such space.
+func TestAnswer_SeamInSpaceOfReasoning(t *testing.T) {
+	t.Parallel()
+	spaced := func(ids []byte) (string, error) {
+		text, err := detokenize(ids)
+		return strings.ReplaceAll(text, "!", ".\n\n"), err
+	}
+	for _, c := range []struct{ goesOn, want string }{
+		{`"reasoning":" sea"`, `"delta":{"reasoning":"\n\n sea"}`},
+		{`"content":" sea"`, `"delta":{"content":" sea"}`},
+	} {
+		a := begin(t, openai.Chat, "")
+		pass(t, a, roleEvent(20), chatEvent(`"reasoning":"The"`, 10), chatEvent(`"reasoning":"."`, 21))
+		n, why := a.Next(spaced)
+		if n == nil || n.How != continuation.HowChat || string(n.Request.PromptTokenIDs) != "[20,10,21]" {
+			t.Fatalf("goes on by %+v, %q", n, why)
+		}
+		if got := pass(t, a, roleEvent(20, 10, 21), chatEvent(c.goesOn, 11)); !strings.Contains(got, c.want) {
+			t.Errorf("%s: %s", c.goesOn, got)
+		}
+	}
+}
+
 // The engine's parser of Harmony begins each answer with the header of a message, so it cannot go on inside of one.
 func TestAnswer_ReplaysHarmony(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -93,6 +94,10 @@ func (a *Answer) heldBack(text string, stops []string) (rest string, ok bool) {
 		if at >= run.n && run.equals(text[at-run.n:at]) {
 			return text[at:], a.passable(text[at:])
 		}
+	}
+	// vLLM's parsers hold white space at the end of reasoning back until more reasoning follows.
+	if at := len(strings.TrimRightFunc(text, unicode.IsSpace)); a.channel == reasoning && at >= run.n && run.equals(text[at-run.n:at]) {
+		return text[at:], true
 	}
 	return "", false
 }
