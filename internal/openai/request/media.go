@@ -18,7 +18,7 @@ func (r *Request) Media() bool {
 	found := false
 	look := func(m jsonscan.Member) error {
 		if name := string(jsonscan.Unquote(b[m.Key:m.KeyEnd])); name == "content" || name == "output" { // of a function call
-			found = found || mediaIn(b[m.Value:m.End])
+			found = found || mediaIn(b[m.Value:m.End], false)
 		}
 		return nil
 	}
@@ -41,9 +41,9 @@ func (r *Request) Media() bool {
 	return found
 }
 
-// mediaIn reports whether an array holds such a part, or a tool's result does that is in it. vLLM takes
-// a part of a chat without a type for what its members are.
-func mediaIn(array []byte) bool {
+// mediaIn reports whether an array holds such a part, or a tool's result does that is in it: a result holds
+// no others. vLLM takes a part of a chat without a type for what its members are.
+func mediaIn(array []byte, result bool) bool {
 	found := false
 	jsonscan.EachObject(array, func(part []byte) {
 		s := jsonscan.Scanner{Text: part}
@@ -53,7 +53,7 @@ func mediaIn(array []byte) bool {
 			case "type":
 				found = found || value[0] == '"' && isMedia(string(jsonscan.Unquote(value)))
 			case "content":
-				found = found || mediaIn(value)
+				found = found || !result && mediaIn(value, true)
 			default:
 				found = found || isMedia(name) && !jsonscan.IsNull(value)
 			}
