@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -48,9 +49,7 @@ func (f *Fleet) StartProxy(ctx context.Context, s ProxySpec) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.Port == 0 {
-		s.Port = ports[0]
-	}
+	s.Port = cmp.Or(s.Port, ports[0])
 	args := []string{"--host", "127.0.0.1", "--port", strconv.Itoa(s.Port),
 		"--state-dir", filepath.Join(f.dir, "proxy-"+strconv.Itoa(s.Port))}
 	p := &Proxy{Address: loopback(s.Port), Etcd: s.EtcdEndpoints, fleet: f}
@@ -58,9 +57,7 @@ func (f *Fleet) StartProxy(ctx context.Context, s ProxySpec) (*Proxy, error) {
 	if len(s.EtcdEndpoints) > 0 {
 		args = append(args, "--etcd-endpoints", strings.Join(s.EtcdEndpoints, ","))
 	} else {
-		if s.EtcdPort == 0 {
-			s.EtcdPort = ports[1]
-		}
+		s.EtcdPort = cmp.Or(s.EtcdPort, ports[1])
 		stage = stageEtcd
 		p.Etcd = []string{loopback(s.EtcdPort)}
 		args = append(args, "--etcd-listen", p.Etcd[0], "--etcd-data-dir", filepath.Join(f.dir, "etcd-"+strconv.Itoa(s.EtcdPort)))

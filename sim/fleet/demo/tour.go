@@ -55,12 +55,8 @@ type tour struct {
 	step      int
 }
 
-func demo(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
-	fo := fleet.Options{BinDir: o.bin}
-	if o.verbose {
-		fo.Output = stderr
-	}
-	f, err := fleet.New(fo)
+func demo(ctx context.Context, o options, stdout io.Writer) (err error) {
+	f, err := fleet.New(fleet.Options{BinDir: o.bin})
 	if err != nil {
 		return err
 	}
