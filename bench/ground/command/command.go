@@ -68,10 +68,6 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Use: "overload", Short: "replay through our proxy and other routers at loads up to far above the capacity", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return overload(ctx, &o, stdout) },
 	}
-	report := &cobra.Command{
-		Use: "report RESULT.json", Short: "write the report from the figures of a run", Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error { return rewrite(args[0], f.doc) },
-	}
 	f.workloadFlags(model.Flags())
 	f.workloadFlags(replay.Flags())
 	f.replayFlags(replay.Flags())
@@ -102,8 +98,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.IntVar(&o.limit, "limit", 0, "number of requests at rate 1, and in proportion at other rates; 0 means all")
 	fs.StringSliceVar(&o.targets, "targets", []string{"prefix+--queue=off", "prefix+--queue=on", "vllm-router:cache_aware"}, "as of run")
 	setDefault(fs, "speed", "2.5") // a deadline of 5 s is 2 s; one below 1 s cannot be sent
-	report.Flags().StringVar(&f.doc, "doc", "docs/scheduling.md", "document with the generated part")
-	root.AddCommand(replay, model, compare, above, report, scaleCommand(ctx, stdout))
+	root.AddCommand(replay, model, compare, above, scaleCommand(ctx, stdout))
 	return cli.Run(ctx, root, args, stdout, stderr)
 }
 
