@@ -36,10 +36,9 @@ type Fleet struct {
 	dir  string
 	http *http.Client
 
-	mu       sync.Mutex // guards the fields below
-	members  []*Process
-	closed   bool
-	starting sync.WaitGroup // starts admitted before closed was set
+	mu      sync.Mutex // guards the fields below
+	members []*Process
+	closed  bool
 }
 
 // ErrClosed is returned by a start after Close.
@@ -77,19 +76,13 @@ func (f *Fleet) Dir() string { return f.dir }
 // add starts the command of p and records it as a member.
 func (f *Fleet) add(p *Process) error {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.closed {
-		f.mu.Unlock()
 		return ErrClosed
 	}
-	f.starting.Add(1)
-	f.mu.Unlock()
-	defer f.starting.Done()
-
 	if err := p.start(); err != nil {
 		return err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.members = append(f.members, p)
 	return nil
 }
@@ -127,13 +120,12 @@ func (f *Fleet) Running() []*Process {
 // does nothing.
 func (f *Fleet) Close() error {
 	f.mu.Lock()
-	if f.closed {
-		f.mu.Unlock()
-		return nil
-	}
+	again := f.closed
 	f.closed = true
 	f.mu.Unlock()
-	f.starting.Wait()
+	if again {
+		return nil
+	}
 
 	var errs []error
 	running := f.Running()

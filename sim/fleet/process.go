@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 )
 
 // Spec describes a process to start.
@@ -189,20 +191,16 @@ func (p *Process) start() error {
 }
 
 // await calls ready until it returns nil. It returns an error when ctx ends, when
-// ReadyTimeout has passed, or when one of the processes ends.
-func (f *Fleet) await(ctx context.Context, ready func(context.Context) error, procs ...*Process) error {
+// ReadyTimeout has passed, or when the process ends.
+func (f *Fleet) await(ctx context.Context, ready func(context.Context) error, p *Process) error {
 	ctx, cancel := context.WithTimeout(ctx, f.o.ReadyTimeout)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
 	last := errors.New("not probed yet")
 	for {
-		for _, p := range procs {
-			select {
-			case <-p.done:
-				return p.exited()
-			default:
-			}
+		select {
+		case <-p.done:
+			return p.exited()
+		default:
 		}
 		try, cancelTry := context.WithTimeout(ctx, 2*time.Second)
 		err := ready(try)
@@ -213,14 +211,8 @@ func (f *Fleet) await(ctx context.Context, ready func(context.Context) error, pr
 		if ctx.Err() == nil { // otherwise the call was cut short
 			last = err
 		}
-		select {
-		case <-ctx.Done():
-			err := fmt.Errorf("%w; last error: %w", ctx.Err(), last)
-			for _, p := range procs {
-				err = fmt.Errorf("%w\n  last log lines of %s:\n%s", err, p.name, indent(p.LogTail(10)))
-			}
-			return err
-		case <-tick.C:
+		if !sleep.For(ctx, 20*time.Millisecond) {
+			return fmt.Errorf("%w; last error: %w\n  last log lines of %s:\n%s", ctx.Err(), last, p.name, indent(p.LogTail(10)))
 		}
 	}
 }
