@@ -316,7 +316,7 @@ func (o *Options) render(p *request.Request) error {
 	if !p.Chat {
 		return nil
 	}
-	if p.API == request.Chat && minor(o.Version) >= 31 {
+	if p.API == request.Chat && connector.Minor(o.Version) >= 31 {
 		ids, err := p.TakePromptIDs()
 		if err != nil {
 			return err

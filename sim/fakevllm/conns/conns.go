@@ -3,7 +3,6 @@ package conns
 
 import (
 	"net"
-	"net/http"
 	"sync"
 )
 
@@ -18,8 +17,7 @@ type Listener struct {
 
 type conn struct {
 	*net.TCPConn
-	l    *Listener
-	idle bool // guarded by l.mu
+	l *Listener
 }
 
 // Track returns a Listener that tracks the TCP connections accepted by a listener.
@@ -72,32 +70,6 @@ func (l *Listener) ResetAll() {
 	_ = l.Listener.Close()
 	for _, c := range open {
 		SetReset(c)
-		_ = c.Close()
-	}
-}
-
-// State is http.Server's ConnState hook.
-func (l *Listener) State(nc net.Conn, st http.ConnState) {
-	c, ok := nc.(*conn)
-	if !ok {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c.idle = st == http.StateIdle
-}
-
-// CloseIdle ends idle connections by FIN.
-func (l *Listener) CloseIdle() {
-	l.mu.Lock()
-	var idle []*conn
-	for c := range l.conns {
-		if c.idle {
-			idle = append(idle, c)
-		}
-	}
-	l.mu.Unlock()
-	for _, c := range idle {
 		_ = c.Close()
 	}
 }
