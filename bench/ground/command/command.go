@@ -32,7 +32,6 @@ type flags struct {
 
 	// only of model
 	weight float64
-	silent bool
 	roles  bool
 	phase  time.Duration
 	noise  float64
@@ -73,7 +72,6 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	f.replayFlags(replay.Flags())
 	fs := model.Flags()
 	fs.Float64Var(&f.weight, "cache-weight", 0, "setting of this name of the proxy; 0 means its default")
-	fs.BoolVar(&f.silent, "silent", false, "proxies exchange no load digests")
 	fs.BoolVar(&f.roles, "roles", false, "simulate engines in both roles under a day curve instead: static ratios, an oracle, automatic roles, and the advice at ten loads")
 	fs.DurationVar(&f.phase, "phase", time.Hour, "with --roles: length of each of the three phases")
 	fs.Float64Var(&f.noise, "noise", 0.2, "with --roles: rates, prompts and steps vary by this part")
@@ -188,7 +186,7 @@ func model(f *flags, stdout io.Writer) error {
 	}
 	m := ground.Model{
 		Engines: f.engines, Engine: ground.DefaultEngine(), Caches: ground.NewCaches(w, f.engines, f.cache), Limits: f.limits, Seed: f.seed,
-		CacheWeight: f.weight, Proxies: f.proxies, Silent: f.silent,
+		CacheWeight: f.weight, Proxies: f.proxies,
 	}
 	var rows []ground.Result
 	for _, name := range f.targets {
