@@ -32,7 +32,7 @@ func (s *Server) accept(handle func(n int, c net.Conn)) {
 			return
 		}
 		if err != nil { // probably out of descriptors
-			time.Sleep(10 * time.Millisecond)
+			<-time.NewTimer(10 * time.Millisecond).C
 			continue
 		}
 		s.mu.Lock()
