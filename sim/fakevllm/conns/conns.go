@@ -2,7 +2,9 @@
 package conns
 
 import (
+	"maps"
 	"net"
+	"slices"
 	"sync"
 )
 
@@ -62,10 +64,7 @@ func SetReset(c net.Conn) {
 func (l *Listener) ResetAll() {
 	l.mu.Lock()
 	l.shut = true
-	open := make([]*conn, 0, len(l.conns))
-	for c := range l.conns {
-		open = append(open, c)
-	}
+	open := slices.Collect(maps.Keys(l.conns))
 	l.mu.Unlock()
 	_ = l.Listener.Close()
 	for _, c := range open {
