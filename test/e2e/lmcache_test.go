@@ -105,7 +105,7 @@ func TestLMCacheNotificationsGoElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	prefill, err := f.StartNode(t.Context(), fleet.NodeSpec{
-		Name: "prefill", Role: instance.Prefill, Connector: "lmcache", Model: model, Etcd: []string{etcd}, LMCachePort: ports[0],
+		Name: "prefill", Role: instance.Prefill, Connector: "lmcache", Model: model, Etcd: []string{etcd}, KVPort: ports[0],
 		EngineArgs: []string{"--strict", "--notify", net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[1]))},
 	})
 	if err != nil {

@@ -112,7 +112,7 @@ func TestMooncakeWithoutAgents(t *testing.T) {
 		}
 		rec := `{"connector":"MooncakeConnector"}`
 		if role == instance.Prefill {
-			rec = fmt.Sprintf(`{"connector":"MooncakeConnector","ports":{"bootstrap":[%d]}}`, nodes[role].Spec.BootstrapPort)
+			rec = fmt.Sprintf(`{"connector":"MooncakeConnector","ports":{"bootstrap":[%d]}}`, nodes[role].Spec.KVPort)
 		}
 		if _, err := testkit.Client(t, etcd).Put(t.Context(), "/pd/"+string(role)+"/"+nodes[role].Address, rec); err != nil {
 			t.Fatal(err)
