@@ -39,10 +39,10 @@ func localAddress(host string, port int) string {
 // which need not have the local address: nothing secret is sent.
 func client(at config.Listen) (hc *http.Client, scheme string, err error) {
 	t := &http.Transport{DisableKeepAlives: true} // no HTTP proxy from the environment
-	if at.TLSCert == "" {
+	if at.Files.Cert == "" {
 		return &http.Client{Transport: t}, "http", nil
 	}
-	pair, err := tls.LoadX509KeyPair(at.TLSCert, at.TLSKey)
+	pair, err := tls.LoadX509KeyPair(at.Files.Cert, at.Files.Key)
 	if err != nil {
 		return nil, "", err
 	}
