@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
@@ -258,7 +259,7 @@ func TestNotifiedClientLeaves(t *testing.T) {
 				l = w.leg(instance.Decode)
 			}
 			leave()
-			if e := w.rig.entry(); e.Outcome != forward.OutcomeClientGone {
+			if e := w.rig.entry(); e.Outcome != relay.OutcomeClientGone {
 				t.Errorf("%+v", e)
 			}
 			await(t, "the end of the leg", l.left)
