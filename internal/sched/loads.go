@@ -127,7 +127,7 @@ func (l *Loads) Totals(f func(k instance.Key, t Total)) {
 	defer l.counters.mu.RUnlock()
 	for address, e := range l.counters.m {
 		for _, role := range instance.Roles() {
-			at := roleNumber(role)
+			at := role.Index()
 			t := e.total()
 			if t.InRole = e.hits.legs[at].Load(); e.present[at] > 0 || e.absent() && t.InFlight != 0 && e.hadRole[at] {
 				f(instance.Key{Role: role, Address: address}, t)
@@ -162,7 +162,7 @@ func (l *Loads) Hits(f func(k instance.Key, h Hits)) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()
 	for address, e := range l.counters.m {
-		if e.present[roleNumber(instance.Prefill)] > 0 {
+		if e.present[instance.Prefill.Index()] > 0 {
 			f(instance.Key{Role: instance.Prefill, Address: address},
 				Hits{e.hits.asked.Load(), e.hits.expected.Load(), e.hits.found.Load()})
 		}
@@ -175,7 +175,7 @@ func (l *Loads) Picks(f func(k instance.Key, n uint64)) {
 	defer l.counters.mu.RUnlock()
 	for address, e := range l.counters.m {
 		for _, role := range instance.Roles() {
-			if at := roleNumber(role); e.present[at] > 0 {
+			if at := role.Index(); e.present[at] > 0 {
 				f(instance.Key{Role: role, Address: address}, e.hits.picks[at].Load())
 			}
 		}
@@ -203,7 +203,7 @@ func (c *counters) setEngine(address string, report *policy.Engine) (full bool) 
 		l.Weigh()
 		full = full || is.Full()
 	}
-	return full && e.present[roleNumber(instance.Decode)] > 0
+	return full && e.present[instance.Decode.Index()] > 0
 }
 
 func (e *engine) total() Total {

@@ -154,7 +154,7 @@ func New(o Options) *Scheduler {
 		opts: &o, index: ix, filter: &filter{opts: &o, loads: loads, scratches: sync.Pool{New: func() any { return new(scratch) }}},
 	}
 	for _, role := range instance.Roles() {
-		s.scores[roleNumber(role)] = o.Policies[role].Score
+		s.scores[role.Index()] = o.Policies[role].Score
 	}
 	return s
 }
@@ -384,12 +384,12 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 	}
 	by := c.choose(among, f)
 	own := &c.facts[by.at]
-	a.counts[0], a.counts[4] = by.by.picks, &own.counter.hits.picks[roleNumber(r.Role)]
+	a.counts[0], a.counts[4] = by.by.picks, &own.counter.hits.picks[r.Role.Index()]
 	if own.both {
-		a.counts[1] = s.Tally.both[roleNumber(r.Role)].counterFor(c, among)
+		a.counts[1] = s.Tally.both[r.Role.Index()].counterFor(c, among)
 	}
 	if a.passedOver != nil || zone != notElsewhere {
-		away := &s.Tally.elsewhere[roleNumber(r.Role)]
+		away := &s.Tally.elsewhere[r.Role.Index()]
 		a.Elsewhere, a.counts[2] = elsewhereText(zone, a.passedOver), away.counterFor(zone)
 		if a.passedOver != nil {
 			a.counts[3] = away.counterFor(sessionOverloaded)
@@ -403,7 +403,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 		a.measure()
 	}
 	a.begin()
-	if score := s.scores[roleNumber(r.Role)]; score != nil {
+	if score := s.scores[r.Role.Index()]; score != nil {
 		a.score = score(r.Role, r.Length)
 		a.load.ScoreOf(r.Role).Add(a.score)
 	}
