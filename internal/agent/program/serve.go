@@ -109,11 +109,8 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 	var ag *agent.Agent
 	reg := lease.NewRegistrar(s.cli, lease.RegistrarOptions{
 		Layout: s.layout, Key: s.Key, TTL: s.TTL, HostID: s.HostID,
-		Log: log.WithField(logging.FieldComponent, "registrar"),
-		// While etcd is away the registration is most likely still there.
-		OnEvent: func(st lease.Status) {
-			ag.Registered(st.Phase == lease.Registered || st.Phase == lease.Unknown)
-		},
+		Log:     log.WithField(logging.FieldComponent, "registrar"),
+		OnEvent: func(st lease.Status) { ag.Registered(st.Phase.Holds()) },
 	})
 	client := s.certs.client(s.EngineAPIKey)
 	ag = agent.New(&agent.HTTPEngine{Client: client, Base: s.Engine}, reg, agent.Options{
