@@ -159,7 +159,7 @@ func handlerOf(b testing.TB, up upstream.Client, set func(*forward.Options), dec
 			Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
 			Health: tracker, Log: quiet(),
 		},
-		Upstream: up, Recorder: noRecorder{},
+		Settings: leg.Settings{Upstream: up}, Recorder: noRecorder{},
 	}
 	set(&o)
 	h, err := forward.New(o)

@@ -417,7 +417,7 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 			Prefill: time.Minute, FirstByte: time.Minute, Idle: time.Minute, NonStream: time.Minute, Notified: time.Minute,
 			Notifications: &lmcache.Asker{Own: r.inbox, HTTP: http.DefaultClient},
 		},
-		Upstream: r.up, Recorder: r.rec, Trace: func(*http.Request) bool { return true },
+		Settings: leg.Settings{Upstream: r.up}, Recorder: r.rec, Trace: func(*http.Request) bool { return true },
 	}
 	if tune.forward != nil {
 		tune.forward(&o)

@@ -135,7 +135,7 @@ func TestNotificationsNeverCome(t *testing.T) {
 	t.Parallel()
 	log, lines := logtest.NewNullLogger()
 	w := startNotified(t, 1, 1, 1, func(o *forward.Options) {
-		o.Notified, o.RetryRatio, o.Log = 50*time.Millisecond, -1, log
+		o.Notified, o.RetryRatio, o.Config.Log = 50*time.Millisecond, -1, log
 		o.Notifications.(*lmcache.Asker).OwnAddress = "tcp://10.0.0.1:8500"
 	})
 	serve := func(prefill bool) {

@@ -154,7 +154,7 @@ func relayBody(t *testing.T, s upstream.Client, path, body string, interval time
 	})
 	h, err := forward.New(forward.Options{
 		Config:   flow.Config{Picker: picker, Health: healthy{}, Log: quiet(), MaxAttempts: 1 + moves, ContinueStreams: moves},
-		Upstream: s, Recorder: healthy{}, KeepAlive: interval,
+		Settings: leg.Settings{Upstream: s}, Recorder: healthy{}, KeepAlive: interval,
 	})
 	if err != nil {
 		t.Fatal(err)
