@@ -10,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/agent/control"
 	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
@@ -17,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/bridgemetrics"
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
@@ -41,8 +43,11 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 			o.Layout = s.layout
 			return lease.NewRegistrar(cli, o)
 		},
-		Agent: "pd-agent/" + version.Version, HostID: s.HostID, TTL: s.TTL, Model: s.Model, StrictModel: s.StrictModel,
-		AllowLoopback: s.AllowLoopback, ProbeInterval: s.ProbeInterval, ProbeTimeout: s.ProbeTimeout, SlowAfter: s.SlowAfter,
+		Agents: agent.Options{
+			Base: instance.Record{Agent: "pd-agent/" + version.Version}, Model: s.Model, StrictModel: s.StrictModel,
+			ProbeInterval: s.ProbeInterval, ProbeTimeout: s.ProbeTimeout, SlowAfter: s.SlowAfter,
+		},
+		HostID: s.HostID, TTL: s.TTL, AllowLoopback: s.AllowLoopback,
 		Log: s.log.WithField(logging.FieldComponent, "zmq-register"),
 	})
 	if err != nil {
