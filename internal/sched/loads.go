@@ -31,9 +31,6 @@ type Total struct {
 	Engine     *policy.Engine // its last report; nil: there is none, or it is too old
 }
 
-// Counts is the load of an instance by other proxies.
-type Counts struct{ InFlight, Waiting, Held float64 }
-
 // Hits counts prefix cache hits of one engine, in tokens of all prompts.
 type Hits struct {
 	Asked    int64 // in prompts whose answer has their number of tokens
@@ -139,7 +136,7 @@ func (l *Loads) Totals(f func(k instance.Key, t Total)) {
 // SetOthers sets the sum of the load by other proxies, by address; 0 for an address that is not in
 // it. It must be called about once a second, also without changes: it recomputes what policies
 // compare (policy.Load.Weigh).
-func (l *Loads) SetOthers(of map[string]Counts) {
+func (l *Loads) SetOthers(of map[string]instance.OthersLoad) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()
 	for address, e := range l.counters.m {
@@ -147,7 +144,7 @@ func (l *Loads) SetOthers(of map[string]Counts) {
 		ranks := float64(n) // the other proxies do not publish the rank
 		for rank, one := range e.loads() {
 			if rank == n {
-				c = Counts{} // the engine was restarted with fewer ranks
+				c = instance.OthersLoad{} // the engine was restarted with fewer ranks
 			}
 			one.Others.InFlight.Store(c.InFlight / ranks)
 			one.Others.Waiting.Store(c.Waiting / ranks)
