@@ -195,8 +195,10 @@ func (b *builder) makeScheduler() error {
 	b.sched = sched.New(sched.Options{
 		Source: b.watcher, Health: &b.tracker.Records, Connector: engines.Dialects(b.cfg.Connector), Build: engines.Builds(b.cfg), Blocks: engines.Blocks(b.cfg.Connector), Silent: b.tracker.Suspect,
 		PrefillOptional: b.cfg.Fallback == config.FallbackDecode,
-		Policies:        kinds, NoBinding: !b.cfg.ClientBound, Zone: b.cfg.Zone, Start: rand.Uint64(), CacheWeight: float64(b.cfg.CacheWeight), Caches: b.index,
-		Placements: b.load.Placements, Memory: b.memory,
+		Policies:        kinds, NoBinding: !b.cfg.ClientBound, Zone: b.cfg.Zone,
+		Options: policy.Options{
+			Start: rand.Uint64(), CacheWeight: float64(b.cfg.CacheWeight), Caches: b.index, Placements: b.load.Placements, Budget: b.memory,
+		},
 	})
 	b.load.Use(b.sched, b.tracker)
 	b.models = catalog.New(catalog.Options{

@@ -163,7 +163,7 @@ func TestMemoryOfModelsThatLeave(t *testing.T) {
 	src.set(inst(instance.Prefill, "a:1", serving("base", "adapter")))
 	s := sched.New(sched.Options{
 		Source: src, Health: sick{}, Connector: func(in *instance.Instance) string { return in.Record.Connector },
-		Policies: map[instance.Role]policy.Kind{instance.Prefill: kind}, Memory: memory,
+		Policies: map[instance.Role]policy.Kind{instance.Prefill: kind}, Options: policy.Options{Budget: memory},
 	})
 	pick := func(model string) {
 		t.Helper()
