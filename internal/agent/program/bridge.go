@@ -10,7 +10,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/agent/control"
 	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
@@ -18,7 +17,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
-	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/bridgemetrics"
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
@@ -37,17 +35,15 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 	}
 	defer func() { _ = cli.Close() }()
 	defer followMembers(ctx, cli, s.TTL, s.log)()
+	agents := s.Options
+	agents.Base.Agent = "pd-agent/" + version.Version
 	b, err := zmqregister.Listen(ctx, zmqregister.Options{
 		Endpoint: s.ZMQRegister, Client: guarded(vllm.New(s.EngineAPIKey)),
 		Registrar: func(o lease.RegistrarOptions) *lease.Registrar {
 			o.Layout = s.layout
 			return lease.NewRegistrar(cli, o)
 		},
-		Agents: agent.Options{
-			Base: instance.Record{Agent: "pd-agent/" + version.Version}, Model: s.Model, StrictModel: s.StrictModel,
-			ProbeInterval: s.ProbeInterval, ProbeTimeout: s.ProbeTimeout, SlowAfter: s.SlowAfter,
-		},
-		HostID: s.HostID, TTL: s.TTL, AllowLoopback: s.AllowLoopback,
+		Agents: agents, HostID: s.HostID, TTL: s.TTL, AllowLoopback: s.AllowLoopback,
 		Log: s.log.WithField(logging.FieldComponent, "zmq-register"),
 	})
 	if err != nil {
