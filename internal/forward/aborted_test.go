@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
@@ -37,7 +37,7 @@ func TestAbort_AfterCommit(t *testing.T) {
 			if bytes.Contains(a.body, []byte("abort")) || bytes.Contains(a.body, []byte(`"stop_reason":null,"stop_sequence":null},"usage"`)) {
 				t.Errorf("the engine's end goes out: %s", a.body)
 			}
-			if e := r.entry(); e.Outcome != forward.OutcomeBroken || e.Failure != leg.Aborted || e.Attempts != 0 {
+			if e := r.entry(); e.Outcome != relay.OutcomeBroken || e.Failure != leg.Aborted || e.Attempts != 0 {
 				t.Errorf("entry %+v", e)
 			}
 			r.checkEngines()
@@ -94,7 +94,7 @@ func TestAbort_BeforeCommit(t *testing.T) {
 			} else {
 				r.checkServed(q)
 			}
-			if e := r.entry(); e.Outcome != forward.OutcomeOK || e.Attempts != 1 || r.rec.retried() != "decode/aborted" {
+			if e := r.entry(); e.Outcome != relay.OutcomeOK || e.Attempts != 1 || r.rec.retried() != "decode/aborted" {
 				t.Errorf("retried %q, entry %+v", r.rec.retried(), e)
 			}
 			if n := legs(r.P); n != tc.prefills {

@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 )
 
 func finished() *forward.Entry {
 	return &forward.Entry{
 		RequestID: "r-1", Client: "127.0.0.1:5", Method: "POST", Path: "/v1/completions", Model: "org/m", Stream: true,
-		Status: 200, Outcome: forward.OutcomeOK, Prefill: "127.0.0.1:8100", Decode: "[::1]:8200", Attempts: 1, Revision: 7,
+		Status: 200, Outcome: relay.OutcomeOK, Prefill: "127.0.0.1:8100", Decode: "[::1]:8200", Attempts: 1, Revision: 7,
 		BytesIn: 10, BytesOut: 20, Start: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		Duration: 1234567 * time.Microsecond, TTFT: 2003 * time.Microsecond,
 		Input: 1000, Cached: 512, Output: 64, Finish: "stop", TraceID: "4bf92f3577b34da6a3ce929d0e0e4736",

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
@@ -145,7 +145,7 @@ func TestResponsesAndMessagesGoThroughPairs(t *testing.T) {
 				if a.header.Get("X-PD-Decode-Only") != "" {
 					t.Errorf("decode-only: %s", a.header.Get("X-PD-Decode-Only"))
 				}
-				if e := r.entry(); e.DecodeOnly != "" || e.Outcome != forward.OutcomeOK || e.Endpoint != path || e.Prefill == "" || e.Stream != stream {
+				if e := r.entry(); e.DecodeOnly != "" || e.Outcome != relay.OutcomeOK || e.Endpoint != path || e.Prefill == "" || e.Stream != stream {
 					t.Errorf("entry %+v", e)
 				}
 				r.checkEngines()
@@ -232,7 +232,7 @@ func TestAgentsFailuresBehindTheCommitAreSeen(t *testing.T) {
 				if last := events[len(events)-1]; !strings.HasPrefix(last, `{"type":"error",`) {
 					t.Errorf("the last event is %s", last)
 				}
-				if e := r.entry(); e.Outcome != forward.OutcomeBroken {
+				if e := r.entry(); e.Outcome != relay.OutcomeBroken {
 					t.Errorf("entry %+v", e)
 				}
 				r.checkEngines()

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"unicode/utf16"
 
-	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -137,7 +137,7 @@ func TestInvalidRequestsAreAskedAbout(t *testing.T) {
 			if a.header.Get("X-Request-Id") != "mine" || a.header.Get("X-PD-Decode") == "" {
 				t.Errorf("the client got %v", a.header)
 			}
-			if e := r.entry(); e.Attempts != 0 || e.Outcome != forward.OutcomeClientError || e.Status != 400 || e.Decode == "" || r.rec.retried() != "" {
+			if e := r.entry(); e.Attempts != 0 || e.Outcome != relay.OutcomeClientError || e.Status != 400 || e.Decode == "" || r.rec.retried() != "" {
 				t.Errorf("entry %+v, retries %q", e, r.rec.retried())
 			}
 			r.noneTroubled()
@@ -195,7 +195,7 @@ func TestOnlyARefusalIsPassedOn(t *testing.T) {
 			if got := r.rec.askOutcomes(); got != tc.outcome {
 				t.Errorf("asked: %q, want %q", got, tc.outcome)
 			}
-			if e := r.entry(); e.Attempts != 0 || r.rec.retried() != "" || e.Outcome != forward.OutcomeClientError {
+			if e := r.entry(); e.Attempts != 0 || r.rec.retried() != "" || e.Outcome != relay.OutcomeClientError {
 				t.Errorf("entry %+v, retries %q", e, r.rec.retried())
 			}
 			if n := len(posted(r.D[0])); n != 1 || len(posted(r.P[0])) != 0 {
@@ -362,7 +362,7 @@ func TestClientLeavesWhileAnEngineIsAsked(t *testing.T) {
 	}()
 	r.postCtx(ctx, "/v1/completions", brokenBody)
 	<-left
-	if e := r.entry(); e.Outcome != forward.OutcomeClientGone && e.Outcome != forward.OutcomeClientError {
+	if e := r.entry(); e.Outcome != relay.OutcomeClientGone && e.Outcome != relay.OutcomeClientError {
 		t.Errorf("entry %+v", e)
 	}
 	r.checkEngines()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -77,18 +78,18 @@ func (s *sink) SetWriteDeadline(time.Time) error { return nil }
 
 type noRecorder struct{}
 
-func (noRecorder) Done(*forward.Entry)                {}
-func (noRecorder) Failed(instance.Key, forward.Class) {}
+func (noRecorder) Done(*forward.Entry)            {}
+func (noRecorder) Failed(instance.Key, leg.Class) {}
 
-func (noRecorder) Retried(instance.Role, forward.Class) {}
-func (noRecorder) Handed(*instance.Instance, bool)      {}
-func (noRecorder) Disaggregated(bool, string, float64)  {}
-func (noRecorder) TransferSpent(forward.Class)          {}
-func (noRecorder) Media()                               {}
-func (noRecorder) Asked(string)                         {}
-func (noRecorder) NotContinued(string)                  {}
+func (noRecorder) Retried(instance.Role, leg.Class)    {}
+func (noRecorder) Handed(*instance.Instance, bool)     {}
+func (noRecorder) Disaggregated(bool, string, float64) {}
+func (noRecorder) TransferSpent(leg.Class)             {}
+func (noRecorder) Media()                              {}
+func (noRecorder) Asked(string)                        {}
+func (noRecorder) NotContinued(string)                 {}
 
-func (noRecorder) Continued(forward.Class, string, time.Duration) {}
+func (noRecorder) Continued(leg.Class, string, time.Duration) {}
 
 // BenchmarkRequest is the data path of one request, without its network:
 // reading the body, both legs, the answer.
@@ -158,7 +159,7 @@ func handlerOf(b testing.TB, up upstream.Client, set func(*forward.Options), dec
 			Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
 			Health: tracker, Log: quiet(),
 		},
-		Upstream: up, Recorder: noRecorder{},
+		Settings: leg.Settings{Upstream: up}, Recorder: noRecorder{},
 	}
 	set(&o)
 	h, err := forward.New(o)

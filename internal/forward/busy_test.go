@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
@@ -53,7 +54,7 @@ func TestBusyEngineIsWaitedFor(t *testing.T) {
 				slow.Kind = fakevllm.FaultSlow
 				script(t, engine, slow)
 				r.checkServed(q)
-				if e := r.entry(); e.Outcome != forward.OutcomeOK || e.Attempts != 0 || e.DecodeOnly != "" {
+				if e := r.entry(); e.Outcome != relay.OutcomeOK || e.Attempts != 0 || e.DecodeOnly != "" {
 					t.Errorf("entry %+v", e)
 				}
 				if p, d := legs(r.P), legs(r.D); p != 1 || d != 1 {

@@ -47,7 +47,7 @@ func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind 
 		Privileged: func() bool { return h.opts.Privileged(r) },
 	}
 	c.origin.Trace = h.opts.Tracer.Begin(r, endpoint, c.times.Start)
-	c.answer = relay.Answer{Client: client, Kind: kind, Ctx: r.Context(), ID: id, Times: &c.times, Idle: h.opts.Idle, Log: h.opts.Log, Memory: h.bodies, Gaps: between}
+	c.answer = relay.Answer{Client: client, Kind: kind, Ctx: r.Context(), ID: id, Times: &c.times, Idle: h.opts.Idle, Log: h.legs.Log, Memory: h.bodies, Gaps: between}
 	c.flow = flow.Request{Settings: &h.flow, Origin: &c.origin, Answer: &c.answer, Endpoint: endpoint}
 	c.flow.Route.Traced = h.opts.TraceAll || r.Header.Get("X-Pd-Trace") == "1" && h.opts.Trace(r)
 	c.flow.Route.Times = &c.times

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -487,7 +488,7 @@ func testConcurrentPrefillRefuses(t *testing.T, dialect string) {
 		if a := await(t, "the answer", got); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), `"message":"no"`) {
 			t.Errorf("%d %s", a.status, a.body)
 		}
-		if e := m.rig.entry(); e.Outcome != forward.OutcomeClientError || e.Attempts != 1 {
+		if e := m.rig.entry(); e.Outcome != relay.OutcomeClientError || e.Attempts != 1 {
 			t.Errorf("%+v", e)
 		}
 	})
@@ -634,7 +635,7 @@ func testConcurrentClientLeaves(t *testing.T, dialect string) {
 				await(t, "the abort of decode", d.left)
 				await(t, "the end of prefill", p.left)
 				await(t, "the client", got)
-				if e := m.rig.entry(); e.Outcome != forward.OutcomeClientGone || e.Status != 499 {
+				if e := m.rig.entry(); e.Outcome != relay.OutcomeClientGone || e.Status != 499 {
 					t.Errorf("%+v", e)
 				}
 				if r := m.rig.rec.retried(); r != "" {
@@ -678,7 +679,7 @@ func testConcurrentInstanceRestarts(t *testing.T, dialect string) {
 				again, next := m.pair()
 				again.reply(m.prefills)
 				next.reply(m.streams)
-				if e := m.checkServed(got); e.Outcome != forward.OutcomeOK {
+				if e := m.checkServed(got); e.Outcome != relay.OutcomeOK {
 					t.Errorf("%+v", e)
 				}
 			})

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
-	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -78,7 +78,7 @@ func TestConformanceAbort(t *testing.T) {
 			}
 			leave()
 			<-done
-			if e := r.entry(); e.Outcome != forward.OutcomeClientGone || r.rec.retried() != "" {
+			if e := r.entry(); e.Outcome != relay.OutcomeClientGone || r.rec.retried() != "" {
 				t.Errorf("%s: %+v, retried %q", at.name, e, r.rec.retried())
 			}
 			eventually(t, at.name+": both engines are idle", func() bool {

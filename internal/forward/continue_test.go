@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -95,7 +96,7 @@ func TestStreamContinues(t *testing.T) {
 						t.Errorf("no comment in %s", a.body)
 					}
 					e := r.entry()
-					if e.Outcome != forward.OutcomeOK || e.Continued != 1 {
+					if e.Outcome != relay.OutcomeOK || e.Continued != 1 {
 						t.Errorf("entry %+v", e)
 					}
 					r.checkEngines()
@@ -114,7 +115,7 @@ func TestStreamContinuesAgain(t *testing.T) {
 	}
 	a := r.post(completionsPath, sixtyBody(completionsPath, ""))
 	e := r.entry()
-	if e.Outcome != forward.OutcomeBroken || e.Continued != 3 || a.err == nil {
+	if e.Outcome != relay.OutcomeBroken || e.Continued != 3 || a.err == nil {
 		t.Errorf("entry %+v, err %v", e, a.err)
 	}
 	if !strings.Contains(string(a.body), `"error"`) || strings.Contains(string(a.body), "[DONE]") {
@@ -395,7 +396,7 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 				if a.status != http.StatusOK {
 					t.Fatalf("status %d: %s", a.status, a.body)
 				}
-				if e := r.entry(); e.Outcome == forward.OutcomeBroken && c.refused != "" {
+				if e := r.entry(); e.Outcome == relay.OutcomeBroken && c.refused != "" {
 					refused++
 					continue
 				}

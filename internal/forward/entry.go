@@ -4,21 +4,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
-	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
-)
-
-// Class is the kind of a leg's failure; see leg.Class.
-type Class = leg.Class
-
-// The ways a request can end, as in metrics and the access log.
-const (
-	OutcomeOK          = relay.OutcomeOK
-	OutcomeClientError = relay.OutcomeClientError
-	OutcomeClientGone  = relay.OutcomeClientGone
-	OutcomeUnavailable = relay.OutcomeUnavailable
-	OutcomeUpstream    = relay.OutcomeUpstream
-	OutcomeBroken      = relay.OutcomeBroken
 )
 
 // Entry is the record of a request that has ended.
@@ -36,7 +22,7 @@ type Entry struct {
 	PassedOver []string
 	Stream     bool
 	Status     int
-	Outcome    string
+	Outcome    string // see relay.OutcomeOK
 	Prefill    string // address, "" if there was none
 	Decode     string
 	// DecodeOnly is why the decode instance served the request without a
@@ -45,10 +31,10 @@ type Entry struct {
 	// Elsewhere is why another instance would have been preferred, and in which role;
 	// "" if none would; see flow.Route.
 	Elsewhere string
-	Refused   string // why the queue did not admit it, "" if it did; see package admission
-	Attempts  int    // failed legs, also those that were retried
-	Failure   Class  // of the leg whose failure the client got
-	Continued int    // times that the stream went on after its decode leg was lost
+	Refused   string    // why the queue did not admit it, "" if it did; see package admission
+	Attempts  int       // failed legs, also those that were retried
+	Failure   leg.Class // of the leg whose failure the client got
+	Continued int       // times that the stream went on after its decode leg was lost
 	// Late is the status of an error that was sent as an event, because a keep-alive had sent the header
 	// before; 0 of any other request. Status is then what the client got.
 	Late       int

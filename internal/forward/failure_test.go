@@ -16,6 +16,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -71,7 +72,7 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 				script(t, r.D[0], tc.fault)
 				r.checkServed(q)
 				e := r.entry()
-				if e.Outcome != forward.OutcomeOK || e.Attempts != 1 {
+				if e.Outcome != relay.OutcomeOK || e.Attempts != 1 {
 					t.Fatalf("entry %+v", e)
 				}
 				if tc.retry != "" && r.rec.retried() != tc.retry {
@@ -204,7 +205,7 @@ func TestNobodyThere(t *testing.T) {
 				if a.header.Get("Retry-After") == "" || !strings.Contains(string(a.body), tc.want) || a.header.Get("X-PD-Decode-Only") != "" {
 					t.Fatalf("%d %v: %s", a.status, a.header, a.body)
 				}
-				if e := r.entry(); e.Outcome != forward.OutcomeUnavailable || e.DecodeOnly != "" {
+				if e := r.entry(); e.Outcome != relay.OutcomeUnavailable || e.DecodeOnly != "" {
 					t.Fatalf("entry %+v", e)
 				}
 			})
@@ -255,7 +256,7 @@ func TestClientErrorsPass(t *testing.T) {
 				if n := legs(list); n != 1 || legs(r.P) != 1 {
 					t.Fatalf("%d legs for a request that no engine takes", n)
 				}
-				if e := r.entry(); e.Outcome != forward.OutcomeClientError {
+				if e := r.entry(); e.Outcome != relay.OutcomeClientError {
 					t.Fatalf("entry %+v", e)
 				}
 			})
@@ -381,7 +382,7 @@ func TestLossAfterCommit(t *testing.T) {
 				}
 				body, err := io.ReadAll(stream)
 				r.checkBroken(q, answer{resp.StatusCode, resp.Header, body, err})
-				if e := r.entry(); e.Outcome != forward.OutcomeBroken {
+				if e := r.entry(); e.Outcome != relay.OutcomeBroken {
 					t.Fatalf("entry %+v", e)
 				}
 				if n := r.D[1].Counters().Requests; n != 0 {
@@ -420,7 +421,7 @@ func TestClientLeaves(t *testing.T) {
 				cancel()
 				<-done
 				eventually(t, "the engine to abort", func() bool { return aborted(engine.Counters()) == 1 })
-				if e := r.entry(); e.Outcome != forward.OutcomeClientGone || e.Status != 499 {
+				if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Status != 499 {
 					t.Fatalf("entry %+v", e)
 				}
 				if got := r.rec.retried(); got != "" {

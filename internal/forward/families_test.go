@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
@@ -201,7 +202,7 @@ func TestRecomputed(t *testing.T) {
 	r := start(t, fakevllm.Ascend, 1, 2, nil)
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultRecomputed, At: fakevllm.AfterTokens, Tokens: 2, Times: 1})
 	a := r.post("/v1/chat/completions", chatBody(true, ""))
-	if e := r.entry(); e.Outcome != forward.OutcomeBroken || a.err == nil {
+	if e := r.entry(); e.Outcome != relay.OutcomeBroken || a.err == nil {
 		t.Errorf("outcome %s, the end %v", e.Outcome, a.err)
 	}
 	if list := a.events(); len(list) == 0 || !strings.HasPrefix(list[len(list)-1], `{"error"`) || bytes.Contains(a.body, []byte("recomputed")) {

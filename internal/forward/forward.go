@@ -34,7 +34,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/admission"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
-	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
 // Client is one client's connection; see relay.Client.
@@ -54,20 +53,16 @@ type Recorder interface {
 // Options configure a Handler. Zero durations and counts get the defaults named.
 type Options struct {
 	flow.Config
-	Upstream upstream.Client
+	// Settings are those of legs, Busy with a default of 30 min. New sets Removed and Log.
+	leg.Settings
 	// Routes are the model routes; nil: there are none.
 	Routes   *modelroute.Routes
 	Recorder Recorder
-	Progress leg.Progress    // of the engines; nil: it cannot be observed
 	Tracer   *tracing.Tracer // nil: off
 	// EventGaps returns the recorder of the times between the events of an endpoint's
 	// streams; nil if they are not recorded.
 	EventGaps func(endpoint string) relay.Observer
 
-	// EngineKey is the key for the engines; ClientKeys reports that the proxy
-	// checks clients' keys, and therefore does not pass them on.
-	EngineKey  string
-	ClientKeys bool
 	// Trace reports whether this client may see how its request was routed, if it requests
 	// that. TraceAll shows it to all clients, even without a request for it.
 	Trace    func(*http.Request) bool
@@ -91,8 +86,6 @@ type Options struct {
 	RetryRatio  float64       // retries allowed per request of the last 10 s, default 0.2; negative: no bound
 	RetryBurst  int           // and this many on top, default 64
 	BodyTimeout time.Duration // for reading the request, default 60 s
-	Busy        time.Duration // in place of Prefill, FirstByte and Idle while an engine makes progress, default 30 min
-	Connect     time.Duration // limit of Upstream for a connection, for error messages
 	// KeepAlive is how long a stream may send nothing until the proxy sends a comment or a ping; 0: never.
 	KeepAlive time.Duration
 }
@@ -113,12 +106,10 @@ func New(o Options) (*Handler, error) {
 	h := &Handler{
 		opts:   o,
 		bodies: scratch.NewBodies(o.MaxBodies),
-		legs: leg.Settings{
-			Upstream: o.Upstream, Removed: o.Picker.Removed, Progress: o.Progress, Busy: o.Busy, Connect: o.Connect, Log: o.Log,
-			EngineKey: o.EngineKey, ClientKeys: o.ClientKeys,
-		},
-		flow: flow.Settings{Config: o.Config, Recorder: o.Recorder},
+		legs:   o.Settings,
+		flow:   flow.Settings{Config: o.Config, Recorder: o.Recorder},
 	}
+	h.legs.Removed, h.legs.Log = o.Picker.Removed, o.Config.Log
 	h.flow.Memory = h.bodies
 	if o.RetryRatio >= 0 {
 		h.flow.Budget = retrybudget.New(o.RetryRatio, o.RetryBurst, time.Now)

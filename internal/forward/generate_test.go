@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -77,7 +77,7 @@ func TestTokensGoThroughPairs(t *testing.T) {
 				if strings.Contains(string(a.body), "remote_engine_id") {
 					t.Errorf("the answer contains transfer params: %s", a.body)
 				}
-				if e := r.entry(); e.DecodeOnly != "" || e.Outcome != forward.OutcomeOK || e.Endpoint != generatePath || e.Prefill == "" || e.Stream != stream {
+				if e := r.entry(); e.DecodeOnly != "" || e.Outcome != relay.OutcomeOK || e.Endpoint != generatePath || e.Prefill == "" || e.Stream != stream {
 					t.Errorf("entry %+v", e)
 				}
 				r.checkEngines()

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
@@ -33,7 +34,7 @@ func TestOneRequest(t *testing.T) {
 					a := r.post(path, body, "X-Request-Id", "mine", "X-PD-Trace", "1", "Authorization", "Bearer client-key")
 					r.checkComplete(a, chat, body)
 					e := r.entry()
-					if e.Outcome != forward.OutcomeOK || e.Attempts != 0 || e.TTFT == 0 || e.BytesOut != int64(len(a.body)) {
+					if e.Outcome != relay.OutcomeOK || e.Attempts != 0 || e.TTFT == 0 || e.BytesOut != int64(len(a.body)) {
 						t.Fatalf("entry %+v", e)
 					}
 					if a.header.Get("X-Request-Id") != "mine" || a.header.Get("X-Pd-Prefill") != e.Prefill || a.header.Get("X-Pd-Decode") != e.Decode {
@@ -256,7 +257,7 @@ func TestForcedToolCall(t *testing.T) {
 	if a.status != http.StatusOK || a.err != nil || !strings.Contains(string(a.body), "tool_calls") {
 		t.Fatalf("%d %v: %s", a.status, a.err, a.body)
 	}
-	if e := r.entry(); e.DecodeOnly != "forced_tool" || e.Outcome != forward.OutcomeOK {
+	if e := r.entry(); e.DecodeOnly != "forced_tool" || e.Outcome != relay.OutcomeOK {
 		t.Fatalf("entry %+v", e)
 	}
 }
@@ -328,7 +329,7 @@ func TestRouteThatEnginesLack(t *testing.T) {
 		if n := asked.Load() - before; n != 1 {
 			t.Errorf("%s: %d legs", path, n)
 		}
-		if e := r.entry(); e.Outcome != forward.OutcomeClientError || e.DecodeOnly != reason {
+		if e := r.entry(); e.Outcome != relay.OutcomeClientError || e.DecodeOnly != reason {
 			t.Errorf("%s: %+v", path, e)
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -113,7 +114,7 @@ type recorder struct {
 	retries []string
 	missing int
 	media   int
-	spent   []forward.Class
+	spent   []leg.Class
 	asked   []string
 	moved   []string           // "class how" of streams that went on
 	stayed  []string           // reasons of streams that did not
@@ -134,9 +135,9 @@ func (r *recorder) Done(e *forward.Entry) {
 	}
 }
 
-func (r *recorder) Failed(instance.Key, forward.Class) {}
+func (r *recorder) Failed(instance.Key, leg.Class) {}
 
-func (r *recorder) Retried(role instance.Role, class forward.Class) {
+func (r *recorder) Retried(role instance.Role, class leg.Class) {
 	r.mu.Lock()
 	r.retries = append(r.retries, string(role)+"/"+string(class))
 	hook := r.onRetry
@@ -156,7 +157,7 @@ func (r *recorder) Disaggregated(decodeOnly bool, reason string, _ float64) {
 	r.decided[fmt.Sprint(decodeOnly, " ", reason)]++
 }
 
-func (r *recorder) TransferSpent(class forward.Class) {
+func (r *recorder) TransferSpent(class leg.Class) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.spent = append(r.spent, class)
@@ -196,7 +197,7 @@ func (r *recorder) askOutcomes() string {
 	return all
 }
 
-func (r *recorder) Continued(class forward.Class, how string, _ time.Duration) {
+func (r *recorder) Continued(class leg.Class, how string, _ time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.moved = append(r.moved, string(class)+" "+how)
@@ -416,7 +417,7 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 			Prefill: time.Minute, FirstByte: time.Minute, Idle: time.Minute, NonStream: time.Minute, Notified: time.Minute,
 			Notifications: &lmcache.Asker{Own: r.inbox, HTTP: http.DefaultClient},
 		},
-		Upstream: r.up, Recorder: r.rec, Trace: func(*http.Request) bool { return true },
+		Settings: leg.Settings{Upstream: r.up}, Recorder: r.rec, Trace: func(*http.Request) bool { return true },
 	}
 	if tune.forward != nil {
 		tune.forward(&o)

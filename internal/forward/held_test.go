@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -90,7 +91,7 @@ func TestBodiesMemoryIsBounded(t *testing.T) {
 			if !refused || len(patient) < 3 {
 				t.Fatalf("%d bodies of 1 MiB, refused: %v", len(patient), refused)
 			}
-			if e := r.entry(); e.Status != http.StatusServiceUnavailable || e.Outcome != forward.OutcomeUnavailable {
+			if e := r.entry(); e.Status != http.StatusServiceUnavailable || e.Outcome != relay.OutcomeUnavailable {
 				t.Errorf("%+v", e)
 			}
 			small := chatBody(false, "")

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -132,7 +133,7 @@ func TestKeepAlive_DuringPrefill(t *testing.T) {
 		}
 		r.checkWhole(q, answer{status: resp.StatusCode, header: resp.Header, body: withoutKeepAlives(openai.KindOf(q.path), rest)})
 		e := r.entry()
-		if e.Outcome != forward.OutcomeOK || e.Attempts != 1 || e.KeepAlives < 3 || e.Late != 0 || e.Status != http.StatusOK || r.rec.retried() != "decode/status_5xx" {
+		if e.Outcome != relay.OutcomeOK || e.Attempts != 1 || e.KeepAlives < 3 || e.Late != 0 || e.Status != http.StatusOK || r.rec.retried() != "decode/status_5xx" {
 			t.Errorf("retried %q, entry %+v", r.rec.retried(), e)
 		}
 		r.checkEngines()
@@ -157,7 +158,7 @@ func TestKeepAlive_ThenError(t *testing.T) {
 		if !strings.Contains(string(rest), ": X-Pd-Decode-Only: prefill_failed\n") {
 			t.Errorf("no reason: %s", rest)
 		}
-		if e := r.entry(); e.Status != http.StatusOK || e.Late != http.StatusInternalServerError || e.Outcome != forward.OutcomeUpstream || e.DecodeOnly != "prefill_failed" || e.Failure == "" {
+		if e := r.entry(); e.Status != http.StatusOK || e.Late != http.StatusInternalServerError || e.Outcome != relay.OutcomeUpstream || e.DecodeOnly != "prefill_failed" || e.Failure == "" {
 			t.Errorf("entry %+v", e)
 		}
 	})
@@ -180,7 +181,7 @@ func TestKeepAlive_ClientLeaves(t *testing.T) {
 	readUntil(t, bufio.NewReader(resp.Body), ": keep-alive\n\n")
 	leave()
 	_ = resp.Body.Close()
-	if e := r.entry(); e.Outcome != forward.OutcomeClientGone || e.Failure != "" {
+	if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Failure != "" {
 		t.Errorf("entry %+v", e)
 	}
 	r.checkEngines()
@@ -261,7 +262,7 @@ func TestKeepAlive_FromEngine(t *testing.T) {
 			if got += string(rest); err != nil || got != passed+passed+begin+content+own+end {
 				t.Errorf("%v: %q", err, got)
 			}
-			if entry := r.entry(); entry.Outcome != forward.OutcomeOK || entry.KeepAlives != 0 {
+			if entry := r.entry(); entry.Outcome != relay.OutcomeOK || entry.KeepAlives != 0 {
 				t.Errorf("entry %+v", entry)
 			}
 		})
@@ -351,7 +352,7 @@ func TestKeepAlive_DuringPick(t *testing.T) {
 			continue
 		}
 		r.checkBroken(q, a)
-		if !strings.Contains(string(rest), ": Retry-After: 1\n") || e.Late != http.StatusServiceUnavailable || e.Outcome != forward.OutcomeUnavailable {
+		if !strings.Contains(string(rest), ": Retry-After: 1\n") || e.Late != http.StatusServiceUnavailable || e.Outcome != relay.OutcomeUnavailable {
 			t.Errorf("entry %+v: %s", e, rest)
 		}
 	}

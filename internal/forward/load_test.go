@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -153,7 +154,7 @@ func TestManyAborts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e.Outcome == forward.OutcomeClientGone {
+		if e.Outcome == relay.OutcomeClientGone {
 			clientGone++
 			if !left[i].Load() {
 				t.Errorf("%s has the outcome client_gone, but the client stayed", e.RequestID)
@@ -166,7 +167,7 @@ func TestManyAborts(t *testing.T) {
 			}
 			continue
 		}
-		if e.Outcome == forward.OutcomeOK {
+		if e.Outcome == relay.OutcomeOK {
 			ok++
 		}
 		if inEngine[e.RequestID] {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
@@ -112,7 +113,7 @@ func TestMoRIIOClientLeaves(t *testing.T) {
 			eventually(t, name, func() bool { return engine.Counters().Faults == 1 })
 			cancel()
 			<-done
-			if e := r.entry(); e.Outcome != forward.OutcomeClientGone {
+			if e := r.entry(); e.Outcome != relay.OutcomeClientGone {
 				t.Errorf("%s: %+v", name, e)
 			}
 			eventually(t, "both engines are idle", func() bool {

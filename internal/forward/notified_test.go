@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
@@ -134,7 +135,7 @@ func TestNotificationsNeverCome(t *testing.T) {
 	t.Parallel()
 	log, lines := logtest.NewNullLogger()
 	w := startNotified(t, 1, 1, 1, func(o *forward.Options) {
-		o.Notified, o.RetryRatio, o.Log = 50*time.Millisecond, -1, log
+		o.Notified, o.RetryRatio, o.Config.Log = 50*time.Millisecond, -1, log
 		o.Notifications.(*lmcache.Asker).OwnAddress = "tcp://10.0.0.1:8500"
 	})
 	serve := func(prefill bool) {
@@ -258,7 +259,7 @@ func TestNotifiedClientLeaves(t *testing.T) {
 				l = w.leg(instance.Decode)
 			}
 			leave()
-			if e := w.rig.entry(); e.Outcome != forward.OutcomeClientGone {
+			if e := w.rig.entry(); e.Outcome != relay.OutcomeClientGone {
 				t.Errorf("%+v", e)
 			}
 			await(t, "the end of the leg", l.left)

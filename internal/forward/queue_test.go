@@ -227,7 +227,7 @@ func TestQueueLeaveAndStop(t *testing.T) {
 	leave()
 	<-left
 	waiting(t, q, 0)
-	if e := r.entry(); e.Outcome != forward.OutcomeClientGone || e.Refused != "" {
+	if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Refused != "" {
 		t.Errorf("%+v", e)
 	}
 	if a := r.post("/tokenize", `{"model":"m","prompt":"x"}`); a.status != http.StatusOK {
@@ -286,7 +286,7 @@ func TestQueueRefuses(t *testing.T) {
 		!strings.Contains(string(a.body), `"code":429`) || !strings.Contains(string(a.body), admission.ReasonWait) {
 		t.Errorf("%d %v %s", a.status, a.header, a.body)
 	}
-	if e := r.entry(); e.Refused != admission.ReasonWait || e.Outcome != forward.OutcomeClientError || e.Prefill != "" {
+	if e := r.entry(); e.Refused != admission.ReasonWait || e.Outcome != relay.OutcomeClientError || e.Prefill != "" {
 		t.Errorf("%+v", e)
 	}
 	wait(3, "batch") // it would wait as long, but may
@@ -373,7 +373,7 @@ func TestQueueAgain(t *testing.T) {
 			if refused := engine.Counters().Faults; a.status != tt.status || tt.status == http.StatusOK && refused != int64(tt.times) {
 				t.Errorf("%d %s, refused %d times", a.status, a.body, refused)
 			}
-			if e := r.entry(); tt.status == http.StatusOK && (e.Outcome != forward.OutcomeOK || e.Attempts != tt.times || e.DecodeOnly != "") {
+			if e := r.entry(); tt.status == http.StatusOK && (e.Outcome != relay.OutcomeOK || e.Attempts != tt.times || e.DecodeOnly != "") {
 				t.Errorf("%+v", e)
 			}
 		})
@@ -384,8 +384,8 @@ func TestQueueAgain(t *testing.T) {
 func TestQueueAgain_Ends(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, body, outcome string }{
-		{"client leaves", "", forward.OutcomeClientGone},
-		{"proxy stops", "this proxy is stopping", forward.OutcomeUnavailable},
+		{"client leaves", "", relay.OutcomeClientGone},
+		{"proxy stops", "this proxy is stopping", relay.OutcomeUnavailable},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

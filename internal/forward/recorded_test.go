@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/test/agents"
@@ -103,7 +103,7 @@ func (r *rig) replay(x *agents.Exchange, single *fakevllm.Server, mode fakevllm.
 	}
 	r.sameEvents(x.Events, want.Events) // the engine answers as it answered the agent
 	r.sameEvents(got.Events, want.Events)
-	if e := r.entry(); e.DecodeOnly != why || e.Outcome != forward.OutcomeOK || e.Endpoint != x.Path() || !e.Stream {
+	if e := r.entry(); e.DecodeOnly != why || e.Outcome != relay.OutcomeOK || e.Endpoint != x.Path() || !e.Stream {
 		r.t.Errorf("entry %+v", e)
 	}
 	decode := posted(r.D[0])

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
-	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -87,7 +87,7 @@ func TestSessionPassesTheOverloaded(t *testing.T) {
 	if e := r.entry(); e.Elsewhere != "" || first.Get("X-Pd-Elsewhere") != "" {
 		t.Errorf("while all are idle: %q, %q", e.Elsewhere, first.Get("X-Pd-Elsewhere"))
 	}
-	r.sched.Loads.SetOthers(map[string]sched.Counts{home: {InFlight: 9}})
+	r.sched.Loads.SetOthers(map[string]instance.OthersLoad{home: {InFlight: 9}})
 	then, want := ask().header, "decode:session_overloaded("+home+")"
 	if e := r.entry(); then.Get("X-Pd-Decode") == home || then.Get("X-Pd-Elsewhere") != want || e.Elsewhere != want {
 		t.Errorf("served by %s: %q in the answer, %q in the log", then.Get("X-Pd-Decode"), then.Get("X-Pd-Elsewhere"), e.Elsewhere)

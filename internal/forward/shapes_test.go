@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -131,7 +132,7 @@ func TestClientLeavesBetweenTheLegs(t *testing.T) {
 		if a := r.postCtx(ctx, q.path, q.body("")); a.err == nil {
 			t.Fatal("the client did not leave")
 		}
-		if e := r.entry(); e.Outcome != forward.OutcomeClientGone || e.Attempts != 0 && r.rec.retried() != "" {
+		if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Attempts != 0 && r.rec.retried() != "" {
 			t.Fatalf("entry %+v", e)
 		}
 		if n := total(r.D, func(c fakevllm.Counters) int64 { return c.Completed }); n != 0 {

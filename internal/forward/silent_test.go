@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -36,7 +37,7 @@ func TestHandoverEndsWhileTheOnlyDecodeIsSilent(t *testing.T) {
 		eventually(t, "the leg is sent again", func() bool { return strings.Contains(r.rec.retried(), string(leg.TransferExpired)) })
 		r.D[0].ClearFaults()
 		r.checkWhole(q, <-done)
-		if e := r.entry(); e.DecodeOnly != "" || e.Decode != r.D[0].Address() || e.Outcome != forward.OutcomeOK {
+		if e := r.entry(); e.DecodeOnly != "" || e.Decode != r.D[0].Address() || e.Outcome != relay.OutcomeOK {
 			t.Errorf("entry %+v", e)
 		}
 		if n := legs(r.P); n < 2 {

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
@@ -188,7 +188,7 @@ func TestStoredResponsesOutOfReach(t *testing.T) {
 	if e := r.entry(); e.Endpoint != responsesPath {
 		t.Errorf("entry %+v", e)
 	}
-	if e := r.entry(); e.Endpoint != "/v1/responses/{response_id}" || e.Outcome != forward.OutcomeUnavailable || e.Method != http.MethodGet {
+	if e := r.entry(); e.Endpoint != "/v1/responses/{response_id}" || e.Outcome != relay.OutcomeUnavailable || e.Method != http.MethodGet {
 		t.Errorf("entry %+v", e)
 	}
 }

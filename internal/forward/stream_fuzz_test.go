@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -97,15 +98,15 @@ func (healthy) Eject(*instance.Instance, string)        {}
 func (healthy) Strike(*instance.Instance, string, bool) {}
 func (healthy) Success(*instance.Instance)              {}
 func (healthy) Done(*forward.Entry)                     {}
-func (healthy) Failed(instance.Key, forward.Class)      {}
-func (healthy) Retried(instance.Role, forward.Class)    {}
+func (healthy) Failed(instance.Key, leg.Class)          {}
+func (healthy) Retried(instance.Role, leg.Class)        {}
 func (healthy) Handed(*instance.Instance, bool)         {}
 func (healthy) Disaggregated(bool, string, float64)     {}
-func (healthy) TransferSpent(forward.Class)             {}
+func (healthy) TransferSpent(leg.Class)                 {}
 func (healthy) Media()                                  {}
 func (healthy) Asked(string)                            {}
 func (healthy) NotContinued(string)                     {}
-func (healthy) Continued(forward.Class, string, time.Duration) {
+func (healthy) Continued(leg.Class, string, time.Duration) {
 }
 
 // clientView is what a client got.
@@ -153,7 +154,7 @@ func relayBody(t *testing.T, s upstream.Client, path, body string, interval time
 	})
 	h, err := forward.New(forward.Options{
 		Config:   flow.Config{Picker: picker, Health: healthy{}, Log: quiet(), MaxAttempts: 1 + moves, ContinueStreams: moves},
-		Upstream: s, Recorder: healthy{}, KeepAlive: interval,
+		Settings: leg.Settings{Upstream: s}, Recorder: healthy{}, KeepAlive: interval,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -103,7 +104,7 @@ func wired(b *testing.B, prefill, decode []string) string {
 			Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
 			Health: tracker, Log: quiet(),
 		},
-		Upstream: client, Recorder: loggingRecorder{log: lines},
+		Settings: leg.Settings{Upstream: client}, Recorder: loggingRecorder{log: lines},
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -9,7 +9,7 @@ import (
 // record holds the strikes and the ejection of one engine, in both roles together. An engine
 // without failures has none.
 type record struct {
-	incarnations [2]string // by role; "" for a role that it does not have
+	incarnations [2]string // by Role.Index; "" for a role that it does not have
 	strikes      int
 	ejected      bool
 	hard         bool
@@ -23,19 +23,11 @@ type record struct {
 	suspended    instance.View // instance.Sleeping or instance.Paused; "" for neither
 }
 
-// incarnation returns the incarnation of a role.
-func (r *record) incarnation(role instance.Role) *string {
-	if role == instance.Prefill {
-		return &r.incarnations[0]
-	}
-	return &r.incarnations[1]
-}
-
 // life returns the instance of a record in the snapshot, in this role if there is one; nil
 // if its incarnation has ended.
 func (r *record) life(snap *instance.Snapshot, k instance.Key) *instance.Instance {
 	for _, role := range []instance.Role{k.Role, k.Role.Other()} {
-		if in, ok := snap.Lookup(instance.Key{Role: role, Address: k.Address}); ok && in.Incarnation() == *r.incarnation(role) {
+		if in, ok := snap.Lookup(instance.Key{Role: role, Address: k.Address}); ok && in.Incarnation() == r.incarnations[role.Index()] {
 			return in
 		}
 	}

@@ -124,7 +124,7 @@ func (rs *Records) SilentFor(k instance.Key) time.Duration {
 func (rs *Records) find(in *instance.Instance) *record {
 	snap := rs.source.Snapshot()
 	r := rs.byAddress[in.Address]
-	if r != nil && *r.incarnation(in.Role) == in.Incarnation() && r.life(snap, in.Key) != nil {
+	if r != nil && r.incarnations[in.Role.Index()] == in.Incarnation() && r.life(snap, in.Key) != nil {
 		return r
 	}
 	if is, ok := snap.Lookup(in.Key); !ok || is.Incarnation() != in.Incarnation() {
@@ -133,14 +133,14 @@ func (rs *Records) find(in *instance.Instance) *record {
 	maps.DeleteFunc(rs.byAddress, func(address string, r *record) bool {
 		return r.life(snap, instance.Key{Role: in.Role, Address: address}) == nil
 	})
-	if r = rs.byAddress[in.Address]; r == nil || *r.incarnation(in.Role) != "" {
+	if r = rs.byAddress[in.Address]; r == nil || r.incarnations[in.Role.Index()] != "" {
 		r = &record{}
 		rs.byAddress[in.Address] = r
 		if other, ok := snap.Lookup(instance.Key{Role: in.Role.Other(), Address: in.Address}); ok {
-			*r.incarnation(other.Role) = other.Incarnation()
+			r.incarnations[other.Role.Index()] = other.Incarnation()
 		}
 	}
-	*r.incarnation(in.Role) = in.Incarnation()
+	r.incarnations[in.Role.Index()] = in.Incarnation()
 	rs.publish()
 	return r
 }
@@ -155,7 +155,7 @@ func (rs *Records) publish() {
 	list := make([]instance.Key, 0, len(roles)*len(rs.byAddress))
 	for address, r := range rs.byAddress {
 		for _, role := range roles {
-			if *r.incarnation(role) != "" {
+			if r.incarnations[role.Index()] != "" {
 				list = append(list, instance.Key{Role: role, Address: address})
 			}
 		}

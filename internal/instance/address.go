@@ -95,6 +95,18 @@ func checkHostname(host string) error {
 	return nil
 }
 
+// LocalAddress returns the address at which this machine reaches a listener on host, which may be a
+// wildcard.
+func LocalAddress(host string, port int) string {
+	switch ip, err := netip.ParseAddr(host); {
+	case host == "", err == nil && ip.IsUnspecified() && ip.Is4():
+		host = "127.0.0.1"
+	case err == nil && ip.IsUnspecified():
+		host = "::1"
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port))
+}
+
 // AllLoopback reports whether IsLoopback is true of all addresses.
 func AllLoopback(addresses []string) bool {
 	return !slices.ContainsFunc(addresses, func(a string) bool { return !IsLoopback(a) })

@@ -20,6 +20,14 @@ func ParseRoles(s string) (Role, error) {
 	return Role(s), nil
 }
 
+// Index returns the index of prefill or decode in an array of two.
+func (r Role) Index() int {
+	if r == Prefill {
+		return 0
+	}
+	return 1
+}
+
 // Other is the role that a pair needs beside this one.
 func (r Role) Other() Role {
 	if r == Prefill {

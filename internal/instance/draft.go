@@ -26,7 +26,7 @@ func (d *Draft) Reset(all []*Instance) {
 	var n [2]int
 	for _, in := range all {
 		if in.Usable() {
-			n[index(in.Role)]++
+			n[in.Role.Index()]++
 		}
 	}
 	d.all = list{items: all}
@@ -35,7 +35,7 @@ func (d *Draft) Reset(all []*Instance) {
 	}
 	for _, in := range all {
 		if in.Usable() {
-			l := &d.usable[index(in.Role)]
+			l := &d.usable[in.Role.Index()]
 			l.items = append(l.items, in)
 		}
 	}
@@ -56,7 +56,7 @@ func (d *Draft) Replace(was, is *Instance) {
 // usableAt is the instance if it belongs into the list of the usable ones of
 // a role, else nil.
 func usableAt(in *Instance, i int) *Instance {
-	if in == nil || index(in.Role) != i || !in.Usable() {
+	if in == nil || in.Role.Index() != i || !in.Usable() {
 		return nil
 	}
 	return in

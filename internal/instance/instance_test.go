@@ -137,3 +137,12 @@ func TestWeight(t *testing.T) {
 		}
 	}
 }
+
+func TestLocalAddress(t *testing.T) {
+	t.Parallel()
+	for host, want := range map[string]string{"0.0.0.0": "127.0.0.1:1", "::": "[::1]:1", "10.0.0.1": "10.0.0.1:1", "": "127.0.0.1:1", "h": "h:1"} {
+		if got := instance.LocalAddress(host, 1); got != want {
+			t.Errorf("%q: %s", host, got)
+		}
+	}
+}

@@ -35,3 +35,7 @@ func (q *ListedQueue) Merge(other *ListedQueue) {
 	q.Bytes += other.Bytes
 	q.PredictedWait, q.Oldest = max(q.PredictedWait, other.PredictedWait), max(q.Oldest, other.Oldest)
 }
+
+// OthersLoad is the load of an engine by other proxies: legs in flight, prompt tokens that it has to
+// compute, and tokens of prompts in its KV cache.
+type OthersLoad struct{ InFlight, Waiting, Held float64 }

@@ -50,13 +50,6 @@ func NewSnapshot(revision int64, all []*Instance) *Snapshot {
 	return d.Snapshot(revision)
 }
 
-func index(r Role) int {
-	if r == Prefill {
-		return 0
-	}
-	return 1
-}
-
 // All lists every entry, prefill first, by address, pending and rejected ones included.
 func (s *Snapshot) All() []*Instance { return s.all }
 
@@ -65,7 +58,7 @@ func (s *Snapshot) Usable(r Role) []*Instance {
 	if r != Prefill && r != Decode {
 		return nil
 	}
-	return s.usable[index(r)]
+	return s.usable[r.Index()]
 }
 
 // Lookup finds a membership; pending adds are not found by it.

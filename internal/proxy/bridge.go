@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
 	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/internal/proxy/engines"
 	"github.com/pdmesh/pdmesh/internal/proxy/secure"
@@ -28,8 +29,8 @@ func newBridge(ctx context.Context, cfg *config.Proxy, certificates *secure.Cert
 	}
 	return zmqregister.Listen(ctx, zmqregister.Options{
 		Endpoint: cfg.ZMQRegister, Registrar: registrar, Client: engines.NewProber(cfg, netguard.New(cfg.InstanceAllow), certificates).Client,
-		Agent: "pdmesh-proxy/" + version.Version, HostID: host, Model: cfg.Model,
-		AllowLoopback: cfg.EtcdIsLoopback(), ProbeTimeout: cfg.ProbeTimeout,
+		Agents: agent.Options{Base: instance.Record{Agent: "pdmesh-proxy/" + version.Version}, Model: cfg.Model, ProbeTimeout: cfg.ProbeTimeout},
+		HostID: host, AllowLoopback: cfg.EtcdIsLoopback(),
 		Log: log.WithField("component", "zmq-register"),
 	})
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
@@ -194,8 +195,10 @@ func (b *builder) makeScheduler() error {
 	b.sched = sched.New(sched.Options{
 		Source: b.watcher, Health: &b.tracker.Records, Connector: engines.Dialects(b.cfg.Connector), Build: engines.Builds(b.cfg), Blocks: engines.Blocks(b.cfg.Connector), Silent: b.tracker.Suspect,
 		PrefillOptional: b.cfg.Fallback == config.FallbackDecode,
-		Policies:        kinds, NoBinding: !b.cfg.ClientBound, Zone: b.cfg.Zone, Start: rand.Uint64(), CacheWeight: float64(b.cfg.CacheWeight), Caches: b.index,
-		Placements: b.load.Placements, Memory: b.memory,
+		Policies:        kinds, NoBinding: !b.cfg.ClientBound, Zone: b.cfg.Zone,
+		Options: policy.Options{
+			Start: rand.Uint64(), CacheWeight: float64(b.cfg.CacheWeight), Caches: b.index, Placements: b.load.Placements, Budget: b.memory,
+		},
 	})
 	b.load.Use(b.sched, b.tracker)
 	b.models = catalog.New(catalog.Options{
@@ -232,9 +235,12 @@ func (b *builder) makeForwarder() error {
 			Prefill: b.cfg.PrefillTimeout, FirstByte: b.cfg.DecodeFirstByteTimeout, Idle: b.cfg.IdleTimeout, NonStream: b.cfg.NonStreamTimeout,
 			KVBudget: b.cfg.KVLeaseBudget, RewriteHost: b.cfg.RewriteRemoteHost,
 		},
-		Routes: b.routes, Upstream: b.upstream, Busy: b.cfg.BusyTimeout, Connect: b.cfg.ConnectTimeout, Progress: b.tracker.Progress,
+		Settings: leg.Settings{
+			Upstream: b.upstream, Progress: b.tracker.Progress, Busy: b.cfg.BusyTimeout, Connect: b.cfg.ConnectTimeout, EngineKey: b.cfg.EngineAPIKey,
+		},
+		Routes:    b.routes,
 		EventGaps: b.counters.Between, Tracer: b.tracer, Recorder: recorder{b.counters, b.app},
-		Keys: b.limits, EngineKey: b.cfg.EngineAPIKey, TraceAll: b.cfg.TraceHeaders, Sessions: sessions(b.cfg),
+		Keys: b.limits, TraceAll: b.cfg.TraceHeaders, Sessions: sessions(b.cfg),
 		MaxBody: b.cfg.MaxBodyBytes, MaxBodies: memory.Bodies(b.cfg), RetryRatio: retryRatio(b.cfg.RetryBudget), KeepAlive: b.cfg.SSEKeepAliveInterval,
 	}
 	allow(b.keys, b.admins, &options)

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
@@ -34,7 +35,7 @@ func TestAccessLogFollowsLevel(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := len(out.String())
-		r.Done(&forward.Entry{Outcome: forward.OutcomeOK})
+		r.Done(&forward.Entry{Outcome: relay.OutcomeOK})
 		if got := out.String()[n:]; (got == "") != (step.want == "") || !strings.Contains(got, step.want) {
 			t.Errorf("step %d, level %s: %q", i, step.level, got)
 		}

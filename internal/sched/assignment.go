@@ -188,12 +188,12 @@ func (a *Assignment) Done() {
 		if a.score != 0 {
 			a.load.ScoreOf(a.Instance.Role).Add(-a.score)
 		}
-		a.counter.hits.legs[roleNumber(a.Instance.Role)].Add(-1)
+		a.counter.hits.legs[a.Instance.Role.Index()].Add(-1)
 	}
 }
 
 // begin adds the leg to the load of the instance.
 func (a *Assignment) begin() {
-	a.counter.hits.legs[roleNumber(a.Instance.Role)].Add(1)
+	a.counter.hits.legs[a.Instance.Role.Index()].Add(1)
 	a.load.Begin(a.Tokens)
 }

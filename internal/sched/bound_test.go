@@ -63,13 +63,13 @@ func TestSessionLeavesTheOverloaded(t *testing.T) {
 	}
 	// What other proxies have in flight there counts as well, and what they have on
 	// other instances is part of the mean.
-	s.Loads.SetOthers(map[string]sched.Counts{home.Address: {InFlight: 6}})
+	s.Loads.SetOthers(map[string]instance.OthersLoad{home.Address: {InFlight: 6}})
 	if a := pick(one); a.Instance == home {
 		t.Error("others have it overloaded")
 	}
-	others := map[string]sched.Counts{}
+	others := map[string]instance.OthersLoad{}
 	for _, in := range fleetOf(4) {
-		others[in.Address] = sched.Counts{InFlight: 6}
+		others[in.Address] = instance.OthersLoad{InFlight: 6}
 	}
 	s.Loads.SetOthers(others)
 	if a := pick(one); a.Instance != home {

@@ -27,15 +27,7 @@ type counter struct {
 
 // entry returns the slot of the engine's instance in a role.
 func (n *counter) entry(role instance.Role) *atomic.Pointer[instance.Instance] {
-	return &n.entries[roleNumber(role)]
-}
-
-// roleNumber returns the index of a role in arrays of two.
-func roleNumber(role instance.Role) int {
-	if role == instance.Prefill {
-		return 0
-	}
-	return 1
+	return &n.entries[role.Index()]
 }
 
 // engine is a counter and the roles of its engine.
@@ -183,7 +175,7 @@ func (c *counters) update(changes []change) []*counter {
 		}
 		if is == nil {
 			e := c.m[was.Address]
-			e.present[roleNumber(was.Role)]--
+			e.present[was.Role.Index()]--
 			e.entry(was.Role).CompareAndSwap(was, nil)
 			if e.absent() {
 				c.leaving = append(c.leaving, was.Address)
@@ -196,9 +188,9 @@ func (c *counters) update(changes []change) []*counter {
 			c.m[is.Address] = e
 		}
 		if was == nil {
-			e.present[roleNumber(is.Role)]++
+			e.present[is.Role.Index()]++
 		}
-		e.hadRole[roleNumber(is.Role)] = true
+		e.hadRole[is.Role.Index()] = true
 		e.entry(is.Role).Store(is)
 		out[i] = e.counter
 	}

@@ -152,10 +152,8 @@ func (x *indexer) newList(role instance.Role) *candidates {
 	c := &candidates{whole: policy.All(nil)}
 	for _, l := range x.chains[role] {
 		memory := new(policy.Memory)
-		o := policy.Options{
-			Rand: x.opts.Rand, Start: x.opts.Start, CacheWeight: x.opts.CacheWeight, Caches: x.opts.Caches, Memory: memory, Placements: x.opts.Placements,
-			Budget: x.opts.Memory,
-		}
+		o := x.opts.Options
+		o.Memory = memory
 		c.policies = append(c.policies, listPolicy{l, l.New(o), memory})
 	}
 	return c

@@ -31,9 +31,6 @@ type Total struct {
 	Engine     *policy.Engine // its last report; nil: there is none, or it is too old
 }
 
-// Counts is the load of an instance by other proxies.
-type Counts struct{ InFlight, Waiting, Held float64 }
-
 // Hits counts prefix cache hits of one engine, in tokens of all prompts.
 type Hits struct {
 	Asked    int64 // in prompts whose answer has their number of tokens
@@ -127,7 +124,7 @@ func (l *Loads) Totals(f func(k instance.Key, t Total)) {
 	defer l.counters.mu.RUnlock()
 	for address, e := range l.counters.m {
 		for _, role := range instance.Roles() {
-			at := roleNumber(role)
+			at := role.Index()
 			t := e.total()
 			if t.InRole = e.hits.legs[at].Load(); e.present[at] > 0 || e.absent() && t.InFlight != 0 && e.hadRole[at] {
 				f(instance.Key{Role: role, Address: address}, t)
@@ -139,7 +136,7 @@ func (l *Loads) Totals(f func(k instance.Key, t Total)) {
 // SetOthers sets the sum of the load by other proxies, by address; 0 for an address that is not in
 // it. It must be called about once a second, also without changes: it recomputes what policies
 // compare (policy.Load.Weigh).
-func (l *Loads) SetOthers(of map[string]Counts) {
+func (l *Loads) SetOthers(of map[string]instance.OthersLoad) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()
 	for address, e := range l.counters.m {
@@ -147,7 +144,7 @@ func (l *Loads) SetOthers(of map[string]Counts) {
 		ranks := float64(n) // the other proxies do not publish the rank
 		for rank, one := range e.loads() {
 			if rank == n {
-				c = Counts{} // the engine was restarted with fewer ranks
+				c = instance.OthersLoad{} // the engine was restarted with fewer ranks
 			}
 			one.Others.InFlight.Store(c.InFlight / ranks)
 			one.Others.Waiting.Store(c.Waiting / ranks)
@@ -162,7 +159,7 @@ func (l *Loads) Hits(f func(k instance.Key, h Hits)) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()
 	for address, e := range l.counters.m {
-		if e.present[roleNumber(instance.Prefill)] > 0 {
+		if e.present[instance.Prefill.Index()] > 0 {
 			f(instance.Key{Role: instance.Prefill, Address: address},
 				Hits{e.hits.asked.Load(), e.hits.expected.Load(), e.hits.found.Load()})
 		}
@@ -175,7 +172,7 @@ func (l *Loads) Picks(f func(k instance.Key, n uint64)) {
 	defer l.counters.mu.RUnlock()
 	for address, e := range l.counters.m {
 		for _, role := range instance.Roles() {
-			if at := roleNumber(role); e.present[at] > 0 {
+			if at := role.Index(); e.present[at] > 0 {
 				f(instance.Key{Role: role, Address: address}, e.hits.picks[at].Load())
 			}
 		}
@@ -203,7 +200,7 @@ func (c *counters) setEngine(address string, report *policy.Engine) (full bool) 
 		l.Weigh()
 		full = full || is.Full()
 	}
-	return full && e.present[roleNumber(instance.Decode)] > 0
+	return full && e.present[instance.Decode.Index()] > 0
 }
 
 func (e *engine) total() Total {

@@ -35,9 +35,9 @@ func TestLoadIsAmongThoseOfTheModel(t *testing.T) {
 	}
 	// Idle instances of b make no instance of a overloaded: without them 12 are the mean.
 	s, _ := chosenBy(t, policy.Session, nil, false, list...)
-	others := map[string]sched.Counts{}
+	others := map[string]instance.OthersLoad{}
 	for i := range 3 {
-		others[fmt.Sprintf("a:%d", i)] = sched.Counts{InFlight: 12}
+		others[fmt.Sprintf("a:%d", i)] = instance.OthersLoad{InFlight: 12}
 	}
 	home := pick(s, "a", "s")
 	home.Done()
@@ -48,9 +48,9 @@ func TestLoadIsAmongThoseOfTheModel(t *testing.T) {
 		a.Done()
 	}
 	// Busy instances of b make no instance of a look idle.
-	others = map[string]sched.Counts{home.Instance.Address: {InFlight: 12}}
+	others = map[string]instance.OthersLoad{home.Instance.Address: {InFlight: 12}}
 	for i := range 3 {
-		others[fmt.Sprintf("b:%d", i)] = sched.Counts{InFlight: 500}
+		others[fmt.Sprintf("b:%d", i)] = instance.OthersLoad{InFlight: 500}
 	}
 	s.Loads.SetOthers(others)
 	if a := pick(s, "a", "s"); a.Instance == home.Instance {
@@ -79,7 +79,7 @@ func TestZoneIsAmongThoseOfTheModel(t *testing.T) {
 	if a, err := s.Pick(decode("b")); err != nil || a.Elsewhere != "zone_none" {
 		t.Errorf("no instance of b is in the zone: %v, %v", a, err)
 	}
-	s.Loads.SetOthers(map[string]sched.Counts{"a:1": {InFlight: 10}, "a:2": {InFlight: 6}, "a:3": {InFlight: 6}})
+	s.Loads.SetOthers(map[string]instance.OthersLoad{"a:1": {InFlight: 10}, "a:2": {InFlight: 6}, "a:3": {InFlight: 6}})
 	if a, err := s.Pick(decode("a")); err != nil || a.Instance.Address != "a:1" {
 		t.Errorf("%v, %v: those of b, which are idle, were counted", a, err)
 	}
@@ -163,7 +163,7 @@ func TestMemoryOfModelsThatLeave(t *testing.T) {
 	src.set(inst(instance.Prefill, "a:1", serving("base", "adapter")))
 	s := sched.New(sched.Options{
 		Source: src, Health: sick{}, Connector: func(in *instance.Instance) string { return in.Record.Connector },
-		Policies: map[instance.Role]policy.Kind{instance.Prefill: kind}, Memory: memory,
+		Policies: map[instance.Role]policy.Kind{instance.Prefill: kind}, Options: policy.Options{Budget: memory},
 	})
 	pick := func(model string) {
 		t.Helper()

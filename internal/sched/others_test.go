@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
@@ -29,11 +28,11 @@ func TestOthersWeighInPicks(t *testing.T) {
 				return got
 			}
 			picks()
-			s.Loads.SetOthers(map[string]sched.Counts{"d:1": {InFlight: 3, Held: 900}, "d:2": {InFlight: 0.5}})
+			s.Loads.SetOthers(map[string]instance.OthersLoad{"d:1": {InFlight: 3, Held: 900}, "d:2": {InFlight: 0.5}})
 			if got := picks(); got["d:2"] != 100 {
 				t.Errorf("others have more on d:1: %v", got)
 			}
-			s.Loads.SetOthers(map[string]sched.Counts{"d:1": {InFlight: 3, Held: 900}, "d:2": {InFlight: 4, Held: 2000}})
+			s.Loads.SetOthers(map[string]instance.OthersLoad{"d:1": {InFlight: 3, Held: 900}, "d:2": {InFlight: 4, Held: 2000}})
 			if got := picks(); got["d:1"] != 100 {
 				t.Errorf("others have more on d:2: %v", got)
 			}
@@ -53,7 +52,7 @@ func TestOthersAfterFewerRanks(t *testing.T) {
 	others := func(want float64) {
 		t.Helper()
 		s.Pick(decode("m")) //nolint:errcheck // builds the index
-		s.Loads.SetOthers(map[string]sched.Counts{"d:1": {InFlight: 8}})
+		s.Loads.SetOthers(map[string]instance.OthersLoad{"d:1": {InFlight: 8}})
 		if got := s.LoadOf("d:1").Others.InFlight.Load(); got != want {
 			t.Errorf("%v on the first rank, want %v", got, want)
 		}

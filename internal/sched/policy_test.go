@@ -35,11 +35,11 @@ func chosenBy(tb testing.TB, name string, health sched.Health, bind bool, list .
 		Source: src, Health: health, Connector: func(in *instance.Instance) string { return in.Record.Connector },
 		Policies:  map[instance.Role]policy.Kind{instance.Prefill: kind, instance.Decode: kind},
 		NoBinding: !bind,
-		Rand: func() float64 {
+		Options: policy.Options{Rand: func() float64 {
 			mu.Lock()
 			defer mu.Unlock()
 			return rng.Float64()
-		},
+		}},
 	}), src
 }
 

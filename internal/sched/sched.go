@@ -16,8 +16,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
-	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
-	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
@@ -95,17 +93,10 @@ type Options struct {
 	// Zone is the zone of this proxy: instances with the same label zone are preferred. If it is
 	// empty, those in the zone of the partner are.
 	Zone string
-	// Start is the first turn of policies. It should differ between proxies, so that they do not
-	// pick the same instances at the same time.
-	Start uint64
-	// CacheWeight, Caches, Placements and Memory (Budget there) are for policies; see
-	// policy.Options.
-	CacheWeight float64
-	Caches      *kvindex.Index
-	Placements  *prefix.Placements
-	Memory      *indexmem.Budget
-	// Rand returns numbers in [0, 1); default math/rand/v2.Float64.
-	Rand func() float64
+	// Options are those of all policies; the Scheduler sets Memory. Start should differ between
+	// proxies, so that they do not pick the same instances at the same time. Rand defaults to
+	// math/rand/v2.Float64.
+	policy.Options
 }
 
 // Scheduler picks instances. It is safe for concurrent use. Its exported fields are for
@@ -139,8 +130,8 @@ func New(o Options) *Scheduler {
 	if o.Rand == nil {
 		o.Rand = rand.Float64
 	}
-	if o.Memory == nil {
-		o.Memory = indexmem.New(0)
+	if o.Budget == nil {
+		o.Budget = indexmem.New(0)
 	}
 	loads, tally := &Loads{}, &Tally{chains: map[instance.Role][]chainPolicy{}}
 	for _, role := range instance.Roles() {
@@ -154,7 +145,7 @@ func New(o Options) *Scheduler {
 		opts: &o, index: ix, filter: &filter{opts: &o, loads: loads, scratches: sync.Pool{New: func() any { return new(scratch) }}},
 	}
 	for _, role := range instance.Roles() {
-		s.scores[roleNumber(role)] = o.Policies[role].Score
+		s.scores[role.Index()] = o.Policies[role].Score
 	}
 	return s
 }
@@ -384,12 +375,12 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 	}
 	by := c.choose(among, f)
 	own := &c.facts[by.at]
-	a.counts[0], a.counts[4] = by.by.picks, &own.counter.hits.picks[roleNumber(r.Role)]
+	a.counts[0], a.counts[4] = by.by.picks, &own.counter.hits.picks[r.Role.Index()]
 	if own.both {
-		a.counts[1] = s.Tally.both[roleNumber(r.Role)].counterFor(c, among)
+		a.counts[1] = s.Tally.both[r.Role.Index()].counterFor(c, among)
 	}
 	if a.passedOver != nil || zone != notElsewhere {
-		away := &s.Tally.elsewhere[roleNumber(r.Role)]
+		away := &s.Tally.elsewhere[r.Role.Index()]
 		a.Elsewhere, a.counts[2] = elsewhereText(zone, a.passedOver), away.counterFor(zone)
 		if a.passedOver != nil {
 			a.counts[3] = away.counterFor(sessionOverloaded)
@@ -403,7 +394,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 		a.measure()
 	}
 	a.begin()
-	if score := s.scores[roleNumber(r.Role)]; score != nil {
+	if score := s.scores[r.Role.Index()]; score != nil {
 		a.score = score(r.Role, r.Length)
 		a.load.ScoreOf(r.Role).Add(a.score)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
@@ -243,7 +244,7 @@ func TestProxiesBeginElsewhere(t *testing.T) {
 	for range 20 {
 		src := &source{}
 		src.set(decodes(1000)...)
-		s := sched.New(sched.Options{Source: src, Health: sick{}, Start: rand.Uint64(),
+		s := sched.New(sched.Options{Source: src, Health: sick{}, Options: policy.Options{Start: rand.Uint64()},
 			Connector: func(in *instance.Instance) string { return in.Record.Connector }})
 		a, err := s.Pick(decode("m"))
 		if err != nil {

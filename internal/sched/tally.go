@@ -35,7 +35,7 @@ func (t *Tally) Picks(f func(role instance.Role, policy string, picks uint64)) {
 // picked.
 func (t *Tally) Both(f func(role instance.Role, reason string, picks uint64)) {
 	for _, role := range instance.Roles() {
-		b := &t.both[roleNumber(role)]
+		b := &t.both[role.Index()]
 		f(role, BothChosen, b.chosen.Load())
 		f(role, BothOnly, b.only.Load())
 	}
@@ -45,7 +45,7 @@ func (t *Tally) Both(f func(role instance.Role, reason string, picks uint64)) {
 func (t *Tally) Elsewhere(f func(role instance.Role, reason string, picks uint64)) {
 	for _, role := range instance.Roles() {
 		for e := sessionOverloaded; e <= zoneNone; e++ {
-			f(role, e.String(), t.elsewhere[roleNumber(role)][e].Load())
+			f(role, e.String(), t.elsewhere[role.Index()][e].Load())
 		}
 	}
 }

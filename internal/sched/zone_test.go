@@ -186,7 +186,7 @@ func TestZoneIsExplained(t *testing.T) {
 	if got := outs(); got != "a:1=zone b:1= " {
 		t.Error(got)
 	}
-	s.Loads.SetOthers(map[string]sched.Counts{"b:1": {InFlight: 100}})
+	s.Loads.SetOthers(map[string]instance.OthersLoad{"b:1": {InFlight: 100}})
 	if got := outs(); got != "a:1=zone b:1= " {
 		t.Errorf("of two none is overloaded: %s", got)
 	}

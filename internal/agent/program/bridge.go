@@ -35,14 +35,15 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 	}
 	defer func() { _ = cli.Close() }()
 	defer followMembers(ctx, cli, s.TTL, s.log)()
+	agents := s.Options
+	agents.Base.Agent = "pd-agent/" + version.Version
 	b, err := zmqregister.Listen(ctx, zmqregister.Options{
 		Endpoint: s.ZMQRegister, Client: guarded(vllm.New(s.EngineAPIKey)),
 		Registrar: func(o lease.RegistrarOptions) *lease.Registrar {
 			o.Layout = s.layout
 			return lease.NewRegistrar(cli, o)
 		},
-		Agent: "pd-agent/" + version.Version, HostID: s.HostID, TTL: s.TTL, Model: s.Model, StrictModel: s.StrictModel,
-		AllowLoopback: s.AllowLoopback, ProbeInterval: s.ProbeInterval, ProbeTimeout: s.ProbeTimeout, SlowAfter: s.SlowAfter,
+		Agents: agents, HostID: s.HostID, TTL: s.TTL, AllowLoopback: s.AllowLoopback,
 		Log: s.log.WithField(logging.FieldComponent, "zmq-register"),
 	})
 	if err != nil {

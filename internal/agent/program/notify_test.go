@@ -58,7 +58,7 @@ func (noRegistrar) Revoke(context.Context) error { return nil }
 func TestSane(t *testing.T) {
 	t.Parallel()
 	ctl := &control.Control{}
-	n := &notifier{ctl: ctl, c: setup.Config{ProbeInterval: time.Second, ProbeTimeout: time.Second}}
+	n := &notifier{ctl: ctl, c: setup.Config{Options: agent.Options{ProbeInterval: time.Second, ProbeTimeout: time.Second}}}
 	if err := n.sane(t.Context()); err != nil {
 		t.Errorf("without an agent: %v", err)
 	}

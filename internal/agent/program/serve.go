@@ -109,19 +109,14 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 	var ag *agent.Agent
 	reg := lease.NewRegistrar(s.cli, lease.RegistrarOptions{
 		Layout: s.layout, Key: s.Key, TTL: s.TTL, HostID: s.HostID,
-		Log: log.WithField(logging.FieldComponent, "registrar"),
-		// While etcd is away the registration is most likely still there.
-		OnEvent: func(st lease.Status) {
-			ag.Registered(st.Phase == lease.Registered || st.Phase == lease.Unknown)
-		},
+		Log:     log.WithField(logging.FieldComponent, "registrar"),
+		OnEvent: func(st lease.Status) { ag.Registered(st.Phase.Holds()) },
 	})
 	client := s.certs.client(s.EngineAPIKey)
-	ag = agent.New(&agent.HTTPEngine{Client: client, Base: s.Engine}, reg, agent.Options{
-		Key: s.Key, Model: s.Model, StrictModel: s.StrictModel, Base: s.Record(),
-		EngineIDs: s.engineIDs(), ProbeInterval: s.ProbeInterval, ProbeTimeout: s.ProbeTimeout, SlowAfter: s.SlowAfter, DrainTimeout: s.DrainTimeout, KVLease: s.KVLease,
-		ShutdownDelay: s.shutdownDelay,
-		Exited:        exited, Log: log.WithField(logging.FieldComponent, "agent"),
-	})
+	o := s.Options
+	o.Base, o.EngineIDs, o.ShutdownDelay = s.Record(), s.engineIDs(), s.shutdownDelay
+	o.Exited, o.Log = exited, log.WithField(logging.FieldComponent, "agent")
+	ag = agent.New(&agent.HTTPEngine{Client: client, Base: s.Engine}, reg, o)
 
 	s.ctl.Life.Store(&control.Parts{Agent: ag, Registrar: reg})
 

@@ -35,10 +35,9 @@ const (
 
 // Config is the checked configuration of an agent.
 type Config struct {
-	Key           instance.Key
+	// Options are those of the agent that have a setting, without ShutdownDelay.
+	agent.Options
 	Engine        string
-	Model         string
-	StrictModel   bool
 	connector     string
 	labels        map[string]string
 	HostID        string
@@ -49,12 +48,7 @@ type Config struct {
 	EtcdPassword  string
 	TLS           Secured
 	TTL           time.Duration
-	ProbeInterval time.Duration
-	ProbeTimeout  time.Duration
-	SlowAfter     time.Duration
-	DrainTimeout  time.Duration
 	ShutdownDelay time.Duration
-	KVLease       time.Duration
 	Socket        string // "": the default one; socketOff: none
 	LogLevel      string
 	LogFormat     string

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/spf13/pflag"
 
+	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -33,10 +34,13 @@ func TestLoadDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Config{
-		Key:    instance.Key{Role: instance.Prefill, Address: "127.0.0.1:8100"},
+		Options: agent.Options{
+			Key:           instance.Key{Role: instance.Prefill, Address: "127.0.0.1:8100"},
+			ProbeInterval: 2 * time.Second, ProbeTimeout: 5 * time.Second, SlowAfter: 15 * time.Second, DrainTimeout: 2 * time.Minute, KVLease: 30 * time.Second,
+		},
 		Engine: "http://127.0.0.1:8100", HostID: "h",
 		EtcdEndpoints: []string{"127.0.0.1:2379"}, EtcdPrefix: "/pd",
-		TTL: 15 * time.Second, ProbeInterval: 2 * time.Second, ProbeTimeout: 5 * time.Second, SlowAfter: 15 * time.Second, DrainTimeout: 2 * time.Minute, KVLease: 30 * time.Second,
+		TTL:      15 * time.Second,
 		LogLevel: "info", LogFormat: "text",
 		RestartDelay: time.Second, RestartDelayMax: time.Minute, StopTimeout: 30 * time.Second,
 	}
@@ -57,11 +61,14 @@ func TestLoadSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Config{
-		Key:    instance.Key{Role: instance.Prefill, Address: "10.0.0.7:8200"},
-		Engine: "https://127.0.0.1:1/base", HostID: "h", EngineAPIKey: "from-openai", StrictModel: true,
+		Options: agent.Options{
+			Key: instance.Key{Role: instance.Prefill, Address: "10.0.0.7:8200"}, StrictModel: true,
+			ProbeInterval: 2 * time.Second, ProbeTimeout: 5 * time.Second, SlowAfter: 15 * time.Second, DrainTimeout: 2 * time.Minute, KVLease: -1,
+		},
+		Engine: "https://127.0.0.1:1/base", HostID: "h", EngineAPIKey: "from-openai",
 		labels:        map[string]string{"zone": "b,c", "empty": ""},
 		EtcdEndpoints: []string{"10.0.0.1:2379", "10.0.0.2:2379"}, EtcdPrefix: "/pd", EtcdUsername: "u", EtcdPassword: "007",
-		TTL: 20 * time.Second, ProbeInterval: 2 * time.Second, ProbeTimeout: 5 * time.Second, SlowAfter: 15 * time.Second, DrainTimeout: 2 * time.Minute, KVLease: -1,
+		TTL:      20 * time.Second,
 		LogLevel: "info", LogFormat: "text",
 		RestartDelay: time.Second, RestartDelayMax: time.Minute, StopTimeout: 30 * time.Second,
 	}

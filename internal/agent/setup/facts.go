@@ -210,18 +210,11 @@ func (f *facts) findEngine() fact {
 	if !f.wrapped || f.command.Port == 0 {
 		return fact{}
 	}
-	host := f.command.Host
-	switch ip, err := netip.ParseAddr(host); {
-	case host == "", err == nil && ip.IsUnspecified() && ip.Is4():
-		host = "127.0.0.1"
-	case err == nil && ip.IsUnspecified():
-		host = "::1"
-	}
 	scheme := "http://"
 	if f.command.TLS {
 		scheme = "https://"
 	}
-	return fact{scheme + net.JoinHostPort(host, strconv.Itoa(f.command.Port)), fromCommand}
+	return fact{scheme + instance.LocalAddress(f.command.Host, f.command.Port), fromCommand}
 }
 
 // models by which the engine is recognised.

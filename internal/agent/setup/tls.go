@@ -1,7 +1,6 @@
 package setup
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/access"
@@ -22,14 +21,9 @@ func (r *reader) readTLS(c *Config) {
 			r.fail(prefix+"-cert", fmt.Errorf("set --%s-cert and --%s-key together", prefix, prefix))
 		}
 	}
-	switch {
-	case r.passwordFile == "":
-	case c.EtcdPassword != "":
-		r.fail("etcd-password-file", errors.New("excludes --etcd-password: remove one of the two"))
-	default:
-		var err error
-		if c.EtcdPassword, err = access.ReadPassword(r.passwordFile); err != nil {
-			r.fail("etcd-password-file", err)
-		}
+	password, err := access.Password(c.EtcdPassword, r.passwordFile)
+	if err != nil {
+		r.fail("etcd-password-file", err)
 	}
+	c.EtcdPassword = password
 }

@@ -27,18 +27,15 @@ type Options struct {
 	Registrar func(lease.RegistrarOptions) *lease.Registrar
 	// Client calls the engines. Its dialer decides which addresses may be called.
 	Client *vllm.Client
-	// Agent is the value of Record.Agent.
-	Agent  string
+	// Agents are the options of the instances' agents. The bridge sets key, exit and log, and in Base
+	// what pings have.
+	Agents agent.Options
 	HostID string // of this network namespace
 	// TTL is that of the leases, and how long an instance may not ping.
 	TTL time.Duration
-	// Model and StrictModel are as in agent.Options.
-	Model       string
-	StrictModel bool
 	// AllowLoopback takes instances that say they are on loopback.
-	AllowLoopback                          bool
-	ProbeInterval, ProbeTimeout, SlowAfter time.Duration // as in agent.Options
-	Log                                    logrus.FieldLogger
+	AllowLoopback bool
+	Log           logrus.FieldLogger
 }
 
 // maxInstances bounds the instances that are registered.
@@ -209,13 +206,9 @@ func (b *Bridge) lose(m *member, why string) {
 
 // agentOptions are those of the agent that runs for an instance.
 func (o *Options) agentOptions(p Ping, exited <-chan struct{}, log logrus.FieldLogger) agent.Options {
-	return agent.Options{
-		Key: p.Key, Model: o.Model, StrictModel: o.StrictModel,
-		Base: instance.Record{
-			Connector: connector.MoRIIO, TransferMode: p.Mode, ZMQAddress: p.ZMQ.String(),
-			DPSize: p.DPSize, TPSize: p.TPSize, HostID: o.HostID, Agent: o.Agent,
-		},
-		ProbeInterval: o.ProbeInterval, ProbeTimeout: o.ProbeTimeout, SlowAfter: o.SlowAfter,
-		Exited: exited, Log: log,
-	}
+	a := o.Agents
+	a.Key, a.Exited, a.Log = p.Key, exited, log
+	a.Base.Connector, a.Base.TransferMode, a.Base.ZMQAddress = connector.MoRIIO, p.Mode, p.ZMQ.String()
+	a.Base.DPSize, a.Base.TPSize, a.Base.HostID = p.DPSize, p.TPSize, o.HostID
+	return a
 }

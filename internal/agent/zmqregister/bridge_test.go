@@ -11,6 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -43,9 +44,9 @@ func bridge(t *testing.T, cli *clientv3.Client, endpoint, host string) (b *zmqre
 	log.SetOutput(t.Output())
 	l := layout(t)
 	b, err := zmqregister.Listen(t.Context(), zmqregister.Options{
-		Endpoint: endpoint, HostID: host, TTL: ttl, AllowLoopback: true, Agent: "test",
-		ProbeInterval: 100 * time.Millisecond,
-		Client:        vllm.New(""), Log: log,
+		Endpoint: endpoint, HostID: host, TTL: ttl, AllowLoopback: true,
+		Agents: agent.Options{Base: instance.Record{Agent: "test"}, ProbeInterval: 100 * time.Millisecond},
+		Client: vllm.New(""), Log: log,
 		Registrar: func(o lease.RegistrarOptions) *lease.Registrar {
 			o.Layout = l
 			return lease.NewRegistrar(cli, o)

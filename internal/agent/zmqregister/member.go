@@ -38,10 +38,7 @@ func (m *member) run(ctx context.Context, exited <-chan struct{}, o *Options) {
 	var ag *agent.Agent
 	reg := o.Registrar(lease.RegistrarOptions{
 		Key: m.ping.Key, HostID: o.HostID, TTL: o.TTL, Log: m.log,
-		// While etcd is away the registration is most likely still there.
-		OnEvent: func(s lease.Status) {
-			ag.Registered(s.Phase == lease.Registered || s.Phase == lease.Unknown)
-		},
+		OnEvent: func(s lease.Status) { ag.Registered(s.Phase.Holds()) },
 	})
 	ag = agent.New(&agent.HTTPEngine{Client: o.Client, Base: vllm.BaseURL(&instance.Instance{Key: m.ping.Key})},
 		registration{reg, ctx}, o.agentOptions(m.ping, exited, m.log))

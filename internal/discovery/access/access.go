@@ -102,6 +102,18 @@ func ConfigOf(s *certs.Source) func() *tls.Config {
 	return s.Client
 }
 
+// Password returns the password for etcd: the given one, or that in a file; path is "" if there is
+// none. If both are given, it returns the given one with an error.
+func Password(given, path string) (string, error) {
+	switch {
+	case path == "":
+		return given, nil
+	case given != "":
+		return given, errors.New("excludes --etcd-password: remove one of the two")
+	}
+	return ReadPassword(path)
+}
+
 // ReadPassword reads a password from the first line of a file.
 func ReadPassword(path string) (string, error) {
 	raw, err := os.ReadFile(path)

@@ -164,7 +164,7 @@ func (r *Registrar) leaseChanged(next *time.Timer) bool {
 	k := r.keeper.state()
 	s := r.Status()
 	switch {
-	case k.id == 0 && (s.Phase == Registered || s.Phase == Unknown):
+	case k.id == 0 && s.Phase.Holds():
 		r.log.Warn("lease lost, registering again")
 		r.setPhase(Registering, 0, "the lease was lost")
 		// Those who lost theirs together shall not all come back at once.
@@ -208,7 +208,7 @@ func (r *Registrar) attempt(ctx context.Context) (wait time.Duration, again bool
 	if err != nil {
 		s := r.Status()
 		phase := Registering
-		if s.Phase == Registered || s.Phase == Unknown {
+		if s.Phase.Holds() {
 			phase = Unknown
 		}
 		r.setPhase(phase, s.ModRevision, err.Error())

@@ -25,6 +25,9 @@ const (
 	StaticPresent Phase = "static-present" // an operator's static record has this key; it is not overwritten
 )
 
+// Holds reports whether the key is in etcd, as far as is known.
+func (p Phase) Holds() bool { return p == Registered || p == Unknown }
+
 // Status is a copy of a Registrar's state.
 type Status struct {
 	Phase       Phase

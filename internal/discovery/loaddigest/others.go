@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 const (
@@ -32,13 +33,10 @@ func Weight(age time.Duration) float64 {
 	return weight
 }
 
-// Count is the load of one engine.
-type Count struct{ InFlight, Waiting, Held float64 }
-
 // Others is the load of all proxies but this one.
 type Others struct {
 	// Counts has the weighted sum of their digests, by address.
-	Counts map[string]Count
+	Counts map[string]instance.OthersLoad
 	// Present reports whether another proxy picks among the same instances.
 	Present bool
 	// New has the usable digests that were not in a previous Others. One that was overwritten
@@ -130,8 +128,8 @@ func (p *ProxyLoad) Engines(yield func(address string, c schema.LoadCount) bool)
 }
 
 // sum adds up the digests of all proxies but own, by address.
-func sum(all []*ProxyLoad, own string, now time.Time) map[string]Count {
-	sums := map[string]Count{}
+func sum(all []*ProxyLoad, own string, now time.Time) map[string]instance.OthersLoad {
+	sums := map[string]instance.OthersLoad{}
 	for _, p := range all {
 		weight := Weight(now.Sub(p.ReceivedAt))
 		if p.ID == own || p.Ignored != "" || weight == 0 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // The weight of a digest decreases with its age, down to 0.
@@ -46,7 +47,7 @@ func TestSum(t *testing.T) {
 		of("ended", time.Hour, map[string]schema.LoadCount{"decode/d:1": c}),
 		ignored,
 	}, "own", now)
-	want := map[string]loaddigest.Count{"d:1": {InFlight: 5, Waiting: 50, Held: 500}, "p:1": {InFlight: 2, Waiting: 20, Held: 200}}
+	want := map[string]instance.OthersLoad{"d:1": {InFlight: 5, Waiting: 50, Held: 500}, "p:1": {InFlight: 2, Waiting: 20, Held: 200}}
 	if !maps.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}

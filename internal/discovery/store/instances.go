@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
-	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -293,32 +291,4 @@ func (s *Instances) removal(ctx context.Context, f *etcd.Found, reason string) (
 		o.Weight = old.Weight
 	}
 	return schema.Encode(o)
-}
-
-// spellings finds keys of the same membership that are not spelled in the
-// canonical way, and keys with a bad address that were shown to people as
-// k.Address. It reads keys only.
-func (w *writer) spellings(ctx context.Context, k instance.Key) ([]*mvccpb.KeyValue, error) {
-	role := instance.Key{Role: k.Role}
-	resp, err := w.txn(ctx, "look for other spellings of "+k.String(), nil, []clientv3.Op{
-		clientv3.OpGet(w.layout.Instance(role), clientv3.WithPrefix(), clientv3.WithKeysOnly()),
-		clientv3.OpGet(w.layout.Pending(role), clientv3.WithPrefix(), clientv3.WithKeysOnly()),
-	})
-	if err != nil {
-		return nil, err
-	}
-	const most = 50 // a transaction holds 128 operations
-	var same []*mvccpb.KeyValue
-	for _, r := range resp.Responses {
-		for _, kv := range r.GetResponseRange().Kvs {
-			n := w.layout.Parse(string(kv.Key))
-			if n.Address == k.Address || len(same) == most {
-				continue
-			}
-			if is, _ := watch.KeyOf(schema.Name{Kind: schema.KindOther, Role: n.Role, Address: n.Address}, kv); is == k {
-				same = append(same, kv)
-			}
-		}
-	}
-	return same, nil
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -138,16 +139,31 @@ type RawKey struct {
 	GrantedTTL     time.Duration
 }
 
-// Get reads everything etcd holds about one membership: its record, its
-// pending add and its override, those that exist, in this order.
+// Get reads everything etcd holds about one membership: its record, its pending add and its
+// override, those that exist, in this order. The keys that spell its address in another way, such as
+// localhost:8100, follow.
 func (r *Reader) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
-	all, err := etcd.LookAll(ctx, r.cli, r.layout, []instance.Key{k}, true)
+	aliases, err := r.spellings(ctx, k)
 	if err != nil {
 		return nil, err
 	}
-	f := all[0]
+	keys := []instance.Key{k}
+	for _, kv := range aliases {
+		n := r.layout.Parse(string(kv.Key))
+		if alias := (instance.Key{Role: n.Role, Address: n.Address}); !slices.Contains(keys, alias) {
+			keys = append(keys, alias)
+		}
+	}
+	var kvs []*mvccpb.KeyValue
+	for _, k := range keys { // one at a time: a transaction holds 128 operations
+		all, err := etcd.LookAll(ctx, r.cli, r.layout, []instance.Key{k}, true)
+		if err != nil {
+			return nil, err
+		}
+		kvs = append(kvs, all[0].Record, all[0].Pending, all[0].Override)
+	}
 	var raw []RawKey
-	for _, kv := range []*mvccpb.KeyValue{f.Record, f.Pending, f.Override} {
+	for _, kv := range kvs {
 		if kv == nil {
 			continue
 		}

@@ -264,6 +264,31 @@ func TestStoreConcurrentWriters(t *testing.T) {
 	}
 }
 
+// The keys of one membership are returned however they spell its address, the canonical ones first.
+func TestGetOtherSpellings(t *testing.T) {
+	t.Parallel()
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	k := instance.Key{Role: instance.Decode, Address: "node7:8200"}
+	typed := instance.Key{Role: instance.Decode, Address: "Node7:8200"}
+	other := instance.Key{Role: instance.Decode, Address: "NODE7:8200"}
+	for _, key := range []string{l.Override(k), l.Instance(typed), l.Pending(typed), l.Pending(other), l.Instance(members.Decode("127.0.0.1:8200"))} {
+		if _, err := cli.Put(t.Context(), key, `{"v":1}`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	raw, err := store.New(cli, l, "x").Reader.Get(t.Context(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range raw {
+		got = append(got, r.Key)
+	}
+	if diff := cmp.Diff([]string{l.Override(k), l.Instance(typed), l.Pending(typed), l.Pending(other)}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
 func TestErrorsSayWhatToDo(t *testing.T) {
 	t.Parallel()
 	l := members.Layout(t)

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -57,6 +58,34 @@ func (c *client) txn(ctx context.Context, doing string, compares []clientv3.Cmp,
 		return nil, etcd.Explain(ctx, c.cli, doing, err, true)
 	}
 	return resp, nil
+}
+
+// spellings finds keys of the same membership that are not spelled in the
+// canonical way, and keys with a bad address that were shown to people as
+// k.Address. It reads keys only.
+func (c *client) spellings(ctx context.Context, k instance.Key) ([]*mvccpb.KeyValue, error) {
+	role := instance.Key{Role: k.Role}
+	resp, err := c.txn(ctx, "look for other spellings of "+k.String(), nil, []clientv3.Op{
+		clientv3.OpGet(c.layout.Instance(role), clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+		clientv3.OpGet(c.layout.Pending(role), clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+	})
+	if err != nil {
+		return nil, err
+	}
+	const most = 50 // a transaction holds 128 operations
+	var same []*mvccpb.KeyValue
+	for _, r := range resp.Responses {
+		for _, kv := range r.GetResponseRange().Kvs {
+			n := c.layout.Parse(string(kv.Key))
+			if n.Address == k.Address || len(same) == most {
+				continue
+			}
+			if is, _ := watch.KeyOf(schema.Name{Kind: schema.KindOther, Role: n.Role, Address: n.Address}, kv); is == k {
+				same = append(same, kv)
+			}
+		}
+	}
+	return same, nil
 }
 
 // writer makes changes: each is one transaction that carries its audit entry, and is only

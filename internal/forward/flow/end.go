@@ -124,9 +124,9 @@ func (g *pairing) noPartner(p *sched.Assignment, err error, failed bool) (forKey
 	case g.mismatch == "":
 		return false
 	case failed:
-		g.failed = append(g.failed, pairKeyOf(p))
+		g.failed = append(g.failed, p.PairKey)
 	default:
-		g.unpaired = append(g.unpaired, pairKeyOf(p))
+		g.unpaired = append(g.unpaired, p.PairKey)
 	}
 	return true
 }
@@ -134,12 +134,7 @@ func (g *pairing) noPartner(p *sched.Assignment, err error, failed bool) (forKey
 // unpairable reports whether an instance with the same key has found no partner. In the second round
 // partners that have failed count.
 func (g *pairing) unpairable(p *sched.Assignment, secondRound bool) bool {
-	key := pairKeyOf(p)
-	return slices.Contains(g.unpaired, key) || !secondRound && slices.Contains(g.failed, key)
-}
-
-func pairKeyOf(a *sched.Assignment) connector.PairKey {
-	return connector.PairKey{Connector: a.Connector, Build: a.Build, Blocks: a.Blocks}
+	return slices.Contains(g.unpaired, p.PairKey) || !secondRound && slices.Contains(g.failed, p.PairKey)
 }
 
 // mismatchReason returns the reason for decode-only if none of the remaining instances can

@@ -14,7 +14,7 @@ import (
 	"maps"
 	"net"
 	"slices"
-	"strings"
+	"strconv"
 	"sync"
 	"time"
 
@@ -211,20 +211,12 @@ func connecting(publishers map[int]kvevents.Publisher) map[int]string {
 
 // onHost puts the instance's host where an endpoint has a wildcard.
 func onHost(endpoint, address string) string {
-	rest, ok := strings.CutPrefix(endpoint, "tcp://")
-	if !ok {
-		return endpoint
-	}
-	at := strings.LastIndexByte(rest, ':')
+	port := vllmargs.EndpointPort(endpoint)
 	host, _, err := net.SplitHostPort(address)
-	if at < 0 || err != nil {
+	if port == 0 || err != nil || vllmargs.EndpointHost(endpoint) != "" {
 		return endpoint
 	}
-	switch strings.Trim(rest[:at], "[]") {
-	case "*", "0.0.0.0", "::":
-		return "tcp://" + net.JoinHostPort(host, rest[at+1:])
-	}
-	return endpoint
+	return "tcp://" + net.JoinHostPort(host, strconv.Itoa(port))
 }
 
 // handler writes what a Source reads into the index.

@@ -21,6 +21,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -265,11 +266,11 @@ func TestLines(t *testing.T) {
 		synctest.Wait()
 		count(1200, 950)
 		for range 10 {
-			b.Done(&forward.Entry{Outcome: forward.OutcomeOK, Prefill: p.Address, Decode: "10.0.0.2:1", FirstToken: 100 * time.Millisecond, Gap: 10 * time.Millisecond})
+			b.Done(&forward.Entry{Outcome: relay.OutcomeOK, Prefill: p.Address, Decode: "10.0.0.2:1", FirstToken: 100 * time.Millisecond, Gap: 10 * time.Millisecond})
 		}
-		b.Done(&forward.Entry{Decode: "absent:1", Outcome: forward.OutcomeOK, DecodeOnly: "n"})
-		b.Done(&forward.Entry{Outcome: forward.OutcomeBroken, FirstToken: time.Hour})
-		b.Done(&forward.Entry{Outcome: forward.OutcomeClientError})
+		b.Done(&forward.Entry{Decode: "absent:1", Outcome: relay.OutcomeOK, DecodeOnly: "n"})
+		b.Done(&forward.Entry{Outcome: relay.OutcomeBroken, FirstToken: time.Hour})
+		b.Done(&forward.Entry{Outcome: relay.OutcomeClientError})
 		time.Sleep(step * time.Second)
 		synctest.Wait()
 		v := join(t, b)
@@ -475,7 +476,7 @@ func TestFiguresOfAllProxies(t *testing.T) {
 		var line []value
 		during := func(seconds int) []value {
 			for range seconds {
-				b.Done(&forward.Entry{Outcome: forward.OutcomeOK})
+				b.Done(&forward.Entry{Outcome: relay.OutcomeOK})
 				time.Sleep(time.Second)
 				synctest.Wait()
 				_, all := read(t, v)

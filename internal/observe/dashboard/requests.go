@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -20,9 +21,9 @@ const (
 
 func endOf(outcome string) end {
 	switch outcome {
-	case forward.OutcomeOK:
+	case relay.OutcomeOK:
 		return served
-	case forward.OutcomeClientError, forward.OutcomeClientGone:
+	case relay.OutcomeClientError, relay.OutcomeClientGone:
 		return refused
 	}
 	return failed

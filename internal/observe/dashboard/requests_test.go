@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -13,8 +14,8 @@ func TestRequests(t *testing.T) {
 	t.Parallel()
 	p, d := instance.Key{Role: instance.Prefill, Address: "10.0.0.1:1"}, instance.Key{Role: instance.Decode, Address: "[fd00::1]:2"}
 	for outcome, want := range map[string]end{
-		forward.OutcomeOK: served, forward.OutcomeClientError: refused, forward.OutcomeClientGone: refused,
-		forward.OutcomeUnavailable: failed, forward.OutcomeUpstream: failed, forward.OutcomeBroken: failed,
+		relay.OutcomeOK: served, relay.OutcomeClientError: refused, relay.OutcomeClientGone: refused,
+		relay.OutcomeUnavailable: failed, relay.OutcomeUpstream: failed, relay.OutcomeBroken: failed,
 	} {
 		var r requests
 		of := map[instance.Key]*timed{p: {}, d: {}}

@@ -33,13 +33,11 @@ func (x *Proxy) name() string { return "proxy " + cmp.Or(x.Address, x.ID) }
 // connector returns the connector of all proxies for records that name none, "" if they
 // differ.
 func (x Proxies) connector() string {
-	if len(x) == 0 {
+	switch {
+	case len(x) == 0:
 		return connector.Default
-	}
-	for i := range x {
-		if x[i].Connector != x[0].Connector {
-			return ""
-		}
+	case slices.ContainsFunc(x, func(p Proxy) bool { return p.Connector != x[0].Connector }):
+		return ""
 	}
 	return cmp.Or(x[0].Connector, connector.Default)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -178,7 +179,7 @@ func (m *Metrics) of(k kind) *series {
 	next := maps.Clone(*m.known.Load())
 	next[k] = s
 	m.known.Store(&next)
-	if k.outcome == forward.OutcomeOK {
+	if k.outcome == relay.OutcomeOK {
 		m.usual.Store(s)
 	}
 	return s
@@ -239,18 +240,18 @@ func (s *series) passed(e *forward.Entry) {
 	if e.Stages.Handover > 0 {
 		s.handover.Observe(e.Stages.Handover.Seconds())
 	}
-	if e.Outcome == forward.OutcomeOK {
+	if e.Outcome == relay.OutcomeOK {
 		s.decode.Observe(e.Stages.Decode.Seconds())
 	}
 }
 
 // Retried counts a leg that was retried.
-func (m *Metrics) Retried(role instance.Role, class forward.Class) {
+func (m *Metrics) Retried(role instance.Role, class leg.Class) {
 	m.retries.WithLabelValues(string(role), string(class)).Inc()
 }
 
 // Failed counts a failed leg of an instance that is still a member.
-func (m *Metrics) Failed(k instance.Key, class forward.Class) {
+func (m *Metrics) Failed(k instance.Key, class leg.Class) {
 	if m.instances.member(k) {
 		m.instances.failed.WithLabelValues(string(k.Role), k.Address, string(class)).Inc()
 	}
@@ -274,10 +275,10 @@ func (m *Metrics) Disaggregated(alone bool, reason string, stall float64) {
 }
 
 // TransferSpent counts a KV transfer whose decode leg failed.
-func (m *Metrics) TransferSpent(class forward.Class) { m.spent.WithLabelValues(string(class)).Inc() }
+func (m *Metrics) TransferSpent(class leg.Class) { m.spent.WithLabelValues(string(class)).Inc() }
 
 // Continued counts a stream that went on.
-func (m *Metrics) Continued(class forward.Class, how string, pause time.Duration) {
+func (m *Metrics) Continued(class leg.Class, how string, pause time.Duration) {
 	m.continued.WithLabelValues(string(class), how).Inc()
 	m.pause.Observe(pause.Seconds())
 }

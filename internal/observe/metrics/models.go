@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
@@ -80,7 +81,7 @@ func (m *models) done(e *forward.Entry) {
 	s := (*m.known.Load())[e.Model]
 	if s == nil {
 		// Names from clients get no label: a model must have been served.
-		if s = m.other; e.Outcome == forward.OutcomeOK && e.Model != "" {
+		if s = m.other; e.Outcome == relay.OutcomeOK && e.Model != "" {
 			s = m.admit(e.Model, true)
 		}
 	}
@@ -262,7 +263,7 @@ type outcome struct {
 
 func outcomes() []outcome {
 	return []outcome{
-		{forward.OutcomeOK, "200"}, {forward.OutcomeClientError, "400"}, {forward.OutcomeClientGone, "499"},
-		{forward.OutcomeUnavailable, "503"}, {forward.OutcomeUpstream, "502"}, {forward.OutcomeBroken, "200"},
+		{relay.OutcomeOK, "200"}, {relay.OutcomeClientError, "400"}, {relay.OutcomeClientGone, "499"},
+		{relay.OutcomeUnavailable, "503"}, {relay.OutcomeUpstream, "502"}, {relay.OutcomeBroken, "200"},
 	}
 }

@@ -194,11 +194,11 @@ func intend(ctx context.Context, s *session.Session, conn *session.Conn, keys []
 	if err := s.Confirm(ctx, conn, keys); err != nil {
 		return err
 	}
-	word := map[instance.Intent]string{instance.Drain: "drained", instance.Cordon: "cordoned"}[state]
+	words := map[instance.Intent]string{instance.Drain: "drained", instance.Cordon: "cordoned"}
 	results, revision := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
 		return conn.Store.Intents.Intend(ctx, k, state, f.wish)
 	}, func(r *session.Result, done store.IntentResult) {
-		r.Outcome, r.Text = word, word
+		r.Outcome, r.Text = words[state], words[state]
 		switch {
 		case !done.Changed:
 			r.Text += " already"
@@ -206,7 +206,7 @@ func intend(ctx context.Context, s *session.Session, conn *session.Conn, keys []
 			r.Text += fmt.Sprintf(" for %s", f.wish.For)
 		}
 		if done.Was != "" && done.Was != state {
-			r.Text += fmt.Sprintf("; it was %s before", map[instance.Intent]string{instance.Drain: "drained", instance.Cordon: "cordoned"}[done.Was])
+			r.Text += fmt.Sprintf("; it was %s before", words[done.Was])
 		}
 	})
 	var drained []instance.Key

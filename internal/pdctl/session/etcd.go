@@ -39,15 +39,9 @@ func (e *Etcd) settle(from settings.Sources) error {
 	if (e.TLS.Files.Cert == "") != (e.TLS.Files.Key == "") {
 		return errors.New("set --etcd-cert and --etcd-key together")
 	}
-	switch {
-	case e.passwordFile == "":
-	case e.password != "":
-		return from.Complain("etcd-password-file", errors.New("excludes --etcd-password: remove one of the two"))
-	default:
-		var err error
-		if e.password, err = access.ReadPassword(e.passwordFile); err != nil {
-			return from.Complain("etcd-password-file", err)
-		}
+	var err error
+	if e.password, err = access.Password(e.password, e.passwordFile); err != nil {
+		return from.Complain("etcd-password-file", err)
 	}
 	if e.password != "" && e.Username == "" {
 		return from.Complain("etcd-password", errors.New("given without --etcd-username"))

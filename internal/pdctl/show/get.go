@@ -4,13 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
@@ -63,7 +60,7 @@ type rawJSON struct {
 }
 
 func get(ctx context.Context, s *session.Session, conn *session.Conn, k instance.Key) error {
-	keys, err := keysOf(ctx, conn, k)
+	keys, err := conn.Store.Reader.Get(ctx, k)
 	if err != nil {
 		return s.Hint(err)
 	}
@@ -95,34 +92,6 @@ func get(ctx context.Context, s *session.Session, conn *session.Conn, k instance
 	}
 	printKeys(s, out)
 	return printDetails(s, views, events, unread)
-}
-
-// keysOf returns what etcd has about an instance: at its canonical keys, then at those of records
-// that spell its address in another way, such as localhost:8100, and count as the same instance.
-func keysOf(ctx context.Context, conn *session.Conn, k instance.Key) ([]store.RawKey, error) {
-	keys, err := conn.Store.Reader.Get(ctx, k)
-	if err != nil {
-		return nil, err
-	}
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	role := conn.Layout.Instance(instance.Key{Role: k.Role})
-	records, err := conn.Client.Get(cctx, role, clientv3.WithPrefix(), clientv3.WithKeysOnly())
-	if err != nil {
-		return nil, fmt.Errorf("list the keys below %s: %w", role, err)
-	}
-	for _, kv := range records.Kvs {
-		is := instance.Key{Role: k.Role, Address: strings.TrimPrefix(string(kv.Key), role)}
-		if address, err := instance.ParseAddress(is.Address); err != nil || address != k.Address || is == k {
-			continue
-		}
-		others, err := conn.Store.Reader.Get(ctx, is)
-		if err != nil {
-			return nil, err
-		}
-		keys = append(keys, others...)
-	}
-	return keys, nil
 }
 
 // look returns the entry of an instance in pdctl list, the membership before a pending add;

@@ -114,7 +114,7 @@ func (a *Access) checkKeys(c *complaints) {
 // checkNetworks requires InstanceAllow if others than the operator of this proxy can write to
 // etcd, and so could send prompts anywhere.
 func (a *Access) checkNetworks(c *complaints, etcd *Etcd) {
-	if a.InstanceAllow == nil && !instance.AllLoopback(etcd.EtcdEndpoints) && etcd.EtcdUsername == "" && etcd.EtcdCert == "" {
+	if a.InstanceAllow == nil && !instance.AllLoopback(etcd.EtcdEndpoints) && etcd.EtcdUsername == "" && etcd.EtcdTLS.Files.Cert == "" {
 		c.bad("instance-allow", "required, because etcd at %s is not on loopback and requires no password or certificate: every client that can write there "+
 			"could make this proxy send prompts to any address. Name the networks your instances are in, e.g. --instance-allow 10.0.0.0/8 "+
 			"(--instance-allow any takes all), or set --etcd-username and --etcd-password, or --etcd-cert", strings.Join(etcd.EtcdEndpoints, ","))

@@ -166,7 +166,7 @@ func TestEmbeddedEtcdBeyondLoopback(t *testing.T) {
 	t.Parallel()
 	args := "--etcd-listen 10.0.0.1:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-username u --etcd-password p"
 	p, err := load(t, nil, strings.Fields(args)...)
-	if err != nil || !p.Embedded() || p.EtcdIsLoopback() || p.InstanceAllow != nil || !p.EtcdTLS().Used() {
+	if err != nil || !p.Embedded() || p.EtcdIsLoopback() || p.InstanceAllow != nil || !p.EtcdTLS.Used() {
 		t.Errorf("%+v, %v", p, err)
 	}
 }

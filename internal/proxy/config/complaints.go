@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
 	"github.com/pdmesh/pdmesh/internal/transport/http1"
 )
 
@@ -28,13 +29,14 @@ func (c *complaints) bad(name, format string, args ...any) {
 // err returns an error with a line for each complaint, or nil.
 func (c *complaints) err() error { return errors.Join(c.errs...) }
 
-// pair requires that a certificate and its key are both set, or neither.
-func (c *complaints) pair(certName, cert, keyName, key string) {
+// pair requires that a certificate and its key are both set, or neither. Their settings are called
+// NAME-cert and NAME-key.
+func (c *complaints) pair(name string, f certs.Files) {
 	switch {
-	case cert != "" && key == "":
-		c.bad(certName, "missing key: set --%s", keyName)
-	case cert == "" && key != "":
-		c.bad(keyName, "missing certificate: set --%s", certName)
+	case f.Cert != "" && f.Key == "":
+		c.bad(name+"-cert", "missing key: set --%s-key", name)
+	case f.Cert == "" && f.Key != "":
+		c.bad(name+"-key", "missing certificate: set --%s-cert", name)
 	}
 }
 

@@ -14,9 +14,9 @@ import (
 // EmbeddedEtcd has the settings of the etcd that the proxy runs without --etcd-endpoints.
 type EmbeddedEtcd struct {
 	EtcdListen string // host:port of the client port
-	// EtcdListenCert and EtcdListenKey are files for TLS at that port; without them it is
-	// plain, and on loopback. With EtcdListenClientCA its clients need a certificate.
-	EtcdListenCert, EtcdListenKey, EtcdListenClientCA string
+	// EmbeddedEtcdFiles are for TLS at that port; without them it is plain, and on loopback. With
+	// a CA its clients need a certificate.
+	EmbeddedEtcdFiles certs.Files
 
 	EtcdDataDir string // never empty while etcd is embedded
 	EtcdGateway bool   // whether it has etcd's JSON gateway
@@ -25,17 +25,12 @@ type EmbeddedEtcd struct {
 func (e *EmbeddedEtcd) settings() settings.Table {
 	return settings.About("Embedded etcd",
 		settings.Setting{Name: "etcd-listen", Kind: settings.Text, Default: "127.0.0.1:2379", Usage: "address of the embedded etcd, host:port; other than loopback only with TLS and users", Into: &e.EtcdListen},
-		settings.Setting{Name: "etcd-listen-cert", Kind: settings.Text, Rare: true, Usage: "PEM file of the certificate of the embedded etcd; turns TLS on", Into: &e.EtcdListenCert},
-		settings.Setting{Name: "etcd-listen-key", Kind: settings.Text, Rare: true, Usage: "PEM file of the key of --etcd-listen-cert", Into: &e.EtcdListenKey},
-		settings.Setting{Name: "etcd-listen-client-ca", Kind: settings.Text, Rare: true, Usage: "PEM file of CAs; clients of the embedded etcd need a certificate that one of them has signed", Into: &e.EtcdListenClientCA},
+		settings.Setting{Name: "etcd-listen-cert", Kind: settings.Text, Rare: true, Usage: "PEM file of the certificate of the embedded etcd; turns TLS on", Into: &e.EmbeddedEtcdFiles.Cert},
+		settings.Setting{Name: "etcd-listen-key", Kind: settings.Text, Rare: true, Usage: "PEM file of the key of --etcd-listen-cert", Into: &e.EmbeddedEtcdFiles.Key},
+		settings.Setting{Name: "etcd-listen-client-ca", Kind: settings.Text, Rare: true, Usage: "PEM file of CAs; clients of the embedded etcd need a certificate that one of them has signed", Into: &e.EmbeddedEtcdFiles.CA},
 		settings.Setting{Name: "etcd-data-dir", Kind: settings.Text, Usage: "data directory of the embedded etcd (default: pdmesh/etcd-<port> in the user's state directory)", Into: &e.EtcdDataDir},
 		settings.Setting{Name: "etcd-gateway", Kind: settings.OnOff, Default: "on", Rare: true, Usage: "JSON gateway of the embedded etcd, for nodes that register with curl", Into: &e.EtcdGateway},
 	)
-}
-
-// EmbeddedEtcdFiles returns the files with which the embedded etcd serves TLS.
-func (e *EmbeddedEtcd) EmbeddedEtcdFiles() certs.Files {
-	return certs.Files{Cert: e.EtcdListenCert, Key: e.EtcdListenKey, CA: e.EtcdListenClientCA}
 }
 
 // complete sets the canonical address and the default data directory.
@@ -57,28 +52,28 @@ func (e *EmbeddedEtcd) complete(c *complaints, lookupEnv func(string) (string, b
 // check reports settings that contradict each other or those of the proxy as a client.
 // Every writer to etcd decides where prompts are sent, so other machines need TLS and users.
 func (e *EmbeddedEtcd) check(c *complaints, client *Etcd) {
-	c.pair("etcd-listen-cert", e.EtcdListenCert, "etcd-listen-key", e.EtcdListenKey)
+	c.pair("etcd-listen", e.EmbeddedEtcdFiles)
 	if !client.Embedded() {
 		e.checkUnused(c)
 		return
 	}
-	secure := !e.EmbeddedEtcdFiles().None()
+	secure := !e.EmbeddedEtcdFiles.None()
 	e.checkAddress(c, client, secure)
-	if e.EtcdListenClientCA != "" && e.EtcdListenCert == "" {
+	if e.EmbeddedEtcdFiles.CA != "" && e.EmbeddedEtcdFiles.Cert == "" {
 		c.bad("etcd-listen-client-ca", "requires TLS: set --etcd-listen-cert and --etcd-listen-key")
 	}
 	if !secure {
-		for _, f := range []struct{ name, path string }{{"etcd-ca", client.EtcdCA}, {"etcd-cert", client.EtcdCert}, {"etcd-key", client.EtcdKey}} {
+		for _, f := range []struct{ name, path string }{{"etcd-ca", client.EtcdTLS.Files.CA}, {"etcd-cert", client.EtcdTLS.Files.Cert}, {"etcd-key", client.EtcdTLS.Files.Key}} {
 			if f.path != "" {
 				c.bad(f.name, "requires TLS with etcd: set --etcd-endpoints, or --etcd-listen-cert for the embedded etcd, or remove it")
 			}
 		}
 		return
 	}
-	if client.EtcdCA == "" {
+	if client.EtcdTLS.Files.CA == "" {
 		c.bad("etcd-ca", "missing: the proxy is a client of the embedded etcd, which uses TLS (--etcd-listen-cert): set the CA that signed this certificate")
 	}
-	if e.EtcdListenClientCA != "" && client.EtcdCert == "" {
+	if e.EmbeddedEtcdFiles.CA != "" && client.EtcdTLS.Files.Cert == "" {
 		c.bad("etcd-cert", "missing: the embedded etcd requires client certificates (--etcd-listen-client-ca), and the proxy is a client of it: set --etcd-cert and --etcd-key")
 	}
 	if c.sources["etcd-gateway"] != "" && e.EtcdGateway {

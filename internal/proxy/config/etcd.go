@@ -6,7 +6,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
 // Etcd has the settings of the connection to etcd.
@@ -18,11 +17,8 @@ type Etcd struct {
 	EtcdPassword  string
 	// EtcdPasswordFile is the file from which LoadProxy reads EtcdPassword; may be "".
 	EtcdPasswordFile string
-	EtcdHTTPS        bool // an endpoint was written with https://
-	// Files for TLS to etcd; each may be "".
-	EtcdCA, EtcdCert, EtcdKey string
-
-	EtcdPrefix string // root of all keys, no trailing slash
+	EtcdTLS          access.TLS
+	EtcdPrefix       string // root of all keys, no trailing slash
 }
 
 func (e *Etcd) settings() settings.Table {
@@ -31,16 +27,11 @@ func (e *Etcd) settings() settings.Table {
 		settings.Setting{Name: "etcd-username", Kind: settings.Text, Usage: "etcd user; pdctl auth init creates pd-proxy", Into: &e.EtcdUsername},
 		settings.Setting{Name: "etcd-password", Kind: settings.Text, Secret: true, Rare: true, Usage: "password of that user; better set PD_ETCD_PASSWORD", Into: &e.EtcdPassword},
 		settings.Setting{Name: "etcd-password-file", Kind: settings.Text, Usage: "file whose first line is that password", Into: &e.EtcdPasswordFile},
-		settings.Setting{Name: "etcd-ca", Kind: settings.Text, Usage: "PEM file of the CAs of etcd's certificate; turns TLS on (default: the system's CAs)", Into: &e.EtcdCA},
-		settings.Setting{Name: "etcd-cert", Kind: settings.Text, Rare: true, Usage: "PEM file of the client certificate for etcd; read again when it changes, like all certificate files", Into: &e.EtcdCert},
-		settings.Setting{Name: "etcd-key", Kind: settings.Text, Rare: true, Usage: "PEM file of the key of --etcd-cert", Into: &e.EtcdKey},
+		settings.Setting{Name: "etcd-ca", Kind: settings.Text, Usage: "PEM file of the CAs of etcd's certificate; turns TLS on (default: the system's CAs)", Into: &e.EtcdTLS.Files.CA},
+		settings.Setting{Name: "etcd-cert", Kind: settings.Text, Rare: true, Usage: "PEM file of the client certificate for etcd; read again when it changes, like all certificate files", Into: &e.EtcdTLS.Files.Cert},
+		settings.Setting{Name: "etcd-key", Kind: settings.Text, Rare: true, Usage: "PEM file of the key of --etcd-cert", Into: &e.EtcdTLS.Files.Key},
 		settings.Setting{Name: "etcd-prefix", Kind: settings.Text, Default: "/pd", Usage: "root of all keys in etcd", Into: &e.EtcdPrefix},
 	)
-}
-
-// EtcdTLS returns the TLS settings of the connection to etcd.
-func (e *Etcd) EtcdTLS() access.TLS {
-	return access.TLS{On: e.EtcdHTTPS, Files: certs.Files{CA: e.EtcdCA, Cert: e.EtcdCert, Key: e.EtcdKey}}
 }
 
 // Embedded reports whether this proxy runs an embedded etcd.
@@ -52,12 +43,12 @@ func (e *Etcd) complete(c *complaints) {
 	if err != nil {
 		c.bad("etcd-endpoints", "%w", err)
 	}
-	e.EtcdEndpoints, e.EtcdHTTPS = endpoints, https
-	if e.EtcdPasswordFile != "" && e.EtcdPassword == "" {
-		if e.EtcdPassword, err = access.ReadPassword(e.EtcdPasswordFile); err != nil {
-			c.bad("etcd-password-file", "%w", err)
-		}
-		c.sources["etcd-password"] = "file " + e.EtcdPasswordFile
+	e.EtcdEndpoints, e.EtcdTLS.On = endpoints, https
+	password, err := access.Password(e.EtcdPassword, e.EtcdPasswordFile)
+	if err != nil {
+		c.bad("etcd-password-file", "%w", err)
+	} else if password != e.EtcdPassword {
+		e.EtcdPassword, c.sources["etcd-password"] = password, "file "+e.EtcdPasswordFile
 	}
 	e.EtcdPrefix = strings.TrimRight(e.EtcdPrefix, "/")
 }
@@ -70,8 +61,5 @@ func (e *Etcd) check(c *complaints) {
 	if (e.EtcdUsername == "") != (e.EtcdPassword == "") {
 		c.bad("etcd-username", "set --etcd-username and --etcd-password (or PD_ETCD_PASSWORD) together")
 	}
-	if e.EtcdPasswordFile != "" && c.sources["etcd-password"] != "file "+e.EtcdPasswordFile {
-		c.bad("etcd-password-file", "excludes --etcd-password: remove one of the two")
-	}
-	c.pair("etcd-cert", e.EtcdCert, "etcd-key", e.EtcdKey)
+	c.pair("etcd", e.EtcdTLS.Files)
 }

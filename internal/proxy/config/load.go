@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/discovery/access"
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
 // LoadProxy returns the configuration of a proxy. fs must have the flags of
@@ -44,7 +45,7 @@ func (p *Proxy) Print(w io.Writer) error {
 			return nil, ""
 		}
 		if s.Name == "etcd-endpoints" && !p.Embedded() {
-			return access.Written(p.EtcdEndpoints, p.EtcdHTTPS), p.sources[s.Name]
+			return access.Written(p.EtcdEndpoints, p.EtcdTLS.On), p.sources[s.Name]
 		}
 		return s.Into, p.sources[s.Name]
 	})
@@ -52,9 +53,9 @@ func (p *Proxy) Print(w io.Writer) error {
 
 // Listen is the address of the listener for clients and its TLS files.
 type Listen struct {
-	Host            string
-	Port            int
-	TLSCert, TLSKey string // "": plain HTTP
+	Host  string
+	Port  int
+	Files certs.Files // none: plain HTTP
 }
 
 // listenSettings are what LoadListen reads.
@@ -83,7 +84,7 @@ func LoadListen(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Liste
 	if p.Port < 1 || p.Port > 65535 {
 		return Listen{}, p.sources.Complain("port", fmt.Errorf("%w: %d: must be the port of the running proxy", settings.ErrValue, p.Port))
 	}
-	return Listen{Host: p.Host, Port: p.Port, TLSCert: p.TLSCert, TLSKey: p.TLSKey}, nil
+	return Listen{p.Host, p.Port, p.ListenerFiles}, nil
 }
 
 var errNoHome = errors.New("neither XDG_STATE_HOME nor HOME says where data can be stored; set a directory")

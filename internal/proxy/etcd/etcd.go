@@ -39,7 +39,7 @@ func Open(ctx context.Context, cfg *config.Proxy, certificates *secure.Certifica
 	if cfg.Embedded() {
 		server, err := process.Start(ctx, process.Config{
 			ListenClient: cfg.EtcdListen, DataDir: cfg.EtcdDataDir, Gateway: cfg.EtcdGateway,
-			Prefix: cfg.EtcdPrefix, TLS: cfg.EmbeddedEtcdFiles(), Log: log,
+			Prefix: cfg.EtcdPrefix, TLS: cfg.EmbeddedEtcdFiles, Log: log,
 		})
 		switch {
 		case errors.Is(err, embedetcd.ErrJoin):

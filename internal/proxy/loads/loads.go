@@ -154,11 +154,7 @@ func (l *Loads) FollowOthers(ctx context.Context) {
 			}
 		}
 		l.Keys.SetDemands(l.ID, others.Keys)
-		counts := make(map[string]sched.Counts, len(others.Counts))
-		for address, c := range others.Counts {
-			counts[address] = sched.Counts(c)
-		}
-		l.Scheduler.Loads.SetOthers(counts)
+		l.Scheduler.Loads.SetOthers(others.Counts)
 		l.OnDigests(others.All)
 	})
 }

@@ -31,24 +31,24 @@ func Open(cfg *config.Proxy, log *logrus.Logger) (*Certificates, error) {
 	c := &Certificates{}
 	entry := log.WithField("component", "tls")
 	var err error
-	if files := cfg.ListenerFiles(); !files.None() {
+	if files := cfg.ListenerFiles; !files.None() {
 		if c.listener, err = certs.Open(certs.Options{Use: certs.UseListener, Files: files, Log: entry}); err != nil {
 			return nil, fmt.Errorf("certificates for clients (--tls-cert): %w", err)
 		}
 	}
 	c.Engines, err = certs.Open(certs.Options{
-		Use: certs.UseEngines, Files: cfg.EngineFiles(), ServerName: cfg.EngineServerName, Log: entry,
+		Use: certs.UseEngines, Files: cfg.EngineFiles, ServerName: cfg.EngineServerName, Log: entry,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("certificates for engines (--engine-ca, --engine-cert): %w", err)
 	}
 	var embedded *certs.Source
-	if files := cfg.EmbeddedEtcdFiles(); cfg.Embedded() && !files.None() {
+	if files := cfg.EmbeddedEtcdFiles; cfg.Embedded() && !files.None() {
 		if embedded, err = certs.Open(certs.Options{Use: certs.UseEtcdListener, Files: files, Log: entry}); err != nil {
 			return nil, fmt.Errorf("certificates of the embedded etcd (--etcd-listen-cert): %w", err)
 		}
 	}
-	if c.Etcd, err = cfg.EtcdTLS().Open(entry); err != nil {
+	if c.Etcd, err = cfg.EtcdTLS.Open(entry); err != nil {
 		return nil, err
 	}
 	c.sources = slices.DeleteFunc([]*certs.Source{c.listener, c.Engines, c.Etcd, embedded}, func(s *certs.Source) bool { return s == nil })

@@ -8,10 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/netip"
-	"strconv"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -24,25 +21,14 @@ const Timeout = 3 * time.Second
 // ErrUnhealthy is wrapped by the reason that the proxy reports.
 var ErrUnhealthy = errors.New("not ready")
 
-// localAddress returns the address at which this machine reaches a listener on host.
-func localAddress(host string, port int) string {
-	switch ip, err := netip.ParseAddr(host); {
-	case host == "", err == nil && ip.IsUnspecified() && ip.Is4():
-		host = "127.0.0.1"
-	case err == nil && ip.IsUnspecified():
-		host = "::1"
-	}
-	return net.JoinHostPort(host, strconv.Itoa(port))
-}
-
 // client returns a client for the proxy of this machine. It does not verify the certificate,
 // which need not have the local address: nothing secret is sent.
 func client(at config.Listen) (hc *http.Client, scheme string, err error) {
 	t := &http.Transport{DisableKeepAlives: true} // no HTTP proxy from the environment
-	if at.TLSCert == "" {
+	if at.Files.Cert == "" {
 		return &http.Client{Transport: t}, "http", nil
 	}
-	pair, err := tls.LoadX509KeyPair(at.TLSCert, at.TLSKey)
+	pair, err := tls.LoadX509KeyPair(at.Files.Cert, at.Files.Key)
 	if err != nil {
 		return nil, "", err
 	}
@@ -56,7 +42,7 @@ func client(at config.Listen) (hc *http.Client, scheme string, err error) {
 // Ask requests a path of the proxy that listens at an address, and returns a line of text. The
 // error is the reason why the proxy is unhealthy.
 func Ask(ctx context.Context, at config.Listen, path string) (string, error) {
-	address := localAddress(at.Host, at.Port)
+	address := instance.LocalAddress(at.Host, at.Port)
 	hc, scheme, err := client(at)
 	if err != nil {
 		return "", fmt.Errorf("ask %s: %w", address, err)

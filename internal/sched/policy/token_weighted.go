@@ -44,10 +44,7 @@ func (l *Load) score(role instance.Role) float64 {
 
 // ScoreOf returns the sum of scores of this proxy's legs of a role.
 func (l *Load) ScoreOf(role instance.Role) *atomic.Int64 {
-	if role == instance.Prefill {
-		return &l.Scores[0]
-	}
-	return &l.Scores[1]
+	return &l.Scores[role.Index()]
 }
 
 // Choose implements Policy.

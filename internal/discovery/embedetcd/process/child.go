@@ -81,7 +81,7 @@ func serve(in io.Reader, out io.Writer) int {
 	r := &reports{queue: logging.NewQueue(out, func(int) {})}
 	defer r.queue.Flush(flushTime)
 	lines := bufio.NewReader(in)
-	var s settings
+	var s Config
 	if first, err := lines.ReadBytes('\n'); err != nil || json.Unmarshal(first, &s) != nil {
 		return r.failed(fmt.Errorf("the configuration cannot be read: %w", err))
 	}

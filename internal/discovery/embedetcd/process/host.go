@@ -23,17 +23,19 @@ import (
 // ErrDamaged is returned if etcd cannot start with the files in its data directory.
 var ErrDamaged = errors.New("the files of the embedded etcd are damaged")
 
-// Config configures a Host.
+// Config configures a Host. As JSON it is the first line of the child's standard input.
 type Config struct {
-	ListenClient string // as in embedetcd.Config
-	DataDir      string
-	Prefix       string
-	Gateway      bool
-	TLS          certs.Files // the same
-	Log          *logrus.Logger
+	ListenClient string         `json:"listen_client"` // as in embedetcd.Config
+	DataDir      string         `json:"data_dir"`
+	Prefix       string         `json:"prefix"`
+	Gateway      bool           `json:"gateway"`
+	TLS          certs.Files    `json:"tls"` // the same
+	Log          *logrus.Logger `json:"-"`
 	// Pause is the first pause before a restart, default 1 s. It doubles with each attempt, up
 	// to maxPause.
-	Pause time.Duration
+	Pause time.Duration `json:"-"`
+
+	LogLevel string `json:"log_level"` // set by launch, that of Log
 }
 
 const (
@@ -177,10 +179,9 @@ func (h *Host) launch(ctx context.Context) (*child, error) {
 	if missing != "" {
 		return nil, damaged(h.cfg.DataDir, missing)
 	}
-	c, err := start(settings{
-		ListenClient: h.cfg.ListenClient, DataDir: h.cfg.DataDir, Prefix: h.cfg.Prefix, Gateway: h.cfg.Gateway,
-		LogLevel: h.cfg.Log.GetLevel().String(), TLS: h.cfg.TLS,
-	}, h.log)
+	cfg := h.cfg
+	cfg.LogLevel = cfg.Log.GetLevel().String()
+	c, err := start(cfg, h.log)
 	if err != nil {
 		return nil, fmt.Errorf("start the process of the embedded etcd: %w", err)
 	}

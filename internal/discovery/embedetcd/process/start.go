@@ -26,15 +26,15 @@ type child struct {
 }
 
 // start starts the process.
-func start(s settings, log *logrus.Entry) (*child, error) {
-	line, err := json.Marshal(s)
+func start(cfg Config, log *logrus.Entry) (*child, error) {
+	line, err := json.Marshal(cfg)
 	if err != nil {
 		return nil, err
 	}
 	c := &child{log: log, ready: make(chan struct{}), done: make(chan struct{})}
 	c.cmd = exec.Command(itself())
 	// The name in the list of processes.
-	c.cmd.Args = []string{os.Args[0], "embedded-etcd", s.DataDir}
+	c.cmd.Args = []string{os.Args[0], "embedded-etcd", cfg.DataDir}
 	c.cmd.Env = environment()
 	c.cmd.Stdout = &splitter{take: c.receive}
 	c.cmd.Stderr = &c.last

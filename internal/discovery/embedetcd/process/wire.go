@@ -8,19 +8,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
-	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
-
-// settings is the first line of the child's standard input.
-type settings struct {
-	ListenClient string `json:"listen_client"`
-	DataDir      string `json:"data_dir"`
-	Prefix       string `json:"prefix"`
-	Gateway      bool   `json:"gateway"`
-	LogLevel     string `json:"log_level"`
-
-	TLS certs.Files `json:"tls"`
-}
 
 // message is one line of the child's output. Exactly one of the fields is set.
 type message struct {
