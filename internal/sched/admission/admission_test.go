@@ -497,6 +497,26 @@ func TestShare(t *testing.T) {
 	}
 }
 
+// The tokens that wait in other proxies follow from their backlog, which counts outputs, too. They are
+// known for models of which this proxy has no queue.
+func TestElsewhere(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil) // a request costs 100 and twice 10
+	if got := r.Elsewhere(); len(got) != 0 {
+		t.Errorf("%v without other proxies", got)
+	}
+	r.SetOthers(&admission.Others{
+		Queues: [][]admission.Entry{
+			{{Model: "m", Class: admission.Batch, Key: "a", Backlog: 1200}, {Model: "other", Key: "a", Backlog: 120, Attained: 9}},
+			{{Model: "m", Key: "b", Backlog: 600}},
+		},
+		Attained: []admission.Entry{{Model: "m", Key: "a", Attained: 1000}},
+	})
+	if got := r.Elsewhere(); len(got) != 2 || math.Abs(got["m"]-1500) > 0.1 || math.Abs(got["other"]-100) > 0.1 {
+		t.Errorf("%v", got)
+	}
+}
+
 // A proxy that has used its share may use an engine that no proxy uses, but not for class batch.
 func TestIdleEngine(t *testing.T) {
 	t.Parallel()

@@ -43,6 +43,26 @@ func (q *Queues) SetOthers(o *Others) {
 	}
 }
 
+// Elsewhere returns the uncached prompt tokens of the requests that wait in other proxies, by model, as
+// their backlog shows them.
+func (q *Queues) Elsewhere() map[string]float64 {
+	out := map[string]float64{}
+	if q == nil || q.others.Load() == nil {
+		return out
+	}
+	for _, entries := range q.others.Load().Queues {
+		for _, e := range entries {
+			out[e.Model] += e.Backlog
+		}
+	}
+	for model := range out {
+		r := q.opts.Rates(model, "")
+		w := work{uncached: r.Uncached, output: cmp.Or(r.Output, unknownOutput)}
+		out[model] *= w.uncached / w.cost()
+	}
+	return out
+}
+
 // Entries returns what this proxy publishes: at most limit entries, those with the largest backlog
 // first, then those with the most service. It is empty unless the queues are on.
 func (q *Queues) Entries(limit int) []Entry {
