@@ -433,6 +433,39 @@ func TestDeadlinesOfMany(t *testing.T) {
 	}
 }
 
+// Of overdue requests of several keys the earliest is dispatched, and one that is refused at its deadline does
+// not wait for those before it.
+func TestDeadlinesOfKeys(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	r.busy("m")
+	send := func(key string, timeout time.Duration) *one {
+		q := of(admission.Default)
+		q.Key, q.Timeout = key, timeout
+		return r.send(q)
+	}
+	first := send("a", 0)
+	r.pass(time.Second)
+	second := send("b", 0)
+	r.pass(time.Second)
+	third := send("a", 0)
+	r.pass(time.Minute)
+	own := send("a", time.Minute+500*time.Millisecond) // until half a second after the third
+	r.full(r.prefill["m"], 0, 0, 0)
+	r.pass(time.Minute + time.Second)
+	if err := first.end(t); err != nil {
+		t.Error(err)
+	}
+	if got := refused(own.end(t)); got != admission.ReasonDeadline {
+		t.Errorf("the one with its own deadline is not refused: %s", got)
+	}
+	r.pass(time.Second)
+	if err := second.end(t); err != nil {
+		t.Error(err)
+	}
+	third.waits(t)
+}
+
 // A full model does not delay another, and what the load of engines is decides.
 func TestSaturation(t *testing.T) {
 	t.Parallel()
