@@ -550,6 +550,32 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
+// What a key has attained in other proxies counts from its first request here, and once.
+func TestFirstRequestOfKey(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	served := admission.Request{Model: "m", Class: admission.Default, Key: "a", Prompt: 100}
+	if err := r.Admit(t.Context(), &served); err != nil {
+		t.Fatal(err)
+	}
+	served.Done(500, 500, 0)
+	r.SetOthers(&admission.Others{Attained: []admission.Entry{{Model: "m", Class: admission.Default, Key: "b", Attained: 400}}})
+	r.busy("m")
+	send := func(key string) *one {
+		q := of(admission.Default)
+		q.Key = key
+		return r.send(q)
+	}
+	a := send("a")
+	b := send("b")
+	r.prefill["m"].Waiting.Store(0) // one of them fits
+	r.Wake()
+	if err := b.end(t); err != nil {
+		t.Error(err)
+	}
+	a.waits(t)
+}
+
 // A proxy that has used its share may use an engine that no proxy uses, but not for class batch.
 func TestIdleEngine(t *testing.T) {
 	t.Parallel()

@@ -133,7 +133,7 @@ func (m *queue) open(k accountKey) *account {
 			return a
 		}
 	}
-	a := &account{name: k.name, class: k.class, at: m.opts.Now()}
+	a := &account{name: k.name, class: k.class, at: m.opts.Now(), others: m.others.Load().attained(m.model, k)}
 	next := maps.Clone(now)
 	next[k] = a
 	m.accounts.Store(&next)

@@ -32,6 +32,21 @@ type Others struct {
 	Blind int
 }
 
+// attained returns the service that a key has attained in the other proxies; nil means that there are none.
+func (o *Others) attained(model string, k accountKey) (sum float64) {
+	if o == nil {
+		return 0
+	}
+	for _, entries := range append(slices.Clip(o.Queues), o.Attained) {
+		for _, e := range entries {
+			if e.Model == model && e.Class == k.class && e.Key == k.name {
+				sum += e.Attained
+			}
+		}
+	}
+	return sum
+}
+
 // SetOthers sets what is known of the other proxies, and dispatches what fits.
 func (q *Queues) SetOthers(o *Others) {
 	if q != nil {
