@@ -579,7 +579,7 @@ func TestAdminWordsAndErrors(t *testing.T) {
 		{"undrained", "undrain", `{"type":"decode","instance":"a:1"}`, 200, "undrain decode instances: ['a:1']."},
 		{"cordoned", "cordon", `{"type":"prefill","instance":"a:1"}`, 200, "cordon prefill instances: ['a:1']."},
 		{"uncordoned", "uncordon", `{"type":"prefill","instance":"a:1"}`, 200, "uncordon prefill instances: ['a:1']."},
-		{"uncordoned for a time", "uncordon", `{"type":"prefill","instance":"a:1","for":"1m"}`, 400, "goes with drain, cordon and weight"},
+		{"uncordoned for a time", "uncordon", `{"type":"prefill","instance":"a:1","for":"1m"}`, 400, "goes with drain, cordon, weight and role"},
 		{"no duration", "cordon", `{"type":"prefill","instance":"a:1","for":"soon"}`, 400, `\"for\" is \"soon\": give a duration`},
 		{"duration is a number", "cordon", `{"type":"prefill","instance":"a:1","for":5}`, 400, `\"for\" a duration such as`},
 		{"long reason", "cordon", `{"type":"prefill","instance":"a:1","reason":"` + strings.Repeat("x", 2000) + `"}`, 400, "longer than"},
@@ -589,6 +589,9 @@ func TestAdminWordsAndErrors(t *testing.T) {
 		{"bad weight", "weight", `{"type":"prefill","instance":"a:1","weight":-1}`, 400, "whole number"},
 		{"half a weight", "weight", `{"type":"prefill","instance":"a:1","weight":1.5}`, 400, "whole number"},
 		{"role", "role", `{"type":"decode","instance":"a:1","for":"2h","auto":true,"force":true}`, 200, "role decode instances: ['a:1']."},
+		{"both roles for a time", "role", `{"type":"both","instance":"a:1","for":"2h"}`, 400, "need the role prefill or decode"},
+		{"both roles, automatic", "role", `{"type":"both","instance":"a:1","auto":true}`, 400, "need the role prefill or decode"},
+		{"its own weight for a time", "weight", `{"type":"prefill","instance":"a:1","weight":null,"for":"1m"}`, 400, "cannot be used with null"},
 		{"force of a drain", "drain", `{"type":"decode","instance":"a:1","force":true}`, 400, "go with /instances/role"},
 		{"weight of a drain", "drain", `{"type":"prefill","instance":"a:1","weight":1}`, 400, "goes with /instances/weight"},
 	} {

@@ -71,7 +71,7 @@ func parseIntentChange(verb Verb, raw []byte) (IntentChange, error) {
 		case err != nil || d <= 0:
 			return ic, badRequest(`"for" is %q: give a duration such as "10m", or a number of seconds`, instance.Printable(body.For, 40))
 		case verb == Undrain || verb == Uncordon:
-			return ic, badRequest(`"for" goes with drain, cordon and weight`)
+			return ic, badRequest(`"for" goes with drain, cordon, weight and role`)
 		}
 		ic.For = d
 	}
@@ -90,6 +90,9 @@ func parseIntentChange(verb Verb, raw []byte) (IntentChange, error) {
 	if err := json.Unmarshal(weight, &ic.Weight); err != nil || ic.Weight != nil && !instance.ValidWeight(*ic.Weight) {
 		return ic, badRequest(`"weight" is %s: give a whole number from 0 to %d, or null for the instance's own`, instance.Printable(string(weight), 40), instance.MaxWeight)
 	}
+	if ic.Weight == nil && ic.For > 0 {
+		return ic, badRequest(`"for" needs a weight, and cannot be used with null`)
+	}
 	return ic, nil
 }
 
@@ -103,6 +106,9 @@ func (a *adminRoutes) intend(verb Verb) gin.HandlerFunc {
 		ic, err := parseIntentChange(verb, raw)
 		if err != nil {
 			return err
+		}
+		if verb == SetRole && ch.role == instance.Both && (ic.For > 0 || ic.Auto) {
+			return badRequest(`"for" and "auto" need the role prefill or decode`)
 		}
 		var done, unknown []string
 		revision := int64(0)

@@ -30,9 +30,11 @@ type Options struct {
 	Load     func(instance.Key) (sched.Total, bool)
 	// Rates returns what is known of the speed of a model's engines.
 	Rates func(model, address string) estimate.Rates
-	// Queues returns the queues of this proxy.
-	Queues  func() []instance.ListedQueue
-	Intents *store.Intents
+	// Queues returns the queues of this proxy, and Elsewhere the tokens of the prompts that wait in
+	// other proxies, by model.
+	Queues    func() []instance.ListedQueue
+	Elsewhere func() map[string]float64
+	Intents   *store.Intents
 	// Stale returns why the membership or the load of other proxies may be out of date, "" if not.
 	Stale func() string
 	Fits  func(instance.Key, instance.Record) error
@@ -234,10 +236,15 @@ func (f *Follower) loads() []*group {
 	for _, q := range f.o.Queues() {
 		if g := groupOf(q.Model, groups, snap); g != nil {
 			for _, n := range q.Waiting {
-				g.load.Waiting += float64(n) * g.rates.Uncached / max(q.Share, 0.01) // the others have as many, in proportion
+				g.load.Waiting += float64(n) * g.rates.Uncached
 			}
-			g.load.Refused += float64(max(0, q.Refused-f.refused[q.Model])) / max(q.Share, 0.01)
+			g.load.Refused += float64(max(0, q.Refused-f.refused[q.Model])) / max(q.Share, 0.01) // the others refuse in proportion
 			f.refused[q.Model] = q.Refused
+		}
+	}
+	for model, tokens := range f.o.Elsewhere() {
+		if g := groupOf(model, groups, snap); g != nil {
+			g.load.Waiting += tokens
 		}
 	}
 	for _, g := range groups {

@@ -76,14 +76,15 @@ func newProxy(t *testing.T, etcd *testkit.Etcd, mode, name string) *proxy {
 			line := estimate.Line{Fixed: 0.01, Each: 0.0001, Samples: 100}
 			return estimate.Rates{Prefill: line, Transfer: line, Token: line, Output: 10, Uncached: 5000}
 		},
-		Queues: func() []instance.ListedQueue { return nil }, Stale: func() string { return p.stale },
+		Queues: func() []instance.ListedQueue { return nil }, Elsewhere: func() map[string]float64 { return nil },
+		Stale: func() string { return p.stale },
 	})
 	return p
 }
 
 // pressure returns the pressure of prefill in a fleet with two instances and an adapter, after ticks
-// with these queues.
-func pressure(queues func(tick int) []instance.ListedQueue) float64 {
+// with these queues, and tokens that wait in other proxies.
+func pressure(queues func(tick int) []instance.ListedQueue, elsewhere map[string]float64) float64 {
 	var all []*instance.Instance
 	for _, role := range instance.Roles() {
 		all = append(all, &instance.Instance{
@@ -99,7 +100,8 @@ func pressure(queues func(tick int) []instance.ListedQueue) float64 {
 			line := estimate.Line{Fixed: 0.01, Each: 0.0001, Samples: 100}
 			return estimate.Rates{Prefill: line, Transfer: line, Token: line, Output: 10, Uncached: 5000}
 		},
-		Queues: func() []instance.ListedQueue { return queues(tick) },
+		Queues:    func() []instance.ListedQueue { return queues(tick) },
+		Elsewhere: func() map[string]float64 { return elsewhere },
 	})
 	for ; tick < 60; tick++ {
 		f.Step(context.Background(), time.Unix(int64(tick), 0))
@@ -110,7 +112,7 @@ func pressure(queues func(tick int) []instance.ListedQueue) float64 {
 // Requests for an adapter count for its model, those that wait and those that were refused.
 func TestQueueOfAdapter(t *testing.T) {
 	t.Parallel()
-	idle := pressure(func(int) []instance.ListedQueue { return nil })
+	idle := pressure(func(int) []instance.ListedQueue { return nil }, nil)
 	for name, queue := range map[string]func(tick int) instance.ListedQueue{
 		"waiting": func(int) instance.ListedQueue {
 			return instance.ListedQueue{Waiting: map[string]int{"default": 200}, Share: 1}
@@ -125,12 +127,34 @@ func TestQueueOfAdapter(t *testing.T) {
 					out = append(out, q)
 				}
 				return out
-			})
+			}, nil)
 		}
 		model, adapter, both, absent := of("m"), of("adapter"), of("adapter", "m"), of("absent")
 		if model <= idle || adapter != model || both <= model || absent != idle {
 			t.Errorf("%s: pressure %v for the model, %v for the adapter, %v for both, %v for a model without instances; %v if idle",
 				name, model, adapter, both, absent, idle)
+		}
+	}
+}
+
+// Proxies have the same figures, wherever the requests wait and whatever their shares are.
+func TestQueuesOfOthers(t *testing.T) {
+	t.Parallel()
+	waiting := func(n int, share float64) func(int) []instance.ListedQueue {
+		return func(int) []instance.ListedQueue {
+			return []instance.ListedQueue{{Model: "m", Waiting: map[string]int{"batch": n}, Share: share}}
+		}
+	}
+	tokens := func(n float64) map[string]float64 { return map[string]float64{"adapter": 5000 * n} }
+	want := pressure(waiting(200, 1), nil)
+	for name, is := range map[string]float64{
+		"all here": pressure(waiting(200, 0.25), nil),
+		"a part":   pressure(waiting(50, 0.9), tokens(150)),
+		"none":     pressure(waiting(0, 0.5), tokens(200)),
+		"no queue": pressure(func(int) []instance.ListedQueue { return nil }, tokens(200)),
+	} {
+		if is != want {
+			t.Errorf("%s: pressure %v, want %v", name, is, want)
 		}
 	}
 }
@@ -145,7 +169,7 @@ func TestQueueMadeAgain(t *testing.T) {
 				q.Refused = refused
 			}
 			return []instance.ListedQueue{q}
-		})
+		}, nil)
 	}
 	if is, want := after(0), after(50); is != want {
 		t.Errorf("pressure %v, want %v", is, want)

@@ -433,6 +433,39 @@ func TestDeadlinesOfMany(t *testing.T) {
 	}
 }
 
+// Of overdue requests of several keys the earliest is dispatched, and one that is refused at its deadline does
+// not wait for those before it.
+func TestDeadlinesOfKeys(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	r.busy("m")
+	send := func(key string, timeout time.Duration) *one {
+		q := of(admission.Default)
+		q.Key, q.Timeout = key, timeout
+		return r.send(q)
+	}
+	first := send("a", 0)
+	r.pass(time.Second)
+	second := send("b", 0)
+	r.pass(time.Second)
+	third := send("a", 0)
+	r.pass(time.Minute)
+	own := send("a", time.Minute+500*time.Millisecond) // until half a second after the third
+	r.full(r.prefill["m"], 0, 0, 0)
+	r.pass(time.Minute + time.Second)
+	if err := first.end(t); err != nil {
+		t.Error(err)
+	}
+	if got := refused(own.end(t)); got != admission.ReasonDeadline {
+		t.Errorf("the one with its own deadline is not refused: %s", got)
+	}
+	r.pass(time.Second)
+	if err := second.end(t); err != nil {
+		t.Error(err)
+	}
+	third.waits(t)
+}
+
 // A full model does not delay another, and what the load of engines is decides.
 func TestSaturation(t *testing.T) {
 	t.Parallel()
@@ -495,6 +528,52 @@ func TestShare(t *testing.T) {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
 	}
+}
+
+// The tokens that wait in other proxies follow from their backlog, which counts outputs, too. They are
+// known for models of which this proxy has no queue.
+func TestElsewhere(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil) // a request costs 100 and twice 10
+	if got := r.Elsewhere(); len(got) != 0 {
+		t.Errorf("%v without other proxies", got)
+	}
+	r.SetOthers(&admission.Others{
+		Queues: [][]admission.Entry{
+			{{Model: "m", Class: admission.Batch, Key: "a", Backlog: 1200}, {Model: "other", Key: "a", Backlog: 120, Attained: 9}},
+			{{Model: "m", Key: "b", Backlog: 600}},
+		},
+		Attained: []admission.Entry{{Model: "m", Key: "a", Attained: 1000}},
+	})
+	if got := r.Elsewhere(); len(got) != 2 || math.Abs(got["m"]-1500) > 0.1 || math.Abs(got["other"]-100) > 0.1 {
+		t.Errorf("%v", got)
+	}
+}
+
+// What a key has attained in other proxies counts from its first request here, and once.
+func TestFirstRequestOfKey(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	served := admission.Request{Model: "m", Class: admission.Default, Key: "a", Prompt: 100}
+	if err := r.Admit(t.Context(), &served); err != nil {
+		t.Fatal(err)
+	}
+	served.Done(500, 500, 0)
+	r.SetOthers(&admission.Others{Attained: []admission.Entry{{Model: "m", Class: admission.Default, Key: "b", Attained: 400}}})
+	r.busy("m")
+	send := func(key string) *one {
+		q := of(admission.Default)
+		q.Key = key
+		return r.send(q)
+	}
+	a := send("a")
+	b := send("b")
+	r.prefill["m"].Waiting.Store(0) // one of them fits
+	r.Wake()
+	if err := b.end(t); err != nil {
+		t.Error(err)
+	}
+	a.waits(t)
 }
 
 // A proxy that has used its share may use an engine that no proxy uses, but not for class batch.

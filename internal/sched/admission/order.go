@@ -226,6 +226,23 @@ func (o *order) newest() (last *Request) {
 	return nil
 }
 
+// overdue returns the requests whose deadlines have passed.
+func (o *order) overdue(now time.Time) (list []*Request) {
+	for _, accounts := range o.accounts {
+		for _, a := range accounts {
+			if len(a.waiting) == 0 || a.waiting[0].deadline.After(now) {
+				continue
+			}
+			for _, r := range a.waiting {
+				if !r.deadline.After(now) {
+					list = append(list, r)
+				}
+			}
+		}
+	}
+	return list
+}
+
 // ahead estimates the cost that is dispatched before a request that would arrive now: that of higher
 // classes, and in its class of every other key as much as its own. It is not more than what its
 // class's least share of the capacity takes.

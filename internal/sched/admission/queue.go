@@ -1,8 +1,10 @@
 package admission
 
 import (
+	"cmp"
 	"maps"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -131,7 +133,7 @@ func (m *queue) open(k accountKey) *account {
 			return a
 		}
 	}
-	a := &account{name: k.name, class: k.class, at: m.opts.Now()}
+	a := &account{name: k.name, class: k.class, at: m.opts.Now(), others: m.others.Load().attained(m.model, k)}
 	next := maps.Clone(now)
 	next[k] = a
 	m.accounts.Store(&next)
@@ -400,22 +402,19 @@ func (m *queue) tick() {
 	if !p.fits(work{}, Batch, m.out.load()) {
 		m.idle = 0
 	}
-	refuse := p.mayRefuse()
-	for _, list := range m.order.accounts {
-		for _, a := range list {
-			for len(a.waiting) > 0 && !a.waiting[0].deadline.After(now) {
-				r := a.waiting[0]
-				if refuse || r.Timeout > 0 && now.Before(m.overdue) { // the client does not wait any longer
-					m.end(r, m.refusal(r, ReasonDeadline))
-					continue
-				}
-				if now.Before(m.overdue) {
-					break
-				}
-				// No more than one per report of the engines in all proxies: it is beyond what fits.
-				m.overdue = now.Add(time.Duration(float64(refresh) / p.share))
-				m.send(r)
-			}
+	refuse, overdue := p.mayRefuse(), m.order.overdue(now)
+	var first *Request
+	if len(overdue) > 0 && !refuse && !now.Before(m.overdue) {
+		first = slices.MinFunc(overdue, func(a, b *Request) int {
+			return cmp.Or(cmp.Compare(a.Class, b.Class), a.deadline.Compare(b.deadline), cmp.Compare(a.seq, b.seq))
+		})
+		// No more than one per report of the engines in all proxies: it is beyond what fits.
+		m.overdue = now.Add(time.Duration(float64(refresh) / p.share))
+		m.send(first)
+	}
+	for _, r := range overdue {
+		if r != first && (refuse || r.Timeout > 0) { // the client does not wait any longer
+			m.end(r, m.refusal(r, ReasonDeadline))
 		}
 	}
 }

@@ -32,6 +32,21 @@ type Others struct {
 	Blind int
 }
 
+// attained returns the service that a key has attained in the other proxies; nil means that there are none.
+func (o *Others) attained(model string, k accountKey) (sum float64) {
+	if o == nil {
+		return 0
+	}
+	for _, entries := range append(slices.Clip(o.Queues), o.Attained) {
+		for _, e := range entries {
+			if e.Model == model && e.Class == k.class && e.Key == k.name {
+				sum += e.Attained
+			}
+		}
+	}
+	return sum
+}
+
 // SetOthers sets what is known of the other proxies, and dispatches what fits.
 func (q *Queues) SetOthers(o *Others) {
 	if q != nil {
@@ -41,6 +56,26 @@ func (q *Queues) SetOthers(o *Others) {
 		}
 		q.Wake()
 	}
+}
+
+// Elsewhere returns the uncached prompt tokens of the requests that wait in other proxies, by model, as
+// their backlog shows them.
+func (q *Queues) Elsewhere() map[string]float64 {
+	out := map[string]float64{}
+	if q == nil || q.others.Load() == nil {
+		return out
+	}
+	for _, entries := range q.others.Load().Queues {
+		for _, e := range entries {
+			out[e.Model] += e.Backlog
+		}
+	}
+	for model := range out {
+		r := q.opts.Rates(model, "")
+		w := work{uncached: r.Uncached, output: cmp.Or(r.Output, unknownOutput)}
+		out[model] *= w.uncached / w.cost()
+	}
+	return out
 }
 
 // Entries returns what this proxy publishes: at most limit entries, those with the largest backlog

@@ -332,6 +332,23 @@ func TestStandings_SmallShare(t *testing.T) {
 	})
 }
 
+// The use of the last hour has nothing that was counted before the clock was set back.
+func TestUsage_ClockSetBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := new(keylimit.Table)
+		p.Count("k", keylimit.Usage{Input: 100})
+		p.ShiftUse(-59)
+		if got := p.Usage(); len(got) != 1 || got[0].Hour.Input != 100 {
+			t.Errorf("59 minutes later: %+v", got)
+		}
+		p.ShiftUse(59 + 1e6)
+		if got := p.Usage(); len(got) != 0 {
+			t.Errorf("after the clock was set back: %+v", got)
+		}
+	})
+}
+
 // A request whose key has no limits takes no lock and does not allocate; its use is counted at the end.
 func BenchmarkTable(b *testing.B) {
 	limited := new(keylimit.Table)

@@ -116,7 +116,7 @@ func (t *Table) Usage() []instance.KeyUsage {
 		is := &instance.KeyUsage{Key: name}
 		one.mu.Lock()
 		for _, s := range one.slots {
-			if s.minute > now-minutes {
+			if s.minute > now-minutes && s.minute <= now { // the clock may have been set back
 				is.Hour.Add(s.KeyUse)
 			}
 		}

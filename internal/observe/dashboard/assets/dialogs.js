@@ -186,7 +186,7 @@ function writeAct() {
   setClass(text, e.last ? 'effect bad' : 'effect');
   byId('act-weight-field').hidden = id !== 'weight';
   byId('act-role-field').hidden = id !== 'role';
-  byId('act-for-field').hidden = id === 'remove' || id.startsWith('un');
+  byId('act-for-field').hidden = id === 'remove' || id.startsWith('un') || id === 'role' && byId('act-role').value === 'both';
   byId('act-reason-field').hidden = id === 'remove';
   byId('act-sure-field').hidden = !e.last;
   setText(byId('act-sure-text'), `I know that no ${e.last} instance remains`);
