@@ -167,11 +167,7 @@ func TestMemoryOfModelsThatLeave(t *testing.T) {
 	})
 	pick := func(model string) {
 		t.Helper()
-		a, err := s.Pick(sched.Request{Role: instance.Prefill, Model: model, Prompt: []byte(strings.Repeat(model, 1000)), Alone: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		a.Done()
+		pick(t, s, sched.Request{Role: instance.Prefill, Model: model, Prompt: []byte(strings.Repeat(model, 1000)), Alone: true}).Done()
 	}
 	pick("base")
 	base := memory.Used(indexmem.Prompts)

@@ -71,10 +71,7 @@ func share(t *testing.T, s *sched.Scheduler, n int, again func(*sched.Assignment
 	for i := range n {
 		r := sched.Request{Role: instance.Decode, Model: "m", Session: fmt.Sprint("session-", i), Prompt: []byte(strings.Repeat(fmt.Sprint("prompt-", prompts.Add(1)), 50))}
 		for {
-			a, err := s.Pick(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := pick(t, s, r)
 			if again != nil && again(a) {
 				a.Done()
 				if slices.Contains(r.Tried, a.Instance.Key) {
@@ -209,10 +206,7 @@ func TestSharesOfTwoDialects(t *testing.T) {
 		const n = 10_000
 		for i := range n {
 			session := fmt.Sprint("session-", i)
-			p, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m", Session: session})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m", Session: session})
 			d, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Session: session, Partner: p})
 			if err != nil || d.Connector != p.Connector {
 				t.Fatalf("%+v beside %+v: %v", d, p, err)
@@ -289,10 +283,7 @@ func TestPolicySeesTheRequest(t *testing.T) {
 		Source: src, Health: sick{}, Connector: func(*instance.Instance) string { return "plain" },
 		Policies: map[instance.Role]policy.Kind{instance.Decode: kind}, NoBinding: true,
 	})
-	p, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"})
 	prompt := []byte(`"hello"`)
 	d, err := s.Pick(sched.Request{
 		Role: instance.Decode, Model: "m", Partner: p, Session: "s", Prompt: prompt,
@@ -390,11 +381,7 @@ func TestPickAllocatesItsAssignment(t *testing.T) {
 			r := decode("m")
 			r.Session = session
 			if n := testing.AllocsPerRun(100, func() {
-				a, err := s.Pick(r)
-				if err != nil {
-					t.Fatal(err)
-				}
-				a.Done()
+				pick(t, s, r).Done()
 			}); n > 1 {
 				t.Errorf("%s, session %q: %g allocations", name, session, n)
 			}

@@ -14,10 +14,7 @@ func sessions(t *testing.T, s *sched.Scheduler, n int, tried ...instance.Key) []
 	t.Helper()
 	out := make([]instance.Key, n)
 	for i := range out {
-		a, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Session: fmt.Sprintf("user-%d", i), Tried: tried})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Session: fmt.Sprintf("user-%d", i), Tried: tried})
 		a.Done()
 		out[i] = a.Instance.Key
 	}
