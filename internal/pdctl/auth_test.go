@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -36,9 +35,7 @@ func withUsers(t *testing.T) (r *rig, as func(user string) *clientv3.Client) {
 		}
 	}
 	file := filepath.Join(t.TempDir(), "proxy.pass")
-	if err := os.WriteFile(file, []byte("from a file\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, file, "from a file\n")
 	code, out, errs := r.run("auth", "init", "--apply", "--password-file", "pd-proxy="+file)
 	if code != 0 {
 		t.Fatalf("%d %s%s", code, out, errs)
@@ -302,9 +299,7 @@ func TestAuthInitAgain(t *testing.T) {
 		t.Fatalf("%v %v", resp, err)
 	}
 	file := filepath.Join(t.TempDir(), "pass")
-	if err := os.WriteFile(file, []byte("secret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, file, "secret\n")
 	if code, out, errs := r.run("auth", "init", "--apply", "--password-file", "root="+file); code != 0 {
 		t.Fatalf("%d %s%s", code, out, errs)
 	}
@@ -321,9 +316,7 @@ func TestAuthInitAgain(t *testing.T) {
 	}
 	// Its own password can change.
 	newer := filepath.Join(t.TempDir(), "newer")
-	if err := os.WriteFile(newer, []byte("other\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, newer, "other\n")
 	if code, out, errs := r.run(append(as, "auth", "init", "--apply", "--password-file", "root="+newer)...); code != 0 {
 		t.Errorf("its own password: %d %s%s", code, out, errs)
 	}

@@ -209,9 +209,7 @@ func (w *wrapped) status(t *testing.T) agentctl.Report {
 
 func touch(t *testing.T, path string) {
 	t.Helper()
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, path, "")
 }
 
 func running(pid int) bool {

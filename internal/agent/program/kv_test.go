@@ -2,9 +2,10 @@ package program
 
 import (
 	"net"
-	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // Configurations of the engines in these tests.
@@ -18,9 +19,7 @@ const (
 func mooncakeFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "mooncake.json")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, path, text)
 	return path
 }
 

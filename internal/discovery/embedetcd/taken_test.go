@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -217,9 +216,7 @@ func TestRefusesBadConfig(t *testing.T) {
 	}
 	cfg = config(t, "127.0.0.1:0")
 	cfg.DataDir = filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(cfg.DataDir, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, cfg.DataDir, "")
 	if _, err := embedetcd.Start(t.Context(), cfg); err == nil {
 		t.Error("a file was taken for a data directory")
 	}

@@ -284,9 +284,7 @@ func TestUnwritableStateDir(t *testing.T) {
 	etcd := testkit.StartEtcd(t)
 	cli, l := etcd.Client(t), members.Layout(t)
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, file, "")
 	o := members.WatcherOptions(t)
 	o.StateDir = filepath.Join(file, "below")
 	w := members.Watch(t, cli, o)
@@ -307,9 +305,7 @@ func TestSavedAtTheEndAfterAFailure(t *testing.T) {
 	cli, l := etcd.Client(t), members.Layout(t)
 	o := members.WatcherOptions(t)
 	o.StateDir = filepath.Join(t.TempDir(), "state")
-	if err := os.WriteFile(o.StateDir, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, o.StateDir, "")
 	members.Put(t, cli, l.Instance(members.Prefill("10.0.0.1:8100")), members.Ready)
 	w, stop := runWatcher(t, cli, o)
 	testkit.Eventually(t, members.Soon, func() error {

@@ -2,19 +2,17 @@ package apikeys_test
 
 import (
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, path, text)
 }
 
 func showing(key string) *http.Request {

@@ -248,9 +248,7 @@ func TestReload(t *testing.T) {
 	step("nothing new", "first", "", 0)
 	issue("second", 30*24*time.Hour)
 	step("rolled", "second", "", 1)
-	if err := os.WriteFile(f.Cert, []byte("no certificate"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, f.Cert, "no certificate")
 	step("broken", "second", "cannot be used, and the old ones stay active: "+f.Cert, 1)
 	if err := os.Remove(f.Cert); err != nil {
 		t.Fatal(err)
@@ -283,9 +281,7 @@ func TestFilesThatAreBeingWritten(t *testing.T) {
 	}
 	write := func(text []byte) {
 		t.Helper()
-		if err := os.WriteFile(server.CA, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.WriteFile(t, server.CA, string(text))
 	}
 	write(second)
 	s := open(t, server, nil)

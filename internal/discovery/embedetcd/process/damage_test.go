@@ -68,9 +68,7 @@ func TestDamagedFiles(t *testing.T) {
 		{"a file for a directory", func(t *testing.T, db, _ string) {
 			member := filepath.Dir(filepath.Dir(db))
 			remove(t, member)
-			if err := os.WriteFile(member, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testkit.WriteFile(t, member, "")
 		}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -119,9 +117,7 @@ func TestFirstStartThatWasCut(t *testing.T) {
 	if err := os.MkdirAll(snap, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(snap, "db"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, filepath.Join(snap, "db"), "")
 	cli := testkit.Client(t, start(t, cfg).Endpoint())
 	if _, err := cli.Put(t.Context(), "/pd/k", "v"); err != nil {
 		t.Error(err)
@@ -138,9 +134,7 @@ func TestFirstStart_LogWithoutEntries(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(member, "snap"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(cfg.DataDir, "first-start"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, filepath.Join(cfg.DataDir, "first-start"), "")
 	metadata, err := proto.Marshal(&etcdserverpb.Metadata{NodeID: new(uint64(1)), ClusterID: new(uint64(2))})
 	if err != nil {
 		t.Fatal(err)

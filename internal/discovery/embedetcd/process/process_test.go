@@ -199,9 +199,7 @@ func TestStartErrors(t *testing.T) {
 		t.Errorf("an address of another machine: %v", err)
 	}
 	file, _ := config(t, filepath.Join(t.TempDir(), "file"))
-	if err := os.WriteFile(file.DataDir, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, file.DataDir, "")
 	if _, err := process.Start(t.Context(), file); err == nil || errors.Is(err, process.ErrDamaged) {
 		t.Errorf("a file for a directory: %v", err)
 	}
