@@ -23,6 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 // withUsers is an etcd that "auth init" has been applied to. as makes a client of a user.
@@ -30,9 +31,7 @@ func withUsers(t *testing.T) (r *rig, as func(user string) *clientv3.Client) {
 	t.Helper()
 	r = newRig(t)
 	for _, key := range []string{"mooncake/segment", "mooncake-store/x", "/oplog/1", "/pd-other/decode/10.0.0.1:1", "foreign"} {
-		if _, err := r.cli.Put(t.Context(), key, "theirs"); err != nil {
-			t.Fatal(err)
-		}
+		members.Put(t, r.cli, key, "theirs")
 	}
 	file := filepath.Join(t.TempDir(), "proxy.pass")
 	testkit.WriteFile(t, file, "from a file\n")
@@ -124,10 +123,7 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 	_, as := withUsers(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	layout, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	layout := members.Layout(t)
 	log := logrus.New()
 	log.SetOutput(t.Output())
 	decode := instance.Key{Role: instance.Decode, Address: "10.0.0.1:8200"}

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func TestGet(t *testing.T) {
@@ -24,9 +25,7 @@ func TestGet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.cli.Put(t.Context(), "/pd/prefill/10.0.0.7:8100", "{\"v\":1,\"x\":\"\x1b[2J\"}", clientv3.WithLease(lease.ID)); err != nil {
-		t.Fatal(err)
-	}
+	members.Put(t, r.cli, "/pd/prefill/10.0.0.7:8100", "{\"v\":1,\"x\":\"\x1b[2J\"}", clientv3.WithLease(lease.ID))
 	r.put("/pd/override/prefill/10.0.0.7:8100", `{"v":1,"state":"drain"}`)
 	code, out, errs := r.run("get", "prefill/10.0.0.7:8100")
 	if code != 0 {
@@ -342,9 +341,7 @@ func TestWatch(t *testing.T) {
 
 	r.etcd.Restart()
 	r.cli = r.etcd.Client(t)
-	if _, err := r.cli.Delete(t.Context(), "/pd/decode/10.0.0.2:1"); err != nil {
-		t.Fatal(err)
-	}
+	members.Del(t, r.cli, "/pd/decode/10.0.0.2:1")
 	testkit.Eventually(t, time.Minute, func() error { return out.has("  -  decode/10.0.0.2:1  gone  static m\n") })
 	testkit.Eventually(t, time.Minute, func() error { return lines.has(`"change":"removed"`) })
 

@@ -154,10 +154,7 @@ func BenchmarkManyModels(b *testing.B) {
 // The memory of the policies of a model is free when no instance lists the model any more.
 func TestMemoryOfModelsThatLeave(t *testing.T) {
 	t.Parallel()
-	kind, err := policy.Find(policy.DefaultPrefill)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kind := policyNamed(t, policy.DefaultPrefill)
 	memory := indexmem.New(0)
 	src := &source{}
 	src.set(inst(instance.Prefill, "a:1", serving("base", "adapter")))

@@ -16,14 +16,21 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// chosenBy builds a scheduler with one policy for both roles, whose random numbers are the same
-// in every run.
-func chosenBy(tb testing.TB, name string, health sched.Health, bind bool, list ...*instance.Instance) (*sched.Scheduler, *source) {
+// policyNamed returns a policy of the registry.
+func policyNamed(tb testing.TB, name string) policy.Kind {
 	tb.Helper()
 	kind, err := policy.Find(name)
 	if err != nil {
 		tb.Fatal(err)
 	}
+	return kind
+}
+
+// chosenBy builds a scheduler with one policy for both roles, whose random numbers are the same
+// in every run.
+func chosenBy(tb testing.TB, name string, health sched.Health, bind bool, list ...*instance.Instance) (*sched.Scheduler, *source) {
+	tb.Helper()
+	kind := policyNamed(tb, name)
 	if health == nil {
 		health = sick{}
 	}
@@ -257,10 +264,7 @@ func TestPolicyOfEachRole(t *testing.T) {
 	t.Parallel()
 	src := &source{}
 	src.set(inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1"))
-	random, err := policy.Find("random")
-	if err != nil {
-		t.Fatal(err)
-	}
+	random := policyNamed(t, "random")
 	s := sched.New(sched.Options{
 		Source: src, Health: sick{}, Connector: func(*instance.Instance) string { return "plain" },
 		Policies: map[instance.Role]policy.Kind{instance.Prefill: random},
@@ -399,10 +403,7 @@ func BenchmarkPolicy(b *testing.B) {
 					for i, in := range list {
 						weighing(weights[kind](i))(in)
 					}
-					k, err := policy.Find(name)
-					if err != nil {
-						b.Fatal(err)
-					}
+					k := policyNamed(b, name)
 					src := &source{}
 					src.set(list...)
 					s := sched.New(sched.Options{Source: src, Health: sick{}, Connector: func(in *instance.Instance) string { return in.Record.Connector },
@@ -413,11 +414,7 @@ func BenchmarkPolicy(b *testing.B) {
 					}
 					b.ReportAllocs()
 					for b.Loop() {
-						a, err := s.Pick(r)
-						if err != nil {
-							b.Fatal(err)
-						}
-						a.Done()
+						pick(b, s, r).Done()
 					}
 				})
 			}

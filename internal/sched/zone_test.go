@@ -17,10 +17,7 @@ func labelled(zone string) func(*instance.Instance) {
 // inZone builds a scheduler of a proxy in a zone.
 func inZone(t *testing.T, zone, name string, health sched.Health, list ...*instance.Instance) *sched.Scheduler {
 	t.Helper()
-	kind, err := policy.Find(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kind := policyNamed(t, name)
 	if health == nil {
 		health = sick{}
 	}

@@ -26,10 +26,6 @@ func mooncakeFile(t *testing.T, text string) string {
 // taken holds a port of this machine.
 func taken(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
+	l := testkit.Listen(t)
 	return l.Addr().(*net.TCPAddr).Port
 }

@@ -27,9 +27,7 @@ func TestWrapExitCodes(t *testing.T) {
 		t.Run(tc.kind, func(t *testing.T) {
 			t.Parallel()
 			w := wrapEngine(t, tc.kind)
-			if got := w.code(t); got != tc.want {
-				t.Errorf("exit %d, want %d", got, tc.want)
-			}
+			w.exits(t, tc.want)
 			if kv, _ := look(t, w.cli, w.key); kv != nil {
 				t.Error("registered")
 			}
@@ -66,14 +64,8 @@ func TestWrapDrainsFirst(t *testing.T) {
 		t.Error("the engine was stopped while it was working")
 	}
 	leave()
-	if code := w.code(t); code != 7 {
-		t.Errorf("exit %d, want the engine's", code)
-	}
-	for _, want := range []string{"engine got terminated", "engine finds 0 keys"} {
-		if !strings.Contains(w.log.String(), want) {
-			t.Errorf("no %q", want)
-		}
-	}
+	w.exits(t, 7)
+	testkit.Contains(t, w.log.String(), "engine got terminated", "engine finds 0 keys")
 	if d := cmp.Diff([]string{"ready", "draining", "deleted"}, history(t, w.cli, w.key)); d != "" {
 		t.Error(d)
 	}
@@ -168,9 +160,7 @@ func TestWrapStop(t *testing.T) {
 				w.log.awaits(t, "agent ended") // the drain is over: this one is about the engine
 				w.send(t, syscall.SIGTERM)
 			}
-			if code := w.code(t); code != tc.want {
-				t.Errorf("exit %d, want %d", code, tc.want)
-			}
+			w.exits(t, tc.want)
 		})
 	}
 }
@@ -182,9 +172,7 @@ func TestWrapCrash(t *testing.T) {
 	w := wrapEngine(t, "crash="+crash, "--ttl", "1m", "--probe-interval", "1m")
 	awaitState(t, w.cli, w.key, instance.Ready)
 	touch(t, crash)
-	if code := w.code(t); code != 3 {
-		t.Errorf("exit %d", code)
-	}
+	w.exits(t, 3)
 	if kv, rec := look(t, w.cli, w.key); kv != nil {
 		t.Errorf("the key outlives the engine: %+v", rec)
 	}
@@ -235,9 +223,7 @@ func TestWrapCrashLoop(t *testing.T) {
 		t.Errorf("status\n%s", out)
 	}
 	w.send(t, syscall.SIGTERM)
-	if code := w.code(t); code != 7 {
-		t.Errorf("exit %d", code)
-	}
+	w.exits(t, 7)
 }
 
 // A program that cannot be started again for a while, for example while its package is replaced,
@@ -273,9 +259,7 @@ func TestWrapCannotStartAgain(t *testing.T) {
 	link()
 	awaitState(t, w.cli, w.key, instance.Ready)
 	w.send(t, syscall.SIGTERM)
-	if code := w.code(t); code != 7 {
-		t.Errorf("exit %d", code)
-	}
+	w.exits(t, 7)
 }
 
 // A stop while the next start is being waited for comes at once.
@@ -284,9 +268,7 @@ func TestWrapStopWhileWaiting(t *testing.T) {
 	w := wrapEngine(t, "exit=5", "--restart", "on-failure", "--restart-delay", "1h", "--restart-delay-max", "1h")
 	w.log.awaits(t, "restarting in 1h0m0s")
 	w.send(t, syscall.SIGTERM)
-	if code := w.code(t); code != 5 {
-		t.Errorf("exit %d", code)
-	}
+	w.exits(t, 5)
 }
 
 // An engine that loads for long is waited for: no start deadline, and it is
@@ -319,9 +301,7 @@ func TestWrapSlowLoading(t *testing.T) {
 		return nil
 	})
 	w.send(t, syscall.SIGTERM)
-	if code := w.code(t); code != 7 {
-		t.Errorf("exit %d", code)
-	}
+	w.exits(t, 7)
 }
 
 func TestWrapStartTimeout(t *testing.T) {
@@ -347,9 +327,7 @@ func TestWrapStopWhileLoading(t *testing.T) {
 	w.log.awaits(t, "not registered: ")
 	w.log.awaits(t, "engine starts")
 	w.send(t, syscall.SIGTERM)
-	if code := w.code(t); code != 7 {
-		t.Errorf("exit %d", code)
-	}
+	w.exits(t, 7)
 }
 
 // The agent is killed: by default the engine serves on, and no second one is
@@ -402,7 +380,5 @@ func TestWrapWithoutEtcd(t *testing.T) {
 	w.log.awaits(t, "engine serves")
 	w.log.awaits(t, "engine answers: registering")
 	w.send(t, syscall.SIGTERM)
-	if code := w.code(t); code != 7 {
-		t.Errorf("exit %d", code)
-	}
+	w.exits(t, 7)
 }

@@ -1,7 +1,6 @@
 package setup
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -15,10 +14,7 @@ import (
 // lmcachePage returns the configuration files and the agent's commands of the page.
 func lmcachePage(t *testing.T) (dir string, commands []string) {
 	t.Helper()
-	raw, err := os.ReadFile("../../../docs/connectors/lmcache.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := testkit.ReadFile(t, "../../../docs/connectors/lmcache.md")
 	page := string(raw)
 	dir = t.TempDir()
 	files := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(page, -1)

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
-	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -59,7 +58,9 @@ func (f *fields) load(t *testing.T, env map[string]string, own string, args ...s
 func write(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "prog.yaml")
-	testkit.WriteFile(t, path, text)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	return path
 }
 

@@ -3,7 +3,6 @@ package embedetcd_test
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func TestPortTakenByEtcd(t *testing.T) {
@@ -38,9 +38,7 @@ func TestPortTakenByEtcd(t *testing.T) {
 			etcd := testkit.StartEtcd(t)
 			cli := etcd.Client(t)
 			for k, v := range c.keys {
-				if _, err := cli.Put(t.Context(), k, v); err != nil {
-					t.Fatal(err)
-				}
+				members.Put(t, cli, k, v)
 			}
 			s, err := embedetcd.Start(t.Context(), config(t, etcd.Endpoint()))
 			if err == nil {
@@ -85,19 +83,12 @@ func TestPortTakenByAnother(t *testing.T) {
 	})
 	t.Run("silent listener", func(t *testing.T) {
 		t.Parallel()
-		lis, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer lis.Close()
+		lis := testkit.Listen(t)
 		wantTaken(t, lis.Addr().String(), "answers neither", "--etcd-listen")
 	})
 	t.Run("listener that hangs up", func(t *testing.T) {
 		t.Parallel()
-		lis, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		lis := testkit.Listen(t)
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for {
@@ -119,10 +110,7 @@ func TestPortTakenByAnother(t *testing.T) {
 // being stopped: the port is free then.
 func TestPortFreeAgain(t *testing.T) {
 	t.Parallel()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lis := testkit.Listen(t)
 	end := time.AfterFunc(6*time.Second, func() { _ = lis.Close() })
 	defer end.Stop()
 	s := start(t, config(t, lis.Addr().String()))

@@ -2,6 +2,7 @@ package mooncake_test
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/mooncake"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 func TestFormats(t *testing.T) {
@@ -139,7 +139,9 @@ func TestLoad(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		testkit.WriteFile(t, path, text)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		return path
 	}
 	good := write("mooncake.json", `{"metadata_server":"a:2379"}`)

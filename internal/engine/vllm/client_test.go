@@ -387,11 +387,7 @@ func TestRedirectPolicyOfTheCallersClientIsIgnored(t *testing.T) {
 // accepting until the port is known, so it is ours and not about to be reused.
 func closedPort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
+	l := testkit.Listen(t)
 	return l.Addr().String()
 }
 

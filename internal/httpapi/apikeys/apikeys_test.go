@@ -2,17 +2,19 @@ package apikeys_test
 
 import (
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
-	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	testkit.WriteFile(t, path, text)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func showing(key string) *http.Request {

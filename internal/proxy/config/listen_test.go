@@ -1,19 +1,21 @@
 package config_test
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
-	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 func TestLoadListen(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "proxy.yaml")
-	testkit.WriteFile(t, file, "port: 9001\nhost: 10.0.0.1\n")
+	if err := os.WriteFile(file, []byte("port: 9001\nhost: 10.0.0.1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	// Neither a home nor other required settings.
 	other := map[string]string{"PD_ETCD_ENDPOINTS": "10.0.0.9:2379"}
 	for name, tc := range map[string]struct {

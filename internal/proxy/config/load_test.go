@@ -3,6 +3,7 @@ package config_test
 import (
 	"bytes"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,7 +16,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/internal/sched/admission"
-	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -53,7 +53,9 @@ func mustLoad(t *testing.T, env map[string]string, args ...string) config.Proxy 
 func writeFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "pd.yaml")
-	testkit.WriteFile(t, path, text)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	return path
 }
 

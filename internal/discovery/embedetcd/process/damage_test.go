@@ -15,14 +15,12 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func change(t *testing.T, path string, f func([]byte) []byte) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testkit.ReadFile(t, path)
 	if err := os.WriteFile(path, f(b), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -78,9 +76,7 @@ func TestDamagedFiles(t *testing.T) {
 			h := start(t, cfg)
 			cli := testkit.Client(t, h.Endpoint())
 			for range 20 {
-				if _, err := cli.Put(t.Context(), "/pd/k", strings.Repeat("value ", 1000)); err != nil {
-					t.Fatal(err)
-				}
+				members.Put(t, cli, "/pd/k", strings.Repeat("value ", 1000))
 			}
 			h.Close()
 			wals, err := filepath.Glob(filepath.Join(cfg.DataDir, "member", "wal", "*-*.wal"))

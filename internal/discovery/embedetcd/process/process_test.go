@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func TestMain(m *testing.M) {
@@ -118,9 +119,7 @@ func TestStartedAgain(t *testing.T) {
 	cfg, out := config(t, t.TempDir())
 	h := start(t, cfg)
 	cli := testkit.Client(t, h.Endpoint())
-	if _, err := cli.Put(t.Context(), "/k", "v"); err != nil {
-		t.Fatal(err)
-	}
+	members.Put(t, cli, "/k", "v")
 	for n := int64(1); n <= 3; n++ {
 		signal(t, cfg.DataDir, syscall.SIGKILL)
 		testkit.Eventually(t, soon, func() error {

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/transport/certs/reload"
-	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -19,7 +18,9 @@ var errBad = errors.New("bad")
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	testkit.WriteFile(t, path, text)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // open loads two files, and an empty path between them; their value is their text.
