@@ -2,12 +2,13 @@ package program
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -74,48 +75,38 @@ func TestWrapDrainsFirst(t *testing.T) {
 // askSlowly starts a completion that the engine never answers.
 func askSlowly(t *testing.T, address string) (leave func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v1/completions",
-			strings.NewReader(`{"model":"org/m","prompt":"hi","max_tokens":4}`))
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		req.Header.Set("Content-Type", "application/json")
-		hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-		if resp, err := hc.Do(req); err == nil {
-			_ = resp.Body.Close()
-			t.Errorf("the request ended by itself: %s", resp.Status)
-		}
-	}()
+	leave = beginRequest(t, "http://"+address)
 	hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	running := regexp.MustCompile(`(?m)^vllm:num_requests_running.* 1(\.0)?$`)
 	testkit.Eventually(t, patience, func() error {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
-		if err != nil {
-			return err
-		}
-		resp, err := hc.Do(req)
+		resp, err := testkit.Ask(t.Context(), hc, http.MethodGet, "http://"+address+"/metrics", "")
 		if err != nil {
 			return err
 		}
 		defer resp.Body.Close()
-		buf := make([]byte, 1<<20)
-		n := 0
-		for err == nil && n < len(buf) {
-			var k int
-			k, err = resp.Body.Read(buf[n:])
-			n += k
+		if text, err := io.ReadAll(resp.Body); err != nil || !running.Match(text) {
+			return fmt.Errorf("the engine does not run the request yet: %v", err)
 		}
-		for line := range strings.Lines(string(buf[:n])) {
-			if strings.HasPrefix(line, "vllm:num_requests_running") && strings.HasSuffix(strings.TrimSpace(line), " 1.0") || strings.HasPrefix(line, "vllm:num_requests_running") && strings.HasSuffix(strings.TrimSpace(line), " 1") {
-				return nil
-			}
-		}
-		return errors.New("the engine does not run the request yet")
+		return nil
 	})
+	return leave
+}
+
+// beginRequest sends a request that must not be answered before leave is called.
+func beginRequest(t *testing.T, engine string) (leave func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		resp, err := testkit.Ask(ctx, hc, http.MethodPost, engine+"/v1/completions", `{"model":"org/m","prompt":"hi","max_tokens":4}`)
+		if err == nil {
+			_, _ = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+			t.Errorf("the request ended by itself: %s", resp.Status)
+		}
+	}()
 	return func() { cancel(); <-done }
 }
 
