@@ -280,7 +280,6 @@ func TestStaleThenGone(t *testing.T) {
 
 func checkStaleThenGone(t *testing.T, open opener) {
 	t.Helper()
-	var ln net.Listener
 	ln := testkit.Listen(t)
 	done := make(chan struct{})
 	go func() {
