@@ -68,6 +68,7 @@ func TestSideChannelPassesOverUsedPorts(t *testing.T) {
 	t.Parallel()
 	testkit.Eventually(t, patience, func() error {
 		l := testkit.Listen(t)
+		defer func() { _ = l.Close() }()
 		used := l.Addr().(*net.TCPAddr).Port
 		s := sideChannel{host: "localhost", port: used - 1, count: 2}
 		// The port below may be another test's: then the next one is tried.

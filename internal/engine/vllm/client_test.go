@@ -388,6 +388,7 @@ func TestRedirectPolicyOfTheCallersClientIsIgnored(t *testing.T) {
 func closedPort(t *testing.T) string {
 	t.Helper()
 	l := testkit.Listen(t)
+	defer func() { _ = l.Close() }()
 	return l.Addr().String()
 }
 

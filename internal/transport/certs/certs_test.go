@@ -194,7 +194,7 @@ func TestWithoutTLS(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(ln) }()
 	defer func() { _ = srv.Close(); <-done }()
-	_, err = ask(t, open(t, certs.Files{CA: a.CA}, nil), ln.Addr().String())
+	_, err := ask(t, open(t, certs.Files{CA: a.CA}, nil), ln.Addr().String())
 	var e *certs.Error
 	if !errors.As(err, &e) || e.Reason != certs.NoTLS || !strings.Contains(e.Text, "use http://") {
 		t.Errorf("%v", err)
