@@ -392,6 +392,35 @@ func TestModelRoute_StoredResponse(t *testing.T) {
 	}
 }
 
+// BenchmarkModelRoute is what model routes take of a request: without routes, with routes of other models, and
+// for a request of a route with its choice; none may allocate but the last.
+func BenchmarkModelRoute(b *testing.B) {
+	some, _ := routesOf(b, map[string][]string{"chat": {"70:new", "30:old"}, "other": {"1:new"}})
+	none, _ := routesOf(b, nil)
+	for _, c := range []struct {
+		name, model string
+		routes      *modelroute.Routes
+	}{{"off", "m", nil}, {"none", "m", none}, {"other", "m", some}} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if c.routes.Find(c.model) != nil {
+					b.Fatal("found")
+				}
+			}
+		})
+	}
+	usable := func(*modelroute.Target) bool { return true }
+	for name, session := range map[string]string{"split": "", "sticky": "session-1"} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				some.Find("chat").Begin(session, "").Next(usable)
+			}
+		})
+	}
+}
+
 // BenchmarkModelRequest is a whole request over canned engines without model routes, and for an alias.
 func BenchmarkModelRequest(b *testing.B) {
 	answer := []byte(`{"id":"c","object":"text_completion","model":"m","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +

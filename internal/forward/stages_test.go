@@ -2,12 +2,16 @@ package forward_test
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 )
 
 const plainAnswer = `{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
@@ -114,5 +118,31 @@ func TestStagesAreTheWholeRequest(t *testing.T) {
 		if s.Queue == 0 || s.Prefill == 0 || s.Decode == 0 || (s.Handover > 0) != stream || (e.FirstToken > 0) != stream || (e.Gap > 0) != stream || s.Retry != 0 {
 			t.Errorf("stream %t: %+v, first token %v, then one each %v", stream, s, e.FirstToken, e.Gap)
 		}
+	}
+}
+
+// BenchmarkTokens is a stream of 128 tokens with and without the times between them.
+func BenchmarkTokens(b *testing.B) {
+	var stream []string
+	for i := range 128 {
+		stream = append(stream, token(i))
+	}
+	stream = append(stream, closing)
+	between := metrics.New(prometheus.NewRegistry(), metrics.Options{Version: "test", Models: 100}).Between
+	for name, count := range map[string]func(string) relay.Observer{"not_counted": nil, "counted": between} {
+		b.Run(name, func(b *testing.B) {
+			h := handlerOf(b, &canned{prefill: []byte(plainAnswer), stream: stream}, func(o *forward.Options) { o.EventGaps = count })
+			const body = `{"model":"m","prompt":"x","max_tokens":128,"stream":true}`
+			in := strings.NewReader(body)
+			r := newRequest(b.Context(), b, http.MethodPost, completionsPath, http.NoBody)
+			r.ContentLength, r.Body = int64(len(body)), io.NopCloser(in)
+			w := &sink{header: http.Header{}}
+			b.ReportAllocs()
+			for b.Loop() {
+				in.Reset(body)
+				clear(w.header)
+				h(w, r)
+			}
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package forward_test
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -170,6 +171,32 @@ func TestTracingOff(t *testing.T) {
 	for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
 		if h := sentTo(t, s, "/v1/chat/completions"); h.Get("Traceparent") != own || h.Get("Tracestate") != "vendor=1" {
 			t.Errorf("%v", h)
+		}
+	}
+}
+
+// BenchmarkTracing is what traces cost one request.
+func BenchmarkTracing(b *testing.B) {
+	c := collector.Start(b)
+	for _, share := range []float64{-1, 0, .01, 1} {
+		var tracer *tracing.Tracer
+		name := "off"
+		if share >= 0 {
+			name = fmt.Sprintf("share=%v", share)
+			var err error
+			if tracer, err = tracing.Open(b.Context(), tracing.Options{Endpoint: c.URL, Sample: &share, Log: quiet()}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.Run(name, func(b *testing.B) {
+			h := handlerOf(b, &canned{prefill: []byte(plainAnswer)}, func(o *forward.Options) { o.Tracer = tracer })
+			b.ReportAllocs()
+			for b.Loop() {
+				askOnce(b, h, false)
+			}
+		})
+		if err := tracer.Close(b.Context()); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

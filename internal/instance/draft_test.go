@@ -172,3 +172,29 @@ func TestChangesLeadFromOneToTheOther(t *testing.T) {
 		t.Errorf("%d changes for %d entries that came and went", n, len(s.All()))
 	}
 }
+
+func BenchmarkDraft(b *testing.B) {
+	for _, n := range []int{1000, 10000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			all := make([]*instance.Instance, n)
+			for i := range all {
+				all[i] = &instance.Instance{
+					Key:      instance.Key{Role: instance.Roles()[i%2], Address: fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255)},
+					Verified: true, Record: instance.Record{State: instance.Ready},
+				}
+			}
+			var d instance.Draft
+			d.Reset(slices.Clone(all))
+			d.Snapshot(1)
+			i := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				d.Replace(all[i%n], nil)
+				d.Snapshot(1)
+				d.Replace(nil, all[i%n])
+				d.Snapshot(1)
+				i += 7
+			}
+		})
+	}
+}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
-	"github.com/pdmesh/pdmesh/internal/instance"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -84,14 +83,5 @@ func BenchmarkChange(b *testing.B) {
 				}
 			}
 		})
-	}
-}
-
-func benchKV(i int, mod int64) *mvccpb.KeyValue {
-	role := instance.Roles()[i%2]
-	return &mvccpb.KeyValue{
-		Key:            fmt.Appendf(nil, "/pd/%s/10.%d.%d.%d:8000", role, i>>16, i>>8&255, i&255),
-		Value:          []byte(`{"v":1,"id":"01JD","models":["Qwen/Qwen2.5-7B-Instruct"],"state":"ready"}`),
-		CreateRevision: int64(i + 2), ModRevision: mod, Version: 1, Lease: int64(i + 1),
 	}
 }

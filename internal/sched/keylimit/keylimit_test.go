@@ -331,3 +331,31 @@ func TestStandings_SmallShare(t *testing.T) {
 		}
 	})
 }
+
+// A request whose key has no limits takes no lock and does not allocate; its use is counted at the end.
+func BenchmarkTable(b *testing.B) {
+	limited := new(keylimit.Table)
+	limited.Set(map[string]instance.KeyLimits{"a": {V: 1, Requests: 1e9, Uncached: 1e12}})
+	want := keylimit.Want{Bytes: 1000, Generates: true}
+	for _, bc := range []struct {
+		name, key string
+		table     *keylimit.Table
+	}{{"no limits", "b", new(keylimit.Table)}, {"another key", "b", limited}, {"limited", "a", limited}} {
+		b.Run(bc.name+"/reserve and end", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if !bc.table.Limited() {
+					continue
+				}
+				ticket, _ := bc.table.Reserve(bc.key, want)
+				ticket.End(keylimit.Usage{Input: 100, Output: 10, Served: true})
+			}
+		})
+		b.Run(bc.name+"/count", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				bc.table.Count(bc.key, keylimit.Usage{Input: 100, Output: 10, Served: true})
+			}
+		})
+	}
+}
