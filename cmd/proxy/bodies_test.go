@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -45,9 +44,7 @@ func TestHeapProfile_SettingInFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	profiles, file := testkit.FreePort(t), filepath.Join(t.TempDir(), "proxy.yaml")
-	if err := os.WriteFile(file, []byte("pprof-listen: "+profiles+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, file, "pprof-listen: "+profiles+"\n")
 	startProxy(t, nil, "--port", port, "--host", "127.0.0.1", "--etcd-endpoints", testkit.StartEtcd(t).Endpoint(), "--config", file)
 	testkit.Eventually(t, time.Minute, func() error {
 		resp, err := testkit.Ask(t.Context(), http.DefaultClient, http.MethodGet, "http://"+profiles+"/debug/pprof/heap?debug=1", "")

@@ -21,9 +21,7 @@ func TestDebugArchive(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	keys := filepath.Join(dir, "keys")
-	if err := os.WriteFile(keys, []byte("secret-file team-a\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, keys, "secret-file team-a\n")
 	etcd := testkit.StartEtcd(t)
 	decode := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.Plain, Models: []string{"m"}, Shared: fakevllm.NewShared()})
 	p := runProxy(t, "--etcd-endpoints", etcd.Endpoint(), "--decode", decode.Address(), "--api-key", "secret-client", "--api-keys-file", keys,

@@ -24,9 +24,7 @@ func TestDamagedEtcd(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "member", "wal"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal"), "")
 	code, _, errs := ask(t, nil, "--port", "0", "--etcd-listen", testkit.FreePort(t), "--etcd-data-dir", dir, "--state-dir", t.TempDir())
 	if code != exitDamaged || !strings.Contains(errs, dir) || !strings.Contains(errs, "--state-dir") || strings.Contains(errs, "goroutine ") {
 		t.Errorf("exit code %d\n%s", code, errs)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,9 +25,7 @@ func TestKeysFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.WriteFile(t, path, text)
 	}
 	write("secret-a team-a priority,trace\nsecret-b team-b\n")
 	shared := fakevllm.NewShared()
@@ -124,9 +121,7 @@ func TestKeysFile(t *testing.T) {
 func TestAdminKeysFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keys")
-	if err := os.WriteFile(path, []byte("secret-a ann operate\nsecret-b bob read\nsecret-c eve\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, path, "secret-a ann operate\nsecret-b bob read\nsecret-c eve\n")
 	etcd := testkit.StartEtcd(t)
 	decode := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.Plain, Models: []string{"m"}, Shared: fakevllm.NewShared()})
 	cli := etcd.Client(t)
@@ -185,9 +180,7 @@ func TestAdminKeysFile(t *testing.T) {
 	if err != nil || len(log) != 1 || log[0].Who != "ann" || log[0].What != "cordon" {
 		t.Errorf("%+v, %v", log, err)
 	}
-	if err := os.WriteFile(path, []byte("secret-a ann operate\nbroken\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, path, "secret-a ann operate\nbroken\n")
 	hc := &http.Client{Timeout: tlsPatience, Transport: &http.Transport{DisableKeepAlives: true}}
 	testkit.Eventually(t, tlsPatience, func() error {
 		text, err := p.get(hc, "/metrics")

@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/collector"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 const tlsPatience = time.Minute
@@ -99,9 +100,7 @@ func secureEtcd(t *testing.T, a *testkit.Authority) (endpoint string, cli *clien
 
 func put(t *testing.T, cli *clientv3.Client, key, value string) {
 	t.Helper()
-	if _, err := cli.Put(t.Context(), key, value); err != nil {
-		t.Fatal(err)
-	}
+	members.Put(t, cli, key, value)
 }
 
 // tlsClient returns a client for a proxy that requires client certificates.
@@ -364,9 +363,7 @@ func TestEnginesRefusedByTLS(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := cli.Put(t.Context(), "/pd/decode/"+decode, record(decode), clientv3.WithLease(lease.ID)); err != nil {
-				t.Fatal(err)
-			}
+			members.Put(t, cli, "/pd/decode/"+decode, record(decode), clientv3.WithLease(lease.ID))
 			put(t, cli, "/pd/prefill/"+prefill, "https://"+prefill)
 			p := runProxy(t, append([]string{
 				"--etcd-endpoints", etcd.Endpoint(), "--engine-ca", a.CA, "--engine-cert", tc.cert, "--engine-key", tc.key,

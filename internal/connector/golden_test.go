@@ -3,7 +3,6 @@ package connector_test
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,6 +22,16 @@ func TestMain(m *testing.M) {
 	leak.Main(m)
 }
 
+// newDialect returns a dialect of the registry.
+func newDialect(t *testing.T, name string) connector.Dialect {
+	t.Helper()
+	d, err := connector.New(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
 // TestGolden holds every leg of every case against its file. A case is a
 // folder testdata/<dialect>/<endpoint>-<name> with what goes in (client.json,
 // prefill_reply.json) and what must come out (prefill.json, decode.json).
@@ -34,10 +43,7 @@ func TestGolden(t *testing.T) {
 		if err != nil || len(cases) == 0 {
 			t.Fatalf("no cases for %s (%v)", dialect, err)
 		}
-		c, err := connector.New(dialect)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := newDialect(t, dialect)
 		for _, dir := range cases {
 			t.Run(dialect+"/"+filepath.Base(dir), func(t *testing.T) {
 				t.Parallel()
@@ -112,10 +118,7 @@ func describe(prefill, decode connector.Leg) []byte {
 
 func read(t *testing.T, dir, name string) []byte {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testkit.ReadFile(t, filepath.Join(dir, name))
 	return b
 }
 
@@ -136,10 +139,7 @@ func TestNames(t *testing.T) {
 
 func TestHandoverOfABadAnswer(t *testing.T) {
 	t.Parallel()
-	c, err := connector.New("nixl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := newDialect(t, "nixl")
 	for _, answer := range []string{``, `[]`, `{"kv_transfer_params":{"a":1}`, `<html>`, `{} trailing`} {
 		if h, err := c.TransferParams([]byte(answer)); err == nil {
 			t.Errorf("TransferParams(%q) = %s", answer, h.Params)
@@ -170,10 +170,7 @@ func TestTerms(t *testing.T) {
 		{"p2p", "0.32.0", 0, connector.Terms{Lease: time.Minute, RefusalSpends: true, Renews: true}},
 		{"ascend", "0.26.0", 0, connector.Terms{Lease: 480 * time.Second, RefusalSpends: true, GivesUp: "recomputed"}},
 	} {
-		c, err := connector.New(tc.dialect)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := newDialect(t, tc.dialect)
 		in := &instance.Instance{Record: instance.Record{Version: tc.version, KVLease: tc.stated}}
 		if got := c.Terms(in); got != tc.want {
 			t.Errorf("%s of %q, %d s: %+v, want %+v", tc.dialect, tc.version, tc.stated, got, tc.want)
@@ -186,10 +183,7 @@ func TestBlocksOfOneSize(t *testing.T) {
 	t.Parallel()
 	var got []string
 	for _, name := range connector.Names() {
-		c, err := connector.New(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := newDialect(t, name)
 		switch of := c.Terms(&instance.Instance{Record: instance.Record{BlockSize: 48}}).Blocks; of {
 		case 48:
 			got = append(got, name)
@@ -232,10 +226,7 @@ func TestUnfit(t *testing.T) {
 		{"lmcache", "0.13.0", "0.13.0", openai.Chat, ""}, {"lmcache", "0.19.0", "0.20.0", openai.Messages, ""},
 		{"lmcache", "0.18.0", "0.20.0", openai.Messages, old}, {"lmcache", "0.20.0", "0.18.0", openai.Responses, old},
 	} {
-		c, err := connector.New(tc.dialect)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := newDialect(t, tc.dialect)
 		p := pair()
 		p.Prefill.Record.Version, p.Decode.Record.Version = tc.prefill, tc.decode
 		p.Prefill.Record.TPSize = 2 // as many ranks as decode has

@@ -51,10 +51,7 @@ func TestZMQAddress(t *testing.T) {
 func TestWhatAMoRIIOInstanceLacks(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"moriio_read", "moriio_write"} {
-		d, err := connector.New(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := newDialect(t, name)
 		in := pair().Decode
 		for version, ok := range map[string]bool{"0.17.1": false, "0.18.0": true, "": true} {
 			in.Record.Version = version

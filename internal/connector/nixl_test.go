@@ -2,18 +2,13 @@ package connector_test
 
 import (
 	"testing"
-
-	"github.com/pdmesh/pdmesh/internal/connector"
 )
 
 // An answer hands something over or it does not: an object with nothing in it is nothing,
 // and decode must not be left to find that out.
 func TestNIXLHandover(t *testing.T) {
 	t.Parallel()
-	d, err := connector.New("nixl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDialect(t, "nixl")
 	for answer, empty := range map[string]bool{
 		`{}`: true, `{"kv_transfer_params":null}`: true, `{"kv_transfer_params":{}}`: true, `{"kv_transfer_params": { } }`: true,
 		`{"kv_transfer_params":{"remote_host":"h"}}`: false,

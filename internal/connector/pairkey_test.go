@@ -24,10 +24,7 @@ func TestPairKeyMismatch(t *testing.T) {
 			t.Errorf("%v, %v: %q and %q, want %q", c.a, c.b, got, back, c.want)
 		}
 	}
-	d, err := connector.New("p2p")
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDialect(t, "p2p")
 	if got := connector.PairKeyOf(d, &instance.Instance{Record: instance.Record{BlockSize: 48}}); got != (connector.PairKey{"p2p", "", 48}) {
 		t.Errorf("%+v", got)
 	}

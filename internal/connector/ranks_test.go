@@ -14,10 +14,7 @@ import (
 func TestMoreRanksThanAreToldApart(t *testing.T) {
 	t.Parallel()
 	for _, name := range connector.Names() {
-		d, err := connector.New(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := newDialect(t, name)
 		moriio := strings.HasPrefix(name, connector.MoRIIO)
 		for role, refused := range map[instance.Role]bool{
 			instance.Prefill: moriio || name == "mooncake" || name == "p2p",

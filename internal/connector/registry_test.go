@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 const root = "../.."
@@ -23,10 +24,7 @@ func TestRegisteredNames(t *testing.T) {
 		t.Fatalf("%q, %v", files, err)
 	}
 	for _, f := range files {
-		names, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		names := testkit.ReadFile(t, f)
 		for name := range strings.FieldsSeq(string(names)) {
 			if _, ok := connector.OfClass(name); !ok {
 				t.Errorf("%s: %s is not known", f, name)

@@ -15,10 +15,7 @@ import (
 func TestPrefillTellsTokens(t *testing.T) {
 	t.Parallel()
 	for _, name := range connector.Names() {
-		d, err := connector.New(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := newDialect(t, name)
 		for _, wanted := range []bool{false, true} {
 			r, err := request.Parse(openai.Chat, []byte(`{"messages":[],"return_token_ids":false}`))
 			if err != nil {

@@ -65,18 +65,9 @@ func (r *rig) observe(k instance.Key, models ...string) {
 func change(t *testing.T, s *fakevllm.Server, what, name string) {
 	t.Helper()
 	body := `{"lora_name":` + strconv.Quote(name) + `,"lora_path":"."}`
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL()+"/v1/"+what+"_lora_adapter", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s %s: %s", what, name, resp.Status)
+	a := do(http.DefaultClient, newRequest(t.Context(), t, http.MethodPost, s.URL()+"/v1/"+what+"_lora_adapter", strings.NewReader(body)))
+	if a.status != http.StatusOK {
+		t.Fatalf("%s %s: %d, %v", what, name, a.status, a.err)
 	}
 }
 

@@ -191,9 +191,7 @@ func TestAgentsFailuresBeforeTheCommitAreHidden(t *testing.T) {
 				r := start(t, fakevllm.NIXL, 1, 2, nil)
 				f := fault
 				f.Path, f.Times = "/v1/*", 1
-				if err := r.D[0].Script(f); err != nil {
-					t.Fatal(err)
-				}
+				script(t, r.D[0], f)
 				body := agentBody(path, stream, "")
 				a := r.post(path, body)
 				r.checkAgentAnswer(a, path, body)
@@ -217,9 +215,7 @@ func TestAgentsFailuresBehindTheCommitAreSeen(t *testing.T) {
 			t.Run(path[4:]+" "+string(kind), func(t *testing.T) {
 				t.Parallel()
 				r := start(t, fakevllm.NIXL, 1, 1, nil)
-				if err := r.D[0].Script(fakevllm.Fault{Kind: kind, Path: path, At: fakevllm.AfterTokens, Tokens: 4, Times: 1}); err != nil {
-					t.Fatal(err)
-				}
+				script(t, r.D[0], fakevllm.Fault{Kind: kind, Path: path, At: fakevllm.AfterTokens, Tokens: 4, Times: 1})
 				a := r.post(path, agentBody(path, true, ""))
 				if a.status != http.StatusOK || a.err == nil {
 					t.Fatalf("%d, ended with %v: %s", a.status, a.err, a.body)

@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
 )
 
@@ -82,24 +83,15 @@ func TestInvalidRequestsGetAnEnginesError(t *testing.T) {
 // sendTo sends a request in any form.
 func (r *rig) sendTo(base, method, path, contentType string, body []byte) answer {
 	r.t.Helper()
-	req, err := http.NewRequestWithContext(r.t.Context(), method, base+path, bytes.NewReader(body))
-	if err != nil {
-		r.t.Fatal(err)
+	req := newRequest(r.t.Context(), r.t, method, base+path, bytes.NewReader(body), "X-Request-Id", "asked", "Content-Type", contentType)
+	if contentType == "" {
+		req.Header.Del("Content-Type")
 	}
-	req.Header.Set("X-Request-Id", "asked")
-	if contentType != "" {
-		req.Header.Set("Content-Type", contentType)
+	a := do(http.DefaultClient, req)
+	if a.err != nil {
+		r.t.Fatal(a.err)
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return answer{status: resp.StatusCode, header: resp.Header, body: b}
+	return a
 }
 
 // An invalid body goes to one engine, once, as it is. The engine's refusal is the answer,
@@ -177,9 +169,7 @@ func TestOnlyARefusalIsPassedOn(t *testing.T) {
 			r := start(t, fakevllm.NIXL, 1, 1, nil)
 			if tc.fault.Kind != "" {
 				tc.fault.Path = "/v1/*"
-				if err := r.D[0].Script(tc.fault); err != nil {
-					t.Fatal(err)
-				}
+				script(t, r.D[0], tc.fault)
 			}
 			a := r.post("/v1/completions", tc.body)
 			says, status := own, http.StatusBadRequest
@@ -371,11 +361,7 @@ func TestClientLeavesWhileAnEngineIsAsked(t *testing.T) {
 // An instance that accepts no connections is not queried twice, nor blamed for a query.
 func TestAnEngineThatIsAwayIsNotBlamed(t *testing.T) {
 	t.Parallel()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = ln.Close() }()
+	ln := testkit.Listen(t)
 	// A port that a connection is from is not given to another test, and refuses connections.
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", ln.Addr().String())
 	if err != nil {

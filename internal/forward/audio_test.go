@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -170,18 +169,7 @@ func TestOfficialClientTranscribes(t *testing.T) {
 func TestRequestsInFlight(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 0, 1, nil)
-	load := func() string {
-		resp, err := http.Get(r.URL + "/load") //nolint:noctx // a test's own server
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = resp.Body.Close() }()
-		b, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(b)
-	}
+	load := func() string { return string(r.get("/load").body) }
 	if got := load(); got != `{"server_load":0}`+"\n" {
 		t.Fatalf("at rest: %s", got)
 	}

@@ -113,11 +113,7 @@ func BenchmarkRequest(b *testing.B) {
 			ctx, cancel := context.WithCancel(b.Context())
 			defer cancel()
 			in := strings.NewReader(body)
-			r, err := http.NewRequestWithContext(ctx, http.MethodPost, "/v1/completions", nil)
-			if err != nil {
-				b.Fatal(err)
-			}
-			r.Header.Set("Content-Type", "application/json")
+			r := newRequest(ctx, b, http.MethodPost, completionsPath, http.NoBody)
 			r.ContentLength, r.Body = int64(len(body)), io.NopCloser(in)
 			w := &sink{header: http.Header{}}
 			b.ReportAllocs()
@@ -179,11 +175,7 @@ func BenchmarkUnannounced(b *testing.B) {
 			h := benchHandler(b, &canned{prefill: answer})
 			body := fmt.Sprintf(`{"model":"m","prompt":"%s","max_tokens":64,"temperature":0}`, strings.Repeat("x", size))
 			in := strings.NewReader(body)
-			r, err := http.NewRequestWithContext(b.Context(), http.MethodPost, "/v1/completions", nil)
-			if err != nil {
-				b.Fatal(err)
-			}
-			r.Header.Set("Content-Type", "application/json")
+			r := newRequest(b.Context(), b, http.MethodPost, completionsPath, http.NoBody)
 			r.ContentLength, r.Body = -1, io.NopCloser(in)
 			w := &sink{header: http.Header{}}
 			b.ReportAllocs()

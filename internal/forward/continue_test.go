@@ -67,6 +67,14 @@ func (r *rig) checkMoved(want ...string) {
 	}
 }
 
+// checkContinues sends a request whose stream goes on as wanted, and checks its answer.
+func (r *rig) checkContinues(path, more string, want ...string) {
+	r.t.Helper()
+	body := sixtyBody(path, more)
+	r.checkOne(r.post(path, body), path, body, engineOptions(func(*fakevllm.Options) {}))
+	r.checkMoved(want...)
+}
+
 // engineOptions are those of the engines of a rig, as far as they change answers.
 func engineOptions(more func(*fakevllm.Options)) fakevllm.Options {
 	o := fakevllm.Options{Models: []string{model}}
@@ -131,9 +139,7 @@ func TestStreamContinuesOnTheSameInstance(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, continuing)
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 9, Times: 2})
-	body := sixtyBody(completionsPath, "")
-	r.checkOne(r.post(completionsPath, body), completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
-	r.checkMoved("broke_off prompt", "broke_off prompt")
+	r.checkContinues(completionsPath, "", "broke_off prompt", "broke_off prompt")
 }
 
 // takeHook is a Picker that calls a function before Take counts.
@@ -173,9 +179,7 @@ func TestStreamLeavesInstanceDrainedMeanwhile(t *testing.T) {
 		return in
 	})
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 9, Times: 1})
-	body := sixtyBody(completionsPath, "")
-	r.checkOne(r.post(completionsPath, body), completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
-	r.checkMoved("broke_off prompt")
+	r.checkContinues(completionsPath, "", "broke_off prompt")
 	if n := legs(r.D[:1]); n != 1 {
 		t.Errorf("%d legs on the drained instance, want 1", n)
 	}
@@ -189,9 +193,7 @@ func TestStreamLeavesInstanceThatLosesItTwice(t *testing.T) {
 			t.Parallel()
 			r := start(t, mode, 1, 2, continuing)
 			script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 5, Times: 4})
-			body := sixtyBody(completionsPath, "")
-			r.checkOne(r.post(completionsPath, body), completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
-			r.checkMoved("broke_off prompt", "broke_off prompt")
+			r.checkContinues(completionsPath, "", "broke_off prompt", "broke_off prompt")
 		})
 	}
 }
@@ -211,37 +213,26 @@ func TestStreamLeavesTheOnlyPartnerThatLosesItTwice(t *testing.T) {
 				return in
 			})
 			script(t, lost, fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 5, Times: 4})
-			body := sixtyBody(completionsPath, "")
-			r.checkOne(r.post(completionsPath, body), completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
-			r.checkMoved("broke_off prompt", "broke_off prompt")
+			r.checkContinues(completionsPath, "", "broke_off prompt", "broke_off prompt")
 		})
 	}
 }
 
-// A stream goes on although engines fail to detokenize its tokens for a while.
+// A stream goes on although engines fail to detokenize its tokens for a while, or the first engine that
+// is asked does not answer.
 func TestStreamContinuesAfterDetokenizeFails(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 2, continuing)
-	for _, d := range r.D {
-		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusServiceUnavailable, Path: "/detokenize", Times: 2})
+	for decodes, fault := range map[int]fakevllm.Fault{
+		2: {Kind: fakevllm.FaultStatus, Status: http.StatusServiceUnavailable, Path: "/detokenize", Times: 2},
+		3: {Kind: fakevllm.FaultHang, Path: "/detokenize", Times: 1},
+	} {
+		r := start(t, fakevllm.NIXL, 1, decodes, continuing)
+		for _, d := range r.D {
+			script(t, d, fault)
+		}
+		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 9, Times: 1})
+		r.checkContinues(completionsPath, "", "error_event prompt")
 	}
-	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 9, Times: 1})
-	body := sixtyBody(completionsPath, "")
-	r.checkOne(r.post(completionsPath, body), completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
-	r.checkMoved("error_event prompt")
-}
-
-// A stream goes on although the first engine that is asked does not turn its tokens into text.
-func TestStreamContinuesAfterDetokenizeHangs(t *testing.T) {
-	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 3, continuing)
-	for _, d := range r.D {
-		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultHang, Path: "/detokenize", Times: 1})
-	}
-	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 9, Times: 1})
-	body := sixtyBody(completionsPath, "")
-	r.checkOne(r.post(completionsPath, body), completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
-	r.checkMoved("error_event prompt")
 }
 
 // If only the end of a stream is missing, the proxy sends it.
@@ -250,9 +241,7 @@ func TestStreamIsCompleted(t *testing.T) {
 	for _, path := range []string{completionsPath, chatPath} {
 		r := start(t, fakevllm.NIXL, 1, 2, continuing)
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultClose, Tokens: 60, Times: 1})
-		body := sixtyBody(path, `,"ignore_eos":true`)
-		r.checkOne(r.post(path, body), path, body, engineOptions(func(*fakevllm.Options) {}))
-		r.checkMoved("broke_off completed")
+		r.checkContinues(path, `,"ignore_eos":true`, "broke_off completed")
 		if n := legs(r.D); n != 1 {
 			t.Errorf("%s: %d decode legs", path, n)
 		}
@@ -431,13 +420,10 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 
 // recordVersion sets the version of vLLM in the records of all instances.
 func (r *rig) recordVersion(version string) {
-	var list []*instance.Instance
-	for _, in := range r.members.Snapshot().All() {
-		is := *in
-		is.Record.Version = version
-		list = append(list, &is)
-	}
-	r.members.set(list...)
+	r.members.change(func(in *instance.Instance) *instance.Instance {
+		in.Record.Version = version
+		return in
+	})
 }
 
 // Streams of an instance that is drained with a time to move go on elsewhere; those that cannot run to
@@ -462,15 +448,12 @@ func TestStreamsMoveOffDrainedInstance(t *testing.T) {
 				return busy != nil
 			})
 			now := time.Duration(0)
-			var list []*instance.Instance
-			for _, in := range r.members.Snapshot().All() {
-				is := *in
-				if is.Address == busy.Address() {
-					is.Intent, is.MoveAfter = instance.Drain, &now
+			r.members.change(func(in *instance.Instance) *instance.Instance {
+				if in.Address == busy.Address() {
+					in.Intent, in.MoveAfter = instance.Drain, &now
 				}
-				list = append(list, &is)
-			}
-			r.members.set(list...)
+				return in
+			})
 			r.checkOne(<-ended, completionsPath, body, engineOptions(slow))
 			if moves {
 				r.checkMoved(string(leg.Removed) + " prompt")
@@ -497,15 +480,12 @@ func TestStreamContinuesAfterRestart(t *testing.T) {
 	if _, err := io.ReadFull(resp.Body, first[:]); err != nil { // the answer is committed
 		t.Fatal(err)
 	}
-	var list []*instance.Instance
-	for _, in := range r.members.Snapshot().All() {
-		is := *in
-		if is.Address == r.D[0].Address() {
-			is.Record.ID = "restarted"
+	r.members.change(func(in *instance.Instance) *instance.Instance {
+		if in.Address == r.D[0].Address() {
+			in.Record.ID = "restarted"
 		}
-		list = append(list, &is)
-	}
-	r.members.set(list...)
+		return in
+	})
 	rest, err := io.ReadAll(resp.Body)
 	got := answer{status: resp.StatusCode, header: resp.Header, body: append(first[:], rest...), err: err}
 	r.checkOne(got, completionsPath, body, engineOptions(func(*fakevllm.Options) {}))

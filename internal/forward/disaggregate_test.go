@@ -71,13 +71,9 @@ func TestDisaggregateNever(t *testing.T) {
 // startPrefix starts a rig whose prefill instances are picked by the policy prefix.
 func startPrefix(t *testing.T, mode fakevllm.Mode, d *flow.Disaggregate) *rig {
 	t.Helper()
-	prefix, err := policy.Find("prefix")
-	if err != nil {
-		t.Fatal(err)
-	}
 	return startTuned(t, mode, 1, 1, tuning{
 		forward: func(o *forward.Options) { o.Disaggregate = d },
-		sched:   func(o *sched.Options) { o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix} },
+		sched:   prefixPolicy(t),
 	})
 }
 

@@ -175,23 +175,13 @@ func TestControlHeadersInAnySpelling(t *testing.T) {
 		"X-Encoder-Hosts-Ports", "x_kv_cache_source_host_port",
 	}
 	for i := range 3 { // also when the header is known
-		q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.URL+"/v1/chat/completions", strings.NewReader(chatBody(false, "")))
-		if err != nil {
-			t.Fatal(err)
-		}
-		q.Header["Content-Type"] = []string{"application/json"}
+		q := newRequest(t.Context(), t, http.MethodPost, r.URL+chatPath, strings.NewReader(chatBody(false, "")))
 		q.Header["x_end_to_end"] = []string{"kept"}
 		for _, name := range names {
 			q.Header[name] = []string{"7"}
 		}
-		resp, err := http.DefaultClient.Do(q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.Copy(io.Discard, resp.Body)
-		_ = resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			t.Fatal(resp.Status)
+		if a := do(http.DefaultClient, q); a.status != http.StatusOK {
+			t.Fatalf("%d, %v", a.status, a.err)
 		}
 		for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
 			seen := posted(s)[i]

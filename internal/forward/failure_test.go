@@ -19,8 +19,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/sched"
-	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -524,31 +522,21 @@ func TestModelsAreAskedOfThoseWhoAreWell(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)
 	sick := r.D[0]
-	if err := sick.Script(fakevllm.Fault{Kind: fakevllm.FaultHang, Path: "*"}); err != nil {
-		t.Fatal(err)
-	}
+	script(t, sick, fakevllm.Fault{Kind: fakevllm.FaultHang, Path: "*"})
 	for _, i := range r.members.Snapshot().All() {
 		if i.Role == instance.Decode && i.Address == sick.Address() {
 			r.tracker.Eject(i, "silent")
 		}
 	}
 	asked := sick.Counters().Requests
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.URL+"/v1/models", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
+	a := r.get("/v1/models")
 	for _, q := range sick.Requests() {
 		if q.Path == "/v1/models" {
 			t.Error("the failing instance was queried")
 		}
 	}
-	if resp.StatusCode != http.StatusOK || sick.Counters().Requests != asked {
-		t.Errorf("%s, %d legs to the failing instance", resp.Status, sick.Counters().Requests-asked)
+	if a.status != http.StatusOK || sick.Counters().Requests != asked {
+		t.Errorf("%d, %d legs to the failing instance", a.status, sick.Counters().Requests-asked)
 	}
 	sick.ClearFaults()
 }
@@ -630,10 +618,6 @@ func TestPrefillAnsweredBeforeASuspension(t *testing.T) {
 // is used again.
 func TestUnreachablePrefillIsNotPairedAgain(t *testing.T) {
 	t.Parallel()
-	prefix, err := policy.Find(policy.DefaultPrefill)
-	if err != nil {
-		t.Fatal(err)
-	}
 	engines := 0
 	r := startTuned(t, fakevllm.NIXL, 2, 4, tuning{
 		engine: func(o *fakevllm.Options) {
@@ -642,7 +626,7 @@ func TestUnreachablePrefillIsNotPairedAgain(t *testing.T) {
 			}
 			engines++
 		},
-		sched: func(o *sched.Options) { o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix} },
+		sched: prefixPolicy(t),
 	})
 	failed := 0
 	for i := range 16 {
@@ -771,13 +755,9 @@ func TestFullEngineComesLast(t *testing.T) {
 // before them again.
 func TestOtherPairsBeforeASecondRound(t *testing.T) {
 	t.Parallel()
-	prefix, err := policy.Find(policy.DefaultPrefill)
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := startTuned(t, fakevllm.NIXL, 2, 2, tuning{
 		forward: func(o *forward.Options) { o.Fallback, o.MaxAttempts, o.RetryRatio = false, 2, -1 },
-		sched:   func(o *sched.Options) { o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix} },
+		sched:   prefixPolicy(t),
 	})
 	var list []*instance.Instance
 	for i, version := range []string{"0.31.0", "0.32.0"} {
@@ -805,13 +785,9 @@ func TestOtherPairsBeforeASecondRound(t *testing.T) {
 // was spent, although its cache has the prompt.
 func TestFailedPrefillIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
-	prefix, err := policy.Find(policy.DefaultPrefill)
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := startTuned(t, fakevllm.NIXL, 3, 2, tuning{
 		forward: func(o *forward.Options) { o.RetryRatio = -1 },
-		sched:   func(o *sched.Options) { o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix} },
+		sched:   prefixPolicy(t),
 	})
 	ask := func(prompt string) {
 		t.Helper()

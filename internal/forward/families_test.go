@@ -3,7 +3,6 @@ package forward_test
 import (
 	"bytes"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -252,13 +251,10 @@ func TestBudgetOfTheEngine(t *testing.T) {
 		for strings.Contains(retried, "decode/gone") { // the scheduler did not have the last list yet
 			r := start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) { o.KVBudget = time.Nanosecond })
 			r.ofVersions(fakevllm.NIXL, tc.version, tc.version, tc.version)
-			list := slices.Clone(r.members.Snapshot().All())
-			for i, one := range list {
-				c := *one
-				c.Record.KVLease = tc.stated
-				list[i] = &c
-			}
-			r.members.set(list...)
+			r.members.change(func(in *instance.Instance) *instance.Instance {
+				in.Record.KVLease = tc.stated
+				return in
+			})
 			r.D[0].Kill()
 			body := chatBody(true, "")
 			r.checkComplete(r.post("/v1/chat/completions", body), true, body)

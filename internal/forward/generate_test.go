@@ -98,9 +98,7 @@ func TestTokensFailuresBeforeTheCommitAreHidden(t *testing.T) {
 			r := start(t, fakevllm.NIXL, 1, 2, nil)
 			f := fault
 			f.Path, f.Times = generatePath, 1
-			if err := r.D[0].Script(f); err != nil {
-				t.Fatal(err)
-			}
+			script(t, r.D[0], f)
 			body := tokensBody(true, "")
 			a := r.post(generatePath, body)
 			want, _ := fakevllm.ExpectedAt(generatePath, []byte(body), 0)
@@ -133,9 +131,7 @@ func TestTokensWithoutTheOption(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	const said = `{"error":{"message":"Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.","type":"PermissionDeniedError","param":null,"code":403}}`
-	if err := r.P[0].Script(fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusForbidden, Body: said, Path: generatePath}); err != nil {
-		t.Fatal(err)
-	}
+	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusForbidden, Body: said, Path: generatePath})
 	a := r.post(generatePath, tokensBody(false, ""))
 	if a.status != http.StatusForbidden || string(a.body) != said {
 		t.Errorf("%d %s", a.status, a.body)

@@ -273,14 +273,8 @@ func TestPassthroughAndModels(t *testing.T) {
 		t.Fatalf("decode saw %d requests", n)
 	}
 	get := func(path string) (int, string) {
-		resp, err := http.Get(r.URL + path) //nolint:noctx // a test's own server
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = resp.Body.Close() }()
-		var b bytes.Buffer
-		_, _ = b.ReadFrom(resp.Body)
-		return resp.StatusCode, b.String()
+		a := r.get(path)
+		return a.status, string(a.body)
 	}
 	if code, body := get("/v1/models"); code != 200 || strings.Count(body, `"id":"m"`) != 1 || !strings.Contains(body, `"root"`) || !strings.Contains(body, `"permission"`) {
 		t.Fatalf("/v1/models: %d %s", code, body)

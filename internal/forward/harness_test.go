@@ -31,6 +31,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
@@ -327,6 +328,16 @@ type tuning struct {
 // may last longer than a limit of the test, and then it ends the leg.
 func noProbes(o *sched.Options) { o.SilentAfter = waitLimit }
 
+// prefixPolicy has a rig pick its prefill instances by the prefix of the prompt.
+func prefixPolicy(t *testing.T) func(*sched.Options) {
+	t.Helper()
+	prefix, err := policy.Find("prefix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(o *sched.Options) { o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix} }
+}
+
 // startTuned is start with other options of any part.
 func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tuning) *rig {
 	t.Helper()
@@ -513,15 +524,33 @@ func (r *rig) postUnannounced(path, body string) answer {
 
 func (r *rig) send(ctx context.Context, path string, body io.Reader, header ...string) answer {
 	r.t.Helper()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL+path, body)
+	return do(http.DefaultClient, newRequest(ctx, r.t, http.MethodPost, r.URL+path, body, header...))
+}
+
+func (r *rig) get(path string) answer {
+	r.t.Helper()
+	return do(http.DefaultClient, newRequest(r.t.Context(), r.t, http.MethodGet, r.URL+path, nil))
+}
+
+// newRequest returns a request with a JSON body or without one; header has names and values.
+func newRequest(ctx context.Context, tb testing.TB, method, url string, body io.Reader, header ...string) *http.Request {
+	tb.Helper()
+	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
-		r.t.Fatal(err)
+		tb.Fatal(err)
 	}
-	req.Header.Set("Content-Type", "application/json")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp, err := http.DefaultClient.Do(req)
+	return req
+}
+
+// do sends a request and reads the answer.
+func do(c *http.Client, req *http.Request) answer {
+	resp, err := c.Do(req)
 	if err != nil {
 		return answer{err: err}
 	}

@@ -168,12 +168,7 @@ func TestBodyMemoryIsGivenBackAtTheCommit(t *testing.T) {
 			odd, _ := wireEngine(t, "decode", tc.answer)
 			r.withEngine(odd, false)
 			body := longBody(1<<20, tc.stream)
-			q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.URL+tc.path, strings.NewReader(body))
-			if err != nil {
-				t.Fatal(err)
-			}
-			q.Header.Set("Content-Type", "application/json")
-			resp, err := http.DefaultClient.Do(q)
+			resp, err := http.DefaultClient.Do(newRequest(t.Context(), t, http.MethodPost, r.URL+tc.path, strings.NewReader(body)))
 			if err != nil {
 				t.Fatal(err)
 			}

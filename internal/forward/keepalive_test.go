@@ -67,15 +67,7 @@ func gated(t *testing.T, s *fakevllm.Server) *gate {
 // openStream sends a request and returns the answer once its header has come.
 func (r *rig) openStream(q scenario, header ...string) (*http.Response, *bufio.Reader) {
 	r.t.Helper()
-	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, r.URL+q.path, strings.NewReader(q.body("")))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	for i := 0; i+1 < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := http.DefaultClient.Do(newRequest(r.t.Context(), r.t, http.MethodPost, r.URL+q.path, strings.NewReader(q.body("")), header...))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -169,12 +161,7 @@ func TestKeepAlive_ClientLeaves(t *testing.T) {
 	t.Parallel()
 	r, _ := keptFleet(t, nil)
 	ctx, leave := context.WithCancel(t.Context())
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL+chatPath, strings.NewReader(chatBody(true, "")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := http.DefaultClient.Do(newRequest(ctx, t, http.MethodPost, r.URL+chatPath, strings.NewReader(chatBody(true, ""))))
 	if err != nil {
 		t.Fatal(err)
 	}

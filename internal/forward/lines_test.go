@@ -1,7 +1,6 @@
 package forward_test
 
 import (
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -25,36 +24,27 @@ func TestAnswersOfOneConnection(t *testing.T) {
 		if wrong {
 			body = "{"
 		}
-		q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.URL+"/v1/chat/completions", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		q.Header.Set("Content-Type", "application/json")
+		q := newRequest(t.Context(), t, http.MethodPost, r.URL+chatPath, strings.NewReader(body))
 		if trace {
 			q.Header.Set("X-PD-Trace", "1")
 		}
-		resp, err := one.Do(q)
-		if err != nil {
-			t.Fatal(err)
+		a := do(one, q)
+		if status := map[bool]int{false: 200, true: 400}[wrong]; a.err != nil || a.status != status {
+			t.Fatalf("request %d: %d %s, %v", i, a.status, a.body, a.err)
 		}
-		got, err := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if status := map[bool]int{false: 200, true: 400}[wrong]; err != nil || resp.StatusCode != status {
-			t.Fatalf("request %d: %d %s, %v", i, resp.StatusCode, got, err)
-		}
-		id := resp.Header.Values("X-Request-Id")
+		id := a.header.Values("X-Request-Id")
 		if len(id) != 1 || len(id[0]) != 36 || ids[id[0]] {
 			t.Errorf("request %d: ids %q", i, id)
 		}
 		ids[id[0]] = true
-		if (resp.Header.Get("X-PD-Policy") != "") != trace {
-			t.Errorf("request %d: traced is %v in %v", i, !trace, resp.Header)
+		if (a.header.Get("X-PD-Policy") != "") != trace {
+			t.Errorf("request %d: traced is %v in %v", i, !trace, a.header)
 		}
 		if wrong {
 			continue
 		}
 		var names []string
-		for name, values := range resp.Header {
+		for name, values := range a.header {
 			if name != "X-Request-Id" && !strings.HasPrefix(name, "X-Pd-") && name != "Date" && name != "Content-Length" {
 				names = append(names, name+": "+strings.Join(values, ", "))
 			}

@@ -46,14 +46,7 @@ func abandon(t *testing.T, c *http.Client, url string, q scenario, id string, af
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+q.path, strings.NewReader(q.body("")))
-	if err != nil {
-		t.Error(err)
-		return false
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Request-Id", id)
-	resp, err := c.Do(req)
+	resp, err := c.Do(newRequest(ctx, t, http.MethodPost, url+q.path, strings.NewReader(q.body("")), "X-Request-Id", id))
 	if err != nil {
 		return false
 	}
@@ -96,19 +89,9 @@ func TestManyAborts(t *testing.T) {
 					sawSome[i].Store(abandon(t, c, r.URL, q, id, rnd.IntN(12), time.Duration(rnd.IntN(8)+1)*time.Millisecond))
 					continue
 				}
-				req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, r.URL+q.path, strings.NewReader(q.body("")))
-				req.Header.Set("Content-Type", "application/json")
-				req.Header.Set("X-Request-Id", id)
-				resp, err := c.Do(req)
-				if err != nil {
-					t.Errorf("%s: %v", id, err)
-					continue
-				}
-				b := new(strings.Builder)
-				_, err = bufio.NewReader(resp.Body).WriteTo(b)
-				_ = resp.Body.Close()
-				if err != nil || !q.ends(b.String()) {
-					t.Errorf("%s: cut answer: %v, %s: %.300s", id, err, resp.Status, b)
+				a := do(c, newRequest(t.Context(), t, http.MethodPost, r.URL+q.path, strings.NewReader(q.body("")), "X-Request-Id", id))
+				if a.err != nil || !q.ends(string(a.body)) {
+					t.Errorf("%s: cut answer: %v, %d: %.300s", id, a.err, a.status, a.body)
 				}
 			}
 		})

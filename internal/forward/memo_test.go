@@ -1,7 +1,6 @@
 package forward_test
 
 import (
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -23,25 +22,14 @@ func TestHeadersOfOneConnection(t *testing.T) {
 	turns := []sent{a, a, a, b, b, a, a, {tenant: "a", id: "named"}, {tenant: "a", id: "named"}, {tenant: "a", id: "named"}, a, {}, {}, b}
 	for i, s := range turns {
 		body := chatBody(i%3 == 2, strings.Repeat(" ", 5*i))
-		q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.URL+"/v1/chat/completions", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		q.Header.Set("Content-Type", "application/json")
-		q.Header.Set("X-Api-Key", "not for engines")
+		q := newRequest(t.Context(), t, http.MethodPost, r.URL+chatPath, strings.NewReader(body), "X-Api-Key", "not for engines")
 		for name, value := range map[string]string{"X-Tenant": s.tenant, "Authorization": s.key, "X-Request-Id": s.id} {
 			if value != "" {
 				q.Header.Set(name, value)
 			}
 		}
-		resp, err := one.Do(q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("turn %d: %d %s, %v", i, resp.StatusCode, got, err)
+		if a := do(one, q); a.err != nil || a.status != http.StatusOK {
+			t.Fatalf("turn %d: %d %s, %v", i, a.status, a.body, a.err)
 		}
 	}
 	ids := make([]string, len(turns))

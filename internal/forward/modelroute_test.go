@@ -315,15 +315,9 @@ func TestModelRoute_EnginesOfTargetFail(t *testing.T) {
 	r.engineOf("old", r.P).Kill()
 	r.engineOf("old", r.D).Kill()
 	for name, want := range map[string]int{"new": http.StatusOK, "old": http.StatusServiceUnavailable, "alias": http.StatusServiceUnavailable, "none": http.StatusNotFound} {
-		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, r.URL+"/v1/models/"+name, nil)
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, _ := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if r.entry(); resp.StatusCode != want {
-			t.Errorf("%s: %d %s, want %d", name, resp.StatusCode, text, want)
+		a := r.get("/v1/models/" + name)
+		if r.entry(); a.status != want {
+			t.Errorf("%s: %d %s, want %d", name, a.status, a.body, want)
 		}
 	}
 }
@@ -335,18 +329,12 @@ func TestModelRoute_EngineNameWins(t *testing.T) {
 	for path, want := range map[string]string{
 		"": `"new","old","split"`, "/split": `"split"`, "/old": `"old"`,
 	} {
-		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, r.URL+"/v1/models"+path, nil)
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
 		var one, list struct {
 			ID, Root string
 			Parent   *string
 			Data     []struct{ ID, Root, Parent string }
 		}
-		text, _ := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
+		text := r.get("/v1/models" + path).body
 		if err := errors.Join(json.Unmarshal(text, &list), json.Unmarshal(text, &one)); err != nil {
 			t.Fatal(err)
 		}
@@ -447,12 +435,8 @@ func BenchmarkModelRequest(b *testing.B) {
 			h := handlerOf(b, up, func(o *forward.Options) { o.Routes = c.routes })
 			in := strings.NewReader("")
 			body := fmt.Sprintf(`{"model":%q,"prompt":"%s","max_tokens":64,"temperature":0}`, c.model, strings.Repeat("x", 2048))
-			r, err := http.NewRequestWithContext(b.Context(), http.MethodPost, completionsPath, nil)
-			if err != nil {
-				b.Fatal(err)
-			}
-			r.Header.Set("Content-Type", "application/json")
-			r.ContentLength, r.Body = int64(len(body)), readCloser{in}
+			r := newRequest(b.Context(), b, http.MethodPost, completionsPath, http.NoBody)
+			r.ContentLength, r.Body = int64(len(body)), io.NopCloser(in)
 			w := &sink{header: http.Header{}}
 			b.ReportAllocs()
 			for b.Loop() {
@@ -463,7 +447,3 @@ func BenchmarkModelRequest(b *testing.B) {
 		})
 	}
 }
-
-type readCloser struct{ *strings.Reader }
-
-func (readCloser) Close() error { return nil }

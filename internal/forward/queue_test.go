@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"runtime/debug"
@@ -95,10 +94,6 @@ func startQueueTuned(t *testing.T, mode admission.Mode, tune func(*admission.Opt
 	t.Helper()
 	var r *rig
 	queues, seen := newQueues(t, &r, mode, tune)
-	prefix, err := policy.Find(policy.DefaultPrefill)
-	if err != nil {
-		t.Fatal(err)
-	}
 	r = startTuned(t, fakevllm.NIXL, 1, 1, tuning{
 		forward: func(o *forward.Options) {
 			more(o)
@@ -109,7 +104,7 @@ func startQueueTuned(t *testing.T, mode admission.Mode, tune func(*admission.Opt
 				return admission.Default, min(highest, admission.Default)
 			}
 		},
-		sched: func(o *sched.Options) { o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix} },
+		sched: prefixPolicy(t),
 	})
 	return r, queues, seen
 }
@@ -216,10 +211,7 @@ func TestQueueLeaveAndStop(t *testing.T) {
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
-		req, _ := http.NewRequestWithContext(ctx, http.MethodPost, r.URL+queuedPath, strings.NewReader(queuedBody("x")))
-		req.Header.Set("Content-Type", "application/json")
-		if resp, err := http.DefaultClient.Do(req); err == nil {
-			_ = resp.Body.Close()
+		if a := r.postCtx(ctx, queuedPath, queuedBody("x")); a.status != 0 {
 			t.Error("answered")
 		}
 	}()
@@ -265,11 +257,7 @@ func TestQueueRefuses(t *testing.T) {
 	defer func() { leave(); clients.Wait() }()
 	wait := func(n int, class string) {
 		clients.Go(func() {
-			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, r.URL+queuedPath, strings.NewReader(queuedBody("x")))
-			req.Header.Set("Content-Type", "application/json")
-			req.Header.Set("X-Priority", class)
-			if resp, err := http.DefaultClient.Do(req); err == nil {
-				_ = resp.Body.Close()
+			if a := r.postCtx(ctx, queuedPath, queuedBody("x"), "X-Priority", class); a.status != 0 {
 				t.Error("answered")
 			}
 		})
@@ -395,19 +383,12 @@ func TestQueueAgain_Ends(t *testing.T) {
 			script(t, engine, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusTooManyRequests, Times: times})
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
-			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, r.URL+queuedPath, strings.NewReader(queuedBody("x")))
-			req.Header.Set("Content-Type", "application/json")
 			var client sync.WaitGroup
 			client.Go(func() {
-				resp, err := http.DefaultClient.Do(req)
-				if err != nil {
-					return
-				}
-				defer resp.Body.Close()
-				text, err := io.ReadAll(resp.Body)
-				if err != nil || tt.body == "" || resp.StatusCode != http.StatusServiceUnavailable ||
-					resp.Header.Get("Retry-After") == "" || !strings.Contains(string(text), tt.body) {
-					t.Errorf("%s %q %s %v", resp.Status, resp.Header, text, err)
+				a := r.postCtx(ctx, queuedPath, queuedBody("x"))
+				if a.status != 0 && (a.err != nil || tt.body == "" || a.status != http.StatusServiceUnavailable ||
+					a.header.Get("Retry-After") == "" || !strings.Contains(string(a.body), tt.body)) {
+					t.Errorf("%d %q %s %v", a.status, a.header, a.body, a.err)
 				}
 			})
 			testkit.Eventually(t, waitLimit, func() error {

@@ -11,8 +11,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/sched"
-	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -25,10 +23,6 @@ const (
 // two, each rank with a KV cache of its own, and the policies that a proxy has by default.
 func startRanks(t *testing.T, more ...func(*forward.Options)) *rig {
 	t.Helper()
-	prefix, err := policy.Find(policy.DefaultPrefill)
-	if err != nil {
-		t.Fatal(err)
-	}
 	return startTuned(t, fakevllm.NIXL, 1, 1, tuning{
 		// The tests are about where a retry goes, not about how many there may be.
 		forward: func(o *forward.Options) {
@@ -37,9 +31,7 @@ func startRanks(t *testing.T, more ...func(*forward.Options)) *rig {
 				change(o)
 			}
 		},
-		sched: func(o *sched.Options) {
-			o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix}
-		},
+		sched: prefixPolicy(t),
 		engine: func(o *fakevllm.Options) {
 			o.DPSize, o.CacheBlocks, o.MaxModelLen = decodeRanks, 1<<14, 1<<14
 			if o.Role == fakevllm.RolePrefill {

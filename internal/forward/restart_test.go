@@ -103,8 +103,7 @@ func TestRestartBetweenTheLegs(t *testing.T) {
 		r := start(t, fakevllm.Mode(c.Name()), 1, 1, nil)
 		r.rec.onHanded = func() { r.restart(r.P[0], true) }
 		body := chatBody(true, "")
-		a := r.post("/v1/chat/completions", body)
-		r.afterRestart(a, body)
+		r.afterRestart(r.post(chatPath, body), body)
 		if e := r.entry(); e.DecodeOnly != "" || r.rec.retried() != "prefill/gone" {
 			t.Errorf("decode-only %q, retried %q", e.DecodeOnly, r.rec.retried())
 		}
@@ -127,8 +126,7 @@ func TestRestartBeforeTheSecondDecode(t *testing.T) {
 		r.D[0].Kill()
 		r.rec.onRetry = func() { r.restart(r.P[0], true) }
 		body := chatBody(true, "")
-		a := r.post("/v1/chat/completions", body)
-		r.afterRestart(a, body)
+		r.afterRestart(r.post(chatPath, body), body)
 		d := r.D[1].Counters()
 		if d.TransfersLoaded != 1 || d.TransfersRefused != 0 || d.LocalPrefills != 0 || legs(r.P) != 2 {
 			t.Errorf("%d prefills: %+v", legs(r.P), d)
@@ -203,8 +201,7 @@ func TestUnannouncedRestart(t *testing.T) {
 		r := start(t, fakevllm.Mode(c.Name()), 1, 1, nil)
 		r.rec.onHanded = func() { r.restart(r.P[0], false) }
 		body := chatBody(true, "")
-		a := r.post("/v1/chat/completions", body)
-		r.afterRestart(a, body)
+		r.afterRestart(r.post(chatPath, body), body)
 		if d := r.D[0].Counters(); d.TransfersRefused != 1 || d.TransfersLoaded+d.LocalPrefills != 1 {
 			t.Errorf("%+v", d)
 		}

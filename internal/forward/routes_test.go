@@ -155,23 +155,12 @@ func (r *rig) request(t *testing.T, url string, row routes.Row, path, body, cont
 		method = http.MethodGet
 		header = append(header, "Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA==")
 	}
-	req, err := http.NewRequestWithContext(t.Context(), method, url+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := newRequest(t.Context(), t, method, url+path, strings.NewReader(body), header...)
 	req.Header.Set("Content-Type", contentType)
-	for i := 0; i+1 < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
 	req.Close = method == http.MethodPut || len(header) > 2
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatalf("%s: %v", row.Route, err)
+	a := do(http.DefaultClient, req)
+	if a.err != nil {
+		t.Fatalf("%s: %v", row.Route, a.err)
 	}
-	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatalf("%s: %v", row.Route, err)
-	}
-	return answer{status: resp.StatusCode, header: resp.Header, body: b}
+	return a
 }

@@ -36,12 +36,7 @@ func (e lastEntry) Done(entry *forward.Entry) { *e.last = *entry }
 func askOnce(tb testing.TB, h http.HandlerFunc, stream bool) {
 	tb.Helper()
 	body := fmt.Sprintf(`{"model":"m","prompt":"x","max_tokens":64,"stream":%t}`, stream)
-	r, err := http.NewRequestWithContext(tb.Context(), http.MethodPost, "/v1/completions", strings.NewReader(body))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	h(&sink{header: http.Header{}}, r)
+	h(&sink{header: http.Header{}}, newRequest(tb.Context(), tb, http.MethodPost, completionsPath, strings.NewReader(body)))
 }
 
 // gapCounter counts the gaps of one stream.
@@ -139,11 +134,7 @@ func BenchmarkTokens(b *testing.B) {
 			h := handlerOf(b, &canned{prefill: []byte(plainAnswer), stream: stream}, func(o *forward.Options) { o.EventGaps = count })
 			const body = `{"model":"m","prompt":"x","max_tokens":128,"stream":true}`
 			in := strings.NewReader(body)
-			r, err := http.NewRequestWithContext(b.Context(), http.MethodPost, "/v1/completions", nil)
-			if err != nil {
-				b.Fatal(err)
-			}
-			r.Header.Set("Content-Type", "application/json")
+			r := newRequest(b.Context(), b, http.MethodPost, completionsPath, http.NoBody)
 			r.ContentLength, r.Body = int64(len(body)), io.NopCloser(in)
 			w := &sink{header: http.Header{}}
 			b.ReportAllocs()

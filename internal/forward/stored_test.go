@@ -2,7 +2,6 @@ package forward_test
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -28,20 +27,11 @@ func (r *rig) stored(more string) string {
 // sendBodiless sends a request without a body.
 func (r *rig) sendBodiless(method, path string) (status int, body string) {
 	r.t.Helper()
-	q, err := http.NewRequestWithContext(r.t.Context(), method, r.URL+path, nil)
-	if err != nil {
-		r.t.Fatal(err)
+	a := do(http.DefaultClient, newRequest(r.t.Context(), r.t, method, r.URL+path, nil))
+	if a.err != nil {
+		r.t.Fatal(a.err)
 	}
-	resp, err := http.DefaultClient.Do(q)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return resp.StatusCode, string(b)
+	return a.status, string(a.body)
 }
 
 // storedRequests counts the requests about responses that decode instances have had.

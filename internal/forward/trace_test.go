@@ -107,9 +107,7 @@ func TestTraceHasBothLegs(t *testing.T) {
 func TestTraceOfARetry(t *testing.T) {
 	t.Parallel()
 	r, c, tracer := traced(t, fakevllm.NIXL, 1)
-	if err := r.P[0].Script(fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusInternalServerError, Times: 1}); err != nil {
-		t.Fatal(err)
-	}
+	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusInternalServerError, Times: 1})
 	a := r.post("/v1/chat/completions", `{"model":"`+model+`","messages":[{"role":"user","content":"THE-PROMPT"}],"stream":true,"max_tokens":4}`)
 	if a.status != http.StatusOK {
 		t.Fatal(a.status, string(a.body))

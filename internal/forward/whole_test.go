@@ -46,12 +46,7 @@ func wholeHandler(t *testing.T, up *unannounced) http.HandlerFunc {
 
 func askWhole(t *testing.T, h http.HandlerFunc, w http.ResponseWriter) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", strings.NewReader(`{"model":"m","prompt":"hello","max_tokens":4}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	h(w, r)
+	h(w, newRequest(t.Context(), t, http.MethodPost, completionsPath, strings.NewReader(`{"model":"m","prompt":"hello","max_tokens":4}`)))
 }
 
 // wholeAnswer is an answer of n bytes, in which a byte shows its place.

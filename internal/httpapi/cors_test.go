@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // recordedAnswer is an answer of vLLM's middleware. test/real compares it with vLLM.
@@ -33,10 +33,7 @@ type recordedAnswer struct {
 
 func recordedAnswers(t *testing.T) []recordedAnswer {
 	t.Helper()
-	raw, err := os.ReadFile("testdata/cors.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := testkit.ReadFile(t, "testdata/cors.json")
 	var list []recordedAnswer
 	if err := json.Unmarshal(raw, &list); err != nil {
 		t.Fatal(err)

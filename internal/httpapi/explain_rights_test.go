@@ -3,12 +3,12 @@ package httpapi_test
 import (
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // /route needs the admin key: its answer names all instances, and no right of a
@@ -16,9 +16,7 @@ import (
 func TestExplainWantsTheAdminKey(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "keys")
-	if err := os.WriteFile(file, []byte("sk-all-rights tester trace,rank,priority\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, file, "sk-all-rights tester trace,rank,priority\n")
 	d := deps()
 	var err error
 	if d.ClientKeys, err = apikeys.Open(nil, file, d.Log); err != nil {

@@ -318,19 +318,9 @@ func TestProbesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
 	for _, path := range []string{"/v1/models", "/health", "/version", "/metrics"} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set(instance.ProbeHeader, "1")
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, err := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if err != nil || resp.StatusCode != http.StatusLoopDetected || !strings.Contains(string(body), "not an engine") {
-			t.Errorf("%s: %d %s %v", path, resp.StatusCode, body, err)
+		code, _, body := call(t, http.MethodGet, s.URL+path, "", instance.ProbeHeader, "1")
+		if code != http.StatusLoopDetected || !strings.Contains(body, "not an engine") {
+			t.Errorf("%s: %d %s", path, code, body)
 		}
 	}
 }

@@ -13,13 +13,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func TestAddListRemove(t *testing.T) {
@@ -190,10 +190,7 @@ func pendings(r *rig) (n int) {
 // promoter runs what a proxy runs: a watcher that verifies and promotes.
 func promoter(t *testing.T, r *rig) {
 	t.Helper()
-	layout, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	layout := members.Layout(t)
 	cli := r.etcd.Client(t)
 	w := watch.New(cli, watch.Options{
 		Layout: layout, Prober: vllm.New(""), WaitingInterval: 50 * time.Millisecond, Writer: store.New(cli, layout, "test").Watch,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -24,6 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 // withUsers is an etcd that "auth init" has been applied to. as makes a client of a user.
@@ -31,14 +31,10 @@ func withUsers(t *testing.T) (r *rig, as func(user string) *clientv3.Client) {
 	t.Helper()
 	r = newRig(t)
 	for _, key := range []string{"mooncake/segment", "mooncake-store/x", "/oplog/1", "/pd-other/decode/10.0.0.1:1", "foreign"} {
-		if _, err := r.cli.Put(t.Context(), key, "theirs"); err != nil {
-			t.Fatal(err)
-		}
+		members.Put(t, r.cli, key, "theirs")
 	}
 	file := filepath.Join(t.TempDir(), "proxy.pass")
-	if err := os.WriteFile(file, []byte("from a file\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, file, "from a file\n")
 	code, out, errs := r.run("auth", "init", "--apply", "--password-file", "pd-proxy="+file)
 	if code != 0 {
 		t.Fatalf("%d %s%s", code, out, errs)
@@ -127,10 +123,7 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 	_, as := withUsers(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	layout, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	layout := members.Layout(t)
 	log := logrus.New()
 	log.SetOutput(t.Output())
 	decode := instance.Key{Role: instance.Decode, Address: "10.0.0.1:8200"}
@@ -302,9 +295,7 @@ func TestAuthInitAgain(t *testing.T) {
 		t.Fatalf("%v %v", resp, err)
 	}
 	file := filepath.Join(t.TempDir(), "pass")
-	if err := os.WriteFile(file, []byte("secret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, file, "secret\n")
 	if code, out, errs := r.run("auth", "init", "--apply", "--password-file", "root="+file); code != 0 {
 		t.Fatalf("%d %s%s", code, out, errs)
 	}
@@ -321,9 +312,7 @@ func TestAuthInitAgain(t *testing.T) {
 	}
 	// Its own password can change.
 	newer := filepath.Join(t.TempDir(), "newer")
-	if err := os.WriteFile(newer, []byte("other\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, newer, "other\n")
 	if code, out, errs := r.run(append(as, "auth", "init", "--apply", "--password-file", "root="+newer)...); code != 0 {
 		t.Errorf("its own password: %d %s%s", code, out, errs)
 	}

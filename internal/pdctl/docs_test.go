@@ -1,7 +1,6 @@
 package pdctl_test
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 var (
@@ -43,10 +43,7 @@ func TestCommandsOfThePages(t *testing.T) {
 	}
 	calls := 0
 	for _, page := range append(pages, "../../README.md") {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testkit.ReadFile(t, page)
 		for i, block := range strings.Split(string(text), "```") {
 			if i%2 == 0 {
 				continue
@@ -95,10 +92,7 @@ func TestExamples(t *testing.T) {
 // The table of exit codes on the page has those that there are.
 func TestExitCodesOfThePage(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/cli.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := testkit.ReadFile(t, "../../docs/cli.md")
 	_, help, _ := execute(t.Context(), nil, "drain", "--help")
 	for _, code := range []string{"0", "3", "4"} {
 		if !strings.Contains(string(page), "\n| "+code+" | ") || !strings.Contains(help, "\n  "+code+"  ") {
@@ -110,10 +104,7 @@ func TestExitCodesOfThePage(t *testing.T) {
 // The page has every check of doctor, in the same words.
 func TestChecksOfThePage(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/cli.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := testkit.ReadFile(t, "../../docs/cli.md")
 	for _, c := range doctor.Checks() {
 		if !strings.Contains(string(page), "\n| `"+c.Name+"` | "+c.Looks+" |") {
 			t.Errorf("check %s is not on the page, or says something else", c.Name)

@@ -26,13 +26,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/agent/control"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
-	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 const well = `{"v":1,"applied":1000000,"address":"10.0.0.1:8000","unverified":{}}`
@@ -179,11 +179,7 @@ func TestDoctorNOSPACE(t *testing.T) {
 	if code != 5 {
 		t.Fatalf("exit %d\n%s%s", code, out, errs)
 	}
-	for _, want := range []string{"error  etcd member", "NOSPACE", "compact its history, defragment it, then disarm the alarm", "defrag --cluster", "alarm disarm"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("%q is not in\n%s", want, out)
-		}
-	}
+	testkit.Contains(t, out, "error  etcd member", "NOSPACE", "compact its history, defragment it, then disarm the alarm", "defrag --cluster", "alarm disarm")
 	m := regexp.MustCompile(`etcdctl --endpoints ` + e.Endpoint() + ` compact (\d+)`).FindStringSubmatch(out)
 	if m == nil {
 		t.Fatalf("no compact in\n%s", out)
@@ -271,10 +267,7 @@ func TestDoctorTwoAgentsOnOneAddress(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("/pd/proxies/p1", well)
-	layout, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	layout := members.Layout(t)
 	k := instance.Key{Role: instance.Decode, Address: "10.0.0.8:8200"}
 	start := func(host string) *lease.Registrar {
 		reg := lease.NewRegistrar(r.cli, lease.RegistrarOptions{Layout: layout, Key: k, HostID: host})
@@ -426,10 +419,7 @@ func TestDoctorWrongModel(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	// The text is that of a proxy with --model.
-	layout, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	layout := members.Layout(t)
 	elsewhere := startEngine(t, "llama")
 	r.put("/pd/decode/"+elsewhere, `{"models":["llama"]}`)
 	kvs, err := r.cli.Get(t.Context(), "/pd/", clientv3.WithPrefix())
@@ -482,9 +472,7 @@ func TestDoctorDeadEngines(t *testing.T) {
 		}
 	}
 	for _, a := range []string{quiet, "10.0.0.8:8200", "10.0.0.7:8200"} { // tests do not probe other machines
-		if _, err := r.cli.Delete(t.Context(), "/pd/decode/"+a); err != nil {
-			t.Fatal(err)
-		}
+		members.Del(t, r.cli, "/pd/decode/"+a)
 	}
 	finds(t, r.examined(5, "--probe", "--timeout", "500ms"), "engine", "decode/"+stopped, "does not answer /health from here", "connection refused", "pdctl remove decode "+stopped)
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // touched are the keys that were written or deleted since a revision, with their values.
@@ -243,11 +245,7 @@ func TestSelector(t *testing.T) {
 		t.Errorf("%q", errs)
 	}
 	_, wide, _ := r.run("list", "-o", "wide", "-l", "zone=a")
-	for _, word := range []string{"LABELS", "rack=3,zone=a", "VERSION", "LEASE", "WEIGHT"} {
-		if !strings.Contains(wide, word) {
-			t.Errorf("%q is not in\n%s", word, wide)
-		}
-	}
+	testkit.Contains(t, wide, "LABELS", "rack=3,zone=a", "VERSION", "LEASE", "WEIGHT")
 	if _, forms, _ := r.run("__complete", "list", "-o", ""); forms != "table\nwide\njson\nyaml\nname\n:4\n" {
 		t.Errorf("%s", forms)
 	}

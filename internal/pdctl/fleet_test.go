@@ -2,7 +2,6 @@ package pdctl_test
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -71,14 +71,10 @@ func TestRevert(t *testing.T) {
 	r.ok("drain", "decode/"+d)
 	r.ok("undrain", "decode/"+d) // nothing remains of it
 	out := r.ok("diff", "--from", at)
-	for _, want := range []string{
-		"- decode/" + a + "\n    - ", "+ override/decode/" + a + "\n    + {", "~ override/decode/" + b + "\n    - ", "+ decode/" + d + "\n",
-		"- limits/team-a\n    - { \"rate\": 1}\n", "+ override/decode/10.0.0.9:8200\n", "+ override/prefill/" + d, "(for a time)",
-	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("%q is not in\n%s", want, out)
-		}
-	}
+	testkit.Contains(t, out,
+		"- decode/"+a+"\n    - ", "+ override/decode/"+a+"\n    + {", "~ override/decode/"+b+"\n    - ", "+ decode/"+d+"\n",
+		"- limits/team-a\n    - { \"rate\": 1}\n", "+ override/decode/10.0.0.9:8200\n", "+ override/prefill/"+d, "(for a time)",
+	)
 	if strings.Contains(out, "decode/"+d+"\n    - ") {
 		t.Errorf("what was undone is shown:\n%s", out)
 	}
@@ -250,9 +246,7 @@ func TestApplyOfSeveralDocuments(t *testing.T) {
 	r := newRig(t)
 	r.ok("add", "decode/10.0.0.1:8200", "decode/10.0.0.2:8200", "--no-verify")
 	path := filepath.Join(t.TempDir(), "fleet.yaml")
-	if err := os.WriteFile(path, []byte("---\nstatics: {decode/10.0.0.1:8200: {}}\n---\nstatics: {decode/10.0.0.2:8200: {}}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, path, "---\nstatics: {decode/10.0.0.1:8200: {}}\n---\nstatics: {decode/10.0.0.2:8200: {}}\n")
 	if errs := r.want(2, "", "apply", "-f", path, "--prune"); !strings.Contains(errs, "more than one YAML document") {
 		t.Error(errs)
 	}
@@ -311,9 +305,7 @@ func TestApply(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fleet.yaml")
 	file := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.WriteFile(t, path, text)
 	}
 	file(`statics:
   decode/10.0.0.2:8200: {connector: nixl, models: [m], labels: {rack: "3"}}
@@ -324,11 +316,7 @@ limits:
   team-a: {rpm: 600, input_tpm: 123456789012}
 `)
 	out := r.ok("apply", "-f", path, "--prune", "--reason", "rack 3")
-	for _, want := range []string{"- decode/10.0.0.1:8200\n", "+ decode/10.0.0.2:8200\n", "- override/decode/10.0.0.9:8200\n", "+ override/decode/10.0.0.2:8200\n", `+ {"v":1,"rpm":600,"input_tpm":123456789012}`, "; keys: 5\n"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("%q is not in\n%s", want, out)
-		}
-	}
+	testkit.Contains(t, out, "- decode/10.0.0.1:8200\n", "+ decode/10.0.0.2:8200\n", "- override/decode/10.0.0.9:8200\n", "+ override/decode/10.0.0.2:8200\n", `+ {"v":1,"rpm":600,"input_tpm":123456789012}`, "; keys: 5\n")
 	keys, revision := r.operated(), r.now()
 	if keys["/pd/decode/10.0.0.9:8200"] == "" || keys["/pd/prefill/10.0.0.8:8100"] == "" {
 		t.Errorf("apply deletes what it does not own: %v", keys)

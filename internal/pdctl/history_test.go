@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func TestHistory(t *testing.T) {
@@ -21,9 +23,7 @@ func TestHistory(t *testing.T) {
 	r.put("/pd/decode/"+x, `{"v":1,"state":"down","cause":"slow","models":["m"]}`)
 	r.want(0, "decode/"+y+": weight 20\n", "weight", "decode", y, "20")
 	r.want(0, "decode/"+x+": undrained; proxies use it again as it registers\n", "undrain", "decode", x)
-	if _, err := r.cli.Delete(t.Context(), "/pd/decode/"+y); err != nil {
-		t.Fatal(err)
-	}
+	members.Del(t, r.cli, "/pd/decode/"+y)
 
 	read := func(args ...string) (out []string) {
 		t.Helper()

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func TestRestoreAndForget(t *testing.T) {
@@ -29,10 +29,7 @@ func TestRestoreAndForget(t *testing.T) {
 			t.Errorf("%v: code %d\n%s%s", c.args, code, out, errs)
 		}
 	}
-	l, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := members.Layout(t)
 	resp, err := r.cli.Get(t.Context(), l.Kept())
 	if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].Lease == 0 || !strings.Contains(string(resp.Kvs[0].Value), `"keys":["decode/10.0.0.1:1"]`) {
 		t.Fatalf("%v, %v", resp.Kvs, err)
@@ -54,10 +51,7 @@ func TestRemoveByForce(t *testing.T) {
 			t.Fatalf("code %d: %s%s", code, out, errs)
 		}
 	}
-	l, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := members.Layout(t)
 	store := store.New(r.cli, l, "test")
 	log, err := store.Reader.AuditLog(t.Context(), 0)
 	if err != nil || len(log) != 1 || log[0].What != "remove" || log[0].Why != "orphan" {

@@ -14,11 +14,7 @@ import (
 func TestMooncakeSegments(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
+	ln := testkit.Listen(t)
 	_, port, _ := net.SplitHostPort(ln.Addr().String())
 	dead := testkit.FreePort(t)
 	_, deadPort, _ := net.SplitHostPort(dead)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 func settingsFile(t *testing.T, dir, text string) string {
@@ -16,9 +18,7 @@ func settingsFile(t *testing.T, dir, text string) string {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, path, text)
 	return path
 }
 
@@ -52,11 +52,7 @@ func TestSettingsFile(t *testing.T) {
 				if code != 0 || errs != "" {
 					t.Fatalf("exit %d: %s", code, errs)
 				}
-				for _, want := range tc.want {
-					if !strings.Contains(out, want) {
-						t.Errorf("%q is not in\n%s", want, out)
-					}
-				}
+				testkit.Contains(t, out, tc.want...)
 				if strings.Contains(out, "secret") {
 					t.Errorf("a secret is shown\n%s", out)
 				}

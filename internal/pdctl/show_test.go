@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func TestGet(t *testing.T) {
@@ -24,23 +25,17 @@ func TestGet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.cli.Put(t.Context(), "/pd/prefill/10.0.0.7:8100", "{\"v\":1,\"x\":\"\x1b[2J\"}", clientv3.WithLease(lease.ID)); err != nil {
-		t.Fatal(err)
-	}
+	members.Put(t, r.cli, "/pd/prefill/10.0.0.7:8100", "{\"v\":1,\"x\":\"\x1b[2J\"}", clientv3.WithLease(lease.ID))
 	r.put("/pd/override/prefill/10.0.0.7:8100", `{"v":1,"state":"drain"}`)
 	code, out, errs := r.run("get", "prefill/10.0.0.7:8100")
 	if code != 0 {
 		t.Fatal(errs)
 	}
-	for _, want := range []string{
+	testkit.Contains(t, out,
 		"record\n  key       /pd/prefill/10.0.0.7:8100\n  value     {\"v\":1,\"x\":\"\\u001b[2J\"}\n",
 		fmt.Sprintf("lease     %x, ", lease.ID), " of 60 s left\n",
 		"\noverride\n  key       /pd/override/prefill/10.0.0.7:8100\n", "  lease     none\n", "written 1 times",
-	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("%q is not in\n%s", want, out)
-		}
-	}
+	)
 	r.put("/pd/decode/10.0.0.7:8100", "")
 	if _, out, _ := r.run("get", "decode/10.0.0.7:8100"); !strings.Contains(out, "(empty: a registration without a record)") || !strings.Contains(out, "none (static)") {
 		t.Errorf("bare:\n%s", out)
@@ -101,11 +96,7 @@ func TestListSaysWhyAnInstanceIsDown(t *testing.T) {
 	r.put("/pd/decode/10.0.0.1:1", `{"models":["m"],"state":"down","cause":"slow"}`)
 	r.put("/pd/decode/10.0.0.2:1", `{"models":["m"],"state":"down","cause":"\u001b[2J"}`)
 	_, table, _ := r.run("list")
-	for _, want := range []string{"decode  10.0.0.1:1  down (slow) ", `decode  10.0.0.2:1  down (\u001b[2J) `} {
-		if !strings.Contains(table, want) {
-			t.Errorf("%q is not in\n%s", want, table)
-		}
-	}
+	testkit.Contains(t, table, "decode  10.0.0.1:1  down (slow) ", `decode  10.0.0.2:1  down (\u001b[2J) `)
 	if got := r.listings().Instances; got[0].State != instance.Down || got[0].Cause != instance.CauseSlow {
 		t.Errorf("%+v", got)
 	}
@@ -350,9 +341,7 @@ func TestWatch(t *testing.T) {
 
 	r.etcd.Restart()
 	r.cli = r.etcd.Client(t)
-	if _, err := r.cli.Delete(t.Context(), "/pd/decode/10.0.0.2:1"); err != nil {
-		t.Fatal(err)
-	}
+	members.Del(t, r.cli, "/pd/decode/10.0.0.2:1")
 	testkit.Eventually(t, time.Minute, func() error { return out.has("  -  decode/10.0.0.2:1  gone  static m\n") })
 	testkit.Eventually(t, time.Minute, func() error { return lines.has(`"change":"removed"`) })
 
@@ -394,11 +383,7 @@ func TestStatusOfLoad(t *testing.T) {
 	r.put("/pd/load/p1", `{"v":1,"applied":2,"load":{"decode/10.0.0.2:1":{"in_flight":4},"prefill/10.0.0.1:1":{"in_flight":1}},"at":"2026-01-01T00:00:00Z"}`)
 	r.put("/pd/load/p2", `{"v":2}`)
 	_, out, _ := r.run("status")
-	for _, want := range []string{"p1     127.0.0.1:8000  0.1.0          3  5 ", "3  -          not usable\n", "3  -          -\n"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("%q is not in\n%s", want, out)
-		}
-	}
+	testkit.Contains(t, out, "p1     127.0.0.1:8000  0.1.0          3  5 ", "3  -          not usable\n", "3  -          -\n")
 	var rep struct {
 		Proxies []struct {
 			ID   string
@@ -431,14 +416,10 @@ func TestStatus(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit %d\n%s%s", code, out, errs)
 	}
-	for _, want := range []string{
-		r.etcd.Endpoint() + "  3.", "leader", "alarms: none", "keys below: /pd/", "\nrevision: ",
+	testkit.Contains(t, out,
+		r.etcd.Endpoint()+"  3.", "leader", "alarms: none", "keys below: /pd/", "\nrevision: ",
 		"prefill          2  1 down, 1 ready\n", "decode           1  1 unverified\n", "p1     127.0.0.1:8000  0.1.0          3          4  ?\n",
-	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("%q is not in\n%s", want, out)
-		}
-	}
+	)
 	var rep struct {
 		Endpoints []struct {
 			Version string

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // A file of API keys that contains a key of the other kind is refused at the start and when it is reloaded.
@@ -24,9 +24,7 @@ func TestOpenKeys_OtherKind(t *testing.T) {
 		cfg.APIKeysFile, cfg.AdminAPIKeysFile = filepath.Join(dir, "clients"), filepath.Join(dir, "admins")
 		write := func(path, text string) {
 			t.Helper()
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testkit.WriteFile(t, path, text)
 		}
 		good := map[string]string{cfg.APIKeysFile: "c3 team-c\n", cfg.AdminAPIKeysFile: "a2 anna operate\n"}
 		for path, text := range good {

@@ -6,17 +6,15 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // A deadline that ends a read much too late counts as one of a suspended process: what the client
 // has sent is read first. Any other deadline ends a read as before.
 func TestClientConn_DeadlineOfASuspendedProcess(t *testing.T) {
 	t.Parallel()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
+	ln := testkit.Listen(t)
 	client, err := net.Dial("tcp", ln.Addr().String())
 	if err != nil {
 		t.Fatal(err)

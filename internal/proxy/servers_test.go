@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -26,10 +25,7 @@ func TestServerLog(t *testing.T) {
 			t.Error(err)
 		}
 	}), log)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testkit.Listen(t)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ln) }()
 	defer func() { _ = s.Close(); <-ended }()

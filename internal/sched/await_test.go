@@ -22,10 +22,7 @@ func TestEndAwait(t *testing.T) {
 	t.Parallel()
 	s, _ := build(nil, inst(instance.Decode, "a:1"), inst(instance.Decode, "b:1"))
 	for _, ended := range []bool{true, false} {
-		p, err := s.Pick(decode("m"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := pick(t, s, decode("m"))
 		leg := &calledOff{}
 		p.Await(leg, time.Now())
 		if ended {

@@ -26,11 +26,11 @@ func bothPicks(s *sched.Scheduler) map[string]uint64 {
 	return out
 }
 
-func pick(t *testing.T, s *sched.Scheduler, r sched.Request) *sched.Assignment {
-	t.Helper()
+func pick(tb testing.TB, s *sched.Scheduler, r sched.Request) *sched.Assignment {
+	tb.Helper()
 	a, err := s.Pick(r)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return a
 }
@@ -41,10 +41,7 @@ func TestBothRolesShareOneCount(t *testing.T) {
 	t.Parallel()
 	src := &source{}
 	src.set(append(bothRoles("x:1"), inst(instance.Decode, "d:1"))...)
-	least, err := policy.Find("least_loaded")
-	if err != nil {
-		t.Fatal(err)
-	}
+	least := policyNamed(t, "least_loaded")
 	s := sched.New(sched.Options{
 		Source: src, Health: sick{}, Connector: func(in *instance.Instance) string { return in.Record.Connector },
 		Policies: map[instance.Role]policy.Kind{instance.Prefill: least, instance.Decode: least},

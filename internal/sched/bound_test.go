@@ -28,10 +28,7 @@ func TestSessionLeavesTheOverloaded(t *testing.T) {
 	s, _ := chosenBy(t, policy.Session, nil, false, fleetOf(4)...)
 	pick := func(session string) *sched.Assignment {
 		t.Helper()
-		a, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Session: session})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Session: session})
 		return a
 	}
 	const one = "one"
@@ -85,10 +82,7 @@ func TestSessionBoundIsByWeight(t *testing.T) {
 	var session string
 	for i := 0; ; i++ {
 		session = fmt.Sprint("s", i)
-		a, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Session: session})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Session: session})
 		a.Done()
 		if a.Instance == heavy {
 			break
@@ -109,10 +103,7 @@ func TestBindingBeforePrefix(t *testing.T) {
 	s, _ := chosenBy(t, policy.DefaultPrefill, nil, true, fleetOf(4)...)
 	prompt := []byte(strings.Repeat("the same text ", 100))
 	of := func(session string) (address, by string) {
-		a, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Session: session, Prompt: prompt})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Session: session, Prompt: prompt})
 		a.Done()
 		return a.Instance.Address, a.Policy
 	}

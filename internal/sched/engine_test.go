@@ -29,10 +29,7 @@ func TestFullIsPassedOver(t *testing.T) {
 		of := func(role instance.Role) map[string]int {
 			got := map[string]int{}
 			for range 40 {
-				a, err := s.Pick(sched.Request{Role: role, Model: "m", Alone: true, Session: "s"})
-				if err != nil {
-					t.Fatal(err)
-				}
+				a := pick(t, s, sched.Request{Role: role, Model: "m", Alone: true, Session: "s"})
 				got[a.Instance.Address]++
 				a.Done()
 			}

@@ -11,7 +11,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
-	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
 // counted lists all counters that picks change.
@@ -53,10 +52,7 @@ func TestExplainIsThePick(t *testing.T) {
 			if e.Policy != a.Policy || e.Assignment.Tokens != a.Tokens || e.Revision != a.Revision {
 				t.Fatalf("explained %s, %d tokens at %d, picked %s, %d at %d", e.Policy, e.Assignment.Tokens, e.Revision, a.Policy, a.Tokens, a.Revision)
 			}
-			of, err := policy.Find(a.Policy)
-			if err != nil {
-				t.Fatal(err)
-			}
+			of := policyNamed(t, a.Policy)
 			if !of.Draws && (e.Assignment.Instance != a.Instance || e.Assignment.Cached != a.Cached) {
 				t.Fatalf("request %d: %s with %d tokens explained, %s with %d picked", i, e.Assignment.Instance.Key, e.Assignment.Cached, a.Instance.Key, a.Cached)
 			}

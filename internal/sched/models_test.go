@@ -154,10 +154,7 @@ func BenchmarkManyModels(b *testing.B) {
 // The memory of the policies of a model is free when no instance lists the model any more.
 func TestMemoryOfModelsThatLeave(t *testing.T) {
 	t.Parallel()
-	kind, err := policy.Find(policy.DefaultPrefill)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kind := policyNamed(t, policy.DefaultPrefill)
 	memory := indexmem.New(0)
 	src := &source{}
 	src.set(inst(instance.Prefill, "a:1", serving("base", "adapter")))
@@ -167,11 +164,7 @@ func TestMemoryOfModelsThatLeave(t *testing.T) {
 	})
 	pick := func(model string) {
 		t.Helper()
-		a, err := s.Pick(sched.Request{Role: instance.Prefill, Model: model, Prompt: []byte(strings.Repeat(model, 1000)), Alone: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		a.Done()
+		pick(t, s, sched.Request{Role: instance.Prefill, Model: model, Prompt: []byte(strings.Repeat(model, 1000)), Alone: true}).Done()
 	}
 	pick("base")
 	base := memory.Used(indexmem.Prompts)

@@ -18,10 +18,7 @@ func TestOthersWeighInPicks(t *testing.T) {
 			picks := func() map[string]int {
 				got := map[string]int{}
 				for range 100 {
-					a, err := s.Pick(decode("m"))
-					if err != nil {
-						t.Fatal(err)
-					}
+					a := pick(t, s, decode("m"))
 					got[a.Instance.Address]++
 					a.Done()
 				}

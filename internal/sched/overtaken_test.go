@@ -65,10 +65,7 @@ func TestLegs_Overtaken(t *testing.T) {
 				var running sync.WaitGroup
 				running.Go(func() { s.Legs.Run(ctx) })
 				begin := func(r sched.Request, l sched.Leg) *sched.Assignment {
-					a, err := s.Pick(r)
-					if err != nil {
-						t.Fatal(err)
-					}
+					a := pick(t, s, r)
 					a.Await(l, time.Now())
 					return a
 				}
@@ -129,10 +126,7 @@ func TestAssignment_AwaitAgain(t *testing.T) {
 	s, _ := build(nil, inst(instance.Decode, "a:1"))
 	var list []*sched.Assignment
 	for range 3 {
-		a, err := s.Pick(decode("m"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := pick(t, s, decode("m"))
 		a.Await(&calledOff{}, time.Now())
 		list = append(list, a)
 	}

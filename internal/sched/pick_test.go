@@ -95,10 +95,7 @@ func TestPick_CountedAfterInstanceReturned(t *testing.T) {
 			publish()
 			publish(in())
 		}
-		a, err := s.Pick(decode("m"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := pick(t, s, decode("m"))
 		if n := s.InFlight(a.Instance.Key); n != 1 {
 			t.Errorf("%d ranks: %d in flight, want 1", ranks, n)
 		}
@@ -159,10 +156,7 @@ func TestPinned(t *testing.T) {
 	now := time.Now()
 	pick := func() *sched.Assignment {
 		t.Helper()
-		a, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m", Alone: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m", Alone: true})
 		return a
 	}
 	fetched, lost := pick(), pick()

@@ -16,14 +16,21 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// chosenBy builds a scheduler with one policy for both roles, whose random numbers are the same
-// in every run.
-func chosenBy(tb testing.TB, name string, health sched.Health, bind bool, list ...*instance.Instance) (*sched.Scheduler, *source) {
+// policyNamed returns a policy of the registry.
+func policyNamed(tb testing.TB, name string) policy.Kind {
 	tb.Helper()
 	kind, err := policy.Find(name)
 	if err != nil {
 		tb.Fatal(err)
 	}
+	return kind
+}
+
+// chosenBy builds a scheduler with one policy for both roles, whose random numbers are the same
+// in every run.
+func chosenBy(tb testing.TB, name string, health sched.Health, bind bool, list ...*instance.Instance) (*sched.Scheduler, *source) {
+	tb.Helper()
+	kind := policyNamed(tb, name)
 	if health == nil {
 		health = sick{}
 	}
@@ -71,10 +78,7 @@ func share(t *testing.T, s *sched.Scheduler, n int, again func(*sched.Assignment
 	for i := range n {
 		r := sched.Request{Role: instance.Decode, Model: "m", Session: fmt.Sprint("session-", i), Prompt: []byte(strings.Repeat(fmt.Sprint("prompt-", prompts.Add(1)), 50))}
 		for {
-			a, err := s.Pick(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := pick(t, s, r)
 			if again != nil && again(a) {
 				a.Done()
 				if slices.Contains(r.Tried, a.Instance.Key) {
@@ -209,10 +213,7 @@ func TestSharesOfTwoDialects(t *testing.T) {
 		const n = 10_000
 		for i := range n {
 			session := fmt.Sprint("session-", i)
-			p, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m", Session: session})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m", Session: session})
 			d, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Session: session, Partner: p})
 			if err != nil || d.Connector != p.Connector {
 				t.Fatalf("%+v beside %+v: %v", d, p, err)
@@ -263,10 +264,7 @@ func TestPolicyOfEachRole(t *testing.T) {
 	t.Parallel()
 	src := &source{}
 	src.set(inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1"))
-	random, err := policy.Find("random")
-	if err != nil {
-		t.Fatal(err)
-	}
+	random := policyNamed(t, "random")
 	s := sched.New(sched.Options{
 		Source: src, Health: sick{}, Connector: func(*instance.Instance) string { return "plain" },
 		Policies: map[instance.Role]policy.Kind{instance.Prefill: random},
@@ -289,10 +287,7 @@ func TestPolicySeesTheRequest(t *testing.T) {
 		Source: src, Health: sick{}, Connector: func(*instance.Instance) string { return "plain" },
 		Policies: map[instance.Role]policy.Kind{instance.Decode: kind}, NoBinding: true,
 	})
-	p, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"})
 	prompt := []byte(`"hello"`)
 	d, err := s.Pick(sched.Request{
 		Role: instance.Decode, Model: "m", Partner: p, Session: "s", Prompt: prompt,
@@ -390,11 +385,7 @@ func TestPickAllocatesItsAssignment(t *testing.T) {
 			r := decode("m")
 			r.Session = session
 			if n := testing.AllocsPerRun(100, func() {
-				a, err := s.Pick(r)
-				if err != nil {
-					t.Fatal(err)
-				}
-				a.Done()
+				pick(t, s, r).Done()
 			}); n > 1 {
 				t.Errorf("%s, session %q: %g allocations", name, session, n)
 			}
@@ -412,10 +403,7 @@ func BenchmarkPolicy(b *testing.B) {
 					for i, in := range list {
 						weighing(weights[kind](i))(in)
 					}
-					k, err := policy.Find(name)
-					if err != nil {
-						b.Fatal(err)
-					}
+					k := policyNamed(b, name)
 					src := &source{}
 					src.set(list...)
 					s := sched.New(sched.Options{Source: src, Health: sick{}, Connector: func(in *instance.Instance) string { return in.Record.Connector },
@@ -426,11 +414,7 @@ func BenchmarkPolicy(b *testing.B) {
 					}
 					b.ReportAllocs()
 					for b.Loop() {
-						a, err := s.Pick(r)
-						if err != nil {
-							b.Fatal(err)
-						}
-						a.Done()
+						pick(b, s, r).Done()
 					}
 				})
 			}

@@ -23,10 +23,7 @@ func pickCounts(t *testing.T, s *sched.Scheduler, n int, r sched.Request) map[st
 	got := map[string]int{}
 	var held []*sched.Assignment
 	for range n {
-		a, err := s.Pick(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := pick(t, s, r)
 		got[a.Address()]++
 		if held = append(held, a); len(held) > 64 {
 			held[0].Done()
@@ -155,10 +152,7 @@ func TestRanksChange(t *testing.T) {
 		}
 		got := map[string]bool{}
 		for range 3 * want {
-			a, err := s.Pick(decode("m"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := pick(t, s, decode("m"))
 			got[a.Address()] = true
 			held = append(held, a)
 		}
@@ -240,10 +234,7 @@ func TestRanksAreTold(t *testing.T) {
 	if sum, ok := s.Remembered(instance.Prefill); !ok || sum != (policy.Remembered{}) {
 		t.Errorf("before any request: %+v, %t", sum, ok)
 	}
-	a, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m", Prompt: []byte(strings.Repeat("text", 2000))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m", Prompt: []byte(strings.Repeat("text", 2000))})
 	all, _ := s.Remembered(instance.Prefill)
 	if all.Entries == 0 || all.Text == 0 || all.Text > 8000 || all.Memory == 0 {
 		t.Errorf("%+v", all)

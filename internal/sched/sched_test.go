@@ -139,10 +139,7 @@ func TestRoundRobinGoesOnAcrossSnapshots(t *testing.T) {
 		if i%10 == 0 {
 			src.set(list(4)...) // a new snapshot with the same members
 		}
-		a, err := s.Pick(decode("m"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := pick(t, s, decode("m"))
 		got[a.Instance.Address]++
 		a.Done()
 	}
@@ -169,10 +166,7 @@ func TestTurnsGoOnWhileTheFleetChanges(t *testing.T) {
 	s, source := build(nil, fleet...)
 	got := map[string]bool{}
 	for i := range 100 * n {
-		a, err := s.Pick(decode("m"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := pick(t, s, decode("m"))
 		got[a.Instance.Address] = true
 		a.Done()
 		if i%100 == 0 { // another instance is away
@@ -194,10 +188,7 @@ func TestSickShareIsSpreadInALargeFleet(t *testing.T) {
 		s, _ := build(h, decodes(n)...)
 		got := map[string]int{}
 		for range 32 * n {
-			a, err := s.Pick(decode("m"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := pick(t, s, decode("m"))
 			got[a.Instance.Address]++
 			a.Done()
 		}
@@ -246,10 +237,7 @@ func TestProxiesBeginElsewhere(t *testing.T) {
 		src.set(decodes(1000)...)
 		s := sched.New(sched.Options{Source: src, Health: sick{}, Options: policy.Options{Start: rand.Uint64()},
 			Connector: func(in *instance.Instance) string { return in.Record.Connector }})
-		a, err := s.Pick(decode("m"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := pick(t, s, decode("m"))
 		first[a.Instance.Address] = true
 	}
 	if len(first) < 10 {
@@ -264,10 +252,7 @@ func TestSickShareIsSpread(t *testing.T) {
 	s, _ := build(ejected, inst(instance.Decode, "d:1"), inst(instance.Decode, "d:2"), inst(instance.Decode, "d:3"), inst(instance.Decode, "d:4"))
 	got := map[string]int{}
 	for range 1200 {
-		a, err := s.Pick(decode("m"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := pick(t, s, decode("m"))
 		got[a.Instance.Address]++
 		a.Done()
 	}
@@ -351,10 +336,7 @@ func TestCountsOutliveSnapshotsAndEndOnce(t *testing.T) {
 	t.Parallel()
 	s, src := build(nil, inst(instance.Decode, "d:1"))
 	k := instance.Key{Role: instance.Decode, Address: "d:1"}
-	a, err := s.Pick(decode("m"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := pick(t, s, decode("m"))
 	src.set() // the instance leaves while the request runs
 	if _, err := s.Pick(decode("m")); err == nil {
 		t.Fatal("picked one that left")
@@ -363,10 +345,7 @@ func TestCountsOutliveSnapshotsAndEndOnce(t *testing.T) {
 		t.Fatalf("in flight %d while the request runs", n)
 	}
 	src.set(inst(instance.Decode, "d:1"))
-	b, err := s.Pick(decode("m"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := pick(t, s, decode("m"))
 	if n := s.InFlight(k); n != 2 {
 		t.Fatalf("in flight %d, want 2", n)
 	}
@@ -409,11 +388,7 @@ func TestPicksRaceWithChanges(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	src.set(inst(instance.Decode, "d:1"))
-	a, err := s.Pick(decode("m"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.Done()
+	pick(t, s, decode("m")).Done()
 	s.Loads.Each(func(k instance.Key, n int64) {
 		if n != 0 {
 			t.Errorf("%s: %d in flight", k, n)
@@ -431,11 +406,7 @@ func BenchmarkPick(b *testing.B) {
 			s, _ := build(nil, list...)
 			b.ReportAllocs()
 			for b.Loop() {
-				a, err := s.Pick(decode("m"))
-				if err != nil {
-					b.Fatal(err)
-				}
-				a.Done()
+				pick(b, s, decode("m")).Done()
 			}
 		})
 	}

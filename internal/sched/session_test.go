@@ -14,10 +14,7 @@ func sessions(t *testing.T, s *sched.Scheduler, n int, tried ...instance.Key) []
 	t.Helper()
 	out := make([]instance.Key, n)
 	for i := range out {
-		a, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Session: fmt.Sprintf("user-%d", i), Tried: tried})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Session: fmt.Sprintf("user-%d", i), Tried: tried})
 		a.Done()
 		out[i] = a.Instance.Key
 	}
@@ -113,10 +110,6 @@ func BenchmarkPickSession(b *testing.B) {
 	s, _ := build(nil, fleetOf(100)...)
 	b.ReportAllocs()
 	for b.Loop() {
-		a, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Session: "0b6a2c0e-7f0a-4a53-9d6e-1f0f6a4f2f11"})
-		if err != nil {
-			b.Fatal(err)
-		}
-		a.Done()
+		pick(b, s, sched.Request{Role: instance.Decode, Model: "m", Session: "0b6a2c0e-7f0a-4a53-9d6e-1f0f6a4f2f11"}).Done()
 	}
 }

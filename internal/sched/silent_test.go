@@ -56,10 +56,7 @@ func TestSlowIsTheLastResort(t *testing.T) {
 	s, _ := build(out, a, b)
 	got := map[string]bool{}
 	for range 16 {
-		p, err := s.Pick(decode("m"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := pick(t, s, decode("m"))
 		got[p.Instance.Address] = true
 	}
 	if len(got) != 2 {
@@ -176,10 +173,7 @@ func TestSilentLegsGoElsewhereIfThereIsOne(t *testing.T) {
 		for name, r := range map[string]sched.Request{
 			"free": decode("m"), "tried the other": decode("m", b.Key), "rare model": decode("rare"),
 		} {
-			p, err := s.Pick(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := pick(t, s, r)
 			defer p.Done()
 			defer p.EndAwait()
 			legs[name] = &waitingLeg{}
@@ -219,14 +213,8 @@ func TestHeardIsNotSilent(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { s.Legs.Run(ctx) })
-		streaming, err := s.Pick(decode("m"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		waits, err := s.Pick(decode("m"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		streaming := pick(t, s, decode("m"))
+		waits := pick(t, s, decode("m"))
 		waits.Await(&waitingLeg{}, time.Now())
 		for range 50 {
 			streaming.NoteProgress()
@@ -253,10 +241,7 @@ func TestLegsOnASlowInstance(t *testing.T) {
 	t.Parallel()
 	a, b := inst(instance.Decode, "a:1"), inst(instance.Decode, "b:1")
 	s, src := build(nil, a)
-	p, err := s.Pick(decode("m"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := pick(t, s, decode("m"))
 	defer p.Done()
 	was := inst(instance.Decode, "a:1", slow)
 	src.set(was)
@@ -289,10 +274,7 @@ func TestLegs_CommittedStreamsAreSilent(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
 			wg.Go(func() { s.Legs.Run(ctx) })
-			p, err := s.Pick(sched.Request{Role: role, Model: "m"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := pick(t, s, sched.Request{Role: role, Model: "m"})
 			time.Sleep(5 * time.Second)
 			if got := asked.Load() > 0; got != want {
 				t.Errorf("%s: asked %d times", role, asked.Load())
@@ -332,10 +314,7 @@ func TestLegs_MoveAfterTheLastDrain(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
 				var running sync.WaitGroup
 				running.Go(func() { s.Legs.Run(ctx) })
-				a, err := s.Pick(decode("m"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				a := pick(t, s, decode("m"))
 				l := &movedLeg{}
 				a.Await(l, time.Now())
 				drain := func(after time.Duration) {

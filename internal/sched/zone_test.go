@@ -17,10 +17,7 @@ func labelled(zone string) func(*instance.Instance) {
 // inZone builds a scheduler of a proxy in a zone.
 func inZone(t *testing.T, zone, name string, health sched.Health, list ...*instance.Instance) *sched.Scheduler {
 	t.Helper()
-	kind, err := policy.Find(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kind := policyNamed(t, name)
 	if health == nil {
 		health = sick{}
 	}
@@ -55,10 +52,7 @@ func TestZoneIsPreferred(t *testing.T) {
 		for _, role := range instance.Roles() {
 			got := map[string]int{}
 			for i := range 40 {
-				a, err := s.Pick(sched.Request{Role: role, Model: "m", Session: fmt.Sprint(i), Prompt: []byte(strings.Repeat(fmt.Sprint("prompt ", i, ", "), 50))})
-				if err != nil {
-					t.Fatal(err)
-				}
+				a := pick(t, s, sched.Request{Role: role, Model: "m", Session: fmt.Sprint(i), Prompt: []byte(strings.Repeat(fmt.Sprint("prompt ", i, ", "), 50))})
 				a.Done()
 				if zoneOf(a) != "b" || a.Elsewhere != "" {
 					t.Errorf("%s: %q", a.Instance.Key, a.Elsewhere)
@@ -81,10 +75,7 @@ func TestDecodeIsNearPrefill(t *testing.T) {
 	s := inZone(t, "", "round_robin", nil, twoZones()...)
 	zones := map[string]bool{}
 	for range 16 {
-		p, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"})
 		d, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Partner: p})
 		if err != nil || zoneOf(d) != zoneOf(p) {
 			t.Errorf("prefill on %s, decode on %s: %v", p.Instance.Key, d.Instance.Key, err)

@@ -180,9 +180,7 @@ func TestSocketTrouble(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, file, "")
 	taken := filepath.Join(dir, "taken.sock")
 	lis, err := net.Listen("unix", taken)
 	if err != nil {

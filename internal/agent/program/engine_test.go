@@ -191,6 +191,14 @@ func (w *wrapped) code(t *testing.T) int {
 	}
 }
 
+// exits waits for the agent's end and checks its exit code.
+func (w *wrapped) exits(t *testing.T, want int) {
+	t.Helper()
+	if code := w.code(t); code != want {
+		t.Errorf("exit %d, want %d", code, want)
+	}
+}
+
 func (w *wrapped) send(t *testing.T, sig os.Signal) {
 	t.Helper()
 	if err := w.Process.Signal(sig); err != nil {
@@ -209,9 +217,7 @@ func (w *wrapped) status(t *testing.T) agentctl.Report {
 
 func touch(t *testing.T, path string) {
 	t.Helper()
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, path, "")
 }
 
 func running(pid int) bool {

@@ -2,9 +2,10 @@ package program
 
 import (
 	"net"
-	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // Configurations of the engines in these tests.
@@ -18,19 +19,13 @@ const (
 func mooncakeFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "mooncake.json")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, path, text)
 	return path
 }
 
 // taken holds a port of this machine.
 func taken(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
+	l := testkit.Listen(t)
 	return l.Addr().(*net.TCPAddr).Port
 }

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -65,31 +63,14 @@ func TestRegistersAndDrains(t *testing.T) {
 // longRequest starts a completion that runs until leave is called.
 func longRequest(t *testing.T, engine *fakevllm.Server) (leave func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, engine.URL()+"/v1/completions",
-			strings.NewReader(`{"model":"org/m","prompt":"hi","max_tokens":4}`))
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		req.Header.Set("Content-Type", "application/json")
-		hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-		if resp, err := hc.Do(req); err == nil {
-			_, _ = io.Copy(io.Discard, resp.Body)
-			_ = resp.Body.Close()
-			t.Errorf("the long request ended by itself: %s", resp.Status)
-		}
-	}()
+	leave = beginRequest(t, engine.URL())
 	testkit.Eventually(t, patience, func() error {
 		if len(engine.Requests()) == 0 {
 			return errors.New("the engine has not seen the request")
 		}
 		return nil
 	})
-	return func() { cancel(); <-done }
+	return leave
 }
 
 func TestEngineDiesAndComesBack(t *testing.T) {

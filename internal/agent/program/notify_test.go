@@ -34,9 +34,7 @@ func TestSystemd(t *testing.T) {
 	w.send(t, syscall.SIGTERM)
 	sd.Await(t, "STOPPING=1", 1)
 	sd.Await(t, "EXTEND_TIMEOUT_USEC=170000000", 1) // 2 min drain, 30 s engine, 20 s
-	if code := w.code(t); code != 7 {
-		t.Errorf("exit %d", code)
-	}
+	w.exits(t, 7)
 }
 
 type stuckEngine struct{}

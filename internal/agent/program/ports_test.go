@@ -48,9 +48,7 @@ func TestWrappedEnginesPublish(t *testing.T) {
 	}
 	for _, w := range []*wrapped{first, second} {
 		w.send(t, syscall.SIGTERM)
-		if code := w.code(t); code != 7 {
-			t.Errorf("exit %d", code)
-		}
+		w.exits(t, 7)
 	}
 }
 
@@ -81,9 +79,7 @@ func TestWrappedEngineGetsASideChannel(t *testing.T) {
 	port, _, _ := strings.Cut(rest, ":")
 	w.log.awaits(t, "engine's side channel "+port+"\n")
 	w.send(t, syscall.SIGTERM)
-	if code := w.code(t); code != 7 {
-		t.Errorf("exit %d", code)
-	}
+	w.exits(t, 7)
 }
 
 // Two engines on one side channel: the second would never answer.

@@ -2,12 +2,13 @@ package program
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,9 +28,7 @@ func TestWrapExitCodes(t *testing.T) {
 		t.Run(tc.kind, func(t *testing.T) {
 			t.Parallel()
 			w := wrapEngine(t, tc.kind)
-			if got := w.code(t); got != tc.want {
-				t.Errorf("exit %d, want %d", got, tc.want)
-			}
+			w.exits(t, tc.want)
 			if kv, _ := look(t, w.cli, w.key); kv != nil {
 				t.Error("registered")
 			}
@@ -66,14 +65,8 @@ func TestWrapDrainsFirst(t *testing.T) {
 		t.Error("the engine was stopped while it was working")
 	}
 	leave()
-	if code := w.code(t); code != 7 {
-		t.Errorf("exit %d, want the engine's", code)
-	}
-	for _, want := range []string{"engine got terminated", "engine finds 0 keys"} {
-		if !strings.Contains(w.log.String(), want) {
-			t.Errorf("no %q", want)
-		}
-	}
+	w.exits(t, 7)
+	testkit.Contains(t, w.log.String(), "engine got terminated", "engine finds 0 keys")
 	if d := cmp.Diff([]string{"ready", "draining", "deleted"}, history(t, w.cli, w.key)); d != "" {
 		t.Error(d)
 	}
@@ -82,48 +75,38 @@ func TestWrapDrainsFirst(t *testing.T) {
 // askSlowly starts a completion that the engine never answers.
 func askSlowly(t *testing.T, address string) (leave func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v1/completions",
-			strings.NewReader(`{"model":"org/m","prompt":"hi","max_tokens":4}`))
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		req.Header.Set("Content-Type", "application/json")
-		hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-		if resp, err := hc.Do(req); err == nil {
-			_ = resp.Body.Close()
-			t.Errorf("the request ended by itself: %s", resp.Status)
-		}
-	}()
+	leave = beginRequest(t, "http://"+address)
 	hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	running := regexp.MustCompile(`(?m)^vllm:num_requests_running.* 1(\.0)?$`)
 	testkit.Eventually(t, patience, func() error {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
-		if err != nil {
-			return err
-		}
-		resp, err := hc.Do(req)
+		resp, err := testkit.Ask(t.Context(), hc, http.MethodGet, "http://"+address+"/metrics", "")
 		if err != nil {
 			return err
 		}
 		defer resp.Body.Close()
-		buf := make([]byte, 1<<20)
-		n := 0
-		for err == nil && n < len(buf) {
-			var k int
-			k, err = resp.Body.Read(buf[n:])
-			n += k
+		if text, err := io.ReadAll(resp.Body); err != nil || !running.Match(text) {
+			return fmt.Errorf("the engine does not run the request yet: %v", err)
 		}
-		for line := range strings.Lines(string(buf[:n])) {
-			if strings.HasPrefix(line, "vllm:num_requests_running") && strings.HasSuffix(strings.TrimSpace(line), " 1.0") || strings.HasPrefix(line, "vllm:num_requests_running") && strings.HasSuffix(strings.TrimSpace(line), " 1") {
-				return nil
-			}
-		}
-		return errors.New("the engine does not run the request yet")
+		return nil
 	})
+	return leave
+}
+
+// beginRequest sends a request that must not be answered before leave is called.
+func beginRequest(t *testing.T, engine string) (leave func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		resp, err := testkit.Ask(ctx, hc, http.MethodPost, engine+"/v1/completions", `{"model":"org/m","prompt":"hi","max_tokens":4}`)
+		if err == nil {
+			_, _ = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+			t.Errorf("the request ended by itself: %s", resp.Status)
+		}
+	}()
 	return func() { cancel(); <-done }
 }
 
@@ -168,9 +151,7 @@ func TestWrapStop(t *testing.T) {
 				w.log.awaits(t, "agent ended") // the drain is over: this one is about the engine
 				w.send(t, syscall.SIGTERM)
 			}
-			if code := w.code(t); code != tc.want {
-				t.Errorf("exit %d, want %d", code, tc.want)
-			}
+			w.exits(t, tc.want)
 		})
 	}
 }
@@ -182,9 +163,7 @@ func TestWrapCrash(t *testing.T) {
 	w := wrapEngine(t, "crash="+crash, "--ttl", "1m", "--probe-interval", "1m")
 	awaitState(t, w.cli, w.key, instance.Ready)
 	touch(t, crash)
-	if code := w.code(t); code != 3 {
-		t.Errorf("exit %d", code)
-	}
+	w.exits(t, 3)
 	if kv, rec := look(t, w.cli, w.key); kv != nil {
 		t.Errorf("the key outlives the engine: %+v", rec)
 	}
@@ -235,9 +214,7 @@ func TestWrapCrashLoop(t *testing.T) {
 		t.Errorf("status\n%s", out)
 	}
 	w.send(t, syscall.SIGTERM)
-	if code := w.code(t); code != 7 {
-		t.Errorf("exit %d", code)
-	}
+	w.exits(t, 7)
 }
 
 // A program that cannot be started again for a while, for example while its package is replaced,
@@ -273,9 +250,7 @@ func TestWrapCannotStartAgain(t *testing.T) {
 	link()
 	awaitState(t, w.cli, w.key, instance.Ready)
 	w.send(t, syscall.SIGTERM)
-	if code := w.code(t); code != 7 {
-		t.Errorf("exit %d", code)
-	}
+	w.exits(t, 7)
 }
 
 // A stop while the next start is being waited for comes at once.
@@ -284,9 +259,7 @@ func TestWrapStopWhileWaiting(t *testing.T) {
 	w := wrapEngine(t, "exit=5", "--restart", "on-failure", "--restart-delay", "1h", "--restart-delay-max", "1h")
 	w.log.awaits(t, "restarting in 1h0m0s")
 	w.send(t, syscall.SIGTERM)
-	if code := w.code(t); code != 5 {
-		t.Errorf("exit %d", code)
-	}
+	w.exits(t, 5)
 }
 
 // An engine that loads for long is waited for: no start deadline, and it is
@@ -319,9 +292,7 @@ func TestWrapSlowLoading(t *testing.T) {
 		return nil
 	})
 	w.send(t, syscall.SIGTERM)
-	if code := w.code(t); code != 7 {
-		t.Errorf("exit %d", code)
-	}
+	w.exits(t, 7)
 }
 
 func TestWrapStartTimeout(t *testing.T) {
@@ -347,9 +318,7 @@ func TestWrapStopWhileLoading(t *testing.T) {
 	w.log.awaits(t, "not registered: ")
 	w.log.awaits(t, "engine starts")
 	w.send(t, syscall.SIGTERM)
-	if code := w.code(t); code != 7 {
-		t.Errorf("exit %d", code)
-	}
+	w.exits(t, 7)
 }
 
 // The agent is killed: by default the engine serves on, and no second one is
@@ -402,7 +371,5 @@ func TestWrapWithoutEtcd(t *testing.T) {
 	w.log.awaits(t, "engine serves")
 	w.log.awaits(t, "engine answers: registering")
 	w.send(t, syscall.SIGTERM)
-	if code := w.code(t); code != 7 {
-		t.Errorf("exit %d", code)
-	}
+	w.exits(t, 7)
 }

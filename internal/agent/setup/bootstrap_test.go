@@ -48,10 +48,7 @@ func TestBootstrapFacts(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			c, err := loadArgs(t, tc.env, append([]string{"--host-id=h", "--etcd-endpoints=10.0.0.9:2379"}, tc.args...)...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := mustLoad(t, tc.env, append([]string{"--host-id=h", "--etcd-endpoints=10.0.0.9:2379"}, tc.args...)...)
 			var ports []int
 			if tc.port > 0 {
 				ports = []int{tc.port}

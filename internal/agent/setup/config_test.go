@@ -27,12 +27,18 @@ func loadArgs(t *testing.T, env map[string]string, args ...string) (Config, erro
 	return Load(fs, func(name string) (string, bool) { v, ok := env[name]; return v, ok }, command)
 }
 
-func TestLoadDefaults(t *testing.T) {
-	t.Parallel()
-	got, err := loadArgs(t, nil, "--role", "prefill", "--address", "localhost:8100", "--host-id", "h")
+func mustLoad(t *testing.T, env map[string]string, args ...string) Config {
+	t.Helper()
+	c, err := loadArgs(t, env, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+func TestLoadDefaults(t *testing.T) {
+	t.Parallel()
+	got := mustLoad(t, nil, "--role", "prefill", "--address", "localhost:8100", "--host-id", "h")
 	want := Config{
 		Options: agent.Options{
 			Key:           instance.Key{Role: instance.Prefill, Address: "127.0.0.1:8100"},
@@ -56,10 +62,7 @@ func TestLoadSources(t *testing.T) {
 		"PD_ETCD_USERNAME": "u", "PD_ETCD_PASSWORD": "007", "PD_TTL": "20s", "PD_STRICT_MODEL": "true", "PD_LABEL": "zone=a,rack=1",
 		"PD_KV_LEASE": "0s", "PD_MODEL": "", "OPENAI_API_KEY": "from-openai",
 	}
-	got, err := loadArgs(t, env, "--role", "prefill", "--label", "zone=b,c", "--label", "empty=", "--host-id=h", "--engine=https://127.0.0.1:1/base")
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := mustLoad(t, env, "--role", "prefill", "--label", "zone=b,c", "--label", "empty=", "--host-id=h", "--engine=https://127.0.0.1:1/base")
 	want := Config{
 		Options: agent.Options{
 			Key: instance.Key{Role: instance.Prefill, Address: "10.0.0.7:8200"}, StrictModel: true,
@@ -77,7 +80,7 @@ func TestLoadSources(t *testing.T) {
 	}
 	env["PD_ENGINE_API_KEY"] = "ours"
 	delete(env, "PD_ROLE")
-	got, err = loadArgs(t, env, "--role", "prefill")
+	got, err := loadArgs(t, env, "--role", "prefill")
 	if err != nil || got.EngineAPIKey != "ours" || len(got.HostID) != 16 {
 		t.Errorf("%+v, %v", got, err)
 	}

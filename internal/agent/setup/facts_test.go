@@ -1,7 +1,6 @@
 package setup
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -9,14 +8,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 func mooncakeFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "mooncake.json")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, path, text)
 	return path
 }
 
@@ -93,10 +91,7 @@ func TestFacts(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			c, err := loadArgs(t, tc.env, append([]string{"--host-id=h"}, tc.args...)...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := mustLoad(t, tc.env, append([]string{"--host-id=h"}, tc.args...)...)
 			got := found{
 				c.Key.String(), c.Engine, c.Model, c.connector, c.Facts.KVRole, c.EngineAPIKey, strings.Join(c.EtcdEndpoints, ","), c.Facts.TPSize, c.Facts.DPSize,
 			}
@@ -138,10 +133,7 @@ func TestEngineIDsOfRanks(t *testing.T) {
 		{[]string{"-dp", "4", "-dpl", "2", "-dpr", "2", "-dph"}, map[string]string{"2": "e1_dp2", "3": "e1_dp3"}},
 		{[]string{"-dp", "1"}, map[string]string{"0": "e1"}},
 	} {
-		c, err := loadArgs(t, nil, append([]string{"--role=decode", "--", "vllm", "serve", "M", "--kv-transfer-config", nixlBoth}, tc.args...)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := mustLoad(t, nil, append([]string{"--role=decode", "--", "vllm", "serve", "M", "--kv-transfer-config", nixlBoth}, tc.args...)...)
 		if d := cmp.Diff(tc.want, c.Record().EngineIDs); d != "" {
 			t.Errorf("%v: %s", tc.args, d)
 		}

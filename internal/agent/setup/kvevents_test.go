@@ -42,10 +42,7 @@ func TestEventsThatAreGiven(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			args := append([]string{"--role=prefill", "--etcd-endpoints=10.0.0.1:1", "--", "vllm", "serve", "M", "--host=10.0.0.7", "--kv-events-config", tc.events}, tc.more...)
-			c, err := loadArgs(t, nil, args...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := mustLoad(t, nil, args...)
 			defer c.Events.Release()
 			if d := cmp.Diff(tc.want, c.Facts.KVEvents); d != "" {
 				t.Error(d)
@@ -135,11 +132,7 @@ func TestEventsThatWouldConnect(t *testing.T) {
 // a subscriber that waits for them.
 func TestEventsThatSomebodyWaitsFor(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
+	l := testkit.Listen(t)
 	c := wouldConnect(t, "tcp://"+l.Addr().String())
 	if c.Events.Command != nil || c.Facts.KVEvents != nil || !strings.Contains(strings.Join(c.Notes, "\n"), "connects to tcp://"+l.Addr().String()) {
 		t.Errorf("command %q, record %v, notes %q", c.Events.Command, c.Facts.KVEvents, c.Notes)

@@ -1,7 +1,6 @@
 package setup
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -9,22 +8,18 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // lmcachePage returns the configuration files and the agent's commands of the page.
 func lmcachePage(t *testing.T) (dir string, commands []string) {
 	t.Helper()
-	raw, err := os.ReadFile("../../../docs/connectors/lmcache.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := testkit.ReadFile(t, "../../../docs/connectors/lmcache.md")
 	page := string(raw)
 	dir = t.TempDir()
 	files := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(page, -1)
 	for i, name := range []string{"prefill.yaml", "decode.yaml"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(files[i][1]), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.WriteFile(t, filepath.Join(dir, name), files[i][1])
 	}
 	for line := range strings.SplitSeq(strings.ReplaceAll(page, "\\\n", " "), "\n") {
 		if strings.HasPrefix(line, "pdmesh-agent ") {

@@ -2,21 +2,19 @@ package setup
 
 import (
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // TestCommandsOfTheMoRIIOPage parses what the page has for agents and engines, and
 // holds its table of flags to those that there are.
 func TestCommandsOfTheMoRIIOPage(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../../docs/connectors/moriio.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testkit.ReadFile(t, "../../../docs/connectors/moriio.md")
 	none := func(string) (string, bool) { return "", false }
 	agents, engines := 0, 0
 	for line := range strings.Lines(string(text)) {

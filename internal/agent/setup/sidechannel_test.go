@@ -17,11 +17,7 @@ const nixlInside = `{"kv_connector":"MultiConnector","kv_role":"kv_both","kv_con
 // taken holds a port of this machine.
 func taken(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
+	l := testkit.Listen(t)
 	return l.Addr().(*net.TCPAddr).Port
 }
 
@@ -50,10 +46,7 @@ func TestSideChannel(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			args := append([]string{"--role=prefill", "--", "vllm", "serve", "M"}, tc.command...)
-			c, err := loadArgs(t, tc.env, args...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := mustLoad(t, tc.env, args...)
 			if c.Side != tc.want && !(c.Side.Chosen && busy(tc.want)) {
 				t.Errorf("got %+v, want %+v", c.Side, tc.want)
 			}
@@ -74,10 +67,7 @@ func busy(s sideChannel) bool { return s.Free(context.Background()) != nil }
 func TestSideChannelPassesOverUsedPorts(t *testing.T) {
 	t.Parallel()
 	testkit.Eventually(t, patience, func() error {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := testkit.Listen(t)
 		defer func() { _ = l.Close() }()
 		used := l.Addr().(*net.TCPAddr).Port
 		s := sideChannel{host: "localhost", port: used - 1, count: 2}
@@ -113,10 +103,7 @@ func TestSideChannelOfAnotherMachine(t *testing.T) {
 		{"10.0.0.7", map[string]string{envSideHost: "10.0.0.7"}, false},
 		{"127.0.0.1", nil, false},
 	} {
-		c, err := loadArgs(t, tc.env, "--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--", "vllm", "serve", "M", "--host", tc.host, "--kv-transfer-config", nixlProducer)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := mustLoad(t, tc.env, "--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--", "vllm", "serve", "M", "--host", tc.host, "--kv-transfer-config", nixlProducer)
 		if got := strings.Contains(strings.Join(c.Notes, "\n"), note); got != tc.want {
 			t.Errorf("%s, %v: noted %v in %q", tc.host, tc.env, got, c.Notes)
 		}

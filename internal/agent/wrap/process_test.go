@@ -54,9 +54,7 @@ func TestCannotStart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	text := filepath.Join(dir, "text")
-	if err := os.WriteFile(text, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, text, "x")
 	for path, want := range map[string]int{"pdmesh-no-such-program": 127, filepath.Join(dir, "none"): 127, text: 126, dir: 126} {
 		for _, dieWith := range []bool{false, true} {
 			_, err := wrap.Start(wrap.Options{Argv: []string{path}, DieWith: dieWith, Log: silent(), Reaper: wrap.NewReaper()})

@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
@@ -28,21 +29,12 @@ const (
 	soon = 30 * time.Second
 )
 
-func layout(t testing.TB) schema.Layout {
-	t.Helper()
-	l, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
 // bridge runs one; stop ends it as the end of its program does.
 func bridge(t *testing.T, cli *clientv3.Client, endpoint, host string) (b *zmqregister.Bridge, stop func()) {
 	t.Helper()
 	log := logrus.New()
 	log.SetOutput(t.Output())
-	l := layout(t)
+	l := members.Layout(t)
 	b, err := zmqregister.Listen(t.Context(), zmqregister.Options{
 		Endpoint: endpoint, HostID: host, TTL: ttl, AllowLoopback: true,
 		Agents: agent.Options{Base: instance.Record{Agent: "test"}, ProbeInterval: 100 * time.Millisecond},
@@ -87,7 +79,7 @@ func engine(t *testing.T, b *zmqregister.Bridge, o fakevllm.Options) *fakevllm.S
 // record is what etcd has of an instance; nil if nothing.
 func record(t *testing.T, cli *clientv3.Client, k instance.Key) *instance.Record {
 	t.Helper()
-	resp, err := cli.Get(t.Context(), layout(t).Instance(k))
+	resp, err := cli.Get(t.Context(), members.Layout(t).Instance(k))
 	if err != nil {
 		t.Fatal(err)
 	}

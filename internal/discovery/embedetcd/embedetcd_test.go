@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -38,9 +39,7 @@ func TestServesGRPC(t *testing.T) {
 	if resp := <-watch; !resp.Created {
 		t.Fatalf("%+v", resp)
 	}
-	if _, err := cli.Put(t.Context(), "/pd/prefill/10.0.0.1:8100", ""); err != nil {
-		t.Fatal(err)
-	}
+	members.Put(t, cli, "/pd/prefill/10.0.0.1:8100", "")
 	if resp := <-watch; len(resp.Events) != 1 {
 		t.Fatalf("%+v", resp)
 	}
@@ -55,9 +54,7 @@ func TestKeepsItsData(t *testing.T) {
 	cfg := config(t, testkit.FreePort(t))
 	s := start(t, cfg)
 	cli := testkit.Client(t, s.Endpoint())
-	if _, err := cli.Put(t.Context(), "/pd/x", "kept"); err != nil {
-		t.Fatal(err)
-	}
+	members.Put(t, cli, "/pd/x", "kept")
 	s.Close() // with a client connected
 	start(t, cfg)
 	resp, err := cli.Get(t.Context(), "/pd/x")

@@ -16,11 +16,11 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
-	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 // request sends one request to the gateway.
@@ -150,9 +150,7 @@ func TestGatewayWatches(t *testing.T) {
 	if err := dec.Decode(&msg); err != nil || !msg.Result.Created {
 		t.Fatalf("%+v, %v", msg, err)
 	}
-	if _, err := cli.Put(t.Context(), "/k", "hello"); err != nil {
-		t.Fatal(err)
-	}
+	members.Put(t, cli, "/k", "hello")
 	if err := dec.Decode(&msg); err != nil || len(msg.Result.Events) != 1 || msg.Result.Events[0].Kv.Value != b64("hello") {
 		t.Fatalf("%+v, %v", msg, err)
 	}
@@ -339,10 +337,7 @@ func TestWatcherSeesGatewayRegistration(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cli.Close()
-	l, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := members.Layout(t)
 	w := watch.New(cli, watch.Options{Layout: l, Writer: store.New(cli, l, "watcher").Watch, Prober: answering{}, WaitingInterval: 20 * time.Millisecond})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -3,10 +3,8 @@ package embedetcd_test
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -16,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func TestPortTakenByEtcd(t *testing.T) {
@@ -39,9 +38,7 @@ func TestPortTakenByEtcd(t *testing.T) {
 			etcd := testkit.StartEtcd(t)
 			cli := etcd.Client(t)
 			for k, v := range c.keys {
-				if _, err := cli.Put(t.Context(), k, v); err != nil {
-					t.Fatal(err)
-				}
+				members.Put(t, cli, k, v)
 			}
 			s, err := embedetcd.Start(t.Context(), config(t, etcd.Endpoint()))
 			if err == nil {
@@ -86,19 +83,12 @@ func TestPortTakenByAnother(t *testing.T) {
 	})
 	t.Run("silent listener", func(t *testing.T) {
 		t.Parallel()
-		lis, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer lis.Close()
+		lis := testkit.Listen(t)
 		wantTaken(t, lis.Addr().String(), "answers neither", "--etcd-listen")
 	})
 	t.Run("listener that hangs up", func(t *testing.T) {
 		t.Parallel()
-		lis, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		lis := testkit.Listen(t)
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for {
@@ -120,10 +110,7 @@ func TestPortTakenByAnother(t *testing.T) {
 // being stopped: the port is free then.
 func TestPortFreeAgain(t *testing.T) {
 	t.Parallel()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lis := testkit.Listen(t)
 	end := time.AfterFunc(6*time.Second, func() { _ = lis.Close() })
 	defer end.Stop()
 	s := start(t, config(t, lis.Addr().String()))
@@ -217,9 +204,7 @@ func TestRefusesBadConfig(t *testing.T) {
 	}
 	cfg = config(t, "127.0.0.1:0")
 	cfg.DataDir = filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(cfg.DataDir, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, cfg.DataDir, "")
 	if _, err := embedetcd.Start(t.Context(), cfg); err == nil {
 		t.Error("a file was taken for a data directory")
 	}

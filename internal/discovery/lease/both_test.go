@@ -120,11 +120,8 @@ func TestRegistrarBothHonoursRemovalOfOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Set(instance.Record{ID: "A", State: instance.Down})
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := r.Status(); !r.Arrived() || s.Phase != lease.Registered || !strings.Contains(s.Err, "prefill: removed by an operator") {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
+	members.WaitRegistration(t, r, func(s lease.Status) bool {
+		return r.Arrived() && s.Phase == lease.Registered && strings.Contains(s.Err, "prefill: removed by an operator")
 	})
 	p, d := members.RawKey(t, cli, members.Prefill(bothAddress)), members.RawKey(t, cli, members.Decode(bothAddress))
 	if p != nil || d == nil || !strings.Contains(string(d.Value), `"down"`) {

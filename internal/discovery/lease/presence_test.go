@@ -22,8 +22,7 @@ import (
 
 func TestPresence(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	store := store.New(cli, l, "test")
 	var mu sync.Mutex
 	applied := int64(7)
@@ -92,8 +91,7 @@ func TestPresence(t *testing.T) {
 // has to move for that.
 func TestPresenceSaysFindings(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	store := store.New(cli, l, "test")
 	var mu sync.Mutex
 	unverified := map[string]string{}
@@ -134,8 +132,7 @@ func TestPresenceSaysFindings(t *testing.T) {
 // not write for each of its requests.
 func TestPresenceSaysNotices(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	store := store.New(cli, l, "test")
 	var asked atomic.Int64
 	var name atomic.Value

@@ -25,8 +25,7 @@ import (
 // What a new registrar does with the key as it finds it.
 func TestRegistrarOwnership(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	removed := `{"v":1,"state":"removed"}`
 	for i, c := range []struct {
 		name     string
@@ -124,8 +123,7 @@ func TestRegistrarFollowsRemoval(t *testing.T) {
 
 func TestRegistrarWaitsForFirstSet(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli := etcd.Client(t)
+	cli := testkit.StartEtcd(t).Client(t)
 	k := members.Prefill("10.0.0.1:8100")
 	r := members.Register(t, cli, members.RegistrarOptions(t, k))
 	if s := r.Status(); s.Phase != lease.Idle || s.LeaseID != 0 {
@@ -140,12 +138,7 @@ func TestRegistrarWaitsForFirstSet(t *testing.T) {
 		return nil
 	})
 	// The lease is renewed.
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := r.Status(); s.Renewals < 2 {
-			return fmt.Errorf("%d renewals", s.Renewals)
-		}
-		return nil
-	})
+	members.WaitRegistration(t, r, func(s lease.Status) bool { return s.Renewals >= 2 })
 }
 
 // Fault matrix, row 12's little sister: the lease is lost although the agent lives.
@@ -190,8 +183,7 @@ func TestRegistrarLeaseLost(t *testing.T) {
 // Fault matrix, row 30: the key is deleted under a living lease.
 func TestRegistrarPutsDeletedKeyBack(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli := etcd.Client(t)
+	cli := testkit.StartEtcd(t).Client(t)
 	k := members.Prefill("10.0.0.1:8100")
 	r := members.Register(t, cli, members.RegistrarOptions(t, k))
 	r.Set(instance.Record{ID: "A"})
@@ -209,8 +201,7 @@ func TestRegistrarPutsDeletedKeyBack(t *testing.T) {
 // An operator's removal wins over the agent until it is lifted.
 func TestRegistrarHonoursRemoval(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli := etcd.Client(t)
+	cli := testkit.StartEtcd(t).Client(t)
 	store := store.New(cli, members.Layout(t), "test")
 	k := members.Prefill("10.0.0.1:8100")
 	r := members.Register(t, cli, members.RegistrarOptions(t, k))
@@ -222,12 +213,7 @@ func TestRegistrarHonoursRemoval(t *testing.T) {
 	members.WaitPhase(t, r, lease.Overridden)
 	r.Set(instance.Record{ID: "A", State: instance.Down}) // whatever it wants now
 	lost := r.Status().Renewals
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := r.Status(); s.Renewals < lost+2 {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
+	members.WaitRegistration(t, r, func(s lease.Status) bool { return s.Renewals >= lost+2 })
 	if raw := members.RawKey(t, cli, k); raw != nil {
 		t.Fatalf("it came back: %+v", raw)
 	}
@@ -247,8 +233,7 @@ func TestRegistrarHonoursRemoval(t *testing.T) {
 // Fault matrix, row 21: two agents for one address.
 func TestRegistrarTwoAgents(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli := etcd.Client(t)
+	cli := testkit.StartEtcd(t).Client(t)
 	t.Run("on two hosts", func(t *testing.T) {
 		t.Parallel()
 		k := members.Prefill("10.0.0.1:8100")
@@ -293,8 +278,7 @@ func TestRegistrarTwoAgents(t *testing.T) {
 // written once.
 func TestRegistrarStartRace(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli := etcd.Client(t)
+	cli := testkit.StartEtcd(t).Client(t)
 	for round := range 10 {
 		k := members.Decode(fmt.Sprintf("10.0.0.1:%d", 8200+round))
 		const n = 4
@@ -330,8 +314,7 @@ func TestRegistrarStartRace(t *testing.T) {
 
 func TestRegistrarNewIncarnation(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli := etcd.Client(t)
+	cli := testkit.StartEtcd(t).Client(t)
 	k := members.Prefill("10.0.0.1:8100")
 	r := members.Register(t, cli, members.RegistrarOptions(t, k))
 	r.Set(instance.Record{ID: "A"})
@@ -402,8 +385,7 @@ func TestRegistrarArrivedAfterConflictingWrite(t *testing.T) {
 
 func TestRegistrarEnds(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli := etcd.Client(t)
+	cli := testkit.StartEtcd(t).Client(t)
 	k := members.Prefill("10.0.0.1:8100")
 
 	// The end of its context leaves the key.
@@ -441,25 +423,14 @@ func TestRegistrarEnds(t *testing.T) {
 
 func TestRegistrarRefusesWhatNobodyCouldRead(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli := etcd.Client(t)
+	cli := testkit.StartEtcd(t).Client(t)
 	k := members.Prefill("10.0.0.1:8100")
 	r := members.Register(t, cli, members.RegistrarOptions(t, k))
 	r.Set(instance.Record{ID: "A", Address: "10.0.0.1:9"})
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := r.Status(); s.Phase != lease.Registering || !strings.Contains(s.Err, "port") {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
+	members.WaitRegistration(t, r, func(s lease.Status) bool { return s.Phase == lease.Registering && strings.Contains(s.Err, "port") })
 	members.Put(t, cli, members.Layout(t).Schema(), `{"v":2}`)
 	r.Set(instance.Record{ID: "A"})
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := r.Status(); !strings.Contains(s.Err, "upgrade") {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
+	members.WaitRegistration(t, r, func(s lease.Status) bool { return strings.Contains(s.Err, "upgrade") })
 	members.Put(t, cli, members.Layout(t).Schema(), `{"v":1,"more":true}`)
 	members.WaitPhase(t, r, lease.Registered)
 }

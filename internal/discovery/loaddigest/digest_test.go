@@ -96,8 +96,7 @@ func (h *hungOnce) Watch(ctx context.Context, key string, opts ...clientv3.OpOpt
 
 func TestWatcher_LeavesAMemberThatHangs(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	cli.Watcher = &hungOnce{Watcher: cli.Watcher}
 	members.Put(t, cli, l.Load("a"), `{"v":1,"applied":1}`)
 	w := following(t, cli)

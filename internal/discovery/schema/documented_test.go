@@ -10,6 +10,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 const keysPage = "../../../docs/reference/keys.md"
@@ -39,10 +40,7 @@ func rows(t *testing.T, head string) (names []string) {
 // Every key that Layout makes is on the page, and no other.
 func TestEveryKeyIsDocumented(t *testing.T) {
 	t.Parallel()
-	layout, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	layout := members.Layout(t)
 	var keys []string
 	v := reflect.ValueOf(layout)
 	for i := range v.NumMethod() {

@@ -24,8 +24,7 @@ import (
 
 func TestStoreAddAndRemove(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
 	k := members.Prefill("127.0.0.1:8100")
 
@@ -89,8 +88,7 @@ func TestStoreAddAndRemove(t *testing.T) {
 
 func TestStoreLeavesLeasedRecordsAlone(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
 	k := members.Prefill("127.0.0.1:8100")
 	members.Put(t, cli, l.Instance(k), members.Ready, clientv3.WithLease(members.Lease(t, cli, 100)))
@@ -141,8 +139,7 @@ func TestStoreRefusesWhatNobodyCouldRead(t *testing.T) {
 
 func TestStoreSchema(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
 	k := members.Prefill("127.0.0.1:8100")
 	for range 2 {
@@ -177,8 +174,7 @@ func TestStoreSchema(t *testing.T) {
 
 func TestStoreSyncFlags(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "proxy")
 	a, b, admin, agent, removed := members.Prefill("127.0.0.1:1"), members.Decode("127.0.0.1:2"), members.Decode("127.0.0.1:3"), members.Decode("127.0.0.1:4"), members.Decode("127.0.0.1:5")
 	if _, err := s.Instances.Add(t.Context(), admin, instance.Record{}, ""); err != nil {
@@ -327,8 +323,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 
 func TestStoreKeys(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
 	for _, k := range []instance.Key{members.Prefill("localhost:8100"), members.Prefill("0.0.0.0:1"), members.Prefill("x"), {Role: "all", Address: "127.0.0.1:1"}} {
 		if _, err := s.Instances.Add(t.Context(), k, instance.Record{}, ""); err == nil {

@@ -117,8 +117,7 @@ func TestAuditFindsMissedEvents(t *testing.T) {
 // many changes there are.
 func TestAuditOfAHealthyWatchFindsNothing(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	o := auditing(t, members.NewProber())
 	o.AuditInterval = 2 * time.Millisecond
 	w := members.Watch(t, cli, o)
@@ -137,12 +136,7 @@ func TestAuditOfAHealthyWatchFindsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := w.Status().Audits
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := w.Status(); s.Audits < n+20 {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
+	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Audits >= n+20 })
 	if s := w.Status(); s.Drift != 0 || s.Lists != 1 || s.Epochs != 0 || s.AuditErrors != 0 {
 		t.Fatalf("status: %+v", s)
 	}
@@ -160,12 +154,7 @@ func TestAuditsOfLeasedKeysFindNothing(t *testing.T) {
 	o.AuditInterval = 200 * time.Millisecond // two that differ are 300 ms apart at least to count
 	w := members.Watch(t, cli, o)
 	members.WaitReady(t, w)
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := w.Status(); s.Audits < 25 && s.Drift == 0 {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
+	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Audits >= 25 || s.Drift != 0 })
 	if s := w.Status(); s.Drift != 0 || s.Lists != 1 {
 		t.Errorf("%+v", s)
 	}

@@ -183,8 +183,7 @@ func TestWatcherEqualsList(t *testing.T) {
 // judge of the memory, the test of the content.
 func TestSnapshotsAreImmutable(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l, prober := etcd.Client(t), members.Layout(t), members.NewProber()
+	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
 	w := members.Watch(t, cli, members.Probing(t, prober, ""))
 	members.WaitReady(t, w)
 	const n = 20
@@ -246,8 +245,7 @@ func describe(s *instance.Snapshot) string {
 // A reader that keeps an old snapshot blocks nothing.
 func TestSlowReaderBlocksNobody(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	members.WaitReady(t, w)
 	held := w.Snapshot()

@@ -75,12 +75,7 @@ func newDiskRig(t testing.TB) *diskRig {
 	for _, k := range []instance.Key{r.static, r.silent, r.x, r.held, r.bare} {
 		members.WaitFor(t, w, k, members.Usable)
 	}
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := w.Status(); s.Saves == 0 || s.SaveErrors != 0 || s.Loaded {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
+	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Saves != 0 && s.SaveErrors == 0 && !s.Loaded })
 	if _, err := store.Instances.Remove(t.Context(), r.x, "broken"); err != nil {
 		t.Fatal(err)
 	}
@@ -223,10 +218,7 @@ func TestUselessSnapshotsAreIgnored(t *testing.T) {
 	r := newDiskRig(t)
 	r.etcd.Kill()
 	path := filepath.Join(r.o.StateDir, "snapshot.json")
-	good, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := testkit.ReadFile(t, path)
 	other, err := schema.NewLayout("/pd2")
 	if err != nil {
 		t.Fatal(err)
@@ -253,12 +245,7 @@ func TestUselessSnapshotsAreIgnored(t *testing.T) {
 		log, hook := test.NewNullLogger()
 		o.Log = log
 		w, stop := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), o)
-		testkit.Eventually(t, members.Soon, func() error {
-			if s := w.Status(); s.LastError == "" || s.State != watch.Cold {
-				return fmt.Errorf("%s: %+v", c.name, s)
-			}
-			return nil
-		})
+		members.WaitStatus(t, w, func(s watch.Status) bool { return s.LastError != "" && s.State == watch.Cold })
 		stop()
 		lines := 0
 		for _, e := range hook.AllEntries() {
@@ -281,43 +268,27 @@ func TestUselessSnapshotsAreIgnored(t *testing.T) {
 // A directory that cannot be written costs a log line and nothing else.
 func TestUnwritableStateDir(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, file, "")
 	o := members.WatcherOptions(t)
 	o.StateDir = filepath.Join(file, "below")
 	w := members.Watch(t, cli, o)
 	members.Put(t, cli, l.Instance(members.Prefill("10.0.0.1:8100")), members.Ready)
 	members.WaitFor(t, w, members.Prefill("10.0.0.1:8100"), members.Usable)
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := w.Status(); s.SaveErrors == 0 || s.State != watch.Live {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
+	members.WaitStatus(t, w, func(s watch.Status) bool { return s.SaveErrors != 0 && s.State == watch.Live })
 }
 
 // What could not be saved before is saved when the process ends.
 func TestSavedAtTheEndAfterAFailure(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	o := members.WatcherOptions(t)
 	o.StateDir = filepath.Join(t.TempDir(), "state")
-	if err := os.WriteFile(o.StateDir, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, o.StateDir, "")
 	members.Put(t, cli, l.Instance(members.Prefill("10.0.0.1:8100")), members.Ready)
 	w, stop := runWatcher(t, cli, o)
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := w.Status(); s.SaveErrors == 0 {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
+	members.WaitStatus(t, w, func(s watch.Status) bool { return s.SaveErrors != 0 })
 	if err := os.Remove(o.StateDir); err != nil {
 		t.Fatal(err)
 	}

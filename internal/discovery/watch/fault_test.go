@@ -165,12 +165,7 @@ func TestWatcherStartsWithoutEtcd(t *testing.T) {
 	etcd := testkit.StartEtcd(t)
 	etcd.Stop()
 	w := members.Watch(t, members.Dial(t, etcd.Endpoint()), members.WatcherOptions(t))
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := w.Status(); s.ListErrors == 0 || s.LastError == "" || s.State != watch.Cold {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
+	members.WaitStatus(t, w, func(s watch.Status) bool { return s.ListErrors != 0 && s.LastError != "" && s.State == watch.Cold })
 	select {
 	case <-w.Ready():
 		t.Fatal("ready without a list")

@@ -57,12 +57,7 @@ func TestRenewalLeavesAHungMember(t *testing.T) {
 			members.WaitPhase(t, r, lease.Registered)
 			before := r.Status()
 			tc.fault(victim, link)
-			testkit.Eventually(t, members.Soon, func() error {
-				if s := r.Status(); s.RenewalFails == 0 || s.Renewals < before.Renewals+3 {
-					return fmt.Errorf("not renewed elsewhere: %+v", s)
-				}
-				return nil
-			})
+			members.WaitRegistration(t, r, func(s lease.Status) bool { return s.RenewalFails != 0 && s.Renewals >= before.Renewals+3 })
 			if s := r.Status(); s.LeasesLost != 0 || s.LeaseID != before.LeaseID || s.Registrations != 1 {
 				t.Errorf("before %+v, after %+v", before, s)
 			}
@@ -89,12 +84,7 @@ func TestSlowEtcdIsFollowed(t *testing.T) {
 		members.Put(t, direct, l.Instance(k), members.Ready)
 		members.WaitFor(t, w, k, members.Usable)
 	}
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := w.Status(); s.Audits < 3 || s.Checks < 3 {
-			return fmt.Errorf("few questions were answered: %+v", s)
-		}
-		return nil
-	})
+	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Audits >= 3 && s.Checks >= 3 })
 	if s := w.Status(); s.State != watch.Live || s.Lists != lists {
 		t.Errorf("it is followed badly: %+v", s)
 	}

@@ -337,12 +337,7 @@ func TestListWithMassLossIsHeld(t *testing.T) {
 	for _, k := range keys {
 		members.WaitFor(t, w, k, orphan)
 	}
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := w.Status(); s.Held != 4 || s.Lists < 2 {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
+	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Held == 4 && s.Lists >= 2 })
 }
 
 // While etcd is away an orphan that fails is not picked, but not forgotten.

@@ -95,8 +95,7 @@ func TestFivePromotersOneWins(t *testing.T) {
 
 func TestPendingThatCannotBePromoted(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l, prober := etcd.Client(t), members.Layout(t), members.NewProber()
+	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
 	store := store.New(cli, l, "operator")
 	w := members.Watch(t, cli, members.Probing(t, prober, ""))
 	members.WaitReady(t, w)

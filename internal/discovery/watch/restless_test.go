@@ -2,7 +2,6 @@ package watch_test
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -46,10 +45,5 @@ func TestAuditFindsSilentWatchOfARestlessKey(t *testing.T) {
 	})
 	defer wg.Wait()
 	defer cancel()
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := w.Status(); s.Drift == 0 {
-			return fmt.Errorf("not found: %+v", s)
-		}
-		return nil
-	})
+	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Drift != 0 })
 }

@@ -2,7 +2,6 @@ package watch_test
 
 import (
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -80,12 +79,7 @@ func TestAddWhileAwayLiftsKeptRemoval(t *testing.T) {
 	w, stop := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
 	members.WaitState(t, w, watch.Live)
 	// It is live before what etcd holds has been published, and usable from the disk.
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := w.Status(); len(s.Kept) != 4 {
-			return fmt.Errorf("kept %v", s.Kept)
-		}
-		return nil
-	})
+	members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 4 })
 	members.WaitFor(t, w, r.static, members.Usable)
 	stop()
 	if out, err := st.Instances.Add(t.Context(), r.x, instance.Record{Models: []string{"m"}}, "again"); err != nil || out != store.Added {

@@ -15,8 +15,7 @@ import (
 
 func TestBareRegistrationIsVerified(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l, prober := etcd.Client(t), members.Layout(t), members.NewProber()
+	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
 	w := members.Watch(t, cli, members.Probing(t, prober, ""))
 	members.WaitReady(t, w)
 	for i, value := range []string{"", "\n", "127.0.0.1:%d", "http://localhost:%d/", `{"v":1}`} {
@@ -63,8 +62,7 @@ func TestBareRegistrationIsVerified(t *testing.T) {
 // What was found out counts for one life of the engine only.
 func TestNewIncarnationIsVerifiedAgain(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l, prober := etcd.Client(t), members.Layout(t), members.NewProber()
+	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
 	w := members.Watch(t, cli, members.Probing(t, prober, ""))
 	k := members.Decode("127.0.0.1:8200")
 	prober.Answer(k.Address, "one")
@@ -113,8 +111,7 @@ func TestNewIncarnationIsVerifiedAgain(t *testing.T) {
 
 func TestModelMustMatch(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l, prober := etcd.Client(t), members.Layout(t), members.NewProber()
+	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
 	w := members.Watch(t, cli, members.Probing(t, prober, "Qwen/Qwen2.5-7B"))
 	for i, c := range []struct {
 		name   string
@@ -158,8 +155,7 @@ func TestModelMustMatch(t *testing.T) {
 
 func TestProbesAreBounded(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l, prober := etcd.Client(t), members.Layout(t), members.NewProber()
+	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
 	prober.Hold = make(chan struct{})
 	const n = 200
 	for i := range n {
@@ -194,8 +190,7 @@ func TestProbesAreBounded(t *testing.T) {
 
 func TestCheckRefusesRecords(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l, prober := etcd.Client(t), members.Layout(t), members.NewProber()
+	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
 	o := members.Probing(t, prober, "")
 	o.Check = func(_ instance.Key, rec instance.Record) error {
 		if rec.Connector == "carrier\x1bpigeon" {
@@ -221,8 +216,7 @@ func TestCheckRefusesRecords(t *testing.T) {
 // a list that is known.
 func TestObserveModels(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.Probing(t, members.NewProber(), "base"))
 	members.WaitReady(t, w)
 	k := members.Decode("127.0.0.1:8200")
@@ -256,9 +250,7 @@ func TestObserveModels(t *testing.T) {
 	}
 	w.ObserveModels(t.Context(), in, instance.Facts{Models: []string{"base"}})
 	members.WaitFor(t, w, k, lists("base"))
-	if _, err := cli.Delete(t.Context(), l.Instance(k)); err != nil {
-		t.Fatal(err)
-	}
+	members.Del(t, cli, l.Instance(k))
 	members.Put(t, cli, l.Instance(k), `{"models":["base"]}`)
 	members.WaitFor(t, w, k, lists("base"))
 }

@@ -18,8 +18,7 @@ import (
 
 func TestWatcherColdStart(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	w := watch.New(cli, members.WatcherOptions(t))
 	if s := w.Snapshot(); s == nil || s.Revision != 0 || len(s.All()) != 0 {
 		t.Fatalf("before Run the snapshot is %+v, want an empty one of revision 0", s)
@@ -52,8 +51,7 @@ func TestWatcherColdStart(t *testing.T) {
 
 func TestWatcherFollowsChanges(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	members.WaitReady(t, w)
 	k := members.Decode("10.0.0.2:8200")
@@ -76,8 +74,7 @@ func TestWatcherFollowsChanges(t *testing.T) {
 // A transaction over several keys is seen whole or not at all.
 func TestWatcherAppliesTransactionsWhole(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	members.WaitReady(t, w)
 	a, b := members.Prefill("10.0.0.1:1"), members.Decode("10.0.0.1:2")
@@ -110,8 +107,7 @@ func TestWatcherAppliesTransactionsWhole(t *testing.T) {
 
 func TestWatcherKeepsToItsPrefix(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	foreign := []string{
 		"/pd-old/prefill/10.0.0.1:1", "/pd", "/pdx/decode/10.0.0.1:1", "mooncake/ram/10.0.0.1:1",
 		"/pd/prefill-old/10.0.0.1:1", "/pd/prefiller", "/pd/both/10.0.0.1:1", "/pd/load/x", "/pd/proxies/x", "/pd/audit/x",
@@ -138,8 +134,7 @@ func TestWatcherKeepsToItsPrefix(t *testing.T) {
 
 func TestWatcherBadValuesCostOneEntry(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	members.WaitReady(t, w)
 	good := members.Prefill("10.0.0.1:8100")
@@ -168,8 +163,7 @@ func TestWatcherBadValuesCostOneEntry(t *testing.T) {
 
 func TestWatcherKeepsLastGoodValue(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	members.WaitReady(t, w)
 	k := members.Prefill("10.0.0.1:8100")
@@ -208,8 +202,7 @@ func TestWatcherKeepsLastGoodValue(t *testing.T) {
 
 func TestWatcherRejectsBadKeys(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	members.WaitReady(t, w)
 	for _, c := range []struct{ name, key, shown, reason string }{
@@ -230,8 +223,7 @@ func TestWatcherRejectsBadKeys(t *testing.T) {
 
 func TestWatcherTakesOtherSpellingsOfAnAddress(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	members.WaitReady(t, w)
 	k := members.Prefill("127.0.0.1:8100")
@@ -257,8 +249,7 @@ func TestWatcherTakesOtherSpellingsOfAnAddress(t *testing.T) {
 
 func TestWatcherOverrides(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), members.Layout(t)
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	members.WaitReady(t, w)
 	k := members.Decode("10.0.0.1:8200")

@@ -110,12 +110,7 @@ func TestWipedStore(t *testing.T) {
 				}
 				return nil
 			})
-			testkit.Eventually(t, members.Soon, func() error {
-				if s := w.Status(); len(s.Kept) != 0 {
-					return fmt.Errorf("%+v", s)
-				}
-				return nil
-			})
+			members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 0 })
 			// Adding it again in the new store is deliberate.
 			if _, err := store.New(direct, l, "test").Instances.Remove(t.Context(), out, ""); err != nil {
 				t.Fatal(err)
@@ -193,12 +188,7 @@ func TestForgetWhatAFormerStoreSaid(t *testing.T) {
 	neverWithout(t, w, b)
 	etcd.Wipe()
 	etcd.Restart()
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := w.Status(); len(s.Kept) != 3 || s.State != watch.Live {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
+	members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 3 && s.State == watch.Live })
 	store := store.New(members.Dial(t, etcd.Endpoint()), l, "test")
 	if err := store.Kept.Order(t.Context(), schema.OrderForget, []instance.Key{a}, "removed with the rack"); err != nil {
 		t.Fatal(err)
@@ -210,12 +200,7 @@ func TestForgetWhatAFormerStoreSaid(t *testing.T) {
 	if err := store.Kept.Order(t.Context(), schema.OrderForget, []instance.Key{out}, ""); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := w.Status(); len(s.Kept) != 1 {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
+	members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 1 })
 	log, err := store.Reader.AuditLog(t.Context(), 0)
 	if err != nil || len(log) != 2 || log[1].What != "forget" || log[1].Address != a.Address || log[1].Why != "removed with the rack" {
 		t.Fatalf("%+v, %v", log, err)

@@ -387,10 +387,7 @@ func TestRedirectPolicyOfTheCallersClientIsIgnored(t *testing.T) {
 // accepting until the port is known, so it is ours and not about to be reused.
 func closedPort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testkit.Listen(t)
 	defer func() { _ = l.Close() }()
 	return l.Addr().String()
 }

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
@@ -39,10 +38,7 @@ func start(t *testing.T, model string, guard netguard.Policy) *rig {
 	t.Helper()
 	etcd := testkit.StartEtcd(t)
 	cli := etcd.Client(t)
-	l, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := members.Layout(t)
 	prober := vllm.New("")
 	w := watch.New(cli, watch.Options{Layout: l, Writer: store.New(cli, l, "watcher").Watch, Prober: prober, WaitingInterval: 20 * time.Millisecond})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -180,10 +176,7 @@ func (l lagging) Snapshot() *instance.Snapshot { return l.snapshot }
 func TestAddThroughALaggingProxy(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
-	l, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := members.Layout(t)
 	k := key(testkit.FreePort(t))
 	st := store.New(etcd.Client(t), l, "test")
 	svc := admin.New(admin.Options{

@@ -53,10 +53,7 @@ func open(t *testing.T, secure bool, n int) *site {
 	limit.Apply(server, func(r *http.Request) bool { return r.URL.Path == "/health" }, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testkit.Listen(t)
 	s.address = ln.Addr().String()
 	ln = limit.Listen(ln)
 	if secure {

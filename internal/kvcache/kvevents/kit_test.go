@@ -4,21 +4,19 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
-	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/tinylib/msgp/msgp"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // recorded returns the messages of a file in testdata, which real vLLM sent: per message
 // the number of frames, then the length and bytes of each.
 func recorded(t testing.TB, name string) [][][]byte {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("testdata", name+".frames"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := testkit.ReadFile(t, filepath.Join("testdata", name+".frames"))
 	r := bytes.NewReader(data)
 	number := func() uint32 {
 		var n uint32

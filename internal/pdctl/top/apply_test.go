@@ -5,12 +5,12 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
-	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/dryrun"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func TestMain(m *testing.M) {
@@ -22,14 +22,9 @@ func TestMain(m *testing.M) {
 func TestApply(t *testing.T) {
 	t.Parallel()
 	cli := testkit.StartEtcd(t).Client(t)
-	layout, err := schema.NewLayout(schema.DefaultPrefix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	layout := members.Layout(t)
 	for _, key := range []string{"prefill/10.0.0.1:1", "decode/10.0.0.1:1", "prefill/10.0.0.2:1", "decode/10.0.0.2:1"} {
-		if _, err := cli.Put(t.Context(), "/pd/"+key, `{"v":1,"models":["chat"],"connector":"nixl","state":"ready"}`); err != nil {
-			t.Fatal(err)
-		}
+		members.Put(t, cli, "/pd/"+key, `{"v":1,"models":["chat"],"connector":"nixl","state":"ready"}`)
 	}
 	intents := store.New(cli, layout, "test").Intents
 	k := instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}
@@ -65,10 +60,7 @@ func TestApply(t *testing.T) {
 func TestApplyDryRun(t *testing.T) {
 	t.Parallel()
 	server := testkit.StartEtcd(t)
-	layout, err := schema.NewLayout(schema.DefaultPrefix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	layout := members.Layout(t)
 	k := instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}
 	if _, err := server.Client(t).Put(t.Context(), layout.Instance(k), `{"v":1}`); err != nil {
 		t.Fatal(err)

@@ -45,10 +45,7 @@ func logger(out io.Writer) *logrus.Logger {
 // serve answers requests over TLS by a source, at 127.0.0.1.
 func serve(t *testing.T, s *certs.Source, log io.Writer) (*certs.Listener, string) {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testkit.Listen(t)
 	l := s.Listen(ln, logger(log))
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })}
 	done := make(chan struct{})
@@ -192,15 +189,12 @@ func TestWithoutTLS(t *testing.T) {
 		t.Errorf("%v\n%s", l.RefusedCounts(), &log)
 	}
 
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testkit.Listen(t)
 	srv := &http.Server{Handler: http.NotFoundHandler()}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(ln) }()
 	defer func() { _ = srv.Close(); <-done }()
-	_, err = ask(t, open(t, certs.Files{CA: a.CA}, nil), ln.Addr().String())
+	_, err := ask(t, open(t, certs.Files{CA: a.CA}, nil), ln.Addr().String())
 	var e *certs.Error
 	if !errors.As(err, &e) || e.Reason != certs.NoTLS || !strings.Contains(e.Text, "use http://") {
 		t.Errorf("%v", err)
@@ -248,9 +242,7 @@ func TestReload(t *testing.T) {
 	step("nothing new", "first", "", 0)
 	issue("second", 30*24*time.Hour)
 	step("rolled", "second", "", 1)
-	if err := os.WriteFile(f.Cert, []byte("no certificate"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, f.Cert, "no certificate")
 	step("broken", "second", "cannot be used, and the old ones stay active: "+f.Cert, 1)
 	if err := os.Remove(f.Cert); err != nil {
 		t.Fatal(err)
@@ -273,19 +265,11 @@ func TestFilesThatAreBeingWritten(t *testing.T) {
 	both := testkit.Certificate{CN: "server", Hosts: []string{"127.0.0.1"}}
 	server := certs.Files{CA: filepath.Join(t.TempDir(), "bundle.pem")}
 	server.Cert, server.Key = ours.Issue("server", both)
-	bundle, err := os.ReadFile(old.CA)
-	if err != nil {
-		t.Fatal(err)
-	}
-	second, err := os.ReadFile(ours.CA)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bundle := testkit.ReadFile(t, old.CA)
+	second := testkit.ReadFile(t, ours.CA)
 	write := func(text []byte) {
 		t.Helper()
-		if err := os.WriteFile(server.CA, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.WriteFile(t, server.CA, string(text))
 	}
 	write(second)
 	s := open(t, server, nil)

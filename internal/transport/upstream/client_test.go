@@ -181,10 +181,7 @@ func TestNotConnected(t *testing.T) {
 
 func checkNotConnected(t *testing.T, open opener) {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testkit.Listen(t)
 	in := &instance.Instance{Key: instance.Key{Address: ln.Addr().String()}}
 	_ = ln.Close()
 	_, e := do(t, open(t, upstream.Options{}), in)
@@ -283,11 +280,7 @@ func TestStaleThenGone(t *testing.T) {
 
 func checkStaleThenGone(t *testing.T, open opener) {
 	t.Helper()
-	var ln net.Listener
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testkit.Listen(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -70,10 +70,7 @@ func TestUnaskedAnswerBehindAnother(t *testing.T) {
 func TestUnaskedAnswerBeforeTheNextRequest(t *testing.T) {
 	t.Parallel()
 	const poison = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad"
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testkit.Listen(t)
 	conns := make(chan net.Conn, 8) // in the order of their accept
 	var wg sync.WaitGroup
 	wg.Go(func() {

@@ -120,9 +120,15 @@ func WaitReady(t testing.TB, w *watch.Watcher) {
 // WaitState waits for a state of the Watcher.
 func WaitState(t testing.TB, w *watch.Watcher, want watch.State) {
 	t.Helper()
+	WaitStatus(t, w, func(s watch.Status) bool { return s.State == want })
+}
+
+// WaitStatus waits until the status of the Watcher is one that a test wants.
+func WaitStatus(t testing.TB, w *watch.Watcher, want func(watch.Status) bool) {
+	t.Helper()
 	testkit.Eventually(t, Soon, func() error {
-		if s := w.Status(); s.State != want {
-			return fmt.Errorf("state is %s, want %s (%+v)", s.State, want, s)
+		if s := w.Status(); !want(s) {
+			return fmt.Errorf("status %+v", s)
 		}
 		return nil
 	})
@@ -291,9 +297,15 @@ func Register(t testing.TB, cli *clientv3.Client, o lease.RegistrarOptions) *lea
 // WaitPhase waits for a phase of the Registrar.
 func WaitPhase(t testing.TB, r *lease.Registrar, want lease.Phase) {
 	t.Helper()
+	WaitRegistration(t, r, func(s lease.Status) bool { return s.Phase == want })
+}
+
+// WaitRegistration waits until the status of the Registrar is one that a test wants.
+func WaitRegistration(t testing.TB, r *lease.Registrar, want func(lease.Status) bool) {
+	t.Helper()
 	testkit.Eventually(t, Soon, func() error {
-		if s := r.Status(); s.Phase != want {
-			return fmt.Errorf("phase is %s (%s), want %s", s.Phase, s.Err, want)
+		if s := r.Status(); !want(s) {
+			return fmt.Errorf("status %+v", s)
 		}
 		return nil
 	})

@@ -15,14 +15,12 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func change(t *testing.T, path string, f func([]byte) []byte) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testkit.ReadFile(t, path)
 	if err := os.WriteFile(path, f(b), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -68,9 +66,7 @@ func TestDamagedFiles(t *testing.T) {
 		{"a file for a directory", func(t *testing.T, db, _ string) {
 			member := filepath.Dir(filepath.Dir(db))
 			remove(t, member)
-			if err := os.WriteFile(member, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testkit.WriteFile(t, member, "")
 		}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -80,9 +76,7 @@ func TestDamagedFiles(t *testing.T) {
 			h := start(t, cfg)
 			cli := testkit.Client(t, h.Endpoint())
 			for range 20 {
-				if _, err := cli.Put(t.Context(), "/pd/k", strings.Repeat("value ", 1000)); err != nil {
-					t.Fatal(err)
-				}
+				members.Put(t, cli, "/pd/k", strings.Repeat("value ", 1000))
 			}
 			h.Close()
 			wals, err := filepath.Glob(filepath.Join(cfg.DataDir, "member", "wal", "*-*.wal"))
@@ -119,9 +113,7 @@ func TestFirstStartThatWasCut(t *testing.T) {
 	if err := os.MkdirAll(snap, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(snap, "db"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, filepath.Join(snap, "db"), "")
 	cli := testkit.Client(t, start(t, cfg).Endpoint())
 	if _, err := cli.Put(t.Context(), "/pd/k", "v"); err != nil {
 		t.Error(err)
@@ -138,9 +130,7 @@ func TestFirstStart_LogWithoutEntries(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(member, "snap"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(cfg.DataDir, "first-start"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, filepath.Join(cfg.DataDir, "first-start"), "")
 	metadata, err := proto.Marshal(&etcdserverpb.Metadata{NodeID: new(uint64(1)), ClusterID: new(uint64(2))})
 	if err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func TestMain(m *testing.M) {
@@ -118,9 +119,7 @@ func TestStartedAgain(t *testing.T) {
 	cfg, out := config(t, t.TempDir())
 	h := start(t, cfg)
 	cli := testkit.Client(t, h.Endpoint())
-	if _, err := cli.Put(t.Context(), "/k", "v"); err != nil {
-		t.Fatal(err)
-	}
+	members.Put(t, cli, "/k", "v")
 	for n := int64(1); n <= 3; n++ {
 		signal(t, cfg.DataDir, syscall.SIGKILL)
 		testkit.Eventually(t, soon, func() error {
@@ -199,9 +198,7 @@ func TestStartErrors(t *testing.T) {
 		t.Errorf("an address of another machine: %v", err)
 	}
 	file, _ := config(t, filepath.Join(t.TempDir(), "file"))
-	if err := os.WriteFile(file.DataDir, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, file.DataDir, "")
 	if _, err := process.Start(t.Context(), file); err == nil || errors.Is(err, process.ErrDamaged) {
 		t.Errorf("a file for a directory: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 // limit sets a limit of the etcd's process and returns the one before.
@@ -33,9 +34,7 @@ func TestNoDescriptors(t *testing.T) {
 	cfg, out := config(t, t.TempDir())
 	h := start(t, cfg)
 	cli := testkit.Client(t, h.Endpoint())
-	if _, err := cli.Put(t.Context(), "/k", "v"); err != nil {
-		t.Fatal(err)
-	}
+	members.Put(t, cli, "/k", "v")
 	limit(t, cfg.DataDir, unix.RLIMIT_NOFILE, 3)
 	testkit.Eventually(t, soon, func() error {
 		if h.State().Ends == 0 {
