@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func idPrompt(n int) []byte {
@@ -65,9 +66,7 @@ func BenchmarkStream(b *testing.B) {
 	for _, conns := range []int{1, 16} {
 		b.Run(fmt.Sprintf("conns=%d", conns), func(b *testing.B) {
 			s, err := fakevllm.Start(b.Context(), fakevllm.Options{RecordLimit: fakevllm.RecordNone})
-			if err != nil {
-				b.Fatal(err)
-			}
+			require.NoError(b, err)
 			defer s.Close()
 			body := `{"messages":[{"role":"user","content":"hi"}],"max_tokens":256,"ignore_eos":true,"stream":true}`
 			request := fmt.Appendf(nil, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
@@ -80,9 +79,7 @@ func BenchmarkStream(b *testing.B) {
 // BenchmarkShort is a request of one token in one piece.
 func BenchmarkShort(b *testing.B) {
 	s, err := fakevllm.Start(b.Context(), fakevllm.Options{RecordLimit: fakevllm.RecordNone})
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	defer s.Close()
 	body := `{"messages":[{"role":"user","content":"hi"}],"max_tokens":1}`
 	request := fmt.Appendf(nil, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
@@ -129,8 +126,6 @@ func benchRequests(b *testing.B, s *fakevllm.Server, conns int, request, mark []
 	}
 	close(work)
 	for range conns {
-		if err := <-done; err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, <-done)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const (
@@ -61,9 +62,7 @@ func pieces(t *testing.T, s *fakevllm.Server, path string, body map[string]any) 
 	body = maps.Clone(body)
 	body["stream"], body["return_token_ids"] = true, true
 	text, err := json.Marshal(body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := post(t, client(t), s.URL()+path, "", string(text))
 	if r.status != http.StatusOK {
 		t.Fatalf("%s: %d %s", text, r.status, r.body)
@@ -332,9 +331,7 @@ func TestParsers_Whole(t *testing.T) {
 		body := map[string]any{"messages": messages(fmt.Sprint("question ", i)), "tools": offered, "max_tokens": 600, "return_token_ids": true}
 		_, all := pieces(t, s, chats, body)
 		text, err := json.Marshal(body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r := post(t, client(t), s.URL()+chats, "", string(text))
 		var answer struct {
 			Choices []struct {
@@ -360,9 +357,7 @@ func TestParsers_Whole(t *testing.T) {
 			t.Error(d)
 		}
 		list, err := o.Expected(chats, text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		e := view{Text: list[0].Text, Reasoning: list[0].Reasoning, IDs: list[0].Tokens, Finish: list[0].FinishReason}
 		for _, call := range list[0].Calls {
 			e.Calls = append(e.Calls, call.Name+call.Arguments)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // words are n words that differ between seeds, of several lengths.
@@ -107,9 +108,7 @@ func TestHandoverHoldsBlocks(t *testing.T) {
 	var got struct {
 		KV json.RawMessage `json:"kv_transfer_params"`
 	}
-	if err := json.Unmarshal([]byte(r.body), &got); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(r.body), &got))
 	if m := get(t, client(t), p.URL()+"/metrics").body; !strings.Contains(m, `vllm:kv_cache_usage_perc{model_name="fake-model",engine="0"} 0.6`) {
 		t.Errorf("the blocks of the offer are not held: %s", m)
 	}
@@ -191,9 +190,7 @@ func TestRewrittenParams(t *testing.T) {
 		var got struct {
 			KV map[string]any `json:"kv_transfer_params"`
 		}
-		if err := json.Unmarshal([]byte(r.body), &got); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(r.body), &got))
 		r = post(t, client(t), d.URL()+"/v1/completions", "", `{"prompt":[17,18,19],"max_tokens":1,"kv_transfer_params":`+jsonText(got.KV)+`}`)
 		if loaded := r.status == 200 && strings.Contains(r.body, `"cached_tokens":2,`); loaded != lenient {
 			t.Errorf("lenient %v: %d %s", lenient, r.status, r.body)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An engine with ranks takes the one that is named, and refuses others as vLLM does. Each
@@ -18,9 +19,7 @@ func TestDataParallelRanks(t *testing.T) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL()+"/v1/completions", strings.NewReader(
 			`{"model":"fake-model","prompt":"a","max_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		req.Header.Set("Content-Type", "application/json")
 		if rank != "" {
 			req.Header.Set("X-data-parallel-rank", rank)
@@ -63,9 +62,7 @@ func TestDataParallelRanks(t *testing.T) {
 	}
 	s.Kill()
 	s.SetDPSize(1)
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Restart(t.Context()))
 	if status, body := ask("1"); status != http.StatusBadRequest || !strings.Contains(body, "[0, 1)") {
 		t.Errorf("after the restart: %d %s", status, body)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -37,9 +38,7 @@ type reply struct {
 func post(t *testing.T, c *http.Client, url, id, body string) reply {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	if id != "" {
 		req.Header.Set("X-Request-Id", id)
@@ -61,9 +60,7 @@ func do(t *testing.T, c *http.Client, req *http.Request) reply {
 func get(t *testing.T, c *http.Client, url string) reply {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return do(t, c, req)
 }
 
@@ -214,13 +211,9 @@ type raw struct {
 func dialRaw(t *testing.T, s *fakevllm.Server) *raw {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
 	return &raw{conn: conn, in: bufio.NewReader(conn)}
 }
 

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // sendLMCache posts a completion of one prompt and returns its text.
@@ -13,9 +15,7 @@ func sendLMCache(t *testing.T, s *Server, params string, tokens int) (status int
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL()+"/v1/completions", strings.NewReader(
 		fmt.Sprintf(`{"model":"fake-model","prompt":"once upon a time","max_tokens":%d%s}`, tokens, params)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	req.Close = true
 	resp, err := http.DefaultClient.Do(req)
@@ -24,9 +24,7 @@ func sendLMCache(t *testing.T, s *Server, params string, tokens int) (status int
 	}
 	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return resp.StatusCode, string(b)
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // moriioPost sends a completion with an id and kv_transfer_params.
@@ -16,9 +17,7 @@ func moriioPost(t *testing.T, s *fakevllm.Server, id, params string) (status int
 	t.Helper()
 	text := `{"model":"fake-model","prompt":"a b c","max_tokens":1,"ignore_eos":true,"kv_transfer_params":` + params + `}`
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL()+"/v1/completions", strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("X-Request-Id", id)
 	tr := &http.Transport{DisableKeepAlives: true}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const user = `"messages":[{"role":"user","content":"hi"}]`
@@ -207,9 +208,7 @@ func TestRoutes(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			req, err := http.NewRequestWithContext(t.Context(), tt.method, s.URL()+tt.path, strings.NewReader(tt.body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if tt.auth != "" {
 				req.Header.Set("Authorization", tt.auth)
 			}
@@ -236,9 +235,7 @@ func TestRoutes(t *testing.T) {
 			Permission  []struct{ Object string }
 		}
 	}
-	if err := json.Unmarshal([]byte(do(t, c, req).body), &list); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(do(t, c, req).body), &list))
 	if len(list.Data) != 2 || list.Data[0].ID != "a/b" || list.Data[1].ID != "c" || list.Data[1].Root != "a/b" ||
 		list.Data[0].MaxModelLen != 77 || list.Data[0].OwnedBy != "vllm" || list.Data[0].Permission[0].Object != "model_permission" {
 		t.Errorf("models are %+v", list)

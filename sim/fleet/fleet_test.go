@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // childEnv is the variable that makes this test binary act as a child; see child.
@@ -76,9 +77,7 @@ func newFleet(t *testing.T, o fleet.Options) *fleet.Fleet {
 	t.Helper()
 	o.BinDir = "."
 	f, err := fleet.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := f.Abandon(); err != nil {
 			t.Errorf("abandon: %v", err)
@@ -153,12 +152,8 @@ func TestOutputAndEnvironment(t *testing.T) {
 	s := spec("one", "serve")
 	s.Ready = saidHello(f, "one")
 	p, err := f.Start(t.Context(), s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, p.Stop(t.Context()))
 	if p.Err() != nil {
 		t.Errorf("ended with %v", p.Err())
 	}
@@ -218,15 +213,9 @@ func TestKill(t *testing.T) {
 	s := spec("one", "stubborn")
 	s.Ready = saidHello(f, "one")
 	p, err := f.Start(t.Context(), s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, p.Signal(syscall.SIGSTOP))
+	require.NoError(t, p.Kill())
 	if p.Err() == nil || !strings.Contains(p.Err().Error(), "killed") {
 		t.Errorf("ended with %v", p.Err())
 	}
@@ -241,9 +230,7 @@ func TestStop_KillsAfterTheDeadline(t *testing.T) {
 	s := spec("one", "stubborn")
 	s.Ready = saidHello(f, "one")
 	p, err := f.Start(t.Context(), s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := p.Stop(ctx); err == nil || !strings.Contains(err.Error(), "was killed") {
@@ -260,9 +247,7 @@ func TestCloseStopsInOrder(t *testing.T) {
 	t.Parallel()
 	order := filepath.Join(t.TempDir(), "order")
 	f, err := fleet.New(fleet.Options{BinDir: "."})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i, name := range []string{"etcd", "agent", "engine"} {
 		s := spec(name, "serve:"+order+","+name)
 		s.Stage = []int{0, 2, 1}[i]
@@ -271,13 +256,9 @@ func TestCloseStopsInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.Close())
 	raw, err := os.ReadFile(order)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if got := strings.Fields(string(raw)); strings.Join(got, " ") != "agent engine etcd" {
 		t.Errorf("order of the ends: %v", got)
 	}
