@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/bench/ground"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestChatsAreKept also has a document without figures, which must not change.
@@ -19,29 +20,21 @@ func TestChatsAreKept(t *testing.T) {
 	empty := "before\n" + begin + end + "after\n"
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(doc, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(doc, []byte(text), 0o600))
 	}
 	read := func() string {
 		t.Helper()
 		b, err := os.ReadFile(doc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return string(b)
 	}
 	write(empty)
 	if err := ground.RewriteChats(doc); err != nil || read() != empty {
 		t.Fatalf("without figures: %v\n%s", err, read())
 	}
-	if err := os.Mkdir(filepath.Join(dir, "page"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "page"), 0o700))
 	c := ground.Chats{Engine: "vLLM 0.32.0", Prefill: 2, Decode: 1, Rows: []ground.ChatsRow{{Policy: "prefix", Asked: 1000, Possible: 800, Expected: 790, Found: 760, Moved: 1}}}
-	if err := c.Save(doc); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Save(doc))
 	want := read()
 	if !strings.Contains(want, "| prefix | 1000 | 800 | 790 | 760 | 95.0 | 1 |\n") || !strings.HasPrefix(want, "before\n") || !strings.HasSuffix(want, "after\n") {
 		t.Fatal(want)

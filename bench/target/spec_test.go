@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -46,9 +47,7 @@ func TestLab_Locate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "proxy")
-	if err := os.WriteFile(file, nil, 0o700); err != nil { //nolint:gosec // an executable
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, nil, 0o700)) //nolint:gosec // an executable
 	l := &Lab{o: Options{BinDir: dir}}
 	if got, err := l.Locate(Spec{}); err != nil || got != file {
 		t.Errorf("our proxy: %s, %v, want %s", got, err, file)
