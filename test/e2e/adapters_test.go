@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // adapterRig is a proxy with pairs of engines that are registered in different ways.
@@ -40,9 +41,7 @@ func (r *adapterRig) engines(name string, etcd []string, args ...string) (pair m
 		n, err := r.fleet.StartNode(r.Context(), fleet.NodeSpec{
 			Name: name + "-" + string(role), Role: role, Connector: "nixl", Model: model, Etcd: etcd, EngineArgs: append([]string{"--runtime-lora"}, args...),
 		})
-		if err != nil {
-			r.Fatal(err)
-		}
+		require.NoError(r, err)
 		pair[role] = n
 	}
 	return pair
@@ -52,23 +51,15 @@ func (r *adapterRig) engines(name string, etcd []string, args ...string) (pair m
 func (r *adapterRig) send(method, url string, body any) (status int, header http.Header, answer string) {
 	r.Helper()
 	raw, err := json.Marshal(body)
-	if err != nil {
-		r.Fatal(err)
-	}
+	require.NoError(r, err)
 	req, err := http.NewRequestWithContext(r.Context(), method, url, bytes.NewReader(raw))
-	if err != nil {
-		r.Fatal(err)
-	}
+	require.NoError(r, err)
 	req.Header = http.Header{"Content-Type": {"application/json"}, "X-Api-Key": {r.key}, "X-Pd-Trace": {"1"}}
 	resp, err := r.http.Do(req)
-	if err != nil {
-		r.Fatal(err)
-	}
+	require.NoError(r, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		r.Fatal(err)
-	}
+	require.NoError(r, err)
 	return resp.StatusCode, resp.Header, string(text)
 }
 
@@ -149,9 +140,7 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 	r.proxy, err = r.fleet.StartProxy(ctx, fleet.ProxySpec{Name: "proxy", AdminKey: r.key, Args: []string{
 		"--connector", "nixl", "--prefill", byFlags[instance.Prefill].Address, "--decode", byFlags[instance.Decode].Address,
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	pairs := map[string]map[instance.Role]*fleet.Node{
 		"flags": byFlags, "pdctl": r.engines("pdctl", nil), "route": r.engines("route", nil), "bare": r.engines("bare", nil), "agent": r.engines("agent", r.proxy.Etcd),
 	}
@@ -160,13 +149,9 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 		if status, _, text := r.send(http.MethodPost, r.proxy.URL()+"/instances/add", map[string]string{"type": string(role), "instance": pairs["route"][role].Address}); status != http.StatusOK {
 			t.Fatalf("%d %s", status, text)
 		}
-		if err := gatewayPut(ctx, r.proxy.Etcd[0], "/pd/"+string(role)+"/"+pairs["bare"][role].Address, ""); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, gatewayPut(ctx, r.proxy.Etcd[0], "/pd/"+string(role)+"/"+pairs["bare"][role].Address, ""))
 	}
-	if err := r.proxy.WaitFor(ctx, len(pairs), len(pairs)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.proxy.WaitFor(ctx, len(pairs), len(pairs)))
 
 	// Loaded on the engines directly: the first request that names it discovers it.
 	for how, pair := range pairs {
@@ -212,9 +197,7 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 		}
 	}
 	status, err := r.proxy.Status(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, l := range status.Instances {
 		if l.View != "" {
 			t.Errorf("%s %s is %s: %s", l.Role, l.Address, l.View, l.Reason)
@@ -254,20 +237,15 @@ func TestManyAdapters(t *testing.T) {
 			}
 			list := "--lora-modules=" + strings.Join(names, ",")
 			var err error
-			if r.proxy, err = r.fleet.StartProxy(ctx, fleet.ProxySpec{Name: "proxy", AdminKey: r.key, Args: []string{"--connector", "nixl"}}); err != nil {
-				t.Fatal(err)
-			}
+			r.proxy, err = r.fleet.StartProxy(ctx, fleet.ProxySpec{Name: "proxy", AdminKey: r.key, Args: []string{"--connector", "nixl"}})
+			require.NoError(t, err)
 			added, bare := r.engines("added", nil, list), r.engines("bare", nil, list)
 			r.engines("agent", r.proxy.Etcd, list)
 			for _, role := range instance.Roles() {
 				runProgram(t, "pdctl", "add", string(role), added[role].Address, "--etcd-endpoints", r.proxy.Etcd[0])
-				if err := gatewayPut(ctx, r.proxy.Etcd[0], "/pd/"+string(role)+"/"+bare[role].Address, ""); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, gatewayPut(ctx, r.proxy.Etcd[0], "/pd/"+string(role)+"/"+bare[role].Address, ""))
 			}
-			if err := r.proxy.WaitFor(ctx, 3, 3); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, r.proxy.WaitFor(ctx, 3, 3))
 			for _, i := range []int{0, 100, n / 2, n - 1} {
 				r.served(names[i])
 			}

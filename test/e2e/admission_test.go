@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // postQueued sends a request of a key, and returns the answer without its body.
@@ -46,9 +47,7 @@ func postQueued(ctx context.Context, url, key, prompt string, header ...string) 
 func queueOf(t *testing.T, p *fleet.Proxy) instance.ListedQueue {
 	t.Helper()
 	var status struct{ Queues []instance.ListedQueue }
-	if err := json.Unmarshal(get(t, p.URL()+"/status"), &status); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(get(t, p.URL()+"/status"), &status))
 	for _, q := range status.Queues {
 		if q.Model == model {
 			return q
@@ -64,13 +63,9 @@ func TestQueueOfTwoProxies(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t)
 	keys := filepath.Join(t.TempDir(), "keys")
-	if err := os.WriteFile(keys, []byte("sk-a team-a\nsk-b team-b class=interactive\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(keys, []byte("sk-a team-a\nsk-b team-b class=interactive\n"), 0o600))
 	running, prefill, err := newFleetOn(t, etcd.Endpoint(), keys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	one, two := running[0], running[1]
 	ctx, stop := context.WithCancel(t.Context())
 	var served [2]atomic.Int64
@@ -164,9 +159,7 @@ func TestQueueOfTwoProxies(t *testing.T) {
 			return nil
 		})
 	}
-	if err := one.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, one.Signal(syscall.SIGTERM))
 	if is := <-status; is != http.StatusServiceUnavailable {
 		t.Errorf("while the proxy stops: %d", is)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A proxy accepts connections before its instances have answered a probe. The first requests wait for
@@ -40,9 +41,7 @@ func TestFirstRequestsWait(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"x"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	req.Close = true
 	got := make(chan string, 1)
@@ -84,9 +83,7 @@ func bareProxy(t *testing.T, args func(address string) []string) string {
 func startBareProxy(t *testing.T, args func(address string) []string) (string, *fleet.Process) {
 	t.Helper()
 	ports, err := fleet.FreePorts(2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	address := fmt.Sprintf("127.0.0.1:%d", ports[0])
 	p, err := newFleet(t).Start(t.Context(), fleet.Spec{
 		Name: "proxy", Program: "proxy",
@@ -102,8 +99,6 @@ func startBareProxy(t *testing.T, args func(address string) []string) (string, *
 			return conn.Close()
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return address, p
 }

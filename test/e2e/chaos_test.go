@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // chaosTime returns the duration of TestChaos; PD_TEST_E2E_CHAOS=60s selects the long form.
@@ -24,9 +25,7 @@ func chaosTime(t *testing.T) time.Duration {
 		return 12 * time.Second
 	}
 	d, err := time.ParseDuration(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return d
 }
 
@@ -38,15 +37,11 @@ func faults(t *testing.T, n *fleet.Node, fault string) {
 		method = http.MethodDelete
 	}
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+n.Address+"/fake/faults", bytes.NewReader([]byte(fault)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	req.Close = true
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_ = resp.Body.Close()
 	if resp.StatusCode/100 != 2 {
 		t.Fatalf("%s /fake/faults: %s", method, resp.Status)
@@ -66,9 +61,7 @@ func TestChaos(t *testing.T) {
 			Name: name, Role: role, Port: port, Connector: "nixl", Model: model, Etcd: []string{etcd}, TTL: 5 * time.Second,
 			ITL: time.Millisecond, EngineArgs: []string{"--faults"},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return n
 	}
 	for _, role := range instance.Roles() {
@@ -76,9 +69,7 @@ func TestChaos(t *testing.T) {
 			nodes = append(nodes, start(fmt.Sprintf("%s-%d", role, i+1), role, 0))
 		}
 	}
-	if err := p.WaitFor(t.Context(), 4, 4); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.WaitFor(t.Context(), 4, 4))
 	l := startLoad(t, 64, p.URL())
 	l.served(200)
 	end := time.NewTimer(chaosTime(t))
@@ -104,18 +95,12 @@ func TestChaos(t *testing.T) {
 		counts[what]++
 		switch what {
 		case "killed":
-			if err := n.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, n.Kill())
 			restore = func() { nodes[i] = start(n.Spec.Name, n.Spec.Role, portOf(t, n.Address)) }
 		case "hung":
-			if err := n.Engine.Signal(syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, n.Engine.Signal(syscall.SIGSTOP))
 			restore = func() {
-				if err := n.Engine.Signal(syscall.SIGCONT); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, n.Engine.Signal(syscall.SIGCONT))
 			}
 		default:
 			faults(t, n, `{"kind":"status","status":503,"path":"/v1/*"}`)

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // aloneCase is a decode-only request and the engines of a model of its own; without engines the
@@ -87,14 +88,10 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 	ctx := t.Context()
 	f := newFleet(t)
 	proxy, err := f.StartProxy(ctx, fleet.ProxySpec{Name: "proxy", AdminKey: adminKey, Args: []string{"--connector", "nixl", "--log-format", "json", "--retry-budget", "100"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	prefills, decodes := 0, 0
 	register := func(role instance.Role, address, value string) {
-		if err := gatewayPut(ctx, proxy.Etcd[0], "/pd/"+string(role)+"/"+address, value); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, gatewayPut(ctx, proxy.Etcd[0], "/pd/"+string(role)+"/"+address, value))
 		if role == instance.Prefill {
 			prefills++
 		} else {
@@ -135,23 +132,17 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 		}
 		d := engine(instance.Decode, models[i], c.decode, c.decodeRecord)
 		if c.decodeFault.Kind != "" {
-			if err := d.Script(c.decodeFault); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, d.Script(c.decodeFault))
 		}
 		if c.withoutPrefill {
 			continue
 		}
 		p := engine(instance.Prefill, models[i], c.prefill, c.prefillRecord)
 		if c.fault.Kind != "" {
-			if err := p.Script(c.fault); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, p.Script(c.fault))
 		}
 	}
-	if err := proxy.WaitFor(ctx, prefills, decodes); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, proxy.WaitFor(ctx, prefills, decodes))
 
 	counts, wanted := map[string]float64{}, map[string]string{}
 	for i, c := range cases {
@@ -199,12 +190,8 @@ func countDecisions(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 		proxy, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy-" + value, Args: []string{
 			"--connector", "nixl", "--disaggregate", value, "--prefill", prefill, "--decode", decode,
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := proxy.WaitFor(t.Context(), 1, 1); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, proxy.WaitFor(t.Context(), 1, 1))
 		wanted := []string{bypass.Never}
 		if value == "auto" {
 			wanted = []string{bypass.Explore, bypass.SmallUncached, bypass.PrefillQueue}
@@ -241,15 +228,11 @@ func countDecisions(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 func posted(t *testing.T, url, id, body string) (*http.Response, []byte, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("X-Request-Id", id)
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(resp.Body)
 	return resp, b, err

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const adminKey = "e2e-admin-key"
@@ -31,9 +32,7 @@ func proxies(t *testing.T, f *fleet.Fleet, etcd string, n int) []*fleet.Proxy {
 			Name: fmt.Sprintf("proxy-%d", i+1), EtcdEndpoints: []string{etcd}, AdminKey: adminKey,
 			Args: []string{"--connector", "nixl", "--waiting-retry-interval", "200ms"},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		out = append(out, p)
 	}
 	return out
@@ -46,18 +45,14 @@ func node(t *testing.T, f *fleet.Fleet, name string, role instance.Role, port in
 		Name: name, Role: role, Port: port, Connector: "nixl", Model: model, Etcd: etcd, TTL: 5 * time.Second,
 		ITL: time.Millisecond,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return n
 }
 
 func st(t *testing.T, etcd string) *store.Store {
 	t.Helper()
 	l, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return store.New(testkit.Client(t, etcd), l, "test")
 }
 
@@ -80,9 +75,7 @@ func viewsOf(list []instance.Listing) map[string]seen {
 func pdctlList(t *testing.T, etcd string) map[string]seen {
 	t.Helper()
 	var out struct{ Instances []instance.Listing }
-	if err := json.Unmarshal([]byte(runProgram(t, "pdctl", "list", "-o", "json", "--etcd-endpoints", etcd)), &out); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(runProgram(t, "pdctl", "list", "-o", "json", "--etcd-endpoints", etcd)), &out))
 	return viewsOf(out.Instances)
 }
 
@@ -141,13 +134,9 @@ func TestProxiesAgree(t *testing.T) {
 		t.Fatalf("served by %v", served)
 	}
 	for i, p := range list {
-		if err := p.Stop(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Stop(t.Context()))
 		again, err := f.StartProxy(t.Context(), p.Spec)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		list[i] = again
 	}
 	if after := agree(t, etcd, list, 3); !maps.Equal(before, after) {
@@ -166,9 +155,7 @@ func TestPendingAddIsPromotedOnce(t *testing.T) {
 	f := newFleet(t)
 	list := proxies(t, f, etcd, 6)
 	ports, err := fleet.FreePorts(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	address := fmt.Sprintf("127.0.0.1:%d", ports[0])
 	if got, want := add(t, list[0].URL(), adminKey, "decode", address), "Waiting for decode_instance "+address+" to start."; got != want {
 		t.Fatalf("add returns %q, want %q", got, want)
@@ -183,27 +170,19 @@ func TestPendingAddIsPromotedOnce(t *testing.T) {
 			return nil
 		})
 	}
-	if err := list[0].Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, list[0].Kill())
 	node(t, f, "late", instance.Decode, ports[0])
 	for _, p := range list[1:] {
-		if err := p.WaitFor(t.Context(), 0, 1); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.WaitFor(t.Context(), 0, 1))
 	}
 	s := st(t, etcd)
 	raw, err := s.Reader.Get(t.Context(), instance.Key{Role: instance.Decode, Address: address})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if len(raw) != 1 || raw[0].Version != 1 || raw[0].Lease != 0 {
 		t.Fatalf("keys of the instance: %+v", raw)
 	}
 	log, err := s.Reader.AuditLog(t.Context(), 100)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var what []string
 	for _, e := range log {
 		what = append(what, e.What)
@@ -218,9 +197,7 @@ func TestPendingAddIsPromotedOnce(t *testing.T) {
 func TestStartErrors(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = ln.Close() })
 	taken := ln.Addr().String()
 	_, port, _ := net.SplitHostPort(taken)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // vLLM and the proxy have the same default port, so users will add a proxy's own address to it. The
@@ -26,15 +27,11 @@ func TestProxyIsItsOwnInstance(t *testing.T) {
 			method, body = http.MethodPost, fmt.Sprintf(`{"model":%q,"prompt":"x"}`, model)
 		}
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		req.Header.Set("Content-Type", "application/json")
 		req.Close = true
 		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		_ = resp.Body.Close()
 		if resp.StatusCode != want {
 			t.Errorf("%s: %s", path, resp.Status)

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Three proxies keep one limit together, and the others get the share of one that was killed. pdctl
@@ -35,14 +36,10 @@ func TestLimitOfTheFleet(t *testing.T) {
 		req.Header.Set("X-Api-Key", adminKey)
 		req.Header.Set("Content-Type", "application/json")
 		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer func() { _ = resp.Body.Close() }()
 		b, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return fmt.Sprint(resp.StatusCode, " ", strings.TrimSpace(string(b)))
 	}
 	for _, tc := range []struct{ method, body, want string }{
@@ -84,9 +81,7 @@ func TestLimitOfTheFleet(t *testing.T) {
 		})
 	}
 	reach(2 * time.Minute)
-	if err := list[2].Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, list[2].Kill())
 	reach(2 * time.Minute)
 	if n, most := admitted.Load(), 1.05*limit*time.Since(start).Minutes()+0.05*limit; float64(n) > most {
 		t.Errorf("%d requests were admitted, at most %.0f may be", n, most)

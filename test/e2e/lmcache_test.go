@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Two proxies share one prefill engine with LMCache's PD backend, which sends all its notifications to
@@ -34,15 +35,11 @@ func TestLMCacheNotifiesTwoProxies(t *testing.T) {
 			Name: string(role), Role: role, Connector: "lmcache", Model: model, Etcd: []string{etcd},
 			EngineArgs: []string{"--strict", "--faults"},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		nodes[role] = n
 	}
 	for _, p := range list {
-		if err := p.WaitFor(t.Context(), 1, 1); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.WaitFor(t.Context(), 1, 1))
 	}
 
 	const each, clients = 50, 5
@@ -74,9 +71,7 @@ func TestLMCacheNotifiesTwoProxies(t *testing.T) {
 	}
 	var prefill, decode fakevllm.State
 	for role, s := range map[instance.Role]*fakevllm.State{instance.Prefill: &prefill, instance.Decode: &decode} {
-		if err := nodes[role].Get(t.Context(), "/fake/state", s); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, nodes[role].Get(t.Context(), "/fake/state", s))
 	}
 	if n := decode.Counters.TransfersLoaded; n != 2*each || decode.Counters.LocalPrefills != 0 || decode.Counters.WrongKV != 0 {
 		t.Errorf("%d of %d prompts came from prefill: %+v, %q", n, 2*each, decode.Counters, decode.Refusals)
@@ -97,28 +92,20 @@ func TestLMCacheNotificationsGoElsewhere(t *testing.T) {
 		Name: "proxy", EtcdEndpoints: []string{etcd}, AdminKey: adminKey,
 		Args: []string{"--connector", "nixl", "--lmcache-notify-timeout", "500ms"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ports, err := fleet.FreePorts(2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	prefill, err := f.StartNode(t.Context(), fleet.NodeSpec{
 		Name: "prefill", Role: instance.Prefill, Connector: "lmcache", Model: model, Etcd: []string{etcd}, LMCachePort: ports[0],
 		EngineArgs: []string{"--strict", "--notify", net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[1]))},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, err := f.StartNode(t.Context(), fleet.NodeSpec{
 		Name: "decode", Role: instance.Decode, Connector: "lmcache", Model: model, Etcd: []string{etcd}, EngineArgs: []string{"--strict"},
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.WaitFor(t.Context(), 1, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.WaitFor(t.Context(), 1, 1))
 	c := newClient(t, adminKey)
 	send := func() http.Header {
 		t.Helper()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Pages of an origin given by a flag may call both servers and read streams; the recording that such a
@@ -24,9 +25,7 @@ func TestPageAndRecording(t *testing.T) {
 			})
 			send := func(method, path, contentType, body string, header ...string) (*http.Response, string) {
 				req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, strings.NewReader(body))
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				req.Header.Set("Origin", "https://a.example")
 				req.Header.Set("Content-Type", contentType)
 				for i := 0; i < len(header); i += 2 {
@@ -34,14 +33,10 @@ func TestPageAndRecording(t *testing.T) {
 				}
 				req.Close = true
 				resp, err := http.DefaultClient.Do(req)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				defer func() { _ = resp.Body.Close() }()
 				b, err := io.ReadAll(resp.Body)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				if got := resp.Header.Get("Access-Control-Allow-Origin"); got != "https://a.example" {
 					t.Errorf("%s %s: %s, for pages of %q", method, path, resp.Status, got)
 				}

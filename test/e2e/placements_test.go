@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/explain"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The next turn of a chat finds its cache through a proxy that has not seen the chat.
@@ -31,9 +32,7 @@ func TestNextTurnThroughAnotherProxy(t *testing.T) {
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, list[1].URL()+"/route?endpoint=/v1/completions", strings.NewReader(next))
 		req.Header.Set("X-Api-Key", adminKey)
 		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer func() { _ = resp.Body.Close() }()
 		b, err := io.ReadAll(resp.Body)
 		if err == nil {

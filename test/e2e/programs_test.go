@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // runProgram runs a program, which must succeed, and returns its output.
@@ -129,17 +131,13 @@ func TestDemoKept(t *testing.T) {
 func interruptDemo(t *testing.T, until string, see func(string), args ...string) string {
 	t.Helper()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer r.Close()
 	cmd := exec.Command(filepath.Join(binDir, "demo"), args...)
 	cmd.Stdout, cmd.Stderr = w, w
 	tmp := t.TempDir()
 	cmd.Env = append(cmd.Environ(), "TMPDIR="+tmp)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.Start())
 	w.Close()
 	var out strings.Builder
 	interrupted := false
@@ -151,9 +149,7 @@ func interruptDemo(t *testing.T, until string, see func(string), args ...string)
 		}
 		if !interrupted && strings.Contains(lines.Text(), until) {
 			interrupted = true
-			if err := cmd.Process.Signal(os.Interrupt); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, cmd.Process.Signal(os.Interrupt))
 		}
 	}
 	if err := cmd.Wait(); err != nil {
@@ -173,9 +169,7 @@ func TestReplayOfASmallTrace(t *testing.T) {
 		fmt.Fprintf(&trace, `{"timestamp": %d, "input_length": %d, "output_length": %d, "hash_ids": %s}`+"\n", i*50, length, 1+i, blocks)
 	}
 	path := filepath.Join(t.TempDir(), "trace.jsonl")
-	if err := os.WriteFile(path, []byte(trace.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(trace.String()), 0o600))
 	out := runProgram(t, "replay", "--trace", path, "--speed", "4", "--limit", "38")
 	for _, want := range []string{
 		"38 sent of 38: 38 correct, 0 wrong, 0 failed",

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Requests that wait in a decode engine's queue for longer than every timeout of a leg, and than the
@@ -25,22 +26,16 @@ func TestQueuedRequestsAreServedOnce(t *testing.T) {
 			"--decode-first-byte-timeout", "2s", "--idle-timeout", "2s", "--prefill-timeout", "2s", "--kv-lease-budget", "3s",
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	nodes := map[instance.Role]*fleet.Node{}
 	for role, args := range map[instance.Role][]string{instance.Prefill: nil, instance.Decode: {"--max-num-seqs", "1", "--itl", "100ms"}} {
 		nodes[role], err = f.StartNode(t.Context(), fleet.NodeSpec{
 			Name: string(role), Role: role, Connector: "nixl", Model: model, Etcd: []string{etcd},
 			EngineArgs: append(args, "--strict", "--faults"),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
-	if err := p.WaitFor(t.Context(), 1, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.WaitFor(t.Context(), 1, 1))
 	const requests = 4 // of about 3 s each, one after the other
 	c := newClient(t, adminKey)
 	var work sync.WaitGroup
@@ -55,9 +50,7 @@ func TestQueuedRequestsAreServedOnce(t *testing.T) {
 	work.Wait()
 	for role, n := range nodes {
 		var s fakevllm.State
-		if err := n.Get(t.Context(), "/fake/state", &s); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, n.Get(t.Context(), "/fake/state", &s))
 		if s.Counters.Requests != requests || s.Counters.LocalPrefills != 0 && role == instance.Decode || s.Counters.WrongKV != 0 {
 			t.Errorf("%s: %+v", role, s.Counters)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // gatewayPut writes a key with one POST to etcd's JSON gateway.
@@ -56,37 +57,23 @@ func TestNodesThatRegisterThemselves(t *testing.T) {
 	ctx := t.Context()
 	f := newFleet(t)
 	proxy, err := f.StartProxy(ctx, fleet.ProxySpec{Name: "proxy", AdminKey: key, Args: []string{"--connector", "nixl"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	nodes := make(map[instance.Role]*fleet.Node)
 	for _, role := range instance.Roles() { // engines without agents
 		nodes[role], err = f.StartNode(ctx, fleet.NodeSpec{Name: string(role), Role: role, Connector: "nixl", Model: model})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	script, err := filepath.Abs("../../scripts/register-node.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	prefill, decode := nodes[instance.Prefill], nodes[instance.Decode]
 	registration, err := f.Start(ctx, fleet.Spec{
 		Name: "script", Program: script, Args: []string{"prefill", prefill.Address, "http://" + proxy.Etcd[0]}, Env: []string{"TTL=5"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := gatewayPut(ctx, proxy.Etcd[0], "/pd/decode/"+decode.Address, ""); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, gatewayPut(ctx, proxy.Etcd[0], "/pd/decode/"+decode.Address, ""))
 	const broken = "127.0.0.1:9"
-	if err := gatewayPut(ctx, proxy.Etcd[0], "/pd/decode/"+broken, `{"v":1,"models":`); err != nil {
-		t.Fatal(err)
-	}
-	if err := proxy.WaitFor(ctx, 1, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, gatewayPut(ctx, proxy.Etcd[0], "/pd/decode/"+broken, `{"v":1,"models":`))
+	require.NoError(t, proxy.WaitFor(ctx, 1, 1))
 
 	client := newClient(t, key)
 	for i := range 4 {
@@ -100,9 +87,7 @@ func TestNodesThatRegisterThemselves(t *testing.T) {
 	}
 
 	status, err := proxy.Status(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	views := make(map[string]instance.Listing)
 	for _, l := range status.Instances {
 		views[l.Address] = l
@@ -124,9 +109,7 @@ func TestNodesThatRegisterThemselves(t *testing.T) {
 	// The script unregisters: its node is removed, and with it the last prefill instance.
 	stop, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	if err := registration.Stop(stop); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, registration.Stop(stop))
 	testkit.Eventually(t, time.Minute, func() error {
 		s, err := proxy.Status(ctx)
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -29,9 +30,7 @@ func (r *roleRig) set(proxy int, node *fleet.Node, role instance.Role) (status i
 	r.t.Helper()
 	body := fmt.Sprintf(`{"type":%q,"instance":%q,"reason":"test"}`, role, node.Address)
 	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, r.proxies[proxy].URL()+"/instances/role", strings.NewReader(body))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	req.Header.Set("X-Api-Key", adminKey)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)
@@ -171,17 +170,13 @@ func TestRoleChanges(t *testing.T) {
 	again := func() {
 		t.Helper()
 		p, err := f.StartProxy(t.Context(), r.proxies[2].Spec)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r.proxies[2] = p
 	}
 	again()
 	r.agree(either, 0, 1, 2)
 	r.interrupted(steady, 2, r.nodes[0], instance.Prefill, func() {
-		if err := r.proxies[2].Kill(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.proxies[2].Kill())
 		r.etcd.Resume()
 	})
 	r.agree(either, 0, 1)

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/explain"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // pdctl route queries a proxy for the route of a request: the proxy given by a flag, or the first in
@@ -26,17 +27,11 @@ func TestRouteIsExplained(t *testing.T) {
 	proxy, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: adminKey, Args: []string{
 		"--connector", "nixl", "--disaggregate", "auto", "--prefill", engine(fakevllm.RolePrefill), engine(fakevllm.RolePrefill), "--decode", engine(fakevllm.RoleDecode),
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := proxy.WaitFor(t.Context(), 2, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, proxy.WaitFor(t.Context(), 2, 1))
 	body := filepath.Join(t.TempDir(), "body.json")
 	text := `{"model":"` + model + `","prompt":"` + strings.Repeat("the sea ", 60) + `","max_tokens":2}`
-	if err := os.WriteFile(body, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(body, []byte(text), 0o600))
 	run := func(args ...string) (stdout, stderr string) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), filepath.Join(binDir, "pdctl"), append([]string{"route", "--explain", body, "--endpoint", "/v1/completions"}, args...)...)
@@ -84,9 +79,7 @@ func TestRouteIsExplained(t *testing.T) {
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, proxy.URL()+"/route?endpoint=/v1/completions", strings.NewReader(text))
 		req.Header.Set("X-Api-Key", key)
 		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		b, _ := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
 		if resp.StatusCode/100 != 4 || !strings.Contains(string(b), says) {

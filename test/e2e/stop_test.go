@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // peer is one connection of a client.
@@ -27,9 +28,7 @@ type peer struct {
 func dialPeer(t *testing.T, address string) *peer {
 	t.Helper()
 	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	_ = c.SetDeadline(time.Now().Add(soon))
 	return &peer{c, bufio.NewReader(c)}
@@ -80,9 +79,7 @@ func awaitEnd(t *testing.T, p *fleet.Process) string {
 		t.Errorf("%v\n%s", err, p.LogTail(20))
 	}
 	log, err := os.ReadFile(p.LogFile())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for line := range strings.Lines(string(log)) {
 		if strings.Contains(line, "level=error") || strings.Contains(line, "use of closed network connection") {
 			t.Errorf("logged at the stop: %s", line)
@@ -110,9 +107,7 @@ func TestShutdownDelay(t *testing.T) {
 		}
 		idle = append(idle, c)
 	}
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Signal(syscall.SIGTERM))
 	testkit.Eventually(t, soon, func() error {
 		if status, _, err := dialPeer(t, address).get(http.MethodGet, "/readyz", ""); status != http.StatusServiceUnavailable {
 			return fmt.Errorf("/readyz: %d, %w", status, err)
@@ -127,9 +122,7 @@ func TestShutdownDelay(t *testing.T) {
 	if status, _, err := dialPeer(t, address).get(http.MethodGet, "/livez", ""); status != http.StatusOK {
 		t.Errorf("/livez: %d, %v", status, err)
 	}
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Signal(syscall.SIGTERM))
 	awaitEnd(t, p)
 }
 
@@ -162,9 +155,7 @@ func TestShutdownDelay_Queue(t *testing.T) {
 		answered <- fmt.Sprint(status, err)
 	}()
 	eventually(`"default":1`)
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Signal(syscall.SIGTERM))
 	testkit.Eventually(t, soon, func() error {
 		if status, _, err := dialPeer(t, address).get(http.MethodGet, "/readyz", ""); status != http.StatusServiceUnavailable {
 			return fmt.Errorf("/readyz: %d, %w", status, err)
@@ -175,9 +166,7 @@ func TestShutdownDelay_Queue(t *testing.T) {
 	if got := <-answered; got != "200 <nil>" {
 		t.Errorf("the request that waited: %s", got)
 	}
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Signal(syscall.SIGTERM))
 	awaitEnd(t, p)
 }
 
@@ -189,9 +178,7 @@ func TestInterruptSkipsShutdownDelay(t *testing.T) {
 		return []string{"--decode", engine.Address(), "--shutdown-delay", "1h"}
 	})
 	awaitServing(t, address)
-	if err := p.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Signal(os.Interrupt))
 	awaitEnd(t, p)
 }
 
@@ -205,9 +192,7 @@ func TestStopWhileEtcdStarts(t *testing.T) {
 	}
 	for range 3 {
 		_, p := start() // it listens before it starts etcd
-		if err := p.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Signal(syscall.SIGTERM))
 		awaitEnd(t, p)
 	}
 	address, _ := start()
@@ -245,9 +230,7 @@ func TestCutRequestsAreLogged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Signal(syscall.SIGTERM))
 	log := awaitEnd(t, p)
 	if n := strings.Count(log, "path=/v1/completions"); n != streams {
 		t.Errorf("%d lines for %d requests:\n%s", n, streams, log)
