@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -72,9 +73,7 @@ func TestFault16_ManyRegistrations(t *testing.T) {
 	l := layout(t)
 	for _, p := range r.proxies {
 		s, err := fetchStatus(t.Context(), p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if len(s.Instances) != n {
 			t.Errorf("%s shows %d instances of %d", p.Name(), len(s.Instances), n)
 		}

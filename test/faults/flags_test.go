@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // engines starts an engine of each role without an agent.
@@ -16,9 +17,7 @@ func (r *rig) engines() {
 	r.t.Helper()
 	for _, role := range instance.Roles() {
 		n, err := r.f.StartNode(r.t.Context(), fleet.NodeSpec{Name: string(role) + "-flags", Role: role, Connector: "nixl", Model: "e2e/simulated"})
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		require.NoError(r.t, err)
 		if role == instance.Prefill {
 			r.prefill = append(r.prefill, n)
 		} else {

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An agent that registers again does not undo a drain.
@@ -23,13 +24,9 @@ func TestFault22_DrainThenRegister(t *testing.T) {
 		r.mustPdctl("drain", string(role), n.Address, "--wait", "--timeout", "1m", "--reason", "row 22")
 		before := requestsOf(t, n)
 		// First only the agent restarts, with the same engine, then both restart.
-		if err := n.Agent.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, n.Agent.Kill())
 		<-n.Agent.Done()
-		if err := n.StartAgent(t.Context(), r.agents...); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, n.StartAgent(t.Context(), r.agents...))
 		r.awaitAgent(n, registrationIs(lease.Registered))
 		r.awaitReady(n.Address, instance.Drain)
 		l.Served(40)

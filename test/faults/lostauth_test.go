@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // etcd is paused until every lease has expired, and when it resumes no agent can register, because
@@ -66,9 +67,7 @@ func TestFault28_PausedThenNoAuth(t *testing.T) {
 				agentArgs: []string{"--etcd-username", user, "--etcd-password", password},
 			})
 			l, p := r.load(), r.startPool()
-			if err := tc.break_(t, admin); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, tc.break_(t, admin))
 			etcd.Pause()
 			wait(t, outage(6*time.Second, 30*time.Second))
 			l.Served(20)
@@ -85,9 +84,7 @@ func TestFault28_PausedThenNoAuth(t *testing.T) {
 			wait(t, 6*time.Second) // three times the grace
 			r.awaitView(instance.Orphan)
 			l.Served(20)
-			if err := tc.mend(t, admin); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, tc.mend(t, admin))
 			mended := time.Now()
 			for _, n := range r.nodes() {
 				r.awaitAgent(n, registrationIs(lease.Registered))

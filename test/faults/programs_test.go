@@ -15,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -61,15 +62,11 @@ func mustFail(t testing.TB, name string, args ...string) string {
 func (r *rig) proxyNotReady(args ...string) (p *fleet.Process, address string) {
 	r.t.Helper()
 	ports, err := fleet.FreePorts(1)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	address = "127.0.0.1:" + strconv.Itoa(ports[0])
 	args = append([]string{"--host", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--etcd-endpoints", strings.Join(r.etcd, ",")}, proxyArgs(args...)...)
 	p, err = r.f.Start(r.t.Context(), fleet.Spec{Name: "proxy-cold", Program: "proxy", Args: args, Env: []string{"ADMIN_API_KEY=" + adminKey}, Stage: 1})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	testkit.Eventually(r.t, soon, func() error {
 		code, err := code(r.t, http.MethodGet, "http://"+address+"/livez", "")
 		if err != nil || code != http.StatusOK {
@@ -91,9 +88,7 @@ func request(t testing.TB, method, url, body string) (int, string, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req.Close = true
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("X-Api-Key", adminKey)
@@ -111,9 +106,7 @@ func request(t testing.TB, method, url, body string) (int, string, error) {
 func page(t testing.TB, url string) (int, string) {
 	t.Helper()
 	c, body, err := request(t, http.MethodGet, url, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return c, body
 }
 
@@ -122,9 +115,7 @@ func (r *rig) try(address string) (int, string) {
 	r.t.Helper()
 	c, body, err := request(r.t, http.MethodPost, "http://"+address+"/v1/completions",
 		fmt.Sprintf(`{"model":%q,"prompt":"anybody there?","max_tokens":4}`, harness.Model))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	return c, body
 }
 

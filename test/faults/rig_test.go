@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -104,9 +105,7 @@ func (r *rig) proxy(name string, args ...string) *fleet.Proxy {
 	p, err := r.f.StartProxy(r.t.Context(), fleet.ProxySpec{
 		Name: name, EtcdEndpoints: r.etcd, AdminKey: adminKey, Args: proxyArgs(args...),
 	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	return p
 }
 
@@ -117,9 +116,7 @@ func (r *rig) node(role instance.Role, n int, ttl time.Duration, args ...string)
 		Etcd: r.agents, TTL: ttl, EngineArgs: append([]string{"--faults"}, r.engineArgs...),
 		AgentArgs: append([]string{"--allow-short-ttl", "--kv-lease", "0s", "--probe-interval", "200ms"}, args...),
 	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	return node
 }
 
@@ -147,9 +144,7 @@ func (r *rig) load() *harness.Load {
 func (r *rig) awaitAll() {
 	r.t.Helper()
 	for _, p := range r.proxies {
-		if err := p.WaitFor(r.t.Context(), len(r.prefill), len(r.decode)); err != nil {
-			r.t.Fatal(err)
-		}
+		require.NoError(r.t, p.WaitFor(r.t.Context(), len(r.prefill), len(r.decode)))
 	}
 }
 
@@ -303,9 +298,7 @@ func keys(t testing.TB, cli *clientv3.Client) map[string]keyFacts {
 	out := map[string]keyFacts{}
 	for _, role := range instance.Roles() {
 		resp, err := cli.Get(ctx, layout(t).Root()+string(role)+"/", clientv3.WithPrefix())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, kv := range resp.Kvs {
 			out[string(kv.Key)] = keyFacts{kv.Lease, kv.CreateRevision, kv.ModRevision, kv.Version}
 		}
@@ -367,9 +360,7 @@ func put(t testing.TB, cli *clientv3.Client, key, value string, opts ...clientv3
 // engineState reads the counters of an engine.
 func engineState(t testing.TB, n *fleet.Node, into any) {
 	t.Helper()
-	if err := n.Get(t.Context(), "/fake/state", into); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, n.Get(t.Context(), "/fake/state", into))
 }
 
 var errNotYet = errors.New("not yet")

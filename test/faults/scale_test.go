@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // fleetSize returns the number of instances in the tests of large fleets: that of the matrix for the
@@ -316,9 +317,7 @@ func TestFault27_Reconnects(t *testing.T) {
 	put(t, direct, l.Instance(prefillAt(0)), ready)
 	func() { // TestMain checks for leaked goroutines
 		cli, err := etcd.Dial(etcd.Config{Endpoints: []string{link.Address()}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer cli.Close()
 		ctx, cancel := context.WithCancel(t.Context())
 		o := quick()

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Slow engines are not dead. These tests stop an engine with SIGSTOP, which behaves like an engine on
@@ -26,17 +27,13 @@ import (
 func hold(t *testing.T, d time.Duration, processes ...*fleet.Process) {
 	t.Helper()
 	for _, p := range processes {
-		if err := p.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Signal(syscall.SIGSTOP))
 	}
 	timer := time.NewTimer(d) // the length of the fault
 	defer timer.Stop()
 	<-timer.C
 	for _, p := range processes {
-		if err := p.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Signal(syscall.SIGCONT))
 	}
 }
 
@@ -104,9 +101,7 @@ func TestFault03_OnlyDecodeHangsForGood(t *testing.T) {
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer,
 		proxyArgs: []string{"--decode-first-byte-timeout", "5s"}})
-	if err := r.decode[0].Engine.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.decode[0].Engine.Signal(syscall.SIGSTOP))
 	defer func() { _ = r.decode[0].Engine.Signal(syscall.SIGCONT) }()
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
@@ -143,9 +138,7 @@ func TestFault03_OneOfTwoHangs(t *testing.T) {
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer})
 	l := r.load()
 	hung := time.Now()
-	if err := r.decode[0].Engine.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.decode[0].Engine.Signal(syscall.SIGSTOP))
 	r.awaitStatus(func(s status) error {
 		if in, ok := s.entry(r.decode[0].Address); !ok || in.View != instance.Ejected {
 			return fmt.Errorf("%s is %+v", r.decode[0].Address, in)
@@ -154,9 +147,7 @@ func TestFault03_OneOfTwoHangs(t *testing.T) {
 	})
 	measured(t, 3, "decode: hang to ejected by the proxy, beside one that answers", time.Since(hung), 3*time.Second)
 	l.Served(40) // clients whose stream had begun on it wait
-	if err := r.decode[0].Engine.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.decode[0].Engine.Signal(syscall.SIGCONT))
 	r.awaitAll()
 	r.awaitStatus(func(s status) error {
 		if in, ok := s.entry(r.decode[0].Address); !ok || in.View != "" {
@@ -187,13 +178,9 @@ func TestFault03_OnlyDecodeIsSlowSaysItsAgent(t *testing.T) {
 		})
 		down.Store(true)
 	})
-	if err := r.decode[0].Engine.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.decode[0].Engine.Signal(syscall.SIGSTOP))
 	wg.Wait()
-	if err := r.decode[0].Engine.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.decode[0].Engine.Signal(syscall.SIGCONT))
 	l.Served(20)
 	l.Finish()
 	if !down.Load() {

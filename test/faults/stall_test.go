@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // listings follows an instance in the status of the first proxy.
@@ -131,9 +132,7 @@ func TestFault33_RequestArrivesWhileSuspended(t *testing.T) {
 	clients := make([]net.Conn, 20)
 	for i := range clients {
 		c, err := net.Dial("tcp", strings.TrimPrefix(proxy.URL(), "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer c.Close()
 		clients[i] = c
 	}
@@ -150,9 +149,7 @@ func TestFault33_RequestArrivesWhileSuspended(t *testing.T) {
 	}
 	signal(t, syscall.SIGCONT, proxy.PID())
 	for i, c := range clients {
-		if err := c.SetReadDeadline(time.Now().Add(soon)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(soon)))
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
 			t.Fatalf("client %d: %v", i, err)
@@ -185,9 +182,7 @@ func TestFault33_MachineStallsDuringDrain(t *testing.T) {
 		}
 		return nil
 	})
-	if err := decode.Agent.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, decode.Agent.Signal(syscall.SIGTERM))
 	r.awaitStatus(func(s status) error {
 		if in, ok := s.entry(decode.Address); !ok || in.State != instance.Draining {
 			return fmt.Errorf("%+v", in)

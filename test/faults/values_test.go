@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const ready = `{"v":1,"id":"A","models":["m"],"state":"ready"}`
@@ -130,9 +131,7 @@ func TestFault20_Auth(t *testing.T) {
 	l := layout(t)
 	root := testkit.EnableAuth(t, server.Client(t), user, password, l.Root())
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Username: user, Password: password})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	k, n := prefillAt(1), 1
 	put(t, root, l.Instance(k), ready)
@@ -224,9 +223,7 @@ func TestFault21_TwoAgents(t *testing.T) {
 	if v, rev := read(); v != value || rev != revision {
 		t.Errorf("the record changed from %s at %d to %s at %d", value, revision, v, rev)
 	}
-	if err := first.Agent.Kill(); err != nil { // the lease expires, then the second may register
-		t.Fatal(err)
-	}
+	require.NoError(t, first.Agent.Kill()) // the lease expires, then the second may register
 	testkit.Eventually(t, soon, func() error {
 		rep, err := c.Status(t.Context())
 		if err != nil {

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const sample = `{"row":6,"test":"TestFault06_X","what":"gap","value":2.1,"bar":4,"unit":"s"}
@@ -19,13 +21,9 @@ const sample = `{"row":6,"test":"TestFault06_X","what":"gap","value":2.1,"bar":4
 func TestRender(t *testing.T) {
 	t.Parallel()
 	entries, err := read(strings.NewReader(sample))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var out bytes.Buffer
-	if err := render(&out, entries, "abc", "a machine", time.Unix(0, 0)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, render(&out, entries, "abc", "a machine", time.Unix(0, 0)))
 	for _, want := range []string{
 		"Commit: `abc`", "Machine: a machine", "1 January 1970",
 		"gap: **2.10 s** (limit 4.00 s) | met | TestFault06_X |",
