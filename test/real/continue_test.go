@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const (
@@ -32,21 +34,15 @@ type lesson struct {
 func (r *rig) teach() (list []lesson) {
 	r.t.Helper()
 	raw, err := os.ReadFile("testdata/chats.json")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	if err := json.Unmarshal(raw, &list); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
+	require.NoError(r.t, json.Unmarshal(raw, &list))
 	r.weights = filepath.Join(r.t.TempDir(), "model")
 	cmd := exec.CommandContext(r.t.Context(), filepath.Join(lab.dir, "venv", "bin", "python"),
 		absolute("lab/make_chats.py"), r.weights, absolute("testdata/chats.json"), absolute("../../LICENSE"))
 	cmd.Env = append(cmd.Environ(), lab.env...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	logf("the model has learnt: %s", strings.TrimSpace(string(out)))
 	return list
 }
@@ -116,18 +112,12 @@ func (r *rig) pieces(url, path string, body map[string]any) (prompt []int, list 
 	body = maps.Clone(body)
 	body["stream"], body["return_token_ids"] = true, true
 	raw, err := json.Marshal(body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, url+path, strings.NewReader(string(raw)))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := r.http.Do(req)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20)
@@ -236,9 +226,7 @@ func (r *rig) rest(url, path string, body map[string]any, prompt, history []int)
 func (r *rig) detokenize(url string, ids []int) string {
 	r.t.Helper()
 	raw, err := json.Marshal(map[string]any{"model": model, "tokens": ids})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	status, body, err := r.callAt(url, http.MethodPost, "/detokenize", string(raw))
 	var v struct{ Prompt string }
 	if err == nil {
@@ -261,9 +249,7 @@ func TestContinueVLLM(t *testing.T) {
 	for _, parser := range []string{"qwen3", "deepseek_r1"} {
 		r.more = []string{"--reasoning-parser", parser}
 		e, err := r.launch("continue-"+parser, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if parser == "qwen3" {
 			t.Run("shapes", func(t *testing.T) { r.with(t).idShapes(e.url()) })
 			t.Run("completions", func(t *testing.T) { r.with(t).continueTexts(e.url(), &lessons[0]) })
@@ -276,9 +262,7 @@ func TestContinueVLLM(t *testing.T) {
 			}
 			t.Run(parser+" "+lessons[i].Name, func(t *testing.T) { r.with(t).continueChats(e.url(), &lessons[i]) })
 		}
-		if err := e.Stop(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, e.Stop(t.Context()))
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // moving is a request whose stream loses its decode engine.
@@ -130,9 +131,7 @@ func TestContinue(t *testing.T) {
 	lessons := r.teach()
 	r.more = []string{"--reasoning-parser", "qwen3"}
 	alone, err := r.launch("alone", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	list := movings(lessons, func(l *lesson) []int {
 		prompt, _ := r.pieces(alone.url(), toChats, l.body())
 		return prompt
@@ -143,9 +142,7 @@ func TestContinue(t *testing.T) {
 			t.Fatal(want[i].err)
 		}
 	}
-	if err := alone.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, alone.Stop(t.Context()))
 	r.adminKey, r.proxyArgs = adminKey, []string{"--continue-streams", "3", "--log-level", "debug"}
 	engines := r.start(2)
 	decodes := engines[1:]
@@ -153,9 +150,7 @@ func TestContinue(t *testing.T) {
 	for round := range rounds {
 		victim := r.killUnder(t, list, want, decodes, round)
 		again, err := r.launch(fmt.Sprintf("decode-again-%d", round), instance.Decode)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r.startAgent(again)
 		decodes[victim] = again
 		r.awaitDecodes(2)
@@ -265,9 +260,7 @@ func requestID(round, i int) string { return fmt.Sprintf("moving-%d-%d", round, 
 func (r *rig) waysTaken(t *testing.T) map[int][]string {
 	t.Helper()
 	raw, err := os.ReadFile(r.proxy.LogFile())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	how, id := regexp.MustCompile(`how"?[=:]"?([a-z]+)`), regexp.MustCompile(`moving-\d+-(\d+)`)
 	out := map[int][]string{}
 	for line := range strings.Lines(string(raw)) {
