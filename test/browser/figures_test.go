@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestFigures checks that the failures tile keeps the number of the last five minutes when no new
@@ -31,14 +32,10 @@ func TestFigures(t *testing.T) {
 	const requests = 3
 	for range requests {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.url()+"/v1/completions", strings.NewReader(`{"model":"meta-llama/Llama-3.3-70B-Instruct","prompt":"x"}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		req.Header.Set("Content-Type", "application/json")
 		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		_, _ = io.Copy(io.Discard, resp.Body) // only the status matters
 		_ = resp.Body.Close()
 		if resp.StatusCode != http.StatusServiceUnavailable {

@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -23,18 +24,14 @@ func TestMain(m *testing.M) { leak.Main(m) }
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return dir
 }
 
 func read(t *testing.T, name string) []byte {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(root(t), name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return raw
 }
 
@@ -60,9 +57,7 @@ var variable = regexp.MustCompile(`\$\{[A-Z_]+:-([^}]*)\}`)
 func services(t *testing.T) map[string]composeService {
 	t.Helper()
 	var p struct{ Services map[string]composeService }
-	if err := yaml.Unmarshal(variable.ReplaceAll(read(t, composeFile), []byte("$1")), &p); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal(variable.ReplaceAll(read(t, composeFile), []byte("$1")), &p))
 	if len(p.Services) < 13 {
 		t.Fatalf("%s has %d services", composeFile, len(p.Services))
 	}

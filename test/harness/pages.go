@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Get fetches a page of a proxy, which must answer with 200.
@@ -18,9 +20,7 @@ func Get(t testing.TB, url string) []byte {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return send(t, req)
 }
 
@@ -28,9 +28,7 @@ func send(t testing.TB, req *http.Request) []byte {
 	t.Helper()
 	req.Close = true
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK {
@@ -44,15 +42,11 @@ func Add(t testing.TB, url, key, role, address string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/instances/add",
 		bytes.NewReader(fmt.Appendf(nil, `{"type":%q,"instance":%q}`, role, address)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("X-Api-Key", key)
 	var answer struct{ Message string }
-	if err := json.Unmarshal(send(t, req), &answer); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(send(t, req), &answer))
 	return answer.Message
 }
 

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 var variable = regexp.MustCompile(`^\$(\{[^}]+\}|\w+)`)
@@ -114,19 +116,13 @@ func curl(t *testing.T, line string, vars map[string]string) (status int, body s
 		}
 	}
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req.Header = header
 	req.Close = true
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return resp.StatusCode, string(b)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -33,28 +34,20 @@ func (p *prometheus) get(path string, q url.Values, into any) {
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/api/v1/"+path+"?"+q.Encode(), nil)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, err)
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, err)
 	defer func() { _ = resp.Body.Close() }()
 	var answer struct {
 		Status, Error string
 		Warnings      []string
 		Data          json.RawMessage
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, json.NewDecoder(resp.Body).Decode(&answer))
 	if answer.Status != "success" || len(answer.Warnings) > 0 {
 		p.t.Fatalf("%s %v: %s %v", path, q, answer.Error, answer.Warnings)
 	}
-	if err := json.Unmarshal(answer.Data, into); err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, json.Unmarshal(answer.Data, into))
 }
 
 // count returns the number of series that a query returns.
@@ -91,14 +84,10 @@ func follow(t *testing.T, f *fleet.Fleet, proxies ...string) *prometheus {
 		config = strings.Replace(config, was, is, 1)
 	}
 	for name, text := range map[string]string{"prometheus.yml": config, "rules.yml": read(t, deploy("prometheus", "rules.yml"))} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	ports, err := fleet.FreePorts(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p := &prometheus{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", ports[0])}
 	_, err = f.Start(t.Context(), fleet.Spec{
 		Name: "prometheus", Program: program, Stage: 1,
@@ -120,9 +109,7 @@ func follow(t *testing.T, f *fleet.Fleet, proxies ...string) *prometheus {
 			return nil
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return p
 }
 
@@ -139,9 +126,7 @@ func TestPrometheus(t *testing.T) {
 	ctx := t.Context()
 	f := harness.NewFleet(t, binDir)
 	proxy, err := f.StartProxy(ctx, fleet.ProxySpec{Name: "proxy", AdminKey: "k", Args: []string{"--connector", "nixl", "--scrape-interval", "200ms", "--kv-events", "on"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, role := range []instance.Role{instance.Prefill, instance.Decode} {
 		if _, err := f.StartNode(ctx, fleet.NodeSpec{
 			Name: string(role), Role: role, Connector: "nixl", Model: harness.Model, Etcd: proxy.Etcd,
@@ -150,9 +135,7 @@ func TestPrometheus(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := proxy.WaitFor(ctx, 1, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, proxy.WaitFor(ctx, 1, 1))
 	p := follow(t, f, proxy.Address)
 	client := harness.NewClient(t, "k")
 	p.await(`pd_build_info`)
@@ -216,14 +199,10 @@ func TestPrometheus(t *testing.T) {
 func post(t *testing.T, to, body string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		t.Fatalf("%s: %s", to, resp.Status)
