@@ -1,10 +1,8 @@
 package e2e_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -15,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // adapterRig is a proxy with pairs of engines that are registered in different ways.
@@ -22,15 +21,12 @@ type adapterRig struct {
 	*testing.T
 	fleet *fleet.Fleet
 	proxy *fleet.Proxy
-	http  *http.Client
 	dir   string // directory from which every adapter is loaded
 	key   string
 }
 
 func newAdapterRig(t *testing.T) *adapterRig {
-	transport := &http.Transport{}
-	t.Cleanup(transport.CloseIdleConnections)
-	return &adapterRig{T: t, fleet: newFleet(t), http: &http.Client{Transport: transport, Timeout: time.Minute}, dir: t.TempDir(), key: "e2e-admin-key"}
+	return &adapterRig{T: t, fleet: newFleet(t), dir: t.TempDir(), key: adminKey}
 }
 
 // engines starts a prefill and a decode engine, with agents if etcd endpoints are given.
@@ -52,15 +48,9 @@ func (r *adapterRig) send(method, url string, body any) (status int, header http
 	r.Helper()
 	raw, err := json.Marshal(body)
 	require.NoError(r, err)
-	req, err := http.NewRequestWithContext(r.Context(), method, url, bytes.NewReader(raw))
+	resp, text, err := harness.Send(r.Context(), method, url, string(raw), "X-Api-Key", r.key, "X-Pd-Trace", "1")
 	require.NoError(r, err)
-	req.Header = http.Header{"Content-Type": {"application/json"}, "X-Api-Key": {r.key}, "X-Pd-Trace": {"1"}}
-	resp, err := r.http.Do(req)
-	require.NoError(r, err)
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	require.NoError(r, err)
-	return resp.StatusCode, resp.Header, string(text)
+	return resp.StatusCode, resp.Header, text
 }
 
 // load loads an adapter on a server: an engine, or the proxy, which forwards it to all engines.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // A proxy accepts connections before its instances have answered a probe. The first requests wait for
@@ -40,18 +41,13 @@ func TestFirstRequestsWait(t *testing.T) {
 	address := bareProxy(t, func(string) []string { return []string{"--decode", strings.TrimPrefix(engine.URL, "http://")} })
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"x"}`))
-	require.NoError(t, err)
-	req.Header.Set("Content-Type", "application/json")
-	req.Close = true
 	got := make(chan string, 1)
 	go func() {
-		resp, err := http.DefaultClient.Do(req)
+		resp, _, err := harness.Send(ctx, http.MethodPost, "http://"+address+"/v1/completions", `{"model":"m","prompt":"x"}`)
 		if err != nil {
 			got <- err.Error()
 			return
 		}
-		_ = resp.Body.Close()
 		got <- resp.Status
 	}()
 	select {

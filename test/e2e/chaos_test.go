@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // chaosTime returns the duration of TestChaos; PD_TEST_E2E_CHAOS=60s selects the long form.
@@ -36,15 +37,10 @@ func faults(t *testing.T, n *fleet.Node, fault string) {
 	if fault == "" {
 		method = http.MethodDelete
 	}
-	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+n.Address+"/fake/faults", bytes.NewReader([]byte(fault)))
+	resp, text, err := harness.Send(t.Context(), method, "http://"+n.Address+"/fake/faults", fault)
 	require.NoError(t, err)
-	req.Header.Set("Content-Type", "application/json")
-	req.Close = true
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
-	_ = resp.Body.Close()
 	if resp.StatusCode/100 != 2 {
-		t.Fatalf("%s /fake/faults: %s", method, resp.Status)
+		t.Fatalf("%s /fake/faults: %s %s", method, resp.Status, text)
 	}
 }
 

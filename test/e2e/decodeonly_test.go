@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // aloneCase is a decode-only request and the engines of a model of its own; without engines the
@@ -148,9 +148,9 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 	for i, c := range cases {
 		id := fmt.Sprintf("alone-%d", i)
 		wanted[id] = c.reason
-		resp, body, err := posted(t, proxy.URL()+c.path, id, `{"model":"`+models[i]+`",`+c.body+`}`)
-		if err != nil || resp.StatusCode != http.StatusOK && !c.refused {
-			t.Errorf("%s on %s: %s, %v: %s", c.reason, c.path, resp.Status, err, body)
+		resp, body := posted(t, proxy.URL()+c.path, id, `{"model":"`+models[i]+`",`+c.body+`}`)
+		if resp.StatusCode != http.StatusOK && !c.refused {
+			t.Errorf("%s on %s: %s: %s", c.reason, c.path, resp.Status, body)
 		}
 		if got := resp.Header.Get("X-PD-Decode-Only"); got != c.reason {
 			t.Errorf("%s on %s: the response header is %q", c.reason, c.path, got)
@@ -205,9 +205,9 @@ func countDecisions(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 					prompt = strings.Repeat(fmt.Sprintf("sea %d ", fresh), 100)
 				}
 				all.Go(func() {
-					resp, body, err := posted(t, proxy.URL()+"/v1/completions", "", `{"model":"`+model+`","prompt":"`+prompt+`","max_tokens":2,"stream":true}`)
-					if err != nil || resp.StatusCode != http.StatusOK {
-						t.Errorf("%v: %s", err, body)
+					resp, body := posted(t, proxy.URL()+"/v1/completions", "", `{"model":"`+model+`","prompt":"`+prompt+`","max_tokens":2,"stream":true}`)
+					if resp.StatusCode != http.StatusOK {
+						t.Errorf("%s: %s", resp.Status, body)
 					}
 				})
 			}
@@ -225,17 +225,11 @@ func countDecisions(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 }
 
 // posted sends a request and returns its response and body.
-func posted(t *testing.T, url, id, body string) (*http.Response, []byte, error) {
+func posted(t *testing.T, url, id, body string) (*http.Response, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	resp, text, err := harness.Send(t.Context(), http.MethodPost, url, body, "X-Request-Id", id)
 	require.NoError(t, err)
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Request-Id", id)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
-	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(resp.Body)
-	return resp, b, err
+	return resp, text
 }
 
 // checkNotices sends more requests to an instance that transfers no KV cache and checks that /status and pdctl
@@ -243,8 +237,8 @@ func posted(t *testing.T, url, id, body string) (*http.Response, []byte, error) 
 func checkNotices(t *testing.T, proxy *fleet.Proxy, model string) {
 	t.Helper()
 	for range 5 {
-		if resp, body, err := posted(t, proxy.URL()+"/v1/completions", "", `{"model":"`+model+`","prompt":"a","max_tokens":2}`); err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("%s, %v: %s", resp.Status, err, body)
+		if resp, body := posted(t, proxy.URL()+"/v1/completions", "", `{"model":"`+model+`","prompt":"a","max_tokens":2}`); resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s", resp.Status, body)
 		}
 	}
 	reported := func(text string) error {

@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // Three proxies keep one limit together, and the others get the share of one that was killed. pdctl
@@ -32,15 +32,9 @@ func TestLimitOfTheFleet(t *testing.T) {
 	node(t, f, "d", instance.Decode, 0, etcd)
 	agree(t, etcd, list, 2)
 	do := func(method, body string) string {
-		req, _ := http.NewRequestWithContext(t.Context(), method, list[0].URL()+"/limits/default", strings.NewReader(body))
-		req.Header.Set("X-Api-Key", adminKey)
-		req.Header.Set("Content-Type", "application/json")
-		resp, err := http.DefaultClient.Do(req)
+		resp, text, err := harness.Send(t.Context(), method, list[0].URL()+"/limits/default", body, "X-Api-Key", adminKey)
 		require.NoError(t, err)
-		defer func() { _ = resp.Body.Close() }()
-		b, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		return fmt.Sprint(resp.StatusCode, " ", strings.TrimSpace(string(b)))
+		return fmt.Sprint(resp.StatusCode, " ", strings.TrimSpace(text))
 	}
 	for _, tc := range []struct{ method, body, want string }{
 		{http.MethodGet, "", "404 "}, {http.MethodDelete, "", "404 "}, {http.MethodPut, `{"rpm":-1}`, "400 "}, {http.MethodPut, `{}`, "400 "},
@@ -52,9 +46,9 @@ func TestLimitOfTheFleet(t *testing.T) {
 	}
 	for _, p := range list {
 		testkit.Eventually(t, soon, func() error {
-			resp, _, err := posted(t, p.URL()+"/v1/completions", "", oneToken)
-			if err != nil || resp.Header.Get("X-Ratelimit-Limit-Requests") != "1200" {
-				return fmt.Errorf("no limit yet: %v", err)
+			resp, text := posted(t, p.URL()+"/v1/completions", "", oneToken)
+			if resp.Header.Get("X-Ratelimit-Limit-Requests") != "1200" {
+				return fmt.Errorf("no limit yet: %s %s", resp.Status, text)
 			}
 			return nil
 		})
@@ -117,14 +111,10 @@ func sendAtRate(t *testing.T, p *fleet.Proxy, rate int, admitted *atomic.Int64, 
 			return
 		case <-tick.C:
 		}
-		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL()+"/v1/completions", strings.NewReader(oneToken))
-		req.Header.Set("Content-Type", "application/json")
-		resp, err := http.DefaultClient.Do(req)
+		resp, _, err := harness.Send(t.Context(), http.MethodPost, p.URL()+"/v1/completions", oneToken)
 		if err != nil {
 			continue // it was killed
 		}
-		_, _ = io.Copy(io.Discard, resp.Body) // to use the connection again
-		_ = resp.Body.Close()
 		switch {
 		case resp.StatusCode == http.StatusOK:
 			admitted.Add(1)

@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -69,12 +68,7 @@ func TestModelRoutes(t *testing.T) {
 		}
 	}
 	split()
-	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, r.proxy.URL()+"/metrics", nil)
-	resp, err := r.http.Do(req)
-	require.NoError(t, err)
-	text, _ := io.ReadAll(resp.Body)
-	resp.Body.Close()
-	if line := `pd_model_route_requests_total{route="gpt-4o",target="old"} 1`; !strings.Contains(string(text), line) {
+	if line := `pd_model_route_requests_total{route="gpt-4o",target="old"} 1`; !strings.Contains(string(get(t, r.proxy.URL()+"/metrics")), line) {
 		t.Errorf("no %s in the metrics", line)
 	}
 

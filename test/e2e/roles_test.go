@@ -29,17 +29,12 @@ type roleRig struct {
 func (r *roleRig) set(proxy int, node *fleet.Node, role instance.Role) (status int, revision int64) {
 	r.t.Helper()
 	body := fmt.Sprintf(`{"type":%q,"instance":%q,"reason":"test"}`, role, node.Address)
-	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, r.proxies[proxy].URL()+"/instances/role", strings.NewReader(body))
-	require.NoError(r.t, err)
-	req.Header.Set("X-Api-Key", adminKey)
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
+	resp, text, err := harness.Send(r.t.Context(), http.MethodPost, r.proxies[proxy].URL()+"/instances/role", body, "X-Api-Key", adminKey)
 	if err != nil {
 		return 0, 0
 	}
-	defer func() { _ = resp.Body.Close() }()
 	var answer struct{ Revision int64 }
-	_ = json.NewDecoder(resp.Body).Decode(&answer)
+	_ = json.Unmarshal([]byte(text), &answer)
 	return resp.StatusCode, answer.Revision
 }
 

@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // pdctl route queries a proxy for the route of a request: the proxy given by a flag, or the first in
@@ -66,8 +66,8 @@ func TestRouteIsExplained(t *testing.T) {
 	if n := metric(t, proxy.URL(), "pd_picks_total") + metric(t, proxy.URL(), "pd_requests_total"); n != 0 {
 		t.Errorf("queries count as %v picks and requests", n)
 	}
-	if resp, _, err := posted(t, proxy.URL()+"/v1/completions", "", text); err != nil || resp.Header.Get("X-PD-Prefill") != "" {
-		t.Errorf("a request without the trace header gets trace headers: %v, %v", resp.Header, err)
+	if resp, _ := posted(t, proxy.URL()+"/v1/completions", "", text); resp.Header.Get("X-PD-Prefill") != "" {
+		t.Errorf("a request without the trace header gets trace headers: %v", resp.Header)
 	}
 	out, _ = run("--proxy", proxy.URL(), "-o", "json")
 	var again explain.Plan
@@ -76,14 +76,10 @@ func TestRouteIsExplained(t *testing.T) {
 	}
 	// Without the key, and with a wrong one, no route is returned.
 	for key, says := range map[string]string{"": "no admin key", "wrong": "Invalid API Key"} {
-		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, proxy.URL()+"/route?endpoint=/v1/completions", strings.NewReader(text))
-		req.Header.Set("X-Api-Key", key)
-		resp, err := http.DefaultClient.Do(req)
+		resp, answer, err := harness.Send(t.Context(), http.MethodPost, proxy.URL()+"/route?endpoint=/v1/completions", text, "X-Api-Key", key)
 		require.NoError(t, err)
-		b, _ := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if resp.StatusCode/100 != 4 || !strings.Contains(string(b), says) {
-			t.Errorf("key %q: %s %s", key, resp.Status, b)
+		if resp.StatusCode/100 != 4 || !strings.Contains(answer, says) {
+			t.Errorf("key %q: %s %s", key, resp.Status, answer)
 		}
 	}
 }

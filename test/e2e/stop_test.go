@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // peer is one connection of a client.
@@ -197,15 +198,10 @@ func TestStopWhileEtcdStarts(t *testing.T) {
 	}
 	address, _ := start()
 	testkit.Eventually(t, soon, func() error {
-		resp, err := testkit.Ask(t.Context(), http.DefaultClient, http.MethodGet, "http://"+address+"/readyz", "")
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
+		_, body, err := harness.Send(t.Context(), http.MethodGet, "http://"+address+"/readyz", "")
 		// Without instances it cannot serve, but it has read the membership.
-		if err != nil || !strings.Contains(string(body), `"started":true`) {
-			return fmt.Errorf("%s, %v", body, err)
+		if err != nil || !strings.Contains(body, `"started":true`) {
+			return fmt.Errorf("%s, %w", body, err)
 		}
 		return nil
 	})

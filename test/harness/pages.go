@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -19,34 +18,48 @@ func Get(t testing.TB, url string) []byte {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	require.NoError(t, err)
-	return send(t, req)
+	return mustSend(ctx, t, http.MethodGet, url, "")
 }
 
-func send(t testing.TB, req *http.Request) []byte {
-	t.Helper()
+// Send sends a request with headers, given as names and values, and a JSON body, or none for "". It uses a
+// connection of its own, and returns the response after reading its body.
+func Send(ctx context.Context, method, url, body string, header ...string) (*http.Response, string, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		return nil, "", err
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
 	req.Close = true
 	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s %s: %s %v: %s", req.Method, req.URL, resp.Status, err, b)
+	if err != nil {
+		return nil, "", err
 	}
-	return b
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	return resp, string(text), err
+}
+
+func mustSend(ctx context.Context, t testing.TB, method, url, body string, header ...string) []byte {
+	t.Helper()
+	resp, text, err := Send(ctx, method, url, body, header...)
+	require.NoError(t, err)
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s %s: %s: %s", method, url, resp.Status, text)
+	}
+	return []byte(text)
 }
 
 // Add calls a proxy's /instances/add and returns its message.
 func Add(t testing.TB, url, key, role, address string) string {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/instances/add",
-		bytes.NewReader(fmt.Appendf(nil, `{"type":%q,"instance":%q}`, role, address)))
-	require.NoError(t, err)
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Api-Key", key)
 	var answer struct{ Message string }
-	require.NoError(t, json.Unmarshal(send(t, req), &answer))
+	text := mustSend(t.Context(), t, http.MethodPost, url+"/instances/add", fmt.Sprintf(`{"type":%q,"instance":%q}`, role, address), "X-Api-Key", key)
+	require.NoError(t, json.Unmarshal(text, &answer))
 	return answer.Message
 }
 
