@@ -139,7 +139,7 @@ func refusals(t *testing.T, proxies []*fleet.Proxy) map[string]int {
 	t.Helper()
 	out := map[string]int{}
 	for _, p := range proxies {
-		for _, m := range notContinued.FindAllStringSubmatch(metricsOf(t, p), -1) {
+		for _, m := range notContinued.FindAllStringSubmatch(string(harness.Get(t, p.URL()+"/metrics")), -1) {
 			if n, _ := strconv.Atoi(m[2]); n > 0 {
 				out[m[1]] += n
 			}
@@ -500,7 +500,7 @@ func heapOf(t *testing.T, p *fleet.Proxy, profiles string) float64 {
 	resp, err := http.Get("http://" + profiles + "/debug/pprof/heap?gc=1") //nolint:noctx // a test of minutes
 	require.NoError(t, err)
 	_ = resp.Body.Close()
-	m := heapLine.FindStringSubmatch(metricsOf(t, p))
+	m := heapLine.FindStringSubmatch(string(harness.Get(t, p.URL()+"/metrics")))
 	if m == nil {
 		t.Fatal("no heap in /metrics")
 	}

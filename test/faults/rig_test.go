@@ -164,21 +164,20 @@ type status struct {
 	Notices []string `json:"notices"`
 }
 
-func fetchStatus(ctx context.Context, p *fleet.Proxy) (status, error) {
-	var s status
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+func fetchStatus(ctx context.Context, p *fleet.Proxy) (s status, err error) {
+	err = fetch(ctx, p.URL()+"/status", &s)
+	return s, err
+}
+
+// fetch reads a page of a proxy in JSON, whatever its status.
+func fetch(ctx context.Context, url string, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL()+"/status", nil)
+	_, text, err := harness.Send(ctx, http.MethodGet, url, "")
 	if err != nil {
-		return s, err
+		return err
 	}
-	req.Close = true
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return s, err
-	}
-	defer resp.Body.Close()
-	return s, json.NewDecoder(resp.Body).Decode(&s)
+	return json.Unmarshal([]byte(text), into)
 }
 
 // awaitStatus waits until every proxy's status meets a condition.

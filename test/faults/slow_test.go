@@ -1,10 +1,8 @@
 package faults_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -18,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // Slow engines are not dead. These tests stop an engine with SIGSTOP, which behaves like an engine on
@@ -108,21 +107,13 @@ func TestFault03_OnlyDecodeHangsForGood(t *testing.T) {
 	var wg sync.WaitGroup
 	for _, stream := range []bool{true, false} {
 		wg.Go(func() {
-			body := fmt.Appendf(nil, `{"model":"e2e/simulated","prompt":"hello","max_tokens":4,"stream":%t}`, stream)
-			req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url()+"/v1/completions", bytes.NewReader(body))
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			req.Header.Set("Content-Type", "application/json")
-			resp, err := http.DefaultClient.Do(req)
+			body := fmt.Sprintf(`{"model":"e2e/simulated","prompt":"hello","max_tokens":4,"stream":%t}`, stream)
+			resp, text, err := harness.Send(ctx, http.MethodPost, r.url()+"/v1/completions", body)
 			if err != nil {
 				t.Errorf("stream=%t: %v", stream, err)
 				return
 			}
-			defer resp.Body.Close()
-			text, _ := io.ReadAll(resp.Body)
-			if resp.StatusCode != http.StatusGatewayTimeout || !strings.Contains(string(text), "did not answer in time") {
+			if resp.StatusCode != http.StatusGatewayTimeout || !strings.Contains(text, "did not answer in time") {
 				t.Errorf("stream=%t: %s: %s", stream, resp.Status, text)
 			}
 		})
