@@ -104,7 +104,7 @@ func TestHandoverHoldsBlocks(t *testing.T) {
 	p := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL, Role: fakevllm.RolePrefill, CacheBlocks: 10, Shared: shared})
 	d := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL, Role: fakevllm.RoleDecode, CacheBlocks: 100, Shared: shared, PromptTokensDetails: true})
 	prompt := jsonText(model.TokenizeFine(words(1, 60))[:96])
-	r := post(t, client(t), p.URL()+"/v1/completions", "", `{"prompt":`+prompt+`,"max_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}}`)
+	r := post(t, client(t), p.URL()+"/v1/completions", "", `{"prompt":`+prompt+`,"max_tokens":1,"kv_transfer_params":`+prefillForm+`}`)
 	var got struct {
 		KV json.RawMessage `json:"kv_transfer_params"`
 	}
@@ -186,7 +186,7 @@ func TestRewrittenParams(t *testing.T) {
 		shared := fakevllm.NewShared()
 		o := fakevllm.Options{Mode: fakevllm.NIXL, Shared: shared, RewrittenParams: lenient, PromptTokensDetails: true}
 		p, d := fakevllm.StartTest(t, o), fakevllm.StartTest(t, o)
-		r := post(t, client(t), p.URL()+"/v1/completions", "", `{"prompt":[17,18,19],"max_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}}`)
+		r := post(t, client(t), p.URL()+"/v1/completions", "", `{"prompt":[17,18,19],"max_tokens":1,"kv_transfer_params":`+prefillForm+`}`)
 		var got struct {
 			KV map[string]any `json:"kv_transfer_params"`
 		}

@@ -34,8 +34,26 @@ type reply struct {
 	err    error // of reading the body
 }
 
-// post sends JSON with an X-Request-Id ("" for none).
-func post(t *testing.T, c *http.Client, url, id, body string) reply {
+// post sends JSON with an X-Request-Id ("" for none) and further headers, given as names and values.
+func post(t *testing.T, c *http.Client, url, id, body string, header ...string) reply {
+	t.Helper()
+	return do(t, c, jsonRequest(t, url, id, body, header...))
+}
+
+// try posts a completion to an engine that may die of it: the status is then 0.
+func try(t *testing.T, s *fakevllm.Server, id, body string) (status int, answer string) {
+	t.Helper()
+	resp, err := client(t).Do(jsonRequest(t, s.URL()+"/v1/completions", id, body))
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, string(b)
+}
+
+func jsonRequest(t *testing.T, url, id, body string, header ...string) *http.Request {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
 	require.NoError(t, err)
@@ -43,7 +61,10 @@ func post(t *testing.T, c *http.Client, url, id, body string) reply {
 	if id != "" {
 		req.Header.Set("X-Request-Id", id)
 	}
-	return do(t, c, req)
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	return req
 }
 
 func do(t *testing.T, c *http.Client, req *http.Request) reply {

@@ -39,13 +39,8 @@ func consuming(p *fakevllm.Server, id string) string {
 // prefillLeg posts a good prefill.
 func prefillLeg(t *testing.T, c *http.Client, p *fakevllm.Server, ask, kv string) reply {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL()+"/v1/chat/completions",
-		strings.NewReader(`{`+ask+`,"max_tokens":1,"min_tokens":1,"ignore_eos":true,"stream":false,"kv_transfer_params":`+kv+`}`))
-	require.NoError(t, err)
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Request-Id", "R")
-	req.Header.Set("X-data-parallel-rank", "0")
-	return do(t, c, req)
+	return post(t, c, p.URL()+"/v1/chat/completions", "R",
+		`{`+ask+`,"max_tokens":1,"min_tokens":1,"ignore_eos":true,"stream":false,"kv_transfer_params":`+kv+`}`, "X-data-parallel-rank", "0")
 }
 
 func decodeLeg(t *testing.T, c *http.Client, d *fakevllm.Server, ask, more, kv string) reply {
@@ -462,11 +457,7 @@ func TestMooncakeStrict(t *testing.T) {
 		t.Errorf("violations %s", got)
 	}
 	for rank, status := range map[string]int{"0": 200, "1": 400, "-1": 400, "none": 200} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.URL()+"/v1/chat/completions", strings.NewReader(`{`+user+`}`))
-		require.NoError(t, err)
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("X-Data-Parallel-Rank", rank)
-		if r := do(t, c, req); r.status != status {
+		if r := post(t, c, d.URL()+"/v1/chat/completions", "", `{`+user+`}`, "X-Data-Parallel-Rank", rank); r.status != status {
 			t.Errorf("rank %s: %d %s", rank, r.status, r.body)
 		}
 	}

@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	openai "github.com/openai/openai-go/v3"
-	"github.com/openai/openai-go/v3/option"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
@@ -194,40 +192,6 @@ func TestTokenizeRoutes(t *testing.T) {
 	}
 	if r := post(t, c, s.URL()+"/detokenize", "", `{"tokens":[100,101]}`); r.body != `{"prompt":"`+model.Detokenize([]int{100, 101})+`"}` {
 		t.Errorf("detokenized %s", r.body)
-	}
-}
-
-// TestOfficialClient: the clients that people have understand it.
-func TestOfficialClient(t *testing.T) {
-	t.Parallel()
-	s := fakevllm.StartTest(t, fakevllm.Options{APIKey: "k", Models: []string{"m"}})
-	c := openai.NewClient(option.WithBaseURL(s.URL()+"/v1"), option.WithAPIKey("k"), option.WithHTTPClient(client(t)), option.WithMaxRetries(0))
-	params := openai.ChatCompletionNewParams{
-		Model: "m", Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hi")},
-		MaxCompletionTokens: openai.Int(12),
-		StreamOptions:       openai.ChatCompletionStreamOptionsParam{},
-	}
-	expected := fakevllm.ExpectedChat([]fakevllm.Message{{Role: "user", Content: "hi"}}, fakevllm.Sampling{MaxTokens: 12})
-	whole, err := c.Chat.Completions.New(t.Context(), params)
-	require.NoError(t, err)
-	if got := whole.Choices[0].Message.Content; got != expected.Text || whole.Usage.CompletionTokens != int64(len(expected.Tokens)) {
-		t.Errorf("got %q, %d tokens; expected %q", got, whole.Usage.CompletionTokens, expected.Text)
-	}
-	params.StreamOptions.IncludeUsage = openai.Bool(true)
-	stream := c.Chat.Completions.NewStreaming(t.Context(), params)
-	acc := openai.ChatCompletionAccumulator{}
-	for stream.Next() {
-		if !acc.AddChunk(stream.Current()) {
-			t.Fatal("a chunk does not fit those before")
-		}
-	}
-	require.NoError(t, stream.Err())
-	if got := acc.Choices[0].Message.Content; got != expected.Text || acc.Usage.TotalTokens != int64(expected.PromptTokens+len(expected.Tokens)) {
-		t.Errorf("streamed %q, %+v; expected %q", got, acc.Usage, expected.Text)
-	}
-	params.Model = "other"
-	if _, err := c.Chat.Completions.New(t.Context(), params); err == nil {
-		t.Error("an unknown model was served")
 	}
 }
 
