@@ -62,12 +62,7 @@ func TestFault35_CommandLineWithoutSpace(t *testing.T) {
 	p.neverBelow(1)
 	// From now on the keys decide: an instance that an operator removes is not used any more.
 	mustRun(t, "pdctl", "remove", "--yes", "decode", r.decode[0].Address, "--etcd-endpoints", etcd.Endpoint())
-	r.awaitStatus(func(s status) error {
-		if in, ok := s.entry(r.decode[0].Address); ok && in.Intent != instance.Removed {
-			return fmt.Errorf("%+v", in)
-		}
-		return nil
-	})
+	r.awaitEntry(r.decode[0].Address, func(in instance.Listing, ok bool) bool { return !ok || in.Intent == instance.Removed })
 }
 
 // The same while no etcd member answers, and etcd starts later.

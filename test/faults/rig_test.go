@@ -207,6 +207,18 @@ func etcdIs(state string) func(status) error {
 	}
 }
 
+// awaitEntry waits until an instance in every proxy's status meets a condition; ok reports whether the status
+// has the instance.
+func (r *rig) awaitEntry(address string, want func(in instance.Listing, ok bool) bool) {
+	r.t.Helper()
+	r.awaitStatus(func(s status) error {
+		if in, ok := s.entry(address); !want(in, ok) {
+			return fmt.Errorf("%s is %+v", address, in)
+		}
+		return nil
+	})
+}
+
 // entry returns an instance of a status.
 func (s status) entry(address string) (instance.Listing, bool) {
 	for _, in := range s.Instances {

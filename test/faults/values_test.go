@@ -251,12 +251,7 @@ func TestFault30_DeletedByHand(t *testing.T) {
 	if _, err := cli.Delete(t.Context(), keyOf(t, victim)); err != nil {
 		t.Fatal(err)
 	}
-	r.awaitStatus(func(s status) error { // removed, or already registered again
-		if in, ok := s.entry(victim.Address); ok && in.Revision == before.Mod {
-			return fmt.Errorf("still there: %+v", in)
-		}
-		return nil
-	})
+	r.awaitEntry(victim.Address, func(in instance.Listing, ok bool) bool { return !ok || in.Revision != before.Mod }) // removed, or already registered again
 	measured(t, 30, "deletion to out", time.Since(deleted), 0)
 	r.awaitAll()
 	measured(t, 30, fmt.Sprintf("deletion to served again (TTL %.0f s)", lease.Seconds()), time.Since(deleted), 0)
