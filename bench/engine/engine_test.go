@@ -80,11 +80,7 @@ func TestEngine_Completions(t *testing.T) {
 				if err != nil || res.StatusCode != tt.status {
 					t.Fatalf("status %d, %v: %s", res.StatusCode, err, got)
 				}
-				for _, want := range tt.want {
-					if !strings.Contains(string(got), want) {
-						t.Errorf("%q is not in %s", want, got)
-					}
-				}
+				require.Contains(t, string(got), tt.want...)
 				if s := e.Stats(); s != tt.stats {
 					t.Errorf("stats %+v, want %+v", s, tt.stats)
 				}

@@ -84,14 +84,10 @@ func TestReport(t *testing.T) {
 	b, err := os.ReadFile(file)
 	require.NoError(t, err)
 	text := string(b)
-	for _, want := range []string{
+	require.Contains(t, text,
 		"before\n", "after\n", "| session | 2.00 | 5.00 | 30.0 |", "| peer:policy (void) | 7.00 |",
 		"Not measured: smg:x: not installed", "(page/hits.svg)",
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in:\n%s", want, text)
-		}
-	}
+	)
 	if strings.Contains(text, "old\n") || strings.Count(text, "| session |") != 1 {
 		t.Errorf("old figures are left:\n%s", text)
 	}

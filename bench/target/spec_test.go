@@ -35,11 +35,7 @@ func TestArgs(t *testing.T) {
 	}
 	for kind, first := range map[Kind]string{VLLMRouter: "--vllm-pd-disaggregation --host", SMG: "launch --pd-disaggregation --host"} {
 		got := strings.Join(peerArgs(Spec{Kind: kind, Policy: "cache_aware"}, site, []int{80, 81}), " ")
-		for _, want := range []string{first, "--port 80", "--prometheus-port 81", "--prefill-policy cache_aware", "--prefill http://127.0.0.1:1 --prefill http://127.0.0.1:2 --decode http://127.0.0.1:3"} {
-			if !strings.Contains(got, want) {
-				t.Errorf("%s lacks %s", got, want)
-			}
-		}
+		require.Contains(t, got, first, "--port 80", "--prometheus-port 81", "--prefill-policy cache_aware", "--prefill http://127.0.0.1:1 --prefill http://127.0.0.1:2 --decode http://127.0.0.1:3")
 	}
 }
 

@@ -69,11 +69,7 @@ func (w *doctorRig) finds(check, subject string, words ...string) (is doctor.Fin
 		return nil
 	})
 	text := strings.Join(append([]string{is.What, is.Why, is.Cure}, is.Commands...), "\n")
-	for _, word := range words {
-		if !strings.Contains(text, word) {
-			w.t.Errorf("%s %s: %q is not in\n%s", check, subject, word, text)
-		}
-	}
+	require.Contains(w.t, text, words...)
 	return is
 }
 

@@ -70,9 +70,7 @@ func TestFleetOfBoth(t *testing.T) {
 	// The remaining engine serves decode-only and reports why.
 	testkit.Eventually(t, soon, func() error {
 		r := complete(t.Context(), c, proxy.URL(), "and now", 5)
-		if r.Err != nil {
-			t.Fatal(r.Err)
-		}
+		require.NoError(t, r.Err)
 		if why := r.Header.Get("X-Pd-Decode-Only"); why != bypass.SameInstance || r.Header.Get("X-Pd-Decode") != nodes[2].Address {
 			return fmt.Errorf("alone %q, on %q", why, r.Header.Get("X-Pd-Decode"))
 		}

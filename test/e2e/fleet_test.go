@@ -125,9 +125,7 @@ func TestProxiesAgree(t *testing.T) {
 	served := map[string]bool{}
 	for i := range 4 {
 		r := complete(t.Context(), c, list[1].URL(), fmt.Sprint("hello ", i), 5)
-		if r.Err != nil {
-			t.Fatal(r.Err)
-		}
+		require.NoError(t, r.Err)
 		served[r.Header.Get("X-Pd-Prefill")], served[r.Header.Get("X-Pd-Decode")] = true, true
 	}
 	if !served[p2.Address] || !served[d1.Address] {
@@ -142,9 +140,7 @@ func TestProxiesAgree(t *testing.T) {
 	if after := agree(t, etcd, list, 3); !maps.Equal(before, after) {
 		t.Fatalf("membership changed by a restart of the proxies: %v, then %v", before, after)
 	}
-	if r := complete(t.Context(), c, list[2].URL(), "again", 5); r.Err != nil {
-		t.Fatal(r.Err)
-	}
+	require.NoError(t, complete(t.Context(), c, list[2].URL(), "again", 5).Err)
 }
 
 // An added instance outlives the proxy that accepted it: the first proxy whose probe succeeds promotes
@@ -222,11 +218,7 @@ func TestStartErrors(t *testing.T) {
 			if code != tc.code {
 				t.Errorf("exit code %d, want %d", code, tc.code)
 			}
-			for _, s := range tc.says {
-				if !strings.Contains(out, s) {
-					t.Errorf("%q is not in %s", s, out)
-				}
-			}
+			require.Contains(t, out, tc.says...)
 			if strings.Contains(out, "panic") {
 				t.Errorf("it crashed: %s", out)
 			}

@@ -110,9 +110,7 @@ func TestLMCacheNotificationsGoElsewhere(t *testing.T) {
 	send := func() http.Header {
 		t.Helper()
 		r := complete(t.Context(), c, p.URL(), "tell me of the sea", 5)
-		if r.Err != nil {
-			t.Fatal(r.Err)
-		}
+		require.NoError(t, r.Err)
 		return r.Header
 	}
 	for i := range 6 {

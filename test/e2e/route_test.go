@@ -58,11 +58,7 @@ func TestRouteIsExplained(t *testing.T) {
 	if errs != "" {
 		t.Errorf("%q", errs)
 	}
-	for _, want := range []string{"way       pair", p.Prefill.Chosen + " by prefix", "uncached=", "learning", "revision"} {
-		if !strings.Contains(shown, want) {
-			t.Errorf("%q is not in\n%s", want, shown)
-		}
-	}
+	require.Contains(t, shown, "way       pair", p.Prefill.Chosen+" by prefix", "uncached=", "learning", "revision")
 	if n := metric(t, proxy.URL(), "pd_picks_total") + metric(t, proxy.URL(), "pd_requests_total"); n != 0 {
 		t.Errorf("queries count as %v picks and requests", n)
 	}

@@ -161,11 +161,7 @@ func (s *site) refuse(command string, says ...string) {
 	if !errors.As(err, &exit) || exit.ExitCode() != 2 {
 		s.t.Errorf("%s: %v, want exit code 2\n%s", command, err, out)
 	}
-	for _, w := range says {
-		if !strings.Contains(string(out), w) {
-			s.t.Errorf("%s: %q is not in\n%s", command, w, out)
-		}
-	}
+	require.Contains(s.t, string(out), says...)
 }
 
 func (s *site) curl(line string) (int, string) {

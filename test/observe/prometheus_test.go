@@ -142,9 +142,7 @@ func TestPrometheus(t *testing.T) {
 	alone := `{"model":"` + harness.Model + `","prompt":["a","b"],"max_tokens":4}` // several prompts: no prefill
 	for range 2 {
 		for i := range 20 {
-			if r := harness.Complete(ctx, client, proxy.URL(), strings.Repeat("the same beginning ", 40)+fmt.Sprint(i%3), 8); r.Err != nil {
-				t.Fatal(r.Err)
-			}
+			require.NoError(t, harness.Complete(ctx, client, proxy.URL(), strings.Repeat("the same beginning ", 40)+fmt.Sprint(i%3), 8).Err)
 		}
 		post(t, proxy.URL()+"/v1/completions", alone)
 		p.await(`count_over_time(pd_requests_total[1m]) > 1`)

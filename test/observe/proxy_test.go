@@ -98,9 +98,7 @@ func TestTraces(t *testing.T) {
 		}
 	}
 	require.NoError(t, proxy.WaitFor(ctx, 1, 1))
-	if r := harness.Complete(ctx, harness.NewClient(t, "k"), proxy.URL(), "hello", 8); r.Err != nil {
-		t.Fatal(r.Err)
-	}
+	require.NoError(t, harness.Complete(ctx, harness.NewClient(t, "k"), proxy.URL(), "hello", 8).Err)
 	tree := func() map[string]collector.Span {
 		found := map[string]collector.Span{}
 		for _, s := range c.Spans() {
