@@ -3,7 +3,6 @@ package cli_test
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -226,16 +225,7 @@ func (s *stage) interrupt() {
 // fillCache makes an engine store the prefix of a prompt and publish its KV events.
 func (s *stage) fillCache() {
 	s.t.Helper()
-	text := fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":2}`, modelName, strings.Repeat("the sea ", 60))
-	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, "http://"+s.here("10.0.0.7:8100")+"/v1/completions", strings.NewReader(text))
-	require.NoError(s.t, err)
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(s.t, err)
-	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		s.t.Fatal(resp.Status)
-	}
+	harness.Post(s.t, "http://"+s.here("10.0.0.7:8100")+"/v1/completions", fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":2}`, modelName, strings.Repeat("the sea ", 60)))
 }
 
 // holds checks that a file contains a text.

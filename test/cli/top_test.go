@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // topRig is a fleet of two proxies, one of them with --admin-listen, with an instance of each role.
@@ -62,16 +62,7 @@ func newTopRig(t *testing.T) *topRig {
 // send sends a chat through a proxy.
 func (w *topRig) send(p *fleet.Proxy) {
 	w.t.Helper()
-	body := fmt.Sprintf(`{"model":%q,"stream":true,"max_tokens":5,"messages":[{"role":"user","content":%q}]}`, modelName, strings.Repeat("the sea ", 100))
-	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, p.URL()+"/v1/chat/completions", strings.NewReader(body))
-	require.NoError(w.t, err)
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(w.t, err)
-	defer func() { _ = resp.Body.Close() }()
-	if raw, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
-		w.t.Fatalf("%d %v %s", resp.StatusCode, err, raw)
-	}
+	harness.Post(w.t, p.URL()+"/v1/chat/completions", fmt.Sprintf(`{"model":%q,"stream":true,"max_tokens":5,"messages":[{"role":"user","content":%q}]}`, modelName, strings.Repeat("the sea ", 100)))
 }
 
 // topFrame is what the tests read of top -o json.

@@ -44,6 +44,12 @@ func Send(ctx context.Context, method, url, body string, header ...string) (*htt
 	return resp, string(text), err
 }
 
+// Post sends a JSON body to a page, which must answer with 200, and returns the answer.
+func Post(t testing.TB, url, body string, header ...string) []byte {
+	t.Helper()
+	return mustSend(t.Context(), t, http.MethodPost, url, body, header...)
+}
+
 func mustSend(ctx context.Context, t testing.TB, method, url, body string, header ...string) []byte {
 	t.Helper()
 	resp, text, err := Send(ctx, method, url, body, header...)
@@ -58,7 +64,7 @@ func mustSend(ctx context.Context, t testing.TB, method, url, body string, heade
 func Add(t testing.TB, url, key, role, address string) string {
 	t.Helper()
 	var answer struct{ Message string }
-	text := mustSend(t.Context(), t, http.MethodPost, url+"/instances/add", fmt.Sprintf(`{"type":%q,"instance":%q}`, role, address), "X-Api-Key", key)
+	text := Post(t, url+"/instances/add", fmt.Sprintf(`{"type":%q,"instance":%q}`, role, address), "X-Api-Key", key)
 	require.NoError(t, json.Unmarshal(text, &answer))
 	return answer.Message
 }

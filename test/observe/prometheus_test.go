@@ -33,17 +33,14 @@ func (p *prometheus) get(path string, q url.Values, into any) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/api/v1/"+path+"?"+q.Encode(), nil)
+	_, text, err := harness.Send(ctx, http.MethodGet, p.url+"/api/v1/"+path+"?"+q.Encode(), "")
 	require.NoError(p.t, err)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(p.t, err)
-	defer func() { _ = resp.Body.Close() }()
 	var answer struct {
 		Status, Error string
 		Warnings      []string
 		Data          json.RawMessage
 	}
-	require.NoError(p.t, json.NewDecoder(resp.Body).Decode(&answer))
+	require.NoError(p.t, json.Unmarshal([]byte(text), &answer))
 	if answer.Status != "success" || len(answer.Warnings) > 0 {
 		p.t.Fatalf("%s %v: %s %v", path, q, answer.Error, answer.Warnings)
 	}
@@ -94,19 +91,11 @@ func follow(t *testing.T, f *fleet.Fleet, proxies ...string) *prometheus {
 		Args: []string{"--config.file=" + filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path=" + filepath.Join(dir, "data"),
 			"--web.listen-address=" + strings.TrimPrefix(p.url, "http://")},
 		Ready: func(ctx context.Context) error {
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/-/ready", nil)
-			if err != nil {
-				return err
+			resp, _, err := harness.Send(ctx, http.MethodGet, p.url+"/-/ready", "")
+			if err == nil && resp.StatusCode != http.StatusOK {
+				err = fmt.Errorf("prometheus: %s", resp.Status)
 			}
-			resp, err := http.DefaultClient.Do(req)
-			if err != nil {
-				return err
-			}
-			_ = resp.Body.Close()
-			if resp.StatusCode != http.StatusOK {
-				return fmt.Errorf("prometheus: %s", resp.Status)
-			}
-			return nil
+			return err
 		},
 	})
 	require.NoError(t, err)
@@ -144,7 +133,7 @@ func TestPrometheus(t *testing.T) {
 		for i := range 20 {
 			require.NoError(t, harness.Complete(ctx, client, proxy.URL(), strings.Repeat("the same beginning ", 40)+fmt.Sprint(i%3), 8).Err)
 		}
-		post(t, proxy.URL()+"/v1/completions", alone)
+		harness.Post(t, proxy.URL()+"/v1/completions", alone)
 		p.await(`count_over_time(pd_requests_total[1m]) > 1`)
 	}
 	p.await(`sum(rate(pd_inter_token_seconds_count[1m])) > 0`)
@@ -191,18 +180,5 @@ func TestPrometheus(t *testing.T) {
 	}
 	if n := p.count(`label_replace(pd_build_info, "found", "$1", "proxy", "(.+:.+)")`); n != 1 {
 		t.Errorf("%d proxies by label", n)
-	}
-}
-
-func post(t *testing.T, to, body string) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to, strings.NewReader(body))
-	require.NoError(t, err)
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
-	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %s", to, resp.Status)
 	}
 }

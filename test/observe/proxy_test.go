@@ -30,15 +30,10 @@ func TestLogLevel(t *testing.T) {
 	ask := func(method, body string) string {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		req, err := http.NewRequestWithContext(ctx, method, proxy.URL()+"/log-level", strings.NewReader(body))
+		_, text, err := harness.Send(ctx, method, proxy.URL()+"/log-level", body, "X-Api-Key", "k")
 		require.NoError(t, err)
-		req.Header.Set("X-Api-Key", "k")
-		req.Header.Set("Content-Type", "application/json")
-		resp, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
-		defer func() { _ = resp.Body.Close() }()
 		var answer struct{ Level string }
-		require.NoError(t, json.NewDecoder(resp.Body).Decode(&answer))
+		require.NoError(t, json.Unmarshal([]byte(text), &answer))
 		return answer.Level
 	}
 	if got := ask(http.MethodPut, `{"level":"warn"}`); got != "warn" {

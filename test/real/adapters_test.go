@@ -1,9 +1,7 @@
 package real_test
 
 import (
-	"bytes"
 	"encoding/json"
-	"io"
 	"net/http"
 	"path/filepath"
 	"testing"
@@ -11,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // TestAdapters loads and unloads LoRA adapters while the fleet serves, through the proxy and directly on
@@ -35,15 +34,9 @@ func TestAdapters(t *testing.T) {
 		t.Helper()
 		raw, err := json.Marshal(body)
 		require.NoError(t, err)
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+path, bytes.NewReader(raw))
+		resp, answer, err := harness.Send(t.Context(), http.MethodPost, url+path, string(raw), "X-Api-Key", adminKey, "X-Pd-Trace", "1")
 		require.NoError(t, err)
-		req.Header = http.Header{"Content-Type": {"application/json"}, "X-Api-Key": {adminKey}, "X-Pd-Trace": {"1"}}
-		resp, err := r.http.Do(req)
-		require.NoError(t, err)
-		defer resp.Body.Close()
-		answer, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		return resp.StatusCode, resp.Header, string(answer)
+		return resp.StatusCode, resp.Header, answer
 	}
 	must := func(url, path string, body map[string]any) string {
 		t.Helper()

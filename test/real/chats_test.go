@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // envDoc names a document into which TestChats writes its measurements.
@@ -62,19 +62,12 @@ func (r *rig) sendChat(c *chat) (out turnResult, err error) {
 	if err != nil {
 		return out, err
 	}
-	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, r.proxy.URL()+"/v1/chat/completions", strings.NewReader(string(raw)))
+	resp, body, err := harness.Send(r.t.Context(), http.MethodPost, r.proxy.URL()+"/v1/chat/completions", string(raw))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, body)
+	}
 	if err != nil {
 		return out, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := r.http.Do(req)
-	if err != nil {
-		return out, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		return out, fmt.Errorf("%s, %w: %s", resp.Status, err, body)
 	}
 	var a struct {
 		Choices []struct{ Message message }
@@ -85,7 +78,7 @@ func (r *rig) sendChat(c *chat) (out turnResult, err error) {
 			} `json:"prompt_tokens_details"`
 		}
 	}
-	if err := json.Unmarshal(body, &a); err != nil || len(a.Choices) != 1 {
+	if err := json.Unmarshal([]byte(body), &a); err != nil || len(a.Choices) != 1 {
 		return out, fmt.Errorf("%w: %s", err, body)
 	}
 	out = turnResult{tokens: a.Usage.Prompt, cached: a.Usage.Details.Cached, at: resp.Header.Get("X-Pd-Prefill"), text: a.Choices[0].Message.Content}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 const (
@@ -191,20 +191,11 @@ func (r *rig) get(ctx context.Context, url string, into any) error {
 }
 
 func (r *rig) fetch(ctx context.Context, url string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := r.http.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
+	resp, text, err := harness.Send(ctx, http.MethodGet, url, "")
 	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("GET %s: %s: %s", url, resp.Status, raw)
+		err = fmt.Errorf("GET %s: %s: %s", url, resp.Status, text)
 	}
-	return raw, err
+	return []byte(text), err
 }
 
 // metric returns the sum of the samples of a metric that have the given labels.
@@ -242,18 +233,11 @@ func (r *rig) call(method, path, body string) (status int, answer []byte, err er
 
 // callAt sends a request to a server.
 func (r *rig) callAt(url, method, path, body string) (status int, answer []byte, err error) {
-	req, err := http.NewRequestWithContext(r.t.Context(), method, url+path, strings.NewReader(body))
+	resp, text, err := harness.Send(r.t.Context(), method, url+path, body)
 	if err != nil {
 		return 0, nil, err
 	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := r.http.Do(req)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer resp.Body.Close()
-	answer, err = io.ReadAll(resp.Body)
-	return resp.StatusCode, answer, err
+	return resp.StatusCode, []byte(text), nil
 }
 
 // text returns the answer to a prompt. Any status other than 200 fails the test.
