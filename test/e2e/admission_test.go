@@ -49,8 +49,7 @@ func TestQueueOfTwoProxies(t *testing.T) {
 	etcd := testkit.StartEtcdProcess(t)
 	keys := filepath.Join(t.TempDir(), "keys")
 	require.NoError(t, os.WriteFile(keys, []byte("sk-a team-a\nsk-b team-b class=interactive\n"), 0o600))
-	running, prefill, err := newFleetOn(t, etcd.Endpoint(), keys)
-	require.NoError(t, err)
+	running, prefill := newFleetOn(t, etcd.Endpoint(), keys)
 	one, two := running[0], running[1]
 	ctx, stop := context.WithCancel(t.Context())
 	var served [2]atomic.Int64
@@ -157,34 +156,23 @@ func TestQueueOfTwoProxies(t *testing.T) {
 }
 
 // newFleetOn starts two proxies with a queue, and a pair whose prefill is slow.
-func newFleetOn(t *testing.T, etcd, keys string) (proxies []*fleet.Proxy, prefill string, err error) {
+func newFleetOn(t *testing.T, etcd, keys string) (proxies []*fleet.Proxy, prefill string) {
 	t.Helper()
 	f := newFleet(t)
 	for _, name := range []string{"one", "two"} {
-		p, err := f.StartProxy(t.Context(), fleet.ProxySpec{
-			Name: name, EtcdEndpoints: []string{etcd}, AdminKey: adminKey,
-			Args: []string{"--connector", "nixl", "--queue", "on", "--api-keys-file", keys, "--scrape-interval", "500ms"},
-		})
-		if err != nil {
-			return nil, "", err
-		}
+		p := startProxy(t, f, name, etcd, "--connector", "nixl", "--queue", "on", "--api-keys-file", keys, "--scrape-interval", "500ms")
 		proxies = append(proxies, p)
 	}
 	for role, args := range map[instance.Role][]string{instance.Prefill: {"--prefill-rate", "4000"}, instance.Decode: nil} {
-		n, err := f.StartNode(t.Context(), fleet.NodeSpec{
+		n := startNode(t, f, fleet.NodeSpec{
 			Name: string(role), Role: role, Connector: "nixl", Model: model, Etcd: []string{etcd}, EngineArgs: args,
 		})
-		if err != nil {
-			return nil, "", err
-		}
 		if role == instance.Prefill {
 			prefill = n.Address
 		}
 	}
 	for _, p := range proxies {
-		if err := p.WaitFor(t.Context(), 1, 1); err != nil {
-			return nil, "", err
-		}
+		require.NoError(t, p.WaitFor(t.Context(), 1, 1))
 	}
-	return proxies, prefill, nil
+	return proxies, prefill
 }

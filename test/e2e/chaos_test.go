@@ -53,11 +53,10 @@ func TestChaos(t *testing.T) {
 	p := proxies(t, f, etcd, 1)[0]
 	var nodes []*fleet.Node
 	start := func(name string, role instance.Role, port int) *fleet.Node {
-		n, err := f.StartNode(t.Context(), fleet.NodeSpec{
+		n := startNode(t, f, fleet.NodeSpec{
 			Name: name, Role: role, Port: port, Connector: "nixl", Model: model, Etcd: []string{etcd}, TTL: 5 * time.Second,
 			ITL: time.Millisecond, EngineArgs: []string{"--faults"},
 		})
-		require.NoError(t, err)
 		return n
 	}
 	for _, role := range instance.Roles() {

@@ -26,11 +26,10 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	p := proxies(t, f, etcd, 1)[0]
 	for _, role := range instance.Roles() {
 		for i := range 2 {
-			n, err := f.StartNode(t.Context(), fleet.NodeSpec{
+			n := startNode(t, f, fleet.NodeSpec{
 				Name: fmt.Sprintf("%s-%d", role, i+1), Role: role, Connector: "nixl", Model: model,
 				Etcd: []string{etcd}, TTL: 20 * time.Second, EngineArgs: []string{"--faults"},
 			})
-			require.NoError(t, err)
 			if role == instance.Prefill {
 				faults(t, n, `{"kind":"slow","ttft":"15s","path":"/v1/completions"}`)
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -28,25 +29,51 @@ func proxies(t *testing.T, f *fleet.Fleet, etcd string, n int) []*fleet.Proxy {
 	t.Helper()
 	var out []*fleet.Proxy
 	for i := range n {
-		p, err := f.StartProxy(t.Context(), fleet.ProxySpec{
-			Name: fmt.Sprintf("proxy-%d", i+1), EtcdEndpoints: []string{etcd}, AdminKey: adminKey,
-			Args: []string{"--connector", "nixl", "--waiting-retry-interval", "200ms"},
-		})
-		require.NoError(t, err)
-		out = append(out, p)
+		out = append(out, startProxy(t, f, fmt.Sprintf("proxy-%d", i+1), etcd, "--connector", "nixl", "--waiting-retry-interval", "200ms"))
 	}
 	return out
+}
+
+// startProxy starts a proxy on an etcd.
+func startProxy(t *testing.T, f *fleet.Fleet, name, etcd string, args ...string) *fleet.Proxy {
+	t.Helper()
+	p, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: name, EtcdEndpoints: []string{etcd}, AdminKey: adminKey, Args: args})
+	require.NoError(t, err)
+	return p
 }
 
 // node starts an engine and, if etcd endpoints are given, an agent for it.
 func node(t *testing.T, f *fleet.Fleet, name string, role instance.Role, port int, etcd ...string) *fleet.Node {
 	t.Helper()
-	n, err := f.StartNode(t.Context(), fleet.NodeSpec{
+	return startNode(t, f, fleet.NodeSpec{
 		Name: name, Role: role, Port: port, Connector: "nixl", Model: model, Etcd: etcd, TTL: 5 * time.Second,
 		ITL: time.Millisecond,
 	})
+}
+
+func startNode(t *testing.T, f *fleet.Fleet, spec fleet.NodeSpec) *fleet.Node {
+	t.Helper()
+	n, err := f.StartNode(t.Context(), spec)
 	require.NoError(t, err)
 	return n
+}
+
+// pair starts a node of each role by a spec without name and role.
+func pair(t *testing.T, f *fleet.Fleet, spec fleet.NodeSpec) map[instance.Role]*fleet.Node {
+	t.Helper()
+	nodes := map[instance.Role]*fleet.Node{}
+	for _, role := range instance.Roles() {
+		spec.Name, spec.Role = string(role), role
+		nodes[role] = startNode(t, f, spec)
+	}
+	return nodes
+}
+
+// stateOf returns the state of a simulated engine.
+func stateOf(t *testing.T, n *fleet.Node) (s fakevllm.State) {
+	t.Helper()
+	require.NoError(t, n.Get(t.Context(), "/fake/state", &s))
+	return s
 }
 
 func st(t *testing.T, etcd string) *store.Store {

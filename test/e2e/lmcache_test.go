@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -29,15 +28,7 @@ func TestLMCacheNotifiesTwoProxies(t *testing.T) {
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
 	f := newFleet(t)
 	list := proxies(t, f, etcd, 2)
-	nodes := map[instance.Role]*fleet.Node{}
-	for _, role := range instance.Roles() {
-		n, err := f.StartNode(t.Context(), fleet.NodeSpec{
-			Name: string(role), Role: role, Connector: "lmcache", Model: model, Etcd: []string{etcd},
-			EngineArgs: []string{"--strict", "--faults"},
-		})
-		require.NoError(t, err)
-		nodes[role] = n
-	}
+	nodes := pair(t, f, fleet.NodeSpec{Connector: "lmcache", Model: model, Etcd: []string{etcd}, EngineArgs: []string{"--strict", "--faults"}})
 	for _, p := range list {
 		require.NoError(t, p.WaitFor(t.Context(), 1, 1))
 	}
@@ -63,16 +54,11 @@ func TestLMCacheNotifiesTwoProxies(t *testing.T) {
 	work.Wait()
 
 	for _, p := range list {
-		for line := range strings.Lines(string(get(t, p.URL()+"/metrics"))) {
-			if strings.HasPrefix(line, "pd_forward_retries_total") && !strings.HasSuffix(line, " 0\n") {
-				t.Errorf("%s: a leg was retried: %s", p.Name(), line)
-			}
+		if n := metric(t, p.URL(), "pd_forward_retries_total"); n != 0 {
+			t.Errorf("%s: %v legs were retried", p.Name(), n)
 		}
 	}
-	var prefill, decode fakevllm.State
-	for role, s := range map[instance.Role]*fakevllm.State{instance.Prefill: &prefill, instance.Decode: &decode} {
-		require.NoError(t, nodes[role].Get(t.Context(), "/fake/state", s))
-	}
+	prefill, decode := stateOf(t, nodes[instance.Prefill]), stateOf(t, nodes[instance.Decode])
 	if n := decode.Counters.TransfersLoaded; n != 2*each || decode.Counters.LocalPrefills != 0 || decode.Counters.WrongKV != 0 {
 		t.Errorf("%d of %d prompts came from prefill: %+v, %q", n, 2*each, decode.Counters, decode.Refusals)
 	}
@@ -88,23 +74,16 @@ func TestLMCacheNotificationsGoElsewhere(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
 	f := newFleet(t)
-	p, err := f.StartProxy(t.Context(), fleet.ProxySpec{
-		Name: "proxy", EtcdEndpoints: []string{etcd}, AdminKey: adminKey,
-		Args: []string{"--connector", "nixl", "--lmcache-notify-timeout", "500ms"},
-	})
-	require.NoError(t, err)
+	p := startProxy(t, f, "proxy", etcd, "--connector", "nixl", "--lmcache-notify-timeout", "500ms")
 	ports, err := fleet.FreePorts(2)
 	require.NoError(t, err)
-	prefill, err := f.StartNode(t.Context(), fleet.NodeSpec{
+	prefill := startNode(t, f, fleet.NodeSpec{
 		Name: "prefill", Role: instance.Prefill, Connector: "lmcache", Model: model, Etcd: []string{etcd}, LMCachePort: ports[0],
 		EngineArgs: []string{"--strict", "--notify", net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[1]))},
 	})
-	require.NoError(t, err)
-	if _, err := f.StartNode(t.Context(), fleet.NodeSpec{
+	startNode(t, f, fleet.NodeSpec{
 		Name: "decode", Role: instance.Decode, Connector: "lmcache", Model: model, Etcd: []string{etcd}, EngineArgs: []string{"--strict"},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	require.NoError(t, p.WaitFor(t.Context(), 1, 1))
 	c := newClient(t, adminKey)
 	send := func() http.Header {

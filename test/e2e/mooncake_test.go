@@ -19,21 +19,9 @@ func TestMooncakeFleet(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
 	f := newFleet(t)
-	p, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{etcd}, AdminKey: adminKey})
-	require.NoError(t, err)
-	spec := fleet.NodeSpec{Connector: "mooncake", Model: model, Etcd: []string{etcd}, EngineArgs: []string{"--strict", "--faults"}}
-	nodes := map[instance.Role]*fleet.Node{}
-	for _, role := range instance.Roles() {
-		s := spec
-		s.Name, s.Role = string(role), role
-		nodes[role], err = f.StartNode(t.Context(), s)
-		require.NoError(t, err)
-	}
-	state := func(role instance.Role) fakevllm.State {
-		var s fakevllm.State
-		require.NoError(t, nodes[role].Get(t.Context(), "/fake/state", &s))
-		return s
-	}
+	p := startProxy(t, f, "proxy", etcd)
+	nodes := pair(t, f, fleet.NodeSpec{Connector: "mooncake", Model: model, Etcd: []string{etcd}, EngineArgs: []string{"--strict", "--faults"}})
+	state := func(role instance.Role) fakevllm.State { return stateOf(t, nodes[role]) }
 	c := newClient(t, adminKey)
 	serve := func(name string, n int) {
 		before := state(instance.Decode).Counters
@@ -55,8 +43,7 @@ func TestMooncakeFleet(t *testing.T) {
 	again := nodes[instance.Prefill].Spec
 	again.Etcd = nil // its agent is still running
 	again.Name = "prefill-again"
-	nodes[instance.Prefill], err = f.StartNode(t.Context(), again)
-	require.NoError(t, err)
+	nodes[instance.Prefill] = startNode(t, f, again)
 	id := state(instance.Prefill).EngineID
 	if id == old {
 		t.Fatalf("the engine has the ID %s again after its restart", id)
@@ -91,26 +78,18 @@ func TestMooncakeWithoutAgents(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
 	f := newFleet(t)
-	p, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{etcd}, AdminKey: adminKey})
-	require.NoError(t, err)
-	nodes := map[instance.Role]*fleet.Node{}
-	for _, role := range instance.Roles() {
-		spec := fleet.NodeSpec{Name: string(role), Role: role, Connector: "mooncake", Model: model, EngineArgs: []string{"--strict", "--faults"}}
-		nodes[role], err = f.StartNode(t.Context(), spec)
-		require.NoError(t, err)
+	p := startProxy(t, f, "proxy", etcd)
+	nodes := pair(t, f, fleet.NodeSpec{Connector: "mooncake", Model: model, EngineArgs: []string{"--strict", "--faults"}})
+	for role, n := range nodes {
 		rec := `{"connector":"MooncakeConnector"}`
 		if role == instance.Prefill {
-			rec = fmt.Sprintf(`{"connector":"MooncakeConnector","ports":{"bootstrap":[%d]}}`, nodes[role].Spec.BootstrapPort)
+			rec = fmt.Sprintf(`{"connector":"MooncakeConnector","ports":{"bootstrap":[%d]}}`, n.Spec.BootstrapPort)
 		}
-		if _, err := testkit.Client(t, etcd).Put(t.Context(), "/pd/"+string(role)+"/"+nodes[role].Address, rec); err != nil {
+		if _, err := testkit.Client(t, etcd).Put(t.Context(), "/pd/"+string(role)+"/"+n.Address, rec); err != nil {
 			t.Fatal(err)
 		}
 	}
-	state := func(role instance.Role) fakevllm.State {
-		var s fakevllm.State
-		require.NoError(t, nodes[role].Get(t.Context(), "/fake/state", &s))
-		return s
-	}
+	state := func(role instance.Role) fakevllm.State { return stateOf(t, nodes[role]) }
 	require.NoError(t, p.WaitFor(t.Context(), 1, 1))
 	c, n := newClient(t, adminKey), 0
 	ask := func() error {
@@ -127,8 +106,7 @@ func TestMooncakeWithoutAgents(t *testing.T) {
 	require.NoError(t, nodes[instance.Prefill].Engine.Kill())
 	again := nodes[instance.Prefill].Spec
 	again.Name = "prefill-again"
-	nodes[instance.Prefill], err = f.StartNode(t.Context(), again)
-	require.NoError(t, err)
+	nodes[instance.Prefill] = startNode(t, f, again)
 	if state(instance.Prefill).EngineID == old {
 		t.Fatalf("the engine has the ID %s again after its restart", old)
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -66,8 +65,7 @@ func TestMoRIIOFleet(t *testing.T) {
 						t.Fatalf("%s %d: %v", name, i, r.Err)
 					}
 				}
-				var s fakevllm.State
-				require.NoError(t, nodes[instance.Decode].Get(t.Context(), "/fake/state", &s))
+				s := stateOf(t, nodes[instance.Decode])
 				if s.Counters.LocalPrefills != 0 || s.Counters.WrongKV != 0 || s.Counters.TransfersLoaded == 0 {
 					t.Errorf("%s: decode computed prompts itself: %+v, %q", name, s.Counters, s.Refusals)
 				}

@@ -253,11 +253,8 @@ func TestDrainRounds(t *testing.T) {
 			t.Fatalf("round %d: %d failed, %d cut: %s", i+1, len(failed), l.Broken(), strings.Join(failed, "\n"))
 		}
 	}
-	l.Finish()
-	t.Logf("%d rounds of drain, restart, undrain: %d right answers, %d cut", n, l.Answered(), l.Broken())
-	if l.Broken() > 0 {
-		t.Errorf("%d streams were cut", l.Broken())
-	}
+	l.FinishUncut()
+	t.Logf("%d rounds of drain, restart, undrain: %d right answers", n, l.Answered())
 }
 
 // Idle proxies write nothing to etcd: updates of their presences do not trigger each other. Under

@@ -64,6 +64,14 @@ func keyAt(i int) instance.Key {
 	return decodeAt(i)
 }
 
+// keysTo returns the first n keys.
+func keysTo(n int) (all []instance.Key) {
+	for i := range n {
+		all = append(all, keyAt(i))
+	}
+	return all
+}
+
 func registerOne(ctx context.Context, cli *clientv3.Client, l schema.Layout, i int, ttl int64, into *clientv3.LeaseID) error {
 	value, err := schema.EncodeRecord(instance.Record{
 		ID: fmt.Sprintf("01JD0000000000000000%06d", i), Models: []string{"Qwen/Qwen2.5-7B-Instruct"}, Connector: "nixl",

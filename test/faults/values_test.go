@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
@@ -149,35 +147,15 @@ func TestFault20_Auth(t *testing.T) {
 	wait(t, 5*time.Second) // the token, valid for two seconds, has expired by now
 	follows()
 
-	perm := clientv3.PermissionType(clientv3.PermReadWrite)
-	end := clientv3.GetPrefixRangeEnd(l.Root())
-	for _, fault := range []struct {
-		name         string
-		break_, mend func() error
-	}{
-		{
-			"role revoked",
-			func() error { _, err := root.RoleRevokePermission(t.Context(), user, l.Root(), end); return err },
-			func() error { _, err := root.RoleGrantPermission(t.Context(), user, l.Root(), end, perm); return err },
-		},
-		{
-			"password changed",
-			func() error { _, err := root.UserChangePassword(t.Context(), user, "other"); return err },
-			func() error { _, err := root.UserChangePassword(t.Context(), user, password); return err },
-		},
-	} {
-		if err := fault.break_(); err != nil {
-			t.Fatalf("%s: %v", fault.name, err)
-		}
+	for _, fault := range authFaults(user, password, l.Root()) {
+		require.NoError(t, fault.break_(t.Context(), root))
 		testkit.Eventually(t, soon, func() error {
 			if s := w.Status(); s.State == watch.Live || s.LastError == "" {
 				return fmt.Errorf("%s: not detected: %+v", fault.name, s)
 			}
 			return nil
 		})
-		if err := fault.mend(); err != nil {
-			t.Fatalf("%s: %v", fault.name, err)
-		}
+		require.NoError(t, fault.mend(t.Context(), root))
 		mended := time.Now()
 		awaitState(t, w, watch.Live)
 		follows()

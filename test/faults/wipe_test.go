@@ -73,10 +73,7 @@ func TestFault11_WipedAndEmpty(t *testing.T) {
 	registerMany(t, cli, n, 600)
 	awaitCount(t, w, n)
 	awaitState(t, w, watch.Live)
-	var all []instance.Key
-	for i := range n {
-		all = append(all, keyAt(i))
-	}
+	all := keysTo(n)
 	neverWithout(t, w, all...)
 	etcd.Wipe()
 	etcd.Restart()
@@ -139,10 +136,7 @@ func TestFault12_WipedUnheard(t *testing.T) {
 	registerMany(t, old, n, 600)
 	awaitCount(t, w, n)
 	awaitState(t, w, watch.Live)
-	var all []instance.Key
-	for i := range n {
-		all = append(all, keyAt(i))
-	}
+	all := keysTo(n)
 	neverWithout(t, w, all...)
 	last := put(t, old, "/elsewhere", "x")
 	put(t, wiped, "/elsewhere", "x") // so that no instance has its old revision
