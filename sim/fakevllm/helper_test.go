@@ -234,7 +234,7 @@ func dialRaw(t *testing.T, s *fakevllm.Server) *raw {
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.Address())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	return &raw{conn: conn, in: bufio.NewReader(conn)}
 }
 

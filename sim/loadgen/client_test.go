@@ -118,9 +118,7 @@ func TestStreamWrong(t *testing.T) {
 			if !errors.Is(r.Err, loadgen.ErrWrong) {
 				t.Fatalf("error %v, want ErrWrong", r.Err)
 			}
-			if !strings.Contains(r.Err.Error(), tt.want) {
-				t.Errorf("%q is not in %v", tt.want, r.Err)
-			}
+			require.Contains(t, r.Err.Error(), tt.want)
 		})
 	}
 }
@@ -153,9 +151,7 @@ func TestStreamFailed(t *testing.T) {
 			if r.Err == nil || errors.Is(r.Err, loadgen.ErrWrong) {
 				t.Fatalf("error %v, want one that is not ErrWrong", r.Err)
 			}
-			if !strings.Contains(r.Err.Error(), tt.want) {
-				t.Errorf("%q is not in %v", tt.want, r.Err)
-			}
+			require.Contains(t, r.Err.Error(), tt.want)
 		})
 	}
 	t.Run("content type", func(t *testing.T) {

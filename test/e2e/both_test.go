@@ -137,9 +137,7 @@ func TestAddBoth(t *testing.T) {
 	wait(1)
 	revisions()
 	out := runProgram(t, "pdctl", "remove", "--yes", "both", n.Address, "--etcd-endpoints", etcd)
-	if !strings.Contains(out, "prefill/"+n.Address) || !strings.Contains(out, "decode/"+n.Address) {
-		t.Errorf("pdctl remove prints %q", out)
-	}
+	require.Contains(t, out, "prefill/"+n.Address, "decode/"+n.Address)
 	wait(0)
 	if got := add(t, proxy.URL(), adminKey, "both", n.Address); !strings.Contains(got, "Added "+n.Address) {
 		t.Errorf("the route returns %q", got)

@@ -214,9 +214,7 @@ func TestMoveByExport(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "fleet.yaml")
 		require.NoError(t, os.WriteFile(file, []byte(runProgram(t, "pdctl", "--etcd-endpoints", h.old, "export")), 0o600))
 		out := runProgram(t, "pdctl", "--etcd-endpoints", strings.Join(c.Endpoints(), ","), "apply", "-f", file)
-		if !strings.Contains(out, "; keys: 2\n") {
-			t.Fatalf("apply prints\n%s", out)
-		}
+		require.Contains(t, out, "; keys: 2\n")
 		return c
 	})
 }

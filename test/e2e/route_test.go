@@ -48,9 +48,7 @@ func TestRouteIsExplained(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &p); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if !strings.Contains(errs, "asked: "+proxy.URL()) {
-		t.Errorf("the queried proxy is not named: %q", errs)
-	}
+	require.Contains(t, errs, "asked: "+proxy.URL())
 	if p.Way != explain.Pair || p.Prefill.Policy != "prefix" || len(p.Prefill.Candidates) != 2 || len(p.Prefill.Candidates[0].Scores) == 0 || p.Disaggregate.Reason != "learning" {
 		t.Errorf("%s", out)
 	}

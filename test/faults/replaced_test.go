@@ -87,9 +87,7 @@ func TestFault34_MembersReplaced(t *testing.T) {
 	})
 	// pdctl doctor reads it from the proxy.
 	out, _ := command(t, "pdctl", "doctor", "--etcd-endpoints", strings.Join(c.Endpoints(), ","))
-	if !strings.Contains(out, configured[0]+" is no longer a member") {
-		t.Errorf("pdctl doctor:\n%s", out)
-	}
+	require.Contains(t, out, configured[0]+" is no longer a member")
 	l.Served(20)
 	l.Finish()
 	p.neverBelow(1)

@@ -304,7 +304,7 @@ type keyFacts struct{ Lease, Create, Mod, Version int64 }
 // keys reads the lease and the revisions of every instance's key.
 func keys(t testing.TB, cli *clientv3.Client) map[string]keyFacts {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	out := map[string]keyFacts{}
 	for _, role := range instance.Roles() {
@@ -359,7 +359,7 @@ func registrationIs(phase lease.Phase) func(agentctl.Report) error {
 // put writes a key and returns its revision.
 func put(t testing.TB, cli *clientv3.Client, key, value string, opts ...clientv3.OpOption) int64 {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	resp, err := cli.Put(ctx, key, value, opts...)
 	if err != nil {

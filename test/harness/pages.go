@@ -16,7 +16,7 @@ import (
 // Get fetches a page of a proxy, which must answer with 200.
 func Get(t testing.TB, url string) []byte {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	return mustSend(ctx, t, http.MethodGet, url, "")
 }

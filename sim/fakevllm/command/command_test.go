@@ -86,7 +86,7 @@ func ask(t *testing.T, url, body string) (int, string) {
 	t.Helper()
 	tr := &http.Transport{}
 	defer tr.CloseIdleConnections()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	require.NoError(t, err)

@@ -69,9 +69,7 @@ func TestUsage(t *testing.T) {
 			if code := Run(t.Context(), strings.Fields(tt.args), &out, &errs); code != 2 {
 				t.Errorf("exit code %d, want 2", code)
 			}
-			if !strings.Contains(errs.String(), tt.want) {
-				t.Errorf("%q is not in %q", tt.want, errs.String())
-			}
+			require.Contains(t, errs.String(), tt.want)
 		})
 	}
 }
