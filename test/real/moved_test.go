@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/pieces"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -93,7 +94,7 @@ func (r *rig) follow(url, id string, q *moving, begun func(decode string), each 
 	begun(m.decode)
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20)
-	var list []piece
+	var list []pieces.Piece
 	for lines.Scan() {
 		data, isEvent := strings.CutPrefix(lines.Text(), "data: ")
 		switch {
@@ -101,18 +102,18 @@ func (r *rig) follow(url, id string, q *moving, begun func(decode string), each 
 			m.continued++
 		case !isEvent:
 		case data == "[DONE]":
-			m.answer = join(list)
+			m.answer = pieces.Join(list)
 			return m
 		default:
-			_, p, err := readPiece(data)
+			_, p, err := pieces.Read(data)
 			if err != nil {
-				return moved{decode: m.decode, err: fmt.Errorf("status %d, after %+v: %q: %w", resp.StatusCode, join(list), data, err)}
+				return moved{decode: m.decode, err: fmt.Errorf("status %d, after %+v: %q: %w", resp.StatusCode, pieces.Join(list), data, err)}
 			}
 			if p != nil {
 				list = append(list, *p)
 				each()
-				if p.finish == "completed" {
-					m.answer = join(list)
+				if p.Finish == "completed" {
+					m.answer = pieces.Join(list)
 					return m
 				}
 			}
