@@ -104,6 +104,16 @@ func saidHello(f *fleet.Fleet, name string) func(context.Context) error {
 	}
 }
 
+// started starts the child "one" and waits until it has said hello.
+func started(t *testing.T, f *fleet.Fleet, mode string) *fleet.Process {
+	t.Helper()
+	s := spec("one", mode)
+	s.Ready = saidHello(f, "one")
+	p, err := f.Start(t.Context(), s)
+	require.NoError(t, err)
+	return p
+}
+
 // Concurrent callers, in this process or in others, get different ports.
 func TestFreePorts(t *testing.T) {
 	t.Parallel()
@@ -149,10 +159,7 @@ func TestOutputAndEnvironment(t *testing.T) {
 	t.Setenv("PD_PORT", "1234") // variables of the caller must not reach the children
 	var out testkit.Buffer
 	f := newFleet(t, fleet.Options{Output: &out})
-	s := spec("one", "serve")
-	s.Ready = saidHello(f, "one")
-	p, err := f.Start(t.Context(), s)
-	require.NoError(t, err)
+	p := started(t, f, "serve")
 	require.NoError(t, p.Stop(t.Context()))
 	if p.Err() != nil {
 		t.Errorf("ended with %v", p.Err())
@@ -206,10 +213,7 @@ func TestMissingProgram(t *testing.T) {
 func TestKill(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, fleet.Options{})
-	s := spec("one", "stubborn")
-	s.Ready = saidHello(f, "one")
-	p, err := f.Start(t.Context(), s)
-	require.NoError(t, err)
+	p := started(t, f, "stubborn")
 	require.NoError(t, p.Signal(syscall.SIGSTOP))
 	require.NoError(t, p.Kill())
 	if p.Err() == nil || !strings.Contains(p.Err().Error(), "killed") {
@@ -223,10 +227,7 @@ func TestKill(t *testing.T) {
 func TestStop_KillsAfterTheDeadline(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, fleet.Options{})
-	s := spec("one", "stubborn")
-	s.Ready = saidHello(f, "one")
-	p, err := f.Start(t.Context(), s)
-	require.NoError(t, err)
+	p := started(t, f, "stubborn")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := p.Stop(ctx); err == nil || !strings.Contains(err.Error(), "was killed") {

@@ -57,12 +57,17 @@ func (p *peer) get(method, path, body string) (status int, closes bool, err erro
 // awaitServing waits until a proxy serves the model of the package.
 func awaitServing(t *testing.T, address string) {
 	t.Helper()
+	awaitReadyz(t, address, http.StatusOK)
+}
+
+// awaitReadyz waits until /readyz of a proxy answers with a status.
+func awaitReadyz(t *testing.T, address string, want int) {
+	t.Helper()
 	testkit.Eventually(t, soon, func() error {
 		c := dialPeer(t, address)
 		defer c.Close()
-		status, _, err := c.get(http.MethodGet, "/readyz", "")
-		if err != nil || status != http.StatusOK {
-			return fmt.Errorf("%d, %w", status, err)
+		if status, _, err := c.get(http.MethodGet, "/readyz", ""); err != nil || status != want {
+			return fmt.Errorf("/readyz: %d, %w", status, err)
 		}
 		return nil
 	})
@@ -109,12 +114,7 @@ func TestShutdownDelay(t *testing.T) {
 		idle = append(idle, c)
 	}
 	require.NoError(t, p.Signal(syscall.SIGTERM))
-	testkit.Eventually(t, soon, func() error {
-		if status, _, err := dialPeer(t, address).get(http.MethodGet, "/readyz", ""); status != http.StatusServiceUnavailable {
-			return fmt.Errorf("/readyz: %d, %w", status, err)
-		}
-		return nil
-	})
+	awaitReadyz(t, address, http.StatusServiceUnavailable)
 	for i, c := range append(idle, dialPeer(t, address)) {
 		if status, closes, err := c.get(http.MethodPost, "/v1/completions", oneToken); status != http.StatusOK || !closes || err != nil {
 			t.Errorf("connection %d: %d, closes %t, %v", i, status, closes, err)
@@ -157,12 +157,7 @@ func TestShutdownDelay_Queue(t *testing.T) {
 	}()
 	eventually(`"default":1`)
 	require.NoError(t, p.Signal(syscall.SIGTERM))
-	testkit.Eventually(t, soon, func() error {
-		if status, _, err := dialPeer(t, address).get(http.MethodGet, "/readyz", ""); status != http.StatusServiceUnavailable {
-			return fmt.Errorf("/readyz: %d, %w", status, err)
-		}
-		return nil
-	})
+	awaitReadyz(t, address, http.StatusServiceUnavailable)
 	_ = stream.Close()
 	if got := <-answered; got != "200 <nil>" {
 		t.Errorf("the request that waited: %s", got)

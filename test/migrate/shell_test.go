@@ -1,7 +1,6 @@
 package migrate_test
 
 import (
-	"io"
 	"net/http"
 	"regexp"
 	"slices"
@@ -9,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 var variable = regexp.MustCompile(`^\$(\{[^}]+\}|\w+)`)
@@ -83,7 +83,7 @@ func curl(t *testing.T, line string, vars map[string]string) (status int, body s
 		t.Fatalf("not a curl line: %q", line)
 	}
 	method, url, data := "", "", ""
-	header := http.Header{}
+	var header []string
 	for i := 1; i < len(args); i++ {
 		switch arg := args[i]; {
 		case arg == "-s", arg == "-N":
@@ -99,7 +99,7 @@ func curl(t *testing.T, line string, vars map[string]string) (status int, body s
 				if !ok {
 					t.Fatalf("header %q", args[i])
 				}
-				header.Set(name, strings.TrimSpace(value))
+				header = append(header, name, strings.TrimSpace(value))
 			}
 		case !strings.HasPrefix(arg, "-") && url == "":
 			if url = arg; !strings.HasPrefix(url, "http://") {
@@ -115,14 +115,7 @@ func curl(t *testing.T, line string, vars map[string]string) (status int, body s
 			method = http.MethodPost
 		}
 	}
-	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(data))
+	resp, text, err := harness.Send(t.Context(), method, url, data, header...)
 	require.NoError(t, err)
-	req.Header = header
-	req.Close = true
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	return resp.StatusCode, string(b)
+	return resp.StatusCode, text
 }

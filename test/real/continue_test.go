@@ -1,7 +1,6 @@
 package real_test
 
 import (
-	"bufio"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/testkit/pieces"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 const (
@@ -72,32 +72,26 @@ func (r *rig) pieces(url, path string, body map[string]any) (prompt []int, list 
 	body["stream"], body["return_token_ids"] = true, true
 	raw, err := json.Marshal(body)
 	require.NoError(r.t, err)
-	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, url+path, strings.NewReader(string(raw)))
+	resp, text, err := harness.Send(r.t.Context(), http.MethodPost, url+path, string(raw))
 	require.NoError(r.t, err)
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := r.http.Do(req)
-	require.NoError(r.t, err)
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+	for line := range strings.SplitSeq(text, "\n") {
+		data, ok := strings.CutPrefix(line, "data: ")
 		switch {
-		case lines.Text() == "":
+		case line == "":
 			continue
 		case data == "[DONE]":
 			return prompt, list
 		}
 		ids, p, err := pieces.Read(data)
 		if !ok || err != nil {
-			r.t.Fatalf("%s: status %d, %q: %v", raw, resp.StatusCode, lines.Text(), err)
+			r.t.Fatalf("%s: status %d, %q: %v", raw, resp.StatusCode, line, err)
 		}
 		prompt = append(prompt, ids...)
 		if p != nil {
 			list = append(list, *p)
 		}
 	}
-	r.t.Fatalf("%s: the stream does not end: %v", raw, lines.Err())
+	r.t.Fatalf("%s: the stream does not end: %s", raw, text)
 	return nil, nil
 }
 
