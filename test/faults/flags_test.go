@@ -7,23 +7,14 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // engines starts an engine of each role without an agent.
 func (r *rig) engines() {
 	r.t.Helper()
-	for _, role := range instance.Roles() {
-		n, err := r.f.StartNode(r.t.Context(), fleet.NodeSpec{Name: string(role) + "-flags", Role: role, Connector: "nixl", Model: "e2e/simulated"})
-		require.NoError(r.t, err)
-		if role == instance.Prefill {
-			r.prefill = append(r.prefill, n)
-		} else {
-			r.decode = append(r.decode, n)
-		}
-	}
+	r.prefill = append(r.prefill, r.bare(instance.Prefill, "prefill-flags"))
+	r.decode = append(r.decode, r.bare(instance.Decode, "decode-flags"))
 }
 
 // Instances given by flags are used while etcd accepts no writes, and remain in use after it
