@@ -308,17 +308,20 @@ fleet-disaggregate: fleet-build ## compare --disaggregate auto, always and never
 		--json $(basename $(FLEET_DOC))/disaggregate.json --doc $(FLEET_DOC) $(if $(TARGETS),--targets "$(TARGETS)") $(if $(RATES),--rates $(RATES)) \
 		$(if $(LIMIT),--limit $(LIMIT)) $(if $(SPEED),--speed $(SPEED)) $(if $(RUNS),--runs $(RUNS)) $(FLEETFLAGS)
 
+# With 5 engines of each role, the recorded rate is about what the fleet can carry.
+OVERLOAD_ENGINES ?= 5
+
 .PHONY: fleet-overload
-fleet-overload: fleet-build ## compare the queue on and off, and other routers, at loads up to three times the recorded rate, into docs/overload.md: TRACE=file [RATES=1,2,3] [RUNS=3] [LIMIT=1000] [SPEED=2.5] [TARGETS=prefix+--queue=on] [PROXIES=1] [PART=second]
+fleet-overload: fleet-build ## compare the queue on and off, and other routers, at loads up to three times the recorded rate, into docs/overload.md: TRACE=file [RATES=1,2,3] [RUNS=3] [LIMIT=1000] [SPEED=2.5] [TARGETS=prefix+--queue=on] [PROXIES=1] [PART=second] [OVERLOAD_ENGINES=5]
 	@test -n "$(TRACE)" || { echo "TRACE is missing: make fleet-overload TRACE=conversation_trace.jsonl" >&2; exit 2; }
-	@$(BIN)/fleetbench overload --bin $(BIN) --trace "$(TRACE)" --part $(PART) --doc $(OVERLOAD_DOC) $(if $(TARGETS),--targets "$(TARGETS)") \
+	@$(BIN)/fleetbench overload --bin $(BIN) --trace "$(TRACE)" --part $(PART) --engines $(OVERLOAD_ENGINES) --doc $(OVERLOAD_DOC) $(if $(TARGETS),--targets "$(TARGETS)") \
 		$(if $(RATES),--rates $(RATES)) $(if $(LIMIT),--limit $(LIMIT)) $(if $(SPEED),--speed $(SPEED)) $(if $(RUNS),--runs $(RUNS)) \
 		$(if $(PROXIES),--proxies $(PROXIES)) $(FLEETFLAGS)
 
 .PHONY: fleet-overload-model
-fleet-overload-model: ## the queue with modelled engines and a virtual clock, into docs/overload.md: TRACE=file [RATES=1,2,3] [PART=second] [PROXIES=1]
+fleet-overload-model: ## the queue with modelled engines and a virtual clock, into docs/overload.md: TRACE=file [RATES=1,2,3] [PART=second] [PROXIES=1] [OVERLOAD_ENGINES=5]
 	@test -n "$(TRACE)" || { echo "TRACE is missing: make fleet-overload-model TRACE=conversation_trace.jsonl" >&2; exit 2; }
-	@PD_TRACE="$(abspath $(TRACE))" PD_PART=$(PART) PD_RATES=$(RATES) PD_PROXIES=$(PROXIES) PD_DOC="$(abspath $(OVERLOAD_DOC))" \
+	@PD_TRACE="$(abspath $(TRACE))" PD_PART=$(PART) PD_RATES=$(RATES) PD_PROXIES=$(PROXIES) PD_ENGINES=$(OVERLOAD_ENGINES) PD_DOC="$(abspath $(OVERLOAD_DOC))" \
 		$(GO) test ./bench/ground -run TestFloodTrace -count=1 -v
 
 .PHONY: fleet-model

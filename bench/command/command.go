@@ -3,6 +3,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,7 +52,6 @@ type flags struct {
 	duration, warmup                       time.Duration
 	bin, proxy, nginx, router, smg, pin    string
 	into, machine, json, against           string
-	keep                                   bool
 }
 
 func (f *flags) register(cmd *cobra.Command) {
@@ -74,7 +74,6 @@ func (f *flags) register(cmd *cobra.Command) {
 	fs.StringVar(&f.router, "vllm-router", "vllm-router", "program of vllm-router")
 	fs.StringVar(&f.smg, "smg", "smg", "program of smg")
 	fs.StringVar(&f.pin, "pin", "auto", "cores of targets and of everything else, as 0,1; auto uses these if there are two; off")
-	fs.BoolVar(&f.keep, "keep-logs", false, "keep logs and generated configuration, and print their directory")
 }
 
 // cores returns the cores of the targets and of this process; "" does not pin.
@@ -178,16 +177,11 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	files, out := machine.RaiseFiles(), cmd.OutOrStdout()
-	lab, err := target.NewLab(target.Options{BinDir: f.bin, Core: core, Files: files, KeepLogs: f.keep})
+	lab, err := target.NewLab(target.Options{BinDir: f.bin, Core: core, Files: files})
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if f.keep {
-			fmt.Fprintf(cmd.ErrOrStderr(), "logs are in %s\n", lab.Dir())
-		}
-		err = errors.Join(err, lab.Close())
-	}()
+	defer func() { err = errors.Join(err, lab.Close()) }()
 	run := &report.Run{
 		Started: time.Now().UTC().Truncate(time.Second), Commit: commit(cmd.Context()), Machine: machine.Describe(),
 		Config: report.Config{Targets: target.Names(specs), Repeats: f.repeats, Seconds: f.duration.Seconds(), Pinned: core != "", ProxyFlags: f.proxyFlags},
@@ -238,11 +232,7 @@ func (f *flags) figures() string {
 	if f.into == "" {
 		return f.json
 	}
-	name := f.machine
-	if name == "" {
-		name = report.NameOf(machine.Describe())
-	}
-	return filepath.Join(f.into, name, "result.json")
+	return filepath.Join(f.into, cmp.Or(f.machine, report.NameOf(machine.Describe())), "result.json")
 }
 
 // writePage writes the page and the plots of all machines.

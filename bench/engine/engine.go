@@ -11,18 +11,17 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/pdmesh/pdmesh/bench/answer"
+	"github.com/pdmesh/pdmesh/sim/tcpserver"
 )
 
 // Stats are counters since the start.
@@ -35,22 +34,18 @@ type Stats struct {
 
 // Engine is a running engine. It is safe for concurrent use.
 type Engine struct {
-	itl       time.Duration
-	started   time.Time
-	listeners []net.Listener
-	quit      chan struct{} // closed by Close
+	itl     time.Duration
+	started time.Time
+	servers []*tcpserver.Server // one for each address
+	quit    chan struct{}       // closed by Close
 
 	requests, prefills, transfers, violations, active atomic.Int64
-
-	work sync.WaitGroup
-	mu   sync.Mutex // guards conns, which is nil after Close
-	conn map[net.Conn]struct{}
 }
 
 // Start listens on all addresses, which need not be different instances of the engine, and
 // serves until Close. The tokens of a stream are itl apart; 0 sends them without a pause.
 func Start(ctx context.Context, addresses []string, itl time.Duration) (*Engine, error) {
-	e := &Engine{itl: itl, started: time.Now(), quit: make(chan struct{}), conn: make(map[net.Conn]struct{})}
+	e := &Engine{itl: itl, started: time.Now(), quit: make(chan struct{})}
 	var lc net.ListenConfig
 	for _, addr := range addresses {
 		ln, err := lc.Listen(ctx, "tcp", addr)
@@ -58,17 +53,16 @@ func Start(ctx context.Context, addresses []string, itl time.Duration) (*Engine,
 			e.Close()
 			return nil, fmt.Errorf("start engine: %w", err)
 		}
-		e.listeners = append(e.listeners, ln)
-		e.work.Go(func() { e.accept(ln) })
+		e.servers = append(e.servers, tcpserver.Serve(ln, func(_ int, nc net.Conn) { newConn(e, nc).serve() }))
 	}
 	return e, nil
 }
 
 // Addresses returns the addresses in the order in which they were given to Start.
 func (e *Engine) Addresses() []string {
-	out := make([]string, len(e.listeners))
-	for i, ln := range e.listeners {
-		out[i] = ln.Addr().String()
+	out := make([]string, len(e.servers))
+	for i, s := range e.servers {
+		out[i] = s.Addr().String()
 	}
 	return out
 }
@@ -83,47 +77,8 @@ func (e *Engine) Stats() Stats {
 // Close closes all connections and blocks until the engine has ended.
 func (e *Engine) Close() {
 	close(e.quit)
-	for _, ln := range e.listeners {
-		ln.Close()
-	}
-	e.mu.Lock()
-	for nc := range e.conn {
-		nc.Close()
-	}
-	e.conn = nil
-	e.mu.Unlock()
-	e.work.Wait()
-}
-
-func (e *Engine) accept(ln net.Listener) {
-	for {
-		nc, err := ln.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil { // probably out of descriptors
-			select {
-			case <-time.NewTimer(10 * time.Millisecond).C:
-				continue
-			case <-e.quit:
-				return
-			}
-		}
-		e.mu.Lock()
-		if e.conn == nil {
-			e.mu.Unlock()
-			nc.Close()
-			return
-		}
-		e.conn[nc] = struct{}{}
-		e.work.Go(func() {
-			newConn(e, nc).serve()
-			nc.Close()
-			e.mu.Lock()
-			delete(e.conn, nc)
-			e.mu.Unlock()
-		})
-		e.mu.Unlock()
+	for _, s := range e.servers {
+		s.Close()
 	}
 }
 

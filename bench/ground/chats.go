@@ -1,11 +1,7 @@
 package ground
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -58,24 +54,7 @@ func (c *Chats) WriteDoc(file string) error {
 	return ReplacePart(file, "fleet-real", text)
 }
 
-// chatsFile returns the file with the figures of a document.
-func chatsFile(doc string) string { return filepath.Join(strings.TrimSuffix(doc, ".md"), "chats.json") }
-
-// Save writes the figures to their file and into a document.
-func (c *Chats) Save(doc string) error { return Save(c, chatsFile(doc), doc) }
-
-// RewriteChats writes the figures of a document again if it has any.
-func RewriteChats(doc string) error {
-	b, err := os.ReadFile(chatsFile(doc))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	var c Chats
-	if err := json.Unmarshal(b, &c); err != nil {
-		return fmt.Errorf("%s: %w", chatsFile(doc), err)
-	}
-	return c.WriteDoc(doc)
+// Save writes the figures into a document, and to a file in the folder of its name.
+func (c *Chats) Save(doc string) error {
+	return Save(c, filepath.Join(strings.TrimSuffix(doc, ".md"), "chats.json"), doc)
 }

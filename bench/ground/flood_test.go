@@ -346,7 +346,11 @@ func TestFloodTrace(t *testing.T) {
 	entries, err := loadgen.ReadTrace(file, 0)
 	require.NoError(t, err)
 	proxies, _ := strconv.Atoi(os.Getenv("PD_PROXIES"))
-	o := Overload{Part: cmp.Or(os.Getenv("PD_PART"), "first"), Engines: 8, Proxies: max(1, proxies), Runs: 1, Limits: DefaultLimits(), Targets: []string{"queue=off", "queue=on"}}
+	engines, err := strconv.Atoi(os.Getenv("PD_ENGINES"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Overload{Part: cmp.Or(os.Getenv("PD_PART"), "first"), Engines: engines, Proxies: max(1, proxies), Runs: 1, Limits: DefaultLimits(), Targets: []string{"queue=off", "queue=on"}}
 	warm, err := NewWorkload(entries, Whole, 1, 200*o.Proxies)
 	require.NoError(t, err)
 	for text := range strings.SplitSeq(cmp.Or(os.Getenv("PD_RATES"), "0.75,1,1.25,1.5,2,3"), ",") {

@@ -26,9 +26,8 @@ type Model struct {
 	Limits      Limits
 	Seed        uint64
 	CacheWeight float64 // see policy.Options; 0 is the default
-	// Proxies get the requests in turn. They exchange load digests every second unless Silent.
+	// Proxies get the requests in turn. They exchange load digests every second.
 	Proxies int
-	Silent  bool
 }
 
 // Run runs a workload with a policy.
@@ -45,7 +44,7 @@ func (o *Model) Run(w *Workload, name string) (Result, error) {
 	placements := make([]*prefix.Placements, max(1, o.Proxies))
 	for i := range placements {
 		placements[i] = new(prefix.Placements)
-		placements[i].SetOthers(o.Proxies > 1 && !o.Silent)
+		placements[i].SetOthers(o.Proxies > 1)
 		list := make([]policy.Candidate, o.Engines)
 		for i := range list {
 			in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: fmt.Sprintf("10.0.0.%d:8000", i+1)}}
@@ -66,11 +65,9 @@ func (o *Model) Run(w *Workload, name string) (Result, error) {
 	samples := make([]sample, 0, len(w.Requests))
 	for i := range w.Requests {
 		r := &w.Requests[i]
-		if !o.Silent {
-			for ; m.shared+digestInterval <= r.At; m.shared += digestInterval {
-				m.until(m.shared + digestInterval)
-				m.exchange()
-			}
+		for ; m.shared+digestInterval <= r.At; m.shared += digestInterval {
+			m.until(m.shared + digestInterval)
+			m.exchange()
 		}
 		m.until(r.At)
 		ids, chat := r.Prompt(), r.chat()

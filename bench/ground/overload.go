@@ -2,8 +2,6 @@ package ground
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/bench/machine"
@@ -61,17 +59,14 @@ func (o *Overload) Table() string {
 
 // WriteDoc writes the figures into a document, and the plot into the folder of its name.
 func (o *Overload) WriteDoc(file string) error {
-	dir := strings.TrimSuffix(file, ".md")
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // documents are public
-		return err
-	}
 	const title = "Tokens of requests that meet their limits, per second"
 	var bars []plot.Bar
 	o.each(func(l *Level, target string, m *Result) {
 		strong := strings.Contains(target, "=on")
 		bars = append(bars, plot.Bar{Label: fmt.Sprintf("%g × %s", l.Rate, strings.TrimPrefix(target, "prefix+--")), Value: m.GoodTokens, Strong: strong})
 	})
-	if err := os.WriteFile(filepath.Join(dir, "goodput.svg"), []byte(plot.Bars(title, "", bars, 0, "")), 0o644); err != nil { //nolint:gosec // as above
+	dir, err := writePlots(file, map[string]string{"goodput.svg": plot.Bars(title, "", bars, 0, "")})
+	if err != nil {
 		return err
 	}
 	how := fmt.Sprintf("%s, %d cores, %s. The trace was sent %g times as fast, through %d proxies. Medians of %d runs.", o.Machine.CPU, o.Machine.Cores, o.Version, o.Speed, o.Proxies, o.Runs)
@@ -80,6 +75,6 @@ func (o *Overload) WriteDoc(file string) error {
 	}
 	text := fmt.Sprintf("\n%s The %s half of the trace; %d prefill and %d decode engines. Load 1 is the recorded rate. *In time* are requests whose first token comes within %g s "+
 		"and whose tokens are at most %g ms apart on average; tokens are the uncached ones of their prompts and those of their answers. In brackets: of the target's best load.\n\n%s\n![%s](%s/goodput.svg)\n\n",
-		how, o.Part, o.Engines, o.Engines, o.Limits.TTFT.Seconds(), 1000*o.Limits.ITL.Seconds(), o.Table(), title, filepath.Base(dir))
+		how, o.Part, o.Engines, o.Engines, o.Limits.TTFT.Seconds(), 1000*o.Limits.ITL.Seconds(), o.Table(), title, dir)
 	return ReplacePart(file, "fleet-overload", text)
 }

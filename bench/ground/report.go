@@ -86,16 +86,26 @@ var ErrMarks = errors.New("document has no marks of a generated part")
 
 // WriteDoc writes the figures into a document, and the plots into the folder of its name.
 func (r *Report) WriteDoc(file string) error {
-	dir := strings.TrimSuffix(file, ".md")
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // documents are public
+	dir, err := writePlots(file, r.plots())
+	if err != nil {
 		return err
 	}
-	for name, svg := range r.plots() {
+	return ReplacePart(file, "fleet-bench", r.markdown(dir))
+}
+
+// writePlots writes plots, by the names of their files, into the folder of a document, and
+// returns the name of the folder.
+func writePlots(doc string, plots map[string]string) (folder string, err error) {
+	dir := strings.TrimSuffix(doc, ".md")
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // documents are public
+		return "", err
+	}
+	for name, svg := range plots {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(svg), 0o644); err != nil { //nolint:gosec // as above
-			return err
+			return "", err
 		}
 	}
-	return ReplacePart(file, "fleet-bench", r.markdown(filepath.Base(dir)))
+	return filepath.Base(dir), nil
 }
 
 // ReplacePart replaces the part of a document that a target of make writes.

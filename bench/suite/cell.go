@@ -106,13 +106,9 @@ func (c *cell) touch(ctx context.Context) error {
 func until(ctx context.Context, limit time.Duration, cond func() bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
 	for !cond() {
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, 5*time.Millisecond) {
 			return cond()
-		case <-tick.C:
 		}
 	}
 	return true

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,10 +87,7 @@ var ErrAbsent = errors.New("not installed")
 
 // Locate returns the absolute path of a target's program.
 func (l *Lab) Locate(s Spec) (string, error) {
-	program := s.Program
-	if program == "" {
-		program = filepath.Join(l.o.BinDir, "proxy")
-	}
+	program := cmp.Or(s.Program, filepath.Join(l.o.BinDir, "proxy"))
 	file, err := exec.LookPath(program)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", program, ErrAbsent)
@@ -130,12 +128,11 @@ func (l *Lab) Start(ctx context.Context, s Spec, site Site) (*Running, error) {
 		args = []string{"-p", l.dir, "-e", "stderr", "-c", conf}
 	case VLLMRouter, SMG:
 	}
-	r, err := l.launch(ctx, s.Name, "http://"+addr+ready, append([]string{program}, args...))
+	p, err := l.launch(ctx, s.Name, "http://"+addr+ready, program, args)
 	if err != nil {
 		return nil, err
 	}
-	r.Address = addr
-	return r, nil
+	return &Running{Address: addr, process: p}, nil
 }
 
 // meshArgs returns the arguments of our proxy.
@@ -174,10 +171,6 @@ func (l *Lab) nginxConfig(addr string, decode []string) (string, error) {
 	for _, d := range decode {
 		servers.WriteString("    server " + d + ";\n")
 	}
-	files := l.o.Files
-	if files == 0 {
-		files = 1024
-	}
 	conf := fmt.Sprintf(`daemon off;
 master_process off;
 worker_processes 1;
@@ -212,7 +205,7 @@ http {
     }
   }
 }
-`, l.dir, files, servers.String(), addr)
+`, l.dir, cmp.Or(l.o.Files, 1024), servers.String(), addr)
 	path := filepath.Join(l.dir, "nginx.conf")
 	if err := os.WriteFile(path, []byte(conf), 0o600); err != nil {
 		return "", fmt.Errorf("nginx: %w", err)

@@ -27,6 +27,11 @@ func TestAddBoth(t *testing.T) {
 	if got := r.listings(); len(got.Instances) != 0 {
 		t.Errorf("after removal: %+v", got)
 	}
+	const allowed = ": allowed; proxies use it again when it registers\n"
+	r.want(0, "prefill/"+e+allowed+"decode/"+e+allowed, "allow", "both", e)
+	if got := r.listings(); len(got.Removed) != 0 {
+		t.Errorf("after allow: %+v", got)
+	}
 }
 
 // Requests on an engine in both roles, which a load digest lists with each role, count once.

@@ -89,11 +89,10 @@ func (b *bundle) add(name string, text []byte, err error) {
 // commands adds the output of commands, run with the connection flags of this one.
 func (b *bundle) commands(cmd *cobra.Command) {
 	var flags []string
-	cmd.InheritedFlags().Visit(func(f *pflag.Flag) {
-		if f.Name == "output" {
-			return
+	cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { // Visit has only those that this set has parsed: none
+		if f.Changed && f.Name != "output" {
+			flags = append(flags, "--"+f.Name+"="+f.Value.String())
 		}
-		flags = append(flags, "--"+f.Name+"="+f.Value.String())
 	})
 	for _, name := range []string{"status", "list", "doctor", "history"} {
 		var out, errs bytes.Buffer

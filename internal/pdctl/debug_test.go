@@ -4,9 +4,12 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // debug names on stderr what the archive lacks, and route the share of a target.
@@ -50,5 +53,21 @@ func TestDebugAndRoute(t *testing.T) {
 	_, out, errs := r.run("route", "--explain", "debug_test.go", "--proxy", proxy.URL, "--admin-key", "k")
 	if !strings.Contains(out, "target new (20 %)\n") {
 		t.Errorf("%s %s", out, errs)
+	}
+}
+
+// debug runs its commands with the flags of its own command line.
+func TestDebugTakesTheFlags(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	password := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(password, []byte("p\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"debug", "-f", filepath.Join(t.TempDir(), "d.tar.gz"), "--etcd-endpoints", r.etcd.Endpoint() + "," + r.etcd.Endpoint(),
+		"--etcd-username", "u", "--etcd-password-file", password, "--timeout=3s"}
+	code, out, errs := execute(t.Context(), map[string]string{"PD_ETCD_ENDPOINTS": testkit.FreePort(t)}, args...)
+	if code != 0 || !strings.Contains(out, "4 files, ") || strings.Contains(errs, "exit code") {
+		t.Errorf("%d %s %s", code, out, errs)
 	}
 }

@@ -262,6 +262,45 @@ func TestApplyOfSeveralDocuments(t *testing.T) {
 }
 
 // apply makes the fleet as a file declares it; the second time it writes nothing.
+func TestRevisionsThatDoNotExist(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.ok("add", "decode/10.0.0.1:8200", "--no-verify")
+	want := fmt.Sprintf("there is no revision 999999 yet: etcd is at %d\n", r.now())
+	for _, args := range [][]string{{"diff", "--from", "999999"}, {"diff", "--from", "1", "--to", "999999"}, {"revert", "999999"}, {"revert", "--only", "999999"}, {"wait", "--revision", "999999"}} {
+		if errs := r.want(1, "", args...); !strings.HasSuffix(errs, want) {
+			t.Errorf("%v: %q", args, errs)
+		}
+	}
+}
+
+// export has records without JSON, and none that proxies reject; apply replaces those.
+func TestExportOfOddRecords(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const empty, bare, rejected = "decode/10.0.0.1:8200", "decode/10.0.0.2:8200", "decode/10.0.0.3:8200"
+	r.put("/pd/"+empty, "")
+	r.put("/pd/"+bare, "https://10.0.0.2:8200")
+	r.put("/pd/"+rejected, "null")
+	_, out, errs := r.run("export")
+	if !strings.Contains(out, empty+":\n") || !strings.Contains(out, bare+":\n") || !strings.Contains(out, "scheme: https\n") || strings.Contains(out, rejected) {
+		t.Error(out)
+	}
+	if want := rejected + `: left out: the value must be empty, host:port, http://host:port or a JSON object, not the text "null"` + "\n"; errs != want {
+		t.Errorf("%q, want %q", errs, want)
+	}
+	path := filepath.Join(t.TempDir(), "fleet.yaml")
+	if err := os.WriteFile(path, []byte("statics: {"+empty+": , "+rejected+": }"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := r.ok("apply", "-f", path); !strings.Contains(out, "+ "+rejected+"\n") && !strings.Contains(out, "~ "+rejected+"\n") {
+		t.Error(out)
+	}
+	if got := r.operated()["/pd/"+rejected]; !strings.HasPrefix(got, `{"v":1,`) {
+		t.Error(got)
+	}
+}
+
 func TestApply(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -88,7 +88,7 @@ func TestDrainWait(t *testing.T) {
 	r.put("/pd/decode/"+x, `{"v":1,"state":"ready","models":["m"]}`)
 	drain := []string{"drain", "decode", x, "--wait", "--timeout", "60s"}
 	free := "decode/" + x + ": idle: no proxy has requests in flight there\n"
-	if errs := r.want(0, "decode/"+x+": drained\n"+free, drain...); !strings.Contains(errs, "no proxy uses this etcd") {
+	if errs := r.want(0, "decode/"+x+": drained\n"+free, drain...); !strings.Contains(errs, "still waiting: no proxy is registered in etcd\nNote: no proxy uses this etcd") {
 		t.Errorf("%q", errs)
 	}
 	revision := r.revision("/pd/override/decode/" + x)

@@ -1,9 +1,13 @@
 package pdctl_test
 
 import (
+	"crypto/tls"
 	"encoding/json"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -94,5 +98,33 @@ func TestUsage(t *testing.T) {
 	}
 	if _, _, errs := r.run("usage"); !strings.Contains(errs, "ADMIN_API_KEY") {
 		t.Error(errs)
+	}
+}
+
+// No address without a host is dialled: another proxy may answer there.
+func TestTopOfProxiesWithoutHost(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for i, address := range []string{"[::]:1", "0.0.0.0:1", ":1", ""} {
+		id := strconv.Itoa(i)
+		r.put("/pd/proxies/"+id, `{"v":1,"id":"`+id+`","address":"`+address+`"}`)
+	}
+	if _, out, errs := r.run("top", "--once"); strings.Count(out, "names no host") != 4 || strings.Contains(out, "http:") {
+		t.Error(out, errs)
+	}
+}
+
+func TestProxyRequiresACertificate(t *testing.T) { // not parallel: it replaces the default transport
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	usual := http.DefaultTransport
+	http.DefaultTransport = server.Client().Transport
+	t.Cleanup(func() { http.DefaultTransport = usual })
+	code, _, errs := execute(t.Context(), nil, "list", "--proxy", server.URL)
+	if want := "pdctl: the proxy requires a client certificate (--tls-client-ca), which pdctl cannot send: "; code != 1 || !strings.HasPrefix(errs, want) {
+		t.Errorf("%d %s", code, errs)
 	}
 }

@@ -34,14 +34,16 @@ qwen      qwen{tier=canary}             10  -         -            0       0  ke
 qwen      org/new                        0  -         -            1       0  key      -
 `, "model", "ls")
 	// Proxies count requests. One that does not answer is named.
+	addresses := map[string]string{}
 	for id, requests := range map[string]string{"p1": "7", "p2": "1", "gone": ""} {
 		proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"id":"p","model_routes":[{"name":"org/chat","targets":[{"target":"org/new","requests":`+requests+`}]}]}`)
 		}))
 		defer proxy.Close()
-		r.put("/pd/proxies/"+id, `{"v":1,"id":"`+id+`","address":"`+proxy.Listener.Addr().String()+`"}`)
+		addresses[id] = proxy.Listener.Addr().String()
+		r.put("/pd/proxies/"+id, `{"v":1,"id":"`+id+`","address":"`+addresses[id]+`"}`)
 	}
-	if code, out, errs := r.run("model", "ls"); code != 0 || !strings.Contains(strings.Join(strings.Fields(out), " "), "org/chat org/new 70 8 100.0 % 1 0 session trial org/chat old:8b 30 0 0.0 % 0 0") || !strings.Contains(errs, "1 of 3 proxies did not answer") {
+	if code, out, errs := r.run("model", "ls"); code != 0 || !strings.Contains(strings.Join(strings.Fields(out), " "), "org/chat org/new 70 8 100.0 % 1 0 session trial org/chat old:8b 30 0 0.0 % 0 0") || !strings.Contains(errs, "1 of 3 proxies did not answer") || !strings.Contains(errs, `: http://`+addresses["gone"]+` is no proxy of this version: `) {
 		t.Errorf("%d %s %s", code, out, errs)
 	}
 	// The admin URL takes precedence, and no address without a host is dialled.
@@ -52,7 +54,7 @@ qwen      org/new                        0  -         -            1       0  ke
 	_, port, _ := net.SplitHostPort(own.Listener.Addr().String())
 	r.put("/pd/proxies/p1", `{"v":1,"id":"p1","address":"0.0.0.0:`+port+`"}`)
 	r.put("/pd/proxies/p2", `{"v":1,"id":"p2","address":"0.0.0.0:`+port+`","admin_url":"`+own.URL+`"}`)
-	if code, out, errs := r.run("model", "ls"); code != 0 || !strings.Contains(strings.Join(strings.Fields(out), " "), "org/chat org/new 70 5 100.0 %") || !strings.Contains(errs, "2 of 3 proxies did not answer") {
+	if code, out, errs := r.run("model", "ls"); code != 0 || !strings.Contains(strings.Join(strings.Fields(out), " "), "org/chat org/new 70 5 100.0 %") || !strings.Contains(errs, "2 of 3 proxies did not answer") || !strings.Contains(errs, `proxy p1 has no admin URL in etcd`) {
 		t.Errorf("%d %s %s", code, out, errs)
 	}
 	if got, err := r.cli.Get(t.Context(), "/pd/models/org/chat"); err != nil || len(got.Kvs) != 1 ||
@@ -75,4 +77,15 @@ qwen      org/new                        0  -         -            1       0  ke
 		t.Errorf("%d %s", code, out)
 	}
 	r.want(1, "models/qwen: removed\nmodels/none: failed: there is no such model route; see pdctl model ls\n", "model", "rm", "qwen", "none")
+}
+
+// A route that was not written has no warnings.
+func TestModelRouteFails(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/meta/schema", `{"v":99}`)
+	if errs := r.want(1, "models/a: failed: the keys in etcd are of a newer version: /pd/meta/schema says version 99, this program writes version 1; upgrade it, or use another --etcd-prefix\n",
+		"model", "route", "a=b"); strings.Contains(errs, "warning") {
+		t.Error(errs)
+	}
 }

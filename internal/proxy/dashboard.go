@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -77,7 +76,8 @@ func (s *survey) read(ctx context.Context) (dashboard.Fleet, error) {
 	var others []figures.Target
 	for i := range reports.Proxies {
 		if one := &reports.Proxies[i]; one.ID != s.id {
-			others = append(others, figures.Target{ID: one.ID, URL: cmp.Or(one.AdminURL, "http://"+one.Address)})
+			u, err := one.BaseURL()
+			others = append(others, figures.Target{ID: one.ID, URL: u, Err: err})
 		}
 	}
 	client := figures.NewClient()

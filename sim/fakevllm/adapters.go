@@ -38,19 +38,21 @@ func (a *adapters) has(name string) bool {
 	return slices.ContainsFunc(a.snapshot(), func(one adapter) bool { return one.name == name })
 }
 
+// invalidInput returns vLLM's error about a request that changes the adapters.
+func invalidInput(format string, args ...any) *pydantic.Error {
+	return &pydantic.Error{Status: http.StatusBadRequest, Kind: "InvalidUserInput", Message: fmt.Sprintf(format, args...)}
+}
+
 // load adds an adapter, or replaces it in its place.
 func (a *adapters) load(r request.LoadAdapter) *pydantic.Error {
-	refuse := func(format string, args ...any) *pydantic.Error {
-		return &pydantic.Error{Status: http.StatusBadRequest, Kind: "InvalidUserInput", Message: fmt.Sprintf(format, args...)}
-	}
 	if r.Name == "" || r.Path == "" {
-		return refuse("Both 'lora_name' and 'lora_path' must be provided.")
+		return invalidInput("Both 'lora_name' and 'lora_path' must be provided.")
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at := slices.IndexFunc(a.list, func(one adapter) bool { return one.name == r.Name })
 	if at >= 0 && !r.InPlace {
-		return refuse("The lora adapter '%s' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True.", r.Name)
+		return invalidInput("The lora adapter '%s' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True.", r.Name)
 	}
 	if _, err := os.Stat(r.Path); err != nil {
 		return &pydantic.Error{Status: http.StatusNotFound, Kind: "NotFoundError", Message: fmt.Sprintf("Loading lora %s failed: No adapter found for %s", r.Name, r.Path)}
@@ -68,7 +70,7 @@ func (a *adapters) load(r request.LoadAdapter) *pydantic.Error {
 // unload removes an adapter.
 func (a *adapters) unload(name string) *pydantic.Error {
 	if name == "" {
-		return &pydantic.Error{Status: http.StatusBadRequest, Kind: "InvalidUserInput", Message: "'lora_name' needs to be provided to unload a LoRA adapter."}
+		return invalidInput("'lora_name' needs to be provided to unload a LoRA adapter.")
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -106,8 +108,7 @@ func (x *exchange) changeAdapters(path string, body []byte) {
 	case path == pathUnloadAdapter:
 		e = l.adapters.unload(r.Name)
 	case slices.Contains(l.server.opt.Models, r.Name):
-		e = &pydantic.Error{Status: http.StatusBadRequest, Kind: "InvalidUserInput",
-			Message: fmt.Sprintf("The lora adapter '%s' conflicts with a served base model.", r.Name)}
+		e = invalidInput("The lora adapter '%s' conflicts with a served base model.", r.Name)
 	default:
 		e, did = l.adapters.load(r), "added"
 	}

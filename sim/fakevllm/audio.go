@@ -1,6 +1,7 @@
 package fakevllm
 
 import (
+	"cmp"
 	"fmt"
 	"hash/crc32"
 	"net/http"
@@ -46,9 +47,7 @@ func (x *exchange) transcribe(path string, body []byte) {
 		x.reject(pydantic.ModelNotFound(name, s.opt.Models))
 		return
 	}
-	if name == "" {
-		name = s.opt.Models[0]
-	}
+	name = cmp.Or(name, s.opt.Models[0])
 	if !x.lifetime.Wait(s.opt.TTFT) {
 		x.abandon()
 		return

@@ -1,6 +1,7 @@
 package fakevllm
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
@@ -95,10 +96,7 @@ func (g *generation) admit() error {
 	if !g.life.serves(g.Request.Model) {
 		return pydantic.ModelNotFound(g.Request.Model, o.Models)
 	}
-	g.ServedAs = g.Request.Model
-	if g.ServedAs == "" {
-		g.ServedAs = o.Models[0]
-	}
+	g.ServedAs = cmp.Or(g.Request.Model, o.Models[0])
 	if err := g.life.responses.Admit(g.Request); err != nil {
 		return err
 	}

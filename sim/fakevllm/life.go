@@ -72,7 +72,7 @@ func (s *Server) begin(ctx context.Context) error {
 	if s.opt.StoreResponses {
 		l.responses = responses.New()
 	}
-	events, err := kvevents.Start(ctx, s.opt.KVEvents, minor(s.opt.Version), s.opt.BlockSize)
+	events, err := kvevents.Start(ctx, s.opt.KVEvents, connector.Minor(s.opt.Version), s.opt.BlockSize)
 	if err != nil {
 		return errors.Join(err, raw.Close())
 	}
@@ -82,7 +82,7 @@ func (s *Server) begin(ctx context.Context) error {
 	}
 	l.http = &http.Server{
 		Handler: l, MaxHeaderBytes: maxHeaderBytes, ReadHeaderTimeout: readHeaderTimeout,
-		IdleTimeout: s.opt.IdleTimeout, ConnState: l.ln.State, ErrorLog: stdlog.New(io.Discard, "", 0),
+		IdleTimeout: s.opt.IdleTimeout, ErrorLog: stdlog.New(io.Discard, "", 0),
 	}
 	err = l.connector.Start(ctx)
 	if err == nil {

@@ -84,7 +84,11 @@ func (s *lives) Shutdown(ctx context.Context) error {
 
 // CloseIdle ends the connections that wait for a next request, as uvicorn does
 // to those idle for five seconds.
-func (s *lives) CloseIdle() { s.current().ln.CloseIdle() }
+func (s *lives) CloseIdle() {
+	h := s.current().http
+	h.SetKeepAlivesEnabled(false)
+	h.SetKeepAlivesEnabled(true)
+}
 
 // SetDPSize sets the number of ranks of the next life.
 func (s *lives) SetDPSize(n int) {

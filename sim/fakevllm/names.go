@@ -3,8 +3,6 @@ package fakevllm
 import (
 	"fmt"
 	"io"
-	"strconv"
-	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
@@ -122,15 +120,4 @@ func ParseKVEvents(text string) (*KVEvents, error) {
 		return nil, fmt.Errorf("%w: --kv-events-config: %w", ErrOptions, err)
 	}
 	return k, nil
-}
-
-// minor is the second number of a version, 0 if there is none.
-func minor(version string) int {
-	rest, _ := strings.CutPrefix(version, "0.")
-	rest, _, _ = strings.Cut(rest, ".")
-	n, err := strconv.Atoi(rest)
-	if err != nil {
-		return 0
-	}
-	return n
 }

@@ -1,6 +1,7 @@
 package fakevllm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -170,9 +171,7 @@ type Options struct {
 var ErrOptions = errors.New("invalid options")
 
 func (o Options) withDefaults() (Options, error) {
-	if o.Addr == "" {
-		o.Addr = "127.0.0.1:0"
-	}
+	o.Addr = cmp.Or(o.Addr, "127.0.0.1:0")
 	host, _, err := net.SplitHostPort(o.Addr)
 	if err != nil {
 		return o, fmt.Errorf("%w: address %q: %w", ErrOptions, o.Addr, err)
@@ -183,9 +182,7 @@ func (o Options) withDefaults() (Options, error) {
 	if len(o.Models) == 0 {
 		o.Models = []string{"fake-model"}
 	}
-	if o.Version == "" {
-		o.Version = "0.24.0"
-	}
+	o.Version = cmp.Or(o.Version, "0.24.0")
 	if err := o.fillSizes(); err != nil {
 		return o, err
 	}
@@ -193,12 +190,7 @@ func (o Options) withDefaults() (Options, error) {
 	if err := o.fillRanks(host); err != nil {
 		return o, err
 	}
-	if o.RecordLimit == 0 {
-		o.RecordLimit = 1024
-	}
-	if o.IdleTimeout == 0 {
-		o.IdleTimeout = 5 * time.Second
-	}
+	o.RecordLimit, o.IdleTimeout = cmp.Or(o.RecordLimit, 1024), cmp.Or(o.IdleTimeout, 5*time.Second)
 	if o.Shared == nil {
 		o.Shared = NewShared()
 	}
@@ -217,26 +209,20 @@ func (o *Options) fillKinds() error {
 	default:
 		return fmt.Errorf("%w: role %q: use \"prefill\", \"decode\" or \"\"", ErrOptions, o.Role)
 	}
-	switch o.Mode {
-	case "":
-		o.Mode = Plain
+	switch o.Mode = cmp.Or(o.Mode, Plain); o.Mode {
 	case Plain, NIXL, NIXLPush, Ascend, P2P, Mooncake, LMCache:
 	case MoRIIORead, MoRIIOWrite:
 		if o.Role == RoleBoth {
 			return fmt.Errorf("%w: mode %s needs a role", ErrOptions, o.Mode)
 		}
-		if o.TransferTimeout == 0 {
-			o.TransferTimeout = 120 * time.Second // recv_abort_timeout
-		}
+		o.TransferTimeout = cmp.Or(o.TransferTimeout, 120*time.Second) // recv_abort_timeout
 	default:
 		return fmt.Errorf("%w: mode %q: use \"plain\", \"nixl\", \"nixl_push\", \"ascend\", \"p2p\", \"mooncake\", \"lmcache\", \"moriio_read\" or \"moriio_write\"", ErrOptions, o.Mode)
 	}
 	if !slices.Contains([]string{"", "qwen3", "deepseek_r1"}, o.ReasoningParser) || !slices.Contains([]string{"", "hermes"}, o.ToolParser) {
 		return fmt.Errorf("%w: parsers %q and %q: use \"qwen3\" or \"deepseek_r1\", and \"hermes\"", ErrOptions, o.ReasoningParser, o.ToolParser)
 	}
-	switch o.KVLoadFailurePolicy {
-	case "":
-		o.KVLoadFailurePolicy = PolicyFail
+	switch o.KVLoadFailurePolicy = cmp.Or(o.KVLoadFailurePolicy, PolicyFail); o.KVLoadFailurePolicy {
 	case PolicyFail, PolicyRecompute:
 	default:
 		return fmt.Errorf("%w: KV load failure policy %q: use \"fail\" or \"recompute\"", ErrOptions, o.KVLoadFailurePolicy)
@@ -249,12 +235,7 @@ func (o *Options) fillKinds() error {
 
 // fillSizes checks sizes, rates and times, and that a prompt has room in the cache.
 func (o *Options) fillSizes() error {
-	if o.BlockSize == 0 {
-		o.BlockSize = kvcache.DefaultBlockSize
-	}
-	if o.ChunkTokens == 0 {
-		o.ChunkTokens = 2048
-	}
+	o.BlockSize, o.ChunkTokens = cmp.Or(o.BlockSize, kvcache.DefaultBlockSize), cmp.Or(o.ChunkTokens, 2048)
 	if o.BlockSize < 0 || o.CacheBlocks < 0 || o.PrefillRate < 0 || o.LoadRate < 0 || o.ITLPerRequest < 0 || o.ChunkTokens < 0 || o.StreamInterval < 0 || o.ParsedWords < 0 {
 		return fmt.Errorf("%w: sizes and rates cannot be negative", ErrOptions)
 	}
@@ -279,36 +260,17 @@ func (o *Options) fillSizes() error {
 
 // fillTransfers is for the connectors: times, and places on the engine's host.
 func (o *Options) fillTransfers(host string) {
-	if o.KVLease == 0 {
-		o.KVLease = 30 * time.Second
-	}
-	if o.SideChannelAddr == "" {
-		o.SideChannelAddr = net.JoinHostPort(host, "0")
-	}
-	if o.BootstrapAddr == "" {
-		o.BootstrapAddr = net.JoinHostPort(host, "0")
-	}
-	if o.TransferTimeout == 0 {
-		o.TransferTimeout = 480 * time.Second
-	}
-	if o.PingInterval == 0 {
-		o.PingInterval = connector.PingInterval
-	}
-	if o.TPSize == 0 {
-		o.TPSize = 1
-	}
+	anyPort := net.JoinHostPort(host, "0")
+	o.SideChannelAddr, o.BootstrapAddr = cmp.Or(o.SideChannelAddr, anyPort), cmp.Or(o.BootstrapAddr, anyPort)
+	o.KVLease, o.TransferTimeout = cmp.Or(o.KVLease, 30*time.Second), cmp.Or(o.TransferTimeout, 480*time.Second)
+	o.PingInterval, o.TPSize = cmp.Or(o.PingInterval, connector.PingInterval), cmp.Or(o.TPSize, 1)
 }
 
 // fillRanks checks how many ranks there are, and has an alloc port for each.
 func (o *Options) fillRanks(host string) error {
-	if o.DPSize == 0 {
-		o.DPSize = 1
-	}
+	o.DPSize, o.Ranks = cmp.Or(o.DPSize, 1), cmp.Or(o.Ranks, 1)
 	if o.DPSize < 0 || o.DPSize > 1 && (o.KVEvents != nil || o.Mode != Plain && !o.Mode.AnswersParams()) {
 		return fmt.Errorf("%w: %d data-parallel ranks: more than one is for plain, nixl, nixl_push and ascend without KV events", ErrOptions, o.DPSize)
-	}
-	if o.Ranks == 0 {
-		o.Ranks = 1
 	}
 	if o.Ranks < 0 || o.AllocAddrs != nil && len(o.AllocAddrs) != o.Ranks {
 		return fmt.Errorf("%w: %d ranks and %d addresses for them", ErrOptions, o.Ranks, len(o.AllocAddrs))
@@ -354,7 +316,7 @@ func (o *Options) render(p *request.Request) error {
 	if !p.Chat {
 		return nil
 	}
-	if p.API == request.Chat && minor(o.Version) >= 31 {
+	if p.API == request.Chat && connector.Minor(o.Version) >= 31 {
 		ids, err := p.TakePromptIDs()
 		if err != nil {
 			return err

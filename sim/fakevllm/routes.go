@@ -35,7 +35,7 @@ func method(path string, o *Options) string {
 			return http.MethodGet
 		}
 	case pathEventSources:
-		if minor(o.Version) >= 31 {
+		if connector.Minor(o.Version) >= 31 {
 			return http.MethodGet
 		}
 	case request.PathCompletions, request.PathChat, request.PathResponses, request.PathMessages, request.PathGenerate, "/tokenize", "/detokenize":
@@ -47,7 +47,7 @@ func method(path string, o *Options) string {
 			return http.MethodPost
 		}
 	case pathSleeping, pathPaused:
-		if o.DevMode && (path == pathSleeping || minor(o.Version) >= 23) {
+		if o.DevMode && (path == pathSleeping || connector.Minor(o.Version) >= 23) {
 			return http.MethodGet
 		}
 	case pathFaults, pathState, pathCore:

@@ -1,10 +1,10 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,9 +21,6 @@ type Options struct {
 	// Dir receives logs/ and the data of etcd. Empty means a temporary directory
 	// that Close removes.
 	Dir string
-	// Output receives every line of every child, prefixed with its name; nil
-	// means the log files only.
-	Output io.Writer
 	// ReadyTimeout bounds each wait for readiness; 0 means 30 s.
 	ReadyTimeout time.Duration
 	// StopTimeout is the time between SIGTERM and SIGKILL in Close; 0 means 5 s.
@@ -35,16 +32,13 @@ type Options struct {
 // Fleet owns child processes and a directory. New creates it. Its methods are
 // safe for concurrent use.
 type Fleet struct {
-	o      Options
-	dir    string
-	output io.Writer // nil or a sharedWriter
-	http   *http.Client
-	start  *starter
+	o    Options
+	dir  string
+	http *http.Client
 
-	mu       sync.Mutex // guards the fields below
-	members  []*Process
-	closed   bool
-	starting sync.WaitGroup // starts admitted before closed was set
+	mu      sync.Mutex // guards the fields below
+	members []*Process
+	closed  bool
 }
 
 // ErrClosed is returned by a start after Close.
@@ -57,12 +51,7 @@ func New(o Options) (*Fleet, error) {
 		return nil, fmt.Errorf("fleet: %w", err)
 	}
 	o.BinDir = bin
-	if o.ReadyTimeout == 0 {
-		o.ReadyTimeout = 30 * time.Second
-	}
-	if o.StopTimeout == 0 {
-		o.StopTimeout = 5 * time.Second
-	}
+	o.ReadyTimeout, o.StopTimeout = cmp.Or(o.ReadyTimeout, 30*time.Second), cmp.Or(o.StopTimeout, 5*time.Second)
 	dir := o.Dir
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "pdmesh-"); err != nil {
@@ -74,15 +63,11 @@ func New(o Options) (*Fleet, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "logs"), 0o700); err != nil {
 		return nil, fmt.Errorf("fleet: %w", err)
 	}
-	f := &Fleet{
-		o: o, dir: dir, start: newStarter(),
+	return &Fleet{
+		o: o, dir: dir,
 		// For probes only: answers are small, and connections are not reused.
 		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
-	}
-	if o.Output != nil {
-		f.output = &sharedWriter{w: o.Output}
-	}
-	return f, nil
+	}, nil
 }
 
 // Dir returns the directory of logs and data.
@@ -91,19 +76,13 @@ func (f *Fleet) Dir() string { return f.dir }
 // add starts the command of p and records it as a member.
 func (f *Fleet) add(p *Process) error {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.closed {
-		f.mu.Unlock()
 		return ErrClosed
 	}
-	f.starting.Add(1)
-	f.mu.Unlock()
-	defer f.starting.Done()
-
-	if err := f.start.start(p.cmd); err != nil {
+	if err := p.start(); err != nil {
 		return err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.members = append(f.members, p)
 	return nil
 }
@@ -141,13 +120,12 @@ func (f *Fleet) Running() []*Process {
 // does nothing.
 func (f *Fleet) Close() error {
 	f.mu.Lock()
-	if f.closed {
-		f.mu.Unlock()
-		return nil
-	}
+	again := f.closed
 	f.closed = true
 	f.mu.Unlock()
-	f.starting.Wait()
+	if again {
+		return nil
+	}
 
 	var errs []error
 	running := f.Running()
@@ -159,7 +137,6 @@ func (f *Fleet) Close() error {
 		errs = append(errs, f.stopStage(running, top))
 		running = slices.DeleteFunc(running, func(p *Process) bool { return p.stage == top })
 	}
-	f.start.close()
 	if f.o.Dir == "" {
 		errs = append(errs, os.RemoveAll(f.dir))
 	}

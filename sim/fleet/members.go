@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -48,9 +49,7 @@ func (f *Fleet) StartProxy(ctx context.Context, s ProxySpec) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.Port == 0 {
-		s.Port = ports[0]
-	}
+	s.Port = cmp.Or(s.Port, ports[0])
 	args := []string{"--host", "127.0.0.1", "--port", strconv.Itoa(s.Port),
 		"--state-dir", filepath.Join(f.dir, "proxy-"+strconv.Itoa(s.Port))}
 	p := &Proxy{Address: loopback(s.Port), Etcd: s.EtcdEndpoints, fleet: f}
@@ -58,9 +57,7 @@ func (f *Fleet) StartProxy(ctx context.Context, s ProxySpec) (*Proxy, error) {
 	if len(s.EtcdEndpoints) > 0 {
 		args = append(args, "--etcd-endpoints", strings.Join(s.EtcdEndpoints, ","))
 	} else {
-		if s.EtcdPort == 0 {
-			s.EtcdPort = ports[1]
-		}
+		s.EtcdPort = cmp.Or(s.EtcdPort, ports[1])
 		stage = stageEtcd
 		p.Etcd = []string{loopback(s.EtcdPort)}
 		args = append(args, "--etcd-listen", p.Etcd[0], "--etcd-data-dir", filepath.Join(f.dir, "etcd-"+strconv.Itoa(s.EtcdPort)))
@@ -134,14 +131,11 @@ type NodeSpec struct {
 	Role      instance.Role
 	Port      int    // 0 means a free one
 	Connector string // --mode of the engine and --connector of the agent
-	// BootstrapPort is for a mooncake prefill engine; 0 means a free one.
-	BootstrapPort int
-	// P2PPort is for the side channel of a p2p prefill engine; 0 means a free one.
-	P2PPort int
-	// LMCachePort receives the notifications of an lmcache prefill engine, or
-	// serves the buffer allocation of an lmcache decode engine; 0 means a free one.
-	LMCachePort int
-	Model       string
+	// KVPort is the port of the connector: the bootstrap server of a mooncake prefill
+	// engine, the side channel of a p2p prefill engine, what an lmcache prefill engine
+	// notifies, or the buffer allocation of an lmcache decode engine. 0 means a free one.
+	KVPort int
+	Model  string
 	// TTFT is the time before the first token, ITL the time between two tokens.
 	TTFT, ITL   time.Duration
 	MaxModelLen int // tokens; 0 means the default of the engine
@@ -169,9 +163,11 @@ func (n *Node) Get(ctx context.Context, path string, into any) error {
 // StartNode starts an engine, waits for its /health, and starts its agent.
 // Proxy.WaitFor waits until the agent has registered it.
 func (f *Fleet) StartNode(ctx context.Context, s NodeSpec) (*Node, error) {
-	if err := s.choosePorts(); err != nil {
+	ports, err := FreePorts(2)
+	if err != nil {
 		return nil, err
 	}
+	s.Port, s.KVPort = cmp.Or(s.Port, ports[0]), cmp.Or(s.KVPort, ports[1])
 	n := &Node{Spec: s, Address: loopback(s.Port), fleet: f}
 	args := []string{
 		"--host", "127.0.0.1", "--port", strconv.Itoa(s.Port), "--role", string(s.Role), "--mode", s.Connector,
@@ -180,21 +176,9 @@ func (f *Fleet) StartNode(ctx context.Context, s NodeSpec) (*Node, error) {
 	if s.MaxModelLen > 0 {
 		args = append(args, "--max-model-len", strconv.Itoa(s.MaxModelLen))
 	}
-	if s.BootstrapPort > 0 {
-		args = append(args, "--bootstrap-port", strconv.Itoa(s.BootstrapPort))
-	}
-	if s.P2PPort > 0 {
-		args = append(args, "--side-channel-port", strconv.Itoa(s.P2PPort))
-	}
-	if s.LMCachePort > 0 {
-		flag := map[instance.Role][]string{
-			instance.Prefill: {"--notify", loopback(s.LMCachePort)}, instance.Decode: {"--alloc-port", strconv.Itoa(s.LMCachePort)},
-		}
-		args = append(args, flag[s.Role]...)
-	}
-	var err error
+	connector, _ := s.connectorArgs()
 	n.Engine, err = f.Start(ctx, Spec{
-		Name: s.Name, Program: "fakevllm", Args: append(args, s.EngineArgs...), Stage: stageEngine,
+		Name: s.Name, Program: "fakevllm", Args: slices.Concat(args, connector, s.EngineArgs), Stage: stageEngine,
 		Ready: func(ctx context.Context) error { return f.Get(ctx, "http://"+n.Address+"/health", nil) },
 	})
 	if err != nil || len(s.Etcd) == 0 {
@@ -203,29 +187,20 @@ func (f *Fleet) StartNode(ctx context.Context, s NodeSpec) (*Node, error) {
 	return n, n.startAgent(ctx)
 }
 
-// choosePorts sets the ports that are needed and 0 to free ones.
-func (s *NodeSpec) choosePorts() error {
-	var missing []*int
-	if s.Port == 0 {
-		missing = append(missing, &s.Port)
+// connectorArgs returns the arguments for KVPort of the engine and of its agent.
+func (s *NodeSpec) connectorArgs() (engine, agent []string) {
+	port, address := strconv.Itoa(s.KVPort), loopback(s.KVPort)
+	switch s.Connector + " " + string(s.Role) {
+	case "mooncake prefill":
+		return []string{"--bootstrap-port", port}, []string{"--bootstrap-port", port}
+	case "p2p prefill":
+		return []string{"--side-channel-port", port}, []string{"--p2p-port", port}
+	case "lmcache prefill":
+		return []string{"--notify", address}, []string{"--lmcache-notify", "tcp://" + address}
+	case "lmcache decode":
+		return []string{"--alloc-port", port}, []string{"--lmcache-init-port", port, "--lmcache-alloc-port", port}
 	}
-	if s.Connector == "mooncake" && s.Role == instance.Prefill && s.BootstrapPort == 0 {
-		missing = append(missing, &s.BootstrapPort)
-	}
-	if s.Connector == "p2p" && s.Role == instance.Prefill && s.P2PPort == 0 {
-		missing = append(missing, &s.P2PPort)
-	}
-	if s.Connector == "lmcache" && s.LMCachePort == 0 {
-		missing = append(missing, &s.LMCachePort)
-	}
-	if len(missing) == 0 {
-		return nil
-	}
-	ports, err := FreePorts(len(missing))
-	for i := range ports {
-		*missing[i] = ports[i]
-	}
-	return err
+	return nil, nil
 }
 
 func (n *Node) startAgent(ctx context.Context) error {
@@ -234,25 +209,12 @@ func (n *Node) startAgent(ctx context.Context) error {
 		"--role", string(s.Role), "--address", n.Address, "--model", s.Model, "--connector", s.Connector,
 		"--etcd-endpoints", strings.Join(s.Etcd, ","),
 	}
-	if s.BootstrapPort > 0 {
-		args = append(args, "--bootstrap-port", strconv.Itoa(s.BootstrapPort))
-	}
-	if s.P2PPort > 0 {
-		args = append(args, "--p2p-port", strconv.Itoa(s.P2PPort))
-	}
-	if s.LMCachePort > 0 {
-		port := strconv.Itoa(s.LMCachePort)
-		flag := map[instance.Role][]string{
-			instance.Prefill: {"--lmcache-notify", "tcp://" + loopback(s.LMCachePort)},
-			instance.Decode:  {"--lmcache-init-port", port, "--lmcache-alloc-port", port},
-		}
-		args = append(args, flag[s.Role]...)
-	}
 	if s.TTL > 0 {
 		args = append(args, "--ttl", s.TTL.String())
 	}
+	_, connector := s.connectorArgs()
 	var err error
-	n.Agent, err = n.fleet.Start(ctx, Spec{Name: s.Name + "-agent", Program: "agent", Args: append(args, s.AgentArgs...), Stage: stageAgent})
+	n.Agent, err = n.fleet.Start(ctx, Spec{Name: s.Name + "-agent", Program: "agent", Args: slices.Concat(args, connector, s.AgentArgs), Stage: stageAgent})
 	return err
 }
 

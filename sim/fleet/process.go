@@ -4,19 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 )
 
 // Spec describes a process to start.
 type Spec struct {
-	// Name prefixes each line of output and names the log file. A name may be
-	// used again once its process has ended; its log is then appended to.
+	// Name names the log file. A name may be used again once its process has
+	// ended; its log is then appended to.
 	Name string
 	// Program is the name of a file in the BinDir of the fleet, or a path.
 	Program string
@@ -60,8 +62,7 @@ func (p *Process) Name() string { return p.name }
 // PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Done returns a channel that is closed once the process has ended and all its
-// output was written.
+// Done returns a channel that is closed once the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Err returns how the process ended. It is nil while the process runs, and for
@@ -75,8 +76,17 @@ func (p *Process) Err() error {
 	}
 }
 
-// LogTail returns the last lines of the output.
-func (p *Process) LogTail(lines int) string { return tail(p.log, lines) }
+// LogTail returns the last lines of the output, from at most its last 32 KiB.
+func (p *Process) LogTail(lines int) string {
+	raw, err := os.ReadFile(p.log)
+	if err != nil {
+		return ""
+	}
+	const window = 32 << 10
+	raw = raw[max(0, len(raw)-window):]
+	all := strings.Split(strings.TrimRight(string(raw), "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
 
 // LogFile returns the path of the log file.
 func (p *Process) LogFile() string { return p.log }
@@ -136,32 +146,19 @@ func (f *Fleet) Start(ctx context.Context, s Spec) (*Process, error) {
 		path = filepath.Join(f.o.BinDir, path)
 	}
 	p := &Process{name: s.Name, stage: s.Stage, log: filepath.Join(f.dir, "logs", s.Name+".log"), done: make(chan struct{})}
-	logFile, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", s.Name, err)
 	}
-	lines := &lineWriter{w: io.Discard, prefix: fmt.Sprintf("%-10s | ", s.Name)}
-	if f.output != nil {
-		lines.w = f.output
-	}
+	defer out.Close() // the child has its own descriptor
 	p.cmd = exec.Command(path, s.Args...)
 	p.cmd.Dir = f.dir
 	p.cmd.Env = append(f.environment(), s.Env...)
-	p.cmd.Stdout = io.MultiWriter(logFile, lines)
-	p.cmd.Stderr = p.cmd.Stdout // the same writer, so that one goroutine copies both
+	p.cmd.Stdout, p.cmd.Stderr = out, out
 	p.cmd.SysProcAttr = childAttributes()
-	p.cmd.WaitDelay = time.Second
-
 	if err := f.add(p); err != nil {
-		logFile.Close()
 		return nil, fmt.Errorf("start %s: %w", s.Name, err)
 	}
-	go func() { // ends with the child; Kill, Stop and Close wait for it
-		p.err = p.cmd.Wait()
-		lines.flush()
-		logFile.Close()
-		close(p.done)
-	}()
 	if s.Ready == nil {
 		return p, nil
 	}
@@ -174,21 +171,36 @@ func (f *Fleet) Start(ctx context.Context, s Spec) (*Process, error) {
 	return p, nil
 }
 
+// start starts the command, and closes done once it has ended. Linux sends the parent
+// death signal when the thread that started a child exits, not the process (prctl(2),
+// PR_SET_PDEATHSIG), and Go retires threads: the goroutine keeps its thread for as long
+// as the child runs.
+func (p *Process) start() error {
+	started := make(chan error)
+	go func() { // ends with the child; Kill, Stop and Close wait for it
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			p.err = p.cmd.Wait()
+			close(p.done)
+		}
+	}()
+	return <-started
+}
+
 // await calls ready until it returns nil. It returns an error when ctx ends, when
-// ReadyTimeout has passed, or when one of the processes ends.
-func (f *Fleet) await(ctx context.Context, ready func(context.Context) error, procs ...*Process) error {
+// ReadyTimeout has passed, or when the process ends.
+func (f *Fleet) await(ctx context.Context, ready func(context.Context) error, p *Process) error {
 	ctx, cancel := context.WithTimeout(ctx, f.o.ReadyTimeout)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
 	last := errors.New("not probed yet")
 	for {
-		for _, p := range procs {
-			select {
-			case <-p.done:
-				return p.exited()
-			default:
-			}
+		select {
+		case <-p.done:
+			return p.exited()
+		default:
 		}
 		try, cancelTry := context.WithTimeout(ctx, 2*time.Second)
 		err := ready(try)
@@ -199,14 +211,8 @@ func (f *Fleet) await(ctx context.Context, ready func(context.Context) error, pr
 		if ctx.Err() == nil { // otherwise the call was cut short
 			last = err
 		}
-		select {
-		case <-ctx.Done():
-			err := fmt.Errorf("%w; last error: %w", ctx.Err(), last)
-			for _, p := range procs {
-				err = fmt.Errorf("%w\n  last log lines of %s:\n%s", err, p.name, indent(p.LogTail(10)))
-			}
-			return err
-		case <-tick.C:
+		if !sleep.For(ctx, 20*time.Millisecond) {
+			return fmt.Errorf("%w; last error: %w\n  last log lines of %s:\n%s", ctx.Err(), last, p.name, indent(p.LogTail(10)))
 		}
 	}
 }

@@ -2,9 +2,9 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -18,7 +18,7 @@ type Topology struct {
 	Proxies, Prefill, Decode int
 	AdminKey                 string
 	ProxyArgs                []string
-	// Node is the template of every node. Launch sets name, role, port and etcd,
+	// Node is the template of every node. Launch sets name, role and etcd,
 	// and clears TTFT for decode engines, which receive a computed prompt.
 	Node NodeSpec
 }
@@ -52,17 +52,10 @@ func (f *Fleet) Launch(ctx context.Context, t Topology) (*Running, error) {
 		etcd = p.Etcd
 		r.Proxies = append(r.Proxies, p)
 	}
-	// Reserve the ports of all nodes in one call: nodes that search at the same
-	// time could find the same port.
-	ports, err := FreePorts(t.Prefill + t.Decode)
-	if err != nil {
-		return nil, err
-	}
-	errs := make([]error, len(ports))
-	var group sync.WaitGroup
-	for i := range ports {
+	var group errgroup.Group
+	for i := range t.Prefill + t.Decode {
 		s := t.Node
-		s.Port, s.Etcd = ports[i], etcd
+		s.Etcd = etcd
 		slot := &r.Prefill
 		s.Role = instance.Prefill
 		n := i
@@ -71,10 +64,12 @@ func (f *Fleet) Launch(ctx context.Context, t Topology) (*Running, error) {
 			s.TTFT = 0
 		}
 		s.Name = fmt.Sprintf("%s-%d", s.Role, n+1)
-		group.Go(func() { (*slot)[n], errs[i] = f.StartNode(ctx, s) })
+		group.Go(func() (err error) {
+			(*slot)[n], err = f.StartNode(ctx, s)
+			return err
+		})
 	}
-	group.Wait()
-	if err := errors.Join(errs...); err != nil {
+	if err := group.Wait(); err != nil {
 		return nil, err
 	}
 	for _, p := range r.Proxies {

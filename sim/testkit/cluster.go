@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -205,13 +206,7 @@ func OutsideAddress(t testing.TB) string {
 
 // Others lists the members besides one.
 func (c *Cluster) Others(m *EtcdProcess) []*EtcdProcess {
-	var out []*EtcdProcess
-	for _, o := range c.Members {
-		if o != m {
-			out = append(out, o)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(c.Members), func(o *EtcdProcess) bool { return o == m })
 }
 
 func memberStatus(t testing.TB, m *EtcdProcess) (*clientv3.StatusResponse, error) {

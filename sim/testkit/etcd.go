@@ -26,8 +26,7 @@ const startTimeout = 60 * time.Second
 // process may lose data, and nothing else.
 type Etcd struct {
 	t      testing.TB
-	dir    string
-	listen string // host:port
+	cfg    memberConfig
 	server *embed.Etcd
 	other  *EtcdProcess // instead of server where PD_TEST_ETCD names a program
 }
@@ -37,35 +36,26 @@ type Etcd struct {
 // it is a process of that.
 func StartEtcd(t testing.TB) *Etcd {
 	t.Helper()
-	e := &Etcd{t: t}
 	if outside() != "" {
-		e.other = StartEtcdProcess(t)
-		e.listen = e.other.Endpoint()
-		return e
+		p := StartEtcdProcess(t)
+		return &Etcd{t: t, cfg: p.cfg, other: p}
 	}
-	e.dir, e.listen = t.TempDir(), FreePort(t)
-	e.start()
-	t.Cleanup(e.Stop)
-	return e
+	return StartEtcdTLS(t, "", "", "")
 }
 
 // StartEtcdTLS is StartEtcd for one that speaks TLS with clients by these files; with ca
 // they must show a certificate that it has signed.
 func StartEtcdTLS(t testing.TB, cert, key, ca string) *Etcd {
 	t.Helper()
-	e := &Etcd{t: t, dir: t.TempDir(), listen: FreePort(t)}
-	server, err := runEtcd(memberConfig{Dir: e.dir, Listen: e.listen, Cert: cert, Key: key, CA: ca})
-	if err != nil {
-		t.Fatalf("start etcd with TLS: %v", err)
-	}
-	e.server = server
+	e := &Etcd{t: t, cfg: memberConfig{Dir: t.TempDir(), Listen: FreePort(t), Cert: cert, Key: key, CA: ca}}
+	e.start()
 	t.Cleanup(e.Stop)
 	return e
 }
 
 func (e *Etcd) start() {
 	e.t.Helper()
-	server, err := runEtcd(memberConfig{Dir: e.dir, Listen: e.listen})
+	server, err := runEtcd(e.cfg)
 	if err != nil {
 		e.t.Fatalf("start etcd: %v", err)
 	}
@@ -147,12 +137,12 @@ func listenAndStart(cfg *embed.Config) (*embed.Etcd, error) {
 }
 
 // Endpoint is the host:port clients use. It stays the same over a Restart.
-func (e *Etcd) Endpoint() string { return e.listen }
+func (e *Etcd) Endpoint() string { return e.cfg.Listen }
 
 // Client makes a client that is closed when the test ends.
 func (e *Etcd) Client(t testing.TB) *clientv3.Client {
 	t.Helper()
-	return Client(t, e.listen)
+	return Client(t, e.cfg.Listen)
 }
 
 // Server is the embedded server, for tests that look inside; nil where another

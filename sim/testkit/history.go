@@ -69,15 +69,7 @@ func (h *History) All() []Event {
 
 // Of lists what happened to one key, in order.
 func (h *History) Of(key string) []Event {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var out []Event
-	for _, e := range h.events {
-		if e.Key == key {
-			out = append(out, e)
-		}
-	}
-	return out
+	return slices.DeleteFunc(h.All(), func(e Event) bool { return e.Key != key })
 }
 
 // Deleted returns the first deletion of a key.

@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -88,15 +89,9 @@ type Certificate struct {
 // Issue writes a certificate and its key to files of that name, over former ones.
 func (a *Authority) Issue(name string, c Certificate) (cert, key string) {
 	a.t.Helper()
-	if c.From == 0 {
-		c.From = -time.Hour
-	}
-	if c.Until == 0 {
-		c.Until = 24 * time.Hour
-	}
 	template := &x509.Certificate{
 		SerialNumber: serial(a.t), Subject: pkix.Name{CommonName: c.CN},
-		NotBefore: time.Now().Add(c.From), NotAfter: time.Now().Add(c.Until),
+		NotBefore: time.Now().Add(cmp.Or(c.From, -time.Hour)), NotAfter: time.Now().Add(cmp.Or(c.Until, 24*time.Hour)),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	for _, h := range c.Hosts {

@@ -5,8 +5,9 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"sync"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/tcpserver"
 )
 
 // RawServer listens on a port of this machine, passes each connection to talk, with its
@@ -19,50 +20,8 @@ func RawServer(t testing.TB, talk func(n int, c net.Conn)) (address string) {
 	if err != nil {
 		t.Fatalf("raw server: %v", err)
 	}
-	var mu sync.Mutex
-	conns := make(map[net.Conn]bool) // nil when the test has ended
-	var wg sync.WaitGroup
-	add := func(c net.Conn) bool {
-		mu.Lock()
-		defer mu.Unlock()
-		if conns == nil {
-			return false
-		}
-		conns[c] = true
-		return true
-	}
-	end := func(c net.Conn) {
-		mu.Lock()
-		defer mu.Unlock()
-		delete(conns, c)
-		_ = c.Close()
-	}
-	wg.Go(func() {
-		for n := 0; ; n++ {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			if !add(c) {
-				_ = c.Close()
-				return
-			}
-			wg.Go(func() {
-				defer end(c)
-				talk(n, c)
-			})
-		}
-	})
-	t.Cleanup(func() {
-		_ = ln.Close()
-		mu.Lock()
-		for c := range conns {
-			_ = c.Close()
-		}
-		conns = nil
-		mu.Unlock()
-		wg.Wait()
-	})
+	server := tcpserver.Serve(ln, talk)
+	t.Cleanup(server.Close)
 	return ln.Addr().String()
 }
 

@@ -78,7 +78,7 @@ func TestLMCacheNotificationsGoElsewhere(t *testing.T) {
 	ports, err := fleet.FreePorts(2)
 	require.NoError(t, err)
 	prefill := startNode(t, f, fleet.NodeSpec{
-		Name: "prefill", Role: instance.Prefill, Connector: "lmcache", Model: model, Etcd: []string{etcd}, LMCachePort: ports[0],
+		Name: "prefill", Role: instance.Prefill, Connector: "lmcache", Model: model, Etcd: []string{etcd}, KVPort: ports[0],
 		EngineArgs: []string{"--strict", "--notify", net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[1]))},
 	})
 	startNode(t, f, fleet.NodeSpec{

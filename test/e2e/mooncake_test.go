@@ -83,7 +83,7 @@ func TestMooncakeWithoutAgents(t *testing.T) {
 	for role, n := range nodes {
 		rec := `{"connector":"MooncakeConnector"}`
 		if role == instance.Prefill {
-			rec = fmt.Sprintf(`{"connector":"MooncakeConnector","ports":{"bootstrap":[%d]}}`, n.Spec.BootstrapPort)
+			rec = fmt.Sprintf(`{"connector":"MooncakeConnector","ports":{"bootstrap":[%d]}}`, n.Spec.KVPort)
 		}
 		if _, err := testkit.Client(t, etcd).Put(t.Context(), "/pd/"+string(role)+"/"+n.Address, rec); err != nil {
 			t.Fatal(err)

@@ -153,7 +153,7 @@ func dockerList(img v1.Image, names []string) ([]byte, error) {
 
 // pack writes the files below dir in their order, with one time and no owner.
 func pack(w io.Writer, dir string, when time.Time) error {
-	out := tar.NewWriter(w)
+	r := &rootfs{out: tar.NewWriter(w), when: when}
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || path == dir {
 			return err
@@ -163,17 +163,15 @@ func pack(w io.Writer, dir string, when time.Time) error {
 			return err
 		}
 		if entry.IsDir() {
-			return out.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o755, ModTime: when, Format: tar.FormatPAX})
+			r.dir(name, 0o755, 0)
+			return r.err
 		}
 		content, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
-		if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(content)), ModTime: when, Format: tar.FormatPAX}); err != nil {
-			return err
-		}
-		_, err = out.Write(content)
-		return err
+		r.file(name, 0o644, content)
+		return r.err
 	})
-	return errors.Join(err, out.Close())
+	return errors.Join(err, r.out.Close())
 }

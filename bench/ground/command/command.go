@@ -32,7 +32,6 @@ type flags struct {
 
 	// only of model
 	weight float64
-	silent bool
 	roles  bool
 	phase  time.Duration
 	noise  float64
@@ -68,16 +67,11 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Use: "overload", Short: "replay through our proxy and other routers at loads up to far above the capacity", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return overload(ctx, &o, stdout) },
 	}
-	report := &cobra.Command{
-		Use: "report RESULT.json", Short: "write the report from the figures of a run", Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error { return rewrite(args[0], f.doc) },
-	}
 	f.workloadFlags(model.Flags())
 	f.workloadFlags(replay.Flags())
 	f.replayFlags(replay.Flags())
 	fs := model.Flags()
 	fs.Float64Var(&f.weight, "cache-weight", 0, "setting of this name of the proxy; 0 means its default")
-	fs.BoolVar(&f.silent, "silent", false, "proxies exchange no load digests")
 	fs.BoolVar(&f.roles, "roles", false, "simulate engines in both roles under a day curve instead: static ratios, an oracle, automatic roles, and the advice at ten loads")
 	fs.DurationVar(&f.phase, "phase", time.Hour, "with --roles: length of each of the three phases")
 	fs.Float64Var(&f.noise, "noise", 0.2, "with --roles: rates, prompts and steps vary by this part")
@@ -102,8 +96,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.IntVar(&o.limit, "limit", 0, "number of requests at rate 1, and in proportion at other rates; 0 means all")
 	fs.StringSliceVar(&o.targets, "targets", []string{"prefix+--queue=off", "prefix+--queue=on", "vllm-router:cache_aware"}, "as of run")
 	setDefault(fs, "speed", "2.5") // a deadline of 5 s is 2 s; one below 1 s cannot be sent
-	report.Flags().StringVar(&f.doc, "doc", "docs/scheduling.md", "document with the generated part")
-	root.AddCommand(replay, model, compare, above, report, scaleCommand(ctx, stdout))
+	root.AddCommand(replay, model, compare, above, scaleCommand(ctx, stdout))
 	return cli.Run(ctx, root, args, stdout, stderr)
 }
 
@@ -193,7 +186,7 @@ func model(f *flags, stdout io.Writer) error {
 	}
 	m := ground.Model{
 		Engines: f.engines, Engine: ground.DefaultEngine(), Caches: ground.NewCaches(w, f.engines, f.cache), Limits: f.limits, Seed: f.seed,
-		CacheWeight: f.weight, Proxies: f.proxies, Silent: f.silent,
+		CacheWeight: f.weight, Proxies: f.proxies,
 	}
 	var rows []ground.Result
 	for _, name := range f.targets {

@@ -2,11 +2,9 @@ package command
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/bench/machine"
@@ -100,17 +98,4 @@ func repeat(ctx context.Context, p *ground.Replay, routers []ground.Router, n in
 		}
 	}
 	return rows, nil
-}
-
-// rewrite writes the document from the figures of a run.
-func rewrite(file, doc string) error {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	var r ground.Report
-	if err := json.Unmarshal(b, &r); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
-	}
-	return errors.Join(r.WriteDoc(doc), ground.RewriteChats(doc))
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -41,6 +42,16 @@ type ProxyPresence struct {
 	Report
 
 	Revision int64 `json:"-"` // mod_revision of the key
+}
+
+// BaseURL returns the base URL of the operator routes. A proxy of an older release publishes only
+// the address of its listener: it is an error if that names no host.
+func (p *ProxyPresence) BaseURL() (string, error) {
+	host, _, _ := net.SplitHostPort(p.Address)
+	if ip := net.ParseIP(host); p.AdminURL == "" && (host == "" || ip != nil && ip.IsUnspecified()) {
+		return "", fmt.Errorf("proxy %s has no admin URL in etcd, and its address %q names no host", p.ID, p.Address)
+	}
+	return cmp.Or(p.AdminURL, "http://"+p.Address), nil
 }
 
 // PresenceOptions configure a Presence. Layout and ID have to be set.

@@ -51,11 +51,9 @@ func (s *Documents) Ends(ctx context.Context, folder instance.Role) (map[string]
 		if kv.Lease == 0 {
 			continue
 		}
-		left, err := s.cli.TimeToLive(ctx, clientv3.LeaseID(kv.Lease))
-		if err != nil {
-			return nil, etcd.Explain(ctx, s.cli, "read the lease of "+string(folder), err, true)
+		if ends[s.layout.Parse(string(kv.Key)).Address], err = s.expiry(ctx, kv.Lease); err != nil {
+			return nil, err
 		}
-		ends[s.layout.Parse(string(kv.Key)).Address] = time.Now().Add(time.Duration(left.TTL) * time.Second)
 	}
 	return ends, nil
 }

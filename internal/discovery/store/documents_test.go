@@ -1,11 +1,16 @@
 package store_test
 
 import (
+	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -87,5 +92,44 @@ func TestDocuments(t *testing.T) {
 	}
 	if ends, err := s.Documents.Ends(t.Context(), schema.Limits); err != nil || len(ends) != 0 {
 		t.Errorf("%v, %v", ends, err)
+	}
+}
+
+// Reads of leases have a deadline, also if the caller has none.
+func TestTimeLimitsAreReadWithADeadline(t *testing.T) {
+	t.Parallel()
+	e, l := testkit.StartEtcd(t), members.Layout(t)
+	leases := 0
+	cli, err := etcd.Dial(etcd.Config{
+		Endpoints: []string{e.Endpoint()},
+		Intercept: func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
+			if strings.HasSuffix(method, "/LeaseTimeToLive") {
+				leases++
+				if _, ok := ctx.Deadline(); !ok {
+					t.Errorf("%s without a deadline", method)
+				}
+			}
+			return invoke(ctx, method, req, reply, cc, o...)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cli.Close() })
+	s := store.New(cli, l, "ann")
+	if _, err := s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"), store.DocumentOptions{For: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Intents.Intend(t.Context(), instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}, instance.Drain, store.IntentOptions{For: time.Hour, Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if ends, err := s.Documents.Ends(t.Context(), schema.Limits); err != nil || len(ends) != 1 {
+		t.Errorf("%v, %v", ends, err)
+	}
+	if ends, err := s.Reader.IntentEnds(t.Context()); err != nil || len(ends) != 1 {
+		t.Errorf("%v, %v", ends, err)
+	}
+	if leases != 2 {
+		t.Errorf("%d reads of leases, want 2", leases)
 	}
 }

@@ -216,44 +216,52 @@ func widened(k instance.Key, kv *mvccpb.KeyValue, proxies []string) ([]byte, err
 	return staticValue(k, rec, rec.Source)
 }
 
-// Leave takes an instance, or an add that waits for it, from proxies if it belongs to others
-// besides, who keep it. left is false, and nothing is done, if it does not: then it may be removed.
-func (s *Instances) Leave(ctx context.Context, k instance.Key, proxies []string, reason string) (left bool, err error) {
+// Leave takes an instance, or an add that waits for it, from proxies if other proxies use it, too.
+// kept reports whether others use it, and left whether these did, which is then stored. Without kept
+// nothing is done, and the instance may be removed.
+func (s *Instances) Leave(ctx context.Context, k instance.Key, proxies []string, reason string) (left, kept bool, err error) {
 	if err := CheckKey(k); err != nil {
-		return false, err
+		return false, false, err
 	}
 	err = s.change(ctx, k, reason, func(f *etcd.Found) (plan, error) {
 		p := plan{what: "leave"}
+		left, kept = false, false
 		switch {
 		case f.Record != nil && f.Record.Lease == 0:
 			rec, _, err := schema.DecodeRecord(k, f.Record.Value)
-			if left = err == nil && leave(&rec, proxies); !left {
-				return plan{}, nil // a removal deals with what cannot be read
+			if err != nil {
+				return plan{}, nil //nolint:nilerr // a removal deals with what cannot be read
+			}
+			if left, kept = leave(&rec, proxies); !left {
+				return plan{}, nil
 			}
 			value, err := staticValue(k, rec, rec.Source)
 			p.ops = []clientv3.Op{clientv3.OpPut(s.layout.Instance(k), string(value))}
 			return p, err
 		case f.Record == nil && f.Pending != nil:
 			add, err := schema.DecodePending(k, f.Pending.Value)
-			if left = err == nil && add.Record != nil && leave(add.Record, proxies); !left {
+			if err != nil || add.Record == nil {
+				return plan{}, nil //nolint:nilerr // as above
+			}
+			if left, kept = leave(add.Record, proxies); !left {
 				return plan{}, nil
 			}
 			value, err := pendingValue(k, add)
 			p.ops = []clientv3.Op{clientv3.OpPut(s.layout.Pending(k), string(value), clientv3.WithIgnoreLease())}
 			return p, err
 		}
-		left = false
 		return plan{}, nil
 	})
-	return left && err == nil, err
+	return left && err == nil, kept && err == nil, err
 }
 
-// leave takes proxies out of a record. It reports whether the record had some of them, and others.
-func leave(rec *instance.Record, proxies []string) bool {
+// leave takes proxies out of a record that others use, too. It reports whether the record had some
+// of them, and whether others use it.
+func leave(rec *instance.Record, proxies []string) (left, kept bool) {
 	others := without(rec.Proxies, proxies...)
-	left := len(others) > 0 && len(others) < len(rec.Proxies)
-	if left {
+	kept = len(others) > 0
+	if left = kept && len(others) < len(rec.Proxies); left {
 		rec.Proxies = others
 	}
-	return left
+	return left, kept
 }

@@ -140,12 +140,12 @@ func TestAddForSomeProxies(t *testing.T) {
 	f.sync(two, k) // it is on the command line now, and was added too
 	f.sync(two, members.Decode("127.0.0.1:9"))
 	f.are(k, one, two)
-	if left, err := f.store.Instances.Leave(t.Context(), k, []string{one}, ""); err != nil || !left {
-		t.Errorf("%t, %v", left, err)
+	if left, kept, err := f.store.Instances.Leave(t.Context(), k, []string{one}, ""); err != nil || !left || !kept {
+		t.Errorf("%t, %t, %v", left, kept, err)
 	}
 	f.are(k, two)
-	if left, err := f.store.Instances.Leave(t.Context(), k, []string{two}, ""); err != nil || left {
-		t.Errorf("the last one leaves: %t, %v", left, err)
+	if left, kept, err := f.store.Instances.Leave(t.Context(), k, []string{two}, ""); err != nil || left || kept {
+		t.Errorf("the last one leaves: %t, %t, %v", left, kept, err)
 	}
 	f.are(k, two)
 	add(store.Added)
@@ -225,8 +225,8 @@ func TestLeavePending(t *testing.T) {
 		}
 	}
 	before := pendingOf(t, f, k)
-	if left, err := f.store.Instances.Leave(t.Context(), k, []string{one}, ""); err != nil || !left {
-		t.Errorf("%t, %v", left, err)
+	if left, kept, err := f.store.Instances.Leave(t.Context(), k, []string{one}, ""); err != nil || !left || !kept {
+		t.Errorf("%t, %t, %v", left, kept, err)
 	}
 	after := pendingOf(t, f, k)
 	if p, err := schema.DecodePending(k, after.Value); err != nil || !slices.Equal(p.Record.Proxies, []string{two}) {
@@ -235,8 +235,8 @@ func TestLeavePending(t *testing.T) {
 	if after.Lease == 0 || after.Lease != before.Lease {
 		t.Errorf("lease %x, it was %x", after.Lease, before.Lease)
 	}
-	if left, err := f.store.Instances.Leave(t.Context(), k, []string{two}, ""); err != nil || left {
-		t.Errorf("the last one leaves: %t, %v", left, err)
+	if left, kept, err := f.store.Instances.Leave(t.Context(), k, []string{two}, ""); err != nil || left || kept {
+		t.Errorf("the last one leaves: %t, %t, %v", left, kept, err)
 	}
 }
 

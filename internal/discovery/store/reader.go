@@ -64,14 +64,10 @@ func (r *Reader) IntentEnds(ctx context.Context) (map[instance.Key]time.Time, er
 		if kv.Lease == 0 {
 			continue
 		}
-		cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-		left, err := r.cli.TimeToLive(cctx, clientv3.LeaseID(kv.Lease))
-		cancel()
-		if err != nil {
-			return nil, etcd.Explain(ctx, r.cli, "read the time limit of an intent", err, true)
-		}
 		n := r.layout.Parse(string(kv.Key))
-		ends[instance.Key{Role: n.Role, Address: n.Address}] = time.Now().Add(time.Duration(left.TTL) * time.Second).UTC().Truncate(time.Second)
+		if ends[instance.Key{Role: n.Role, Address: n.Address}], err = r.expiry(ctx, kv.Lease); err != nil {
+			return nil, err
+		}
 	}
 	return ends, nil
 }

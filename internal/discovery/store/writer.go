@@ -37,6 +37,17 @@ func (c *client) get(ctx context.Context, doing, key string, o ...clientv3.OpOpt
 	return resp.Kvs, nil
 }
 
+// expiry returns when a lease ends, by the clock of this machine.
+func (c *client) expiry(ctx context.Context, id int64) (time.Time, error) {
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	left, err := c.cli.TimeToLive(cctx, clientv3.LeaseID(id))
+	if err != nil {
+		return time.Time{}, etcd.Explain(ctx, c.cli, "read a time limit", err, true)
+	}
+	return time.Now().Add(time.Duration(left.TTL) * time.Second).UTC().Truncate(time.Second), nil
+}
+
 // txn makes a transaction. doing describes that in an error.
 func (c *client) txn(ctx context.Context, doing string, compares []clientv3.Cmp, then []clientv3.Op, otherwise ...clientv3.Op) (*clientv3.TxnResponse, error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)

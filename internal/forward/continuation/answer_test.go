@@ -251,6 +251,57 @@ func TestAnswer_SeamOfParsers(t *testing.T) {
 	}
 }
 
+// A parser may hold the white space at the end of reasoning back until more of it comes, and else drop it. Token 21 ends
+// with such space.
+func TestAnswer_SeamInSpaceOfReasoning(t *testing.T) {
+	t.Parallel()
+	spaced := func(ids []byte) (string, error) {
+		text, err := detokenize(ids)
+		return strings.ReplaceAll(text, "!", ".\n\n"), err
+	}
+	for _, c := range []struct{ goesOn, want string }{
+		{`"reasoning":" sea"`, `"delta":{"reasoning":"\n\n sea"}`},
+		{`"content":" sea"`, `"delta":{"content":" sea"}`},
+	} {
+		a := begin(t, openai.Chat, "")
+		pass(t, a, roleEvent(20), chatEvent(`"reasoning":"The"`, 10), chatEvent(`"reasoning":"."`, 21))
+		n, why := a.Next(spaced)
+		if n == nil || n.How != continuation.HowChat || string(n.Request.PromptTokenIDs) != "[20,10,21]" {
+			t.Fatalf("goes on by %+v, %q", n, why)
+		}
+		if got := pass(t, a, roleEvent(20, 10, 21), chatEvent(c.goesOn, 11)); !strings.Contains(got, c.want) {
+			t.Errorf("%s: %s", c.goesOn, got)
+		}
+	}
+}
+
+// The engine's parser of Harmony begins each answer with the header of a message, so it cannot go on inside of one.
+func TestAnswer_ReplaysHarmony(t *testing.T) {
+	t.Parallel()
+	harmony := func(ids []byte) (string, error) {
+		text, err := detokenize(ids)
+		return "<|channel|>analysis<|message|>" + text, err
+	}
+	for more, how := range map[string]string{"": "", `,"temperature":0`: continuation.HowReplay} {
+		a := begin(t, openai.Chat, more)
+		pass(t, a, roleEvent(20), chatEvent(`"reasoning":"The"`, 10), chatEvent(`"reasoning":" sea"`, 11))
+		if a.MayMove(harmony) {
+			t.Errorf("%q: may move", more)
+		}
+		switch n, why := a.Next(harmony); {
+		case how == "" && why != continuation.ReasonSeam:
+			t.Errorf("goes on, or %q", why)
+		case how != "" && (n == nil || n.How != how):
+			t.Errorf("%s: %+v, %q", more, n, why)
+		}
+	}
+	a := begin(t, openai.Chat, "")
+	pass(t, a, roleEvent(20), chatEvent("", 10))
+	if n, why := a.Next(harmony); n == nil || n.How != continuation.HowChat {
+		t.Errorf("without any text: %q", why)
+	}
+}
+
 // A leg that does not continue the answer must not reach the client.
 func TestAnswer_RefusesAnotherAnswer(t *testing.T) {
 	t.Parallel()
@@ -371,6 +422,8 @@ func TestAnswer_Refuses(t *testing.T) {
 		`,"presence_penalty":0`:                        "",
 		`,"repetition_penalty":1.3`:                    "",
 		`,"bad_words":["x"]`:                           continuation.ReasonPenalty,
+		`,"repetition_detection":{"min_count":3}`:      continuation.ReasonPenalty,
+		`,"repetition_detection":null`:                 "",
 		`,"response_format":{"type":"json_object"}`:    continuation.ReasonStructure,
 		`,"response_format":{"type":"text"}`:           "",
 		`,"structured_outputs":{"regex":"a"}`:          continuation.ReasonStructure,
@@ -478,6 +531,21 @@ func TestAnswer_Replays(t *testing.T) {
 		if s := string(out); strings.Contains(s, "hm") || strings.Contains(s, "c2") || strings.Contains(s, "role") || strings.Contains(s, `{\"a\"`) {
 			t.Errorf("%s: %s", c.name, s)
 		}
+	}
+}
+
+// vLLM 0.12 and some later releases write reasoning under its old name, too.
+func TestAnswer_ReplaysReasoningOfTwoNames(t *testing.T) {
+	t.Parallel()
+	both := func(s string) string { return chatEvent(`"reasoning":`+quote(s)+`,"reasoning_content":`+quote(s), 10) }
+	a := begin(t, openai.Chat, `,"temperature":0,"presence_penalty":1`)
+	pass(t, a, roleEvent(20), both("hm"))
+	if n := next(t, a); n.How != continuation.HowReplay {
+		t.Fatalf("goes on by %s", n.How)
+	}
+	want := strings.Replace(both(", so"), "[10]", "null", 1)
+	if got := pass(t, a, roleEvent(20), both("hm, so")); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
 	}
 }
 

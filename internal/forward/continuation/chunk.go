@@ -21,6 +21,7 @@ type chunk struct {
 	prompt   span
 	text     span // text of a completion, content of a chat
 	thoughts span // reasoning of a chat
+	twin     span // the same text under its other name
 	calls    span
 	delta    span
 	finish   span
@@ -115,8 +116,10 @@ func (c *chunk) deltaMember(m jsonscan.Member) error {
 		c.role = true
 	case "content":
 		c.text, c.textAt = c.value(m), c.inside(m)
-	case "reasoning", "reasoning_content": // the latter before vLLM 0.12
-		c.thoughts = c.value(m)
+	case "reasoning", "reasoning_content": // the latter before vLLM 0.12, and both for some releases after that
+		if v := c.value(m); v.end > 0 {
+			c.thoughts, c.twin = v, c.thoughts
+		}
 	case "tool_calls":
 		c.calls = c.value(m)
 	}

@@ -92,6 +92,10 @@ func (a *Answer) speakRest(c *chunk) string {
 	if rest == "" || c.open == 0 || !c.says() {
 		return ""
 	}
+	if a.channel == reasoning && c.thoughts.end == 0 && strings.TrimSpace(rest) == "" {
+		a.leg.rest = "" // the lost leg would have dropped it, too
+		return ""
+	}
 	a.say(a.channel, []byte(rest))
 	a.leg.rest, a.leg.restOf = "", a.channel
 	return rest

@@ -31,7 +31,7 @@ const (
 	ReasonEmbeds    = "embeddings" // the prompt is no tokens
 	ReasonSeed      = "seed"       // a seed with a temperature above 0
 	ReasonThinking  = "thinking"   // a thinking budget
-	ReasonPenalty   = "penalty"    // a penalty on the tokens of the answer, or bad_words
+	ReasonPenalty   = "penalty"    // what the engine applies to the tokens of the answer only: a penalty, bad_words, repetition_detection
 	ReasonStructure = "structured" // structured output, or a forced tool call
 	ReasonCustom    = "custom"     // logits processors
 	ReasonMedia     = "media"      // images, video, or audio
@@ -259,7 +259,7 @@ func (f *parameters) read(name string, value []byte) {
 		f.forced = len(value) > 0 && (value[0] == '{' || string(value) == `"required"`)
 	case "parallel_tool_calls":
 		f.single = !set && !jsonscan.IsNull(value)
-	case "presence_penalty", "frequency_penalty", "bad_words":
+	case "presence_penalty", "frequency_penalty", "bad_words", "repetition_detection":
 		refuse(&f.why, set, ReasonPenalty)
 	case "thinking_token_budget", "thinking":
 		refuse(&f.never, !jsonscan.IsNull(value), ReasonThinking)

@@ -72,6 +72,9 @@ func (a *Answer) swallow(c *chunk, before *said, out *edited) (all bool, err err
 			return false, err
 		}
 		out.replace(at, quoted(rest))
+		if at == c.thoughts {
+			out.replace(c.twin, quoted(rest))
+		}
 		left = left || len(rest) > 0
 	}
 	if c.calls.end > 0 {

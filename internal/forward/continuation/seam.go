@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -19,6 +20,8 @@ const (
 	halfCharacter = "\uFFFD"
 	// markup are characters with which the parsers of tool calls and of reasoning hold text back.
 	markup = "<>[]{}|`"
+	// harmony ends the header of a message in the Harmony format of gpt-oss.
+	harmony = "<|message|>"
 )
 
 // seam returns how many ids of the answer the next leg goes on from, and their text. rest is the
@@ -43,6 +46,9 @@ func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) 
 		text, err := detokenize(append(a.ids.appendJSON([]byte{'['}, n), ']'))
 		if err != nil {
 			return 0, "", "", ReasonText
+		}
+		if a.req.Kind == openai.Chat && strings.Contains(text, harmony) {
+			break // vLLM's parser expects a header first, whatever the prompt ends with, and takes the rest of the message for one
 		}
 		if a.said.texts[content].lead == ' ' && !strings.HasPrefix(text, " ") && a.switches == 0 {
 			text = " " + text // some tokenizers drop it at the start of a text
@@ -88,6 +94,10 @@ func (a *Answer) heldBack(text string, stops []string) (rest string, ok bool) {
 		if at >= run.n && run.equals(text[at-run.n:at]) {
 			return text[at:], a.passable(text[at:])
 		}
+	}
+	// vLLM's parsers hold white space at the end of reasoning back until more reasoning follows.
+	if at := len(strings.TrimRightFunc(text, unicode.IsSpace)); a.channel == reasoning && at >= run.n && run.equals(text[at-run.n:at]) {
+		return text[at:], true
 	}
 	return "", false
 }

@@ -147,44 +147,55 @@ func (s *Service) wait(ctx context.Context, k instance.Key, ranks int, why error
 
 // Remove deletes the record and any pending add, and writes the intent "removed", so that
 // an agent cannot register the instance again. A record or pending add that is also for other
-// proxies stays for them, and one that is only for other proxies is unknown here.
-func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
+// proxies stays for them, and one that is only for other proxies is unknown here. The snapshot may
+// lag, so etcd decides that. Both roles of an engine are removed in one transaction, unless
+// other proxies use one of them.
+func (s *Service) Remove(ctx context.Context, k instance.Key) (existed bool, err error) {
 	ctx = named(ctx)
-	if k.Role == instance.Both {
-		return s.removeBoth(ctx, k)
+	proxies := s.o.Proxies()
+	if len(proxies) == 0 {
+		return s.erase(ctx, k)
 	}
-	snap := s.o.Members.Snapshot()
-	in, shown := snap.Lookup(k)
-	known := shown
-	if !shown {
-		in, known = snap.Pending(k)
-	}
-	if known && s.elsewhere(in) {
-		return false, nil
-	}
-	known = known && in.Intent != instance.Removed
-	shown = shown && known
-	if proxies := s.o.Proxies(); known && len(proxies) > 0 {
-		left, err := s.o.Store.Instances.Leave(ctx, k, proxies, "removed through the admin route of "+proxies[0])
-		if err != nil {
-			return false, storeError(err)
-		}
-		if left {
+	var unshared []instance.Key // used by no other proxy
+	for _, one := range k.Each() {
+		left, kept, err := s.o.Store.Instances.Leave(ctx, one, proxies, "removed through the admin route of "+proxies[0])
+		switch {
+		case errors.Is(err, instance.ErrAddress): // a misspelled key
+			unshared = append(unshared, one)
+		case err != nil:
+			return existed, storeError(err)
+		case left:
+			existed = true
 			s.await(ctx, func(snap *instance.Snapshot) bool {
-				in, ok := snap.Lookup(k)
-				add, waits := snap.Pending(k)
+				in, ok := snap.Lookup(one)
+				add, waits := snap.Pending(one)
 				return (!ok || !in.Usable()) && (!waits || s.elsewhere(add))
 			})
-			return true, nil
+		case !kept:
+			unshared = append(unshared, one)
 		}
 	}
-	return s.erase(ctx, k, shown)
+	if len(unshared) == len(k.Each()) {
+		return s.erase(ctx, k)
+	}
+	for _, one := range unshared {
+		ok, err := s.erase(ctx, one)
+		if err != nil {
+			return existed, err
+		}
+		existed = existed || ok
+	}
+	return existed, nil
 }
 
-// erase is Remove for records that no other proxy uses. shown reports whether this proxy knows the
-// instance.
-func (s *Service) erase(ctx context.Context, k instance.Key, shown bool) (bool, error) {
+// erase is Remove for records that no other proxy uses.
+func (s *Service) erase(ctx context.Context, k instance.Key) (bool, error) {
 	const detail = "removed through the admin route"
+	snap, shown := s.o.Members.Snapshot(), true // in all roles: force would remove one that the engine does not have
+	for _, one := range k.Each() {
+		in, ok := snap.Lookup(one)
+		shown = shown && ok && in.Intent != instance.Removed && !s.elsewhere(in)
+	}
 	remove := s.o.Store.Instances.Remove
 	if shown {
 		remove = s.o.Store.Instances.ForceRemove // it may have lost its key
@@ -193,7 +204,10 @@ func (s *Service) erase(ctx context.Context, k instance.Key, shown bool) (bool, 
 	if errors.Is(err, instance.ErrAddress) && shown { // a misspelled key
 		existed, err = s.o.Store.Instances.Remove(ctx, k, detail)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, store.ErrIntent):
+		return false, fmt.Errorf("%w: %w", httpapi.ErrRefused, err)
+	case err != nil:
 		return false, storeError(err)
 	}
 	if existed = existed || shown; existed {
@@ -213,32 +227,6 @@ func (s *Service) erase(ctx context.Context, k instance.Key, shown bool) (bool, 
 func (s *Service) elsewhere(in *instance.Instance) bool {
 	proxies := s.o.Proxies()
 	return in.View == instance.Elsewhere || in.View == instance.Pending && len(proxies) > 0 && !in.Record.For(proxies[0])
-}
-
-// removeBoth removes an engine from both roles, in one transaction unless other proxies also
-// use one of its records.
-func (s *Service) removeBoth(ctx context.Context, k instance.Key) (existed bool, err error) {
-	snap, together := s.o.Members.Snapshot(), true
-	for _, one := range k.Each() {
-		in, ok := snap.Lookup(one)
-		existed = existed || ok && in.Intent != instance.Removed
-		if !ok {
-			in, ok = snap.Pending(one)
-		}
-		together = together && (!ok || !s.elsewhere(in) && len(in.Record.Proxies) < 2)
-	}
-	if together {
-		return s.erase(ctx, k, existed)
-	}
-	existed = false
-	for _, one := range k.Each() {
-		ok, err := s.Remove(ctx, one)
-		if err != nil {
-			return existed, err
-		}
-		existed = existed || ok
-	}
-	return existed, nil
 }
 
 func (s *Service) probe(ctx context.Context, k instance.Key) (instance.Facts, error) {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -292,5 +294,73 @@ func TestChangeIntent(t *testing.T) {
 	}
 	if _, err := r.svc.ChangeIntent(t.Context(), k, httpapi.IntentChange{Verb: httpapi.Drain}); !errors.Is(err, httpapi.ErrRefused) {
 		t.Errorf("of a removed one: %v", err)
+	}
+}
+
+// A change in both roles of an engine that has one is refused: it would write the other role, too.
+func TestBothOfOneRole(t *testing.T) {
+	t.Parallel()
+	r := start(t, "", netguard.Policy{})
+	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
+	if _, err := r.svc.Add(t.Context(), k, 0); err != nil {
+		t.Fatal(err)
+	}
+	both := instance.Key{Role: instance.Both, Address: k.Address}
+	if existed, err := r.svc.Remove(t.Context(), both); !errors.Is(err, httpapi.ErrRefused) || existed {
+		t.Errorf("Remove: %t, %v", existed, err)
+	}
+	for _, verb := range []httpapi.Verb{httpapi.Drain, httpapi.Cordon, httpapi.SetWeight} {
+		if done, err := r.svc.ChangeIntent(t.Context(), both, httpapi.IntentChange{Verb: verb, Weight: new(int)}); !errors.Is(err, httpapi.ErrRefused) {
+			t.Errorf("%s: %+v, %v", verb, done, err)
+		}
+	}
+	if in, ok := r.watcher.Snapshot().Lookup(k); !ok || !in.Usable() || in.Weight() != 100 {
+		t.Errorf("%+v", in)
+	}
+}
+
+// A proxy whose watch lags decides from etcd, not from its snapshot, whether other proxies use
+// what it is to remove.
+func TestRemoveThroughALaggingProxy(t *testing.T) {
+	t.Parallel()
+	const own, other = "127.0.0.1:8000", "127.0.0.1:9000"
+	for _, role := range []instance.Role{instance.Decode, instance.Both} {
+		for _, tc := range []struct {
+			name    string
+			proxies []string
+			existed bool
+			left    []string // nil: removed
+		}{
+			{"shared", []string{own, other}, true, []string{other}},
+			{"of another proxy", []string{other}, false, []string{other}},
+			{"its own", []string{own}, true, nil},
+			{"of all proxies", nil, true, nil},
+		} {
+			t.Run(string(role)+" "+tc.name, func(t *testing.T) {
+				t.Parallel()
+				cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+				st := store.New(cli, l, "test")
+				k := instance.Key{Role: role, Address: "10.0.0.1:8200"}
+				if _, err := st.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}, Proxies: tc.proxies}, ""); err != nil {
+					t.Fatal(err)
+				}
+				svc := admin.New(admin.Options{
+					Store: st, Prober: vllm.New(""), Proxies: func() []string { return []string{own} }, Members: lagging{instance.NewSnapshot(1, nil)},
+				})
+				if existed, err := svc.Remove(t.Context(), k); err != nil || existed != tc.existed {
+					t.Errorf("Remove: %t, %v", existed, err)
+				}
+				snap, err := st.Reader.Snapshot(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, one := range k.Each() {
+					in, ok := snap.Lookup(one)
+					if ok != (tc.left != nil) || ok && !slices.Equal(in.Record.Proxies, tc.left) {
+						t.Errorf("%s: %v, want proxies %v", one, in, tc.left)
+					}
+				}
+			})
+		}
 	}
 }

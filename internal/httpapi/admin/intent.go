@@ -13,13 +13,13 @@ import (
 // ChangeIntent implements httpapi.Admin.
 func (s *Service) ChangeIntent(ctx context.Context, k instance.Key, change httpapi.IntentChange) (httpapi.IntentResult, error) {
 	ctx = named(ctx)
-	shown := false
+	shown := true // in all roles: force would change one that the engine does not have
 	for _, one := range k.Each() {
 		in, ok := s.o.Members.Snapshot().Lookup(one)
 		if ok && in.View == instance.Elsewhere {
 			return httpapi.IntentResult{}, nil
 		}
-		shown = shown || ok
+		shown = shown && ok
 	}
 	// An orphan, which has lost its key, still serves.
 	done, err := s.carry(ctx, k, change, store.IntentOptions{Reason: change.Reason, For: change.For, Force: shown})

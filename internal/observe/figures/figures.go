@@ -83,7 +83,10 @@ type Sample struct {
 }
 
 // A Target is a proxy to read.
-type Target struct{ ID, URL string }
+type Target struct {
+	ID, URL string
+	Err     error // why its URL is unknown; nil if it is known
+}
 
 const (
 	// maxBody bounds an answer of a proxy: one with 1,000 instances has some 5 MB of metrics.
@@ -116,7 +119,7 @@ func Read(ctx context.Context, c *http.Client, limit time.Duration, proxies []Ta
 				err = is.Err // without the URL
 			}
 			if err != nil {
-				failed[p.ID] = instance.Printable(p.URL+": "+err.Error(), 200)
+				failed[p.ID] = instance.Printable(strings.TrimPrefix(p.URL+": "+err.Error(), ": "), 200)
 			} else {
 				samples[p.ID] = s
 			}
@@ -129,6 +132,9 @@ func Read(ctx context.Context, c *http.Client, limit time.Duration, proxies []Ta
 
 // read reads /status and /metrics of a proxy. It fails if another proxy answers there.
 func read(ctx context.Context, c *http.Client, p Target) (*Sample, error) {
+	if p.Err != nil {
+		return nil, p.Err
+	}
 	raw, err := get(ctx, c, p.URL+"/status")
 	if err != nil {
 		return nil, err

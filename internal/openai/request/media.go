@@ -6,7 +6,7 @@ import (
 )
 
 // Media reports whether the messages hold parts that are no text: images, video, sound,
-// files, or their embeddings.
+// files, or embeddings.
 func (r *Request) Media() bool {
 	if r.Kind == openai.Completion || r.Kind == openai.Other {
 		return false
@@ -17,8 +17,8 @@ func (r *Request) Media() bool {
 	}
 	found := false
 	look := func(m jsonscan.Member) error {
-		if b[m.Value] == '[' && string(jsonscan.Unquote(b[m.Key:m.KeyEnd])) == "content" {
-			found = found || mediaIn(b[m.Value:m.End])
+		if name := string(jsonscan.Unquote(b[m.Key:m.KeyEnd])); name == "content" || name == "output" { // of a function call
+			found = found || mediaIn(b[m.Value:m.End], false)
 		}
 		return nil
 	}
@@ -41,19 +41,34 @@ func (r *Request) Media() bool {
 	return found
 }
 
-// mediaIn reports whether an array that begins there holds such a part.
-func mediaIn(array []byte) bool {
+// mediaIn reports whether an array holds such a part, or a tool's result does that is in it: a result holds
+// no others. vLLM takes a part of a chat without a type for what its members are.
+func mediaIn(array []byte, result bool) bool {
 	found := false
 	jsonscan.EachObject(array, func(part []byte) {
-		m, ok := jsonscan.Find(part, 0, "type")
-		if !ok {
-			return
-		}
-		switch string(part[m.Value:m.End]) {
-		case `"image_url"`, `"video_url"`, `"audio_url"`, `"input_audio"`, `"image_pil"`, `"input_image"`, `"input_video"`, `"input_file"`,
-			`"image"`, `"document"`, `"file"`, `"image_embeds"`, `"video_embeds"`, `"audio_embeds"`:
-			found = true
-		}
+		s := jsonscan.Scanner{Text: part}
+		_, _ = s.Members(0, 0, func(m jsonscan.Member) error { // was scanned before
+			value := part[m.Value:m.End]
+			switch name := string(jsonscan.Unquote(part[m.Key:m.KeyEnd])); name {
+			case "type":
+				found = found || value[0] == '"' && isMedia(string(jsonscan.Unquote(value)))
+			case "content":
+				found = found || !result && mediaIn(value, true)
+			default:
+				found = found || isMedia(name) && !jsonscan.IsNull(value)
+			}
+			return nil
+		})
 	})
 	return found
+}
+
+// isMedia reports whether a part of this type is no text.
+func isMedia(kind string) bool {
+	switch kind {
+	case "image_url", "video_url", "audio_url", "input_audio", "image_pil", "input_image", "input_video", "input_file",
+		"image", "document", "file", "image_embeds", "video_embeds", "audio_embeds", "prompt_embeds":
+		return true
+	}
+	return false
 }

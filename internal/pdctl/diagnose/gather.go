@@ -216,8 +216,9 @@ func gatherPaces(ctx context.Context, s *session.Session, p *doctor.Picture) {
 		proxies = append(proxies, p.Proxies[i].ProxyPresence)
 	}
 	p.Members.Paces = map[instance.Key]instance.ListedPace{}
-	for _, st := range s.Statuses(ctx, proxies) {
-		if st == nil {
+	statuses, errs := s.Statuses(ctx, proxies)
+	for i, st := range statuses {
+		if errs[i] != nil {
 			continue
 		}
 		for _, l := range st.Instances {

@@ -174,6 +174,9 @@ func open(ctx context.Context, path string, stdin io.Reader) (declared, error) {
 		}
 		for name, value := range values {
 			raw, err := json.Marshal(value)
+			if sec == statics && value == nil {
+				raw = nil // as an empty value in etcd
+			}
 			if err == nil {
 				d[sec][name], err = normal(sec, name, raw)
 			}
@@ -192,11 +195,13 @@ func normal(section, name string, raw []byte) (json.RawMessage, error) {
 	document := instance.Key{Role: instance.Role(section), Address: name}
 	switch section {
 	case statics:
-		var rec instance.Record
-		if len(raw) > 0 && string(raw) != "null" {
-			if err := decode(raw, &rec); err != nil {
-				return nil, err
-			}
+		rec, bare, err := schema.DecodeRecord(k, raw) // a bare value is an address, or empty
+		if err == nil && !bare {
+			rec = instance.Record{}
+			err = decode(raw, &rec)
+		}
+		if err != nil {
+			return nil, err
 		}
 		if rec.Weight != nil && !instance.ValidWeight(*rec.Weight) {
 			return nil, errWeight

@@ -109,6 +109,9 @@ func check(from, to int64) error {
 }
 
 func diff(ctx context.Context, s *session.Session, conn *session.Conn, from, to int64) error {
+	if err := s.CheckRevision(ctx, conn, max(from, to)); err != nil {
+		return err
+	}
 	changes, gap, err := conn.Store.Edits.Between(ctx, from, to)
 	if err != nil {
 		return s.Hint(err)
@@ -133,6 +136,9 @@ func diff(ctx context.Context, s *session.Session, conn *session.Conn, from, to 
 }
 
 func revert(ctx context.Context, s *session.Session, conn *session.Conn, from, to int64, reason string) error {
+	if err := s.CheckRevision(ctx, conn, max(from, to)); err != nil {
+		return err
+	}
 	changes, gap, err := conn.Store.Edits.Between(ctx, from, to)
 	if err != nil {
 		return s.Hint(err)

@@ -126,12 +126,8 @@ func Wait(s *session.Session) *cobra.Command {
 }
 
 func waitApplied(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, limit time.Duration) error {
-	at, err := etcd.Ping(ctx, conn.Client, conn.Layout)
-	switch {
-	case err != nil:
-		return s.Hint(err)
-	case at < revision:
-		return fmt.Errorf("there is no revision %d yet: etcd is at %d", revision, at)
+	if err := s.CheckRevision(ctx, conn, revision); err != nil {
+		return err
 	}
 	state, err := awaitProxies(ctx, s, conn, revision, nil, limit)
 	switch {
@@ -243,6 +239,9 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 			}
 			if len(waiting) == 0 && state.Appeared {
 				waiting = append(waiting, "a proxy has just appeared, and others may follow")
+			}
+			if len(waiting) == 0 && unused {
+				waiting = append(waiting, "no proxy is registered in etcd")
 			}
 			progress(s, &last, fmt.Sprintf("%d of %s done, still waiting: %s", state.Done, output.Proxies(state.Done+state.Waiting+len(state.Vanished)), strings.Join(waiting, "; ")))
 			gap = pollGap(start)

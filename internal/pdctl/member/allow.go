@@ -18,7 +18,8 @@ removal too, but writes a static instance: proxies then use that one, and the ag
 not register.
 
 If an instance was removed and then added, and its agent should register it again, use
-remove and then allow. Allowing an instance that is not removed is an error (exit 1).`
+remove and then allow. Allowing an instance that is not removed is an error (exit 1).
+"both" allows an engine in both roles.`
 
 // Allow returns the command allow.
 func Allow(s *session.Session) *cobra.Command {
@@ -28,9 +29,13 @@ func Allow(s *session.Session) *cobra.Command {
 		Example: "  pdctl allow decode 10.0.0.8:8200 10.0.0.9:8200 --reason \"disks replaced\"",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keys, err := s.Named(cmd.Context(), args, 0)
+			named, err := s.Named(cmd.Context(), args, session.BothRoles)
 			if err != nil {
 				return err
+			}
+			var keys []instance.Key
+			for _, k := range named {
+				keys = append(keys, k.Each()...)
 			}
 			return s.With(cmd.Context(), func(conn *session.Conn) error { return allow(cmd.Context(), s, conn, keys, reason) })
 		},

@@ -2,6 +2,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -140,6 +141,9 @@ func set(ctx context.Context, s *session.Session, conn *session.Conn, k instance
 		}
 	}
 	s.Line(result)
+	if err != nil {
+		return s.Finish([]session.Result{result})
+	}
 	for _, t := range schema.ListModelRoute(instance.Document{Key: k, Value: value}, seen.All()).Targets {
 		if t.Prefill+t.Decode == 0 {
 			fmt.Fprintf(s.Out.Stderr, "warning: no instance of target %s can be used now; its share goes to the other targets, if there are any\n", t.Target)
@@ -228,8 +232,10 @@ func countRequests(ctx context.Context, s *session.Session, conn *session.Conn) 
 		return nil, 0, s.Hint(err)
 	}
 	sums = map[string]uint64{}
-	for _, st := range s.Statuses(ctx, proxies) {
-		if st == nil {
+	statuses, errs := s.Statuses(ctx, proxies)
+	for i, st := range statuses {
+		if errs[i] != nil {
+			fmt.Fprintf(s.Out.Stderr, "proxy %s: %v\n", cmp.Or(proxies[i].Address, proxies[i].ID), errs[i])
 			continue
 		}
 		answered++

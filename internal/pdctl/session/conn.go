@@ -78,6 +78,18 @@ func (s *Session) With(ctx context.Context, do func(*Conn) error) error {
 	return do(conn)
 }
 
+// CheckRevision returns an error if etcd has no such revision yet.
+func (s *Session) CheckRevision(ctx context.Context, conn *Conn, revision int64) error {
+	at, err := etcd.Ping(ctx, conn.Client, conn.Layout)
+	switch {
+	case err != nil:
+		return s.Hint(err)
+	case at < revision:
+		return fmt.Errorf("there is no revision %d yet: etcd is at %d", revision, at)
+	}
+	return nil
+}
+
 // Seen returns the fleet as the proxies see it.
 func (s *Session) Seen(ctx context.Context, conn *Conn) (*instance.Snapshot, error) {
 	snap, err := conn.Store.Reader.Snapshot(ctx)

@@ -8,10 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
@@ -38,16 +38,6 @@ func (s *Session) AdminKey(flag string) (string, error) {
 	return flag, nil
 }
 
-// AdminURL returns the base URL of the operator routes of a proxy. A proxy of an older release
-// publishes only the address of its listener: it is an error if that names no host.
-func AdminURL(p *lease.ProxyPresence) (string, error) {
-	host, _, _ := net.SplitHostPort(p.Address)
-	if ip := net.ParseIP(host); p.AdminURL == "" && (host == "" || ip != nil && ip.IsUnspecified()) {
-		return "", fmt.Errorf("proxy %s has no admin URL in etcd, and its address %q names no host", p.ID, p.Address)
-	}
-	return cmp.Or(p.AdminURL, "http://"+p.Address), nil
-}
-
 // ProxyURLs returns the admin URLs of the registered proxies, at least one if err is nil. The error
 // names those without one; urls has the others.
 func (s *Session) ProxyURLs(ctx context.Context) (urls []string, err error) {
@@ -58,7 +48,7 @@ func (s *Session) ProxyURLs(ctx context.Context) (urls []string, err error) {
 		}
 		var unknown []error
 		for i := range proxies {
-			if u, err := AdminURL(&proxies[i]); err != nil {
+			if u, err := proxies[i].BaseURL(); err != nil {
 				unknown = append(unknown, fmt.Errorf("%w: name it by --proxy URL", err))
 			} else {
 				urls = append(urls, u)
@@ -99,7 +89,10 @@ func (s *Session) AskProxy(ctx context.Context, base, path string, query url.Val
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
-	if err != nil {
+	switch {
+	case err != nil && strings.Contains(err.Error(), "tls: certificate required"): // the alert has no exported type
+		return nil, fmt.Errorf("the proxy requires a client certificate (--tls-client-ca), which pdctl cannot send: %w", err)
+	case err != nil:
 		return nil, fmt.Errorf("the proxy does not answer: %w", err)
 	}
 	defer func() { _ = resp.Body.Close() }()

@@ -42,22 +42,23 @@ type ProxyStatus struct {
 	} `json:"etcd"`
 }
 
-// Statuses returns the /status of each proxy, nil for one without a URL and for one that does not
-// answer within the timeout.
-func (s *Session) Statuses(ctx context.Context, proxies []lease.ProxyPresence) []*ProxyStatus {
+// Statuses returns the /status of each proxy, or the error of one without a URL and of one that
+// does not answer within the timeout.
+func (s *Session) Statuses(ctx context.Context, proxies []lease.ProxyPresence) ([]*ProxyStatus, []error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	all := make([]*ProxyStatus, len(proxies))
+	all, errs := make([]*ProxyStatus, len(proxies)), make([]error, len(proxies))
 	var work sync.WaitGroup
 	for i := range proxies {
 		work.Go(func() {
-			if u, err := AdminURL(&proxies[i]); err == nil {
-				all[i], _ = s.StatusOf(ctx, u)
+			var u string
+			if u, errs[i] = proxies[i].BaseURL(); errs[i] == nil {
+				all[i], errs[i] = s.StatusOf(ctx, u)
 			}
 		})
 	}
 	work.Wait()
-	return all
+	return all, errs
 }
 
 // StatusOf returns the /status of the proxy with this URL.

@@ -105,8 +105,8 @@ func (c *collector) collect(ctx context.Context) (*frame, error) {
 	}
 	var targets []figures.Target
 	for i := range reports.Proxies {
-		p := &reports.Proxies[i]
-		targets = append(targets, figures.Target{ID: p.ID, URL: cmp.Or(p.AdminURL, "http://"+p.Address)}) // older releases have no URL
+		u, err := reports.Proxies[i].BaseURL()
+		targets = append(targets, figures.Target{ID: reports.Proxies[i].ID, URL: u, Err: err})
 	}
 	samples, failed := figures.Read(ctx, c.client, c.s.Timeout, targets)
 	c.history.Add(samples)

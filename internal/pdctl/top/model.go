@@ -141,8 +141,12 @@ func (m *model) at(rows []*row) int {
 	return max(0, slices.IndexFunc(rows, func(r *row) bool { return r.key() == m.selected }))
 }
 
-// maxHead bounds the lines about the fleet and the proxies.
-const maxHead = 12
+const (
+	// maxHead bounds the lines about the fleet and the proxies.
+	maxHead = 12
+	// minTable is the lines of the smallest table: a heading and one row, between empty lines.
+	minTable = 4
+)
 
 // View implements tea.Model.
 func (m *model) View() tea.View {
@@ -159,7 +163,8 @@ func (m *model) lines() []string {
 	}
 	rows, bottom, head := m.rows(), m.bottom(), m.frame.head()
 	table, at := instanceLines(rows), m.at(rows)
-	lines := append(slices.Clone(head[:min(len(head), maxHead)]), "", table[0])
+	head = head[:max(1, min(len(head), maxHead, m.height-minTable-len(bottom)))]
+	lines := append(slices.Clone(head), "", table[0])
 	space := max(1, m.height-len(lines)-len(bottom)-1)
 	first := max(0, min(at-space/2, len(rows)-space))
 	paint := map[int]text.Colors{0: {text.Bold}, len(lines) - 1: {text.Bold}}

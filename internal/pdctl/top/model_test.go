@@ -92,6 +92,22 @@ func (m *testModel) addresses() (out []string) {
 	return out
 }
 
+// A low terminal shows less about the proxies, and always the selected instance and the dialog.
+func TestLowScreen(t *testing.T) {
+	t.Parallel()
+	m := newTestModel(t)
+	for i := range 20 {
+		m.frame.Proxies = append(m.frame.Proxies, proxy{ID: "b", Address: fmt.Sprintf("10.0.1.%d:8000", i)})
+	}
+	m.press("down", "down", "d")
+	for m.height = 40; m.height >= 10; m.height-- {
+		m.shows("09:00:00 UTC", "decode   d:1", "enter confirms, esc cancels")
+		if n := len(m.lines()); n > m.height {
+			t.Errorf("%d lines in %d", n, m.height)
+		}
+	}
+}
+
 func TestScreen(t *testing.T) {
 	t.Parallel()
 	m := newTestModel(t)

@@ -2,6 +2,7 @@ package answer
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
@@ -28,10 +29,7 @@ type planner struct {
 }
 
 func (m *Model) planner(prompt []int, choice int) *planner {
-	p := &planner{g: model.NewGenerator(prompt, choice), words: m.Words}
-	if p.words == 0 {
-		p.words = 24
-	}
+	p := &planner{g: model.NewGenerator(prompt, choice), words: cmp.Or(m.Words, 24)}
 	p.g.Split = m.Split
 	return p
 }

@@ -22,13 +22,13 @@ import (
 var errDied = errors.New("the engine has died")
 
 type flags struct {
-	host, role, mode, policy, logLevel, logFormat, turns, events, journal string
-	models                                                                []string
-	port, bootstrap, side, records                                        int
-	alloc                                                                 []int
-	drain                                                                 time.Duration
-	quiet                                                                 bool
-	opt                                                                   fakevllm.Options
+	host, role, mode, policy, logLevel, logFormat, events, journal string
+	models                                                         []string
+	port, bootstrap, side                                          int
+	alloc                                                          []int
+	drain                                                          time.Duration
+	quiet                                                          bool
+	opt                                                            fakevllm.Options
 }
 
 // Run is the whole program: 0 after a clean end, 1 for a failure, 2 for a
@@ -60,7 +60,6 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.IntVar(&f.opt.MaxQueuedRequests, "max-num-queued-reqs", 0, "requests waiting and running from which on further ones get 503, 0 for no limit")
 	fl.IntVar(&f.opt.MaxQueuedTokens, "max-num-queued-tokens", 0, "prompt tokens not yet computed from which on further requests get 503, 0 for no limit")
 	fl.StringVar(&f.opt.SchedulingPolicy, "scheduling-policy", "", "fcfs: refuse priorities other than 0")
-	fl.BoolVar(&f.opt.FineTokens, "fine-tokens", false, "cut text into tokens of 1 to 8 bytes, as many as real vocabularies do")
 	fl.BoolVar(&f.opt.SplitCharacters, "split-characters", false, "write some characters as one token per byte")
 	fl.IntVar(&f.opt.StreamInterval, "stream-interval", 1, "tokens of an event of a stream")
 	fl.StringVar(&f.opt.ReasoningParser, "reasoning-parser", "", "qwen3 or deepseek_r1: chats begin with reasoning")
@@ -71,7 +70,6 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.StringVar(&f.events, "kv-events-config", "", "JSON of vLLM's option: where changes of the KV cache are published")
 	fl.IntVar(&f.opt.ChunkTokens, "max-num-batched-tokens", 0, "tokens of a prompt that a decode step waits for (default 2048)")
 	fl.Float64Var(&f.opt.PrefillRate, "prefill-rate", 0, "prompt tokens computed a second, one prompt after the other, 0 for at once")
-	fl.Float64Var(&f.opt.LoadRate, "load-rate", 0, "prompt tokens a second that the connector loads, 0 for at once")
 	fl.DurationVar(&f.opt.ITLPerRequest, "itl-per-request", 0, "what every other running request adds to --itl")
 	fl.StringVar(&f.opt.Version, "vllm-version", "", "version that /version reports (default 0.24.0)")
 	fl.BoolVar(&f.opt.Admin, "faults", false, "serve /fake/faults, /fake/core and /fake/state")
@@ -88,14 +86,11 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.IntSliceVar(&f.alloc, "alloc-port", nil, "ports of an lmcache decode, one for each rank (default a free one)")
 	fl.IntVar(&f.opt.DPSize, "data-parallel-size", 1, "data-parallel ranks behind the address (plain, nixl, nixl_push, ascend)")
 	fl.IntVar(&f.opt.Ranks, "tensor-parallel-size", 1, "ranks of an lmcache engine")
-	fl.IntVar(&f.records, "record", 0, "requests to keep a record of")
 	fl.StringVar(&f.journal, "journal", "", "file to which the arrival and the end of each generating request are appended")
 	fl.BoolVar(&f.opt.ScaleOut, "enable-scale-out", false, "have /inference/v1/generate")
 	fl.BoolVar(&f.opt.StrictPrefill, "strict", false, "count what a good proxy would not send as violations")
 	fl.BoolVar(&f.opt.PromptTokensDetails, "enable-prompt-tokens-details", false, "report cached tokens in usage")
-	fl.BoolVar(&f.opt.Transcription, "transcription", false, "have the audio routes of a model that hears")
 	fl.BoolVar(&f.opt.TokenizerInfo, "enable-tokenizer-info-endpoint", false, "have /tokenizer_info")
-	fl.StringVar(&f.turns, "turns", "", "file with the answers that coding agents get on /v1/messages and /v1/responses, a JSON list of {thinking, text, calls: [{name, input}]}")
 	fl.DurationVar(&f.drain, "drain-timeout", 10*time.Second, "how long SIGTERM lets running requests finish; then they end with an error event")
 	fl.BoolVar(&f.quiet, "quiet", false, "no ready line and no log")
 	fl.StringVar(&f.logLevel, "log-level", "info", "log level")
@@ -131,16 +126,11 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 		}
 		o.Role = fakevllm.Role(f.role)
 	}
-	if o.RecordLimit = f.records; f.records <= 0 {
-		o.RecordLimit = fakevllm.RecordNone
-	}
+	o.RecordLimit = fakevllm.RecordNone
 	if f.events != "" {
 		if o.KVEvents, err = fakevllm.ParseKVEvents(f.events); err != nil {
 			return cli.Wrong(err)
 		}
-	}
-	if o.Turns, err = readTurns(f.turns); err != nil {
-		return cli.Wrongf("--turns: %w", err)
 	}
 	if f.journal != "" {
 		file, err := os.OpenFile(f.journal, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -176,17 +166,4 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 		return fmt.Errorf("shut down: %w", err)
 	}
 	return nil
-}
-
-// readTurns reads a file of turns; no name is none.
-func readTurns(path string) ([]fakevllm.Turn, error) {
-	if path == "" {
-		return nil, nil
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	return fakevllm.ReadTurns(file)
 }

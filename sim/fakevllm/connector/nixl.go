@@ -140,7 +140,7 @@ func (n *nixl) handsOver(finish string) bool {
 // Refuse has prefill free the blocks of a request that this engine refuses: since
 // vLLM 0.21 a request that only frees them runs in its place.
 func (n *nixl) Refuse(ctx context.Context, kv []byte) {
-	if n.Mode == kvparams.Ascend || oldRelease(n.Version) {
+	if n.Mode == kvparams.Ascend || Minor(n.Version) < 21 {
 		return
 	}
 	k := kvparams.ParseNIXL(kv, n.Mode)
@@ -154,12 +154,15 @@ func (n *nixl) Refuse(ctx context.Context, kv []byte) {
 	_ = transfer.Ask(ctx, net.JoinHostPort(k.Host, strconv.Itoa(k.Port)), transfer.Question{Op: "free", Claim: k.Claim}) // else its lease ends
 }
 
-// oldRelease reports whether a version is before 0.21.
-func oldRelease(version string) bool {
-	minor, ok := strings.CutPrefix(version, "0.")
-	minor, _, _ = strings.Cut(minor, ".")
-	n, err := strconv.Atoi(minor)
-	return ok && err == nil && n < 21
+// Minor returns the second number of a version of vLLM, 0 if there is none.
+func Minor(version string) int {
+	rest, _ := strings.CutPrefix(version, "0.")
+	rest, _, _ = strings.Cut(rest, ".")
+	n, err := strconv.Atoi(rest)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 func (n *nixl) Inspect(r *Request, report func(string)) {

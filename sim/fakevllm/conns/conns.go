@@ -2,8 +2,9 @@
 package conns
 
 import (
+	"maps"
 	"net"
-	"net/http"
+	"slices"
 	"sync"
 )
 
@@ -18,8 +19,7 @@ type Listener struct {
 
 type conn struct {
 	*net.TCPConn
-	l    *Listener
-	idle bool // guarded by l.mu
+	l *Listener
 }
 
 // Track returns a Listener that tracks the TCP connections accepted by a listener.
@@ -64,40 +64,11 @@ func SetReset(c net.Conn) {
 func (l *Listener) ResetAll() {
 	l.mu.Lock()
 	l.shut = true
-	open := make([]*conn, 0, len(l.conns))
-	for c := range l.conns {
-		open = append(open, c)
-	}
+	open := slices.Collect(maps.Keys(l.conns))
 	l.mu.Unlock()
 	_ = l.Listener.Close()
 	for _, c := range open {
 		SetReset(c)
-		_ = c.Close()
-	}
-}
-
-// State is http.Server's ConnState hook.
-func (l *Listener) State(nc net.Conn, st http.ConnState) {
-	c, ok := nc.(*conn)
-	if !ok {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c.idle = st == http.StateIdle
-}
-
-// CloseIdle ends idle connections by FIN.
-func (l *Listener) CloseIdle() {
-	l.mu.Lock()
-	var idle []*conn
-	for c := range l.conns {
-		if c.idle {
-			idle = append(idle, c)
-		}
-	}
-	l.mu.Unlock()
-	for _, c := range idle {
 		_ = c.Close()
 	}
 }

@@ -2,9 +2,7 @@ package conns_test
 
 import (
 	"errors"
-	"io"
 	"net"
-	"net/http"
 	"syscall"
 	"testing"
 	"time"
@@ -53,26 +51,6 @@ func TestOneEndsByReset(t *testing.T) {
 	conns.SetReset(served)
 	_ = served.Close()
 	if err := end(client); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("it ended by %v", err)
-	}
-}
-
-// Only what waits for a next request is idle.
-func TestCloseIdle(t *testing.T) {
-	t.Parallel()
-	l, served, client := pair(t)
-	l.State(served, http.StateIdle)
-	l.State(served, http.StateActive)
-	l.CloseIdle()
-	if _, err := served.Write([]byte("x")); err != nil {
-		t.Fatalf("an active one was closed: %v", err)
-	}
-	if _, err := io.ReadFull(client, make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
-	l.State(served, http.StateIdle)
-	l.CloseIdle()
-	if err := end(client); !errors.Is(err, io.EOF) {
 		t.Errorf("it ended by %v", err)
 	}
 }

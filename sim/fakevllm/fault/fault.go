@@ -3,6 +3,7 @@ package fault
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -98,9 +99,7 @@ func (f Fault) checked() (Fault, error) {
 		f.Tokens = 1
 	}
 	if f.Kind == Status {
-		if f.Status == 0 {
-			f.Status = http.StatusInternalServerError
-		}
+		f.Status = cmp.Or(f.Status, http.StatusInternalServerError)
 		if f.Status < 200 || f.Status > 999 {
 			return f, fmt.Errorf("%w: status %d", ErrInvalid, f.Status)
 		}

@@ -2,6 +2,7 @@
 package kvevents
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -235,18 +236,8 @@ func (k Config) filled() Config {
 			k.Publisher = "zmq"
 		}
 	}
-	if k.Endpoint == "" {
-		k.Endpoint = "tcp://*:5557"
-	}
-	if k.BufferSteps == 0 {
-		k.BufferSteps = 10_000
-	}
-	if k.HWM == 0 {
-		k.HWM = 100_000
-	}
-	if k.MaxQueueSize == 0 {
-		k.MaxQueueSize = 100_000
-	}
+	k.Endpoint = cmp.Or(k.Endpoint, "tcp://*:5557")
+	k.BufferSteps, k.HWM, k.MaxQueueSize = cmp.Or(k.BufferSteps, 10_000), cmp.Or(k.HWM, 100_000), cmp.Or(k.MaxQueueSize, 100_000)
 	return k
 }
 

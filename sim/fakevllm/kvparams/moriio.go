@@ -1,6 +1,7 @@
 package kvparams
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -62,10 +63,7 @@ func ParseMoRIIO(raw []byte, rid string, mode Mode) MoRIIOParams {
 			k.Token = "0" // which fits no offer
 		}
 	}
-	k.TP = memberInt(members, "remote_tp_size")
-	if k.TP == 0 {
-		k.TP = memberInt(members, "tp_size")
-	}
+	k.TP = cmp.Or(memberInt(members, "remote_tp_size"), memberInt(members, "tp_size"))
 	k.Peer, k.Fatal = moriioPeer(members, rid, k.Produce)
 	return k
 }

@@ -51,9 +51,7 @@ func membersOf(raw []byte) (map[string][]byte, error) {
 	if raw == nil {
 		return nil, nil
 	}
-	members := make(map[string][]byte, 16)
-	err := pydantic.ForEachMember(raw, func(key string, raw []byte) error { members[key] = raw; return nil })
-	return members, err
+	return pydantic.Members(raw)
 }
 
 // P2PRole is what kv_transfer_params say of one role of the P2P tier.

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"bytes"
 	"math/bits"
 	"slices"
 	"unicode/utf8"
@@ -176,7 +177,7 @@ func (q *Sequence) Step() (id int, text bool) {
 		q.end("stop")
 		return EOS, false
 	}
-	if len(q.s.StopTokenIDs) > 0 && contains(q.s.StopTokenIDs, id) {
+	if slices.Contains(q.s.StopTokenIDs, id) {
 		if mayStop {
 			q.N++
 			q.Reason = id
@@ -187,7 +188,7 @@ func (q *Sequence) Step() (id int, text bool) {
 			return id, q.s.IncludeStop
 		}
 		// Before min_tokens the stop tokens cannot be sampled at all.
-		for contains(q.s.StopTokenIDs, id) {
+		for slices.Contains(q.s.StopTokenIDs, id) {
 			id = FirstTextToken + (id+1-FirstTextToken)%(FirstByte-FirstTextToken)
 		}
 	}
@@ -218,8 +219,8 @@ func (q *Sequence) checkStop(before int) {
 	best, which := -1, ""
 	for _, stop := range q.s.Stop {
 		from := max(0, before-len(stop)+1)
-		if i := indexFrom(q.Text, stop, from); i >= 0 && (best < 0 || i < best) {
-			best, which = i, stop
+		if i := bytes.Index(q.Text[from:], []byte(stop)); i >= 0 && (best < 0 || from+i < best) {
+			best, which = from+i, stop
 		}
 	}
 	if best < 0 {
@@ -261,19 +262,6 @@ func whole(b []byte) int {
 		}
 	}
 	return len(b)
-}
-
-func indexFrom(text []byte, sub string, from int) int {
-	for i := from; i+len(sub) <= len(text); i++ {
-		if string(text[i:i+len(sub)]) == sub {
-			return i
-		}
-	}
-	return -1
-}
-
-func contains(ids []int, id int) bool {
-	return slices.Contains(ids, id)
 }
 
 // Generate runs a sequence to its end.

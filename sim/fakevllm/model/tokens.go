@@ -1,6 +1,8 @@
 package model
 
 import (
+	"encoding/binary"
+	"fmt"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -191,11 +193,7 @@ func HashPiece(piece string) uint64 {
 	return Mix(a*0x9e3779b97f4a7c15 ^ bits.RotateLeft64(b, 29)*0xd1342543de82ef95 ^ uint64(n)<<56)
 }
 
-func load64(s string) uint64 {
-	_ = s[7]
-	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
-		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
-}
+func load64(s string) uint64 { return binary.LittleEndian.Uint64([]byte(s[:8])) }
 
 // AppendBytes appends text as one token per byte.
 func AppendBytes(dst []int, text string) []int {
@@ -239,7 +237,4 @@ func Mix(x uint64) uint64 {
 }
 
 // Hex16 is a number as 16 hexadecimal digits.
-func Hex16(x uint64) string {
-	s := strconv.FormatUint(x, 16)
-	return "0000000000000000"[len(s):] + s
-}
+func Hex16(x uint64) string { return fmt.Sprintf("%016x", x) }

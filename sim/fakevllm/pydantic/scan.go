@@ -68,6 +68,13 @@ func ForEachMember(body []byte, fn func(key string, raw []byte) error) error {
 	}
 }
 
+// Members returns the members of a JSON object. With duplicates the last counts.
+func Members(object []byte) (map[string][]byte, error) {
+	members := make(map[string][]byte, 16)
+	err := ForEachMember(object, func(key string, raw []byte) error { members[key] = raw; return nil })
+	return members, err
+}
+
 // ForEachElement is ForEachMember for a list.
 func ForEachElement(raw []byte, fn func(i int, raw []byte) error) error {
 	i := SkipSpace(raw, 1)

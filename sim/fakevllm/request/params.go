@@ -295,8 +295,7 @@ func (p *reader) structuredOutputs(raw []byte) error {
 
 // membersOf returns the members of a JSON object that was read before.
 func membersOf(object []byte) map[string][]byte {
-	members := map[string][]byte{}
-	_ = pydantic.ForEachMember(object, func(key string, raw []byte) error { members[key] = raw; return nil })
+	members, _ := pydantic.Members(object)
 	return members
 }
 

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/tcpserver"
 )
 
 // sideTimeout bounds a question that is answered at once, and the writing of an answer.
@@ -35,16 +37,8 @@ var (
 	errSide     = errors.New("the side channel failed")
 )
 
-// Side is a side channel. Its zero value is not started and has port 0.
-type Side struct {
-	ln     net.Listener
-	answer func(Question) (prompt uint64, err error)
-	wg     sync.WaitGroup
-
-	mu    sync.Mutex // guards conns and shut
-	conns map[net.Conn]struct{}
-	shut  bool
-}
+// Side is a side channel.
+type Side struct{ server *tcpserver.Server }
 
 // StartSide starts a side channel, which calls answer from several goroutines.
 func StartSide(ctx context.Context, addr string, answer func(Question) (prompt uint64, err error)) (*Side, error) {
@@ -52,73 +46,40 @@ func StartSide(ctx context.Context, addr string, answer func(Question) (prompt u
 	if err != nil {
 		return nil, fmt.Errorf("side channel on %s: %w", addr, err)
 	}
-	s := &Side{ln: ln, answer: answer, conns: make(map[net.Conn]struct{})}
-	s.wg.Go(s.accept)
-	return s, nil
+	return &Side{tcpserver.Serve(ln, func(_ int, conn net.Conn) { reply(conn, answer) })}, nil
 }
 
 // Addr returns host:port.
-func (s *Side) Addr() string { return s.ln.Addr().String() }
+func (s *Side) Addr() string { return s.server.Addr().String() }
 
 // Port returns the port, or 0 for nil.
 func (s *Side) Port() int {
 	if s == nil {
 		return 0
 	}
-	return s.ln.Addr().(*net.TCPAddr).Port
+	return s.server.Addr().(*net.TCPAddr).Port
 }
 
-func (s *Side) accept() {
-	for {
-		conn, err := s.ln.Accept()
-		if err != nil {
-			return // closed
-		}
-		s.mu.Lock()
-		if s.shut {
-			_ = conn.Close()
-		} else {
-			s.conns[conn] = struct{}{}
-			s.wg.Go(func() { s.serve(conn) })
-		}
-		s.mu.Unlock()
+// Close ends the side channel. It does nothing to nil.
+func (s *Side) Close() {
+	if s != nil {
+		s.server.Close()
 	}
 }
 
-func (s *Side) serve(conn net.Conn) {
-	defer func() {
-		_ = conn.Close()
-		s.mu.Lock()
-		delete(s.conns, conn)
-		s.mu.Unlock()
-	}()
+// reply answers the question that a connection brings.
+func reply(conn net.Conn, question func(Question) (prompt uint64, err error)) {
 	var q Question
 	if json.NewDecoder(conn).Decode(&q) != nil {
 		return
 	}
-	prompt, err := s.answer(q)
+	prompt, err := question(q)
 	a := answer{Prompt: prompt}
 	if err != nil {
 		a.Error = err.Error()
 	}
 	_ = conn.SetWriteDeadline(time.Now().Add(sideTimeout))
 	_ = json.NewEncoder(conn).Encode(a) // the peer may have left
-}
-
-// Close ends the listener and all connections and waits for their goroutines. It does nothing
-// to nil.
-func (s *Side) Close() {
-	if s == nil {
-		return
-	}
-	s.mu.Lock()
-	s.shut = true
-	_ = s.ln.Close()
-	for conn := range s.conns {
-		_ = conn.Close()
-	}
-	s.mu.Unlock()
-	s.wg.Wait()
 }
 
 // ask sends a question. An error that wraps errSide is that of a connection.

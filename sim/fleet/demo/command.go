@@ -40,7 +40,6 @@ type options struct {
 	once      bool
 	bin       string
 	connector string
-	verbose   bool
 }
 
 // Run runs the program. It returns 0 if the tour succeeded, 1 if a step failed,
@@ -55,7 +54,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			if err := o.check(); err != nil {
 				return err
 			}
-			return demo(cmd.Context(), o, stdout, stderr)
+			return demo(cmd.Context(), o, stdout)
 		},
 	}
 	fs := cmd.Flags()
@@ -66,7 +65,6 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.BoolVar(&o.once, "once", false, "exit after the tour")
 	fs.StringVar(&o.connector, "connector", "nixl", "KV transfer of the engines: "+strings.Join(connector.Names(), ", ")+"; moriio is moriio_write")
 	fs.StringVar(&o.bin, "bin", "", "directory of the other programs (default: the directory of this one)")
-	fs.BoolVarP(&o.verbose, "verbose", "v", false, "show the output of all processes")
 	return cli.Run(ctx, cmd, args, stdout, stderr)
 }
 

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
@@ -55,12 +56,8 @@ type tour struct {
 	step      int
 }
 
-func demo(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
-	fo := fleet.Options{BinDir: o.bin}
-	if o.verbose {
-		fo.Output = stderr
-	}
-	f, err := fleet.New(fo)
+func demo(ctx context.Context, o options, stdout io.Writer) (err error) {
+	f, err := fleet.New(fleet.Options{BinDir: o.bin})
 	if err != nil {
 		return err
 	}
@@ -445,17 +442,13 @@ var errRefused = errors.New("refused")
 func settle(ctx context.Context, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
 	for {
 		err := try(ctx)
 		if err == nil || errors.Is(err, errRefused) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, 20*time.Millisecond) {
 			return fmt.Errorf("%w: %w", ctx.Err(), err)
-		case <-tick.C:
 		}
 	}
 }

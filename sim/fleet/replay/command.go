@@ -42,7 +42,6 @@ type options struct {
 	ttft, itl   time.Duration
 	maxInFlight int
 	timeout     time.Duration
-	verbose     bool
 }
 
 // Run runs the program. It returns 0 if every answer was correct, 1 if one was not
@@ -57,7 +56,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			if err := o.check(); err != nil {
 				return err
 			}
-			return replay(cmd.Context(), o, stdout, stderr)
+			return replay(cmd.Context(), o, stdout)
 		},
 	}
 	fs := cmd.Flags()
@@ -74,7 +73,6 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.IntVar(&o.maxInFlight, "max-in-flight", 256, "limit of concurrent requests; further requests wait")
 	fs.DurationVar(&o.timeout, "timeout", 5*time.Minute, "of one request")
 	fs.StringVar(&o.bin, "bin", "", "directory of the other programs (default: the directory of this one)")
-	fs.BoolVarP(&o.verbose, "verbose", "v", false, "show the output of all processes")
 	return cli.Run(ctx, cmd, args, stdout, stderr)
 }
 

@@ -36,7 +36,7 @@ var (
 
 // replay starts the fleet, sends the trace and prints the report. It returns nil if
 // every answer was correct.
-func replay(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
+func replay(ctx context.Context, o options, stdout io.Writer) (err error) {
 	file, err := os.Open(o.trace)
 	if err != nil {
 		return fmt.Errorf("--trace: %w", err)
@@ -47,11 +47,7 @@ func replay(ctx context.Context, o options, stdout, stderr io.Writer) (err error
 		return fmt.Errorf("--trace %s: %w", o.trace, err)
 	}
 
-	fo := fleet.Options{BinDir: o.bin}
-	if o.verbose {
-		fo.Output = stderr
-	}
-	f, err := fleet.New(fo)
+	f, err := fleet.New(fleet.Options{BinDir: o.bin})
 	if err != nil {
 		return err
 	}

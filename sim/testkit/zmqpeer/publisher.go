@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 )
 
@@ -57,12 +58,7 @@ func PublishTo(endpoint string, queue int) (*Publisher, error) {
 				_ = p.attend(peer)                                         // reconnect
 				end()
 			}
-			again := time.NewTimer(connectPause)
-			select {
-			case <-ctx.Done():
-			case <-again.C:
-			}
-			again.Stop()
+			sleep.For(ctx, 100*time.Millisecond)
 		}
 	})
 	return p, nil
@@ -192,6 +188,3 @@ func (p *Publisher) attend(peer *zmq.Conn) error {
 		}
 	}
 }
-
-// connectPause is the pause between two attempts to connect.
-const connectPause = 100 * time.Millisecond

@@ -1,0 +1,21 @@
+package testkit_test
+
+import (
+	"crypto/tls"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+func TestEtcd_RestartKeepsTLS(t *testing.T) {
+	t.Parallel()
+	ca := testkit.NewAuthority(t, "ca")
+	cert, key := ca.Issue("etcd", testkit.Certificate{Hosts: []string{"127.0.0.1"}})
+	e := testkit.StartEtcdTLS(t, cert, key, "")
+	e.Restart()
+	c, err := tls.Dial("tcp", e.Endpoint(), &tls.Config{RootCAs: ca.Pool()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+}
