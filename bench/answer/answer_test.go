@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/bench/answer"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestRequest_IsJSON(t *testing.T) {
@@ -20,14 +21,10 @@ func TestRequest_IsJSON(t *testing.T) {
 			Max      int `json:"max_tokens"`
 			Stream   bool
 		}
-		if err := json.Unmarshal(r.Body, &got); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(r.Body, &got))
 		content := got.Messages[0].Content
 		encoded, err := json.Marshal(content)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if len(encoded)-2 != length || !strings.HasPrefix(content, "#00000000000000ab") || got.Max != 7 || !got.Stream {
 			t.Errorf("prompt of %d bytes, want %d; %d tokens, stream %v, %.20q", len(encoded)-2, length, got.Max, got.Stream, content)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/report"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -45,9 +46,7 @@ func TestRun(t *testing.T) {
 		t.Fatalf("exit code %d\n%s\n%s", code, stdout, stderr)
 	}
 	r, err := report.Read(file("performance/here/result.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if len(r.Cells) != 12 || !strings.Contains(stdout, "against pdmesh") {
 		t.Errorf("%d cells, want 12\n%s", len(r.Cells), stdout)
 	}

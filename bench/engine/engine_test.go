@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/engine"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -20,9 +21,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 func start(t *testing.T) (*engine.Engine, string) {
 	t.Helper()
 	e, err := engine.Start(t.Context(), []string{"127.0.0.1:0"}, time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(e.Close)
 	return e, "http://" + e.Addresses()[0]
 }
@@ -35,9 +34,7 @@ func TestEngine_Probes(t *testing.T) {
 		t.Error(err)
 	}
 	facts, err := c.Facts(t.Context(), base)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if !slices.Contains(facts.Models, answer.Model) || facts.StartedAt.IsZero() {
 		t.Errorf("facts %+v", facts)
 	}
@@ -74,24 +71,16 @@ func TestEngine_Completions(t *testing.T) {
 				t.Parallel()
 				e, base := start(t)
 				req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+answer.Path, body)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				req.Close = true
 				res, err := http.DefaultClient.Do(req)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				defer res.Body.Close()
 				got, err := io.ReadAll(res.Body)
 				if err != nil || res.StatusCode != tt.status {
 					t.Fatalf("status %d, %v: %s", res.StatusCode, err, got)
 				}
-				for _, want := range tt.want {
-					if !strings.Contains(string(got), want) {
-						t.Errorf("%q is not in %s", want, got)
-					}
-				}
+				require.Contains(t, string(got), tt.want...)
 				if s := e.Stats(); s != tt.stats {
 					t.Errorf("stats %+v, want %+v", s, tt.stats)
 				}

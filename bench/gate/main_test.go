@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const head = "goos: linux\npkg: example.org/x/forward\n"
@@ -37,9 +39,7 @@ func TestGate(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			for name, text := range map[string]string{"base": base, "new": tc.now} {
-				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 			}
 			var out bytes.Buffer
 			code := run([]string{filepath.Join(dir, "base"), filepath.Join(dir, "new")}, &out, &out)

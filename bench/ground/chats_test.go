@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/bench/ground"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestChats_Save(t *testing.T) {
@@ -17,26 +18,18 @@ func TestChats_Save(t *testing.T) {
 	const begin, end = "<!-- made by make fleet-real: begin -->\n", "<!-- made by make fleet-real: end -->\n"
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(doc, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(doc, []byte(text), 0o600))
 	}
 	read := func() string {
 		t.Helper()
 		b, err := os.ReadFile(doc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return string(b)
 	}
 	write("before\n" + begin + end + "after\n")
-	if err := os.Mkdir(filepath.Join(dir, "page"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "page"), 0o700))
 	c := ground.Chats{Engine: "vLLM 0.32.0", Prefill: 2, Decode: 1, Rows: []ground.ChatsRow{{Policy: "prefix", Asked: 1000, Possible: 800, Expected: 790, Found: 760, Moved: 1}}}
-	if err := c.Save(doc); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Save(doc))
 	want := read()
 	if !strings.Contains(want, "| prefix | 1000 | 800 | 790 | 760 | 95.0 | 1 |\n") || !strings.HasPrefix(want, "before\n") || !strings.HasSuffix(want, "after\n") {
 		t.Fatal(want)

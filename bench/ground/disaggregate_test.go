@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/bench/ground"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestDisaggregatedTable(t *testing.T) {
@@ -34,12 +35,8 @@ func TestDisaggregatedTable(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 	file := filepath.Join(t.TempDir(), "page.md")
-	if err := os.WriteFile(file, []byte("before\n<!-- made by make fleet-disaggregate: begin -->\nold\n<!-- made by make fleet-disaggregate: end -->\nafter\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.WriteDoc(file); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte("before\n<!-- made by make fleet-disaggregate: begin -->\nold\n<!-- made by make fleet-disaggregate: end -->\nafter\n"), 0o600))
+	require.NoError(t, d.WriteDoc(file))
 	b, _ := os.ReadFile(file)
 	if page := string(b); !strings.HasPrefix(page, "before\n<!--") || !strings.HasSuffix(page, "-->\nafter\n") || strings.Contains(page, "old") || !strings.Contains(page, want) {
 		t.Error(page)

@@ -24,6 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // flood is a fleet of proxies with the real admission, the real estimates and the policy prefix, and
@@ -343,9 +344,7 @@ func TestFloodTrace(t *testing.T) {
 	}
 	defer file.Close()
 	entries, err := loadgen.ReadTrace(file, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	proxies, _ := strconv.Atoi(os.Getenv("PD_PROXIES"))
 	engines, err := strconv.Atoi(os.Getenv("PD_ENGINES"))
 	if err != nil {
@@ -353,15 +352,11 @@ func TestFloodTrace(t *testing.T) {
 	}
 	o := Overload{Part: cmp.Or(os.Getenv("PD_PART"), "first"), Engines: engines, Proxies: max(1, proxies), Runs: 1, Limits: DefaultLimits(), Targets: []string{"queue=off", "queue=on"}}
 	warm, err := NewWorkload(entries, Whole, 1, 200*o.Proxies)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for text := range strings.SplitSeq(cmp.Or(os.Getenv("PD_RATES"), "0.75,1,1.25,1.5,2,3"), ",") {
 		rate, _ := strconv.ParseFloat(text, 64)
 		w, err := NewWorkload(entries, Part(o.Part), rate, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		level := Level{Rate: rate, Requests: len(w.Requests), Runs: map[string][]Result{}}
 		for _, mode := range []admission.Mode{admission.Off, admission.On} {
 			f := newFlood(w, warm, o.Engines, mode)
@@ -374,9 +369,7 @@ func TestFloodTrace(t *testing.T) {
 	}
 	t.Logf("\n%s", o.Table())
 	if doc := os.Getenv("PD_DOC"); doc != "" {
-		if err := Save(&o, strings.TrimSuffix(doc, ".md")+"/model.json", doc); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, Save(&o, strings.TrimSuffix(doc, ".md")+"/model.json", doc))
 	}
 }
 
@@ -424,9 +417,7 @@ func newSources(t *testing.T, list []source) (f *flood, w *Workload, of []source
 			entries, of = append(entries, a.entry), append(of, a.of)
 		}
 		w, err := NewWorkload(entries, Whole, 1, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return w, of
 	}
 	warm, _ := build(1)

@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const trace = `
@@ -20,13 +21,9 @@ const trace = `
 func workload(t *testing.T, part ground.Part, rate float64) *ground.Workload {
 	t.Helper()
 	entries, err := loadgen.ReadTrace(strings.NewReader(trace), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w, err := ground.NewWorkload(entries, part, rate, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return w
 }
 
@@ -95,16 +92,12 @@ func TestModel(t *testing.T) {
 	t.Parallel()
 	entries := conversations()
 	w, err := ground.NewWorkload(entries, ground.Whole, 1, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	model := ground.Model{Engines: 4, Engine: ground.DefaultEngine(), Caches: ground.NewCaches(w, 4, 1), Limits: ground.DefaultLimits(), Seed: 1}
 	found := map[string]float64{}
 	for _, name := range append(policy.Names(), ground.Oracle) {
 		r, err := model.Run(w, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if r.Requests != len(entries) || r.Spread < 1 || r.OfShared > 1.0001 || r.TTFT90 < r.TTFT50 || r.TTFT50 <= 0 {
 			t.Errorf("%s: %+v", name, r)
 		}

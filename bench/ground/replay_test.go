@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/bench/target"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestReplay checks that all responses through our proxy are correct, and that caches are hit.
@@ -22,32 +23,22 @@ func TestReplay(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	lab, err := target.NewLab(target.Options{BinDir: bin})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = lab.Close() })
 	etcd, err := lab.StartEtcd(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(etcd.Close)
 	w, err := ground.NewWorkload(conversations(), ground.Whole, 1, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	caches := ground.NewCaches(w, 2, 2) // no evictions
 	p := &ground.Replay{
 		Lab: lab, Etcd: etcd, Workload: w, Engines: 2, Engine: ground.DefaultEngine(), Caches: caches,
 		Limits: ground.DefaultLimits(), Speed: 200, Proxies: 2, Shared: ground.SharedHits(w, caches, 2),
 	}
 	r, err := ground.Find("session", ground.Programs{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	got, err := p.Run(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if got.Failures != 0 || got.Requests != len(w.Requests) || got.Local != 0 {
 		t.Errorf("%+v", got)
 	}
@@ -86,27 +77,17 @@ func TestReport(t *testing.T) {
 		t.Error("no error for a missing page")
 	}
 	page := "# Page\n\nbefore\n<!-- made by make fleet-bench: begin -->\nold\n<!-- made by make fleet-bench: end -->\nafter\n"
-	if err := os.WriteFile(file, []byte(page), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(page), 0o600))
 	for range 2 { // the second one must not change anything
-		if err := r.WriteDoc(file); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.WriteDoc(file))
 	}
 	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	text := string(b)
-	for _, want := range []string{
+	require.Contains(t, text,
 		"before\n", "after\n", "| session | 2.00 | 5.00 | 30.0 |", "| peer:policy (void) | 7.00 |",
 		"Not measured: smg:x: not installed", "(page/hits.svg)",
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in:\n%s", want, text)
-		}
-	}
+	)
 	if strings.Contains(text, "old\n") || strings.Count(text, "| session |") != 1 {
 		t.Errorf("old figures are left:\n%s", text)
 	}
@@ -130,12 +111,8 @@ func TestOverloadTable(t *testing.T) {
 		}
 	}
 	file := filepath.Join(t.TempDir(), "page.md")
-	if err := os.WriteFile(file, []byte("<!-- made by make fleet-overload: begin -->\n<!-- made by make fleet-overload: end -->\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := o.WriteDoc(file); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte("<!-- made by make fleet-overload: begin -->\n<!-- made by make fleet-overload: end -->\n"), 0o600))
+	require.NoError(t, o.WriteDoc(file))
 	if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), o.Table()) || !strings.Contains(string(b), "(page/goodput.svg)") {
 		t.Errorf("%v: %s", err, b)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/load"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -39,9 +40,7 @@ func run(t *testing.T, p load.Plan, n uint64) *load.Tally {
 func startEngine(t *testing.T, itl time.Duration) string {
 	t.Helper()
 	e, err := engine.Start(t.Context(), []string{"127.0.0.1:0"}, itl)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(e.Close)
 	return e.Addresses()[0]
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -23,9 +24,7 @@ func TestUsage(t *testing.T) {
 		}
 		return
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	before, err := machine.Memory(me)
 	if err != nil || before < 1000 {
 		t.Fatalf("this process has %d KiB, %v", before, err)

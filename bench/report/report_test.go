@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/bench/report"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) {
@@ -55,9 +56,7 @@ func TestPage_CheckedIn(t *testing.T) {
 	t.Parallel()
 	const dir = "../../docs/performance"
 	all, err := report.ReadAll(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if got, err := os.ReadFile(filepath.Join(dir, "README.md")); err != nil || string(got) != report.Page(all) {
 		t.Errorf("the page is not that of the figures: run make bench-report (%v)", err)
 	}
@@ -120,20 +119,14 @@ func TestRun_Files(t *testing.T) {
 	for name, day := range map[string]int{"old": 1, "new": 2} {
 		r := example()
 		r.Started = time.Date(2026, 1, day, 0, 0, 0, 0, time.UTC)
-		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.Write(filepath.Join(dir, name, "result.json")); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o700))
+		require.NoError(t, r.Write(filepath.Join(dir, name, "result.json")))
 	}
 	all, err := report.ReadAll(dir)
 	if err != nil || len(all) != 2 || all[0].Name != "new" || len(all[0].Run.Cells) != len(example().Cells) {
 		t.Errorf("%v, %v", all, err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "new", "result.json"), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "new", "result.json"), []byte("{"), 0o600))
 	if _, err := report.ReadAll(dir); err == nil {
 		t.Error("no error for a damaged file")
 	}
@@ -149,9 +142,7 @@ func TestRun_Against(t *testing.T) {
 	}
 	r.Cells = append(r.Cells, report.Cell{Workload: "w", Target: "c", Skipped: report.NotInstalled})
 	var out strings.Builder
-	if err := r.Against(&out, "a"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Against(&out, "a"))
 	got := strings.Join(strings.Fields(out.String()), " ")
 	if !strings.Contains(got, "w a 200.0 +0.0 % +0.0 +0.0") || !strings.Contains(got, "w b 206.0 +3.0 % +2.0 +4.0") || strings.Contains(got, " c ") {
 		t.Error(out.String())

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/bench/scale"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -21,9 +22,7 @@ func TestRun(t *testing.T) {
 	t.Parallel()
 	o := scale.Options{BinDir: binDir, Instances: 40, Proxies: 2, Changes: 400, Duration: 9 * time.Second, Rate: 10, Progress: io.Discard}
 	r, err := scale.Run(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c := r.Changing
 	if c.Missed > 0 || c.Changes < 30 || c.Requests < 90 || c.Seen.Count() < 2 || c.TTFT.Count() != uint64(c.Requests) {
 		t.Errorf("%d failed changes, %d changes, %d requests, %d times to the picker, %d times to the first token", c.Missed, c.Changes, c.Requests, c.Seen.Count(), c.TTFT.Count())

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/suite"
 	"github.com/pdmesh/pdmesh/bench/target"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -33,13 +34,9 @@ func TestChoose(t *testing.T) {
 func TestRun_Failures(t *testing.T) {
 	t.Parallel()
 	workloads, err := suite.Choose([]string{"small", "open1000"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	lab, err := target.NewLab(target.Options{BinDir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() {
 		if err := lab.Close(); err != nil {
 			t.Error(err)
@@ -51,9 +48,7 @@ func TestRun_Failures(t *testing.T) {
 		Workloads: workloads, Repeats: 2, Window: time.Second, Files: 4000, Progress: &progress,
 		Targets: []target.Spec{{Name: "nginx", Kind: target.Nginx, Program: "no-such-nginx"}, {Name: "smg", Kind: target.SMG, Program: "false"}},
 	}, run)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if len(run.Cells) != 8 || strings.Count(progress.String(), "\n") != 8 {
 		t.Fatalf("%d cells, want 8:\n%s", len(run.Cells), progress.String())
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -34,11 +35,7 @@ func TestArgs(t *testing.T) {
 	}
 	for kind, first := range map[Kind]string{VLLMRouter: "--vllm-pd-disaggregation --host", SMG: "launch --pd-disaggregation --host"} {
 		got := strings.Join(peerArgs(Spec{Kind: kind, Policy: "cache_aware"}, site, []int{80, 81}), " ")
-		for _, want := range []string{first, "--port 80", "--prometheus-port 81", "--prefill-policy cache_aware", "--prefill http://127.0.0.1:1 --prefill http://127.0.0.1:2 --decode http://127.0.0.1:3"} {
-			if !strings.Contains(got, want) {
-				t.Errorf("%s lacks %s", got, want)
-			}
-		}
+		require.Contains(t, got, first, "--port 80", "--prometheus-port 81", "--prefill-policy cache_aware", "--prefill http://127.0.0.1:1 --prefill http://127.0.0.1:2 --decode http://127.0.0.1:3")
 	}
 }
 
@@ -46,9 +43,7 @@ func TestLab_Locate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "proxy")
-	if err := os.WriteFile(file, nil, 0o700); err != nil { //nolint:gosec // an executable
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, nil, 0o700)) //nolint:gosec // an executable
 	l := &Lab{o: Options{BinDir: dir}}
 	if got, err := l.Locate(Spec{}); err != nil || got != file {
 		t.Errorf("our proxy: %s, %v, want %s", got, err, file)

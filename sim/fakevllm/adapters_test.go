@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The routes of VLLM_ALLOW_RUNTIME_LORA_UPDATING answer as vLLM 0.32 does, and what they
@@ -49,9 +50,7 @@ func TestAdaptersAtRunTime(t *testing.T) {
 		}
 	}
 	s.Kill()
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Restart(t.Context()))
 	if status, _ := change(complete, prompt("late")); status != 404 {
 		t.Errorf("after a restart: %d", status)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const (
@@ -29,16 +30,12 @@ func TestAgentsRoutesSayWhatAChatSays(t *testing.T) {
 	} {
 		r := post(t, client(t), s.URL()+tc.path, "", tc.body+`}`)
 		text, err := json.Marshal(want.Text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var v, w any
 		if err := json.Unmarshal([]byte(r.body), &v); err != nil {
 			t.Fatalf("%s: %d %v: %s", tc.body, r.status, err, r.body)
 		}
-		if err := json.Unmarshal(text, &w); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(text, &w))
 		if !holds(v, w) {
 			t.Errorf("%s: %s\nsays not %s", tc.body, r.body, text)
 		}

@@ -17,6 +17,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/pieces"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const (
@@ -24,46 +26,13 @@ const (
 	chats       = "/v1/chat/completions"
 )
 
-// piece is what one event of a stream has.
-type piece struct {
-	Text, Reasoning string
-	Calls           []string // the name of one that begins, or arguments, with its index
-	IDs             []int
-	Finish          string
-}
-
-// view is what a client has of some pieces.
-type view struct {
-	Text, Reasoning string
-	Calls           []string
-	IDs             []int
-	Finish          string
-}
-
-func join(pieces []piece) (v view) {
-	calls := map[int]string{}
-	for _, p := range pieces {
-		v.Text, v.Reasoning, v.IDs, v.Finish = v.Text+p.Text, v.Reasoning+p.Reasoning, append(v.IDs, p.IDs...), v.Finish+p.Finish
-		for _, c := range p.Calls {
-			index := int(c[0] - '0')
-			calls[index] += c[1:]
-		}
-	}
-	for _, index := range slices.Sorted(maps.Keys(calls)) {
-		v.Calls = append(v.Calls, calls[index])
-	}
-	return v
-}
-
-// pieces sends a request that streams token ids.
-func pieces(t *testing.T, s *fakevllm.Server, path string, body map[string]any) (prompt []int, list []piece) {
+// stream sends a request that streams token ids.
+func stream(t *testing.T, s *fakevllm.Server, path string, body map[string]any) (prompt []int, list []pieces.Piece) {
 	t.Helper()
 	body = maps.Clone(body)
 	body["stream"], body["return_token_ids"] = true, true
 	text, err := json.Marshal(body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := post(t, client(t), s.URL()+path, "", string(text))
 	if r.status != http.StatusOK {
 		t.Fatalf("%s: %d %s", text, r.status, r.body)
@@ -73,42 +42,19 @@ func pieces(t *testing.T, s *fakevllm.Server, path string, body map[string]any) 
 		if data == "[DONE]" {
 			return prompt, list
 		}
-		var e struct {
-			PromptTokenIDs []int `json:"prompt_token_ids"`
-			Choices        []struct {
-				Text  string `json:"text"`
-				Delta struct {
-					Role, Content, Reasoning string
-					ToolCalls                []struct {
-						Index    int
-						Function struct{ Name, Arguments string }
-					} `json:"tool_calls"`
-				} `json:"delta"`
-				TokenIDs       []int  `json:"token_ids"`
-				PromptTokenIDs []int  `json:"prompt_token_ids"`
-				FinishReason   string `json:"finish_reason"`
-			} `json:"choices"`
+		ids, p, err := pieces.Read(data)
+		require.NoError(t, err)
+		prompt = append(prompt, ids...)
+		if p != nil {
+			list = append(list, *p)
 		}
-		if err := json.Unmarshal([]byte(data), &e); err != nil || len(e.Choices) != 1 {
-			t.Fatalf("event %s: %v", data, err)
-		}
-		c := e.Choices[0]
-		prompt = append(append(prompt, e.PromptTokenIDs...), c.PromptTokenIDs...)
-		if c.Delta.Role != "" {
-			continue
-		}
-		p := piece{Text: c.Text + c.Delta.Content, Reasoning: c.Delta.Reasoning, IDs: c.TokenIDs, Finish: c.FinishReason}
-		for _, call := range c.Delta.ToolCalls {
-			p.Calls = append(p.Calls, fmt.Sprint(call.Index, call.Function.Name, call.Function.Arguments))
-		}
-		list = append(list, p)
 	}
 	t.Fatalf("the stream does not end: %s", r.body)
 	return nil, nil
 }
 
 // rest continues after a history of ids.
-func rest(t *testing.T, s *fakevllm.Server, path string, body map[string]any, prompt, history []int) []piece {
+func rest(t *testing.T, s *fakevllm.Server, path string, body map[string]any, prompt, history []int) []pieces.Piece {
 	t.Helper()
 	body = maps.Clone(body)
 	body["max_tokens"] = body["max_tokens"].(int) - len(history)
@@ -118,7 +64,7 @@ func rest(t *testing.T, s *fakevllm.Server, path string, body map[string]any, pr
 	} else {
 		body["kv_transfer_params"] = map[string]any{"prompt_token_ids": ids}
 	}
-	echoed, list := pieces(t, s, path, body)
+	echoed, list := stream(t, s, path, body)
 	if !slices.Equal(echoed, ids) {
 		t.Fatalf("prompt ids are %v, not %v", echoed, ids)
 	}
@@ -150,11 +96,11 @@ func TestContinue(t *testing.T) {
 			t.Parallel()
 			tt.o.SplitCharacters, tt.o.Version = tt.name != "completions", "0.32.0"
 			s := fakevllm.StartTest(t, tt.o)
-			prompt, all := pieces(t, s, tt.path, tt.body)
-			want, half := join(all), 0
+			prompt, all := stream(t, s, tt.path, tt.body)
+			want, half := pieces.Join(all), 0
 			for cut := 1; cut < len(all); cut++ {
-				has := join(all[:cut])
-				got := join(rest(t, s, tt.path, tt.body, prompt, has.IDs))
+				has := pieces.Join(all[:cut])
+				got := pieces.Join(rest(t, s, tt.path, tt.body, prompt, has.IDs))
 				if d := cmp.Diff(want.IDs, append(slices.Clone(has.IDs), got.IDs...)); d != "" {
 					t.Fatalf("after %d events: %s", cut, d)
 				}
@@ -185,10 +131,10 @@ func TestContinue_WrongHistory(t *testing.T) {
 		completions: {"prompt": "one two", "max_tokens": 24, "ignore_eos": true},
 		chats:       {"messages": messages("one"), "max_tokens": 24, "ignore_eos": true},
 	} {
-		prompt, all := pieces(t, s, path, body)
-		want := join(all)
+		prompt, all := stream(t, s, path, body)
+		want := pieces.Join(all)
 		for _, history := range [][]int{want.IDs[:5], append(slices.Clone(want.IDs[:4]), 77), slices.Concat(want.IDs[:2], want.IDs[3:6])} {
-			got := join(rest(t, s, path, body, prompt, history))
+			got := pieces.Join(rest(t, s, path, body, prompt, history))
 			exact := slices.Equal(got.IDs, want.IDs[len(history):])
 			if exact != slices.Equal(history, want.IDs[:5]) {
 				t.Errorf("%s: after %v follows %v, of %v", path, history, got.IDs, want.IDs)
@@ -219,13 +165,13 @@ func TestContinue_Restarts(t *testing.T) {
 	} {
 		body := map[string]any{"prompt": "one two", "max_tokens": 80}
 		maps.Copy(body, tt.params)
-		prompt, all := pieces(t, s, completions, body)
-		_, again := pieces(t, s, completions, body)
-		want := join(all)
-		if d := cmp.Diff(want, join(again)); d != "" {
+		prompt, all := stream(t, s, completions, body)
+		_, again := stream(t, s, completions, body)
+		want := pieces.Join(all)
+		if d := cmp.Diff(want, pieces.Join(again)); d != "" {
 			t.Errorf("%s: %s", tt.name, d)
 		}
-		got := join(rest(t, s, completions, body, prompt, want.IDs[:5]))
+		got := pieces.Join(rest(t, s, completions, body, prompt, want.IDs[:5]))
 		if exact := slices.Equal(got.IDs, want.IDs[5:]); exact != tt.exact {
 			t.Errorf("%s: exact is %v", tt.name, exact)
 		}
@@ -241,16 +187,16 @@ func TestContinue_StopStrings(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{Version: "0.32.0", SplitCharacters: true})
 	body := map[string]any{"prompt": "one two", "max_tokens": 40, "ignore_eos": true}
-	_, all := pieces(t, s, completions, body)
-	text := []rune(join(all).Text)
+	_, all := stream(t, s, completions, body)
+	text := []rune(pieces.Join(all).Text)
 	body["stop"] = []string{string(text[60:71]), "never"}
-	prompt, all := pieces(t, s, completions, body)
-	want := join(all)
+	prompt, all := stream(t, s, completions, body)
+	want := pieces.Join(all)
 	if want.Text != string(text[:60]) || want.Finish != "stop" {
 		t.Fatalf("the answer is %q, not %q", want.Text, string(text[:60]))
 	}
 	for cut := 5; cut < len(all); cut++ {
-		has := join(all[:cut])
+		has := pieces.Join(all[:cut])
 		if n := utf8.RuneCountInString(strings.ToValidUTF8(model.Detokenize(has.IDs), "")) - utf8.RuneCountInString(has.Text); n != 10 {
 			t.Errorf("after %d events %d characters are held back, not 10", cut, n)
 		}
@@ -258,7 +204,7 @@ func TestContinue_StopStrings(t *testing.T) {
 		for !strings.HasPrefix(has.Text, model.Detokenize(history)) {
 			history = history[:len(history)-1]
 		}
-		got := join(rest(t, s, completions, body, prompt, history))
+		got := pieces.Join(rest(t, s, completions, body, prompt, history))
 		if model.Detokenize(history)+got.Text != want.Text || got.Finish != "stop" {
 			t.Errorf("after %d events: %q and %q are not %q", cut, model.Detokenize(history), got.Text, want.Text)
 		}
@@ -278,8 +224,8 @@ func TestContinue_Parsers(t *testing.T) {
 		seen := map[int]bool{}
 		for i := range 12 {
 			body := map[string]any{"messages": messages(fmt.Sprint("question ", i)), "tools": offered, "max_tokens": 600}
-			prompt, all := pieces(t, s, chats, body)
-			want := join(all)
+			prompt, all := stream(t, s, chats, body)
+			want := pieces.Join(all)
 			seen[len(want.Calls)] = true
 			if (want.Reasoning != "") != (reasoning != "") || want.Text == "" || strings.ContainsAny(want.Text+want.Reasoning, "<>") {
 				t.Fatalf("the answer has reasoning %q and content %q", want.Reasoning, want.Text)
@@ -297,14 +243,14 @@ func TestContinue_Parsers(t *testing.T) {
 	}
 }
 
-func checkParsed(t *testing.T, s *fakevllm.Server, body map[string]any, prompt []int, all []piece, cut int) {
+func checkParsed(t *testing.T, s *fakevllm.Server, body map[string]any, prompt []int, all []pieces.Piece, cut int) {
 	t.Helper()
-	want, has := join(all), join(all[:cut])
+	want, has := pieces.Join(all), pieces.Join(all[:cut])
 	raw := model.Detokenize(has.IDs)
 	if !utf8.ValidString(raw) {
 		return
 	}
-	got := join(rest(t, s, chats, body, prompt, has.IDs))
+	got := pieces.Join(rest(t, s, chats, body, prompt, has.IDs))
 	if !slices.Equal(append(slices.Clone(has.IDs), got.IDs...), want.IDs) {
 		t.Fatalf("after %d events the ids are %v", cut, got.IDs)
 	}
@@ -330,11 +276,9 @@ func TestParsers_Whole(t *testing.T) {
 	s := fakevllm.StartTest(t, o)
 	for i := range 6 {
 		body := map[string]any{"messages": messages(fmt.Sprint("question ", i)), "tools": offered, "max_tokens": 600, "return_token_ids": true}
-		_, all := pieces(t, s, chats, body)
+		_, all := stream(t, s, chats, body)
 		text, err := json.Marshal(body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r := post(t, client(t), s.URL()+chats, "", string(text))
 		var answer struct {
 			Choices []struct {
@@ -352,18 +296,16 @@ func TestParsers_Whole(t *testing.T) {
 			t.Fatalf("%v in %s", err, r.body)
 		}
 		c := answer.Choices[0]
-		got := view{Text: c.Message.Content, Reasoning: c.Message.Reasoning, IDs: c.TokenIDs, Finish: c.FinishReason}
+		got := pieces.Answer{Text: c.Message.Content, Reasoning: c.Message.Reasoning, IDs: c.TokenIDs, Finish: c.FinishReason}
 		for _, call := range c.Message.ToolCalls {
 			got.Calls = append(got.Calls, call.Function.Name+call.Function.Arguments)
 		}
-		if d := cmp.Diff(join(all), got); d != "" {
+		if d := cmp.Diff(pieces.Join(all), got); d != "" {
 			t.Error(d)
 		}
 		list, err := o.Expected(chats, text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		e := view{Text: list[0].Text, Reasoning: list[0].Reasoning, IDs: list[0].Tokens, Finish: list[0].FinishReason}
+		require.NoError(t, err)
+		e := pieces.Answer{Text: list[0].Text, Reasoning: list[0].Reasoning, IDs: list[0].Tokens, Finish: list[0].FinishReason}
 		for _, call := range list[0].Calls {
 			e.Calls = append(e.Calls, call.Name+call.Arguments)
 		}

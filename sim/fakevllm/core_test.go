@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // words are n words that differ between seeds, of several lengths.
@@ -103,20 +104,16 @@ func TestHandoverHoldsBlocks(t *testing.T) {
 	p := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL, Role: fakevllm.RolePrefill, CacheBlocks: 10, Shared: shared})
 	d := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL, Role: fakevllm.RoleDecode, CacheBlocks: 100, Shared: shared, PromptTokensDetails: true})
 	prompt := jsonText(model.TokenizeFine(words(1, 60))[:96])
-	r := post(t, client(t), p.URL()+"/v1/completions", "", `{"prompt":`+prompt+`,"max_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}}`)
+	r := post(t, client(t), p.URL()+"/v1/completions", "", `{"prompt":`+prompt+`,"max_tokens":1,"kv_transfer_params":`+prefillForm+`}`)
 	var got struct {
 		KV json.RawMessage `json:"kv_transfer_params"`
 	}
-	if err := json.Unmarshal([]byte(r.body), &got); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(r.body), &got))
 	if m := get(t, client(t), p.URL()+"/metrics").body; !strings.Contains(m, `vllm:kv_cache_usage_perc{model_name="fake-model",engine="0"} 0.6`) {
 		t.Errorf("the blocks of the offer are not held: %s", m)
 	}
 	r = post(t, client(t), d.URL()+"/v1/completions", "", `{"prompt":`+prompt+`,"max_tokens":1,"kv_transfer_params":`+string(got.KV)+`}`)
-	if !strings.Contains(r.body, `"cached_tokens":95,`) {
-		t.Errorf("decode has not loaded the prompt: %s", r.body)
-	}
+	require.Contains(t, r.body, `"cached_tokens":95,`)
 	if m := get(t, client(t), p.URL()+"/metrics").body; !strings.Contains(m, `vllm:kv_cache_usage_perc{model_name="fake-model",engine="0"} 0`+"\n") {
 		t.Errorf("blocks that were fetched are held: %s", m)
 	}
@@ -187,13 +184,11 @@ func TestRewrittenParams(t *testing.T) {
 		shared := fakevllm.NewShared()
 		o := fakevllm.Options{Mode: fakevllm.NIXL, Shared: shared, RewrittenParams: lenient, PromptTokensDetails: true}
 		p, d := fakevllm.StartTest(t, o), fakevllm.StartTest(t, o)
-		r := post(t, client(t), p.URL()+"/v1/completions", "", `{"prompt":[17,18,19],"max_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}}`)
+		r := post(t, client(t), p.URL()+"/v1/completions", "", `{"prompt":[17,18,19],"max_tokens":1,"kv_transfer_params":`+prefillForm+`}`)
 		var got struct {
 			KV map[string]any `json:"kv_transfer_params"`
 		}
-		if err := json.Unmarshal([]byte(r.body), &got); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(r.body), &got))
 		r = post(t, client(t), d.URL()+"/v1/completions", "", `{"prompt":[17,18,19],"max_tokens":1,"kv_transfer_params":`+jsonText(got.KV)+`}`)
 		if loaded := r.status == 200 && strings.Contains(r.body, `"cached_tokens":2,`); loaded != lenient {
 			t.Errorf("lenient %v: %d %s", lenient, r.status, r.body)

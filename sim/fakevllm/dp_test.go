@@ -1,11 +1,13 @@
 package fakevllm_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An engine with ranks takes the one that is named, and refuses others as vLLM does. Each
@@ -14,22 +16,14 @@ func TestDataParallelRanks(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL, Role: fakevllm.RolePrefill, DPSize: 3})
 	c := client(t)
-	ask := func(rank string) (int, string) {
+	const header = "X-data-parallel-rank"
+	ask := func(rank ...string) (int, string) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL()+"/v1/completions", strings.NewReader(
-			`{"model":"fake-model","prompt":"a","max_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
-		if rank != "" {
-			req.Header.Set("X-data-parallel-rank", rank)
-		}
-		r := do(t, c, req)
+		r := post(t, c, s.URL()+"/v1/completions", "", `{"model":"fake-model","prompt":"a","max_tokens":1,"kv_transfer_params":`+prefillForm+`}`, rank...)
 		return r.status, r.body
 	}
 	for rank, want := range s.Ranks() {
-		status, body := ask(string(rune('0' + rank)))
+		status, body := ask(header, fmt.Sprint(rank))
 		if status != http.StatusOK || !strings.Contains(body, `"remote_engine_id":"`+want.EngineID+`"`) {
 			t.Errorf("rank %d: %d %s", rank, status, body)
 		}
@@ -38,12 +32,12 @@ func TestDataParallelRanks(t *testing.T) {
 		}
 	}
 	for _, rank := range []string{"3", "-1"} {
-		if status, body := ask(rank); status != http.StatusBadRequest || !strings.Contains(body, "data_parallel_rank "+rank+" is out of range [0, 3).") {
+		if status, body := ask(header, rank); status != http.StatusBadRequest || !strings.Contains(body, "data_parallel_rank "+rank+" is out of range [0, 3).") {
 			t.Errorf("rank %s: %d %s", rank, status, body)
 		}
 	}
 	for range 3 {
-		if status, body := ask(""); status != http.StatusOK {
+		if status, body := ask(); status != http.StatusOK {
 			t.Errorf("no rank: %d %s", status, body)
 		}
 	}
@@ -63,10 +57,8 @@ func TestDataParallelRanks(t *testing.T) {
 	}
 	s.Kill()
 	s.SetDPSize(1)
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if status, body := ask("1"); status != http.StatusBadRequest || !strings.Contains(body, "[0, 1)") {
+	require.NoError(t, s.Restart(t.Context()))
+	if status, body := ask(header, "1"); status != http.StatusBadRequest || !strings.Contains(body, "[0, 1)") {
 		t.Errorf("after the restart: %d %s", status, body)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const streamed = `{"prompt":"x","max_tokens":6,"ignore_eos":true,"stream":true}`
@@ -54,9 +55,7 @@ func TestFaults(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := fakevllm.StartTest(t, fakevllm.Options{IdleTimeout: 50 * time.Millisecond})
-			if err := s.Script(tt.f); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, s.Script(tt.f))
 			body := tt.body
 			if body == "" {
 				body = streamed
@@ -102,17 +101,13 @@ func TestHangs(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := fakevllm.StartTest(t, fakevllm.Options{})
-			if err := s.Script(tt.f); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, s.Script(tt.f))
 			r := dialRaw(t, s)
 			r.send(t, "/v1/chat/completions", "R", `{`+user+`,"stream":true,"ignore_eos":true,"max_tokens":9}`)
 			if tt.mark != "" {
 				r.until(t, tt.mark)
 			}
-			if err := r.conn.SetReadDeadline(time.Now().Add(30 * time.Millisecond)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, r.conn.SetReadDeadline(time.Now().Add(30*time.Millisecond)))
 			if _, err := io.ReadAll(r.in); !isTimeout(err) {
 				t.Errorf("the connection ended: %v", err)
 			}
@@ -123,9 +118,7 @@ func TestHangs(t *testing.T) {
 	t.Run("ends with the engine", func(t *testing.T) {
 		t.Parallel()
 		s := fakevllm.StartTest(t, fakevllm.Options{})
-		if err := s.Script(fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterHeaders}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Script(fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterHeaders}))
 		r := dialRaw(t, s)
 		r.send(t, "/v1/completions", "R", streamed)
 		r.until(t, "\r\n\r\n")
@@ -147,9 +140,7 @@ func TestFaultMatching(t *testing.T) {
 	statuses := func(t *testing.T, path string, n int, faults ...fakevllm.Fault) string {
 		t.Helper()
 		s := fakevllm.StartTest(t, fakevllm.Options{})
-		if err := s.Script(faults...); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Script(faults...))
 		got := ""
 		for range n {
 			status := 0
@@ -221,9 +212,7 @@ func TestBadFaults(t *testing.T) {
 func TestSlowAndNoKV(t *testing.T) {
 	t.Parallel()
 	p, _ := pair(t, fakevllm.Options{}, fakevllm.Options{})
-	if err := p.Script(fakevllm.Fault{Kind: fakevllm.FaultNoKV, Times: 1}, fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: time.Hour}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Script(fakevllm.Fault{Kind: fakevllm.FaultNoKV, Times: 1}, fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: time.Hour}))
 	body := `{"prompt":"x","max_tokens":1,"kv_transfer_params":` + prefillForm + `}`
 	if r := decode(t, post(t, client(t), p.URL()+"/v1/completions", "R", body)); string(r.KV) != "null" {
 		t.Errorf("kv_transfer_params is %s", r.KV)
@@ -264,9 +253,7 @@ func TestAdminRoutes(t *testing.T) {
 		t.Errorf("health is %d, %d", a, b)
 	}
 	var state fakevllm.State
-	if err := json.Unmarshal([]byte(get(t, c, s.URL()+"/fake/state").body), &state); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(get(t, c, s.URL()+"/fake/state").body), &state))
 	if state.EngineID != s.EngineID() || state.Role != fakevllm.RoleDecode || state.Counters.Faults != 1 || len(state.Faults) != 3 ||
 		state.Faults[1].TTFT != 5*time.Millisecond || state.Faults[1].ITL != time.Microsecond {
 		t.Errorf("state is %+v", state)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestForms checks the responses to forms against recorded ones of vLLM 0.32, which test/real
@@ -17,16 +18,12 @@ func TestForms(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m", "b", "x", "bQ==", "m\r\n--Bx", "m--Bx"}, Transcription: true})
 	raw, err := os.ReadFile("testdata/forms.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var list []struct {
 		Name, Type, Body, Answer string
 		Status                   int
 	}
-	if err := json.Unmarshal(raw, &list); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(raw, &list))
 	// Forms that Go's parser reads differently from Python's. The proxy refuses all of them.
 	skip := map[string]bool{"disp twice": true, "two names": true, "escaped backslash": true, "charset utf-7": true,
 		"data begins with boundary": true, "two boundaries": true, "both filenames": true, "filename star": true, "name star": true, "fold": true,
@@ -40,22 +37,16 @@ func TestForms(t *testing.T) {
 			body = append(body, byte(c))
 		}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL()+"/v1/audio/transcriptions", bytes.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if r.Type != "" {
 			req.Header.Set("Content-Type", r.Type)
 		}
 		req.Close = true
 		resp, err := http.DefaultTransport.RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		got, err := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if resp.StatusCode != r.Status {
 			t.Errorf("%s: %d %s\nwant %d %s", r.Name, resp.StatusCode, got, r.Status, r.Answer)
 			continue

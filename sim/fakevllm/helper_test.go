@@ -14,6 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -33,18 +34,37 @@ type reply struct {
 	err    error // of reading the body
 }
 
-// post sends JSON with an X-Request-Id ("" for none).
-func post(t *testing.T, c *http.Client, url, id, body string) reply {
+// post sends JSON with an X-Request-Id ("" for none) and further headers, given as names and values.
+func post(t *testing.T, c *http.Client, url, id, body string, header ...string) reply {
+	t.Helper()
+	return do(t, c, jsonRequest(t, url, id, body, header...))
+}
+
+// try posts a completion to an engine that may die of it: the status is then 0.
+func try(t *testing.T, s *fakevllm.Server, id, body string) (status int, answer string) {
+	t.Helper()
+	resp, err := client(t).Do(jsonRequest(t, s.URL()+"/v1/completions", id, body))
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, string(b)
+}
+
+func jsonRequest(t *testing.T, url, id, body string, header ...string) *http.Request {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	if id != "" {
 		req.Header.Set("X-Request-Id", id)
 	}
-	return do(t, c, req)
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	return req
 }
 
 func do(t *testing.T, c *http.Client, req *http.Request) reply {
@@ -61,9 +81,7 @@ func do(t *testing.T, c *http.Client, req *http.Request) reply {
 func get(t *testing.T, c *http.Client, url string) reply {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return do(t, c, req)
 }
 
@@ -214,13 +232,9 @@ type raw struct {
 func dialRaw(t *testing.T, s *fakevllm.Server) *raw {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	return &raw{conn: conn, in: bufio.NewReader(conn)}
 }
 

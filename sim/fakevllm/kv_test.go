@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const prefillForm = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
@@ -102,9 +103,7 @@ func TestRefusedHandover(t *testing.T) {
 		}},
 		{name: "restarted engine", reason: "side channel failed", spoil: func(t *testing.T, p *fakevllm.Server, kv string) string {
 			p.Kill()
-			if err := p.Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, p.Restart(t.Context()))
 			return kv
 		}},
 		{name: "dead engine", reason: "side channel failed", spoil: func(_ *testing.T, p *fakevllm.Server, kv string) string {

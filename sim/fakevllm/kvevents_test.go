@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // kvMessage is a message of a publisher, its payload as JSON.
@@ -42,19 +43,13 @@ func readKV(t *testing.T, frames [][]byte) kvMessage {
 func replayed(t *testing.T, endpoint string, from uint64) []kvMessage {
 	t.Helper()
 	c, err := zmq.Dial(t.Context(), zmq.Dealer, endpoint, zmq.Bounds{Bytes: 1 << 20}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = c.Close() }()
-	if err := c.Send(nil, binary.BigEndian.AppendUint64(nil, from)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Send(nil, binary.BigEndian.AppendUint64(nil, from)))
 	var list []kvMessage
 	for {
 		frames, err := c.Receive()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if len(frames) == 3 { // before vLLM 0.26 without the topic
 			frames = slices.Insert(frames, 1, []byte(nil))
 		}
@@ -86,35 +81,25 @@ func TestKVEvents(t *testing.T) {
 	t.Parallel()
 	s := publishing(t, "0.33.0")
 	var sources map[string]fakevllm.KVEvents
-	if err := json.Unmarshal([]byte(get(t, client(t), s.URL()+"/kv_event_sources").body), &sources); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(get(t, client(t), s.URL()+"/kv_event_sources").body), &sources))
 	source := sources["0"]
 	if len(sources) != 1 || !source.Enabled || source.Publisher != "zmq" || source.BufferSteps != 10000 || source.Topic != "kv-events" {
 		t.Fatalf("sources %+v", sources)
 	}
 	sub, err := zmq.Dial(t.Context(), zmq.Sub, source.Endpoint, zmq.Bounds{Bytes: 1 << 20}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = sub.Close() })
-	if err := sub.Subscribe("kv-"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, sub.Subscribe("kv-"))
 
 	tokens(t, s, []int{20, 21, 22, 23, 24, 25, 26, 27, 28}, `,"cache_salt":"pepper"`)
 	list := replayed(t, *source.ReplayEndpoint, 0)
 	if len(list) != 1 || list[0].topic != "kv-events" || list[0].seq != 0 {
 		t.Fatalf("replayed %+v", list)
 	}
-	for _, want := range []string{ // as vLLM 0.32 was recorded
+	require.Contains(t, list[0].batch, // as vLLM 0.32 was recorded
 		`[{"type":"BlockStored","block_hashes":[`, `],"parent_block_hash":null,"token_ids":[20,21,22,23,24,25,26,27],"block_size":4,"lora_id":null,"medium":"GPU","lora_name":null,`,
 		`"extra_keys":[["pepper"],null],"group_idx":0,"kv_cache_spec_kind":"full_attention"}],0]`,
-	} {
-		if !strings.Contains(list[0].batch, want) {
-			t.Errorf("no %s in %s", want, list[0].batch)
-		}
-	}
+	)
 
 	tokens(t, s, []int{20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32}, "") // without the salt: all again
 	tokens(t, s, []int{40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56}, "")
@@ -165,9 +150,7 @@ func TestKVEvents(t *testing.T) {
 	}
 
 	s.Kill()
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Restart(t.Context()))
 	tokens(t, s, []int{20, 21, 22, 23, 24}, "")
 	if list := replayed(t, *s.KVEventSources().ReplayEndpoint, 0); len(list) != 1 || list[0].seq != 0 {
 		t.Errorf("the next life replays %+v", list)
@@ -195,9 +178,7 @@ func TestKVEventOptions(t *testing.T) {
 		t.Error("an unknown member was taken")
 	}
 	k, err := fakevllm.ParseKVEvents(`{"enable_kv_cache_events":true,"endpoint":"tcp://*:0"}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, err := fakevllm.Start(t.Context(), fakevllm.Options{KVEvents: k}); err == nil {
 		t.Error("an engine without a cache publishes what is in it")
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestAborts: a client that goes away is noticed wherever the request is, and
@@ -164,9 +165,7 @@ func TestKillAndRestart(t *testing.T) {
 	} else if !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("error of a killed engine: %v", err)
 	}
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Restart(t.Context()))
 	if s.EngineID() == before || s.Address() != address {
 		t.Errorf("engine %s on %s after %s on %s", s.EngineID(), s.Address(), before, address)
 	}
@@ -188,13 +187,9 @@ func TestShutdownLetsRequestsFinish(t *testing.T) {
 	r := dialRaw(t, s)
 	r.send(t, "/v1/completions", "x", streamed)
 	r.until(t, `"text":`)
-	if err := s.Shutdown(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Shutdown(t.Context()))
 	rest, _ := r.rest()
-	if !strings.Contains(rest, "data: [DONE]") {
-		t.Errorf("the stream was cut: %q", rest)
-	}
+	require.Contains(t, rest, "data: [DONE]")
 }
 
 func TestIdleConnections(t *testing.T) {
@@ -211,9 +206,7 @@ func TestIdleConnections(t *testing.T) {
 	r.until(t, `"metrics":null}`)
 	eventually(t, func() error { // the server needs a moment to turn idle
 		slow.CloseIdle()
-		if err := r.conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.conn.SetReadDeadline(time.Now().Add(20*time.Millisecond)))
 		if _, err := r.in.ReadByte(); !errors.Is(err, io.EOF) {
 			return fmt.Errorf("idle connection: %w", err)
 		}

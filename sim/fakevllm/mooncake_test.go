@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // mooncakePair starts a producer and a consumer that know nothing of each other.
@@ -38,15 +39,8 @@ func consuming(p *fakevllm.Server, id string) string {
 // prefillLeg posts a good prefill.
 func prefillLeg(t *testing.T, c *http.Client, p *fakevllm.Server, ask, kv string) reply {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL()+"/v1/chat/completions",
-		strings.NewReader(`{`+ask+`,"max_tokens":1,"min_tokens":1,"ignore_eos":true,"stream":false,"kv_transfer_params":`+kv+`}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Request-Id", "R")
-	req.Header.Set("X-data-parallel-rank", "0")
-	return do(t, c, req)
+	return post(t, c, p.URL()+"/v1/chat/completions", "R",
+		`{`+ask+`,"max_tokens":1,"min_tokens":1,"ignore_eos":true,"stream":false,"kv_transfer_params":`+kv+`}`, "X-data-parallel-rank", "0")
 }
 
 func decodeLeg(t *testing.T, c *http.Client, d *fakevllm.Server, ask, more, kv string) reply {
@@ -134,9 +128,7 @@ func TestMooncakeBootstrap(t *testing.T) {
 		{"two slashes", http.MethodGet, "//query", "", 404, `{"detail":"Not Found"}`},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), tt.method, bootstrapURL(p)+tt.path, strings.NewReader(tt.body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if r := do(t, c, req); r.status != tt.status || !strings.Contains(r.body, tt.says) {
 			t.Errorf("%s: %d %s", tt.name, r.status, r.body)
 		}
@@ -149,9 +141,7 @@ func TestMooncakeBootstrap(t *testing.T) {
 		s.Close()
 	}
 	p.Kill()
-	if err := p.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Restart(t.Context()))
 	if again := query(); p.Bootstrap() != port || again == first || !strings.Contains(again, p.EngineID()) {
 		t.Errorf("port %d after %d, %s", p.Bootstrap(), port, again)
 	}
@@ -207,9 +197,7 @@ func TestMooncakeLoadFailures(t *testing.T) {
 		{"an engine of the life before", fakevllm.Options{}, func(t *testing.T, _ *http.Client, p *fakevllm.Server) string {
 			kv := consuming(p, "x")
 			p.Kill()
-			if err := p.Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, p.Restart(t.Context()))
 			return kv
 		}, "not found from bootstrap server"},
 		{"no bootstrap server", fakevllm.Options{}, func(_ *testing.T, _ *http.Client, p *fakevllm.Server) string {
@@ -469,13 +457,7 @@ func TestMooncakeStrict(t *testing.T) {
 		t.Errorf("violations %s", got)
 	}
 	for rank, status := range map[string]int{"0": 200, "1": 400, "-1": 400, "none": 200} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.URL()+"/v1/chat/completions", strings.NewReader(`{`+user+`}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("X-Data-Parallel-Rank", rank)
-		if r := do(t, c, req); r.status != status {
+		if r := post(t, c, d.URL()+"/v1/chat/completions", "", `{`+user+`}`, "X-Data-Parallel-Rank", rank); r.status != status {
 			t.Errorf("rank %s: %d %s", rank, r.status, r.body)
 		}
 	}

@@ -2,7 +2,6 @@ package fakevllm_test
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -14,21 +13,7 @@ import (
 // moriioPost sends a completion with an id and kv_transfer_params.
 func moriioPost(t *testing.T, s *fakevllm.Server, id, params string) (status int, body string) {
 	t.Helper()
-	text := `{"model":"fake-model","prompt":"a b c","max_tokens":1,"ignore_eos":true,"kv_transfer_params":` + params + `}`
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL()+"/v1/completions", strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Request-Id", id)
-	tr := &http.Transport{DisableKeepAlives: true}
-	resp, err := (&http.Client{Transport: tr}).Do(req)
-	if err != nil {
-		return 0, err.Error()
-	}
-	defer func() { _ = resp.Body.Close() }()
-	b, _ := io.ReadAll(resp.Body)
-	return resp.StatusCode, string(b)
+	return try(t, s, id, `{"model":"fake-model","prompt":"a b c","max_tokens":1,"ignore_eos":true,"kv_transfer_params":`+params+`}`)
 }
 
 // TestMoRIIOKeys: what ends a real engine ends this one (moriio_common.py, add_new_req).

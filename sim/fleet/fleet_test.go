@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // childEnv is the variable that makes this test binary act as a child; see child.
@@ -75,9 +76,7 @@ func newFleet(t *testing.T, o fleet.Options) *fleet.Fleet {
 	t.Helper()
 	o.BinDir = "."
 	f, err := fleet.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := f.Abandon(); err != nil {
 			t.Errorf("abandon: %v", err)
@@ -102,6 +101,16 @@ func saidHello(f *fleet.Fleet, name string) func(context.Context) error {
 		}
 		return nil
 	}
+}
+
+// started starts the child "one" and waits until it has said hello.
+func started(t *testing.T, f *fleet.Fleet, mode string) *fleet.Process {
+	t.Helper()
+	s := spec("one", mode)
+	s.Ready = saidHello(f, "one")
+	p, err := f.Start(t.Context(), s)
+	require.NoError(t, err)
+	return p
 }
 
 // Concurrent callers, in this process or in others, get different ports.
@@ -148,15 +157,8 @@ func TestFreePorts(t *testing.T) {
 func TestOutputAndEnvironment(t *testing.T) {
 	t.Setenv("PD_PORT", "1234") // variables of the caller must not reach the children
 	f := newFleet(t, fleet.Options{})
-	s := spec("one", "serve")
-	s.Ready = saidHello(f, "one")
-	p, err := f.Start(t.Context(), s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	p := started(t, f, "serve")
+	require.NoError(t, p.Stop(t.Context()))
 	if p.Err() != nil {
 		t.Errorf("ended with %v", p.Err())
 	}
@@ -177,11 +179,7 @@ func TestChildThatFails(t *testing.T) {
 	if !errors.Is(err, fleet.ErrExited) {
 		t.Fatalf("error %v, want ErrExited", err)
 	}
-	for _, want := range []string{"bad", "exit status 3", "about to fail", "no newline at the end"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q is not in %v", want, err)
-		}
-	}
+	require.Contains(t, err.Error(), "bad", "exit status 3", "about to fail", "no newline at the end")
 }
 
 func TestNeverReady(t *testing.T) {
@@ -210,18 +208,9 @@ func TestMissingProgram(t *testing.T) {
 func TestKill(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, fleet.Options{})
-	s := spec("one", "stubborn")
-	s.Ready = saidHello(f, "one")
-	p, err := f.Start(t.Context(), s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	p := started(t, f, "stubborn")
+	require.NoError(t, p.Signal(syscall.SIGSTOP))
+	require.NoError(t, p.Kill())
 	if p.Err() == nil || !strings.Contains(p.Err().Error(), "killed") {
 		t.Errorf("ended with %v", p.Err())
 	}
@@ -233,12 +222,7 @@ func TestKill(t *testing.T) {
 func TestStop_KillsAfterTheDeadline(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, fleet.Options{})
-	s := spec("one", "stubborn")
-	s.Ready = saidHello(f, "one")
-	p, err := f.Start(t.Context(), s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := started(t, f, "stubborn")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := p.Stop(ctx); err == nil || !strings.Contains(err.Error(), "was killed") {
@@ -255,9 +239,7 @@ func TestCloseStopsInOrder(t *testing.T) {
 	t.Parallel()
 	order := filepath.Join(t.TempDir(), "order")
 	f, err := fleet.New(fleet.Options{BinDir: "."})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i, name := range []string{"etcd", "agent", "engine"} {
 		s := spec(name, "serve:"+order+","+name)
 		s.Stage = []int{0, 2, 1}[i]
@@ -266,13 +248,9 @@ func TestCloseStopsInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.Close())
 	raw, err := os.ReadFile(order)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if got := strings.Fields(string(raw)); strings.Join(got, " ") != "agent engine etcd" {
 		t.Errorf("order of the ends: %v", got)
 	}

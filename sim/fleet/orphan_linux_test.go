@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The children of a killed parent, which cannot clean up, end too.
@@ -15,9 +16,7 @@ func TestChildrenDieWithTheParent(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, fleet.Options{})
 	parent, err := f.Start(t.Context(), spec("parent", "parent:"+t.TempDir()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var pid int
 	eventually(t, func() error {
 		_, err := fmt.Sscanf(parent.LogTail(1), "grandchild %d", &pid)
@@ -26,9 +25,7 @@ func TestChildrenDieWithTheParent(t *testing.T) {
 	if err := alive(pid); err != nil {
 		t.Fatalf("the grandchild does not run: %v", err)
 	}
-	if err := parent.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, parent.Kill())
 	eventually(t, func() error {
 		if alive(pid) == nil {
 			return fmt.Errorf("process %d still runs", pid)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -70,9 +71,7 @@ func TestStreamRight(t *testing.T) {
 			c, url := serve(t, events(tt.body))
 			var got strings.Builder
 			r := c.Stream(t.Context(), url, []byte(`{}`), want, loadgen.Observer{Text: func(b []byte) { got.Write(b) }, ITL: new(loadgen.Histogram)})
-			if r.Err != nil {
-				t.Fatal(r.Err)
-			}
+			require.NoError(t, r.Err)
 			if got.String() != " one two" || r.Tokens != 2 {
 				t.Errorf("text %q, %d tokens", got.String(), r.Tokens)
 			}
@@ -119,9 +118,7 @@ func TestStreamWrong(t *testing.T) {
 			if !errors.Is(r.Err, loadgen.ErrWrong) {
 				t.Fatalf("error %v, want ErrWrong", r.Err)
 			}
-			if !strings.Contains(r.Err.Error(), tt.want) {
-				t.Errorf("%q is not in %v", tt.want, r.Err)
-			}
+			require.Contains(t, r.Err.Error(), tt.want)
 		})
 	}
 }
@@ -154,9 +151,7 @@ func TestStreamFailed(t *testing.T) {
 			if r.Err == nil || errors.Is(r.Err, loadgen.ErrWrong) {
 				t.Fatalf("error %v, want one that is not ErrWrong", r.Err)
 			}
-			if !strings.Contains(r.Err.Error(), tt.want) {
-				t.Errorf("%q is not in %v", tt.want, r.Err)
-			}
+			require.Contains(t, r.Err.Error(), tt.want)
 		})
 	}
 	t.Run("content type", func(t *testing.T) {
@@ -198,9 +193,7 @@ func TestStreamTimes(t *testing.T) {
 			close(proceed) // the first text came before the rest was sent
 		}
 	}})
-	if r.Err != nil {
-		t.Fatal(r.Err)
-	}
+	require.NoError(t, r.Err)
 	if itl.Count() != 1 {
 		t.Errorf("%d pauses, want 1", itl.Count())
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/loadgen"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const twoEntries = `{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [7, 8]}
@@ -18,9 +19,7 @@ const twoEntries = `{"timestamp": 0, "input_length": 600, "output_length": 5, "h
 func TestReadTrace(t *testing.T) {
 	t.Parallel()
 	entries, err := loadgen.ReadTrace(strings.NewReader(twoEntries), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if len(entries) != 2 || entries[0].InputLength != 600 || entries[1].OutputLength != 1 {
 		t.Fatalf("got %+v", entries)
 	}
@@ -57,9 +56,7 @@ func TestReadTraceRefuses(t *testing.T) {
 func TestEqualBlocksGiveEqualTokens(t *testing.T) {
 	t.Parallel()
 	entries, err := loadgen.ReadTrace(strings.NewReader(twoEntries), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	collect := func(e loadgen.Entry) (ids []int) {
 		e.EachToken(16, 1<<17, func(id int) { ids = append(ids, id) })
 		return ids

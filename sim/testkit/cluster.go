@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Cluster is an etcd of several members, each in a process of its own.
@@ -177,9 +178,7 @@ func (c *Cluster) Replace(old *EtcdProcess, host string) *EtcdProcess {
 	m.cfg.Cluster = strings.Join(all, ",")
 	m.start()
 	s, err := memberStatus(c.t, old)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	require.NoError(c.t, err)
 	change(rpctypes.ErrMemberNotFound, func(ctx context.Context) error {
 		_, err := cli.MemberRemove(ctx, s.Header.MemberId)
 		return err
@@ -195,9 +194,7 @@ func (c *Cluster) Replace(old *EtcdProcess, host string) *EtcdProcess {
 func OutsideAddress(t testing.TB) string {
 	t.Helper()
 	all, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, a := range all {
 		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && !n.IP.IsLoopback() && !n.IP.IsLinkLocalUnicast() {
 			return n.IP.String()

@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Authority signs certificates for a test.
@@ -39,9 +41,8 @@ func NewAuthority(t testing.TB, name string) *Authority {
 	var der []byte
 	a.key, der = a.sign(template, nil)
 	var err error
-	if a.cert, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
-	}
+	a.cert, err = x509.ParseCertificate(der)
+	require.NoError(t, err)
 	a.CA = filepath.Join(a.dir, "ca.pem")
 	a.write(a.CA, "CERTIFICATE", der)
 	return a
@@ -50,9 +51,7 @@ func NewAuthority(t testing.TB, name string) *Authority {
 func serial(t testing.TB) *big.Int {
 	t.Helper()
 	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return n
 }
 
@@ -60,17 +59,13 @@ func serial(t testing.TB) *big.Int {
 func (a *Authority) sign(template, parent *x509.Certificate) (*ecdsa.PrivateKey, []byte) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, err)
 	signer := a.key
 	if parent == nil {
 		parent, signer = template, key
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, err)
 	return key, der
 }
 
@@ -78,12 +73,8 @@ func (a *Authority) write(path, kind string, der []byte) {
 	a.t.Helper()
 	// Put in place whole, as whatever rolls certificates does.
 	next := path + ".next"
-	if err := os.WriteFile(next, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		a.t.Fatal(err)
-	}
-	if err := os.Rename(next, path); err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, os.WriteFile(next, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+	require.NoError(a.t, os.Rename(next, path))
 }
 
 // Certificate says what a certificate is like. It is good for servers and clients.
@@ -112,9 +103,7 @@ func (a *Authority) Issue(name string, c Certificate) (cert, key string) {
 	}
 	private, der := a.sign(template, a.cert)
 	raw, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, err)
 	cert, key = filepath.Join(a.dir, name+".pem"), filepath.Join(a.dir, name+"-key.pem")
 	a.write(key, "PRIVATE KEY", raw)
 	a.write(cert, "CERTIFICATE", der)
@@ -132,8 +121,6 @@ func (a *Authority) Pool() *x509.CertPool {
 func (a *Authority) Pair(name string) tls.Certificate {
 	a.t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(a.dir, name+".pem"), filepath.Join(a.dir, name+"-key.pem"))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, err)
 	return pair
 }

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // envPython names the Python of tests that need libzmq as the peer, in place of the
@@ -46,17 +48,11 @@ func StartPython(t testing.TB, python, script string, args ...string) *Python {
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	free, err := startOnThread(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p := &Python{cmd: cmd, stdin: stdin, lines: bufio.NewScanner(stdout), t: t}
 	t.Cleanup(free)
 	t.Cleanup(p.End)

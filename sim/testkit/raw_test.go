@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // What is answered goes out as it is, request by request, until the answer says that
@@ -23,9 +24,7 @@ func TestRawAnswers(t *testing.T) {
 	}))
 	for range 2 { // each connection counts for itself
 		c, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer func() { _ = c.Close() }()
 		in := bufio.NewReader(c)
 		for n, path := range []string{"/a", "/b", "/c"} {
@@ -56,9 +55,8 @@ func TestRawServerEndsWithTheTest(t *testing.T) {
 			ended <- err
 		})
 		var err error
-		if c, err = net.Dial("tcp", address); err != nil {
-			t.Fatal(err)
-		}
+		c, err = net.Dial("tcp", address)
+		require.NoError(t, err)
 		if _, err := io.ReadFull(c, make([]byte, len("hello"))); err != nil {
 			t.Fatal(err)
 		}

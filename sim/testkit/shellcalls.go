@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // ShellCalls returns the arguments of every call of a program in the code blocks of
@@ -18,9 +20,7 @@ func ShellCalls(t *testing.T, pattern, program string) (calls [][]string) {
 	}
 	for _, page := range pages {
 		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for i, block := range strings.Split(string(text), "\n```") {
 			if i%2 == 0 || !strings.HasPrefix(block, "\n") && !strings.HasPrefix(block, "sh\n") {
 				continue

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Systemd is the receiving end of NOTIFY_SOCKET.
@@ -31,9 +33,7 @@ func StartSystemdAt(t testing.TB, path string) *Systemd {
 	t.Helper()
 	s := &Systemd{Path: path}
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) {
@@ -28,9 +29,7 @@ const soon = time.Minute
 func echo(t *testing.T) string {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -54,9 +53,7 @@ type line struct {
 func connect(t *testing.T, l *testkit.Link) line {
 	t.Helper()
 	c, err := net.Dial("tcp", l.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return line{t, c}
 }
@@ -71,9 +68,7 @@ func (l line) say() {
 // hears reads until the five bytes came or the time is over.
 func (l line) hears(within time.Duration) error {
 	l.t.Helper()
-	if err := l.SetReadDeadline(time.Now().Add(within)); err != nil {
-		l.t.Fatal(err)
-	}
+	require.NoError(l.t, l.SetReadDeadline(time.Now().Add(within)))
 	var buf [5]byte
 	_, err := io.ReadFull(l, buf[:])
 	return err
@@ -107,9 +102,7 @@ func TestLink(t *testing.T) {
 	mustHear := func(c line) {
 		t.Helper()
 		c.say()
-		if err := c.hears(soon); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.hears(soon))
 	}
 	for _, tc := range []struct {
 		name  string
@@ -252,9 +245,7 @@ func TestEtcdWaitsForItsAddress(t *testing.T) {
 	}
 	e.Stop()
 	l, err := net.Listen("tcp", e.Endpoint())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	time.AfterFunc(100*time.Millisecond, func() { _ = l.Close() })
 	e.Restart()
 	if _, err := e.Client(t).Get(t.Context(), "x"); err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/agents"
 )
 
@@ -45,9 +46,7 @@ func TestOnlyFillerIsCommitted(t *testing.T) {
 	size := 0
 	for _, file := range files {
 		raw, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		size += len(raw)
 		for _, word := range long.FindAllString(id.ReplaceAllString(string(raw), ""), -1) {
 			if strings.ContainsAny(strings.ToLower(word), "aeiouy") && !slices.Contains(allowed, word) {
@@ -64,17 +63,11 @@ func TestOnlyFillerIsCommitted(t *testing.T) {
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	list, err := agents.Recordings()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	page, err := os.ReadFile("../../docs/clients.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	script, err := os.ReadFile("../../scripts/record-agents.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, r := range list {
 		if row := "| `" + r.Agent + "` | " + r.Version + " |"; !strings.Contains(string(page), row) {
 			t.Errorf("the page has no row %s", row)
@@ -116,13 +109,9 @@ func TestRecordings(t *testing.T) {
 			}
 		}
 		text, err := r.Format()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		again, err := agents.Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if twice, err := again.Format(); err != nil || !bytes.Equal(text, twice) {
 			t.Errorf("%s: parsing and formatting changes it, %v", r.Agent, err)
 		}
@@ -137,9 +126,7 @@ func TestFiller(t *testing.T) {
 		`"input":[{"type":"function_call","name":"Read","arguments":"{\"file_path\": \"a <b>\\n\"}"}],"tool_choice":{"type":"tool","name":"Read"},"stream":true} `
 	f := agents.NewFiller()
 	out, err := f.JSON([]byte(doc))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	path, name, value := f.Text("file_path"), f.Text("Read"), f.Text("Alpha")
 	for part, n := range map[string]int{
 		`"name":"` + name + `"`: 4, `"` + path + `":{`: 1, `["` + path + `"]`: 1, `"input":{"` + path + `":"` + value + `","`: 1, `[{"` + path + `":1.50e3}]`: 1,

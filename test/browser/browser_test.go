@@ -12,6 +12,8 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // patience limits every wait for the browser.
@@ -68,9 +70,7 @@ func open(t *testing.T, url string, as look, expect ...string) *tab {
 	alloc, end := chromedp.NewExecAllocator(context.Background(), flags...)
 	ctx, cancel := chromedp.NewContext(alloc)
 	p := &tab{T: t, ctx: ctx}
-	if err := chromedp.Do(ctx); err != nil { // starts the browser here, because it would otherwise exit with the context of a later call
-		t.Fatal(err)
-	}
+	require.NoError(t, chromedp.Do(ctx)) // starts the browser here, because it would otherwise exit with the context of a later call
 	console := make(chan struct{})
 	messages := chromedp.Console(ctx)
 	go func() {

@@ -2,12 +2,13 @@ package browser_test
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // TestFigures checks that the failures tile keeps the number of the last five minutes when no new
@@ -30,17 +31,8 @@ func TestFigures(t *testing.T) {
 	p.until(failed + `?.querySelector('.big span').textContent === '0'`)
 	const requests = 3
 	for range requests {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.url()+"/v1/completions", strings.NewReader(`{"model":"meta-llama/Llama-3.3-70B-Instruct","prompt":"x"}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.Copy(io.Discard, resp.Body) // only the status matters
-		_ = resp.Body.Close()
+		resp, _, err := harness.Send(t.Context(), http.MethodPost, r.url()+"/v1/completions", `{"model":"meta-llama/Llama-3.3-70B-Instruct","prompt":"x"}`)
+		require.NoError(t, err)
 		if resp.StatusCode != http.StatusServiceUnavailable {
 			t.Fatal(resp.Status)
 		}

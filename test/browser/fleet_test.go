@@ -9,6 +9,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A page shows the figures and model routes of all proxies, and an instance that was lost until that is acknowledged. Its URL has
@@ -19,9 +20,7 @@ func TestFleet(t *testing.T) {
 	decode := r.node(instance.Decode, true)
 	cli := r.etcd.Client(t)
 	lease, err := cli.Grant(t.Context(), 600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, err := cli.Put(t.Context(), "/pd/decode/127.0.0.1:9", fmt.Sprintf(`{"v":1,"models":[%q],"connector":"nixl","state":"starting"}`, r.model), clientv3.WithLease(lease.ID)); err != nil {
 		t.Fatal(err)
 	}
@@ -38,9 +37,7 @@ func TestFleet(t *testing.T) {
 
 	// Model routes have the requests of all proxies.
 	lease, err = cli.Grant(t.Context(), 3600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	routes := fmt.Sprintf(`{"v":1,"targets":[{"model":%q,"weight":70},{"model":"new","weight":30}]}`, r.model)
 	if _, err := cli.Put(t.Context(), "/pd/models/chat", routes, clientv3.WithLease(lease.ID)); err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -33,9 +34,7 @@ func TestHostileNames(t *testing.T) {
 		V: 1, ID: evil, Models: []string{evil, evil + "2"}, Version: evil, Source: evil, State: instance.Ready, Connector: "plain",
 		Labels: map[string]string{evil: evil}, Agent: evil,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	put("decode/127.0.0.1:9", string(rec))
 	put("decode/127.0.0.1:10", `{"v":1,"connector":"`+strings.ReplaceAll(evil, `"`, `\"`)+`"}`)
 	put("override/decode/127.0.0.1:9", `{"v":1,"state":"drain","reason":"`+strings.ReplaceAll(evil, `"`, `\"`)+`"}`)
@@ -226,13 +225,9 @@ func TestTooManyViewers(t *testing.T) {
 	defer leave()
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url()+"/dashboard/events", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { resp.Body.Close() })
 		if resp.StatusCode != http.StatusOK {
 			break
@@ -272,9 +267,7 @@ func TestProxyRestarts(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	spec := r.proxies[0].Spec
-	if err := r.proxies[0].Stop(ctx); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.proxies[0].Stop(ctx))
 	p.until(`document.getElementById('link').dataset.state === 'lost'`)
 	if _, err := r.fleet.StartProxy(ctx, spec); err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -31,9 +32,7 @@ func newRig(t *testing.T, proxies int, args ...string) *rig {
 		p, err := r.fleet.StartProxy(t.Context(), fleet.ProxySpec{
 			Name: fmt.Sprintf("proxy-%d", i+1), EtcdEndpoints: []string{r.etcd.Endpoint()}, AdminKey: adminKey, Args: append([]string{"--connector", "nixl"}, args...),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r.proxies = append(r.proxies, p)
 	}
 	return r
@@ -52,16 +51,12 @@ func (r *rig) node(role instance.Role, registered bool, args ...string) *fleet.N
 		spec.Etcd = []string{r.etcd.Endpoint()}
 	}
 	n, err := r.fleet.StartNode(r.Context(), spec)
-	if err != nil {
-		r.Fatal(err)
-	}
+	require.NoError(r, err)
 	return n
 }
 
 // serves waits until the first proxy can use the given numbers of instances.
 func (r *rig) serves(prefill, decode int) {
 	r.Helper()
-	if err := r.proxies[0].WaitFor(r.Context(), prefill, decode); err != nil {
-		r.Fatal(err)
-	}
+	require.NoError(r, r.proxies[0].WaitFor(r.Context(), prefill, decode))
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // largestShot is the maximum size of a screenshot in the repository, in bytes.
@@ -28,15 +29,11 @@ func (p *tab) shoot(dir, name string) {
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
 	png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
-	if err != nil {
-		p.Fatal(err)
-	}
+	require.NoError(p, err)
 	if len(png) > largestShot {
 		p.Errorf("%s has %d bytes, more than %d", name, len(png), largestShot)
 	}
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644); err != nil {
-		p.Fatal(err)
-	}
+	require.NoError(p, os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644))
 }
 
 // traffic sends load that resembles a working day: prompts with common prefixes, responses of different
@@ -88,9 +85,8 @@ func TestScreenshots(t *testing.T) {
 	warm := 5 * time.Minute // until the charts are full
 	if text := os.Getenv("PD_TEST_SCREENSHOTS_AFTER"); text != "" {
 		var err error
-		if warm, err = time.ParseDuration(text); err != nil {
-			t.Fatal(err)
-		}
+		warm, err = time.ParseDuration(text)
+		require.NoError(t, err)
 	}
 	fourInstances(t, dir, warm)
 }

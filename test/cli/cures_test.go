@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // runCommands runs the commands of a finding unchanged.
@@ -45,9 +46,7 @@ func TestCures(t *testing.T) {
 		AgentArgs: []string{"--host-id", "d1", "--probe-interval", "500ms", "--ttl", "5s"}, Etcd: []string{w.etcd},
 	}
 	node, err := w.f.StartNode(t.Context(), spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	decode := "decode/" + node.Address
 	w.clean()
 	// again restarts the engine of the node on its port.
@@ -56,9 +55,7 @@ func TestCures(t *testing.T) {
 		s := node.Spec
 		s.Etcd, s.EngineArgs = nil, []string{"--vllm-version", version}
 		next, err := w.f.StartNode(t.Context(), s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		node.Engine = next.Engine
 	}
 	for _, cause := range []struct {
@@ -66,9 +63,7 @@ func TestCures(t *testing.T) {
 		run  func(w *doctorRig)
 	}{
 		{"dead engine with a live agent", func(w *doctorRig) {
-			if err := node.Engine.Kill(); err != nil {
-				w.t.Fatal(err)
-			}
+			require.NoError(w.t, node.Engine.Kill())
 			f := w.finds("engine", decode, "its engine is dead, and its agent is alive", "restart the engine on 127.0.0.1", "the agent registers it again by itself, without a restart")
 			if code, _ := w.run(f.Commands[0]); code != 7 {
 				w.t.Errorf("%s: exit %d, want 7 (refused)", f.Commands[0], code)
@@ -77,15 +72,11 @@ func TestCures(t *testing.T) {
 			w.runCommands(f)
 		}},
 		{"pair of two builds", func(w *doctorRig) {
-			if err := node.Engine.Kill(); err != nil {
-				w.t.Fatal(err)
-			}
+			require.NoError(w.t, node.Engine.Kill())
 			again("0.33.0")
 			f := w.finds("pair", decode, "these are 0.33.0 and 0.32.0", "run the same vLLM build in both roles")
 			w.runCommands(f)
-			if err := node.Engine.Kill(); err != nil {
-				w.t.Fatal(err)
-			}
+			require.NoError(w.t, node.Engine.Kill())
 			again("0.32.0")
 		}},
 		{"rejected value", func(w *doctorRig) {
@@ -116,20 +107,14 @@ func TestCures(t *testing.T) {
 			p2 := proxy
 			p2.Name = "proxy-2"
 			p, err := w.f.StartProxy(w.t.Context(), p2)
-			if err != nil {
-				w.t.Fatal(err)
-			}
+			require.NoError(w.t, err)
 			w.clean()
-			if err := p.Signal(syscall.SIGSTOP); err != nil {
-				w.t.Fatal(err)
-			}
+			require.NoError(w.t, p.Signal(syscall.SIGSTOP))
 			if code, out := w.run("pdctl weight decode " + node.Address + " 100"); code != 0 {
 				w.t.Errorf("%s", out)
 			}
 			f := w.finds("proxy", "proxy "+p.Address, "it is stale: it has applied revision", "check that its machine reaches etcd, and that its process runs (not stopped)", "pdctl wait --revision")
-			if err := p.Signal(syscall.SIGCONT); err != nil {
-				w.t.Fatal(err)
-			}
+			require.NoError(w.t, p.Signal(syscall.SIGCONT))
 			w.runCommands(f)
 			w.clean()
 			if err := p.Stop(w.t.Context()); err != nil {
@@ -154,13 +139,9 @@ func (w *doctorRig) onePortTwice() {
 	script := "#!/bin/sh\n# serve MODEL --host HOST --port PORT --kv-transfer-config JSON\n" +
 		"exec " + filepath.Join(binDir, "fakevllm") + ` --model "$2" --host "$4" --port "$6" --mode nixl --role decode --vllm-version 0.32.0` + "\n"
 	vllm := filepath.Join(w.t.TempDir(), "vllm")
-	if err := os.WriteFile(vllm, []byte(script), 0o700); err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, os.WriteFile(vllm, []byte(script), 0o700))
 	ports, err := fleet.FreePorts(4)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 	start := func(name string, port, side int) *fleet.Process {
 		return w.agent(name, []string{fmt.Sprintf("VLLM_NIXL_SIDE_CHANNEL_PORT=%d", side)}, "--host-id", "one machine", "--role", "decode", "--",
 			vllm, "serve", modelName, "--host", "127.0.0.1", "--port", fmt.Sprint(port), "--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_consumer"}`)
@@ -184,11 +165,7 @@ func (w *doctorRig) onePortTwice() {
 		}
 		return fmt.Errorf("%+v", list)
 	})
-	for _, word := range []string{fmt.Sprintf("port %d is the side channel of 2 engines", ports[2]), a, b, "VLLM_NIXL_SIDE_CHANNEL_PORT"} {
-		if !strings.Contains(f.What+f.Cure, word) {
-			w.t.Errorf("%q is not in %+v", word, f)
-		}
-	}
+	require.Contains(w.t, f.What+f.Cure, fmt.Sprintf("port %d is the side channel of 2 engines", ports[2]), a, b, "VLLM_NIXL_SIDE_CHANNEL_PORT")
 	w.runCommands(f)
 	if err := second.Stop(w.t.Context()); err != nil {
 		w.t.Error(err)
@@ -221,22 +198,16 @@ func (w *doctorRig) expired() {
 		if err == nil {
 			err = os.WriteFile(to, raw, 0o600)
 		}
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		require.NoError(w.t, err)
 	}
 	install(old, cert)
 	install(oldKey, key)
 	ports, err := fleet.FreePorts(1)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 	p, err := w.f.Start(w.t.Context(), fleet.Spec{Name: "proxy-tls", Program: "proxy", Args: []string{
 		"--host", "127.0.0.1", "--port", fmt.Sprint(ports[0]), "--etcd-endpoints", w.etcd, "--state-dir", w.t.TempDir(), "--connector", "nixl", "--tls-cert", cert, "--tls-key", key,
 	}})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 	w.runCommands(w.finds("certificate", fmt.Sprintf("proxy 127.0.0.1:%d", ports[0]), "has expired at", "write new files over the old ones on that machine"))
 	fresh, freshKey := ca.Issue("fresh", testkit.Certificate{CN: "proxy", Hosts: []string{"127.0.0.1"}, Until: 90 * 24 * time.Hour})
 	install(freshKey, key)

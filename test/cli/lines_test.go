@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // helps returns the examples in the help of every command, by command.
@@ -51,9 +53,7 @@ func bare(line string) string { return strings.TrimSpace(comment.ReplaceAllStrin
 func blocks(t *testing.T, page string) (lines []string) {
 	t.Helper()
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i, block := range strings.Split(string(text), "```") {
 		if i%2 == 0 || !strings.HasPrefix(block, "sh\n") {
 			continue

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -68,11 +69,7 @@ func (w *doctorRig) finds(check, subject string, words ...string) (is doctor.Fin
 		return nil
 	})
 	text := strings.Join(append([]string{is.What, is.Why, is.Cure}, is.Commands...), "\n")
-	for _, word := range words {
-		if !strings.Contains(text, word) {
-			w.t.Errorf("%s %s: %q is not in\n%s", check, subject, word, text)
-		}
-	}
+	require.Contains(w.t, text, words...)
 	return is
 }
 
@@ -94,9 +91,7 @@ func (w *doctorRig) agent(name string, env []string, args ...string) *fleet.Proc
 		Name: name, Program: "agent", Env: append([]string{"XDG_RUNTIME_DIR=" + w.t.TempDir()}, env...),
 		Args: append([]string{"--etcd-endpoints", w.etcd, "--connector", "nixl", "--model", modelName, "--ttl", "5s", "--host-id", name}, args...),
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 	return p
 }
 
@@ -114,9 +109,7 @@ func (w *doctorRig) engine(o fakevllm.Options) *fakevllm.Server {
 func (w *doctorRig) published() map[string]int64 {
 	w.t.Helper()
 	resp, err := w.cli.Get(w.t.Context(), "/pd/agents/", clientv3.WithPrefix())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, err)
 	out := map[string]int64{}
 	for _, kv := range resp.Kvs {
 		out[string(kv.Value)] = kv.Version
@@ -140,9 +133,7 @@ func TestRefusedAgents(t *testing.T) {
 		t.Errorf("registered agents have published %v", got)
 	}
 	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 
 	unused := testkit.FreePort(t)
 	other := w.engine(fakevllm.Options{Role: fakevllm.RoleDecode, Models: []string{"llama"}})
@@ -176,9 +167,7 @@ func TestRefusedByEtcd(t *testing.T) {
 	w := newDoctorRig(t, testkit.StartEtcd(t).Endpoint())
 	passwords := ""
 	for _, user := range []string{"root", "pd-operator", "pd-agent-prefill", "pd-agent-decode", "pd-proxy"} {
-		if err := os.WriteFile(filepath.Join(w.s.dir, user+".pass"), []byte(user), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(w.s.dir, user+".pass"), []byte(user), 0o600))
 		passwords += " --password-file " + user + "=" + user + ".pass"
 	}
 	if code, out := w.run("pdctl auth init --apply" + passwords); code != 0 {

@@ -3,7 +3,6 @@ package cli_test
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -51,15 +51,12 @@ func newStage(t *testing.T) *stage {
 	f := harness.NewFleet(t, binDir)
 	s := &stage{t: t, dir: t.TempDir(), other: testkit.StartEtcd(t)}
 	var err error
-	if s.proxy, err = f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: adminKey, Args: []string{"--connector", "nixl"}}); err != nil {
-		t.Fatal(err)
-	}
+	s.proxy, err = f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: adminKey, Args: []string{"--connector", "nixl"}})
+	require.NoError(t, err)
 	s.etcd = s.proxy.Etcd[0]
 	s.cli = testkit.Client(t, s.etcd)
 	ports, err := fleet.FreePorts(7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	node := fleet.NodeSpec{Connector: "nixl", Model: modelName, Etcd: s.proxy.Etcd, TTL: 5 * time.Second, EngineArgs: []string{"--vllm-version", "0.32.0"}}
 	s.registered = map[string]string{}
 	for i, at := range []struct {
@@ -79,9 +76,7 @@ func newStage(t *testing.T) *stage {
 				`{"enable_kv_cache_events":true,"publisher":"zmq","topic":"kv-events","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d"}`, ports[5], ports[6]))
 		}
 		started, err := f.StartNode(t.Context(), n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		s.registered[at.address] = started.Address
 	}
 	s.spare = map[string]string{}
@@ -103,16 +98,12 @@ func newStage(t *testing.T) *stage {
 func (s *stage) prepare(sockets string) {
 	body := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"where to?"}],"max_tokens":2}`, modelName)
 	wrapper := "#!/bin/sh\necho $$ > " + filepath.Join(s.dir, "pdctl.pid") + "\nexec " + filepath.Join(binDir, "pdctl") + " \"$@\"\n"
-	if err := os.Mkdir(filepath.Join(s.dir, "bin"), 0o700); err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, os.Mkdir(filepath.Join(s.dir, "bin"), 0o700))
 	for name, text := range map[string]string{
 		"body.json": body, "completion.json": strings.Replace(body, `"messages":[{"role":"user","content":"where to?"}]`, `"prompt":"where to?"`, 1),
 		"proxy.pass": "secret of proxies\n", "root.pass": "secret of root\n", "bin/pdctl": wrapper,
 	} {
-		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o700); err != nil {
-			s.t.Fatal(err)
-		}
+		require.NoError(s.t, os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o700))
 	}
 	s.env = []string{
 		"PATH=" + filepath.Join(s.dir, "bin") + ":" + binDir + ":" + os.Getenv("PATH"), "HOME=" + s.dir, "TMPDIR=" + s.dir, "XDG_RUNTIME_DIR=" + sockets,
@@ -123,9 +114,7 @@ func (s *stage) prepare(sockets string) {
 // awaitServed waits until the proxy uses all registered instances.
 func (s *stage) awaitServed() {
 	s.t.Helper()
-	if err := s.proxy.WaitFor(s.t.Context(), 3, 3); err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, s.proxy.WaitFor(s.t.Context(), 3, 3))
 }
 
 // put writes a key to the fleet's etcd.
@@ -144,9 +133,7 @@ func (s *stage) reset() {
 		s.remove(prefix, clientv3.WithPrefix())
 	}
 	all, err := s.cli.Get(s.t.Context(), "/pd/", clientv3.WithPrefix())
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	for _, kv := range all.Kvs {
 		if key := string(kv.Key); kv.Lease == 0 && (strings.HasPrefix(key, "/pd/prefill/") || strings.HasPrefix(key, "/pd/decode/")) {
 			s.remove(key)
@@ -169,9 +156,7 @@ func (s *stage) revision() int64 {
 		return s.change
 	}
 	resp, err := s.cli.Get(s.t.Context(), "/pd/meta/schema")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	return resp.Header.Revision
 }
 
@@ -203,9 +188,7 @@ func (s *stage) begin(line, etcd string) *typed {
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.cmd.Cancel = func() error { return syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) }
-	if err := c.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, c.cmd.Start())
 	return c
 }
 
@@ -231,35 +214,18 @@ func (c *typed) sees(t *testing.T, words string) {
 func (s *stage) interrupt() {
 	s.t.Helper()
 	raw, err := os.ReadFile(filepath.Join(s.dir, "pdctl.pid"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
 	if err == nil {
 		err = syscall.Kill(pid, syscall.SIGINT)
 	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 }
 
 // fillCache makes an engine store the prefix of a prompt and publish its KV events.
 func (s *stage) fillCache() {
 	s.t.Helper()
-	text := fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":2}`, modelName, strings.Repeat("the sea ", 60))
-	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, "http://"+s.here("10.0.0.7:8100")+"/v1/completions", strings.NewReader(text))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		s.t.Fatal(resp.Status)
-	}
+	harness.Post(s.t, "http://"+s.here("10.0.0.7:8100")+"/v1/completions", fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":2}`, modelName, strings.Repeat("the sea ", 60)))
 }
 
 // holds checks that a file contains a text.
@@ -296,7 +262,5 @@ func (s *stage) secure() {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(s.dir, "ca.pem"), raw, 0o600)
 	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Static instances whose engines are killed are shown as such everywhere without a request: by pdctl, the
@@ -16,14 +17,11 @@ func TestDeadStaticInstance(t *testing.T) {
 	t.Parallel()
 	w := newDoctorRig(t, testkit.StartEtcd(t).Endpoint())
 	proxy, err := w.f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{w.etcd}, Args: []string{"--connector", "nixl"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	engines := map[instance.Role]*fleet.Node{}
 	for _, role := range instance.Roles() {
-		if engines[role], err = w.f.StartNode(t.Context(), fleet.NodeSpec{Name: string(role), Role: role, Connector: "nixl", Model: modelName}); err != nil {
-			t.Fatal(err)
-		}
+		engines[role], err = w.f.StartNode(t.Context(), fleet.NodeSpec{Name: string(role), Role: role, Connector: "nixl", Model: modelName})
+		require.NoError(t, err)
 		if code, out := w.run(fmt.Sprintf("pdctl add %s %s", role, engines[role].Address)); code != 0 {
 			t.Fatal(out)
 		}
@@ -66,17 +64,13 @@ func TestDeadStaticInstance(t *testing.T) {
 		"pdmesh-proxy health --port " + port: {0, "ready, 1 prefill and 1 decode instances"},
 		states:                               {0, `"status":"ready" "status":"ready"`},
 	})
-	if err := engines[instance.Prefill].Engine.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, engines[instance.Prefill].Engine.Kill())
 	shows("the prefill engine is dead: decode serves alone", lines{
 		"pdctl list":                         {0, "prefill " + prefill + " ejected"},
 		"pdctl status":                       {0, "prefill 1 1 ejected"},
 		"pdmesh-proxy health --port " + port: {0, "ready, 0 prefill and 1 decode instances"},
 	})
-	if err := engines[instance.Decode].Engine.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, engines[instance.Decode].Engine.Kill())
 	const nothing = "1 decode instance is registered, but none can be used (1 ejected): nothing is served"
 	shows("both are dead", lines{
 		"pdctl list":                          {0, "decode " + decode + " ejected"},
@@ -93,9 +87,8 @@ func TestDeadStaticInstance(t *testing.T) {
 	w.finds("engine", "decode/"+decode, "1 of 1 proxies cannot use it: ejected", "connection refused", "pdctl get decode/"+decode)
 	for _, role := range instance.Roles() {
 		s := engines[role].Spec
-		if engines[role], err = w.f.StartNode(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
+		engines[role], err = w.f.StartNode(t.Context(), s)
+		require.NoError(t, err)
 	}
 	shows("both are back", lines{
 		"pdctl list":                         {0, "decode " + decode + " ready"},

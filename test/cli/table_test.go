@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // examples describes how each line is run.
@@ -185,9 +186,7 @@ var examples = map[string]example{
 // declare writes a file for pdctl apply.
 func declare(s *stage) {
 	text := "statics:\n  prefill/" + s.here("10.0.0.7:8100") + ": {connector: nixl}\n"
-	if err := os.WriteFile(filepath.Join(s.dir, "fleet.yaml"), []byte(text), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, os.WriteFile(filepath.Join(s.dir, "fleet.yaml"), []byte(text), 0o600))
 }
 
 // segments writes the keys that a stopped Mooncake process leaves behind.

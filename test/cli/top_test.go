@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // topRig is a fleet of two proxies, one of them with --admin-listen, with an instance of each role.
@@ -35,9 +36,7 @@ func newTopRig(t *testing.T) *topRig {
 		p, err := w.f.StartProxy(t.Context(), fleet.ProxySpec{
 			Name: fmt.Sprintf("proxy-%d", i), EtcdEndpoints: []string{w.etcd}, Args: append(args, "--connector", "nixl", "--scrape-interval", "200ms"),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		w.proxies = append(w.proxies, p)
 	}
 	w.prefill = w.engine(fakevllm.Options{Role: fakevllm.RolePrefill, CacheBlocks: 10000, PromptTokensDetails: true}).Address()
@@ -48,9 +47,7 @@ func newTopRig(t *testing.T) *topRig {
 		}
 	}
 	now, err := w.cli.Get(t.Context(), "/pd/meta/schema")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if code, out := w.run(fmt.Sprintf("pdctl wait --revision %d", now.Header.Revision)); code != 0 {
 		t.Fatal(out)
 	}
@@ -65,20 +62,7 @@ func newTopRig(t *testing.T) *topRig {
 // send sends a chat through a proxy.
 func (w *topRig) send(p *fleet.Proxy) {
 	w.t.Helper()
-	body := fmt.Sprintf(`{"model":%q,"stream":true,"max_tokens":5,"messages":[{"role":"user","content":%q}]}`, modelName, strings.Repeat("the sea ", 100))
-	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, p.URL()+"/v1/chat/completions", strings.NewReader(body))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if raw, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
-		w.t.Fatalf("%d %v %s", resp.StatusCode, err, raw)
-	}
+	harness.Post(w.t, p.URL()+"/v1/chat/completions", fmt.Sprintf(`{"model":%q,"stream":true,"max_tokens":5,"messages":[{"role":"user","content":%q}]}`, modelName, strings.Repeat("the sea ", 100)))
 }
 
 // topFrame is what the tests read of top -o json.
@@ -166,9 +150,7 @@ func TestTopInTerminal(t *testing.T) {
 	cmd.Env = append(slices.Clip(w.s.env), "TERM=xterm-256color")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = program, program, program
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.Start())
 	_ = program.Close()
 	c := &typed{cmd: cmd, stop: func() {}}
 	read := make(chan struct{})
@@ -215,8 +197,6 @@ func openTerminal(t *testing.T) (user, program *os.File) {
 	if err == nil {
 		program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return user, program
 }

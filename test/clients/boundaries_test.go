@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestEventBoundaries checks that long streams, sent both at full speed and token by token, reach the
@@ -26,14 +27,10 @@ func TestEventBoundaries(t *testing.T) {
 				body := `{"model":"` + model + `",` + prompt + `,"max_tokens":700,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true}}`
 				head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: %d\r\n", path, len(body))
 				w, err := dial(t.Context(), r.proxy.Address)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				rep, err := w.ask(exchange{method: "POST", path: path, head: head, body: body}, r.proxy.Address)
 				w.Close()
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				want := expected(t, path, []byte(body))
 				if err := rep.asVLLMBench(want); err != nil {
 					t.Errorf("%s: %v", path, err)

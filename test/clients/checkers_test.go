@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestReadersNotice checks that each reader accepts the response of an engine and reports every defect
@@ -93,9 +94,7 @@ func TestBadRecordings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "r.txt")
-			if err := os.WriteFile(file, []byte(tt.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(file, []byte(tt.text), 0o600))
 			_, err := readRecording(file)
 			if (err != nil) != (tt.says != "") || err != nil && (!errors.Is(err, errRecording) || !strings.Contains(err.Error(), tt.says)) {
 				t.Errorf("%v", err)

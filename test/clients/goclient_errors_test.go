@@ -15,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -259,9 +260,7 @@ func TestGoClientRetries(t *testing.T) {
 		}
 		params := chatParams("is anybody there", 20)
 		whole, err := c.Chat.Completions.New(t.Context(), params)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if want := expected(t, "/v1/chat/completions", last(s).body)[0]; whole.Choices[0].Message.Content != want.Text {
 			t.Errorf("got %q, want %q", whole.Choices[0].Message.Content, want.Text)
 		}
@@ -289,9 +288,7 @@ func TestGoClientRetries(t *testing.T) {
 	t.Run("the proxy is not there", func(t *testing.T) {
 		t.Parallel()
 		r := start(t, setup{prefills: 1, decodes: 1})
-		if err := r.proxy.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.proxy.Kill())
 		c, s := goClient(t, r.URL, option.WithMaxRetries(1))
 		if _, err := c.Chat.Completions.New(t.Context(), chatParams("hello", 5)); err == nil || len(s.all()) != 2 {
 			t.Errorf("after %d tries: %v", len(s.all()), err)
@@ -303,9 +300,7 @@ func TestGoClientRetries(t *testing.T) {
 func (r *rig) ask(t *testing.T, c openai.Client, s *sent) {
 	t.Helper()
 	whole, err := c.Chat.Completions.New(t.Context(), chatParams("hello", 12))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if want := expected(t, "/v1/chat/completions", last(s).body)[0]; whole.Choices[0].Message.Content != want.Text {
 		t.Errorf("got %q, want %q", whole.Choices[0].Message.Content, want.Text)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/openai/openai-go/v3/packages/ssestream"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // sent records the requests that an official client sent and the responses it received.
@@ -93,9 +94,7 @@ func accumulate(t *testing.T, stream *ssestream.Stream[openai.ChatCompletionChun
 		}
 		chunks = append(chunks, chunk)
 	}
-	if err := stream.Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, stream.Err())
 	return acc, chunks
 }
 
@@ -116,9 +115,7 @@ func TestGoClientAnswers(t *testing.T) {
 	t.Run("chat", func(t *testing.T) {
 		params := chatParams(question, tokens)
 		whole, err := c.Chat.Completions.New(t.Context(), params)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		want := expected(t, "/v1/chat/completions", last(s).body)[0]
 		if got := whole.Choices[0]; got.Message.Content != want.Text || got.FinishReason != want.FinishReason {
 			t.Errorf("got %q (%s), want %q (%s)", got.Message.Content, got.FinishReason, want.Text, want.FinishReason)
@@ -147,9 +144,7 @@ func TestGoClientAnswers(t *testing.T) {
 			Model: model, Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String(question)}, MaxTokens: openai.Int(tokens),
 		}
 		whole, err := c.Completions.New(t.Context(), params)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		want := expected(t, "/v1/completions", last(s).body)[0]
 		if got := whole.Choices[0]; got.Text != want.Text || string(got.FinishReason) != want.FinishReason {
 			t.Errorf("got %q (%s), want %q", got.Text, got.FinishReason, want.Text)
@@ -179,9 +174,7 @@ func TestGoClientAnswers(t *testing.T) {
 			{OfArrayOfStrings: []string{"once", "twice"}}, {OfArrayOfTokens: []int64{100, 200, 300}}, {OfArrayOfTokenArrays: [][]int64{{100}, {200, 300}}},
 		} {
 			whole, err := c.Completions.New(t.Context(), openai.CompletionNewParams{Model: model, Prompt: prompt, N: openai.Int(2), MaxTokens: openai.Int(5)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			want := expected(t, "/v1/completions", last(s).body)
 			if len(whole.Choices) != len(want) {
 				t.Fatalf("%d choices, want %d", len(whole.Choices), len(want))
@@ -242,9 +235,7 @@ func TestGoClientTools(t *testing.T) {
 					got = acc.ChatCompletion
 				} else {
 					whole, err := c.Chat.Completions.New(t.Context(), params)
-					if err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, err)
 					got = *whole
 				}
 				body := last(s).body
@@ -281,9 +272,7 @@ func TestGoClientTools(t *testing.T) {
 		openai.ChatCompletionMessageParamUnion{OfAssistant: &openai.ChatCompletionAssistantMessageParam{ToolCalls: calls}},
 		openai.ToolMessage("fine, 21 °C", "call-1"))
 	whole, err := c.Chat.Completions.New(t.Context(), params)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if want := expected(t, "/v1/chat/completions", last(s).body)[0]; whole.Choices[0].Message.Content != want.Text {
 		t.Errorf("got %q, want %q", whole.Choices[0].Message.Content, want.Text)
 	}
@@ -294,9 +283,7 @@ func TestGoClientTools(t *testing.T) {
 func rawField(t *testing.T, body []byte, name string) string {
 	t.Helper()
 	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(body, &fields); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(body, &fields))
 	return string(fields[name])
 }
 

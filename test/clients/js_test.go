@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // missing skips the test of the JavaScript client, or fails it if REQUIRE_NODE is set.
@@ -49,9 +50,7 @@ func TestJavaScriptClient(t *testing.T) {
 		"chat":       of(fakevllm.ExpectedChat([]fakevllm.Message{{Role: "user", Content: question}}, fakevllm.Sampling{MaxTokens: 200})),
 		"completion": of(fakevllm.ExpectedText(question, fakevllm.Sampling{MaxTokens: 200})),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	urls := func(list []*fakevllm.Server) string {
 		var out []string
 		for _, s := range list {
@@ -114,9 +113,7 @@ func installedJS(t *testing.T) string {
 func versionIn(t *testing.T, file string, read func([]byte) (string, error)) string {
 	t.Helper()
 	raw, err := os.ReadFile(file) //nolint:gosec // a file of this directory
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	v, err := read(raw)
 	if err != nil || v == "" {
 		t.Fatalf("%s: version %q, %v", file, v, err)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // recording is the sequence of requests of one tool, from a file of testdata:
@@ -105,9 +106,7 @@ func recordings(t *testing.T) []*recording {
 	var out []*recording
 	for _, f := range files {
 		r, err := readRecording(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		out = append(out, r)
 	}
 	return out
@@ -145,9 +144,8 @@ func (r *rig) converse(t *testing.T, rec *recording) {
 	for _, x := range rec.exchanges {
 		if w == nil {
 			var err error
-			if w, err = dial(t.Context(), r.proxy.Address); err != nil {
-				t.Fatal(err)
-			}
+			w, err = dial(t.Context(), r.proxy.Address)
+			require.NoError(t, err)
 		}
 		rep, err := w.ask(x, r.proxy.Address)
 		if err != nil {

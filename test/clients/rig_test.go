@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -70,12 +71,8 @@ func start(t *testing.T, s setup) *rig {
 	}
 	f := harness.NewFleet(t, binDir)
 	p, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: adminKey, Args: append(args, s.proxyArgs...)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.WaitFor(t.Context(), len(r.P), len(r.D)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, p.WaitFor(t.Context(), len(r.P), len(r.D)))
 	r.proxy, r.URL = p, p.URL()
 	return r
 }
@@ -104,9 +101,7 @@ func aborted(c fakevllm.Counters) int64 { return c.Aborted }
 func (r *rig) script(list []*fakevllm.Server, f fakevllm.Fault) {
 	r.t.Helper()
 	for _, s := range list {
-		if err := s.Script(f); err != nil {
-			r.t.Fatal(err)
-		}
+		require.NoError(r.t, s.Script(f))
 	}
 }
 
@@ -171,8 +166,6 @@ func (r *rig) forget() {
 func expected(t *testing.T, path string, body []byte) []fakevllm.Answer {
 	t.Helper()
 	a, err := fakevllm.ExpectedAnswers(strings.HasSuffix(path, "chat/completions"), body, maxModelLen)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return a
 }

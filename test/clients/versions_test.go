@@ -11,6 +11,8 @@ import (
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // linked returns the version of the official Go client in this binary, from its User-Agent, because test
@@ -47,9 +49,7 @@ func TestVersions(t *testing.T) {
 		t.Log(row)
 	}
 	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "clients.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, table, ok := strings.Cut(string(raw), "| client | version | tested by |\n|---|---|---|\n")
 	if !ok {
 		t.Fatal("docs/clients.md has no table of clients")
@@ -64,9 +64,7 @@ func TestVersions(t *testing.T) {
 func TestLockFile(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile(filepath.Join("js", "package-lock.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for line := range strings.Lines(string(raw)) {
 		if strings.Contains(line, "://") || strings.Contains(line, `"resolved"`) {
 			t.Errorf("it names a server: %s(install with the .npmrc in the same directory)", line)

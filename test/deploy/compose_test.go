@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -23,18 +24,14 @@ func TestMain(m *testing.M) { leak.Main(m) }
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return dir
 }
 
 func read(t *testing.T, name string) []byte {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(root(t), name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return raw
 }
 
@@ -60,9 +57,7 @@ var variable = regexp.MustCompile(`\$\{[A-Z_]+:-([^}]*)\}`)
 func services(t *testing.T) map[string]composeService {
 	t.Helper()
 	var p struct{ Services map[string]composeService }
-	if err := yaml.Unmarshal(variable.ReplaceAll(read(t, composeFile), []byte("$1")), &p); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal(variable.ReplaceAll(read(t, composeFile), []byte("$1")), &p))
 	if len(p.Services) < 13 {
 		t.Fatalf("%s has %d services", composeFile, len(p.Services))
 	}
@@ -187,15 +182,11 @@ func TestDockerfileBuildsWhatComposeRuns(t *testing.T) {
 	t.Parallel()
 	raw := string(read(t, "Dockerfile"))
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(read(t, "go.mod"))
-	for _, want := range []string{
+	require.Contains(t, raw,
 		fmt.Sprintf("golang:%s ", version[1]),
 		// Cross-compiled on the build platform, static, not run as root.
 		"--platform=$BUILDPLATFORM", "GOARCH=$TARGETARCH", "CGO_ENABLED=0", ":nonroot", "USER nonroot",
-	} {
-		if !strings.Contains(raw, want) {
-			t.Errorf("the Dockerfile has no %q", want)
-		}
-	}
+	)
 	for _, s := range services(t) {
 		if s.Image != image {
 			continue

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -87,9 +88,7 @@ func start(t *testing.T, dir string) *containers {
 	run(t, "docker", "load", "--input", filepath.Join(dir, "pdmesh.tar"))
 	run(t, "docker", "import", "--change", "ENV PATH=/usr/local/bin", filepath.Join(dir, "etcd.tar"), etcdImage)
 	ports, err := fleet.FreePorts(2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c := &containers{t: t, project: "pdmesh-test-" + strconv.Itoa(ports[0])}
 	override := "services:\n"
 	all := services(t)
@@ -110,9 +109,7 @@ func start(t *testing.T, dir string) *containers {
 		}
 	}
 	file := filepath.Join(t.TempDir(), "override.yml")
-	if err := os.WriteFile(file, []byte(override), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(override), 0o600))
 	c.compose = []string{"docker", "compose", "--file", filepath.Join(root(t), composeFile), "--file", file, "--project-name", c.project}
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // kubernetesContainer has the keys of a container that tests read. tools/kubernetes decodes the files as a
@@ -40,15 +41,11 @@ type kubernetesPod struct {
 func kubernetesPods(t *testing.T) map[string]kubernetesPod {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root(t), "deploy/kubernetes/*.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	pods := map[string]kubernetesPod{}
 	for _, file := range files {
 		raw, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for doc := range bytes.SplitSeq(raw, []byte("\n---\n")) {
 			var o struct {
 				Metadata struct{ Name string }
@@ -138,9 +135,7 @@ func TestKubernetesPreStopDrains(t *testing.T) {
 	agent.Env = []string{"HOME=" + bin}
 	var output bytes.Buffer
 	agent.Stdout, agent.Stderr = &output, &output
-	if err := agent.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, agent.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- agent.Wait() }()
 	client := testkit.Client(t, etcd.Endpoint())

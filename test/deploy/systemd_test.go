@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // units are the service files and the names under which systemd loads them.
@@ -47,17 +49,13 @@ func TestSystemdVerifies(t *testing.T) {
 		t.Skip("systemd-analyze is not installed (REQUIRE_SYSTEMD=1 makes that a failure)")
 	}
 	yes, err := exec.LookPath("true") // in place of an installed program
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, u := range units {
 		path := filepath.Join(t.TempDir(), u.instance)
 		text := unit(t, u.file)
 		installed := "ExecStart=/usr/local/bin/" + u.program + "\n"
 		verify := func(text string) (string, error) {
-			if err := os.WriteFile(path, []byte(strings.Replace(text, installed, "ExecStart="+yes+"\n", 1)), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(path, []byte(strings.Replace(text, installed, "ExecStart="+yes+"\n", 1)), 0o600))
 			out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", path).CombinedOutput()
 			return string(out), err
 		}
@@ -90,9 +88,7 @@ func TestSystemdStopFitsTheDrain(t *testing.T) {
 			t.Fatalf("%s --help has no default of --%s", u.program, u.drains)
 		}
 		drain, err := time.ParseDuration(m[1])
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		stop, err := time.ParseDuration(setting(text, "TimeoutStopSec"))
 		if err != nil || stop < drain+10*time.Second {
 			t.Errorf("%s: killed after %s, but %s may drain for %s (%v)", u.file, stop, u.program, drain, err)

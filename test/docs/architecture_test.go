@@ -13,15 +13,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The names in the walks of docs/architecture.md and in its table of what to change where exist.
 func TestArchitectureNamesWhatThereIs(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/architecture.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, rest, one := strings.Cut(string(page), "\n## One request\n")
 	walks, rest, where := strings.Cut(rest, "\n## Where do I change ...\n")
 	table, _, words := strings.Cut(rest, "\n## Words\n")
@@ -119,9 +119,7 @@ func declared(t *testing.T, root string) declarations {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return d
 }
 
@@ -184,9 +182,7 @@ func (d declarations) checkCell(t *testing.T, row, cell string) {
 		found := false
 		for _, folder := range folders {
 			at, err := filepath.Glob(filepath.Join("../..", folder, is))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if found = len(at) > 0; found {
 				is = path.Join(folder, is)
 				break
@@ -208,8 +204,6 @@ func (d declarations) checkCell(t *testing.T, row, cell string) {
 func makeTarget(t *testing.T, target string) bool {
 	t.Helper()
 	file, err := os.ReadFile("../../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return bytes.Contains(file, []byte("\n"+target+":"))
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const root = "../.."
@@ -24,9 +26,7 @@ func pages(t *testing.T) (out []string) {
 	t.Helper()
 	for _, pattern := range []string{"*.md", "bench/*.md", "deploy/*.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		out = append(out, found...)
 	}
 	err := filepath.WalkDir(filepath.Join(root, "docs"), func(path string, _ fs.DirEntry, err error) error {
@@ -35,9 +35,7 @@ func pages(t *testing.T) (out []string) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return out
 }
 
@@ -46,9 +44,7 @@ func blocks(t *testing.T) (out []block) {
 	t.Helper()
 	for _, page := range pages(t) {
 		raw, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		name := strings.TrimPrefix(filepath.ToSlash(page), root+"/")
 		lines := strings.Split(string(raw), "\n")
 		for i := 0; i < len(lines); i++ {
@@ -120,9 +116,7 @@ func exists(t *testing.T, by string) bool {
 	files := []string{filepath.Join(root, where)}
 	if info, err := os.Stat(files[0]); err == nil && info.IsDir() {
 		files, err = filepath.Glob(filepath.Join(root, where, "*_test.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		what = "func " + what + "("
 	}
 	for _, f := range files {

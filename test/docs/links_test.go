@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 var (
@@ -19,9 +21,7 @@ func TestLinks(t *testing.T) {
 	known := map[string]map[string]bool{} // headings by file
 	for _, page := range pages(t) {
 		raw, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, m := range target.FindAllStringSubmatch(string(raw), -1) {
 			file, heading, _ := strings.Cut(m[1], "#")
 			if strings.Contains(file, ":") {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -103,13 +104,9 @@ func TestBlocksRun(t *testing.T) {
 		t.Skipf("no network namespace (REQUIRE_NETNS=1 makes that a failure): %v", err)
 	}
 	world, err := filepath.Abs("testdata/world.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	scripts, err := filepath.Abs(filepath.Join(root, "scripts"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, b := range blocks(t) {
 		i := of(b)
 		if i < 0 || table[i].world == "" {
@@ -120,9 +117,7 @@ func TestBlocksRun(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			for name, text := range map[string]string{"block.sh": b.text + "\n", "then.sh": r.then + "\n"} {
-				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 			defer cancel()

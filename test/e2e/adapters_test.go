@@ -1,10 +1,8 @@
 package e2e_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,6 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // adapterRig is a proxy with pairs of engines that are registered in different ways.
@@ -21,15 +21,12 @@ type adapterRig struct {
 	*testing.T
 	fleet *fleet.Fleet
 	proxy *fleet.Proxy
-	http  *http.Client
 	dir   string // directory from which every adapter is loaded
 	key   string
 }
 
 func newAdapterRig(t *testing.T) *adapterRig {
-	transport := &http.Transport{}
-	t.Cleanup(transport.CloseIdleConnections)
-	return &adapterRig{T: t, fleet: newFleet(t), http: &http.Client{Transport: transport, Timeout: time.Minute}, dir: t.TempDir(), key: "e2e-admin-key"}
+	return &adapterRig{T: t, fleet: newFleet(t), dir: t.TempDir(), key: adminKey}
 }
 
 // engines starts a prefill and a decode engine, with agents if etcd endpoints are given.
@@ -40,9 +37,7 @@ func (r *adapterRig) engines(name string, etcd []string, args ...string) (pair m
 		n, err := r.fleet.StartNode(r.Context(), fleet.NodeSpec{
 			Name: name + "-" + string(role), Role: role, Connector: "nixl", Model: model, Etcd: etcd, EngineArgs: append([]string{"--runtime-lora"}, args...),
 		})
-		if err != nil {
-			r.Fatal(err)
-		}
+		require.NoError(r, err)
 		pair[role] = n
 	}
 	return pair
@@ -52,24 +47,10 @@ func (r *adapterRig) engines(name string, etcd []string, args ...string) (pair m
 func (r *adapterRig) send(method, url string, body any) (status int, header http.Header, answer string) {
 	r.Helper()
 	raw, err := json.Marshal(body)
-	if err != nil {
-		r.Fatal(err)
-	}
-	req, err := http.NewRequestWithContext(r.Context(), method, url, bytes.NewReader(raw))
-	if err != nil {
-		r.Fatal(err)
-	}
-	req.Header = http.Header{"Content-Type": {"application/json"}, "X-Api-Key": {r.key}, "X-Pd-Trace": {"1"}}
-	resp, err := r.http.Do(req)
-	if err != nil {
-		r.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		r.Fatal(err)
-	}
-	return resp.StatusCode, resp.Header, string(text)
+	require.NoError(r, err)
+	resp, text, err := harness.Send(r.Context(), method, url, string(raw), "X-Api-Key", r.key, "X-Pd-Trace", "1")
+	require.NoError(r, err)
+	return resp.StatusCode, resp.Header, text
 }
 
 // load loads an adapter on a server: an engine, or the proxy, which forwards it to all engines.
@@ -149,9 +130,7 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 	r.proxy, err = r.fleet.StartProxy(ctx, fleet.ProxySpec{Name: "proxy", AdminKey: r.key, Args: []string{
 		"--connector", "nixl", "--prefill", byFlags[instance.Prefill].Address, "--decode", byFlags[instance.Decode].Address,
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	pairs := map[string]map[instance.Role]*fleet.Node{
 		"flags": byFlags, "pdctl": r.engines("pdctl", nil), "route": r.engines("route", nil), "bare": r.engines("bare", nil), "agent": r.engines("agent", r.proxy.Etcd),
 	}
@@ -160,13 +139,9 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 		if status, _, text := r.send(http.MethodPost, r.proxy.URL()+"/instances/add", map[string]string{"type": string(role), "instance": pairs["route"][role].Address}); status != http.StatusOK {
 			t.Fatalf("%d %s", status, text)
 		}
-		if err := gatewayPut(ctx, r.proxy.Etcd[0], "/pd/"+string(role)+"/"+pairs["bare"][role].Address, ""); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, gatewayPut(ctx, r.proxy.Etcd[0], "/pd/"+string(role)+"/"+pairs["bare"][role].Address, ""))
 	}
-	if err := r.proxy.WaitFor(ctx, len(pairs), len(pairs)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.proxy.WaitFor(ctx, len(pairs), len(pairs)))
 
 	// Loaded on the engines directly: the first request that names it discovers it.
 	for how, pair := range pairs {
@@ -212,9 +187,7 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 		}
 	}
 	status, err := r.proxy.Status(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, l := range status.Instances {
 		if l.View != "" {
 			t.Errorf("%s %s is %s: %s", l.Role, l.Address, l.View, l.Reason)
@@ -254,20 +227,15 @@ func TestManyAdapters(t *testing.T) {
 			}
 			list := "--lora-modules=" + strings.Join(names, ",")
 			var err error
-			if r.proxy, err = r.fleet.StartProxy(ctx, fleet.ProxySpec{Name: "proxy", AdminKey: r.key, Args: []string{"--connector", "nixl"}}); err != nil {
-				t.Fatal(err)
-			}
+			r.proxy, err = r.fleet.StartProxy(ctx, fleet.ProxySpec{Name: "proxy", AdminKey: r.key, Args: []string{"--connector", "nixl"}})
+			require.NoError(t, err)
 			added, bare := r.engines("added", nil, list), r.engines("bare", nil, list)
 			r.engines("agent", r.proxy.Etcd, list)
 			for _, role := range instance.Roles() {
 				runProgram(t, "pdctl", "add", string(role), added[role].Address, "--etcd-endpoints", r.proxy.Etcd[0])
-				if err := gatewayPut(ctx, r.proxy.Etcd[0], "/pd/"+string(role)+"/"+bare[role].Address, ""); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, gatewayPut(ctx, r.proxy.Etcd[0], "/pd/"+string(role)+"/"+bare[role].Address, ""))
 			}
-			if err := r.proxy.WaitFor(ctx, 3, 3); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, r.proxy.WaitFor(ctx, 3, 3))
 			for _, i := range []int{0, 100, n / 2, n - 1} {
 				r.served(names[i])
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -19,36 +18,21 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // postQueued sends a request of a key, and returns the answer without its body.
 func postQueued(ctx context.Context, url, key, prompt string, header ...string) (*http.Response, string, error) {
 	body := fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":4,"stream":true}`, model, prompt+strings.Repeat(" word", 200))
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", strings.NewReader(body))
-	if err != nil {
-		return nil, "", err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Authorization", "Bearer "+key)
-	for i := 0; i+1 < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, "", err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(resp.Body)
-	return resp, string(text), err
+	return harness.Send(ctx, http.MethodPost, url+"/v1/completions", body, append(header, "Authorization", "Bearer "+key)...)
 }
 
 // queueOf returns the queue of the model in /status of a proxy.
 func queueOf(t *testing.T, p *fleet.Proxy) instance.ListedQueue {
 	t.Helper()
 	var status struct{ Queues []instance.ListedQueue }
-	if err := json.Unmarshal(get(t, p.URL()+"/status"), &status); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(get(t, p.URL()+"/status"), &status))
 	for _, q := range status.Queues {
 		if q.Model == model {
 			return q
@@ -64,13 +48,8 @@ func TestQueueOfTwoProxies(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t)
 	keys := filepath.Join(t.TempDir(), "keys")
-	if err := os.WriteFile(keys, []byte("sk-a team-a\nsk-b team-b class=interactive\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	running, prefill, err := newFleetOn(t, etcd.Endpoint(), keys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(keys, []byte("sk-a team-a\nsk-b team-b class=interactive\n"), 0o600))
+	running, prefill := newFleetOn(t, etcd.Endpoint(), keys)
 	one, two := running[0], running[1]
 	ctx, stop := context.WithCancel(t.Context())
 	var served [2]atomic.Int64
@@ -164,9 +143,7 @@ func TestQueueOfTwoProxies(t *testing.T) {
 			return nil
 		})
 	}
-	if err := one.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, one.Signal(syscall.SIGTERM))
 	if is := <-status; is != http.StatusServiceUnavailable {
 		t.Errorf("while the proxy stops: %d", is)
 	}
@@ -179,34 +156,23 @@ func TestQueueOfTwoProxies(t *testing.T) {
 }
 
 // newFleetOn starts two proxies with a queue, and a pair whose prefill is slow.
-func newFleetOn(t *testing.T, etcd, keys string) (proxies []*fleet.Proxy, prefill string, err error) {
+func newFleetOn(t *testing.T, etcd, keys string) (proxies []*fleet.Proxy, prefill string) {
 	t.Helper()
 	f := newFleet(t)
 	for _, name := range []string{"one", "two"} {
-		p, err := f.StartProxy(t.Context(), fleet.ProxySpec{
-			Name: name, EtcdEndpoints: []string{etcd}, AdminKey: adminKey,
-			Args: []string{"--connector", "nixl", "--queue", "on", "--api-keys-file", keys, "--scrape-interval", "500ms"},
-		})
-		if err != nil {
-			return nil, "", err
-		}
+		p := startProxy(t, f, name, etcd, "--connector", "nixl", "--queue", "on", "--api-keys-file", keys, "--scrape-interval", "500ms")
 		proxies = append(proxies, p)
 	}
 	for role, args := range map[instance.Role][]string{instance.Prefill: {"--prefill-rate", "4000"}, instance.Decode: nil} {
-		n, err := f.StartNode(t.Context(), fleet.NodeSpec{
+		n := startNode(t, f, fleet.NodeSpec{
 			Name: string(role), Role: role, Connector: "nixl", Model: model, Etcd: []string{etcd}, EngineArgs: args,
 		})
-		if err != nil {
-			return nil, "", err
-		}
 		if role == instance.Prefill {
 			prefill = n.Address
 		}
 	}
 	for _, p := range proxies {
-		if err := p.WaitFor(t.Context(), 1, 1); err != nil {
-			return nil, "", err
-		}
+		require.NoError(t, p.WaitFor(t.Context(), 1, 1))
 	}
-	return proxies, prefill, nil
+	return proxies, prefill
 }

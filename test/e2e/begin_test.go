@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // A proxy accepts connections before its instances have answered a probe. The first requests wait for
@@ -39,20 +41,13 @@ func TestFirstRequestsWait(t *testing.T) {
 	address := bareProxy(t, func(string) []string { return []string{"--decode", strings.TrimPrefix(engine.URL, "http://")} })
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"x"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Close = true
 	got := make(chan string, 1)
 	go func() {
-		resp, err := http.DefaultClient.Do(req)
+		resp, _, err := harness.Send(ctx, http.MethodPost, "http://"+address+"/v1/completions", `{"model":"m","prompt":"x"}`)
 		if err != nil {
 			got <- err.Error()
 			return
 		}
-		_ = resp.Body.Close()
 		got <- resp.Status
 	}()
 	select {
@@ -84,9 +79,7 @@ func bareProxy(t *testing.T, args func(address string) []string) string {
 func startBareProxy(t *testing.T, args func(address string) []string) (string, *fleet.Process) {
 	t.Helper()
 	ports, err := fleet.FreePorts(2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	address := fmt.Sprintf("127.0.0.1:%d", ports[0])
 	p, err := newFleet(t).Start(t.Context(), fleet.Spec{
 		Name: "proxy", Program: "proxy",
@@ -102,8 +95,6 @@ func startBareProxy(t *testing.T, args func(address string) []string) (string, *
 			return conn.Close()
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return address, p
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // All engines of a fleet have both roles: pairs consist of two different engines, a remaining single
@@ -24,18 +25,14 @@ func TestFleetOfBoth(t *testing.T) {
 	}
 	wait := func(n int) {
 		t.Helper()
-		if err := proxy.WaitFor(t.Context(), n, n); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, proxy.WaitFor(t.Context(), n, n))
 	}
 	wait(3)
 
 	// Every view shows both memberships without a warning.
 	agree(t, etcd, []*fleet.Proxy{proxy}, 6)
 	s, err := proxy.Status(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, in := range s.Instances {
 		if in.Reason != "" || in.Warning != "" {
 			t.Errorf("%s/%s: %s %s", in.Role, in.Address, in.Reason, in.Warning)
@@ -63,23 +60,17 @@ func TestFleetOfBoth(t *testing.T) {
 	// One engine stops gracefully, another is killed together with its agent.
 	l := startLoad(t, 8, proxy.URL())
 	l.served(50)
-	if err := nodes[0].Agent.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, nodes[0].Agent.Stop(t.Context()))
 	wait(2)
 	l.served(50)
-	if err := nodes[1].Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, nodes[1].Kill())
 	l.served(50)
 	l.finish()
 
 	// The remaining engine serves decode-only and reports why.
 	testkit.Eventually(t, soon, func() error {
 		r := complete(t.Context(), c, proxy.URL(), "and now", 5)
-		if r.Err != nil {
-			t.Fatal(r.Err)
-		}
+		require.NoError(t, r.Err)
 		if why := r.Header.Get("X-Pd-Decode-Only"); why != bypass.SameInstance || r.Header.Get("X-Pd-Decode") != nodes[2].Address {
 			return fmt.Errorf("alone %q, on %q", why, r.Header.Get("X-Pd-Decode"))
 		}
@@ -99,9 +90,7 @@ func TestBothStepsIn(t *testing.T) {
 	p := node(t, f, "prefill", instance.Prefill, 0, etcd)
 	d := node(t, f, "decode", instance.Decode, 0, etcd)
 	b := node(t, f, "both", instance.Both, 0, etcd)
-	if err := proxy.WaitFor(t.Context(), 2, 2); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, proxy.WaitFor(t.Context(), 2, 2))
 	c := newClient(t, adminKey)
 	pair := func(prefill, decode *fleet.Node, role string) {
 		t.Helper()
@@ -116,22 +105,12 @@ func TestBothStepsIn(t *testing.T) {
 			t.Errorf("counted %v times as %s, want 3 more than %v", n, role, before)
 		}
 	}
-	if err := p.Agent.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := proxy.WaitFor(t.Context(), 1, 2); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Agent.Stop(t.Context()))
+	require.NoError(t, proxy.WaitFor(t.Context(), 1, 2))
 	pair(b, d, "prefill") // never with itself as decode
-	if err := p.StartAgent(t.Context(), etcd); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Agent.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := proxy.WaitFor(t.Context(), 2, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.StartAgent(t.Context(), etcd))
+	require.NoError(t, d.Agent.Stop(t.Context()))
+	require.NoError(t, proxy.WaitFor(t.Context(), 2, 1))
 	pair(p, b, "decode") // never with itself as prefill
 }
 
@@ -144,9 +123,7 @@ func TestAddBoth(t *testing.T) {
 	n := node(t, f, "both", instance.Both, 0)
 	wait := func(want int) {
 		t.Helper()
-		if err := proxy.WaitFor(t.Context(), want, want); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, proxy.WaitFor(t.Context(), want, want))
 	}
 	revisions := func() {
 		t.Helper()
@@ -160,9 +137,7 @@ func TestAddBoth(t *testing.T) {
 	wait(1)
 	revisions()
 	out := runProgram(t, "pdctl", "remove", "--yes", "both", n.Address, "--etcd-endpoints", etcd)
-	if !strings.Contains(out, "prefill/"+n.Address) || !strings.Contains(out, "decode/"+n.Address) {
-		t.Errorf("pdctl remove prints %q", out)
-	}
+	require.Contains(t, out, "prefill/"+n.Address, "decode/"+n.Address)
 	wait(0)
 	if got := add(t, proxy.URL(), adminKey, "both", n.Address); !strings.Contains(got, "Added "+n.Address) {
 		t.Errorf("the route returns %q", got)

@@ -14,6 +14,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // chaosTime returns the duration of TestChaos; PD_TEST_E2E_CHAOS=60s selects the long form.
@@ -24,9 +26,7 @@ func chaosTime(t *testing.T) time.Duration {
 		return 12 * time.Second
 	}
 	d, err := time.ParseDuration(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return d
 }
 
@@ -37,19 +37,10 @@ func faults(t *testing.T, n *fleet.Node, fault string) {
 	if fault == "" {
 		method = http.MethodDelete
 	}
-	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+n.Address+"/fake/faults", bytes.NewReader([]byte(fault)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Close = true
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
+	resp, text, err := harness.Send(t.Context(), method, "http://"+n.Address+"/fake/faults", fault)
+	require.NoError(t, err)
 	if resp.StatusCode/100 != 2 {
-		t.Fatalf("%s /fake/faults: %s", method, resp.Status)
+		t.Fatalf("%s /fake/faults: %s %s", method, resp.Status, text)
 	}
 }
 
@@ -62,13 +53,10 @@ func TestChaos(t *testing.T) {
 	p := proxies(t, f, etcd, 1)[0]
 	var nodes []*fleet.Node
 	start := func(name string, role instance.Role, port int) *fleet.Node {
-		n, err := f.StartNode(t.Context(), fleet.NodeSpec{
+		n := startNode(t, f, fleet.NodeSpec{
 			Name: name, Role: role, Port: port, Connector: "nixl", Model: model, Etcd: []string{etcd}, TTL: 5 * time.Second,
 			ITL: time.Millisecond, EngineArgs: []string{"--faults"},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		return n
 	}
 	for _, role := range instance.Roles() {
@@ -76,9 +64,7 @@ func TestChaos(t *testing.T) {
 			nodes = append(nodes, start(fmt.Sprintf("%s-%d", role, i+1), role, 0))
 		}
 	}
-	if err := p.WaitFor(t.Context(), 4, 4); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.WaitFor(t.Context(), 4, 4))
 	l := startLoad(t, 64, p.URL())
 	l.served(200)
 	end := time.NewTimer(chaosTime(t))
@@ -104,18 +90,12 @@ func TestChaos(t *testing.T) {
 		counts[what]++
 		switch what {
 		case "killed":
-			if err := n.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, n.Kill())
 			restore = func() { nodes[i] = start(n.Spec.Name, n.Spec.Role, portOf(t, n.Address)) }
 		case "hung":
-			if err := n.Engine.Signal(syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, n.Engine.Signal(syscall.SIGSTOP))
 			restore = func() {
-				if err := n.Engine.Signal(syscall.SIGCONT); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, n.Engine.Signal(syscall.SIGCONT))
 			}
 		default:
 			faults(t, n, `{"kind":"status","status":503,"path":"/v1/*"}`)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // With all connections in use, a further client gets 503 and its connection is closed, health checks
@@ -34,9 +35,7 @@ func TestMaxConnections(t *testing.T) {
 	}
 	for range 20 {
 		resp, err := dialPeer(t, address).send(http.MethodPost, "/v1/completions", oneToken)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var e struct{ Error struct{ Code int } }
 		err = json.NewDecoder(resp.Body).Decode(&e)
 		_ = resp.Body.Close()

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -17,6 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // aloneCase is a decode-only request and the engines of a model of its own; without engines the
@@ -87,14 +88,10 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 	ctx := t.Context()
 	f := newFleet(t)
 	proxy, err := f.StartProxy(ctx, fleet.ProxySpec{Name: "proxy", AdminKey: adminKey, Args: []string{"--connector", "nixl", "--log-format", "json", "--retry-budget", "100"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	prefills, decodes := 0, 0
 	register := func(role instance.Role, address, value string) {
-		if err := gatewayPut(ctx, proxy.Etcd[0], "/pd/"+string(role)+"/"+address, value); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, gatewayPut(ctx, proxy.Etcd[0], "/pd/"+string(role)+"/"+address, value))
 		if role == instance.Prefill {
 			prefills++
 		} else {
@@ -135,31 +132,25 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 		}
 		d := engine(instance.Decode, models[i], c.decode, c.decodeRecord)
 		if c.decodeFault.Kind != "" {
-			if err := d.Script(c.decodeFault); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, d.Script(c.decodeFault))
 		}
 		if c.withoutPrefill {
 			continue
 		}
 		p := engine(instance.Prefill, models[i], c.prefill, c.prefillRecord)
 		if c.fault.Kind != "" {
-			if err := p.Script(c.fault); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, p.Script(c.fault))
 		}
 	}
-	if err := proxy.WaitFor(ctx, prefills, decodes); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, proxy.WaitFor(ctx, prefills, decodes))
 
 	counts, wanted := map[string]float64{}, map[string]string{}
 	for i, c := range cases {
 		id := fmt.Sprintf("alone-%d", i)
 		wanted[id] = c.reason
-		resp, body, err := posted(t, proxy.URL()+c.path, id, `{"model":"`+models[i]+`",`+c.body+`}`)
-		if err != nil || resp.StatusCode != http.StatusOK && !c.refused {
-			t.Errorf("%s on %s: %s, %v: %s", c.reason, c.path, resp.Status, err, body)
+		resp, body := posted(t, proxy.URL()+c.path, id, `{"model":"`+models[i]+`",`+c.body+`}`)
+		if resp.StatusCode != http.StatusOK && !c.refused {
+			t.Errorf("%s on %s: %s: %s", c.reason, c.path, resp.Status, body)
 		}
 		if got := resp.Header.Get("X-PD-Decode-Only"); got != c.reason {
 			t.Errorf("%s on %s: the response header is %q", c.reason, c.path, got)
@@ -199,12 +190,8 @@ func countDecisions(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 		proxy, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy-" + value, Args: []string{
 			"--connector", "nixl", "--disaggregate", value, "--prefill", prefill, "--decode", decode,
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := proxy.WaitFor(t.Context(), 1, 1); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, proxy.WaitFor(t.Context(), 1, 1))
 		wanted := []string{bypass.Never}
 		if value == "auto" {
 			wanted = []string{bypass.Explore, bypass.SmallUncached, bypass.PrefillQueue}
@@ -218,9 +205,9 @@ func countDecisions(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 					prompt = strings.Repeat(fmt.Sprintf("sea %d ", fresh), 100)
 				}
 				all.Go(func() {
-					resp, body, err := posted(t, proxy.URL()+"/v1/completions", "", `{"model":"`+model+`","prompt":"`+prompt+`","max_tokens":2,"stream":true}`)
-					if err != nil || resp.StatusCode != http.StatusOK {
-						t.Errorf("%v: %s", err, body)
+					resp, body := posted(t, proxy.URL()+"/v1/completions", "", `{"model":"`+model+`","prompt":"`+prompt+`","max_tokens":2,"stream":true}`)
+					if resp.StatusCode != http.StatusOK {
+						t.Errorf("%s: %s", resp.Status, body)
 					}
 				})
 			}
@@ -238,21 +225,11 @@ func countDecisions(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 }
 
 // posted sends a request and returns its response and body.
-func posted(t *testing.T, url, id, body string) (*http.Response, []byte, error) {
+func posted(t *testing.T, url, id, body string) (*http.Response, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Request-Id", id)
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(resp.Body)
-	return resp, b, err
+	resp, text, err := harness.Send(t.Context(), http.MethodPost, url, body, "X-Request-Id", id)
+	require.NoError(t, err)
+	return resp, text
 }
 
 // checkNotices sends more requests to an instance that transfers no KV cache and checks that /status and pdctl
@@ -260,9 +237,7 @@ func posted(t *testing.T, url, id, body string) (*http.Response, []byte, error) 
 func checkNotices(t *testing.T, proxy *fleet.Proxy, model string) {
 	t.Helper()
 	for range 5 {
-		if resp, body, err := posted(t, proxy.URL()+"/v1/completions", "", `{"model":"`+model+`","prompt":"a","max_tokens":2}`); err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("%s, %v: %s", resp.Status, err, body)
-		}
+		harness.Post(t, proxy.URL()+"/v1/completions", `{"model":"`+model+`","prompt":"a","max_tokens":2}`)
 	}
 	reported := func(text string) error {
 		for _, want := range []string{"prefill instances are ready, but each of the last ", " no_handover (prefill offered no KV transfer)", "(nixl) has handed nothing over in its last "} {

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A proxy without free file descriptors can neither connect to an instance nor probe it. That is no
@@ -25,21 +26,16 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	p := proxies(t, f, etcd, 1)[0]
 	for _, role := range instance.Roles() {
 		for i := range 2 {
-			n, err := f.StartNode(t.Context(), fleet.NodeSpec{
+			n := startNode(t, f, fleet.NodeSpec{
 				Name: fmt.Sprintf("%s-%d", role, i+1), Role: role, Connector: "nixl", Model: model,
 				Etcd: []string{etcd}, TTL: 20 * time.Second, EngineArgs: []string{"--faults"},
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 			if role == instance.Prefill {
 				faults(t, n, `{"kind":"slow","ttft":"15s","path":"/v1/completions"}`)
 			}
 		}
 	}
-	if err := p.WaitFor(t.Context(), 2, 2); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.WaitFor(t.Context(), 2, 2))
 	c := newClient(t, adminKey)
 	result := make(chan loadgen.Result, 1)
 	go func() { result <- complete(t.Context(), c, p.URL(), "a long prompt", 5) }()
@@ -53,9 +49,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	const ejected, notAsked = "instance ejected", "an instance that is silent could not be asked"
 	log := func() string {
 		b, err := os.ReadFile(p.LogFile())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return string(b)
 	}
 	testkit.Eventually(t, soon, func() error {
@@ -78,16 +72,10 @@ func TestNoDescriptorsLeft(t *testing.T) {
 func noDescriptors(t *testing.T, p *fleet.Proxy) (restore func()) {
 	t.Helper()
 	var was unix.Rlimit
-	if err := unix.Prlimit(p.PID(), unix.RLIMIT_NOFILE, nil, &was); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Prlimit(p.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: was.Max}, nil); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unix.Prlimit(p.PID(), unix.RLIMIT_NOFILE, nil, &was))
+	require.NoError(t, unix.Prlimit(p.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: was.Max}, nil))
 	return func() {
 		t.Helper()
-		if err := unix.Prlimit(p.PID(), unix.RLIMIT_NOFILE, &was, nil); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, unix.Prlimit(p.PID(), unix.RLIMIT_NOFILE, &was, nil))
 	}
 }

@@ -13,8 +13,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const adminKey = "e2e-admin-key"
@@ -27,37 +29,57 @@ func proxies(t *testing.T, f *fleet.Fleet, etcd string, n int) []*fleet.Proxy {
 	t.Helper()
 	var out []*fleet.Proxy
 	for i := range n {
-		p, err := f.StartProxy(t.Context(), fleet.ProxySpec{
-			Name: fmt.Sprintf("proxy-%d", i+1), EtcdEndpoints: []string{etcd}, AdminKey: adminKey,
-			Args: []string{"--connector", "nixl", "--waiting-retry-interval", "200ms"},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		out = append(out, p)
+		out = append(out, startProxy(t, f, fmt.Sprintf("proxy-%d", i+1), etcd, "--connector", "nixl", "--waiting-retry-interval", "200ms"))
 	}
 	return out
+}
+
+// startProxy starts a proxy on an etcd.
+func startProxy(t *testing.T, f *fleet.Fleet, name, etcd string, args ...string) *fleet.Proxy {
+	t.Helper()
+	p, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: name, EtcdEndpoints: []string{etcd}, AdminKey: adminKey, Args: args})
+	require.NoError(t, err)
+	return p
 }
 
 // node starts an engine and, if etcd endpoints are given, an agent for it.
 func node(t *testing.T, f *fleet.Fleet, name string, role instance.Role, port int, etcd ...string) *fleet.Node {
 	t.Helper()
-	n, err := f.StartNode(t.Context(), fleet.NodeSpec{
+	return startNode(t, f, fleet.NodeSpec{
 		Name: name, Role: role, Port: port, Connector: "nixl", Model: model, Etcd: etcd, TTL: 5 * time.Second,
 		ITL: time.Millisecond,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+}
+
+func startNode(t *testing.T, f *fleet.Fleet, spec fleet.NodeSpec) *fleet.Node {
+	t.Helper()
+	n, err := f.StartNode(t.Context(), spec)
+	require.NoError(t, err)
 	return n
+}
+
+// pair starts a node of each role by a spec without name and role.
+func pair(t *testing.T, f *fleet.Fleet, spec fleet.NodeSpec) map[instance.Role]*fleet.Node {
+	t.Helper()
+	nodes := map[instance.Role]*fleet.Node{}
+	for _, role := range instance.Roles() {
+		spec.Name, spec.Role = string(role), role
+		nodes[role] = startNode(t, f, spec)
+	}
+	return nodes
+}
+
+// stateOf returns the state of a simulated engine.
+func stateOf(t *testing.T, n *fleet.Node) (s fakevllm.State) {
+	t.Helper()
+	require.NoError(t, n.Get(t.Context(), "/fake/state", &s))
+	return s
 }
 
 func st(t *testing.T, etcd string) *store.Store {
 	t.Helper()
 	l, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return store.New(testkit.Client(t, etcd), l, "test")
 }
 
@@ -80,9 +102,7 @@ func viewsOf(list []instance.Listing) map[string]seen {
 func pdctlList(t *testing.T, etcd string) map[string]seen {
 	t.Helper()
 	var out struct{ Instances []instance.Listing }
-	if err := json.Unmarshal([]byte(runProgram(t, "pdctl", "list", "-o", "json", "--etcd-endpoints", etcd)), &out); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(runProgram(t, "pdctl", "list", "-o", "json", "--etcd-endpoints", etcd)), &out))
 	return viewsOf(out.Instances)
 }
 
@@ -132,30 +152,22 @@ func TestProxiesAgree(t *testing.T) {
 	served := map[string]bool{}
 	for i := range 4 {
 		r := complete(t.Context(), c, list[1].URL(), fmt.Sprint("hello ", i), 5)
-		if r.Err != nil {
-			t.Fatal(r.Err)
-		}
+		require.NoError(t, r.Err)
 		served[r.Header.Get("X-Pd-Prefill")], served[r.Header.Get("X-Pd-Decode")] = true, true
 	}
 	if !served[p2.Address] || !served[d1.Address] {
 		t.Fatalf("served by %v", served)
 	}
 	for i, p := range list {
-		if err := p.Stop(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Stop(t.Context()))
 		again, err := f.StartProxy(t.Context(), p.Spec)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		list[i] = again
 	}
 	if after := agree(t, etcd, list, 3); !maps.Equal(before, after) {
 		t.Fatalf("membership changed by a restart of the proxies: %v, then %v", before, after)
 	}
-	if r := complete(t.Context(), c, list[2].URL(), "again", 5); r.Err != nil {
-		t.Fatal(r.Err)
-	}
+	require.NoError(t, complete(t.Context(), c, list[2].URL(), "again", 5).Err)
 }
 
 // An added instance outlives the proxy that accepted it: the first proxy whose probe succeeds promotes
@@ -166,9 +178,7 @@ func TestPendingAddIsPromotedOnce(t *testing.T) {
 	f := newFleet(t)
 	list := proxies(t, f, etcd, 6)
 	ports, err := fleet.FreePorts(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	address := fmt.Sprintf("127.0.0.1:%d", ports[0])
 	if got, want := add(t, list[0].URL(), adminKey, "decode", address), "Waiting for decode_instance "+address+" to start."; got != want {
 		t.Fatalf("add returns %q, want %q", got, want)
@@ -183,27 +193,19 @@ func TestPendingAddIsPromotedOnce(t *testing.T) {
 			return nil
 		})
 	}
-	if err := list[0].Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, list[0].Kill())
 	node(t, f, "late", instance.Decode, ports[0])
 	for _, p := range list[1:] {
-		if err := p.WaitFor(t.Context(), 0, 1); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.WaitFor(t.Context(), 0, 1))
 	}
 	s := st(t, etcd)
 	raw, err := s.Reader.Get(t.Context(), instance.Key{Role: instance.Decode, Address: address})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if len(raw) != 1 || raw[0].Version != 1 || raw[0].Lease != 0 {
 		t.Fatalf("keys of the instance: %+v", raw)
 	}
 	log, err := s.Reader.AuditLog(t.Context(), 100)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var what []string
 	for _, e := range log {
 		what = append(what, e.What)
@@ -218,9 +220,7 @@ func TestPendingAddIsPromotedOnce(t *testing.T) {
 func TestStartErrors(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = ln.Close() })
 	taken := ln.Addr().String()
 	_, port, _ := net.SplitHostPort(taken)
@@ -245,11 +245,7 @@ func TestStartErrors(t *testing.T) {
 			if code != tc.code {
 				t.Errorf("exit code %d, want %d", code, tc.code)
 			}
-			for _, s := range tc.says {
-				if !strings.Contains(out, s) {
-					t.Errorf("%q is not in %s", s, out)
-				}
-			}
+			require.Contains(t, out, tc.says...)
 			if strings.Contains(out, "panic") {
 				t.Errorf("it crashed: %s", out)
 			}

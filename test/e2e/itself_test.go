@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // vLLM and the proxy have the same default port, so users will add a proxy's own address to it. The
@@ -20,24 +22,15 @@ func TestProxyIsItsOwnInstance(t *testing.T) {
 		}
 		return nil
 	})
-	for path, want := range map[string]int{"/v1/models": http.StatusServiceUnavailable, "/v1/completions": http.StatusServiceUnavailable} {
-		method, body := http.MethodGet, ""
-		if path != "/v1/models" {
-			method, body = http.MethodPost, fmt.Sprintf(`{"model":%q,"prompt":"x"}`, model)
+	for path, body := range map[string]string{"/v1/models": "", "/v1/completions": fmt.Sprintf(`{"model":%q,"prompt":"x"}`, model)} {
+		method := http.MethodGet
+		if body != "" {
+			method = http.MethodPost
 		}
-		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
-		req.Close = true
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = resp.Body.Close()
-		if resp.StatusCode != want {
-			t.Errorf("%s: %s", path, resp.Status)
+		resp, text, err := harness.Send(t.Context(), method, "http://"+address+path, body)
+		require.NoError(t, err)
+		if resp.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("%s: %s %s", path, resp.Status, text)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,6 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // Three proxies keep one limit together, and the others get the share of one that was killed. pdctl
@@ -31,19 +32,9 @@ func TestLimitOfTheFleet(t *testing.T) {
 	node(t, f, "d", instance.Decode, 0, etcd)
 	agree(t, etcd, list, 2)
 	do := func(method, body string) string {
-		req, _ := http.NewRequestWithContext(t.Context(), method, list[0].URL()+"/limits/default", strings.NewReader(body))
-		req.Header.Set("X-Api-Key", adminKey)
-		req.Header.Set("Content-Type", "application/json")
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = resp.Body.Close() }()
-		b, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return fmt.Sprint(resp.StatusCode, " ", strings.TrimSpace(string(b)))
+		resp, text, err := harness.Send(t.Context(), method, list[0].URL()+"/limits/default", body, "X-Api-Key", adminKey)
+		require.NoError(t, err)
+		return fmt.Sprint(resp.StatusCode, " ", strings.TrimSpace(text))
 	}
 	for _, tc := range []struct{ method, body, want string }{
 		{http.MethodGet, "", "404 "}, {http.MethodDelete, "", "404 "}, {http.MethodPut, `{"rpm":-1}`, "400 "}, {http.MethodPut, `{}`, "400 "},
@@ -55,9 +46,9 @@ func TestLimitOfTheFleet(t *testing.T) {
 	}
 	for _, p := range list {
 		testkit.Eventually(t, soon, func() error {
-			resp, _, err := posted(t, p.URL()+"/v1/completions", "", oneToken)
-			if err != nil || resp.Header.Get("X-Ratelimit-Limit-Requests") != "1200" {
-				return fmt.Errorf("no limit yet: %v", err)
+			resp, text := posted(t, p.URL()+"/v1/completions", "", oneToken)
+			if resp.Header.Get("X-Ratelimit-Limit-Requests") != "1200" {
+				return fmt.Errorf("no limit yet: %s %s", resp.Status, text)
 			}
 			return nil
 		})
@@ -84,9 +75,7 @@ func TestLimitOfTheFleet(t *testing.T) {
 		})
 	}
 	reach(2 * time.Minute)
-	if err := list[2].Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, list[2].Kill())
 	reach(2 * time.Minute)
 	if n, most := admitted.Load(), 1.05*limit*time.Since(start).Minutes()+0.05*limit; float64(n) > most {
 		t.Errorf("%d requests were admitted, at most %.0f may be", n, most)
@@ -122,14 +111,10 @@ func sendAtRate(t *testing.T, p *fleet.Proxy, rate int, admitted *atomic.Int64, 
 			return
 		case <-tick.C:
 		}
-		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL()+"/v1/completions", strings.NewReader(oneToken))
-		req.Header.Set("Content-Type", "application/json")
-		resp, err := http.DefaultClient.Do(req)
+		resp, _, err := harness.Send(t.Context(), http.MethodPost, p.URL()+"/v1/completions", oneToken)
 		if err != nil {
 			continue // it was killed
 		}
-		_, _ = io.Copy(io.Discard, resp.Body) // to use the connection again
-		_ = resp.Body.Close()
 		switch {
 		case resp.StatusCode == http.StatusOK:
 			admitted.Add(1)

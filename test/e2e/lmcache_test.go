@@ -14,9 +14,9 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Two proxies share one prefill engine with LMCache's PD backend, which sends all its notifications to
@@ -28,21 +28,9 @@ func TestLMCacheNotifiesTwoProxies(t *testing.T) {
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
 	f := newFleet(t)
 	list := proxies(t, f, etcd, 2)
-	nodes := map[instance.Role]*fleet.Node{}
-	for _, role := range instance.Roles() {
-		n, err := f.StartNode(t.Context(), fleet.NodeSpec{
-			Name: string(role), Role: role, Connector: "lmcache", Model: model, Etcd: []string{etcd},
-			EngineArgs: []string{"--strict", "--faults"},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		nodes[role] = n
-	}
+	nodes := pair(t, f, fleet.NodeSpec{Connector: "lmcache", Model: model, Etcd: []string{etcd}, EngineArgs: []string{"--strict", "--faults"}})
 	for _, p := range list {
-		if err := p.WaitFor(t.Context(), 1, 1); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.WaitFor(t.Context(), 1, 1))
 	}
 
 	const each, clients = 50, 5
@@ -66,18 +54,11 @@ func TestLMCacheNotifiesTwoProxies(t *testing.T) {
 	work.Wait()
 
 	for _, p := range list {
-		for line := range strings.Lines(string(get(t, p.URL()+"/metrics"))) {
-			if strings.HasPrefix(line, "pd_forward_retries_total") && !strings.HasSuffix(line, " 0\n") {
-				t.Errorf("%s: a leg was retried: %s", p.Name(), line)
-			}
+		if n := metric(t, p.URL(), "pd_forward_retries_total"); n != 0 {
+			t.Errorf("%s: %v legs were retried", p.Name(), n)
 		}
 	}
-	var prefill, decode fakevllm.State
-	for role, s := range map[instance.Role]*fakevllm.State{instance.Prefill: &prefill, instance.Decode: &decode} {
-		if err := nodes[role].Get(t.Context(), "/fake/state", s); err != nil {
-			t.Fatal(err)
-		}
-	}
+	prefill, decode := stateOf(t, nodes[instance.Prefill]), stateOf(t, nodes[instance.Decode])
 	if n := decode.Counters.TransfersLoaded; n != 2*each || decode.Counters.LocalPrefills != 0 || decode.Counters.WrongKV != 0 {
 		t.Errorf("%d of %d prompts came from prefill: %+v, %q", n, 2*each, decode.Counters, decode.Refusals)
 	}
@@ -93,39 +74,22 @@ func TestLMCacheNotificationsGoElsewhere(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
 	f := newFleet(t)
-	p, err := f.StartProxy(t.Context(), fleet.ProxySpec{
-		Name: "proxy", EtcdEndpoints: []string{etcd}, AdminKey: adminKey,
-		Args: []string{"--connector", "nixl", "--lmcache-notify-timeout", "500ms"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := startProxy(t, f, "proxy", etcd, "--connector", "nixl", "--lmcache-notify-timeout", "500ms")
 	ports, err := fleet.FreePorts(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	prefill, err := f.StartNode(t.Context(), fleet.NodeSpec{
+	require.NoError(t, err)
+	prefill := startNode(t, f, fleet.NodeSpec{
 		Name: "prefill", Role: instance.Prefill, Connector: "lmcache", Model: model, Etcd: []string{etcd}, KVPort: ports[0],
 		EngineArgs: []string{"--strict", "--notify", net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[1]))},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.StartNode(t.Context(), fleet.NodeSpec{
+	startNode(t, f, fleet.NodeSpec{
 		Name: "decode", Role: instance.Decode, Connector: "lmcache", Model: model, Etcd: []string{etcd}, EngineArgs: []string{"--strict"},
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.WaitFor(t.Context(), 1, 1); err != nil {
-		t.Fatal(err)
-	}
+	})
+	require.NoError(t, p.WaitFor(t.Context(), 1, 1))
 	c := newClient(t, adminKey)
 	send := func() http.Header {
 		t.Helper()
 		r := complete(t.Context(), c, p.URL(), "tell me of the sea", 5)
-		if r.Err != nil {
-			t.Fatal(r.Err)
-		}
+		require.NoError(t, r.Err)
 		return r.Header
 	}
 	for i := range 6 {

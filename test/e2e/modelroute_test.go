@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A model route that pdctl or the admin route writes is used at once, is listed and counted, and outlives a
@@ -22,9 +22,7 @@ func TestModelRoutes(t *testing.T) {
 	r := newAdapterRig(t)
 	ctx := t.Context()
 	etcd, err := r.fleet.StartEtcd(ctx, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	spec := fleet.ProxySpec{Name: "proxy", AdminKey: r.key, EtcdEndpoints: []string{etcd[0].Spec.Client}, Args: []string{"--connector", "nixl", "--state-dir", t.TempDir()}}
 	for _, role := range []fakevllm.Role{fakevllm.RolePrefill, fakevllm.RoleDecode} {
 		spec.Args = append(spec.Args, "--"+string(role))
@@ -32,12 +30,9 @@ func TestModelRoutes(t *testing.T) {
 			spec.Args = append(spec.Args, fakevllm.StartTest(t, fakevllm.Options{Role: role, Mode: fakevllm.NIXL, Models: []string{model}, Version: "0.32.0"}).Address())
 		}
 	}
-	if r.proxy, err = r.fleet.StartProxy(ctx, spec); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.proxy.WaitFor(ctx, 2, 2); err != nil {
-		t.Fatal(err)
-	}
+	r.proxy, err = r.fleet.StartProxy(ctx, spec)
+	require.NoError(t, err)
+	require.NoError(t, r.proxy.WaitFor(ctx, 2, 2))
 	at := []string{"--etcd-endpoints", etcd[0].Spec.Client}
 	runProgram(t, "pdctl", append(at, "model", "route", "org/chat=75:new,25:old")...)
 	testkit.Eventually(t, time.Minute, func() error {
@@ -73,29 +68,17 @@ func TestModelRoutes(t *testing.T) {
 		}
 	}
 	split()
-	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, r.proxy.URL()+"/metrics", nil)
-	resp, err := r.http.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, _ := io.ReadAll(resp.Body)
-	resp.Body.Close()
-	if line := `pd_model_route_requests_total{route="gpt-4o",target="old"} 1`; !strings.Contains(string(text), line) {
+	if line := `pd_model_route_requests_total{route="gpt-4o",target="old"} 1`; !strings.Contains(string(get(t, r.proxy.URL()+"/metrics")), line) {
 		t.Errorf("no %s in the metrics", line)
 	}
 
-	if err := r.proxy.Stop(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := etcd[0].Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.proxy.Stop(ctx))
+	require.NoError(t, etcd[0].Kill())
 	_, port, _ := net.SplitHostPort(r.proxy.Address) // its name in records
 	spec.Name = "again"
 	spec.Port, _ = strconv.Atoi(port)
-	if r.proxy, err = r.fleet.StartProxy(ctx, spec); err != nil {
-		t.Fatal(err)
-	}
+	r.proxy, err = r.fleet.StartProxy(ctx, spec)
+	require.NoError(t, err)
 	testkit.Eventually(t, time.Minute, func() error {
 		if status, _, text := r.ask("gpt-4o"); status != http.StatusOK {
 			return fmt.Errorf("%d %s", status, text)

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Engines with MooncakeConnector behind agent, etcd and proxy: decode engines compute no prompt
@@ -18,26 +19,9 @@ func TestMooncakeFleet(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
 	f := newFleet(t)
-	p, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{etcd}, AdminKey: adminKey})
-	if err != nil {
-		t.Fatal(err)
-	}
-	spec := fleet.NodeSpec{Connector: "mooncake", Model: model, Etcd: []string{etcd}, EngineArgs: []string{"--strict", "--faults"}}
-	nodes := map[instance.Role]*fleet.Node{}
-	for _, role := range instance.Roles() {
-		s := spec
-		s.Name, s.Role = string(role), role
-		if nodes[role], err = f.StartNode(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	state := func(role instance.Role) fakevllm.State {
-		var s fakevllm.State
-		if err := nodes[role].Get(t.Context(), "/fake/state", &s); err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
+	p := startProxy(t, f, "proxy", etcd)
+	nodes := pair(t, f, fleet.NodeSpec{Connector: "mooncake", Model: model, Etcd: []string{etcd}, EngineArgs: []string{"--strict", "--faults"}})
+	state := func(role instance.Role) fakevllm.State { return stateOf(t, nodes[role]) }
 	c := newClient(t, adminKey)
 	serve := func(name string, n int) {
 		before := state(instance.Decode).Counters
@@ -51,21 +35,15 @@ func TestMooncakeFleet(t *testing.T) {
 			t.Errorf("%s: %d of %d prompts came from prefill: %+v, %q", name, got, n, after.Counters, after.Refusals)
 		}
 	}
-	if err := p.WaitFor(t.Context(), 1, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.WaitFor(t.Context(), 1, 1))
 	serve("first", 10)
 
 	old := state(instance.Prefill).EngineID
-	if err := nodes[instance.Prefill].Engine.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, nodes[instance.Prefill].Engine.Kill())
 	again := nodes[instance.Prefill].Spec
 	again.Etcd = nil // its agent is still running
 	again.Name = "prefill-again"
-	if nodes[instance.Prefill], err = f.StartNode(t.Context(), again); err != nil {
-		t.Fatal(err)
-	}
+	nodes[instance.Prefill] = startNode(t, f, again)
 	id := state(instance.Prefill).EngineID
 	if id == old {
 		t.Fatalf("the engine has the ID %s again after its restart", id)
@@ -100,63 +78,40 @@ func TestMooncakeWithoutAgents(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
 	f := newFleet(t)
-	p, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{etcd}, AdminKey: adminKey})
-	if err != nil {
-		t.Fatal(err)
-	}
-	nodes := map[instance.Role]*fleet.Node{}
-	for _, role := range instance.Roles() {
-		spec := fleet.NodeSpec{Name: string(role), Role: role, Connector: "mooncake", Model: model, EngineArgs: []string{"--strict", "--faults"}}
-		if nodes[role], err = f.StartNode(t.Context(), spec); err != nil {
-			t.Fatal(err)
-		}
+	p := startProxy(t, f, "proxy", etcd)
+	nodes := pair(t, f, fleet.NodeSpec{Connector: "mooncake", Model: model, EngineArgs: []string{"--strict", "--faults"}})
+	for role, n := range nodes {
 		rec := `{"connector":"MooncakeConnector"}`
 		if role == instance.Prefill {
-			rec = fmt.Sprintf(`{"connector":"MooncakeConnector","ports":{"bootstrap":[%d]}}`, nodes[role].Spec.KVPort)
+			rec = fmt.Sprintf(`{"connector":"MooncakeConnector","ports":{"bootstrap":[%d]}}`, n.Spec.KVPort)
 		}
-		if _, err := testkit.Client(t, etcd).Put(t.Context(), "/pd/"+string(role)+"/"+nodes[role].Address, rec); err != nil {
+		if _, err := testkit.Client(t, etcd).Put(t.Context(), "/pd/"+string(role)+"/"+n.Address, rec); err != nil {
 			t.Fatal(err)
 		}
 	}
-	state := func(role instance.Role) fakevllm.State {
-		var s fakevllm.State
-		if err := nodes[role].Get(t.Context(), "/fake/state", &s); err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
-	if err := p.WaitFor(t.Context(), 1, 1); err != nil {
-		t.Fatal(err)
-	}
+	state := func(role instance.Role) fakevllm.State { return stateOf(t, nodes[role]) }
+	require.NoError(t, p.WaitFor(t.Context(), 1, 1))
 	c, n := newClient(t, adminKey), 0
 	ask := func() error {
 		n++
 		return complete(t.Context(), c, p.URL(), fmt.Sprint("request ", n), 5).Err
 	}
 	for range 5 {
-		if err := ask(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, ask())
 	}
 	if s := state(instance.Decode); s.Counters.TransfersLoaded != 5 || s.Counters.LocalPrefills != 0 {
 		t.Errorf("%+v", s.Counters)
 	}
 	old := state(instance.Prefill).EngineID
-	if err := nodes[instance.Prefill].Engine.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, nodes[instance.Prefill].Engine.Kill())
 	again := nodes[instance.Prefill].Spec
 	again.Name = "prefill-again"
-	if nodes[instance.Prefill], err = f.StartNode(t.Context(), again); err != nil {
-		t.Fatal(err)
-	}
+	nodes[instance.Prefill] = startNode(t, f, again)
 	if state(instance.Prefill).EngineID == old {
 		t.Fatalf("the engine has the ID %s again after its restart", old)
 	}
 	testkit.Eventually(t, soon, func() error {
-		if err := ask(); err != nil {
-			t.Fatal(err) // also while the new process is not known yet
-		}
+		require.NoError(t, ask()) // also while the new process is not known yet
 		if s := state(instance.Decode); s.Counters.TransfersLoaded <= 5 {
 			return fmt.Errorf("%+v", s.Counters)
 		}

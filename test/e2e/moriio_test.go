@@ -9,9 +9,9 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Engines that register by pings: they are discovered, serve through prefill and decode, are removed
@@ -35,16 +35,12 @@ func TestMoRIIOFleet(t *testing.T) {
 				spec.Args = []string{"--zmq-register", pingTo}
 			}
 			p, err := f.StartProxy(t.Context(), spec)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			socket := filepath.Join(f.Dir(), "b.sock")
 			startBridge := func() *fleet.Process {
 				b, err := f.Start(t.Context(), fleet.Spec{Name: "bridge", Program: "agent",
 					Args: []string{"--zmq-register", pingTo, "--etcd-endpoints", etcd, "--ttl", "5s", "--socket", socket}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				return b
 			}
 			var bridge *fleet.Process
@@ -58,9 +54,8 @@ func TestMoRIIOFleet(t *testing.T) {
 				if tc.old {
 					s.EngineArgs = append(s.EngineArgs, "--ping-old")
 				}
-				if nodes[role], err = f.StartNode(t.Context(), s); err != nil {
-					t.Fatal(err)
-				}
+				nodes[role], err = f.StartNode(t.Context(), s)
+				require.NoError(t, err)
 			}
 			c := newClient(t, adminKey)
 			serve := func(name string) {
@@ -70,17 +65,12 @@ func TestMoRIIOFleet(t *testing.T) {
 						t.Fatalf("%s %d: %v", name, i, r.Err)
 					}
 				}
-				var s fakevllm.State
-				if err := nodes[instance.Decode].Get(t.Context(), "/fake/state", &s); err != nil {
-					t.Fatal(err)
-				}
+				s := stateOf(t, nodes[instance.Decode])
 				if s.Counters.LocalPrefills != 0 || s.Counters.WrongKV != 0 || s.Counters.TransfersLoaded == 0 {
 					t.Errorf("%s: decode computed prompts itself: %+v, %q", name, s.Counters, s.Refusals)
 				}
 			}
-			if err := p.WaitFor(t.Context(), 1, 1); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, p.WaitFor(t.Context(), 1, 1))
 			if tc.agent {
 				raw, err := agentctl.NewClient(socket).Metrics(t.Context())
 				if err != nil || !strings.Contains(string(raw), "\npd_zmq_register_instances 2\n") {
@@ -110,28 +100,21 @@ func TestMoRIIOFleet(t *testing.T) {
 				})
 			}
 			if tc.agent {
-				if err := bridge.Kill(); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, bridge.Kill())
 				registered(0)
 				serve("orphans") // they answer probes, so the proxy keeps using them
 				startBridge()
 				registered(2)
 				serve("again")
 			}
-			if err := nodes[instance.Prefill].Engine.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, nodes[instance.Prefill].Engine.Kill())
 			registered(1)
 			again := nodes[instance.Prefill].Spec
 			again.Name = "prefill-again"
-			if nodes[instance.Prefill], err = f.StartNode(t.Context(), again); err != nil {
-				t.Fatal(err)
-			}
+			nodes[instance.Prefill], err = f.StartNode(t.Context(), again)
+			require.NoError(t, err)
 			registered(2)
-			if err := p.WaitFor(t.Context(), 1, 1); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, p.WaitFor(t.Context(), 1, 1))
 			serve("last")
 		})
 	}

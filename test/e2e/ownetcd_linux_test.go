@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -55,9 +56,7 @@ func newMachine(t *testing.T, address string) *machine {
 	if errors.Is(err, syscall.EPERM) {
 		t.Skip("only root makes network namespaces: ", err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = keeper.Process.Kill(); _ = keeper.Wait() })
 	return &machine{t: t, address: address, pid: strconv.Itoa(keeper.Process.Pid)}
 }
@@ -81,9 +80,7 @@ func (m *machine) run(command ...string) (string, error) {
 func (m *machine) must(command ...string) string {
 	m.t.Helper()
 	out, err := m.run(command...)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	require.NoError(m.t, err)
 	return out
 }
 
@@ -100,9 +97,7 @@ func TestOwnEtcdServesAnotherMachine(t *testing.T) {
 	word := func(user string) string { return filepath.Join(dir, user) }
 	var words []string
 	for _, user := range []string{"root", schema.RoleProxy, schema.RoleOperator, schema.RoleAgentPrefill, schema.RoleAgentDecode} {
-		if err := os.WriteFile(word(user), []byte("secret of "+user), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(word(user), []byte("secret of "+user), 0o600))
 		words = append(words, "--password-file", user+"="+word(user))
 	}
 	etcd := here.address + ":2379"
@@ -117,9 +112,7 @@ func TestOwnEtcdServesAnotherMachine(t *testing.T) {
 		t.Helper()
 		args[0] = filepath.Join(binDir, args[0])
 		p, err := f.Start(t.Context(), fleet.Spec{Name: name, Program: "/usr/bin/nsenter", Args: m.on(args...)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return p
 	}
 	startProxy := func() *fleet.Process {
@@ -177,9 +170,7 @@ func TestOwnEtcdServesAnotherMachine(t *testing.T) {
 	there.must(pdctl(append(operator, "undrain", "prefill", here.address+":8100")...)...)
 
 	// The users are stored in etcd and exist right after a restart.
-	if err := proxy.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, proxy.Stop(t.Context()))
 	startProxy()
 	served()
 	if out, err := there.run(pdctl(append(access, "list")...)...); err == nil || !strings.Contains(out, "user name") {

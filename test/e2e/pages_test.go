@@ -2,13 +2,14 @@ package e2e_test
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // Pages of an origin given by a flag may call both servers and read streams; the recording that such a
@@ -23,29 +24,12 @@ func TestPageAndRecording(t *testing.T) {
 				return []string{"--decode", engine.Address(), "--upstream", kind, "--api-key", "k", "--allowed-origins", `["https://a.example"]`}
 			})
 			send := func(method, path, contentType, body string, header ...string) (*http.Response, string) {
-				req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, strings.NewReader(body))
-				if err != nil {
-					t.Fatal(err)
-				}
-				req.Header.Set("Origin", "https://a.example")
-				req.Header.Set("Content-Type", contentType)
-				for i := 0; i < len(header); i += 2 {
-					req.Header.Set(header[i], header[i+1])
-				}
-				req.Close = true
-				resp, err := http.DefaultClient.Do(req)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer func() { _ = resp.Body.Close() }()
-				b, err := io.ReadAll(resp.Body)
-				if err != nil {
-					t.Fatal(err)
-				}
+				resp, text, err := harness.Send(t.Context(), method, "http://"+address+path, body, append(header, "Origin", "https://a.example", "Content-Type", contentType)...)
+				require.NoError(t, err)
 				if got := resp.Header.Get("Access-Control-Allow-Origin"); got != "https://a.example" {
 					t.Errorf("%s %s: %s, for pages of %q", method, path, resp.Status, got)
 				}
-				return resp, string(b)
+				return resp, text
 			}
 			testkit.Eventually(t, soon, func() error {
 				if resp, body := send(http.MethodGet, "/health", "", ""); resp.StatusCode != http.StatusOK {

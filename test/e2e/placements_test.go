@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/explain"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // The next turn of a chat finds its cache through a proxy that has not seen the chat.
@@ -28,19 +28,12 @@ func TestNextTurnThroughAnotherProxy(t *testing.T) {
 	first := `{"model":"` + model + `","prompt":"` + turn + `","max_tokens":2}`
 	next := `{"model":"` + model + `","prompt":"` + turn + ` and it is cold","max_tokens":2}`
 	explain := func() (p explain.Plan) {
-		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, list[1].URL()+"/route?endpoint=/v1/completions", strings.NewReader(next))
-		req.Header.Set("X-Api-Key", adminKey)
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = resp.Body.Close() }()
-		b, err := io.ReadAll(resp.Body)
+		resp, text, err := harness.Send(t.Context(), http.MethodPost, list[1].URL()+"/route?endpoint=/v1/completions", next, "X-Api-Key", adminKey)
 		if err == nil {
-			err = json.Unmarshal(b, &p)
+			err = json.Unmarshal([]byte(text), &p)
 		}
 		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("%d: %s, %v", resp.StatusCode, b, err)
+			t.Fatalf("%v: %s", err, text)
 		}
 		return p
 	}
@@ -49,9 +42,9 @@ func TestNextTurnThroughAnotherProxy(t *testing.T) {
 	}
 	testkit.Eventually(t, soon, func() error {
 		// A proxy publishes no placements before it knows the other proxy.
-		resp, body, err := posted(t, list[0].URL()+"/v1/completions", "", first)
-		if err != nil || resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("%v: %s", err, body)
+		resp, body := posted(t, list[0].URL()+"/v1/completions", "", first)
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %s", resp.Status, body)
 		}
 		p := explain()
 		if p.Prefill.Cached < len(turn)/5 {

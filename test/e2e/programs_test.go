@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // runProgram runs a program, which must succeed, and returns its output.
@@ -58,7 +60,7 @@ func TestDemoTour(t *testing.T) {
 
 func tour(t *testing.T, out string) {
 	t.Helper()
-	contains(t, out,
+	require.Contains(t, out,
 		"   > What happens when an engine dies?",
 		"prompt computed by   prefill-",
 		"answer written by    decode-",
@@ -71,20 +73,11 @@ func tour(t *testing.T, out string) {
 	)
 }
 
-func contains(t *testing.T, out string, wants ...string) {
-	t.Helper()
-	for _, want := range wants {
-		if !strings.Contains(out, want) {
-			t.Errorf("%q is not in the output:\n%s", want, out)
-		}
-	}
-}
-
 // Ctrl-C during the tour is not a failure and leaves nothing behind.
 func TestDemoInterrupted(t *testing.T) {
 	t.Parallel()
 	out := interruptDemo(t, "decode-1 ", nil)
-	contains(t, out, "Interrupted.", "All processes are stopped")
+	require.Contains(t, out, "Interrupted.", "All processes are stopped")
 }
 
 // With --keep all processes run until Ctrl-C, also those that the tour killed, and the
@@ -113,7 +106,7 @@ func TestDemoKept(t *testing.T) {
 		}
 	}
 	tour(t, out)
-	contains(t, out,
+	require.Contains(t, out,
 		"   etcd-3 ", "   proxy-2 ", "13 processes run",
 		"drain of decode-1: accepted by proxy-1 after ", "shown by all proxies after ",
 		"request 1  ok  proxy-2: prefill-",
@@ -129,17 +122,13 @@ func TestDemoKept(t *testing.T) {
 func interruptDemo(t *testing.T, until string, see func(string), args ...string) string {
 	t.Helper()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer r.Close()
 	cmd := exec.Command(filepath.Join(binDir, "demo"), args...)
 	cmd.Stdout, cmd.Stderr = w, w
 	tmp := t.TempDir()
 	cmd.Env = append(cmd.Environ(), "TMPDIR="+tmp)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.Start())
 	w.Close()
 	var out strings.Builder
 	interrupted := false
@@ -151,9 +140,7 @@ func interruptDemo(t *testing.T, until string, see func(string), args ...string)
 		}
 		if !interrupted && strings.Contains(lines.Text(), until) {
 			interrupted = true
-			if err := cmd.Process.Signal(os.Interrupt); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, cmd.Process.Signal(os.Interrupt))
 		}
 	}
 	if err := cmd.Wait(); err != nil {
@@ -173,18 +160,12 @@ func TestReplayOfASmallTrace(t *testing.T) {
 		fmt.Fprintf(&trace, `{"timestamp": %d, "input_length": %d, "output_length": %d, "hash_ids": %s}`+"\n", i*50, length, 1+i, blocks)
 	}
 	path := filepath.Join(t.TempDir(), "trace.jsonl")
-	if err := os.WriteFile(path, []byte(trace.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(trace.String()), 0o600))
 	out := runProgram(t, "replay", "--trace", path, "--speed", "4", "--limit", "38")
-	for _, want := range []string{
+	require.Contains(t, out,
 		"38 sent of 38: 38 correct, 0 wrong, 0 failed",
 		"741 generated", // 1 + 2 + ... + 38
 		"time to first token", "between tokens", "end to end",
 		"prefill-1", "decode-2", " %",
-	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("%q is not in the report:\n%s", want, out)
-		}
-	}
+	)
 }

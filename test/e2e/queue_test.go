@@ -2,14 +2,13 @@ package e2e_test
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Requests that wait in a decode engine's queue for longer than every timeout of a leg, and than the
@@ -18,29 +17,16 @@ func TestQueuedRequestsAreServedOnce(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
 	f := newFleet(t)
-	p, err := f.StartProxy(t.Context(), fleet.ProxySpec{
-		Name: "proxy", EtcdEndpoints: []string{etcd}, AdminKey: adminKey,
-		Args: []string{
-			"--connector", "nixl", "--scrape-interval", "100ms",
-			"--decode-first-byte-timeout", "2s", "--idle-timeout", "2s", "--prefill-timeout", "2s", "--kv-lease-budget", "3s",
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := startProxy(t, f, "proxy", etcd, "--connector", "nixl", "--scrape-interval", "100ms",
+		"--decode-first-byte-timeout", "2s", "--idle-timeout", "2s", "--prefill-timeout", "2s", "--kv-lease-budget", "3s")
 	nodes := map[instance.Role]*fleet.Node{}
 	for role, args := range map[instance.Role][]string{instance.Prefill: nil, instance.Decode: {"--max-num-seqs", "1", "--itl", "100ms"}} {
-		nodes[role], err = f.StartNode(t.Context(), fleet.NodeSpec{
+		nodes[role] = startNode(t, f, fleet.NodeSpec{
 			Name: string(role), Role: role, Connector: "nixl", Model: model, Etcd: []string{etcd},
 			EngineArgs: append(args, "--strict", "--faults"),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
-	if err := p.WaitFor(t.Context(), 1, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.WaitFor(t.Context(), 1, 1))
 	const requests = 4 // of about 3 s each, one after the other
 	c := newClient(t, adminKey)
 	var work sync.WaitGroup
@@ -54,17 +40,11 @@ func TestQueuedRequestsAreServedOnce(t *testing.T) {
 	}
 	work.Wait()
 	for role, n := range nodes {
-		var s fakevllm.State
-		if err := n.Get(t.Context(), "/fake/state", &s); err != nil {
-			t.Fatal(err)
-		}
-		if s.Counters.Requests != requests || s.Counters.LocalPrefills != 0 && role == instance.Decode || s.Counters.WrongKV != 0 {
+		if s := stateOf(t, n); s.Counters.Requests != requests || s.Counters.LocalPrefills != 0 && role == instance.Decode || s.Counters.WrongKV != 0 {
 			t.Errorf("%s: %+v", role, s.Counters)
 		}
 	}
-	for line := range strings.Lines(string(get(t, p.URL()+"/metrics"))) {
-		if strings.HasPrefix(line, "pd_forward_retries_total") && !strings.HasSuffix(line, " 0\n") {
-			t.Errorf("a leg was retried: %s", line)
-		}
+	if n := metric(t, p.URL(), "pd_forward_retries_total"); n != 0 {
+		t.Errorf("%v legs were retried", n)
 	}
 }

@@ -1,44 +1,32 @@
 package e2e_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // gatewayPut writes a key with one POST to etcd's JSON gateway.
 func gatewayPut(ctx context.Context, endpoint, key, value string) error {
 	body := fmt.Sprintf(`{"key":%q,"value":%q}`, base64.StdEncoding.EncodeToString([]byte(key)), base64.StdEncoding.EncodeToString([]byte(value)))
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+endpoint+"/v3/kv/put", bytes.NewReader([]byte(body)))
-	if err != nil {
-		return err
+	resp, text, err := harness.Send(ctx, http.MethodPost, "http://"+endpoint+"/v3/kv/put", body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, text)
 	}
-	req.Header.Set("Content-Type", "application/json")
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
-	res, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		raw, _ := io.ReadAll(io.LimitReader(res.Body, 1000)) // the status is enough
-		return fmt.Errorf("%s: %s", res.Status, raw)
-	}
-	return nil
+	return err
 }
 
 // A node needs no agent: a script with curl, or a single put of an empty value, is enough. The proxy
@@ -56,37 +44,23 @@ func TestNodesThatRegisterThemselves(t *testing.T) {
 	ctx := t.Context()
 	f := newFleet(t)
 	proxy, err := f.StartProxy(ctx, fleet.ProxySpec{Name: "proxy", AdminKey: key, Args: []string{"--connector", "nixl"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	nodes := make(map[instance.Role]*fleet.Node)
 	for _, role := range instance.Roles() { // engines without agents
 		nodes[role], err = f.StartNode(ctx, fleet.NodeSpec{Name: string(role), Role: role, Connector: "nixl", Model: model})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	script, err := filepath.Abs("../../scripts/register-node.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	prefill, decode := nodes[instance.Prefill], nodes[instance.Decode]
 	registration, err := f.Start(ctx, fleet.Spec{
 		Name: "script", Program: script, Args: []string{"prefill", prefill.Address, "http://" + proxy.Etcd[0]}, Env: []string{"TTL=5"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := gatewayPut(ctx, proxy.Etcd[0], "/pd/decode/"+decode.Address, ""); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, gatewayPut(ctx, proxy.Etcd[0], "/pd/decode/"+decode.Address, ""))
 	const broken = "127.0.0.1:9"
-	if err := gatewayPut(ctx, proxy.Etcd[0], "/pd/decode/"+broken, `{"v":1,"models":`); err != nil {
-		t.Fatal(err)
-	}
-	if err := proxy.WaitFor(ctx, 1, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, gatewayPut(ctx, proxy.Etcd[0], "/pd/decode/"+broken, `{"v":1,"models":`))
+	require.NoError(t, proxy.WaitFor(ctx, 1, 1))
 
 	client := newClient(t, key)
 	for i := range 4 {
@@ -100,9 +74,7 @@ func TestNodesThatRegisterThemselves(t *testing.T) {
 	}
 
 	status, err := proxy.Status(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	views := make(map[string]instance.Listing)
 	for _, l := range status.Instances {
 		views[l.Address] = l
@@ -117,16 +89,12 @@ func TestNodesThatRegisterThemselves(t *testing.T) {
 		t.Errorf("the node of the single put is listed as %+v, want static and in service", l)
 	}
 	list := runProgram(t, "pdctl", "list", "--etcd-endpoints", proxy.Etcd[0])
-	if !strings.Contains(list, broken) || !strings.Contains(list, "rejected") {
-		t.Errorf("pdctl list does not show the rejected entry:\n%s", list)
-	}
+	require.Contains(t, list, broken, "rejected")
 
 	// The script unregisters: its node is removed, and with it the last prefill instance.
 	stop, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	if err := registration.Stop(stop); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, registration.Stop(stop))
 	testkit.Eventually(t, time.Minute, func() error {
 		s, err := proxy.Status(ctx)
 		if err != nil {

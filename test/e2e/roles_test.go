@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -28,19 +29,12 @@ type roleRig struct {
 func (r *roleRig) set(proxy int, node *fleet.Node, role instance.Role) (status int, revision int64) {
 	r.t.Helper()
 	body := fmt.Sprintf(`{"type":%q,"instance":%q,"reason":"test"}`, role, node.Address)
-	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, r.proxies[proxy].URL()+"/instances/role", strings.NewReader(body))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	req.Header.Set("X-Api-Key", adminKey)
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
+	resp, text, err := harness.Send(r.t.Context(), http.MethodPost, r.proxies[proxy].URL()+"/instances/role", body, "X-Api-Key", adminKey)
 	if err != nil {
 		return 0, 0
 	}
-	defer func() { _ = resp.Body.Close() }()
 	var answer struct{ Revision int64 }
-	_ = json.NewDecoder(resp.Body).Decode(&answer)
+	_ = json.Unmarshal([]byte(text), &answer)
 	return resp.StatusCode, answer.Revision
 }
 
@@ -171,17 +165,13 @@ func TestRoleChanges(t *testing.T) {
 	again := func() {
 		t.Helper()
 		p, err := f.StartProxy(t.Context(), r.proxies[2].Spec)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r.proxies[2] = p
 	}
 	again()
 	r.agree(either, 0, 1, 2)
 	r.interrupted(steady, 2, r.nodes[0], instance.Prefill, func() {
-		if err := r.proxies[2].Kill(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.proxies[2].Kill())
 		r.etcd.Resume()
 	})
 	r.agree(either, 0, 1)

@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/explain"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // pdctl route queries a proxy for the route of a request: the proxy given by a flag, or the first in
@@ -26,17 +27,11 @@ func TestRouteIsExplained(t *testing.T) {
 	proxy, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: adminKey, Args: []string{
 		"--connector", "nixl", "--disaggregate", "auto", "--prefill", engine(fakevllm.RolePrefill), engine(fakevllm.RolePrefill), "--decode", engine(fakevllm.RoleDecode),
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := proxy.WaitFor(t.Context(), 2, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, proxy.WaitFor(t.Context(), 2, 1))
 	body := filepath.Join(t.TempDir(), "body.json")
 	text := `{"model":"` + model + `","prompt":"` + strings.Repeat("the sea ", 60) + `","max_tokens":2}`
-	if err := os.WriteFile(body, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(body, []byte(text), 0o600))
 	run := func(args ...string) (stdout, stderr string) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), filepath.Join(binDir, "pdctl"), append([]string{"route", "--explain", body, "--endpoint", "/v1/completions"}, args...)...)
@@ -53,9 +48,7 @@ func TestRouteIsExplained(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &p); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if !strings.Contains(errs, "asked: "+proxy.URL()) {
-		t.Errorf("the queried proxy is not named: %q", errs)
-	}
+	require.Contains(t, errs, "asked: "+proxy.URL())
 	if p.Way != explain.Pair || p.Prefill.Policy != "prefix" || len(p.Prefill.Candidates) != 2 || len(p.Prefill.Candidates[0].Scores) == 0 || p.Disaggregate.Reason != "learning" {
 		t.Errorf("%s", out)
 	}
@@ -63,16 +56,12 @@ func TestRouteIsExplained(t *testing.T) {
 	if errs != "" {
 		t.Errorf("%q", errs)
 	}
-	for _, want := range []string{"way       pair", p.Prefill.Chosen + " by prefix", "uncached=", "learning", "revision"} {
-		if !strings.Contains(shown, want) {
-			t.Errorf("%q is not in\n%s", want, shown)
-		}
-	}
+	require.Contains(t, shown, "way       pair", p.Prefill.Chosen+" by prefix", "uncached=", "learning", "revision")
 	if n := metric(t, proxy.URL(), "pd_picks_total") + metric(t, proxy.URL(), "pd_requests_total"); n != 0 {
 		t.Errorf("queries count as %v picks and requests", n)
 	}
-	if resp, _, err := posted(t, proxy.URL()+"/v1/completions", "", text); err != nil || resp.Header.Get("X-PD-Prefill") != "" {
-		t.Errorf("a request without the trace header gets trace headers: %v, %v", resp.Header, err)
+	if resp, _ := posted(t, proxy.URL()+"/v1/completions", "", text); resp.Header.Get("X-PD-Prefill") != "" {
+		t.Errorf("a request without the trace header gets trace headers: %v", resp.Header)
 	}
 	out, _ = run("--proxy", proxy.URL(), "-o", "json")
 	var again explain.Plan
@@ -81,16 +70,10 @@ func TestRouteIsExplained(t *testing.T) {
 	}
 	// Without the key, and with a wrong one, no route is returned.
 	for key, says := range map[string]string{"": "no admin key", "wrong": "Invalid API Key"} {
-		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, proxy.URL()+"/route?endpoint=/v1/completions", strings.NewReader(text))
-		req.Header.Set("X-Api-Key", key)
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, _ := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if resp.StatusCode/100 != 4 || !strings.Contains(string(b), says) {
-			t.Errorf("key %q: %s %s", key, resp.Status, b)
+		resp, answer, err := harness.Send(t.Context(), http.MethodPost, proxy.URL()+"/route?endpoint=/v1/completions", text, "X-Api-Key", key)
+		require.NoError(t, err)
+		if resp.StatusCode/100 != 4 || !strings.Contains(answer, says) {
+			t.Errorf("key %q: %s %s", key, resp.Status, answer)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/agents"
 )
 
@@ -65,9 +66,7 @@ func refilled(t *testing.T, f *agents.Filler, body []byte, field string) []byte 
 		return body
 	}
 	filled, err := f.JSON(fmt.Appendf(nil, `{"%s":%s}`, field, body[at.Value:at.End]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return jsonscan.Replaced(body, at.Key, at.End, filled[1:len(filled)-1])
 }
 
@@ -88,9 +87,7 @@ func TestAgentsKeepTheirInstanceWithoutConfiguration(t *testing.T) {
 		decode := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL, CacheBlocks: 1 << 16})
 		proxy, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: name, AdminKey: adminKey, Args: append(args,
 			"--connector", "nixl", "--trace-headers", "--prefill", strings.Join(addresses, ","), "--decode", decode.Address())})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		counted := func() (queries, hits float64) {
 			for _, p := range prefill {
 				c := p.Counters()
@@ -133,14 +130,10 @@ func TestAgentsKeepTheirInstanceWithoutConfiguration(t *testing.T) {
 func ask(t *testing.T, url string, x *agents.Exchange) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), x.Method, url+x.Target, bytes.NewReader(x.Body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req.Header = x.Header.Clone()
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
 	at := resp.Header.Get("X-Pd-Prefill")

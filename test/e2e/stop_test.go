@@ -16,6 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // peer is one connection of a client.
@@ -27,9 +29,7 @@ type peer struct {
 func dialPeer(t *testing.T, address string) *peer {
 	t.Helper()
 	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	_ = c.SetDeadline(time.Now().Add(soon))
 	return &peer{c, bufio.NewReader(c)}
@@ -57,12 +57,17 @@ func (p *peer) get(method, path, body string) (status int, closes bool, err erro
 // awaitServing waits until a proxy serves the model of the package.
 func awaitServing(t *testing.T, address string) {
 	t.Helper()
+	awaitReadyz(t, address, http.StatusOK)
+}
+
+// awaitReadyz waits until /readyz of a proxy answers with a status.
+func awaitReadyz(t *testing.T, address string, want int) {
+	t.Helper()
 	testkit.Eventually(t, soon, func() error {
 		c := dialPeer(t, address)
 		defer c.Close()
-		status, _, err := c.get(http.MethodGet, "/readyz", "")
-		if err != nil || status != http.StatusOK {
-			return fmt.Errorf("%d, %w", status, err)
+		if status, _, err := c.get(http.MethodGet, "/readyz", ""); err != nil || status != want {
+			return fmt.Errorf("/readyz: %d, %w", status, err)
 		}
 		return nil
 	})
@@ -80,9 +85,7 @@ func awaitEnd(t *testing.T, p *fleet.Process) string {
 		t.Errorf("%v\n%s", err, p.LogTail(20))
 	}
 	log, err := os.ReadFile(p.LogFile())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for line := range strings.Lines(string(log)) {
 		if strings.Contains(line, "level=error") || strings.Contains(line, "use of closed network connection") {
 			t.Errorf("logged at the stop: %s", line)
@@ -110,15 +113,8 @@ func TestShutdownDelay(t *testing.T) {
 		}
 		idle = append(idle, c)
 	}
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	testkit.Eventually(t, soon, func() error {
-		if status, _, err := dialPeer(t, address).get(http.MethodGet, "/readyz", ""); status != http.StatusServiceUnavailable {
-			return fmt.Errorf("/readyz: %d, %w", status, err)
-		}
-		return nil
-	})
+	require.NoError(t, p.Signal(syscall.SIGTERM))
+	awaitReadyz(t, address, http.StatusServiceUnavailable)
 	for i, c := range append(idle, dialPeer(t, address)) {
 		if status, closes, err := c.get(http.MethodPost, "/v1/completions", oneToken); status != http.StatusOK || !closes || err != nil {
 			t.Errorf("connection %d: %d, closes %t, %v", i, status, closes, err)
@@ -127,9 +123,7 @@ func TestShutdownDelay(t *testing.T) {
 	if status, _, err := dialPeer(t, address).get(http.MethodGet, "/livez", ""); status != http.StatusOK {
 		t.Errorf("/livez: %d, %v", status, err)
 	}
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Signal(syscall.SIGTERM))
 	awaitEnd(t, p)
 }
 
@@ -162,22 +156,13 @@ func TestShutdownDelay_Queue(t *testing.T) {
 		answered <- fmt.Sprint(status, err)
 	}()
 	eventually(`"default":1`)
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	testkit.Eventually(t, soon, func() error {
-		if status, _, err := dialPeer(t, address).get(http.MethodGet, "/readyz", ""); status != http.StatusServiceUnavailable {
-			return fmt.Errorf("/readyz: %d, %w", status, err)
-		}
-		return nil
-	})
+	require.NoError(t, p.Signal(syscall.SIGTERM))
+	awaitReadyz(t, address, http.StatusServiceUnavailable)
 	_ = stream.Close()
 	if got := <-answered; got != "200 <nil>" {
 		t.Errorf("the request that waited: %s", got)
 	}
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Signal(syscall.SIGTERM))
 	awaitEnd(t, p)
 }
 
@@ -189,9 +174,7 @@ func TestInterruptSkipsShutdownDelay(t *testing.T) {
 		return []string{"--decode", engine.Address(), "--shutdown-delay", "1h"}
 	})
 	awaitServing(t, address)
-	if err := p.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Signal(os.Interrupt))
 	awaitEnd(t, p)
 }
 
@@ -205,22 +188,15 @@ func TestStopWhileEtcdStarts(t *testing.T) {
 	}
 	for range 3 {
 		_, p := start() // it listens before it starts etcd
-		if err := p.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Signal(syscall.SIGTERM))
 		awaitEnd(t, p)
 	}
 	address, _ := start()
 	testkit.Eventually(t, soon, func() error {
-		resp, err := testkit.Ask(t.Context(), http.DefaultClient, http.MethodGet, "http://"+address+"/readyz", "")
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
+		_, body, err := harness.Send(t.Context(), http.MethodGet, "http://"+address+"/readyz", "")
 		// Without instances it cannot serve, but it has read the membership.
-		if err != nil || !strings.Contains(string(body), `"started":true`) {
-			return fmt.Errorf("%s, %v", body, err)
+		if err != nil || !strings.Contains(body, `"started":true`) {
+			return fmt.Errorf("%s, %w", body, err)
 		}
 		return nil
 	})
@@ -245,9 +221,7 @@ func TestCutRequestsAreLogged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Signal(syscall.SIGTERM))
 	log := awaitEnd(t, p)
 	if n := strings.Count(log, "path=/v1/completions"); n != streams {
 		t.Errorf("%d lines for %d requests:\n%s", n, streams, log)

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -36,9 +37,7 @@ func TestTopology(t *testing.T) {
 		ProxyArgs: []string{"--connector", "nixl"},
 		Node:      fleet.NodeSpec{Connector: "nixl", Model: model, TTFT: 150 * time.Millisecond, ITL: 25 * time.Millisecond},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if n := len(f.Running()); n != 13 {
 		t.Fatalf("%d processes run, want 13: %v", n, names(f.Running()))
 	}
@@ -53,9 +52,7 @@ func TestTopology(t *testing.T) {
 	}
 	for _, p := range parts {
 		refused, lost, broken := l.Refused(), l.Cut(), l.Broken()
-		if err := p.process().Kill(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.process().Kill())
 		l.Served(2 * clients)
 		if p.lapses {
 			serving(t, r.Proxies, 1)

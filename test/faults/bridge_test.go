@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -24,17 +25,13 @@ func TestFault32_PingsEnd(t *testing.T) {
 	bridge := func(name string) *fleet.Process {
 		p, err := f.Start(t.Context(), fleet.Spec{Name: name, Program: "agent", Args: []string{
 			"--zmq-register", pingTo, "--etcd-endpoints", etcd.Endpoint(), "--ttl", ttl.String(), "--allow-short-ttl"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return p
 	}
 	engine := func(name string) *fleet.Node {
 		n, err := f.StartNode(t.Context(), fleet.NodeSpec{Name: name, Role: instance.Decode, Connector: "moriio_write", Model: harness.Model,
 			EngineArgs: []string{"--ping-to", pingTo, "--ping-interval", "200ms"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return n
 	}
 	first := bridge("bridge-1")
@@ -44,27 +41,19 @@ func TestFault32_PingsEnd(t *testing.T) {
 	}
 
 	at := time.Now()
-	if err := killed.Engine.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := stopped.Engine.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, killed.Engine.Kill())
+	require.NoError(t, stopped.Engine.Signal(syscall.SIGSTOP))
 	measured(t, 32, "engine killed to DELETE (TTL 3 s)", awaitDeletion(t, h, killed).At.Sub(at), ttl+time.Second)
 	measured(t, 32, "engine hangs to DELETE (TTL 3 s)", awaitDeletion(t, h, stopped).At.Sub(at), ttl+time.Second)
 	if e, ok := h.Deleted(keyOf(t, witness)); ok {
 		t.Fatalf("an engine that pings was removed: %+v", e)
 	}
 	at = time.Now()
-	if err := stopped.Engine.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, stopped.Engine.Signal(syscall.SIGCONT))
 	measured(t, 32, "engine goes on to its registration", awaitRegistered(t, h, stopped, at).Sub(at), 0)
 
 	at = time.Now()
-	if err := first.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, first.Kill())
 	measured(t, 32, "bridge killed to DELETE (TTL 3 s)", awaitDeletion(t, h, witness).At.Sub(at), ttl+time.Second)
 	at = time.Now()
 	bridge("bridge-2")

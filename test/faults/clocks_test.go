@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // foreignTimes are the fields that hold a time of another process's clock.
@@ -77,9 +78,7 @@ func TestFault25_Clocks(t *testing.T) {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	if files < 50 {
 		t.Errorf("only %d files were searched", files)

@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -138,7 +139,7 @@ func refusals(t *testing.T, proxies []*fleet.Proxy) map[string]int {
 	t.Helper()
 	out := map[string]int{}
 	for _, p := range proxies {
-		for _, m := range notContinued.FindAllStringSubmatch(metricsOf(t, p), -1) {
+		for _, m := range notContinued.FindAllStringSubmatch(string(harness.Get(t, p.URL()+"/metrics")), -1) {
 			if n, _ := strconv.Atoi(m[2]); n > 0 {
 				out[m[1]] += n
 			}
@@ -186,9 +187,7 @@ func TestStreamsContinueAfterKill(t *testing.T) {
 		for range kills {
 			wait(t, every)
 			killed := r.decode[0]
-			if err := killed.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, killed.Kill())
 			r.decode = append(r.decode[1:], r.node(instance.Decode, next, longer))
 			next++
 		}
@@ -265,9 +264,7 @@ func pauses(t *testing.T, proxies []*fleet.Proxy) map[string][]time.Duration {
 	out := map[string][]time.Duration{}
 	for _, p := range proxies {
 		log, err := os.ReadFile(p.LogFile())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, m := range pauseLine.FindAllSubmatch(log, -1) {
 			ms, _ := strconv.Atoi(string(m[2]))
 			out[string(m[1])] = append(out[string(m[1])], time.Duration(ms)*time.Millisecond)
@@ -409,9 +406,7 @@ func TestStreamsContinueUpToCapacity(t *testing.T) {
 	})
 	wait(t, normal)
 	began = time.Now()
-	if err := killed.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, killed.Kill())
 	wait(t, during)
 	leave()
 	wg.Wait()
@@ -454,9 +449,7 @@ func TestStreamsContinueCost(t *testing.T) {
 		for moves := range 2 {
 			listen := testkit.FreePort(t)
 			p := r.proxy(fmt.Sprintf("cost-%d-%d", c.tokens, moves), "--continue-streams", strconv.Itoa(3*moves), "--pprof-listen", listen)
-			if err := p.WaitFor(t.Context(), 1, 1); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, p.WaitFor(t.Context(), 1, 1))
 			began := heapOf(t, p, listen)
 			ctx, leave := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
@@ -492,9 +485,7 @@ func TestStreamsContinueCost(t *testing.T) {
 		var size [2]int
 		for i, more := range []string{"", `,"return_token_ids":true`} {
 			text, err := readAll(t.Context(), "http://"+r.decode[0].Address+path, fmt.Sprintf(body+"%[2]s", 1, more)+`,"model":"`+harness.Model+`","stream":true}`)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			size[i] = len(text)
 		}
 		t.Logf("%s: an engine sends %.1f bytes for a token, %.1f without token ids", path, float64(size[1])/1000, float64(size[0])/1000)
@@ -507,17 +498,13 @@ var heapLine = regexp.MustCompile(`(?m)^go_memstats_heap_alloc_bytes (\S+)`)
 func heapOf(t *testing.T, p *fleet.Proxy, profiles string) float64 {
 	t.Helper()
 	resp, err := http.Get("http://" + profiles + "/debug/pprof/heap?gc=1") //nolint:noctx // a test of minutes
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_ = resp.Body.Close()
-	m := heapLine.FindStringSubmatch(metricsOf(t, p))
+	m := heapLine.FindStringSubmatch(string(harness.Get(t, p.URL()+"/metrics")))
 	if m == nil {
 		t.Fatal("no heap in /metrics")
 	}
 	v, err := strconv.ParseFloat(m[1], 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return v
 }

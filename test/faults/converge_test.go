@@ -1,16 +1,13 @@
 package faults_test
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"testing"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -19,23 +16,6 @@ type readiness struct {
 	Revision int64 `json:"revision"`
 	Prefill  int   `json:"prefill_instances"`
 	Decode   int   `json:"decode_instances"`
-}
-
-func fetchReadiness(ctx context.Context, p *fleet.Proxy) (readiness, error) {
-	var r readiness
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL()+"/readyz", nil)
-	if err != nil {
-		return r, err
-	}
-	req.Close = true
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return r, err
-	}
-	defer resp.Body.Close()
-	return r, json.NewDecoder(resp.Body).Decode(&r)
 }
 
 // Many instances register at an etcd that several proxy processes watch. Measures the time from the
@@ -60,7 +40,8 @@ func TestFault16_ManyRegistrations(t *testing.T) {
 	}
 	for _, p := range r.proxies { // sequential: the slowest proxy determines the time
 		testkit.Eventually(t, soon, func() error {
-			got, err := fetchReadiness(t.Context(), p)
+			var got readiness
+			err := fetch(t.Context(), p.URL()+"/readyz", &got)
 			if err != nil || got.Revision < last || got.Prefill+got.Decode != n {
 				return fmt.Errorf("%s has %+v, etcd is at %d with %d instances, %w", p.Name(), got, last, n, err)
 			}
@@ -72,9 +53,7 @@ func TestFault16_ManyRegistrations(t *testing.T) {
 	l := layout(t)
 	for _, p := range r.proxies {
 		s, err := fetchStatus(t.Context(), p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if len(s.Instances) != n {
 			t.Errorf("%s shows %d instances of %d", p.Name(), len(s.Instances), n)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -19,9 +20,7 @@ func digests(t testing.TB, p *fleet.Proxy) (of map[string]httpapi.LoadDigest, ow
 	var s struct {
 		Digests []httpapi.LoadDigest `json:"load_digests"`
 	}
-	if err := json.Unmarshal(harness.Get(t, p.URL()+"/status"), &s); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(harness.Get(t, p.URL()+"/status"), &s))
 	of = map[string]httpapi.LoadDigest{}
 	for _, d := range s.Digests {
 		of[d.ID] = d
@@ -59,9 +58,7 @@ func TestDigestOfASuspendedProxy(t *testing.T) {
 	open := r.open(suspended, 4, longTokens, r.decode...)
 	seen(busy)
 
-	if err := suspended.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, suspended.Signal(syscall.SIGSTOP))
 	t.Cleanup(func() { _ = suspended.Signal(syscall.SIGCONT) })
 	seen(func(d httpapi.LoadDigest, there bool) bool { return !there || d.Worth < 1 })
 	seen(func(d httpapi.LoadDigest, there bool) bool { return !there || d.Worth == 0 })
@@ -80,9 +77,7 @@ func TestDigestOfASuspendedProxy(t *testing.T) {
 		t.Errorf("without the third proxy the decode instances got %d and %d requests", a, b)
 	}
 
-	if err := suspended.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, suspended.Signal(syscall.SIGCONT))
 	open.ended()
 	seen(func(d httpapi.LoadDigest, there bool) bool { return there && d.Worth == 1 })
 	open = r.open(suspended, 4, longTokens, r.decode...)

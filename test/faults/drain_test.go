@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -49,21 +50,15 @@ func (r *rig) restart(n *fleet.Node) *fleet.Node {
 		}
 	}
 	again, err := r.f.StartNode(r.t.Context(), n.Spec)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	return again
 }
 
 // awaitReady waits until every proxy has a registered, verified entry with the given intent.
 func (r *rig) awaitReady(address string, intent instance.Intent) {
 	r.t.Helper()
-	r.awaitStatus(func(s status) error {
-		in, ok := s.entry(address)
-		if !ok || in.State != instance.Ready || in.View != "" || in.Intent != intent {
-			return fmt.Errorf("%s is %+v", address, in)
-		}
-		return nil
+	r.awaitEntry(address, func(in instance.Listing, ok bool) bool {
+		return ok && in.State == instance.Ready && in.View == "" && in.Intent == intent
 	})
 }
 
@@ -116,9 +111,7 @@ func (r *rig) open(p *fleet.Proxy, n, tokens int, on ...*fleet.Node) *streams {
 	}
 	begun.Wait()
 	got, err := fetchStatus(r.t.Context(), p)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	var of []string
 	for _, node := range on {
 		if in, ok := got.entry(node.Address); ok && in.InFlight != nil && *in.InFlight > 0 {
@@ -169,10 +162,7 @@ func TestDrainUntilFree(t *testing.T) {
 	for _, s := range open {
 		s.ended()
 	}
-	l.Finish()
-	if n := l.Broken(); n > 0 {
-		t.Errorf("%d streams were cut", n)
-	}
+	l.FinishUncut()
 }
 
 // A proxy is suspended while an instance is drained. pdctl names it, and after it resumes it sends
@@ -186,9 +176,7 @@ func TestDrainWithASuspendedProxy(t *testing.T) {
 	others := harness.StartLoad(t, clients, pause, r.proxies[0].URL(), r.proxies[1].URL())
 	others.Served(20)
 	open := r.open(suspended, 4, longTokens, x)
-	if err := suspended.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, suspended.Signal(syscall.SIGSTOP))
 	t.Cleanup(func() { _ = suspended.Signal(syscall.SIGCONT) })
 	out, code := r.pdctl("drain", "decode", x.Address, "--wait", "--timeout", "50s")
 	if code != 3 || !contains(out, suspended.Address) || !contains(out, "vanished") {
@@ -203,16 +191,11 @@ func TestDrainWithASuspendedProxy(t *testing.T) {
 	// These connect to the suspended proxy and are the first requests that it reads.
 	l := harness.StartLoad(t, clients, pause, suspended.URL())
 	wait(t, 200*time.Millisecond)
-	if err := suspended.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, suspended.Signal(syscall.SIGCONT))
 	l.Served(60)
 	open.ended()
 	for _, l := range []*harness.Load{l, others} {
-		l.Finish()
-		if n := l.Broken(); n > 0 {
-			t.Errorf("%d streams were cut", n)
-		}
+		l.FinishUncut()
 	}
 	if n := requestsOf(t, x) - before; n != 0 {
 		t.Errorf("%d requests went to the drained instance", n)
@@ -270,11 +253,8 @@ func TestDrainRounds(t *testing.T) {
 			t.Fatalf("round %d: %d failed, %d cut: %s", i+1, len(failed), l.Broken(), strings.Join(failed, "\n"))
 		}
 	}
-	l.Finish()
-	t.Logf("%d rounds of drain, restart, undrain: %d right answers, %d cut", n, l.Answered(), l.Broken())
-	if l.Broken() > 0 {
-		t.Errorf("%d streams were cut", l.Broken())
-	}
+	l.FinishUncut()
+	t.Logf("%d rounds of drain, restart, undrain: %d right answers", n, l.Answered())
 }
 
 // Idle proxies write nothing to etcd: updates of their presences do not trigger each other. Under
@@ -292,9 +272,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	revision := func() int64 {
 		t.Helper()
 		resp, err := cli.Get(t.Context(), layout(t).Schema())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return resp.Header.Revision
 	}
 	// The last write after the start happens within a second.
@@ -334,9 +312,7 @@ func TestDrainOfPrefillWaitsForItsBlocks(t *testing.T) {
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer, proxyArgs: []string{"--kv-lease-budget", "10s"}})
 	p, d := r.prefill[0], r.decode[0]
-	if err := d.Engine.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, d.Engine.Signal(syscall.SIGSTOP))
 	t.Cleanup(func() { _ = d.Engine.Signal(syscall.SIGCONT) })
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan struct{})

@@ -7,24 +7,14 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // engines starts an engine of each role without an agent.
 func (r *rig) engines() {
 	r.t.Helper()
-	for _, role := range instance.Roles() {
-		n, err := r.f.StartNode(r.t.Context(), fleet.NodeSpec{Name: string(role) + "-flags", Role: role, Connector: "nixl", Model: "e2e/simulated"})
-		if err != nil {
-			r.t.Fatal(err)
-		}
-		if role == instance.Prefill {
-			r.prefill = append(r.prefill, n)
-		} else {
-			r.decode = append(r.decode, n)
-		}
-	}
+	r.prefill = append(r.prefill, r.bare(instance.Prefill, "prefill-flags"))
+	r.decode = append(r.decode, r.bare(instance.Decode, "decode-flags"))
 }
 
 // Instances given by flags are used while etcd accepts no writes, and remain in use after it
@@ -63,12 +53,7 @@ func TestFault35_CommandLineWithoutSpace(t *testing.T) {
 	p.neverBelow(1)
 	// From now on the keys decide: an instance that an operator removes is not used any more.
 	mustRun(t, "pdctl", "remove", "--yes", "decode", r.decode[0].Address, "--etcd-endpoints", etcd.Endpoint())
-	r.awaitStatus(func(s status) error {
-		if in, ok := s.entry(r.decode[0].Address); ok && in.Intent != instance.Removed {
-			return fmt.Errorf("%+v", in)
-		}
-		return nil
-	})
+	r.awaitEntry(r.decode[0].Address, func(in instance.Listing, ok bool) bool { return !ok || in.Intent == instance.Removed })
 }
 
 // The same while no etcd member answers, and etcd starts later.

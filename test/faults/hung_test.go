@@ -1,11 +1,9 @@
 package faults_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -19,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -28,17 +27,15 @@ import (
 // post sends a body to a control route of a simulated engine.
 func post(t testing.TB, n *fleet.Node, path, body string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodPost, "http://"+n.Address+path, bytes.NewReader([]byte(body)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
+	order(t, n, http.MethodPost, path, body)
+}
+
+func order(t testing.TB, n *fleet.Node, method, path, body string) {
+	t.Helper()
+	resp, text, err := harness.Send(context.WithoutCancel(t.Context()), method, "http://"+n.Address+path, body)
+	require.NoError(t, err)
 	if resp.StatusCode != http.StatusNoContent {
-		t.Fatalf("POST %s of %s: %s", path, n.Address, resp.Status)
+		t.Fatalf("%s %s of %s: %s %s", method, path, n.Address, resp.Status, text)
 	}
 }
 
@@ -73,7 +70,7 @@ func TestFault03_HungCore(t *testing.T) {
 		measured(t, 3, string(n.Spec.Role)+": core hangs to ejected by the proxy", time.Since(hung), 8*time.Second)
 		l.Served(20)
 		r.awaitStatus(viewIs(n, instance.Ejected, "hung: ")) // its probes pass
-		if text := metricsOf(t, r.proxies[0]); strings.Contains(text, `pd_trial_requests_total{result="ok"} 0`) {
+		if text := string(harness.Get(t, r.url()+"/metrics")); strings.Contains(text, `pd_trial_requests_total{result="ok"} 0`) {
 			t.Error("no trial request to a peer was counted")
 		}
 		post(t, n, "/fake/core", coreRuns)
@@ -158,41 +155,12 @@ func TestFault03_LongWorkIsNotHung(t *testing.T) {
 
 // streamAll sends a request without a timeout and reads its stream to the end.
 func streamAll(ctx context.Context, url, prompt string, tokens int) error {
-	body := fmt.Appendf(nil, `{"model":%q,"prompt":%q,"max_tokens":%d,"ignore_eos":true,"stream":true}`, harness.Model, prompt, tokens)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err == nil && (resp.StatusCode != http.StatusOK || !bytes.HasSuffix(text, []byte("data: [DONE]\n\n"))) {
+	body := fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":%d,"ignore_eos":true,"stream":true}`, harness.Model, prompt, tokens)
+	resp, text, err := harness.Send(ctx, http.MethodPost, url+"/v1/completions", body)
+	if err == nil && (resp.StatusCode != http.StatusOK || !strings.HasSuffix(text, "data: [DONE]\n\n")) {
 		err = fmt.Errorf("%s: %.200s", resp.Status, text)
 	}
 	return err
-}
-
-// metricsOf reads the metrics of a proxy.
-func metricsOf(t testing.TB, p *fleet.Proxy) string {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.URL()+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	var b bytes.Buffer
-	if _, err := b.ReadFrom(resp.Body); err != nil {
-		t.Fatal(err)
-	}
-	return b.String()
 }
 
 // The load of TestHungCheck.
@@ -296,15 +264,7 @@ func TestHungCheck(t *testing.T) {
 	var slowFleet sent
 	slowFleet.run(t, r.url(), d/5, 2, 8)
 	for _, n := range r.decode {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, "http://"+n.Address+"/fake/faults", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = resp.Body.Close()
+		order(t, n, http.MethodDelete, "/fake/faults", "")
 		post(t, n, "/fake/core", coreHung)
 	}
 	wg.Go(func() { slowFleet.run(t, r.url(), 25*time.Second, 2, 8) })

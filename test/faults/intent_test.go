@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An agent that registers again does not undo a drain.
@@ -23,13 +24,9 @@ func TestFault22_DrainThenRegister(t *testing.T) {
 		r.mustPdctl("drain", string(role), n.Address, "--wait", "--timeout", "1m", "--reason", "row 22")
 		before := requestsOf(t, n)
 		// First only the agent restarts, with the same engine, then both restart.
-		if err := n.Agent.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, n.Agent.Kill())
 		<-n.Agent.Done()
-		if err := n.StartAgent(t.Context(), r.agents...); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, n.StartAgent(t.Context(), r.agents...))
 		r.awaitAgent(n, registrationIs(lease.Registered))
 		r.awaitReady(n.Address, instance.Drain)
 		l.Served(40)
@@ -52,10 +49,7 @@ func TestFault22_DrainThenRegister(t *testing.T) {
 			return nil
 		})
 	}
-	l.Finish()
-	if n := l.Broken(); n > 0 {
-		t.Errorf("%d streams were cut", n)
-	}
+	l.FinishUncut()
 }
 
 // An instance that an operator removed stays removed, whatever its agent does.
@@ -73,12 +67,7 @@ func TestFault23_RemovedStaysOut(t *testing.T) {
 		}
 		return nil
 	})
-	r.awaitStatus(func(s status) error {
-		if in, ok := s.entry(n.Address); ok && in.Intent != instance.Removed {
-			return fmt.Errorf("%+v", in)
-		}
-		return nil
-	})
+	r.awaitEntry(n.Address, func(in instance.Listing, ok bool) bool { return !ok || in.Intent == instance.Removed })
 	l.Turn()
 	before := requestsOf(t, n)
 	wait(t, outage(2*ttl, 10*ttl)) // its agent checks its key once in each TTL
@@ -108,8 +97,5 @@ func TestFault23_RemovedStaysOut(t *testing.T) {
 	}
 	r.mustPdctl("allow", "decode", n.Address)
 	r.awaitReady(n.Address, "")
-	l.Finish()
-	if n := l.Broken(); n > 0 {
-		t.Errorf("%d streams were cut", n)
-	}
+	l.FinishUncut()
 }

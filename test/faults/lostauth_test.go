@@ -1,6 +1,7 @@
 package faults_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // etcd is paused until every lease has expired, and when it resumes no agent can register, because
@@ -22,37 +24,7 @@ func TestFault28_PausedThenNoAuth(t *testing.T) {
 	row(t, 28)
 	const user, password = "agents", "secret of the agents"
 	root := layout(t).Root()
-	perm, end := clientv3.PermissionType(clientv3.PermReadWrite), clientv3.GetPrefixRangeEnd(root)
-	for _, tc := range []struct {
-		name         string
-		break_, mend func(*testing.T, *clientv3.Client) error
-		says         string
-	}{
-		{
-			"role revoked",
-			func(t *testing.T, c *clientv3.Client) error {
-				_, err := c.RoleRevokePermission(t.Context(), user, root, end)
-				return err
-			},
-			func(t *testing.T, c *clientv3.Client) error {
-				_, err := c.RoleGrantPermission(t.Context(), user, root, end, perm)
-				return err
-			},
-			"denies this user access",
-		},
-		{
-			"password changed",
-			func(t *testing.T, c *clientv3.Client) error {
-				_, err := c.UserChangePassword(t.Context(), user, "other")
-				return err
-			},
-			func(t *testing.T, c *clientv3.Client) error {
-				_, err := c.UserChangePassword(t.Context(), user, password)
-				return err
-			},
-			"does not accept this user name and password",
-		},
-	} {
+	for _, tc := range authFaults(user, password, root) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			etcd := testkit.StartEtcdProcess(t)
@@ -66,9 +38,7 @@ func TestFault28_PausedThenNoAuth(t *testing.T) {
 				agentArgs: []string{"--etcd-username", user, "--etcd-password", password},
 			})
 			l, p := r.load(), r.startPool()
-			if err := tc.break_(t, admin); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, tc.break_(t.Context(), admin))
 			etcd.Pause()
 			wait(t, outage(6*time.Second, 30*time.Second))
 			l.Served(20)
@@ -85,9 +55,7 @@ func TestFault28_PausedThenNoAuth(t *testing.T) {
 			wait(t, 6*time.Second) // three times the grace
 			r.awaitView(instance.Orphan)
 			l.Served(20)
-			if err := tc.mend(t, admin); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, tc.mend(t.Context(), admin))
 			mended := time.Now()
 			for _, n := range r.nodes() {
 				r.awaitAgent(n, registrationIs(lease.Registered))
@@ -112,4 +80,34 @@ func (r *rig) awaitView(v instance.View) {
 		}
 		return nil
 	})
+}
+
+// authFault makes the login of a user invalid, or valid again.
+type authFault struct {
+	name, says   string
+	break_, mend func(context.Context, *clientv3.Client) error
+}
+
+func authFaults(user, password, root string) []authFault {
+	perm, end := clientv3.PermissionType(clientv3.PermReadWrite), clientv3.GetPrefixRangeEnd(root)
+	login := func(password string) func(context.Context, *clientv3.Client) error {
+		return func(ctx context.Context, c *clientv3.Client) error {
+			_, err := c.UserChangePassword(ctx, user, password)
+			return err
+		}
+	}
+	return []authFault{
+		{
+			"role revoked", "denies this user access",
+			func(ctx context.Context, c *clientv3.Client) error {
+				_, err := c.RoleRevokePermission(ctx, user, root, end)
+				return err
+			},
+			func(ctx context.Context, c *clientv3.Client) error {
+				_, err := c.RoleGrantPermission(ctx, user, root, end, perm)
+				return err
+			},
+		},
+		{"password changed", "does not accept this user name and password", login("other"), login(password)},
+	}
 }

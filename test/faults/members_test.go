@@ -19,14 +19,13 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func layout(t testing.TB) schema.Layout {
 	t.Helper()
 	l, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return l
 }
 
@@ -42,9 +41,7 @@ func decodeAt(i int) instance.Key {
 func dial(t testing.TB, endpoints ...string) *clientv3.Client {
 	t.Helper()
 	cli, err := etcd.Dial(etcd.Config{Endpoints: endpoints})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	return cli
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // awaitDeletion waits for the deletion of a node's key.
@@ -37,9 +38,7 @@ func TestFault01_AgentKilled(t *testing.T) {
 	l := r.load()
 	victim := r.decode[2]
 	killed := time.Now()
-	if err := victim.Agent.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, victim.Agent.Kill())
 	measured(t, 1, "kill to DELETE (TTL 3 s)", awaitDeletion(t, h, victim).At.Sub(killed), ttl+time.Second)
 	r.awaitStatus(func(s status) error {
 		if in, ok := s.entry(victim.Address); !ok || in.View != instance.Orphan || !slices.Contains(s.DecodeNodes, victim.Address) {
@@ -68,15 +67,8 @@ func TestFault02_NodeKilled(t *testing.T) {
 	l := r.load()
 	for _, victim := range []*fleet.Node{r.prefill[1], r.decode[1]} {
 		killed := time.Now()
-		if err := victim.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		r.awaitStatus(func(s status) error {
-			if in, ok := s.entry(victim.Address); ok && in.View == "" {
-				return fmt.Errorf("%s is %+v", victim.Address, in)
-			}
-			return nil
-		})
+		require.NoError(t, victim.Kill())
+		r.awaitEntry(victim.Address, func(in instance.Listing, ok bool) bool { return !ok || in.View != "" })
 		measured(t, 2, string(victim.Spec.Role)+": kill to not being picked any more", time.Since(killed), time.Second)
 		measured(t, 2, string(victim.Spec.Role)+": kill to DELETE (TTL 3 s)", awaitDeletion(t, h, victim).At.Sub(killed), ttl+time.Second)
 	}
@@ -94,20 +86,11 @@ func TestFault03_EngineHangs(t *testing.T) {
 	l := r.load()
 	for _, victim := range []*fleet.Node{r.prefill[0], r.decode[0]} {
 		hung := time.Now()
-		if err := victim.Engine.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
-		r.awaitStatus(func(s status) error {
-			if in, ok := s.entry(victim.Address); !ok || in.State != instance.Down && in.View == "" {
-				return fmt.Errorf("%s is %+v", victim.Address, in)
-			}
-			return nil
-		})
+		require.NoError(t, victim.Engine.Signal(syscall.SIGSTOP))
+		r.awaitEntry(victim.Address, func(in instance.Listing, ok bool) bool { return ok && (in.State == instance.Down || in.View != "") })
 		measured(t, 3, string(victim.Spec.Role)+": hang to out, by its agent or by the proxy", time.Since(hung), 3*time.Second)
 		l.Served(20)
-		if err := victim.Engine.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, victim.Engine.Signal(syscall.SIGCONT))
 		r.awaitAll()
 	}
 	l.Finish()
@@ -126,18 +109,14 @@ func TestFault04_GracefulStop(t *testing.T) {
 	h := testkit.Record(t, etcd.Client(t), "/pd/")
 	l := r.load()
 	for _, victim := range []*fleet.Node{r.prefill[1], r.decode[1]} {
-		if err := control(t, r.f, victim).Drain(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, control(t, r.f, victim).Drain(t.Context()))
 		awaitDeletion(t, h, victim)
 		<-victim.Agent.Done()
 		if err := victim.Agent.Err(); err != nil {
 			t.Errorf("the agent ended with %v", err)
 		}
 		// As a supervisor does: the engine stops after its agent.
-		if err := victim.Engine.Stop(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, victim.Engine.Stop(t.Context()))
 		var states []string
 		for _, e := range h.Of(keyOf(t, victim)) {
 			var rec instance.Record
@@ -155,18 +134,13 @@ func TestFault04_GracefulStop(t *testing.T) {
 		}
 	}
 	l.Served(20)
-	l.Finish()
-	if n := l.Broken(); n > 0 {
-		t.Errorf("%d streams were cut", n)
-	}
+	l.FinishUncut()
 	// The time from revocation to event, measured without a proxy or agent.
 	cli := dial(t, etcd.Endpoint())
 	k := prefillAt(1)
 	reg := register(t, cli, k, ttl)
 	start := time.Now()
-	if err := reg.Revoke(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, reg.Revoke(t.Context()))
 	testkit.Eventually(t, soon, func() error {
 		if _, ok := h.Deleted(layout(t).Instance(k)); !ok {
 			return errNotYet

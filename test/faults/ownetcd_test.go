@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // hosted starts a fleet of two proxies, the first of which embeds etcd.
@@ -41,9 +42,7 @@ func start(t *testing.T, s fleet.ProxySpec) *rig {
 	s.Name, s.AdminKey = "proxy-1", adminKey
 	s.Args = append(proxyArgs("--audit-interval", "2s"), s.Args...)
 	host, err := r.f.StartProxy(t.Context(), s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.proxies, r.etcd, r.agents = []*fleet.Proxy{host}, host.Etcd, host.Etcd
 	return r
 }
@@ -52,9 +51,7 @@ func start(t *testing.T, s fleet.ProxySpec) *rig {
 func etcdPID(t testing.TB, p *fleet.Proxy) int {
 	t.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, name := range names {
 		stat, err := os.ReadFile(name)
 		if err != nil {
@@ -63,9 +60,7 @@ func etcdPID(t testing.TB, p *fleet.Proxy) int {
 		after := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		if len(after) > 1 && after[0] != "Z" && after[1] == strconv.Itoa(p.PID()) {
 			pid, err := strconv.Atoi(strings.Split(name, "/")[2])
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			return pid
 		}
 	}
@@ -111,15 +106,9 @@ func TestOwnEtcdEnds(t *testing.T) {
 	db := filepath.Join(r.f.Dir(), "etcd-"+host.Etcd[0][strings.LastIndexByte(host.Etcd[0], ':')+1:], "member", "snap", "db")
 	signal(t, syscall.SIGSTOP, etcdPID(t, host))
 	good, err := os.ReadFile(db)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(db+".new", bytes.Repeat([]byte("damage"), 10000), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(db+".new", db); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(db+".new", bytes.Repeat([]byte("damage"), 10000), 0o600))
+	require.NoError(t, os.Rename(db+".new", db))
 	signal(t, syscall.SIGKILL, etcdPID(t, host))
 	r.awaitEtcdExits(2, filepath.Dir(filepath.Dir(filepath.Dir(db))))
 	if _, body := page(t, host.URL()+"/metrics"); !strings.Contains(body, "\npd_etcd_embedded_up 0\n") || !strings.Contains(body, "\npd_etcd_embedded_ends_total 2\n") {
@@ -129,9 +118,7 @@ func TestOwnEtcdEnds(t *testing.T) {
 		t.Errorf("/health: %d", c)
 	}
 	l.Served(50)
-	if err := os.WriteFile(db, good, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(db, good, 0o600))
 	r.awaitEtcdExits(2, "")
 	r.follows(2)
 	r.awaitAll()
@@ -139,14 +126,8 @@ func TestOwnEtcdEnds(t *testing.T) {
 	l.Finish()
 	p.neverBelow(2)
 	log, err := os.ReadFile(host.LogFile())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, w := range []string{"embedded etcd has ended", "signal: killed", "embedded etcd serves again", "files of the embedded etcd are damaged"} {
-		if !strings.Contains(string(log), w) {
-			t.Errorf("the log does not contain %q", w)
-		}
-	}
+	require.NoError(t, err)
+	require.Contains(t, string(log), "embedded etcd has ended", "signal: killed", "embedded etcd serves again", "files of the embedded etcd are damaged")
 	if strings.Contains(string(log), "goroutine ") {
 		t.Error("a stack trace in the log")
 	}
@@ -161,16 +142,12 @@ func TestSilentClientsTakeAllDescriptors(t *testing.T) {
 	longform.Test(t)
 	r := &rig{t: t, f: newFleet(t)}
 	ports, err := fleet.FreePorts(2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	address, etcd := "127.0.0.1:"+strconv.Itoa(ports[0]), "127.0.0.1:"+strconv.Itoa(ports[1])
 	args := append([]string{"-c", `ulimit -n 256 && exec "$0" "$@"`, filepath.Join(bin, "proxy"),
 		"--host", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--etcd-listen", etcd, "--etcd-data-dir", t.TempDir()}, proxyArgs()...)
 	proxy, err := r.f.Start(t.Context(), fleet.Spec{Name: "proxy-256", Program: "/bin/sh", Args: args})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.etcd, r.agents = []string{etcd}, []string{etcd}
 	testkit.Eventually(t, soon, func() error {
 		c, body, err := request(t, "GET", "http://"+address+"/readyz", "")
@@ -224,9 +201,7 @@ func TestSilentClientsTakeAllDescriptors(t *testing.T) {
 	})
 	began := time.Now()
 	for time.Since(began) < 40*time.Second {
-		if err := served(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, served())
 		if c, body := page(t, "http://"+address+"/health"); c != http.StatusOK {
 			t.Fatalf("/health: %d %s", c, body)
 		}

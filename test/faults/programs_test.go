@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -39,18 +39,13 @@ func command(t testing.TB, name string, args ...string) (string, int) {
 // mustRun runs a program that must exit with 0.
 func mustRun(t testing.TB, name string, args ...string) string {
 	t.Helper()
-	out, code := command(t, name, args...)
-	if code != 0 {
-		t.Fatalf("%s %s: exit %d\n%s", name, strings.Join(args, " "), code, out)
-	}
-	return out
+	return mustExit(t, 0, name, args...)
 }
 
-// mustFail runs a program that must exit with an error other than a usage error.
-func mustFail(t testing.TB, name string, args ...string) string {
+func mustExit(t testing.TB, want int, name string, args ...string) string {
 	t.Helper()
 	out, code := command(t, name, args...)
-	if code != 1 {
+	if code != want {
 		t.Fatalf("%s %s: exit %d\n%s", name, strings.Join(args, " "), code, out)
 	}
 	return out
@@ -61,17 +56,13 @@ func mustFail(t testing.TB, name string, args ...string) string {
 func (r *rig) proxyNotReady(args ...string) (p *fleet.Process, address string) {
 	r.t.Helper()
 	ports, err := fleet.FreePorts(1)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	address = "127.0.0.1:" + strconv.Itoa(ports[0])
 	args = append([]string{"--host", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--etcd-endpoints", strings.Join(r.etcd, ",")}, proxyArgs(args...)...)
 	p, err = r.f.Start(r.t.Context(), fleet.Spec{Name: "proxy-cold", Program: "proxy", Args: args, Env: []string{"ADMIN_API_KEY=" + adminKey}, Stage: 1})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	testkit.Eventually(r.t, soon, func() error {
-		code, err := code(r.t, http.MethodGet, "http://"+address+"/livez", "")
+		code, _, err := request(r.t, http.MethodGet, "http://"+address+"/livez", "")
 		if err != nil || code != http.StatusOK {
 			return fmt.Errorf("%d, %w; its log:\n%s", code, err, p.LogTail(5))
 		}
@@ -80,40 +71,22 @@ func (r *rig) proxyNotReady(args ...string) (p *fleet.Process, address string) {
 	return p, address
 }
 
-func code(t testing.TB, method, url, body string) (int, error) {
-	t.Helper()
-	c, _, err := request(t, method, url, body)
-	return c, err
-}
-
 func request(t testing.TB, method, url, body string) (int, string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Close = true
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Api-Key", adminKey)
-	req.Header.Set("X-Pd-Trace", "1")
-	resp, err := http.DefaultClient.Do(req)
+	resp, text, err := harness.Send(ctx, method, url, body, "X-Api-Key", adminKey, "X-Pd-Trace", "1")
 	if err != nil {
 		return 0, "", err
 	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	return resp.StatusCode, string(raw), err
+	return resp.StatusCode, text, nil
 }
 
 // page fetches a URL that must answer.
 func page(t testing.TB, url string) (int, string) {
 	t.Helper()
 	c, body, err := request(t, http.MethodGet, url, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return c, body
 }
 
@@ -122,9 +95,7 @@ func (r *rig) try(address string) (int, string) {
 	r.t.Helper()
 	c, body, err := request(r.t, http.MethodPost, "http://"+address+"/v1/completions",
 		fmt.Sprintf(`{"model":%q,"prompt":"anybody there?","max_tokens":4}`, harness.Model))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	return c, body
 }
 

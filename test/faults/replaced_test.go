@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // awaitLog waits until a process has logged a line that contains all of the texts.
@@ -86,16 +87,12 @@ func TestFault34_MembersReplaced(t *testing.T) {
 	})
 	// pdctl doctor reads it from the proxy.
 	out, _ := command(t, "pdctl", "doctor", "--etcd-endpoints", strings.Join(c.Endpoints(), ","))
-	if !strings.Contains(out, configured[0]+" is no longer a member") {
-		t.Errorf("pdctl doctor:\n%s", out)
-	}
+	require.Contains(t, out, configured[0]+" is no longer a member")
 	l.Served(20)
 	l.Finish()
 	p.neverBelow(1)
 	// A new process with the same configuration and state directory.
-	if err := r.proxies[0].Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.proxies[0].Stop(t.Context()))
 	r.proxies = append(r.proxies[:0], r.proxy("proxy-again", "--audit-interval", "1s", "--state-dir", state))
 	r.awaitStatus(sees)
 	r.awaitStatus(etcdIs("live"))

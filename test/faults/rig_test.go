@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -104,9 +105,7 @@ func (r *rig) proxy(name string, args ...string) *fleet.Proxy {
 	p, err := r.f.StartProxy(r.t.Context(), fleet.ProxySpec{
 		Name: name, EtcdEndpoints: r.etcd, AdminKey: adminKey, Args: proxyArgs(args...),
 	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	return p
 }
 
@@ -117,9 +116,7 @@ func (r *rig) node(role instance.Role, n int, ttl time.Duration, args ...string)
 		Etcd: r.agents, TTL: ttl, EngineArgs: append([]string{"--faults"}, r.engineArgs...),
 		AgentArgs: append([]string{"--allow-short-ttl", "--kv-lease", "0s", "--probe-interval", "200ms"}, args...),
 	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	return node
 }
 
@@ -147,9 +144,7 @@ func (r *rig) load() *harness.Load {
 func (r *rig) awaitAll() {
 	r.t.Helper()
 	for _, p := range r.proxies {
-		if err := p.WaitFor(r.t.Context(), len(r.prefill), len(r.decode)); err != nil {
-			r.t.Fatal(err)
-		}
+		require.NoError(r.t, p.WaitFor(r.t.Context(), len(r.prefill), len(r.decode)))
 	}
 }
 
@@ -169,21 +164,20 @@ type status struct {
 	Notices []string `json:"notices"`
 }
 
-func fetchStatus(ctx context.Context, p *fleet.Proxy) (status, error) {
-	var s status
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+func fetchStatus(ctx context.Context, p *fleet.Proxy) (s status, err error) {
+	err = fetch(ctx, p.URL()+"/status", &s)
+	return s, err
+}
+
+// fetch reads a page of a proxy in JSON, whatever its status.
+func fetch(ctx context.Context, url string, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL()+"/status", nil)
+	_, text, err := harness.Send(ctx, http.MethodGet, url, "")
 	if err != nil {
-		return s, err
+		return err
 	}
-	req.Close = true
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return s, err
-	}
-	defer resp.Body.Close()
-	return s, json.NewDecoder(resp.Body).Decode(&s)
+	return json.Unmarshal([]byte(text), into)
 }
 
 // awaitStatus waits until every proxy's status meets a condition.
@@ -211,6 +205,18 @@ func etcdIs(state string) func(status) error {
 		}
 		return nil
 	}
+}
+
+// awaitEntry waits until an instance in every proxy's status meets a condition; ok reports whether the status
+// has the instance.
+func (r *rig) awaitEntry(address string, want func(in instance.Listing, ok bool) bool) {
+	r.t.Helper()
+	r.awaitStatus(func(s status) error {
+		if in, ok := s.entry(address); !want(in, ok) {
+			return fmt.Errorf("%s is %+v", address, in)
+		}
+		return nil
+	})
 }
 
 // entry returns an instance of a status.
@@ -298,14 +304,12 @@ type keyFacts struct{ Lease, Create, Mod, Version int64 }
 // keys reads the lease and the revisions of every instance's key.
 func keys(t testing.TB, cli *clientv3.Client) map[string]keyFacts {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	out := map[string]keyFacts{}
 	for _, role := range instance.Roles() {
 		resp, err := cli.Get(ctx, layout(t).Root()+string(role)+"/", clientv3.WithPrefix())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, kv := range resp.Kvs {
 			out[string(kv.Key)] = keyFacts{kv.Lease, kv.CreateRevision, kv.ModRevision, kv.Version}
 		}
@@ -355,7 +359,7 @@ func registrationIs(phase lease.Phase) func(agentctl.Report) error {
 // put writes a key and returns its revision.
 func put(t testing.TB, cli *clientv3.Client, key, value string, opts ...clientv3.OpOption) int64 {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	resp, err := cli.Put(ctx, key, value, opts...)
 	if err != nil {
@@ -367,9 +371,7 @@ func put(t testing.TB, cli *clientv3.Client, key, value string, opts ...clientv3
 // engineState reads the counters of an engine.
 func engineState(t testing.TB, n *fleet.Node, into any) {
 	t.Helper()
-	if err := n.Get(t.Context(), "/fake/state", into); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, n.Get(t.Context(), "/fake/state", into))
 }
 
 var errNotYet = errors.New("not yet")

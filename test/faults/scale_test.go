@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // fleetSize returns the number of instances in the tests of large fleets: that of the matrix for the
@@ -61,6 +62,14 @@ func keyAt(i int) instance.Key {
 		return prefillAt(i)
 	}
 	return decodeAt(i)
+}
+
+// keysTo returns the first n keys.
+func keysTo(n int) (all []instance.Key) {
+	for i := range n {
+		all = append(all, keyAt(i))
+	}
+	return all
 }
 
 func registerOne(ctx context.Context, cli *clientv3.Client, l schema.Layout, i int, ttl int64, into *clientv3.LeaseID) error {
@@ -316,9 +325,7 @@ func TestFault27_Reconnects(t *testing.T) {
 	put(t, direct, l.Instance(prefillAt(0)), ready)
 	func() { // TestMain checks for leaked goroutines
 		cli, err := etcd.Dial(etcd.Config{Endpoints: []string{link.Address()}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer cli.Close()
 		ctx, cancel := context.WithCancel(t.Context())
 		o := quick()

@@ -1,10 +1,8 @@
 package faults_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -17,6 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // Slow engines are not dead. These tests stop an engine with SIGSTOP, which behaves like an engine on
@@ -26,17 +26,13 @@ import (
 func hold(t *testing.T, d time.Duration, processes ...*fleet.Process) {
 	t.Helper()
 	for _, p := range processes {
-		if err := p.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Signal(syscall.SIGSTOP))
 	}
 	timer := time.NewTimer(d) // the length of the fault
 	defer timer.Stop()
 	<-timer.C
 	for _, p := range processes {
-		if err := p.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Signal(syscall.SIGCONT))
 	}
 }
 
@@ -67,10 +63,7 @@ func TestFault03_OnlyDecodeIsSlow(t *testing.T) {
 		}
 		measured(t, 3, fmt.Sprintf("the only decode instance, stopped %s of %s: slowest first token beyond the stop", s.stopped, s.of),
 			max(0, l.Slowest()-s.stopped), time.Second)
-		l.Finish()
-		if n := l.Broken(); n > 0 {
-			t.Errorf("%d streams were cut", n)
-		}
+		l.FinishUncut()
 	}
 }
 
@@ -104,30 +97,20 @@ func TestFault03_OnlyDecodeHangsForGood(t *testing.T) {
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer,
 		proxyArgs: []string{"--decode-first-byte-timeout", "5s"}})
-	if err := r.decode[0].Engine.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.decode[0].Engine.Signal(syscall.SIGSTOP))
 	defer func() { _ = r.decode[0].Engine.Signal(syscall.SIGCONT) }()
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, stream := range []bool{true, false} {
 		wg.Go(func() {
-			body := fmt.Appendf(nil, `{"model":"e2e/simulated","prompt":"hello","max_tokens":4,"stream":%t}`, stream)
-			req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url()+"/v1/completions", bytes.NewReader(body))
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			req.Header.Set("Content-Type", "application/json")
-			resp, err := http.DefaultClient.Do(req)
+			body := fmt.Sprintf(`{"model":"e2e/simulated","prompt":"hello","max_tokens":4,"stream":%t}`, stream)
+			resp, text, err := harness.Send(ctx, http.MethodPost, r.url()+"/v1/completions", body)
 			if err != nil {
 				t.Errorf("stream=%t: %v", stream, err)
 				return
 			}
-			defer resp.Body.Close()
-			text, _ := io.ReadAll(resp.Body)
-			if resp.StatusCode != http.StatusGatewayTimeout || !strings.Contains(string(text), "did not answer in time") {
+			if resp.StatusCode != http.StatusGatewayTimeout || !strings.Contains(text, "did not answer in time") {
 				t.Errorf("stream=%t: %s: %s", stream, resp.Status, text)
 			}
 		})
@@ -143,27 +126,13 @@ func TestFault03_OneOfTwoHangs(t *testing.T) {
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer})
 	l := r.load()
 	hung := time.Now()
-	if err := r.decode[0].Engine.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	r.awaitStatus(func(s status) error {
-		if in, ok := s.entry(r.decode[0].Address); !ok || in.View != instance.Ejected {
-			return fmt.Errorf("%s is %+v", r.decode[0].Address, in)
-		}
-		return nil
-	})
+	require.NoError(t, r.decode[0].Engine.Signal(syscall.SIGSTOP))
+	r.awaitEntry(r.decode[0].Address, func(in instance.Listing, ok bool) bool { return ok && in.View == instance.Ejected })
 	measured(t, 3, "decode: hang to ejected by the proxy, beside one that answers", time.Since(hung), 3*time.Second)
 	l.Served(40) // clients whose stream had begun on it wait
-	if err := r.decode[0].Engine.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.decode[0].Engine.Signal(syscall.SIGCONT))
 	r.awaitAll()
-	r.awaitStatus(func(s status) error {
-		if in, ok := s.entry(r.decode[0].Address); !ok || in.View != "" {
-			return fmt.Errorf("%s is %+v", r.decode[0].Address, in)
-		}
-		return nil
-	})
+	r.awaitEntry(r.decode[0].Address, func(in instance.Listing, ok bool) bool { return ok && in.View == "" })
 	l.Turn()
 	measured(t, 3, "decode: slowest first token", l.Slowest(), 4*time.Second)
 	l.Finish()
@@ -179,21 +148,12 @@ func TestFault03_OnlyDecodeIsSlowSaysItsAgent(t *testing.T) {
 	var down atomic.Bool
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		r.awaitStatus(func(s status) error {
-			if in, ok := s.entry(r.decode[0].Address); !ok || in.State != instance.Down {
-				return fmt.Errorf("%s is %+v", r.decode[0].Address, in)
-			}
-			return nil
-		})
+		r.awaitEntry(r.decode[0].Address, func(in instance.Listing, ok bool) bool { return ok && in.State == instance.Down })
 		down.Store(true)
 	})
-	if err := r.decode[0].Engine.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.decode[0].Engine.Signal(syscall.SIGSTOP))
 	wg.Wait()
-	if err := r.decode[0].Engine.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.decode[0].Engine.Signal(syscall.SIGCONT))
 	l.Served(20)
 	l.Finish()
 	if !down.Load() {

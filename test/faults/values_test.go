@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
@@ -17,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const ready = `{"v":1,"id":"A","models":["m"],"state":"ready"}`
@@ -130,9 +129,7 @@ func TestFault20_Auth(t *testing.T) {
 	l := layout(t)
 	root := testkit.EnableAuth(t, server.Client(t), user, password, l.Root())
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Username: user, Password: password})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	k, n := prefillAt(1), 1
 	put(t, root, l.Instance(k), ready)
@@ -150,35 +147,15 @@ func TestFault20_Auth(t *testing.T) {
 	wait(t, 5*time.Second) // the token, valid for two seconds, has expired by now
 	follows()
 
-	perm := clientv3.PermissionType(clientv3.PermReadWrite)
-	end := clientv3.GetPrefixRangeEnd(l.Root())
-	for _, fault := range []struct {
-		name         string
-		break_, mend func() error
-	}{
-		{
-			"role revoked",
-			func() error { _, err := root.RoleRevokePermission(t.Context(), user, l.Root(), end); return err },
-			func() error { _, err := root.RoleGrantPermission(t.Context(), user, l.Root(), end, perm); return err },
-		},
-		{
-			"password changed",
-			func() error { _, err := root.UserChangePassword(t.Context(), user, "other"); return err },
-			func() error { _, err := root.UserChangePassword(t.Context(), user, password); return err },
-		},
-	} {
-		if err := fault.break_(); err != nil {
-			t.Fatalf("%s: %v", fault.name, err)
-		}
+	for _, fault := range authFaults(user, password, l.Root()) {
+		require.NoError(t, fault.break_(t.Context(), root))
 		testkit.Eventually(t, soon, func() error {
 			if s := w.Status(); s.State == watch.Live || s.LastError == "" {
 				return fmt.Errorf("%s: not detected: %+v", fault.name, s)
 			}
 			return nil
 		})
-		if err := fault.mend(); err != nil {
-			t.Fatalf("%s: %v", fault.name, err)
-		}
+		require.NoError(t, fault.mend(t.Context(), root))
 		mended := time.Now()
 		awaitState(t, w, watch.Live)
 		follows()
@@ -224,9 +201,7 @@ func TestFault21_TwoAgents(t *testing.T) {
 	if v, rev := read(); v != value || rev != revision {
 		t.Errorf("the record changed from %s at %d to %s at %d", value, revision, v, rev)
 	}
-	if err := first.Agent.Kill(); err != nil { // the lease expires, then the second may register
-		t.Fatal(err)
-	}
+	require.NoError(t, first.Agent.Kill()) // the lease expires, then the second may register
 	testkit.Eventually(t, soon, func() error {
 		rep, err := c.Status(t.Context())
 		if err != nil {
@@ -254,12 +229,7 @@ func TestFault30_DeletedByHand(t *testing.T) {
 	if _, err := cli.Delete(t.Context(), keyOf(t, victim)); err != nil {
 		t.Fatal(err)
 	}
-	r.awaitStatus(func(s status) error { // removed, or already registered again
-		if in, ok := s.entry(victim.Address); ok && in.Revision == before.Mod {
-			return fmt.Errorf("still there: %+v", in)
-		}
-		return nil
-	})
+	r.awaitEntry(victim.Address, func(in instance.Listing, ok bool) bool { return !ok || in.Revision != before.Mod }) // removed, or already registered again
 	measured(t, 30, "deletion to out", time.Since(deleted), 0)
 	r.awaitAll()
 	measured(t, 30, fmt.Sprintf("deletion to served again (TTL %.0f s)", lease.Seconds()), time.Since(deleted), 0)

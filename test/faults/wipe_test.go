@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -72,10 +73,7 @@ func TestFault11_WipedAndEmpty(t *testing.T) {
 	registerMany(t, cli, n, 600)
 	awaitCount(t, w, n)
 	awaitState(t, w, watch.Live)
-	var all []instance.Key
-	for i := range n {
-		all = append(all, keyAt(i))
-	}
+	all := keysTo(n)
 	neverWithout(t, w, all...)
 	etcd.Wipe()
 	etcd.Restart()
@@ -101,9 +99,7 @@ func TestFault12_WipedAndPast(t *testing.T) {
 	link := testkit.StartLink(t, etcd.Endpoint())
 	r := build(t, plan{etcd: []string{link.Address()}, agents: []string{etcd.Endpoint()}, proxyArgs: []string{"--audit-interval", "2s"}})
 	old, err := fetchStatus(t.Context(), r.proxies[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	l, p := r.load(), r.startPool()
 	link.Cut()
 	etcd.Wipe()
@@ -140,10 +136,7 @@ func TestFault12_WipedUnheard(t *testing.T) {
 	registerMany(t, old, n, 600)
 	awaitCount(t, w, n)
 	awaitState(t, w, watch.Live)
-	var all []instance.Key
-	for i := range n {
-		all = append(all, keyAt(i))
-	}
+	all := keysTo(n)
 	neverWithout(t, w, all...)
 	last := put(t, old, "/elsewhere", "x")
 	put(t, wiped, "/elsewhere", "x") // so that no instance has its old revision
@@ -194,9 +187,7 @@ func TestFault12_WipedUnheard(t *testing.T) {
 func identity(t testing.TB, cli *clientv3.Client) [2]uint64 {
 	t.Helper()
 	resp, err := cli.Get(t.Context(), "/elsewhere")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return [2]uint64{resp.Header.ClusterId, resp.Header.MemberId}
 }
 
@@ -277,9 +268,7 @@ func (r *rig) bare(role instance.Role, name string) *fleet.Node {
 	n, err := r.f.StartNode(r.t.Context(), fleet.NodeSpec{
 		Name: name, Role: role, Connector: "nixl", Model: harness.Model, ITL: time.Millisecond, EngineArgs: []string{"--faults"},
 	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	return n
 }
 
@@ -305,16 +294,10 @@ func TestFault14_StartWithoutEtcd(t *testing.T) {
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: args})
 	removed, dead := r.decode[2], r.prefill[1]
 	mustRun(t, "pdctl", "remove", "--yes", "decode", removed.Address, "--reason", "row 14", "--etcd-endpoints", etcd.Endpoint())
-	if err := r.proxies[0].WaitFor(t.Context(), 2, 2); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.proxies[0].Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.proxies[0].WaitFor(t.Context(), 2, 2))
+	require.NoError(t, r.proxies[0].Stop(t.Context()))
 	etcd.Kill()
-	if err := dead.Kill(); err != nil { // still in the snapshot file
-		t.Fatal(err)
-	}
+	require.NoError(t, dead.Kill()) // still in the snapshot file
 	before := requestsOf(t, removed)
 	start := time.Now()
 	process, address := r.proxyNotReady(args...)
@@ -348,9 +331,7 @@ func TestFault31_ProxySuspended(t *testing.T) {
 	l := harness.StartLoad(t, clients, pause, r.url())
 	l.Served(20)
 	l.Finish()
-	if err := p.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Signal(syscall.SIGSTOP))
 	testkit.Eventually(t, soon, func() error { // its presence expires
 		list, err := store.New(cli, layout(t), "test").Reader.Proxies(t.Context())
 		if err != nil || len(list) > 0 {
@@ -363,9 +344,7 @@ func TestFault31_ProxySuspended(t *testing.T) {
 	// These connect to the suspended proxy and are the first requests that it reads.
 	l = harness.StartLoad(t, clients, pause, r.url())
 	wait(t, 200*time.Millisecond)
-	if err := p.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Signal(syscall.SIGCONT))
 	l.Served(60)
 	l.Finish()
 	counted(t, 31, "picks of an instance that was drained meanwhile", requestsOf(t, drained)-before, 0)

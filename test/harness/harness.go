@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Model is the model that the engines of the tests serve.
@@ -83,9 +84,7 @@ func NewFleet(t testing.TB, bin string) *fleet.Fleet {
 		o.ProxyEnv = []string{"PD_UPSTREAM=" + kind}
 	}
 	f, err := fleet.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		for _, p := range f.Running() {
 			if t.Failed() {

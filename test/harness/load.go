@@ -258,3 +258,12 @@ func (l *Load) Finish() {
 	l.t.Logf("load: %d correct responses, %d streams visibly broken after their first text; %d connections refused, %d lost and retried",
 		l.ok.Load(), l.broken.Load(), l.refused.Load(), l.cut.Load())
 }
+
+// FinishUncut is Finish, and fails the test if a stream was cut as well.
+func (l *Load) FinishUncut() {
+	l.t.Helper()
+	l.Finish()
+	if n := l.Broken(); n > 0 {
+		l.t.Errorf("%d streams were cut", n)
+	}
+}

@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,49 +9,63 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Get fetches a page of a proxy, which must answer with 200.
 func Get(t testing.TB, url string) []byte {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return send(t, req)
+	return mustSend(ctx, t, http.MethodGet, url, "")
 }
 
-func send(t testing.TB, req *http.Request) []byte {
-	t.Helper()
+// Send sends a request with headers, given as names and values, and a JSON body, or none for "". It uses a
+// connection of its own, and returns the response after reading its body.
+func Send(ctx context.Context, method, url, body string, header ...string) (*http.Response, string, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		return nil, "", err
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
 	req.Close = true
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		t.Fatal(err)
+		return nil, "", err
 	}
 	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s %s: %s %v: %s", req.Method, req.URL, resp.Status, err, b)
+	text, err := io.ReadAll(resp.Body)
+	return resp, string(text), err
+}
+
+// Post sends a JSON body to a page, which must answer with 200, and returns the answer.
+func Post(t testing.TB, url, body string, header ...string) []byte {
+	t.Helper()
+	return mustSend(t.Context(), t, http.MethodPost, url, body, header...)
+}
+
+func mustSend(ctx context.Context, t testing.TB, method, url, body string, header ...string) []byte {
+	t.Helper()
+	resp, text, err := Send(ctx, method, url, body, header...)
+	require.NoError(t, err)
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s %s: %s: %s", method, url, resp.Status, text)
 	}
-	return b
+	return []byte(text)
 }
 
 // Add calls a proxy's /instances/add and returns its message.
 func Add(t testing.TB, url, key, role, address string) string {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/instances/add",
-		bytes.NewReader(fmt.Appendf(nil, `{"type":%q,"instance":%q}`, role, address)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Api-Key", key)
 	var answer struct{ Message string }
-	if err := json.Unmarshal(send(t, req), &answer); err != nil {
-		t.Fatal(err)
-	}
+	text := Post(t, url+"/instances/add", fmt.Sprintf(`{"type":%q,"instance":%q}`, role, address), "X-Api-Key", key)
+	require.NoError(t, json.Unmarshal(text, &answer))
 	return answer.Message
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // neighbour returns a second site on the same machine with engines of the same model, whose proxy finds
@@ -91,9 +92,7 @@ func TestTwoCommandLinesAreTwoFleets(t *testing.T) {
 	out, err := b.fleet.Start(t.Context(), fleet.Spec{
 		Name: "pdctl", Program: "pdctl", Args: []string{"--etcd-endpoints", a.etcd, "remove", "--yes", "prefill", "127.0.0.1:" + a.ports["8100"], "--reason", "under repair"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	<-out.Done()
 	awaitLog(t, p, a.text("prefill/127.0.0.1:8100 of the command line"))
 	b.awaitPrefill(t, []string{"8100", "8101"})

@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // hold finds a free port and reserves it with a bound socket that does not listen: parallel tests choose
@@ -13,13 +14,9 @@ func (s *site) hold() string {
 	s.t.Helper()
 	for range 50 {
 		free, err := fleet.FreePorts(1)
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		require.NoError(s.t, err)
 		fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		require.NoError(s.t, err)
 		syscall.CloseOnExec(fd)
 		if err := syscall.Bind(fd, &syscall.SockaddrInet4{Port: free[0], Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 			_ = syscall.Close(fd) // another process was faster

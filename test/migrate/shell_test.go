@@ -1,12 +1,14 @@
 package migrate_test
 
 import (
-	"io"
 	"net/http"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 var variable = regexp.MustCompile(`^\$(\{[^}]+\}|\w+)`)
@@ -81,7 +83,7 @@ func curl(t *testing.T, line string, vars map[string]string) (status int, body s
 		t.Fatalf("not a curl line: %q", line)
 	}
 	method, url, data := "", "", ""
-	header := http.Header{}
+	var header []string
 	for i := 1; i < len(args); i++ {
 		switch arg := args[i]; {
 		case arg == "-s", arg == "-N":
@@ -97,7 +99,7 @@ func curl(t *testing.T, line string, vars map[string]string) (status int, body s
 				if !ok {
 					t.Fatalf("header %q", args[i])
 				}
-				header.Set(name, strings.TrimSpace(value))
+				header = append(header, name, strings.TrimSpace(value))
 			}
 		case !strings.HasPrefix(arg, "-") && url == "":
 			if url = arg; !strings.HasPrefix(url, "http://") {
@@ -113,20 +115,7 @@ func curl(t *testing.T, line string, vars map[string]string) (status int, body s
 			method = http.MethodPost
 		}
 	}
-	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header = header
-	req.Close = true
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(b)
+	resp, text, err := harness.Send(t.Context(), method, url, data, header...)
+	require.NoError(t, err)
+	return resp.StatusCode, text
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -139,9 +140,7 @@ func (s *site) start(command string, env ...string) *fleet.Process {
 			return err
 		},
 	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	return p
 }
 
@@ -149,9 +148,7 @@ func (s *site) stop(p *fleet.Process) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), soon)
 	defer cancel()
-	if err := p.Stop(ctx); err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, p.Stop(ctx))
 }
 
 // refuse runs the proxy with a command line that it must reject.
@@ -164,11 +161,7 @@ func (s *site) refuse(command string, says ...string) {
 	if !errors.As(err, &exit) || exit.ExitCode() != 2 {
 		s.t.Errorf("%s: %v, want exit code 2\n%s", command, err, out)
 	}
-	for _, w := range says {
-		if !strings.Contains(string(out), w) {
-			s.t.Errorf("%s: %q is not in\n%s", command, w, out)
-		}
-	}
+	require.Contains(s.t, string(out), says...)
 }
 
 func (s *site) curl(line string) (int, string) {
@@ -302,9 +295,7 @@ func (s *site) record(role instance.Role, port string) instance.Record {
 	s.t.Helper()
 	cli := testkit.Client(s.t, s.etcd)
 	l, err := schema.NewLayout("/pd")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	k := instance.Key{Role: role, Address: "127.0.0.1:" + s.ports[port]}
 	var raw []store.RawKey
 	testkit.Eventually(s.t, soon, func() error {
@@ -318,8 +309,6 @@ func (s *site) record(role instance.Role, port string) instance.Record {
 		s.t.Errorf("%s has a lease", k)
 	}
 	rec, _, err := schema.DecodeRecord(k, raw[0].Value)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	return rec
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // board contains the members of Grafana's dashboard schema (core kind dashboard, version 39) that our
@@ -85,9 +87,7 @@ func loadBoard(t *testing.T) *board {
 	d := json.NewDecoder(strings.NewReader(read(t, deploy("grafana", "pdmesh.json"))))
 	d.DisallowUnknownFields()
 	var b board
-	if err := d.Decode(&b); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, d.Decode(&b))
 	return &b
 }
 

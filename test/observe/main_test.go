@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -26,9 +27,7 @@ func deploy(name ...string) string {
 func tool(t *testing.T, name string) string {
 	t.Helper()
 	unpacked, err := filepath.Abs(filepath.Join("..", "..", "dist", "prometheus", "usr", "bin", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, try := range []string{unpacked, name} {
 		if path, err := exec.LookPath(try); err == nil {
 			return path

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -32,29 +33,18 @@ func (p *prometheus) get(path string, q url.Values, into any) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/api/v1/"+path+"?"+q.Encode(), nil)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
+	_, text, err := harness.Send(ctx, http.MethodGet, p.url+"/api/v1/"+path+"?"+q.Encode(), "")
+	require.NoError(p.t, err)
 	var answer struct {
 		Status, Error string
 		Warnings      []string
 		Data          json.RawMessage
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, json.Unmarshal([]byte(text), &answer))
 	if answer.Status != "success" || len(answer.Warnings) > 0 {
 		p.t.Fatalf("%s %v: %s %v", path, q, answer.Error, answer.Warnings)
 	}
-	if err := json.Unmarshal(answer.Data, into); err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, json.Unmarshal(answer.Data, into))
 }
 
 // count returns the number of series that a query returns.
@@ -91,38 +81,24 @@ func follow(t *testing.T, f *fleet.Fleet, proxies ...string) *prometheus {
 		config = strings.Replace(config, was, is, 1)
 	}
 	for name, text := range map[string]string{"prometheus.yml": config, "rules.yml": read(t, deploy("prometheus", "rules.yml"))} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	ports, err := fleet.FreePorts(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p := &prometheus{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", ports[0])}
 	_, err = f.Start(t.Context(), fleet.Spec{
 		Name: "prometheus", Program: program, Stage: 1,
 		Args: []string{"--config.file=" + filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path=" + filepath.Join(dir, "data"),
 			"--web.listen-address=" + strings.TrimPrefix(p.url, "http://")},
 		Ready: func(ctx context.Context) error {
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/-/ready", nil)
-			if err != nil {
-				return err
+			resp, _, err := harness.Send(ctx, http.MethodGet, p.url+"/-/ready", "")
+			if err == nil && resp.StatusCode != http.StatusOK {
+				err = fmt.Errorf("prometheus: %s", resp.Status)
 			}
-			resp, err := http.DefaultClient.Do(req)
-			if err != nil {
-				return err
-			}
-			_ = resp.Body.Close()
-			if resp.StatusCode != http.StatusOK {
-				return fmt.Errorf("prometheus: %s", resp.Status)
-			}
-			return nil
+			return err
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return p
 }
 
@@ -139,9 +115,7 @@ func TestPrometheus(t *testing.T) {
 	ctx := t.Context()
 	f := harness.NewFleet(t, binDir)
 	proxy, err := f.StartProxy(ctx, fleet.ProxySpec{Name: "proxy", AdminKey: "k", Args: []string{"--connector", "nixl", "--scrape-interval", "200ms", "--kv-events", "on"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, role := range []instance.Role{instance.Prefill, instance.Decode} {
 		if _, err := f.StartNode(ctx, fleet.NodeSpec{
 			Name: string(role), Role: role, Connector: "nixl", Model: harness.Model, Etcd: proxy.Etcd,
@@ -150,20 +124,16 @@ func TestPrometheus(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := proxy.WaitFor(ctx, 1, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, proxy.WaitFor(ctx, 1, 1))
 	p := follow(t, f, proxy.Address)
 	client := harness.NewClient(t, "k")
 	p.await(`pd_build_info`)
 	alone := `{"model":"` + harness.Model + `","prompt":["a","b"],"max_tokens":4}` // several prompts: no prefill
 	for range 2 {
 		for i := range 20 {
-			if r := harness.Complete(ctx, client, proxy.URL(), strings.Repeat("the same beginning ", 40)+fmt.Sprint(i%3), 8); r.Err != nil {
-				t.Fatal(r.Err)
-			}
+			require.NoError(t, harness.Complete(ctx, client, proxy.URL(), strings.Repeat("the same beginning ", 40)+fmt.Sprint(i%3), 8).Err)
 		}
-		post(t, proxy.URL()+"/v1/completions", alone)
+		harness.Post(t, proxy.URL()+"/v1/completions", alone)
 		p.await(`count_over_time(pd_requests_total[1m]) > 1`)
 	}
 	p.await(`sum(rate(pd_inter_token_seconds_count[1m])) > 0`)
@@ -210,22 +180,5 @@ func TestPrometheus(t *testing.T) {
 	}
 	if n := p.count(`label_replace(pd_build_info, "found", "$1", "proxy", "(.+:.+)")`); n != 1 {
 		t.Errorf("%d proxies by label", n)
-	}
-}
-
-func post(t *testing.T, to, body string) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %s", to, resp.Status)
 	}
 }

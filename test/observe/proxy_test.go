@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/collector"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -25,27 +26,14 @@ func TestLogLevel(t *testing.T) {
 	t.Parallel()
 	f := harness.NewFleet(t, binDir)
 	proxy, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: "k"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ask := func(method, body string) string {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		req, err := http.NewRequestWithContext(ctx, method, proxy.URL()+"/log-level", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("X-Api-Key", "k")
-		req.Header.Set("Content-Type", "application/json")
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = resp.Body.Close() }()
+		_, text, err := harness.Send(ctx, method, proxy.URL()+"/log-level", body, "X-Api-Key", "k")
+		require.NoError(t, err)
 		var answer struct{ Level string }
-		if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(text), &answer))
 		return answer.Level
 	}
 	if got := ask(http.MethodPut, `{"level":"warn"}`); got != "warn" {
@@ -56,9 +44,7 @@ func TestLogLevel(t *testing.T) {
 		want   string
 	}{{syscall.SIGUSR2, "info"}, {syscall.SIGUSR1, "debug"}, {syscall.SIGUSR1, "trace"}, {syscall.SIGUSR2, "info"}} {
 		for _, pid := range append(children(t, proxy.PID()), proxy.PID()) {
-			if err := syscall.Kill(pid, step.signal); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, syscall.Kill(pid, step.signal))
 		}
 		testkit.Eventually(t, patience, func() error {
 			if got := ask(http.MethodGet, ""); got != step.want {
@@ -79,9 +65,7 @@ func children(t *testing.T, pid int) (pids []int) {
 	for _, list := range lists {
 		for field := range strings.FieldsSeq(read(t, list)) {
 			child, err := strconv.Atoi(field)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			pids = append(pids, child)
 		}
 	}
@@ -102,20 +86,14 @@ func TestTraces(t *testing.T) {
 		Name: "proxy", AdminKey: "k", Args: []string{"--connector", "nixl", "--otlp-endpoint", c.URL, "--trace-sample", "1"},
 		Env: []string{"OTEL_BSP_SCHEDULE_DELAY=50", "OTEL_RESOURCE_ATTRIBUTES=service.name=ours,deployment.environment.name=test"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, role := range []instance.Role{instance.Prefill, instance.Decode} {
 		if _, err := f.StartNode(ctx, fleet.NodeSpec{Name: string(role), Role: role, Connector: "nixl", Model: harness.Model, Etcd: proxy.Etcd}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := proxy.WaitFor(ctx, 1, 1); err != nil {
-		t.Fatal(err)
-	}
-	if r := harness.Complete(ctx, harness.NewClient(t, "k"), proxy.URL(), "hello", 8); r.Err != nil {
-		t.Fatal(r.Err)
-	}
+	require.NoError(t, proxy.WaitFor(ctx, 1, 1))
+	require.NoError(t, harness.Complete(ctx, harness.NewClient(t, "k"), proxy.URL(), "hello", 8).Err)
 	tree := func() map[string]collector.Span {
 		found := map[string]collector.Span{}
 		for _, s := range c.Spans() {

@@ -1,15 +1,15 @@
 package real_test
 
 import (
-	"bytes"
 	"encoding/json"
-	"io"
 	"net/http"
 	"path/filepath"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // TestAdapters loads and unloads LoRA adapters while the fleet serves, through the proxy and directly on
@@ -23,37 +23,20 @@ func TestAdapters(t *testing.T) {
 	r.more = []string{"--max-loras", "2", "--max-cpu-loras", "4"}
 	var err error
 	r.proxy, err = r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: adminKey, Args: []string{"--connector", r.dialect}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	engines := map[instance.Role]*engine{}
 	for _, role := range instance.Roles() {
-		if engines[role], err = r.launch(string(role), role); err != nil {
-			t.Fatal(err)
-		}
+		engines[role], err = r.launch(string(role), role)
+		require.NoError(t, err)
 	}
 	r.startAgent(engines[instance.Decode])
 	send := func(url, path string, body map[string]any) (int, http.Header, string) {
 		t.Helper()
 		raw, err := json.Marshal(body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+path, bytes.NewReader(raw))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header = http.Header{"Content-Type": {"application/json"}, "X-Api-Key": {adminKey}, "X-Pd-Trace": {"1"}}
-		resp, err := r.http.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		answer, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp.StatusCode, resp.Header, string(answer)
+		require.NoError(t, err)
+		resp, answer, err := harness.Send(t.Context(), http.MethodPost, url+path, string(raw), "X-Api-Key", adminKey, "X-Pd-Trace", "1")
+		require.NoError(t, err)
+		return resp.StatusCode, resp.Header, answer
 	}
 	must := func(url, path string, body map[string]any) string {
 		t.Helper()
@@ -64,9 +47,7 @@ func TestAdapters(t *testing.T) {
 		return answer
 	}
 	must(r.proxy.URL(), "/instances/add", map[string]any{"type": "prefill", "instance": engines[instance.Prefill].address})
-	if err := r.proxy.WaitFor(t.Context(), 1, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.proxy.WaitFor(t.Context(), 1, 1))
 	ask := func(name string) (int, http.Header, string) {
 		t.Helper()
 		status, header, answer := send(r.proxy.URL(), "/v1/completions", map[string]any{

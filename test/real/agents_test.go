@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/agents"
 )
 
@@ -23,15 +24,11 @@ func TestAgents(t *testing.T) {
 		t.Skip("not part of the short form")
 	}
 	list, err := agents.Recordings()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := newRig(t)
 	r.more = agentLength
 	alone, err := r.launch("alone", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := map[*agents.Exchange]gist{}
 	each := func(do func(rec *agents.Recording, turn int, x *agents.Exchange)) {
 		for _, rec := range list {
@@ -41,9 +38,7 @@ func TestAgents(t *testing.T) {
 		}
 	}
 	each(func(_ *agents.Recording, _ int, x *agents.Exchange) { want[x] = r.turn(t, alone.url(), x) })
-	if err := alone.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, alone.Stop(t.Context()))
 	decode := r.start(1)[1]
 	each(func(rec *agents.Recording, turn int, x *agents.Exchange) {
 		computed, received, cached := r.sources(decode)
@@ -81,9 +76,7 @@ func (r *rig) turn(t *testing.T, server string, x *agents.Exchange) gist {
 	t.Helper()
 	again := *x
 	again.Body = briefly(x)
-	if err := again.Ask(t.Context(), r.http, server); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, again.Ask(t.Context(), r.http, server))
 	if again.Status == http.StatusBadRequest { // OpenCode sends answers of before without an id: vLLM 0.32 refuses that
 		return gist{refused: strings.Join(again.Events, "\n")}
 	}
@@ -113,9 +106,7 @@ func (r *rig) turn(t *testing.T, server string, x *agents.Exchange) gist {
 		g.text += text + block.Text + block.Thinking + block.Partial
 		if name == "message_delta" || name == "response.completed" {
 			last, err := agents.Steady(event)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			g.last = numbered.ReplaceAllString(last, "") // the number of events depends on timing
 		}
 	}

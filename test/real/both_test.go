@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestBothRoles tests two kv_both engines, each registered in both roles: a prompt is computed by one and
@@ -40,9 +41,7 @@ func TestBothRoles(t *testing.T) {
 	}
 
 	// A single engine does both itself and transfers nothing.
-	if err := engines[1].agent.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, engines[1].agent.Stop(t.Context()))
 	r.awaitDecodes(1)
 	before := of(engines[0])
 	tokens := float64(r.promptTokens(long("Alone:")))
@@ -56,9 +55,8 @@ func (r *rig) startBoth() []*engine {
 	t := r.t
 	t.Helper()
 	var err error
-	if r.proxy, err = r.fleet.StartProxy(r.t.Context(), fleet.ProxySpec{Name: "proxy"}); err != nil {
-		t.Fatal(err)
-	}
+	r.proxy, err = r.fleet.StartProxy(r.t.Context(), fleet.ProxySpec{Name: "proxy"})
+	require.NoError(t, err)
 	engines, errs := make([]*engine, 2), make([]error, 2)
 	var group sync.WaitGroup
 	for i := range engines {
@@ -66,14 +64,10 @@ func (r *rig) startBoth() []*engine {
 	}
 	group.Wait()
 	for i, err := range errs {
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r.startAgent(engines[i])
 	}
-	if err := r.proxy.WaitFor(t.Context(), 2, 2); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.proxy.WaitFor(t.Context(), 2, 2))
 	return engines
 }
 

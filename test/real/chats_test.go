@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"strconv"
@@ -16,6 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // envDoc names a document into which TestChats writes its measurements.
@@ -61,19 +62,12 @@ func (r *rig) sendChat(c *chat) (out turnResult, err error) {
 	if err != nil {
 		return out, err
 	}
-	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, r.proxy.URL()+"/v1/chat/completions", strings.NewReader(string(raw)))
+	resp, body, err := harness.Send(r.t.Context(), http.MethodPost, r.proxy.URL()+"/v1/chat/completions", string(raw))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, body)
+	}
 	if err != nil {
 		return out, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := r.http.Do(req)
-	if err != nil {
-		return out, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		return out, fmt.Errorf("%s, %w: %s", resp.Status, err, body)
 	}
 	var a struct {
 		Choices []struct{ Message message }
@@ -84,7 +78,7 @@ func (r *rig) sendChat(c *chat) (out turnResult, err error) {
 			} `json:"prompt_tokens_details"`
 		}
 	}
-	if err := json.Unmarshal(body, &a); err != nil || len(a.Choices) != 1 {
+	if err := json.Unmarshal([]byte(body), &a); err != nil || len(a.Choices) != 1 {
 		return out, fmt.Errorf("%w: %s", err, body)
 	}
 	out = turnResult{tokens: a.Usage.Prompt, cached: a.Usage.Details.Cached, at: resp.Header.Get("X-Pd-Prefill"), text: a.Choices[0].Message.Content}
@@ -141,9 +135,7 @@ func (r *rig) chats(t *testing.T, policy string, prefill []*engine) ground.Chats
 			}()
 		}
 		for range list {
-			if err := <-errs; err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, <-errs)
 		}
 		var now []string
 		for i, c := range list {
@@ -193,9 +185,7 @@ func TestChats(t *testing.T) {
 	}
 	r := newRig(t)
 	ports, err := fleet.FreePorts(2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	// Each policy has its own proxy for the same engines, so the etcd is not an embedded one.
 	clients, peers := "http://127.0.0.1:"+strconv.Itoa(ports[0]), "http://127.0.0.1:"+strconv.Itoa(ports[1])
 	if _, err := r.fleet.Start(t.Context(), fleet.Spec{
@@ -210,9 +200,7 @@ func TestChats(t *testing.T) {
 		r.proxy, err = r.fleet.StartProxy(t.Context(), fleet.ProxySpec{
 			Name: "proxy-" + policy, EtcdEndpoints: []string{"127.0.0.1:" + strconv.Itoa(ports[0])}, Args: []string{"--prefill-policy", policy, "--trace-headers"},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	policies := []string{"round_robin", "prefix", "kv_aware"}
 	start(policies[0])
@@ -230,18 +218,12 @@ func TestChats(t *testing.T) {
 		if i > 0 {
 			start(policy)
 		}
-		if err := r.proxy.WaitFor(t.Context(), len(prefill), 1); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.proxy.WaitFor(t.Context(), len(prefill), 1))
 		if i == 0 {
 			for _, e := range append(prefill, decode) {
 				list, err := r.engineOf(e)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := lowerPriorities(list); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
+				require.NoError(t, lowerPriorities(list))
 			}
 		}
 		if policy == "kv_aware" {
@@ -255,19 +237,13 @@ func TestChats(t *testing.T) {
 		case policy != "round_robin" && row.Ratio() < 0.9:
 			t.Errorf("%s: vLLM found %d of %d tokens that were in a cache", policy, row.Found, row.Possible)
 		}
-		if err := r.proxy.Stop(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.proxy.Stop(t.Context()))
 	}
 	var is struct{ Version string }
-	if err := r.get(t.Context(), prefill[0].url()+"/version", &is); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.get(t.Context(), prefill[0].url()+"/version", &is))
 	figures.Engine = "vLLM " + is.Version
 	logf("%s\n%s", figures.Engine, figures.Table())
 	if doc := os.Getenv(envDoc); doc != "" && !t.Failed() {
-		if err := figures.Save(doc); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, figures.Save(doc))
 	}
 }

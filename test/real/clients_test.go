@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // python runs a program of the lab in its environment and returns its output.
@@ -66,9 +67,7 @@ func (r *rig) bench(t *testing.T) {
 				"--save-result", "--result-dir", dir, "--result-filename", "result.json",
 			},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		select {
 		case <-p.Done():
 		case <-t.Context().Done():

@@ -1,9 +1,7 @@
 package real_test
 
 import (
-	"bufio"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"net/http"
 	"os"
@@ -13,6 +11,10 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/pieces"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 const (
@@ -32,21 +34,15 @@ type lesson struct {
 func (r *rig) teach() (list []lesson) {
 	r.t.Helper()
 	raw, err := os.ReadFile("testdata/chats.json")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	if err := json.Unmarshal(raw, &list); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
+	require.NoError(r.t, json.Unmarshal(raw, &list))
 	r.weights = filepath.Join(r.t.TempDir(), "model")
 	cmd := exec.CommandContext(r.t.Context(), filepath.Join(lab.dir, "venv", "bin", "python"),
 		absolute("lab/make_chats.py"), r.weights, absolute("testdata/chats.json"), absolute("../../LICENSE"))
 	cmd.Env = append(cmd.Environ(), lab.env...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	logf("the model has learnt: %s", strings.TrimSpace(string(out)))
 	return list
 }
@@ -66,152 +62,37 @@ func (l *lesson) body() map[string]any {
 	return b
 }
 
-// piece is what one event of a stream has.
-type piece struct {
-	text, reasoning string
-	calls           map[int]string // names and arguments by index
-	ids             []int
-	finish          string
-	usage           usage
-	logged          []string // tokens with logprobs
-}
-
-// usage is what an answer reports of its tokens.
-type usage struct {
-	Prompt     int `json:"prompt_tokens"`
-	Completion int `json:"completion_tokens"`
-}
-
 // answer is a stream as a client has it, or a part of one.
-type answer struct {
-	Text, Reasoning string
-	Calls           []string
-	IDs             []int
-	Finish          string
-	Usage           usage
-	Logged          []string
-}
-
-func join(pieces []piece) (v answer) {
-	calls := map[int]string{}
-	for _, p := range pieces {
-		v.Text, v.Reasoning, v.IDs, v.Finish = v.Text+p.text, v.Reasoning+p.reasoning, append(v.IDs, p.ids...), v.Finish+p.finish
-		v.Logged = append(v.Logged, p.logged...)
-		for index, text := range p.calls {
-			calls[index] += text
-		}
-		if p.usage != (usage{}) {
-			v.Usage = p.usage
-		}
-	}
-	for _, index := range slices.Sorted(maps.Keys(calls)) {
-		v.Calls = append(v.Calls, calls[index])
-	}
-	return v
-}
+type answer = pieces.Answer
 
 // pieces sends a request as a stream with token ids, and returns the ids of the prompt and the events.
-func (r *rig) pieces(url, path string, body map[string]any) (prompt []int, list []piece) {
+func (r *rig) pieces(url, path string, body map[string]any) (prompt []int, list []pieces.Piece) {
 	r.t.Helper()
 	body = maps.Clone(body)
 	body["stream"], body["return_token_ids"] = true, true
 	raw, err := json.Marshal(body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, url+path, strings.NewReader(string(raw)))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := r.http.Do(req)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+	require.NoError(r.t, err)
+	resp, text, err := harness.Send(r.t.Context(), http.MethodPost, url+path, string(raw))
+	require.NoError(r.t, err)
+	for line := range strings.SplitSeq(text, "\n") {
+		data, ok := strings.CutPrefix(line, "data: ")
 		switch {
-		case lines.Text() == "":
+		case line == "":
 			continue
 		case data == "[DONE]":
 			return prompt, list
 		}
-		ids, p, err := readPiece(data)
+		ids, p, err := pieces.Read(data)
 		if !ok || err != nil {
-			r.t.Fatalf("%s: status %d, %q: %v", raw, resp.StatusCode, lines.Text(), err)
+			r.t.Fatalf("%s: status %d, %q: %v", raw, resp.StatusCode, line, err)
 		}
 		prompt = append(prompt, ids...)
 		if p != nil {
 			list = append(list, *p)
 		}
 	}
-	r.t.Fatalf("%s: the stream does not end: %v", raw, lines.Err())
+	r.t.Fatalf("%s: the stream does not end: %s", raw, text)
 	return nil, nil
-}
-
-// readPiece reads an event; p is nil for a role chunk.
-func readPiece(data string) (prompt []int, p *piece, err error) {
-	type entry struct{ Token string }
-	var e struct {
-		Type, Delta    string          // of /v1/responses
-		Logprobs       []entry         // of /v1/responses
-		PromptTokenIDs []int           `json:"prompt_token_ids"`
-		Error          json.RawMessage `json:"error"`
-		Usage          usage           `json:"usage"`
-		Choices        []struct {
-			Text  string
-			Delta struct {
-				Role, Content, Reasoning string
-				ToolCalls                []struct {
-					Index    int
-					Function struct{ Name, Arguments string }
-				} `json:"tool_calls"`
-			}
-			TokenIDs       []int  `json:"token_ids"`
-			PromptTokenIDs []int  `json:"prompt_token_ids"`
-			FinishReason   string `json:"finish_reason"`
-			Logprobs       struct {
-				Content []entry
-				Tokens  []string
-			}
-		}
-	}
-	if err := json.Unmarshal([]byte(data), &e); err != nil || e.Error != nil {
-		return nil, nil, fmt.Errorf("error %s: %w", e.Error, err)
-	}
-	tokens := func(list []entry) (tokens []string) {
-		for _, one := range list {
-			tokens = append(tokens, one.Token)
-		}
-		return tokens
-	}
-	switch e.Type {
-	case "":
-	case "response.output_text.delta":
-		// vLLM leaves out those of tokens without text, unless they are in one event with others.
-		logged := slices.DeleteFunc(tokens(e.Logprobs), func(token string) bool { return token == "" })
-		return nil, &piece{text: e.Delta, logged: logged}, nil
-	case "response.completed":
-		return nil, &piece{finish: "completed"}, nil
-	default:
-		return nil, nil, nil
-	}
-	if len(e.Choices) != 1 {
-		return nil, &piece{usage: e.Usage}, nil
-	}
-	c := e.Choices[0]
-	prompt = append(e.PromptTokenIDs, c.PromptTokenIDs...)
-	if c.Delta.Role != "" {
-		return prompt, nil, nil
-	}
-	p = &piece{text: c.Text + c.Delta.Content, reasoning: c.Delta.Reasoning, ids: c.TokenIDs, finish: c.FinishReason, calls: map[int]string{}, logged: append(tokens(c.Logprobs.Content), c.Logprobs.Tokens...)}
-	for _, call := range c.Delta.ToolCalls {
-		p.calls[call.Index] += call.Function.Name + call.Function.Arguments
-	}
-	return prompt, p, nil
 }
 
 // rest continues after a history of ids.
@@ -229,16 +110,14 @@ func (r *rig) rest(url, path string, body map[string]any, prompt, history []int)
 	if !slices.Equal(echoed, ids) {
 		r.t.Fatalf("the prompt is %v, not %v", echoed, ids)
 	}
-	return join(list)
+	return pieces.Join(list)
 }
 
 // detokenize returns an engine's text of ids.
 func (r *rig) detokenize(url string, ids []int) string {
 	r.t.Helper()
 	raw, err := json.Marshal(map[string]any{"model": model, "tokens": ids})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	status, body, err := r.callAt(url, http.MethodPost, "/detokenize", string(raw))
 	var v struct{ Prompt string }
 	if err == nil {
@@ -261,9 +140,7 @@ func TestContinueVLLM(t *testing.T) {
 	for _, parser := range []string{"qwen3", "deepseek_r1"} {
 		r.more = []string{"--reasoning-parser", parser}
 		e, err := r.launch("continue-"+parser, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if parser == "qwen3" {
 			t.Run("shapes", func(t *testing.T) { r.with(t).idShapes(e.url()) })
 			t.Run("completions", func(t *testing.T) { r.with(t).continueTexts(e.url(), &lessons[0]) })
@@ -276,9 +153,7 @@ func TestContinueVLLM(t *testing.T) {
 			}
 			t.Run(parser+" "+lessons[i].Name, func(t *testing.T) { r.with(t).continueChats(e.url(), &lessons[i]) })
 		}
-		if err := e.Stop(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, e.Stop(t.Context()))
 	}
 }
 
@@ -323,13 +198,13 @@ func (r *rig) continueTexts(url string, l *lesson) {
 	for _, interval := range []int{1, 3} {
 		body := map[string]any{"model": model, "prompt": prompt, "temperature": 0, "max_tokens": 300, "stream_interval": interval}
 		_, all := r.pieces(url, toCompletions, body)
-		want := join(all)
+		want := pieces.Join(all)
 		if want.Text != l.Answer {
 			r.t.Fatalf("the answer is %q, not %q", want.Text, l.Answer)
 		}
 		whole, half := 0, 0
 		for cut := 1; cut < len(all); cut++ {
-			has := join(all[:cut])
+			has := pieces.Join(all[:cut])
 			text := r.detokenize(url, has.IDs)
 			isHalf := strings.HasSuffix(text, "\ufffd")
 			if cut%3 != 0 && !isHalf {
@@ -364,13 +239,13 @@ func (r *rig) continueStops(url string, l *lesson) {
 	prompt, _ := r.pieces(url, toChats, l.body())
 	body := map[string]any{"model": model, "prompt": prompt, "temperature": 0, "max_tokens": 300, "stop": []string{"許諾 is a", "zzz"}}
 	_, all := r.pieces(url, toCompletions, body)
-	want := join(all)
+	want := pieces.Join(all)
 	if end, _, _ := strings.Cut(l.Answer, "許諾"); want.Text != end || want.Finish != "stop" {
 		r.t.Fatalf("the answer is %q, not %q", want.Text, end)
 	}
 	tried, behind := 0, 0
 	for cut := 1; cut < len(all); cut++ {
-		has := join(all[:cut])
+		has := pieces.Join(all[:cut])
 		text := strings.TrimRight(r.detokenize(url, has.IDs), "\ufffd")
 		if n := utf8.RuneCountInString(text) - utf8.RuneCountInString(has.Text); n != min(6, utf8.RuneCountInString(text)) {
 			r.t.Errorf("after %d events %d characters are held back: %q of %q", cut, n, has.Text, text)
@@ -398,7 +273,7 @@ func (r *rig) continueStops(url string, l *lesson) {
 func (r *rig) continueRefused(url string, l *lesson) {
 	body := l.body()
 	prompt, all := r.pieces(url, toChats, body)
-	want := join(all)
+	want := pieces.Join(all)
 	history := want.IDs[:9]
 	with := func(name string, value any) map[string]any {
 		b := maps.Clone(body)
@@ -407,7 +282,7 @@ func (r *rig) continueRefused(url string, l *lesson) {
 	}
 	echo := with("echo", true)
 	echo["kv_transfer_params"] = map[string]any{"prompt_token_ids": slices.Concat(prompt, history)}
-	if echoed, list := r.pieces(url, toChats, echo); !slices.Equal(echoed, prompt) || join(list).Text == "" {
+	if echoed, list := r.pieces(url, toChats, echo); !slices.Equal(echoed, prompt) || pieces.Join(list).Text == "" {
 		r.t.Errorf("with echo the prompt is %v, not that of the messages", echoed)
 	}
 	format := map[string]any{"type": "json_schema", "json_schema": map[string]any{
@@ -417,12 +292,12 @@ func (r *rig) continueRefused(url string, l *lesson) {
 			b["temperature"] = 1.9
 		}
 		p, all := r.pieces(url, toChats, b)
-		whole := join(all)
+		whole := pieces.Join(all)
 		n := len(whole.IDs) - 4
 		got := r.rest(url, toChats, b, p, whole.IDs[:n])
 		exact := slices.Equal(got.IDs, whole.IDs[n:])
 		logf("%s: exact is %v: %q %q, then %q", name, exact, whole.Reasoning, whole.Text, got.Reasoning+got.Text)
-		if _, again := r.pieces(url, toChats, b); !slices.Equal(join(again).IDs, whole.IDs) {
+		if _, again := r.pieces(url, toChats, b); !slices.Equal(pieces.Join(again).IDs, whole.IDs) {
 			r.t.Errorf("%s: the same request has another answer", name)
 		}
 		if exact {
@@ -441,10 +316,10 @@ func (r *rig) continueRefused(url string, l *lesson) {
 func (r *rig) continueChats(url string, l *lesson) {
 	body := l.body()
 	prompt, all := r.pieces(url, toChats, body)
-	want := join(all)
+	want := pieces.Join(all)
 	counts := map[string]int{}
 	for cut := 1; cut < len(all); cut++ {
-		has := join(all[:cut])
+		has := pieces.Join(all[:cut])
 		raw := r.detokenize(url, has.IDs)
 		isHalf := strings.HasSuffix(raw, "\ufffd")
 		open := strings.Count(raw, "<tool_call>") > strings.Count(raw, "</tool_call>")

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // scheduled is how a NIXL scheduler interpreted a request.
@@ -44,9 +45,7 @@ func TestContract(t *testing.T) {
 		Names []string
 		Legs  map[string]map[string]parsedCase
 	}
-	if err := json.Unmarshal([]byte(r.python(t, "lab/contract.py", absolute("../../internal/connector/testdata"))), &got); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(r.python(t, "lab/contract.py", absolute("../../internal/connector/testdata"))), &got))
 	t.Run("names", func(t *testing.T) {
 		for _, name := range got.Names {
 			if _, ok := connector.OfClass(name); !ok {
@@ -54,9 +53,7 @@ func TestContract(t *testing.T) {
 			}
 		}
 		list, err := os.ReadFile(absolute("../../internal/connector/testdata/registered/vllm-0.32.0.txt"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if want := strings.Fields(string(list)); !slices.Equal(got.Names, want) {
 			t.Errorf("vLLM registers %q, our file lists %q", got.Names, want)
 		}
@@ -101,16 +98,12 @@ var reRank = regexp.MustCompile(`(?m)^prefill: .*\n  X-data-parallel-rank: (\d+)
 func prefillRank(t *testing.T, dialect, name string) int {
 	t.Helper()
 	legs, err := os.ReadFile(absolute(filepath.Join("../../internal/connector/testdata", dialect, name, "legs.txt")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	m := reRank.FindSubmatch(legs)
 	if m == nil {
 		return 0
 	}
 	rank, err := strconv.Atoi(string(m[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return rank
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // fenced matches the shell blocks of a page.
@@ -26,9 +28,7 @@ func TestFirstHour(t *testing.T) {
 	}
 	root := absolute("../..")
 	page, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	script := ""
 	for _, block := range fenced.FindAllStringSubmatch(string(page), -1) {
 		script += block[1]
@@ -62,9 +62,7 @@ func TestFirstHour(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) } // the agents stop their engines
 	out, err := os.Create(filepath.Join(home, "output"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer out.Close()
 	cmd.Stdout, cmd.Stderr = out, out // a file, so that Wait does not block on processes that an engine left behind
 	err = cmd.Run()
@@ -102,9 +100,7 @@ func goEnvironment(t *testing.T) (out []string) {
 	t.Helper()
 	names := []string{"GOCACHE", "GOMODCACHE", "GOPATH", "GOPROXY", "GOFLAGS", "GONOSUMDB", "GONOSUMCHECK", "GOSUMDB"}
 	raw, err := exec.CommandContext(t.Context(), "go", append([]string{"env"}, names...)...).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	values := strings.Split(strings.TrimSuffix(string(raw), "\n"), "\n")
 	for i, name := range names {
 		if i < len(values) && values[i] != "" {

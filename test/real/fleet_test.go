@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/real/answers"
 )
 
@@ -36,18 +37,14 @@ func (r *rig) send(url string, q request) (answers.Answer, error) {
 func (r *rig) reference(list []request) []answers.Answer {
 	r.t.Helper()
 	e, err := r.launch("alone", "")
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	out := make([]answers.Answer, len(list))
 	for i, q := range list {
 		if out[i], err = r.send(e.url(), q); err != nil {
 			r.t.Fatalf("%s: %v", q.name, err)
 		}
 	}
-	if err := e.Stop(r.t.Context()); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, e.Stop(r.t.Context()))
 	return out
 }
 
@@ -76,28 +73,20 @@ func TestPrefillDecode(t *testing.T) {
 	}
 	t.Run("engine back", func(t *testing.T) {
 		again, err := r.launch("decode-1-again", decode[0].role)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r.startAgent(again)
 		r.awaitDecodes(2)
 		decode[0] = again
 	})
 	t.Run("worker killed", func(t *testing.T) {
 		pid, err := worker(decode[1].Process)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r.kill(t, decode[1], pid, before, probe)
 	})
 	t.Run("prefill's worker killed", func(t *testing.T) {
 		pid, err := worker(prefill.Process)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 		testkit.Eventually(t, patience, func() error {
 			status, body, err := r.ask(probe, 24)
 			if err != nil || status != http.StatusOK {
@@ -126,14 +115,10 @@ func (r *rig) answers(t *testing.T, list []request, want []answers.Answer) {
 func (r *rig) compare(t *testing.T, list []request, want []answers.Answer) *answers.Allowed {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "allowed.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer f.Close()
 	allowed, err := answers.ReadAllowed(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	equal, explained := 0, 0
 	for i, q := range list {
 		got, err := r.send(r.proxy.URL(), q)
@@ -198,9 +183,7 @@ func (r *rig) checkTransfer(t *testing.T, decode []*engine, alone ...string) {
 // longer uses the engine. No request fails.
 func (r *rig) kill(t *testing.T, e *engine, pid int, want, probe string) {
 	t.Helper()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 	began, slowest := time.Now(), time.Duration(0)
 	for range 10 { // no pause, so that some requests reach the dead engine
 		sent := time.Now()

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // follows returns the proxy's status of the followed KV event publishers, by address.
@@ -100,9 +101,7 @@ func (r *rig) runExample(e *engine) (blocks int) {
 				Total int `json:"total_tokens"`
 			}
 		}
-		if err := json.Unmarshal(body, &a); err != nil {
-			r.t.Fatal(err)
-		}
+		require.NoError(r.t, json.Unmarshal(body, &a))
 		blocks += (a.Usage.Total - 1) / blockSize // the last token is not cached
 	}
 	return blocks
@@ -121,21 +120,17 @@ func TestEventsThroughAgents(t *testing.T) {
 	}
 	r := newRig(t)
 	var err error
-	if r.proxy, err = r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", Args: []string{"--kv-events", "on"}}); err != nil {
-		t.Fatal(err)
-	}
+	r.proxy, err = r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", Args: []string{"--kv-events", "on"}})
+	require.NoError(t, err)
 	var engines []*engine
 	for i := range 2 {
 		ports, err := fleet.FreePorts(1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		e := &engine{name: "prefill-" + strconv.Itoa(i), role: instance.Prefill, address: "127.0.0.1:" + strconv.Itoa(ports[0])}
 		args := []string{"--etcd-endpoints", strings.Join(r.proxy.Etcd, ","), "--role", "prefill", "--connector", "plain", "--restart", "on-failure", "--restart-delay", "100ms", "--", absolute("lab/bin/vllm")}
 		args = slices.Concat(args, command(ports[0]), []string{"--max-model-len", "100", "--trust-remote-code", "--kv-events-config", `{"enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv-events"}`})
-		if e.Process, err = r.fleet.Start(t.Context(), fleet.Spec{Name: e.name, Program: "agent", Args: args, Env: environment(), Stage: 3}); err != nil {
-			t.Fatal(err)
-		}
+		e.Process, err = r.fleet.Start(t.Context(), fleet.Spec{Name: e.name, Program: "agent", Args: args, Env: environment(), Stage: 3})
+		require.NoError(t, err)
 		engines = append(engines, e)
 	}
 	r.awaitFollowed(engines)
@@ -154,9 +149,7 @@ func TestEventsThroughAgents(t *testing.T) {
 			t.Fatalf("%v: %s", err, raw)
 		}
 		var published map[string]instance.KVEvents
-		if err := r.get(t.Context(), e.url()+"/kv_event_sources", &published); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.get(t.Context(), e.url()+"/kv_event_sources", &published))
 		is, source := record.KVEvents["0"], published["0"]
 		want := instance.KVEvents{Endpoint: strings.Replace(source.Endpoint, "*", "127.0.0.1", 1), ReplayEndpoint: strings.Replace(source.ReplayEndpoint, "*", "127.0.0.1", 1), Topic: "kv-events"}
 		if len(record.KVEvents) != 1 || is != want || is.ReplayEndpoint == "" || is.ReplayEndpoint == is.Endpoint {
@@ -170,9 +163,7 @@ func TestEventsThroughAgents(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), filepath.Join(lab.dir, "venv", "bin", "python"), append([]string{absolute("lab/subscriber.py")}, replays...)...)
 	cmd.Env = append(cmd.Environ(), lab.env...)
 	printed, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i, e := range engines {
 		_, part, _ := strings.Cut(string(printed), "--- "+replays[i]+"\n")
 		part, _, _ = strings.Cut(part, "--- ")
@@ -187,9 +178,7 @@ func TestEventsThroughAgents(t *testing.T) {
 
 	// kill -9: the known blocks of the engine are discarded and learned again; those of the other remain.
 	before, err := r.follows()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.killEngine(engines[0])
 	testkit.Eventually(t, patience, func() error {
 		all, err := r.follows()

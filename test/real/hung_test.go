@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const (
@@ -102,9 +103,7 @@ func TestHungCore(t *testing.T) {
 	}
 	r := newRig(t)
 	alone, err := r.launch("alone", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	prompts, want := make([]string, 8), map[string]string{}
 	for i := range prompts {
 		prompts[i] = long(fmt.Sprintf("Hang %d:", i))
@@ -118,20 +117,14 @@ func TestHungCore(t *testing.T) {
 		}
 		want[prompts[i]] = c.text
 	}
-	if err := alone.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, alone.Stop(t.Context()))
 	r.adminKey = adminKey
 	engines := r.start(2)
 	victim := engines[1]
 	worker, err := worker(victim.Process)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	core, err := number(worker, "status", "PPid:")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 
 	running := make(chan completion, 4)
 	for i := range 4 {
@@ -149,9 +142,7 @@ func TestHungCore(t *testing.T) {
 		}
 		return nil
 	})
-	if err := syscall.Kill(core, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Kill(core, syscall.SIGSTOP))
 	stopped := time.Now()
 	defer func() { _ = syscall.Kill(core, syscall.SIGCONT) }() // if the test fails earlier
 
@@ -176,9 +167,7 @@ func TestHungCore(t *testing.T) {
 	logf("the core of %s is stopped: ejected after %v", victim.address, time.Since(stopped).Round(100*time.Millisecond))
 	group.Wait()
 	logf("%d answers while it was stopped, all right, the slowest after %v", answers, slowest.Round(time.Millisecond))
-	if err := syscall.Kill(core, syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Kill(core, syscall.SIGCONT))
 	resumed := time.Now()
 	paused := 0
 	for range 4 {

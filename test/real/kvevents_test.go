@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // cached is a prompt with the parameters that affect its cache key.
@@ -59,16 +60,12 @@ func (c cached) tokens(r *rig, e *engine) []uint32 {
 func (c cached) post(r *rig, e *engine, path string, body, into any) {
 	r.t.Helper()
 	raw, err := json.Marshal(body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	status, answer, err := r.callAt(e.url(), "POST", path, string(raw))
 	if err != nil || status != 200 {
 		r.t.Fatalf("%s: %d, %v: %s", path, status, err, answer)
 	}
-	if err := json.Unmarshal(answer, into); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, json.Unmarshal(answer, into))
 }
 
 // TestKVEventsOfVLLM checks that the index built from a real engine's events predicts, for a repeated
@@ -79,17 +76,13 @@ func TestKVEventsOfVLLM(t *testing.T) {
 	}
 	r := newRig(t)
 	ports, err := fleet.FreePorts(2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.more = []string{
 		"--enable-prefix-caching",
 		fmt.Sprintf(`--kv-events-config={"enable_kv_cache_events":true,"publisher":"zmq","topic":"kv-events","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d"}`, ports[0], ports[1]),
 	}
 	e, err := r.launch("publisher", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	words := func(from string, n int) string { return strings.Repeat(from+" the licence grants rights. ", n) }
 	shared := words("Whereas", 20)
 	prompts := []cached{

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestMooncake lets Mooncake's transfer engine store its metadata in the embedded etcd of a proxy: a
@@ -26,19 +27,13 @@ func TestMooncake(t *testing.T) {
 	}
 	r := newRig(t)
 	proxy, err := r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.proxy = proxy
 	node, err := r.fleet.StartNode(t.Context(), fleet.NodeSpec{Name: "decode", Role: instance.Decode, Connector: "plain", Model: model, Etcd: proxy.Etcd})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.awaitDecodes(1)
 	cli, err := clientv3.New(clientv3.Config{Endpoints: proxy.Etcd})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer cli.Close()
 	ours := keys(t, cli, "/pd/")
 	if len(ours) == 0 {
@@ -46,9 +41,7 @@ func TestMooncake(t *testing.T) {
 	}
 
 	ports, err := fleet.FreePorts(2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	names := []string{fmt.Sprintf("127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[1])}
 	metadata := "etcd://" + proxy.Etcd[0]
 	serve := r.segment(t, metadata, "serve", names[0])
@@ -66,16 +59,12 @@ func TestMooncake(t *testing.T) {
 	}
 	logf("keys of Mooncake while a segment serves: %q", theirs)
 	// An instance registers and leaves; the keys of Mooncake are not affected.
-	if err := node.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, node.Kill())
 	r.awaitDecodes(0)
 	if after := keys(t, cli, "mooncake/"); !slices.Equal(after, theirs) {
 		t.Errorf("Mooncake's keys changed from %q to %q", theirs, after)
 	}
-	if err := serve.in.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, serve.in.Close())
 	if got := serve.line("holds "); got != text {
 		t.Errorf("the buffer holds %q, want %q", got, text)
 	}
@@ -100,9 +89,7 @@ func TestMooncake(t *testing.T) {
 func keys(t *testing.T, cli *clientv3.Client, prefix string) (out []string) {
 	t.Helper()
 	resp, err := cli.Get(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, kv := range resp.Kvs {
 		out = append(out, string(kv.Key))
 	}
@@ -128,17 +115,11 @@ func (r *rig) segment(t *testing.T, args ...string) *segment {
 	s := &segment{t: t, cmd: cmd, log: &testkit.Buffer{}}
 	cmd.Stderr = s.log
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s.in, s.out = in, bufio.NewScanner(out)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.Start())
 	return s
 }
 

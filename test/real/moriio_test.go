@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	openairequest "github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // moriioLeg is a leg as moriio.py reads it.
@@ -67,9 +68,7 @@ func TestMoRIIOParsing(t *testing.T) {
 		{"responses", `{"model":"m","input":"hi"}`, openai.Responses},
 	} {
 		req, err := openairequest.Parse(route.kind, []byte(route.body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		write, read := dialect(t, "moriio_write"), dialect(t, "moriio_read")
 		h := connector.TransferParams{Params: []byte(moriioHandover)}
 		for _, l := range []struct {
@@ -82,9 +81,7 @@ func TestMoRIIOParsing(t *testing.T) {
 			{read.Decode(req, p, h), "READ", "D", prefill},
 		} {
 			params, err := jsonscan.TopLevel(l.leg.Body.Bytes(), "kv_transfer_params")
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			legs = append(legs, moriioLeg{l.leg.ID, route.name, l.mode, l.role, params})
 			if l.mode == "READ" {
 				l.want.Engine, l.want.Blocks = "10.0.0.1:6301", []any{[]any{3.0, 4.0}}
@@ -94,9 +91,7 @@ func TestMoRIIOParsing(t *testing.T) {
 	}
 
 	router, err := zmq.Listen(t.Context(), zmq.Router, "tcp://127.0.0.1:0", zmq.Bounds{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = router.Close() }()
 	found, loaded := moriioAsk(t, legs, router.Addr().String())
 	if len(found) != len(want) {
@@ -113,9 +108,7 @@ func TestMoRIIOParsing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	m, err := router.Receive(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ping, err := zmqregister.ParsePing(m.Frames[0])
 	if err != nil || ping.Key != (instance.Key{Role: instance.Prefill, Address: "127.0.0.1:8100"}) || ping.TPSize != 8 || ping.Mode != "WRITE" ||
 		ping.ZMQ.String() != "host:127.0.0.1,handshake:6301,notify:61005" {
@@ -126,18 +119,14 @@ func TestMoRIIOParsing(t *testing.T) {
 func dialect(t *testing.T, name string) connector.Dialect {
 	t.Helper()
 	d, err := connector.New(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return d
 }
 
 func text(t *testing.T, v any) string {
 	t.Helper()
 	b, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(b)
 }
 
@@ -147,16 +136,10 @@ func moriioAsk(t *testing.T, legs []moriioLeg, endpoint string) (found []moriioF
 	cmd := exec.Command(filepath.Join(lab.dir, "venv", "bin", "python"), "lab/moriio.py")
 	cmd.Env, cmd.Stderr = append(os.Environ(), lab.env...), os.Stderr
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = in.Close()
 		if err := cmd.Wait(); err != nil {
@@ -167,9 +150,7 @@ func moriioAsk(t *testing.T, legs []moriioLeg, endpoint string) (found []moriioF
 		t.Fatal(err)
 	}
 	line, err := bufio.NewReader(out).ReadBytes('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var resp struct {
 		Found  []moriioFound `json:"found"`
 		Loaded [2]any        `json:"loaded"`

@@ -16,6 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/pieces"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // moving is a request whose stream loses its decode engine.
@@ -92,7 +94,7 @@ func (r *rig) follow(url, id string, q *moving, begun func(decode string), each 
 	begun(m.decode)
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20)
-	var list []piece
+	var list []pieces.Piece
 	for lines.Scan() {
 		data, isEvent := strings.CutPrefix(lines.Text(), "data: ")
 		switch {
@@ -100,18 +102,18 @@ func (r *rig) follow(url, id string, q *moving, begun func(decode string), each 
 			m.continued++
 		case !isEvent:
 		case data == "[DONE]":
-			m.answer = join(list)
+			m.answer = pieces.Join(list)
 			return m
 		default:
-			_, p, err := readPiece(data)
+			_, p, err := pieces.Read(data)
 			if err != nil {
-				return moved{decode: m.decode, err: fmt.Errorf("status %d, after %+v: %q: %w", resp.StatusCode, join(list), data, err)}
+				return moved{decode: m.decode, err: fmt.Errorf("status %d, after %+v: %q: %w", resp.StatusCode, pieces.Join(list), data, err)}
 			}
 			if p != nil {
 				list = append(list, *p)
 				each()
-				if p.finish == "completed" {
-					m.answer = join(list)
+				if p.Finish == "completed" {
+					m.answer = pieces.Join(list)
 					return m
 				}
 			}
@@ -130,9 +132,7 @@ func TestContinue(t *testing.T) {
 	lessons := r.teach()
 	r.more = []string{"--reasoning-parser", "qwen3"}
 	alone, err := r.launch("alone", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	list := movings(lessons, func(l *lesson) []int {
 		prompt, _ := r.pieces(alone.url(), toChats, l.body())
 		return prompt
@@ -143,9 +143,7 @@ func TestContinue(t *testing.T) {
 			t.Fatal(want[i].err)
 		}
 	}
-	if err := alone.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, alone.Stop(t.Context()))
 	r.adminKey, r.proxyArgs = adminKey, []string{"--continue-streams", "3", "--log-level", "debug"}
 	engines := r.start(2)
 	decodes := engines[1:]
@@ -153,9 +151,7 @@ func TestContinue(t *testing.T) {
 	for round := range rounds {
 		victim := r.killUnder(t, list, want, decodes, round)
 		again, err := r.launch(fmt.Sprintf("decode-again-%d", round), instance.Decode)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r.startAgent(again)
 		decodes[victim] = again
 		r.awaitDecodes(2)
@@ -265,9 +261,7 @@ func requestID(round, i int) string { return fmt.Sprintf("moving-%d-%d", round, 
 func (r *rig) waysTaken(t *testing.T) map[int][]string {
 	t.Helper()
 	raw, err := os.ReadFile(r.proxy.LogFile())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	how, id := regexp.MustCompile(`how"?[=:]"?([a-z]+)`), regexp.MustCompile(`moving-\d+-(\d+)`)
 	out := map[int][]string{}
 	for line := range strings.Lines(string(raw)) {

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // blockSize is the block size of the lab's engines, in tokens.
@@ -73,23 +74,18 @@ func TestPredictedBlocks(t *testing.T) {
 	bodies := make([][]byte, chats)
 	for i, c := range list {
 		var err error
-		if bodies[i], err = json.Marshal(c); err != nil {
-			t.Fatal(err)
-		}
+		bodies[i], err = json.Marshal(c)
+		require.NoError(t, err)
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(lab.dir, "venv", "bin", "python"), absolute("lab/tokens.py"), filepath.Join(lab.dir, "model"))
 	cmd.Env = append(cmd.Environ(), lab.env...)
 	cmd.Stdin = bytes.NewReader(bytes.Join(bodies, []byte("\n")))
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	tokens := make([][]uint32, chats)
 	decoder := json.NewDecoder(bytes.NewReader(out))
 	for i := range tokens {
-		if err := decoder.Decode(&tokens[i]); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, decoder.Decode(&tokens[i]))
 	}
 	for _, size := range []int{16, blockSize} {
 		names := prefix.NewNames(indexmem.New(0))

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/real/answers"
 )
 
@@ -37,14 +38,10 @@ func TestOtherConnectors(t *testing.T) {
 // allowed.
 func (r *rig) equal(t *testing.T, list []request, want []answers.Answer) {
 	f, err := os.Open(filepath.Join("testdata", "allowed.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer f.Close()
 	allowed, err := answers.ReadAllowed(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i, q := range list {
 		got, err := r.send(r.proxy.URL(), q)
 		if err != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,6 +19,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 const (
@@ -51,9 +52,7 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	f, err := fleet.New(fleet.Options{BinDir: binDir, Dir: t.TempDir(), ReadyTimeout: patience, StopTimeout: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := &rig{t: t, fleet: f, class: "NixlConnector", dialect: "nixl", http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -150,9 +149,7 @@ func (r *rig) startAgent(e *engine) {
 			"--role", string(e.role), "--address", e.address, "--connector", r.dialect, "--etcd-endpoints", strings.Join(r.proxy.Etcd, ","),
 		},
 	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 }
 
 // adminKey is the admin key of proxies that return trace headers.
@@ -163,9 +160,8 @@ const adminKey = "real-admin-key"
 func (r *rig) start(decodes int) (list []*engine) {
 	r.t.Helper()
 	var err error
-	if r.proxy, err = r.fleet.StartProxy(r.t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: r.adminKey, Args: r.proxyArgs}); err != nil {
-		r.t.Fatal(err)
-	}
+	r.proxy, err = r.fleet.StartProxy(r.t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: r.adminKey, Args: r.proxyArgs})
+	require.NoError(r.t, err)
 	list = make([]*engine, 1+decodes)
 	errs := make([]error, len(list))
 	var group sync.WaitGroup
@@ -178,14 +174,10 @@ func (r *rig) start(decodes int) (list []*engine) {
 	}
 	group.Wait()
 	for i, err := range errs {
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		require.NoError(r.t, err)
 		r.startAgent(list[i])
 	}
-	if err := r.proxy.WaitFor(r.t.Context(), 1, decodes); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, r.proxy.WaitFor(r.t.Context(), 1, decodes))
 	return list
 }
 
@@ -199,29 +191,18 @@ func (r *rig) get(ctx context.Context, url string, into any) error {
 }
 
 func (r *rig) fetch(ctx context.Context, url string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := r.http.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
+	resp, text, err := harness.Send(ctx, http.MethodGet, url, "")
 	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("GET %s: %s: %s", url, resp.Status, raw)
+		err = fmt.Errorf("GET %s: %s: %s", url, resp.Status, text)
 	}
-	return raw, err
+	return []byte(text), err
 }
 
 // metric returns the sum of the samples of a metric that have the given labels.
 func (r *rig) metric(e *engine, name, labels string) (sum float64) {
 	r.t.Helper()
 	raw, err := r.fetch(r.t.Context(), e.url()+"/metrics")
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	for line := range strings.Lines(string(raw)) {
 		if !strings.HasPrefix(line, name+"{") || !strings.Contains(line, labels) {
 			continue
@@ -252,18 +233,11 @@ func (r *rig) call(method, path, body string) (status int, answer []byte, err er
 
 // callAt sends a request to a server.
 func (r *rig) callAt(url, method, path, body string) (status int, answer []byte, err error) {
-	req, err := http.NewRequestWithContext(r.t.Context(), method, url+path, strings.NewReader(body))
+	resp, text, err := harness.Send(r.t.Context(), method, url+path, body)
 	if err != nil {
 		return 0, nil, err
 	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := r.http.Do(req)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer resp.Body.Close()
-	answer, err = io.ReadAll(resp.Body)
-	return resp.StatusCode, answer, err
+	return resp.StatusCode, []byte(text), nil
 }
 
 // text returns the answer to a prompt. Any status other than 200 fails the test.

@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The facts about vLLM that the daily tests rely on are checked against the installed vLLM: its routes, its
@@ -35,9 +37,7 @@ func TestRoutesOfVLLM(t *testing.T) {
 		t.Skip("not part of the short form")
 	}
 	raw, err := os.ReadFile("../../internal/httpapi/testdata/vllm-0.32.routes")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := map[string]bool{}
 	for line := range strings.Lines(string(raw)) {
 		if !strings.HasPrefix(line, "#") {
@@ -77,22 +77,16 @@ func TestBrowsersOfVLLM(t *testing.T) {
 func replay(t *testing.T, file, program string) {
 	t.Helper()
 	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var recorded []map[string]any
-	if err := json.Unmarshal(raw, &recorded); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(raw, &recorded))
 	lines := strings.Split(strings.TrimSpace(askLab(t, program, raw)), "\n")
 	if len(lines) != len(recorded) || len(lines) < 50 {
 		t.Fatalf("%d answers to %d requests", len(lines), len(recorded))
 	}
 	for i, line := range lines {
 		var got map[string]any
-		if err := json.Unmarshal([]byte(line), &got); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(line), &got))
 		if !reflect.DeepEqual(got, recorded[i]) {
 			t.Errorf("%s: got %s\nrecorded %v", recorded[i]["name"], line, recorded[i])
 		}

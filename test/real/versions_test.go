@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestTwoVersions pairs incompatible real engines: prefill of one vLLM release, decode of another. The
@@ -18,29 +19,21 @@ func TestTwoVersions(t *testing.T) {
 		t.Skip("not part of the short form")
 	}
 	dir, err := runInstall("--older")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := newRig(t)
 	socket := filepath.Join(t.TempDir(), "older.sock")
 	if _, err := r.fleet.Start(t.Context(), zygote("zygote-older", socket, "PYTHONPATH="+dir)); err != nil {
 		t.Fatal(err)
 	}
 	decode, err := r.launch("decode", instance.Decode)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.env = []string{"PD_TEST_LAB_ZYGOTE=" + socket, "PYTHONPATH=" + dir}
 	prefill, err := r.launch("prefill", instance.Prefill)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	versions := map[string]string{}
 	for _, e := range []*engine{prefill, decode} {
 		var v struct{ Version string }
-		if err := r.get(t.Context(), e.url()+"/version", &v); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.get(t.Context(), e.url()+"/version", &v))
 		versions[e.name] = v.Version
 	}
 	logf("prefill is vLLM %s, decode %s", versions["prefill"], versions["decode"])
@@ -50,23 +43,18 @@ func TestTwoVersions(t *testing.T) {
 	// Before the proxy knows the engines, because it would probe an engine's health.
 	t.Run("engines", func(t *testing.T) { r.wrongPair(t, prefill, decode) })
 
-	if r.proxy, err = r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy"}); err != nil {
-		t.Fatal(err)
-	}
+	r.proxy, err = r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy"})
+	require.NoError(t, err)
 	r.startAgent(prefill)
 	r.startAgent(decode)
-	if err := r.proxy.WaitFor(t.Context(), 1, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.proxy.WaitFor(t.Context(), 1, 1))
 	t.Run("fallback", func(t *testing.T) {
 		const name = "vllm:prompt_tokens_by_source_total"
 		transferred := r.metric(decode, name, `source="external_kv_transfer"`)
 		prompts := r.metric(prefill, "vllm:prompt_tokens_total", "")
 		body := `{"model":"tiny","temperature":0,"max_tokens":24,"prompt":"` + long("Mixed:") + `"}`
 		a, err := r.send(r.proxy.URL(), request{method: http.MethodPost, path: "/v1/completions", contentType: "application/json", body: body})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		raw, err := json.Marshal(a)
 		if err != nil || !strings.Contains(string(raw), "version_mismatch") {
 			t.Errorf("%v: %s", err, raw)
@@ -80,12 +68,8 @@ func TestTwoVersions(t *testing.T) {
 	})
 	t.Run("no fallback", func(t *testing.T) {
 		strict, err := r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "strict", EtcdEndpoints: r.proxy.Etcd, Args: []string{"--fallback", "none"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := strict.WaitFor(t.Context(), 1, 1); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, strict.WaitFor(t.Context(), 1, 1))
 		status, body, err := r.callAt(strict.URL(), http.MethodPost, "/v1/completions", `{"model":"tiny","prompt":"x","max_tokens":4}`)
 		logf("without a fallback: %d %s", status, body)
 		if err != nil || status != http.StatusServiceUnavailable || !strings.Contains(string(body), "of one vLLM version") {
@@ -94,17 +78,11 @@ func TestTwoVersions(t *testing.T) {
 	})
 	t.Run("version groups off", func(t *testing.T) {
 		loose, err := r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "loose", EtcdEndpoints: r.proxy.Etcd, Args: []string{"--version-groups", "off"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := loose.WaitFor(t.Context(), 1, 1); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, loose.WaitFor(t.Context(), 1, 1))
 		body := `{"model":"tiny","temperature":0,"max_tokens":4,"prompt":"` + long("Loose:") + `"}`
 		a, err := r.send(loose.URL(), request{method: http.MethodPost, path: "/v1/completions", contentType: "application/json", body: body})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		// The KV transfers fail, and then decode computes the prompt.
 		raw, err := json.Marshal(a)
 		logf("with --version-groups off: %s", raw)

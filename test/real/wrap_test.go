@@ -11,24 +11,21 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // wrapped starts an agent that starts an engine, with additional arguments.
 func (r *rig) wrapped(name string, role instance.Role, more ...string) *engine {
 	r.t.Helper()
 	ports, err := fleet.FreePorts(2)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	args := []string{"--etcd-endpoints", strings.Join(r.proxy.Etcd, ","), "--", absolute("lab/bin/vllm")}
 	args = slices.Concat(args, command(ports[0]), []string{transfer(role)}, more)
 	e := &engine{name: name, role: role, address: "127.0.0.1:" + strconv.Itoa(ports[0])}
 	e.Process, err = r.fleet.Start(r.t.Context(), fleet.Spec{
 		Name: name, Program: "agent", Args: args, Env: environment("VLLM_NIXL_SIDE_CHANNEL_PORT=" + strconv.Itoa(ports[1])), Stage: 3,
 	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	return e
 }
 
@@ -40,19 +37,14 @@ func TestWrappingAgent(t *testing.T) {
 	}
 	r := newRig(t)
 	var err error
-	if r.proxy, err = r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy"}); err != nil {
-		t.Fatal(err)
-	}
+	r.proxy, err = r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy"})
+	require.NoError(t, err)
 	prefill, decode := r.wrapped("prefill", instance.Prefill), r.wrapped("decode", instance.Decode)
-	if err := r.proxy.WaitFor(t.Context(), 1, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.proxy.WaitFor(t.Context(), 1, 1))
 	r.checkTransfer(t, []*engine{decode})
 
 	// SIGTERM: the agent drains, stops the engine, and reports its exit.
-	if err := prefill.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, prefill.Stop(t.Context()))
 	if err := prefill.Err(); err != nil {
 		t.Errorf("the agent of an engine that was stopped: %v\n%s", err, prefill.LogTail(40))
 	}
@@ -66,16 +58,10 @@ func TestWrappingAgent(t *testing.T) {
 
 	// The worker is killed: the engine exits by itself, and then its agent.
 	list, err := r.engineOf(decode)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	pid, err := workerOf(list)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 	select {
 	case <-decode.Done():
 	case <-t.Context().Done():
@@ -110,9 +96,7 @@ func (r *rig) engineOf(e *engine) ([]int, error) {
 func (r *rig) killEngine(e *engine) {
 	r.t.Helper()
 	list, err := r.engineOf(e)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	for _, pid := range list {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have exited with another one
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // at returns a time of the hand-made histories, in seconds.
@@ -262,11 +264,7 @@ func TestExcerpt(t *testing.T) {
 	h.Requests[2].Decode = d1
 	v := Check(h).Violations[0]
 	text := h.Excerpt(v, 6*time.Second, 30)
-	for _, want := range []string{"drain decode/" + d1, "arrival of c-00000001", "request c to proxy-1", "etcd    10"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%q is not in\n%s", want, text)
-		}
-	}
+	require.Contains(t, text, "drain decode/"+d1, "arrival of c-00000001", "request c to proxy-1", "etcd    10")
 	if lines := strings.Count(h.Excerpt(v, 6*time.Second, 3), "\n"); lines != 3 {
 		t.Errorf("%d lines", lines)
 	}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const (
@@ -128,9 +129,7 @@ func (r *rig) take(engines ...string) (free func(), ok bool) {
 func build(t *testing.T, plan Plan, old func(program, process string) string) *rig {
 	t.Helper()
 	f, err := fleet.New(fleet.Options{BinDir: bin, Dir: t.TempDir(), ReadyTimeout: soon})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := f.Abandon(); err != nil {
 			t.Errorf("end of the fleet: %v", err)
@@ -188,9 +187,7 @@ func build(t *testing.T, plan Plan, old func(program, process string) string) *r
 
 func (r *rig) must(err error) {
 	r.t.Helper()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 }
 
 // fail fails the test from any goroutine, for what is no verdict on the product.

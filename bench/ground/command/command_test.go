@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -17,9 +18,7 @@ func traceFile(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "trace.jsonl")
 	text := strings.Repeat(`{"timestamp":0,"input_length":1500,"output_length":320,"hash_ids":[0,1,2]}`+"\n", 20)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 

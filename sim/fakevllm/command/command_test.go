@@ -16,6 +16,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestMain lets the test binary are in for the program.
@@ -30,9 +31,7 @@ func TestMain(m *testing.M) {
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = taken.Close() })
 	_, port, _ := net.SplitHostPort(taken.Addr().String())
 	for _, tt := range []struct {
@@ -75,17 +74,11 @@ func start(t *testing.T, args ...string) (*exec.Cmd, string) {
 	cmd.Env = append(os.Environ(), "FAKEVLLM_TEST_MAIN=1")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return cmd, strings.TrimSpace(line)
 }
 
@@ -93,23 +86,17 @@ func ask(t *testing.T, url, body string) (int, string) {
 	t.Helper()
 	tr := &http.Transport{}
 	defer tr.CloseIdleConnections()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("X-Request-Id", "R")
 	resp, err := (&http.Client{Transport: tr}).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return resp.StatusCode, string(b)
 }
 
@@ -143,9 +130,7 @@ func TestProcesses(t *testing.T) {
 	if status, _ := ask(t, decode+"/v1/completions", `{"prompt":"x"}`); status != 418 {
 		t.Errorf("status of the scripted fault: %d", status)
 	}
-	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
 	if err := p.Wait(); err != nil {
 		t.Errorf("it ended with %v", err)
 	}
@@ -164,9 +149,7 @@ func TestMooncakeProcess(t *testing.T) {
 	defer tr.CloseIdleConnections()
 	for _, at := range []string{"http://127.0.0.1:" + port + "/query", url + "/health"} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		resp, err := (&http.Client{Transport: tr}).Do(req)
 		if err != nil || resp.StatusCode != http.StatusOK {
 			t.Fatalf("%s: %v, %v", at, resp, err)
@@ -175,9 +158,7 @@ func TestMooncakeProcess(t *testing.T) {
 	}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/completions",
 		strings.NewReader(`{"prompt":"x","kv_transfer_params":{"do_remote_prefill":true}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	if resp, err := (&http.Client{Transport: tr}).Do(req); err == nil {
 		_ = resp.Body.Close()

@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -51,9 +52,7 @@ func start(t *testing.T, conf connector.Config) *node {
 		EngineIDs: []string{"engine-" + string(conf.Role)}, HTTP: "127.0.0.1:1", Done: n.done, Work: &work, Crash: func() { n.crashes++ },
 		At: connector.Addresses{Bootstrap: "127.0.0.1:0", Side: "127.0.0.1:0", Alloc: []string{"127.0.0.1:0"}},
 	})
-	if err := n.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, n.Start(t.Context()))
 	t.Cleanup(func() {
 		close(n.done)
 		n.Close()

@@ -8,27 +8,22 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/conns"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // pair is a listener and both ends of a connection to it.
 func pair(t *testing.T) (l *conns.Listener, served, client net.Conn) {
 	t.Helper()
 	raw, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	l = conns.Track(raw)
 	t.Cleanup(l.ResetAll)
-	if client, err = (&net.Dialer{}).DialContext(t.Context(), "tcp", raw.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
+	client, err = (&net.Dialer{}).DialContext(t.Context(), "tcp", raw.Addr().String())
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
-	if err := client.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	if served, err = l.Accept(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, client.SetDeadline(time.Now().Add(20*time.Second)))
+	served, err = l.Accept()
+	require.NoError(t, err)
 	return l, served, client
 }
 

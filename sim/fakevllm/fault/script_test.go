@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // hits reports which of n requests a fault happens to.
@@ -48,9 +49,7 @@ func TestMatch(t *testing.T) {
 			t.Parallel()
 			var s fault.Script
 			tt.f.Kind = fault.Reset
-			if err := s.Add([]fault.Fault{tt.f}); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, s.Add([]fault.Fault{tt.f}))
 			if got := hits(&s, 4, tt.path, tt.rank, tt.generates); got != tt.want || s.Fired() != int64(strings.Count(got, "x")) {
 				t.Errorf("%s, and %d are counted", got, s.Fired())
 			}
@@ -63,9 +62,7 @@ func TestSeed(t *testing.T) {
 	t.Parallel()
 	run := func(seed uint64) string {
 		var s fault.Script
-		if err := s.Add([]fault.Fault{{Kind: fault.Reset, Probability: 0.5, Seed: seed}}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Add([]fault.Fault{{Kind: fault.Reset, Probability: 0.5, Seed: seed}}))
 		return hits(&s, 100, "/v1/completions", "", true)
 	}
 	if one, again, two := run(1), run(1), run(2); one != again || one == two {

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestAppendNIXL(t *testing.T) {
@@ -20,9 +22,7 @@ func TestAppendNIXL(t *testing.T) {
 			t.Fatalf("%s is read as %+v", b, k)
 		}
 		var f float64
-		if err := json.Unmarshal([]byte(token), &f); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(token), &f))
 		if again, _ := json.Marshal(f); string(again) == token {
 			t.Fatalf("the token %s survives a float64", token)
 		}

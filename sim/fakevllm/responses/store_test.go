@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/responses"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func reply(id string) *answer.Reply {
@@ -26,9 +27,7 @@ func TestConversationGoesOn(t *testing.T) {
 	unkept.Store = false
 	s.Keep(unkept, ln, []byte(`{"id":"b"}`))
 	next := &request.Request{Previous: "a", Messages: []request.Message{{Role: "user", Text: "and?"}}}
-	if err := s.Admit(next); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Admit(next))
 	var said []string
 	for _, m := range next.Messages {
 		said = append(said, m.Role+" "+m.Text)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -38,9 +39,7 @@ func TestPrinterBreaksLines(t *testing.T) {
 	if got := strings.Count(out.String(), "bakoti"); got != 32 {
 		t.Errorf("%d words, want 32", got)
 	}
-	if !strings.Contains(out.String(), `tail\n\u001b[2J`) {
-		t.Errorf("control characters are not escaped: %q", out.String())
-	}
+	require.Contains(t, out.String(), `tail\n\u001b[2J`)
 }
 
 func TestUsage(t *testing.T) {
@@ -69,9 +68,7 @@ func TestMissingPrograms(t *testing.T) {
 	if code := Run(t.Context(), []string{"--once", "--bin", t.TempDir()}, &out, &errs); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
-	if !strings.Contains(errs.String(), "step 1 failed") || !strings.Contains(errs.String(), "no such file") {
-		t.Errorf("message %q", errs.String())
-	}
+	require.Contains(t, errs.String(), "step 1 failed", "no such file")
 	errs.Reset()
 	if code := Run(t.Context(), []string{"--etcd", "3", "--bin", t.TempDir()}, &out, &errs); code != 1 || !strings.Contains(errs.String(), "no program etcd in ") {
 		t.Errorf("exit code %d, %q", code, errs.String())

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -32,16 +33,12 @@ func TestRequest_ExpectedAnswer(t *testing.T) {
 			MaxTokens int    `json:"max_tokens"`
 			IgnoreEOS bool   `json:"ignore_eos"`
 		}
-		if err := json.Unmarshal(body, &fields); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(body, &fields))
 		if len(fields.Prompt) != e.InputLength || fields.MaxTokens != e.OutputLength || !fields.IgnoreEOS || fields.Model != modelName {
 			t.Errorf("%d + %d tokens: body has %d + %d", e.InputLength, e.OutputLength, len(fields.Prompt), fields.MaxTokens)
 		}
 		answers, err := fakevllm.ExpectedAnswers(false, body, maxModelLen)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		a := answers[0]
 		if a.Text != string(want.Text) || a.PromptTokens != want.PromptTokens || len(a.Tokens) != want.CompletionTokens || a.FinishReason != want.FinishReason {
 			t.Errorf("%d + %d tokens: the engine answers %d + %d, %q", e.InputLength, e.OutputLength, a.PromptTokens, len(a.Tokens), a.FinishReason)
@@ -72,9 +69,7 @@ func TestUsage(t *testing.T) {
 			if code := Run(t.Context(), strings.Fields(tt.args), &out, &errs); code != 2 {
 				t.Errorf("exit code %d, want 2", code)
 			}
-			if !strings.Contains(errs.String(), tt.want) {
-				t.Errorf("%q is not in %q", tt.want, errs.String())
-			}
+			require.Contains(t, errs.String(), tt.want)
 		})
 	}
 }
@@ -82,9 +77,7 @@ func TestUsage(t *testing.T) {
 func TestBadTrace(t *testing.T) {
 	t.Parallel()
 	bad := filepath.Join(t.TempDir(), "trace")
-	if err := os.WriteFile(bad, []byte("hello\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(bad, []byte("hello\n"), 0o600))
 	for path, want := range map[string]string{bad: "line 1", bad + ".none": "no such file"} {
 		var out, errs bytes.Buffer
 		if code := Run(t.Context(), []string{"--trace", path}, &out, &errs); code != 1 || !strings.Contains(errs.String(), want) {

@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Soon is how long a test waits for what should happen: plenty, since a
@@ -30,9 +31,7 @@ const Soon = time.Minute
 func Layout(t testing.TB) schema.Layout {
 	t.Helper()
 	l, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return l
 }
 
@@ -315,9 +314,7 @@ func WaitRegistration(t testing.TB, r *lease.Registrar, want func(lease.Status) 
 func RawKey(t testing.TB, cli *clientv3.Client, k instance.Key) *store.RawKey {
 	t.Helper()
 	raw, err := store.New(cli, Layout(t), "test").Reader.Get(t.Context(), k)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, r := range raw {
 		if r.Key == Layout(t).Instance(k) {
 			return &r
@@ -338,9 +335,7 @@ func RegistrarOptions(t testing.TB, k instance.Key) lease.RegistrarOptions {
 func Dial(t testing.TB, endpoints ...string) *clientv3.Client {
 	t.Helper()
 	cli, err := etcd.Dial(etcd.Config{Endpoints: endpoints})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	return cli
 }

@@ -7,6 +7,8 @@ import (
 	_ "embed"
 	"encoding/json"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 //go:embed vllm-0.32.0.json
@@ -50,8 +52,6 @@ const MaxModelLen = 2048
 func All(t *testing.T) []Case {
 	t.Helper()
 	var list []Case
-	if err := json.Unmarshal(recorded, &list); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(recorded, &list))
 	return list
 }

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func answer(t *testing.T, contentType, body string) Answer {
@@ -15,9 +17,7 @@ func answer(t *testing.T, contentType, body string) Answer {
 		Header:     http.Header{"Content-Type": {contentType}, "Date": {"today"}},
 		Body:       io.NopCloser(strings.NewReader(body)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return a
 }
 
@@ -104,9 +104,7 @@ func TestAllowed(t *testing.T) {
 - {cases: [never], paths: ["*"], reason: not needed}
 - {cases: [seldom], paths: ["*"], reason: not needed, seldom: true}
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	list := []Difference{{Path: "body.id"}, {Path: "body.error.message"}, {Path: "body.errors"}}
 	if out, special := a.Judge("errors/x", list); len(out) != 1 || out[0].Path != "body.errors" || !special {
 		t.Errorf("forbidden: %v, %v", out, special)

@@ -1,0 +1,116 @@
+// Package pieces reads streams event by event, so that tests can continue them at any event.
+package pieces
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Piece is what one event of a stream has.
+type Piece struct {
+	Text, Reasoning string
+	Calls           map[int]string // names and arguments by index
+	IDs             []int
+	Finish          string
+	Usage           Usage
+	Logged          []string // tokens with logprobs
+}
+
+// Usage is what an answer reports of its tokens.
+type Usage struct {
+	Prompt     int `json:"prompt_tokens"`
+	Completion int `json:"completion_tokens"`
+}
+
+// Answer is a stream as a client has it, or a part of one.
+type Answer struct {
+	Text, Reasoning string
+	Calls           []string
+	IDs             []int
+	Finish          string
+	Usage           Usage
+	Logged          []string
+}
+
+// Join returns what a client has of some pieces.
+func Join(list []Piece) (v Answer) {
+	calls := map[int]string{}
+	for _, p := range list {
+		v.Text, v.Reasoning, v.IDs, v.Finish = v.Text+p.Text, v.Reasoning+p.Reasoning, append(v.IDs, p.IDs...), v.Finish+p.Finish
+		v.Logged = append(v.Logged, p.Logged...)
+		for index, text := range p.Calls {
+			calls[index] += text
+		}
+		if p.Usage != (Usage{}) {
+			v.Usage = p.Usage
+		}
+	}
+	for _, index := range slices.Sorted(maps.Keys(calls)) {
+		v.Calls = append(v.Calls, calls[index])
+	}
+	return v
+}
+
+// Read reads the data of an event, and the ids of the prompt in it; p is nil for an event without content.
+func Read(data string) (prompt []int, p *Piece, err error) {
+	type entry struct{ Token string }
+	var e struct {
+		Type, Delta    string          // of /v1/responses
+		Logprobs       []entry         // of /v1/responses
+		PromptTokenIDs []int           `json:"prompt_token_ids"`
+		Error          json.RawMessage `json:"error"`
+		Usage          Usage           `json:"usage"`
+		Choices        []struct {
+			Text  string
+			Delta struct {
+				Role, Content, Reasoning string
+				ToolCalls                []struct {
+					Index    int
+					Function struct{ Name, Arguments string }
+				} `json:"tool_calls"`
+			}
+			TokenIDs       []int  `json:"token_ids"`
+			PromptTokenIDs []int  `json:"prompt_token_ids"`
+			FinishReason   string `json:"finish_reason"`
+			Logprobs       struct {
+				Content []entry
+				Tokens  []string
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(data), &e); err != nil || e.Error != nil {
+		return nil, nil, fmt.Errorf("error %s: %w", e.Error, err)
+	}
+	tokens := func(list []entry) (tokens []string) {
+		for _, one := range list {
+			tokens = append(tokens, one.Token)
+		}
+		return tokens
+	}
+	switch e.Type {
+	case "":
+	case "response.output_text.delta":
+		// vLLM leaves out those of tokens without text, unless they are in one event with others.
+		logged := slices.DeleteFunc(tokens(e.Logprobs), func(token string) bool { return token == "" })
+		return nil, &Piece{Text: e.Delta, Logged: logged}, nil
+	case "response.completed":
+		return nil, &Piece{Finish: "completed"}, nil
+	default:
+		return nil, nil, nil
+	}
+	if len(e.Choices) != 1 {
+		return nil, &Piece{Usage: e.Usage}, nil
+	}
+	c := e.Choices[0]
+	prompt = append(e.PromptTokenIDs, c.PromptTokenIDs...)
+	if c.Delta.Role != "" {
+		return prompt, nil, nil
+	}
+	p = &Piece{Text: c.Text + c.Delta.Content, Reasoning: c.Delta.Reasoning, IDs: c.TokenIDs, Finish: c.FinishReason, Calls: map[int]string{}, Logged: append(tokens(c.Logprobs.Content), c.Logprobs.Tokens...)}
+	for _, call := range c.Delta.ToolCalls {
+		p.Calls[call.Index] += call.Function.Name + call.Function.Arguments
+	}
+	return prompt, p, nil
+}
