@@ -347,9 +347,7 @@ func TestFloodTrace(t *testing.T) {
 	require.NoError(t, err)
 	proxies, _ := strconv.Atoi(os.Getenv("PD_PROXIES"))
 	engines, err := strconv.Atoi(os.Getenv("PD_ENGINES"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	o := Overload{Part: cmp.Or(os.Getenv("PD_PART"), "first"), Engines: engines, Proxies: max(1, proxies), Runs: 1, Limits: DefaultLimits(), Targets: []string{"queue=off", "queue=on"}}
 	warm, err := NewWorkload(entries, Whole, 1, 200*o.Proxies)
 	require.NoError(t, err)

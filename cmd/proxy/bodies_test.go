@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The bound is that of the handler, which counts.
@@ -18,9 +19,7 @@ func TestBodiesMemoryIsInForce(t *testing.T) {
 	t.Parallel()
 	address := testkit.FreePort(t)
 	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	startProxy(t, nil, "--port", port, "--host", "127.0.0.1", "--etcd-endpoints", testkit.StartEtcd(t).Endpoint(), "--max-bodies-memory", "5MiB")
 	testkit.Eventually(t, time.Minute, func() error {
 		resp, err := testkit.Ask(t.Context(), http.DefaultClient, http.MethodGet, "http://"+address+"/metrics", "")
@@ -40,9 +39,7 @@ func TestBodiesMemoryIsInForce(t *testing.T) {
 func TestHeapProfile_SettingInFile(t *testing.T) {
 	t.Parallel()
 	_, port, err := net.SplitHostPort(testkit.FreePort(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	profiles, file := testkit.FreePort(t), filepath.Join(t.TempDir(), "proxy.yaml")
 	testkit.WriteFile(t, file, "pprof-listen: "+profiles+"\n")
 	startProxy(t, nil, "--port", port, "--host", "127.0.0.1", "--etcd-endpoints", testkit.StartEtcd(t).Endpoint(), "--config", file)

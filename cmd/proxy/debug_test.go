@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The archive of pdctl debug has what a running proxy shows, and no secrets.
@@ -44,27 +45,19 @@ func TestDebugArchive(t *testing.T) {
 		t.Fatalf("exit %d\n%s", code, out)
 	}
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer f.Close()
 	zip, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	files := map[string]string{}
 	for archive := tar.NewReader(zip); ; {
 		head, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		text, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		files[strings.TrimPrefix(head.Name, "pdctl-debug/")] = string(text)
 	}
 	proxy := "proxies/127.0.0.1:" + p.port + "/"

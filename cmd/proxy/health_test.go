@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // envRun makes the test binary be the proxy.
@@ -33,16 +34,12 @@ func TestMain(m *testing.M) {
 func startProxy(t *testing.T, env []string, args ...string) (stop func() error) {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var out bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), self, append(args, "--state-dir", t.TempDir())...)
 	cmd.Env = append(append(os.Environ(), envRun+"=1"), env...)
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.Start())
 	var once sync.Once
 	stop = func() error {
 		once.Do(func() {
@@ -75,9 +72,7 @@ func TestSystemdAndHealth(t *testing.T) {
 	etcd.Stop()
 	sd := testkit.StartSystemd(t)
 	_, port, err := net.SplitHostPort(testkit.FreePort(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	stop := startProxy(t, []string{"NOTIFY_SOCKET=" + sd.Path, "WATCHDOG_USEC=200000"},
 		"--port", port, "--host", "0.0.0.0", "--etcd-endpoints", etcd.Endpoint())
 	sd.Await(t, "STATUS=waiting: the membership has not been read", 1)
@@ -166,25 +161,17 @@ func TestLogThatNobodyReads(t *testing.T) {
 		t.Run(fmt.Sprintf("removed %v", removed), func(t *testing.T) {
 			t.Parallel()
 			self, err := os.Executable()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			r, w, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer r.Close()
 			address := testkit.FreePort(t)
 			_, port, err := net.SplitHostPort(address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			cmd := exec.CommandContext(t.Context(), self, "--port", port, "--etcd-endpoints", testkit.StartEtcd(t).Endpoint(), "--state-dir", t.TempDir())
 			cmd.Env = append(os.Environ(), envRun+"=1")
 			cmd.Stderr = w
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, cmd.Start())
 			_ = w.Close()
 			get := func(path string) (int, error) {
 				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
@@ -212,9 +199,7 @@ func TestLogThatNobodyReads(t *testing.T) {
 					t.Fatalf("request %d: %d, %v", i, code, err)
 				}
 			}
-			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 			late := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
 			defer late.Stop()
 			if err := cmd.Wait(); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Keys of a file have names and rights, and change while the proxy runs; a file that
@@ -39,17 +40,13 @@ func TestKeysFile(t *testing.T) {
 	ask := func(key string) (status int, traced bool) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/v1/completions", strings.NewReader(tlsPrompt))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("Authorization", "Bearer "+key)
 		req.Header.Set("X-PD-Trace", "1")
 		req.Header.Set("X-Vllm-Priority", "3")
 		resp, err := hc.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer resp.Body.Close()
 		_, _ = io.Copy(io.Discard, resp.Body)
 		return resp.StatusCode, resp.Header.Get("X-Pd-Decode") != ""
@@ -130,15 +127,11 @@ func TestAdminKeysFile(t *testing.T) {
 	call := func(method, route, key, body string) int {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, p.url+route, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("X-Api-Key", key)
 		resp, err := (&http.Client{Timeout: tlsPatience, Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		_ = resp.Body.Close()
 		return resp.StatusCode
 	}
@@ -165,9 +158,7 @@ func TestAdminKeysFile(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	events, err := testkit.Ask(ctx, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, http.MethodGet, p.url+"/dashboard/events", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer events.Body.Close()
 	lines := bufio.NewScanner(events.Body)
 	lines.Buffer(nil, 1<<20)

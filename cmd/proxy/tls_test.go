@@ -23,6 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/collector"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const tlsPatience = time.Minute
@@ -91,9 +92,7 @@ func secureEtcd(t *testing.T, a *testkit.Authority) (endpoint string, cli *clien
 		TLS:         &tls.Config{RootCAs: a.Pool(), Certificates: []tls.Certificate{a.Pair("test")}},
 		DialTimeout: tlsPatience,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	return "https://" + e.Endpoint(), cli
 }
@@ -360,9 +359,7 @@ func TestEnginesRefusedByTLS(t *testing.T) {
 				return fmt.Sprintf(`{"v":1,"id":"1","address":%q,"scheme":"https","models":["m"],"state":"ready","source":"agent"}`, address)
 			}
 			lease, err := cli.Grant(t.Context(), 600)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			members.Put(t, cli, "/pd/decode/"+decode, record(decode), clientv3.WithLease(lease.ID))
 			put(t, cli, "/pd/prefill/"+prefill, "https://"+prefill)
 			p := runProxy(t, append([]string{

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) {
@@ -26,9 +27,7 @@ func TestMain(m *testing.M) {
 func newDialect(t *testing.T, name string) connector.Dialect {
 	t.Helper()
 	d, err := connector.New(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return d
 }
 
@@ -48,9 +47,7 @@ func TestGolden(t *testing.T) {
 			t.Run(dialect+"/"+filepath.Base(dir), func(t *testing.T) {
 				t.Parallel()
 				r, err := request.Parse(kindOf(t, dir), read(t, dir, "client.json"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				p := pair()
 				if strings.Contains(dir, "-ranks-") {
 					p.Prefill.Record.DPSize, p.Decode.Record.DPSize = 4, 4
@@ -65,9 +62,7 @@ func TestGolden(t *testing.T) {
 				prefill := c.Prefill(r, p)
 				testkit.Golden(t, filepath.Join(dir, "prefill.json"), prefill.Body.Bytes())
 				h, err := c.TransferParams(read(t, dir, "prefill_reply.json"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				decode := c.Decode(r, p, h)
 				testkit.Golden(t, filepath.Join(dir, "decode.json"), decode.Body.Bytes())
 				testkit.Golden(t, filepath.Join(dir, "legs.txt"), describe(prefill, decode))

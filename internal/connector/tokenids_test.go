@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Every dialect can request the tokens of the prompt from prefill, and none requests them
@@ -18,9 +19,7 @@ func TestPrefillTellsTokens(t *testing.T) {
 		d := newDialect(t, name)
 		for _, wanted := range []bool{false, true} {
 			r, err := request.Parse(openai.Chat, []byte(`{"messages":[],"return_token_ids":false}`))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			in := &instance.Instance{Key: instance.Key{Address: "10.0.0.1:80"}}
 			p := connector.Pair{Prefill: in, Decode: in, ID: "id", Key: "0123456789abcdef0123456789abcdef", TokenIDs: wanted}
 			asks := func(l connector.Leg) bool { return bytes.Contains(l.Body.Bytes(), []byte(`"return_token_ids":true`)) }

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func finished() *forward.Entry {
@@ -46,9 +47,7 @@ func TestAccessLog_Text(t *testing.T) {
 func TestAccessLog_JSON(t *testing.T) {
 	t.Parallel()
 	var got map[string]any
-	if err := json.Unmarshal([]byte(line(t, logging.FormatJSON, finished())), &got); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(line(t, logging.FormatJSON, finished())), &got))
 	for k, want := range map[string]any{
 		"time": "2026-01-02T03:04:06.234567Z", "level": "info", "msg": "request", "request_id": "r-1", "stream": true,
 		"status": 200.0, "ms": 1234.567, "ttft_ms": 2.003, "model": "org/m", "failed_legs": 1.0,

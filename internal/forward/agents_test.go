@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const (
@@ -107,9 +108,7 @@ func wholeStream(path string) string {
 func (r *rig) checkAgentAnswer(a answer, path, body string) {
 	r.t.Helper()
 	want, err := fakevllm.ExpectedAt(path, []byte(body), 0)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	if a.err != nil || a.status != http.StatusOK {
 		r.t.Fatalf("status %d, err %v: %s", a.status, a.err, a.body)
 	}
@@ -409,9 +408,7 @@ func (r *rig) versions(prefill, decode string) {
 func (r *rig) script(s *fakevllm.Server, f fakevllm.Fault) {
 	r.t.Helper()
 	f.Path = "/v1/*"
-	if err := s.Script(f); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, s.Script(f))
 }
 
 // An instance is not blamed for a response that it does not have.

@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // argued reports why the proxy answers a recorded request differently from an engine, "" if
@@ -364,9 +365,7 @@ func TestAnEngineThatIsAwayIsNotBlamed(t *testing.T) {
 	ln := testkit.Listen(t)
 	// A port that a connection is from is not given to another test, and refuses connections.
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
 	// On a slow machine the query takes a while: that must not cause a probe.
 	r := startTuned(t, fakevllm.Plain, 0, 0, tuning{sched: noProbes})

@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // canned answers every leg from memory, so that the figures below are those of
@@ -159,9 +160,7 @@ func handlerOf(b testing.TB, up upstream.Client, set func(*forward.Options), dec
 	}
 	set(&o)
 	h, err := forward.New(o)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	serve := h.Completion(openai.Completion)
 	return func(w http.ResponseWriter, r *http.Request) { serve(relay.Std(w), r) }
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func key(role instance.Role, s *fakevllm.Server) instance.Key {
@@ -335,9 +336,7 @@ func messageSums(t *testing.T, a answer) (sums []int) {
 			Creation int `json:"cache_creation_input_tokens"`
 			Read     int `json:"cache_read_input_tokens"`
 		}
-		if err := json.Unmarshal([]byte(m[1]), &u); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(m[1]), &u))
 		sums = append(sums, u.Input+u.Creation+u.Read)
 	}
 	if len(sums) == 0 {

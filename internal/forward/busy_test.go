@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // busy sets all limits of a leg to a time that is far shorter than the pauses of the engines.
@@ -243,18 +244,12 @@ func TestOtherLimitsAreNamed(t *testing.T) {
 		t.Parallel()
 		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.BodyTimeout = 100 * time.Millisecond })
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(r.URL, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer func() { _ = conn.Close() }()
 		_, err = io.WriteString(conn, "POST "+chatPath+" HTTP/1.1\r\nHost: p\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer func() { _ = resp.Body.Close() }()
 		body, err := io.ReadAll(resp.Body)
 		r.checkRefused(q, answer{resp.StatusCode, resp.Header, body, err}, http.StatusBadRequest, "it did not arrive within 0.1 s (a fixed limit)")

@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // These tests run over every dialect of the registry, against engines that are as strict as
@@ -25,9 +26,7 @@ func eachDialect(t *testing.T, f func(t *testing.T, c connector.Dialect)) {
 	t.Helper()
 	for _, name := range connector.Names() {
 		c, err := connector.New(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f(t, c)

@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
 )
 
@@ -42,16 +43,12 @@ func sixtyBody(path, more string) string {
 func (r *rig) checkOne(a answer, path, body string, o fakevllm.Options) {
 	r.t.Helper()
 	want, err := o.Expected(path, []byte(body))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	if a.err != nil || a.status != http.StatusOK {
 		r.t.Fatalf("status %d, err %v, continued %q, not continued %q, retried %q: %.2000s", a.status, a.err, r.rec.moved, r.rec.stayed, r.rec.retries, a.body)
 	}
 	got, err := sseanswer.Read(string(a.body))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	if err := got.Differs(&want[0], strings.Contains(body, `"return_token_ids":true`)); err != nil {
 		r.t.Errorf("%v\nin %s", err, a.body)
 	}
@@ -472,9 +469,7 @@ func TestStreamContinuesAfterRestart(t *testing.T) {
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, Tokens: 5, Times: 1})
 	body := sixtyBody(completionsPath, "")
 	resp, err := http.Post(r.URL+completionsPath, "application/json", strings.NewReader(body)) //nolint:noctx // the rig ends it
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer resp.Body.Close()
 	var first [1]byte
 	if _, err := io.ReadFull(resp.Body, first[:]); err != nil { // the answer is committed

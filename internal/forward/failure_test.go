@@ -20,13 +20,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func script(t *testing.T, s *fakevllm.Server, f fakevllm.Fault) {
 	t.Helper()
-	if err := s.Script(f); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Script(f))
 }
 
 // sequentialModes are the engines whose legs run one after the other.
@@ -115,9 +114,7 @@ func TestDecodeRefusesConnections(t *testing.T) {
 		if got := r.rec.retried(); got != "decode/gone" && (got != "decode/not_connected" || mode == fakevllm.LMCache) {
 			t.Errorf("retried %q", got)
 		}
-		if err := r.D[0].Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.D[0].Restart(t.Context()))
 		k := instanceAt("decode", r.D[0].Address(), mode).Key
 		eventually(t, "the instance that answers again is readmitted", func() bool { return r.tracker.Available(k) })
 		r.checkEngines()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const generatePath = "/inference/v1/generate"
@@ -50,9 +51,7 @@ func (a answer) tokenIDs(t *testing.T) (ids []int) {
 func (r *rig) checkTokensAnswer(a answer, body string) {
 	r.t.Helper()
 	want, err := fakevllm.ExpectedAt(generatePath, []byte(body), 0)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	if a.err != nil || a.status != http.StatusOK || !slices.Equal(a.tokenIDs(r.t), want[0].Tokens) {
 		r.t.Fatalf("%d, %v: %s; want %v", a.status, a.err, a.body, want[0].Tokens)
 	}

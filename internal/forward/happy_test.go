@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestOneRequest(t *testing.T) {
@@ -87,9 +88,7 @@ func TestBytesOutsideTheEditAreTheClients(t *testing.T) {
 	r.checkComplete(a, true, body)
 	d := legBody(t, r.D[0])
 	raw, err := kvOf(d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if got, want := string(d), `{"kv_transfer_params":`+raw+`,`+body[1:]; got != want {
 		t.Errorf("decode leg differs (%d and %d bytes)", len(got), len(want))
 	}

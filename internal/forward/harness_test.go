@@ -36,6 +36,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -332,9 +333,7 @@ func noProbes(o *sched.Options) { o.SilentAfter = waitLimit }
 func prefixPolicy(t *testing.T) func(*sched.Options) {
 	t.Helper()
 	prefix, err := policy.Find("prefix")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return func(o *sched.Options) { o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix} }
 }
 
@@ -347,9 +346,7 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 	engine := func(role fakevllm.Role) *fakevllm.Server {
 		// At ports that no other process gets while the engine is killed.
 		ports, err := fleet.FreePorts(2 + lmcacheRanks)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		at := func(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[i])) }
 		o := fakevllm.Options{
 			Addr: at(0),
@@ -434,9 +431,7 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 		tune.forward(&o)
 	}
 	h, err := forward.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.handler = h
 	deps := httpapi.Deps{
 		Data: httpapi.DataHandlers{
@@ -468,9 +463,7 @@ func (r *rig) serve(deps httpapi.Deps) (url string) {
 		router.ServeHTTP(w, q)
 	})}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ln) }()
 	r.stop = func() {
@@ -536,9 +529,7 @@ func (r *rig) get(path string) answer {
 func newRequest(ctx context.Context, tb testing.TB, method, url string, body io.Reader, header ...string) *http.Request {
 	tb.Helper()
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
@@ -606,9 +597,7 @@ func (a answer) text(t *testing.T) string {
 func (r *rig) checkComplete(a answer, chat bool, body string) {
 	r.t.Helper()
 	want, err := fakevllm.ExpectedAnswers(chat, []byte(body), 0)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	if a.err != nil || a.status != http.StatusOK {
 		r.t.Fatalf("status %d, err %v: %s", a.status, a.err, a.body)
 	}

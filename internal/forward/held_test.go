@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // waitForHeld waits until ok accepts the memory that the bodies in flight take.
@@ -28,9 +29,7 @@ func (r *rig) waitForHeld(what string, ok func(held int64) bool) {
 func (r *rig) beginBody(announced, sent int, chunked bool) (net.Conn, *bufio.Reader) {
 	r.t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(r.URL, "http://"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	r.t.Cleanup(func() { _ = c.Close() })
 	_ = c.SetDeadline(time.Now().Add(waitLimit))
 	how, size := fmt.Sprintf("Content-Length: %d\r\n\r\n", announced), ""
@@ -122,9 +121,7 @@ func TestAnnouncedBodyWithoutRoom(t *testing.T) {
 	r.waitForHeld("the first is there", func(held int64) bool { return held >= 100<<10 })
 	_, in := r.beginBody(8<<20, 0, false)
 	resp, err := http.ReadResponse(in, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusServiceUnavailable {
 		t.Error(resp.Status)
@@ -169,9 +166,7 @@ func TestBodyMemoryIsGivenBackAtTheCommit(t *testing.T) {
 			r.withEngine(odd, false)
 			body := longBody(1<<20, tc.stream)
 			resp, err := http.DefaultClient.Do(newRequest(t.Context(), t, http.MethodPost, r.URL+tc.path, strings.NewReader(body)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer func() { _ = resp.Body.Close() }()
 			if _, err := io.ReadFull(resp.Body, make([]byte, 8)); err != nil {
 				t.Fatal(err)

@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // often is an interval of keep-alives that no test has to wait for.
@@ -37,9 +38,7 @@ type gate struct {
 func gated(t *testing.T, s *fakevllm.Server) *gate {
 	t.Helper()
 	target, err := url.Parse("http://" + s.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	g := &gate{open: make(chan struct{})}
 	to := httputil.NewSingleHostReverseProxy(target)
 	to.FlushInterval = -1
@@ -68,9 +67,7 @@ func gated(t *testing.T, s *fakevllm.Server) *gate {
 func (r *rig) openStream(q scenario, header ...string) (*http.Response, *bufio.Reader) {
 	r.t.Helper()
 	resp, err := http.DefaultClient.Do(newRequest(r.t.Context(), r.t, http.MethodPost, r.URL+q.path, strings.NewReader(q.body("")), header...))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	r.t.Cleanup(func() { _ = resp.Body.Close() })
 	return resp, bufio.NewReader(resp.Body)
 }
@@ -117,9 +114,7 @@ func TestKeepAlive_DuringPrefill(t *testing.T) {
 		}
 		close(g.open)
 		rest, err := io.ReadAll(in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if !strings.Contains(string(rest), ": X-Pd-Attempts: 2\n") || !strings.Contains(string(rest), ": X-Pd-Prefill: "+g.address+"\n") {
 			t.Errorf("no reasons: %s", rest)
 		}
@@ -162,9 +157,7 @@ func TestKeepAlive_ClientLeaves(t *testing.T) {
 	r, _ := keptFleet(t, nil)
 	ctx, leave := context.WithCancel(t.Context())
 	resp, err := http.DefaultClient.Do(newRequest(ctx, t, http.MethodPost, r.URL+chatPath, strings.NewReader(chatBody(true, ""))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	readUntil(t, bufio.NewReader(resp.Body), ": keep-alive\n\n")
 	leave()
 	_ = resp.Body.Close()

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An answer with log probabilities may have many megabytes. The client gets nothing of its
@@ -45,9 +46,7 @@ func TestLargeAnswer_Edited(t *testing.T) {
 		}
 		Transfer json.RawMessage `json:"kv_transfer_params"`
 	}
-	if err := json.Unmarshal(a.body, &got); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(a.body, &got))
 	if string(got.Transfer) != "null" || bytes.Contains(a.body, []byte("remote_host")) {
 		t.Errorf("the KV transfer reaches the client: %s", got.Transfer)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // manyRequests is the number of requests that the tests of large numbers send;
@@ -34,9 +35,7 @@ func manyRequests(t *testing.T) int {
 		return longform.Count(500, 1500)
 	}
 	n, err := strconv.Atoi(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return n
 }
 
@@ -134,9 +133,7 @@ func TestManyAborts(t *testing.T) {
 	clientGone, streaming, missed, ok := 0, 0, 0, int64(0)
 	for _, e := range entries {
 		i, err := strconv.Atoi(strings.TrimPrefix(e.RequestID, "r"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if e.Outcome == relay.OutcomeClientGone {
 			clientGone++
 			if !left[i].Load() {
@@ -210,9 +207,7 @@ func TestWholeRoleDiesAndReturns(t *testing.T) {
 				eventually(t, "clients get 503", func() bool { return unavailable.Load() > 20 })
 			}
 			for _, p := range r.P {
-				if err := p.Restart(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, p.Restart(t.Context()))
 				p.ForgetRequests()
 			}
 			for _, p := range r.P {
@@ -256,9 +251,7 @@ func TestReturningInstanceStartsSlowly(t *testing.T) {
 	k := key(instance.Prefill, back)
 	back.Kill()
 	eventually(t, "it is ejected", func() bool { return !r.tracker.Available(k) })
-	if err := back.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, back.Restart(t.Context()))
 	all := func() int64 { return total(r.P, func(c fakevllm.Counters) int64 { return c.Requests }) }
 	// share returns the instance's share of the next n prefills: enough that chance does
 	// not matter, however long the machine takes.

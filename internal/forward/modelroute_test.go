@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // target is one target of a test's route, as "70:new" or "30:old{tier=a}".
@@ -335,9 +336,7 @@ func TestModelRoute_EngineNameWins(t *testing.T) {
 			Data     []struct{ ID, Root, Parent string }
 		}
 		text := r.get("/v1/models" + path).body
-		if err := errors.Join(json.Unmarshal(text, &list), json.Unmarshal(text, &one)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(json.Unmarshal(text, &list), json.Unmarshal(text, &one)))
 		ids := []string{strconv.Quote(one.ID)}
 		if path == "" {
 			ids = nil

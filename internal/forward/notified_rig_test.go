@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
@@ -34,9 +35,7 @@ func (r *rig) listenForNotices() string {
 func pull(t *testing.T, inbox *lmcache.Inbox) *lmcache.Receiver {
 	t.Helper()
 	receiver, err := lmcache.Listen(t.Context(), "tcp://127.0.0.1:0", inbox, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(receiver.Close)
 	return receiver
 }
@@ -120,9 +119,7 @@ func startNotified(t *testing.T, prefills, decodes, ranks int, tune func(*forwar
 func push(t *testing.T, to *lmcache.Receiver) *zmqpeer.Sender {
 	t.Helper()
 	s, err := zmqpeer.NewSender(zmq.Push, "tcp://"+to.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -197,9 +194,7 @@ func (w *notifiedRig) noLeg(after string) {
 // notify has a rank notify that an attempt's chunks have arrived.
 func (w *notifiedRig) notify(rank int, id string) {
 	w.t.Helper()
-	if err := w.ranks[rank].Send(w.t.Context(), lmcache.AppendNotification(id)); err != nil {
-		w.t.Fatal(err)
-	}
+	require.NoError(w.t, w.ranks[rank].Send(w.t.Context(), lmcache.AppendNotification(id)))
 }
 
 // begin sends a request, whose answer comes later.

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const (
@@ -222,9 +223,7 @@ func TestRanksChange(t *testing.T) {
 		t.Helper()
 		s.Kill()
 		s.SetDPSize(ranks)
-		if err := s.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Restart(t.Context()))
 	}
 	again(r.P[0], 2)
 	again(r.D[0], 1)

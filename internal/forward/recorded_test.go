@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/agents"
 )
 
@@ -19,9 +20,7 @@ import (
 func TestRecordedAgents(t *testing.T) {
 	t.Parallel()
 	list, err := agents.Recordings()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, rec := range list {
 		for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.Plain, fakevllm.Mooncake} {
 			t.Run(rec.Agent+" "+string(mode), func(t *testing.T) {
@@ -59,9 +58,7 @@ func TestRecordedAgents(t *testing.T) {
 func TestRecordedAgentsWhole(t *testing.T) {
 	t.Parallel()
 	list, err := agents.Recordings()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, rec := range list {
 		t.Run(rec.Agent, func(t *testing.T) {
 			t.Parallel()
@@ -70,12 +67,8 @@ func TestRecordedAgentsWhole(t *testing.T) {
 			for _, x := range rec.Exchanges {
 				x.Body = bytes.Replace(x.Body, []byte(`"stream":true`), []byte(`"stream":false`), 1)
 				want := x
-				if err := x.Ask(t.Context(), http.DefaultClient, r.URL); err != nil {
-					t.Fatal(err)
-				}
-				if err := want.Ask(t.Context(), http.DefaultClient, single.URL()); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, x.Ask(t.Context(), http.DefaultClient, r.URL))
+				require.NoError(t, want.Ask(t.Context(), http.DefaultClient, single.URL()))
 				if x.Status != http.StatusOK || len(x.Events) != 1 || x.Events[0][0] != '{' {
 					t.Fatalf("%d %.300q", x.Status, x.Events)
 				}
@@ -95,12 +88,8 @@ func TestRecordedAgentsWhole(t *testing.T) {
 func (r *rig) replay(x *agents.Exchange, single *fakevllm.Server, mode fakevllm.Mode, why string) {
 	r.t.Helper()
 	got, want := *x, *x
-	if err := got.Ask(r.t.Context(), http.DefaultClient, r.URL); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := want.Ask(r.t.Context(), http.DefaultClient, single.URL()); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, got.Ask(r.t.Context(), http.DefaultClient, r.URL))
+	require.NoError(r.t, want.Ask(r.t.Context(), http.DefaultClient, single.URL()))
 	r.sameEvents(x.Events, want.Events) // the engine answers as it answered the agent
 	r.sameEvents(got.Events, want.Events)
 	if e := r.entry(); e.DecodeOnly != why || e.Outcome != relay.OutcomeOK || e.Endpoint != x.Path() || !e.Stream {
@@ -122,13 +111,9 @@ func (r *rig) sameEvents(got, want []string) {
 	}
 	for i := range want {
 		g, err := agents.Steady(got[i])
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		require.NoError(r.t, err)
 		w, err := agents.Steady(want[i])
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		require.NoError(r.t, err)
 		if g != w {
 			r.t.Errorf("event %d\n%s, want\n%s", i, g, w)
 		}
@@ -180,12 +165,8 @@ func (r *rig) sameHeader(sent, got http.Header) {
 func (r *rig) samePrompt(sent, got []byte) {
 	r.t.Helper()
 	var s, g map[string]json.RawMessage
-	if err := json.Unmarshal(sent, &s); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := json.Unmarshal(got, &g); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, json.Unmarshal(sent, &s))
+	require.NoError(r.t, json.Unmarshal(got, &g))
 	for _, name := range []string{"messages", "input", "system", "tools", "tool_choice", "thinking", "reasoning"} {
 		if !bytes.Equal(s[name], g[name]) {
 			r.t.Errorf("prefill got another %s:\n%.300s, sent was\n%.300s", name, g[name], s[name])

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A request with an encoded body gets 415 with the name of the encoding, and reaches no
@@ -47,9 +48,7 @@ func TestAnswerToAnOversizedBody(t *testing.T) {
 		"in chunks":       fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n", size),
 	} {
 		c, err := net.Dial("tcp", strings.TrimPrefix(r.URL, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer c.Close()
 		_ = c.SetDeadline(time.Now().Add(waitLimit))
 		if _, err := io.WriteString(c, "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"+framing); err != nil {

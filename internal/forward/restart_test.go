@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // restart restarts a prefill engine at its address. announced reports whether the
@@ -72,9 +73,7 @@ func eachSingleUseDialect(t *testing.T, f func(t *testing.T, c connector.Dialect
 	t.Helper()
 	for _, name := range connector.Names() {
 		c, err := connector.New(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if c.SharesPool() {
 			continue // the pool outlives its engines
 		}

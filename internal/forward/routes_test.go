@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/routes"
 )
 
@@ -23,9 +24,7 @@ func (r *rig) router(t *testing.T) (url string) {
 	t.Helper()
 	d := r.deps
 	admin, err := apikeys.OpenAdmin(adminKey, "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	d.AdminKey, d.Members, d.InFlight, d.Opinion = admin, &r.members, idle, func(instance.Key) instance.Opinion { return instance.Opinion{} }
 	d.NotServing = func() string { return "" }
 	d.Etcd = func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/agents"
 )
 
@@ -15,9 +16,7 @@ import (
 func TestKnownSessionsOfRecordings(t *testing.T) {
 	t.Parallel()
 	list, err := agents.Recordings()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	known, seen := Sessions{Known: true}, map[string]bool{}
 	for _, rec := range list {
 		byHeader, byBody := map[string]bool{}, map[string]bool{}
@@ -27,9 +26,7 @@ func TestKnownSessionsOfRecordings(t *testing.T) {
 			}
 			byHeader[known.ofHeader(x.Header)] = true
 			r, err := request.Parse(openai.KindOf(x.Path()), x.Body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			byBody[known.ofBody(r)] = true
 		}
 		if len(byHeader) != 1 || byHeader[""] {
@@ -71,9 +68,7 @@ func TestSessionsOfRequests(t *testing.T) {
 			h.Set("Session-Id", tt.header)
 		}
 		r, err := request.ParseOther([]byte(tt.body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		got := tt.s.ofHeader(h)
 		if got == "" {
 			got = tt.s.ofBody(r)
@@ -91,9 +86,7 @@ func plainChat(t testing.TB) (http.Header, *request.Request) {
 		h.Set(name, "value")
 	}
 	r, err := request.Parse(openai.Chat, []byte(`{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return h, r
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // stored makes a response and returns its id.
@@ -116,9 +117,7 @@ func TestStoredResponsesEndWithTheirEngine(t *testing.T) {
 	id := r.stored("")
 	notFound := "Response with id '" + id + "' not found."
 	r.D[0].Kill()
-	if err := r.D[0].Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.D[0].Restart(t.Context()))
 	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusNotFound || !strings.Contains(body, notFound) {
 		t.Errorf("%d %s", status, body)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // scriptedClient is an upstream client whose engines send scripted bytes, in
@@ -156,9 +157,7 @@ func relayBody(t *testing.T, s upstream.Client, path, body string, interval time
 		Config:   flow.Config{Picker: picker, Health: healthy{}, Log: quiet(), MaxAttempts: 1 + moves, ContinueStreams: moves},
 		Settings: leg.Settings{Upstream: s}, Recorder: healthy{}, KeepAlive: interval,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	serve := h.Passthrough(path, "")
 	kind := openai.KindOf(path)
 	if kind != openai.Other {

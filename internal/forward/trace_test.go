@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/tracing"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/collector"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const (
@@ -25,9 +26,7 @@ func traced(t *testing.T, mode fakevllm.Mode, share float64) (*rig, *collector.C
 	t.Helper()
 	c := collector.Start(t)
 	tracer, err := tracing.Open(t.Context(), tracing.Options{Endpoint: c.URL, Sample: &share, Version: "v", ID: "i", Log: quiet()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := start(t, mode, 1, 1, func(o *forward.Options) { o.Tracer = tracer })
 	return r, c, tracer
 }
@@ -61,9 +60,7 @@ func TestTraceHasBothLegs(t *testing.T) {
 				t.Fatal(a.status, string(a.body))
 			}
 			r.entry()
-			if err := tracer.Close(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, tracer.Close(t.Context()))
 			byName := map[string]collector.Span{}
 			for _, s := range c.Spans() {
 				if s.Trace() != clientTrace {
@@ -113,9 +110,7 @@ func TestTraceOfARetry(t *testing.T) {
 		t.Fatal(a.status, string(a.body))
 	}
 	r.entry()
-	if err := tracer.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, tracer.Close(t.Context()))
 	var prefills []string
 	for _, s := range c.Spans() {
 		if text := protojson.Format(s.Span); strings.Contains(text, "THE-PROMPT") {
@@ -152,9 +147,7 @@ func TestUnsampledTrace(t *testing.T) {
 			t.Errorf("%d: %q with %q", i, got, p.Get("Tracestate"))
 		}
 	}
-	if err := tracer.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, tracer.Close(t.Context()))
 	if spans := c.Spans(); len(spans) > 0 {
 		t.Errorf("%d spans", len(spans))
 	}
@@ -195,8 +188,6 @@ func BenchmarkTracing(b *testing.B) {
 				askOnce(b, h, false)
 			}
 		})
-		if err := tracer.Close(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, tracer.Close(b.Context()))
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // loggingRecorder writes lines of the access log, as the proxy does.
@@ -60,9 +61,7 @@ func BenchmarkWire(b *testing.B) {
 			size := bc.size
 			address := wired(b, listening(b, whole, bc.instances), listening(b, whole, bc.instances))
 			c, err := net.Dial("tcp", address)
-			if err != nil {
-				b.Fatal(err)
-			}
+			require.NoError(b, err)
 			defer func() { _ = c.Close() }()
 			body := fmt.Sprintf(`{"model":"m","prompt":"%s","max_tokens":1,"temperature":0}`, strings.Repeat("x", size))
 			request := fmt.Appendf(nil, "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s", bc.fields, len(body), body)
@@ -106,18 +105,14 @@ func wired(b *testing.B, prefill, decode []string) string {
 		},
 		Settings: leg.Settings{Upstream: client}, Recorder: loggingRecorder{log: lines},
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	deps := httpapi.Deps{Log: quiet(), Data: httpapi.DataHandlers{
 		Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, PassthroughGet: h.PassthroughGet, Stored: h.Stored,
 		Models: func(id func(*http.Request) string) forward.HandlerFunc { return h.Models(m.Snapshot, id) },
 	}}
 	s := &http.Server{Handler: httpapi.NewRouter(deps, true), ReadHeaderTimeout: time.Minute}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	var work sync.WaitGroup
 	work.Go(func() { _ = s.Serve(ln) })
 	b.Cleanup(func() { _ = s.Close(); work.Wait() })
@@ -133,9 +128,7 @@ func listening(b *testing.B, answer []byte, engines int) []string {
 	var addresses []string
 	for range engines {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		all, addresses = append(all, ln), append(addresses, ln.Addr().String())
 		work.Go(func() {
 			for {

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // half is one side of a pair that may be wrong.
@@ -42,9 +43,7 @@ func wrongPairs(t *testing.T) (list []wrongPair) {
 			}
 		}
 		c, err := connector.New(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, v := range [][2]string{{older, newer}, {newer, older}, {newer, newer}, {newer, ""}, {"", older}} {
 			w := wrongPair{prefill: half{p, v[0], 0}, decode: half{p, v[1], 0}}
 			ofPrefill := c.Terms(&instance.Instance{Record: instance.Record{Version: v[0]}}).Build
@@ -89,9 +88,7 @@ func TestWrongPairs(t *testing.T) {
 func (w wrongPair) test(t *testing.T) {
 	t.Helper()
 	c, err := connector.New(w.decode.dialect)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, fallback := range []bool{true, false} {
 		r := start(t, fakevllm.Mode(w.prefill.dialect), 1, 0, func(o *forward.Options) { o.Fallback = fallback })
 		r.decodes(fakevllm.Mode(w.decode.dialect))

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // recordedAnswer is an answer of vLLM's middleware. test/real compares it with vLLM.
@@ -35,9 +36,7 @@ func recordedAnswers(t *testing.T) []recordedAnswer {
 	t.Helper()
 	raw := testkit.ReadFile(t, "testdata/cors.json")
 	var list []recordedAnswer
-	if err := json.Unmarshal(raw, &list); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(raw, &list))
 	return list
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A panic before the response has started results in a 500; a later one aborts the
@@ -34,9 +35,7 @@ func TestPanic(t *testing.T) {
 			s := httptest.NewServer(httpapi.NewRouter(d, true))
 			defer s.Close()
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/v1/completions", strings.NewReader("{}"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var body []byte
 			resp, err := client().Do(req)
 			if err == nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/routes"
 )
 
@@ -29,9 +30,7 @@ func registered(t *testing.T, h http.Handler) map[routes.Route]bool {
 func table(t *testing.T) (rows []routes.Row, own []routes.Route) {
 	t.Helper()
 	rows, own, err := routes.Table("../../docs/reference/routes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return rows, own
 }
 
@@ -43,9 +42,7 @@ func TestTableHasEveryRouteOfVLLM(t *testing.T) {
 	listed := map[string]map[routes.Route]string{}
 	for _, release := range []string{"0.32", "0.33"} {
 		list, err := routes.List("testdata/vllm-" + release + ".routes")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if len(list) < 80 {
 			t.Fatalf("vLLM %s has %d routes", release, len(list))
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -53,9 +54,7 @@ func BenchmarkParse(b *testing.B) {
 			b.SetBytes(int64(len(bc.body)))
 			for b.Loop() {
 				r, err := request.Parse(openai.Completion, bc.body)
-				if err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, err)
 				e := r.NewEdit()
 				e.Set(request.FieldMaxTokens, "1")
 				if e.Body().Len() == 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // change is what a leg does to one field; the zero value leaves it alone.
@@ -273,9 +274,7 @@ func FuzzLegs(f *testing.F) {
 		checkLeg(t, "the only leg", body, other.NewEdit().Body(), nil)
 		for _, name := range connector.Names() {
 			c, err := connector.New(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			changes := prefillChanges(kind)
 			if params[name].Prefill != nil {
 				changes["kv_transfer_params"] = change{value: string(params[name].Prefill), add: true}

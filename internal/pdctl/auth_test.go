@@ -24,6 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // withUsers is an etcd that "auth init" has been applied to. as makes a client of a user.
@@ -49,9 +50,7 @@ func withUsers(t *testing.T) (r *rig, as func(user string) *clientv3.Client) {
 	return r, func(user string) *clientv3.Client {
 		t.Helper()
 		cli, err := etcd.Dial(etcd.Config{Endpoints: []string{r.etcd.Endpoint()}, Username: user, Password: passwords[user]})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { _ = cli.Close() })
 		return cli
 	}

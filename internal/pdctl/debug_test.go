@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // debug names on stderr what the archive lacks, and route the share of a target.
@@ -61,9 +62,7 @@ func TestDebugTakesTheFlags(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	password := filepath.Join(t.TempDir(), "password")
-	if err := os.WriteFile(password, []byte("p\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(password, []byte("p\n"), 0o600))
 	args := []string{"debug", "-f", filepath.Join(t.TempDir(), "d.tar.gz"), "--etcd-endpoints", r.etcd.Endpoint() + "," + r.etcd.Endpoint(),
 		"--etcd-username", "u", "--etcd-password-file", password, "--timeout=3s"}
 	code, out, errs := execute(t.Context(), map[string]string{"PD_ETCD_ENDPOINTS": testkit.FreePort(t)}, args...)

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 var (
@@ -38,9 +39,7 @@ func arguments(line string) []string {
 func TestCommandsOfThePages(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	calls := 0
 	for _, page := range append(pages, "../../README.md") {
 		text := testkit.ReadFile(t, page)

@@ -33,6 +33,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const well = `{"v":1,"applied":1000000,"address":"10.0.0.1:8000","unverified":{}}`
@@ -126,9 +127,7 @@ func (r *rig) leased(key, value string) {
 	if err == nil {
 		_, err = r.cli.Put(r.t.Context(), key, value, clientv3.WithLease(lease.ID))
 	}
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 }
 
 func TestDoctorFindsNothing(t *testing.T) {
@@ -179,7 +178,7 @@ func TestDoctorNOSPACE(t *testing.T) {
 	if code != 5 {
 		t.Fatalf("exit %d\n%s%s", code, out, errs)
 	}
-	testkit.Contains(t, out, "error  etcd member", "NOSPACE", "compact its history, defragment it, then disarm the alarm", "defrag --cluster", "alarm disarm")
+	require.Contains(t, out, "error  etcd member", "NOSPACE", "compact its history, defragment it, then disarm the alarm", "defrag --cluster", "alarm disarm")
 	m := regexp.MustCompile(`etcdctl --endpoints ` + e.Endpoint() + ` compact (\d+)`).FindStringSubmatch(out)
 	if m == nil {
 		t.Fatalf("no compact in\n%s", out)
@@ -194,9 +193,7 @@ func TestDoctorNOSPACE(t *testing.T) {
 	if err == nil {
 		_, err = cli.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, out, _ := execute(t.Context(), env, "doctor", "--agents=false"); strings.Contains(out, "NOSPACE") {
 		t.Errorf("after the cure:\n%s", out)
 	}
@@ -309,18 +306,12 @@ func TestDoctorTwoAgentsOnOneAddress(t *testing.T) {
 func agentSocket(t *testing.T, name string, report func() agentctl.Report) map[string]string {
 	t.Helper()
 	run, err := os.MkdirTemp("", "pd") //nolint:usetesting // short enough for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(run) })
 	dir := filepath.Join(run, "pd-agent")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(dir, 0o700))
 	ln, err := agentctl.Listen(t.Context(), filepath.Join(dir, name+".sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	serveAgent(t, ln, agentctl.Source{Report: report})
 	return map[string]string{"XDG_RUNTIME_DIR": run}
 }
@@ -423,14 +414,10 @@ func TestDoctorWrongModel(t *testing.T) {
 	elsewhere := startEngine(t, "llama")
 	r.put("/pd/decode/"+elsewhere, `{"models":["llama"]}`)
 	kvs, err := r.cli.Get(t.Context(), "/pd/", clientv3.WithPrefix())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	in, _ := watch.Build(layout, kvs.Kvs, kvs.Header.Revision, verify.Facts{Model: "qwen"}).Lookup(instance.Key{Role: instance.Decode, Address: elsewhere})
 	presence, err := json.Marshal(map[string]any{"v": 1, "applied": 1000000, "address": "10.0.0.1:8000", "unverified": map[string]string{"decode/" + elsewhere: in.Reason, "-h": in.Reason, "decode/gone:1": in.Reason}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.put("/pd/proxies/p1", string(presence))
 	engine := startEngine(t, "mistral")
 	r.put("/pd/prefill/"+engine, `{"models":["qwen"]}`)
@@ -484,9 +471,7 @@ func TestDoctorProbesEnd(t *testing.T) {
 	r.put("/pd/proxies/p1", strings.ReplaceAll(well, "10.0.0.1:8000", testkit.FreePort(t)))
 	for range 192 { // 12 rounds of probes; there is time for 10
 		ln, err := net.Listen("tcp", "127.0.0.1:0") // accepts nothing
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { _ = ln.Close() })
 		r.put("/pd/prefill/"+ln.Addr().String(), `{}`)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func publisher(t *testing.T, version, endpoint, replay string) *fakevllm.Server {
@@ -32,18 +33,12 @@ func publisher(t *testing.T, version, endpoint, replay string) *fakevllm.Server 
 func completes(t *testing.T, s *fakevllm.Server, ids ...int) {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"prompt": ids, "max_tokens": 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL()+"/v1/completions", bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK {
 		t.Fatal(resp.Status)
 	}
@@ -54,9 +49,7 @@ func (r *rig) record(s *fakevllm.Server, kv map[string]instance.KVEvents) (addre
 	r.t.Helper()
 	address = s.Address()
 	b, err := json.Marshal(instance.Record{V: 1, Address: address, KVEvents: kv})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	r.put("/pd/prefill/"+address, string(b))
 	return address
 }
@@ -125,9 +118,7 @@ func TestEventsUntilInterrupted(t *testing.T) {
 	r := newRig(t)
 	at := testkit.FreePort(t)
 	_, port, err := net.SplitHostPort(at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s := publisher(t, "0.33.0", "tcp://*:"+port, "tcp://"+testkit.FreePort(t))
 	address := r.record(s, nil)
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -153,9 +144,7 @@ func TestEventsUntilInterrupted(t *testing.T) {
 	prints()
 	s.Kill()
 	errs.awaits(t, "trying again")
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Restart(t.Context()))
 	prints()
 	interrupt()
 	if code := <-done; code != 0 {
@@ -169,9 +158,7 @@ func TestEventsOtherSpelling(t *testing.T) {
 	r := newRig(t)
 	s := publisher(t, "0.33.0", "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
 	_, port, err := net.SplitHostPort(s.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.put("/pd/prefill/localhost:"+port, `{"v":1,"state":"ready","models":["m"]}`)
 	completes(t, s, 20, 21, 22, 23, 24)
 	code, out, errs := r.run("events", "prefill", s.Address(), "--past", "--count", "1")

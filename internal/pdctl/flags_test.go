@@ -12,7 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // touched are the keys that were written or deleted since a revision, with their values.
@@ -46,18 +46,14 @@ func kept(op, key, value string) string {
 func (r *rig) now() int64 {
 	r.t.Helper()
 	resp, err := r.cli.Get(r.t.Context(), "/pd/meta/schema")
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	return resp.Header.Revision
 }
 
 func (r *rig) leases() int {
 	r.t.Helper()
 	resp, err := r.cli.Leases(r.t.Context())
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	return len(resp.Leases)
 }
 
@@ -245,7 +241,7 @@ func TestSelector(t *testing.T) {
 		t.Errorf("%q", errs)
 	}
 	_, wide, _ := r.run("list", "-o", "wide", "-l", "zone=a")
-	testkit.Contains(t, wide, "LABELS", "rack=3,zone=a", "VERSION", "LEASE", "WEIGHT")
+	require.Contains(t, wide, "LABELS", "rack=3,zone=a", "VERSION", "LEASE", "WEIGHT")
 	if _, forms, _ := r.run("__complete", "list", "-o", ""); forms != "table\nwide\njson\nyaml\nname\n:4\n" {
 		t.Errorf("%s", forms)
 	}
@@ -271,12 +267,8 @@ func TestYAML(t *testing.T) {
 			t.Fatalf("%s: exit %d: %v\n%s", line, again, err, asYAML)
 		}
 		text, err := json.Marshal(b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(text, &b); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(text, &b))
 		if strings.HasPrefix(asYAML, "{") || strings.Contains(asYAML, ": {\"") {
 			t.Errorf("%s is not written over lines\n%s", line, asYAML)
 		}

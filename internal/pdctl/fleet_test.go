@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // operated returns the values of the keys of operators.
@@ -21,9 +22,7 @@ func (r *rig) operated() map[string]string {
 	out := map[string]string{}
 	for _, prefix := range []string{"/pd/prefill/", "/pd/decode/", "/pd/override/", "/pd/limits/", "/pd/models/"} {
 		resp, err := r.cli.Get(r.t.Context(), prefix, clientv3.WithPrefix())
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		require.NoError(r.t, err)
 		for _, kv := range resp.Kvs {
 			out[string(kv.Key)] = string(kv.Value)
 		}
@@ -71,7 +70,7 @@ func TestRevert(t *testing.T) {
 	r.ok("drain", "decode/"+d)
 	r.ok("undrain", "decode/"+d) // nothing remains of it
 	out := r.ok("diff", "--from", at)
-	testkit.Contains(t, out,
+	require.Contains(t, out,
 		"- decode/"+a+"\n    - ", "+ override/decode/"+a+"\n    + {", "~ override/decode/"+b+"\n    - ", "+ decode/"+d+"\n",
 		"- limits/team-a\n    - { \"rate\": 1}\n", "+ override/decode/10.0.0.9:8200\n", "+ override/prefill/"+d, "(for a time)",
 	)
@@ -152,9 +151,7 @@ func TestRevertConflicts(t *testing.T) {
 	// Between the reading and the writing.
 	s := store.New(r.cli, members.Layout(t), "ann")
 	fleet, err := s.Edits.Read(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	k := instance.Key{Role: instance.Decode, Address: "10.0.0.1:8200"}
 	if _, err := s.Intents.Lift(t.Context(), k, instance.Cordon, ""); err != nil {
 		t.Fatal(err)
@@ -284,9 +281,7 @@ func TestExportOfOddRecords(t *testing.T) {
 		t.Errorf("%q, want %q", errs, want)
 	}
 	path := filepath.Join(t.TempDir(), "fleet.yaml")
-	if err := os.WriteFile(path, []byte("statics: {"+empty+": , "+rejected+": }"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteFile(t, path, "statics: {"+empty+": , "+rejected+": }")
 	if out := r.ok("apply", "-f", path); !strings.Contains(out, "+ "+rejected+"\n") && !strings.Contains(out, "~ "+rejected+"\n") {
 		t.Error(out)
 	}
@@ -316,7 +311,7 @@ limits:
   team-a: {rpm: 600, input_tpm: 123456789012}
 `)
 	out := r.ok("apply", "-f", path, "--prune", "--reason", "rack 3")
-	testkit.Contains(t, out, "- decode/10.0.0.1:8200\n", "+ decode/10.0.0.2:8200\n", "- override/decode/10.0.0.9:8200\n", "+ override/decode/10.0.0.2:8200\n", `+ {"v":1,"rpm":600,"input_tpm":123456789012}`, "; keys: 5\n")
+	require.Contains(t, out, "- decode/10.0.0.1:8200\n", "+ decode/10.0.0.2:8200\n", "- override/decode/10.0.0.9:8200\n", "+ override/decode/10.0.0.2:8200\n", `+ {"v":1,"rpm":600,"input_tpm":123456789012}`, "; keys: 5\n")
 	keys, revision := r.operated(), r.now()
 	if keys["/pd/decode/10.0.0.9:8200"] == "" || keys["/pd/prefill/10.0.0.8:8100"] == "" {
 		t.Errorf("apply deletes what it does not own: %v", keys)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Intents apply to an instance whose only key is not spelled in the canonical way, which proxies use.
@@ -196,9 +197,7 @@ func TestDrainWaitEndsWithItsDrain(t *testing.T) {
 func (r *rig) leaves(id string) {
 	r.t.Helper()
 	_, err := r.cli.Txn(r.t.Context()).Then(clientv3.OpDelete("/pd/proxies/"+id), clientv3.OpDelete("/pd/load/"+id)).Commit()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 }
 
 func (r *rig) revision(key string) int64 {

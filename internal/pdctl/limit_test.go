@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestLimit(t *testing.T) {
@@ -26,7 +26,7 @@ func TestLimit(t *testing.T) {
 	r.want(0, "limits/b: set\n", "limit", "set", "b", "--uncached-tpm", "7")
 	r.put("/pd/limits/c", `{"v":2}`)
 	_, out, _ := r.run("limit", "list")
-	testkit.Contains(t, out, "team-a  600                                       5", "version 2")
+	require.Contains(t, out, "team-a  600                                       5", "version 2")
 	if code, out, errs := r.run("doctor", "--agents=false"); code != 5 || !strings.Contains(out, "limits/c: its limits in etcd are invalid") || !strings.Contains(out, "pdctl limit rm c ") || !strings.Contains(errs, "1 error, 0 warnings") {
 		t.Errorf("%d %s %s", code, out, errs)
 	}

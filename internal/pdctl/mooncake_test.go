@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMooncakeSegments(t *testing.T) {
@@ -48,9 +49,7 @@ func TestMooncakesKeysStay(t *testing.T) {
 	theirs := func() (out []string) {
 		for _, prefix := range []string{"mooncake", "/oplog/"} {
 			resp, err := r.cli.Get(t.Context(), prefix, clientv3.WithPrefix())
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			for _, kv := range resp.Kvs {
 				out = append(out, fmt.Sprintf("%s %d %s", kv.Key, kv.ModRevision, kv.Value))
 			}

@@ -10,16 +10,14 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // raw is what is in etcd below a prefix, by key, without the audit log.
 func (r *rig) raw(prefix string) map[string]string {
 	r.t.Helper()
 	resp, err := r.cli.Get(r.t.Context(), prefix, clientv3.WithPrefix())
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	out := map[string]string{}
 	for _, kv := range resp.Kvs {
 		if key := string(kv.Key); !strings.HasPrefix(key, "/pd/audit/") {
@@ -75,7 +73,7 @@ func TestExportMovesTheFleet(t *testing.T) {
 	if strings.Contains(notes, "10.0.0.5:8100") {
 		t.Errorf("a role that a proxy chose is named:\n%s", notes)
 	}
-	testkit.Contains(t, notes, "override/prefill/10.0.0.4:8100: left out: it keeps an engine in one role; set it again: pdctl role decode 10.0.0.4:8100\n", "pdctl role decode 10.0.0.9:8100; pdctl weight prefill 10.0.0.9:8100 20\n", "override/decode/10.0.0.6:8100: left out: it has a time limit\n", "decode/127.0.0.1:1: left out: it waits", "override/prefill/10.0.0.1:8100: left out: it has a time limit", "prefill/no-port: left out: ", "prefill/10.0.0.8:8100: left out: ")
+	require.Contains(t, notes, "override/prefill/10.0.0.4:8100: left out: it keeps an engine in one role; set it again: pdctl role decode 10.0.0.4:8100\n", "pdctl role decode 10.0.0.9:8100; pdctl weight prefill 10.0.0.9:8100 20\n", "override/decode/10.0.0.6:8100: left out: it has a time limit\n", "decode/127.0.0.1:1: left out: it waits", "override/prefill/10.0.0.1:8100: left out: it has a time limit", "prefill/no-port: left out: ", "prefill/10.0.0.8:8100: left out: ")
 	if fresh.ok("apply", "--dry-run", "-f", path); len(fresh.raw("/")) != 0 {
 		t.Fatalf("the dry run wrote %v", fresh.raw("/"))
 	}

@@ -10,14 +10,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func settingsFile(t *testing.T, dir, text string) string {
 	t.Helper()
 	path := filepath.Join(dir, "pdctl.yaml")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(dir, 0o700))
 	testkit.WriteFile(t, path, text)
 	return path
 }
@@ -52,7 +51,7 @@ func TestSettingsFile(t *testing.T) {
 				if code != 0 || errs != "" {
 					t.Fatalf("exit %d: %s", code, errs)
 				}
-				testkit.Contains(t, out, tc.want...)
+				require.Contains(t, out, tc.want...)
 				if strings.Contains(out, "secret") {
 					t.Errorf("a secret is shown\n%s", out)
 				}

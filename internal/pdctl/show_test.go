@@ -16,22 +16,21 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestGet(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	lease, err := r.cli.Grant(t.Context(), 60)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	members.Put(t, r.cli, "/pd/prefill/10.0.0.7:8100", "{\"v\":1,\"x\":\"\x1b[2J\"}", clientv3.WithLease(lease.ID))
 	r.put("/pd/override/prefill/10.0.0.7:8100", `{"v":1,"state":"drain"}`)
 	code, out, errs := r.run("get", "prefill/10.0.0.7:8100")
 	if code != 0 {
 		t.Fatal(errs)
 	}
-	testkit.Contains(t, out,
+	require.Contains(t, out,
 		"record\n  key       /pd/prefill/10.0.0.7:8100\n  value     {\"v\":1,\"x\":\"\\u001b[2J\"}\n",
 		fmt.Sprintf("lease     %x, ", lease.ID), " of 60 s left\n",
 		"\noverride\n  key       /pd/override/prefill/10.0.0.7:8100\n", "  lease     none\n", "written 1 times",
@@ -96,7 +95,7 @@ func TestListSaysWhyAnInstanceIsDown(t *testing.T) {
 	r.put("/pd/decode/10.0.0.1:1", `{"models":["m"],"state":"down","cause":"slow"}`)
 	r.put("/pd/decode/10.0.0.2:1", `{"models":["m"],"state":"down","cause":"\u001b[2J"}`)
 	_, table, _ := r.run("list")
-	testkit.Contains(t, table, "decode  10.0.0.1:1  down (slow) ", `decode  10.0.0.2:1  down (\u001b[2J) `)
+	require.Contains(t, table, "decode  10.0.0.1:1  down (slow) ", `decode  10.0.0.2:1  down (\u001b[2J) `)
 	if got := r.listings().Instances; got[0].State != instance.Down || got[0].Cause != instance.CauseSlow {
 		t.Errorf("%+v", got)
 	}
@@ -383,7 +382,7 @@ func TestStatusOfLoad(t *testing.T) {
 	r.put("/pd/load/p1", `{"v":1,"applied":2,"load":{"decode/10.0.0.2:1":{"in_flight":4},"prefill/10.0.0.1:1":{"in_flight":1}},"at":"2026-01-01T00:00:00Z"}`)
 	r.put("/pd/load/p2", `{"v":2}`)
 	_, out, _ := r.run("status")
-	testkit.Contains(t, out, "p1     127.0.0.1:8000  0.1.0          3  5 ", "3  -          not usable\n", "3  -          -\n")
+	require.Contains(t, out, "p1     127.0.0.1:8000  0.1.0          3  5 ", "3  -          not usable\n", "3  -          -\n")
 	var rep struct {
 		Proxies []struct {
 			ID   string
@@ -416,7 +415,7 @@ func TestStatus(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit %d\n%s%s", code, out, errs)
 	}
-	testkit.Contains(t, out,
+	require.Contains(t, out,
 		r.etcd.Endpoint()+"  3.", "leader", "alarms: none", "keys below: /pd/", "\nrevision: ",
 		"prefill          2  1 down, 1 ready\n", "decode           1  1 unverified\n", "p1     127.0.0.1:8000  0.1.0          3          4  ?\n",
 	)
@@ -434,9 +433,7 @@ func TestStatus(t *testing.T) {
 		Membership int64 `json:"membership_revision"`
 	}
 	_, out, _ = r.run("status", "-o", "json")
-	if err := json.Unmarshal([]byte(out), &rep); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(out), &rep))
 	if rep.Counts["prefill"]["down"] != 1 || len(rep.Proxies) != 1 || rep.Proxies[0].Applied != 3 || rep.Endpoints[0].DBSize == 0 || !rep.Endpoints[0].Leader || rep.Membership == 0 {
 		t.Errorf("%s", out)
 	}

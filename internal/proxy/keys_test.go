@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A file of API keys that contains a key of the other kind is refused at the start and when it is reloaded.
@@ -33,9 +34,7 @@ func TestOpenKeys_OtherKind(t *testing.T) {
 		log := logrus.New()
 		log.SetOutput(t.Output())
 		clients, admins, err := openKeys(cfg, log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		go clients.Watch(t.Context())
 		go admins.Watch(t.Context())
 		for _, tc := range []struct {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A deadline that ends a read much too late counts as one of a suspended process: what the client
@@ -16,14 +17,10 @@ func TestClientConn_DeadlineOfASuspendedProcess(t *testing.T) {
 	t.Parallel()
 	ln := testkit.Listen(t)
 	client, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer client.Close()
 	c, err := quickListener{ln}.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer c.Close()
 	read := func(want error) {
 		t.Helper()
@@ -33,9 +30,7 @@ func TestClientConn_DeadlineOfASuspendedProcess(t *testing.T) {
 	}
 	deadline := func(at time.Time) {
 		t.Helper()
-		if err := c.SetReadDeadline(at); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.SetReadDeadline(at))
 	}
 	deadline(time.Now().Add(10 * time.Millisecond))
 	read(os.ErrDeadlineExceeded)

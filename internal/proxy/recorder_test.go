@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The access log has lines while the level of the log is info or more detailed.
@@ -21,9 +22,7 @@ func TestAccessLogFollowsLevel(t *testing.T) {
 	t.Parallel()
 	var out testkit.Buffer
 	log, err := logging.New(&out, "warn", logging.FormatText)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cfg := &config.Proxy{}
 	cfg.AccessLog = true
 	r := recorder{metrics.New(prometheus.NewRegistry(), metrics.Options{}), &app{
@@ -31,9 +30,7 @@ func TestAccessLogFollowsLevel(t *testing.T) {
 	}}
 	level := logging.NewLevel(log)
 	for i, step := range []struct{ level, want string }{{"warn", ""}, {"info", "msg=request"}, {"debug", "msg=request"}, {"error", ""}} {
-		if err := level.Set(step.level); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, level.Set(step.level))
 		n := len(out.String())
 		r.Done(&forward.Entry{Outcome: relay.OutcomeOK})
 		if got := out.String()[n:]; (got == "") != (step.want == "") || !strings.Contains(got, step.want) {

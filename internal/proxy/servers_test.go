@@ -9,6 +9,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // What net/http reports goes to the log at level debug, not to standard error.
@@ -30,9 +31,7 @@ func TestServerLog(t *testing.T) {
 	go func() { ended <- s.Serve(ln) }()
 	defer func() { _ = s.Close(); <-ended }()
 	resp, err := testkit.Ask(t.Context(), &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, http.MethodGet, "http://"+ln.Addr().String(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer resp.Body.Close()
 	if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "HTTP/1.1" {
 		t.Errorf("%s, %v", b, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // bothRoles are the two instances of an engine in both roles.
@@ -29,9 +30,7 @@ func bothPicks(s *sched.Scheduler) map[string]uint64 {
 func pick(tb testing.TB, s *sched.Scheduler, r sched.Request) *sched.Assignment {
 	tb.Helper()
 	a, err := s.Pick(r)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	return a
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 type healthy struct{}
@@ -226,9 +227,7 @@ func TestRemovedWhateverTheCounterKnows(t *testing.T) {
 	src := &fixed{instance.NewSnapshot(1, []*instance.Instance{first})}
 	s := schedulerOf(src)
 	idle, err := s.Pick(Request{Role: instance.Decode})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	idle.Done()
 	for _, step := range []struct {
 		name string
@@ -259,9 +258,7 @@ func TestRemovedWhateverTheCounterKnows(t *testing.T) {
 	}
 	// A leg in flight keeps its counter, which has the entry that came later.
 	busy, err := s.Pick(Request{Role: instance.Decode})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	src.s = instance.NewSnapshot(src.s.Revision+1, []*instance.Instance{life("fourth")})
 	if s.index.current(); s.Removed(busy) == nil || s.Loads.counters.m[first.Address].counter != busy.counter {
 		t.Error("another incarnation is at the address of one in flight")

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // tiers are instances of each role, every second one with the label tier=canary, and the others with
@@ -57,9 +58,7 @@ func TestLabels(t *testing.T) {
 		}
 	}
 	p, err := s.Pick(Request{Role: instance.Decode, Model: "m", Labels: canary})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if !s.Legs.hasAlternative(p.Instance, p.wanted) {
 		t.Error("no other instance takes over")
 	}
@@ -79,9 +78,7 @@ func BenchmarkLabels(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					a, err := s.Pick(Request{Role: instance.Decode, Model: "m", Labels: labels})
-					if err != nil {
-						b.Fatal(err)
-					}
+					require.NoError(b, err)
 					a.Done()
 				}
 			})

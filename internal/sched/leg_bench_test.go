@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 type idleLeg struct{}
@@ -42,13 +43,9 @@ func BenchmarkLeg(b *testing.B) {
 				begun := time.Now()
 				for range legs {
 					a, err := s.Pick(Request{Role: instance.Decode, Model: "m"})
-					if err != nil {
-						b.Fatal(err)
-					}
+					require.NoError(b, err)
 					a.Await(idleLeg{}, begun)
-					if err := s.Removed(a); err != nil {
-						b.Fatal(err)
-					}
+					require.NoError(b, s.Removed(a))
 					a.EndAwait()
 					a.Done()
 				}

@@ -14,15 +14,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // policyNamed returns a policy of the registry.
 func policyNamed(tb testing.TB, name string) policy.Kind {
 	tb.Helper()
 	kind, err := policy.Find(name)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	return kind
 }
 

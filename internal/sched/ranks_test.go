@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func ranks(n int) func(*instance.Instance) {
@@ -183,9 +184,7 @@ func TestRanksInFlight(t *testing.T) {
 	var held []*sched.Assignment
 	for range 3 {
 		taken, err := s.Take(a)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		held = append(held, taken)
 	}
 	if got := s.Loads.RanksInFlight(a); !slices.Equal(got, []int64{1, 1, 1}) || s.InFlight(a.Key) != 3 || s.Loads.RanksInFlight(b) != nil {

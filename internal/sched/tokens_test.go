@@ -5,6 +5,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // What a leg adds to the load of an instance is taken off when the leg ends, and the waiting
@@ -23,9 +24,7 @@ func TestTokensOfALeg(t *testing.T) {
 		t.Helper()
 		r.Prompt, r.Head = make([]byte, 3000), [][]byte{make([]byte, 1000)}
 		a, err := s.Pick(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return a
 	}
 	holds := func(a *Assignment, inFlight, waiting, held int64) {
@@ -59,9 +58,7 @@ func TestHits(t *testing.T) {
 		Record: instance.Record{Models: []string{"m"}, State: instance.Ready, Connector: "plain"},
 	}
 	kind, err := policy.Find("prefix")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s := New(Options{
 		Source: &fixed{instance.NewSnapshot(1, []*instance.Instance{in})}, Health: healthy{},
 		Connector: func(in *instance.Instance) string { return in.Record.Connector },
@@ -69,9 +66,7 @@ func TestHits(t *testing.T) {
 	})
 	for turn := range 2 {
 		a, err := s.Pick(Request{Role: instance.Prefill, Alone: true, Model: "m", Prompt: make([]byte, 4096)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if want := turn * 1024; a.Cached != want || a.Tokens != 1024 {
 			t.Errorf("turn %d: %d of %d tokens are cached, want %d", turn, a.Cached, a.Tokens, want)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // opinions is a health with these instances in trouble.
@@ -165,9 +166,7 @@ func BenchmarkTrouble(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				a, err := s.Pick(Request{Role: instance.Decode, Model: "m"})
-				if err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, err)
 				a.Done()
 			}
 		})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // waitingLeg is a leg that notes why it is called off.
@@ -31,9 +32,7 @@ func TestLateLookCallsNobodyOff(t *testing.T) {
 	src := &fixed{instance.NewSnapshot(3, []*instance.Instance{in("second")})}
 	s := schedulerOf(src)
 	pick, err := s.Pick(Request{Role: instance.Decode})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	leg := &waitingLeg{}
 	pick.Await(leg, time.Now())
 	s.Legs.cancelRemoved(first, away)
@@ -59,9 +58,7 @@ func TestChangeBeforeTheFirstLook(t *testing.T) {
 	src := &fixed{instance.NewSnapshot(1, []*instance.Instance{in})}
 	s := schedulerOf(src)
 	pick, err := s.Pick(Request{Role: instance.Decode})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	leg := &waitingLeg{}
 	pick.Await(leg, time.Now())
 	src.s = instance.NewSnapshot(2, nil)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestEtcd_RestartKeepsTLS(t *testing.T) {
@@ -14,8 +15,6 @@ func TestEtcd_RestartKeepsTLS(t *testing.T) {
 	e := testkit.StartEtcdTLS(t, cert, key, "")
 	e.Restart()
 	c, err := tls.Dial("tcp", e.Endpoint(), &tls.Config{RootCAs: ca.Pool()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_ = c.Close()
 }

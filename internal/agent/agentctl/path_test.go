@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -43,23 +44,17 @@ func TestDefaultPath(t *testing.T) {
 	}
 
 	// One that others may enter is not used.
-	if err := os.Chmod(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Chmod(filepath.Dir(path), 0o755))
 	if p, err := agentctl.DefaultPath(k, env); err == nil && strings.HasPrefix(p, runtimeDir) {
 		t.Errorf("%s is used although others can enter it", p)
 	}
-	if err := os.Chmod(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Chmod(filepath.Dir(path), 0o700))
 
 	if _, err := agentctl.Find(k, env); !errors.Is(err, agentctl.ErrNoAgent) {
 		t.Errorf("find without an agent: %v", err)
 	}
 	lis, err := agentctl.Listen(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if got, err := agentctl.Find(k, env); err != nil || got != path {
 		t.Errorf("find: %s, %v", got, err)
 	}
@@ -68,19 +63,13 @@ func TestDefaultPath(t *testing.T) {
 	}
 	// What a crash leaves behind is replaced.
 	lis.(*net.UnixListener).SetUnlinkOnClose(false)
-	if err := lis.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, lis.Close())
 	if _, err := agentctl.NewClient(path).Status(t.Context()); !errors.Is(err, agentctl.ErrNoAgent) {
 		t.Errorf("a socket without an agent: %v", err)
 	}
 	again, err := agentctl.Listen(context.WithoutCancel(t.Context()), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := again.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, again.Close())
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("left behind: %v", err)
 	}
@@ -96,13 +85,9 @@ func TestFindPassesOverTheDead(t *testing.T) {
 	var listeners []net.Listener
 	for _, address := range []string{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"} {
 		path, err := agentctl.DefaultPath(instance.Key{Role: instance.Decode, Address: address}, env)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		lis, err := agentctl.Listen(t.Context(), path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		lis.(*net.UnixListener).SetUnlinkOnClose(false)
 		paths, listeners = append(paths, path), append(listeners, lis)
 	}

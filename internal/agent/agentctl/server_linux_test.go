@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Only a socket that refuses connections is one of a dead agent: one that cannot be reached may belong to
@@ -19,13 +20,9 @@ func TestListen_KeepsSocketInUse(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "agent.sock")
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer syscall.Close(fd)
-	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}), syscall.Listen(fd, 0)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}), syscall.Listen(fd, 0)))
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if _, err := agentctl.Listen(ended, path); !errors.Is(err, context.Canceled) {

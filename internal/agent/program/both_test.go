@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An engine in both roles lives its life under two keys, which say the same at each
@@ -53,9 +54,7 @@ func TestBothRoles(t *testing.T) {
 
 	engine.Kill()
 	alike(instance.Down)
-	if err := engine.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, engine.Restart(t.Context()))
 	if second := alike(instance.Ready); second == first {
 		t.Error("a new life of the engine has the old incarnation")
 	}
@@ -86,9 +85,7 @@ func TestBothRolesKeepFinishedPrefills(t *testing.T) {
 	log, stop := startAgent(t, fast(etcd.Endpoint(), "both", engine.Address(), "--kv-lease", "1s"))
 	awaitState(t, cli, key("prefill", engine.Address()), instance.Ready)
 	resp, err := testkit.Ask(t.Context(), http.DefaultClient, http.MethodPost, engine.URL()+"/v1/completions", `{"model":"m","prompt":"hi","max_tokens":1}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_ = resp.Body.Close()
 	code := make(chan int, 1)
 	go func() { code <- stop() }()

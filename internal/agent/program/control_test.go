@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // ask runs a subcommand.
@@ -60,9 +61,7 @@ func TestControl(t *testing.T) {
 		t.Errorf("status says\n%s", out)
 	}
 	text, err := agentctl.NewClient(socket).Metrics(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, want := range []string{
 		`pd_agent_registration_phase{phase="registered"} 1`, `pd_agent_registration_phase{phase="conflict"} 0`,
 		`pd_agent_phase{phase="serving"} 1`, "pd_agent_engine_up 1", "pd_agent_lease_renewals_total ",
@@ -106,9 +105,7 @@ func TestDrainWaitsForOneAgent(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "a.sock")
 	lis, err := agentctl.Listen(t.Context(), socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var id atomic.Pointer[string]
 	first, second := "first", "second"
 	id.Store(&first)
@@ -153,13 +150,9 @@ func TestHealthWithAnAddressInTheEnvironment(t *testing.T) {
 	t.Setenv("PD_ADDRESS", "127.0.0.1:8100")
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	path, err := agentctl.DefaultPath(instance.Key{Role: instance.Decode, Address: "127.0.0.1:8100"}, os.Getenv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	lis, err := agentctl.Listen(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer background.Start(t.Context(), func(ctx context.Context) {
 		agentctl.Serve(ctx, lis, agentctl.Source{Report: func() agentctl.Report { return agentctl.Report{Phase: "serving"} }}, testLog())
 	})()
@@ -183,9 +176,7 @@ func TestSocketTrouble(t *testing.T) {
 	testkit.WriteFile(t, file, "")
 	taken := filepath.Join(dir, "taken.sock")
 	lis, err := net.Listen("unix", taken)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer lis.Close()
 	for _, tc := range []struct{ path, says string }{
 		{file, "is no socket"},

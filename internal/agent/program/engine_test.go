@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // envEngine makes the test binary be an engine; its value says what kind of.
@@ -146,13 +147,9 @@ func wrapEngine(t *testing.T, kind string, more ...string) *wrapped {
 func (w *wrapped) start(t *testing.T, kind string, more ...string) {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, port, err := net.SplitHostPort(w.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	args := append([]string{
 		"--etcd-endpoints", w.etcd.Endpoint(), "--role", "decode", "--probe-interval", "50ms", "--ttl", "10s",
 		"--kv-lease", "0s", "--log-level", "debug", "--socket", w.socket,
@@ -201,9 +198,7 @@ func (w *wrapped) exits(t *testing.T, want int) {
 
 func (w *wrapped) send(t *testing.T, sig os.Signal) {
 	t.Helper()
-	if err := w.Process.Signal(sig); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.Process.Signal(sig))
 }
 
 func (w *wrapped) status(t *testing.T) agentctl.Report {

@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // envRun makes the test binary be the agent, so that signals can be tried.
@@ -132,9 +133,7 @@ func history(t *testing.T, cli *clientv3.Client, key string) []string {
 				return append(out, "deleted")
 			}
 			var rec instance.Record
-			if err := json.Unmarshal(ev.Kv.Value, &rec); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, json.Unmarshal(ev.Kv.Value, &rec))
 			out = append(out, string(rec.State))
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestRegistersAndDrains(t *testing.T) {
@@ -86,9 +87,7 @@ func TestEngineDiesAndComesBack(t *testing.T) {
 	if down.Lease != first.Lease || down.CreateRevision != first.CreateRevision || rec.ID != was.ID {
 		t.Errorf("down: %+v, was %+v", rec, was)
 	}
-	if err := engine.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, engine.Restart(t.Context()))
 	back, rec := awaitState(t, cli, k, instance.Ready)
 	if back.Lease != first.Lease || rec.ID == was.ID {
 		t.Errorf("lease %x, was %x; incarnation %s, was %s", back.Lease, first.Lease, rec.ID, was.ID)

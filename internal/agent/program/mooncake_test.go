@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestPrintBootstrap(t *testing.T) {
@@ -48,9 +49,7 @@ func TestMooncakeEngine(t *testing.T) {
 		_, rec := look(t, cli, key("prefill", s.Address()))
 		id = rec.ID
 		s.Kill()
-		if err := s.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Restart(t.Context()))
 	}
 	if code := stop(); code != 0 {
 		t.Errorf("exit %d: %s", code, log)
@@ -65,18 +64,14 @@ func TestMooncakeEngineWithoutBootstrap(t *testing.T) {
 	s := fakevllm.StartTest(t, fakevllm.Options{})
 	address := testkit.FreePort(t)
 	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	log, stop := startAgent(t, fast(etcd.Endpoint(), "prefill", s.Address(), "--connector", "mooncake", "--bootstrap-port", port))
 	awaitState(t, cli, key("prefill", s.Address()), instance.Starting)
 	log.awaits(t, "engine answers, but is not ready: bootstrap server "+address+": ")
 	log.awaits(t, "connection refused")
 
 	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(`{"0":{"engine_id":"e","worker_addr":{"0":{"0":"tcp://127.0.0.1:1"}}}}`))
 	})}

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
@@ -18,24 +19,16 @@ import (
 func TestLMCacheBridge(t *testing.T) {
 	t.Parallel()
 	ports, err := fleet.FreePorts(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c := setup.Config{Notices: setup.NoticeConfig{Endpoint: "tcp://127.0.0.1:" + strconv.Itoa(ports[0]), Listen: "127.0.0.1:0"}}
 	stop, err := relayNotices(t.Context(), &c, testLog())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer stop()
 	s, err := zmqpeer.NewSender(zmq.Push, c.Notices.Endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer s.Close()
 	frame := lmcache.AppendNotification("7")
-	if err := s.Send(t.Context(), frame); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Send(t.Context(), frame))
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
 	in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "127.0.0.1:8100"}, Record: c.Facts}

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // process is an agent in a process of its own.
@@ -26,17 +27,13 @@ type process struct {
 func startProcess(t *testing.T, args []string) *process {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p := &process{Cmd: exec.CommandContext(t.Context(), self, args...), log: &lockedBuffer{}}
 	p.Env = append(os.Environ(), envRun+"=1")
 	p.Stdout, p.Stderr = p.log, p.log
 	p.WaitDelay = time.Second // an engine that outlives its agent holds the output
 	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Start())
 	t.Cleanup(func() {
 		if p.ProcessState == nil {
 			_ = p.Process.Kill()
@@ -60,9 +57,7 @@ func TestSecondSignalSkipsTheWait(t *testing.T) {
 	leave := longRequest(t, engine)
 	defer leave()
 	for i, s := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
-		if err := p.Process.Signal(s); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Process.Signal(s))
 		if i == 0 {
 			awaitState(t, cli, k, instance.Draining)
 			p.log.awaits(t, "still draining: 1 running")
@@ -92,9 +87,7 @@ func TestSignalAfterDrain(t *testing.T) {
 		t.Fatalf("drain: %d %s", code, errs)
 	}
 	p.log.awaits(t, "still draining: 1 running")
-	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
 	p.log.awaits(t, "terminated")
 	leave()
 	if err := p.Wait(); err != nil {
@@ -125,9 +118,7 @@ func TestShutdownDelay(t *testing.T) {
 			p := startProcess(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--shutdown-delay", "1h"))
 			awaitState(t, cli, k, instance.Ready)
 			for i, s := range tc.signals {
-				if err := p.Process.Signal(s); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, p.Process.Signal(s))
 				if i+1 < len(tc.signals) {
 					awaitState(t, cli, k, instance.Draining)
 				}
@@ -149,9 +140,7 @@ func TestKilledAgentAndItsSuccessor(t *testing.T) {
 	args := fast(etcd.Endpoint(), "decode", engine.Address())
 	p := startProcess(t, slices.Concat(args, []string{"--ttl", "60s"}))
 	before, was := awaitState(t, cli, k, instance.Ready)
-	if err := p.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Process.Kill())
 	_ = p.Wait()
 	// The successor need not wait for the lease of the dead one, and the engine is
 	// still the same process.
@@ -166,9 +155,7 @@ func TestKilledAgentAndItsSuccessor(t *testing.T) {
 		}
 		return nil
 	})
-	if err := p.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Process.Kill())
 	_ = p.Wait()
 	awaitGone(t, cli, k) // with its lease
 }
@@ -201,9 +188,7 @@ func TestGoodbyeBeforeTheEnd(t *testing.T) {
 				defer restore.Stop()
 			}
 			for range tc.signals {
-				if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, p.Process.Signal(syscall.SIGTERM))
 			}
 			if err := p.Wait(); err != nil {
 				t.Errorf("agent: %v", err)

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A busy engine takes seconds to answer /health. --probe-timeout is how long it may.
@@ -41,9 +42,7 @@ func TestSilentEngineIsDownForBeingSlow(t *testing.T) {
 	var was instance.Record
 	// On a slow machine what the engine says of itself is asked for more than once.
 	began, err := (&vllm.Client{}).Stats(t.Context(), "http://"+engine.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	testkit.Eventually(t, patience, func() error {
 		if _, was = look(t, cli, k); was.Version == "" || was.StartedAt == nil || !was.StartedAt.Equal(began.StartedAt) {
 			return fmt.Errorf("version %q, began %v, not %v", was.Version, was.StartedAt, began.StartedAt)
@@ -80,9 +79,7 @@ func TestStarvedAgentDoesNotWriteDown(t *testing.T) {
 	awaitState(t, cli, k, instance.Ready)
 	link.Delay(50 * time.Millisecond) // an answer takes several turns of the agent
 	turn := func(sig syscall.Signal, d time.Duration) {
-		if err := p.Process.Signal(sig); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Process.Signal(sig))
 		timer := time.NewTimer(d)
 		defer timer.Stop()
 		<-timer.C

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An agent asks its engine and registers it over TLS with certificates of both sides; an
@@ -45,9 +46,7 @@ func TestAgentOverTLS(t *testing.T) {
 		Endpoints: []string{etcd}, DialTimeout: time.Minute,
 		TLS: &tls.Config{RootCAs: a.Pool(), Certificates: []tls.Certificate{a.Pair("agent")}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer cli.Close()
 	testkit.Eventually(t, patience, func() error {
 		resp, err := cli.Get(t.Context(), "/pd/decode/"+address)

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A missing role or address is answered with lines that work. If anything else is wrong, too, no
@@ -43,9 +45,7 @@ func TestMissingRoleShowsTheLineToType(t *testing.T) {
 				}
 				suggested++
 				words, err := exec.CommandContext(t.Context(), "sh", "-c", "for w in --print-config "+strings.TrimSpace(command)+"; do printf '%s\\n' \"$w\"; done").Output()
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				var out, errs bytes.Buffer
 				if code := (program{}).run(t.Context(), strings.Split(strings.TrimSuffix(string(words), "\n"), "\n"), &out, &errs); code != 0 {
 					t.Errorf("%s: exit %d\n%s", line, code, &errs)

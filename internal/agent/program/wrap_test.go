@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestWrapExitCodes(t *testing.T) {
@@ -66,7 +67,7 @@ func TestWrapDrainsFirst(t *testing.T) {
 	}
 	leave()
 	w.exits(t, 7)
-	testkit.Contains(t, w.log.String(), "engine got terminated", "engine finds 0 keys")
+	require.Contains(t, w.log.String(), "engine got terminated", "engine finds 0 keys")
 	if d := cmp.Diff([]string{"ready", "draining", "deleted"}, history(t, w.cli, w.key)); d != "" {
 		t.Error(d)
 	}
@@ -224,29 +225,21 @@ func TestWrapCannotStartAgain(t *testing.T) {
 	dir := t.TempDir()
 	crash := filepath.Join(dir, "crash")
 	env, err := exec.LookPath("env")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	etcd := testkit.StartEtcd(t)
 	w := &wrapped{etcd: etcd, cli: etcd.Client(t), address: testkit.FreePort(t), socket: filepath.Join(dir, "a.sock"), env: filepath.Join(dir, "env")}
 	w.key = key("decode", w.address)
 	link := func() {
 		t.Helper()
-		if err := os.Symlink(env, w.env); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Symlink(env, w.env))
 	}
 	link()
 	w.start(t, "crash="+crash, "--restart", "on-failure", "--restart-delay", "100ms", "--restart-delay-max", "200ms")
 	awaitState(t, w.cli, w.key, instance.Ready)
-	if err := os.Remove(w.env); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Remove(w.env))
 	touch(t, crash)
 	w.log.awaits(t, "cannot start the command")
-	if err := os.Remove(crash); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Remove(crash))
 	link()
 	awaitState(t, w.cli, w.key, instance.Ready)
 	w.send(t, syscall.SIGTERM)

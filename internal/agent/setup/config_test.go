@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func loadArgs(t *testing.T, env map[string]string, args ...string) (Config, error) {
@@ -30,9 +31,7 @@ func loadArgs(t *testing.T, env map[string]string, args ...string) (Config, erro
 func mustLoad(t *testing.T, env map[string]string, args ...string) Config {
 	t.Helper()
 	c, err := loadArgs(t, env, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return c
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func mooncakeFile(t *testing.T, text string) string {
@@ -107,9 +108,7 @@ func TestFactsInTheRecord(t *testing.T) {
 	path := mooncakeFile(t, `{"local_hostname":"n1","metadata_server":"etcd://127.0.0.1:2379","protocol":"rdma","master_server_address":"m:50001"}`)
 	c, err := loadArgs(t, map[string]string{EnvSidePort: "5700"}, "--host-id=h", "--mooncake-config="+path, "--role=decode", "--label=mooncake_host=mine", "--",
 		"vllm", "serve", "M", "-tp=8", "-pp=2", "--kv-transfer-config", nixlBoth, "--scheduling-policy=priority")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	rec := c.Record()
 	want := instance.Record{
 		Connector: "nixl", KVRole: "kv_both", Transfer: "nixl", HostID: "h", Agent: rec.Agent, TPSize: 8, PPSize: 2, EngineIDs: map[string]string{"0": "e1"},
@@ -196,9 +195,7 @@ func TestNotes(t *testing.T) {
 	t.Parallel()
 	c, err := loadArgs(t, map[string]string{"MOONCAKE_CONFIG_PATH": "/no/such"}, "--role=decode", "--etcd-endpoints=127.0.0.1:1", "--",
 		"vllm", "serve", "M", "--config", "c.yaml", "--kv-transfer-config", nixlProducer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	notes := strings.Join(c.Notes, "\n")
 	for _, want := range []string{"--config c.yaml is not read by the agent", "the role is decode, but --kv-transfer-config of the command has kv_producer", "MOONCAKE_CONFIG_PATH: unusable"} {
 		if !strings.Contains(notes, want) {

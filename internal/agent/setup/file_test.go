@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func settingsFile(t *testing.T, text string) string {
@@ -26,9 +27,7 @@ func TestFile(t *testing.T) {
 	path := settingsFile(t, "role: decode\nmodel: from-file\nttl: 20\nstrict-model: yes\nlabel: [rack=1, 'note=a,b']\netcd-endpoints: 10.0.0.1:2379\nrestart-delay: 2s\n")
 	c, err := loadArgs(t, map[string]string{"PD_MODEL": "from-env", envConfig: path, "PD_CONFIG": "/nowhere/of-the-proxy.yaml"},
 		"--role=prefill", "--host-id=h", "--", "vllm", "serve", "M", "--host", "10.0.0.7", "--kv-transfer-config", nixlBoth)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if c.Key.String() != "prefill/10.0.0.7:8000" || c.Model != "from-env" || c.TTL != 20*time.Second || !c.StrictModel || c.RestartDelay != 2*time.Second {
 		t.Errorf("%+v", c)
 	}
@@ -82,9 +81,7 @@ func TestPrintedIsTaken(t *testing.T) {
 			t.Fatalf("%q: %v", args, err)
 		}
 		var out bytes.Buffer
-		if err := want.Print(&out); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, want.Print(&out))
 		again := []string{"--config", settingsFile(t, out.String())}
 		if want.Command != nil {
 			again = append(append(again, "--"), want.Command...)

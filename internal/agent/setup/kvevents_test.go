@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The record has the endpoint of the command. A note warns if no proxy can follow it.
@@ -115,13 +116,9 @@ func TestEventsThatWouldConnect(t *testing.T) {
 		pub := testkit.StartPython(t, python, "../../engine/zmq/testdata/events.py", "PUB", published.Endpoint, "1")
 		pub.Line() // it listens
 		conn, err := zmq.Dial(t.Context(), zmq.Sub, at.Endpoint, zmq.Bounds{}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer func() { _ = conn.Close() }()
-		if err := conn.Subscribe("kv"); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, conn.Subscribe("kv"))
 		if m, err := conn.Receive(); err != nil || len(m) != 3 || string(m[0]) != "kv@1" {
 			t.Errorf("%q, %v", m, err)
 		}
@@ -144,9 +141,7 @@ func wouldConnect(t *testing.T, endpoint string) Config {
 	t.Helper()
 	c, err := loadArgs(t, nil, "--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--", "vllm", "serve", "M", "--host=127.0.0.1",
 		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","topic":"kv","endpoint":%q}`, endpoint))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(c.Events.Release)
 	return c
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestCommandsOfTheMoRIIOPage parses what the page has for agents and engines, and
@@ -23,9 +24,7 @@ func TestCommandsOfTheMoRIIOPage(t *testing.T) {
 			agents++
 			fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
 			Settings().Register(fs)
-			if err := fs.Parse(strings.Fields("-" + args)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, fs.Parse(strings.Fields("-"+args)))
 			if c, err := Load(fs, none, nil); err != nil || c.ZMQRegister == "" || c.Key.Role != "" {
 				t.Errorf("%s: %+v, %v", line, c.Key, err)
 			}
@@ -73,9 +72,7 @@ func TestZMQRegisterIsAboutNoEngine(t *testing.T) {
 	} {
 		fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
 		Settings().Register(fs)
-		if err := fs.Parse(strings.Fields(args)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, fs.Parse(strings.Fields(args)))
 		if _, err := Load(fs, none, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", args, err)
 		}

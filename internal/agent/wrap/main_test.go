@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/wrap"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // envPlay makes the test binary play a child; its value says which.
@@ -146,9 +147,7 @@ func start(t *testing.T, what string, o wrap.Options) (*wrap.Process, *buffer) {
 	o.Argv, o.Env = []string{os.Args[0]}, append(os.Environ(), envPlay+"="+what)
 	o.Stdout, o.Stderr, o.Log = out, out, silent()
 	p, err := wrap.Start(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		_ = p.SignalGroup(syscall.SIGKILL)
 		<-p.Done()

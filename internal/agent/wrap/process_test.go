@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent/wrap"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestExit(t *testing.T) {
@@ -138,9 +139,7 @@ func TestDieWith(t *testing.T) {
 			p, out := start(t, "dying:"+how, wrap.Options{})
 			child := out.awaits(t, "child ")
 			out.awaits(t, "ready")
-			if err := p.Signal(syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, p.Signal(syscall.SIGKILL))
 			<-p.Exited()
 			if how == "with" {
 				testkit.Eventually(t, patience, func() error {
@@ -168,12 +167,8 @@ func TestReaper(t *testing.T) {
 	out := &buffer{}
 	cmd.Stdout, cmd.Stderr = out, out
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
 	out.awaits(t, "exit 3 ppid")

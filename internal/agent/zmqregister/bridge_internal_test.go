@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A suspended bridge may receive a ping before it notices the suspension. If the pings end then,
@@ -19,13 +20,9 @@ func TestSweep_PingBeforeSweep(t *testing.T) {
 		"type": "P", "http_address": "10.0.0.1:8100", "zmq_address": "host:10.0.0.1,handshake:6301,notify:61005",
 		"dp_size": 1, "tp_size": 8, "transfer_mode": "WRITE",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ping, err := ParsePing(payload)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	log := logrus.New()
 	log.SetOutput(t.Output())
 	const ttl = 10 * time.Second

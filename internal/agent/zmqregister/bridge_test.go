@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
@@ -44,9 +45,7 @@ func bridge(t *testing.T, cli *clientv3.Client, endpoint, host string) (b *zmqre
 			return lease.NewRegistrar(cli, o)
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- b.Run(ctx) }()
@@ -80,16 +79,12 @@ func engine(t *testing.T, b *zmqregister.Bridge, o fakevllm.Options) *fakevllm.S
 func record(t *testing.T, cli *clientv3.Client, k instance.Key) *instance.Record {
 	t.Helper()
 	resp, err := cli.Get(t.Context(), members.Layout(t).Instance(k))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if len(resp.Kvs) == 0 {
 		return nil
 	}
 	rec, _, err := schema.DecodeRecord(k, resp.Kvs[0].Value)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if resp.Kvs[0].Lease == 0 {
 		t.Errorf("%s has no lease", k)
 	}
@@ -155,15 +150,11 @@ func TestTheEngineIsAskedFirst(t *testing.T) {
 	d := engine(t, b, fakevllm.Options{Role: fakevllm.RoleDecode})
 	absent := instance.Key{Role: instance.Prefill, Address: testkit.FreePort(t)}
 	to, err := zmqpeer.NewSender(zmq.Dealer, endpointOf(b))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(to.Close)
 	ping := pack(t, newer(map[string]any{"http_address": absent.Address}))
 	send := func() {
-		if err := to.Send(t.Context(), ping); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, to.Send(t.Context(), ping))
 	}
 	send()
 	waitReady(t, cli, key(instance.Decode, d))
@@ -223,16 +214,12 @@ func TestNobodysKeyIsTaken(t *testing.T) {
 	// The same machine, another bridge, the same engine.
 	other, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
 	to, err := zmqpeer.NewSender(zmq.Dealer, endpointOf(other))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(to.Close)
 	ping := pack(t, newer(map[string]any{"http_address": k.Address, "zmq_address": p.ZMQAddress(), "tp_size": 1}))
 	end := time.Now().Add(2 * ttl)
 	for time.Now().Before(end) {
-		if err := to.Send(t.Context(), ping); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, to.Send(t.Context(), ping))
 		if rec := record(t, cli, k); rec == nil || rec.HostID != first.HostID {
 			t.Fatalf("another bridge has taken the key: %+v", rec)
 		}
@@ -257,14 +244,10 @@ func TestMalformedPingsEndNothing(t *testing.T) {
 	cli := testkit.StartEtcd(t).Client(t)
 	b, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
 	to, err := zmqpeer.NewSender(zmq.Dealer, endpointOf(b))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(to.Close)
 	for _, frames := range [][][]byte{{{}}, {[]byte("x"), []byte("y")}, {{0xdf, 0xff, 0xff, 0xff, 0xff}}, {pack(t, map[string]any{"type": "HELLO"})}} {
-		if err := to.Send(t.Context(), frames...); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, to.Send(t.Context(), frames...))
 	}
 	p := engine(t, b, fakevllm.Options{Role: fakevllm.RolePrefill})
 	waitReady(t, cli, key(instance.Prefill, p))

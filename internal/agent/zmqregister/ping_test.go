@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -19,9 +20,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 func pack(t testing.TB, v any) []byte {
 	t.Helper()
 	b, err := msgp.AppendIntf(nil, v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return b
 }
 

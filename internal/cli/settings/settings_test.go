@@ -14,6 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -45,9 +46,7 @@ func (f *fields) load(t *testing.T, env map[string]string, own string, args ...s
 	t.Helper()
 	fs := pflag.NewFlagSet("prog", pflag.ContinueOnError)
 	f.table().Register(fs)
-	if err := fs.Parse(args); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, fs.Parse(args))
 	v, err := f.table().Load(fs, func(name string) (string, bool) { s, ok := env[name]; return s, ok }, own)
 	if err != nil {
 		return nil, err
@@ -58,9 +57,7 @@ func (f *fields) load(t *testing.T, env map[string]string, own string, args ...s
 func write(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "prog.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -72,9 +69,7 @@ func TestOrder(t *testing.T) {
 	env := map[string]string{"PD_A": "env", "PD_EMPTY": "", "PD_LIST": "x, y", "OTHER": "other", "PD_ONE_TWO": "both", "PD_THIS_CONFIG": path}
 	var f fields
 	v, err := f.load(t, env, "", "--flagged=", "--each", "p,q", "--each", "r")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, tc := range []struct{ name, got, want, from string }{
 		{"a", f.a, "env", "environment PD_A"}, {"empty", f.empty, "default", ""}, {"flagged", f.flagged, "", "flag --flagged"},
 		{"named", f.named, "other", "environment OTHER"}, {"one-two", f.both, "both", "environment PD_ONE_TWO"},
@@ -129,13 +124,9 @@ func TestPrint(t *testing.T) {
 	t.Parallel()
 	var f, again fields
 	v, err := f.load(t, map[string]string{"PD_SECRET": "hidden\n# list: [no]"}, "", "--a", " #: 'x\"\n", "--each", "p,q", "--on", "--list=x,y")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var out strings.Builder
-	if err := f.table().Print(&out, func(s settings.Setting) (any, string) { return s.Into, v.Sources[s.Name] }, "a remark\nlist: [no]"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.table().Print(&out, func(s settings.Setting) (any, string) { return s.Into, v.Sources[s.Name] }, "a remark\nlist: [no]"))
 	if strings.Contains(out.String(), "hidden") || !strings.Contains(out.String(), "# secret: ") || !strings.Contains(out.String(), "# a remark\\nlist") {
 		t.Errorf("%s", out.String())
 	}

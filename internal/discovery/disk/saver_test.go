@@ -12,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus/hooks/test"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/disk"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // What an operator wants is on disk within a second, however often leased
@@ -87,9 +88,7 @@ func TestSaver_RepeatsFailedWrite(t *testing.T) {
 		if failures.Load() != 1 {
 			t.Fatalf("%d failures", failures.Load())
 		}
-		if err := os.Remove(dir); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Remove(dir))
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if saves.Load() != 1 {

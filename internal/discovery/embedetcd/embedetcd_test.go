@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -23,9 +24,7 @@ func config(t testing.TB, listen string) embedetcd.Config {
 func start(t testing.TB, cfg embedetcd.Config) *embedetcd.Server {
 	t.Helper()
 	s, err := embedetcd.Start(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	return s
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // request sends one request to the gateway.
@@ -29,9 +30,7 @@ func request(t testing.TB, s *embedetcd.Server, method, path, body string, chang
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+s.Endpoint()+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	if change != nil {
 		change(req)
@@ -39,14 +38,10 @@ func request(t testing.TB, s *embedetcd.Server, method, path, body string, chang
 	tr := &http.Transport{DisableKeepAlives: true}
 	defer tr.CloseIdleConnections()
 	resp, err := (&http.Client{Transport: tr}).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer resp.Body.Close()
 	got, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, h := range []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Headers"} {
 		if v := resp.Header.Get(h); v != "" && v != "https://nobody.invalid" {
 			t.Errorf("%s %s: %s is %q", method, path, h, v)
@@ -129,16 +124,12 @@ func TestGatewayWatches(t *testing.T) {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, "POST", "http://"+s.Endpoint()+"/v3/watch",
 		strings.NewReader(`{"create_request":{"key":"`+b64("/k")+`"}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	tr := &http.Transport{DisableKeepAlives: true}
 	defer tr.CloseIdleConnections()
 	resp, err := (&http.Client{Transport: tr}).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer resp.Body.Close()
 	dec := json.NewDecoder(resp.Body)
 	var msg struct {
@@ -333,9 +324,7 @@ func TestWatcherSeesGatewayRegistration(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, "127.0.0.1:0"))
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{s.Endpoint()}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer cli.Close()
 	l := members.Layout(t)
 	w := watch.New(cli, watch.Options{Layout: l, Writer: store.New(cli, l, "watcher").Watch, Prober: answering{}, WaitingInterval: 20 * time.Millisecond})

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Both ends of the connection, and whether there are users, decide which calls are accepted.
@@ -31,9 +32,7 @@ func TestWhoMayCall(t *testing.T) {
 	} {
 		addr := func(s string) net.Addr {
 			a, err := net.ResolveTCPAddr("tcp", s)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			return a
 		}
 		p := &securePort{address: tc.listen, log: etcd.LogOrDiscard(nil), hasUsers: func() bool { return tc.users }}

@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // secured is a configuration with TLS, whose clients must show a certificate.
@@ -39,9 +40,7 @@ func secureClient(t *testing.T, endpoint, user, password string, config *tls.Con
 		cc.TLS = func() *tls.Config { return config }
 	}
 	cli, err := etcd.Dial(cc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	return cli
 }
@@ -115,9 +114,7 @@ func TestTLSIsRolled(t *testing.T) {
 		if err == nil {
 			err = os.WriteFile(to, b, 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	testkit.Eventually(t, time.Minute, func() error {
 		cli := secureClient(t, s.Endpoint(), "", "", &tls.Config{RootCAs: next.Pool(), Certificates: []tls.Certificate{next.Pair("client")}})

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // While the disk is short etcd takes nothing new, before a write fails and ends
@@ -26,14 +27,10 @@ func TestDiskShort(t *testing.T) {
 	t.Parallel()
 	cfg := Config{ListenClient: "127.0.0.1:0", DataDir: t.TempDir(), Unsynced: true}
 	s, err := Start(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cli := s.Client()
 	lease, err := cli.Grant(t.Context(), 60)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var free atomic.Uint64
 	var out bytes.Buffer
 	log := logrus.New()
@@ -89,9 +86,7 @@ func TestDiskShort(t *testing.T) {
 	_ = cli.Close() // its context has ended with the server
 	s.Close()
 	s, err = Start(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer s.Close()
 	cli = s.Client()
 	defer cli.Close()
@@ -104,9 +99,7 @@ func TestSpace_AlarmOfEarlierProcess(t *testing.T) {
 	t.Parallel()
 	cfg := Config{ListenClient: "127.0.0.1:0", DataDir: t.TempDir(), Unsynced: true, manualSpace: true}
 	s, err := Start(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer s.Close()
 	cli := s.Client()
 	defer cli.Close()
@@ -137,9 +130,7 @@ func TestSpace_QuotaReached(t *testing.T) {
 	t.Parallel()
 	cfg := Config{ListenClient: "127.0.0.1:0", DataDir: t.TempDir(), Unsynced: true, quota: 4 << 20, manualSpace: true}
 	s, err := Start(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer s.Close()
 	cli := s.Client()
 	defer cli.Close()

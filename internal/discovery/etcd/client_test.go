@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Who follows a watch has nothing to say: an answer to each event costs etcd
@@ -21,9 +22,7 @@ func TestEventsAreNotAnswered(t *testing.T) {
 	server := testkit.StartEtcd(t)
 	link := testkit.StartLink(t, strings.TrimPrefix(server.Endpoint(), "http://"))
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{link.Address()}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	events := cli.Watch(t.Context(), "/watched", clientv3.WithCreatedNotify())
 	next := func(what string) {
@@ -64,9 +63,7 @@ func TestUser(t *testing.T) {
 	server := testkit.StartEtcd(t)
 	root := testkit.EnableAuth(t, server.Client(t), user, password, "/watched")
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Username: user, Password: password})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	use := func(when string) {
 		t.Helper()

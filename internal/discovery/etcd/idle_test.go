@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // pingSize is the size of a PING frame of HTTP/2, RFC 9113 6.7.
@@ -28,9 +29,7 @@ func TestIdleConnectionIsNotPinged(t *testing.T) {
 	address := strings.TrimPrefix(server.Endpoint(), "http://")
 	links := [2]*testkit.Link{testkit.StartLink(t, address), testkit.StartLink(t, address)}
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{links[0].Address(), links[1].Address()}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	events := cli.Watch(t.Context(), "/watched", clientv3.WithCreatedNotify())
 	if resp := <-events; resp.Err() != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/disk"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMembers_AddressesNeverUsed(t *testing.T) {
@@ -54,9 +55,7 @@ func TestMembers_AddressesNeverUsed(t *testing.T) {
 func clusterOf(t *testing.T, endpoint string) uint64 {
 	t.Helper()
 	resp, err := testkit.Client(t, endpoint).Get(t.Context(), "/any")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return resp.Header.ClusterId
 }
 
@@ -64,9 +63,7 @@ func clusterOf(t *testing.T, endpoint string) uint64 {
 func newMembers(t *testing.T, dir, configured string) (*etcd.Members, func() []string) {
 	t.Helper()
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{configured}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	m := etcd.NewMembers(etcd.MembersOptions{
 		Client: cli,
@@ -96,9 +93,7 @@ func TestMembers_Saved(t *testing.T) {
 		{"loopback", etcd.SavedMembers{Configured: []string{dead}, Cluster: id, Members: []string{"localhost:1"}}, []string{dead}},
 	} {
 		dir := t.TempDir()
-		if err := disk.WriteMembers(dir, c.saved); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, disk.WriteMembers(dir, c.saved))
 		m, endpoints := newMembers(t, dir, dead)
 		m.Update(t.Context())
 		if got := endpoints(); !slices.Equal(got, c.want) {
@@ -151,9 +146,7 @@ func TestMembers_AnotherCluster(t *testing.T) {
 	ours, theirs := testkit.StartEtcdProcess(t, testkit.WithHost(host)), testkit.StartCluster(t, 1).Members[0]
 	configured, dir := theirs.Endpoint(), t.TempDir()
 	theirs.Kill()
-	if err := disk.WriteMembers(dir, etcd.SavedMembers{Configured: []string{configured}, Cluster: clusterOf(t, ours.Endpoint()), Members: []string{ours.Endpoint()}}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, disk.WriteMembers(dir, etcd.SavedMembers{Configured: []string{configured}, Cluster: clusterOf(t, ours.Endpoint()), Members: []string{ours.Endpoint()}}))
 	m, endpoints := newMembers(t, dir, configured)
 	m.Update(t.Context())
 	if got := endpoints(); !slices.Equal(got, []string{configured, ours.Endpoint()}) {
@@ -188,24 +181,16 @@ func TestMembers_TLSName(t *testing.T) {
 	cert, key := ca.Issue("etcd", testkit.Certificate{Hosts: []string{"127.0.0.1"}})
 	server := testkit.StartEtcdTLS(t, cert, key, "")
 	_, port, err := net.SplitHostPort(server.Endpoint())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	config := func() *tls.Config { return &tls.Config{RootCAs: ca.Pool()} }
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{testkit.FreePort(t)}, TLS: config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	direct, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, TLS: config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = direct.Close() })
 	resp, err := direct.Get(t.Context(), "/any")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	m := etcd.NewMembers(etcd.MembersOptions{Client: cli})
 	m.Try(t.Context(), resp.Header.ClusterId, server.Endpoint(), net.JoinHostPort("localhost", port))
 	if got := m.Status().Added; !slices.Equal(got, []string{server.Endpoint()}) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The tests of this package say something about the etcd they ran against. With
@@ -16,9 +17,7 @@ func TestWhichEtcd(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
 	s, err := etcd.Client(t).Status(t.Context(), etcd.Endpoint())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Logf("these tests run against etcd %s", s.Version)
 	want := os.Getenv("PD_TEST_ETCD_VERSION")
 	if s.Version == "" || !strings.HasPrefix(s.Version, want) {

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const bothAddress = "10.0.0.1:8100"
@@ -54,9 +55,7 @@ func TestRegistrarBoth(t *testing.T) {
 			}
 		}
 	}
-	if err := r.Revoke(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Revoke(t.Context()))
 	if p, d := members.RawKey(t, cli, members.Prefill(bothAddress)), members.RawKey(t, cli, members.Decode(bothAddress)); p != nil || d != nil {
 		t.Errorf("left behind: %+v, %+v", p, d)
 	}

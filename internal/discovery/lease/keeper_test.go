@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An etcd that gets little processor time answers a renewal after seconds. A keeper
@@ -17,9 +18,7 @@ func TestRenewalsWaitForASlowEtcd(t *testing.T) {
 	server := testkit.StartEtcd(t)
 	link := testkit.StartLink(t, server.Endpoint())
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{link.Address()}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = cli.Close() }()
 	ctx, cancel := context.WithCancel(t.Context())
 	k := newLeaseKeeper(cli, 15*time.Second)

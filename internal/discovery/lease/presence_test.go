@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestPresence(t *testing.T) {
@@ -62,9 +63,7 @@ func TestPresence(t *testing.T) {
 	})
 	// A lost lease is replaced.
 	resp, err := cli.Get(t.Context(), l.Proxy("p1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	old := resp.Kvs[0].Lease
 	if _, err := cli.Revoke(t.Context(), clientv3.LeaseID(old)); err != nil {
 		t.Fatal(err)
@@ -76,9 +75,7 @@ func TestPresence(t *testing.T) {
 		return nil
 	})
 	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, <-done)
 	list(func(ps []lease.ProxyPresence) error {
 		if len(ps) != 0 {
 			return fmt.Errorf("%+v", ps)

@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // What a new registrar does with the key as it finds it.
@@ -253,9 +254,7 @@ func TestRegistrarTwoAgents(t *testing.T) {
 			t.Errorf("conflicts counted: %d by the first, %d by the second", a, b)
 		}
 		// When the first goes, the second gets it.
-		if err := first.Revoke(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, first.Revoke(t.Context()))
 		members.WaitPhase(t, second, lease.Registered)
 	})
 	t.Run("on one host the later one keeps it", func(t *testing.T) {
@@ -356,9 +355,7 @@ func TestRegistrarArrivedAfterConflictingWrite(t *testing.T) {
 			return next(ctx, method, req, reply, cc, opts...)
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = cli.Close() }()
 	o := members.RegistrarOptions(t, k)
 	o.TTL = time.Hour
@@ -396,29 +393,21 @@ func TestRegistrarEnds(t *testing.T) {
 	r.Set(instance.Record{ID: "A"})
 	members.WaitPhase(t, r, lease.Registered)
 	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, <-done)
 	if members.RawKey(t, cli, k) == nil {
 		t.Fatal("the key went with the context")
 	}
 	// Revoke takes it away, also after Run, and twice does no harm.
 	for range 2 {
-		if err := r.Revoke(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.Revoke(t.Context()))
 	}
 	if raw := members.RawKey(t, cli, k); raw != nil || r.Status().Phase != lease.Idle {
 		t.Fatalf("%+v %+v", raw, r.Status())
 	}
 	// A revoked one does not come back.
-	if err := r.Run(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Run(t.Context()))
 	// Revoke before Run.
-	if err := lease.NewRegistrar(cli, members.RegistrarOptions(t, k)).Revoke(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, lease.NewRegistrar(cli, members.RegistrarOptions(t, k)).Revoke(t.Context()))
 }
 
 func TestRegistrarRefusesWhatNobodyCouldRead(t *testing.T) {

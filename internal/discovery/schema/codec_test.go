@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestDecodeRecordRejects(t *testing.T) {
@@ -66,9 +67,7 @@ func TestDecodeRecordAccepts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			rec, bare, err := schema.DecodeRecord(k, []byte(c.value))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if bare != c.bare {
 				t.Errorf("bare is %t", bare)
 			}
@@ -84,9 +83,7 @@ func TestEncodeRecord(t *testing.T) {
 	k := members.Decode("[2001:db8::1]:8200")
 	rec := instance.Record{ID: "X", Models: []string{"a<b>&c", "ü"}, Ports: map[string][]int{"side_channel": {5600}}}
 	value, err := schema.EncodeRecord(rec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if !strings.Contains(string(value), `"a<b>&c"`) {
 		t.Errorf("value is escaped for HTML: %s", value)
 	}
@@ -160,13 +157,9 @@ func TestEncodeRecord_FitsModels(t *testing.T) {
 		}
 		all := len(rec.Models)
 		raw, err := schema.EncodeRecord(rec)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		got, _, err := schema.DecodeRecord(k, raw)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if !slices.Equal(got.Models, rec.Models[:len(got.Models)]) || got.ModelsTruncated != (len(got.Models) < all) || len(rec.Models) != all {
 			t.Errorf("%d models: %d are left, truncated %v", n, len(got.Models), got.ModelsTruncated)
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func inFlight(role instance.Role, address string, n int64) LoadEntry {
@@ -21,9 +22,7 @@ func TestDigestText(t *testing.T) {
 	t.Parallel()
 	d := NewDigest(42, []LoadEntry{inFlight(instance.Decode, "d:1", 2), inFlight(instance.Prefill, "p:1", 0)}, time.Unix(1e9, 0).UTC())
 	raw, err := json.Marshal(d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := `{"v":1,"applied":42,"load":{"decode/d:1":{"in_flight":2,"waiting_tokens":20,"held_tokens":200}},"at":"2001-09-09T01:46:40Z"}`
 	if string(raw) != want {
 		t.Errorf("%s, want %s", raw, want)
@@ -112,9 +111,7 @@ func FuzzDigest(f *testing.F) {
 			}
 		}
 		raw, err := json.Marshal(d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if again, err := DecodeDigest(raw); len(raw) <= maxDigest && (err != nil || !again.Equal(&d)) {
 			t.Fatalf("%q: %s is read otherwise: %v", text, raw, err)
 		}

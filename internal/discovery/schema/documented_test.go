@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const keysPage = "../../../docs/reference/keys.md"
@@ -19,9 +20,7 @@ const keysPage = "../../../docs/reference/keys.md"
 func rows(t *testing.T, head string) (names []string) {
 	t.Helper()
 	raw, err := os.ReadFile(keysPage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, table, ok := strings.Cut(string(raw), head)
 	if !ok {
 		t.Fatalf("%s has no table %q", keysPage, head)

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Each change of a document has an audit entry with both values, equal values change nothing, and
@@ -112,9 +113,7 @@ func TestTimeLimitsAreReadWithADeadline(t *testing.T) {
 			return invoke(ctx, method, req, reply, cc, o...)
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	s := store.New(cli, l, "ann")
 	if _, err := s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"), store.DocumentOptions{For: time.Hour}); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const one, two = "127.0.0.1:8000", "127.0.0.1:9000"
@@ -39,9 +40,7 @@ func (f *fleets) sync(proxy string, keys ...instance.Key) store.FlagsOutcome {
 		want[k] = instance.Record{Connector: "plain"}
 	}
 	outcome, err := f.store.Instances.SyncFlags(f.t.Context(), proxy, want)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	require.NoError(f.t, err)
 	return outcome
 }
 
@@ -49,9 +48,7 @@ func (f *fleets) sync(proxy string, keys ...instance.Key) store.FlagsOutcome {
 func (f *fleets) proxies(k instance.Key) []string {
 	f.t.Helper()
 	snap, err := f.store.Reader.Snapshot(f.t.Context())
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	require.NoError(f.t, err)
 	in, ok := snap.Lookup(k)
 	if !ok {
 		return []string{"none"}

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestIntend(t *testing.T) {
@@ -25,15 +26,11 @@ func TestIntend(t *testing.T) {
 	override := func() (out schema.Override, raw store.RawKey) {
 		t.Helper()
 		got, err := s.Reader.Get(t.Context(), k)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, raw = range got {
 			if raw.Key == l.Override(k) {
 				out, err = schema.DecodeOverride(raw.Value)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				return out, raw
 			}
 		}
@@ -42,9 +39,7 @@ func TestIntend(t *testing.T) {
 	intend := func(state instance.Intent, w store.IntentOptions) store.IntentResult {
 		t.Helper()
 		done, err := s.Intents.Intend(t.Context(), k, state, w)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return done
 	}
 
@@ -107,9 +102,7 @@ func TestIntend(t *testing.T) {
 	}
 
 	log, err := s.Reader.AuditLog(t.Context(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var got []string
 	for _, e := range log {
 		weight := "-"
@@ -149,9 +142,7 @@ func TestIntendBoth(t *testing.T) {
 	}
 	members.Put(t, cli, l.Instance(both.Each()[0]), members.Ready)
 	done, err := s.Intents.Intend(t.Context(), both, instance.Cordon, store.IntentOptions{For: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, k := range both.Each() {
 		raw, err := s.Reader.Get(t.Context(), k)
 		if err != nil || len(raw) != 2 || raw[1].ModRevision != done.Revision || raw[1].GrantedTTL != time.Minute {
@@ -180,9 +171,7 @@ func TestIntentEndsWithItsLease(t *testing.T) {
 	}
 	intent("")
 	done, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{For: 2 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	testkit.Eventually(t, 30*time.Second, func() error {
 		if w.Snapshot().Revision < done.Revision {
 			return errors.New("not seen yet")

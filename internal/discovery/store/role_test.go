@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // roleRig is an etcd with three engines in both roles.
@@ -41,9 +42,7 @@ func newRoleRig(t *testing.T) *roleRig {
 func (r *roleRig) roles() string {
 	r.t.Helper()
 	snap, err := r.st.Reader.Snapshot(r.t.Context())
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	var out []string
 	for _, address := range roleEngines {
 		is := ""
@@ -67,9 +66,7 @@ func TestSetRole(t *testing.T) {
 	step := func(at int, role instance.Role, o store.RoleOptions, want string) store.IntentResult {
 		t.Helper()
 		done, err := r.set(at, role, o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if got := r.roles(); got != want {
 			t.Fatalf("%s of %d: %q, want %q", role, at, got, want)
 		}
@@ -87,9 +84,7 @@ func TestSetRole(t *testing.T) {
 	}
 	step(0, instance.Decode, store.RoleOptions{Reason: "night"}, "d pd pd")
 	snap, err := r.st.Reader.Snapshot(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	in, _ := snap.Lookup(instance.Key{Role: instance.Prefill, Address: roleEngines[0]})
 	if in.Status() != "decode-only" || in.Intent != instance.Drain || in.Reason != "role decode by ann: night" {
 		t.Errorf("shown as %s, %s: %s", in.Status(), in.Intent, in.Reason)
@@ -127,9 +122,7 @@ func TestSetRole(t *testing.T) {
 		t.Errorf("of one role: %v", err)
 	}
 	log, err := r.st.Reader.AuditLog(t.Context(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if e := log[len(log)-1]; e.What != "role decode" || e.Why != "night" || e.Role != instance.Both || e.Who != "ann" {
 		t.Errorf("audit: %+v", e)
 	}
@@ -166,9 +159,7 @@ func TestSetRoleSeenByProxies(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			l, err := schema.NewLayout(fmt.Sprintf("/pd%d", i))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			cli := etcd.Client(t)
 			for _, k := range (instance.Key{Role: instance.Both, Address: engine}).Each() {
 				members.Put(t, cli, l.Instance(k), tc.record)

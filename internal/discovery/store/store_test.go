@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestStoreAddAndRemove(t *testing.T) {
@@ -41,9 +42,7 @@ func TestStoreAddAndRemove(t *testing.T) {
 		}
 	}
 	snap, err := s.Reader.Snapshot(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	in, ok := snap.Lookup(k)
 	if !ok || !in.Usable() || !in.Static() || in.Record.Source != "admin" || in.Version != 1 {
 		t.Fatalf("%+v", in)
@@ -65,9 +64,7 @@ func TestStoreAddAndRemove(t *testing.T) {
 		t.Fatalf("%+v, %v", raw, err)
 	}
 	log, err := s.Reader.AuditLog(t.Context(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var got []string
 	for _, e := range log {
 		got = append(got, fmt.Sprintf("%s %s %s %s %s", e.Who, e.What, e.Role, e.Address, e.Why))
@@ -143,9 +140,7 @@ func TestStoreSchema(t *testing.T) {
 	s := store.New(cli, l, "ann")
 	k := members.Prefill("127.0.0.1:8100")
 	for range 2 {
-		if err := s.EnsureSchema(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.EnsureSchema(t.Context()))
 	}
 	for value, want := range map[string]error{
 		`{"v":1,"future":1}`: nil,
@@ -187,9 +182,7 @@ func TestStoreSyncFlags(t *testing.T) {
 		t.Helper()
 		for range 2 { // the second time nothing is left to do
 			outcome, err := s.Instances.SyncFlags(t.Context(), "127.0.0.1:8000", want)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if _, asked := want[removed]; asked != slices.Equal(outcome.Removed, []instance.Key{removed}) {
 				t.Errorf("wanted and removed: %v, asked for %v", outcome.Removed, asked)
 			}
@@ -199,9 +192,7 @@ func TestStoreSyncFlags(t *testing.T) {
 			dropped = nil
 		}
 		snap, err := s.Reader.Snapshot(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, in := range snap.All() {
 			if in.Record.Source == "flags" && in.Static() && in.Version > 2 {
 				t.Errorf("%s was written %d times", in.Key, in.Version)
@@ -273,9 +264,7 @@ func TestGetOtherSpellings(t *testing.T) {
 		}
 	}
 	raw, err := store.New(cli, l, "x").Reader.Get(t.Context(), k)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var got []string
 	for _, r := range raw {
 		got = append(got, r.Key)
@@ -346,9 +335,7 @@ func TestStoreKeys(t *testing.T) {
 		}
 	}
 	resp, err := cli.Get(t.Context(), l.Root(), clientv3.WithPrefix(), clientv3.WithKeysOnly())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, kv := range resp.Kvs {
 		if key := string(kv.Key); key != l.Schema() && !strings.HasPrefix(key, l.Audit("")) {
 			t.Errorf("left: %q", key)

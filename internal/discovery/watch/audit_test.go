@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // lossy makes a client whose watches lose the events that drop names, as a
@@ -32,9 +33,7 @@ func lossy(t testing.TB, endpoint string, drop func(*mvccpb.Event) bool) *client
 			return &lossyStream{s, drop}, err
 		})},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	return cli
 }
@@ -90,9 +89,7 @@ func TestAuditFindsMissedEvents(t *testing.T) {
 			t.Parallel()
 			etcd := testkit.StartEtcd(t)
 			cli, l := etcd.Client(t), members.Layout(t)
-			if err := store.New(cli, l, "test").EnsureSchema(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, store.New(cli, l, "test").EnsureSchema(t.Context()))
 			k, other := members.Prefill("10.0.0.1:8100"), members.Prefill("10.0.0.2:8100")
 			members.Put(t, cli, l.Instance(k), members.Ready)
 			var deaf atomic.Bool
@@ -132,9 +129,7 @@ func TestAuditOfAHealthyWatchFindsNothing(t *testing.T) {
 			members.Put(t, cli, l.Instance(k), members.Ready)
 		}
 	}
-	if err := store.New(cli, l, "test").EnsureSchema(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, store.New(cli, l, "test").EnsureSchema(t.Context()))
 	n := w.Status().Audits
 	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Audits >= n+20 })
 	if s := w.Status(); s.Drift != 0 || s.Lists != 1 || s.Epochs != 0 || s.AuditErrors != 0 {

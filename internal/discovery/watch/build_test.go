@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func kv(key, value string, mod int64) *mvccpb.KeyValue {
@@ -168,9 +169,7 @@ func TestWatcherEqualsList(t *testing.T) {
 		}
 	}
 	want, err := store.New(direct, l, "test").Reader.Snapshot(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	testkit.Eventually(t, members.Soon, func() error {
 		if diff := cmp.Diff(want.All(), w.Snapshot().All(), cmpopts.EquateEmpty()); diff != "" {
 			return fmt.Errorf("%s", diff)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -15,9 +16,7 @@ import (
 // benchOwner is an owner that has listed n instances.
 func benchOwner(b *testing.B, ctx context.Context, n int) *owner {
 	l, err := schema.NewLayout("/pd")
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	o := newOwner(New(nil, Options{Layout: l, Prober: mute{}}))
 	kvs := make([]*mvccpb.KeyValue, 0, n)
 	for i := range n {

@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // runWatcher starts a Watcher; stop ends it and waits until all is written.
@@ -220,9 +221,7 @@ func TestUselessSnapshotsAreIgnored(t *testing.T) {
 	path := filepath.Join(r.o.StateDir, "snapshot.json")
 	good := testkit.ReadFile(t, path)
 	other, err := schema.NewLayout("/pd2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, c := range []struct {
 		name  string
 		file  []byte
@@ -235,9 +234,7 @@ func TestUselessSnapshotsAreIgnored(t *testing.T) {
 		{"another prefix", good, func(o *watch.Options) { o.Layout = other }, "prefix"},
 		{"old", good, func(o *watch.Options) { o.StateAge = time.Nanosecond }, "too old"},
 	} {
-		if err := os.WriteFile(path, c.file, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, c.file, 0o600))
 		o := r.o
 		if c.setup != nil {
 			c.setup(&o)
@@ -289,9 +286,7 @@ func TestSavedAtTheEndAfterAFailure(t *testing.T) {
 	members.Put(t, cli, l.Instance(members.Prefill("10.0.0.1:8100")), members.Ready)
 	w, stop := runWatcher(t, cli, o)
 	members.WaitStatus(t, w, func(s watch.Status) bool { return s.SaveErrors != 0 })
-	if err := os.Remove(o.StateDir); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Remove(o.StateDir))
 	stop()
 	if saved, err := os.ReadFile(filepath.Join(o.StateDir, "snapshot.json")); err != nil || !bytes.Contains(saved, []byte("10.0.0.1:8100")) {
 		t.Errorf("%s, %v", saved, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Documents are followed like the membership, and outlive a restart of the proxy without etcd and
@@ -97,9 +98,7 @@ func TestDocuments(t *testing.T) {
 	w, _ = runWatcher(t, again, o)
 	has(w, `org/chat{"v":2}`)
 	members.WaitState(t, w, watch.Live)
-	if err := st.Kept.Order(t.Context(), schema.OrderRestore, nil, ""); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, st.Kept.Order(t.Context(), schema.OrderRestore, nil, ""))
 	testkit.Eventually(t, members.Soon, func() error {
 		if list, err := st.Documents.List(t.Context(), schema.Models); err != nil || len(list) != 1 || string(list[0].Value) != `{"v":2}` {
 			return fmt.Errorf("%+v, %w", list, err)

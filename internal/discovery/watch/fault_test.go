@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // neverWithout follows every snapshot until stopped and reports the first one
@@ -284,9 +285,7 @@ func TestFactLeaseOutlivesRestart(t *testing.T) {
 	etcd := testkit.StartEtcdProcess(t)
 	cli := members.Dial(t, etcd.Endpoint())
 	resp, err := cli.Grant(t.Context(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if resp.TTL != 2 {
 		t.Errorf("TTL 1 asked, %d granted; 2 is what is documented", resp.TTL)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // mute never answers.
@@ -51,9 +52,7 @@ type frozenView struct {
 func simulate(t *testing.T, rng *rand.Rand, localhost bool) (s *simulated, names []string) {
 	t.Helper()
 	l, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w := New(nil, Options{Layout: l, Prober: mute{}, OrphanGrace: time.Hour, Check: func(_ instance.Key, r instance.Record) error {
 		if r.Connector == "strange" {
 			return fmt.Errorf("the connector %q is not known", r.Connector)
@@ -320,13 +319,9 @@ func TestImageIsTheJSONOfTheState(t *testing.T) {
 			}
 		}
 		raw, err := json.Marshal(want)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		file, err := m.onDisk().File()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		_, got, _ := bytes.Cut(file, []byte(`"state":`))
 		got = bytes.TrimSuffix(got, []byte("}\n"))
 		if string(got) != string(raw) {
@@ -334,9 +329,7 @@ func TestImageIsTheJSONOfTheState(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	if err := disk.Write(dir, s.imageOf().onDisk()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, disk.Write(dir, s.imageOf().onDisk()))
 	if _, err := disk.Read(dir, s.table.layout.Root(), time.Hour); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // leaseRig is an owner without etcd that has listed twelve instances: A and B
@@ -34,9 +35,7 @@ func leaseKV(key string, lease, rev int64) *mvccpb.KeyValue {
 func newLeaseRig(t *testing.T) *leaseRig {
 	t.Helper()
 	l, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := &leaseRig{owner: newOwner(New(nil, Options{Layout: l, Prober: mute{}, OrphanGrace: time.Hour})), rev: 20}
 	r.following = true
 	for range maxProbes { // no instance is probed

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Five proxies see the same pending add verify; one promotes it.
@@ -63,9 +64,7 @@ func TestFivePromotersOneWins(t *testing.T) {
 		}
 	}
 	log, err := st.Reader.AuditLog(t.Context(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	promoted := map[string]int{}
 	for _, e := range log {
 		if e.What == "promote" {
@@ -183,9 +182,7 @@ func TestPromotionAndRemovalRace(t *testing.T) {
 			t.Fatal(err)
 		}
 		snap, err := st.Reader.Snapshot(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if _, err := other.Watch.Promote(context.Background(), members.Pendings(snap)[0], instance.Record{Models: []string{"m"}}); err != nil {
@@ -214,9 +211,7 @@ func TestPromotionHonoursWhatCameFirst(t *testing.T) {
 		t.Helper()
 		members.Put(t, cli, l.Pending(k), "")
 		snap, err := store.Reader.Snapshot(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, p := range members.Pendings(snap) {
 			if p.Key == k {
 				return p

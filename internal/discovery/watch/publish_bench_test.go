@@ -9,13 +9,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func benchTable(b *testing.B, n int) *table {
 	l, err := schema.NewLayout("/pd")
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	t := newTable(l)
 	kvs := make([]*mvccpb.KeyValue, 0, n)
 	for i := range n {

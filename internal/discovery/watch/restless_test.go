@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A silent watch is found also when the only key that shows it differs in
@@ -21,9 +22,7 @@ func TestAuditFindsSilentWatchOfARestlessKey(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
 	cli, l := etcd.Client(t), members.Layout(t)
-	if err := store.New(cli, l, "test").EnsureSchema(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, store.New(cli, l, "test").EnsureSchema(t.Context()))
 	k := members.Prefill("10.0.0.1:8100")
 	members.Put(t, cli, l.Instance(k), members.Ready)
 	var deaf atomic.Bool

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
@@ -12,9 +13,7 @@ import (
 func TestWhatIsSavedSoon(t *testing.T) {
 	t.Parallel()
 	l, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	const leased, static, override, pending = "decode/10.0.0.1:1", "decode/10.0.0.2:1", "override/decode/10.0.0.1:1", "pending/decode/10.0.0.3:1"
 	tab := newTable(l)
 	tab.load(nil, 1)

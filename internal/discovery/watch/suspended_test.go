@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // suspends is a Prober whose process is suspended during each probe, which fails afterwards.
@@ -73,9 +74,7 @@ func TestSuspended_DropsNothingBeforeTheList(t *testing.T) {
 func TestSuspended_ProbeUnderWayDoesNotCount(t *testing.T) {
 	t.Parallel()
 	l, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w := New(nil, Options{Layout: l})
 	p := &suspends{w: w}
 	w.o.Prober = p

@@ -12,14 +12,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func tableOf(t *testing.T) *table {
 	t.Helper()
 	l, err := schema.NewLayout("/pd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return newTable(l)
 }
 

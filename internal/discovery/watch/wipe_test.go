@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Fault matrix, rows 11 and 12: a wiped store, which has passed the old
@@ -85,9 +86,7 @@ func TestWipedStore(t *testing.T) {
 			}
 			// The operator has it all written back, by every proxy.
 			second := members.Watch(t, members.Dial(t, etcd.Endpoint()), o)
-			if err := store.New(direct, l, "test").Kept.Order(t.Context(), schema.OrderRestore, []instance.Key{static}, "go on"); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, store.New(direct, l, "test").Kept.Order(t.Context(), schema.OrderRestore, []instance.Key{static}, "go on"))
 			in = members.WaitFor(t, second, static, members.Usable)
 			members.WaitFor(t, w, static, func(now *instance.Instance) error {
 				if now.Reason != "" || !now.Static() || now.ModRevision != in.ModRevision {
@@ -101,9 +100,7 @@ func TestWipedStore(t *testing.T) {
 			if in := members.WaitFor(t, second, out, members.Usable); in.Intent != "" { // it does not know the intent
 				t.Fatalf("%+v", in)
 			}
-			if err := store.New(direct, l, "test").Kept.Order(t.Context(), schema.OrderRestore, nil, "all"); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, store.New(direct, l, "test").Kept.Order(t.Context(), schema.OrderRestore, nil, "all"))
 			members.WaitFor(t, second, out, func(in *instance.Instance) error {
 				if in.Intent != instance.Removed {
 					return fmt.Errorf("%+v", in)
@@ -190,16 +187,12 @@ func TestForgetWhatAFormerStoreSaid(t *testing.T) {
 	etcd.Restart()
 	members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 3 && s.State == watch.Live })
 	store := store.New(members.Dial(t, etcd.Endpoint()), l, "test")
-	if err := store.Kept.Order(t.Context(), schema.OrderForget, []instance.Key{a}, "removed with the rack"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, store.Kept.Order(t.Context(), schema.OrderForget, []instance.Key{a}, "removed with the rack"))
 	members.WaitFor(t, w, a, nil)
 	if s := w.Status(); len(s.Kept) != 2 {
 		t.Fatalf("%+v", s)
 	}
-	if err := store.Kept.Order(t.Context(), schema.OrderForget, []instance.Key{out}, ""); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, store.Kept.Order(t.Context(), schema.OrderForget, []instance.Key{out}, ""))
 	members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 1 })
 	log, err := store.Reader.AuditLog(t.Context(), 0)
 	if err != nil || len(log) != 2 || log[1].What != "forget" || log[1].Address != a.Address || log[1].Why != "removed with the rack" {

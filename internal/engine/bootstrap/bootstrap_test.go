@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/bootstrap"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -108,9 +109,7 @@ func TestQueryOfAnEngine(t *testing.T) {
 		if _, err := bootstrap.Query(t.Context(), nil, address); err == nil || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("a dead engine: %v", err)
 		}
-		if err := s.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Restart(t.Context()))
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -123,16 +124,12 @@ func bridge(t *testing.T) (*lmcache.Receiver, *lmcache.Inbox, *httptest.Server, 
 	t.Helper()
 	inbox := lmcache.NewInbox()
 	r, err := lmcache.Listen(t.Context(), "tcp://127.0.0.1:0", inbox, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(r.Close)
 	s := httptest.NewServer(lmcache.Handler(inbox))
 	t.Cleanup(s.Close)
 	u, err := url.Parse(s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	port, _ := strconv.Atoi(u.Port())
 	return r, inbox, s, &instance.Instance{
 		Key:    instance.Key{Role: instance.Prefill, Address: "127.0.0.1:8100"},

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // LMCache's own definitions read our legs and make a notification. On demand, with a
@@ -29,13 +30,9 @@ func TestLMCachesOwnCode(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), python, filepath.Join("testdata", "own.py"), dir, filepath.Join(leg, "prefill.json"), filepath.Join(leg, "decode.json"))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	frame, err := hex.DecodeString(strings.TrimSpace(string(out)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if id, err := lmcache.ParseNotification(frame); id != "7" || err != nil {
 		t.Errorf("%q, %v", id, err)
 	}

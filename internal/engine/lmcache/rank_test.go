@@ -5,6 +5,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
@@ -17,18 +18,14 @@ type rank struct {
 func newRank(t *testing.T, to *lmcache.Receiver) *rank {
 	t.Helper()
 	s, err := zmqpeer.NewSender(zmq.Push, "tcp://"+to.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	return &rank{t, s}
 }
 
 func (r *rank) notify(id string) {
 	r.t.Helper()
-	if err := r.s.Send(r.t.Context(), lmcache.AppendNotification(id)); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, r.s.Send(r.t.Context(), lmcache.AppendNotification(id)))
 }
 
 // An invalid message only causes a line in the log, and notifications of a prefill that
@@ -37,12 +34,8 @@ func TestReceiverGoesOn(t *testing.T) {
 	t.Parallel()
 	r, inbox, _, _ := bridge(t)
 	bad := newRank(t, r)
-	if err := bad.s.Send(t.Context(), []byte("nonsense")); err != nil {
-		t.Fatal(err)
-	}
-	if err := bad.s.Send(t.Context(), []byte("two"), []byte("frames")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, bad.s.Send(t.Context(), []byte("nonsense")))
+	require.NoError(t, bad.s.Send(t.Context(), []byte("two"), []byte("frames")))
 	bad.notify("1")
 	bad.s.Close() // the engine restarts
 	newRank(t, r).notify("2")

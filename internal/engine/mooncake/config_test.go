@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/mooncake"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestFormats(t *testing.T) {
@@ -61,13 +62,9 @@ func TestFormats(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			c, err := mooncake.Parse([]byte(tc.text))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			etcd, err := c.Etcd()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if tc.labels == nil {
 				tc.labels = map[string]string{}
 			}
@@ -97,9 +94,7 @@ func TestNotEtcd(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			c, err := mooncake.Parse([]byte(tc.text))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			etcd, err := c.Etcd()
 			if !errors.Is(err, mooncake.ErrNotEtcd) || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "topsecret") {
 				t.Errorf("%v, %v", etcd, err)
@@ -139,9 +134,7 @@ func TestLoad(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	good := write("mooncake.json", `{"metadata_server":"a:2379"}`)

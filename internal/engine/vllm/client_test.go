@@ -18,6 +18,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const twoModels = `{"object":"list","data":[
@@ -85,9 +86,7 @@ func TestFacts(t *testing.T) {
 		},
 	})
 	c := New("sk-1")
-	if err := c.Health(t.Context(), base); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Health(t.Context(), base))
 	want := instance.Facts{
 		Models:      []string{"qwen", "qwen-lora"},
 		Roots:       []string{"/models/Qwen2.5-7B", ""},
@@ -96,9 +95,7 @@ func TestFacts(t *testing.T) {
 	}
 	in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: strings.TrimPrefix(base, "http://")}}
 	got, err := c.Probe(t.Context(), in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -113,9 +110,7 @@ func TestFactsWithModelsOnly(t *testing.T) {
 		"/v1/models": says(200, `{"data":[{"id":"m","max_model_len":"long"}]}`),
 	})
 	got, err := (&Client{}).Facts(t.Context(), base+"/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if d := cmp.Diff(instance.Facts{Models: []string{"m"}, Roots: []string{""}}, got); d != "" {
 		t.Error(d)
 	}
@@ -125,9 +120,7 @@ func TestStats(t *testing.T) {
 	t.Parallel()
 	base := engine(t, map[string]http.HandlerFunc{"/metrics": says(200, metricsText)})
 	got, err := New("").Stats(t.Context(), base)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := Stats{
 		Running: 3, Waiting: 4, Finished: 13, Complete: true, Ranks: 2,
 		StartedAt: time.Unix(1700000000, 250e6).UTC(),
@@ -165,9 +158,7 @@ func TestParseStats(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			p, err := parsePage(strings.NewReader(tc.text), maxMetricsBytes)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			got := p.stats()
 			if d := cmp.Diff(tc.want, got); d != "" {
 				t.Error(d)

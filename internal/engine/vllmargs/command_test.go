@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestCommand(t *testing.T) {
@@ -84,9 +85,7 @@ func TestCommand(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			got, err := vllmargs.ParseCommand(tc.argv)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if d := cmp.Diff(tc.want, got, cmpopts.IgnoreUnexported(vllmargs.Transfer{})); d != "" {
 				t.Error(d)
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestTransfer(t *testing.T) {
@@ -61,9 +62,7 @@ func TestTransfer(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			got, err := vllmargs.ParseTransfer(tc.text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			dialect, err := got.Dialect()
 			role, ok := got.Role()
 			if err != nil || dialect != tc.dialect || role != tc.role || ok != (tc.role != "") || got.Describe() != tc.describe {
@@ -120,9 +119,7 @@ func TestUnknownConnectors(t *testing.T) {
 			inner, `{"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[{"kv_connector":"NixlConnector","kv_role":"kv_both"},` + inner + `]}}`,
 		} {
 			got, err := vllmargs.ParseTransfer(text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if d, err := got.Dialect(); !errors.Is(err, vllmargs.ErrConnector) || !strings.Contains(err.Error(), "set --connector") || strings.Contains(err.Error(), "\x1b") {
 				t.Errorf("%s: %q, %v", name, d, err)
 			}
@@ -136,9 +133,7 @@ func TestTwoThatNeedHelp(t *testing.T) {
 	t.Parallel()
 	got, err := vllmargs.ParseTransfer(`{"kv_connector":"MultiConnector","kv_role":"kv_producer","kv_connector_extra_config":{"connectors":[
 		{"kv_connector":"NixlConnector"},{"kv_connector":"MooncakeConnector"}]}}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if d, err := got.Dialect(); !errors.Is(err, vllmargs.ErrConnector) || !strings.Contains(err.Error(), "nixl and mooncake both need") {
 		t.Errorf("%q, %v", d, err)
 	}
@@ -160,9 +155,7 @@ func TestMooncake(t *testing.T) {
 		{`{"kv_role":"kv_producer"}`, "", false},
 	} {
 		got, err := vllmargs.ParseTransfer(tc.text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		m := got.Mooncake()
 		if (m != nil) != tc.is || m != nil && m.Bootstrap != tc.bootstrap {
 			t.Errorf("%s: %+v", tc.text, m)

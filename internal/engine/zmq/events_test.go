@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
@@ -21,9 +22,7 @@ const events = "testdata/events.py"
 func connect(t *testing.T, kind zmq.Kind, endpoint string, b zmq.Bounds) *zmq.Conn {
 	t.Helper()
 	c, err := zmq.Dial(t.Context(), kind, endpoint, b, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() }) // a test may have closed it
 	return c
 }
@@ -48,9 +47,7 @@ func TestSubscribe(t *testing.T) {
 		t.Parallel()
 		pub := testkit.StartPython(t, python, events, "PUB", loopback, strconv.Itoa(count))
 		c := connect(t, zmq.Sub, pub.Line(), zmq.Bounds{Bytes: large})
-		if err := c.Subscribe("kv"); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.Subscribe("kv"))
 		for i := range count {
 			m, err := c.Receive()
 			if err != nil || !same(m, message(i)) {
@@ -66,9 +63,7 @@ func TestSubscribe(t *testing.T) {
 		t.Parallel()
 		l, trouble := listen(t, zmq.Sub, loopback, zmq.Bounds{Bytes: large})
 		pub, err := zmqpeer.PublishTo(endpointOf(l), count)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { _ = pub.Close() }) // it has nothing to say
 		testkit.Eventually(t, 20*time.Second, func() error {
 			if pub.Subscribers() != 1 {
@@ -92,16 +87,12 @@ func TestPublish(t *testing.T) {
 	python := testkit.PythonWithZMQ(t)
 	const count = 100
 	pub, err := zmqpeer.Publish(t.Context(), loopback, 2*count, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = pub.Close() }) // it has nothing to say
 	endpoint := "tcp://" + pub.Addr().String()
 	script := testkit.StartPython(t, python, events, "SUB", endpoint, strconv.Itoa(count))
 	ours := connect(t, zmq.Sub, endpoint, zmq.Bounds{Bytes: large})
-	if err := ours.Subscribe(""); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, ours.Subscribe(""))
 	testkit.Eventually(t, 20*time.Second, func() error {
 		if n := pub.Subscribers(); n != 2 {
 			return fmt.Errorf("%d subscribers", n)
@@ -129,21 +120,15 @@ func TestPublish(t *testing.T) {
 func TestPublisherWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	pub, err := zmqpeer.Publish(t.Context(), loopback, 4, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = pub.Close() }) // it has nothing to say
 	endpoint := "tcp://" + pub.Addr().String()
 	for range 2 {
 		c := connect(t, zmq.Sub, endpoint, zmq.Bounds{Bytes: large})
-		if err := c.Subscribe(""); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.Subscribe(""))
 	}
 	reader := connect(t, zmq.Sub, endpoint, zmq.Bounds{Bytes: large})
-	if err := reader.Subscribe("a"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, reader.Subscribe("a"))
 	testkit.Eventually(t, 20*time.Second, func() error {
 		if n := pub.Subscribers(); n != 3 {
 			return fmt.Errorf("%d subscribers", n)
@@ -193,13 +178,9 @@ func TestReplay(t *testing.T) {
 			t.Fatalf("asked %q", m.Frames)
 		}
 		for i := range 100 {
-			if err := m.Answer(append([][]byte{{}}, message(i)...)...); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, m.Answer(append([][]byte{{}}, message(i)...)...))
 		}
-		if err := m.Answer(end...); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, m.Answer(end...))
 		for i := range 100 {
 			if got, want := asker.Line(), fmt.Sprintf("0 4 8 %d", i*1000+1); got != want {
 				t.Fatalf("libzmq got %q, want %q", got, want)
@@ -217,9 +198,7 @@ func TestDialEnds(t *testing.T) {
 	t.Parallel()
 	var config net.ListenConfig
 	silent, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = silent.Close() }) // it served
 	if _, err := zmq.Dial(t.Context(), zmq.Sub, "tcp://"+silent.Addr().String(), zmq.Bounds{Handshake: 50 * time.Millisecond}, nil); err == nil {
 		t.Error("a peer that says nothing was taken")
@@ -228,18 +207,14 @@ func TestDialEnds(t *testing.T) {
 		t.Error("a ROUTER connected")
 	}
 	pub, err := zmqpeer.Publish(t.Context(), loopback, 4, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = pub.Close() }) // it has nothing to say
 	endpoint := "tcp://" + pub.Addr().String()
 	if _, err := zmq.Dial(t.Context(), zmq.Dealer, endpoint, zmq.Bounds{}, nil); err == nil {
 		t.Error("a DEALER was taken by a PUB")
 	}
 	c := connect(t, zmq.Sub, endpoint, zmq.Bounds{Bytes: 1000})
-	if err := c.Subscribe(""); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Subscribe(""))
 	testkit.Eventually(t, 20*time.Second, func() error {
 		if pub.Subscribers() != 1 {
 			return errors.New("no subscriber")
@@ -256,9 +231,7 @@ func TestDialEnds(t *testing.T) {
 		_, err := other.Receive()
 		ended <- err
 	}()
-	if err := other.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, other.Close())
 	if err := <-ended; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}

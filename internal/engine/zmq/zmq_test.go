@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
@@ -26,9 +27,7 @@ func listen(t *testing.T, kind zmq.Kind, endpoint string, b zmq.Bounds) (*zmq.Li
 	t.Helper()
 	trouble := make(chan error, 64)
 	l, err := zmq.Listen(t.Context(), kind, endpoint, b, func(_ string, err error) { trouble <- err })
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() }) // a test may have closed it
 	return l, trouble
 }
@@ -38,9 +37,7 @@ func receive(t *testing.T, l *zmq.Listener) zmq.Message {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	m, err := l.Receive(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return m
 }
 
@@ -60,9 +57,7 @@ func endpointOf(l *zmq.Listener) string { return "tcp://" + l.Addr().String() }
 func sender(t *testing.T, kind zmq.Kind, l *zmq.Listener) *zmqpeer.Sender {
 	t.Helper()
 	s, err := zmqpeer.NewSender(kind, endpointOf(l))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -71,9 +66,7 @@ func dial(t *testing.T, l *zmq.Listener, bytes string) net.Conn {
 	t.Helper()
 	var d net.Dialer
 	c, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() }) // it may be closed
 	if _, err := c.Write([]byte(bytes)); err != nil {
 		t.Fatal(err)
@@ -124,9 +117,7 @@ func TestLibzmqReconnects(t *testing.T) {
 	endpoint := endpointOf(l)
 	testkit.StartPython(t, python, "testdata/peer.py", "DEALER", endpoint, "1")
 	receive(t, l)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, l.Close())
 	testkit.StartPython(t, python, "testdata/peer.py", "PUSH", endpoint, "3")
 	l, _ = listen(t, zmq.Pull, endpoint, zmq.Bounds{})
 	for range 3 {
@@ -140,17 +131,13 @@ func TestOurOwnPeers(t *testing.T) {
 		l, _ := listen(t, bound, loopback, zmq.Bounds{})
 		s := sender(t, kind, l)
 		for i := range 3 {
-			if err := s.Send(t.Context(), []byte(strconv.Itoa(i))); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, s.Send(t.Context(), []byte(strconv.Itoa(i))))
 			if m := receive(t, l); string(m.Frames[0]) != strconv.Itoa(i) {
 				t.Errorf("message %d is %q", i, m.Frames)
 			}
 		}
 		endpoint := endpointOf(l)
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, l.Close())
 		testkit.Eventually(t, 20*time.Second, func() error {
 			if s.Send(t.Context(), []byte("lost")) == nil {
 				return errors.New("a send without peers does not fail")
@@ -158,9 +145,7 @@ func TestOurOwnPeers(t *testing.T) {
 			return nil
 		})
 		l, _ = listen(t, bound, endpoint, zmq.Bounds{})
-		if err := s.Send(t.Context(), []byte("again")); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Send(t.Context(), []byte("again")))
 		if m := receive(t, l); string(m.Frames[0]) != "again" {
 			t.Errorf("after a new start: %q", m.Frames)
 		}
@@ -200,9 +185,7 @@ func TestBadPeers(t *testing.T) {
 		}
 	}
 	s := sender(t, zmq.Dealer, l)
-	if err := s.Send(t.Context(), []byte("good")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Send(t.Context(), []byte("good")))
 	if m := receive(t, l); string(m.Frames[0]) != "good" {
 		t.Errorf("after bad peers: %q", m.Frames)
 	}
@@ -214,9 +197,7 @@ func TestConn_PongWithinMessage(t *testing.T) {
 	t.Parallel()
 	var config net.ListenConfig
 	l, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	sent := make(chan error, 1)
 	go func() {
 		peer, err := l.Accept()
@@ -228,15 +209,11 @@ func TestConn_PongWithinMessage(t *testing.T) {
 		sent <- err
 	}()
 	c := connect(t, zmq.Sub, "tcp://"+l.Addr().String(), zmq.Bounds{})
-	if err := errors.Join(c.Ping(), <-sent, l.Close()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(c.Ping(), <-sent, l.Close()))
 	var got []string
 	for range 3 {
 		frames, err := c.Receive()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		got = append(got, string(bytes.Join(frames, []byte(" "))))
 	}
 	if want := []string{"", "kv a b", "next"}; !slices.Equal(got, want) {
@@ -252,9 +229,7 @@ func TestSilentPeers(t *testing.T) {
 		dial(t, l, greeting[:10])
 	}
 	s := sender(t, zmq.Push, l)
-	if err := s.Send(t.Context(), []byte("received")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Send(t.Context(), []byte("received")))
 	receive(t, l)
 	dial(t, l, "")
 	var all []error
@@ -265,9 +240,7 @@ func TestSilentPeers(t *testing.T) {
 		t.Errorf("refused: %v", all)
 	}
 	other := sender(t, zmq.Push, l)
-	if err := other.Send(t.Context(), []byte("in their place")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, other.Send(t.Context(), []byte("in their place")))
 	receive(t, l)
 }
 
@@ -275,14 +248,10 @@ func TestClose(t *testing.T) {
 	t.Parallel()
 	l, _ := listen(t, zmq.Pull, loopback, zmq.Bounds{})
 	s := sender(t, zmq.Push, l)
-	if err := s.Send(t.Context(), []byte("never received")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Send(t.Context(), []byte("never received")))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, l.Close())
 	if err := l.Close(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("closed twice: %v", err)
 	}
@@ -317,16 +286,12 @@ func FuzzPeer(f *testing.F) {
 	f.Add([]byte(greeting + "\x04\x0a\x05READY\xff123"))
 	f.Add([]byte(greeting + ready + "\x04\x05\x04PING"))
 	l, err := zmq.Listen(f.Context(), zmq.Router, loopback, zmq.Bounds{Bytes: 1000}, nil)
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 	f.Cleanup(func() { _ = l.Close() })
 	f.Fuzz(func(t *testing.T, bytes []byte) {
 		_ = dial(t, l, string(bytes)).Close() // its messages come or not
 		s := sender(t, zmq.Dealer, l)
-		if err := s.Send(t.Context(), []byte("the next one")); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Send(t.Context(), []byte("the next one")))
 		for string(receive(t, l).Frames[0]) != "the next one" {
 			continue
 		}

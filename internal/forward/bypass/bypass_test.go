@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // names returns the names of Reasons.
@@ -29,9 +30,7 @@ func names() (list []string) {
 func TestReasonsAreDocumented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../../docs/api.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, section, _ := strings.Cut(string(page), "| reason | when |\n")
 	table, _, _ := strings.Cut(section, "\n\n")
 	var documented []string
@@ -54,9 +53,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 func TestReasonsAreUsed(t *testing.T) {
 	t.Parallel()
 	file, err := parser.ParseFile(token.NewFileSet(), "bypass.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	constants := map[string]string{}
 	ast.Inspect(file, func(n ast.Node) bool {
 		if v, ok := n.(*ast.ValueSpec); ok {
@@ -77,9 +74,7 @@ func TestReasonsAreUsed(t *testing.T) {
 		code.Write(b)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var values []string
 	for name, value := range constants {
 		values = append(values, value)

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // vocabulary has the text of token 10, 11, and so on. Tokens 12 and 13 are halves of a character.
@@ -70,9 +71,7 @@ func roleEvent(prompt ...int) string {
 func parse(t testing.TB, kind openai.Kind, body string) *request.Request {
 	t.Helper()
 	r, err := request.Parse(kind, []byte(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return r
 }
 
@@ -94,9 +93,7 @@ func newAnswer(t testing.TB, kind openai.Kind, body string) *continuation.Answer
 func pass(t *testing.T, a *continuation.Answer, events ...string) string {
 	t.Helper()
 	out, err := a.Pass([]byte(strings.Join(events, "")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(out)
 }
 
@@ -483,9 +480,7 @@ func TestAnswer_RefusesMore(t *testing.T) {
 		}
 	}
 	bodies := scratch.NewBodies(8 << 10)
-	if err := bodies.Reserve(8 << 10); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, bodies.Reserve(8<<10))
 	a = continuation.New(parse(t, openai.Completion, `{"prompt":"x","stream":true}`), 3, bodies)
 	many := make([]int, 4096)
 	pass(t, a, textEvent("The", many, []int{10}))

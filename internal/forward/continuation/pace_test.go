@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func limit(n int) func() int { return func() int { return n } }
@@ -19,9 +20,7 @@ func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p continuation.Pace
 		end, err := p.Begin(t.Context(), time.Now(), limit(0))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if p.TryBegin(limit(1)) != nil {
 			t.Error("two turns of one")
 		}
@@ -61,9 +60,7 @@ func TestPace(t *testing.T) {
 		}
 		end()
 		end, err = p.Begin(t.Context(), began, limit(1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		end()
 	})
 }

@@ -5,15 +5,15 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The document shows the table that the code runs by.
 func TestFailureTableIsDocumented(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("../../../docs/failures.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if table := failureTable(); !strings.Contains(string(doc), table) {
 		t.Fatalf("docs/failures.md does not hold this table:\n%s", table)
 	}

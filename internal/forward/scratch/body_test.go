@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestBodyClasses(t *testing.T) {
@@ -99,9 +101,7 @@ func TestMemoryOfOneBody(t *testing.T) {
 		var b Bodies
 		in := &watched{Reader: bytes.NewReader(make([]byte, n)), of: &b}
 		body, err := b.Read(in, int64(n))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if _, size, _ := bodyClass(int64(n)); in.most > int64(size+16*firstBuffer) {
 			t.Errorf("a body of %d bytes took %d at most, its buffer has %d", n, in.most, size)
 		}
@@ -166,9 +166,7 @@ func TestBodyThatIsStillReadIsNotUsedAgain(t *testing.T) {
 	seen := map[*byte]bool{}
 	for range 50 {
 		body, err := b.Read(strings.NewReader(strings.Repeat("x", size)), size)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		first := &body.Bytes()[0]
 		if seen[first] {
 			t.Fatal("the same memory again")

@@ -23,6 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -344,9 +345,7 @@ func TestRemoveThroughALaggingProxy(t *testing.T) {
 					t.Errorf("Remove: %t, %v", existed, err)
 				}
 				snap, err := st.Reader.Snapshot(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				for _, one := range k.Each() {
 					in, ok := snap.Lookup(one)
 					if ok != (tc.left != nil) || ok && !slices.Equal(in.Record.Proxies, tc.left) {

@@ -8,13 +8,12 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func showing(key string) *http.Request {
@@ -28,9 +27,7 @@ func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
 	write(t, path, "# keys of clients\n\nk1 team-a priority,trace\n\tk2 team-b\r\n")
 	r, err := apikeys.Open([]string{"k0"}, path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	expect := func(when string, want map[string]apikeys.Key) {
 		t.Helper()
 		for _, key := range []string{"k0", "k1", "k2", "k3", "", "K1"} {
@@ -84,9 +81,7 @@ func TestFileThatIsBeingWritten(t *testing.T) {
 	const was = "k1 team-a priority\nk2 team-b\n"
 	write(t, path, was)
 	r, err := apikeys.Open(nil, path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	const is = "k1 team-a\nk2 team-b\nk3 team-c trace\n"
 	for n := range is {
 		write(t, path, is[:n])
@@ -124,9 +119,7 @@ func TestNoKeys(t *testing.T) {
 
 func BenchmarkFind(b *testing.B) {
 	r, err := apikeys.Open(strings.Fields(strings.Repeat("key-of-a-client ", 64)), "", nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	b.ReportAllocs()
 	for b.Loop() {
 		r.Find("unknown-key")

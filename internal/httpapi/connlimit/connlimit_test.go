@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -60,9 +61,7 @@ func open(t *testing.T, secure bool, n int) *site {
 		a := testkit.NewAuthority(t, "fleet")
 		cert, key := a.Issue("proxy", testkit.Certificate{Hosts: []string{"127.0.0.1"}})
 		source, err := certs.Open(certs.Options{Files: certs.Files{Cert: cert, Key: key}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		s.config = &tls.Config{RootCAs: a.Pool()}
 		ln = source.Listen(ln, log)
 	}
@@ -90,9 +89,7 @@ type client struct {
 func (s *site) dial() *client {
 	s.t.Helper()
 	c, err := net.Dial("tcp", s.address)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	s.t.Cleanup(func() { c.Close() })
 	if s.config != nil {
 		config := s.config.Clone()
@@ -130,9 +127,7 @@ func (c *client) answer() (status int, closed bool, err error) {
 // expect sends a request and checks the answer to it.
 func (s *site) expect(c *client, path string, want int, wantClosed bool) {
 	s.t.Helper()
-	if err := c.send(path); err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, c.send(path))
 	if status, closed, err := c.answer(); status != want || closed != wantClosed || err != nil {
 		s.t.Fatalf("%s: %d, closed %t, %v; want %d, %t", path, status, closed, err, want, wantClosed)
 	}
@@ -155,9 +150,7 @@ func TestRefusedAtTheLimit(t *testing.T) {
 		s := open(t, secure, 2)
 		idle, busy := s.dial(), s.dial()
 		s.expect(idle, "/", http.StatusOK, false)
-		if err := busy.send("/slow"); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, busy.send("/slow"))
 		for range 10 { // more than fit beyond the limit at once
 			s.expect(s.dial(), "/", http.StatusServiceUnavailable, true)
 			s.expect(s.dial(), "/health", http.StatusOK, true)
@@ -202,9 +195,7 @@ func TestSilentClientsBeyondTheLimit(t *testing.T) {
 		s.expect(s.dial(), "/", http.StatusOK, false)
 		for range 6 {
 			c, err := net.Dial("tcp", s.address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer c.Close()
 		}
 		s.expect(s.dial(), "/health", http.StatusOK, true)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -18,9 +19,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 func decode(t testing.TB, p []byte) *kvevents.Batch {
 	t.Helper()
 	var b kvevents.Batch
-	if err := kvevents.Decode(p, &b); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, kvevents.Decode(p, &b))
 	return &b
 }
 
@@ -243,8 +242,6 @@ func BenchmarkDecode(b *testing.B) {
 	b.SetBytes(int64(len(p)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := kvevents.Decode(p, &batch); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, kvevents.Decode(p, &batch))
 	}
 }

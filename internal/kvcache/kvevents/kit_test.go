@@ -10,6 +10,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // recorded returns the messages of a file in testdata, which real vLLM sent: per message
@@ -20,9 +21,7 @@ func recorded(t testing.TB, name string) [][][]byte {
 	r := bytes.NewReader(data)
 	number := func() uint32 {
 		var n uint32
-		if err := binary.Read(r, binary.BigEndian, &n); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, binary.Read(r, binary.BigEndian, &n))
 		return n
 	}
 	var out [][][]byte
@@ -63,9 +62,7 @@ func generic(t testing.TB, p []byte) any {
 func pack(t testing.TB, v any) []byte {
 	t.Helper()
 	p, err := msgp.AppendIntf(nil, v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return p
 }
 

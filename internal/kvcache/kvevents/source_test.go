@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
@@ -428,9 +429,7 @@ func TestSource_SubscriptionAfterReplay(t *testing.T) {
 	s := runTo(t, p, true, slowly(p, gate), kvevents.NewMemory(kvevents.QueueLimit), l)
 	l.want(t, true, "[0]")
 	p.batch(t, true) // no subscriber yet
-	if err := (<-gate).open(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, (<-gate).open())
 	l.want(t, true, "[0 1]")
 	if st := s.Status(); st.Gaps != 0 || st.Resets != 1 || st.State != kvevents.Following {
 		t.Errorf("%+v", st)
@@ -446,9 +445,7 @@ func TestSource_FirstBatchReplayed(t *testing.T) {
 	s := runTo(t, p, true, slowly(p, gate), kvevents.NewMemory(kvevents.QueueLimit), l)
 	l.want(t, true, "[]")
 	p.batch(t, true) // no subscriber yet
-	if err := (<-gate).open(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, (<-gate).open())
 	l.want(t, true, "[0]")
 	var st kvevents.Status
 	testkit.Eventually(t, 20*time.Second, func() error { // the replay has an end mark after its last batch
@@ -489,9 +486,7 @@ func TestTail_SubscriptionAfterReplay(t *testing.T) {
 		t.Errorf("batch %d", n)
 	}
 	p.batch(t, true) // no subscriber yet
-	if err := (<-gate).open(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, (<-gate).open())
 	if n := <-got; n != 1 {
 		t.Errorf("batch %d", n)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -41,19 +42,13 @@ func engine(t *testing.T, version string) *fakevllm.Server {
 func complete(t *testing.T, s *fakevllm.Server, ids []uint32) {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"prompt": ids, "max_tokens": 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL()+"/v1/completions", bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_ = resp.Body.Close() // its status counts
 	if resp.StatusCode != http.StatusOK {
 		t.Fatal(resp.Status)

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -364,9 +365,7 @@ func TestImages(t *testing.T) {
 	p := prompt{tokens: make([]uint32, 3*size)}
 	ev := e.event(t, p, 0, 3, 0)
 	image, err := msgp.AppendIntf(nil, []any{[]any{"image", 3}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ev.Extra[1] = image
 	x.SetLive(e.target, true)
 	x.Apply(e.target, &kvevents.Batch{Events: []kvevents.Event{ev}})

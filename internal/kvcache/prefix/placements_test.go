@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A prompt that one proxy has placed is found by another one that gets the chat's next turn, but
@@ -31,9 +32,7 @@ func TestPlacements(t *testing.T) {
 	}
 	place(&own, first, 7, 20_000)
 	place(&own, chain("m", text(3, 30_000)), 8, 30_000)
-	if err := other.Read(own.Take(1 << 10)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, other.Read(own.Take(1<<10)))
 	if own.Waiting() || own.Take(1<<10) != nil {
 		t.Error("it is published twice")
 	}
@@ -121,27 +120,21 @@ func TestPlacementsBounds(t *testing.T) {
 		t.Errorf("%d bytes, want those of 10 prompts", len(raw))
 	}
 	for range maxPlaced {
-		if err := other.Read(raw); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, other.Read(raw))
 	}
 	list, seen := other.Since(0, 1)
 	if seen != 10*maxPlaced || len(list) > 2*maxPlaced || len(list) < maxPlaced {
 		t.Errorf("%d of %d are kept", len(list), seen)
 	}
 	var fresh Placements
-	if err := fresh.Read(raw); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, fresh.Read(raw))
 	if list, _ := fresh.Since(0, 1); len(list) != 10 || list[0].Target != maxPlaced-1 { // most to compute, of the first ones
 		t.Errorf("%d published, %+v comes first", len(list), list[0])
 	}
 	// A number of bytes that no prompt has leaves the sum of a target right.
 	fresh.SetOthers(true)
 	fresh.Publish(Placed{Model: 2, Bytes: 1<<32 - 1, Keys: [tail]Key{1, 2, 3}})
-	if err := other.Read(fresh.Take(1 << 10)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, other.Read(fresh.Take(1<<10)))
 	x := NewIndex(indexmem.New(0))
 	x.Add()
 	for _, p := range mustReceive(t, &other, 2) {

@@ -26,6 +26,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -145,9 +146,7 @@ func run(t *testing.T, f func(t *testing.T, s *stage, b *Board)) {
 func join(t *testing.T, b *Board) *viewer {
 	t.Helper()
 	v, err := b.viewers.join()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return v
 }
 
@@ -412,13 +411,9 @@ func TestEventsOverHTTP(t *testing.T) {
 	hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	get := func(path string) *http.Response {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		resp, err := hc.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return resp
 	}
 	resp := get(EventsPath)
@@ -574,9 +569,7 @@ func TestLost(t *testing.T) {
 			synctest.Wait()
 			_, all := read(t, v)
 			var list []Lost
-			if err := json.Unmarshal(all[0].Parts["lost"], &list); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, json.Unmarshal(all[0].Parts["lost"], &list))
 			var got []string
 			for _, l := range list {
 				got = append(got, string(l.Role)+"/"+l.Address)

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -164,9 +165,7 @@ func TestSumOfBothRoles(t *testing.T) {
 		legs.WithLabelValues(string(k.Role), k.Address).Set(n)
 	}
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var h figures.History
 	h.Add(map[string]*figures.Sample{"one": figures.NewSample(families, nil)})
 	sum := h.Fleet().Sum(figures.InFlight)
@@ -184,9 +183,7 @@ func TestValuesAboveTheLargestBound(t *testing.T) {
 		times.Observe(v)
 	}
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var h figures.History
 	h.Add(map[string]*figures.Sample{"one": figures.NewSample(families, nil)})
 	is(t, "median", h.Fleet().Quantile(.5, figures.Series{Name: figures.FirstToken}), 5)

@@ -7,15 +7,14 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestLevelChangesWhileTheLogIsUsed(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	log, err := logging.New(&out, "warn", "text")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	level := logging.NewLevel(log)
 	entry := log.WithField("component", "x") // made before the change
 	entry.Debug("before")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -35,9 +36,7 @@ func TestNewLevels(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			log, err := logging.New(&bytes.Buffer{}, tt.level, "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if log.GetLevel() != tt.want {
 				t.Errorf("level = %v, want %v", log.GetLevel(), tt.want)
 			}
@@ -67,9 +66,7 @@ func TestTextKeepsOneLinePerEntry(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	log, err := logging.New(&out, "info", "text")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	log.WithField(logging.FieldInstance, "10.0.0.1:8000\x1b[31m\nlevel=error").Info("first\nsecond")
 	log.Debug("not shown")
 	if n := strings.Count(out.String(), "\n"); n != 1 {
@@ -87,9 +84,7 @@ func TestJSONLinesParse(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	log, err := logging.New(&out, "info", "json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	log.WithField(logging.FieldRevision, 42).WithError(errors.New("lease lost")).Warn("registering again")
 	var line map[string]any
 	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
@@ -106,9 +101,7 @@ func TestJSONLinesParse(t *testing.T) {
 func TestKeepRecent(t *testing.T) {
 	t.Parallel()
 	log, err := logging.New(io.Discard, "info", "text")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	log.Info("before")
 	recent := logging.KeepRecent(log)
 	for i := range 5000 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/bridgemetrics"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // listing is a registry that notes what is described, used or not.
@@ -37,9 +38,7 @@ func (l *listing) MustRegister(list ...prometheus.Collector) {
 func TestEveryFamilyIsDocumented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../../docs/reference/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	l := &listing{Registry: prometheus.NewRegistry()}
 	metrics.New(l, metrics.Options{Version: "test", Models: 100})
 	metrics.Membership{}.Register(l)
@@ -63,9 +62,7 @@ func TestEveryFamilyIsDocumented(t *testing.T) {
 		}
 	}
 	others, err := os.ReadFile("../../../docs/api.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, m := range regexp.MustCompile("pd_[a-z_]+").FindAllString(string(page)+string(others), -1) {
 		if !known[m] {
 			t.Errorf("the pages mention %s, which does not exist", m)

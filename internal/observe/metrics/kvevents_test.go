@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvfollow"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestKVEvents(t *testing.T) {
@@ -25,9 +26,7 @@ func TestKVEvents(t *testing.T) {
 		}
 	}, Queue: func() (int64, int64, uint64) { return 10, 11, 12 }}.Register(reg)
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {

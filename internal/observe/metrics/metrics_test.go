@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestRequestsAreCountedByKind(t *testing.T) {
@@ -58,9 +59,7 @@ func TestStagesAreOfTheRoleThatHadTheRequest(t *testing.T) {
 		m.Done(e)
 	}
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var got []string
 	for _, f := range families {
 		if name := f.GetName(); name != "pd_stage_seconds" && name != "pd_time_to_first_token_seconds" {

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // gathered has the values of counters and gauges, and the counts of histograms, by name and
@@ -19,9 +20,7 @@ import (
 func gathered(t *testing.T, reg prometheus.Gatherer) map[string]float64 {
 	t.Helper()
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, x := range f.GetMetric() {

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -35,12 +36,8 @@ func TestSend(t *testing.T) {
 	if !sdnotify.Enabled() {
 		t.Fatal("not enabled")
 	}
-	if err := sdnotify.Send(daemon.SdNotifyReady, sdnotify.Status("two\nlines\x1b")); err != nil {
-		t.Fatal(err)
-	}
-	if err := sdnotify.Send(daemon.SdNotifyStopping, sdnotify.ExtendTimeout(90*time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, sdnotify.Send(daemon.SdNotifyReady, sdnotify.Status("two\nlines\x1b")))
+	require.NoError(t, sdnotify.Send(daemon.SdNotifyStopping, sdnotify.ExtendTimeout(90*time.Second)))
 	want := []string{"READY=1\nSTATUS=two lines ", "STOPPING=1\nEXTEND_TIMEOUT_USEC=90000000"}
 	testkit.Eventually(t, time.Minute, func() error {
 		if d := cmp.Diff(want, s.Messages()); d != "" {

@@ -13,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/collector"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // openTo returns a tracer of every request that sends to a collector.
@@ -21,9 +22,7 @@ func openTo(t *testing.T, url string) *Tracer {
 	log, all := logrus.New(), 1.
 	log.SetOutput(io.Discard) // the SDK reports errors to one log of the process, also when this test has ended
 	tracer, err := Open(t.Context(), Options{Endpoint: url, Sample: &all, Version: "v", ID: "i", Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return tracer
 }
 
@@ -42,9 +41,7 @@ func TestWhatClientsWriteIsBounded(t *testing.T) {
 	l.Sent(http.MethodGet, path+"?key=secret")
 	l.End()
 	q.End(&Outcome{Model: strings.Repeat("m", 1<<20), Status: http.StatusOK})
-	if err := tracer.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, tracer.Close(t.Context()))
 	spans := c.Spans()
 	if len(spans) != 2 {
 		t.Fatalf("%d spans have come, want 2", len(spans))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/form"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // recordedForm is a form and the answer of vLLM 0.32 to it; test/real records it again.
@@ -37,13 +38,9 @@ func (r *recordedForm) types() []string {
 func recordedForms(tb testing.TB) []recordedForm {
 	tb.Helper()
 	raw, err := os.ReadFile("../../../sim/fakevllm/testdata/forms.json")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	var list []recordedForm
-	if err := json.Unmarshal(raw, &list); err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, json.Unmarshal(raw, &list))
 	return list
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestParseRequestReads(t *testing.T) {
@@ -62,9 +63,7 @@ func TestParseRequestReads(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			r, err := request.Parse(tc.kind, []byte(tc.body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			got := request.Request{Scanned: request.Scanned{Kind: r.Kind}, Model: r.Model, Stream: r.Stream, IncludeUsage: r.IncludeUsage,
 				MaxTokens: r.MaxTokens, CutReason: r.CutReason, Bypass: r.Bypass}
 			if got.Kind != tc.want.Kind || got.Model != tc.want.Model || got.Stream != tc.want.Stream ||
@@ -150,9 +149,7 @@ func TestEdit(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			r, err := request.ParseOther([]byte(tc.body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			b := tc.edit(r).Body()
 			if got := string(b.Bytes()); got != tc.want {
 				t.Fatalf("got  %s\nwant %s", got, tc.want)
@@ -168,9 +165,7 @@ func TestLegsShareTheBody(t *testing.T) {
 	t.Parallel()
 	body := []byte(`{"prompt":"` + strings.Repeat("x", 1<<20) + `","max_tokens":5}`)
 	r, err := request.Parse(openai.Completion, body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	e := r.NewEdit()
 	e.Set(request.FieldMaxTokens, "1")
 	for _, seg := range e.Body().Segments() {

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) {
@@ -43,9 +44,7 @@ func TestApply(t *testing.T) {
 			t.Errorf("%+v: %q", tc.x, got)
 		}
 		resp, err := cli.Get(t.Context(), layout.Override(k))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		value := ""
 		for _, kv := range resp.Kvs {
 			value = string(kv.Value)
@@ -67,9 +66,7 @@ func TestApplyDryRun(t *testing.T) {
 	}
 	dry := dryrun.Run{On: true}
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Intercept: dry.Interceptor()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = cli.Close() }()
 	got := change{key: k, verb: "drain"}.apply(t.Context(), store.New(cli, layout, "test").Intents, true)
 	if len(dry.Planned()) == 0 || strings.Contains(got, "done") || !strings.Contains(got, "nothing is written") {

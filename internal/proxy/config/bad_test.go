@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestBadValues has every kind of bad value once; a message must name the
@@ -234,9 +235,7 @@ func TestFile(t *testing.T) {
 			t.Parallel()
 			_, err := load(t, nil, "--config", writeFile(t, tt.text))
 			if len(tt.want) == 0 {
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				return
 			}
 			refused(t, err, tt.want)
@@ -271,9 +270,7 @@ func TestFile(t *testing.T) {
 func TestValidateByHand(t *testing.T) {
 	t.Parallel()
 	p := mustLoad(t, nil)
-	if err := p.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Validate())
 	p.Port = -1
 	p.Prefill = []string{"nonsense"}
 	err := p.Validate()

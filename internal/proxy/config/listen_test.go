@@ -8,14 +8,13 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestLoadListen(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "proxy.yaml")
-	if err := os.WriteFile(file, []byte("port: 9001\nhost: 10.0.0.1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte("port: 9001\nhost: 10.0.0.1\n"), 0o600))
 	// Neither a home nor other required settings.
 	other := map[string]string{"PD_ETCD_ENDPOINTS": "10.0.0.9:2379"}
 	for name, tc := range map[string]struct {
@@ -32,9 +31,7 @@ func TestLoadListen(t *testing.T) {
 	} {
 		fs := pflag.NewFlagSet("proxy", pflag.ContinueOnError)
 		config.RegisterProxyFlags(fs)
-		if err := fs.Parse(config.NormalizeArgs(tc.args)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, fs.Parse(config.NormalizeArgs(tc.args)))
 		l, err := config.LoadListen(fs, func(name string) (string, bool) { v, ok := tc.env[name]; return v, ok })
 		if l.Host != tc.host || l.Port != tc.port || (err != nil) != (tc.port == 0) {
 			t.Errorf("%s: %s %d %v", name, l.Host, l.Port, err)

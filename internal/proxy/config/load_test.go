@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/internal/sched/admission"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -44,18 +45,14 @@ func load(t *testing.T, env map[string]string, args ...string) (config.Proxy, er
 func mustLoad(t *testing.T, env map[string]string, args ...string) config.Proxy {
 	t.Helper()
 	p, err := load(t, env, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return p
 }
 
 func writeFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "pd.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -138,9 +135,7 @@ func TestPolicies(t *testing.T) {
 			t.Errorf("%v %s: %s and %s", tt.env, tt.args, p.PrefillPolicy, p.DecodePolicy)
 		}
 		var out bytes.Buffer
-		if err := p.Print(&out); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Print(&out))
 		if !strings.Contains(out.String(), "\nprefill-policy: "+tt.prefill) || !strings.Contains(out.String(), "\ndecode-policy: "+tt.decode) {
 			t.Errorf("%s: printed\n%s", tt.args, out.String())
 		}
@@ -299,9 +294,7 @@ func TestPrintMasksAndReadsBack(t *testing.T) {
 	}
 	p := mustLoad(t, map[string]string{"PD_ETCD_PASSWORD": "etcd-secret"}, args...)
 	var out bytes.Buffer
-	if err := p.Print(&out); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Print(&out))
 	for _, s := range secrets {
 		if strings.Contains(out.String(), s) {
 			t.Errorf("secret %q is shown", s)

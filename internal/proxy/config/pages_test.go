@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestCommandsOfMoRIIOPages parses every command of the proxy that the pages print.
@@ -16,9 +17,7 @@ func TestCommandsOfMoRIIOPages(t *testing.T) {
 	n := 0
 	for _, page := range []string{"../../../docs/connectors/moriio.md", "../../../docs/migrate/moriio-toy-proxy.md"} {
 		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for line := range strings.Lines(string(text)) {
 			args, ok := strings.CutPrefix(strings.TrimSpace(line), "pdmesh-proxy ")
 			if !ok || !strings.HasPrefix(args, "-") {

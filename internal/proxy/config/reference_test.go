@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestReferenceForms has the command lines of the reference proxies as their
@@ -171,9 +172,7 @@ func TestReferencePrecedenceAndPrint(t *testing.T) {
 		t.Errorf("connector %q, interval %v: what a file says is no default to replace", p.Connector, p.WaitingRetryInterval)
 	}
 	var out strings.Builder
-	if err := p.Print(&out); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Print(&out))
 	for _, line := range []string{"prefill: ['127.0.0.1:8100'] # flag --prefiller-ports", "max-attempts: 2 # flag --max-retries"} {
 		if !strings.Contains(strings.NewReplacer(`"`, "'").Replace(out.String()), line) {
 			t.Errorf("%q is not in:\n%s", line, out.String())

@@ -24,6 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // patientConfig takes instances for Mooncake's, and waits for them longer than a slow machine
@@ -58,13 +59,9 @@ func TestBootstrapIsAsked(t *testing.T) {
 	}
 	free := testkit.FreePort(t)
 	_, port, err := net.SplitHostPort(free)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	n, err := strconv.Atoi(port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	away := instance.Record{Ports: map[string][]int{instance.PortBootstrap: {n}}}
 	if _, err := p.Probe(t.Context(), in(away)); err == nil || !strings.Contains(err.Error(), "bootstrap server 127.0.0.1:"+port) {
 		t.Errorf("no server: %v", err)
@@ -88,20 +85,14 @@ func TestAnotherLifeWaits(t *testing.T) {
 	}
 	alive(nil)
 	s.Kill()
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Restart(t.Context()))
 	alive(errRestarted)
 	in.Record.EngineIDs = map[string]string{"0": s.EngineID()}
 	alive(nil)
 	_, port, err := net.SplitHostPort(testkit.FreePort(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	n, err := strconv.Atoi(port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	in.Record.EngineIDs, in.Record.Ports = map[string]string{"0": "of the agent"}, map[string][]int{instance.PortBootstrap: {n}}
 	alive(nil)
 	in.Record.Connector = "nixl"
@@ -118,9 +109,7 @@ func (m members) Snapshot() *instance.Snapshot { return m.snap }
 func TestProber_SilentBootstrapServer(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // nothing is accepted
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = silent.Close() })
 	port := netip.MustParseAddrPort(silent.Addr().String()).Port()
 	ready := func(rec instance.Record) *instance.Instance {

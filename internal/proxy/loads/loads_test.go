@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -35,9 +36,7 @@ func TestLoads_DrainOfOneRole(t *testing.T) {
 	pick := func(role instance.Role) *sched.Assignment {
 		t.Helper()
 		a, err := s.Pick(sched.Request{Role: role, Model: "m", Alone: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(a.Done)
 		return a
 	}
@@ -71,9 +70,7 @@ func TestLoads_DrainOfOneRole(t *testing.T) {
 	prefills[1].Done()
 	want("decode legs run", 0, 2)
 	taken, err := s.Take(w.Snapshot().Usable(instance.Decode)[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want("one more decode leg runs", 0, 3)
 	taken.Done()
 	want("it has ended", 0, 2)

@@ -10,6 +10,7 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The collector's settings are the process', so this test has no others next to it.
@@ -17,9 +18,7 @@ func TestTune(t *testing.T) {
 	percent, limit := debug.SetGCPercent(100), debug.SetMemoryLimit(math.MaxInt64)
 	t.Cleanup(func() { debug.SetGCPercent(percent); debug.SetMemoryLimit(limit) })
 	machine, err := memlimit.FromSystem()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	most := int64(machine / 2)
 	if container, err := memlimit.FromCgroup(); err == nil {
 		most = int64(container / 10 * 9)
@@ -43,9 +42,7 @@ func TestTune(t *testing.T) {
 					_ = os.Unsetenv(name) // t.Setenv sees to what was there before
 				}
 			}
-			if err := Tune(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, Tune())
 			if got := debug.SetGCPercent(100); got != tc.percent {
 				t.Errorf("%d %%, want %d", got, tc.percent)
 			}

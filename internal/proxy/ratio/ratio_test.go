@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { testkit.MaybeRunEtcd(); leak.Main(m) }
@@ -201,9 +202,7 @@ func (p *proxy) moves(result string) (n int64) {
 func (p *proxy) serving() [2]int {
 	p.t.Helper()
 	snap, err := p.st.Reader.Snapshot(p.t.Context())
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, err)
 	return [2]int{len(snap.Usable(instance.Prefill)), len(snap.Usable(instance.Decode))}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/static"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // refusing is an etcd that refuses changes of some keys.
@@ -59,9 +60,7 @@ func TestSync_LogsDroppedInstanceInSpiteOfAnError(t *testing.T) {
 		cfg.Prefill = prefill
 		return static.New(&cfg, proxy, nil).Sync(t.Context(), instances, log)
 	}
-	if err := sync("127.0.0.1:1"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, sync("127.0.0.1:1"))
 	dropped, wanted := l.Instance(members.Prefill("127.0.0.1:1")), l.Instance(members.Prefill("127.0.0.1:2"))
 	kv := cli.KV
 	for _, tc := range []struct {

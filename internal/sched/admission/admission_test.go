@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -173,9 +174,7 @@ func TestFastPath(t *testing.T) {
 	var q admission.Request
 	for range 100 {
 		q = admission.Request{Model: "m", Class: admission.Default, Prompt: 100}
-		if err := r.Admit(t.Context(), &q); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.Admit(t.Context(), &q))
 		q.Picked(instance.Prefill)
 		q.Picked(instance.Decode)
 		q.Prefilled()
@@ -205,9 +204,7 @@ func TestMissIsAShare(t *testing.T) {
 	for _, uncached := range []int{-2000, 2000} {
 		for range 100 {
 			q := admission.Request{Model: "m", Class: admission.Default, Prompt: 100}
-			if err := r.Admit(t.Context(), &q); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, r.Admit(t.Context(), &q))
 			q.Done(100, uncached, 10)
 			if miss := r.Miss("m"); miss < 0 || miss > 1 {
 				t.Fatalf("after %d uncached tokens of 100: %v", uncached, miss)
@@ -236,9 +233,7 @@ func TestRunKeepsThePlan(t *testing.T) {
 		}()
 		for range 1000 {
 			q := admission.Request{Model: "m", Class: admission.Default, Prompt: 100}
-			if err := r.Admit(ctx, &q); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, r.Admit(ctx, &q))
 			q.Done(100, 100, 10)
 			time.Sleep(10 * time.Millisecond)
 			synctest.Wait()
@@ -318,9 +313,7 @@ func TestUnreportedPrompt(t *testing.T) {
 	r := newRig(t, nil)
 	attained := func(end func(*admission.Request)) int64 {
 		one := admission.Request{Model: "m", Key: fmt.Sprint(r.notified(), len(r.Entries(64))), Prompt: 200}
-		if err := r.Admit(t.Context(), &one); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.Admit(t.Context(), &one))
 		end(&one)
 		for _, e := range r.Entries(64) {
 			if e.Key == one.Key {
@@ -555,9 +548,7 @@ func TestFirstRequestOfKey(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	served := admission.Request{Model: "m", Class: admission.Default, Key: "a", Prompt: 100}
-	if err := r.Admit(t.Context(), &served); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Admit(t.Context(), &served))
 	served.Done(500, 500, 0)
 	r.SetOthers(&admission.Others{Attained: []admission.Entry{{Model: "m", Class: admission.Default, Key: "b", Attained: 400}}})
 	r.busy("m")
@@ -617,9 +608,7 @@ func TestEntries(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	served := admission.Request{Model: "m", Key: "served", Prompt: 200}
-	if err := r.Admit(t.Context(), &served); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Admit(t.Context(), &served))
 	served.Done(200, 150, 20)
 	r.busy("m")
 	for n, key := range []string{"a", "b", "b"} {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // prompt returns a text of n bytes that is unique to a number.
@@ -130,9 +131,7 @@ func TestPrefixAgrees(t *testing.T) {
 			if i == from {
 				continue
 			}
-			if err := placements[i].Read(raw); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, placements[i].Read(raw))
 		}
 	}
 	list := fleet(1, 1, 1, 1, 1, 1, 1, 1)

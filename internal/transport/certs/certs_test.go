@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -29,9 +30,7 @@ func open(t *testing.T, f certs.Files, log *testkit.Buffer) *certs.Source {
 		o.Log = logger(log)
 	}
 	s, err := certs.Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return s
 }
 
@@ -176,9 +175,7 @@ func TestWithoutTLS(t *testing.T) {
 			method = http.MethodPost
 		}
 		resp, err := testkit.Ask(t.Context(), http.DefaultClient, method, "http://"+address+path, body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		text, err := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
 		if err != nil || resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(text), "use https://") {
@@ -244,9 +241,7 @@ func TestReload(t *testing.T) {
 	step("rolled", "second", "", 1)
 	testkit.WriteFile(t, f.Cert, "no certificate")
 	step("broken", "second", "cannot be used, and the old ones stay active: "+f.Cert, 1)
-	if err := os.Remove(f.Cert); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Remove(f.Cert))
 	step("deleted", "second", "no such file", 1)
 	issue("expired", -time.Hour)
 	step("expired", "second", "the new certificate has expired", 1)

@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const usualFields = "date: Tue, 24 Nov 2026 06:00:00 GMT\r\nserver: uvicorn\r\ncontent-length: 12\r\ncontent-type: application/json\r\n"
@@ -13,9 +15,7 @@ const usualFields = "date: Tue, 24 Nov 2026 06:00:00 GMT\r\nserver: uvicorn\r\nc
 func parsed(t *testing.T, c *HeadCache, fields string) Head {
 	t.Helper()
 	h, err := c.Parse([]byte(fields), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return h
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestCheck(t *testing.T) {
@@ -67,9 +68,7 @@ func TestCheck(t *testing.T) {
 func TestControlStopsADialAfterResolution(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = ln.Close() }()
 	_, port, _ := net.SplitHostPort(ln.Addr().String())
 
@@ -83,8 +82,6 @@ func TestControlStopsADialAfterResolution(t *testing.T) {
 	}
 	d.Control = netguard.New([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}).Control
 	c, err := d.DialContext(t.Context(), "tcp4", "localhost:"+port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_ = c.Close()
 }

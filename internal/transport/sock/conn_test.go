@@ -14,6 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/transport/sock"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -22,22 +23,14 @@ func TestMain(m *testing.M) { leak.Main(m) }
 func pair(t testing.TB) (*sock.Conn, *net.TCPConn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer ln.Close()
 	dialled, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	accepted, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ours, err := sock.New(dialled.(*net.TCPConn))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { ours.Close(); accepted.Close() })
 	return ours, accepted.(*net.TCPConn)
 }
@@ -102,9 +95,7 @@ func TestRestAfterADeadline(t *testing.T) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("error %v, want a deadline", err)
 	}
-	if err := <-came; err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, <-came)
 	left := 0
 	for _, p := range rest {
 		left += len(p)
@@ -119,9 +110,7 @@ func TestRestAfterADeadline(t *testing.T) {
 		wrote <- errors.Join(err, ours.CloseWrite())
 	}()
 	got, err := io.ReadAll(peer)
-	if err := errors.Join(err, <-wrote); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(err, <-wrote))
 	if got = append(first[:], got...); !bytes.Equal(got, sent) {
 		t.Errorf("%d bytes came, %d were sent", len(got), len(sent))
 	}

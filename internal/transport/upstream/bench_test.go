@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // fastEngine starts an engine that costs next to nothing and allocates nothing per
@@ -75,9 +76,7 @@ func benchmark(b *testing.B, in *instance.Instance, body [][]byte) {
 					Instance: in, Method: "POST", Path: "/v1/completions", Body: body,
 					Header: http.Header{"Content-Type": values, "X-Request-Id": id, "User-Agent": nil},
 				})
-				if err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, err)
 				for err == nil {
 					_, err = resp.Body.Read(buf)
 				}

@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -362,9 +363,7 @@ func checkRedirectsAreNotFollowed(t *testing.T, open opener) {
 		_, _ = io.WriteString(c, "HTTP/1.1 307 Temporary Redirect\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n")
 	})
 	resp, err := open(t, upstream.Options{}).Do(t.Context(), request(in))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_ = resp.Body.Close()
 	if resp.Status != http.StatusTemporaryRedirect {
 		t.Fatalf("status %d", resp.Status)

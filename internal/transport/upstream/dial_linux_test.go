@@ -18,6 +18,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // lossy is an engine behind a network that loses packets.
@@ -33,9 +34,7 @@ func newLossy(t *testing.T) *lossy {
 	var plain net.ListenConfig
 	plain.SetMultipathTCP(false) // sockets of Multipath TCP take no filter
 	ln, err := plain.Listen(t.Context(), "tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	l := &lossy{t: t, ln: ln.(*net.TCPListener), port: ln.Addr().(*net.TCPAddr).Port}
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -70,26 +69,20 @@ func (l *lossy) lose(from int) {
 		program = program[2:3]
 	}
 	raw, err := l.ln.SyscallConn()
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	require.NoError(l.t, err)
 	var set error
 	err = raw.Control(func(fd uintptr) {
 		set = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
 			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 	})
-	if err := errors.Join(err, set); err != nil {
-		l.t.Fatal(err)
-	}
+	require.NoError(l.t, errors.Join(err, set))
 }
 
 // connecting returns the ports of the sockets that wait for the engine's SYN-ACK.
 func (l *lossy) connecting() (ports []int) {
 	l.t.Helper()
 	table, err := os.ReadFile("/proc/thread-self/net/tcp")
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	require.NoError(l.t, err)
 	const synSent = "02"
 	to := fmt.Sprintf("0100007F:%04X", l.port)
 	for line := range strings.Lines(string(table)) {
@@ -99,9 +92,7 @@ func (l *lossy) connecting() (ports []int) {
 		}
 		_, hex, _ := strings.Cut(f[1], ":")
 		port, err := strconv.ParseUint(hex, 16, 16)
-		if err != nil {
-			l.t.Fatal(err)
-		}
+		require.NoError(l.t, err)
 		ports = append(ports, int(port))
 	}
 	return ports

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // countingServer is a server that answers with its name, and counts its connections.
@@ -45,14 +46,10 @@ func (s *countingServer) incarnation(id string) *instance.Instance {
 func ask(t *testing.T, p *Pool, in *instance.Instance) string {
 	t.Helper()
 	resp, err := p.Do(t.Context(), &Request{Instance: in, Method: http.MethodPost, Path: "/", Header: http.Header{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(b)
 }
 
@@ -159,17 +156,13 @@ func TestForget_HTTPS(t *testing.T) {
 	begin := func() *Response {
 		t.Helper()
 		resp, err := p.Do(t.Context(), &Request{Instance: in, Method: http.MethodPost, Path: "/", Header: http.Header{}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return resp
 	}
 	end := func(resp *Response) {
 		t.Helper()
 		_, err := io.Copy(io.Discard, resp.Body)
-		if err := errors.Join(err, resp.Body.Close()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(err, resp.Body.Close()))
 	}
 	end(begin())
 	end(begin())

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/http1"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // reading is the answer that was read from the bytes of a connection.
@@ -246,9 +247,7 @@ func TestEndedContextCostsTheConnection(t *testing.T) {
 			end()
 		}
 		a := &answer{ctx: t.Context(), unwatch: unwatch, pool: p, conn: c}
-		if err := a.start("", &head{status: 200, Head: http1.Head{Length: 2}}, true); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, a.start("", &head{status: 200, Head: http1.Head{Length: 2}}, true))
 		if b, err := readAllBy(a, 2); err != nil || string(b) != "ab" {
 			t.Fatalf("%q, %v", b, err)
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // counting is a server that answers every request, and counts its connections.
@@ -120,9 +121,7 @@ func TestForgetAndClose(t *testing.T) {
 	use()
 	// A running exchange does not bring its connection back either.
 	resp, err := p.Do(t.Context(), request(s.Instance))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p.Forget(s.Address)
 	_, _ = io.ReadAll(resp.Body)
 	s.eventually(t, 2, 2)

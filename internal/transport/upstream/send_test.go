@@ -14,6 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Requests of any number of pieces arrive as they are, whether the socket takes
@@ -111,8 +112,6 @@ func shrink(t *testing.T, p *Pool, in *instance.Instance, size int) {
 			t.Fatal(err)
 		}
 	}
-	if err := c.tcp.SetWriteBuffer(size); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.tcp.SetWriteBuffer(size))
 	p.release(c, true)
 }

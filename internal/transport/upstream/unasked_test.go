@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // numberingServer starts an engine that responds with the number of the request on its
@@ -29,14 +30,10 @@ func numberingServer(t *testing.T, behind func(n int) (more string, end bool)) *
 func requestNumber(t *testing.T, p *Pool, in *instance.Instance) string {
 	t.Helper()
 	resp, err := p.Do(t.Context(), &Request{Instance: in, Method: http.MethodPost, Path: "/"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(b)
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func newPool(t testing.TB, o upstream.Options) *upstream.Pool {
@@ -174,9 +175,7 @@ func TestAgainstAServerLikeUvicorn(t *testing.T) {
 		c := open(t, upstream.Options{})
 		for i := range 6 {
 			resp, got, err := fetch(t.Context(), c, request(in))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			want, kind, length := "{\"id\":\"a\"}\n", "application/json", int64(11)
 			if i%2 == 1 {
 				want, kind, length = "data: one\n\ndata: two\n\ndata: [DONE]\n\n", "text/event-stream; charset=utf-8", -1
@@ -207,9 +206,7 @@ func TestEventsArriveOneByOne(t *testing.T) {
 			_, _ = io.WriteString(c, "0\r\n\r\n")
 		})
 		resp, err := open(t, upstream.Options{}).Do(t.Context(), request(in))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		buf := make([]byte, 16<<10)
 		for i := range 20 {
 			want := fmt.Sprintf("data: %d\n\n", i)
@@ -241,9 +238,7 @@ func TestCloseOfAnUnfinishedBody(t *testing.T) {
 			left <- err
 		})
 		resp, err := open(t, upstream.Options{}).Do(t.Context(), request(in))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		_ = resp.Body.Close()
 		if err := <-left; err == nil {
 			t.Fatal("the engine read a byte")

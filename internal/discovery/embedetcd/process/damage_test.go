@@ -16,14 +16,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func change(t *testing.T, path string, f func([]byte) []byte) {
 	t.Helper()
 	b := testkit.ReadFile(t, path)
-	if err := os.WriteFile(path, f(b), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, f(b), 0o600))
 }
 
 func garbage(b []byte) []byte {
@@ -110,9 +109,7 @@ func TestFirstStartThatWasCut(t *testing.T) {
 	cfg, _ := config(t, t.TempDir())
 	cfg.ListenClient = testkit.FreePort(t)
 	snap := filepath.Join(cfg.DataDir, "member", "snap")
-	if err := os.MkdirAll(snap, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(snap, 0o700))
 	testkit.WriteFile(t, filepath.Join(snap, "db"), "")
 	cli := testkit.Client(t, start(t, cfg).Endpoint())
 	if _, err := cli.Put(t.Context(), "/pd/k", "v"); err != nil {
@@ -127,21 +124,13 @@ func TestFirstStart_LogWithoutEntries(t *testing.T) {
 	cfg, _ := config(t, t.TempDir())
 	cfg.ListenClient = testkit.FreePort(t)
 	member := filepath.Join(cfg.DataDir, "member")
-	if err := os.MkdirAll(filepath.Join(member, "snap"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(filepath.Join(member, "snap"), 0o700))
 	testkit.WriteFile(t, filepath.Join(cfg.DataDir, "first-start"), "")
 	metadata, err := proto.Marshal(&etcdserverpb.Metadata{NodeID: new(uint64(1)), ClusterID: new(uint64(2))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	log, err := wal.Create(nil, filepath.Join(member, "wal"), metadata)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := log.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, log.Close())
 	cli := testkit.Client(t, start(t, cfg).Endpoint())
 	if _, err := cli.Put(t.Context(), "/pd/k", "v"); err != nil {
 		t.Error(err)
@@ -150,7 +139,5 @@ func TestFirstStart_LogWithoutEntries(t *testing.T) {
 
 func remove(t *testing.T, path string) {
 	t.Helper()
-	if err := os.RemoveAll(path); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.RemoveAll(path))
 }

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An etcd that finds its disk full at the start of the proxy is started once there is space; the
@@ -27,9 +28,7 @@ func TestStart_DiskFull(t *testing.T) {
 	if h.Endpoint() != cfg.ListenClient {
 		t.Errorf("endpoint %s, want %s", h.Endpoint(), cfg.ListenClient)
 	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=300m"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=300m"))
 	testkit.Eventually(t, soon, runs(h))
 	if _, err := testkit.Client(t, h.Endpoint()).Put(t.Context(), "/k", "v"); err != nil {
 		t.Error(err)

@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) {
@@ -66,9 +67,7 @@ func config(t *testing.T, dir string) (process.Config, *lines) {
 func start(t *testing.T, cfg process.Config) *process.Host {
 	t.Helper()
 	h, err := process.Start(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(h.Close)
 	return h
 }
@@ -77,16 +76,12 @@ func start(t *testing.T, cfg process.Config) *process.Host {
 func pid(t *testing.T, dir string) int {
 	t.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, name := range names {
 		line, err := os.ReadFile(name)
 		if err == nil && bytes.HasSuffix(line, []byte("\x00embedded-etcd\x00"+dir+"\x00")) {
 			id, err := strconv.Atoi(strings.Split(name, "/")[2])
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			return id
 		}
 	}
@@ -99,9 +94,7 @@ func signal(t *testing.T, dir string, sig syscall.Signal) {
 	if id <= 0 {
 		t.Fatalf("no etcd works in %s", dir) // the signal would go to our own group
 	}
-	if err := syscall.Kill(id, sig); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Kill(id, sig))
 }
 
 func runs(h *process.Host) func() error {
@@ -243,16 +236,12 @@ func TestEndsWithItsProxy(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	parent := exec.Command(self, "-test.run=^TestEndsWithItsProxy$")
 	parent.Env = append(os.Environ(), envParent+"="+dir)
 	out := new(lines)
 	parent.Stdout = out
-	if err := parent.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, parent.Start())
 	defer func() { _ = parent.Process.Kill() }()
 	testkit.Eventually(t, soon, func() error {
 		if !strings.Contains(out.String(), "serves") {
@@ -263,9 +252,7 @@ func TestEndsWithItsProxy(t *testing.T) {
 	if pid(t, dir) == 0 {
 		t.Fatal("no etcd")
 	}
-	if err := parent.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, parent.Process.Kill())
 	_ = parent.Wait()
 	testkit.Eventually(t, soon, func() error {
 		if id := pid(t, dir); id != 0 {

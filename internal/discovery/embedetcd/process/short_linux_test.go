@@ -12,18 +12,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // limit sets a limit of the etcd's process and returns the one before.
 func limit(t *testing.T, dir string, what int, n uint64) (was unix.Rlimit) {
 	t.Helper()
 	id := pid(t, dir)
-	if err := unix.Prlimit(id, what, nil, &was); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Prlimit(id, what, &unix.Rlimit{Cur: n, Max: was.Max}, nil); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unix.Prlimit(id, what, nil, &was))
+	require.NoError(t, unix.Prlimit(id, what, &unix.Rlimit{Cur: n, Max: was.Max}, nil))
 	return was
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/bridgemetrics"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestBridge(t *testing.T) {
@@ -16,9 +17,7 @@ func TestBridge(t *testing.T) {
 		return zmqregister.Counts{Instances: 1, Pings: 2, Refused: 3, Registrations: 4, Lost: 5}
 	}).Register(reg)
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := map[string]float64{
 		"pd_zmq_register_instances": 1, "pd_zmq_register_pings_total": 2, "pd_zmq_register_refused_total": 3,
 		"pd_zmq_register_registrations_total": 4, "pd_zmq_register_lost_total": 5,

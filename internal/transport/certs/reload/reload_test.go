@@ -10,6 +10,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/transport/certs/reload"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -18,9 +19,7 @@ var errBad = errors.New("bad")
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // open loads two files, and an empty path between them; their value is their text.
@@ -38,9 +37,7 @@ func open(t *testing.T, a, b string, calls *[]string) *reload.Files[string] {
 		Loaded:   func(value *string) { *calls = append(*calls, "loaded "+*value) },
 		Rejected: func(why error) { *calls = append(*calls, why.Error()) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return f
 }
 
@@ -102,15 +99,11 @@ func TestCheck_Blocks(t *testing.T) {
 	write(t, b, "2")
 	var calls []string
 	f := open(t, a, b, &calls)
-	if err := errors.Join(os.Remove(b), syscall.Mkfifo(b, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(os.Remove(b), syscall.Mkfifo(b, 0o600)))
 	checked := make(chan struct{})
 	go func() { defer close(checked); f.Check() }()
 	pipe, err := os.OpenFile(b, os.O_WRONLY, 0) // waits until it is read
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if *f.Current() != "1,,2" || f.Status() != (reload.Status{}) {
 		t.Errorf("%q, %+v", *f.Current(), f.Status())
 	}
