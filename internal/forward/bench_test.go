@@ -114,7 +114,7 @@ func BenchmarkRequest(b *testing.B) {
 			ctx, cancel := context.WithCancel(b.Context())
 			defer cancel()
 			in := strings.NewReader(body)
-			r := newRequest(ctx, b, http.MethodPost, completionsPath, http.NoBody)
+			r := newRequest(ctx, b, http.MethodPost, completionsPath, nil)
 			r.ContentLength, r.Body = int64(len(body)), io.NopCloser(in)
 			w := &sink{header: http.Header{}}
 			b.ReportAllocs()
@@ -174,7 +174,7 @@ func BenchmarkUnannounced(b *testing.B) {
 			h := benchHandler(b, &canned{prefill: answer})
 			body := fmt.Sprintf(`{"model":"m","prompt":"%s","max_tokens":64,"temperature":0}`, strings.Repeat("x", size))
 			in := strings.NewReader(body)
-			r := newRequest(b.Context(), b, http.MethodPost, completionsPath, http.NoBody)
+			r := newRequest(b.Context(), b, http.MethodPost, completionsPath, nil)
 			r.ContentLength, r.Body = -1, io.NopCloser(in)
 			w := &sink{header: http.Header{}}
 			b.ReportAllocs()

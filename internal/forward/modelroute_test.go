@@ -434,7 +434,7 @@ func BenchmarkModelRequest(b *testing.B) {
 			h := handlerOf(b, up, func(o *forward.Options) { o.Routes = c.routes })
 			in := strings.NewReader("")
 			body := fmt.Sprintf(`{"model":%q,"prompt":"%s","max_tokens":64,"temperature":0}`, c.model, strings.Repeat("x", 2048))
-			r := newRequest(b.Context(), b, http.MethodPost, completionsPath, http.NoBody)
+			r := newRequest(b.Context(), b, http.MethodPost, completionsPath, nil)
 			r.ContentLength, r.Body = int64(len(body)), io.NopCloser(in)
 			w := &sink{header: http.Header{}}
 			b.ReportAllocs()

@@ -134,7 +134,7 @@ func BenchmarkTokens(b *testing.B) {
 			h := handlerOf(b, &canned{prefill: []byte(plainAnswer), stream: stream}, func(o *forward.Options) { o.EventGaps = count })
 			const body = `{"model":"m","prompt":"x","max_tokens":128,"stream":true}`
 			in := strings.NewReader(body)
-			r := newRequest(b.Context(), b, http.MethodPost, completionsPath, http.NoBody)
+			r := newRequest(b.Context(), b, http.MethodPost, completionsPath, nil)
 			r.ContentLength, r.Body = int64(len(body)), io.NopCloser(in)
 			w := &sink{header: http.Header{}}
 			b.ReportAllocs()
