@@ -139,7 +139,7 @@ func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr 
 func explain(cmd *cobra.Command, err error) error {
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		flag := bad.GetFlag()
-		if want := wanted[flag.Value.Type()]; want != "" {
+		if want := wanted(flag.Value.Type()); want != "" {
 			return fmt.Errorf("--%s: %w %q: must be %s", flag.Name, settings.ErrValue, bad.GetValue(), want)
 		}
 		if cause := bad.Unwrap(); errors.Is(cause, settings.ErrValue) {
@@ -159,9 +159,19 @@ func explain(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// wanted has what a value must be, by the type of its flag. Without it, the error would be that of
-// package strconv.
-var wanted = map[string]string{"int": "a whole number", "int64": "a whole number", "float64": "a number", "bool": "true or false"}
+// wanted returns what a value must be, by the type of its flag; "" if its own error says so. That of package
+// strconv does not.
+func wanted(kind string) string {
+	switch kind {
+	case "int", "int64":
+		return "a whole number"
+	case "float64":
+		return "a number"
+	case "bool":
+		return "true or false"
+	}
+	return ""
+}
 
 // variables is the key of the error about environment variables in a context.
 type variables struct{}

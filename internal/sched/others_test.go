@@ -48,7 +48,7 @@ func TestOthersAfterFewerRanks(t *testing.T) {
 	s, src := build(nil, inst(instance.Decode, "d:1", ranks(8)))
 	others := func(want float64) {
 		t.Helper()
-		s.Pick(decode("m")) //nolint:errcheck // builds the index
+		s.Pick(decode("m")) // builds the index
 		s.Loads.SetOthers(map[string]instance.OthersLoad{"d:1": {InFlight: 8}})
 		if got := s.LoadOf("d:1").Others.InFlight.Load(); got != want {
 			t.Errorf("%v on the first rank, want %v", got, want)

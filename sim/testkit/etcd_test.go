@@ -14,7 +14,7 @@ func TestEtcd_RestartKeepsTLS(t *testing.T) {
 	cert, key := ca.Issue("etcd", testkit.Certificate{Hosts: []string{"127.0.0.1"}})
 	e := testkit.StartEtcdTLS(t, cert, key, "")
 	e.Restart()
-	c, err := tls.Dial("tcp", e.Endpoint(), &tls.Config{RootCAs: ca.Pool()})
+	c, err := (&tls.Dialer{Config: &tls.Config{RootCAs: ca.Pool()}}).DialContext(t.Context(), "tcp", e.Endpoint())
 	require.NoError(t, err)
 	_ = c.Close()
 }

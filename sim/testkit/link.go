@@ -2,12 +2,15 @@ package testkit
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 )
 
 // Direction is one of the two ways through a Link.
@@ -195,7 +198,7 @@ func (l *Link) Restore() {
 	}
 	lis, err := net.Listen("tcp", l.addr)
 	for end := time.Now().Add(5 * time.Second); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end); {
-		time.Sleep(time.Millisecond) // a process that is being forked has the old listener until it executes
+		sleep.For(context.Background(), time.Millisecond) // a process that is being forked has the old listener until it executes
 		lis, err = net.Listen("tcp", l.addr)
 	}
 	if err != nil {

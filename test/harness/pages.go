@@ -52,7 +52,7 @@ func Post(t testing.TB, url, body string, header ...string) []byte {
 
 func mustSend(ctx context.Context, t testing.TB, method, url, body string, header ...string) []byte {
 	t.Helper()
-	resp, text, err := Send(ctx, method, url, body, header...)
+	resp, text, err := Send(ctx, method, url, body, header...) //nolint:bodyclose // Send has closed it
 	require.NoError(t, err)
 	if resp.StatusCode != http.StatusOK {
 		t.Fatalf("%s %s: %s: %s", method, url, resp.Status, text)

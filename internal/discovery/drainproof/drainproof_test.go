@@ -74,7 +74,7 @@ func TestProofWhileProxiesReturn(t *testing.T) {
 	p := drainproof.New(50, []instance.Key{x})
 	a, b, c := [3]any{"a", 50, 0}, [3]any{"b", 50, 0}, [3]any{"c", 40, 1}
 	for _, look := range []struct {
-		at   time.Duration
+		at   int // s
 		back [][3]any
 		over bool
 	}{
@@ -86,7 +86,7 @@ func TestProofWhileProxiesReturn(t *testing.T) {
 		{10, [][3]any{a, b, {"c", 50, 0}}, false},
 		{18, [][3]any{a, b, {"c", 50, 0}}, true},
 	} {
-		at := now.Add(look.at * time.Second)
+		at := now.Add(time.Duration(look.at) * time.Second)
 		p.See(saying(look.back...), at, never)
 		if s := p.State(at); s.Over() != look.over {
 			t.Errorf("after %d s: %+v", look.at, s)

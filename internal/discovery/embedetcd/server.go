@@ -331,7 +331,7 @@ func Unfinished(dir string) bool {
 	if err != nil {
 		return errors.Is(err, fs.ErrNotExist)
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }()
 	_, _, entries, err := log.ReadAll()
 	return err == nil && len(entries) == 0
 }
