@@ -92,7 +92,7 @@ func TestRun_Interrupted(t *testing.T) {
 		}
 	}()
 	testkit.Eventually(t, time.Minute, func() error {
-		logs, err := filepath.Glob(filepath.Join(dir, "*", "*.log"))
+		logs, err := filepath.Glob(filepath.Join(dir, "*", "logs", "*.log"))
 		if err != nil {
 			return err
 		}
