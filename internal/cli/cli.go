@@ -159,8 +159,8 @@ func explain(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// wanted returns what a value must be, by the type of its flag; "" if its own error says so. That of package
-// strconv does not.
+// wanted returns what a value must be, by the type of its flag, in place of the error of package strconv; ""
+// for types that have an error of their own.
 func wanted(kind string) string {
 	switch kind {
 	case "int", "int64":
