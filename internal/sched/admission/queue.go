@@ -229,7 +229,7 @@ func (r *Request) allowance(p *plan) time.Duration {
 // certain is the part of its allowance that a request may be predicted to wait: the real wait is up to
 // twice as long. It was tuned with bench/ground, so that nine of ten admitted requests are in time at three
 // times the load that fills the fleet.
-const certain = 0.6
+const certain = 0.55
 
 // predict returns how long a request would wait: until the engines have computed what they have, of
 // which half is done on average, and what goes before it. While prefill has capacity, decode is the
