@@ -31,7 +31,7 @@ type Entry struct {
 	// Elsewhere is why another instance would have been preferred, and in which role;
 	// "" if none would; see flow.Route.
 	Elsewhere string
-	Refused   string    // why the queue did not admit it, "" if it did; see package admission
+	Refused   string    // why it was not admitted, "" if it was: a reason of package admission, or "key_limit_" and a keylimit.Kind
 	Attempts  int       // failed legs, also those that were retried
 	Failure   leg.Class // of the leg whose failure the client got
 	Continued int       // times that the stream went on after its decode leg was lost

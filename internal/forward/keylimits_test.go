@@ -64,6 +64,9 @@ func TestKeyLimits(t *testing.T) {
 		if a.status != tc.status || !strings.Contains(string(a.body), tc.contains) || h != tc.header {
 			t.Errorf("%s %s: %d %q %s, want %d %q %s", tc.key, tc.path, a.status, h, a.body, tc.status, tc.header, tc.contains)
 		}
+		if e := r.entry(); a.status == 429 != strings.HasPrefix(e.Refused, "key_limit_") {
+			t.Errorf("%s %s: %d with %q in the access log", tc.key, tc.path, a.status, e.Refused)
+		}
 		if after := a.header.Get("Retry-After"); (after != "") != (a.status == 429) {
 			t.Errorf("%s %s: %d with Retry-After %q", tc.key, tc.path, a.status, after)
 		}

@@ -41,6 +41,7 @@ func (c *call) admit(w keylimit.Want) bool {
 		return true
 	}
 	c.limit.engines, c.limit.ticket = false, keylimit.Ticket{}
+	c.flow.Route.Refused = "key_limit_" + refusal.Kind.String()
 	e := &openai.Error{Status: http.StatusTooManyRequests, Type: openai.TypeRateLimit, RetryAfter: refusal.Wait}
 	e.Message = fmt.Sprintf("Rate limit reached for API key %s: limit %d %s. Please try again in %ss.", name, refusal.Limit, limitText(refusal.Kind), e.RetryAfterSeconds())
 	c.answer.Refuse(e)
