@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -51,7 +52,9 @@ func (d *Deps) addKeyRoutes(e *gin.Engine, a *adminRoutes) {
 			instance.KeyLimits
 			Reason string `json:"reason"`
 		}
-		if err := json.Unmarshal(raw, &body); err != nil {
+		strict := json.NewDecoder(bytes.NewReader(raw))
+		strict.DisallowUnknownFields() // a limit that is ignored would not be noticed
+		if err := strict.Decode(&body); err != nil {
 			return badRequest(`send limits such as {"rpm":600,"concurrent":10}: %w`, err)
 		}
 		body.V = 1
