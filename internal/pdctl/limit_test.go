@@ -2,15 +2,19 @@ package pdctl_test
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -112,17 +116,35 @@ func TestTopOfProxiesWithoutHost(t *testing.T) {
 	}
 }
 
-func TestProxyRequiresACertificate(t *testing.T) { // not parallel: it replaces the default transport
-	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+// pdctl trusts the CA of --proxy-ca only, and sends the certificate of --proxy-cert.
+func TestProxyRequiresACertificate(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"id":"p"}`)
+	}))
 	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	usual := http.DefaultTransport
-	http.DefaultTransport = server.Client().Transport
-	t.Cleanup(func() { http.DefaultTransport = usual })
-	code, _, errs := execute(t.Context(), nil, "list", "--proxy", server.URL)
-	if want := "pdctl: the proxy requires a client certificate (--tls-client-ca), which pdctl cannot send: "; code != 1 || !strings.HasPrefix(errs, want) {
-		t.Errorf("%d %s", code, errs)
+	key, err := x509.MarshalPKCS8PrivateKey(server.TLS.Certificates[0].PrivateKey)
+	require.NoError(t, err)
+	cert, private := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	testkit.WriteFile(t, cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
+	testkit.WriteFile(t, private, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})))
+	for _, tc := range []struct {
+		flags []string
+		code  int
+		says  string
+	}{
+		{nil, 1, "pdctl: the proxy does not answer: "},
+		{[]string{"--proxy-ca", cert}, 1, "pdctl: the proxy requires a client certificate (--tls-client-ca): set --proxy-cert and --proxy-key: "},
+		{[]string{"--proxy-ca", cert, "--proxy-cert", cert}, 2, "pdctl: set --proxy-cert and --proxy-key together"},
+		{[]string{"--proxy-ca", private}, 2, "pdctl: certificates for proxies: "},
+		{[]string{"--proxy-ca", cert, "--proxy-cert", cert, "--proxy-key", private}, 0, ""},
+	} {
+		code, _, errs := execute(t.Context(), nil, append([]string{"list", "--proxy", server.URL}, tc.flags...)...)
+		if code != tc.code || !strings.HasPrefix(errs, tc.says) {
+			t.Errorf("%v: %d %s", tc.flags, code, errs)
+		}
 	}
 }

@@ -14,8 +14,10 @@ import (
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
 // DefaultConnector returns the connector that all proxies assume for records that name none,
@@ -62,6 +64,32 @@ func (s *Session) ProxyURLs(ctx context.Context) (urls []string, err error) {
 	return urls, err
 }
 
+// Proxies holds the TLS files for requests to proxies.
+type Proxies struct{ files certs.Files }
+
+func (p *Proxies) settings() settings.Table {
+	return settings.About("Proxies",
+		settings.Setting{Name: "proxy-ca", Kind: settings.Text, Usage: "for proxies with https: PEM file of the CAs of their certificates (default: the system's CAs)", Into: &p.files.CA},
+		settings.Setting{Name: "proxy-cert", Kind: settings.Text, Usage: "for proxies with --tls-client-ca: PEM file of the client certificate", Into: &p.files.Cert},
+		settings.Setting{Name: "proxy-key", Kind: settings.Text, Usage: "PEM file of the key of --proxy-cert", Into: &p.files.Key},
+	)
+}
+
+// client returns an HTTP client with these files, which follows no redirects.
+func (p *Proxies) client() (*http.Client, error) {
+	if (p.files.Cert == "") != (p.files.Key == "") {
+		return nil, cli.Wrongf("set --proxy-cert and --proxy-key together")
+	}
+	source, err := certs.Open(certs.Options{Use: certs.UseProxies, Files: p.files})
+	if err != nil {
+		return nil, cli.Wrongf("certificates for proxies: %w", err)
+	}
+	return &http.Client{
+		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: source.Client()},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}, nil
+}
+
 // maxProxyAnswer bounds the answer of a proxy, in bytes: it may have some hundred for each instance.
 const maxProxyAnswer = 64 << 20
 
@@ -86,12 +114,15 @@ func (s *Session) AskProxy(ctx context.Context, base, path string, query url.Val
 		return nil, err
 	}
 	req.Header = header
-	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client, err := s.Proxies.client()
+	if err != nil {
+		return nil, err
+	}
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
 	switch {
 	case err != nil && strings.Contains(err.Error(), "tls: certificate required"): // the alert has no exported type
-		return nil, fmt.Errorf("the proxy requires a client certificate (--tls-client-ca), which pdctl cannot send: %w", err)
+		return nil, fmt.Errorf("the proxy requires a client certificate (--tls-client-ca): set --proxy-cert and --proxy-key: %w", err)
 	case err != nil:
 		return nil, fmt.Errorf("the proxy does not answer: %w", err)
 	}

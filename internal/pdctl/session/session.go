@@ -26,6 +26,7 @@ type Session struct {
 	Etcd      Etcd // how etcd is reached
 	LookupEnv settings.Lookup
 	Engines   Engines // how engines are asked, by commands that do
+	Proxies   Proxies // how proxies are asked
 	Timeout   time.Duration
 	Proxy     string // --proxy of commands that can read the fleet from a proxy
 	Selectors Selectors
@@ -52,9 +53,9 @@ func (s *Session) Settings() settings.Table {
 }
 
 func (s *Session) general() settings.Table {
-	return append(s.Etcd.settings(), settings.About("etcd",
+	return slices.Concat(s.Etcd.settings(), settings.About("etcd",
 		settings.Setting{Name: "timeout", Kind: settings.Time, Default: "2s", Usage: "how long to try to reach etcd (at least 2s), and time limit of each call to an engine", Into: &s.Timeout},
-	)...)
+	), s.Proxies.settings())
 }
 
 // envConfig is the variable with the path of pdctl's file. It is not the variable of the proxy,

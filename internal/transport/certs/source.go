@@ -16,6 +16,7 @@ import (
 const (
 	UseListener     = "listener"
 	UseEngines      = "engines"
+	UseProxies      = "proxies"
 	UseEtcd         = "etcd"
 	UseEtcdListener = "etcd_listener" // of the embedded etcd
 )
@@ -25,7 +26,7 @@ const soon = 7 * 24 * time.Hour
 
 // Options configure a Source.
 type Options struct {
-	Use   string // UseListener, UseEngines, UseEtcd or UseEtcdListener
+	Use   string // UseListener, UseEngines, UseProxies, UseEtcd or UseEtcdListener
 	Files Files
 	// Protocol is the ALPN protocol that a listener requires. "" means HTTP/1.1, so that the
 	// end of one connection does not end many streams.
