@@ -2,8 +2,12 @@ package fakevllm
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
+	"syscall"
+	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/counters"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
@@ -82,7 +86,13 @@ func (s *Server) Restart(ctx context.Context) error {
 	if err := old.wait(ctx); err != nil {
 		return err
 	}
-	return s.begin(ctx)
+	// A process that is being forked has copies of the old listeners until its exec.
+	for tries := 1; ; tries++ {
+		err := s.begin(ctx)
+		if !errors.Is(err, syscall.EADDRINUSE) || tries == 250 || !sleep.For(ctx, 20*time.Millisecond) {
+			return err
+		}
+	}
 }
 
 // Script adds faults behind those already scripted.
