@@ -258,9 +258,12 @@ func TestTracesOfTLS(t *testing.T) {
 		spans := collector.Start(t)
 		p := runProxy(t, append(args, "--etcd-endpoints", etcd.Endpoint(), "--etcd-prefix", "/"+scheme, "--decode", engine.Address(),
 			"--otlp-endpoint", spans.URL, "--trace-sample", "1")...)
-		if code, text, err := p.complete(tlsClient(t, a, "")); code != http.StatusOK {
-			t.Fatalf("%d %s %v", code, text, err)
-		}
+		testkit.Eventually(t, tlsPatience, func() error {
+			if code, text, err := p.complete(tlsClient(t, a, "")); code != http.StatusOK {
+				return fmt.Errorf("%d %s, %w", code, text, err)
+			}
+			return nil
+		})
 		testkit.Eventually(t, tlsPatience, func() error {
 			for _, s := range spans.Spans() {
 				if got := s.Attribute("url.scheme"); got == scheme {
@@ -389,9 +392,12 @@ func TestEnginesRefusedByTLS(t *testing.T) {
 			if tc.reason == "" {
 				return
 			}
-			if !strings.Contains(p.log.String(), "no TLS with an engine: "+tc.says) && !strings.Contains(p.log.String(), strings.ReplaceAll(tc.says, `"`, `\"`)) {
-				t.Errorf("%q is not in the log", tc.says)
-			}
+			testkit.Eventually(t, tlsPatience, func() error { // the log is written in the background
+				if log := p.log.String(); !strings.Contains(log, "no TLS with an engine: "+tc.says) && !strings.Contains(log, strings.ReplaceAll(tc.says, `"`, `\"`)) {
+					return fmt.Errorf("%q is not in the log", tc.says)
+				}
+				return nil
+			})
 			testkit.Eventually(t, tlsPatience, func() error {
 				text, err := p.get(hc, "/status")
 				var s struct {

@@ -523,7 +523,7 @@ func TestQueueCache(t *testing.T) {
 	t.Parallel()
 	r, q, _ := startQueue(t, admission.On, func(o *admission.Options) {
 		o.Rates = func(string, string) estimate.Rates {
-			return estimate.Rates{Prefill: queuedLine(0.001), Transfer: queuedLine(0), Token: queuedLine(0), Output: 10, Uncached: 10}
+			return estimate.Rates{Prefill: queuedLine(0.01), Transfer: queuedLine(0), Token: queuedLine(0), Output: 10, Uncached: 10}
 		}
 	})
 	body := func(name string) string {
@@ -537,7 +537,7 @@ func TestQueueCache(t *testing.T) {
 		At: time.Now(), Ranks: []policy.Rank{{Running: 1}}, All: policy.Rank{Running: 1},
 	})
 	inFlight := prefillLoad(r).InFlight.Load()
-	if a := r.post(queuedPath, body("other"), "X-Request-Timeout", "1"); a.status != http.StatusTooManyRequests || !strings.Contains(string(a.body), admission.ReasonWait) {
+	if a := r.post(queuedPath, body("other"), "X-Request-Timeout", "10"); a.status != http.StatusTooManyRequests || !strings.Contains(string(a.body), admission.ReasonWait) {
 		t.Errorf("%d %s", a.status, a.body)
 	}
 	if n := prefillLoad(r).InFlight.Load(); n != inFlight {
@@ -545,7 +545,7 @@ func TestQueueCache(t *testing.T) {
 	}
 	var clients sync.WaitGroup
 	clients.Go(func() {
-		if a := r.post(queuedPath, body("first"), "X-Request-Timeout", "1"); a.status != http.StatusOK {
+		if a := r.post(queuedPath, body("first"), "X-Request-Timeout", "10"); a.status != http.StatusOK {
 			t.Errorf("%d %s", a.status, a.body)
 		}
 	})

@@ -57,7 +57,7 @@ func newStage(t *testing.T) *stage {
 	s.cli = testkit.Client(t, s.etcd)
 	ports, err := fleet.FreePorts(7)
 	require.NoError(t, err)
-	node := fleet.NodeSpec{Connector: "nixl", Model: modelName, Etcd: s.proxy.Etcd, TTL: 5 * time.Second, EngineArgs: []string{"--vllm-version", "0.32.0"}}
+	node := fleet.NodeSpec{Connector: "nixl", Model: modelName, Etcd: s.proxy.Etcd, TTL: 30 * time.Second, EngineArgs: []string{"--vllm-version", "0.32.0"}}
 	s.registered = map[string]string{}
 	for i, at := range []struct {
 		address string

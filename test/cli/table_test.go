@@ -105,7 +105,7 @@ var examples = map[string]example{
 	"pdctl list decode --sort-by in-flight":                                    {want: []string{"decode  10.0.0.8:8200", "decode  10.0.0.6:8100"}},
 	"pdctl list decode -o json | jq '.instances[].address'":                    {want: []string{`"10.0.0.8:8200"`, `"10.0.0.9:8200"`}},
 	"pdctl list -o json | jq '.instances[] | select(.status == \"down\")'":     {set: down, want: []string{`"address": "127.0.0.1:9"`}},
-	"pdctl get prefill/10.0.0.7:8100":                                          {want: []string{"key       /pd/prefill/10.0.0.7:8100", modelName, "of 5 s left", "10.0.0.1:8000"}},
+	"pdctl get prefill/10.0.0.7:8100":                                          {want: []string{"key       /pd/prefill/10.0.0.7:8100", modelName, "of 30 s left", "10.0.0.1:8000"}},
 	"pdctl get decode 10.0.0.8:8200 -o json":                                   {want: []string{`"key": "/pd/decode/10.0.0.8:8200"`, `"proxies"`, `"history"`}},
 	"pdctl list --proxy http://10.0.0.1:8000":                                  {want: []string{"prefill  10.0.0.7:8100", "from proxy "}},
 	"pdctl status --proxy http://10.0.0.1:8000":                                {want: []string{"etcd: live", "3 ready"}},

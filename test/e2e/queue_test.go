@@ -18,16 +18,16 @@ func TestQueuedRequestsAreServedOnce(t *testing.T) {
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
 	f := newFleet(t)
 	p := startProxy(t, f, "proxy", etcd, "--connector", "nixl", "--scrape-interval", "100ms",
-		"--decode-first-byte-timeout", "2s", "--idle-timeout", "2s", "--prefill-timeout", "2s", "--kv-lease-budget", "3s")
+		"--decode-first-byte-timeout", "5s", "--idle-timeout", "5s", "--prefill-timeout", "5s", "--kv-lease-budget", "8s")
 	nodes := map[instance.Role]*fleet.Node{}
-	for role, args := range map[instance.Role][]string{instance.Prefill: nil, instance.Decode: {"--max-num-seqs", "1", "--itl", "100ms"}} {
+	for role, args := range map[instance.Role][]string{instance.Prefill: nil, instance.Decode: {"--max-num-seqs", "1", "--itl", "200ms"}} {
 		nodes[role] = startNode(t, f, fleet.NodeSpec{
 			Name: string(role), Role: role, Connector: "nixl", Model: model, Etcd: []string{etcd},
 			EngineArgs: append(args, "--strict", "--faults"),
 		})
 	}
 	require.NoError(t, p.WaitFor(t.Context(), 1, 1))
-	const requests = 4 // of about 3 s each, one after the other
+	const requests = 4 // of about 6 s each, one after the other
 	c := newClient(t, adminKey)
 	var work sync.WaitGroup
 	for i := range requests {

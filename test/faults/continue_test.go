@@ -309,7 +309,7 @@ func runningOn(t *testing.T, n *fleet.Node) int {
 func TestStreamsMoveOffDrainedNode(t *testing.T) {
 	n, tokens := 50, 1500
 	if os.Getenv("PD_TEST_CONTINUE_CHECK") == "" {
-		n, tokens = 8, 300
+		n, tokens = 8, 500 // 20 s: the drain must return long before
 	}
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{

@@ -320,14 +320,8 @@ func TestDrainOfPrefillWaitsForItsBlocks(t *testing.T) {
 		defer close(done)
 		harness.Complete(ctx, harness.NewClient(t, adminKey), r.url(), "client that leaves early", 8)
 	}()
-	testkit.Eventually(t, soon, func() error {
-		var w pendingWork
-		engineState(t, p, &w)
-		if w.Counters.Unpulled == 0 {
-			return errNotYet
-		}
-		return nil
-	})
+	// It has a decode instance: the proxy has read the answer that names the blocks.
+	r.awaitEntry(d.Address, func(in instance.Listing, ok bool) bool { return ok && in.InFlight != nil && *in.InFlight > 0 })
 	leave()
 	<-done
 	out := r.mustPdctl("drain", "prefill", p.Address, "--wait", "--timeout", "50s")

@@ -105,7 +105,7 @@ func TestFault03_EngineHangs(t *testing.T) {
 func TestFault04_GracefulStop(t *testing.T) {
 	row(t, 4)
 	etcd := testkit.StartEtcdProcess(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}})
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer})
 	h := testkit.Record(t, etcd.Client(t), "/pd/")
 	l := r.load()
 	for _, victim := range []*fleet.Node{r.prefill[1], r.decode[1]} {

@@ -23,9 +23,9 @@ import (
 )
 
 // hosted starts a fleet of two proxies, the first of which embeds etcd.
-func hosted(t *testing.T, hostArgs ...string) *rig {
+func hosted(t *testing.T, ttl time.Duration) *rig {
 	t.Helper()
-	r := start(t, fleet.ProxySpec{Args: hostArgs})
+	r := start(t, fleet.ProxySpec{})
 	r.proxies = append(r.proxies, r.proxy("proxy-2", "--audit-interval", "2s"))
 	for i := range 2 {
 		r.prefill = append(r.prefill, r.node(instance.Prefill, i+1, ttl))
@@ -96,7 +96,7 @@ func (r *rig) awaitEtcdExits(n int64, says string) {
 // its streams continue, the proxy reports the exit, and etcd restarts as soon as it can.
 func TestOwnEtcdEnds(t *testing.T) {
 	t.Parallel()
-	r := hosted(t)
+	r := hosted(t, ttl)
 	host := r.proxies[0]
 	l, p := r.load(), r.startPool()
 	signal(t, syscall.SIGKILL, etcdPID(t, host))
@@ -221,12 +221,12 @@ func TestSilentClientsTakeAllDescriptors(t *testing.T) {
 func TestHostStarved(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	r := hosted(t)
+	r := hosted(t, longer)
 	cli := dial(t, r.etcd...)
 	before := keys(t, cli)
 	p := r.startPool()
 	signal(t, syscall.SIGSTOP, r.proxies[0].PID())
-	wait(t, 3*ttl)
+	wait(t, longer+ttl)
 	signal(t, syscall.SIGCONT, r.proxies[0].PID())
 	r.awaitAll()
 	r.follows(1)
@@ -247,7 +247,7 @@ func TestHostEtcdAndAgentsStarved(t *testing.T) {
 	}{{"proxy and etcd", true, false}, {"agents", false, true}, {"all", true, true}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			r := hosted(t)
+			r := hosted(t, ttl)
 			var pids []int
 			if c.etcd {
 				pids = append(pids, r.proxies[0].PID(), etcdPID(t, r.proxies[0]))

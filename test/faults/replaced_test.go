@@ -39,7 +39,7 @@ func TestFault34_MembersReplaced(t *testing.T) {
 	host := testkit.OutsideAddress(t)
 	c := testkit.StartCluster(t, 3)
 	state := stateDir(t)
-	r := build(t, plan{etcd: c.Endpoints(), prefill: 1, decode: 1, ttl: 2 * ttl, proxyArgs: []string{"--audit-interval", "1s", "--state-dir", state}})
+	r := build(t, plan{etcd: c.Endpoints(), prefill: 1, decode: 1, ttl: longer, proxyArgs: []string{"--audit-interval", "1s", "--state-dir", state}})
 	configured := slices.Sorted(slices.Values(c.Endpoints()))
 	before := keys(t, c.Client(t))
 	l, p := r.load(), r.startPool()

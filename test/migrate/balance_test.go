@@ -1,11 +1,14 @@
 package migrate_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // The commands of the change that added elastic scaling to vllm-ascend's load-balance proxy. Its curl
@@ -58,6 +61,12 @@ func TestLoadBalanceProxy(t *testing.T) {
 	if rec := s.record(instance.Decode, "8201"); rec.Source != "flags" || rec.Connector != "nixl" {
 		t.Errorf("record %+v", rec)
 	}
+	testkit.Eventually(t, time.Minute, func() error { // a request ends after its client has the answer
+		if _, body := s.curl("curl http://localhost:9000/healthcheck"); !strings.Contains(body, `"request_num":0`) {
+			return errors.New(body)
+		}
+		return nil
+	})
 	s.answers("curl http://localhost:9000/healthcheck", 200,
 		`{"status":"ok","prefill_instances":2,"decode_instances":2,"request_num":0}`)
 

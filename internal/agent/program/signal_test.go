@@ -194,7 +194,9 @@ func TestGoodbyeBeforeTheEnd(t *testing.T) {
 				t.Errorf("agent: %v", err)
 			}
 			awaitGone(t, cli, k)
-			if h := history(t, cli, k); !slices.Contains(h, "draining") {
+			// Two signals leave a second for it, in which a busy machine may not write.
+			late := tc.signals == 2 && strings.Contains(p.log.String(), "etcd did not store the drain")
+			if h := history(t, cli, k); !slices.Contains(h, "draining") && !late {
 				t.Errorf("history of the key: %v", h)
 			}
 		})

@@ -181,7 +181,7 @@ func TestWrapCrashLoop(t *testing.T) {
 	t.Parallel()
 	crash := filepath.Join(t.TempDir(), "crash")
 	// The first pause is long enough for a slow machine to see it.
-	w := wrapEngine(t, "crash="+crash, "--restart", "on-failure", "--restart-delay", "2s", "--restart-delay-max", "1h")
+	w := wrapEngine(t, "crash="+crash, "--restart", "on-failure", "--restart-delay", "5s", "--restart-delay-max", "1h")
 	var ids []string
 	const lives = 3
 	for range lives {
@@ -207,7 +207,7 @@ func TestWrapCrashLoop(t *testing.T) {
 	if ids[0] == ids[1] || ids[1] == ids[2] || ids[0] == ids[2] {
 		t.Errorf("incarnations %q", ids)
 	}
-	for _, want := range []string{"restarting in 2s", "restarting in 4s", "restarting in 8s"} {
+	for _, want := range []string{"restarting in 5s", "restarting in 10s", "restarting in 20s"} {
 		w.log.awaits(t, want)
 	}
 	awaitState(t, w.cli, w.key, instance.Ready)

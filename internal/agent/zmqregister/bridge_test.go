@@ -26,8 +26,8 @@ import (
 )
 
 const (
-	ttl  = 2 * time.Second
-	soon = 30 * time.Second
+	ttl  = 6 * time.Second // outlives a few seconds without CPU
+	soon = time.Minute
 )
 
 // bridge runs one; stop ends it as the end of its program does.
@@ -182,7 +182,7 @@ func TestTheEngineIsAskedFirst(t *testing.T) {
 func TestBridgeEnds(t *testing.T) {
 	t.Parallel()
 	cli := testkit.StartEtcd(t).Client(t)
-	b, stop := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
+	b, stop := bridge(t, cli, "tcp://"+testkit.FreePort(t), "host-1")
 	p := engine(t, b, fakevllm.Options{Role: fakevllm.RolePrefill})
 	k := key(instance.Prefill, p)
 	was := waitReady(t, cli, k)
@@ -272,7 +272,7 @@ func TestLibzmqPings(t *testing.T) {
 	t.Parallel()
 	python := testkit.PythonWithZMQ(t)
 	cli := testkit.StartEtcd(t).Client(t)
-	b, stop := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
+	b, stop := bridge(t, cli, "tcp://"+testkit.FreePort(t), "host-1")
 	endpoint := endpointOf(b)
 	d := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.MoRIIOWrite})
 	k := key(instance.Decode, d)

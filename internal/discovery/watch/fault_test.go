@@ -74,7 +74,7 @@ func TestEtcdKilledAndRestarted(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t)
 	l := members.Layout(t)
-	const ttl = 5 * time.Second
+	const ttl = 10 * time.Second
 	k := members.Decode("10.0.0.1:8200")
 	r := members.Register(t, members.Dial(t, etcd.Endpoint()), lease.RegistrarOptions{Layout: l, Key: k, TTL: ttl, HostID: "h"})
 	r.Set(instance.Record{ID: "A", Models: []string{"m"}})
@@ -289,9 +289,10 @@ func TestFactLeaseOutlivesRestart(t *testing.T) {
 	if resp.TTL != 2 {
 		t.Errorf("TTL 1 asked, %d granted; 2 is what is documented", resp.TTL)
 	}
-	members.Put(t, cli, "/k", "v", clientv3.WithLease(resp.ID))
+	id := members.Lease(t, cli, 60)
+	members.Put(t, cli, "/k", "v", clientv3.WithLease(id))
 	etcd.Restart()
-	got, err := cli.KeepAliveOnce(t.Context(), resp.ID)
+	got, err := cli.KeepAliveOnce(t.Context(), id)
 	if err != nil || got.TTL <= 0 {
 		t.Fatalf("the lease is lost: %+v, %v", got, err)
 	}

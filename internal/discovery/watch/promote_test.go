@@ -154,7 +154,7 @@ func TestPendingThatCannotBePromoted(t *testing.T) {
 	members.Put(t, cli, l.Root()+"pending/prefill/localhost:8104", ``)
 	reason(members.Prefill("127.0.0.1:8104"), "must be spelled")
 	k = members.Prefill("127.0.0.1:8105")
-	if _, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, time.Second, ""); err != nil {
+	if _, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 6*time.Second, ""); err != nil {
 		t.Fatal(err)
 	}
 	reason(k, "refused")

@@ -224,7 +224,7 @@ func TestConn_PongWithinMessage(t *testing.T) {
 // TestSilentPeers: silent peers do not delay others, and are closed in the end.
 func TestSilentPeers(t *testing.T) {
 	t.Parallel()
-	l, trouble := listen(t, zmq.Pull, loopback, zmq.Bounds{Peers: 3, Handshake: time.Second})
+	l, trouble := listen(t, zmq.Pull, loopback, zmq.Bounds{Peers: 3, Handshake: 5 * time.Second})
 	for range 2 {
 		dial(t, l, greeting[:10])
 	}

@@ -118,9 +118,12 @@ func TestFollow(t *testing.T) {
 		more := append(slices.Clip(ids), 33, 34, 35, 36)
 		complete(t, s, more)
 		want(t, x, in, more, 4)
-		if st := f.Status(); len(st) != 1 || st[0].State != "following" || st[0].Index.Blocks < 4 {
-			t.Errorf("%+v", st)
-		}
+		testkit.Eventually(t, 20*time.Second, func() error { // a replay has an end mark after its last batch
+			if st := f.Status(); len(st) != 1 || st[0].State != "following" || st[0].Index.Blocks < 4 {
+				return fmt.Errorf("%+v", st)
+			}
+			return nil
+		})
 		again := usable(s, "two")
 		again.Record.KVEvents = in.Record.KVEvents
 		m.set(again)

@@ -324,7 +324,7 @@ func RawKey(t testing.TB, cli *clientv3.Client, k instance.Key) *store.RawKey {
 }
 
 // TTL is the TTL of RegistrarOptions.
-const TTL = 3 * time.Second
+const TTL = 9 * time.Second
 
 // RegistrarOptions returns the options of a Registrar of k.
 func RegistrarOptions(t testing.TB, k instance.Key) lease.RegistrarOptions {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -147,7 +148,9 @@ func TestClose(t *testing.T) {
 		if id := pid(t, cfg.DataDir); id != 0 {
 			t.Errorf("process %d is left", id)
 		}
-		if s := out.String(); s != "" {
+		if s := slices.DeleteFunc(strings.Split(strings.TrimSpace(out.String()), "\n"), func(line string) bool {
+			return line == "" || strings.Contains(line, "etcd is slow") // the machine is busy
+		}); len(s) > 0 {
 			t.Errorf("an orderly stop says %s", s)
 		}
 	}
