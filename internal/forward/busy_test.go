@@ -140,7 +140,7 @@ func TestQueueLongerThanTheLease(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
-			o.KVBudget = 3 * time.Second // the leg must reach its engine within it
+			o.KVBudget = time.Second // the leg must reach its engine within it
 			o.Progress = func(instance.Key) (time.Time, bool) { return time.Time{}.Add(1), true }
 		})
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterHeaders, Times: 3})
@@ -158,7 +158,7 @@ func TestQueueLongerThanTheLease(t *testing.T) {
 func TestQueueLongerThanTheLease_FreesPrefill(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
-		o.KVBudget = 3 * time.Second // the leg must reach its engine within it
+		o.KVBudget = time.Second // the leg must reach its engine within it
 		o.Progress = func(instance.Key) (time.Time, bool) { return time.Time{}.Add(1), true }
 	})
 	r.script(r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterHeaders, Times: 3})

@@ -695,7 +695,7 @@ func TestConcurrentDecodeWaitsForPrefill(t *testing.T) {
 
 func testConcurrentDecodeWaitsForPrefill(t *testing.T, dialect string) {
 	t.Helper()
-	const limit = 4 * time.Second
+	const limit = 2 * time.Second
 	m := startConcurrentTuned(t, dialect, 1, 1, tuning{
 		forward: func(o *forward.Options) { o.FirstByte, o.Idle = limit, limit },
 		sched:   noProbes,

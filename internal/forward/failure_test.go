@@ -139,7 +139,7 @@ func TestPrefillFailures(t *testing.T) {
 			eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
 				r := start(t, mode, 2, 1, func(o *forward.Options) {
 					if tc.fault.Kind == fakevllm.FaultHang { // the other instance must answer within it
-						o.Prefill = 6 * time.Second
+						o.Prefill = 3 * time.Second
 					}
 				})
 				script(t, r.P[0], tc.fault)

@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -183,13 +184,14 @@ func TestModelRoute_StreamContinues(t *testing.T) {
 	}
 }
 
-// Of 10,000 requests each target gets its share, over models and over labels; sessions never change
+// Each target gets its share, over models and over labels; sessions never change
 // sides while the weights are unchanged, and only the needed part moves when they change.
 func TestModelRoute_Splits(t *testing.T) {
 	t.Parallel()
 	for _, targets := range [][]string{{"70:new", "30:old"}, {"70:new{pair=0}", "30:old{pair notin (0)}"}} {
 		r, change := startRoutes(t, []string{"new", "old"}, map[string][]string{"chat": targets}, nil)
-		const requests, sessions, clients = 10_000, 60, 8
+		const sessions, clients = 60, 8
+		requests := longform.Count(2_000, 10_000)
 		var counts [2]atomic.Int64
 		var all sync.WaitGroup
 		for range clients {
@@ -207,7 +209,7 @@ func TestModelRoute_Splits(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if share := float64(counts[0].Load()) / requests * 100; math.Abs(share-70) > 1.5 {
+		if share := float64(counts[0].Load()) / float64(requests) * 100; math.Abs(share-70) > 1.5 {
 			t.Errorf("%v: %.2f %%", targets, share)
 		} else {
 			t.Logf("%v: %.2f %%", targets, share)
