@@ -10,7 +10,7 @@ LDFLAGS     := -s -w -X github.com/pdmesh/pdmesh/internal/cli/version.commit=$(C
 
 # Passed to go test unchanged, e.g. TESTFLAGS='-run TestWatcher -count=5'.
 TESTFLAGS    ?=
-TEST_TIMEOUT ?= 8m
+TEST_TIMEOUT ?= 15m
 PACKAGES     ?= ./...
 
 LINT_VERSION := v2.15.0

@@ -11,7 +11,7 @@
 #
 #   PACKAGES       packages to test, default ./...
 #   TESTFLAGS      passed to go test, e.g. '-run TestWatcher -count=5'
-#   TEST_TIMEOUT   of one package, default 8m
+#   TEST_TIMEOUT   of one package, default 15m
 #   REQUIRE_RACE   1 fails if the race detector is not available
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,7 +22,7 @@ read -ra flags <<<"${TESTFLAGS:-}"
 cores=$(nproc 2>/dev/null || echo 2)
 # More concurrent tests than processors, because most tests mostly wait. make vet covers
 # what go test would vet, and test programs need no debug information.
-flags=(-vet=off '-ldflags=-s -w' -shuffle=on -timeout "${TEST_TIMEOUT:-8m}" -parallel $((3 * cores)) "${flags[@]}")
+flags=(-vet=off '-ldflags=-s -w' -shuffle=on -timeout "${TEST_TIMEOUT:-15m}" -parallel $((3 * cores)) "${flags[@]}")
 
 # A program with the race detector sleeps before it exits, 1 s by default, to report races
 # of other goroutines. With a hundred packages that adds up.
