@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 
 	"github.com/gin-gonic/gin"
@@ -54,7 +55,11 @@ func (d *Deps) addKeyRoutes(e *gin.Engine, a *adminRoutes) {
 		}
 		strict := json.NewDecoder(bytes.NewReader(raw))
 		strict.DisallowUnknownFields() // a limit that is ignored would not be noticed
-		if err := strict.Decode(&body); err != nil {
+		err := strict.Decode(&body)
+		if err == nil && !json.Valid(raw) {
+			err = errors.New("text follows the object")
+		}
+		if err != nil {
 			return badRequest(`send limits such as {"rpm":600,"concurrent":10}: %w`, err)
 		}
 		body.V = 1
