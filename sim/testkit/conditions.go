@@ -85,7 +85,7 @@ func EnableAuth(t testing.TB, cli *clientv3.Client, user, password, prefix strin
 		}
 	}
 	cfg := clientConfig(cli.Endpoints()...)
-	cfg.Username, cfg.Password, cfg.DialTimeout = "root", RootPassword, callTimeout
+	cfg.Username, cfg.Password, cfg.DialTimeout = "root", RootPassword, 6*callTimeout
 	root, err := clientv3.New(cfg)
 	if err != nil {
 		t.Fatalf("log in as root: %v", err)

@@ -58,6 +58,8 @@ const (
 	// 100 ms: every batch writes the inner pages of the tree again. Readers see batched
 	// writes, and the log has them.
 	unsyncedBatch = 2 * time.Second
+	// unsyncedBcryptCost is the lowest cost that bcrypt takes.
+	unsyncedBcryptCost = 4
 )
 
 // Config configures a Server.
@@ -76,8 +78,8 @@ type Config struct {
 	Gateway bool
 	// Prefix is the root of our keys, by which examine recognizes an etcd of ours.
 	Prefix string
-	// Unsynced does not wait for the disk at each write. A crash of the machine
-	// may lose data: for tests and demos.
+	// Unsynced does not wait for the disk at each write, and hashes passwords at the lowest
+	// cost. A crash of the machine may lose data: for tests and benchmarks.
 	Unsynced bool
 	// Fatal is called with the reason when etcd has a fatal error. It must not return; otherwise
 	// etcd ends the process.
@@ -256,6 +258,7 @@ func (s *Server) configure(cfg Config, listen string) (*embed.Config, error) {
 	ec.UnsafeNoFsync = cfg.Unsynced
 	if cfg.Unsynced {
 		ec.BackendBatchInterval = unsyncedBatch
+		ec.BcryptCost = unsyncedBcryptCost
 	}
 	ec.EnablePprof = false
 	// No web page may read an answer of this server. An empty list would allow all origins.
