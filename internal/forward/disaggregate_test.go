@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
@@ -51,6 +52,29 @@ func TestDisaggregateLearns(t *testing.T) {
 				t.Errorf("%d through prefill, decisions %v", reasons[""], r.rec.decided)
 			}
 		})
+	}
+}
+
+// The choices of a request share the time of one stream, so its tokens are no measure of an engine's speed.
+func TestSeveralChoicesAreNotMeasured(t *testing.T) {
+	t.Parallel()
+	e := new(estimate.Estimator)
+	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.Estimator = e })
+	learned := func(more string) float64 {
+		t.Helper()
+		body := sixtyBody(completionsPath, more)
+		if a := r.post(completionsPath, body); a.status != http.StatusOK {
+			t.Fatalf("%d: %s", a.status, a.body)
+		}
+		r.entry()
+		return e.Rates("m", "").Output
+	}
+	before := new(estimate.Estimator).Rates("m", "").Output
+	if got := learned(`,"n":4`); got != before {
+		t.Errorf("an answer has %v tokens after one with four choices, %v before", got, before)
+	}
+	if got := learned(""); got == before {
+		t.Error("a stream was not measured")
 	}
 }
 

@@ -72,3 +72,55 @@ func TestStreamStaysOnTheLastInstance(t *testing.T) {
 		})
 	}
 }
+
+// A stream that could not leave a drained instance stays on it once the drain is undone.
+func TestStreamStaysAfterTheDrainWasUndone(t *testing.T) {
+	t.Parallel()
+	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: slowly, sched: noProbes})
+	all := r.members.Snapshot().All()
+	r.members.remove(instance.Key{Role: instance.Decode, Address: r.D[1].Address()})
+	body := strings.Replace(sixtyBody(completionsPath, `,"ignore_eos":true`), `"max_tokens":60`, `"max_tokens":200`, 1)
+	ended := make(chan answer, 1)
+	go func() { ended <- r.post(completionsPath, body) }()
+	generates := func(n int64) {
+		t.Helper()
+		eventually(t, "the stream runs", func() bool { return r.D[0].Counters().GenerationTokens > n })
+	}
+	generates(3)
+	r.moveOff(r.D[0])
+	generates(r.D[0].Counters().GenerationTokens + 10) // the snapshot is applied
+	r.members.set(all...)
+	r.checkOne(<-ended, completionsPath, body, engineOptions(slowly))
+	r.checkMoved()
+}
+
+// A stream that moves goes on although prefill is full, or the only other decode instance fails once: its
+// client cannot send the request again.
+func TestStreamMovesDespiteFailures(t *testing.T) {
+	t.Parallel()
+	for name, at := range map[string]func(*rig) (*fakevllm.Server, fakevllm.Fault){
+		"prefill full": func(r *rig) (*fakevllm.Server, fakevllm.Fault) {
+			return r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429}
+		},
+		"decode fails once": func(r *rig) (*fakevllm.Server, fakevllm.Fault) {
+			return r.D[1], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: slowly, sched: noProbes})
+			all := r.members.Snapshot().All()
+			r.members.remove(instance.Key{Role: instance.Decode, Address: r.D[1].Address()})
+			body := strings.Replace(sixtyBody(completionsPath, `,"ignore_eos":true`), `"max_tokens":60`, `"max_tokens":400`, 1)
+			ended := make(chan answer, 1)
+			go func() { ended <- r.post(completionsPath, body) }()
+			eventually(t, "the stream runs", func() bool { return r.D[0].Counters().GenerationTokens > 3 })
+			server, fault := at(r)
+			script(t, server, fault)
+			r.members.set(all...)
+			r.moveOff(r.D[0])
+			r.checkOne(<-ended, completionsPath, body, engineOptions(slowly))
+			r.checkMoved("gone prompt")
+		})
+	}
+}

@@ -116,8 +116,12 @@ func (c *completion) MayMove(l *leg.Leg) bool {
 	return moves
 }
 
-// canLeave reports whether another instance than in could continue the stream.
+// canLeave reports whether another instance than in could continue the stream, and a prefill instance
+// compute its prompt if that needs one. It cannot leave an instance that is no longer drained.
 func (c *completion) canLeave(in *instance.Instance) bool {
+	if now, ok := c.s.Picker.Members().Lookup(in.Key); ok && now.MoveAfter == nil {
+		return false
+	}
 	w := c.r.attempts.wanted
 	w.Role, w.Tentative, w.Tried = instance.Decode, true, []instance.Key{in.Key}
 	d, err := c.s.Picker.Pick(w)
@@ -125,7 +129,19 @@ func (c *completion) canLeave(in *instance.Instance) bool {
 		return false
 	}
 	defer d.Done()
-	return d.Instance.Usable() && c.s.Health.Available(d.Instance.Key)
+	if !d.Instance.Usable() || !c.s.Health.Available(d.Instance.Key) {
+		return false
+	}
+	if c.req.Bypass != "" || c.s.Fallback && !c.s.needsPrefill(d) {
+		return true
+	}
+	w.Role, w.Tried = instance.Prefill, nil
+	p, err := c.s.Picker.Pick(w)
+	if err != nil {
+		return false
+	}
+	p.Done()
+	return true
 }
 
 // continued notes that the stream goes on.
@@ -179,12 +195,14 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 	m, t := &c.move, &c.r.attempts
 	t.forgetTried(instance.Prefill)
 	t.forgetTried(instance.Decode)
+	t.secondRound = byRole[bool]{}
 	t.counted = -1 // the lost leg has served
 	ended := c.progress.Ended()
 	f.Rule.Retry = !ended
 	if !c.r.note(d, f) && !ended {
 		return continuation.ReasonBudget
 	}
+	t.counted = 0                // also if the failure is none that counts
 	if f.Class == leg.BrokeOff { // the instance may still serve
 		t.forgetTried(instance.Decode)
 	}

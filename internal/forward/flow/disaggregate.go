@@ -114,6 +114,9 @@ func (c *completion) learnDecode(d, p *sched.Assignment) {
 	}
 	t := c.r.Origin.Times
 	now := time.Since(t.Start)
+	if c.req.Bypass != "" { // several choices, for example, share the time of one stream
+		return
+	}
 	c.streamed = onDecode(d)
 	switch prefilled := t.At(stage.Prefilled); {
 	case p != nil && prefilled != 0 && c.r.Route.DecodeOnly == "":
@@ -122,7 +125,7 @@ func (c *completion) learnDecode(d, p *sched.Assignment) {
 			c.s.Queue.Predicted((now - begun).Seconds(), rates.TTFT(float64(p.Queued), c.uncached(p), float64(p.Tokens)))
 		}
 		c.s.Estimator.Handed(c.r.Origin.Model, c.streamed, max(0, now-prefilled))
-	case p == nil && c.req.Bypass == "":
+	case p == nil:
 		c.s.Estimator.Alone(c.r.Origin.Model, c.streamed, now-t.At(stage.Decode))
 	}
 }

@@ -42,10 +42,11 @@ func (c *completion) withoutPrefill(err error) {
 }
 
 // saturated reports whether a prefill instance has refused the request because it is full. Decode
-// instances do not compute its prompt then: they would delay their streams.
+// instances do not compute its prompt then: they would delay their streams. They do if the client has
+// a part of its answer, because then it cannot send the request again.
 func (c *completion) saturated() bool {
 	f := c.r.attempts.lastFailure
-	return f != nil && f.Class == leg.Busy
+	return f != nil && f.Class == leg.Busy && c.move.lost.IsZero()
 }
 
 // withoutPartner handles a prefill instance for which no decode instance was picked. done
@@ -81,7 +82,7 @@ func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bo
 	switch {
 	case f.Class == leg.OurEdit:
 		c.runDecodeOnly(nil, c.cutReason)
-	case (f.Rule.Retry || f.Class == leg.TooLarge) && f.Answer.Status >= 500 && c.s.Fallback && f.Class != leg.Busy:
+	case (f.Rule.Retry || f.Class == leg.TooLarge) && c.s.Fallback && (f.Answer.Status >= 500 && f.Class != leg.Busy || !c.move.lost.IsZero()):
 		// No further attempt at prefill is allowed; decode-only is still possible.
 		reason := bypass.PrefillFailed
 		if f.Class == leg.NotNotified {
