@@ -109,7 +109,7 @@ func New(o Options) (*Handler, error) {
 		legs:   o.Settings,
 		flow:   flow.Settings{Config: o.Config, Recorder: o.Recorder},
 	}
-	h.legs.Removed, h.legs.Log = o.Picker.Removed, o.Config.Log
+	h.legs.Removed, h.legs.Available, h.legs.Log = o.Picker.Removed, o.Health.Available, o.Config.Log
 	h.flow.Memory = h.bodies
 	if o.RetryRatio >= 0 {
 		h.flow.Budget = retrybudget.New(o.RetryRatio, o.RetryBurst, time.Now)

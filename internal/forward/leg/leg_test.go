@@ -25,7 +25,7 @@ var errCause = errors.New("cause")
 func testOrigin(client context.Context) *Origin {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	return &Origin{Client: client, Settings: &Settings{Log: log}, Privileged: func() bool { return false }}
+	return &Origin{Client: client, Settings: &Settings{Log: log, Available: func(instance.Key) bool { return false }}, Privileged: func() bool { return false }}
 }
 
 func newTestLeg(client context.Context) *Leg {

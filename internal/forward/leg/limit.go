@@ -2,6 +2,7 @@ package leg
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -144,27 +145,39 @@ func (l *Leg) PartnerDone() {
 }
 
 // ClearLimit removes the limit: time does not end the leg any more.
-func (l *Leg) ClearLimit() { l.timer.Stop() }
+func (l *Leg) ClearLimit() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.timer.Stop()
+	l.due = l.due.Add(math.MaxInt64)
+}
 
 // expire ends the leg, unless its engine makes progress: then the leg waits on in the engine's
 // queue, or for a batch that others fill. l.timer calls it.
 func (l *Leg) expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.waitsForPartner || l.Err() != nil {
-		return // PartnerDone starts the timer
+	// PartnerDone starts the timer; or it was set again when it had just fired.
+	if l.waitsForPartner || l.Err() != nil || time.Now().Before(l.due) {
+		return
 	}
 	if time.Since(l.due) > transferSlack { // this process was suspended, and has not read what came meanwhile
 		l.reset(min(l.armed, streamSilence))
 		return
 	}
 	l.silent += l.armed
-	if l.doubt != nil {
-		if l.silent < min(l.limit.After, streamSilence) {
-			l.reset(l.armed)
-		} else {
-			l.cancel(l.doubt)
-		}
+	switch s := l.origin.Settings; {
+	case l.doubt == nil:
+	case s.Available(l.Instance.Key) && s.Removed(l.pick) == nil: // it is back
+		l.doubt = nil
+		l.armed = max(l.limit.After-l.silent, silenceStep)
+		l.reset(l.armed)
+		return
+	case l.silent < min(l.limit.After, streamSilence):
+		l.reset(l.armed)
+		return
+	default:
+		l.cancel(l.doubt)
 		return
 	}
 	limit := l.limit

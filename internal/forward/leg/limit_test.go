@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
 const (
@@ -221,6 +222,45 @@ func TestLimit_Suspension(t *testing.T) {
 				t.Errorf("%+v: %v", tt, err)
 			}
 		})
+	}
+}
+
+// A stream whose instance was lost for a moment has its own limit again.
+func TestLimit_InstanceIsBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := observed(t, 0, true, Wait{Limit: FirstByteLimit(20 * time.Second), Streamed: true})
+		l.origin.Settings.Removed = func(*sched.Assignment) error { return nil }
+		l.origin.Settings.Available = func(instance.Key) bool { return true }
+		_ = l.Commit(false)
+		committedLeg{l}.CallOff(errors.New("lost"))
+		time.Sleep(19 * time.Second)
+		if l.Err() != nil {
+			t.Fatalf("ended by %v", context.Cause(l))
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if limit, ok := errors.AsType[*LimitError](context.Cause(l)); !ok || limit.Limit.Class != FirstByteTimeout {
+			t.Errorf("%v", context.Cause(l))
+		}
+	})
+}
+
+// A limit that was set again when its timer had just fired has not passed.
+func TestLimit_FiredAndSetAgain(t *testing.T) {
+	t.Parallel()
+	for name, again := range map[string]func(*Leg){
+		"rearmed": func(l *Leg) { l.Rearm(time.Minute) },
+		"set":     func(l *Leg) { l.SetLimit(GraceLimit(time.Minute)) },
+		"cleared": (*Leg).ClearLimit,
+	} {
+		l := testOrigin(t.Context()).newLeg(&instance.Instance{}, nil, Wait{Limit: GraceLimit(time.Hour)})
+		again(l)
+		l.expire() // what the timer calls, which has fired before
+		if l.Err() != nil {
+			t.Errorf("%s: ended by %v", name, context.Cause(l))
+		}
+		l.End()
 	}
 }
 

@@ -21,6 +21,8 @@ type Settings struct {
 	Upstream upstream.Client
 	// Removed returns why the instance of a pick can send nothing more, nil if it can.
 	Removed func(*sched.Assignment) error
+	// Available reports whether an instance is neither ejected nor suspended.
+	Available func(instance.Key) bool
 	// Progress extends the limits of legs whose engines are busy with other work; nil: none
 	// is.
 	Progress Progress
