@@ -1,6 +1,8 @@
 package health
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -8,12 +10,12 @@ import (
 // historyLasts is how long a slow answer is remembered.
 const historyLasts = 5 * time.Minute
 
-// history holds the slowest recent answer of each engine that was slow lately, so that it gets
-// more time when it is slow again.
+// history holds the slow answers of each engine that was slow lately, so that it gets more time
+// when it is slow again.
 type history struct {
 	limit time.Duration // answers that took longer count as this long
 	mu    sync.Mutex
-	slow  map[string]slowAnswer // by address
+	slow  map[string][]slowAnswer // by address, each later and quicker than the one before
 }
 
 // slowAnswer is a late answer: how long it took, and when it came.
@@ -27,14 +29,15 @@ func (h *history) remember(address string, took time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	for a, s := range h.slow {
-		if now.Sub(s.at) > historyLasts {
-			delete(h.slow, a)
-		}
-	}
 	took = min(took, h.limit)
-	if took > checkInterval && took > h.slow[address].took {
-		h.slow[address] = slowAnswer{took, now}
+	for a, answers := range h.slow {
+		h.slow[a] = slices.DeleteFunc(answers, func(s slowAnswer) bool {
+			return now.Sub(s.at) > historyLasts || a == address && s.took <= took
+		})
+	}
+	maps.DeleteFunc(h.slow, func(_ string, answers []slowAnswer) bool { return len(answers) == 0 })
+	if took > checkInterval {
+		h.slow[address] = append(h.slow[address], slowAnswer{took, now})
 	}
 }
 
@@ -42,8 +45,10 @@ func (h *history) remember(address string, took time.Duration) {
 func (h *history) slowest(address string) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s, ok := h.slow[address]; ok && time.Since(s.at) <= historyLasts {
-		return s.took
+	for _, s := range h.slow[address] {
+		if time.Since(s.at) <= historyLasts {
+			return s.took
+		}
 	}
 	return 0
 }

@@ -300,7 +300,10 @@ func TestTracker_PauseOfACore(t *testing.T) {
 	t.Parallel()
 	in, peer := pair(instance.Decode)
 	runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
-		for _, pause := range []time.Duration{4 * time.Second, 7 * time.Second, 12 * time.Second} {
+		for i, pause := range []time.Duration{4 * time.Second, 7 * time.Second, 12 * time.Second, 12 * time.Second, 12 * time.Second} {
+			if i > 2 {
+				time.Sleep(4 * time.Minute) // a pause counts, also if it is not longer than the last one
+			}
 			resume := c.hang("d:1")
 			if ejected, after := waitEjected(tr, in, pause); ejected {
 				t.Fatalf("pause of %s: ejected after %s", pause, after)

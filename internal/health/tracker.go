@@ -38,8 +38,8 @@ func New(o Options) *Tracker {
 	o.setDefaults()
 	return &Tracker{
 		Records: Records{source: o.Source, slowStart: o.SlowStart, byAddress: map[string]*record{}},
-		opts:    o, history: history{slow: map[string]slowAnswer{}, limit: longestLimit}, probes: newProbes(&o),
-		pauses: history{slow: map[string]slowAnswer{}, limit: longestPause},
+		opts:    o, history: history{slow: map[string][]slowAnswer{}, limit: longestLimit}, probes: newProbes(&o),
+		pauses: history{slow: map[string][]slowAnswer{}, limit: longestPause},
 		trials: trials{byAddress: map[string]*trial{}},
 		cores:  cores{byAddress: map[string]*core{}, noRoutes: map[string]string{}},
 	}
