@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -242,6 +243,41 @@ func TestStart(t *testing.T) {
 	a := m.accounts[accountKey{"a", Default}]
 	if a.fold(m.now); a.attained() != 500 {
 		t.Errorf("after the half-life %v", a.attained())
+	}
+}
+
+// A key that was active in another proxy long ago starts like one that is new.
+func TestStartAfterAnotherProxy(t *testing.T) {
+	t.Parallel()
+	m := newModel()
+	m.arrive(Default, "a", 10, 1)
+	m.accounts[accountKey{"a", Default}].fresh.Add(1000)
+	m.arrive(Default, "b", 10, 1)
+	b := m.accounts[accountKey{"b", Default}]
+	m.remove(m.waiting[1])
+	m.drop(m.waiting[1])
+	b.service, b.others = 0, 1e-12
+	m.arrive(Default, "b", 10, 1)
+	if got := b.attained(); got < 1000 {
+		t.Errorf("starts at %v", got)
+	}
+}
+
+// The time after the last waiting request has left, or was refused, does not count.
+func TestMeter_LastOneLeaves(t *testing.T) {
+	t.Parallel()
+	for name, ends := range map[string]func(*queue, *Request){
+		"leaves":  func(m *queue, r *Request) { m.leave(r) },
+		"refused": func(m *queue, r *Request) { m.end(r, errors.New("deadline")) },
+	} {
+		m, now := new(queue), time.Unix(1e9, 0)
+		r := &Request{Class: Default, Bytes: 1, account: &account{class: Default, at: now}, cost: 10, ready: make(chan error, 1)}
+		m.order.add(r, now)
+		m.waiting.Add(1)
+		m.meter.note(100, now)
+		if ends(m, r); !m.meter.at.IsZero() || m.waiting.Load() != 0 {
+			t.Errorf("%s: %+v, %d wait", name, m.meter, m.waiting.Load())
+		}
 	}
 }
 

@@ -102,7 +102,7 @@ func (o *order) upTo(c Class) (n int, bytes int64) {
 func (o *order) add(r *Request, now time.Time) {
 	a := r.account
 	a.fold(now)
-	if !a.active() && a.others == 0 { // it may be active in another proxy
+	if !a.active() && a.others < minAttained { // else it may be active in another proxy
 		o.start(a, now)
 	}
 	o.seq++

@@ -307,9 +307,17 @@ func (p *plan) queued() time.Duration {
 
 // end takes a request out of the queue. The caller holds the lock.
 func (m *queue) end(r *Request, err error) {
+	m.drop(r)
+	r.ready <- err
+}
+
+// drop takes out a request that is not dispatched. The caller holds the lock.
+func (m *queue) drop(r *Request) {
 	m.order.remove(r)
 	m.waiting.Add(-1)
-	r.ready <- err
+	if m.order.len() == 0 {
+		m.meter.pause()
+	}
 }
 
 // leave takes out the request of a client that has left. It reports false if its wait has ended.
@@ -319,8 +327,7 @@ func (m *queue) leave(r *Request) bool {
 	if len(r.ready) > 0 {
 		return false
 	}
-	m.order.remove(r)
-	m.waiting.Add(-1)
+	m.drop(r)
 	return true
 }
 
