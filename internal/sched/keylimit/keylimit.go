@@ -89,17 +89,14 @@ func (t *Table) Set(limits map[string]instance.KeyLimits) {
 		return
 	}
 	last, next := t.keys(), make(map[string]*key, len(limits))
-	for name, l := range limits {
+	for name := range limits {
 		k := last[name]
 		if k == nil {
 			k = &key{perByte: initialPerByte, uncached: 1, output: initialOutput, seconds: initialSeconds}
 		}
-		k.mu.Lock()
-		k.name, k.limits, k.limit = name, l, amountsOf(l)
-		k.mu.Unlock()
 		next[name] = k
 	}
-	t.share(next, t.peers)
+	t.share(next, limits, t.peers)
 	t.limited.Store(&next)
 }
 
@@ -120,11 +117,11 @@ func (t *Table) SetDemands(own string, demands map[string]Published) {
 	defer t.mu.Unlock()
 	last := t.peers
 	t.own, t.peers = own, demands
-	t.share(t.keys(), last)
+	t.share(t.keys(), nil, last)
 }
 
 // share computes the shares of keys, where last is what was published before peers. The caller holds mu.
-func (t *Table) share(keys map[string]*key, last map[string]Published) {
+func (t *Table) share(keys map[string]*key, limits map[string]instance.KeyLimits, last map[string]Published) {
 	now := time.Now()
 	// All proxies add and round in the same order.
 	ids := slices.Sorted(maps.Keys(t.peers))
@@ -146,6 +143,9 @@ func (t *Table) share(keys map[string]*key, last map[string]Published) {
 			}
 		}
 		k.mu.Lock()
+		if l, ok := limits[name]; ok {
+			k.name, k.limits, k.limit = name, l, amountsOf(l)
+		}
 		if at < 0 { // its last digest, if there is one, does not have this key
 			own := k.demands(now)
 			if k.matters(own) {

@@ -313,6 +313,33 @@ func TestReserve(t *testing.T) {
 	})
 }
 
+// A limit that is added while requests run refuses none that are within it.
+func TestSet_AddsALimit(t *testing.T) {
+	t.Parallel()
+	p := new(keylimit.Table)
+	limits := func(concurrent int) map[string]instance.KeyLimits {
+		all := map[string]instance.KeyLimits{}
+		for i := range 2000 {
+			all[name(i)] = instance.KeyLimits{V: 1, Requests: 1 << 30, Concurrent: int64(concurrent)}
+		}
+		return all
+	}
+	p.Set(limits(0))
+	set := make(chan struct{})
+	go func() { defer close(set); p.Set(limits(50)) }()
+	for {
+		ticket, refusal := p.Reserve(name(0), keylimit.Want{})
+		if ticket.End(keylimit.Usage{}); refusal != nil {
+			t.Errorf("%+v", refusal)
+		}
+		select {
+		case <-set:
+			return
+		default:
+		}
+	}
+}
+
 // While another proxy uses up a limit, the reset of an almost unused share is the time in which the share
 // grows, however little demand it had.
 func TestStandings_SmallShare(t *testing.T) {
