@@ -3,6 +3,7 @@ package loaddigest
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -144,9 +145,11 @@ func (p *publisher) update(ctx context.Context) time.Duration {
 		return wait
 	}
 	age, least := now.Sub(p.at), max(p.Interval, time.Duration(len(p.value))*time.Second/bytesPerSecond)
+	// Readers take the age of a digest with load or a backlog as that of etcd.
+	busy := len(next.Load) > 0 || slices.ContainsFunc(next.Queue, func(e schema.QueueEntry) bool { return e.Backlog > 0 })
 	due := id != p.lease || drained ||
 		(next.Differs(p.last) || len(p.prompts) > 0 || p.Source.HasPrompts()) && age >= least ||
-		age >= max(min(Refresh, p.TTL/3), least) && (len(next.Load) > 0 || !next.Equal(p.last))
+		age >= max(min(Refresh, p.TTL/3), least) && (busy || !next.Equal(p.last))
 	value := p.value
 	switch {
 	case due:

@@ -3,6 +3,7 @@ package loaddigest_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -46,6 +47,48 @@ func TestPublish_FailedWrites(t *testing.T) {
 		if n := writes.Load(); n < 9 || n > 11 {
 			t.Errorf("%d writes in 10 s", n)
 		}
+		cancel()
+		<-ended
+	})
+}
+
+// While requests wait the digest is refreshed, also if nothing else changes: readers take its age as that
+// of etcd.
+func TestPublish_RefreshesABacklog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var mu sync.Mutex
+		values := map[string]bool{}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			loaddigest.Publish(ctx, loaddigest.PublishOptions{
+				Source: &loaddigest.Source{
+					Applied:     func() int64 { return 7 },
+					InFlight:    func() []schema.LoadEntry { return nil },
+					Changed:     func() <-chan struct{} { return nil },
+					HasPrompts:  func() bool { return false },
+					TakePrompts: func(int) []byte { return nil },
+					Queue:       func() []schema.QueueEntry { return []schema.QueueEntry{{Model: "m", Class: 2, Backlog: 50}} },
+				},
+				Interval: time.Second, TTL: time.Minute, Log: etcd.LogOrDiscard(nil),
+				Lease: func() clientv3.LeaseID { return 1 },
+				Write: func(_ context.Context, value string, _ clientv3.LeaseID) error {
+					mu.Lock()
+					defer mu.Unlock()
+					values[value] = true
+					return nil
+				},
+			})
+		}()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		mu.Lock()
+		if len(values) < int(time.Minute/loaddigest.Refresh)-1 {
+			t.Errorf("%d digests in a minute", len(values))
+		}
+		mu.Unlock()
 		cancel()
 		<-ended
 	})
