@@ -13,7 +13,7 @@ func (b *builder) makeRatio() {
 	b.ratio = ratio.New(ratio.Options{
 		Mode: b.cfg.AutoRoles, Targets: roles.Targets{TTFT: b.cfg.TTFTTarget.Seconds(), TPOT: b.cfg.TPOTTarget.Seconds()},
 		Snapshot: b.watcher.Snapshot, Load: b.sched.Loads.Total, Rates: b.estimator.Rates, Queues: b.queues.Status, Elsewhere: b.queues.Elsewhere,
-		Intents: b.store.Intents, Stale: b.stale, Fits: engines.Usable(b.cfg.Connector), Log: b.log.WithField("component", "roles"),
+		Intents: b.store.Intents, Stale: b.stale, View: b.tracker.View, Fits: engines.Usable(b.cfg.Connector), Log: b.log.WithField("component", "roles"),
 	})
 	metrics.Roles{Advice: b.ratio.Advice, Moves: b.ratio.Moves, Limit: b.cfg.MetricsModels}.Register(b.registry)
 }

@@ -37,8 +37,11 @@ type Options struct {
 	Intents   *store.Intents
 	// Stale returns why the membership or the load of other proxies may be out of date, "" if not.
 	Stale func() string
-	Fits  func(instance.Key, instance.Record) error
-	Log   logrus.FieldLogger
+	// View returns why this proxy passes over an instance, such as ejected, "" if it does not. Such
+	// an engine would have the fewest requests, and be of no use in its new role.
+	View func(instance.Key) instance.View
+	Fits func(instance.Key, instance.Record) error
+	Log  logrus.FieldLogger
 }
 
 // Follower computes the advice. It is created by New.
@@ -185,7 +188,7 @@ func (f *Follower) engines(now time.Time) []roles.Engine {
 			break
 		}
 		d, ok := snap.Lookup(instance.Key{Role: instance.Decode, Address: p.Address})
-		if !ok || !movable(p) || !movable(d) || !f.skipped[p.Address].IsZero() {
+		if !ok || !movable(p) || !movable(d) || !f.skipped[p.Address].IsZero() || f.o.View(p.Key) != "" || f.o.View(d.Key) != "" {
 			continue
 		}
 		t, _ := f.o.Load(p.Key)
@@ -205,6 +208,7 @@ type group struct {
 	load     roles.Load
 	rates    estimate.Rates
 	reported float64 // decode instances whose engines report
+	shares   float64 // of the same, those in both roles as half
 }
 
 // loads returns the load of each group now, ordered by model.
@@ -248,8 +252,9 @@ func (f *Follower) loads() []*group {
 		}
 	}
 	for _, g := range groups {
-		if g.load.Usage /= max(g.load.Decode, 1); g.reported > 0 {
+		if g.reported > 0 {
 			g.load.Capacity /= g.reported
+			g.load.Usage /= g.shares
 		}
 	}
 	return slices.SortedFunc(maps.Values(groups), func(a, b *group) int { return cmp.Compare(a.model, b.model) })
@@ -288,6 +293,7 @@ func (g *group) add(role instance.Role, share float64, t sched.Total) {
 	if e := t.Engine; e != nil && e.All.Capacity > 0 {
 		g.reported++
 		g.load.Capacity += float64(e.All.Capacity)
+		g.shares += share
 		g.load.Usage += share * e.All.Usage
 	}
 }

@@ -34,6 +34,7 @@ type proxy struct {
 	snap  *instance.Snapshot
 	stale string
 	full  bool
+	views map[string]instance.View // by address
 }
 
 // fleet has the records of four engines, and keeps them in one role each.
@@ -79,6 +80,7 @@ func newProxy(t *testing.T, etcd *testkit.Etcd, mode, name string) *proxy {
 		},
 		Queues: func() []instance.ListedQueue { return nil }, Elsewhere: func() map[string]float64 { return nil },
 		Stale: func() string { return p.stale },
+		View:  func(k instance.Key) instance.View { return p.views[k.Address] },
 	})
 	return p
 }
@@ -276,6 +278,50 @@ func TestRefusedEngine(t *testing.T) {
 	p.full = true
 	p.run(t.Context(), 40)
 	check(2, 2, 1, 2)
+}
+
+// An engine that is ejected or sleeps is not the one that changes its role, although it has the fewest
+// requests.
+func TestEjectedEngineKeepsItsRole(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	fleet(t, etcd, true)
+	p := newProxy(t, etcd, config.AutoRolesOn, "a")
+	p.views = map[string]instance.View{"127.0.0.1:2": instance.Ejected, "127.0.0.1:3": instance.Sleeping}
+	p.run(t.Context(), 130)
+	if in, ok := p.snap.Lookup(instance.Key{Role: instance.Prefill, Address: "127.0.0.1:4"}); !ok || !in.Usable() || p.moves(ratio.Moved) != 1 {
+		t.Fatalf("%+v, %d changes", in, p.moves(ratio.Moved))
+	}
+}
+
+// The use of the KV cache is that of the engines that report it, whatever share of an instance they are.
+func TestKVUseOfEngineInBothRoles(t *testing.T) {
+	t.Parallel()
+	var all []*instance.Instance
+	for _, k := range []instance.Key{{Role: instance.Prefill, Address: "a:1"}, {Role: instance.Decode, Address: "a:1"}, {Role: instance.Decode, Address: "b:1"}} {
+		all = append(all, &instance.Instance{Key: k, Verified: true, Record: instance.Record{State: instance.Ready, Models: []string{"m"}}})
+	}
+	snap := instance.NewSnapshot(1, all)
+	f := ratio.New(ratio.Options{
+		Mode: config.AutoRolesOff, Targets: roles.Targets{TTFT: 2}, Snapshot: func() *instance.Snapshot { return snap },
+		Load: func(k instance.Key) (sched.Total, bool) {
+			if k.Address != "a:1" {
+				return sched.Total{}, true
+			}
+			return sched.Total{Engine: &policy.Engine{All: policy.Rank{Usage: 0.8, Capacity: 1000}}}, true
+		},
+		Rates: func(string, string) estimate.Rates {
+			line := estimate.Line{Fixed: 0.01, Each: 0.0001, Samples: 100}
+			return estimate.Rates{Prefill: line, Transfer: line, Token: line, Output: 10, Uncached: 5000}
+		},
+		Queues: func() []instance.ListedQueue { return nil }, Elsewhere: func() map[string]float64 { return nil },
+	})
+	for tick := range 60 {
+		f.Step(t.Context(), time.Unix(int64(tick), 0))
+	}
+	if got := f.Advice()[1].Pressure; got < 0.79 || got > 0.81 {
+		t.Errorf("pressure %v", got)
+	}
 }
 
 // Nothing changes while the load is fine, the state of the fleet is not known, etcd is away, or an
