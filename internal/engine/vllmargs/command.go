@@ -241,12 +241,14 @@ func (c *Command) transfer(f flags) error {
 	for field, into := range map[string]*string{"kv_connector": &dotted.Connector, "kv_role": &dotted.Role, "engine_id": &dotted.EngineID, "kv_connector_extra_config.bootstrap_server_address": &dotted.Extra.Bootstrap} {
 		*into = f.text(name + "." + field)
 	}
+	_ = dotted.Extra.Lease.UnmarshalJSON([]byte(f.text(name + ".kv_connector_extra_config.kv_lease_duration"))) // never fails
 	t, err := dotted.transfer(0)
 	if err != nil {
 		return fmt.Errorf("--%s.* of the command: %w", name, err)
 	}
 	c.Transfer.Connector, c.Transfer.KVRole = cmp.Or(t.Connector, c.Transfer.Connector), cmp.Or(t.KVRole, c.Transfer.KVRole)
 	c.Transfer.EngineID, c.Transfer.Bootstrap = cmp.Or(t.EngineID, c.Transfer.EngineID), cmp.Or(t.Bootstrap, c.Transfer.Bootstrap)
+	c.Transfer.Lease = cmp.Or(t.Lease, c.Transfer.Lease)
 	return nil
 }
 

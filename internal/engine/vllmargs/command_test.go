@@ -15,6 +15,8 @@ import (
 func TestCommand(t *testing.T) {
 	t.Parallel()
 	nixl := vllmargs.Transfer{Connector: "NixlConnector", KVRole: "kv_both", EngineID: "e1"}
+	leased := nixl
+	leased.Lease = 10
 	for _, tc := range []struct {
 		name string
 		argv []string
@@ -41,6 +43,13 @@ func TestCommand(t *testing.T) {
 				"--kv-transfer-config.engine_id", "e1",
 			},
 			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", Transfer: nixl},
+		},
+		{
+			"a lease as a field", []string{
+				"vllm", "serve", "M", "--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_both","engine_id":"e1"}`,
+				"--kv-transfer-config.kv_connector_extra_config.kv_lease_duration", "10",
+			},
+			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", Transfer: leased},
 		},
 		{
 			"the last one wins", []string{"vllm", "serve", "M", "--port", "1", "--port=8200", "--model", "N"},

@@ -145,7 +145,11 @@ func (e *Events) SetIn(argv []string) ([]string, error) {
 			if e.Replay != "" {
 				more = append(more, "--"+flagEvents+".replay_endpoint="+e.Replay)
 			}
-			return slices.Insert(out, i, more...), nil
+			end := i + 1 // after the flag and its value, because the last one counts
+			if !strings.Contains(a, "=") {
+				end++
+			}
+			return slices.Insert(out, min(end, len(out)), more...), nil
 		case whole < 0:
 			whole = i
 		}

@@ -86,6 +86,8 @@ func TestEventsSetIn(t *testing.T) {
 		{"--kv-events-config=" + seed, "--port", "1"},
 		{"--kv-events-config={}", "--kv_events_config", seed, "--port", "1"},
 		{"--port", "1", "--kv-events-config.enable_kv_cache_events", "true", "--kv-events-config.topic=kv-events"},
+		{"--port", "1", "--kv-events-config.enable_kv_cache_events", "true", "--kv-events-config.topic=kv-events", "--kv-events-config.endpoint", "tcp://127.0.0.1:5"},
+		{"--kv-events-config.enable_kv_cache_events", "true", "--kv-events-config.topic=kv-events", "--kv-events-config.endpoint=tcp://127.0.0.1:5", "--port", "1"},
 	} {
 		argv := append([]string{"vllm", "serve", "M"}, args...)
 		was := slices.Clone(argv)
