@@ -67,8 +67,8 @@ func readTrial(r io.Reader) error {
 
 // Suspended returns instance.Sleeping or instance.Paused if the engine is, else "". Servers have
 // the routes only with VLLM_SERVER_DEV_MODE=1, /is_paused since 0.23; a server with neither
-// returns a StatusError with code 404. Any other failure of /is_sleeping is returned: a server
-// without /is_paused may have that route.
+// returns a StatusError with code 404. Any other failure is returned: it is no evidence that the
+// engine runs.
 func (c *Client) Suspended(ctx context.Context, base string) (instance.View, error) {
 	var is struct {
 		Sleeping bool `json:"is_sleeping"`
@@ -82,10 +82,11 @@ func (c *Client) Suspended(ctx context.Context, base string) (instance.View, err
 		return "", asleep
 	}
 	err := c.getJSON(ctx, base, "/is_paused", &is)
+	status, answered := errors.AsType[*StatusError](err)
 	switch {
 	case err == nil && is.Paused:
 		return instance.Paused, nil
-	case asleep == nil:
+	case asleep == nil && answered && status.Code < 500:
 		return "", nil // an older server has no /is_paused
 	}
 	return "", err

@@ -236,8 +236,7 @@ func TestProber_Suspended(t *testing.T) {
 	}
 }
 
-// An engine that does not report whether it sleeps may still have the route, also if it has no
-// /is_paused.
+// An engine that does not report whether it sleeps or is paused may still have the route.
 func TestProber_SuspendedWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	p := NewProber(patientConfig(), netguard.Policy{}, nil)
@@ -245,13 +244,21 @@ func TestProber_SuspendedWithoutAnswer(t *testing.T) {
 		"an error":    func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
 		"a lost call": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 	} {
-		mux := http.NewServeMux()
-		mux.HandleFunc("/is_sleeping", answer)
-		s := httptest.NewServer(mux)
-		in := &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: s.Listener.Addr().String()}}
-		if _, err := p.Suspended(t.Context(), in); err == nil || errors.Is(err, health.ErrNoRoute) {
-			t.Errorf("%s: %v", name, err)
+		for _, path := range []string{"/is_sleeping", "/is_paused"} {
+			mux := http.NewServeMux()
+			mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == path {
+					answer(w, r)
+					return
+				}
+				_, _ = w.Write([]byte(`{"is_sleeping":false,"is_paused":false}`))
+			})
+			s := httptest.NewServer(mux)
+			in := &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: s.Listener.Addr().String()}}
+			if _, err := p.Suspended(t.Context(), in); err == nil || errors.Is(err, health.ErrNoRoute) {
+				t.Errorf("%s of %s: %v", name, path, err)
+			}
+			s.Close()
 		}
-		s.Close()
 	}
 }
