@@ -141,6 +141,8 @@ func TestListSaysWhatTheProxiesSay(t *testing.T) {
 		{"an old proxy", []string{`{"applied":99,"address":"a:1"}`}, instance.Unverified, "each proxy asks it: see /status"},
 		{"verified by all", []string{`{"applied":99,"unverified":{}}`, `{"applied":99,"unverified":{"decode/10.0.0.2:1":"x"}}`}, "", ""},
 		{"one is behind", []string{`{"applied":1,"unverified":{}}`, `{"applied":99,"unverified":{}}`}, instance.Unverified, "each proxy asks it: see /status (verified by 1 of 2 proxies)"},
+		{"of another fleet", []string{`{"applied":99,"unverified":{}}`, `{"applied":99,"unverified":{"decode/10.0.0.1:1":"it belongs to the fleet of h/127.0.0.1:8000"}}`}, "", ""},
+		{"only of another fleet", []string{`{"applied":99,"unverified":{"decode/10.0.0.1:1":"it belongs to the fleet of h/127.0.0.1:8000"}}`}, instance.Unverified, "no proxy is running that could ask it"},
 		{"one has no answer", []string{`{"applied":99,"unverified":{}}`, `{"applied":99,"address":"a:1",` + no + `}`}, instance.Unverified, `a:1: no answer yet: \u001b[2J (verified by 1 of 2 proxies)`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -173,6 +175,7 @@ func TestListShowsWhatProxiesReport(t *testing.T) {
 		{"ejected by one", `{"models":["m"]}`, "", []string{proxy("a:1", ""), proxy("b:1", dead)}, "ejected", `b:1: connection refused\u001b[2J (ejected by 1 of 2 proxies)`, "m"},
 		{"an older proxy", `{"models":["m"]}`, "", []string{`{"applied":99,"address":"a:1","unverified":{}}`}, "ready", "", "m"},
 		{"a proxy that is behind", `{"models":["m"]}`, "", []string{strings.ReplaceAll(proxy("a:1", dead), "99", "1")}, "ready", "", "m"},
+		{"with another model", `{"models":["m"]}`, "", []string{proxy("a:1", ""), strings.Replace(proxy("b:1", ""), `{}`, `{"`+key+`":"it serves m, not n"}`, 1)}, "unverified", "b:1: it serves m, not n (unverified by 1 of 2 proxies)", "m"},
 		{"silent", `{"models":["m"]}`, "", []string{proxy("a:1", `"`+key+`":{"reason":"no response for 5s"}`)}, "ready", "a:1: no response for 5s", "m"},
 		{"ejected and cordoned", `{"models":["m"]}`, `{"state":"cordon","by":"me","reason":"new disks"}`, []string{proxy("a:1", dead)}, "cordoned", `a:1: connection refused\u001b[2J; cordon by me: new disks`, "m"},
 		{"by curl", "", `{"state":"cordon","by":"me","reason":"new disks"}`, []string{proxy("a:1", `"`+key+`":{"models":["org/m","lora"],"version":"0.12.0"}`)}, "cordoned", "cordon by me: new disks", "org/m,lora"},

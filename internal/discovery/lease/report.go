@@ -156,10 +156,14 @@ func seenBy(in *instance.Instance, proxies []ProxyPresence) *instance.Instance {
 // unverifiedBy returns what the proxies found of an instance whose record names no models:
 // each has to probe it. The zero value means that it has answered all of them.
 func unverifiedBy(in *instance.Instance, proxies []ProxyPresence) instance.Opinion {
-	verified := 0
+	verified, all := 0, 0 // of the proxies that use it
 	var by objections
 	for i := range proxies {
 		p := &proxies[i]
+		if p.elsewhere(in.Key) {
+			continue
+		}
+		all++
 		if p.Unverified == nil || p.Applied < in.ModRevision { // older release, or behind
 			continue
 		}
@@ -171,17 +175,22 @@ func unverifiedBy(in *instance.Instance, proxies []ProxyPresence) instance.Opini
 	}
 	o := instance.Opinion{View: instance.Unverified, Reason: by.reasons()}
 	switch {
-	case len(proxies) == 0:
+	case all == 0:
 		o.Reason = "no proxy is running that could ask it"
-	case verified == len(proxies):
+	case verified == all:
 		return instance.Opinion{}
 	case len(by) == 0:
 		o.Reason = "each proxy asks it: see /status"
 	}
 	if verified > 0 {
-		o.Reason += fmt.Sprintf(" (verified by %d of %d proxies)", verified, len(proxies))
+		o.Reason += fmt.Sprintf(" (verified by %d of %d proxies)", verified, all)
 	}
 	return o
+}
+
+// elsewhere reports whether an instance belongs to the fleet of other proxies than p.
+func (p *ProxyPresence) elsewhere(k instance.Key) bool {
+	return strings.HasPrefix(p.Unverified[k.String()], verify.OtherFleet)
 }
 
 // objection is why one proxy does not use an instance, or what it finds wrong.
@@ -231,6 +240,10 @@ func (by objections) opinion(n int) (o instance.Opinion) {
 func passedOverBy(in *instance.Instance, proxies []ProxyPresence) (by objections) {
 	for i := range proxies {
 		p := &proxies[i]
+		// Its record names models, but the proxy expects others, or cannot use it.
+		if why, no := p.Unverified[in.Key.String()]; no && in.View != instance.Unverified && p.Applied >= in.ModRevision && !p.elsewhere(in.Key) {
+			by = append(by, objection{p.Address, instance.Unverified, why})
+		}
 		if r, ok := p.about(in); ok && (r.View != "" || r.Reason != "") {
 			by = append(by, objection{p.Address, r.View, r.Reason})
 		}
@@ -249,6 +262,9 @@ func (p *ProxyPresence) about(in *instance.Instance) (InstanceReport, bool) {
 // it uses, both printable. Both are "" if it reports nothing about the instance.
 func (p *ProxyPresence) Opinion(k instance.Key) (view instance.View, reason string) {
 	if why, no := p.Unverified[k.String()]; no {
+		if p.elsewhere(k) {
+			return instance.Elsewhere, instance.Printable(why, 300)
+		}
 		return instance.Unverified, instance.Printable(why, 300)
 	}
 	r := p.Instances[k.String()]

@@ -80,6 +80,9 @@ const NotVerified = "not verified yet: waits for an answer to /v1/models"
 // OK reports whether the instance answered and serves the right model.
 func (a *Answer) OK() bool { return a != nil && a.Facts != nil && !a.Mismatch }
 
+// OtherFleet begins the reason for an instance whose record belongs to the fleet of other proxies.
+const OtherFleet = "it belongs to the fleet of "
+
 // Elsewhere reports whether a record belongs to the fleet of other proxies.
 func (f *Facts) Elsewhere(rec *instance.Record) bool {
 	return f.Proxy != "" && !rec.For(f.Proxy)

@@ -183,7 +183,7 @@ func recordInstance(e *entry, c surroundings, v verify.Facts) *instance.Instance
 		say("%s", e.problem)
 	case v.Elsewhere(&e.rec):
 		in.View = instance.Elsewhere
-		say("it belongs to the fleet of %s", instance.Printable(strings.Join(e.rec.Proxies, ", "), 300))
+		say(verify.OtherFleet+"%s", instance.Printable(strings.Join(e.rec.Proxies, ", "), 300))
 	case v.Refuses(e.Key, e.rec) != nil:
 		in.View = instance.Rejected
 		say("%s", instance.Printable(v.Refuses(e.Key, e.rec).Error(), 300))

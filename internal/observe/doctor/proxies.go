@@ -122,7 +122,7 @@ func (x Proxies) unused(in *instance.Instance, look []string, r *report) {
 	for i := range x {
 		one := &x[i]
 		is, why := one.Opinion(in.Key)
-		if is != "" && !wrongModel.MatchString(why) && one.Applied >= in.ModRevision {
+		if is != "" && is != instance.Elsewhere && !wrongModel.MatchString(why) && one.Applied >= in.ModRevision {
 			by, view, reason = append(by, one.name()), is, why
 		}
 	}
