@@ -97,7 +97,11 @@ func (s *Intents) Intend(ctx context.Context, k instance.Key, state instance.Int
 func (s *Intents) Lift(ctx context.Context, k instance.Key, state instance.Intent, reason string) (IntentResult, error) {
 	var other error
 	lifted := false
+	first := k.Each()[0]
 	done, err := s.intend(ctx, k, IntentOptions{Reason: reason}, func(k instance.Key, _ *etcd.Found, o schema.Override, unread error) (plan, error) {
+		if k == first { // another try
+			other, lifted = nil, false
+		}
 		switch {
 		case unread != nil:
 			return plan{}, fmt.Errorf("the override of %s: %w", k, unread)

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -114,6 +115,42 @@ func TestIntend(t *testing.T) {
 	want := "[remove   - weight   - uncordon   - weight   50 cordon   - cordon  1m0s - drain disks  -]"
 	if fmt.Sprint(got) != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// overtaken is a KV in which another operator writes between the first reading and the transaction that
+// depends on it.
+type overtaken struct {
+	clientv3.KV
+	txns  int
+	write func()
+}
+
+func (o *overtaken) Txn(ctx context.Context) clientv3.Txn {
+	if o.txns++; o.txns == 2 { // the first one reads
+		o.write()
+	}
+	return o.KV.Txn(ctx)
+}
+
+// A drain that another operator has replaced by a cordon is not lifted, and that is an error.
+func TestLiftAfterAnotherIntent(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, late, l := etcd.Client(t), etcd.Client(t), members.Layout(t)
+	k := instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}
+	members.Put(t, cli, l.Instance(k), `{"models":["m"]}`)
+	other := store.New(cli, l, "other")
+	if _, err := other.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	late.KV = &overtaken{KV: late.KV, write: func() {
+		if _, err := other.Intents.Intend(t.Context(), k, instance.Cordon, store.IntentOptions{}); err != nil {
+			t.Error(err)
+		}
+	}}
+	if done, err := store.New(late, l, "late").Intents.Lift(t.Context(), k, instance.Drain, ""); !errors.Is(err, store.ErrIntent) {
+		t.Errorf("%+v, %v", done, err)
 	}
 }
 
