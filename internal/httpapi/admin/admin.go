@@ -55,7 +55,7 @@ const probeTimeout = 3 * time.Second
 
 // seenTimeout bounds the wait until the proxy's own snapshot contains a change. It
 // expires only if the watch lags; the change itself is then already in etcd.
-const seenTimeout = 2 * time.Second
+const seenTimeout = 5 * time.Second
 
 // named attributes changes to the name of the admin key of the request, if it has one.
 func named(ctx context.Context) context.Context {

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
@@ -288,6 +290,34 @@ func TestChangeIntent(t *testing.T) {
 	}
 	if _, err := r.svc.ChangeIntent(t.Context(), k, httpapi.IntentChange{Verb: httpapi.Drain}); !errors.Is(err, httpapi.ErrRefused) {
 		t.Errorf("of a removed one: %v", err)
+	}
+}
+
+// The role of an orphan, which has no key any more, cannot be set.
+func TestRoleOfOrphan(t *testing.T) {
+	t.Parallel()
+	r := start(t, "", netguard.Policy{})
+	cli := r.etcd.Client(t)
+	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
+	granted, err := cli.Grant(t.Context(), 60)
+	require.NoError(t, err)
+	_, err = cli.Put(t.Context(), "/pd/decode/"+k.Address, `{"models":["m"]}`, clientv3.WithLease(granted.ID))
+	require.NoError(t, err)
+	shown := func(view instance.View) {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, func() error {
+			if in, ok := r.watcher.Snapshot().Lookup(k); !ok || in.View != view {
+				return fmt.Errorf("%+v", in)
+			}
+			return nil
+		})
+	}
+	shown("")
+	_, err = cli.Revoke(t.Context(), granted.ID)
+	require.NoError(t, err)
+	shown(instance.Orphan)
+	if done, err := r.svc.ChangeIntent(t.Context(), k, httpapi.IntentChange{Verb: httpapi.SetRole}); !errors.Is(err, httpapi.ErrRefused) {
+		t.Errorf("%+v, %v", done, err)
 	}
 }
 

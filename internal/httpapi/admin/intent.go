@@ -32,6 +32,9 @@ func (s *Service) ChangeIntent(ctx context.Context, k instance.Key, change httpa
 	if !done.Known && !shown {
 		return httpapi.IntentResult{}, nil
 	}
+	if !done.Known && change.Verb == httpapi.SetRole && k.Role != instance.Both {
+		return httpapi.IntentResult{}, fmt.Errorf("%w: %s has no key in etcd (orphan), so its role cannot be set", httpapi.ErrRefused, k.Address)
+	}
 	s.await(ctx, func(snap *instance.Snapshot) bool { return snap.Revision >= done.Revision })
 	return httpapi.IntentResult{Known: true, Revision: done.Revision}, nil
 }
