@@ -1,13 +1,21 @@
 package pdctl_test
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"go.yaml.in/yaml/v3"
+
+	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
@@ -194,5 +202,38 @@ func TestWatchOfLists(t *testing.T) {
 	testkit.Eventually(t, patience, func() error { return out.has("10.0.0.1:8200  down") })
 	if code := stop(true); code != 0 {
 		t.Errorf("exit %d", code)
+	}
+	var revision atomic.Int64
+	revision.Store(100)
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, `{"id":"p","revision":%d,"instances":[]}`, revision.Load())
+	}))
+	t.Cleanup(proxy.Close)
+	// Programs read each print as a document of its own, and nothing else on stdout.
+	for _, format := range []string{"json", "yaml"} {
+		var docs, errs lockedBuffer
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan int)
+		go func() {
+			done <- pdctl.Run(ctx, []string{"list", "--watch", "-o", format, "--proxy", proxy.URL}, &docs, &errs, func(string) (string, bool) { return "", false })
+		}()
+		testkit.Eventually(t, patience, func() error { return docs.has("revision") })
+		revision.Add(1)
+		testkit.Eventually(t, patience, func() error { return docs.has(strconv.FormatInt(revision.Load(), 10)) })
+		cancel()
+		<-done
+		decode := json.NewDecoder(strings.NewReader(docs.String())).Decode
+		if format == "yaml" {
+			decode = yaml.NewDecoder(strings.NewReader(docs.String())).Decode
+		}
+		for range 2 {
+			var doc struct{ Revision int64 }
+			if err := decode(&doc); err != nil || doc.Revision == 0 {
+				t.Errorf("%s: %+v, %v\n%s", format, doc, err, docs.String())
+			}
+		}
+		if err := errs.has("from proxy"); err != nil {
+			t.Error(err)
+		}
 	}
 }

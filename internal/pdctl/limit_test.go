@@ -27,7 +27,7 @@ func TestLimit(t *testing.T) {
 	}
 	r.want(0, "limits/team-a: set\n", "limit", "set", "team-a", "--rpm", "600", "--concurrent", "5", "--reason", "trial")
 	r.want(0, "limits/team-a: unchanged\n", "limit", "set", "team-a", "--rpm", "600", "--concurrent", "5")
-	r.want(0, "limits/b: set\n", "limit", "set", "b", "--uncached-tpm", "7")
+	r.want(0, "limits/b: set\n", "limit", "set", "b", "--uncached-tpm", "7", "--reason", "0")
 	r.put("/pd/limits/c", `{"v":2}`)
 	_, out, _ := r.run("limit", "list")
 	require.Contains(t, out, "team-a  600                                       5", "version 2")
@@ -98,6 +98,13 @@ func TestUsage(t *testing.T) {
 			t.Error(errs)
 		}
 	}
+	r.leaves("q")
+	r.leaves("r")
+	again, stop := r.background("usage", "--admin-key", "k", "-o", "json", "--watch")
+	testkit.Eventually(t, patience, func() error { return again.has(`"proxies": 1`) })
+	r.put("/pd/proxies/q", `{"v":1,"id":"q","address":"`+strings.TrimPrefix(two, "http://")+`"}`)
+	testkit.Eventually(t, patience, func() error { return again.has(`"proxies": 2`) })
+	stop(true)
 	if _, _, errs := r.run("usage"); !strings.Contains(errs, "ADMIN_API_KEY") {
 		t.Error(errs)
 	}
@@ -119,8 +126,10 @@ func TestTopOfProxiesWithoutHost(t *testing.T) {
 // pdctl trusts the CA of --proxy-ca only, and sends the certificate of --proxy-cert.
 func TestProxyRequiresACertificate(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, `{"id":"p"}`)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if q.URL.Path != "/metrics" {
+			_, _ = io.WriteString(w, `{"id":"p"}`)
+		}
 	}))
 	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -146,5 +155,12 @@ func TestProxyRequiresACertificate(t *testing.T) {
 		if code != tc.code || !strings.HasPrefix(errs, tc.says) {
 			t.Errorf("%v: %d %s", tc.flags, code, errs)
 		}
+	}
+	r := newRig(t)
+	r.put("/pd/proxies/p", `{"v":1,"id":"p","address":"10.0.0.9:8000","admin_url":"`+server.URL+`"}`)
+	top := []string{"top", "--once", "-o", "json", "--proxy-ca", cert, "--proxy-cert", cert}
+	r.want(2, "", top...)
+	if code, out, errs := r.run(append(top, "--proxy-key", private)...); code != 0 || !strings.Contains(out, `"source": "metrics"`) {
+		t.Errorf("top: %d %s %s", code, out, errs)
 	}
 }

@@ -41,7 +41,7 @@ func Command(s *session.Session) *cobra.Command {
 		RunE: s.Wrap(func(cmd *cobra.Command, args []string) error {
 			var wrong error
 			cmd.Flags().Visit(func(f *pflag.Flag) {
-				if f.Value.String() == "0" {
+				if f.Value.Type() == "int64" && f.Value.String() == "0" {
 					wrong = cli.Wrongf("--%s 0: leave the flag out for no limit, or take the key out of --api-keys-file", f.Name)
 				}
 			})

@@ -42,12 +42,13 @@ func Usage(s *session.Session) *cobra.Command {
 			if key, err = s.AdminKey(key); err != nil {
 				return err
 			}
-			if len(proxies) == 0 {
-				if proxies, err = s.ProxyURLs(cmd.Context()); err != nil {
+			asked := proxies // with --watch this runs again, and the proxies may have changed
+			if len(asked) == 0 {
+				if asked, err = s.ProxyURLs(cmd.Context()); err != nil {
 					return err
 				}
 			}
-			return printUsage(s, ask(cmd.Context(), s, proxies, key))
+			return printUsage(s, ask(cmd.Context(), s, asked, key))
 		},
 	}
 	cmd.Flags().StringArrayVar(&proxies, "proxy", nil, "URL of a proxy, or of its --admin-listen if it has one; may be repeated (default: all proxies in etcd)")

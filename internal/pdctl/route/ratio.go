@@ -21,7 +21,7 @@ for it. WANTED is the number that meets the targets; an engine in both roles cou
 
 PRESSURE is the load divided by the target: above 1 the target is missed. For prefill it is
 --ttft-target of the proxy, for nine of ten requests; for decode --tpot-target, or a full KV
-cache if that is closer. One instance less is wanted only if it would stay below 0.85. "-"
+cache if that is closer. One instance less is wanted only if it would stay below 0.9. "-"
 is for a model of which too few requests were measured. All proxies compute the same: pdctl
 asks the first one in etcd, or that of --proxy.`
 

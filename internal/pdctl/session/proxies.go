@@ -75,8 +75,8 @@ func (p *Proxies) settings() settings.Table {
 	)
 }
 
-// client returns an HTTP client with these files, which follows no redirects.
-func (p *Proxies) client() (*http.Client, error) {
+// Client returns an HTTP client with these files, which follows no redirects.
+func (p *Proxies) Client() (*http.Client, error) {
 	if (p.files.Cert == "") != (p.files.Key == "") {
 		return nil, cli.Wrongf("set --proxy-cert and --proxy-key together")
 	}
@@ -114,7 +114,7 @@ func (s *Session) AskProxy(ctx context.Context, base, path string, query url.Val
 		return nil, err
 	}
 	req.Header = header
-	client, err := s.Proxies.client()
+	client, err := s.Proxies.Client()
 	if err != nil {
 		return nil, err
 	}

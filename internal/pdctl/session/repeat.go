@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 )
 
 // repeatGap is the interval of --watch.
@@ -47,25 +48,36 @@ func (s *Session) repeat(cmd *cobra.Command, args []string, do func(*cobra.Comma
 	defer func() { s.Out.Stdout, s.Out.Stderr = stdout, stderr }()
 	file, ok := stdout.(*os.File)
 	terminal := ok && isatty.IsTerminal(file.Fd())
-	var last string
+	var last, lastErrs string
 	for first := true; ; first = false {
-		var out bytes.Buffer
+		var out, errs bytes.Buffer
 		s.Out.Stdout, s.Out.Stderr = &out, &out
+		if s.Out.Structured() { // programs read only stdout
+			s.Out.Stderr = &errs
+		}
 		err := do(cmd, args)
 		switch {
 		case cmd.Context().Err() != nil:
 			return nil
 		case err != nil && first:
+			fmt.Fprint(stderr, errs.String())
 			fmt.Fprint(stdout, out.String())
 			return err
 		case err != nil:
-			fmt.Fprintf(&out, "%s: %v\n", cmd.CommandPath(), err)
+			fmt.Fprintf(s.Out.Stderr, "%s: %v\n", cmd.CommandPath(), err)
 		}
-		if text := out.String(); text != last {
+		if text := errs.String(); text != lastErrs {
+			fmt.Fprint(stderr, text)
+			lastErrs = text
+		}
+		if text := out.String(); text != last && (text != "" || !s.Out.Structured()) {
 			switch {
+			case s.Out.Format == output.YAML && last != "":
+				text = "---\n" + text
+			case s.Out.Structured():
 			case terminal:
 				text = "\x1b[H\x1b[2J" + text
-			case !first && !s.Out.Structured():
+			case !first:
 				text = "\n" + text
 			}
 			fmt.Fprint(stdout, text)

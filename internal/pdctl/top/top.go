@@ -15,7 +15,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
-	"github.com/pdmesh/pdmesh/internal/observe/figures"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
@@ -80,7 +79,11 @@ func run(ctx context.Context, s *session.Session, o *options, in io.Reader) erro
 		return cli.Wrongf("top needs a terminal: use --once or -o json")
 	}
 	return s.With(ctx, func(conn *session.Conn) error {
-		c := &collector{s: s, conn: conn, sel: sel, client: figures.NewClient()}
+		client, err := s.Proxies.Client()
+		if err != nil {
+			return err
+		}
+		c := &collector{s: s, conn: conn, sel: sel, client: client}
 		defer c.client.CloseIdleConnections()
 		if !o.once {
 			return live(ctx, c, o, in, out)
