@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// settleLimit is the time limit for the last write before a revoke.
+	// settleLimit is how long the end of a drain waits again for etcd to store "draining".
 	settleLimit = time.Second
-	// goodbyeLimit is how long a drain waits for etcd to store "draining". An election takes a
-	// second or two.
+	// goodbyeLimit is how long etcd may take to store "draining" or "down". An election takes
+	// a second or two.
 	goodbyeLimit = 5 * time.Second
 )
 
@@ -50,7 +50,7 @@ func (a *Agent) withdraw(ctx context.Context) error {
 		return nil
 	}
 	a.said.putState(instance.Down, "")
-	a.said.settle(ctx, settleLimit)
+	a.said.settle(ctx, goodbyeLimit)
 	if err := a.said.revoke(ctx); err != nil {
 		return err
 	}
