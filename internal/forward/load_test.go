@@ -249,9 +249,6 @@ func TestReturningInstanceStartsSlowly(t *testing.T) {
 	}
 	back := r.P[0]
 	k := key(instance.Prefill, back)
-	back.Kill()
-	eventually(t, "it is ejected", func() bool { return !r.tracker.Available(k) })
-	require.NoError(t, back.Restart(t.Context()))
 	all := func() int64 { return total(r.P, func(c fakevllm.Counters) int64 { return c.Requests }) }
 	// share returns the instance's share of the next n prefills: enough that chance does
 	// not matter, however long the machine takes.
@@ -263,8 +260,15 @@ func TestReturningInstanceStartsSlowly(t *testing.T) {
 		t.Logf("%d of %d prefills", mine, everybody)
 		return float64(mine) / float64(everybody)
 	}
-	eventually(t, "it is readmitted", func() bool { return r.tracker.Available(k) })
-	first := share(200)
+	// Again if the machine was so slow that the slow start was nearly over.
+	var first float64
+	for try := 0; try == 0 || try < 10 && r.tracker.Share(k) > 0.7; try++ {
+		back.Kill()
+		eventually(t, "it is ejected", func() bool { return !r.tracker.Available(k) })
+		require.NoError(t, back.Restart(t.Context()))
+		eventually(t, "it is readmitted", func() bool { return r.tracker.Available(k) })
+		first = share(200)
+	}
 	eventually(t, "the slow start is over", func() bool { return r.tracker.Share(k) == 1 })
 	last := share(400)
 	stop()
