@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/sirupsen/logrus"
 
@@ -20,7 +21,8 @@ func decodeModelRoutes(log logrus.FieldLogger) modelroute.Decode {
 				log.WithError(err).WithField("model", instance.Printable(d.Address, 200)).Warn("model route is not used")
 				continue
 			}
-			out := &modelroute.Route{Name: d.Address, Sticky: r.Sticky, Own: r.Conflict(d.Address, nil) == ""}
+			own := slices.ContainsFunc(r.Targets, func(t schema.ModelTarget) bool { return t.Model == d.Address })
+			out := &modelroute.Route{Name: d.Address, Sticky: r.Sticky, Own: own}
 			for i := range r.Targets {
 				t := &r.Targets[i]
 				labels, _ := t.Labels() // was checked
