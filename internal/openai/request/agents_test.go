@@ -22,6 +22,7 @@ func TestResponsesAndMessagesAreRead(t *testing.T) {
 		{"fields of other APIs", `{"input":"x","n":5,"echo":true,"max_tokens":0,"stream_options":{"include_obfuscation":false}}`, request.Request{Scanned: request.Scanned{Kind: openai.Responses}}},
 		{"a stored response", `{"input":"x","previous_response_id":"resp_1"}`, request.Request{Scanned: request.Scanned{Kind: openai.Responses}, Bypass: "stored_response"}},
 		{"in the background", `{"input":"x","background":true}`, request.Request{Scanned: request.Scanned{Kind: openai.Responses}, Bypass: "background"}},
+		{"in the background after a stored response", `{"input":"x","background":true,"previous_response_id":"resp_1"}`, request.Request{Scanned: request.Scanned{Kind: openai.Responses}, Bypass: "stored_response"}},
 		{"in the background, as text", `{"input":"x","background":"yes"}`, request.Request{Scanned: request.Scanned{Kind: openai.Responses}, Bypass: "background"}},
 		{"not in the background", `{"input":"x","background":"no","previous_response_id":""}`, request.Request{Scanned: request.Scanned{Kind: openai.Responses}}},
 		{"a forced call", `{"input":"x","tool_choice":{"type":"function","name":"f"}}`, request.Request{Scanned: request.Scanned{Kind: openai.Responses}, CutReason: "forced_tool"}},

@@ -36,13 +36,14 @@ func readResponses(r *Request) error {
 // response needs the instance that has stored it, and one in the background is stored
 // where it runs.
 func readStored(r *Request) {
-	if raw := r.Raw(FieldPreviousResponseID); jsonscan.Truthy(raw) {
-		r.Bypass = bypass.StoredResponse
-	}
 	if raw := r.Raw(FieldBackground); jsonscan.Truthy(raw) {
 		if on, _ := jsonscan.LaxBool(raw); on {
 			r.Bypass = bypass.Background
 		}
+	}
+	// Last, because a response in the background that continues another one needs its instance, too.
+	if raw := r.Raw(FieldPreviousResponseID); jsonscan.Truthy(raw) {
+		r.Bypass = bypass.StoredResponse
 	}
 }
 
