@@ -183,10 +183,8 @@ func (b *Body) readUnannounced(r io.Reader) error {
 			putBuffer(p) // no leg has seen it
 		}
 	}()
-	last, pooled, err := b.countedBuffer(firstPieceSize)
-	if err != nil {
-		return err
-	}
+	// The first piece is counted when it is full: a shorter body is served without memory for others.
+	last, pooled := getBuffer(firstPieceSize)
 	b.pooled = pooled
 	for before, n := 0, 0; ; {
 		m, err := r.Read(last[n:])
@@ -195,6 +193,12 @@ func (b *Body) readUnannounced(r io.Reader) error {
 		switch {
 		case err == nil && n < len(last):
 		case err == nil:
+			if before == 0 {
+				if err := b.bodies.reserve(b.held, firstPieceSize); err != nil {
+					return err
+				}
+				b.held += firstPieceSize
+			}
 			full = append(full, b.pooled)
 			before += n
 			n = 0

@@ -204,6 +204,21 @@ func TestReadUnannounced(t *testing.T) {
 	}
 }
 
+// A short body whose length is not announced needs no memory that others hold, as one that is announced.
+func TestReadUnannounced_WithoutMemory(t *testing.T) {
+	t.Parallel()
+	b := NewBodies(1)
+	for n, want := range map[int]error{0: nil, 200: nil, firstPieceSize - 1: nil, firstPieceSize + 1: ErrNoRoom} {
+		b.held.Store(1)
+		body, err := b.Read(bytes.NewReader(pattern(n)), -1)
+		if !errors.Is(err, want) || err == nil && len(body.Bytes()) != n {
+			t.Errorf("%d bytes: %v", n, err)
+		}
+		b.held.Store(0)
+		end(t, b, body)
+	}
+}
+
 // Only io.EOF itself is the end: an error that wraps it is a body cut short,
 // however much came before.
 func TestCutBodyIsNotWhole(t *testing.T) {
