@@ -23,7 +23,7 @@ func idle(instance.Key) int64 { return 0 }
 func (r *rig) router(t *testing.T) (url string) {
 	t.Helper()
 	d := r.deps
-	admin, err := apikeys.OpenAdmin(adminKey, "", nil)
+	admin, err := apikeys.OpenAdmin(adminKey, "", nil, nil)
 	require.NoError(t, err)
 	d.AdminKey, d.Members, d.InFlight, d.Opinion = admin, &r.members, idle, func(instance.Key) instance.Opinion { return instance.Opinion{} }
 	d.NotServing = func() string { return "" }

@@ -19,7 +19,7 @@ func TestExplainWantsTheAdminKey(t *testing.T) {
 	testkit.WriteFile(t, file, "sk-all-rights tester trace,rank,priority\n")
 	d := deps()
 	var err error
-	if d.ClientKeys, err = apikeys.Open(nil, file, d.Log); err != nil {
+	if d.ClientKeys, err = apikeys.Open(nil, file, d.Log, nil); err != nil {
 		t.Fatal(err)
 	}
 	if k, ok := d.ClientKeys.Find("sk-all-rights"); !ok || !k.Rights.Has(apikeys.Trace) || !k.Rights.Has(apikeys.Rank) || !k.Rights.Has(apikeys.Priority) {

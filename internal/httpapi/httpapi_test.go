@@ -629,12 +629,12 @@ func TestFanOutNeedsTheAdminKey(t *testing.T) {
 
 // clientKeys returns a ring of keys without rights.
 func clientKeys(keys ...string) *apikeys.Ring {
-	r, _ := apikeys.Open(keys, "", nil) // cannot fail without a file
+	r, _ := apikeys.Open(keys, "", nil, nil) // cannot fail without a file
 	return r
 }
 
 // adminRing returns a ring of one admin key with all rights.
 func adminRing(key string) *apikeys.Ring {
-	r, _ := apikeys.OpenAdmin(key, "", nil) // cannot fail without a file
+	r, _ := apikeys.OpenAdmin(key, "", nil, nil) // cannot fail without a file
 	return r
 }

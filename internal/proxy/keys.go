@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/sirupsen/logrus"
 
@@ -19,10 +20,15 @@ import (
 // openKeys reads the clients' keys and the admin keys. A nil ring of clients means that they need
 // none, a nil ring of administrators that there are none.
 func openKeys(cfg *config.Proxy, log *logrus.Logger) (ring, admin *apikeys.Ring, err error) {
-	if admin, err = apikeys.OpenAdmin(cfg.AdminAPIKey, cfg.AdminAPIKeysFile, log.WithField("component", "keys"), cfg.APIKeys...); err != nil {
+	isClient := func(key string) bool {
+		_, ok := ring.Find(key)
+		return ok || slices.Contains(cfg.APIKeys, key)
+	}
+	isAdmin := func(key string) bool { _, ok := admin.Find(key); return ok }
+	if admin, err = apikeys.OpenAdmin(cfg.AdminAPIKey, cfg.AdminAPIKeysFile, log.WithField("component", "keys"), isClient); err != nil {
 		return nil, nil, fmt.Errorf("admin keys (--admin-api-keys-file): %w", err)
 	}
-	ring, err = apikeys.Open(cfg.APIKeys, cfg.APIKeysFile, log.WithField("component", "keys"), cfg.AdminAPIKey)
+	ring, err = apikeys.Open(cfg.APIKeys, cfg.APIKeysFile, log.WithField("component", "keys"), isAdmin)
 	if err != nil {
 		return nil, nil, fmt.Errorf("keys of clients (--api-keys-file): %w", err)
 	}

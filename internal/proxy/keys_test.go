@@ -40,7 +40,7 @@ func TestOpenKeys_OtherKind(t *testing.T) {
 		for _, tc := range []struct {
 			path, key string
 			ring      *apikeys.Ring
-		}{{cfg.APIKeysFile, "secret", clients}, {cfg.AdminAPIKeysFile, "client-2", admins}} {
+		}{{cfg.APIKeysFile, "secret", clients}, {cfg.AdminAPIKeysFile, "client-2", admins}, {cfg.APIKeysFile, "a2", clients}, {cfg.AdminAPIKeysFile, "c3", admins}} {
 			write(tc.path, good[tc.path]+tc.key+" new\n")
 			if _, _, err := openKeys(cfg, log); err == nil || strings.Contains(err.Error(), tc.key) {
 				t.Errorf("%s in %s: start: %v", tc.key, tc.path, err)

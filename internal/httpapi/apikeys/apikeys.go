@@ -74,7 +74,7 @@ var ErrLine = errors.New("unusable")
 
 // parse parses lines of "key name rights class=... max-class=...", of which key and name are required. Errors contain the number of the line, never its
 // content. The keys must not include others.
-func parse(raw []byte, rights words, others []string) (list []entry, err error) {
+func parse(raw []byte, rights words, other func(key string) bool) (list []entry, err error) {
 	names, sums := map[string]bool{}, map[[sha256.Size]byte]bool{}
 	lines := bufio.NewScanner(bytes.NewReader(raw))
 	lines.Buffer(nil, maxFile+1)
@@ -92,7 +92,7 @@ func parse(raw []byte, rights words, others []string) (list []entry, err error) 
 				return nil, fail("a key may hold visible ASCII characters only")
 			}
 		}
-		if slices.Contains(others, fields[0]) {
+		if other != nil && other(fields[0]) {
 			return nil, fail("its key is both an admin key and a client's: that client could change the fleet")
 		}
 		e := entry{sum: sha256.Sum256([]byte(fields[0])), Key: Key{Name: fields[1]}}
@@ -177,25 +177,25 @@ type Ring struct {
 }
 
 // Open returns a Ring of keys without rights and the keys of a file. It returns nil if there are
-// neither keys nor a file, and an error if the file is invalid. The file must not contain any of
-// the admin keys, then and when it changes.
-func Open(keys []string, path string, log logrus.FieldLogger, admin ...string) (*Ring, error) {
+// neither keys nor a file, and an error if the file is invalid. The file must not contain an admin
+// key, then and when it changes; nil: there are none.
+func Open(keys []string, path string, log logrus.FieldLogger, admin func(key string) bool) (*Ring, error) {
 	return open(keys, 0, path, clientWords(), log, admin)
 }
 
 // OpenAdmin returns a Ring of admin keys: one with all rights and no name, unless it is "", and
 // those of a file, with the rights read and operate. It returns nil if there are none, and an
-// error if the file is invalid. The file must not contain any of the keys of clients, then and
-// when it changes.
-func OpenAdmin(key, path string, log logrus.FieldLogger, clients ...string) (*Ring, error) {
+// error if the file is invalid. The file must not contain the key of a client, then and when it
+// changes; nil: there are none.
+func OpenAdmin(key, path string, log logrus.FieldLogger, client func(key string) bool) (*Ring, error) {
 	var keys []string
 	if key != "" {
 		keys = []string{key}
 	}
-	return open(keys, Read|Operate, path, adminWords(), log, clients)
+	return open(keys, Read|Operate, path, adminWords(), log, client)
 }
 
-func open(keys []string, all Rights, path string, rights words, log logrus.FieldLogger, others []string) (*Ring, error) {
+func open(keys []string, all Rights, path string, rights words, log logrus.FieldLogger, other func(key string) bool) (*Ring, error) {
 	if len(keys) == 0 && path == "" {
 		return nil, nil
 	}
@@ -208,7 +208,7 @@ func open(keys []string, all Rights, path string, rights words, log logrus.Field
 		return r, nil
 	}
 	file := reload.Options[table]{Paths: []string{path}, MaxBytes: maxFile, Parse: func(contents [][]byte, _ *table) (*table, error) {
-		list, err := parse(contents[0], rights, others)
+		list, err := parse(contents[0], rights, other)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}

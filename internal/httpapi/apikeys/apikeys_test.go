@@ -26,7 +26,7 @@ func TestFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keys")
 	write(t, path, "# keys of clients\n\nk1 team-a priority,trace\n\tk2 team-b\r\n")
-	r, err := apikeys.Open([]string{"k0"}, path, nil)
+	r, err := apikeys.Open([]string{"k0"}, path, nil, nil)
 	require.NoError(t, err)
 	expect := func(when string, want map[string]apikeys.Key) {
 		t.Helper()
@@ -68,7 +68,7 @@ func TestFile(t *testing.T) {
 	r.Reload()
 	r.Reload()
 	expect("empty", map[string]apikeys.Key{"k0": {}})
-	if _, err := apikeys.Open(nil, path+".not", nil); err == nil {
+	if _, err := apikeys.Open(nil, path+".not", nil, nil); err == nil {
 		t.Error("no file, no error")
 	}
 }
@@ -80,7 +80,7 @@ func TestFileThatIsBeingWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
 	const was = "k1 team-a priority\nk2 team-b\n"
 	write(t, path, was)
-	r, err := apikeys.Open(nil, path, nil)
+	r, err := apikeys.Open(nil, path, nil, nil)
 	require.NoError(t, err)
 	const is = "k1 team-a\nk2 team-b\nk3 team-c trace\n"
 	for n := range is {
@@ -103,12 +103,12 @@ func TestFileThatIsBeingWritten(t *testing.T) {
 // Without keys no client needs one; with an empty file every client is refused.
 func TestNoKeys(t *testing.T) {
 	t.Parallel()
-	if r, err := apikeys.Open(nil, "", nil); r != nil || err != nil {
+	if r, err := apikeys.Open(nil, "", nil, nil); r != nil || err != nil {
 		t.Errorf("%v %v", r, err)
 	}
 	path := filepath.Join(t.TempDir(), "keys")
 	write(t, path, "# none yet\n")
-	r, err := apikeys.Open(nil, path, nil)
+	r, err := apikeys.Open(nil, path, nil, nil)
 	if err != nil || r == nil {
 		t.Fatalf("%v %v", r, err)
 	}
@@ -118,7 +118,7 @@ func TestNoKeys(t *testing.T) {
 }
 
 func BenchmarkFind(b *testing.B) {
-	r, err := apikeys.Open(strings.Fields(strings.Repeat("key-of-a-client ", 64)), "", nil)
+	r, err := apikeys.Open(strings.Fields(strings.Repeat("key-of-a-client ", 64)), "", nil, nil)
 	require.NoError(b, err)
 	b.ReportAllocs()
 	for b.Loop() {
