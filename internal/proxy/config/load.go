@@ -37,18 +37,25 @@ func LoadProxy(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Proxy,
 }
 
 // Print writes the configuration as a YAML file for --config. Settings of the embedded etcd
-// have no value where another etcd is used.
+// have no value where another etcd is used, nor has its gateway with TLS.
 func (p *Proxy) Print(w io.Writer) error {
 	own := p.EmbeddedEtcd.settings()
+	var remarks []string
+	if len(p.DecodePorts) > 0 {
+		remarks = append(remarks, "a file cannot have the LMCache ports of decode instances: start with the command line that has them, or register the instances with agents")
+	}
 	return p.Settings().Print(w, func(s settings.Setting) (any, string) {
 		if _, ok := own.Find(s.Name); ok && !p.Embedded() && p.sources[s.Name] == "" {
+			return nil, ""
+		}
+		if s.Name == "etcd-gateway" && !p.EmbeddedEtcdFiles.None() && p.sources[s.Name] == "" {
 			return nil, ""
 		}
 		if s.Name == "etcd-endpoints" && !p.Embedded() {
 			return access.Written(p.EtcdEndpoints, p.EtcdTLS.On), p.sources[s.Name]
 		}
 		return s.Into, p.sources[s.Name]
-	})
+	}, remarks...)
 }
 
 // Listen is the address of the listener for clients and its TLS files.

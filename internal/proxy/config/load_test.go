@@ -318,6 +318,19 @@ func TestPrintMasksAndReadsBack(t *testing.T) {
 	}
 }
 
+// What is printed can be read back also with TLS at the embedded etcd; what a file cannot have is named.
+func TestPrintReadsBack_Others(t *testing.T) {
+	t.Parallel()
+	p := mustLoad(t, nil, "--etcd-listen-cert", "c", "--etcd-listen-key", "k", "--etcd-ca", "ca")
+	var out bytes.Buffer
+	require.NoError(t, p.Print(&out))
+	mustLoad(t, nil, "--config", writeFile(t, out.String()))
+	p = mustLoad(t, nil, strings.Fields("--prefiller-port 7100 --decoder-port 7200 --decoder-init-port 7300 --decoder-alloc-port 7400 --etcd-endpoints 127.0.0.1:1")...)
+	out.Reset()
+	require.NoError(t, p.Print(&out))
+	require.Contains(t, out.String(), "# a file cannot have the LMCache ports")
+}
+
 func dropLines(text string, words ...string) string {
 	var keep []string
 	for line := range strings.Lines(text) {
