@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -127,10 +128,17 @@ func (m *models) admit(model string, used bool) *modelSeries {
 	if s == nil {
 		s = m.series(label)
 	}
-	s.listed = s.listed || !used
+	s.listed = s.listed || !used || m.lists(model)
 	known[model] = s
 	m.known.Store(&known)
 	return s
+}
+
+// lists reports whether an instance lists a model. The caller holds mu.
+func (m *models) lists(model string) bool {
+	return m.snapshot != nil && slices.ContainsFunc(m.snapshot.All(), func(in *instance.Instance) bool {
+		return slices.Contains(in.Record.Models, model)
+	})
 }
 
 // free takes labels from models that instances have listed and list no more; if there are none
@@ -183,6 +191,13 @@ func (m *models) free(used bool) bool {
 func (m *models) changed(now *instance.Snapshot, is *instance.Instance) {
 	m.mu.Lock()
 	m.snapshot = now
+	if is != nil {
+		for _, model := range is.Record.Models {
+			if s := (*m.known.Load())[model]; s != nil {
+				s.listed = true
+			}
+		}
+	}
 	m.mu.Unlock()
 	if is == nil {
 		return

@@ -107,6 +107,29 @@ func TestModels(t *testing.T) {
 	}
 }
 
+// An adapter that took its label by use, while instances listed it, loses it when they list it no more.
+func TestModels_LabelOfAnAdapter(t *testing.T) {
+	t.Parallel()
+	for name, order := range map[string][]string{"listed first": {"list", "serve"}, "served first": {"serve", "list"}} {
+		reg := prometheus.NewPedanticRegistry()
+		m := metrics.New(reg, metrics.Options{Models: 1})
+		fleet := &membership{m: m}
+		fleet.set(member(instance.Decode, "d:1", instance.Ready, "base"))
+		for _, step := range order {
+			if step == "list" {
+				fleet.set(member(instance.Decode, "d:1", instance.Ready, "base", "x"))
+			} else {
+				m.Done(answered("x"))
+			}
+		}
+		fleet.set(member(instance.Decode, "d:1", instance.Ready, "base", "y"))
+		m.Done(answered("y"))
+		if got := gathered(t, reg); got["pd_model_requests_total y ok"] != 1 {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 // TestModels_LabelsAreBounded: whatever models there are and whatever clients write, there are
 // at most the configured number of labels, and all are valid.
 func TestModels_LabelsAreBounded(t *testing.T) {
