@@ -39,7 +39,7 @@ func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func
 		},
 		Hits:    p.sched.Loads.Hits,
 		Etcd:    func() dashboard.Etcd { return boardEtcd(etcd()) },
-		Proxies: (&survey{app: p, history: figures.History{Window: surveyWindow}}).read, Opinion: p.opinion,
+		Proxies: (&survey{app: p}).read, Opinion: p.opinion,
 	})
 }
 
@@ -57,6 +57,7 @@ const surveyWindow = 15 * time.Second
 type survey struct {
 	*app
 	history figures.History
+	last    time.Time // when samples were added to it
 	// ends are the times at which the model routes among documents end, by name.
 	ends      map[string]time.Time
 	documents *instance.Documents
@@ -84,6 +85,11 @@ func (s *survey) read(ctx context.Context) (dashboard.Fleet, error) {
 	samples, missing := figures.Read(ctx, client, surveyLimit, others)
 	client.CloseIdleConnections()
 	samples[s.id] = figures.NewSample(families, s.queues.Status())
+	now := time.Now()
+	if now.Sub(s.last) > surveyWindow { // the page was closed: older samples are of another time
+		s.history = figures.History{Window: surveyWindow}
+	}
+	s.last = now
 	s.history.Add(samples)
 	var totals figures.History
 	totals.Add(samples)

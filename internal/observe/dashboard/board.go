@@ -94,7 +94,7 @@ func (p *proxies) figures(now time.Time) *figures.Fleet {
 			included++
 		}
 	}
-	if included < 2 {
+	if included < 2 || p.Figures == nil || p.Figures.Seconds == 0 { // of one sample: since the proxies started
 		return nil
 	}
 	return p.Figures
