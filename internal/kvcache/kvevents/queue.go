@@ -98,6 +98,7 @@ func (q *queue) put(m message) {
 		return // next returns one
 	}
 	if q.dropped = !m.catchUp && !q.memory.reserve(q.bytes, n); q.dropped {
+		q.changed.Signal() // next may wait
 		return
 	}
 	q.messages = append(q.messages, m)

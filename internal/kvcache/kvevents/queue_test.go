@@ -1,0 +1,26 @@
+package kvevents
+
+import (
+	"testing"
+	"testing/synctest"
+)
+
+// A source that waits for the next message is woken by one that is dropped, and catches up.
+func TestQueue_DropsWhileNextWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		memory := NewMemory(1)
+		memory.used.Store(1)
+		q := newQueue(memory)
+		got := make(chan message)
+		go func() {
+			m, _ := q.next()
+			got <- m
+		}()
+		synctest.Wait()
+		q.put(message{payload: make([]byte, 100)})
+		if m := <-got; !m.catchUp {
+			t.Errorf("%+v", m)
+		}
+	})
+}
