@@ -136,12 +136,14 @@ func (x *Index) Apply(t Target, b *kvevents.Batch) {
 	}
 }
 
-// Reset removes all blocks of a target, but keeps the target.
+// Reset removes all blocks of a target and their size, but keeps the target: its engine may have been
+// restarted with another block size.
 func (x *Index) Reset(t Target) {
 	if known := x.lookup(t); known != nil {
 		known.mu.Lock()
 		defer known.mu.Unlock()
 		known.clear()
+		known.blockSize.Store(0)
 	}
 }
 

@@ -232,6 +232,21 @@ func TestReference(t *testing.T) {
 	}
 }
 
+// An engine that was restarted with smaller blocks has their size.
+func TestReset_OtherBlockSize(t *testing.T) {
+	t.Parallel()
+	x := kvindex.New(nil)
+	target := kvindex.Target{}
+	store := func(size int) {
+		x.Apply(target, &kvevents.Batch{Events: []kvevents.Event{{Kind: kvevents.Stored, Hashes: []kvevents.Hash{1}, Tokens: make([]uint32, size), BlockSize: size, LoRAID: kvevents.Unsaid, Group: kvevents.Unsaid}}})
+	}
+	store(32)
+	x.Reset(target)
+	if store(16); x.BlockSize(target) != 16 {
+		t.Errorf("block size %d", x.BlockSize(target))
+	}
+}
+
 // TestAtOnce: requests ask while events come and targets go, which the race detector
 // watches; at the end the index is right.
 func TestAtOnce(t *testing.T) {
