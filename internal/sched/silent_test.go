@@ -294,6 +294,40 @@ type movedLeg struct {
 
 func (l *movedLeg) Move() { l.moves.Add(1) }
 
+// A leg that begins after the time to move, with an older pick, moves too.
+func TestLegs_MoveWhenTheyBeginLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, src := build(nil, inst(instance.Decode, "a:1"))
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { s.Legs.Run(ctx) })
+		late := func() (*sched.Assignment, *movedLeg) {
+			a, l := pick(t, s, decode("m")), &movedLeg{}
+			return a, l
+		}
+		a, first := late()
+		synctest.Wait()
+		after := time.Second
+		src.set(inst(instance.Decode, "a:1", func(in *instance.Instance) { in.Intent, in.MoveAfter = instance.Drain, &after }))
+		time.Sleep(time.Minute)
+		a.Await(first, time.Now()) // its prompt was computed meanwhile
+		src.set(inst(instance.Decode, "a:1"))
+		synctest.Wait()
+		b, second := late()
+		b.Await(second, time.Now())
+		if first.moves.Load() != 1 || second.moves.Load() != 0 {
+			t.Errorf("moved %d and %d times", first.moves.Load(), second.moves.Load())
+		}
+		for _, one := range []*sched.Assignment{a, b} {
+			one.EndAwait()
+			one.Done()
+		}
+		stop()
+		running.Wait()
+	})
+}
+
 // Streams move at the time of the present drain, not at that of one which was undone or had another
 // time.
 func TestLegs_MoveAfterTheLastDrain(t *testing.T) {

@@ -104,6 +104,9 @@ func (a *Assignment) Await(l Leg, since time.Time) {
 		w.first.wait.prev = a
 	}
 	w.first = a
+	if a.counter.hits.moves[a.Instance.Role.Index()].Load() { // the time to move has passed before
+		l.Move()
+	}
 }
 
 // EndAwait ends Await: the leg is over, or its answer is committed and must not be called
@@ -248,6 +251,9 @@ func (g *Legs) moveDrained(ctx context.Context, moves map[instance.Key]*time.Tim
 			t.Stop()
 			delete(moves, key)
 		}
+		if c, ok := g.loads.counters.find(key.Address); ok {
+			c.hits.moves[key.Role.Index()].Store(false)
+		}
 		if after == nil {
 			return
 		}
@@ -256,6 +262,7 @@ func (g *Legs) moveDrained(ctx context.Context, moves map[instance.Key]*time.Tim
 				return
 			}
 			if c, ok := g.loads.counters.find(key.Address); ok {
+				c.hits.moves[key.Role.Index()].Store(true) // before the list is read: see Await
 				for _, w := range c.waiting.list() {
 					if w.instance.Key == key {
 						w.leg.Move()
