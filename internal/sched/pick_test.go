@@ -168,19 +168,22 @@ func TestPinned(t *testing.T) {
 	if lost.Instance == fetched.Instance {
 		t.Fatal("both on one instance")
 	}
+	restarted := *lost.Instance
+	restarted.Record.ID = "restarted"
 	for _, tc := range []struct {
-		k    instance.Key
+		in   *instance.Instance
 		at   time.Time
 		want bool
 	}{
-		{fetched.Instance.Key, now, false},
-		{lost.Instance.Key, now, true},
-		{lost.Instance.Key, now.Add(30 * time.Minute), true},
-		{lost.Instance.Key, now.Add(2 * time.Hour), false},
-		{instance.Key{Role: instance.Decode, Address: lost.Instance.Address}, now, false},
+		{fetched.Instance, now, false},
+		{lost.Instance, now, true},
+		{lost.Instance, now.Add(30 * time.Minute), true},
+		{lost.Instance, now.Add(2 * time.Hour), false},
+		{inst(instance.Decode, lost.Instance.Address), now, false},
+		{&restarted, now, false},
 	} {
-		if got := s.Loads.Pinned(tc.k, tc.at); got != tc.want {
-			t.Errorf("%s after %s: %t", tc.k, tc.at.Sub(now), got)
+		if got := s.Loads.Pinned(tc.in, tc.at); got != tc.want {
+			t.Errorf("%s after %s: %t", tc.in.Key, tc.at.Sub(now), got)
 		}
 	}
 }

@@ -14,7 +14,10 @@ type pins struct {
 	until map[string]time.Time
 }
 
-func (p *pins) add(address string, until, now time.Time) {
+// pinned names an engine in pins: its address and incarnation, because a restarted one holds nothing.
+func pinned(in *instance.Instance) string { return in.Address + " " + in.Incarnation() }
+
+func (p *pins) add(engine string, until, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for a, t := range p.until {
@@ -22,11 +25,11 @@ func (p *pins) add(address string, until, now time.Time) {
 			delete(p.until, a)
 		}
 	}
-	if until.After(now) && until.After(p.until[address]) {
+	if until.After(now) && until.After(p.until[engine]) {
 		if p.until == nil {
 			p.until = map[string]time.Time{}
 		}
-		p.until[address] = until
+		p.until[engine] = until
 	}
 }
 
@@ -34,16 +37,16 @@ func (p *pins) add(address string, until, now time.Time) {
 // decode has not fetched it. After Done it does nothing: decode has fetched it then.
 func (a *Assignment) Unfetched(until time.Time) {
 	if a.pins != nil && !a.done.Load() {
-		a.pins.add(a.Instance.Address, until, time.Now())
+		a.pins.add(pinned(a.Instance), until, time.Now())
 	}
 }
 
 // Pinned reports whether a prefill instance holds KV caches that were never fetched.
-func (l *Loads) Pinned(k instance.Key, now time.Time) bool {
-	if k.Role != instance.Prefill {
+func (l *Loads) Pinned(in *instance.Instance, now time.Time) bool {
+	if in.Role != instance.Prefill {
 		return false
 	}
 	l.pins.mu.Lock()
 	defer l.pins.mu.Unlock()
-	return l.pins.until[k.Address].After(now)
+	return l.pins.until[pinned(in)].After(now)
 }

@@ -134,7 +134,7 @@ func (l *Loads) inFlight() []schema.LoadEntry {
 			e.LoadCount = schema.LoadCount{} // an engine in both roles may go on in the other one
 		}
 		// A drain waits for the end of its KV caches, too.
-		if e.Leaving && e.InFlight == 0 && l.Scheduler.Loads.Pinned(k, now) {
+		if there && e.Leaving && e.InFlight == 0 && l.Scheduler.Loads.Pinned(in, now) {
 			e.InFlight = 1
 		}
 		if e.LoadCount != (schema.LoadCount{}) {
