@@ -54,6 +54,7 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 		return 1, errors.Join(err, b.Close())
 	}
 	defer stopMetrics()
+	defer s.notifyBridge(ctx)()
 	if err := b.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		return 1, err
 	}

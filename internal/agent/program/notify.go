@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/control"
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/cli/background"
+	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
 )
 
@@ -45,6 +46,18 @@ func (n *notifier) start(ctx context.Context) (stop func()) {
 		func(bg context.Context) { sdnotify.Watchdog(bg, "agent", n.sane, n.log) },
 		func(bg context.Context) { n.status(bg, ctx.Done()) },
 	)
+}
+
+// notifyBridge reports to systemd that a bridge runs, and that it is alive, until stop is called.
+func (s *service) notifyBridge(ctx context.Context) (stop func()) {
+	if !sdnotify.Enabled() {
+		return func() {}
+	}
+	n := notifier{log: s.log.WithField(logging.FieldComponent, "systemd")}
+	n.ready()
+	return background.Start(ctx, func(bg context.Context) {
+		sdnotify.Watchdog(bg, "agent", func(context.Context) error { return nil }, n.log)
+	})
 }
 
 func (n *notifier) status(ctx context.Context, stopping <-chan struct{}) {

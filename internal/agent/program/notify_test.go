@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // READY does not wait for the engine to load: systemd would kill it for that.
@@ -35,6 +36,21 @@ func TestSystemd(t *testing.T) {
 	sd.Await(t, "STOPPING=1", 1)
 	sd.Await(t, "EXTEND_TIMEOUT_USEC=170000000", 1) // 2 min drain, 30 s engine, 20 s
 	w.exits(t, 7)
+}
+
+// A bridge runs under the same unit, which has a watchdog.
+func TestSystemd_Bridge(t *testing.T) {
+	sd := testkit.StartSystemd(t)
+	t.Setenv("NOTIFY_SOCKET", sd.Path)
+	t.Setenv("WATCHDOG_USEC", "200000")
+	etcd := testkit.StartEtcd(t)
+	p := startProcess(t, []string{"--zmq-register", "tcp://" + testkit.FreePort(t), "--etcd-endpoints", etcd.Endpoint(), "--ttl", "10s", "--socket", "off"})
+	sd.Await(t, "READY=1", 1)
+	sd.Await(t, "WATCHDOG=1", 3)
+	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
+	if err := p.Wait(); err != nil {
+		t.Error(err)
+	}
 }
 
 type stuckEngine struct{}

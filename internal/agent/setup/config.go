@@ -105,6 +105,10 @@ func Load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 		r.checkBridge(&c)
 	} else {
 		r.instance(&c, f)
+		if lease := time.Duration(c.Facts.KVLease) * time.Second; lease > 0 && !r.Given("kv-lease") {
+			c.KVLease = min(lease, time.Hour)
+			r.Set("kv-lease", c.KVLease.String(), f.from)
+		}
 	}
 	c.Notes = f.notes
 	if _, err := schema.NewLayout(c.EtcdPrefix); err != nil {

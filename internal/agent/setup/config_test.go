@@ -157,3 +157,18 @@ func many(n int) string {
 	}
 	return strings.Join(parts, ",")
 }
+
+// A drain of prefill waits for the lease that the command states, unless --kv-lease says otherwise.
+func TestLeaseOfTheCommand(t *testing.T) {
+	t.Parallel()
+	command := []string{
+		"--role", "prefill", "--address", "10.0.0.7:8000", "--etcd-endpoints", "10.0.0.1:2379", "--", "vllm", "serve", "M", "--host", "10.0.0.7",
+		"--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_producer","kv_connector_extra_config":{"kv_lease_duration":120}}`,
+	}
+	if got := mustLoad(t, nil, command...).KVLease; got != 2*time.Minute {
+		t.Errorf("from the command: %s", got)
+	}
+	if got := mustLoad(t, nil, append([]string{"--kv-lease", "50s"}, command...)...).KVLease; got != 50*time.Second {
+		t.Errorf("from the flag: %s", got)
+	}
+}
