@@ -12,9 +12,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -57,6 +59,21 @@ func (c *containers) do(args ...string) string {
 func (c *containers) up() {
 	c.t.Helper()
 	c.do("up", "--detach", "--wait", "--wait-timeout", "180")
+}
+
+// incarnation returns the id of the record of an instance in etcd, "" if there is none.
+func (c *containers) incarnation(address string) string {
+	c.t.Helper()
+	var list struct {
+		Instances []instance.Listing
+	}
+	require.NoError(c.t, json.Unmarshal([]byte(c.do("exec", "-T", "proxy-1", "pdctl", "list", "-o", "json")), &list))
+	for _, in := range list.Instances {
+		if in.Address == address {
+			return in.ID
+		}
+	}
+	return ""
 }
 
 // serving waits until each of the proxies uses n prefill and m decode instances.
@@ -128,8 +145,8 @@ func start(t *testing.T, dir string) *containers {
 	return c
 }
 
-// Runs docker-compose.yml in containers under load: kills a decode engine with its agent, an etcd member and a proxy, disconnects the other
-// decode engine, pauses a prefill engine, and restarts the proxies. No response is lost. A stream may break visibly if its
+// Runs docker-compose.yml in containers under load: kills a decode engine with its agent, an etcd member and a proxy, crashes and disconnects
+// the other decode engine, pauses a prefill engine, and restarts the proxies. No response is lost. A stream may break visibly if its
 // decode engine is killed or disconnected.
 func TestContainers(t *testing.T) {
 	dir := os.Getenv("PD_TEST_COMPOSE") // has the images
@@ -175,6 +192,19 @@ func TestContainers(t *testing.T) {
 	})
 	step("docker compose up", false, func() {
 		c.up()
+		c.serving(2, 2, c.proxies...)
+	})
+	step("crash of the engine decode-1", true, func() { // unlike docker kill, after which Docker does not restart it
+		was := c.incarnation("decode-1:8200")
+		pid, err := strconv.Atoi(strings.TrimSpace(run(t, "docker", "inspect", "--format", "{{.State.Pid}}", cut)))
+		require.NoError(t, err)
+		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+		testkit.Eventually(t, 2*time.Minute, func() error {
+			if is := c.incarnation("decode-1:8200"); is == "" || is == was {
+				return fmt.Errorf("incarnation %q, was %q", is, was)
+			}
+			return nil
+		})
 		c.serving(2, 2, c.proxies...)
 	})
 	step("docker network disconnect decode-1", true, func() {
