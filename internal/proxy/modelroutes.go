@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/sirupsen/logrus"
 
@@ -21,8 +20,7 @@ func decodeModelRoutes(log logrus.FieldLogger) modelroute.Decode {
 				log.WithError(err).WithField("model", instance.Printable(d.Address, 200)).Warn("model route is not used")
 				continue
 			}
-			own := slices.ContainsFunc(r.Targets, func(t schema.ModelTarget) bool { return t.Model == d.Address })
-			out := &modelroute.Route{Name: d.Address, Sticky: r.Sticky, Own: own}
+			out := &modelroute.Route{Name: d.Address, Sticky: r.Sticky, Own: r.Splits(d.Address)}
 			for i := range r.Targets {
 				t := &r.Targets[i]
 				labels, _ := t.Labels() // was checked

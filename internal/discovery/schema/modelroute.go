@@ -66,11 +66,16 @@ func (t *ModelTarget) String() string {
 	return t.Model + "{" + t.Selector + "}"
 }
 
+// Splits reports whether a model is one of the targets.
+func (r *ModelRoute) Splits(model string) bool {
+	return slices.ContainsFunc(r.Targets, func(t ModelTarget) bool { return t.Model == model })
+}
+
 // Conflict returns why the route of a name cannot be used although it is correct, "" if it can: a name
 // that an engine serves is no alias. Only a route that splits the requests for that model has such a
 // name: the model is one of its targets.
 func (r *ModelRoute) Conflict(name string, all []*instance.Instance) string {
-	if slices.ContainsFunc(r.Targets, func(t ModelTarget) bool { return t.Model == name }) {
+	if r.Splits(name) {
 		return ""
 	}
 	for _, in := range all {

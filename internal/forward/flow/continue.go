@@ -202,7 +202,8 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 	if !c.r.note(d, f) && !ended {
 		return continuation.ReasonBudget
 	}
-	t.counted = 0                // also if the failure is none that counts
+	// Also if the failure does not count, as that of an instance that is removed.
+	t.counted = 0
 	if f.Class == leg.BrokeOff { // the instance may still serve
 		t.forgetTried(instance.Decode)
 	}

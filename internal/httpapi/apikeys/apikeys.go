@@ -73,7 +73,7 @@ const (
 var ErrLine = errors.New("unusable")
 
 // parse parses lines of "key name rights class=... max-class=...", of which key and name are required. Errors contain the number of the line, never its
-// content. The keys must not include others.
+// content. other reports a key that the lines must not contain; nil: there is none.
 func parse(raw []byte, rights words, other func(key string) bool) (list []entry, err error) {
 	names, sums := map[string]bool{}, map[[sha256.Size]byte]bool{}
 	lines := bufio.NewScanner(bytes.NewReader(raw))
