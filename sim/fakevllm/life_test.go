@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -137,6 +138,16 @@ func TestFullEngineRefuses(t *testing.T) {
 			eventually(t, idle(1))
 		})
 	}
+}
+
+// A test can start an engine at the address of one that was closed, although a process that is
+// being forked still has the closed listener.
+func TestStartWhileAddressIsInUse(t *testing.T) {
+	t.Parallel()
+	old, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	time.AfterFunc(100*time.Millisecond, func() { _ = old.Close() })
+	fakevllm.StartTest(t, fakevllm.Options{Addr: old.Addr().String()})
 }
 
 func TestKillAndRestart(t *testing.T) {

@@ -67,8 +67,8 @@ type TB interface {
 // engine at its end.
 func StartTest(t TB, o Options) *Server {
 	t.Helper()
-	s, err := Start(t.Context(), o)
-	if err != nil {
+	var s *Server
+	if err := whenFree(t.Context(), func() (err error) { s, err = Start(t.Context(), o); return err }); err != nil {
 		t.Fatalf("start a fake vLLM: %v", err)
 		return nil
 	}
@@ -86,9 +86,14 @@ func (s *Server) Restart(ctx context.Context) error {
 	if err := old.wait(ctx); err != nil {
 		return err
 	}
-	// A process that is being forked has copies of the old listeners until its exec.
+	return whenFree(ctx, func() error { return s.begin(ctx) })
+}
+
+// whenFree repeats listen for up to 5 s while its address is in use: a process that is being
+// forked has copies of closed listeners until its exec.
+func whenFree(ctx context.Context, listen func() error) error {
 	for tries := 1; ; tries++ {
-		err := s.begin(ctx)
+		err := listen()
 		if !errors.Is(err, syscall.EADDRINUSE) || tries == 250 || !sleep.For(ctx, 20*time.Millisecond) {
 			return err
 		}

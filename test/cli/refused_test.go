@@ -136,7 +136,7 @@ func TestRefusedAgents(t *testing.T) {
 	require.NoError(t, err)
 
 	unused := testkit.FreePort(t)
-	other := w.engine(fakevllm.Options{Role: fakevllm.RoleDecode, Models: []string{"llama"}})
+	other := w.engine(fakevllm.Options{Addr: testkit.FreePort(t), Role: fakevllm.RoleDecode, Models: []string{"llama"}})
 	taker := w.agent("taker", nil, "--role", "decode", "--address", decode)
 	w.agent("early", nil, "--role", "decode", "--address", unused)
 	w.agent("wrong", nil, "--role", "decode", "--address", other.Address())
