@@ -16,9 +16,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
-// onMember makes a client that uses one member of a cluster, behind a link, and
-// knows the others.
-func onMember(t testing.TB, c *testkit.Cluster, m *testkit.EtcdProcess) (*clientv3.Client, *testkit.Link) {
+// onMember makes a client that uses one member of a cluster, behind a link, and knows the
+// others from the call of the function on: before, it could leave the member on a busy machine.
+func onMember(t testing.TB, c *testkit.Cluster, m *testkit.EtcdProcess) (*clientv3.Client, *testkit.Link, func()) {
 	t.Helper()
 	link := testkit.StartLink(t, m.Endpoint())
 	cli := members.Dial(t, link.Address())
@@ -30,8 +30,7 @@ func onMember(t testing.TB, c *testkit.Cluster, m *testkit.EtcdProcess) (*client
 	for _, o := range c.Others(m) {
 		endpoints = append(endpoints, o.Endpoint())
 	}
-	cli.SetEndpoints(endpoints...)
-	return cli, link
+	return cli, link, func() { cli.SetEndpoints(endpoints...) }
 }
 
 // The member to which an agent renews its lease hangs: the lease is renewed at
@@ -51,13 +50,14 @@ func TestRenewalLeavesAHungMember(t *testing.T) {
 			t.Parallel()
 			c := testkit.StartCluster(t, 3)
 			victim := c.Follower()
-			cli, link := onMember(t, c, victim)
+			cli, link, addOthers := onMember(t, c, victim)
 			const ttl = 10 * time.Second
 			r := members.Register(t, cli, lease.RegistrarOptions{Layout: members.Layout(t), Key: members.Prefill("10.0.0.1:1"), TTL: ttl, HostID: "h"})
 			r.Set(instance.Record{ID: "A", Models: []string{"m"}})
 			members.WaitPhase(t, r, lease.Registered)
 			before := r.Status()
 			tc.fault(victim, link)
+			addOthers()
 			members.WaitRegistration(t, r, func(s lease.Status) bool { return s.RenewalFails != 0 && s.Renewals >= before.Renewals+3 })
 			if s := r.Status(); s.LeasesLost != 0 || s.LeaseID != before.LeaseID || s.Registrations != 1 {
 				t.Errorf("before %+v, after %+v", before, s)
@@ -97,13 +97,14 @@ func TestWatchLeavesASilentMember(t *testing.T) {
 	t.Parallel()
 	c := testkit.StartCluster(t, 3)
 	victim := c.Follower()
-	cli, link := onMember(t, c, victim)
+	cli, link, addOthers := onMember(t, c, victim)
 	o := members.WatcherOptions(t)
 	o.CheckInterval, o.AuditInterval = time.Hour, 5*time.Second
 	w := members.Watch(t, cli, o)
 	members.WaitReady(t, w)
 	members.WaitState(t, w, watch.Live)
 	link.Freeze()
+	addOthers()
 	// The questions of another party who uses this client move it to another
 	// member; the watch stays where it is.
 	testkit.Eventually(t, members.Soon, func() error {
