@@ -15,9 +15,13 @@ func (s *site) hold() string {
 	for range 50 {
 		free, err := fleet.FreePorts(1)
 		require.NoError(s.t, err)
+		syscall.ForkLock.RLock() // a process started between the two calls would keep the socket
 		fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+		if err == nil {
+			syscall.CloseOnExec(fd)
+		}
+		syscall.ForkLock.RUnlock()
 		require.NoError(s.t, err)
-		syscall.CloseOnExec(fd)
 		if err := syscall.Bind(fd, &syscall.SockaddrInet4{Port: free[0], Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 			_ = syscall.Close(fd) // another process was faster
 			continue
@@ -34,7 +38,10 @@ func (s *site) hold() string {
 func (s *site) release(port string) {
 	if fd, ok := s.held[port]; ok {
 		delete(s.held, port)
-		if err := syscall.Close(fd); err != nil {
+		syscall.ForkLock.RLock() // a process that is being forked has a copy until its exec
+		err := syscall.Close(fd)
+		syscall.ForkLock.RUnlock()
+		if err != nil {
 			s.t.Errorf("release port %s: %v", port, err)
 		}
 	}
