@@ -3,6 +3,7 @@ package watch_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,13 +53,24 @@ func TestRenewalLeavesAHungMember(t *testing.T) {
 			victim := c.Follower()
 			cli, link, addOthers := onMember(t, c, victim)
 			const ttl = 10 * time.Second
-			r := members.Register(t, cli, lease.RegistrarOptions{Layout: members.Layout(t), Key: members.Prefill("10.0.0.1:1"), TTL: ttl, HostID: "h"})
+			var unknown atomic.Bool
+			r := members.Register(t, cli, lease.RegistrarOptions{
+				Layout: members.Layout(t), Key: members.Prefill("10.0.0.1:1"), TTL: ttl, HostID: "h",
+				OnEvent: func(s lease.Status) {
+					if s.Phase == lease.Unknown {
+						unknown.Store(true)
+					}
+				},
+			})
 			r.Set(instance.Record{ID: "A", Models: []string{"m"}})
 			members.WaitPhase(t, r, lease.Registered)
 			before := r.Status()
 			tc.fault(victim, link)
 			addOthers()
-			members.WaitRegistration(t, r, func(s lease.Status) bool { return s.RenewalFails != 0 && s.Renewals >= before.Renewals+3 })
+			// The first call that fails is a renewal, or a check of the key, which makes the phase unknown.
+			members.WaitRegistration(t, r, func(s lease.Status) bool {
+				return (s.RenewalFails != 0 || unknown.Load()) && s.Renewals >= before.Renewals+3
+			})
 			if s := r.Status(); s.LeasesLost != 0 || s.LeaseID != before.LeaseID || s.Registrations != 1 {
 				t.Errorf("before %+v, after %+v", before, s)
 			}
