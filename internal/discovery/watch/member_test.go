@@ -17,8 +17,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
-// onMember makes a client that uses one member of a cluster, behind a link, and knows the
-// others from the call of the function on: before, it could leave the member on a busy machine.
+// onMember makes a client that uses one member of a cluster, behind a link. The function that it
+// returns adds the other members: a client that knows them may leave the member before the fault.
 func onMember(t testing.TB, c *testkit.Cluster, m *testkit.EtcdProcess) (*clientv3.Client, *testkit.Link, func()) {
 	t.Helper()
 	link := testkit.StartLink(t, m.Endpoint())
