@@ -42,6 +42,7 @@ type Scanner struct {
 	// Several reports whether the array whose end was met last has more than one
 	// element, unless the first is a number.
 	Several bool
+	Arrays  int // how many arrays were begun
 }
 
 // Space returns the position after the white space at i.
@@ -173,6 +174,7 @@ func (s *Scanner) array(i, depth int) (int, error) {
 	if depth >= MaxDepth {
 		return i, ErrorAt(i, NestedTooDeep)
 	}
+	s.Arrays++
 	b := s.Text
 	i = s.Space(i + 1)
 	if i < len(b) && b[i] == ']' {

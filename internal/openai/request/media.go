@@ -8,7 +8,7 @@ import (
 // Media reports whether the messages hold parts that are no text: images, video, sound,
 // files, or embeddings.
 func (r *Request) Media() bool {
-	if r.Kind == openai.Completion || r.Kind == openai.Other {
+	if r.Kind == openai.Completion || r.Kind == openai.Other || !r.nested { // parts are in an array of a message
 		return false
 	}
 	b := r.Prompt()

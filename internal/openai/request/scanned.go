@@ -40,6 +40,7 @@ type Scanned struct {
 	sampling   object
 	samplingID uint16
 	several    bool // what the scanner says of "prompt", where that is an array
+	nested     bool // there are arrays within "messages" or "input"
 	occ        []occurrence
 	last       [numFields]int // 1 + index into occ of the last occurrence where the field counts
 }
@@ -103,6 +104,7 @@ func (r *Scanned) noObject(s *jsonscan.Scanner) error {
 func (r *Scanned) scanObject(s *jsonscan.Scanner, at int, object uint16, depth int) (int, error) {
 	prevEnd, index := -1, 0
 	lastOcc := -1 // the occurrence whose next is still open
+	arrays := s.Arrays
 	end, err := s.Members(at, depth, func(m jsonscan.Member) error {
 		if lastOcc >= 0 {
 			r.occ[lastOcc].next = m.Key
@@ -132,12 +134,15 @@ func (r *Scanned) scanObject(s *jsonscan.Scanner, at int, object uint16, depth i
 			})
 			if r.counts(f, object) {
 				r.last[f] = len(r.occ)
-				if f == FieldPrompt {
+				switch f {
+				case FieldPrompt:
 					r.several = s.Several
+				case FieldMessages, FieldInput:
+					r.nested = r.nested || s.Arrays > arrays+1
 				}
 			}
 		}
-		prevEnd = m.End
+		prevEnd, arrays = m.End, s.Arrays
 		index++
 		if (object == 0 && index > maxTopLevel) || len(r.occ) > maxTopLevel {
 			return errTooMany
