@@ -49,7 +49,7 @@ func notForEngines(name string) bool {
 const priorityHeader = "X-Vllm-Priority"
 
 func isPriority(name string) bool {
-	return name == priorityHeader || strings.EqualFold(strings.ReplaceAll(name, "_", "-"), priorityHeader)
+	return len(name) == len(priorityHeader) && strings.EqualFold(strings.ReplaceAll(name, "_", "-"), priorityHeader)
 }
 
 // Header is the header of one leg.

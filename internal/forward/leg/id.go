@@ -1,6 +1,7 @@
 package leg
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"math/rand/v2"
 	"net/http"
@@ -42,9 +43,9 @@ func newUUID() string {
 func randomHex(n int) string { return hex.EncodeToString(randomBytes(n)) }
 
 func randomBytes(n int) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(rand.Uint32())
+	var b []byte
+	for len(b) < n {
+		b = binary.NativeEndian.AppendUint64(b, rand.Uint64())
 	}
-	return b
+	return b[:n]
 }
