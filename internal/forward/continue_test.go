@@ -232,6 +232,15 @@ func TestStreamContinuesAfterDetokenizeFails(t *testing.T) {
 	}
 }
 
+// An instance that fails to detokenize is not asked again before the others.
+func TestStreamContinuesWhereOneFailsToDetokenize(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 3, continuing)
+	script(t, r.D[1], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusServiceUnavailable, Path: "/detokenize"})
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 9, Times: 1})
+	r.checkContinues(completionsPath, "", "broke_off prompt")
+}
+
 // If only the end of a stream is missing, the proxy sends it.
 func TestStreamIsCompleted(t *testing.T) {
 	t.Parallel()

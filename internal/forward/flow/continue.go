@@ -41,11 +41,12 @@ const (
 // move is a stream's change from one leg to the next. The zero value means that its leg is not
 // lost.
 type move struct {
-	lost  time.Time // when the leg was lost; zero if another one continues the stream
-	class leg.Class // how it was lost
-	how   string    // how the stream goes on, once that is known
-	why   string    // why it does not
-	end   func()    // ends the stream's turn in the pace
+	lost  time.Time      // when the leg was lost; zero if another one continues the stream
+	class leg.Class      // how it was lost
+	how   string         // how the stream goes on, once that is known
+	why   string         // why it does not
+	end   func()         // ends the stream's turn in the pace
+	asked []instance.Key // the instance that lost it, and those that failed to detokenize: the others are asked first
 }
 
 // bound ends a leg that has not continued its stream in time. The caller calls stop when the leg
@@ -215,6 +216,7 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 			return continuation.ReasonDeadline
 		}
 	}
+	m.asked = []instance.Key{d.Instance.Key}
 	next, why := c.progress.Next(c.detokenize)
 	if why != "" {
 		return why
@@ -284,19 +286,22 @@ func (c *completion) detokenize(ids []byte) (text string, err error) {
 }
 
 func (c *completion) detokenizeOnce(ids []byte, limit time.Duration) (string, error) {
-	r, t := c.r, &c.r.attempts
+	r, t, m := c.r, &c.r.attempts, &c.move
 	t.wanted.Tentative = true
+	tried, ranks := t.tried, t.triedRanks
+	t.tried.decode = slices.Concat(tried.decode, m.asked)
 	a, err := t.pickOnce(instance.Decode, nil, false)
 	if errors.Is(err, sched.ErrNone) { // the instance that lost the stream may still do it
-		tried, ranks := t.tried, t.triedRanks
+		m.asked = nil
 		t.forgetTried(instance.Decode)
 		a, err = t.pickOnce(instance.Decode, nil, false)
-		t.tried, t.triedRanks = tried, ranks
 	}
+	t.tried, t.triedRanks = tried, ranks
 	t.wanted.Tentative = false
 	if err != nil {
 		return "", err
 	}
+	m.asked = append(m.asked, a.Instance.Key)
 	defer a.Done()
 	body := append(append(make([]byte, 0, len(ids)+128), `{"tokens":`...), ids...)
 	if name := c.req.EngineModel(); name != nil {
