@@ -22,7 +22,10 @@ func token(i int) string {
 	return fmt.Sprintf(`data: {"id":"c","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" t%d","logprobs":null,"finish_reason":null,"stop_reason":null}]}`+"\n\n", i)
 }
 
-const closing = "data: [DONE]\n\n"
+const (
+	closing   = "data: [DONE]\n\n"
+	brokenOff = `data: {"error":{"message":"failed","code":500}}` + "\n\n"
+)
 
 // lastEntry is a Recorder that keeps the last entry.
 type lastEntry struct {
@@ -32,9 +35,14 @@ type lastEntry struct {
 
 func (e lastEntry) Done(entry *forward.Entry) { *e.last = *entry }
 
-// askOnce sends one request through a handler.
+// askOnce sends one request through a handler, which may break the answer off.
 func askOnce(tb testing.TB, h http.HandlerFunc, stream bool) {
 	tb.Helper()
+	defer func() {
+		if r := recover(); r != nil && r != http.ErrAbortHandler { //nolint:errorlint // unwrapped, as net/http compares it
+			panic(r)
+		}
+	}()
 	body := fmt.Sprintf(`{"model":"m","prompt":"x","max_tokens":64,"stream":%t}`, stream)
 	h(&sink{header: http.Header{}}, newRequest(tb.Context(), tb, http.MethodPost, completionsPath, strings.NewReader(body)))
 }
@@ -65,6 +73,7 @@ func TestBetweenTokens(t *testing.T) {
 		{"cut anywhere", []string{token(0) + token(1)[:9], token(1)[9:], token(2) + closing[:4], closing[4:]}, 2, 0},
 		{"all at once", []string{token(0) + token(1) + token(2) + closing}, 0, 0},
 		{"one", []string{token(0), closing}, 0, 0},
+		{"before an error", []string{token(0), token(1) + token(2) + brokenOff}, 1, 1},
 	} {
 		var gaps gapCounter
 		serve := handlerOf(t, &canned{prefill: []byte(plainAnswer), stream: tc.reads}, func(o *forward.Options) {
@@ -98,6 +107,19 @@ func TestEntry_TokensWithComments(t *testing.T) {
 		if e.Output != 3 || gaps.stuck+gaps.along != 2 {
 			t.Errorf("%q: %d output tokens, %+v", reads, e.Output, gaps)
 		}
+	}
+}
+
+// What an engine reports right before it breaks a stream off counts.
+func TestEntry_TokensBeforeAnError(t *testing.T) {
+	t.Parallel()
+	reported := strings.Replace(token(1), "}\n\n", `,"usage":{"prompt_tokens":5,"completion_tokens":9,"total_tokens":14}}`+"\n\n", 1)
+	var e forward.Entry
+	askOnce(t, handlerOf(t, &canned{prefill: []byte(plainAnswer), stream: []string{token(0), reported + brokenOff}}, func(o *forward.Options) {
+		o.Recorder = lastEntry{last: &e}
+	}), true)
+	if e.Outcome != relay.OutcomeBroken || e.Output != 9 {
+		t.Errorf("%s with %d output tokens", e.Outcome, e.Output)
 	}
 }
 

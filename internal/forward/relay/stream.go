@@ -320,8 +320,12 @@ func (a *Answer) failInEvents(s *Source, e *events, before, after int, class leg
 			a.breakOff(true, leg.BadAnswer, err)
 			return nil
 		}
-		if len(batch) > 0 && !a.write(batch) {
-			return nil
+		a.noteEvents(batch)
+		if len(batch) > 0 {
+			if !a.write(batch) {
+				return nil
+			}
+			e.countSent(a.lastWrite, a.Gaps)
 		}
 	}
 	if s.Continuation != nil {
