@@ -36,7 +36,7 @@ func audioForm(fields map[string]string) string {
 
 func (r *rig) transcribe(body string) answer {
 	r.t.Helper()
-	return r.post(transcriptions, body, "Content-Type", "multipart/form-data; boundary=B")
+	return r.post(transcriptions, body, "Content-Type", "multipart/form-data; boundary=B", "X-PD-Trace", "1")
 }
 
 // A form gets to one engine byte for byte, whole or streamed, and to another one when
@@ -75,6 +75,8 @@ func TestTranscriptions(t *testing.T) {
 		}
 		if stream := tc.fields != nil; stream != e.Stream {
 			t.Errorf("%s: stream %t", name, e.Stream)
+		} else if timing := a.header.Get("X-PD-Timing"); stream != strings.Contains(timing, "first;dur=") {
+			t.Errorf("%s: timing %q", name, timing)
 		}
 		text := ""
 		if tc.fields == nil {

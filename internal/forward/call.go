@@ -147,7 +147,7 @@ func (c *call) passThroughForm(reason string) {
 		c.flow.Invalid(err)
 		return
 	}
-	c.origin.Model, c.stream = f.Model, f.Stream
+	c.origin.Model, c.stream, c.flow.Route.Stream = f.Model, f.Stream, f.Stream
 	if !c.admit(keylimit.Want{}) { // the file says nothing about tokens
 		return
 	}
