@@ -49,11 +49,11 @@ func History(s *session.Session) *cobra.Command {
 			}
 			var of *instance.Key
 			if len(args) > 0 {
-				keys, err := s.Named(cmd.Context(), args, 0)
+				k, err := s.One(cmd.Context(), args)
 				if err != nil {
 					return err
 				}
-				of = &keys[0]
+				of = &k
 			}
 			return s.With(cmd.Context(), func(conn *session.Conn) error { return history(cmd.Context(), s, conn, of, from, limit) })
 		},
