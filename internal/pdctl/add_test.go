@@ -213,6 +213,8 @@ func TestAddWaitBlock(t *testing.T) {
 		}
 		return nil
 	})
+	names, stopNames := r.background("add", "prefill", late, removed, "--wait", "--block", "-o", "name")
+	testkit.Eventually(t, time.Minute, func() error { return names.has("no proxy uses this etcd now") })
 	srv := &http.Server{Addr: late, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"data":[{"id":"m"}]}`)
 	})}
@@ -228,6 +230,9 @@ func TestAddWaitBlock(t *testing.T) {
 	})
 	if code := stop(false); code != 1 {
 		t.Errorf("exit %d\n%s", code, out)
+	}
+	if code := stopNames(false); code != 1 || strings.Count(names.String(), "prefill/"+late+"\n") != 1 || strings.Contains(names.String(), "prefill/"+removed+"\n") {
+		t.Errorf("-o name: exit %d\n%s", code, names)
 	}
 }
 

@@ -277,10 +277,12 @@ func TestAuthInitInterrupted(t *testing.T) {
 }
 
 // Without --apply nothing is changed, and what is printed are commands; applied again it
-// keeps what is there, and sets a user's password from a file.
+// keeps what is there, and sets a user's password from a file. Commands of doctor name the user,
+// unless etcd refuses it.
 func TestAuthInitAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
+	r.put("/pd/decode/10.0.0.1:8200", "{broken")
 	code, out, errs := r.run("auth", "init", "--dry-run")
 	for _, want := range []string{
 		"etcdctl role grant-permission --prefix=true pd-agent-decode readwrite /pd/decode/\n",
@@ -302,12 +304,20 @@ func TestAuthInitAgain(t *testing.T) {
 		t.Errorf("without a user: %d %s", code, errs)
 	}
 	as := []string{"--etcd-username", "root", "--etcd-password-file", file}
-	code, out, errs = r.run(append(as, "auth", "init", "--apply", "--password-file", "pd-operator="+file)...)
+	code, out, errs = r.run(append(as, "auth", "init", "--apply", "--password-file", "pd-operator="+file, "--password-file", "pd-agent-decode="+file)...)
 	if code != 0 || strings.Contains(out, ": password ") || !strings.Contains(out, "pd-proxy: existed, and keeps its password") {
 		t.Errorf("again: %d %s%s", code, out, errs)
 	}
 	if code, out, errs := r.run("list", "--etcd-username", "pd-operator", "--etcd-password-file", file); code != 0 {
 		t.Errorf("the operator: %d %s%s", code, out, errs)
+	}
+	for user, want := range map[string]string{
+		"pd-operator":     "pdctl get decode/10.0.0.1:8200 --etcd-endpoints " + r.etcd.Endpoint() + " --etcd-username pd-operator --etcd-password-file " + file + "\n",
+		"pd-agent-decode": "pdctl status --etcd-username pd-operator --etcd-endpoints " + r.etcd.Endpoint() + "\n",
+	} {
+		if _, out, errs := r.run("doctor", "--agents=false", "--etcd-username", user, "--etcd-password-file", file); !strings.Contains(out, want) {
+			t.Errorf("doctor as %s: %q is not in\n%s%s", user, want, out, errs)
+		}
 	}
 	// Its own password can change.
 	newer := filepath.Join(t.TempDir(), "newer")

@@ -94,7 +94,7 @@ func TestRevert(t *testing.T) {
 	}
 	r.want(0, "no differences\n", "diff", "--from", at)
 	r.want(0, "nothing to change\n", "revert", at)
-	if out := r.ok("history", "decode/"+a, "--limit", "1"); !strings.Contains(out, "revert") || !strings.Contains(out, "back") {
+	if out := r.ok("history", "decode/"+a); strings.Count(out, "revert") != 1 || strings.Count(out, "back") != 1 {
 		t.Error(out)
 	}
 	if code, _, errs := r.run("revert", last); code != 1 || !strings.Contains(errs, "override/prefill/"+d+": cannot be reconstructed: its former value had a time limit; nothing was written") {

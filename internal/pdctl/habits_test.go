@@ -117,6 +117,8 @@ func TestWaitFor(t *testing.T) {
 		"--for ready prefill=1 decode=3 --timeout 1ms":      {4, "prefill: 0 of at least 1 instances are ready: prefill/10.0.0.3:8100 starting; decode: 2 of at least 3 instances are ready"},
 		"--for ready decode=0":                              {2, `"decode=0": use prefill=N and decode=N`},
 		"--for ready decode=1 --count 2":                    {2, "use either --count N, or prefill=N decode=N"},
+		"--for drained --count 1 --timeout 1ms":             {2, "state=drained: select the instances"},
+		"--for drained decode=1 --timeout 1ms":              {2, "state=drained: select the instances"},
 		"--for ready prefill decode":                        {2, "name one role, or the number of each: prefill=2 decode=3"},
 		"--for state=removed -l rack=4":                     {0, "no instance is left\n"},
 		"--for removed decode/10.0.0.1:8200 --timeout 1ms":  {4, "decode/10.0.0.1:8200 ready"},

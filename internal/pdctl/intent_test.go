@@ -108,6 +108,7 @@ func TestDrainWait(t *testing.T) {
 	// All free; the digest of one that went is not missed when it had reported that it is free.
 	r.say("a", revision, `"decode/other:1":{"in_flight":3}`)
 	r.want(0, "decode/"+x+": drained already\n"+free, drain...)
+	r.want(0, "decode/"+x+"\n", append(drain, "-o", "name")...)
 
 	// One holds requests until the time has passed.
 	r.say("b", revision, `"decode/`+x+`":{"in_flight":3}`)
@@ -115,6 +116,7 @@ func TestDrainWait(t *testing.T) {
 	if !strings.Contains(errs, "proxy b:8000 (b) has in flight: 3 on decode/"+x) || strings.Contains(errs, "a:8000") {
 		t.Errorf("%q", errs)
 	}
+	r.want(4, "", "drain", "decode", x, "--wait", "--timeout", "300ms", "-o", "name")
 
 	// The requests end during the wait. Its progress shows that it has begun.
 	out, stop = r.background(drain...)

@@ -168,7 +168,7 @@ func TestSnapshotThenDiffs(t *testing.T) {
 			t.Fatalf("then %v", names)
 		}
 		m := all[0]
-		if len(m.Rows) != 2 || string(m.Rows["decode/10.0.0.2:1"]) != "null" || !strings.Contains(string(m.Rows["decode/10.0.0.3:1"]), `"connector":"nixl"`) {
+		if len(m.Rows) != 2 || string(m.Rows["decode/10.0.0.2:1"]) != "null" || !strings.Contains(string(m.Rows["decode/10.0.0.3:1"]), `"connector":"nixl","weight":100,`) {
 			t.Errorf("rows %s", m.Rows)
 		}
 		if !strings.Contains(string(m.Loads["prefill/10.0.0.1:1"]), `"n":4`) {

@@ -14,30 +14,14 @@ import (
 
 // Row is the part of a membership entry on the page that is independent of its load.
 type Row struct {
-	Role      instance.Role   `json:"role"`
-	Address   string          `json:"address"`
-	Canonical string          `json:"canonical,omitempty"` // address of the instance that another key names, too
-	Status    string          `json:"status"`              // instance.Status
-	State     instance.State  `json:"state"`
-	Cause     string          `json:"cause,omitempty"`
-	View      instance.View   `json:"view,omitempty"`
-	Intent    instance.Intent `json:"intent,omitempty"`
-	Reason    string          `json:"reason,omitempty"`
-	Warning   string          `json:"warning,omitempty"`
-	Models    []string        `json:"models"`
-	Connector string          `json:"connector,omitempty"`
-	Group     string          `json:"group,omitempty"` // which instances it pairs with
-	Version   string          `json:"version,omitempty"`
-	Weight    int             `json:"weight"`
-	ID        string          `json:"id,omitempty"`
-	Source    string          `json:"source,omitempty"`
-	Revision  int64           `json:"revision"`
-	Static    bool            `json:"static"`
+	instance.Listing // without the load
+
+	Canonical string `json:"canonical,omitempty"` // address of the instance that another key names, too
+	Group     string `json:"group,omitempty"`     // which instances it pairs with
 	// Since is the time at which this proxy first saw the entry's lease, or the static
 	// entry. AtLeast reports whether the entry existed when the proxy started.
 	Since   int64 `json:"since"`
 	AtLeast bool  `json:"at_least,omitempty"`
-	Started int64 `json:"started,omitempty"` // start time of the engine, by its own clock
 	// Usable reports whether new requests may be sent to it.
 	Usable bool `json:"usable"`
 }
@@ -167,17 +151,13 @@ type tenure struct {
 // row converts an entry of /status to a Row.
 func row(in *instance.Instance, l *instance.Listing, f Facts, since tenure) Row {
 	r := Row{
-		Role: l.Role, Address: l.Address, Status: l.Status, State: l.State, Cause: l.Cause, View: l.View, Intent: l.Intent, Reason: l.Reason,
-		Warning: l.Warning, Models: l.Models, Connector: f.Connector, Group: f.Group, Version: l.Version,
-		Weight: in.Weight(), ID: l.ID, Source: l.Source, Revision: l.Revision, Static: l.Static,
-		Since: since.since.UnixMilli(), AtLeast: since.atLeast,
+		Listing: *l, Group: f.Group, Since: since.since.UnixMilli(), AtLeast: since.atLeast,
 		Usable: in.Usable() && (l.View == "" || l.View == instance.Orphan),
 	}
+	weight := in.Weight()
+	r.Weight, r.Connector, r.DefaultConnector, r.InFlight, r.Load = &weight, f.Connector, "", nil, nil
 	if canonical, err := instance.ParseAddress(l.Address); err == nil && canonical != l.Address {
 		r.Canonical = canonical
-	}
-	if at := in.Record.StartedAt; at != nil {
-		r.Started = at.UnixMilli()
 	}
 	return r
 }

@@ -72,6 +72,13 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 		p.Etcd.Refused = &doctor.Refused{Auth: session.RefusedUser(err), Text: session.WithoutHint(err)}
 		return p, err
 	}
+	// A user that etcd refuses is not suggested again.
+	if s.Etcd.Username != "" {
+		p.Reach.Pdctl = append(p.Reach.Pdctl, "--etcd-username", s.Etcd.Username)
+	}
+	if s.Etcd.PasswordFile != "" {
+		p.Reach.Pdctl = append(p.Reach.Pdctl, "--etcd-password-file", s.Etcd.PasswordFile)
+	}
 	p.Etcd.Revision = p.Members.Snapshot.Revision
 	gatherEtcd(ctx, s, conn, p)
 	if err := gatherProxies(ctx, conn, p); err != nil {
@@ -88,8 +95,8 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 	return p, err
 }
 
-// reach returns the flags with which suggested commands reach this etcd, without the
-// password.
+// reach returns the flags with which suggested commands reach this etcd, without the user of
+// pdctl and the password.
 func reach(s *session.Session) doctor.Reach {
 	secure := s.Etcd.TLS
 	list := strings.Join(access.Written(s.Etcd.Endpoints, secure.Used()), ",")

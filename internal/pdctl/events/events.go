@@ -48,7 +48,7 @@ func Command(s *session.Session) *cobra.Command {
 		Example: "  pdctl events prefill 10.0.0.7:8100\n  pdctl events prefill 10.0.0.7:8100 --past --count 1",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keys, err := s.Named(cmd.Context(), args, 0)
+			k, err := s.One(cmd.Context(), args)
 			switch {
 			case err != nil:
 				return err
@@ -57,7 +57,7 @@ func Command(s *session.Session) *cobra.Command {
 			case f.count < 0:
 				return cli.Wrongf("--count %d: must be 0, for no limit, or more", f.count)
 			}
-			return follow(cmd.Context(), s, keys[0], f)
+			return follow(cmd.Context(), s, k, f)
 		},
 	}
 	fs := cmd.Flags()

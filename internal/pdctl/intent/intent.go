@@ -198,7 +198,7 @@ func intend(ctx context.Context, s *session.Session, conn *session.Conn, keys []
 	results, revision := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
 		return conn.Store.Intents.Intend(ctx, k, state, f.wish)
 	}, func(r *session.Result, done store.IntentResult) {
-		r.Outcome, r.Text = words[state], words[state]
+		r.Outcome, r.Text, r.Interim = words[state], words[state], f.wait
 		switch {
 		case !done.Changed:
 			r.Text += " already"
@@ -221,7 +221,7 @@ func intend(ctx context.Context, s *session.Session, conn *session.Conn, keys []
 	waited := awaitFree(ctx, s, conn, revision, drained, f.limit)
 	for i := range results {
 		if waited == nil && results[i].Outcome != "failed" {
-			results[i].Outcome, results[i].Text = "idle", "idle: no proxy has requests in flight there"
+			results[i].Outcome, results[i].Text, results[i].Interim = "idle", "idle: no proxy has requests in flight there", false
 			s.Line(results[i])
 		}
 	}

@@ -30,8 +30,8 @@ ready or another word of the column STATE of pdctl list, or one of:
 
 Select instances by name (role/host:port), by role, or with --selector; without these, all.
 With --count N it is enough that N have the state, with prefill=N decode=M that N prefill and
-M decode instances have it. Set these when you start a fleet: instances that are not
-registered yet cannot be selected. wait also waits for etcd.
+M decode instances have it; drained accepts neither. Set these when you start a fleet:
+instances that are not registered yet cannot be selected. wait also waits for etcd.
 
 The state is that in etcd: after a change, wait for the proxies with --revision.
 
@@ -96,6 +96,8 @@ func Wait(s *session.Session) *cobra.Command {
 			switch {
 			case w.each != nil && w.count != 0:
 				return cli.Wrongf("use either --count N, or prefill=N decode=N")
+			case w.state == drained && (w.each != nil || w.count != 0):
+				return cli.Wrongf("state=drained: select the instances, instead of --count N or prefill=N decode=N")
 			case w.each != nil:
 				args = nil
 			case len(args) == 1:

@@ -108,7 +108,7 @@ func add(ctx context.Context, s *session.Session, keys []instance.Key, f *addFla
 				r = a.already(ctx, r)
 			}
 			if r.Outcome == "waiting" {
-				waiting[one] = true
+				waiting[one], r.Interim = true, f.block
 			}
 			results = append(results, r)
 			s.Line(r)

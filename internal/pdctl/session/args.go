@@ -111,6 +111,18 @@ func (s *Session) Named(ctx context.Context, args []string, accept Accept) ([]in
 	return keys, nil
 }
 
+// One returns the instance that arguments name as in Named. Several instances are wrong usage.
+func (s *Session) One(ctx context.Context, args []string) (instance.Key, error) {
+	keys, err := s.Named(ctx, args, 0)
+	if err != nil {
+		return instance.Key{}, err
+	}
+	if len(keys) > 1 {
+		return instance.Key{}, cli.Wrongf("name one instance, not %s and %s", keys[0], keys[1])
+	}
+	return keys[0], nil
+}
+
 // find completes the keys without a role, and checks that malformed addresses exist.
 func (s *Session) find(ctx context.Context, keys []instance.Key, bad *[]error) error {
 	roles := map[string][]instance.Role{}

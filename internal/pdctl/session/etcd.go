@@ -11,14 +11,14 @@ import (
 
 // Etcd holds the settings for the connection to etcd.
 type Etcd struct {
-	Endpoints []string
-	Prefix    string
-	Username  string
-	TLS       access.TLS
-	Layout    schema.Layout // of the keys below Prefix
+	Endpoints    []string
+	Prefix       string
+	Username     string
+	PasswordFile string
+	TLS          access.TLS
+	Layout       schema.Layout // of the keys below Prefix
 
-	password     string
-	passwordFile string
+	password string
 }
 
 func (e *Etcd) settings() settings.Table {
@@ -27,7 +27,7 @@ func (e *Etcd) settings() settings.Table {
 		settings.Setting{Name: "etcd-prefix", Kind: settings.Text, Default: "/pd", Usage: "root of all keys in etcd", Into: &e.Prefix},
 		settings.Setting{Name: "etcd-username", Kind: settings.Text, Usage: "etcd user", Into: &e.Username},
 		settings.Setting{Name: "etcd-password", Kind: settings.Text, Secret: true, Usage: "password of that user; better set PD_ETCD_PASSWORD", Into: &e.password},
-		settings.Setting{Name: "etcd-password-file", Kind: settings.Text, Usage: "file whose first line is that password", Into: &e.passwordFile},
+		settings.Setting{Name: "etcd-password-file", Kind: settings.Text, Usage: "file whose first line is that password", Into: &e.PasswordFile},
 		settings.Setting{Name: "etcd-ca", Kind: settings.Text, Usage: "PEM file of the CAs of etcd's certificate; turns TLS on (default: the system's CAs)", Into: &e.TLS.Files.CA},
 		settings.Setting{Name: "etcd-cert", Kind: settings.Text, Usage: "PEM file of the client certificate for etcd", Into: &e.TLS.Files.Cert},
 		settings.Setting{Name: "etcd-key", Kind: settings.Text, Usage: "PEM file of the key of --etcd-cert", Into: &e.TLS.Files.Key},
@@ -40,7 +40,7 @@ func (e *Etcd) settle(from settings.Sources) error {
 		return errors.New("set --etcd-cert and --etcd-key together")
 	}
 	var err error
-	if e.password, err = access.Password(e.password, e.passwordFile); err != nil {
+	if e.password, err = access.Password(e.password, e.PasswordFile); err != nil {
 		return from.Complain("etcd-password-file", err)
 	}
 	if e.password != "" && e.Username == "" {

@@ -17,6 +17,7 @@ type Result struct {
 	// Revision of the change. A proxy that has applied it has seen the change.
 	Revision int64  `json:"revision,omitempty"`
 	Text     string `json:"-"` // the outcome as text
+	Interim  bool   `json:"-"` // the command still waits for the final result; -o name omits it
 }
 
 // Failed returns the result of an address that failed, with the reason.
@@ -32,10 +33,10 @@ func (s *Session) Line(r Result) {
 		return
 	}
 	if s.Out.Format == output.Name {
-		if r.Outcome != "failed" {
-			fmt.Fprintf(s.Out.Stdout, "%s/%s\n", r.Role, r.Address)
-		} else {
+		if r.Outcome == "failed" {
 			fmt.Fprintf(s.Out.Stderr, "%s/%s: %s\n", r.Role, r.Address, r.Text)
+		} else if !r.Interim {
+			fmt.Fprintf(s.Out.Stdout, "%s/%s\n", r.Role, r.Address)
 		}
 		return
 	}

@@ -33,14 +33,14 @@ func Get(s *session.Session) *cobra.Command {
 		Example: "  pdctl get prefill/10.0.0.7:8100\n  pdctl get 10.0.0.7:8100 --proxy http://10.0.0.1:8000\n  pdctl get decode 10.0.0.8:8200 -o json",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keys, err := s.Named(cmd.Context(), args, 0)
+			k, err := s.One(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
 			if s.Proxy != "" {
-				return proxyGet(cmd.Context(), s, keys[0])
+				return proxyGet(cmd.Context(), s, k)
 			}
-			return s.With(cmd.Context(), func(conn *session.Conn) error { return get(cmd.Context(), s, conn, keys[0]) })
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return get(cmd.Context(), s, conn, k) })
 		},
 	}
 }

@@ -49,11 +49,11 @@ func History(s *session.Session) *cobra.Command {
 			}
 			var of *instance.Key
 			if len(args) > 0 {
-				keys, err := s.Named(cmd.Context(), args, 0)
+				k, err := s.One(cmd.Context(), args)
 				if err != nil {
 					return err
 				}
-				of = &keys[0]
+				of = &k
 			}
 			return s.With(cmd.Context(), func(conn *session.Conn) error { return history(cmd.Context(), s, conn, of, from, limit) })
 		},
@@ -153,10 +153,12 @@ func pastEvents(ctx context.Context, s *session.Session, conn *session.Conn, of 
 			events = append(events, one)
 			continue
 		}
-		for _, c := range e.Changes { // several keys
+		seen := map[instance.Key]bool{}
+		for _, c := range e.Changes { // several keys; an instance may have two of them
 			n := conn.Layout.Parse(conn.Layout.Root() + c.Key)
-			if address := instance.Printable(n.Address, 300); one.Role != n.Role || one.Address != address {
-				one.Role, one.Address = n.Role, address
+			if k := (instance.Key{Role: n.Role, Address: n.Address}); !seen[k] {
+				seen[k] = true
+				one.Role, one.Address = n.Role, instance.Printable(n.Address, 300)
 				events = append(events, one)
 			}
 		}

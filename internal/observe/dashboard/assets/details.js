@@ -27,7 +27,7 @@ function details(row, load) {
   say('vLLM', row.version);
   say('Weight', String(row.weight));
   say('Registered', `${row.static ? 'without a lease' : 'under its lease'} since ${moment(row.since)}${row.at_least ? ' or longer' : ''}`);
-  say('Engine began', row.started ? moment(row.started) : '');
+  say('Engine began', row.started_at ? moment(row.started_at) : '');
   say('Written by', row.source);
   say('Revision', String(row.revision));
   say('Life', row.id);
