@@ -39,7 +39,7 @@ func (e lastEntry) Done(entry *forward.Entry) { *e.last = *entry }
 func askOnce(tb testing.TB, h http.HandlerFunc, stream bool) {
 	tb.Helper()
 	defer func() {
-		if r := recover(); r != nil && r != http.ErrAbortHandler { //nolint:errorlint // unwrapped, as net/http compares it
+		if r := recover(); r != nil && r != http.ErrAbortHandler {
 			panic(r)
 		}
 	}()
