@@ -60,6 +60,7 @@ type Agent struct {
 	tally      tally
 	backoff    time.Duration
 	life       life
+	reread     bool // the metrics could not be read before the incarnation was known
 	load       loadWatch
 	lastShown  string // last reason logged
 	lastModels int    // number of models that the engine listed
@@ -132,7 +133,8 @@ func (a *Agent) serve(ctx context.Context) {
 	}
 }
 
-// probe probes the engine once and reads its metrics, which are optional.
+// probe probes the engine once and reads its metrics, which are optional. It fails once if they cannot
+// be read before the incarnation is known, which depends on the start time in them.
 func (a *Agent) probe(ctx context.Context) (instance.Facts, error) {
 	ticks, end := a.ticks(a.o.ProbeTimeout / fairTicks)
 	defer end()
@@ -149,9 +151,15 @@ func (a *Agent) probe(ctx context.Context) (instance.Facts, error) {
 	if !facts.Serves(a.o.Model, a.o.StrictModel) {
 		return instance.Facts{}, &WrongModelError{Want: a.o.Model, Have: facts.Models}
 	}
-	if stats, err := a.engine.Load(pctx); err == nil {
+	stats, err := a.engine.Load(pctx)
+	_, answered := errors.AsType[*vllm.StatusError](err)
+	switch {
+	case err == nil:
 		a.load.see(stats, time.Now())
 		stats.AddTo(&facts)
+	case a.life.id == "" && !a.reread && !answered:
+		a.reread = true
+		return instance.Facts{}, err
 	}
 	if a.o.EngineIDs != nil {
 		a.ranks.query(pctx, a.o.EngineIDs, a.life.isNew(facts.StartedAt))

@@ -341,14 +341,18 @@ func TestChangedStartTimeIsANewIncarnation(t *testing.T) {
 		// one in another network namespace, or in the other role, does not.
 		stats.StartedAt = second
 		for name, tc := range map[string]struct {
-			o    Options
-			same bool
+			o     Options
+			first error // of its first reading of the metrics
+			same  bool
 		}{
-			"restarted agent": {Options{}, true},
-			"other host":      {Options{Base: instance.Record{HostID: "other"}}, false},
-			"other role":      {Options{Key: instance.Key{Role: instance.Prefill, Address: "10.0.0.7:8100"}}, false},
+			"restarted agent":            {Options{}, nil, true},
+			"restarted agent, no answer": {Options{}, vllm.ErrClosed, true},
+			"without metrics":            {Options{}, &vllm.StatusError{Code: 404}, false},
+			"other host":                 {Options{Base: instance.Record{HostID: "other"}}, nil, false},
+			"other role":                 {Options{Key: instance.Key{Role: instance.Prefill, Address: "10.0.0.7:8100"}}, nil, false},
 		} {
-			again := start(t, &fakeEngine{stats: stats}, tc.o)
+			again := start(t, &fakeEngine{stats: stats, loadErr: tc.first}, tc.o)
+			again.after(100*time.Millisecond, func(e *fakeEngine) { e.loadErr = nil })
 			again.after(time.Second, nil)
 			if got := again.Status().Record.ID == id; got != tc.same {
 				t.Errorf("%s: same incarnation: %v", name, got)
@@ -356,6 +360,13 @@ func TestChangedStartTimeIsANewIncarnation(t *testing.T) {
 			again.Hurry()
 			_ = again.end()
 		}
+
+		// Metrics that can never be read delay the registration once.
+		never := start(t, &fakeEngine{loadErr: vllm.ErrClosed}, Options{})
+		never.after(time.Minute, nil)
+		never.Hurry()
+		_ = never.end()
+		wantLog(t, never.reg.lines(), "500ms ready org/m", "1m0s draining org/m", "1m0s settle", "1m0s revoke")
 	})
 }
 

@@ -69,7 +69,7 @@ func (t *Tracker) conclude(w *silenceWatch, v verdict, why string) {
 	if v == alive {
 		t.history.remember(in.Address, time.Since(w.since))
 	}
-	if v != silent && !r.ejected {
+	if v != silent && r.silentSince.Equal(w.since) { // else it is that of a hung core
 		r.silentSince = time.Time{}
 	}
 	switch {

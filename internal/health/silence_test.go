@@ -113,6 +113,44 @@ func TestSilentBesideAPeer(t *testing.T) {
 	})
 }
 
+// The time for which an instance is ejected for another reason, after it has answered, is no silence.
+func TestSilence_EndsWhileEjected(t *testing.T) {
+	t.Parallel()
+	for name, eject := range map[string]func(*health.Tracker, *instance.Instance){
+		"strikes": func(tr *health.Tracker, in *instance.Instance) {
+			for range 3 {
+				tr.Strike(in, "5xx", false)
+			}
+		},
+		"refused": func(tr *health.Tracker, in *instance.Instance) { tr.Eject(in, "refused") },
+	} {
+		run(t, nil, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
+			in, peer := instanceAt(instance.Decode, "d:1"), instanceAt(instance.Decode, "d:2")
+			src.set(in, peer)
+			resume := eng.hang("d:1")
+			tr.Suspect(in)
+			time.Sleep(300 * time.Millisecond)
+			eject(tr, in)
+			resume()
+			synctest.Wait()
+			if d := tr.SilentFor(in.Key); tr.Available(in.Key) || d != 0 {
+				t.Errorf("%s: available %t, silent for %s", name, tr.Available(in.Key), d)
+			}
+			eng.answer(errDead)
+			time.Sleep(10 * time.Second)
+			eng.answer(nil)
+			time.Sleep(3 * time.Second)
+			if !tr.Available(in.Key) {
+				t.Fatalf("%s: it answers, and is not back", name)
+			}
+			defer eng.hang("d:1")()
+			if d := silentTime(t, tr, in); d > 2*time.Second {
+				t.Errorf("%s: ejected after %s of silence", name, d)
+			}
+		})
+	}
+}
+
 // A peer that answers slowly itself extends the limit of a silent instance.
 func TestSilentBesideASlowPeer(t *testing.T) {
 	t.Parallel()

@@ -196,7 +196,11 @@ func (l Selector) SetHint(snap *Snapshot) (hint string) {
 	for i := 1; i < len(l); i++ {
 		t, before := &l[i], &l[i-1]
 		if t.values == nil && !t.not && len(before.values) == 1 && !slices.ContainsFunc(snap.All(), t.matches) {
-			hint = fmt.Sprintf("; no instance has a label %s: for several values write %s in (%s,%s)", t.key, before.key, before.values[0], t.key)
+			op := "in"
+			if before.not {
+				op = "notin"
+			}
+			hint = fmt.Sprintf("; no instance has a label %s: for several values write %s %s (%s,%s)", t.key, before.key, op, before.values[0], t.key)
 		}
 	}
 	return hint

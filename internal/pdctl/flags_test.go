@@ -220,8 +220,10 @@ func TestSelector(t *testing.T) {
 	if errs := r.want(1, "", "list", "--selector", "rack=5"); !strings.Contains(errs, "no instance matches --selector rack=5") {
 		t.Errorf("%q", errs)
 	}
-	if errs := r.want(1, "", "list", "--selector", "rack=3,4"); !strings.Contains(errs, "no instance has a label 4: for several values write rack in (3,4)") {
-		t.Errorf("%q", errs)
+	for term, hint := range map[string]string{"rack=3,4": "rack in (3,4)", "rack!=3,4": "rack notin (3,4)"} {
+		if errs := r.want(1, "", "list", "--selector", term); !strings.Contains(errs, "no instance has a label 4: for several values write "+hint) {
+			t.Errorf("%q", errs)
+		}
 	}
 	if errs := r.want(1, "both/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both, or register the engine in both roles\n", "drain", "both", "10.0.0.8:8200"); !strings.Contains(errs, "1 of 1 failed") {
 		t.Errorf("%q", errs)

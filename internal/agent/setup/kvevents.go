@@ -39,7 +39,7 @@ type kvEvents struct {
 // findEvents reads the endpoint of the engine's publisher, or chooses one.
 func (f *facts) findEvents(c *Config) {
 	e := kvEvents{Events: f.command.Events, ranks: f.command.Ranks}
-	if !f.wrapped || !e.Publishes {
+	if !f.wrapped || !e.Publishes || e.ranks.Elsewhere() {
 		return
 	}
 	switch {

@@ -36,6 +36,7 @@ func TestEventsThatAreGiven(t *testing.T) {
 			name: "ranks", events: `{"enable_kv_cache_events":true,"endpoint":"tcp://*:7000"}`, more: []string{"-dp=4", "--data-parallel-size-local=2", "--data-parallel-start-rank=2"},
 			want: map[string]instance.KVEvents{"2": {Endpoint: "tcp://10.0.0.7:7002"}, "3": {Endpoint: "tcp://10.0.0.7:7003"}},
 		},
+		{name: "all ranks on headless nodes", events: `{"enable_kv_cache_events":true}`, more: []string{"-dp=4", "-dpl=0"}},
 		{name: "it connects", events: `{"enable_kv_cache_events":true,"endpoint":"tcp://10.0.0.5:7000"}`, note: "connects to tcp://10.0.0.5:7000"},
 		{name: "inside the machine", events: `{"enable_kv_cache_events":true,"endpoint":"ipc:///tmp/kv"}`, note: "ipc:///tmp/kv is reached from inside this machine only"},
 		{name: "the system's port", events: `{"enable_kv_cache_events":true,"endpoint":"tcp://*:0"}`, note: "is known when it runs"},

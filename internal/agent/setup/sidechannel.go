@@ -45,7 +45,7 @@ type sideChannel struct {
 
 // findSideChannel takes the port that the engine is given, or chooses one.
 func (f *facts) findSideChannel(engine string) sideChannel {
-	if !f.wrapped || !f.transfer.NIXL() {
+	if !f.wrapped || !f.transfer.NIXL() || f.command.Ranks.Elsewhere() {
 		return sideChannel{}
 	}
 	s := sideChannel{host: "localhost", first: f.command.Ranks.First, count: max(1, f.command.Ranks.Local)}

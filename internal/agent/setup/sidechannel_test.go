@@ -37,6 +37,7 @@ func TestSideChannel(t *testing.T) {
 		{"in a MultiConnector", nil, []string{"--port", "8101", "--kv-transfer-config", nixlInside}, sideChannel{"localhost", 17216, 0, 1, true}},
 		{"ranks", nil, []string{"--port", "8102", "-dp", "4", "-tp", "2", "--kv-transfer-config", nixlProducer}, sideChannel{"localhost", 17232, 0, 4, true}},
 		{"one rank", nil, []string{"--port", "8103", "-dp", "4", "-dpn", "3", "--kv-transfer-config", nixlProducer}, sideChannel{"localhost", 17248, 3, 1, true}},
+		{"all ranks on headless nodes", nil, []string{"--port", "8104", "-dp", "4", "-dpl", "0", "--kv-transfer-config", nixlProducer}, sideChannel{}},
 		{
 			"given", map[string]string{EnvSidePort: "7001", envSideHost: "127.0.0.1"},
 			[]string{"--kv-transfer-config", nixlProducer}, sideChannel{"127.0.0.1", 7001, 0, 1, false},

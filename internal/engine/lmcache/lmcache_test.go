@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -142,6 +144,32 @@ func asker(t *testing.T) *lmcache.Asker {
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &lmcache.Asker{HTTP: &http.Client{Transport: transport}}
+}
+
+// A load balancer that checks the port each second does not fill the log.
+func TestReceiver_LogsFewRefusedPeers(t *testing.T) {
+	t.Parallel()
+	log, hook := logtest.NewNullLogger()
+	r, err := lmcache.Listen(t.Context(), "tcp://127.0.0.1:0", lmcache.NewInbox(), log)
+	require.NoError(t, err)
+	for range 20 {
+		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", r.Addr().String())
+		require.NoError(t, err)
+		_, err = c.Write([]byte("GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: a health check of a load balancer\r\n\r\n"))
+		require.NoError(t, err)
+		_, _ = io.Copy(io.Discard, c) // until the receiver closes it
+		_ = c.Close()
+	}
+	testkit.Eventually(t, 10*time.Second, func() error {
+		if len(hook.AllEntries()) == 0 {
+			return errors.New("nothing is logged")
+		}
+		return nil
+	})
+	r.Close()
+	if n := len(hook.AllEntries()); n > 3 { // a line each 10 s
+		t.Errorf("%d lines were logged of 20 peers", n)
+	}
 }
 
 // Real libzmq pushes what LMCache's own type looks like, from two connections as two

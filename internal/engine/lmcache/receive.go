@@ -21,14 +21,17 @@ type Receiver struct {
 	stop   func()
 }
 
-// troublePause is the least time between two log lines about invalid messages.
+// troublePause is the least time between two log lines about refused peers, and about invalid messages.
 const troublePause = 10 * time.Second
 
 // Listen binds a PULL socket at tcp://host:port.
 func Listen(ctx context.Context, endpoint string, inbox *Inbox, log logrus.FieldLogger) (*Receiver, error) {
 	r := &Receiver{inbox: inbox, log: log}
+	refused := rate.Sometimes{Interval: troublePause}
 	socket, err := zmq.Listen(ctx, zmq.Pull, endpoint, zmq.Bounds{Bytes: 4 << 10, Frames: 2}, func(remote string, err error) {
-		log.WithError(err).WithField("remote", remote).Warn("a peer of the socket for LMCache's notifications was refused")
+		refused.Do(func() {
+			log.WithError(err).WithField("remote", remote).Warn("a peer of the socket for LMCache's notifications was refused")
+		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("socket for LMCache's notifications: %w", err)

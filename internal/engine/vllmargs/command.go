@@ -41,8 +41,11 @@ type Command struct {
 type Ranks struct {
 	Total int // of the group, on all machines
 	First int // of those that this command starts
-	Local int // how many those are
+	Local int // how many those are; 0 of a group: it only serves the API
 }
+
+// Elsewhere reports whether other commands start all ranks of the group.
+func (r Ranks) Elsewhere() bool { return r.Total > 0 && r.Local == 0 }
 
 // defaultPort of vLLM's API server.
 const defaultPort = 8000
@@ -206,7 +209,7 @@ func (c *Command) fill(f flags) error {
 	}
 	if c.Ranks.Total = c.DataParallel; c.DataParallel > 0 {
 		c.Ranks.First, c.Ranks.Local = start, c.DataParallel
-		if local > 0 {
+		if f.has("data-parallel-size-local") {
 			c.Ranks.Local = local
 		}
 	}

@@ -84,6 +84,10 @@ func TestCommand(t *testing.T) {
 			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", DataParallel: 8, Ranks: vllmargs.Ranks{Total: 8, Local: 2}},
 		},
 		{
+			"a head without ranks", []string{"vllm", "serve", "M", "-dp=8", "-dpl=0"},
+			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", DataParallel: 8, Ranks: vllmargs.Ranks{Total: 8}},
+		},
+		{
 			"not vLLM", []string{"/srv/engine", "positional", "--port=9000", "--model", "M"},
 			vllmargs.Command{Port: 9000, Model: "M"},
 		},

@@ -39,10 +39,9 @@ var errFrame = errors.New("malformed frame")
 // Conn is one connection to one peer. One goroutine may receive while others send
 // and close.
 type Conn struct {
-	conn     net.Conn
-	read     *bufio.Reader
-	bounds   Bounds
-	identity []byte // what the peer calls itself, often nothing
+	conn   net.Conn
+	read   *bufio.Reader
+	bounds Bounds
 
 	pinged  atomic.Bool // a PONG is awaited
 	partial [][]byte    // frames of a message that a command interrupted; used by Receive only
@@ -97,14 +96,13 @@ func open(c net.Conn, kind Kind, b Bounds, server bool) (_ *Conn, err error) {
 	}
 	r := bufio.NewReaderSize(c, readAhead)
 	guarded := &guard{Conn: c, from: r, maxBytes: b.Bytes, maxFrames: b.Frames, greeting: greetingSize}
-	peer, err := zmq4.Open(guarded, null.Security(), zmq4.SocketType(kind), nil, server, nil)
-	if err != nil {
+	if _, err := zmq4.Open(guarded, null.Security(), zmq4.SocketType(kind), nil, server, nil); err != nil {
 		return nil, fmt.Errorf("handshake: %w", err)
 	}
 	if err := c.SetDeadline(time.Time{}); err != nil {
 		return nil, fmt.Errorf("deadline: %w", err)
 	}
-	return &Conn{conn: c, read: r, bounds: b, identity: []byte(peer.Peer.Meta["Identity"])}, nil
+	return &Conn{conn: c, read: r, bounds: b}, nil
 }
 
 // Subscribe asks a PUB for the messages whose first frame begins with the topic.

@@ -44,11 +44,8 @@ var ErrTooManyPeers = errors.New("too many peers")
 
 // Message is one message of a peer.
 type Message struct {
-	// Identity is the identity that a DEALER sends, often empty. It is not
-	// authenticated.
-	Identity []byte
-	Remote   string // ip:port of the peer's connection
-	Frames   [][]byte
+	Remote string // ip:port of the peer's connection
+	Frames [][]byte
 
 	peer *Conn
 }
@@ -63,20 +60,15 @@ type Listener struct {
 	messages chan Message
 }
 
-// Listen binds a Router, a Pull, or a Sub with all topics to an endpoint of the form
-// that ParseEndpoint accepts. trouble, if not nil, is called with the error of every peer
-// that was refused or violated the protocol, but not when a peer disconnects.
+// Listen binds a Router or a Pull to an endpoint of the form that ParseEndpoint accepts.
+// trouble, if not nil, is called with the error of every peer that was refused or violated
+// the protocol, but not when a peer disconnects.
 func Listen(ctx context.Context, kind Kind, endpoint string, b Bounds, trouble func(remote string, err error)) (*Listener, error) {
-	if kind != Router && kind != Pull && kind != Sub {
+	if kind != Router && kind != Pull {
 		return nil, fmt.Errorf("a %s is not bound to receive", kind)
 	}
 	messages := make(chan Message)
 	s, err := Bind(ctx, kind, endpoint, b, trouble, func(closing <-chan struct{}, peer *Conn) error {
-		if kind == Sub {
-			if err := peer.Subscribe(""); err != nil {
-				return err
-			}
-		}
 		return receive(peer, messages, closing)
 	})
 	if err != nil {
@@ -106,7 +98,7 @@ func receive(peer *Conn, messages chan<- Message, closing <-chan struct{}) error
 			return err
 		}
 		select {
-		case messages <- Message{Identity: peer.identity, Remote: peer.Remote(), Frames: frames, peer: peer}:
+		case messages <- Message{Remote: peer.Remote(), Frames: frames, peer: peer}:
 		case <-closing:
 			return nil
 		}

@@ -96,8 +96,8 @@ func TestLibzmq(t *testing.T) {
 				if string(m.Frames[0]) != strconv.Itoa(i) {
 					t.Fatalf("message %d is %q", i, m.Frames)
 				}
-				if tc.peer == "DEALER" && (string(m.Identity) != "p-1" || i == 0 && (len(m.Frames) != 2 || len(m.Frames[1]) != 300)) {
-					t.Fatalf("message %d of %q has %d frames", i, m.Identity, len(m.Frames))
+				if tc.peer == "DEALER" && i == 0 && (len(m.Frames) != 2 || len(m.Frames[1]) != 300) {
+					t.Fatalf("message %d has %d frames", i, len(m.Frames))
 				}
 			}
 			peer.End() // its end is no trouble

@@ -14,9 +14,6 @@ var ErrBatch = errors.New("malformed batch of KV events")
 
 var errType = errors.New("unexpected type")
 
-// maxDepth bounds the nesting of skipped values.
-const maxDepth = 32
-
 // Decode decodes the payload of a message into a batch, and replaces its former contents. The batch
 // refers to the payload. Events that cannot be decoded are counted; an error means that the whole
 // batch cannot be decoded.

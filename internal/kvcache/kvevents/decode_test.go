@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
@@ -191,10 +192,26 @@ func TestShapes(t *testing.T) {
 	}
 	for name, p := range map[string][]byte{
 		"nothing": nil, "a number": pack(t, 1), "events are a number": pack(t, []any{1.0, 2}), "cut short": {0x93, 0xcb},
-		"a huge array": {0xdd, 0xff, 0xff, 0xff, 0xff}, "a deep one": append([]byte{0x92, 1}, deep(100)...),
+		"a huge array": {0xdd, 0xff, 0xff, 0xff, 0xff}, "a deep one": append([]byte{0x92, 1}, deep(1<<18)...),
 	} {
 		if err := kvevents.Decode(p, new(kvevents.Batch)); !errors.Is(err, kvevents.ErrBatch) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Values in values are printed down to some depth.
+func TestText_Nested(t *testing.T) {
+	t.Parallel()
+	text := func(value []byte) (string, error) {
+		return kvevents.Text(append([]byte{0x92, 1, 0x91, 0x92, 0xa1, 'X'}, value...), "")
+	}
+	if got, err := text(pack(t, map[string]any{"a": []any{1, nil}})); err != nil || !strings.Contains(got, "X(field_1={'a': [1, None]})") {
+		t.Errorf("%q, %v", got, err)
+	}
+	for _, nest := range []string{"\x91", "\x81\xa1a"} {
+		if got, err := text([]byte(strings.Repeat(nest, 50_000) + "\xc0")); err == nil {
+			t.Errorf("%d bytes for values within %q", len(got), nest)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package kvevents
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -56,7 +57,7 @@ func printEvent(b *strings.Builder, p []byte) error {
 			rest.WriteString(", ")
 		}
 		rest.WriteString(instance.Printable(name, 80) + "=")
-		return printValue(&rest, value)
+		return printValue(&rest, value, maxDepth)
 	}
 	var err error
 	if msgp.NextType(p) == msgp.MapType {
@@ -86,10 +87,15 @@ func printEvent(b *strings.Builder, p []byte) error {
 	return err
 }
 
+// maxDepth bounds the nesting of printed values.
+const maxDepth = 32
+
+var errDeep = errors.New("nested too deeply")
+
 // printValue writes a value as Python does; digests are in hexadecimal.
-func printValue(b *strings.Builder, p []byte) error {
-	if len(p) == 0 {
-		return errShort
+func printValue(b *strings.Builder, p []byte, depth int) error {
+	if depth == 0 {
+		return errDeep
 	}
 	switch msgp.NextType(p) {
 	case msgp.ArrayType:
@@ -99,7 +105,16 @@ func printValue(b *strings.Builder, p []byte) error {
 			if i > 0 {
 				b.WriteString(", ")
 			}
-			return printValue(b, item)
+			return printValue(b, item, depth-1)
+		})
+	case msgp.MapType:
+		b.WriteByte('{')
+		defer b.WriteByte('}')
+		separator := ""
+		return eachMember(p, func(key, value []byte) error {
+			fmt.Fprintf(b, "%s'%s': ", separator, instance.Printable(string(key), 80))
+			separator = ", "
+			return printValue(b, value, depth-1)
 		})
 	case msgp.StrType:
 		s, _, err := msgp.ReadStringBytes(p)

@@ -136,14 +136,15 @@ func (x *Index) Apply(t Target, b *kvevents.Batch) {
 	}
 }
 
-// Reset removes all blocks of a target and their size, but keeps the target: its engine may have been
-// restarted with another block size.
+// Reset removes all blocks of a target, their size and their groups, but keeps the target: its engine
+// may have been restarted with others.
 func (x *Index) Reset(t Target) {
 	if known := x.lookup(t); known != nil {
 		known.mu.Lock()
 		defer known.mu.Unlock()
 		known.clear()
 		known.blockSize.Store(0)
+		known.groups = 0
 	}
 }
 

@@ -131,6 +131,7 @@ func (e *engine) step(t testing.TB, rng *rand.Rand, x *kvindex.Index) {
 	case 0:
 		x.Reset(e.target)
 		clear(e.held)
+		e.begin(t, x)
 	case 1:
 		x.Drop(e.target)
 		clear(e.held)
@@ -232,18 +233,28 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// An engine that was restarted with smaller blocks has their size.
-func TestReset_OtherBlockSize(t *testing.T) {
+// An engine that was restarted with smaller blocks has their size, and its blocks count in the groups
+// that it has.
+func TestReset_OtherEngine(t *testing.T) {
 	t.Parallel()
 	x := kvindex.New(nil)
 	target := kvindex.Target{}
-	store := func(size int) {
-		x.Apply(target, &kvevents.Batch{Events: []kvevents.Event{{Kind: kvevents.Stored, Hashes: []kvevents.Hash{1}, Tokens: make([]uint32, size), BlockSize: size, LoRAID: kvevents.Unsaid, Group: kvevents.Unsaid}}})
+	store := func(size, group int) {
+		x.Apply(target, &kvevents.Batch{Events: []kvevents.Event{{
+			Kind: kvevents.Stored, Hashes: []kvevents.Hash{1}, Tokens: make([]uint32, size), BlockSize: size, LoRAID: kvevents.Unsaid, Group: group, Spec: []byte("full_attention"),
+		}}})
 	}
-	store(32)
+	store(32, 0)
+	store(32, 1)
 	x.Reset(target)
-	if store(16); x.BlockSize(target) != 16 {
-		t.Errorf("block size %d", x.BlockSize(target))
+	if store(16, 0); x.BlockSize(target) != 16 || x.Stats(target).Blocks != 1 {
+		t.Errorf("block size %d, %d blocks", x.BlockSize(target), x.Stats(target).Blocks)
+	}
+	// A cleared cache still has its groups.
+	store(16, 1)
+	x.Apply(target, &kvevents.Batch{Events: []kvevents.Event{{Kind: kvevents.Cleared}}})
+	if store(16, 0); x.Stats(target).Blocks != 0 {
+		t.Errorf("%d blocks count that one of two groups has", x.Stats(target).Blocks)
 	}
 }
 

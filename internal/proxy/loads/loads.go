@@ -40,7 +40,7 @@ type Loads struct {
 	// proxies, at least once a second.
 	Queue     func() []schema.QueueEntry
 	OnDigests func([]*loaddigest.ProxyLoad)
-	// Pace returns what the latest requests took on an instance.
+	// Pace returns what the latest requests took on a rank, whose address is that of sched.AddressOf.
 	Pace func(instance.Key) instance.ListedPace
 	// Changed is called when an engine has reported its load.
 	Changed func()
@@ -86,7 +86,7 @@ func (l *Loads) Of(k instance.Key) *instance.ListedLoad {
 	if !ok {
 		return nil
 	}
-	out := &instance.ListedLoad{WaitingTokens: t.Waiting, HeldTokens: t.Held, Others: math.Round(t.Others*100) / 100, Pace: l.Pace(k)}
+	out := &instance.ListedLoad{WaitingTokens: t.Waiting, HeldTokens: t.Held, Others: math.Round(t.Others*100) / 100}
 	l.ranks(k, out)
 	if e := t.Engine; e != nil {
 		out.Engine = &instance.ListedEngine{

@@ -2,7 +2,9 @@ package loads_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -10,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proxy/loads"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -74,4 +77,27 @@ func TestLoads_DrainOfOneRole(t *testing.T) {
 	want("one more decode leg runs", 0, 3)
 	taken.Done()
 	want("it has ended", 0, 2)
+}
+
+// The pace of an instance is that of all its ranks.
+func TestLoads_PaceOfRanks(t *testing.T) {
+	t.Parallel()
+	k := members.Decode("10.0.0.1:8100")
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	w := members.Watch(t, cli, members.WatcherOptions(t))
+	members.Put(t, cli, l.Instance(k), `{"v":1,"id":"A","models":["m"],"state":"ready","dp_size":2}`)
+	members.WaitFor(t, w, k, members.Usable)
+	tracker := health.New(health.Options{Source: w})
+	t.Cleanup(tracker.Close)
+	s := sched.New(sched.Options{Source: w, Health: &tracker.Records, Connector: func(*instance.Instance) string { return "plain" }})
+	e := new(estimate.Estimator)
+	for range 2 {
+		a, err := s.Pick(sched.Request{Role: k.Role, Model: "m", Alone: true})
+		require.NoError(t, err)
+		t.Cleanup(a.Done)
+		e.Streamed("m", estimate.Decode{Address: a.Address()}, 11, time.Second)
+	}
+	if got := (&loads.Loads{Watcher: w, Scheduler: s, Pace: e.Pace}).Of(k).Pace; math.Round(got.Samples) != 2 {
+		t.Errorf("%+v after two streams", got)
+	}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// ranks adds what each rank has to do, and what is remembered of it.
+// ranks adds what each rank has to do, what is remembered of it, and the pace of all ranks.
 func (l *Loads) ranks(k instance.Key, to *instance.ListedLoad) {
 	in, ok := l.Watcher.Snapshot().Lookup(k)
 	if !ok {
@@ -20,7 +20,8 @@ func (l *Loads) ranks(k instance.Key, to *instance.ListedLoad) {
 	}
 	var all policy.Remembered
 	ranks := l.Scheduler.Ranks(in)
-	for _, r := range ranks {
+	for rank, r := range ranks {
+		to.Pace = to.Pace.Plus(l.Pace(instance.Key{Role: k.Role, Address: sched.AddressOf(in, rank)}))
 		all.Entries += r.Prompts.Entries
 		all.Text += r.Prompts.Text
 		if len(ranks) > 1 {

@@ -65,7 +65,8 @@ func (l *line) at(work float64) float64 {
 	return fixed + each*work
 }
 
-// Pace returns what the latest requests took on an instance; without samples, it is zero.
+// Pace returns what the latest requests took on an instance; without samples, it is zero. If the
+// instance has several ranks, k is that of one rank: its address is that of Prefill or Decode.
 func (e *Estimator) Pace(k instance.Key) (p instance.ListedPace) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
