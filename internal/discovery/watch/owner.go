@@ -222,7 +222,6 @@ func (o *owner) apply(resp *clientv3.WatchResponse) {
 		o.reached = max(o.reached, resp.Header.Revision)
 	}
 	o.noteContact()
-	o.w.note(func(s *Status) { s.Applied = o.table.applied })
 }
 
 // applyEvent applies one event.
