@@ -58,8 +58,8 @@ type survey struct {
 	*app
 	history figures.History
 	last    time.Time // when samples were added to it
-	// ends are the times at which the model routes among documents end, by name.
-	ends      map[string]time.Time
+	// ends are the times at which the model routes among documents end.
+	ends      map[instance.Key]time.Time
 	documents *instance.Documents
 }
 
@@ -113,7 +113,7 @@ func (s *survey) read(ctx context.Context) (dashboard.Fleet, error) {
 func (s *survey) routes(ctx context.Context, totals *figures.Fleet) ([]instance.ListedModelRoute, error) {
 	list := s.listModelRoutes()
 	if is := s.watcher.Snapshot().Documents; len(list) > 0 && s.documents != is { // a lease of --for is not renewed
-		ends, err := s.store.Documents.Ends(ctx, schema.Models)
+		ends, err := s.store.Reader.Ends(ctx, s.layout.Document(instance.Key{Role: schema.Models}))
 		if err != nil {
 			return nil, err
 		}
@@ -122,7 +122,7 @@ func (s *survey) routes(ctx context.Context, totals *figures.Fleet) ([]instance.
 	requests := totals.Counts(figures.RouteRequests)
 	for i := range list {
 		r := &list[i]
-		if end, ok := s.ends[r.Name]; ok {
+		if end, ok := s.ends[instance.Key{Role: schema.Models, Address: r.Name}]; ok {
 			r.Ends = &end
 		}
 		for j := range r.Targets {

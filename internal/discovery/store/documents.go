@@ -40,24 +40,6 @@ func (s *Documents) List(ctx context.Context, folder instance.Role) ([]instance.
 	return out, nil
 }
 
-// Ends returns the times at which documents in a folder end, by name, without those that do not.
-func (s *Documents) Ends(ctx context.Context, folder instance.Role) (map[string]time.Time, error) {
-	kvs, err := s.get(ctx, "list "+string(folder), s.layout.Document(instance.Key{Role: folder}), clientv3.WithPrefix())
-	if err != nil {
-		return nil, err
-	}
-	ends := map[string]time.Time{}
-	for _, kv := range kvs {
-		if kv.Lease == 0 {
-			continue
-		}
-		if ends[s.layout.Parse(string(kv.Key)).Address], err = s.expiry(ctx, kv.Lease); err != nil {
-			return nil, err
-		}
-	}
-	return ends, nil
-}
-
 // Put writes a document. It returns the revision of the change, 0 if etcd has this value already.
 func (s *Documents) Put(ctx context.Context, k instance.Key, value []byte, o DocumentOptions) (int64, error) {
 	return s.Update(ctx, k, o, func([]byte) ([]byte, error) { return value, nil })

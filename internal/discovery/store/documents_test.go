@@ -83,15 +83,15 @@ func TestDocuments(t *testing.T) {
 	if _, err := s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"), store.DocumentOptions{For: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	ends, err := s.Documents.Ends(t.Context(), schema.Limits)
-	if left := ends["b"].Sub(before); err != nil || len(ends) != 1 || left < time.Minute || left > 2*time.Hour {
+	ends, err := s.Reader.Ends(t.Context(), l.Document(instance.Key{Role: schema.Limits}))
+	if left := ends[instance.Key{Role: schema.Limits, Address: "b"}].Sub(before); err != nil || len(ends) != 1 || left < time.Minute || left > 2*time.Hour {
 		t.Errorf("%v, %v", ends, err)
 	}
 	// The same value without a time stays.
 	if revision, err := s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"), store.DocumentOptions{}); err != nil || revision == 0 {
 		t.Error(revision, err)
 	}
-	if ends, err := s.Documents.Ends(t.Context(), schema.Limits); err != nil || len(ends) != 0 {
+	if ends, err := s.Reader.Ends(t.Context(), l.Document(instance.Key{Role: schema.Limits})); err != nil || len(ends) != 0 {
 		t.Errorf("%v, %v", ends, err)
 	}
 }
@@ -122,10 +122,10 @@ func TestTimeLimitsAreReadWithADeadline(t *testing.T) {
 	if _, err := s.Intents.Intend(t.Context(), instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}, instance.Drain, store.IntentOptions{For: time.Hour, Force: true}); err != nil {
 		t.Fatal(err)
 	}
-	if ends, err := s.Documents.Ends(t.Context(), schema.Limits); err != nil || len(ends) != 1 {
+	if ends, err := s.Reader.Ends(t.Context(), l.Document(instance.Key{Role: schema.Limits})); err != nil || len(ends) != 1 {
 		t.Errorf("%v, %v", ends, err)
 	}
-	if ends, err := s.Reader.IntentEnds(t.Context()); err != nil || len(ends) != 1 {
+	if ends, err := s.Reader.Ends(t.Context(), l.Overrides()); err != nil || len(ends) != 1 {
 		t.Errorf("%v, %v", ends, err)
 	}
 	if leases != 2 {

@@ -54,9 +54,10 @@ func (r *Reader) List(ctx context.Context) (*instance.Snapshot, []Removal, error
 	return snap, removals, nil
 }
 
-// IntentEnds returns when the intents with a time limit end, by the clock of this machine.
-func (r *Reader) IntentEnds(ctx context.Context) (map[instance.Key]time.Time, error) {
-	kvs, err := r.get(ctx, "list the intents", r.layout.Overrides(), clientv3.WithPrefix()) // with values: keys only have no lease in etcd 3.7
+// Ends returns when the keys with a prefix that have a time limit end, by the clock of this machine.
+// The prefix is one of overrides or documents.
+func (r *Reader) Ends(ctx context.Context, prefix string) (map[instance.Key]time.Time, error) {
+	kvs, err := r.get(ctx, "read time limits", prefix, clientv3.WithPrefix()) // with values: keys only have no lease in etcd 3.7
 	if err != nil {
 		return nil, err
 	}

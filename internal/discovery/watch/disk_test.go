@@ -43,11 +43,11 @@ func runWatcher(t testing.TB, cli *clientv3.Client, o watch.Options) (w *watch.W
 
 // diskRig is a fleet that a first life of a proxy has seen.
 type diskRig struct {
-	etcd                          *testkit.EtcdProcess
-	l                             schema.Layout
-	prober                        *members.Prober
-	o                             watch.Options
-	static, silent, bare, held, x instance.Key // x: removed
+	etcd                                *testkit.EtcdProcess
+	l                                   schema.Layout
+	prober                              *members.Prober
+	o                                   watch.Options
+	static, silent, bare, held, root, x instance.Key // root: only its root is the model; x: removed
 }
 
 func newDiskRig(t testing.TB) *diskRig {
@@ -55,25 +55,29 @@ func newDiskRig(t testing.TB) *diskRig {
 	r := &diskRig{
 		etcd: testkit.StartEtcdProcess(t), l: members.Layout(t), prober: members.NewProber(),
 		static: members.Prefill("10.0.0.1:8100"), silent: members.Prefill("10.0.0.2:8100"), x: members.Prefill("10.0.0.3:8100"),
-		held: members.Decode("10.0.0.4:8200"), bare: members.Decode("10.0.0.5:8200"),
+		held: members.Decode("10.0.0.4:8200"), bare: members.Decode("10.0.0.5:8200"), root: members.Prefill("10.0.0.6:8100"),
 	}
 	cli := members.Dial(t, r.etcd.Endpoint())
 	for _, k := range []instance.Key{r.static, r.x, r.held, r.bare} {
 		r.prober.Answer(k.Address, "m")
 	}
+	r.prober.Set(r.root.Address, instance.Facts{Models: []string{"chat"}, Roots: []string{"/models/m"}})
 	store := store.New(cli, r.l, "test")
 	for _, k := range []instance.Key{r.static, r.silent, r.x} {
 		if _, err := store.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}}, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
+	if _, err := store.Instances.Add(t.Context(), r.root, instance.Record{Models: []string{"chat"}}, ""); err != nil {
+		t.Fatal(err)
+	}
 	members.Put(t, cli, r.l.Instance(r.bare), "")
 	members.Leased(t, cli, r.l, r.held)
-	r.o = members.Probing(t, r.prober, "")
+	r.o = members.Probing(t, r.prober, "m")
 	r.o.OrphanGrace = time.Hour
 	r.o.StateDir = filepath.Join(t.TempDir(), "deep", "proxy-1")
 	w, stop := runWatcher(t, cli, r.o)
-	for _, k := range []instance.Key{r.static, r.silent, r.x, r.held, r.bare} {
+	for _, k := range []instance.Key{r.static, r.silent, r.x, r.held, r.bare, r.root} {
 		members.WaitFor(t, w, k, members.Usable)
 	}
 	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Saves != 0 && s.SaveErrors == 0 && !s.Loaded })
@@ -96,7 +100,7 @@ func TestStartFromDisk(t *testing.T) {
 	r.etcd.Kill()
 	w, _ := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
 	members.WaitReady(t, w)
-	for _, k := range []instance.Key{r.static, r.held, r.bare} {
+	for _, k := range []instance.Key{r.static, r.held, r.bare, r.root} {
 		if in := members.WaitFor(t, w, k, members.Usable); in.Reason == "" {
 			t.Errorf("%s does not say where it is known from", k)
 		}
@@ -113,7 +117,7 @@ func TestStartFromDisk(t *testing.T) {
 	// Etcd comes back as it was: everything is as usual.
 	r.etcd.Restart()
 	members.WaitState(t, w, watch.Live)
-	for _, k := range []instance.Key{r.static, r.silent, r.held, r.bare} {
+	for _, k := range []instance.Key{r.static, r.silent, r.held, r.bare, r.root} {
 		in := members.WaitFor(t, w, k, members.Usable)
 		if in.View != "" || in.Reason != "" {
 			t.Errorf("%+v", in)
@@ -151,6 +155,7 @@ func TestWipedWhileNotRunning(t *testing.T) {
 		members.WaitState(t, w, watch.Live)
 		members.WaitFor(t, w, r.static, members.Usable)
 		members.WaitFor(t, w, r.bare, members.Usable)
+		members.WaitFor(t, w, r.root, members.Usable)
 		members.WaitFor(t, w, r.held, orphan)
 		members.WaitFor(t, w, r.silent, members.HasView(instance.Unverified))
 		members.WaitFor(t, w, r.x, func(in *instance.Instance) error {
@@ -159,7 +164,7 @@ func TestWipedWhileNotRunning(t *testing.T) {
 			}
 			return nil
 		})
-		if s := w.Status(); len(s.Kept) != 4 {
+		if s := w.Status(); len(s.Kept) != 5 {
 			t.Fatalf("status: %+v", s)
 		}
 		stop()

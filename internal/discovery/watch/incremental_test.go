@@ -64,6 +64,7 @@ func simulate(t *testing.T, rng *rand.Rand, localhost bool) (s *simulated, names
 		s.ask.slots <- struct{}{}
 	}
 	s.following = true
+	names = append(names, "/pd/limits/a")
 	for _, role := range []string{"prefill/", "decode/"} {
 		for _, at := range []string{"", "", "", "pending/", "override/"} {
 			for i := range 5 {
@@ -213,6 +214,9 @@ func (s *simulated) check(t *testing.T) {
 	if got.Revision != want.Revision {
 		t.Fatalf("revision %d, want %d", got.Revision, want.Revision)
 	}
+	if now := s.w.Status(); now.Applied != s.table.applied {
+		t.Fatalf("applied %d, want %d", now.Applied, s.table.applied)
+	}
 	if a, b := slices.Collect(maps.Keys(s.table.bad)), slices.Collect(maps.Keys(fresh.bad)); len(a) != len(b) || s.w.Status().Rejected != len(b) {
 		t.Fatalf("unusable: %v, status %d, want %v", a, s.w.Status().Rejected, b)
 	}
@@ -279,6 +283,9 @@ func TestPublishedEqualsScratch(t *testing.T) {
 						for range 40 { // more than is shown one by one
 							s.step(names)
 						}
+					}
+					if applied, shown := s.w.Status().Applied, s.w.Snapshot().Revision; applied > shown {
+						t.Fatalf("applied %d, and the snapshot is of revision %d", applied, shown)
 					}
 					s.publish(ctx)
 					s.check(t)

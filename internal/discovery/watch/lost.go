@@ -15,7 +15,6 @@ import (
 // lost decides what happens to entries that etcd does not hold any more.
 type lost struct {
 	*contact
-	facts *verify.Facts
 
 	foreign    bool                   // the list that is being loaded is of another store than before
 	heavy      map[instance.Role]bool // roles of which a doubtful part is missing in it
@@ -170,10 +169,6 @@ func (l *lost) onAbsentProbe(e *entry, v *verify.Answer) {
 		is = unanswered
 	}
 	a := e.absent.onProbe(is, l.alternative(e), time.Now())
-	if is == answered && len(e.rec.Models) == 0 && !l.facts.Instances[e.Key].OK() {
-		l.facts.Instances[e.Key] = v
-		l.table.touch(e.Key)
-	}
 	if a.proven == e.absent.proven {
 		e.absent = a // nothing that is shown has changed
 	} else {

@@ -23,7 +23,8 @@ type message func(*owner)
 type owner struct {
 	*contact
 	*lost
-	ask *probeScheduler
+	facts *verify.Facts
+	ask   *probeScheduler
 
 	fresh     int64 // number of requests for a list that the last list answers
 	announced bool  // Ready is closed
@@ -52,7 +53,8 @@ func newOwner(w *Watcher) *owner {
 	known := &contact{w: w, table: table}
 	o := &owner{
 		contact: known,
-		lost:    &lost{contact: known, facts: facts},
+		lost:    &lost{contact: known},
+		facts:   facts,
 		ask:     newProbeScheduler(w, table, facts),
 		timer:   time.NewTimer(time.Hour),
 		tick:    time.NewTimer(time.Hour),
@@ -220,7 +222,6 @@ func (o *owner) apply(resp *clientv3.WatchResponse) {
 		o.reached = max(o.reached, resp.Header.Revision)
 	}
 	o.noteContact()
-	o.w.note(func(s *Status) { s.Applied = o.table.applied })
 }
 
 // applyEvent applies one event.
@@ -299,13 +300,14 @@ func (o *owner) onVerdict(v verdict) {
 	o.table.touch(v.key)
 }
 
-// learn stores the engine ids of an entry that etcd does not hold: its engine may restart like
-// any other.
+// learn stores an answer of an entry that etcd does not hold: the models may verify it, and the
+// engine ids show a restart of its engine.
 func (o *owner) learn(e *entry, v *verify.Answer) {
-	if !v.OK() || !o.facts.MustLearn(e.Key, e.rec) {
+	if !v.OK() {
 		return
 	}
-	if old := o.facts.Instances[e.Key]; old.OK() && old.Incarnation == v.Incarnation && maps.Equal(old.Facts.EngineIDs, v.Facts.EngineIDs) {
+	if old := o.facts.Instances[e.Key]; old.OK() && old.Incarnation == v.Incarnation &&
+		(!o.facts.MustLearn(e.Key, e.rec) || maps.Equal(old.Facts.EngineIDs, v.Facts.EngineIDs)) {
 		return
 	}
 	o.facts.Instances[e.Key] = v

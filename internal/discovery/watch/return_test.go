@@ -79,7 +79,7 @@ func TestAddWhileAwayLiftsKeptRemoval(t *testing.T) {
 	w, stop := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
 	members.WaitState(t, w, watch.Live)
 	// It is live before what etcd holds has been published, and usable from the disk.
-	members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 4 })
+	members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 5 })
 	members.WaitFor(t, w, r.static, members.Usable)
 	stop()
 	if out, err := st.Instances.Add(t.Context(), r.x, instance.Record{Models: []string{"m"}}, "again"); err != nil || out != store.Added {
@@ -88,7 +88,7 @@ func TestAddWhileAwayLiftsKeptRemoval(t *testing.T) {
 	w, _ = runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
 	members.WaitFor(t, w, r.x, members.Usable)
 	members.WaitState(t, w, watch.Live)
-	if s := w.Status(); s.Epochs != 0 || len(s.Kept) != 3 {
+	if s := w.Status(); s.Epochs != 0 || len(s.Kept) != 4 {
 		t.Errorf("epochs %d, kept %v", s.Epochs, s.Kept)
 	}
 }
@@ -106,7 +106,7 @@ func TestPendingAddOfWhatIsKept(t *testing.T) {
 	st := store.New(cli, r.l, "test")
 	testkit.Eventually(t, members.Soon, func() error { return st.EnsureSchema(t.Context()) })
 	testkit.Eventually(t, members.Soon, func() error {
-		if len(w.Status().Kept) != 4 {
+		if len(w.Status().Kept) != 5 {
 			return errors.New("the wipe has not been seen")
 		}
 		return nil

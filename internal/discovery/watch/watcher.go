@@ -126,7 +126,7 @@ func States() []State { return []State{Cold, Listing, Live, Suspect, Stale} }
 type Status struct {
 	State       State
 	Revision    int64     // up to which the snapshot is complete
-	Applied     int64     // highest mod_revision seen under the keys of the membership
+	Applied     int64     // highest mod_revision of the membership's keys that the snapshot includes
 	LastContact time.Time // last answer of any kind from etcd, by the local clock
 	LastError   string    // of the last failed contact; "" while all is well
 

@@ -203,3 +203,24 @@ func TestForgetWhatAFormerStoreSaid(t *testing.T) {
 		t.Fatalf("%v, %v", s.All(), err)
 	}
 }
+
+// An engine that was still starting when the store was replaced is used once it answers.
+func TestKeptInstanceAnswersLater(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
+	k := members.Prefill("10.0.0.1:8100")
+	members.Put(t, cli, l.Instance(k), "")
+	for range 50 {
+		members.Put(t, cli, "/other", "")
+	}
+	w := members.Watch(t, cli, members.Probing(t, prober, ""))
+	members.WaitFor(t, w, k, members.HasView(instance.Unverified))
+	members.WaitState(t, w, watch.Live)
+	etcd.Wipe()
+	etcd.Restart()
+	members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 1 })
+	members.WaitFor(t, w, k, members.HasView(instance.Unverified))
+	prober.Answer(k.Address, "m")
+	members.WaitFor(t, w, k, members.Usable)
+}

@@ -101,7 +101,7 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role, order 
 	if err != nil && !session.RefusedUser(err) { // a user may have no rights for them
 		return s.Hint(err)
 	}
-	ends, err := conn.Store.Reader.IntentEnds(ctx)
+	ends, err := conn.Store.Reader.Ends(ctx, conn.Layout.Overrides())
 	if err != nil && !session.RefusedUser(err) {
 		return s.Hint(err)
 	}

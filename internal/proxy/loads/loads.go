@@ -103,15 +103,8 @@ func (l *Loads) Source() *loaddigest.Source {
 	if l.Others == nil {
 		return nil
 	}
-	last := int64(0)
 	return &loaddigest.Source{
-		Applied: func() int64 {
-			// Requests are picked from what has been applied only once that is published.
-			if is := l.Watcher.Status().Applied; l.Watcher.Snapshot().Revision >= is {
-				last = is
-			}
-			return last
-		},
+		Applied:     func() int64 { return l.Watcher.Status().Applied },
 		InFlight:    l.inFlight,
 		HasPrompts:  l.Placements.Waiting,
 		TakePrompts: l.Placements.Take,

@@ -1,7 +1,9 @@
 package process
 
 import (
+	"bufio"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -36,14 +38,17 @@ func start(cfg Config, log *logrus.Entry) (*child, error) {
 	// The name in the list of processes.
 	c.cmd.Args = []string{os.Args[0], "embedded-etcd", cfg.DataDir}
 	c.cmd.Env = environment()
-	c.cmd.Stdout = &splitter{take: c.receive}
 	c.cmd.Stderr = &c.last
 	c.cmd.SysProcAttr = attributes()
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
 	started := make(chan error)
-	go c.run(started)
+	go c.run(out, started)
 	if err := <-started; err != nil {
 		return nil, err
 	}
@@ -53,15 +58,22 @@ func start(cfg Config, log *logrus.Entry) (*child, error) {
 	return c, nil
 }
 
-// run starts the process and waits for its end. Linux ties its death signal to the thread that
-// started it, so that thread waits for it.
-func (c *child) run(started chan<- error) {
+// run starts the process, receives its output and waits for its end. Linux ties its death signal to
+// the thread that started it, so that thread waits for it.
+func (c *child) run(out io.Reader, started chan<- error) {
 	runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 	raisePriority()
 	err := c.cmd.Start()
 	started <- err
 	if err != nil {
 		return
+	}
+	lines := bufio.NewReaderSize(out, maxLine)
+	for err == nil || errors.Is(err, bufio.ErrBufferFull) {
+		var line []byte
+		if line, err = lines.ReadSlice('\n'); err == nil {
+			c.receive(line)
+		}
 	}
 	c.err = c.cmd.Wait()
 	_ = c.in.Close() // of a process that has ended
@@ -72,7 +84,7 @@ func (c *child) run(started chan<- error) {
 func (c *child) receive(line []byte) {
 	var m message
 	if err := json.Unmarshal(line, &m); err != nil {
-		c.log.Debug("output of etcd: " + string(line))
+		c.log.Debug("output of etcd: " + strings.TrimSpace(string(line)))
 		return
 	}
 	switch {

@@ -1,7 +1,6 @@
 package process
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 
@@ -73,31 +72,8 @@ func (lineFormatter) Format(e *logrus.Entry) ([]byte, error) {
 	return append(line, '\n'), err
 }
 
-// splitter is a writer that passes on its input line by line.
-type splitter struct {
-	rest []byte
-	take func(line []byte)
-}
-
 // maxLine bounds a line; a longer one is not a message of the child.
 const maxLine = 1 << 20
-
-// Write implements io.Writer.
-func (s *splitter) Write(p []byte) (int, error) {
-	s.rest = append(s.rest, p...)
-	for {
-		i := bytes.IndexByte(s.rest, '\n')
-		if i < 0 {
-			break
-		}
-		s.take(s.rest[:i])
-		s.rest = s.rest[i+1:]
-	}
-	if len(s.rest) > maxLine {
-		s.rest = nil
-	}
-	return len(p), nil
-}
 
 // beginning keeps the first bytes that are written to it: the trace of a panic
 // begins with the reason.
