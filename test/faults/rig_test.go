@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -36,6 +37,14 @@ const (
 	clients = 4
 	pause   = 10 * time.Millisecond
 )
+
+// lastingTTL returns longer, or ttl for the report, which uses a short TTL.
+func lastingTTL() time.Duration {
+	if os.Getenv("PD_TEST_FAULT_REPORT") != "" {
+		return ttl
+	}
+	return longer
+}
 
 // rig is a whole fleet with one etcd cluster.
 type rig struct {

@@ -3,7 +3,6 @@ package faults_test
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -216,11 +215,8 @@ func TestFault21_TwoAgents(t *testing.T) {
 func TestFault30_DeletedByHand(t *testing.T) {
 	row(t, 30)
 	etcd := testkit.StartEtcdProcess(t)
-	lease := longer
-	if os.Getenv("PD_TEST_FAULT_REPORT") != "" { // the report uses a short TTL
-		lease = ttl
-	}
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: lease})
+	ttl := lastingTTL()
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: ttl})
 	cli, victim := etcd.Client(t), r.decode[1]
 	before := keys(t, cli)[keyOf(t, victim)]
 	l, p := r.load(), r.startPool()
@@ -232,7 +228,7 @@ func TestFault30_DeletedByHand(t *testing.T) {
 	r.awaitEntry(victim.Address, func(in instance.Listing, ok bool) bool { return !ok || in.Revision != before.Mod }) // removed, or already registered again
 	measured(t, 30, "deletion to out", time.Since(deleted), 0)
 	r.awaitAll()
-	measured(t, 30, fmt.Sprintf("deletion to served again (TTL %.0f s)", lease.Seconds()), time.Since(deleted), 0)
+	measured(t, 30, fmt.Sprintf("deletion to served again (TTL %.0f s)", ttl.Seconds()), time.Since(deleted), 0)
 	if after := keys(t, cli)[keyOf(t, victim)]; after.Lease != before.Lease || after.Create == before.Create {
 		t.Errorf("before %+v, after %+v, history %+v", before, after, h.Of(keyOf(t, victim)))
 	}
