@@ -33,7 +33,7 @@ func awaitDeletion(t testing.TB, h *testkit.History, n *fleet.Node) testkit.Even
 func TestFault01_AgentKilled(t *testing.T) {
 	row(t, 1)
 	etcd := testkit.StartEtcdProcess(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: []string{"--audit-interval", "2s", "--orphan-grace", "4s"}})
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: []string{"--audit-interval", "2s", "--orphan-grace", "12s"}})
 	h := testkit.Record(t, etcd.Client(t), "/pd/")
 	l := r.load()
 	victim := r.decode[2]
