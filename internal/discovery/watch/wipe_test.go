@@ -50,8 +50,8 @@ func TestWipedStore(t *testing.T) {
 			members.WaitFor(t, w, static, members.Usable)
 			members.WaitFor(t, w, held, members.Usable)
 			members.WaitState(t, w, watch.Live)
-			neverWithout(t, w, static)
-			neverWithout(t, w, held)
+			members.NeverWithout(t, w, static)
+			members.NeverWithout(t, w, held)
 			if past {
 				link.Cut()
 			}
@@ -182,7 +182,7 @@ func TestForgetWhatAFormerStoreSaid(t *testing.T) {
 	w := members.Watch(t, cli, members.Probing(t, prober, ""))
 	members.WaitFor(t, w, b, members.Usable)
 	members.WaitState(t, w, watch.Live)
-	neverWithout(t, w, b)
+	members.NeverWithout(t, w, b)
 	etcd.Wipe()
 	etcd.Restart()
 	members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 3 && s.State == watch.Live })
