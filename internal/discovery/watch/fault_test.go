@@ -122,31 +122,6 @@ func TestWatcherEtcdPaused(t *testing.T) {
 	members.WaitFor(t, w, other, members.Usable)
 }
 
-// A wiped etcd has the same member id, resumes the watch without an error and
-// stays silent until it has passed the old revision. The check detects it by its
-// lower revision.
-func TestWatcherEtcdWiped(t *testing.T) {
-	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t)
-	l := members.Layout(t)
-	cli := members.Dial(t, etcd.Endpoint())
-	old, fresh := members.Prefill("10.0.0.1:8100"), members.Prefill("10.0.0.2:8100")
-	for range 100 {
-		members.Put(t, cli, l.Instance(old), members.Ready)
-	}
-	w := members.Watch(t, cli, members.WatcherOptions(t))
-	members.WaitFor(t, w, old, members.Usable)
-	members.WaitState(t, w, watch.Live)
-	etcd.Wipe()
-	etcd.Restart()
-	members.Put(t, members.Dial(t, etcd.Endpoint()), l.Instance(fresh), members.Ready)
-	members.WaitFor(t, w, fresh, members.Usable)
-	members.WaitState(t, w, watch.Live)
-	if s := w.Status(); s.Epochs == 0 || s.Revision > 50 || s.Applied > 50 {
-		t.Fatalf("status: %+v", s)
-	}
-}
-
 // No etcd at all: cold, a reason, and everything as soon as it is there.
 func TestWatcherStartsWithoutEtcd(t *testing.T) {
 	t.Parallel()
