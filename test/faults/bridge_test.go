@@ -18,6 +18,8 @@ import (
 // pings stops, and registered again when it returns.
 func TestFault32_PingsEnd(t *testing.T) {
 	row(t, 32)
+	ttl := lastingTTL() // that of the witness must not expire
+	toDelete := fmt.Sprintf(" to DELETE (TTL %.0f s)", ttl.Seconds())
 	etcd := testkit.StartEtcdProcess(t)
 	h := testkit.Record(t, etcd.Client(t), "/pd/")
 	f := newFleet(t)
@@ -43,8 +45,8 @@ func TestFault32_PingsEnd(t *testing.T) {
 	at := time.Now()
 	require.NoError(t, killed.Engine.Kill())
 	require.NoError(t, stopped.Engine.Signal(syscall.SIGSTOP))
-	measured(t, 32, "engine killed to DELETE (TTL 3 s)", awaitDeletion(t, h, killed).At.Sub(at), ttl+time.Second)
-	measured(t, 32, "engine hangs to DELETE (TTL 3 s)", awaitDeletion(t, h, stopped).At.Sub(at), ttl+time.Second)
+	measured(t, 32, "engine killed"+toDelete, awaitDeletion(t, h, killed).At.Sub(at), ttl+time.Second)
+	measured(t, 32, "engine hangs"+toDelete, awaitDeletion(t, h, stopped).At.Sub(at), ttl+time.Second)
 	if e, ok := h.Deleted(keyOf(t, witness)); ok {
 		t.Fatalf("an engine that pings was removed: %+v", e)
 	}
@@ -54,7 +56,7 @@ func TestFault32_PingsEnd(t *testing.T) {
 
 	at = time.Now()
 	require.NoError(t, first.Kill())
-	measured(t, 32, "bridge killed to DELETE (TTL 3 s)", awaitDeletion(t, h, witness).At.Sub(at), ttl+time.Second)
+	measured(t, 32, "bridge killed"+toDelete, awaitDeletion(t, h, witness).At.Sub(at), ttl+time.Second)
 	at = time.Now()
 	bridge("bridge-2")
 	measured(t, 32, "bridge started again to the registration", awaitRegistered(t, h, witness, at).Sub(at), 0)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -85,12 +86,12 @@ func TestFault25_Clocks(t *testing.T) {
 	}
 
 	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), layout(t)
-	w := watching(t, dial(t, etcd.Endpoint()), quick())
+	cli, l := etcd.Client(t), members.Layout(t)
+	w := watching(t, members.Dial(t, etcd.Endpoint()), quick())
 	for i, off := range []time.Duration{-time.Hour, time.Hour, 24 * 365 * 50 * time.Hour} {
-		put(t, cli, l.Instance(prefillAt(i)), fmt.Sprintf(
+		members.Put(t, cli, l.Instance(prefillAt(i)), fmt.Sprintf(
 			`{"v":1,"id":"A","models":["m"],"state":"ready","started_at":%q}`, time.Now().Add(off).Format(time.RFC3339)))
 		awaitUsable(t, w, prefillAt(i))
 	}
-	awaitState(t, w, watch.Live)
+	members.WaitState(t, w, watch.Live)
 }

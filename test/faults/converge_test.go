@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -50,7 +51,7 @@ func TestFault16_ManyRegistrations(t *testing.T) {
 	}
 	took := time.Since(acked)
 	measured(t, 16, fmt.Sprintf("%d registrations, %d proxy processes: last acknowledgement to all equal", n, proxies), took, 2*time.Second)
-	l := layout(t)
+	l := members.Layout(t)
 	for _, p := range r.proxies {
 		s, err := fetchStatus(t.Context(), p)
 		require.NoError(t, err)

@@ -63,9 +63,12 @@ func TestDigestOfASuspendedProxy(t *testing.T) {
 	seen(func(d httpapi.LoadDigest, there bool) bool { return !there || d.Worth < 1 })
 	seen(func(d httpapi.LoadDigest, there bool) bool { return !there || d.Worth == 0 })
 	for _, p := range others {
-		if n := harness.Metric(t, p.URL(), "pd_load_digests", `state="used"`); n != 1 {
-			t.Errorf("%s uses %g digests of other proxies, want 1", p.Name(), n)
-		}
+		testkit.Eventually(t, soon, func() error { // that of the other proxy may be late on a busy machine
+			if n := harness.Metric(t, p.URL(), "pd_load_digests", `state="used"`); n != 1 {
+				return fmt.Errorf("%s uses %g digests of other proxies, want 1", p.Name(), n)
+			}
+			return nil
+		})
 	}
 	var before [2]int64
 	for i, n := range r.decode {

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -263,15 +264,15 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
 	etcd := testkit.StartEtcdProcess(t)
-	cli := dial(t, etcd.Endpoint())
+	cli := members.Dial(t, etcd.Endpoint())
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 5, ttl: longer})
 	// Each proxy publishes once that it has ejected this one, and probes it all the time.
-	if _, err := cli.Put(t.Context(), layout(t).Instance(instance.Key{Role: instance.Decode, Address: testkit.FreePort(t)}), `{"models":["m"]}`); err != nil {
+	if _, err := cli.Put(t.Context(), members.Layout(t).Instance(instance.Key{Role: instance.Decode, Address: testkit.FreePort(t)}), `{"models":["m"]}`); err != nil {
 		t.Fatal(err)
 	}
 	revision := func() int64 {
 		t.Helper()
-		resp, err := cli.Get(t.Context(), layout(t).Schema())
+		resp, err := cli.Get(t.Context(), members.Layout(t).Schema())
 		require.NoError(t, err)
 		return resp.Header.Revision
 	}
@@ -299,7 +300,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 		t.Logf("%d revisions while 5 proxies answered %d requests", n, l.Answered())
 	}
 	for _, e := range h.All() {
-		if !strings.HasPrefix(e.Key, layout(t).Load("")) {
+		if !strings.HasPrefix(e.Key, members.Layout(t).Load("")) {
 			t.Errorf("%s was written", e.Key)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -23,7 +24,7 @@ func TestFault28_PausedThenNoAuth(t *testing.T) {
 	longform.Test(t)
 	row(t, 28)
 	const user, password = "agents", "secret of the agents"
-	root := layout(t).Root()
+	root := members.Layout(t).Root()
 	for _, tc := range authFaults(user, password, root) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -10,24 +10,14 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
-	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
-
-func layout(t testing.TB) schema.Layout {
-	t.Helper()
-	l, err := schema.NewLayout("/pd")
-	require.NoError(t, err)
-	return l
-}
 
 func prefillAt(i int) instance.Key {
 	return instance.Key{Role: instance.Prefill, Address: fmt.Sprintf("10.%d.%d.%d:8100", i>>16&255, i>>8&255, i&255)}
@@ -37,98 +27,30 @@ func decodeAt(i int) instance.Key {
 	return instance.Key{Role: instance.Decode, Address: prefillAt(i).Address}
 }
 
-// dial creates a client with the options of the programs.
-func dial(t testing.TB, endpoints ...string) *clientv3.Client {
-	t.Helper()
-	cli, err := etcd.Dial(etcd.Config{Endpoints: endpoints})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = cli.Close() })
-	return cli
-}
-
-// running runs f until the test ends and checks the error that it returns.
-func running(t testing.TB, run func(context.Context) error) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("ended with %v", err)
-		}
-	})
-}
-
+// watching starts a watcher and waits for its first list.
 func watching(t testing.TB, cli *clientv3.Client, o watch.Options) *watch.Watcher {
 	t.Helper()
-	o.Layout = layout(t)
-	o.Writer = store.New(cli, o.Layout, "watcher").Watch
-	w := watch.New(cli, o)
-	running(t, w.Run)
-	select {
-	case <-w.Ready():
-	case <-time.After(soon):
-		t.Fatalf("no first list: %+v", w.Status())
-	}
+	o.Layout = members.Layout(t)
+	w := members.Watch(t, cli, o)
+	members.WaitReady(t, w)
 	return w
 }
 
+// register registers an instance.
 func register(t testing.TB, cli *clientv3.Client, k instance.Key, ttl time.Duration) *lease.Registrar {
 	t.Helper()
-	r := lease.NewRegistrar(cli, lease.RegistrarOptions{Layout: layout(t), Key: k, TTL: ttl, HostID: "host-1"})
-	running(t, r.Run)
+	o := members.RegistrarOptions(t, k)
+	o.TTL = ttl
+	r := members.Register(t, cli, o)
 	r.Set(instance.Record{ID: "A", Models: []string{"m"}})
-	awaitPhase(t, r, lease.Registered)
+	members.WaitPhase(t, r, lease.Registered)
 	return r
-}
-
-func awaitPhase(t testing.TB, r *lease.Registrar, want lease.Phase) {
-	t.Helper()
-	testkit.Eventually(t, soon, func() error {
-		if s := r.Status(); s.Phase != want {
-			return fmt.Errorf("registration is %s (%s), want %s", s.Phase, s.Err, want)
-		}
-		return nil
-	})
-}
-
-func awaitState(t testing.TB, w *watch.Watcher, want watch.State) {
-	t.Helper()
-	testkit.Eventually(t, soon, func() error {
-		if s := w.Status(); s.State != want {
-			return fmt.Errorf("the watcher is %s, want %s: %+v", s.State, want, s)
-		}
-		return nil
-	})
 }
 
 // awaitUsable waits until the instance may be picked.
 func awaitUsable(t testing.TB, w *watch.Watcher, k instance.Key) *instance.Instance {
 	t.Helper()
-	var in *instance.Instance
-	testkit.Eventually(t, soon, func() error {
-		var ok bool
-		if in, ok = w.Snapshot().Lookup(k); !ok || !in.Usable() {
-			return fmt.Errorf("%s is not usable: %+v, %+v", k, in, w.Status())
-		}
-		return nil
-	})
-	return in
-}
-
-// neverWithout fails the test if any snapshot lacks one of the instances as usable. It checks until
-// stop is called or the test ends.
-func neverWithout(t testing.TB, w *watch.Watcher, keys ...instance.Key) (stop func()) {
-	t.Helper()
-	return members.EverySnapshot(t, w, func(s *instance.Snapshot) error {
-		for _, k := range keys {
-			if in, ok := s.Lookup(k); !ok || !in.Usable() {
-				return fmt.Errorf("%s is not usable: %+v", k, in)
-			}
-		}
-		return nil
-	})
+	return members.WaitFor(t, w, k, members.Usable)
 }
 
 // ticker writes an increasing number into one record and follows that record in the snapshots of a
@@ -152,7 +74,7 @@ func startTicker(t testing.TB, cli *clientv3.Client, w *watch.Watcher, k instanc
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	x := &ticker{t: t, w: w, k: k, stop: cancel, last: time.Now()}
-	l := layout(t)
+	l := members.Layout(t)
 	x.wg.Go(func() {
 		tick := time.NewTicker(tickEvery)
 		defer tick.Stop()
@@ -247,22 +169,6 @@ func (x *ticker) settle() time.Duration {
 	return gap
 }
 
-// pinned creates a client that knows all members and whose watch goes to one of them. It connects to
-// each member through a link, so that a test can cut the connection.
-func pinned(t testing.TB, c *testkit.Cluster, to *testkit.EtcdProcess) (cli *clientv3.Client, link *testkit.Link, all func()) {
-	t.Helper()
-	var endpoints []string
-	for _, m := range c.Members {
-		l := testkit.StartLink(t, m.Endpoint())
-		endpoints = append(endpoints, l.Address())
-		if m == to {
-			link = l
-		}
-	}
-	cli = dial(t, link.Address())
-	return cli, link, func() { cli.SetEndpoints(endpoints...) }
-}
-
 // checking returns the options of a watcher with the checks that the proxies of these tests use.
 func checking() watch.Options { return watch.Options{AuditInterval: audit} }
 
@@ -280,27 +186,27 @@ func memberFault(t *testing.T, leader bool, o watch.Options, fault func(*testkit
 	if leader {
 		victim = c.Leader()
 	}
-	cli, link, all := pinned(t, c, victim)
+	cli, link, all := members.OnMember(t, c, victim)
 	w := watching(t, cli, o)
 	kept := prefillAt(1)
 	var others []string
 	for _, m := range c.Others(victim) {
 		others = append(others, m.Endpoint())
 	}
-	r := register(t, dial(t, append(others, victim.Endpoint())...), kept, schema.DefaultTTL)
+	r := register(t, members.Dial(t, append(others, victim.Endpoint())...), kept, schema.DefaultTTL)
 	before := awaitUsable(t, w, kept)
-	neverWithout(t, w, kept)
+	members.NeverWithout(t, w, kept)
 	x := startTicker(t, testkit.Client(t, others...), w, prefillAt(2))
 	x.awaitNewer()
 	all() // from now on the watch may move to another member
-	awaitState(t, w, watch.Live)
+	members.WaitState(t, w, watch.Live)
 	x.awaitNewer()
 	x.restart()
 	fault(victim, link)
 	x.awaitNewer()
 	gap = x.settle()
-	awaitState(t, w, watch.Live)
-	awaitPhase(t, r, lease.Registered)
+	members.WaitState(t, w, watch.Live)
+	members.WaitPhase(t, r, lease.Registered)
 	if s := r.Status(); s.LeasesLost != 0 || s.LeaseID != before.Lease {
 		t.Errorf("the lease was lost: %+v", s)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -33,7 +34,7 @@ func awaitDeletion(t testing.TB, h *testkit.History, n *fleet.Node) testkit.Even
 func TestFault01_AgentKilled(t *testing.T) {
 	row(t, 1)
 	etcd := testkit.StartEtcdProcess(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: []string{"--audit-interval", "2s", "--orphan-grace", "4s"}})
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: []string{"--audit-interval", "2s", "--orphan-grace", "12s"}})
 	h := testkit.Record(t, etcd.Client(t), "/pd/")
 	l := r.load()
 	victim := r.decode[2]
@@ -136,17 +137,17 @@ func TestFault04_GracefulStop(t *testing.T) {
 	l.Served(20)
 	l.FinishUncut()
 	// The time from revocation to event, measured without a proxy or agent.
-	cli := dial(t, etcd.Endpoint())
+	cli := members.Dial(t, etcd.Endpoint())
 	k := prefillAt(1)
 	reg := register(t, cli, k, ttl)
 	start := time.Now()
 	require.NoError(t, reg.Revoke(t.Context()))
 	testkit.Eventually(t, soon, func() error {
-		if _, ok := h.Deleted(layout(t).Instance(k)); !ok {
+		if _, ok := h.Deleted(members.Layout(t).Instance(k)); !ok {
 			return errNotYet
 		}
 		return nil
 	})
-	e, _ := h.Deleted(layout(t).Instance(k))
+	e, _ := h.Deleted(members.Layout(t).Instance(k))
 	measured(t, 4, "revoke to DELETE", e.At.Sub(start), 50*time.Millisecond)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -19,10 +20,10 @@ import (
 // and returns the time that took.
 func (r *rig) follows(n int) time.Duration {
 	r.t.Helper()
-	cli := dial(r.t, r.agents...)
+	cli := members.Dial(r.t, r.agents...)
 	start := time.Now()
 	k := decodeAt(n)
-	put(r.t, cli, layout(r.t).Instance(k), `{"v":1,"models":["other/model"],"state":"draining"}`)
+	members.Put(r.t, cli, members.Layout(r.t).Instance(k), `{"v":1,"models":["other/model"],"state":"draining"}`)
 	r.awaitStatus(func(s status) error {
 		if _, ok := s.entry(k.Address); !ok {
 			return fmt.Errorf("%s is not known; etcd is %s", k.Address, s.Etcd.State)
@@ -30,7 +31,7 @@ func (r *rig) follows(n int) time.Duration {
 		return nil
 	})
 	took := time.Since(start)
-	if _, err := cli.Delete(r.t.Context(), layout(r.t).Instance(k)); err != nil {
+	if _, err := cli.Delete(r.t.Context(), members.Layout(r.t).Instance(k)); err != nil {
 		r.t.Fatal(err)
 	}
 	return took

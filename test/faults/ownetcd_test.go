@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -205,7 +206,7 @@ func TestSilentClientsTakeAllDescriptors(t *testing.T) {
 		if c, body := page(t, "http://"+address+"/health"); c != http.StatusOK {
 			t.Fatalf("/health: %d %s", c, body)
 		}
-		put(t, dial(t, etcd), layout(t).Instance(decodeAt(9)), `{"v":1,"state":"draining"}`)
+		members.Put(t, members.Dial(t, etcd), members.Layout(t).Instance(decodeAt(9)), `{"v":1,"state":"draining"}`)
 		wait(t, 200*time.Millisecond)
 	}
 	if err := proxy.Err(); err != nil {
@@ -222,7 +223,7 @@ func TestHostStarved(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
 	r := hosted(t, longer)
-	cli := dial(t, r.etcd...)
+	cli := members.Dial(t, r.etcd...)
 	before := keys(t, cli)
 	p := r.startPool()
 	signal(t, syscall.SIGSTOP, r.proxies[0].PID())
@@ -257,7 +258,7 @@ func TestHostEtcdAndAgentsStarved(t *testing.T) {
 					pids = append(pids, n.Agent.PID())
 				}
 			}
-			cli := dial(t, r.etcd...)
+			cli := members.Dial(t, r.etcd...)
 			before := keys(t, cli)
 			p := r.startPool()
 			signal(t, syscall.SIGSTOP, pids...)

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 // Alive makes alive a prober of health.
@@ -29,7 +30,7 @@ func newPicker(b *testing.B, cli *clientv3.Client) *picker {
 	b.Helper()
 	p := &picker{}
 	p.w = watch.New(cli, watch.Options{
-		Layout: layout(b), Prober: alive{}, Prepare: func(s *instance.Snapshot) { p.s.Prepare(s) },
+		Layout: members.Layout(b), Prober: alive{}, Prepare: func(s *instance.Snapshot) { p.s.Prepare(s) },
 	})
 	tracker := health.New(health.Options{Source: p.w, Prober: alive{}})
 	b.Cleanup(tracker.Close)
@@ -37,7 +38,7 @@ func newPicker(b *testing.B, cli *clientv3.Client) *picker {
 		Source: p.w, Health: tracker, Silent: tracker.Suspect,
 		Connector: func(in *instance.Instance) string { return in.Record.Connector },
 	})
-	running(b, p.w.Run)
+	members.Run(b, "watcher", p.w.Run)
 	return p
 }
 
@@ -109,7 +110,7 @@ func BenchmarkPickDuringExpiry10000(b *testing.B) {
 	const n, rounds = 10000, 3
 	for b.Loop() {
 		etcd := testkit.StartEtcdProcess(b)
-		p, cli := newPicker(b, dial(b, etcd.Endpoint())), etcd.Client(b)
+		p, cli := newPicker(b, members.Dial(b, etcd.Endpoint())), etcd.Client(b)
 		var quiet, during, quietMean, duringMean []time.Duration
 		for range rounds {
 			q, d := p.expiryRound(b, cli, n)

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -66,7 +67,7 @@ func TestFault34_MembersReplaced(t *testing.T) {
 	}
 	// A new instance at an etcd member that no proxy was configured with.
 	fresh := decodeAt(7)
-	put(t, cli, layout(t).Instance(fresh), `{"v":1,"models":["other/model"],"state":"draining"}`)
+	members.Put(t, cli, members.Layout(t).Instance(fresh), `{"v":1,"models":["other/model"],"state":"draining"}`)
 	sees := func(s status) error {
 		if _, ok := s.entry(fresh.Address); !ok {
 			return fmt.Errorf("%s is not known; etcd is %+v", fresh.Address, s.Etcd)

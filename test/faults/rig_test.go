@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -36,6 +38,14 @@ const (
 	clients = 4
 	pause   = 10 * time.Millisecond
 )
+
+// lastingTTL returns longer, or ttl for the report, which uses a short TTL.
+func lastingTTL() time.Duration {
+	if os.Getenv("PD_TEST_FAULT_REPORT") != "" {
+		return ttl
+	}
+	return longer
+}
 
 // rig is a whole fleet with one etcd cluster.
 type rig struct {
@@ -295,7 +305,7 @@ func (p *pool) sawView(address string, v instance.View) bool {
 // keyOf returns the key of a node's record.
 func keyOf(t testing.TB, n *fleet.Node) string {
 	t.Helper()
-	return layout(t).Instance(instance.Key{Role: n.Spec.Role, Address: n.Address})
+	return members.Layout(t).Instance(instance.Key{Role: n.Spec.Role, Address: n.Address})
 }
 
 // keyFacts are the properties of a key that an outage must not change.
@@ -308,7 +318,7 @@ func keys(t testing.TB, cli *clientv3.Client) map[string]keyFacts {
 	defer cancel()
 	out := map[string]keyFacts{}
 	for _, role := range instance.Roles() {
-		resp, err := cli.Get(ctx, layout(t).Root()+string(role)+"/", clientv3.WithPrefix())
+		resp, err := cli.Get(ctx, members.Layout(t).Root()+string(role)+"/", clientv3.WithPrefix())
 		require.NoError(t, err)
 		for _, kv := range resp.Kvs {
 			out[string(kv.Key)] = keyFacts{kv.Lease, kv.CreateRevision, kv.ModRevision, kv.Version}
@@ -354,18 +364,6 @@ func registrationIs(phase lease.Phase) func(agentctl.Report) error {
 		}
 		return nil
 	}
-}
-
-// put writes a key and returns its revision.
-func put(t testing.TB, cli *clientv3.Client, key, value string, opts ...clientv3.OpOption) int64 {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
-	defer cancel()
-	resp, err := cli.Put(ctx, key, value, opts...)
-	if err != nil {
-		t.Fatalf("put %s: %v", key, err)
-	}
-	return resp.Header.Revision
 }
 
 // engineState reads the counters of an engine.

@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -36,7 +37,7 @@ func fleetSize() int {
 // acknowledgement.
 func registerMany(t testing.TB, cli *clientv3.Client, n int, ttl int64) (leases []clientv3.LeaseID, last time.Time) {
 	t.Helper()
-	l := layout(t)
+	l := members.Layout(t)
 	leases = make([]clientv3.LeaseID, n)
 	var next atomic.Int64
 	var failed atomic.Pointer[error]
@@ -113,7 +114,7 @@ func converge(t testing.TB, n, watchers int) time.Duration {
 	etcd := testkit.StartEtcdProcess(t)
 	var list []*watch.Watcher
 	for range watchers {
-		list = append(list, watching(t, dial(t, etcd.Endpoint()), watch.Options{}))
+		list = append(list, watching(t, members.Dial(t, etcd.Endpoint()), watch.Options{}))
 	}
 	_, acked := registerMany(t, etcd.Client(t), n, 600)
 	for _, w := range list {
@@ -142,7 +143,7 @@ func (alive) Probe(context.Context, *instance.Instance) (instance.Facts, error) 
 func expire(t testing.TB, n int) {
 	t.Helper()
 	etcd := testkit.StartEtcdProcess(t)
-	w := watching(t, dial(t, etcd.Endpoint()), watch.Options{Prober: alive{}})
+	w := watching(t, members.Dial(t, etcd.Endpoint()), watch.Options{Prober: alive{}})
 	cli := etcd.Client(t)
 	leases, _ := registerMany(t, cli, n, 600)
 	awaitCount(t, w, n)
@@ -172,7 +173,7 @@ func expire(t testing.TB, n int) {
 	})
 	<-ctx.Done()
 	testkit.Eventually(t, soon, func() error { // all deletions have been applied
-		resp, err := cli.Get(t.Context(), layout(t).Root(), clientv3.WithCountOnly())
+		resp, err := cli.Get(t.Context(), members.Layout(t).Root(), clientv3.WithCountOnly())
 		if err != nil || w.Status().Revision < resp.Header.Revision {
 			return fmt.Errorf("the watcher is at %d, %w", w.Status().Revision, err)
 		}
@@ -195,11 +196,11 @@ func TestFault17_ManyExpiries(t *testing.T) {
 func putToSnapshot(t testing.TB, size, watchers, puts int) (p50, p99 time.Duration) {
 	t.Helper()
 	etcd := testkit.StartEtcdProcess(t)
-	cli, l := etcd.Client(t), layout(t)
+	cli, l := etcd.Client(t), members.Layout(t)
 	registerMany(t, cli, size, 600)
 	var list []*watch.Watcher
 	for range watchers {
-		w := watching(t, dial(t, etcd.Endpoint()), watch.Options{})
+		w := watching(t, members.Dial(t, etcd.Endpoint()), watch.Options{})
 		awaitCount(t, w, size)
 		list = append(list, w)
 	}
@@ -209,7 +210,7 @@ func putToSnapshot(t testing.TB, size, watchers, puts int) (p50, p99 time.Durati
 	for i := range puts {
 		<-tick.C
 		start := time.Now()
-		rev := put(t, cli, l.Instance(decodeAt(1<<17+i%10)), ready)
+		rev := members.Put(t, cli, l.Instance(decodeAt(1<<17+i%10)), members.Ready)
 		for _, w := range list {
 			ctx, cancel := context.WithTimeout(t.Context(), soon)
 			arrived := instance.Await(ctx, w.Snapshot, func(s *instance.Snapshot) bool { return s.Revision >= rev })
@@ -261,7 +262,7 @@ func TestFault24_ManyWatchers(t *testing.T) {
 	var worst time.Duration
 	for i := range 20 {
 		start := time.Now()
-		put(t, cli, layout(t).Instance(prefillAt(i)), ready)
+		members.Put(t, cli, members.Layout(t).Instance(prefillAt(i)), members.Ready)
 		for n := range watchers {
 			select {
 			case at := <-got:
@@ -280,10 +281,10 @@ func TestFault26_SlowReader(t *testing.T) {
 	longform.Test(t)
 	row(t, 26)
 	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), layout(t)
-	w := watching(t, dial(t, etcd.Endpoint()), quick())
+	cli, l := etcd.Client(t), members.Layout(t)
+	w := watching(t, members.Dial(t, etcd.Endpoint()), quick())
 	for i := range 200 {
-		put(t, cli, l.Instance(prefillAt(i)), ready)
+		members.Put(t, cli, l.Instance(prefillAt(i)), members.Ready)
 	}
 	awaitCount(t, w, 200)
 	held := w.Snapshot() // never read again before the end
@@ -296,7 +297,7 @@ func TestFault26_SlowReader(t *testing.T) {
 	before := heap()
 	var last int64
 	for i := range 3000 {
-		last = put(t, cli, l.Instance(prefillAt(i%200)), ready)
+		last = members.Put(t, cli, l.Instance(prefillAt(i%200)), members.Ready)
 	}
 	testkit.Eventually(t, soon, func() error {
 		if rev := w.Snapshot().Revision; rev != last {
@@ -320,9 +321,9 @@ func TestFault27_Reconnects(t *testing.T) {
 	row(t, 27)
 	server := testkit.StartEtcdProcess(t)
 	link := testkit.StartLink(t, server.Endpoint())
-	l := layout(t)
+	l := members.Layout(t)
 	direct := server.Client(t)
-	put(t, direct, l.Instance(prefillAt(0)), ready)
+	members.Put(t, direct, l.Instance(prefillAt(0)), members.Ready)
 	func() { // TestMain checks for leaked goroutines
 		cli, err := etcd.Dial(etcd.Config{Endpoints: []string{link.Address()}})
 		require.NoError(t, err)
@@ -341,7 +342,7 @@ func TestFault27_Reconnects(t *testing.T) {
 		for i := range 100 {
 			link.Reset()
 			k := prefillAt(1 + i%10)
-			rev := put(t, direct, l.Instance(k), ready)
+			rev := members.Put(t, direct, l.Instance(k), members.Ready)
 			testkit.Eventually(t, soon, func() error {
 				if in, ok := w.Snapshot().Lookup(k); !ok || in.ModRevision < rev {
 					return fmt.Errorf("%+v, %+v", in, w.Status())

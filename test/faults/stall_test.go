@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -77,7 +78,7 @@ func TestFault33_MachineStalls(t *testing.T) {
 			r.decode = append(r.decode, r.node(instance.Decode, 1, ttl, "--probe-timeout", "500ms"))
 			r.awaitAll()
 			proxy, decode := r.proxies[0], r.decode[0]
-			cli := dial(t, r.etcd...)
+			cli := members.Dial(t, r.etcd...)
 			before := keys(t, cli)
 			l, listed := r.load(), r.followListing(decode)
 			pids := []int{decode.Engine.PID()}
@@ -173,7 +174,7 @@ func TestFault33_MachineStallsDuringDrain(t *testing.T) {
 	r.awaitEntry(decode.Address, func(in instance.Listing, ok bool) bool { return ok && in.InFlight != nil && *in.InFlight > 0 })
 	require.NoError(t, decode.Agent.Signal(syscall.SIGTERM))
 	r.awaitEntry(decode.Address, func(in instance.Listing, ok bool) bool { return ok && in.State == instance.Draining })
-	cli := dial(t, r.etcd...)
+	cli := members.Dial(t, r.etcd...)
 	before := keys(t, cli)
 	pids := []int{proxy.PID(), etcdPID(t, proxy), decode.Agent.PID(), r.prefill[0].Agent.PID(), r.prefill[0].Engine.PID()}
 	signal(t, syscall.SIGSTOP, pids...)

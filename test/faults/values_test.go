@@ -3,7 +3,6 @@ package faults_test
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -15,10 +14,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
-
-const ready = `{"v":1,"id":"A","models":["m"],"state":"ready"}`
 
 // quick returns watcher options with intervals that suit a test.
 func quick() watch.Options {
@@ -30,25 +28,25 @@ func quick() watch.Options {
 func TestFault13_Compaction(t *testing.T) {
 	row(t, 13)
 	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), layout(t)
+	cli, l := etcd.Client(t), members.Layout(t)
 	link := testkit.StartLink(t, etcd.Endpoint())
 	w := watching(t, testkit.Client(t, link.Address()), quick())
 	var kept []instance.Key
 	for i := range 50 {
 		kept = append(kept, prefillAt(i), decodeAt(i))
-		put(t, cli, l.Instance(prefillAt(i)), ready)
-		put(t, cli, l.Instance(decodeAt(i)), ready)
+		members.Put(t, cli, l.Instance(prefillAt(i)), members.Ready)
+		members.Put(t, cli, l.Instance(decodeAt(i)), members.Ready)
 	}
 	left, came := prefillAt(100), prefillAt(101)
-	put(t, cli, l.Instance(left), ready)
+	members.Put(t, cli, l.Instance(left), members.Ready)
 	awaitUsable(t, w, left)
-	awaitState(t, w, watch.Live)
-	neverWithout(t, w, kept...)
+	members.WaitState(t, w, watch.Live)
+	members.NeverWithout(t, w, kept...)
 	link.Cut()
 	if _, err := cli.Delete(t.Context(), l.Instance(left)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := cli.Compact(t.Context(), put(t, cli, l.Instance(came), ready)); err != nil {
+	if _, err := cli.Compact(t.Context(), members.Put(t, cli, l.Instance(came), members.Ready)); err != nil {
 		t.Fatal(err)
 	}
 	link.Restore()
@@ -59,7 +57,7 @@ func TestFault13_Compaction(t *testing.T) {
 		}
 		return nil
 	})
-	awaitState(t, w, watch.Live)
+	members.WaitState(t, w, watch.Live)
 	if s := w.Status(); s.Compactions == 0 {
 		t.Errorf("the watcher met no compaction: %+v", s)
 	}
@@ -69,12 +67,12 @@ func TestFault13_Compaction(t *testing.T) {
 func TestFault18_BadValues(t *testing.T) {
 	row(t, 18)
 	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), layout(t)
-	w := watching(t, dial(t, etcd.Endpoint()), quick())
+	cli, l := etcd.Client(t), members.Layout(t)
+	w := watching(t, members.Dial(t, etcd.Endpoint()), quick())
 	good := prefillAt(1)
-	put(t, cli, l.Instance(good), ready)
+	members.Put(t, cli, l.Instance(good), members.Ready)
 	awaitUsable(t, w, good)
-	neverWithout(t, w, good)
+	members.NeverWithout(t, w, good)
 	for i, c := range []struct{ name, key, value string }{
 		{"broken JSON", l.Instance(prefillAt(10)), `{"v":1,`},
 		{"not an object", l.Instance(prefillAt(11)), `[1,2]`},
@@ -84,15 +82,15 @@ func TestFault18_BadValues(t *testing.T) {
 		{"another role", l.Instance(prefillAt(15)), `{"v":1,"role":"decode","models":["m"]}`},
 		{"another port", l.Instance(prefillAt(16)), `{"v":1,"address":"10.0.0.16:1","models":["m"]}`},
 		{"negative weight", l.Instance(prefillAt(17)), `{"v":1,"weight":-1,"models":["m"]}`},
-		{"binary key", l.Root() + "prefill/\xff\x00:80", ready},
-		{"no port", l.Root() + "prefill/10.0.0.18", ready},
-		{"wildcard", l.Root() + "prefill/0.0.0.0:80", ready},
+		{"binary key", l.Root() + "prefill/\xff\x00:80", members.Ready},
+		{"no port", l.Root() + "prefill/10.0.0.18", members.Ready},
+		{"wildcard", l.Root() + "prefill/0.0.0.0:80", members.Ready},
 		{"an unknown segment", l.Root() + "new-thing/x", "?"},
 		{"broken override", l.Override(prefillAt(19)), `{"state":`},
 	} {
-		put(t, cli, c.key, c.value)
+		members.Put(t, cli, c.key, c.value)
 		after := decodeAt(100 + i)
-		put(t, cli, l.Instance(after), ready)
+		members.Put(t, cli, l.Instance(after), members.Ready)
 		awaitUsable(t, w, after) // events after the invalid one arrive
 		for _, in := range w.Snapshot().All() {
 			if in.Usable() && in.Key != good && in.Role == instance.Prefill {
@@ -107,10 +105,10 @@ func TestFault18_BadValues(t *testing.T) {
 		t.Errorf("status: %+v", s)
 	}
 	// A newer version is read as far as its fields are known.
-	put(t, cli, l.Instance(prefillAt(30)), `{"v":7,"id":"N","models":["m"],"state":"ready","something":{"new":1}}`)
+	members.Put(t, cli, l.Instance(prefillAt(30)), `{"v":7,"id":"N","models":["m"],"state":"ready","something":{"new":1}}`)
 	awaitUsable(t, w, prefillAt(30))
 	// A known instance keeps its last valid value and shows the error.
-	put(t, cli, l.Instance(good), `{"v":1,`)
+	members.Put(t, cli, l.Instance(good), `{"v":1,`)
 	testkit.Eventually(t, soon, func() error {
 		if in, ok := w.Snapshot().Lookup(good); !ok || !in.Usable() || in.Reason == "" {
 			return fmt.Errorf("%+v", in)
@@ -126,21 +124,21 @@ func TestFault20_Auth(t *testing.T) {
 	row(t, 20)
 	const user, password = "pd", "secret"
 	server := testkit.StartEtcdProcess(t, testkit.WithTokenTTL(2))
-	l := layout(t)
+	l := members.Layout(t)
 	root := testkit.EnableAuth(t, server.Client(t), user, password, l.Root())
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Username: user, Password: password})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	k, n := prefillAt(1), 1
-	put(t, root, l.Instance(k), ready)
+	members.Put(t, root, l.Instance(k), members.Ready)
 	w := watching(t, cli, quick())
 	awaitUsable(t, w, k)
-	neverWithout(t, w, k)
+	members.NeverWithout(t, w, k)
 	r := register(t, cli, decodeAt(1), ttl)
 	follows := func() {
 		t.Helper()
 		n++
-		put(t, root, l.Instance(prefillAt(n)), ready)
+		members.Put(t, root, l.Instance(prefillAt(n)), members.Ready)
 		awaitUsable(t, w, prefillAt(n))
 	}
 	follows()
@@ -157,10 +155,10 @@ func TestFault20_Auth(t *testing.T) {
 		})
 		require.NoError(t, fault.mend(t.Context(), root))
 		mended := time.Now()
-		awaitState(t, w, watch.Live)
+		members.WaitState(t, w, watch.Live)
 		follows()
 		measured(t, 20, fault.name+": mended to following again", time.Since(mended), 5*time.Second)
-		awaitPhase(t, r, lease.Registered)
+		members.WaitPhase(t, r, lease.Registered)
 	}
 	if s := w.Status(); s.WatchEnds["canceled"] != 0 {
 		t.Errorf("watch ends without a known reason: %v, last error %q", s.WatchEnds, s.LastError)
@@ -216,11 +214,8 @@ func TestFault21_TwoAgents(t *testing.T) {
 func TestFault30_DeletedByHand(t *testing.T) {
 	row(t, 30)
 	etcd := testkit.StartEtcdProcess(t)
-	lease := longer
-	if os.Getenv("PD_TEST_FAULT_REPORT") != "" { // the report uses a short TTL
-		lease = ttl
-	}
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: lease})
+	ttl := lastingTTL()
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: ttl})
 	cli, victim := etcd.Client(t), r.decode[1]
 	before := keys(t, cli)[keyOf(t, victim)]
 	l, p := r.load(), r.startPool()
@@ -232,7 +227,7 @@ func TestFault30_DeletedByHand(t *testing.T) {
 	r.awaitEntry(victim.Address, func(in instance.Listing, ok bool) bool { return !ok || in.Revision != before.Mod }) // removed, or already registered again
 	measured(t, 30, "deletion to out", time.Since(deleted), 0)
 	r.awaitAll()
-	measured(t, 30, fmt.Sprintf("deletion to served again (TTL %.0f s)", lease.Seconds()), time.Since(deleted), 0)
+	measured(t, 30, fmt.Sprintf("deletion to served again (TTL %.0f s)", ttl.Seconds()), time.Since(deleted), 0)
 	if after := keys(t, cli)[keyOf(t, victim)]; after.Lease != before.Lease || after.Create == before.Create {
 		t.Errorf("before %+v, after %+v, history %+v", before, after, h.Of(keyOf(t, victim)))
 	}

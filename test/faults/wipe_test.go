@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -44,7 +45,7 @@ func TestFault11_Wiped(t *testing.T) {
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2, proxyArgs: []string{"--audit-interval", "2s"}})
 	cli := etcd.Client(t)
 	for range 300 { // so that the new store's revision stays below the old one
-		put(t, cli, "/elsewhere", "x")
+		members.Put(t, cli, "/elsewhere", "x")
 	}
 	l, p := r.load(), r.startPool()
 	etcd.Wipe()
@@ -68,16 +69,16 @@ func TestFault11_WipedAndEmpty(t *testing.T) {
 	cli := etcd.Client(t)
 	o := quick()
 	o.Prober = alive{}
-	w := watching(t, dial(t, etcd.Endpoint()), o)
+	w := watching(t, members.Dial(t, etcd.Endpoint()), o)
 	const n = 10
 	registerMany(t, cli, n, 600)
 	awaitCount(t, w, n)
-	awaitState(t, w, watch.Live)
+	members.WaitState(t, w, watch.Live)
 	all := keysTo(n)
-	neverWithout(t, w, all...)
+	members.NeverWithout(t, w, all...)
 	etcd.Wipe()
 	etcd.Restart()
-	put(t, etcd.Client(t), layout(t).Schema(), `{"v":1}`)
+	members.Put(t, etcd.Client(t), members.Layout(t).Schema(), `{"v":1}`)
 	testkit.Eventually(t, soon, func() error {
 		if s := w.Status(); s.Epochs == 0 || s.State != watch.Live {
 			return fmt.Errorf("the wipe was not detected: %+v", s)
@@ -109,7 +110,7 @@ func TestFault12_WipedAndPast(t *testing.T) {
 		r.awaitAgent(n, registrationIs(lease.Registered))
 	}
 	for rev := int64(0); rev < old.Revision+500; {
-		rev = put(t, cli, "/elsewhere", "x")
+		rev = members.Put(t, cli, "/elsewhere", "x")
 	}
 	link.Restore()
 	back := time.Now()
@@ -128,21 +129,21 @@ func TestFault12_WipedUnheard(t *testing.T) {
 	row(t, 12)
 	before, after := testkit.StartEtcdProcess(t), testkit.StartEtcdProcess(t)
 	link := testkit.StartLink(t, before.Endpoint())
-	w := watching(t, dial(t, link.Address()), watch.Options{
+	w := watching(t, members.Dial(t, link.Address()), watch.Options{
 		Prober: alive{}, AuditInterval: audit, CheckInterval: time.Hour,
 	})
 	const n = 10
 	old, wiped := before.Client(t), after.Client(t)
 	registerMany(t, old, n, 600)
 	awaitCount(t, w, n)
-	awaitState(t, w, watch.Live)
+	members.WaitState(t, w, watch.Live)
 	all := keysTo(n)
-	neverWithout(t, w, all...)
-	last := put(t, old, "/elsewhere", "x")
-	put(t, wiped, "/elsewhere", "x") // so that no instance has its old revision
+	members.NeverWithout(t, w, all...)
+	last := members.Put(t, old, "/elsewhere", "x")
+	members.Put(t, wiped, "/elsewhere", "x") // so that no instance has its old revision
 	registerMany(t, wiped, n, 600)
 	for rev := int64(0); rev < last+500; {
-		rev = put(t, wiped, "/elsewhere", "x")
+		rev = members.Put(t, wiped, "/elsewhere", "x")
 	}
 	if a, b := identity(t, old), identity(t, wiped); a != b {
 		t.Fatalf("the two stores have different identities %v and %v", a, b)
@@ -158,7 +159,7 @@ func TestFault12_WipedUnheard(t *testing.T) {
 	was := w.Status() // on a busy machine audits may have found drift before
 	link.Redirect(after.Endpoint())
 	began := time.Now()
-	l := layout(t)
+	l := members.Layout(t)
 	testkit.Eventually(t, soon, func() error {
 		now := keys(t, wiped)
 		for _, k := range all {
@@ -198,9 +199,9 @@ func TestFault29_WipedWithIntent(t *testing.T) {
 	row(t, 29)
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: []string{"--audit-interval", "2s"}})
-	cli, lay := etcd.Client(t), layout(t)
+	cli, lay := etcd.Client(t), members.Layout(t)
 	for range 300 {
-		put(t, cli, "/elsewhere", "x")
+		members.Put(t, cli, "/elsewhere", "x")
 	}
 	static := r.bare(instance.Decode, "static")
 	harness.Add(t, r.url(), adminKey, "decode", static.Address)
@@ -215,7 +216,7 @@ func TestFault29_WipedWithIntent(t *testing.T) {
 	if _, err := store.New(cli, lay, "test").Instances.Remove(t.Context(), key(removed), "broken"); err != nil {
 		t.Fatal(err)
 	}
-	put(t, cli, lay.Override(key(drained)), `{"v":1,"state":"drain","reason":"row 29"}`)
+	members.Put(t, cli, lay.Override(key(drained)), `{"v":1,"state":"drain","reason":"row 29"}`)
 	enforced := func(s status) error {
 		d, _ := s.entry(drained.Address)
 		switch {
@@ -333,13 +334,13 @@ func TestFault31_ProxySuspended(t *testing.T) {
 	l.Finish()
 	require.NoError(t, p.Signal(syscall.SIGSTOP))
 	testkit.Eventually(t, soon, func() error { // its presence expires
-		list, err := store.New(cli, layout(t), "test").Reader.Proxies(t.Context())
+		list, err := store.New(cli, members.Layout(t), "test").Reader.Proxies(t.Context())
 		if err != nil || len(list) > 0 {
 			return fmt.Errorf("%v, %w", list, err)
 		}
 		return nil
 	})
-	put(t, cli, layout(t).Override(instance.Key{Role: instance.Decode, Address: drained.Address}), `{"v":1,"state":"drain"}`)
+	members.Put(t, cli, members.Layout(t).Override(instance.Key{Role: instance.Decode, Address: drained.Address}), `{"v":1,"state":"drain"}`)
 	before := requestsOf(t, drained)
 	// These connect to the suspended proxy and are the first requests that it reads.
 	l = harness.StartLoad(t, clients, pause, r.url())

@@ -1,7 +1,6 @@
 package robustness
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
+	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
 )
 
 const (
@@ -314,12 +314,10 @@ func (l *load) other(ctx context.Context, p *proxy, q *Request, body []byte, wan
 	}
 	defer res.Body.Close()
 	q.header(res.Header)
-	if res.StatusCode == http.StatusOK && q.Stream {
-		readNamed(res.Body, want.Text, end)
-		return
-	}
 	raw, err := io.ReadAll(res.Body)
 	switch {
+	case res.StatusCode == http.StatusOK && q.Stream:
+		judge(raw, err, &want, end)
 	case err != nil: // the header was there, so this is a visible end of a committed answer
 		end(Broken, "%v", err)
 	case res.StatusCode != http.StatusOK:
@@ -364,60 +362,23 @@ func right(route string, raw []byte, want fakevllm.Answer) bool {
 	return got.String() == want.Text
 }
 
-// readNamed checks a stream of /v1/responses or /v1/messages.
-func readNamed(body io.Reader, want string, end func(Outcome, string, ...any)) {
-	lines := bufio.NewScanner(body)
-	lines.Buffer(nil, 1<<20)
-	got, done := "", false
-	for lines.Scan() {
-		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
-		if !ok {
-			continue
-		}
-		var e struct {
-			Type  string
-			Delta json.RawMessage
-		}
-		if err := json.Unmarshal(data, &e); err != nil {
-			end(Wrong, "event %.200q: %v", data, err)
-			return
-		}
-		switch e.Type {
-		case "response.output_text.delta":
-			var text string
-			if err := json.Unmarshal(e.Delta, &text); err != nil {
-				end(Wrong, "event %.200q: %v", data, err)
-				return
-			}
-			got += text
-		case "content_block_delta":
-			var delta struct{ Text string }
-			if err := json.Unmarshal(e.Delta, &delta); err != nil {
-				end(Wrong, "event %.200q: %v", data, err)
-				return
-			}
-			got += delta.Text
-		case "response.completed", "response.incomplete", "message_stop":
-			done = true
-		case "error", "response.failed":
-			if got == "" {
-				end(Failed, "%.300s", data)
-			} else {
-				end(Broken, "%.300s", data)
-			}
-			return
-		}
-		if !strings.HasPrefix(want, got) {
-			end(Wrong, "text %.60q... is not that of %.60q...", got, want)
-			return
-		}
-	}
-	switch err := lines.Err(); {
-	case done && got == want:
+// judge compares a stream of /v1/responses or /v1/messages with the expected answer; err is how it ended.
+func judge(raw []byte, err error, want *fakevllm.Answer, end func(Outcome, string, ...any)) {
+	got, parse := sseanswer.Read(string(raw[:bytes.LastIndexByte(raw, '\n')+1])) // without a line that was cut
+	switch differs := got.Differs(want, false); {
+	case parse != nil:
+		end(Wrong, "%v", parse)
+	case differs == nil:
 		end(OK, "")
-	case err == nil || done:
-		end(Wrong, "the stream ended cleanly (%v) after %d of %d bytes of text", err, len(got), len(want))
-	case got == "":
+	case !strings.HasPrefix(want.Text, got.Text):
+		end(Wrong, "text %.60q... is not that of %.60q...", got.Text, want.Text)
+	case got.Error != "" && got.Text == "":
+		end(Failed, "%.300s", got.Error)
+	case got.Error != "":
+		end(Broken, "%.300s", got.Error)
+	case err == nil || got.Done > 0:
+		end(Wrong, "the stream ended (%v): %v", err, differs)
+	case got.Text == "":
 		end(Transport, "%v", err)
 	default:
 		end(Broken, "%v", err)

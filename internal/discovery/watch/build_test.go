@@ -3,16 +3,13 @@ package watch_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/verify"
@@ -293,43 +290,6 @@ func BenchmarkBuild(b *testing.B) {
 					b.Fatal(len(s.All()))
 				}
 			}
-		})
-	}
-}
-
-// BenchmarkPutToSnapshot measures the time from sending a put to the moment
-// the watcher publishes it, through a real etcd on the loopback.
-func BenchmarkPutToSnapshot(b *testing.B) {
-	for _, n := range []int{10, 1000, 10000} {
-		b.Run(fmt.Sprintf("instances=%d", n), func(b *testing.B) {
-			etcd := testkit.StartEtcd(b)
-			cli, l := etcd.Client(b), members.Layout(b)
-			for chunk := range slices.Chunk(instances(n), 100) {
-				ops := make([]clientv3.Op, 0, len(chunk))
-				for _, e := range chunk {
-					ops = append(ops, clientv3.OpPut(string(e.Key), string(e.Value)))
-				}
-				if _, err := cli.Txn(b.Context()).Then(ops...).Commit(); err != nil {
-					b.Fatal(err)
-				}
-			}
-			w := members.Watch(b, etcd.Client(b), watch.Options{Layout: l})
-			members.WaitReady(b, w)
-			e := instanceKV(0)
-			var took []time.Duration
-			for b.Loop() {
-				snap := w.Snapshot()
-				start := time.Now()
-				rev := members.Put(b, cli, string(e.Key), string(e.Value))
-				for snap.Revision < rev {
-					<-snap.Changed()
-					snap = w.Snapshot()
-				}
-				took = append(took, time.Since(start))
-			}
-			slices.Sort(took)
-			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
-			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
 		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -26,6 +27,15 @@ func benchOwner(b *testing.B, ctx context.Context, n int) *owner {
 	o.handle(func(o *owner) { o.load(&etcd.Listing{KVs: kvs, Revision: int64(n + 2), Cluster: 1, Schema: 1}) })
 	o.publish(ctx)
 	return o
+}
+
+func benchKV(i int, mod int64) *mvccpb.KeyValue {
+	role := instance.Roles()[i%2]
+	return &mvccpb.KeyValue{
+		Key:            fmt.Appendf(nil, "/pd/%s/10.%d.%d.%d:8000", role, i>>16, i>>8&255, i&255),
+		Value:          []byte(`{"v":1,"id":"01JD","models":["Qwen/Qwen2.5-7B-Instruct"],"state":"ready"}`),
+		CreateRevision: int64(i + 2), ModRevision: mod, Version: 1, Lease: int64(i + 1),
+	}
 }
 
 func (o *owner) benchEvent(kind mvccpb.Event_EventType, kv *mvccpb.KeyValue) {

@@ -112,8 +112,8 @@ func TestStartFromDisk(t *testing.T) {
 	if s := w.Status(); !s.Loaded || s.Lists != 0 || s.State == watch.Live {
 		t.Fatalf("status: %+v", s)
 	}
-	neverWithout(t, w, r.static)
-	neverWithout(t, w, r.held)
+	members.NeverWithout(t, w, r.static)
+	members.NeverWithout(t, w, r.held)
 	// Etcd comes back as it was: everything is as usual.
 	r.etcd.Restart()
 	members.WaitState(t, w, watch.Live)

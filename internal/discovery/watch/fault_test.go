@@ -3,7 +3,6 @@ package watch_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -17,18 +16,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
-
-// neverWithout follows every snapshot until stopped and reports the first one
-// in which k was not usable.
-func neverWithout(t testing.TB, w *watch.Watcher, k instance.Key) (stop func()) {
-	t.Helper()
-	return members.EverySnapshot(t, w, func(s *instance.Snapshot) error {
-		if in, ok := s.Lookup(k); !ok || !in.Usable() {
-			return fmt.Errorf("%s is not usable: %+v", k, in)
-		}
-		return nil
-	})
-}
 
 // Fault matrix, row 13.
 func TestWatcherCompactionWhileDisconnected(t *testing.T) {
@@ -45,7 +32,7 @@ func TestWatcherCompactionWhileDisconnected(t *testing.T) {
 	members.WaitFor(t, w, kept, members.Usable)
 	members.WaitFor(t, w, deleted, members.Usable)
 	members.WaitState(t, w, watch.Live)
-	neverWithout(t, w, kept)
+	members.NeverWithout(t, w, kept)
 
 	link.Cut()
 	members.Del(t, direct, l.Instance(deleted))
@@ -82,7 +69,7 @@ func TestEtcdKilledAndRestarted(t *testing.T) {
 	w := members.Watch(t, members.Dial(t, etcd.Endpoint()), members.WatcherOptions(t))
 	before := members.WaitFor(t, w, k, members.Usable)
 	members.WaitState(t, w, watch.Live)
-	neverWithout(t, w, k)
+	members.NeverWithout(t, w, k)
 	lost := time.Now()
 
 	etcd.Kill()
@@ -125,7 +112,7 @@ func TestWatcherEtcdPaused(t *testing.T) {
 	members.Put(t, cli, l.Instance(k), members.Ready)
 	members.WaitFor(t, w, k, members.Usable)
 	members.WaitState(t, w, watch.Live)
-	neverWithout(t, w, k)
+	members.NeverWithout(t, w, k)
 	etcd.Pause()
 	members.WaitState(t, w, watch.Stale)
 	etcd.Resume()
@@ -133,31 +120,6 @@ func TestWatcherEtcdPaused(t *testing.T) {
 	other := members.Prefill("10.0.0.2:8100")
 	members.Put(t, cli, l.Instance(other), members.Ready)
 	members.WaitFor(t, w, other, members.Usable)
-}
-
-// A wiped etcd has the same member id, resumes the watch without an error and
-// stays silent until it has passed the old revision. The check detects it by its
-// lower revision.
-func TestWatcherEtcdWiped(t *testing.T) {
-	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t)
-	l := members.Layout(t)
-	cli := members.Dial(t, etcd.Endpoint())
-	old, fresh := members.Prefill("10.0.0.1:8100"), members.Prefill("10.0.0.2:8100")
-	for range 100 {
-		members.Put(t, cli, l.Instance(old), members.Ready)
-	}
-	w := members.Watch(t, cli, members.WatcherOptions(t))
-	members.WaitFor(t, w, old, members.Usable)
-	members.WaitState(t, w, watch.Live)
-	etcd.Wipe()
-	etcd.Restart()
-	members.Put(t, members.Dial(t, etcd.Endpoint()), l.Instance(fresh), members.Ready)
-	members.WaitFor(t, w, fresh, members.Usable)
-	members.WaitState(t, w, watch.Live)
-	if s := w.Status(); s.Epochs == 0 || s.Revision > 50 || s.Applied > 50 {
-		t.Fatalf("status: %+v", s)
-	}
 }
 
 // No etcd at all: cold, a reason, and everything as soon as it is there.

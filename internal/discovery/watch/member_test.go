@@ -7,32 +7,12 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
-
-// onMember makes a client that uses one member of a cluster, behind a link. The function that it
-// returns adds the other members: a client that knows them may leave the member before the fault.
-func onMember(t testing.TB, c *testkit.Cluster, m *testkit.EtcdProcess) (*clientv3.Client, *testkit.Link, func()) {
-	t.Helper()
-	link := testkit.StartLink(t, m.Endpoint())
-	cli := members.Dial(t, link.Address())
-	testkit.Eventually(t, members.Soon, func() error {
-		_, err := etcd.Ping(t.Context(), cli, members.Layout(t))
-		return err
-	})
-	endpoints := []string{link.Address()}
-	for _, o := range c.Others(m) {
-		endpoints = append(endpoints, o.Endpoint())
-	}
-	return cli, link, func() { cli.SetEndpoints(endpoints...) }
-}
 
 // The member to which an agent renews its lease hangs: the lease is renewed at
 // another one before it runs out. Keepalive would find it after 13 s only.
@@ -51,7 +31,7 @@ func TestRenewalLeavesAHungMember(t *testing.T) {
 			t.Parallel()
 			c := testkit.StartCluster(t, 3)
 			victim := c.Follower()
-			cli, link, addOthers := onMember(t, c, victim)
+			cli, link, addOthers := members.OnMember(t, c, victim)
 			const ttl = 10 * time.Second
 			var unknown atomic.Bool
 			r := members.Register(t, cli, lease.RegistrarOptions{
@@ -109,7 +89,7 @@ func TestWatchLeavesASilentMember(t *testing.T) {
 	t.Parallel()
 	c := testkit.StartCluster(t, 3)
 	victim := c.Follower()
-	cli, link, addOthers := onMember(t, c, victim)
+	cli, link, addOthers := members.OnMember(t, c, victim)
 	o := members.WatcherOptions(t)
 	o.CheckInterval, o.AuditInterval = time.Hour, 5*time.Second
 	w := members.Watch(t, cli, o)

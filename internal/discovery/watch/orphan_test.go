@@ -72,7 +72,7 @@ func TestLostLeaseMakesOrphan(t *testing.T) {
 	t.Parallel()
 	r := newOrphanRig(t, 4, nil)
 	k := r.keys[0]
-	stop := neverWithout(t, r.w, k)
+	stop := members.NeverWithout(t, r.w, k)
 	members.Revoke(t, r.cli, r.ids[k])
 	members.WaitFor(t, r.w, k, orphan)
 	probes := r.prober.Count(k.Address)
@@ -199,7 +199,7 @@ func TestKeysOfOneLease(t *testing.T) {
 			id = members.Lease(t, r.cli, c.ttl)
 			var ops []clientv3.Op
 			for _, k := range shared {
-				neverWithout(t, r.w, k)
+				members.NeverWithout(t, r.w, k)
 				ops = append(ops, clientv3.OpPut(r.l.Instance(k), members.Ready, clientv3.WithLease(id)))
 			}
 			if _, err := r.cli.Txn(t.Context()).Then(ops...).Commit(); err != nil {
@@ -241,7 +241,7 @@ func TestGraceEndsOnlyWhileMostAreRegistered(t *testing.T) {
 	id := members.Lease(t, r.cli, 600)
 	var ops []clientv3.Op
 	for _, k := range r.keys[:3] {
-		neverWithout(t, r.w, k)
+		members.NeverWithout(t, r.w, k)
 		ops = append(ops, clientv3.OpPut(r.l.Instance(k), members.Ready, clientv3.WithLease(id)))
 	}
 	if _, err := r.cli.Txn(t.Context()).Then(ops...).Commit(); err != nil {
@@ -282,7 +282,7 @@ func TestMassDeletionIsHeld(t *testing.T) {
 	t.Parallel()
 	r := newOrphanRig(t, 5, nil)
 	for _, k := range r.keys {
-		neverWithout(t, r.w, k)
+		members.NeverWithout(t, r.w, k)
 	}
 	if _, err := r.cli.Delete(t.Context(), "/pd/prefill/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
@@ -323,7 +323,7 @@ func TestListWithMassLossIsHeld(t *testing.T) {
 	w := members.Watch(t, testkit.Client(t, link.Address()), o)
 	for _, k := range keys {
 		members.WaitFor(t, w, k, members.Usable)
-		neverWithout(t, w, k)
+		members.NeverWithout(t, w, k)
 	}
 	members.WaitState(t, w, watch.Live)
 	link.Cut()

@@ -48,7 +48,9 @@ func Decode(address string) instance.Key {
 // Put writes a key, and returns the revision.
 func Put(t testing.TB, cli *clientv3.Client, key, value string, opts ...clientv3.OpOption) int64 {
 	t.Helper()
-	resp, err := cli.Put(t.Context(), key, value, opts...)
+	ctx, cancel := context.WithTimeout(t.Context(), Soon)
+	defer cancel()
+	resp, err := cli.Put(ctx, key, value, opts...)
 	if err != nil {
 		t.Fatalf("put %s: %v", key, err)
 	}
@@ -83,16 +85,22 @@ func Watch(t testing.TB, cli *clientv3.Client, o watch.Options) *watch.Watcher {
 		o.Writer = store.New(cli, o.Layout, "watcher").Watch
 	}
 	w := watch.New(cli, o)
+	Run(t, "watcher", w.Run)
+	return w
+}
+
+// Run runs a part of a program until the test ends, and checks the error that it returns.
+func Run(t testing.TB, name string, run func(context.Context) error) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
+	go func() { done <- run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("watcher ended with %v", err)
+			t.Errorf("%s ended with %v", name, err)
 		}
 	})
-	return w
 }
 
 // WatcherOptions is a Watcher whose timers suit a test.
@@ -151,6 +159,20 @@ func EverySnapshot(t testing.TB, w *watch.Watcher, check func(*instance.Snapshot
 	stop = func() { cancel(); checks.Wait() }
 	t.Cleanup(stop)
 	return stop
+}
+
+// NeverWithout fails the test if an instance is not usable in a snapshot of w, until stop is called
+// or the test ends.
+func NeverWithout(t testing.TB, w *watch.Watcher, keys ...instance.Key) (stop func()) {
+	t.Helper()
+	return EverySnapshot(t, w, func(s *instance.Snapshot) error {
+		for _, k := range keys {
+			if in, ok := s.Lookup(k); !ok || !in.Usable() {
+				return fmt.Errorf("%s is not usable: %+v", k, in)
+			}
+		}
+		return nil
+	})
 }
 
 // WaitFor waits until an instance is as wanted, or absent if want is nil.
@@ -281,15 +303,7 @@ func (p *Prober) Probe(ctx context.Context, in *instance.Instance) (instance.Fac
 func Register(t testing.TB, cli *clientv3.Client, o lease.RegistrarOptions) *lease.Registrar {
 	t.Helper()
 	r := lease.NewRegistrar(cli, o)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("registrar ended with %v", err)
-		}
-	})
+	Run(t, "registrar", r.Run)
 	return r
 }
 
@@ -338,6 +352,23 @@ func Dial(t testing.TB, endpoints ...string) *clientv3.Client {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	return cli
+}
+
+// OnMember makes a client that uses one member of a cluster, behind a link. The function that it
+// returns adds the other members: a client that knows them may leave the member before the fault.
+func OnMember(t testing.TB, c *testkit.Cluster, m *testkit.EtcdProcess) (*clientv3.Client, *testkit.Link, func()) {
+	t.Helper()
+	link := testkit.StartLink(t, m.Endpoint())
+	cli := Dial(t, link.Address())
+	testkit.Eventually(t, Soon, func() error {
+		_, err := etcd.Ping(t.Context(), cli, Layout(t))
+		return err
+	})
+	endpoints := []string{link.Address()}
+	for _, o := range c.Others(m) {
+		endpoints = append(endpoints, o.Endpoint())
+	}
+	return cli, link, func() { cli.SetEndpoints(endpoints...) }
 }
 
 // Leased puts a ready record under a lease of its own.

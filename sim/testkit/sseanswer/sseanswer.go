@@ -107,7 +107,7 @@ func Read(body string) (Answer, error) {
 		if err := json.Unmarshal([]byte(data), &e); err != nil {
 			return a, fmt.Errorf("%w in %q", err, data)
 		}
-		if len(e.Error) > 0 || e.Type == "error" {
+		if len(e.Error) > 0 || e.Type == "error" || e.Type == "response.failed" {
 			a.Error = data
 			continue
 		}
@@ -176,8 +176,8 @@ func (a *Answer) addNamed(e *event) error {
 	case "response.completed", "response.incomplete", "message_stop":
 		a.Done++
 	}
-	if item != "" && item != a.items[len(a.items)-1] {
-		return fmt.Errorf("not of the item %s", a.items[len(a.items)-1])
+	if n := len(a.items); item != "" && (n == 0 || item != a.items[n-1]) {
+		return fmt.Errorf("not of the last item of %q", a.items)
 	}
 	return a.addDelta(e)
 }
@@ -196,6 +196,9 @@ func (a *Answer) addDelta(e *event) error {
 	case "response.function_call_arguments.delta":
 		to = &d.Partial
 	case "response.completed", "response.incomplete":
+		if e.Response == nil {
+			return errors.New("no response")
+		}
 		if a.Finish = "stop"; e.Response.Status == "incomplete" {
 			a.Finish = "length"
 		} else if len(a.Calls) > 0 {
