@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -101,6 +102,33 @@ func TestSystemdAndHealth(t *testing.T) {
 	sd.Await(t, "EXTEND_TIMEOUT_USEC=45000000", 1)
 	if code, _, errs := ask(t, settings, "health"); code != 1 || !strings.Contains(errs, "no proxy answers at 127.0.0.1:"+port) {
 		t.Errorf("health: %d %q", code, errs)
+	}
+}
+
+// pd_ready is what /readyz answers: instances that all serve, but cannot be paired, need the fallback.
+func TestReadyMetric(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	for role, connector := range map[fakevllm.Role]string{fakevllm.RolePrefill: "nixl", fakevllm.RoleDecode: "ascend"} {
+		e := fakevllm.StartTest(t, fakevllm.Options{Role: role, Mode: fakevllm.Plain, Models: []string{"m"}})
+		put(t, cli, fmt.Sprintf("/pd/%s/%s", role, e.Address()), fmt.Sprintf(`{"v":1,"id":"1","address":%q,"models":["m"],"connector":%q}`, e.Address(), connector))
+	}
+	hc := &http.Client{Timeout: tlsPatience, Transport: &http.Transport{DisableKeepAlives: true}}
+	for fallback, want := range map[string]struct{ readyz, metric string }{
+		"none":   {"no prefill instance can be paired with a decode instance", "\npd_ready 0\n"},
+		"decode": {`"prefill_instances":1,"ready":true`, "\npd_ready 1\n"},
+	} {
+		p := runProxy(t, "--etcd-endpoints", etcd.Endpoint(), "--fallback", fallback)
+		testkit.Eventually(t, tlsPatience, func() error {
+			if text, err := p.get(hc, "/readyz"); !strings.Contains(text, want.readyz) {
+				return fmt.Errorf("%s %w", text, err)
+			}
+			return nil
+		})
+		text, err := p.get(hc, "/metrics")
+		require.NoError(t, err)
+		require.Contains(t, text, want.metric, `pd_membership_instances{role="prefill",view="serving"} 1`, `pd_membership_instances{role="decode",view="serving"} 1`)
 	}
 }
 

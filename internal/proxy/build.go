@@ -253,7 +253,7 @@ func (b *builder) makeForwarder() error {
 func (b *builder) registerMetrics() {
 	metrics.Membership{
 		Snapshot: b.watcher.Snapshot, InFlight: b.sched.Loads.Each, Picks: b.sched.Tally.Picks, Picked: b.sched.Loads.Picks, Both: b.sched.Tally.Both, Elsewhere: b.sched.Tally.Elsewhere, Hits: b.sched.Loads.Hits, View: b.tracker.View,
-		Etcd: func() metrics.Etcd { return b.etcd.Metrics(b.watcher.Status()) },
+		Etcd: func() metrics.Etcd { return b.etcd.Metrics(b.watcher.Status()) }, Ready: b.readiness,
 	}.Register(b.registry)
 	metrics.Load{Each: b.sched.Loads.Totals, EachRank: b.load.EachRank, Remembered: b.load.Remembered, Digests: b.load.Metrics, Memory: b.memory}.Register(b.registry)
 	b.secure.Metrics().Register(b.registry)

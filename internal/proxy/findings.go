@@ -78,6 +78,12 @@ func (p *app) notices() []string {
 // notServing returns why no request can be served, "" if some can be.
 func (p *app) notServing() string { return p.view().NotServing() }
 
+// readiness reports whether /readyz succeeds. known is false while the proxy stops, which is not a
+// problem of the fleet.
+func (p *app) readiness() (ready, known bool) {
+	return p.ready() == nil && p.notServing() == "", !p.stopping.Load()
+}
+
 // report returns what this proxy publishes about the fleet.
 func (p *app) report() lease.Report {
 	snap := p.watcher.Snapshot()

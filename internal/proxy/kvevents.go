@@ -15,10 +15,21 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 )
 
-// newKVIndex makes the index of KV blocks in engines. It is nil without --kv-events if no
-// policy uses it.
+// kvRoles returns the roles whose KV events are followed: both with --kv-events, otherwise those
+// whose policy uses them.
+func kvRoles(cfg *config.Proxy) (roles []instance.Role) {
+	if cfg.KVEvents || cfg.PrefillPolicy == policy.KVAware {
+		roles = append(roles, instance.Prefill)
+	}
+	if cfg.KVEvents || cfg.DecodePolicy == policy.KVAware {
+		roles = append(roles, instance.Decode)
+	}
+	return roles
+}
+
+// newKVIndex makes the index of KV blocks in engines. It is nil if none are followed.
 func newKVIndex(cfg *config.Proxy, memory *indexmem.Budget) *kvindex.Index {
-	if !cfg.KVEvents && cfg.PrefillPolicy != policy.KVAware && cfg.DecodePolicy != policy.KVAware {
+	if len(kvRoles(cfg)) == 0 {
 		return nil
 	}
 	return kvindex.New(memory)
@@ -37,7 +48,7 @@ func newKVEvents(cfg *config.Proxy, index *kvindex.Index, members kvfollow.Membe
 	client := *asker.Client.HTTP
 	client.Timeout = cfg.ProbeTimeout
 	return kvfollow.New(kvfollow.Options{
-		Index: index, Membership: members, Ask: kvfollow.Sources(&client), Dial: dialer.DialContext,
+		Index: index, Membership: members, Roles: kvRoles(cfg), Ask: kvfollow.Sources(&client), Dial: dialer.DialContext,
 	})
 }
 

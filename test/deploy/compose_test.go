@@ -4,6 +4,7 @@ package deploy_test
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,7 +43,9 @@ type composeService struct {
 	Command         []string
 	Environment     map[string]string
 	Ports, Volumes  []string
-	ReadOnly        bool `yaml:"read_only"`
+	Networks        yaml.Node
+	ExtraHosts      []string `yaml:"extra_hosts"`
+	ReadOnly        bool     `yaml:"read_only"`
 	Tmpfs           []string
 	CapDrop         []string `yaml:"cap_drop"`
 	SecurityOpt     []string `yaml:"security_opt"`
@@ -110,6 +113,45 @@ func TestComposeServices(t *testing.T) {
 		if program(s) == "pdmesh-agent" && s.StopGracePeriod <= 2*time.Minute {
 			t.Errorf("%s: stop_grace_period %v is shorter than its drain of two minutes", name, s.StopGracePeriod)
 		}
+	}
+}
+
+// Proxies can resolve the default addresses of all agents' engines: services, fixed addresses, or extra hosts.
+func TestComposeAddresses(t *testing.T) {
+	t.Parallel()
+	all := services(t)
+	known := map[string]bool{}
+	for name, s := range all {
+		known[name] = true
+		var fixed map[string]struct {
+			Address string `yaml:"ipv4_address"`
+		}
+		if s.Networks.Kind == yaml.MappingNode {
+			require.NoError(t, s.Networks.Decode(&fixed))
+		}
+		for _, n := range fixed {
+			known[n.Address] = true
+		}
+	}
+	agents := 0
+	for name, s := range all {
+		for _, arg := range s.Command {
+			address, ok := strings.CutPrefix(arg, "--address=")
+			if !ok {
+				continue
+			}
+			agents++
+			host, _, err := net.SplitHostPort(address)
+			require.NoError(t, err)
+			for proxy, p := range all {
+				if program(p) == "pdmesh-proxy" && !known[host] && !slices.Contains(p.ExtraHosts, host+":host-gateway") {
+					t.Errorf("%s cannot resolve %s, the engine of %s", proxy, host, name)
+				}
+			}
+		}
+	}
+	if agents != 8 {
+		t.Errorf("%d agents, want 8", agents)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -44,14 +45,19 @@ type ProxyPresence struct {
 	Revision int64 `json:"-"` // mod_revision of the key
 }
 
-// BaseURL returns the base URL of the operator routes. A proxy of an older release publishes only
-// the address of its listener: it is an error if that names no host.
+// BaseURL returns the base URL of the operator routes, scheme://host:port. A proxy of an older release
+// publishes only the address of its listener: it is an error if that names no host. Any other form of
+// URL is an error, too, since writers of etcd must not choose the paths that readers request.
 func (p *ProxyPresence) BaseURL() (string, error) {
 	host, _, _ := net.SplitHostPort(p.Address)
 	if ip := net.ParseIP(host); p.AdminURL == "" && (host == "" || ip != nil && ip.IsUnspecified()) {
 		return "", fmt.Errorf("proxy %s has no admin URL in etcd, and its address %q names no host", p.ID, p.Address)
 	}
-	return cmp.Or(p.AdminURL, "http://"+p.Address), nil
+	base := cmp.Or(p.AdminURL, "http://"+p.Address)
+	if u, err := url.Parse(base); err != nil || u.Scheme != "http" && u.Scheme != "https" || base != u.Scheme+"://"+u.Host {
+		return "", fmt.Errorf("proxy %s has the URL %q in etcd, which is not http://host:port or https://host:port", p.ID, base)
+	}
+	return base, nil
 }
 
 // PresenceOptions configure a Presence. Layout and ID have to be set.

@@ -1,6 +1,6 @@
 // Package kvfollow synchronizes an index of KV caches with the membership: it follows the
-// KV events of each data-parallel rank of each usable instance, and drops the blocks of
-// engines that have left or restarted.
+// KV events of each data-parallel rank of each usable instance of some roles, and drops the
+// blocks of engines that have left or restarted.
 //
 // The endpoints of a rank are those that the engine reports (GET /kv_event_sources, since
 // vLLM 0.31), else those of its record. A wildcard represents the instance's host. The
@@ -33,6 +33,7 @@ type Membership func() *instance.Snapshot
 type Options struct {
 	Index      *kvindex.Index
 	Membership Membership
+	Roles      []instance.Role // of the engines to follow; default both
 	// Ask queries an engine for its sources; see Sources.
 	Ask func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error)
 	// Dial connects to endpoints. It must refuse addresses that the proxy may not connect to.
@@ -68,6 +69,9 @@ type member struct {
 // New returns a Follower. Run starts it.
 func New(o Options) *Follower {
 	o.AskAgain = cmp.Or(o.AskAgain, 30*time.Second)
+	if o.Roles == nil {
+		o.Roles = instance.Roles()
+	}
 	return &Follower{
 		o: o, queue: kvevents.NewMemory(kvevents.QueueLimit),
 		members: make(map[string]*member), ending: make(map[string]chan struct{}),
@@ -92,7 +96,7 @@ func (f *Follower) Run(ctx context.Context) {
 func (f *Follower) update(ctx context.Context, snap *instance.Snapshot) {
 	want := map[string]*instance.Instance{}
 	if snap != nil {
-		for _, role := range instance.Roles() {
+		for _, role := range f.o.Roles {
 			for _, in := range snap.Usable(role) {
 				want[in.Address] = in // an engine can be there in both roles
 			}

@@ -13,6 +13,7 @@ import (
 	"io"
 	"maps"
 	"math"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -26,6 +27,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 )
 
 // The metrics that a Sample has. docs/reference/metrics.md describes them.
@@ -89,16 +91,18 @@ type Target struct {
 }
 
 const (
-	// maxBody bounds an answer of a proxy: one with 1,000 instances has some 5 MB of metrics.
-	maxBody = 64 << 20
+	// maxMetrics and maxStatus bound the answers of a proxy: one with 1,000 instances has some 5 MB of
+	// metrics, and less in its status.
+	maxMetrics, maxStatus = 64 << 20, 16 << 20
 	// readers bounds the proxies that are read at the same time.
 	readers = 16
 )
 
-// NewClient returns a client for Read. It follows no redirects, and verifies certificates with the
-// system's CAs.
+// NewClient returns a client for Read. It follows no redirects, verifies certificates with the
+// system's CAs, and connects without an HTTP proxy to addresses that netguard allows: the URLs are from etcd.
 func NewClient() *http.Client {
-	return &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	dialer := net.Dialer{Control: netguard.New(nil).Control}
+	return &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // Read reads proxies, each within a time limit. It returns the sample, or the printable reason why
@@ -135,7 +139,7 @@ func read(ctx context.Context, c *http.Client, p Target) (*Sample, error) {
 	if p.Err != nil {
 		return nil, p.Err
 	}
-	raw, err := get(ctx, c, p.URL+"/status")
+	raw, err := get(ctx, c, p.URL+"/status", maxStatus)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +150,7 @@ func read(ctx context.Context, c *http.Client, p Target) (*Sample, error) {
 	if json.Unmarshal(raw, &status) != nil || status.ID != p.ID {
 		return nil, errors.New("another program answers at this address")
 	}
-	if raw, err = get(ctx, c, p.URL+"/metrics"); err != nil {
+	if raw, err = get(ctx, c, p.URL+"/metrics", maxMetrics); err != nil {
 		return nil, err
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
@@ -171,7 +175,7 @@ func NewSample(families []*dto.MetricFamily, queues []instance.ListedQueue) *Sam
 	return s
 }
 
-func get(ctx context.Context, c *http.Client, url string) ([]byte, error) {
+func get(ctx context.Context, c *http.Client, url string, limit int64) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -184,7 +188,7 @@ func get(ctx context.Context, c *http.Client, url string) ([]byte, error) {
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s: status %d", req.URL.Path, resp.StatusCode)
 	}
-	return io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	return io.ReadAll(io.LimitReader(resp.Body, limit))
 }
 
 // take adds one metric to a sample.

@@ -6,12 +6,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
@@ -151,6 +153,45 @@ func TestFleet(t *testing.T) {
 	f = h.Fleet()
 	is(t, "in flight", f.Gauge(figures.Of(figures.InFlight, decode)), 4)
 	is(t, "rate", f.Rate(figures.Requests, "ok"), 40/10.)
+}
+
+// A presence in etcd cannot have a proxy request other paths, or connect to a metadata service.
+func TestURLsOfPresences(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int64
+	one := &proxy{id: "one", metrics: of(1, .5, 1)}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		one.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	host := strings.TrimPrefix(s.URL, "http://")
+	client := figures.NewClient()
+	defer client.CloseIdleConnections()
+	const form, refused = "not http://host:port", "is link-local"
+	for _, tc := range []struct{ admin, address, reason string }{
+		{admin: s.URL},
+		{address: host},
+		{admin: s.URL + "/path", reason: form},
+		{admin: s.URL + "/", reason: form},
+		{admin: s.URL + "?query=", reason: form},
+		{admin: s.URL + "?", reason: form},
+		{admin: s.URL + "#part", reason: form},
+		{admin: "http://user@" + host, reason: form},
+		{admin: "file://" + host, reason: form},
+		{address: host + "/path", reason: form},
+		{admin: "http://169.254.169.254:80", reason: refused},
+		{admin: "http://[fe80::1]:80", reason: refused},
+	} {
+		before := requests.Load()
+		p := lease.ProxyPresence{ID: "one", AdminURL: tc.admin, Address: tc.address}
+		u, err := p.BaseURL()
+		samples, failed := figures.Read(t.Context(), client, 30*time.Second, []figures.Target{{ID: "one", URL: u, Err: err}})
+		n := requests.Load() - before
+		if (len(samples) == 1) != (tc.reason == "") || !strings.Contains(failed["one"], tc.reason) || (n > 0) != (tc.reason == "") {
+			t.Errorf("%+v: %q, %d requests", tc, failed["one"], n)
+		}
+	}
 }
 
 // The legs of an engine in both roles, which are listed with each role, count once.

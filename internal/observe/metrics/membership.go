@@ -33,6 +33,8 @@ type Membership struct {
 	View func(instance.Key) instance.View
 	// Etcd returns the state of the membership watch.
 	Etcd func() Etcd
+	// Ready reports whether /readyz succeeds. known is false while the proxy stops.
+	Ready func() (ready, known bool)
 }
 
 // Etcd is the state of the membership watch.
@@ -48,6 +50,7 @@ type Etcd struct {
 // have left have no series.
 func (m Membership) Register(reg prometheus.Registerer) {
 	reg.MustRegister(scraped.Collector(func(emit scraped.Emit) { m.read(emit); m.Etcd().read(emit) },
+		scraped.New("pd_ready", "1 while requests can be served, as /readyz reports it, else 0; absent while the proxy stops."),
 		scraped.New("pd_membership_revision", "etcd revision of the membership that the proxy knows."),
 		scraped.New("pd_membership_live", "1 while the proxy follows etcd, 0 while it uses the last known membership."),
 		scraped.New("pd_membership_instances", "Instances by role and view; view is serving, down, not_ready, weight_0, or what /status shows.", "role", "view"),
@@ -99,6 +102,9 @@ func (e Etcd) read(emit scraped.Emit) {
 func (m Membership) read(emit scraped.Emit) {
 	s := m.Snapshot()
 	emit("pd_membership_revision", float64(s.Revision))
+	if ready, known := m.Ready(); known {
+		emit("pd_ready", scraped.Truth(ready))
+	}
 	type kind struct {
 		role instance.Role
 		view string

@@ -14,7 +14,9 @@ import (
 func TestMembershipTellsOfEtcd(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()
+	stops := false
 	metrics.Membership{
+		Ready:    func() (bool, bool) { return true, !stops },
 		Snapshot: func() *instance.Snapshot { return instance.NewSnapshot(7, nil) },
 		InFlight: func(func(instance.Key, int64)) {},
 		View:     func(instance.Key) instance.View { return "" },
@@ -39,7 +41,7 @@ func TestMembershipTellsOfEtcd(t *testing.T) {
 		"pd_membership_state live": 0, "pd_membership_state suspect": 1, "pd_membership_live": 0,
 		"pd_membership_audits_total ok": 5, "pd_membership_audits_total error": 2,
 		"pd_membership_drift_total": 1, "pd_membership_epochs_total": 3, "pd_membership_relists_total": 4,
-		"pd_membership_orphans": 6, "pd_membership_held": 2, "pd_membership_kept": 8, "pd_membership_revision": 7,
+		"pd_membership_orphans": 6, "pd_membership_held": 2, "pd_membership_kept": 8, "pd_membership_revision": 7, "pd_ready": 1,
 		"pd_picks_total session prefill": 9, "pd_picks_total round_robin prefill": 0, "pd_instance_picks_total d:1 decode": 8, "pd_both_picks_total no_other decode": 4, "pd_picks_elsewhere_total zone_none prefill": 3,
 	} {
 		if v, ok := got[name]; !ok || v != want {
@@ -48,5 +50,9 @@ func TestMembershipTellsOfEtcd(t *testing.T) {
 	}
 	if v, ok := got["pd_membership_snapshot_age_seconds"]; ok {
 		t.Errorf("an age without a saved membership: %v", v)
+	}
+	stops = true
+	if v, ok := gathered(t, reg)["pd_ready"]; ok {
+		t.Errorf("pd_ready is %v while the proxy stops", v)
 	}
 }

@@ -482,11 +482,12 @@ func TestSaturation(t *testing.T) {
 		"KV cache":           func(_, d *policy.Load) { d.Capacity.Store(1000); d.Held.Store(850); d.InFlight.Store(1) },
 		"KV cache, others":   func(_, d *policy.Load) { d.Capacity.Store(1000); d.Others.Held.Store(850); d.Others.InFlight.Store(1) },
 		"time of each token": func(_, d *policy.Load) { d.InFlight.Store(100) },
+		"most streams":       func(_, d *policy.Load) { d.InFlight.Store(20) },
 	} {
-		r := newRig(t, nil)
+		r := newRig(t, func(o *admission.Options, _ *rig) { o.TPOT = 20600 * time.Microsecond }) // 20.6 streams
 		change(r.prefill["m"], r.decode["m"])
 		r.send(of(admission.Interactive)).waits(t)
-		if s := r.Status()[0]; s.Waiting["interactive"] != 1 || s.Keys[""] != 1 || s.Bytes != 10 || s.Mode != "on" || max(s.Saturation[instance.Prefill], s.Saturation[instance.Decode]) < 0.9 {
+		if s := r.Status()[0]; s.Waiting["interactive"] != 1 || s.Keys[""] != 1 || s.Bytes != 10 || s.Mode != "on" || max(s.Saturation[instance.Prefill], s.Saturation[instance.Decode]) < 1 {
 			t.Errorf("%s: %+v", name, s)
 		}
 	}

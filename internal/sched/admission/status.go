@@ -35,6 +35,16 @@ func (m *queue) status() instance.ListedQueue {
 		Model: m.model, Mode: string(m.opts.Mode), Waiting: map[string]int{}, Keys: map[string]int{}, Bytes: bytes,
 		Saturation: p.saturation(), Samples: p.rates.Samples(), Refused: m.refused.Load(), Share: p.share, Full: p.full(),
 	}
+	if r := m.order.next(now); r != nil {
+		// A role is full once it has less left than the request needs. Class batch waits before that.
+		out := m.out.load()
+		if !p.prefillFits(1, float64(out.uncached)) && !p.anyIdle() {
+			s.Saturation[instance.Prefill] = max(1, s.Saturation[instance.Prefill])
+		}
+		if !p.decodeFits(r.work, 1, out) {
+			s.Saturation[instance.Decode] = max(1, s.Saturation[instance.Decode])
+		}
+	}
 	wait := p.queued()
 	if m.opts.Mode == On {
 		wait = 0

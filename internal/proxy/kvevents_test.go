@@ -1,0 +1,71 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/internal/proxy/engines"
+	"github.com/pdmesh/pdmesh/internal/transport/netguard"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
+)
+
+// Engines of a role whose policy does not use KV events are followed only with --kv-events.
+func TestWhoseKVEventsAreFollowed(t *testing.T) {
+	t.Parallel()
+	const p, d = "127.0.0.1:1", "127.0.0.1:2"
+	for _, tc := range []struct {
+		events          bool
+		prefill, decode string
+		want            []string
+	}{
+		{false, "prefix", "round_robin", nil},
+		{false, "kv_aware", "round_robin", []string{p}},
+		{false, "prefix", "kv_aware", []string{d}},
+		{false, "kv_aware", "kv_aware", []string{p, d}},
+		{true, "kv_aware", "round_robin", []string{p, d}},
+	} {
+		cfg := &config.Proxy{Choice: config.Choice{KVEvents: tc.events, PrefillPolicy: tc.prefill, DecodePolicy: tc.decode}}
+		index, guard := newKVIndex(cfg, nil), netguard.New(nil)
+		snap := instance.NewSnapshot(1, []*instance.Instance{engine(instance.Prefill, p), engine(instance.Decode, d)})
+		f := newKVEvents(cfg, index, func() *instance.Snapshot { return snap }, engines.NewProber(cfg, guard, nil), guard)
+		if f == nil || tc.want == nil {
+			if f != nil || tc.want != nil {
+				t.Errorf("%+v: follows %t", tc, f != nil)
+			}
+			continue
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			f.Run(ctx)
+		}()
+		var got []string
+		testkit.Eventually(t, members.Soon, func() error {
+			for _, s := range f.Status() {
+				got = append(got, s.Address)
+			}
+			if len(got) == 0 {
+				return errors.New("no engine is followed")
+			}
+			return nil
+		})
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%+v: %v", tc, got)
+		}
+		cancel()
+		<-done
+	}
+}
+
+func engine(role instance.Role, address string) *instance.Instance {
+	return &instance.Instance{
+		Key: instance.Key{Role: role, Address: address}, Verified: true,
+		Record: instance.Record{Address: address, Scheme: "http", State: instance.Ready, ID: "one"},
+	}
+}
