@@ -115,6 +115,24 @@ func TestSetRole(t *testing.T) {
 	}
 	refused(0, instance.Prefill, store.RoleOptions{}, "undrain lifts that")
 
+	// With weight 0 in the role that it keeps, an engine would serve in none.
+	zero := 0
+	for _, role := range instance.Roles() {
+		k := instance.Key{Role: role, Address: roleEngines[2]}
+		step(2, instance.Both, store.RoleOptions{}, "d  pd")
+		if _, err := r.st.Intents.SetWeight(t.Context(), k, &zero, store.IntentOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		refused(2, role, store.RoleOptions{Force: true}, k.String()+" has weight 0 and would get no requests; change its weight first")
+		step(2, role.Other(), store.RoleOptions{Force: true}, "d  "+string(role.Other())[:1])
+		step(2, instance.Both, store.RoleOptions{}, "d  "+string(role.Other())[:1])
+		if _, err := r.st.Intents.SetWeight(t.Context(), k, nil, store.IntentOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	members.Put(t, r.cli, members.Layout(t).Instance(members.Prefill(roleEngines[2])), `{"models":["m"],"weight":0}`)
+	refused(2, instance.Prefill, store.RoleOptions{}, "has weight 0")
+
 	// One role only.
 	members.Put(t, r.cli, members.Layout(t).Instance(instance.Key{Role: instance.Decode, Address: "127.0.0.1:9"}), members.Ready)
 	if _, err := r.st.Intents.SetRole(t.Context(), "127.0.0.1:9", instance.Prefill, store.RoleOptions{}); !errors.Is(err, store.ErrIntent) ||

@@ -24,9 +24,9 @@ earlier release see a drain. The role stays when the engine or the agent restart
 --for it ends after that time.
 
 It is an error (exit 1) if the engine has the record of one role only, if its connector
-can't serve in the role, if an operator has drained, cordoned or removed it in one of the
-roles, or if no other usable instance of the role that it leaves serves its models
-(--force allows that).
+can't serve in the role, if its weight there is 0, if an operator has drained, cordoned or
+removed it in one of the roles, or if no other usable instance of the role that it leaves
+serves its models (--force allows that).
 
 With --wait, role returns when no proxy has requests in flight in the role that the engine
 leaves. The exit codes are those of "pdctl drain --wait".`
