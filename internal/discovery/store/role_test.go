@@ -196,6 +196,33 @@ func TestSetRoleSeenByProxies(t *testing.T) {
 	}
 }
 
+// A role ends also while the engine is away or registered in one role.
+func TestSetRoleBothWithoutRecords(t *testing.T) {
+	t.Parallel()
+	r := newRoleRig(t)
+	l := members.Layout(t)
+	for at, missing := range [][]instance.Role{{instance.Prefill, instance.Decode}, {instance.Prefill}, {instance.Decode}} {
+		for _, role := range instance.Roles() {
+			if _, err := r.set(at, role, store.RoleOptions{Force: true}); err != nil {
+				t.Fatal(err)
+			}
+			for _, role := range missing {
+				members.Del(t, r.cli, l.Instance(instance.Key{Role: role, Address: roleEngines[at]}))
+			}
+			if done, err := r.set(at, instance.Both, store.RoleOptions{}); err != nil || !done.Changed {
+				t.Errorf("%s of %d without %v: %+v, %v", role, at, missing, done, err)
+			}
+			done, err := r.set(at, instance.Both, store.RoleOptions{})
+			if one := len(missing) == 1; done.Known || done.Changed || one != (err != nil) || one && !strings.Contains(err.Error(), "is registered as "+string(missing[0].Other())+" only") {
+				t.Errorf("%d again: %+v, %v", at, done, err)
+			}
+			for _, role := range missing {
+				members.Put(t, r.cli, l.Instance(instance.Key{Role: role, Address: roleEngines[at]}), `{"models":["m"]}`)
+			}
+		}
+	}
+}
+
 // A temporary change ends by itself.
 func TestSetRoleForATime(t *testing.T) {
 	t.Parallel()
