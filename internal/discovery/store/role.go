@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -47,6 +48,27 @@ func (s *Intents) LastMove(ctx context.Context) (int64, error) {
 func (s *Intents) lastMove(ctx context.Context) (*mvccpb.KeyValue, error) {
 	kvs, err := s.get(ctx, "read the last change of a role", s.layout.Moves())
 	return etcd.Single(kvs), err
+}
+
+// Undigested returns the ids of the proxies that publish no load digest: those with digests off, of
+// an older release, or that have just started.
+func (s *Intents) Undigested(ctx context.Context) ([]string, error) {
+	proxies, loads := s.layout.Proxy(""), s.layout.Load("")
+	resp, err := s.txn(ctx, "list the proxies and their load digests", nil, []clientv3.Op{
+		clientv3.OpGet(proxies, clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+		clientv3.OpGet(loads, clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+	})
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+		id := strings.TrimPrefix(string(kv.Key), proxies)
+		if !slices.ContainsFunc(resp.Responses[1].GetResponseRange().Kvs, func(kv *mvccpb.KeyValue) bool { return string(kv.Key) == loads+id }) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
 }
 
 // SetRole keeps an engine in both roles in one of them, or lets it serve both again. It is one

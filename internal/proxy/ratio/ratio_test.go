@@ -373,6 +373,15 @@ func TestNothingChanges(t *testing.T) {
 	unchanged("without etcd")
 	p.run(t.Context(), 25)
 	unchanged("the pressure is known for 25 s")
+	for _, id := range []string{"off", "on"} {
+		members.Put(t, etcd.Client(t), members.Layout(t).Proxy(id), `{"v":1}`)
+	}
+	members.Put(t, etcd.Client(t), members.Layout(t).Load("on"), `{"v":1}`)
+	p.run(t.Context(), 200)
+	unchanged("another proxy publishes no digest")
+	members.Del(t, etcd.Client(t), members.Layout(t).Proxy("off"))
+	p.run(t.Context(), 30)
+	unchanged("the pressure is known for 25 s")
 
 	advises := newProxy(t, etcd, config.AutoRolesAdvise, "b")
 	advises.run(t.Context(), 400)
