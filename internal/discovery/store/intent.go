@@ -115,7 +115,15 @@ func (s *Intents) Lift(ctx context.Context, k instance.Key, state instance.Inten
 			return plan{}, nil
 		}
 		lifted = true
-		return s.lifted(ctx, k, o, reason, "un"+string(state))
+		p, err := s.lifted(ctx, k, o, reason, "un"+string(state))
+		if err != nil || o.Role == "" {
+			return p, err
+		}
+		last, err := s.lastMove(ctx)
+		if err == nil {
+			err = s.move(&p, last, schema.Move{V: 1, Role: instance.Both, Address: k.Address, By: s.by(ctx), Reason: reason})
+		}
+		return p, err
 	})
 	if err == nil && !lifted {
 		err = other

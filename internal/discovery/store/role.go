@@ -45,8 +45,8 @@ func (s *Intents) LastMove(ctx context.Context) (int64, error) {
 	return kv.GetModRevision(), err
 }
 
-func (s *Intents) lastMove(ctx context.Context) (*mvccpb.KeyValue, error) {
-	kvs, err := s.get(ctx, "read the last change of a role", s.layout.Moves())
+func (w *writer) lastMove(ctx context.Context) (*mvccpb.KeyValue, error) {
+	kvs, err := w.get(ctx, "read the last change of a role", w.layout.Moves())
 	return etcd.Single(kvs), err
 }
 
@@ -104,6 +104,7 @@ func (s *Intents) SetRole(ctx context.Context, address string, role instance.Rol
 			p, err = s.serve(ctx, k, f, o, w)
 		}
 		if err == nil && (len(p.ops)+len(p.timed) > 0) {
+			p.what = "role " + string(role)
 			err = s.move(&p, last, schema.Move{V: 1, Role: role, Address: address, By: s.by(ctx), Reason: w.Reason, Auto: w.Auto})
 		}
 		return p, err
@@ -191,10 +192,9 @@ func (s *Intents) seen(ctx context.Context) (*instance.Snapshot, error) {
 }
 
 // move adds to a plan the key that every change of a role writes, and its comparison.
-func (s *Intents) move(p *plan, last *mvccpb.KeyValue, m schema.Move) error {
+func (w *writer) move(p *plan, last *mvccpb.KeyValue, m schema.Move) error {
 	value, err := schema.Encode(m)
-	p.compares = []clientv3.Cmp{etcd.Unchanged(s.layout.Moves(), last)}
-	p.once = []clientv3.Op{clientv3.OpPut(s.layout.Moves(), string(value))}
-	p.what = "role " + string(m.Role)
+	p.compares = []clientv3.Cmp{etcd.Unchanged(w.layout.Moves(), last)}
+	p.once = []clientv3.Op{clientv3.OpPut(w.layout.Moves(), string(value))}
 	return err
 }

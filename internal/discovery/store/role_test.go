@@ -196,6 +196,79 @@ func TestSetRoleSeenByProxies(t *testing.T) {
 	}
 }
 
+// The end of a role by undrain, and changes of roles by edits, count as changes of a role, those of
+// weights do not.
+func TestMovesOfOtherChanges(t *testing.T) {
+	t.Parallel()
+	r := newRoleRig(t)
+	override := "override/prefill/" + roleEngines[0]
+	marked, weighed, weight := `{"v":1,"state":"drain","role":"decode"}`, `{"v":1,"state":"drain","role":"decode","weight":50}`, `{"v":1,"weight":50}`
+	drained := `{"v":1,"state":"drain"}`
+	write := func(f *store.Fleet, values map[string]*string) error {
+		_, err := r.st.Edits.Write(t.Context(), f, values, "apply", "")
+		return err
+	}
+	read := func() *store.Fleet {
+		t.Helper()
+		f, err := r.st.Edits.Read(t.Context())
+		require.NoError(t, err)
+		return f
+	}
+	last := int64(0)
+	for _, step := range []struct {
+		name  string
+		do    func() error
+		moved bool
+	}{
+		{"written", func() error { return write(read(), map[string]*string{override: &marked}) }, true},
+		{"weight", func() error { return write(read(), map[string]*string{override: &weighed}) }, false},
+		{"replaced by a weight", func() error { return write(read(), map[string]*string{override: &weight}) }, true},
+		{"drained", func() error { return write(read(), map[string]*string{override: &drained}) }, false},
+		{"undrained", func() error {
+			_, err := r.st.Intents.Lift(t.Context(), members.Prefill(roleEngines[0]), instance.Drain, "")
+			return err
+		}, false},
+		{"role", func() error { _, err := r.set(0, instance.Decode, store.RoleOptions{}); return err }, true},
+		{"undrained", func() error {
+			_, err := r.st.Intents.Lift(t.Context(), members.Prefill(roleEngines[0]), instance.Drain, "")
+			return err
+		}, true},
+		{"role", func() error { _, err := r.set(0, instance.Decode, store.RoleOptions{}); return err }, true},
+		{"deleted", func() error { return write(read(), map[string]*string{override: nil}) }, true},
+		{"in two parts", func() error {
+			f := read()
+			return errors.Join(write(f, map[string]*string{override: &marked}), write(f, map[string]*string{"override/prefill/" + roleEngines[1]: &marked}))
+		}, true},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		is, err := r.st.Intents.LastMove(t.Context())
+		require.NoError(t, err)
+		if is > last != step.moved {
+			t.Errorf("%s: last move at %d, was %d", step.name, is, last)
+		}
+		last = is
+	}
+	log, err := r.st.Reader.AuditLog(t.Context(), 0)
+	require.NoError(t, err)
+	if e := log[4]; e.What != "undrain" {
+		t.Errorf("audit: %+v", e)
+	}
+
+	// Another role was changed since the edit was prepared.
+	f := read()
+	if _, err := r.set(0, instance.Both, store.RoleOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(f, map[string]*string{"override/prefill/" + roleEngines[1]: nil}); !errors.Is(err, store.ErrConflict) || !errors.Is(err, store.ErrMoved) {
+		t.Errorf("%v", err)
+	}
+	if got := r.roles(); got != "pd d pd" {
+		t.Error(got)
+	}
+}
+
 // A role ends also while the engine is away or registered in one role.
 func TestSetRoleBothWithoutRecords(t *testing.T) {
 	t.Parallel()
