@@ -290,6 +290,45 @@ func TestExportOfOddRecords(t *testing.T) {
 	}
 }
 
+// A weight in a file does not end the role of an engine; a state does.
+func TestApplyKeepsRoles(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const x, y, override = "10.0.0.1:8100", "10.0.0.2:8100", "/pd/override/prefill/" + "10.0.0.1:8100"
+	for _, address := range []string{x, y} {
+		r.put("/pd/prefill/"+address, `{"models":["m"]}`)
+		r.put("/pd/decode/"+address, `{"models":["m"]}`)
+	}
+	path := filepath.Join(t.TempDir(), "fleet.yaml")
+	testkit.WriteFile(t, path, "intents: {prefill/"+x+": {weight: 50}}")
+	if _, err := store.New(r.cli, members.Layout(t), "ann").Intents.SetRole(t.Context(), x, instance.Decode, store.RoleOptions{Reason: "night", Auto: true}); err != nil {
+		t.Fatal(err)
+	}
+	role := r.operated()[override]
+	const stays = "override/prefill/" + x + ": keeps an engine in one role, which stays; the file sets its weight\n"
+	if code, out, errs := r.run("apply", "-f", path); code != 0 || !strings.Contains(out, "; keys: 1\n") || errs != stays {
+		t.Errorf("exit %d: %s%s", code, out, errs)
+	}
+	weighed := strings.Replace(role, `"state":"drain",`, `"state":"drain","weight":50,`, 1)
+	if got := r.operated()[override]; got != weighed {
+		t.Errorf("%s, want %s", got, weighed)
+	}
+	r.want(0, "nothing to change\n", "apply", "-f", path, "--prune")
+	r.ok("role", "both", x)
+	r.want(0, "nothing to change\n", "apply", "-f", path)
+
+	r.ok("weight", "prefill/"+x, "default")
+	r.ok("role", "decode", x, "--for", "1h")
+	if errs := r.want(0, "nothing to change\n", "apply", "-f", path); errs != "override/prefill/"+x+": keeps an engine in one role for a time, not changed\n" {
+		t.Errorf("%q", errs)
+	}
+	testkit.WriteFile(t, path, "intents: {prefill/"+x+": {state: cordon, weight: 50}}")
+	r.ok("apply", "-f", path)
+	if got := r.operated()[override]; !strings.HasPrefix(got, `{"v":1,"state":"cordon","weight":50,"by":`) {
+		t.Error(got)
+	}
+}
+
 func TestApply(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -21,12 +21,18 @@ func (b *builder) makeRatio() {
 // stale returns why the membership or the load of the other proxies may be out of date, "" if it is
 // up to date.
 func (b *builder) stale() string {
+	return stale(b.watcher.Status(), b.load.Others != nil, b.load.Metrics())
+}
+
+func stale(s watch.Status, digests bool, d metrics.Digests) string {
 	switch {
-	case b.watcher.Status().State != watch.Live:
+	case s.State != watch.Live:
 		return "etcd does not answer"
-	case b.load.Others == nil:
+	case len(s.Kept) > 0: // a role that etcd lacks may be among them: SetRole would not lift it
+		return "etcd was replaced, and keys are kept"
+	case !digests:
 		return "load digests are off"
-	case b.load.Metrics().Old > 0 || b.load.Metrics().Ignored > 0:
+	case d.Old > 0 || d.Ignored > 0:
 		return "a load digest is old, or of a newer release"
 	}
 	return ""

@@ -159,6 +159,7 @@ type Fleet struct {
 	Revision int64
 	layout   schema.Layout
 	kvs      map[string]*mvccpb.KeyValue // by the key below the root
+	moves    *mvccpb.KeyValue            // last change of a role
 }
 
 // Value returns the value of a key, nil for none, and whether it has a lease.
@@ -188,11 +189,15 @@ func (s *Edits) Read(ctx context.Context) (*Fleet, error) {
 	if err := etcd.CheckSchema(s.layout, etcd.Single(version)); err != nil {
 		return nil, err
 	}
+	moves, err := s.lastMove(ctx) // first: a later change is in conflict
+	if err != nil {
+		return nil, err
+	}
 	got, err := etcd.List(ctx, etcd.CallTimeout, s.cli, s.layout, true)
 	if err != nil {
 		return nil, err
 	}
-	f := &Fleet{Revision: got.Revision, layout: s.layout, kvs: map[string]*mvccpb.KeyValue{}}
+	f := &Fleet{Revision: got.Revision, layout: s.layout, kvs: map[string]*mvccpb.KeyValue{}, moves: moves}
 	for _, kv := range got.KVs {
 		f.kvs[strings.TrimPrefix(string(kv.Key), s.layout.Root())] = kv
 	}
@@ -243,9 +248,19 @@ func (f *Fleet) Undo(changes []Change) (map[string]*string, error) {
 	return undo, errors.Join(bad...)
 }
 
+// roleOf returns the role in which an override keeps an engine, "" for none.
+func roleOf(value *string) instance.Role {
+	if value == nil {
+		return ""
+	}
+	o, _ := schema.DecodeOverride([]byte(*value))
+	return o.Role
+}
+
 // Write writes values, by key below the root, in one transaction with an audit entry; nil deletes a
-// key. It writes nothing if one of the keys has changed since f was read: the error wraps
-// ErrConflict and names them. It returns the revision, 0 if there is nothing to write.
+// key. It writes nothing if one of the keys, or a role if values change one, has changed since f was
+// read: the error wraps ErrConflict and names them. It returns the revision, 0 if there is nothing to
+// write.
 func (s *Edits) Write(ctx context.Context, f *Fleet, values map[string]*string, what, reason string) (int64, error) {
 	switch n := len(values); {
 	case n == 0:
@@ -261,6 +276,7 @@ func (s *Edits) Write(ctx context.Context, f *Fleet, values map[string]*string, 
 	before := map[string]*mvccpb.KeyValue{}
 	keys := slices.Sorted(maps.Keys(values))
 	k := instance.Key{}
+	var move *schema.Move // the last one of values
 	for i, name := range keys {
 		key := s.layout.Root() + name
 		before[key] = f.kvs[name]
@@ -271,21 +287,36 @@ func (s *Edits) Write(ctx context.Context, f *Fleet, values map[string]*string, 
 		} else {
 			k = instance.Key{}
 		}
+		was, _ := f.Value(name)
+		if is := roleOf(values[name]); n.Kind == schema.KindOverride && is != roleOf(was) {
+			move = &schema.Move{V: 1, Role: cmp.Or(is, instance.Both), Address: n.Address, By: s.by(ctx), Reason: cut(reason, maxWhy)}
+		}
 		if value := values[name]; value == nil {
 			ops = append(ops, clientv3.OpDelete(key))
 		} else {
 			ops = append(ops, clientv3.OpPut(key, *value))
 		}
 	}
-	audit, err := s.audit(ctx, k, plan{what: what, changes: s.changesOf(ops, false, before)}, reason)
+	p := plan{what: what, changes: s.changesOf(ops, false, before)}
+	if move != nil {
+		if err := s.move(&p, f.moves, *move); err != nil {
+			return 0, err
+		}
+	}
+	audit, err := s.audit(ctx, k, p, reason)
 	if err != nil {
 		return 0, err
 	}
-	resp, err := s.commit(ctx, what, compares, append(audit, ops...), gets...)
+	resp, err := s.commit(ctx, what, append(compares, p.compares...), slices.Concat(audit, ops, p.once), gets...)
 	if err != nil {
 		return 0, err
 	}
 	if resp.Succeeded {
+		if move != nil { // for the next part of a large change; a dry run has not changed it
+			if last, err := s.lastMove(ctx); err == nil {
+				f.moves = last
+			}
+		}
 		return resp.Header.Revision, nil
 	}
 	var changed []error
@@ -293,6 +324,9 @@ func (s *Edits) Write(ctx context.Context, f *Fleet, values map[string]*string, 
 		if now := etcd.Single(r.GetResponseRange().Kvs); now.GetModRevision() != f.kvs[keys[i]].GetModRevision() {
 			changed = append(changed, fmt.Errorf("%s: %w", keys[i], ErrConflict))
 		}
+	}
+	if changed == nil { // the comparison of the last change of a role
+		return 0, fmt.Errorf("%w: %w", ErrConflict, ErrMoved)
 	}
 	return 0, errors.Join(changed...)
 }

@@ -33,6 +33,9 @@ type IntentOptions struct {
 	MoveAfter *time.Duration
 	// Force writes it also of what etcd does not hold, as an orphan.
 	Force bool
+	// endsRole allows role instance.Both of an engine of which etcd has one membership, if a change
+	// of its role is set there.
+	endsRole bool
 }
 
 // IntentResult is the outcome of a change of an intent, for several memberships that of all
@@ -112,7 +115,15 @@ func (s *Intents) Lift(ctx context.Context, k instance.Key, state instance.Inten
 			return plan{}, nil
 		}
 		lifted = true
-		return s.lifted(ctx, k, o, reason, "un"+string(state))
+		p, err := s.lifted(ctx, k, o, reason, "un"+string(state))
+		if err != nil || o.Role == "" {
+			return p, err
+		}
+		last, err := s.lastMove(ctx)
+		if err == nil {
+			err = s.move(&p, last, schema.Move{V: 1, Role: instance.Both, Address: k.Address, By: s.by(ctx), Reason: reason})
+		}
+		return p, err
 	})
 	if err == nil && !lifted {
 		err = other
@@ -203,10 +214,10 @@ func (s *Intents) intend(ctx context.Context, k instance.Key, w IntentOptions, d
 	}
 	var done IntentResult
 	var roles []instance.Role // that etcd knows, of role instance.Both
-	first, both := k.Each()[0], k.Role == instance.Both && !w.Force
+	first, both, marked := k.Each()[0], k.Role == instance.Both && !w.Force, false
 	revision, err := s.changeEach(ctx, k, w.Reason, func(k instance.Key, f *etcd.Found) (plan, error) {
 		if k == first { // another try
-			done, roles = IntentResult{}, nil
+			done, roles, marked = IntentResult{}, nil, false
 		}
 		if !known(f) {
 			aliases, err := s.spellings(ctx, k)
@@ -217,13 +228,14 @@ func (s *Intents) intend(ctx context.Context, k instance.Key, w IntentOptions, d
 		}
 		o, unread := f.Wanted()
 		done.add(f, o.State)
+		marked = marked || o.Role != ""
 		if known(f) {
 			roles = append(roles, k.Role)
 		}
-		if both && k != first && len(roles) == 1 {
+		if both && k != first && len(roles) == 1 && !(w.endsRole && marked) {
 			return plan{}, oneRole(k.Address, roles[0])
 		}
-		if !known(f) && !w.Force {
+		if !known(f) && !w.Force && !w.endsRole {
 			return plan{}, nil
 		}
 		return decide(k, f, o, unread)

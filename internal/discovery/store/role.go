@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -44,9 +45,30 @@ func (s *Intents) LastMove(ctx context.Context) (int64, error) {
 	return kv.GetModRevision(), err
 }
 
-func (s *Intents) lastMove(ctx context.Context) (*mvccpb.KeyValue, error) {
-	kvs, err := s.get(ctx, "read the last change of a role", s.layout.Moves())
+func (w *writer) lastMove(ctx context.Context) (*mvccpb.KeyValue, error) {
+	kvs, err := w.get(ctx, "read the last change of a role", w.layout.Moves())
 	return etcd.Single(kvs), err
+}
+
+// Undigested returns the ids of the proxies that publish no load digest: those with digests off, of
+// an older release, or that have just started.
+func (s *Intents) Undigested(ctx context.Context) ([]string, error) {
+	proxies, loads := s.layout.Proxy(""), s.layout.Load("")
+	resp, err := s.txn(ctx, "list the proxies and their load digests", nil, []clientv3.Op{
+		clientv3.OpGet(proxies, clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+		clientv3.OpGet(loads, clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+	})
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+		id := strings.TrimPrefix(string(kv.Key), proxies)
+		if !slices.ContainsFunc(resp.Responses[1].GetResponseRange().Kvs, func(kv *mvccpb.KeyValue) bool { return string(kv.Key) == loads+id }) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
 }
 
 // SetRole keeps an engine in both roles in one of them, or lets it serve both again. It is one
@@ -55,7 +77,7 @@ func (s *Intents) lastMove(ctx context.Context) (*mvccpb.KeyValue, error) {
 func (s *Intents) SetRole(ctx context.Context, address string, role instance.Role, w RoleOptions) (IntentResult, error) {
 	both := instance.Key{Role: instance.Both, Address: address}
 	var last *mvccpb.KeyValue
-	done, err := s.intend(ctx, both, IntentOptions{Reason: w.Reason, For: w.For}, func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (p plan, err error) {
+	done, err := s.intend(ctx, both, IntentOptions{Reason: w.Reason, For: w.For, endsRole: role == instance.Both}, func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (p plan, err error) {
 		if k.Role == instance.Prefill { // the first: it decides on the same revisions as the transaction
 			if last, err = s.lastMove(ctx); err != nil {
 				return plan{}, err
@@ -74,12 +96,15 @@ func (s *Intents) SetRole(ctx context.Context, address string, role instance.Rol
 			return plan{}, fmt.Errorf("%w: an operator has set the role of %s", ErrIntent, k.Address)
 		case f.Record == nil && role != instance.Both:
 			return plan{}, fmt.Errorf("%w: %s is not registered", ErrIntent, k)
+		case k.Role == role && weightless(k, f, o):
+			return plan{}, fmt.Errorf("%w: %s has weight 0 and would get no requests; change its weight first", ErrIntent, k)
 		case leaves:
 			p, err = s.leave(ctx, k, f, o, role, w)
 		default:
 			p, err = s.serve(ctx, k, f, o, w)
 		}
 		if err == nil && (len(p.ops)+len(p.timed) > 0) {
+			p.what = "role " + string(role)
 			err = s.move(&p, last, schema.Move{V: 1, Role: role, Address: address, By: s.by(ctx), Reason: w.Reason, Auto: w.Auto})
 		}
 		return p, err
@@ -120,6 +145,15 @@ func (s *Intents) serve(ctx context.Context, k instance.Key, f *etcd.Found, o sc
 	return s.lifted(ctx, k, o, w.Reason, "role "+string(instance.Both))
 }
 
+// weightless reports whether the weight of an instance is 0.
+func weightless(k instance.Key, f *etcd.Found, o schema.Override) bool {
+	if o.Weight == nil && f.Record != nil {
+		rec, _, _ := schema.DecodeRecord(k, f.Record.Value)
+		o.Weight = rec.Weight
+	}
+	return o.Weight != nil && *o.Weight == 0
+}
+
 // last returns an error if an instance is the last one in its role that proxies use for one of its
 // models, or, if no proxy knows its models, the last one of all. It must be called after lastMove:
 // then it sees all changes on which the transaction depends.
@@ -158,10 +192,9 @@ func (s *Intents) seen(ctx context.Context) (*instance.Snapshot, error) {
 }
 
 // move adds to a plan the key that every change of a role writes, and its comparison.
-func (s *Intents) move(p *plan, last *mvccpb.KeyValue, m schema.Move) error {
+func (w *writer) move(p *plan, last *mvccpb.KeyValue, m schema.Move) error {
 	value, err := schema.Encode(m)
-	p.compares = []clientv3.Cmp{etcd.Unchanged(s.layout.Moves(), last)}
-	p.once = []clientv3.Op{clientv3.OpPut(s.layout.Moves(), string(value))}
-	p.what = "role " + string(m.Role)
+	p.compares = []clientv3.Cmp{etcd.Unchanged(w.layout.Moves(), last)}
+	p.once = []clientv3.Op{clientv3.OpPut(w.layout.Moves(), string(value))}
 	return err
 }

@@ -115,6 +115,24 @@ func TestSetRole(t *testing.T) {
 	}
 	refused(0, instance.Prefill, store.RoleOptions{}, "undrain lifts that")
 
+	// With weight 0 in the role that it keeps, an engine would serve in none.
+	zero := 0
+	for _, role := range instance.Roles() {
+		k := instance.Key{Role: role, Address: roleEngines[2]}
+		step(2, instance.Both, store.RoleOptions{}, "d  pd")
+		if _, err := r.st.Intents.SetWeight(t.Context(), k, &zero, store.IntentOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		refused(2, role, store.RoleOptions{Force: true}, k.String()+" has weight 0 and would get no requests; change its weight first")
+		step(2, role.Other(), store.RoleOptions{Force: true}, "d  "+string(role.Other())[:1])
+		step(2, instance.Both, store.RoleOptions{}, "d  "+string(role.Other())[:1])
+		if _, err := r.st.Intents.SetWeight(t.Context(), k, nil, store.IntentOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	members.Put(t, r.cli, members.Layout(t).Instance(members.Prefill(roleEngines[2])), `{"models":["m"],"weight":0}`)
+	refused(2, instance.Prefill, store.RoleOptions{}, "has weight 0")
+
 	// One role only.
 	members.Put(t, r.cli, members.Layout(t).Instance(instance.Key{Role: instance.Decode, Address: "127.0.0.1:9"}), members.Ready)
 	if _, err := r.st.Intents.SetRole(t.Context(), "127.0.0.1:9", instance.Prefill, store.RoleOptions{}); !errors.Is(err, store.ErrIntent) ||
@@ -175,6 +193,106 @@ func TestSetRoleSeenByProxies(t *testing.T) {
 				t.Errorf("%v, want %q", err, tc.want)
 			}
 		})
+	}
+}
+
+// The end of a role by undrain, and changes of roles by edits, count as changes of a role, those of
+// weights do not.
+func TestMovesOfOtherChanges(t *testing.T) {
+	t.Parallel()
+	r := newRoleRig(t)
+	override := "override/prefill/" + roleEngines[0]
+	marked, weighed, weight := `{"v":1,"state":"drain","role":"decode"}`, `{"v":1,"state":"drain","role":"decode","weight":50}`, `{"v":1,"weight":50}`
+	drained := `{"v":1,"state":"drain"}`
+	write := func(f *store.Fleet, values map[string]*string) error {
+		_, err := r.st.Edits.Write(t.Context(), f, values, "apply", "")
+		return err
+	}
+	read := func() *store.Fleet {
+		t.Helper()
+		f, err := r.st.Edits.Read(t.Context())
+		require.NoError(t, err)
+		return f
+	}
+	last := int64(0)
+	for _, step := range []struct {
+		name  string
+		do    func() error
+		moved bool
+	}{
+		{"written", func() error { return write(read(), map[string]*string{override: &marked}) }, true},
+		{"weight", func() error { return write(read(), map[string]*string{override: &weighed}) }, false},
+		{"replaced by a weight", func() error { return write(read(), map[string]*string{override: &weight}) }, true},
+		{"drained", func() error { return write(read(), map[string]*string{override: &drained}) }, false},
+		{"undrained", func() error {
+			_, err := r.st.Intents.Lift(t.Context(), members.Prefill(roleEngines[0]), instance.Drain, "")
+			return err
+		}, false},
+		{"role", func() error { _, err := r.set(0, instance.Decode, store.RoleOptions{}); return err }, true},
+		{"undrained", func() error {
+			_, err := r.st.Intents.Lift(t.Context(), members.Prefill(roleEngines[0]), instance.Drain, "")
+			return err
+		}, true},
+		{"role", func() error { _, err := r.set(0, instance.Decode, store.RoleOptions{}); return err }, true},
+		{"deleted", func() error { return write(read(), map[string]*string{override: nil}) }, true},
+		{"in two parts", func() error {
+			f := read()
+			return errors.Join(write(f, map[string]*string{override: &marked}), write(f, map[string]*string{"override/prefill/" + roleEngines[1]: &marked}))
+		}, true},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		is, err := r.st.Intents.LastMove(t.Context())
+		require.NoError(t, err)
+		if is > last != step.moved {
+			t.Errorf("%s: last move at %d, was %d", step.name, is, last)
+		}
+		last = is
+	}
+	log, err := r.st.Reader.AuditLog(t.Context(), 0)
+	require.NoError(t, err)
+	if e := log[4]; e.What != "undrain" {
+		t.Errorf("audit: %+v", e)
+	}
+
+	// Another role was changed since the edit was prepared.
+	f := read()
+	if _, err := r.set(0, instance.Both, store.RoleOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(f, map[string]*string{"override/prefill/" + roleEngines[1]: nil}); !errors.Is(err, store.ErrConflict) || !errors.Is(err, store.ErrMoved) {
+		t.Errorf("%v", err)
+	}
+	if got := r.roles(); got != "pd d pd" {
+		t.Error(got)
+	}
+}
+
+// A role ends also while the engine is away or registered in one role.
+func TestSetRoleBothWithoutRecords(t *testing.T) {
+	t.Parallel()
+	r := newRoleRig(t)
+	l := members.Layout(t)
+	for at, missing := range [][]instance.Role{{instance.Prefill, instance.Decode}, {instance.Prefill}, {instance.Decode}} {
+		for _, role := range instance.Roles() {
+			if _, err := r.set(at, role, store.RoleOptions{Force: true}); err != nil {
+				t.Fatal(err)
+			}
+			for _, role := range missing {
+				members.Del(t, r.cli, l.Instance(instance.Key{Role: role, Address: roleEngines[at]}))
+			}
+			if done, err := r.set(at, instance.Both, store.RoleOptions{}); err != nil || !done.Changed {
+				t.Errorf("%s of %d without %v: %+v, %v", role, at, missing, done, err)
+			}
+			done, err := r.set(at, instance.Both, store.RoleOptions{})
+			if one := len(missing) == 1; done.Known || done.Changed || one != (err != nil) || one && !strings.Contains(err.Error(), "is registered as "+string(missing[0].Other())+" only") {
+				t.Errorf("%d again: %+v, %v", at, done, err)
+			}
+			for _, role := range missing {
+				members.Put(t, r.cli, l.Instance(instance.Key{Role: role, Address: roleEngines[at]}), `{"models":["m"]}`)
+			}
+		}
 	}
 }
 

@@ -42,7 +42,8 @@ nothing is written, and the exit code is 2.
 To bring the fleet back to a file, use --prune: without it, what the file does not have stays.
 A section that is left out is not changed. --prune deletes what a section of the file does
 not have. Instances of agents and of the command lines of proxies, intents of pdctl role, and
-what has a time limit (--for), are never deleted.
+what has a time limit (--for), are never deleted. If the file has only a weight for an engine
+that pdctl role keeps in one role, the role stays. A state of the file replaces it.
 
 The changes are one transaction (of 100 keys each, if there are more) with one audit entry.
 If another program changes a key meanwhile, nothing is written, the error names the key,
@@ -302,7 +303,14 @@ func (d declared) changes(s *session.Session, now *store.Fleet, prune bool) (map
 		key := keyOf(sec, name)
 		is, leased := now.Value(key)
 		to, wanted := want[name]
+		both, marked := withRole(sec, is, to)
 		switch {
+		case marked && leased:
+			same[key] = true
+			fmt.Fprintf(s.Out.Stderr, "%s: keeps an engine in one role for a time, not changed\n", instance.Printable(key, 300))
+		case marked:
+			want[name], same[key] = both, *is == string(both)
+			fmt.Fprintf(s.Out.Stderr, "%s: keeps an engine in one role, which stays; the file sets its weight\n", instance.Printable(key, 300))
 		case wanted && sec == statics && leased:
 			same[key] = true
 			fmt.Fprintf(s.Out.Stderr, "%s: registered by its agent, not changed\n", key)
@@ -332,7 +340,7 @@ func (d declared) changes(s *session.Session, now *store.Fleet, prune bool) (map
 				if err := json.Unmarshal(to, &o); err != nil {
 					return nil, err
 				}
-				o.By = session.Actor()
+				o.By = cmp.Or(o.By, session.Actor()) // a role keeps who set it
 				by, err := schema.Encode(o)
 				if err != nil {
 					return nil, err
@@ -343,6 +351,22 @@ func (d declared) changes(s *session.Session, now *store.Fleet, prune bool) (map
 		}
 	}
 	return values, nil
+}
+
+// withRole returns an intent of a change of roles with the weight of a file; ok is false if the
+// present intent is none, or the file sets another state.
+func withRole(section string, is *string, to json.RawMessage) (both json.RawMessage, ok bool) {
+	if section != intents || to == nil {
+		return nil, false
+	}
+	o, err := schema.DecodeOverride([]byte(*is))
+	file, ferr := schema.DecodeOverride(to)
+	if err != nil || ferr != nil || o.Role == "" || file.State != "" {
+		return nil, false
+	}
+	o.Weight = file.Weight
+	both, err = schema.Encode(o)
+	return both, err == nil
 }
 
 // conflict returns an error if a model route to be written has the name of a model that an engine

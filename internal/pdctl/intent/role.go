@@ -21,12 +21,12 @@ proxies send it new requests in that role only. "both" lets it serve both again.
 The engine does not restart: the other role is drained, with a mark, and pdctl list shows
 it there as decode-only or prefill-only. Requests that run there go on. Proxies of an
 earlier release see a drain. The role stays when the engine or the agent restarts; with
---for it ends after that time.
+--for it ends after that time. "both" ends it also while the engine is not registered.
 
 It is an error (exit 1) if the engine has the record of one role only, if its connector
-can't serve in the role, if an operator has drained, cordoned or removed it in one of the
-roles, or if no other usable instance of the role that it leaves serves its models
-(--force allows that).
+can't serve in the role, if its weight there is 0, if an operator has drained, cordoned or
+removed it in one of the roles, or if no other usable instance of the role that it leaves
+serves its models (--force allows that).
 
 With --wait, role returns when no proxy has requests in flight in the role that the engine
 leaves. The exit codes are those of "pdctl drain --wait".`

@@ -53,8 +53,10 @@ type Follower struct {
 	auto    roles.Automatic
 	move    *int64    // revision of the last change of a role; nil: unknown
 	polled  time.Time // last successful poll of it
-	advice  atomic.Pointer[[]instance.Advice]
-	moves   [2]map[string]*atomic.Int64 // by role and result
+	// blind is since when a proxy publishes no load digest, by its id, as of the last poll.
+	blind  map[string]time.Time
+	advice atomic.Pointer[[]instance.Advice]
+	moves  [2]map[string]*atomic.Int64 // by role and result
 }
 
 // The results of automatic changes.
@@ -134,14 +136,28 @@ func (f *Follower) change(ctx context.Context, now time.Time, all []*roles.Deman
 	if now.Sub(f.polled) >= pollMove {
 		pctx, cancel := context.WithTimeout(ctx, pollLimit)
 		is, err := f.o.Intents.LastMove(pctx)
+		without, digestErr := f.o.Intents.Undigested(pctx)
 		cancel()
-		if err != nil {
+		if err != nil || digestErr != nil {
 			f.auto.Reset()
 			return
 		}
 		if f.polled = now; f.move == nil || *f.move != is {
 			f.move = &is
 			f.auto.Moved(now) // the time at which this proxy learned of it: clocks are not compared
+		}
+		blind := map[string]time.Time{}
+		for _, id := range without {
+			if blind[id] = now; !f.blind[id].IsZero() {
+				blind[id] = f.blind[id]
+			}
+		}
+		f.blind = blind
+	}
+	for _, since := range f.blind {
+		if now.Sub(since) >= pollMove { // the load that this proxy sees is a part; one that starts has a moment
+			f.auto.Reset()
+			return
 		}
 	}
 	m, ok := f.auto.Decide(now, all, f.engines(now))
@@ -199,7 +215,7 @@ func (f *Follower) engines(now time.Time) []roles.Engine {
 
 // movable reports whether proxies may change the role of an engine, by one of its instances.
 func movable(in *instance.Instance) bool {
-	return in.View == "" && in.Verified && in.Record.State == instance.Ready && len(in.Record.Models) > 0 && (in.Intent == "" || in.AutoRole)
+	return in.View == "" && in.Verified && in.Record.State == instance.Ready && in.Weight() > 0 && len(in.Record.Models) > 0 && (in.Intent == "" || in.AutoRole)
 }
 
 // group is the instances whose first model is the same. Adapters count for it.

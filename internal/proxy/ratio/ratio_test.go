@@ -280,6 +280,22 @@ func TestRefusedEngine(t *testing.T) {
 	check(2, 2, 1, 2)
 }
 
+// An engine with weight 0 in a role keeps serving in the other one, also if it would move first.
+func TestEngineOfWeightZeroKeepsItsRole(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	fleet(t, etcd, true)
+	p := newProxy(t, etcd, config.AutoRolesOn, "a")
+	zero := 0
+	if _, err := p.st.Intents.SetWeight(t.Context(), members.Prefill("127.0.0.1:2"), &zero, store.IntentOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p.run(t.Context(), 130)
+	if got := p.serving(); got != [2]int{2, 2} || p.moves(ratio.Moved) != 1 || p.moves(ratio.Failed) != 0 {
+		t.Fatalf("%v, %d changes, %d failed", got, p.moves(ratio.Moved), p.moves(ratio.Failed))
+	}
+}
+
 // An engine that is ejected or sleeps is not the one that changes its role, although it has the fewest
 // requests.
 func TestEjectedEngineKeepsItsRole(t *testing.T) {
@@ -356,6 +372,15 @@ func TestNothingChanges(t *testing.T) {
 	})
 	unchanged("without etcd")
 	p.run(t.Context(), 25)
+	unchanged("the pressure is known for 25 s")
+	for _, id := range []string{"off", "on"} {
+		members.Put(t, etcd.Client(t), members.Layout(t).Proxy(id), `{"v":1}`)
+	}
+	members.Put(t, etcd.Client(t), members.Layout(t).Load("on"), `{"v":1}`)
+	p.run(t.Context(), 200)
+	unchanged("another proxy publishes no digest")
+	members.Del(t, etcd.Client(t), members.Layout(t).Proxy("off"))
+	p.run(t.Context(), 30)
 	unchanged("the pressure is known for 25 s")
 
 	advises := newProxy(t, etcd, config.AutoRolesAdvise, "b")
