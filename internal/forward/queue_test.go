@@ -50,7 +50,7 @@ func (o *observer) Predicted(float64)                            {}
 func (o *observer) of(what string) int                           { o.mu.Lock(); defer o.mu.Unlock(); return o.seen[what] }
 func queuedLine(each float64) estimate.Line                      { return estimate.Line{Each: each, Samples: 99} }
 func occupy(r *rig, tokens int64)                                { prefillLoad(r).Waiting.Add(tokens) }
-func prefillLoad(r *rig) *policy.Load                            { return r.sched.Usable(instance.Prefill, model)[0].Load }
+func prefillLoad(r *rig) *policy.Load                            { return r.sched.Usable(instance.Prefill, model, nil)[0].Load }
 
 // newQueues returns queues of the rig that r will point to. They let one prompt after another through: each
 // token is predicted to take 10 s.
@@ -63,9 +63,9 @@ func newQueues(t *testing.T, r **rig, mode admission.Mode, tune func(*admission.
 			return estimate.Rates{Prefill: queuedLine(10), Transfer: queuedLine(0), Token: queuedLine(0), Output: 10, Uncached: 10}
 		},
 		Tokens: func(m string, bytes int) int { return (*r).sched.Tokens(m, bytes) },
-		Engines: func(m string) (prefill, decode []admission.Engine) {
+		Engines: func(m string, labels instance.Selector) (prefill, decode []admission.Engine) {
 			of := func(role instance.Role) (list []admission.Engine) {
-				for _, c := range (*r).sched.Usable(role, m) {
+				for _, c := range (*r).sched.Usable(role, m, labels) {
 					list = append(list, admission.Engine{Address: sched.AddressOf(c.Instance, c.Rank), Load: c.Load})
 				}
 				return list
@@ -194,7 +194,7 @@ func TestQueueObserve(t *testing.T) {
 	occupy(r, 1000)
 	defer occupy(r, -1000)
 	post("default would wait")
-	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model)[0].Instance.Key, &policy.Engine{
+	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model, nil)[0].Instance.Key, &policy.Engine{
 		At: time.Now(), Ranks: []policy.Rank{{Waiting: 3}}, All: policy.Rank{Waiting: 3},
 	})
 	post("batch would refuse", "X-Priority", "batch")
@@ -265,7 +265,7 @@ func TestQueueRefuses(t *testing.T) {
 	}
 	wait(1, "default")
 	wait(2, "default") // nothing is refused by a prediction
-	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model)[0].Instance.Key, &policy.Engine{
+	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model, nil)[0].Instance.Key, &policy.Engine{
 		At: time.Now(), Ranks: []policy.Rank{{Running: 1}}, All: policy.Rank{Running: 1},
 	})
 	a := r.post(queuedPath, queuedBody("y"), "X-Request-Timeout", "20")
@@ -316,7 +316,7 @@ func TestQueueRefuses_KeepAlive(t *testing.T) {
 	r, _, _ := startQueueTuned(t, admission.On, nil, func(o *forward.Options) { o.KeepAlive = often })
 	occupy(r, 100)
 	defer occupy(r, -100)
-	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model)[0].Instance.Key, &policy.Engine{
+	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model, nil)[0].Instance.Key, &policy.Engine{
 		At: time.Now(), Ranks: []policy.Rank{{Running: 1}}, All: policy.Rank{Running: 1},
 	})
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, queuedPath, strings.NewReader(`{"stream":true,`+queuedBody("y")[1:]))
@@ -456,7 +456,7 @@ func TestQueue_ModelRoute(t *testing.T) {
 			}
 			occupy := func(tokens int64) {
 				if tt.busy != "" {
-					r.sched.Usable(instance.Prefill, tt.busy)[0].Load.Waiting.Add(tokens)
+					r.sched.Usable(instance.Prefill, tt.busy, nil)[0].Load.Waiting.Add(tokens)
 				}
 			}
 			occupy(1000)
@@ -475,6 +475,33 @@ func TestQueue_ModelRoute(t *testing.T) {
 			client.Wait()
 		})
 	}
+}
+
+// Each target of a model route with labels has a queue: requests for one wait while another one is idle.
+func TestQueue_Labels(t *testing.T) {
+	t.Parallel()
+	var r *rig
+	q, _ := newQueues(t, &r, admission.On, nil)
+	r, _ = startRoutes(t, []string{model, model}, map[string][]string{"stable": {"100:m{pair=0}", "0:m{pair=1}"}, "canary": {"100:m{pair=1}"}},
+		func(o *forward.Options) { o.Queue = q })
+	stable := r.sched.Usable(instance.Prefill, model, target(t, "100:m{pair=0}").Labels)
+	if len(stable) != 1 {
+		t.Fatal(stable)
+	}
+	stable[0].Load.Waiting.Add(1000)
+	var client sync.WaitGroup
+	client.Go(func() {
+		if got := r.targetOf("stable", false, "session-id", "a"); got != "m{pair=0}" {
+			t.Error(got)
+		}
+	})
+	waitingFor(t, q, "m{pair=0}", 1)
+	if got := r.targetOf("canary", false); got != "m{pair=1}" {
+		t.Error(got)
+	}
+	stable[0].Load.Waiting.Add(-1000)
+	q.Wake()
+	client.Wait()
 }
 
 // A stream that continues a stored response takes no place of prefill.
@@ -533,7 +560,7 @@ func TestQueueCache(t *testing.T) {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
 	occupy(r, 500)
-	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model)[0].Instance.Key, &policy.Engine{
+	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model, nil)[0].Instance.Key, &policy.Engine{
 		At: time.Now(), Ranks: []policy.Rank{{Running: 1}}, All: policy.Rank{Running: 1},
 	})
 	inFlight := prefillLoad(r).InFlight.Load()
@@ -568,7 +595,7 @@ func TestQueueEnginePriority(t *testing.T) {
 		{"observe", "batch", "", "", ""},
 	} {
 		q := admission.New(admission.Options{
-			Mode: admission.Mode(tc.mode), Observer: new(observer), Engines: func(string) (prefill, decode []admission.Engine) { return nil, nil },
+			Mode: admission.Mode(tc.mode), Observer: new(observer), Engines: func(string, instance.Selector) (prefill, decode []admission.Engine) { return nil, nil },
 		})
 		r := startTuned(t, fakevllm.NIXL, 1, 1, tuning{
 			engine: func(o *fakevllm.Options) {

@@ -25,6 +25,7 @@ type Target struct {
 	Weight int
 
 	Quoted string // Model as JSON
+	Queue  string // the name of its queue
 	// Requests counts the requests that the target got last, PassedOver those that it was chosen for
 	// and that another one got. Both outlive changes of the route.
 	Requests, PassedOver *atomic.Uint64
@@ -90,6 +91,7 @@ func (r *Routes) now() *table {
 		}
 		for _, target := range one.Targets {
 			target.Quoted, target.hash = quote(target.Model), policy.HashText(target.Name)
+			target.Queue = instance.QueueName(target.Model, target.Labels)
 			if was := old.target(one.Name, target.Name); was != nil {
 				target.Requests, target.PassedOver = was.Requests, was.PassedOver
 			} else {

@@ -85,7 +85,7 @@ func newRig(t testing.TB, change func(*admission.Options, *rig)) *rig {
 		Mode: admission.On, MaxWaiting: 1000, MaxBytes: 1 << 20, Observer: r, Now: r.Now, TPOT: 100 * time.Millisecond,
 		Rates:  func(string, string) estimate.Rates { return r.rates },
 		Tokens: func(_ string, bytes int) int { return bytes },
-		Engines: func(m string) (prefill, decode []admission.Engine) {
+		Engines: func(m string, _ instance.Selector) (prefill, decode []admission.Engine) {
 			if r.prefill[m] == nil {
 				return nil, nil
 			}
@@ -220,9 +220,9 @@ func TestRunKeepsThePlan(t *testing.T) {
 		plans := 0
 		r := newRig(t, func(o *admission.Options, _ *rig) {
 			engines := o.Engines
-			o.Now, o.Engines = time.Now, func(m string) (prefill, decode []admission.Engine) {
+			o.Now, o.Engines = time.Now, func(m string, labels instance.Selector) (prefill, decode []admission.Engine) {
 				plans++
-				return engines(m)
+				return engines(m, labels)
 			}
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -534,7 +534,7 @@ func TestElsewhere(t *testing.T) {
 	r.SetOthers(&admission.Others{
 		Queues: [][]admission.Entry{
 			{{Model: "m", Class: admission.Batch, Key: "a", Backlog: 1200}, {Model: "other", Key: "a", Backlog: 120, Attained: 9}},
-			{{Model: "m", Key: "b", Backlog: 600}},
+			{{Model: "m", Key: "b", Backlog: 360}, {Model: "m{tier=canary}", Key: "b", Backlog: 240}},
 		},
 		Attained: []admission.Entry{{Model: "m", Key: "a", Attained: 1000}},
 	})
@@ -583,7 +583,7 @@ func TestIdleEngine(t *testing.T) {
 	} {
 		idle := new(policy.Load)
 		r := newRig(t, func(o *admission.Options, r *rig) {
-			o.Engines = func(string) (prefill, decode []admission.Engine) {
+			o.Engines = func(string, instance.Selector) (prefill, decode []admission.Engine) {
 				return append(engine("p", r.prefill["m"]), engine("idle", idle)...), engine("d", r.decode["m"])
 			}
 		})

@@ -9,12 +9,16 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
 
-// queue has the requests of one model. Those that fit at once take no lock.
+// queue has the requests of one model, or of those of its engines with some labels. Requests that fit at once
+// take no lock.
 type queue struct {
+	name   string // see instance.QueueName
 	model  string
+	labels instance.Selector
 	opts   *Options
 	closed <-chan struct{}
 	others *atomic.Pointer[Others]
@@ -133,7 +137,7 @@ func (m *queue) open(k accountKey) *account {
 			return a
 		}
 	}
-	a := &account{name: k.name, class: k.class, at: m.opts.Now(), others: m.others.Load().attained(m.model, k)}
+	a := &account{name: k.name, class: k.class, at: m.opts.Now(), others: m.others.Load().attained(m.name, k)}
 	next := maps.Clone(now)
 	next[k] = a
 	m.accounts.Store(&next)
@@ -387,7 +391,7 @@ func (m *queue) freshen() {
 // replan makes the plan again if it is old. The caller holds the lock.
 func (m *queue) replan(now time.Time) {
 	if last := m.plan.Load(); m.stale.Swap(false) || now.Sub(last.at) >= busyRefresh {
-		next := m.opts.newPlan(m.model, now, last)
+		next := m.opts.newPlan(m, now, last)
 		m.share(next)
 		m.plan.Store(next)
 	}
