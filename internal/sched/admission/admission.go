@@ -233,10 +233,14 @@ func (q *Queues) Again(ctx context.Context, r *Request) (again bool, err error) 
 	if r.queue.again.Add(1) > int64(q.opts.MaxWaiting) || q.opts.Now().Add(wait).After(r.arrived.Add(r.limit())) {
 		return false, nil
 	}
+	was := r.pending
+	r.Picked(instance.Decode) // meanwhile, others may use its part of the engines
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		r.pending = was
+		r.queue.out.add(was)
 		return true, nil
 	case <-ctx.Done():
 		return false, ErrGone

@@ -603,6 +603,40 @@ func TestIdleEngine(t *testing.T) {
 	}
 }
 
+// Requests that wait to be sent again leave their streams to others, and count again when they are sent.
+func TestAgain_LeavesItsStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(o *admission.Options, r *rig) {
+			o.Now, o.TPOT = time.Now, 10*time.Millisecond
+			r.rates.Token = line(0.00125) // 8 streams
+		})
+		r.decode["m"].InFlight.Store(1) // an idle engine is not full
+		var again sync.WaitGroup
+		defer again.Wait()
+		fits := func() bool {
+			ctx, leave := context.WithTimeout(t.Context(), time.Millisecond)
+			defer leave()
+			q := &admission.Request{Model: "m", Class: admission.Default, Prompt: 1}
+			if r.Admit(ctx, q) != nil {
+				return false
+			}
+			q.Picked(instance.Prefill)
+			again.Go(func() { _, _ = r.Again(t.Context(), q) })
+			synctest.Wait()
+			return true
+		}
+		for i := range 8 {
+			if !fits() {
+				t.Fatalf("request %d does not fit", i)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		if fits() {
+			t.Error("requests that are sent again do not count")
+		}
+	})
+}
+
 // The state that is published is bounded, and has the largest backlogs.
 func TestEntries(t *testing.T) {
 	t.Parallel()
