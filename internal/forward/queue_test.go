@@ -440,10 +440,14 @@ func TestQueue_ModelRoute(t *testing.T) {
 		waiting int            // that may wait
 		waits   string
 		want    string
+		drained string // its instances drain; "" for none
+		refused string // the reason, if none serves it
 	}{
 		{name: "waits for the second", refuse: map[string]int{first: 1000}, busy: second, waiting: 1, waits: second, want: second},
 		{name: "returns to the first", refuse: map[string]int{first: 2, second: 1000}, waiting: 1, want: first},
 		{name: "queue of the first is full", busy: first, want: second},
+		{name: "returns to the only one", refuse: map[string]int{first: 2}, waiting: 1, drained: second, want: first},
+		{name: "queue of the only one is full", busy: first, drained: second, refused: admission.ReasonFull},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -460,9 +464,23 @@ func TestQueue_ModelRoute(t *testing.T) {
 				}
 			}
 			occupy(1000)
+			if tt.drained != "" {
+				r.members.change(func(in *instance.Instance) *instance.Instance {
+					if in.Record.Models[0] == tt.drained {
+						in.Record.State = instance.Draining
+					}
+					return in
+				})
+			}
 			var client sync.WaitGroup
 			client.Go(func() {
 				a := r.post(chatPath, chatOf("chat", false), "X-PD-Trace", "1", "X-Request-Timeout", "30")
+				if tt.refused != "" {
+					if e := r.entry(); a.status != http.StatusTooManyRequests || e.Refused != tt.refused || a.header.Get("X-Pd-Model-Fallback") != "" {
+						t.Errorf("%d %v %s, %+v", a.status, a.header, a.body, e)
+					}
+					return
+				}
 				if got := a.header.Get("X-Pd-Model"); a.status != http.StatusOK || got != tt.want || (a.header.Get("X-Pd-Model-Fallback") != "") != (got == second) {
 					t.Errorf("%d %v %s", a.status, a.header, a.body)
 				}

@@ -77,7 +77,7 @@ func (r *Request) answerNotAdmitted(err error) {
 		r.Answer.ClientGone()
 		return
 	}
-	if refused.Reason != admission.ReasonStopping && r.fallsOver() {
+	if refused.Reason != admission.ReasonStopping && r.fallsOver(true) {
 		return
 	}
 	r.Route.Refused = refused.Reason

@@ -230,7 +230,7 @@ func (r *Request) answerUnserved(err error, role instance.Role, accept func(*leg
 	switch {
 	case r.Origin.Client.Err() != nil:
 		r.Answer.ClientGone()
-	case r.fallsOver():
+	case r.fallsOver(last != nil && last.Class == leg.Busy):
 	case errors.Is(err, sched.ErrUnknownModel) && r.choice == nil && len(r.Settings.Picker.Models()) > 0:
 		r.Answer.Refuse(r.unknownModel(r.Origin.Model))
 	case last != nil && accept(last):

@@ -206,6 +206,16 @@ func (c *Choice) Next(usable func(*Target) bool) bool {
 	return true
 }
 
+// Left reports whether Next would return a usable target.
+func (c *Choice) Left(usable func(*Target) bool) bool {
+	for i, t := range c.Route.Targets {
+		if c.tried&(1<<i) == 0 && usable(t) {
+			return true
+		}
+	}
+	return false
+}
+
 // Restart begins again with the first target.
 func (c *Choice) Restart() { c.Target, c.PassedOver, c.tried = nil, nil, 0 }
 
