@@ -541,24 +541,39 @@ func TestQueue_StoredResponse(t *testing.T) {
 	}
 }
 
-// The tokens of a request whose client leaves while it waits are not charged to its key.
+// The tokens of a request whose client leaves while it waits, in the queue or to be sent again, are not charged to
+// its key.
 func TestQueue_KeyLimit(t *testing.T) {
 	t.Parallel()
-	table := new(keylimit.Table)
-	table.Set(map[string]instance.KeyLimits{"a": {V: 1, Input: 40}})
-	r, q, _ := startQueueTuned(t, admission.On, nil, func(o *forward.Options) { o.Keys = table })
-	occupy(r, 1000)
-	ctx, leave := context.WithCancel(t.Context())
-	var client sync.WaitGroup
-	client.Go(func() { r.postCtx(ctx, queuedPath, queuedBody("x"), "X-Key", "a") })
-	waiting(t, q, 1)
-	leave()
-	client.Wait()
-	r.entry()
-	occupy(r, -1000)
-	for _, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
-		if a := r.post(queuedPath, queuedBody("x"), "X-Key", "a"); a.status != want {
-			t.Errorf("%d %s, want %d", a.status, a.body, want)
+	for _, refusals := range []int{0, 6} { // after 6, it waits at least 2 s
+		table := new(keylimit.Table)
+		table.Set(map[string]instance.KeyLimits{"a": {V: 1, Input: 40}})
+		r, q, _ := startQueueTuned(t, admission.On, nil, func(o *forward.Options) { o.Keys = table })
+		if refusals > 0 {
+			script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusTooManyRequests, Times: refusals})
+		} else {
+			occupy(r, 1000)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		var client sync.WaitGroup
+		client.Go(func() { r.postCtx(ctx, queuedPath, queuedBody("x"), "X-Key", "a") })
+		if refusals > 0 {
+			eventually(t, "the refusals", func() bool {
+				return r.P[0].Counters().Faults == int64(refusals) && prefillLoad(r).InFlight.Load() == 0
+			})
+		} else {
+			waiting(t, q, 1)
+		}
+		leave()
+		client.Wait()
+		r.entry()
+		if refusals == 0 {
+			occupy(r, -1000)
+		}
+		for _, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+			if a := r.post(queuedPath, queuedBody("x"), "X-Key", "a"); a.status != want {
+				t.Errorf("%d refusals: %d %s, want %d", refusals, a.status, a.body, want)
+			}
 		}
 	}
 }

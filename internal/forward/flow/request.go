@@ -200,6 +200,9 @@ func (r *Request) begin(wanted sched.Request) {
 func (r *Request) note(a *sched.Assignment, f *leg.Failure) bool {
 	again := r.attempts.note(a, f)
 	r.Route.Failed = r.attempts.failed
+	if f.Class == leg.Busy && !r.committed && r.Answer.Times.At(stage.Prefilled) == 0 {
+		r.Answer.Times.Pass(stage.Refused)
+	}
 	return again
 }
 
