@@ -522,6 +522,28 @@ func TestQueue_Labels(t *testing.T) {
 	client.Wait()
 }
 
+// A request that the queues of several targets refuse counts once, and not at all if another target serves it.
+func TestQueue_CountsRefusedOnce(t *testing.T) {
+	t.Parallel()
+	var r *rig
+	q, seen := newQueues(t, &r, admission.On, func(o *admission.Options) { o.MaxWaiting = 0 })
+	r, _ = startRoutes(t, []string{model, model}, map[string][]string{"chat": {"100:m{pair=0}", "0:m{pair=1}"}},
+		func(o *forward.Options) { o.Queue = q })
+	for n, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+		r.sched.Usable(instance.Prefill, model, target(t, fmt.Sprintf("100:m{pair=%d}", n)).Labels)[0].Load.Waiting.Add(1000)
+		if a := r.post(chatPath, chatOf("chat", false)); a.status != want || seen.of("default refused queue_full") != n {
+			t.Errorf("%d %s, %v", a.status, a.body, seen.seen)
+		}
+		refused := int64(0)
+		for _, s := range q.Status() {
+			refused += s.Refused
+		}
+		if refused != int64(n) {
+			t.Errorf("%+v", q.Status())
+		}
+	}
+}
+
 // A stream that continues a stored response takes no place of prefill.
 func TestQueue_StoredResponse(t *testing.T) {
 	t.Parallel()

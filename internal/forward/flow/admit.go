@@ -80,6 +80,7 @@ func (r *Request) answerNotAdmitted(err error) {
 	if refused.Reason != admission.ReasonStopping && r.fallsOver(true) {
 		return
 	}
+	refused.Count(r.Admission.Class)
 	r.Route.Refused = refused.Reason
 	if refused.Wait > maxRetryAfter {
 		r.Answer.StopKeepAlive() // it writes the same map

@@ -61,10 +61,18 @@ type RefusedError struct {
 	Reason string
 	// Wait is the time after which it may be sent again, with jitter.
 	Wait time.Duration
+
+	queue *queue
 }
 
 // Error implements error.
 func (r *RefusedError) Error() string { return "not admitted: " + r.Reason }
+
+// Count counts a request of a class as refused. Its caller does not have it admitted for another target.
+func (r *RefusedError) Count(c Class) {
+	r.queue.opts.Observer.NotAdmitted(c, r.Reason)
+	r.queue.refused.Add(1)
+}
 
 // ErrGone is returned for a client that left while its request waited.
 var ErrGone = errors.New("the client has left")
@@ -78,7 +86,7 @@ func (c Class) Bound() time.Duration {
 type Observer interface {
 	// Waited is called for every dispatched request that had to wait.
 	Waited(c Class, d time.Duration)
-	// NotAdmitted is called for every refused request.
+	// NotAdmitted is called by RefusedError.Count.
 	NotAdmitted(c Class, reason string)
 	// Observed is called in mode Observe with what On would have done.
 	Observed(c Class, result string)
@@ -245,7 +253,7 @@ func (q *Queues) Again(ctx context.Context, r *Request) (again bool, err error) 
 	case <-ctx.Done():
 		return false, ErrGone
 	case <-q.closed:
-		return false, r.queue.note(r, &RefusedError{Reason: ReasonStopping})
+		return false, &RefusedError{Reason: ReasonStopping, queue: r.queue}
 	}
 }
 

@@ -123,6 +123,9 @@ func (r *rig) send(q admission.Request) *one {
 	go func() {
 		defer close(o.done)
 		o.err = r.Admit(ctx, &o.Request)
+		if refused, ok := errors.AsType[*admission.RefusedError](o.err); ok {
+			refused.Count(o.Class)
+		}
 	}()
 	testkit.Eventually(r.t, members.Soon, func() error {
 		select {

@@ -265,20 +265,15 @@ func (m *queue) refusal(r *Request, reason string) error {
 	if reason != ReasonStopping {
 		wait = m.predict(r.account, r.cost, m.plan.Load())
 	}
-	return &RefusedError{Reason: reason, Wait: jitter(wait)}
+	return &RefusedError{Reason: reason, Wait: jitter(wait), queue: m}
 }
 
 // note reports the end of the wait of a request.
 func (m *queue) note(r *Request, err error) error {
-	if refused, ok := err.(*RefusedError); ok { //nolint:errorlint // this package made it
-		m.opts.Observer.NotAdmitted(r.Class, refused.Reason)
-		m.refused.Add(1)
-		return err
-	}
-	if r.ready != nil {
+	if err == nil && r.ready != nil {
 		m.opts.Observer.Waited(r.Class, m.opts.Now().Sub(r.arrived))
 	}
-	return nil
+	return err
 }
 
 // observe returns what would happen to a request that does not fit.
