@@ -526,6 +526,22 @@ func TestShare(t *testing.T) {
 	}
 }
 
+// The load of a proxy with a backlog for another model counts, since it has no share for this one.
+func TestShare_BacklogOfAnotherModel(t *testing.T) {
+	t.Parallel()
+	for model, waits := range map[string]bool{"other": true, "m": false} {
+		r := newRig(t, nil)
+		r.prefill["m"].Others.Waiting.Store(1000)
+		r.SetOthers(&admission.Others{Queues: [][]admission.Entry{{{Model: model, Class: admission.Default, Key: "a", Backlog: 1000}}}})
+		o := r.send(of(admission.Default))
+		if waits {
+			o.waits(t)
+		} else if err := o.end(t); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // The tokens that wait in other proxies follow from their backlog, which counts outputs, too. They are
 // known for models of which this proxy has no queue.
 func TestElsewhere(t *testing.T) {

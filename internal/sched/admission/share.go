@@ -177,7 +177,6 @@ func (m *queue) share(p *plan) {
 		p.share = 1 / float64(1+o.Blind)
 		return
 	}
-	p.byLoad = o.ByLoad
 	type name struct {
 		class Class
 		key   string
@@ -221,8 +220,9 @@ func (m *queue) share(p *plan) {
 		}
 	}
 	if competing == 0 {
-		return
+		return // all other proxies count by their load
 	}
+	p.byLoad = o.ByLoad
 	list := make([]demand, 0, len(found))
 	for _, d := range found {
 		list = append(list, *d)
