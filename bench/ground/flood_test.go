@@ -103,8 +103,10 @@ func (f *flood) newProxy(others bool) *floodProxy {
 	}
 	p.queues = admission.New(admission.Options{
 		Mode: f.mode, TPOT: scaled(f.limits.ITL, 1), MaxWaiting: 10000, MaxBytes: 1 << 30, Observer: p, Rates: p.estimator.Rates,
-		Tokens:  func(_ string, bytes int) int { return bytes / 4 },
-		Engines: func(string) (prefill, decode []admission.Engine) { return queued(p.prefill), queued(p.decode) },
+		Tokens: func(_ string, bytes int) int { return bytes / 4 },
+		Engines: func(string, instance.Selector) (prefill, decode []admission.Engine) {
+			return queued(p.prefill), queued(p.decode)
+		},
 	})
 	f.proxies = append(f.proxies, p)
 	return p

@@ -71,11 +71,11 @@ func routesOf(t testing.TB, routes map[string][]string) (*modelroute.Routes, fun
 func startRoutes(t *testing.T, models []string, routes map[string][]string, tune func(*forward.Options)) (*rig, func(string, ...string)) {
 	t.Helper()
 	list, change := routesOf(t, routes)
-	served, n := map[string]string{}, 0
+	served, n := map[string]int{}, 0
 	r := startTuned(t, fakevllm.NIXL, len(models), len(models), tuning{
 		engine: func(o *fakevllm.Options) {
-			o.Models, o.Version = []string{models[n%len(models)]}, "0.32.0"
-			served[o.Addr] = o.Models[0]
+			served[o.Addr] = n % len(models)
+			o.Models, o.Version = []string{models[served[o.Addr]]}, "0.32.0"
 			n++
 		},
 		forward: func(o *forward.Options) {
@@ -87,8 +87,8 @@ func startRoutes(t *testing.T, models []string, routes map[string][]string, tune
 		sched: noProbes,
 	})
 	r.members.change(func(in *instance.Instance) *instance.Instance {
-		in.Record.Models = []string{served[in.Address]}
-		in.Record.Labels = map[string]string{"pair": fmt.Sprint(slices.Index(models, served[in.Address]))}
+		in.Record.Models = []string{models[served[in.Address]]}
+		in.Record.Labels = map[string]string{"pair": fmt.Sprint(served[in.Address])}
 		return in
 	})
 	return r, change

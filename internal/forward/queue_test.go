@@ -50,7 +50,7 @@ func (o *observer) Predicted(float64)                            {}
 func (o *observer) of(what string) int                           { o.mu.Lock(); defer o.mu.Unlock(); return o.seen[what] }
 func queuedLine(each float64) estimate.Line                      { return estimate.Line{Each: each, Samples: 99} }
 func occupy(r *rig, tokens int64)                                { prefillLoad(r).Waiting.Add(tokens) }
-func prefillLoad(r *rig) *policy.Load                            { return r.sched.Usable(instance.Prefill, model)[0].Load }
+func prefillLoad(r *rig) *policy.Load                            { return r.sched.Usable(instance.Prefill, model, nil)[0].Load }
 
 // newQueues returns queues of the rig that r will point to. They let one prompt after another through: each
 // token is predicted to take 10 s.
@@ -63,9 +63,9 @@ func newQueues(t *testing.T, r **rig, mode admission.Mode, tune func(*admission.
 			return estimate.Rates{Prefill: queuedLine(10), Transfer: queuedLine(0), Token: queuedLine(0), Output: 10, Uncached: 10}
 		},
 		Tokens: func(m string, bytes int) int { return (*r).sched.Tokens(m, bytes) },
-		Engines: func(m string) (prefill, decode []admission.Engine) {
+		Engines: func(m string, labels instance.Selector) (prefill, decode []admission.Engine) {
 			of := func(role instance.Role) (list []admission.Engine) {
-				for _, c := range (*r).sched.Usable(role, m) {
+				for _, c := range (*r).sched.Usable(role, m, labels) {
 					list = append(list, admission.Engine{Address: sched.AddressOf(c.Instance, c.Rank), Load: c.Load})
 				}
 				return list
@@ -194,7 +194,7 @@ func TestQueueObserve(t *testing.T) {
 	occupy(r, 1000)
 	defer occupy(r, -1000)
 	post("default would wait")
-	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model)[0].Instance.Key, &policy.Engine{
+	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model, nil)[0].Instance.Key, &policy.Engine{
 		At: time.Now(), Ranks: []policy.Rank{{Waiting: 3}}, All: policy.Rank{Waiting: 3},
 	})
 	post("batch would refuse", "X-Priority", "batch")
@@ -265,7 +265,7 @@ func TestQueueRefuses(t *testing.T) {
 	}
 	wait(1, "default")
 	wait(2, "default") // nothing is refused by a prediction
-	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model)[0].Instance.Key, &policy.Engine{
+	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model, nil)[0].Instance.Key, &policy.Engine{
 		At: time.Now(), Ranks: []policy.Rank{{Running: 1}}, All: policy.Rank{Running: 1},
 	})
 	a := r.post(queuedPath, queuedBody("y"), "X-Request-Timeout", "20")
@@ -316,7 +316,7 @@ func TestQueueRefuses_KeepAlive(t *testing.T) {
 	r, _, _ := startQueueTuned(t, admission.On, nil, func(o *forward.Options) { o.KeepAlive = often })
 	occupy(r, 100)
 	defer occupy(r, -100)
-	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model)[0].Instance.Key, &policy.Engine{
+	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model, nil)[0].Instance.Key, &policy.Engine{
 		At: time.Now(), Ranks: []policy.Rank{{Running: 1}}, All: policy.Rank{Running: 1},
 	})
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, queuedPath, strings.NewReader(`{"stream":true,`+queuedBody("y")[1:]))
@@ -440,10 +440,14 @@ func TestQueue_ModelRoute(t *testing.T) {
 		waiting int            // that may wait
 		waits   string
 		want    string
+		drained string // its instances drain; "" for none
+		refused string // the reason, if none serves it
 	}{
 		{name: "waits for the second", refuse: map[string]int{first: 1000}, busy: second, waiting: 1, waits: second, want: second},
 		{name: "returns to the first", refuse: map[string]int{first: 2, second: 1000}, waiting: 1, want: first},
 		{name: "queue of the first is full", busy: first, want: second},
+		{name: "returns to the only one", refuse: map[string]int{first: 2}, waiting: 1, drained: second, want: first},
+		{name: "queue of the only one is full", busy: first, drained: second, refused: admission.ReasonFull},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -456,13 +460,27 @@ func TestQueue_ModelRoute(t *testing.T) {
 			}
 			occupy := func(tokens int64) {
 				if tt.busy != "" {
-					r.sched.Usable(instance.Prefill, tt.busy)[0].Load.Waiting.Add(tokens)
+					r.sched.Usable(instance.Prefill, tt.busy, nil)[0].Load.Waiting.Add(tokens)
 				}
 			}
 			occupy(1000)
+			if tt.drained != "" {
+				r.members.change(func(in *instance.Instance) *instance.Instance {
+					if in.Record.Models[0] == tt.drained {
+						in.Record.State = instance.Draining
+					}
+					return in
+				})
+			}
 			var client sync.WaitGroup
 			client.Go(func() {
 				a := r.post(chatPath, chatOf("chat", false), "X-PD-Trace", "1", "X-Request-Timeout", "30")
+				if tt.refused != "" {
+					if e := r.entry(); a.status != http.StatusTooManyRequests || e.Refused != tt.refused || a.header.Get("X-Pd-Model-Fallback") != "" {
+						t.Errorf("%d %v %s, %+v", a.status, a.header, a.body, e)
+					}
+					return
+				}
 				if got := a.header.Get("X-Pd-Model"); a.status != http.StatusOK || got != tt.want || (a.header.Get("X-Pd-Model-Fallback") != "") != (got == second) {
 					t.Errorf("%d %v %s", a.status, a.header, a.body)
 				}
@@ -474,6 +492,55 @@ func TestQueue_ModelRoute(t *testing.T) {
 			}
 			client.Wait()
 		})
+	}
+}
+
+// Each target of a model route with labels has a queue: requests for one wait while another one is idle.
+func TestQueue_Labels(t *testing.T) {
+	t.Parallel()
+	var r *rig
+	q, _ := newQueues(t, &r, admission.On, nil)
+	r, _ = startRoutes(t, []string{model, model}, map[string][]string{"stable": {"100:m{pair=0}", "0:m{pair=1}"}, "canary": {"100:m{pair=1}"}},
+		func(o *forward.Options) { o.Queue = q })
+	stable := r.sched.Usable(instance.Prefill, model, target(t, "100:m{pair=0}").Labels)
+	if len(stable) != 1 {
+		t.Fatal(stable)
+	}
+	stable[0].Load.Waiting.Add(1000)
+	var client sync.WaitGroup
+	client.Go(func() {
+		if got := r.targetOf("stable", false, "session-id", "a"); got != "m{pair=0}" {
+			t.Error(got)
+		}
+	})
+	waitingFor(t, q, "m{pair=0}", 1)
+	if got := r.targetOf("canary", false); got != "m{pair=1}" {
+		t.Error(got)
+	}
+	stable[0].Load.Waiting.Add(-1000)
+	q.Wake()
+	client.Wait()
+}
+
+// A request that the queues of several targets refuse counts once, and not at all if another target serves it.
+func TestQueue_CountsRefusedOnce(t *testing.T) {
+	t.Parallel()
+	var r *rig
+	q, seen := newQueues(t, &r, admission.On, func(o *admission.Options) { o.MaxWaiting = 0 })
+	r, _ = startRoutes(t, []string{model, model}, map[string][]string{"chat": {"100:m{pair=0}", "0:m{pair=1}"}},
+		func(o *forward.Options) { o.Queue = q })
+	for n, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+		r.sched.Usable(instance.Prefill, model, target(t, fmt.Sprintf("100:m{pair=%d}", n)).Labels)[0].Load.Waiting.Add(1000)
+		if a := r.post(chatPath, chatOf("chat", false)); a.status != want || seen.of("default refused queue_full") != n {
+			t.Errorf("%d %s, %v", a.status, a.body, seen.seen)
+		}
+		refused := int64(0)
+		for _, s := range q.Status() {
+			refused += s.Refused
+		}
+		if refused != int64(n) {
+			t.Errorf("%+v", q.Status())
+		}
 	}
 }
 
@@ -496,24 +563,39 @@ func TestQueue_StoredResponse(t *testing.T) {
 	}
 }
 
-// The tokens of a request whose client leaves while it waits are not charged to its key.
+// The tokens of a request whose client leaves while it waits, in the queue or to be sent again, are not charged to
+// its key.
 func TestQueue_KeyLimit(t *testing.T) {
 	t.Parallel()
-	table := new(keylimit.Table)
-	table.Set(map[string]instance.KeyLimits{"a": {V: 1, Input: 40}})
-	r, q, _ := startQueueTuned(t, admission.On, nil, func(o *forward.Options) { o.Keys = table })
-	occupy(r, 1000)
-	ctx, leave := context.WithCancel(t.Context())
-	var client sync.WaitGroup
-	client.Go(func() { r.postCtx(ctx, queuedPath, queuedBody("x"), "X-Key", "a") })
-	waiting(t, q, 1)
-	leave()
-	client.Wait()
-	r.entry()
-	occupy(r, -1000)
-	for _, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
-		if a := r.post(queuedPath, queuedBody("x"), "X-Key", "a"); a.status != want {
-			t.Errorf("%d %s, want %d", a.status, a.body, want)
+	for _, refusals := range []int{0, 6} { // after 6, it waits at least 2 s
+		table := new(keylimit.Table)
+		table.Set(map[string]instance.KeyLimits{"a": {V: 1, Input: 40}})
+		r, q, _ := startQueueTuned(t, admission.On, nil, func(o *forward.Options) { o.Keys = table })
+		if refusals > 0 {
+			script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusTooManyRequests, Times: refusals})
+		} else {
+			occupy(r, 1000)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		var client sync.WaitGroup
+		client.Go(func() { r.postCtx(ctx, queuedPath, queuedBody("x"), "X-Key", "a") })
+		if refusals > 0 {
+			eventually(t, "the refusals", func() bool {
+				return r.P[0].Counters().Faults == int64(refusals) && prefillLoad(r).InFlight.Load() == 0
+			})
+		} else {
+			waiting(t, q, 1)
+		}
+		leave()
+		client.Wait()
+		r.entry()
+		if refusals == 0 {
+			occupy(r, -1000)
+		}
+		for _, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+			if a := r.post(queuedPath, queuedBody("x"), "X-Key", "a"); a.status != want {
+				t.Errorf("%d refusals: %d %s, want %d", refusals, a.status, a.body, want)
+			}
 		}
 	}
 }
@@ -533,7 +615,7 @@ func TestQueueCache(t *testing.T) {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
 	occupy(r, 500)
-	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model)[0].Instance.Key, &policy.Engine{
+	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model, nil)[0].Instance.Key, &policy.Engine{
 		At: time.Now(), Ranks: []policy.Rank{{Running: 1}}, All: policy.Rank{Running: 1},
 	})
 	inFlight := prefillLoad(r).InFlight.Load()
@@ -568,7 +650,7 @@ func TestQueueEnginePriority(t *testing.T) {
 		{"observe", "batch", "", "", ""},
 	} {
 		q := admission.New(admission.Options{
-			Mode: admission.Mode(tc.mode), Observer: new(observer), Engines: func(string) (prefill, decode []admission.Engine) { return nil, nil },
+			Mode: admission.Mode(tc.mode), Observer: new(observer), Engines: func(string, instance.Selector) (prefill, decode []admission.Engine) { return nil, nil },
 		})
 		r := startTuned(t, fakevllm.NIXL, 1, 1, tuning{
 			engine: func(o *fakevllm.Options) {

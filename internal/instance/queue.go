@@ -1,8 +1,10 @@
 package instance
 
+import "strings"
+
 // ListedQueue is the queue of one model in a proxy, as /status shows it.
 type ListedQueue struct {
-	Model string `json:"model"`
+	Model string `json:"model"` // see QueueName
 	// Mode is observe or on. In observe nothing waits, and PredictedWait is that of the engines' queues.
 	Mode    string         `json:"mode"`
 	Waiting map[string]int `json:"waiting"`        // requests, by class
@@ -18,6 +20,21 @@ type ListedQueue struct {
 	Samples    int              `json:"samples"` // of the prediction
 	Share      float64          `json:"share"`   // of the fleet's capacity that is this proxy's
 	Full       bool             `json:"full"`    // every engine of a role reports a queue, or a full KV cache
+}
+
+// QueueName returns the name of the queue of a model, or of its instances with these labels. The models of
+// targets with labels have no braces.
+func QueueName(model string, labels Selector) string {
+	if len(labels) == 0 {
+		return model
+	}
+	return model + "{" + labels.String() + "}"
+}
+
+// QueuedModel returns the model in the name of a queue.
+func QueuedModel(name string) string {
+	model, _, _ := strings.Cut(name, "{")
+	return model
 }
 
 // Merge adds the requests and bytes of another queue, and keeps the longest waits and the highest

@@ -70,6 +70,27 @@ func ParseSelector(text string) (Selector, error) {
 	return out, nil
 }
 
+// String returns the selector in a form that does not depend on the order of its requirements and their values.
+func (l Selector) String() string {
+	terms := make([]string, len(l))
+	for i, t := range l {
+		not, in := "", " in ("
+		if t.not {
+			not, in = "!", " notin ("
+		}
+		switch len(t.values) {
+		case 0:
+			terms[i] = not + t.key
+		case 1:
+			terms[i] = t.key + not + "=" + t.values[0]
+		default:
+			terms[i] = t.key + in + strings.Join(slices.Sorted(slices.Values(t.values)), ",") + ")"
+		}
+	}
+	slices.Sort(terms)
+	return strings.Join(terms, ",")
+}
+
 // OnlyLabels reports whether a selector has no other requirement than on labels.
 func (l Selector) OnlyLabels() bool {
 	return !slices.ContainsFunc(l, Term.builtIn)

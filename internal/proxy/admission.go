@@ -21,8 +21,8 @@ func (b *builder) makeQueue() {
 	o := admission.Options{
 		Mode: admission.Mode(b.cfg.Queue), TPOT: b.cfg.TPOTTarget, MaxWaiting: b.cfg.QueueLength, MaxBytes: memory.Bodies(b.cfg) / 2,
 		Rates: b.estimator.Rates, Tokens: b.sched.Tokens,
-		Engines: func(model string) (prefill, decode []admission.Engine) {
-			return b.engines(instance.Prefill, model), b.engines(instance.Decode, model)
+		Engines: func(model string, labels instance.Selector) (prefill, decode []admission.Engine) {
+			return b.engines(instance.Prefill, model, labels), b.engines(instance.Decode, model, labels)
 		},
 	}
 	if o.Mode == admission.Off {
@@ -32,10 +32,10 @@ func (b *builder) makeQueue() {
 	b.queues = admission.New(o)
 }
 
-// engines returns the ranks of a role that may be picked for a model.
-func (b *builder) engines(role instance.Role, model string) []admission.Engine {
+// engines returns the ranks of a role that may be picked for a model and labels.
+func (b *builder) engines(role instance.Role, model string, labels instance.Selector) []admission.Engine {
 	var out []admission.Engine
-	for _, c := range b.sched.Usable(role, model) {
+	for _, c := range b.sched.Usable(role, model, labels) {
 		out = append(out, admission.Engine{Address: sched.AddressOf(c.Instance, c.Rank), Load: c.Load})
 	}
 	return out

@@ -5,15 +5,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// Usable returns the candidates of a role that a request for a model could get now; none if no
-// instance lists the model.
-func (s *Scheduler) Usable(role instance.Role, model string) []policy.Candidate {
+// Usable returns the candidates of a role that a request for a model with these labels could get
+// now; none if no instance lists the model.
+func (s *Scheduler) Usable(role instance.Role, model string, labels instance.Selector) []policy.Candidate {
 	ix := s.index.current()
 	list, known := ix.candidates(role, model)
 	if !known {
 		return nil
 	}
-	among, l := s.filter.admitted(ix, list, &Request{Role: role, Model: model, Alone: true})
+	among, l := s.filter.admitted(ix, list, &Request{Role: role, Model: model, Labels: labels, Alone: true})
 	out := make([]policy.Candidate, 0, among.Len())
 	for i := range among.Len() {
 		out = append(out, list.items[among.Index(i)])

@@ -53,7 +53,7 @@ type LoadCount struct {
 
 // QueueEntry is the state of one API key, by its name, in one class of a model's queue.
 type QueueEntry struct {
-	Model    string `json:"m"`
+	Model    string `json:"m"` // see instance.QueueName
 	Class    int    `json:"c"` // 0 to 2, the highest first
 	Key      string `json:"k,omitempty"`
 	Attained int64  `json:"a,omitempty"` // service, with a half-life of 60 s

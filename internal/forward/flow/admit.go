@@ -16,15 +16,19 @@ import (
 // maxRetryAfter is the longest Retry-After that clients' libraries follow.
 const maxRetryAfter = time.Minute
 
-// admit waits until the engines of its model have capacity for the request, unless it has waited for that.
+// admit waits until the engines of its target have capacity for the request, unless it has waited for that.
 // If it reports false, the request is not served by this model: it has been answered, or r.again is true.
 func (r *Request) admit(media bool) bool {
 	a, w := &r.Admission, &r.attempts.wanted
-	if r.Settings.Queue == nil || a.Placed() && a.Model == r.Origin.Model {
+	queue := r.Origin.Model
+	if r.choice != nil {
+		queue = r.choice.Target.Queue
+	}
+	if r.Settings.Queue == nil || a.Placed() && a.Queue == queue {
 		return true
 	}
 	a.Release() // its place for another target of the model route
-	a.Model, a.Bytes, a.Cache = r.Origin.Model, int64(w.Length), r
+	a.Queue, a.Model, a.Labels, a.Bytes, a.Cache = queue, w.Model, w.Labels, int64(w.Length), r
 	if !media { // the tokens of images are not known from their bytes
 		a.Prompt = len(w.Prompt)
 		for _, h := range w.Head {
@@ -73,9 +77,10 @@ func (r *Request) answerNotAdmitted(err error) {
 		r.Answer.ClientGone()
 		return
 	}
-	if refused.Reason != admission.ReasonStopping && r.fallsOver() {
+	if refused.Reason != admission.ReasonStopping && r.fallsOver(true) {
 		return
 	}
+	refused.Count(r.Admission.Class)
 	r.Route.Refused = refused.Reason
 	if refused.Wait > maxRetryAfter {
 		r.Answer.StopKeepAlive() // it writes the same map

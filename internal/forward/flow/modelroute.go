@@ -73,15 +73,17 @@ func (r *Request) nextTarget() bool {
 }
 
 // fallsOver reports whether another target of the model route takes over a request that could not
-// be served, of whose answer the client has nothing.
-func (r *Request) fallsOver() bool {
-	r.again = r.choice != nil && !r.committed && r.Origin.Client.Err() == nil && r.nextTarget()
+// be served, of whose answer the client has nothing. busy reports that the present target may serve it
+// later: a target without usable instances is no alternative then.
+func (r *Request) fallsOver(busy bool) bool {
+	r.again = r.choice != nil && !r.committed && r.Origin.Client.Err() == nil &&
+		(!busy || r.choice.Left(r.Settings.canServe(r.previous))) && r.nextTarget()
 	return r.again
 }
 
 // refuse answers with an error unless another target takes the request over.
 func (r *Request) refuse(err error) {
-	if !r.fallsOver() {
+	if !r.fallsOver(false) {
 		r.Answer.Refuse(err)
 	}
 }
@@ -89,7 +91,7 @@ func (r *Request) refuse(err error) {
 // sendFailure answers with the failure of a leg unless another target takes the request over, or it is
 // sent again later.
 func (r *Request) sendFailure(f *leg.Failure) {
-	if !f.Rule.Retry || !r.fallsOver() {
+	if !f.Rule.Retry || !r.fallsOver(f.Class == leg.Busy) {
 		r.busyFailed(f)
 	}
 }

@@ -200,6 +200,9 @@ func (r *Request) begin(wanted sched.Request) {
 func (r *Request) note(a *sched.Assignment, f *leg.Failure) bool {
 	again := r.attempts.note(a, f)
 	r.Route.Failed = r.attempts.failed
+	if f.Class == leg.Busy && !r.committed && r.Answer.Times.At(stage.Prefilled) == 0 {
+		r.Answer.Times.Pass(stage.Refused)
+	}
 	return again
 }
 
@@ -230,7 +233,7 @@ func (r *Request) answerUnserved(err error, role instance.Role, accept func(*leg
 	switch {
 	case r.Origin.Client.Err() != nil:
 		r.Answer.ClientGone()
-	case r.fallsOver():
+	case r.fallsOver(last != nil && last.Class == leg.Busy):
 	case errors.Is(err, sched.ErrUnknownModel) && r.choice == nil && len(r.Settings.Picker.Models()) > 0:
 		r.Answer.Refuse(r.unknownModel(r.Origin.Model))
 	case last != nil && accept(last):

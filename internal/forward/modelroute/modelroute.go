@@ -25,6 +25,7 @@ type Target struct {
 	Weight int
 
 	Quoted string // Model as JSON
+	Queue  string // the name of its queue
 	// Requests counts the requests that the target got last, PassedOver those that it was chosen for
 	// and that another one got. Both outlive changes of the route.
 	Requests, PassedOver *atomic.Uint64
@@ -90,6 +91,7 @@ func (r *Routes) now() *table {
 		}
 		for _, target := range one.Targets {
 			target.Quoted, target.hash = quote(target.Model), policy.HashText(target.Name)
+			target.Queue = instance.QueueName(target.Model, target.Labels)
 			if was := old.target(one.Name, target.Name); was != nil {
 				target.Requests, target.PassedOver = was.Requests, was.PassedOver
 			} else {
@@ -202,6 +204,16 @@ func (c *Choice) Next(usable func(*Target) bool) bool {
 	}
 	c.set(first, passed[:n])
 	return true
+}
+
+// Left reports whether Next would return a usable target.
+func (c *Choice) Left(usable func(*Target) bool) bool {
+	for i, t := range c.Route.Targets {
+		if c.tried&(1<<i) == 0 && usable(t) {
+			return true
+		}
+	}
+	return false
 }
 
 // Restart begins again with the first target.

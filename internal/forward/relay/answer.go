@@ -52,9 +52,10 @@ type Result struct {
 	Late int
 }
 
-// Computed reports whether engines have worked for the request: a leg has begun, and the answer is no error.
+// Computed reports whether engines have worked for the request: a leg has begun, and the answer is no error. If the
+// client has left, its last leg was not refused.
 func (a *Answer) Computed() bool {
-	return a.Times.At(stage.Sent) != 0 && (a.Outcome == OutcomeClientGone || cmp.Or(a.Late, a.Status) < http.StatusBadRequest)
+	return a.Times.At(stage.Sent) != 0 && (a.Outcome == OutcomeClientGone && a.Times.At(stage.Refused) == 0 || cmp.Or(a.Late, a.Status) < http.StatusBadRequest)
 }
 
 // Route adds to the header of an answer where the request went, as far as the client may

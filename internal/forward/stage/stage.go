@@ -19,6 +19,7 @@ const (
 	Prefilled              // prefill has answered
 	Decode                 // the decode leg began
 	First                  // the first content of a stream went to the client
+	Refused                // the last leg was refused before any engine has computed anything
 	points
 )
 
@@ -54,6 +55,7 @@ func (t *Times) BeginDecode(now time.Time) {
 }
 
 func (t *Times) sent(now time.Time) {
+	t.at[Refused].Store(0)
 	if t.At(Sent) == 0 {
 		t.PassAt(Sent, now)
 	}

@@ -254,7 +254,7 @@ func (f *Follower) loads() []*group {
 		g.add(in.Role, share, t)
 	}
 	for _, q := range f.o.Queues() {
-		if g := groupOf(q.Model, groups, snap); g != nil {
+		if g := groupOf(instance.QueuedModel(q.Model), groups, snap); g != nil {
 			for _, n := range q.Waiting {
 				g.load.Waiting += float64(n) * g.rates.Uncached
 			}

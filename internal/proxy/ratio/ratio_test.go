@@ -112,7 +112,7 @@ func pressure(queues func(tick int) []instance.ListedQueue, elsewhere map[string
 	return f.Advice()[0].Pressure
 }
 
-// Requests for an adapter count for its model, those that wait and those that were refused.
+// Requests for an adapter, or for instances with labels, count for the model, those that wait and those that were refused.
 func TestQueueOfAdapter(t *testing.T) {
 	t.Parallel()
 	idle := pressure(func(int) []instance.ListedQueue { return nil }, nil)
@@ -132,10 +132,10 @@ func TestQueueOfAdapter(t *testing.T) {
 				return out
 			}, nil)
 		}
-		model, adapter, both, absent := of("m"), of("adapter"), of("adapter", "m"), of("absent")
-		if model <= idle || adapter != model || both <= model || absent != idle {
-			t.Errorf("%s: pressure %v for the model, %v for the adapter, %v for both, %v for a model without instances; %v if idle",
-				name, model, adapter, both, absent, idle)
+		model, adapter, labels, both, absent := of("m"), of("adapter"), of("m{tier=canary}"), of("adapter", "m"), of("absent")
+		if model <= idle || adapter != model || labels != model || both <= model || absent != idle {
+			t.Errorf("%s: pressure %v for the model, %v for the adapter, %v for labels, %v for both, %v for a model without instances; %v if idle",
+				name, model, adapter, labels, both, absent, idle)
 		}
 	}
 }

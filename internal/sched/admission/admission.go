@@ -5,12 +5,14 @@
 //	           │ no                                             │         │
 //	           └▶ refuse, or wait: class ─▶ key ─▶ deadline ◀── wake ─────┘
 //
-// There is one queue for each model, so that a full model does not delay another. A prediction may
-// delay a request; only engines that report that they are full may have it refused. All proxies apply
-// the same rules to what they publish of their backlog, so that they work as one queue.
+// There is one queue for each model, and for each target of a model route with labels, so that a full
+// one does not delay another. A prediction may delay a request; only engines that report that they are
+// full may have it refused. All proxies apply the same rules to what they publish of their backlog, so
+// that they work as one queue.
 package admission
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -59,10 +61,18 @@ type RefusedError struct {
 	Reason string
 	// Wait is the time after which it may be sent again, with jitter.
 	Wait time.Duration
+
+	queue *queue
 }
 
 // Error implements error.
 func (r *RefusedError) Error() string { return "not admitted: " + r.Reason }
+
+// Count counts a request of a class as refused. Its caller does not have it admitted for another target.
+func (r *RefusedError) Count(c Class) {
+	r.queue.opts.Observer.NotAdmitted(c, r.Reason)
+	r.queue.refused.Add(1)
+}
 
 // ErrGone is returned for a client that left while its request waited.
 var ErrGone = errors.New("the client has left")
@@ -76,7 +86,7 @@ func (c Class) Bound() time.Duration {
 type Observer interface {
 	// Waited is called for every dispatched request that had to wait.
 	Waited(c Class, d time.Duration)
-	// NotAdmitted is called for every refused request.
+	// NotAdmitted is called by RefusedError.Count.
 	NotAdmitted(c Class, reason string)
 	// Observed is called in mode Observe with what On would have done.
 	Observed(c Class, result string)
@@ -87,8 +97,8 @@ type Observer interface {
 // Options configure Queues. All functions must be set.
 type Options struct {
 	Mode Mode
-	// Engines returns what may be picked for a model; empty for an unknown model.
-	Engines func(model string) (prefill, decode []Engine)
+	// Engines returns what may be picked for a model and labels; empty for an unknown model.
+	Engines func(model string, labels instance.Selector) (prefill, decode []Engine)
 	// Rates returns what was learned of a model, and of an instance unless address is empty.
 	Rates func(model, address string) estimate.Rates
 	// Tokens estimates the number of tokens in bytes of a prompt.
@@ -102,7 +112,7 @@ type Options struct {
 	Now        func() time.Time // default time.Now
 }
 
-// Queues has the queue of each model. New creates it; it is safe for concurrent use. A nil Queues
+// Queues has the queues, by name. New creates it; it is safe for concurrent use. A nil Queues
 // admits all.
 type Queues struct {
 	opts   Options
@@ -143,9 +153,11 @@ type Cache interface {
 // Request is the place of one request. Its exported fields are set before Admit; a Request that is
 // not admitted has no place. It belongs to one goroutine, except while Admit waits.
 type Request struct {
-	Model string
-	Class Class
-	Key   string // name of the client's API key, "" for all clients without one
+	Model  string
+	Labels instance.Selector // of the instances; nil: any
+	Queue  string            // instance.QueueName of both; "" means Model
+	Class  Class
+	Key    string // name of the client's API key, "" for all clients without one
 	// Prompt is the number of bytes that the model reads, Bytes the size of the body.
 	Prompt int
 	Bytes  int64
@@ -173,7 +185,7 @@ func (q *Queues) Admit(ctx context.Context, r *Request) error {
 	if q == nil {
 		return nil
 	}
-	m := q.find(r.Model)
+	m := q.find(r)
 	if m == nil {
 		return nil
 	}
@@ -229,46 +241,51 @@ func (q *Queues) Again(ctx context.Context, r *Request) (again bool, err error) 
 	if r.queue.again.Add(1) > int64(q.opts.MaxWaiting) || q.opts.Now().Add(wait).After(r.arrived.Add(r.limit())) {
 		return false, nil
 	}
+	was := r.pending
+	r.Picked(instance.Decode) // meanwhile, others may use its part of the engines
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		r.pending = was
+		r.queue.out.add(was)
 		return true, nil
 	case <-ctx.Done():
 		return false, ErrGone
 	case <-q.closed:
-		return false, r.queue.note(r, &RefusedError{Reason: ReasonStopping})
+		return false, &RefusedError{Reason: ReasonStopping, queue: r.queue}
 	}
 }
 
 // pruneModels is the number of queues from which those of models without engines are dropped.
 const pruneModels = 1024
 
-// find returns the queue of a model, nil if no engine serves it.
-func (q *Queues) find(model string) *queue {
-	if m := (*q.models.Load())[model]; m != nil {
+// find returns the queue of a request, nil if no engine serves it.
+func (q *Queues) find(r *Request) *queue {
+	name := cmp.Or(r.Queue, r.Model)
+	if m := (*q.models.Load())[name]; m != nil {
 		return m
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := *q.models.Load()
-	if m := now[model]; m != nil {
+	if m := now[name]; m != nil {
 		return m
 	}
-	if prefill, decode := q.opts.Engines(model); len(prefill)+len(decode) == 0 {
+	if prefill, decode := q.opts.Engines(r.Model, r.Labels); len(prefill)+len(decode) == 0 {
 		return nil
 	}
-	m := &queue{model: model, opts: &q.opts, closed: q.closed, others: &q.others}
+	m := &queue{name: name, model: r.Model, labels: r.Labels, opts: &q.opts, closed: q.closed, others: &q.others}
 	m.accounts.Store(&map[accountKey]*account{})
-	m.plan.Store(q.opts.newPlan(model, q.opts.Now(), nil))
+	m.plan.Store(q.opts.newPlan(m, q.opts.Now(), nil))
 	next := maps.Clone(now)
 	if len(next) >= pruneModels {
-		maps.DeleteFunc(next, func(model string, m *queue) bool {
-			prefill, decode := q.opts.Engines(model)
+		maps.DeleteFunc(next, func(_ string, m *queue) bool {
+			prefill, decode := q.opts.Engines(m.model, m.labels)
 			return len(prefill)+len(decode) == 0 && m.waiting.Load() == 0
 		})
 	}
-	next[model] = m
+	next[name] = m
 	q.models.Store(&next)
 	return m
 }

@@ -85,7 +85,7 @@ func newRig(t testing.TB, change func(*admission.Options, *rig)) *rig {
 		Mode: admission.On, MaxWaiting: 1000, MaxBytes: 1 << 20, Observer: r, Now: r.Now, TPOT: 100 * time.Millisecond,
 		Rates:  func(string, string) estimate.Rates { return r.rates },
 		Tokens: func(_ string, bytes int) int { return bytes },
-		Engines: func(m string) (prefill, decode []admission.Engine) {
+		Engines: func(m string, _ instance.Selector) (prefill, decode []admission.Engine) {
 			if r.prefill[m] == nil {
 				return nil, nil
 			}
@@ -123,6 +123,9 @@ func (r *rig) send(q admission.Request) *one {
 	go func() {
 		defer close(o.done)
 		o.err = r.Admit(ctx, &o.Request)
+		if refused, ok := errors.AsType[*admission.RefusedError](o.err); ok {
+			refused.Count(o.Class)
+		}
 	}()
 	testkit.Eventually(r.t, members.Soon, func() error {
 		select {
@@ -220,9 +223,9 @@ func TestRunKeepsThePlan(t *testing.T) {
 		plans := 0
 		r := newRig(t, func(o *admission.Options, _ *rig) {
 			engines := o.Engines
-			o.Now, o.Engines = time.Now, func(m string) (prefill, decode []admission.Engine) {
+			o.Now, o.Engines = time.Now, func(m string, labels instance.Selector) (prefill, decode []admission.Engine) {
 				plans++
-				return engines(m)
+				return engines(m, labels)
 			}
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -524,6 +527,22 @@ func TestShare(t *testing.T) {
 	}
 }
 
+// The load of a proxy with a backlog for another model counts, since it has no share for this one.
+func TestShare_BacklogOfAnotherModel(t *testing.T) {
+	t.Parallel()
+	for model, waits := range map[string]bool{"other": true, "m": false} {
+		r := newRig(t, nil)
+		r.prefill["m"].Others.Waiting.Store(1000)
+		r.SetOthers(&admission.Others{Queues: [][]admission.Entry{{{Model: model, Class: admission.Default, Key: "a", Backlog: 1000}}}})
+		o := r.send(of(admission.Default))
+		if waits {
+			o.waits(t)
+		} else if err := o.end(t); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // The tokens that wait in other proxies follow from their backlog, which counts outputs, too. They are
 // known for models of which this proxy has no queue.
 func TestElsewhere(t *testing.T) {
@@ -535,7 +554,7 @@ func TestElsewhere(t *testing.T) {
 	r.SetOthers(&admission.Others{
 		Queues: [][]admission.Entry{
 			{{Model: "m", Class: admission.Batch, Key: "a", Backlog: 1200}, {Model: "other", Key: "a", Backlog: 120, Attained: 9}},
-			{{Model: "m", Key: "b", Backlog: 600}},
+			{{Model: "m", Key: "b", Backlog: 360}, {Model: "m{tier=canary}", Key: "b", Backlog: 240}},
 		},
 		Attained: []admission.Entry{{Model: "m", Key: "a", Attained: 1000}},
 	})
@@ -584,7 +603,7 @@ func TestIdleEngine(t *testing.T) {
 	} {
 		idle := new(policy.Load)
 		r := newRig(t, func(o *admission.Options, r *rig) {
-			o.Engines = func(string) (prefill, decode []admission.Engine) {
+			o.Engines = func(string, instance.Selector) (prefill, decode []admission.Engine) {
 				return append(engine("p", r.prefill["m"]), engine("idle", idle)...), engine("d", r.decode["m"])
 			}
 		})
@@ -602,6 +621,40 @@ func TestIdleEngine(t *testing.T) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 	}
+}
+
+// Requests that wait to be sent again leave their streams to others, and count again when they are sent.
+func TestAgain_LeavesItsStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(o *admission.Options, r *rig) {
+			o.Now, o.TPOT = time.Now, 10*time.Millisecond
+			r.rates.Token = line(0.00125) // 8 streams
+		})
+		r.decode["m"].InFlight.Store(1) // an idle engine is not full
+		var again sync.WaitGroup
+		defer again.Wait()
+		fits := func() bool {
+			ctx, leave := context.WithTimeout(t.Context(), time.Millisecond)
+			defer leave()
+			q := &admission.Request{Model: "m", Class: admission.Default, Prompt: 1}
+			if r.Admit(ctx, q) != nil {
+				return false
+			}
+			q.Picked(instance.Prefill)
+			again.Go(func() { _, _ = r.Again(t.Context(), q) })
+			synctest.Wait()
+			return true
+		}
+		for i := range 8 {
+			if !fits() {
+				t.Fatalf("request %d does not fit", i)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		if fits() {
+			t.Error("requests that are sent again do not count")
+		}
+	})
 }
 
 // The state that is published is bounded, and has the largest backlogs.

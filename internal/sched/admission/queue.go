@@ -9,12 +9,16 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
 
-// queue has the requests of one model. Those that fit at once take no lock.
+// queue has the requests of one model, or of those of its engines with some labels. Requests that fit at once
+// take no lock.
 type queue struct {
+	name   string // see instance.QueueName
 	model  string
+	labels instance.Selector
 	opts   *Options
 	closed <-chan struct{}
 	others *atomic.Pointer[Others]
@@ -133,7 +137,7 @@ func (m *queue) open(k accountKey) *account {
 			return a
 		}
 	}
-	a := &account{name: k.name, class: k.class, at: m.opts.Now(), others: m.others.Load().attained(m.model, k)}
+	a := &account{name: k.name, class: k.class, at: m.opts.Now(), others: m.others.Load().attained(m.name, k)}
 	next := maps.Clone(now)
 	next[k] = a
 	m.accounts.Store(&next)
@@ -261,20 +265,15 @@ func (m *queue) refusal(r *Request, reason string) error {
 	if reason != ReasonStopping {
 		wait = m.predict(r.account, r.cost, m.plan.Load())
 	}
-	return &RefusedError{Reason: reason, Wait: jitter(wait)}
+	return &RefusedError{Reason: reason, Wait: jitter(wait), queue: m}
 }
 
 // note reports the end of the wait of a request.
 func (m *queue) note(r *Request, err error) error {
-	if refused, ok := err.(*RefusedError); ok { //nolint:errorlint // this package made it
-		m.opts.Observer.NotAdmitted(r.Class, refused.Reason)
-		m.refused.Add(1)
-		return err
-	}
-	if r.ready != nil {
+	if err == nil && r.ready != nil {
 		m.opts.Observer.Waited(r.Class, m.opts.Now().Sub(r.arrived))
 	}
-	return nil
+	return err
 }
 
 // observe returns what would happen to a request that does not fit.
@@ -387,7 +386,7 @@ func (m *queue) freshen() {
 // replan makes the plan again if it is old. The caller holds the lock.
 func (m *queue) replan(now time.Time) {
 	if last := m.plan.Load(); m.stale.Swap(false) || now.Sub(last.at) >= busyRefresh {
-		next := m.opts.newPlan(m.model, now, last)
+		next := m.opts.newPlan(m, now, last)
 		m.share(next)
 		m.plan.Store(next)
 	}

@@ -212,10 +212,10 @@ func (p *plan) full() bool {
 		})
 }
 
-// newPlan reads what is known of the engines of a model.
-func (o *Options) newPlan(model string, now time.Time, last *plan) *plan {
-	prefill, decode := o.Engines(model)
-	p := &plan{at: now, rates: o.Rates(model, ""), miss: 1, held: 1, target: step.Seconds(), share: 1, byLoad: 1, tpot: o.TPOT.Seconds()}
+// newPlan reads what is known of the engines of a queue.
+func (o *Options) newPlan(m *queue, now time.Time, last *plan) *plan {
+	prefill, decode := o.Engines(m.model, m.labels)
+	p := &plan{at: now, rates: o.Rates(m.model, ""), miss: 1, held: 1, target: step.Seconds(), share: 1, byLoad: 1, tpot: o.TPOT.Seconds()}
 	if last != nil {
 		p.held = last.held
 	}
@@ -226,12 +226,12 @@ func (o *Options) newPlan(model string, now time.Time, last *plan) *plan {
 		prefill = decode
 	}
 	for _, e := range prefill {
-		p.prefill = append(p.prefill, stage{load: e.Load, each: o.Rates(model, e.Address).Prefill.Each})
+		p.prefill = append(p.prefill, stage{load: e.Load, each: o.Rates(m.model, e.Address).Prefill.Each})
 	}
 	var reported, held float64
 	for i, e := range decode {
 		s := stage{load: e.Load, capacity: e.Load.Capacity.Load() * fullKV, streams: math.Inf(1)}
-		if r := o.Rates(model, e.Address); o.TPOT > 0 && r.Token.Each > 0 {
+		if r := o.Rates(m.model, e.Address); o.TPOT > 0 && r.Token.Each > 0 {
 			// An engine that is slow with few streams is not kept idle for it.
 			s.streams = max(minStreams, (o.TPOT.Seconds()-r.Token.Fixed)/r.Token.Each)
 		}

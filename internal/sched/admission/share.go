@@ -5,11 +5,13 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // Entry is the state of one key in one class and queue of a proxy, as proxies publish it.
 type Entry struct {
-	Model string
+	Model string // see instance.QueueName
 	Class Class
 	Key   string // name of the API key
 	// Attained is the service that it has attained lately, Backlog the cost of its waiting requests:
@@ -67,7 +69,7 @@ func (q *Queues) Elsewhere() map[string]float64 {
 	}
 	for _, entries := range q.others.Load().Queues {
 		for _, e := range entries {
-			out[e.Model] += e.Backlog
+			out[instance.QueuedModel(e.Model)] += e.Backlog
 		}
 	}
 	for model := range out {
@@ -92,7 +94,7 @@ func (q *Queues) Entries(limit int) []Entry {
 			for _, a := range list {
 				a.fold(now)
 				if a.cost >= 1 || a.service >= minAttained {
-					out = append(out, Entry{m.model, a.class, a.name, math.Round(a.service), math.Round(a.cost)})
+					out = append(out, Entry{m.name, a.class, a.name, math.Round(a.service), math.Round(a.cost)})
 				}
 			}
 		}
@@ -175,7 +177,6 @@ func (m *queue) share(p *plan) {
 		p.share = 1 / float64(1+o.Blind)
 		return
 	}
-	p.byLoad = o.ByLoad
 	type name struct {
 		class Class
 		key   string
@@ -202,7 +203,7 @@ func (m *queue) share(p *plan) {
 	for i, entries := range append(slices.Clip(o.Queues), o.Attained) {
 		competes := false
 		for _, e := range entries {
-			if e.Model != m.model {
+			if e.Model != m.name {
 				continue
 			}
 			attained += e.Attained
@@ -219,8 +220,9 @@ func (m *queue) share(p *plan) {
 		}
 	}
 	if competing == 0 {
-		return
+		return // all other proxies count by their load
 	}
+	p.byLoad = o.ByLoad
 	list := make([]demand, 0, len(found))
 	for _, d := range found {
 		list = append(list, *d)

@@ -32,7 +32,7 @@ func (m *queue) status() instance.ListedQueue {
 	p := m.plan.Load()
 	_, bytes := m.order.upTo(classes - 1)
 	s := instance.ListedQueue{
-		Model: m.model, Mode: string(m.opts.Mode), Waiting: map[string]int{}, Keys: map[string]int{}, Bytes: bytes,
+		Model: m.name, Mode: string(m.opts.Mode), Waiting: map[string]int{}, Keys: map[string]int{}, Bytes: bytes,
 		Saturation: p.saturation(), Samples: p.rates.Samples(), Refused: m.refused.Load(), Share: p.share, Full: p.full(),
 	}
 	if r := m.order.next(now); r != nil {

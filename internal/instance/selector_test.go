@@ -1,0 +1,31 @@
+package instance_test
+
+import (
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Selectors that mean the same have the same queue.
+func TestQueueName(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                               "m",
+		"tier == stable":                 "m{tier=stable}",
+		"rack in (4, 3),tier=stable":     "m{rack in (3,4),tier=stable}",
+		"tier in (stable),rack in (3,4)": "m{rack in (3,4),tier=stable}",
+		"tier != a, rack notin (4,3)":    "m{rack notin (3,4),tier!=a}",
+		"!tier,tier notin (a),rack":      "m{!tier,rack,tier!=a}",
+	} {
+		var labels instance.Selector
+		if text != "" {
+			var err error
+			if labels, err = instance.ParseSelector(text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := instance.QueueName("m", labels); got != want || instance.QueuedModel(got) != "m" {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+}
