@@ -48,7 +48,7 @@ type Leg struct {
 	mu     sync.Mutex // guards what follows
 	limit  Limit
 	due    time.Time     // when timer should run
-	silent time.Duration // time without a byte of the answer, when timer was last set
+	silent time.Duration // time without progress of the answer, when timer was last set
 	armed  time.Duration // what timer was last set to
 	// waitsForPartner is Wait.Partner until the other leg is done: timer does nothing.
 	waitsForPartner bool
