@@ -10,11 +10,13 @@ import (
 )
 
 // moveOff drains an instance whose streams may move at once.
-func (r *rig) moveOff(s *fakevllm.Server) {
-	now := time.Duration(0)
+func (r *rig) moveOff(s *fakevllm.Server) { r.moveOffAfter(s, 0) }
+
+// moveOffAfter drains an instance whose streams may move after some time.
+func (r *rig) moveOffAfter(s *fakevllm.Server, after time.Duration) {
 	r.members.change(func(in *instance.Instance) *instance.Instance {
 		if in.Address == s.Address() {
-			in.Intent, in.MoveAfter = instance.Drain, &now
+			in.Intent, in.MoveAfter = instance.Drain, &after
 		}
 		return in
 	})
@@ -73,7 +75,8 @@ func TestStreamStaysOnTheLastInstance(t *testing.T) {
 	}
 }
 
-// A stream that could not leave a drained instance stays on it once the drain is undone.
+// A stream that could not leave a drained instance stays on it once the drain is undone, also at the beginning
+// of another drain.
 func TestStreamStaysAfterTheDrainWasUndone(t *testing.T) {
 	t.Parallel()
 	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: slowly, sched: noProbes})
@@ -90,6 +93,8 @@ func TestStreamStaysAfterTheDrainWasUndone(t *testing.T) {
 	r.moveOff(r.D[0])
 	generates(r.D[0].Counters().GenerationTokens + 10) // the snapshot is applied
 	r.members.set(all...)
+	generates(r.D[0].Counters().GenerationTokens + 10)
+	r.moveOffAfter(r.D[0], time.Hour)
 	r.checkOne(<-ended, completionsPath, body, engineOptions(slowly))
 	r.checkMoved()
 }

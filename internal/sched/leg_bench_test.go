@@ -15,7 +15,6 @@ type idleLeg struct{}
 func (idleLeg) CallOff(error)        {}
 func (idleLeg) Overtaken(int)        {}
 func (idleLeg) Silent(time.Duration) {}
-func (idleLeg) Move()                {}
 
 // BenchmarkLeg is what the scheduler does for one leg, with few instances and with many. The
 // processor's caches are filled with other data every 128 legs, as the other work of
