@@ -112,8 +112,14 @@ func (c *completion) MayMove(l *leg.Leg) bool {
 	defer c.progress.NoteEngine(connector.TakesPromptIDs(l.Instance)) // others may be left when the leg fails
 	moves := c.canLeave(l.Instance)
 	if moves {
-		c.triedMoves++
-		moves = c.progress.MayMove(c.detokenize)
+		asked := false
+		moves = c.progress.MayMove(func(ids []byte) (string, error) {
+			asked = true
+			return c.detokenize(ids)
+		})
+		if asked {
+			c.triedMoves++
+		}
 	}
 	if !moves {
 		c.move.endTurn()
