@@ -204,7 +204,7 @@ func (e *events) end(a *Answer, replays bool) {
 	if e.laterEvents > 0 {
 		a.Gap = e.span / time.Duration(e.laterEvents)
 	}
-	if a.Tokens.Output == a.counted && a.Kind != openai.Other { // no leg has reported it
+	if a.Tokens.Output == a.counted && a.reportsTokens() { // no leg has reported it
 		n := max(0, e.passed-e.preamble)
 		if replays {
 			n = max(0, n-a.counted)
