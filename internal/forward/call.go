@@ -132,6 +132,7 @@ func (c *call) passThrough(reason string) {
 	req, err := request.ParseOther(c.flow.Body.Bytes())
 	if c.parsed(req, err) && c.admit(c.passed(len(req.Body), reason)) {
 		c.split(req)
+		c.answer.Generates = reason != ""
 		c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: req.NewEdit().Body(), Named: req, Stream: req.Stream, DecodeOnly: reason})
 	}
 }

@@ -270,6 +270,61 @@ func TestKeepAlive_InPause(t *testing.T) {
 	}
 }
 
+// What an engine sends to keep a stream open is no progress, and does not move the limits; each part of a
+// long event is.
+func TestKeepAlive_FromHungEngine(t *testing.T) {
+	t.Parallel()
+	const idle = 300 * time.Millisecond
+	for path, kept := range map[string]struct{ content, own string }{
+		chatPath:     {"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n", ": keep-alive\n\n"},
+		messagesPath: {"event: content_block_delta\ndata: {\"type\":\"content_block_delta\"}\n\n", "event: ping\ndata: {\"type\":\"ping\"}\n\n"},
+	} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			begin := func(idle time.Duration) (*rig, *steppedEngine, *bufio.Reader) {
+				r := start(t, fakevllm.Plain, 0, 1, func(o *forward.Options) { o.Idle = idle })
+				e := startStepped(t)
+				r.members.set(instanceAt(instance.Decode, e.address, fakevllm.Plain))
+				go func() { e.parts <- kept.content }()
+				_, in := r.openStream(scenario{path, true})
+				readUntil(t, in, kept.content)
+				return r, e, in
+			}
+			r, e, in := begin(time.Hour)
+			progress := func() uint64 { return r.sched.Loads.Progress(instance.Key{Role: instance.Decode, Address: e.address}) }
+			eventually(t, "content is progress", func() bool { return progress() == 1 })
+			e.parts <- kept.own
+			readUntil(t, in, kept.own)
+			if n := progress(); n != 1 {
+				t.Errorf("%d times progress, want 1", n)
+			}
+			e.parts <- kept.content[:9]
+			eventually(t, "a part of an event is progress", func() bool { return progress() > 1 })
+			e.parts <- kept.content[9:]
+			eventually(t, "its end is progress", func() bool { return progress() > 2 })
+
+			r, e, _ = begin(idle)
+			each := time.NewTicker(idle / 3)
+			defer each.Stop()
+			for range 100 {
+				select {
+				case entry := <-r.rec.ended:
+					if entry.Failure != leg.IdleTimeout || entry.Outcome != relay.OutcomeBroken {
+						t.Errorf("entry %+v", entry)
+					}
+					return
+				case <-each.C:
+				}
+				select {
+				case e.parts <- kept.own:
+				case <-time.After(idle): // the engine has noticed that the leg ended
+				}
+			}
+			t.Error("the stream has no limit")
+		})
+	}
+}
+
 // Many streams with a timer that fires all the time: no event is cut, and none is lost.
 func TestKeepAlive_EventBoundaries(t *testing.T) {
 	t.Parallel()

@@ -5,16 +5,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // moveOff drains an instance whose streams may move at once.
-func (r *rig) moveOff(s *fakevllm.Server) {
-	now := time.Duration(0)
+func (r *rig) moveOff(s *fakevllm.Server) { r.moveOffAfter(s, 0) }
+
+// moveOffAfter drains an instance whose streams may move after some time.
+func (r *rig) moveOffAfter(s *fakevllm.Server, after time.Duration) {
 	r.members.change(func(in *instance.Instance) *instance.Instance {
 		if in.Address == s.Address() {
-			in.Intent, in.MoveAfter = instance.Drain, &now
+			in.Intent, in.MoveAfter = instance.Drain, &after
 		}
 		return in
 	})
@@ -73,7 +76,71 @@ func TestStreamStaysOnTheLastInstance(t *testing.T) {
 	}
 }
 
-// A stream that could not leave a drained instance stays on it once the drain is undone.
+// A chat does not move to an engine that would ignore its token ids, but may be repeated there; nor is it sent there
+// after its leg was lost.
+func TestChatsAndOldEngines(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, more string
+		lost       bool // by an error, else by a drain
+		third      bool // a third decode instance is as new as the first one
+		moves      []string
+	}{
+		{"drained", "", false, false, nil},
+		{"drained, greedy", `,"temperature":0`, false, false, []string{string(leg.Removed) + " replay"}},
+		{"drained, another one", "", false, true, []string{string(leg.Removed) + " chat"}},
+		{"lost, greedy", `,"temperature":0`, true, false, []string{"error_event replay"}},
+		{"lost, another one", "", true, true, []string{"error_event chat"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			decodes, left := 2, 1
+			if tc.third {
+				decodes = 3
+			}
+			var old string
+			r := startTuned(t, fakevllm.Plain, 1, decodes, tuning{forward: continuing, sched: noProbes, engine: func(o *fakevllm.Options) {
+				if slowly(o); o.Role == fakevllm.RoleDecode {
+					if left--; left == 0 {
+						o.Version, old = "0.30.1", o.Addr
+					}
+				}
+			}})
+			r.members.change(func(in *instance.Instance) *instance.Instance {
+				if in.Record.Version = "0.32.0"; in.Address == old {
+					in.Record.Version = "0.30.1"
+				}
+				return in
+			})
+			all := r.members.Snapshot().All()
+			var first *fakevllm.Server
+			for _, d := range r.D {
+				if first == nil && d.Address() != old {
+					first = d
+					continue
+				}
+				r.members.remove(instance.Key{Role: instance.Decode, Address: d.Address()})
+			}
+			if tc.lost {
+				script(t, first, fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 60, Times: 1})
+			}
+			body := strings.Replace(sixtyBody(chatPath, `,"ignore_eos":true`+tc.more), `"max_tokens":60`, `"max_tokens":200`, 1)
+			ended := make(chan answer, 1)
+			go func() { ended <- r.post(chatPath, body) }()
+			eventually(t, "the stream runs", func() bool { return first.Counters().GenerationTokens > 3 })
+			r.members.set(all...)
+			if !tc.lost {
+				r.moveOff(first)
+			}
+			r.checkOne(<-ended, chatPath, body, engineOptions(slowly))
+			r.checkMoved(tc.moves...)
+			r.checkEngines()
+		})
+	}
+}
+
+// A stream that could not leave a drained instance stays on it once the drain is undone, also at the beginning
+// of another drain.
 func TestStreamStaysAfterTheDrainWasUndone(t *testing.T) {
 	t.Parallel()
 	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: slowly, sched: noProbes})
@@ -90,6 +157,8 @@ func TestStreamStaysAfterTheDrainWasUndone(t *testing.T) {
 	r.moveOff(r.D[0])
 	generates(r.D[0].Counters().GenerationTokens + 10) // the snapshot is applied
 	r.members.set(all...)
+	generates(r.D[0].Counters().GenerationTokens + 10)
+	r.moveOffAfter(r.D[0], time.Hour)
 	r.checkOne(<-ended, completionsPath, body, engineOptions(slowly))
 	r.checkMoved()
 }

@@ -2,8 +2,10 @@ package forward_test
 
 import (
 	"fmt"
+	"net/http"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
@@ -41,6 +43,30 @@ func TestEntry_Tokens(t *testing.T) {
 					})
 				}
 			}
+		}
+	}
+}
+
+// An entry has the tokens of a request that one instance answers, on a route that generates.
+func TestEntry_TokensOfOneInstance(t *testing.T) {
+	t.Parallel()
+	const whole = `{"choices":[{"index":0}],"usage":{"prompt_tokens":9,"completion_tokens":5}}`
+	for _, c := range []struct {
+		path, contentType, body string
+		input, output           int
+	}{
+		{"/v1/chat/completions/batch", "application/json", whole, 9, 5},
+		{"/cohere/v2/chat", "text/event-stream", "data: {\"type\":\"content-delta\"}\n\ndata: {\"type\":\"content-delta\"}\n\n", 0, 2},
+		{"/v1/embeddings", "application/json", whole, 0, 0},
+	} {
+		r := start(t, fakevllm.Plain, 0, 0, nil)
+		one, _ := wireEngine(t, instance.Decode, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", c.contentType, len(c.body), c.body))
+		r.withEngine(one, false)
+		if a := r.post(c.path, `{"model":"m"}`); a.status != http.StatusOK || string(a.body) != c.body {
+			t.Errorf("%s: %d %s", c.path, a.status, a.body)
+		}
+		if e := r.entry(); e.Input != c.input || e.Output != c.output {
+			t.Errorf("%s: %d and %d tokens, want %d and %d", c.path, e.Input, e.Output, c.input, c.output)
 		}
 	}
 }

@@ -150,6 +150,10 @@ func (a *Assignment) Full() bool {
 // NoteProgress records that bytes of an answer which the engine's core has computed have arrived.
 func (a *Assignment) NoteProgress() { a.counter.progress.Add(1) }
 
+// ShouldMove reports whether another instance should continue a stream of the instance, which was drained
+// with a time for that.
+func (a *Assignment) ShouldMove() bool { return a.counter.hits.moves[a.Instance.Role.Index()].Load() }
+
 // Prefilled records that the instance has computed the prompt, which therefore no longer waits
 // there. tokens is the length of the prompt, and cached the number of them that were in the prefix
 // cache, by the answer of a prefill instance; both are 0 if unknown. Only the first call changes

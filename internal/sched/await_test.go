@@ -15,7 +15,6 @@ type calledOff struct{ cause error }
 func (c *calledOff) CallOff(cause error) { c.cause = cause }
 func (*calledOff) Overtaken(int)         {}
 func (*calledOff) Silent(time.Duration)  {}
-func (*calledOff) Move()                 {}
 
 // A leg is called off while it waits, and not after EndAwait.
 func TestEndAwait(t *testing.T) {

@@ -19,7 +19,6 @@ type stuckLeg struct {
 
 func (*stuckLeg) CallOff(error)        {}
 func (*stuckLeg) Silent(time.Duration) {}
-func (*stuckLeg) Move()                {}
 
 func (l *stuckLeg) Overtaken(n int) {
 	l.mu.Lock()

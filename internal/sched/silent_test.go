@@ -138,8 +138,6 @@ func (l *waitingLeg) CallOff(cause error) {
 
 func (*waitingLeg) Overtaken(int) {}
 
-func (*waitingLeg) Move() {}
-
 func (l *waitingLeg) Silent(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -286,14 +284,6 @@ func TestLegs_CommittedStreamsAreSilent(t *testing.T) {
 	}
 }
 
-// movedLeg is a leg that counts the calls of Move.
-type movedLeg struct {
-	waitingLeg
-	moves atomic.Int64
-}
-
-func (l *movedLeg) Move() { l.moves.Add(1) }
-
 // A leg that begins after the time to move, with an older pick, moves too.
 func TestLegs_MoveWhenTheyBeginLate(t *testing.T) {
 	t.Parallel()
@@ -302,27 +292,22 @@ func TestLegs_MoveWhenTheyBeginLate(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { s.Legs.Run(ctx) })
-		late := func() (*sched.Assignment, *movedLeg) {
-			a, l := pick(t, s, decode("m")), &movedLeg{}
-			return a, l
-		}
-		a, first := late()
+		a := pick(t, s, decode("m"))
 		synctest.Wait()
 		after := time.Second
 		src.set(inst(instance.Decode, "a:1", func(in *instance.Instance) { in.Intent, in.MoveAfter = instance.Drain, &after }))
 		time.Sleep(time.Minute)
-		a.Await(first, time.Now()) // its prompt was computed meanwhile
+		if !a.ShouldMove() { // its prompt was computed meanwhile
+			t.Error("it stays")
+		}
 		src.set(inst(instance.Decode, "a:1"))
 		synctest.Wait()
-		b, second := late()
-		b.Await(second, time.Now())
-		if first.moves.Load() != 1 || second.moves.Load() != 0 {
-			t.Errorf("moved %d and %d times", first.moves.Load(), second.moves.Load())
+		b := pick(t, s, decode("m"))
+		if a.ShouldMove() || b.ShouldMove() {
+			t.Error("it moves after the drain was undone")
 		}
-		for _, one := range []*sched.Assignment{a, b} {
-			one.EndAwait()
-			one.Done()
-		}
+		a.Done()
+		b.Done()
 		stop()
 		running.Wait()
 	})
@@ -335,11 +320,14 @@ func TestLegs_MoveAfterTheLastDrain(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		undone bool
-		after  time.Duration // of the second drain, half a minute after one with a minute
+		until  time.Duration // from a drain with a minute to the second one
+		after  time.Duration // of the second drain
 	}{
-		{"undone between", true, time.Minute},
-		{"longer", false, time.Hour},
-		{"shorter", false, time.Second},
+		{"undone between", true, time.Minute / 2, time.Minute},
+		{"longer", false, time.Minute / 2, time.Hour},
+		{"shorter", false, time.Minute / 2, time.Second},
+		{"undone after its time", true, 2 * time.Minute, time.Minute},
+		{"longer after its time", false, 2 * time.Minute, time.Hour},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -349,25 +337,24 @@ func TestLegs_MoveAfterTheLastDrain(t *testing.T) {
 				var running sync.WaitGroup
 				running.Go(func() { s.Legs.Run(ctx) })
 				a := pick(t, s, decode("m"))
-				l := &movedLeg{}
-				a.Await(l, time.Now())
 				drain := func(after time.Duration) {
 					synctest.Wait()
 					src.set(inst(instance.Decode, "a:1", func(in *instance.Instance) { in.Intent, in.MoveAfter = instance.Drain, &after }))
 				}
 				drain(time.Minute)
-				time.Sleep(time.Minute / 2)
+				time.Sleep(tc.until)
 				if tc.undone {
 					src.set(inst(instance.Decode, "a:1"))
 				}
 				drain(tc.after)
-				for _, moved := range []int64{0, 1} {
-					time.Sleep(tc.after - time.Millisecond + time.Duration(moved)*time.Hour)
-					if n := l.moves.Load(); n != moved {
-						t.Errorf("moved %d times, want %d", n, moved)
-					}
+				time.Sleep(tc.after - time.Millisecond)
+				if a.ShouldMove() {
+					t.Error("it moves too early")
 				}
-				a.EndAwait()
+				time.Sleep(time.Hour)
+				if !a.ShouldMove() {
+					t.Error("it stays")
+				}
 				a.Done()
 				stop()
 				running.Wait()

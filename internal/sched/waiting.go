@@ -77,9 +77,6 @@ type Leg interface {
 	// CallOff ends the leg unless its answer has been committed meanwhile. It must
 	// not block; more calls do no harm.
 	CallOff(cause error)
-	// Move asks a leg with a stream to let another instance continue it, if it can. It must not
-	// block.
-	Move()
 	// Overtaken is called, again and again, once at least n legs that began later have
 	// been answered and the leg has waited far longer than they did. The leg decides
 	// whether it ends. It must not block.
@@ -104,9 +101,6 @@ func (a *Assignment) Await(l Leg, since time.Time) {
 		w.first.wait.prev = a
 	}
 	w.first = a
-	if a.counter.hits.moves[a.Instance.Role.Index()].Load() { // the time to move has passed before
-		l.Move()
-	}
 }
 
 // EndAwait ends Await: the leg is over, or its answer is committed and must not be called
@@ -262,12 +256,7 @@ func (g *Legs) moveDrained(ctx context.Context, moves map[instance.Key]*time.Tim
 				return
 			}
 			if c, ok := g.loads.counters.find(key.Address); ok {
-				c.hits.moves[key.Role.Index()].Store(true) // before the list is read: see Await
-				for _, w := range c.waiting.list() {
-					if w.instance.Key == key {
-						w.leg.Move()
-					}
-				}
+				c.hits.moves[key.Role.Index()].Store(true)
 			}
 		})
 	})

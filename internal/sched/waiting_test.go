@@ -15,7 +15,6 @@ type waitingLeg struct{ cause error }
 func (w *waitingLeg) CallOff(cause error) { w.cause = cause }
 func (*waitingLeg) Overtaken(int)         {}
 func (*waitingLeg) Silent(time.Duration)  {}
-func (*waitingLeg) Move()                 {}
 
 // Legs.Run may see a change late: a leg to an instance that was away and has come back is not
 // called off.

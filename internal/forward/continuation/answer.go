@@ -21,7 +21,7 @@ type Answer struct {
 	moves  int              // how many times it may still go on
 	why    string           // why it cannot go on, one of Reasons; "" if it may
 	asked  bool             // the client wants the token ids itself
-	old    bool             // the engines cannot continue chats
+	old    bool             // see NoteEngine
 	prompt idList           // tokens of the prompt
 	ids    idList           // tokens of the answer
 	events int              // with text, or a tool call
@@ -74,7 +74,8 @@ func (a *Answer) Records() bool { return a != nil && (a.why == "" || a.why == Re
 // WantsIDs reports whether the legs have to report token ids.
 func (a *Answer) WantsIDs() bool { return a != nil && a.why == "" && !a.named() }
 
-// NoteEngine notes whether the engines can compute a chat's prompt from token ids.
+// NoteEngine notes whether the engine of the leg, and another one that may go on, can compute a chat's
+// prompt from token ids.
 func (a *Answer) NoteEngine(takesPromptIDs bool) {
 	if a != nil {
 		a.old = !takesPromptIDs

@@ -36,7 +36,7 @@ const (
 	ReasonCustom    = "custom"     // logits processors
 	ReasonMedia     = "media"      // images, video, or audio
 	ReasonToolCall  = "tool_call"  // a tool call may be open
-	ReasonOldEngine = "old_engine" // a chat of engines before vLLM 0.31
+	ReasonOldEngine = "old_engine" // a chat of an engine before vLLM 0.31, or if the others are all that old
 	ReasonNoIDs     = "no_ids"     // the engine reported no token ids
 	ReasonMemory    = "memory"     // no memory for the token ids
 	ReasonSeam      = "seam"       // no token ids have the text that the client has

@@ -30,6 +30,7 @@ type attempts struct {
 	// have lost the stream; and engines that were full, in both roles. They are picked only if there is
 	// no other.
 	avoided     byRole[[]instance.Key]
+	promptIDs   bool // the legs get a chat's prompt as token ids, which older engines ignore: those are not picked
 	lostTwice   bool // a decode instance has lost the stream twice: those that need another partner come before it
 	lastFailure *leg.Failure
 	// failed counts the legs that failed; counted those of them that count against
@@ -120,6 +121,9 @@ func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, singl
 	r := t.wanted
 	r.Role, r.Partner, r.Alone = role, partner, single
 	r.Tried, r.TriedRanks = *t.tried.of(role), *t.triedRanks.of(role)
+	if t.promptIDs {
+		r.Tried = slices.Concat(r.Tried, ignorePromptIDs(t.s.Picker.Members()))
+	}
 	a, err := t.choose(r)
 	switch {
 	case span == nil:

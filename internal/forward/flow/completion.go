@@ -44,8 +44,8 @@ type completion struct {
 
 	progress *continuation.Answer // what the client has of a stream; nil if it is not continued
 	move     move
-	// triedMoves counts the calls of MayMove that had a turn; askedMove is the time of the last call
-	// that was not too early for one.
+	// triedMoves counts the calls of MayMove that have asked an engine; askedMove is the time of the last call
+	// that was not too early for a turn.
 	triedMoves int
 	askedMove  time.Time
 

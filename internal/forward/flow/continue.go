@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -106,10 +108,18 @@ func (c *completion) MayMove(l *leg.Leg) bool {
 	if c.move.end = c.s.pace.TryBegin(c.maxMoves); c.move.end == nil {
 		return false
 	}
+	c.noteEngine(l.Instance, []instance.Key{l.Instance.Key})
+	defer c.progress.NoteEngine(connector.TakesPromptIDs(l.Instance)) // others may be left when the leg fails
 	moves := c.canLeave(l.Instance)
 	if moves {
-		c.triedMoves++
-		moves = c.progress.MayMove(c.detokenize)
+		asked := false
+		moves = c.progress.MayMove(func(ids []byte) (string, error) {
+			asked = true
+			return c.detokenize(ids)
+		})
+		if asked {
+			c.triedMoves++
+		}
 	}
 	if !moves {
 		c.move.endTurn()
@@ -123,26 +133,58 @@ func (c *completion) canLeave(in *instance.Instance) bool {
 	if now, ok := c.s.Picker.Members().Lookup(in.Key); ok && now.MoveAfter == nil {
 		return false
 	}
-	w := c.r.attempts.wanted
-	w.Role, w.Tentative, w.Tried = instance.Decode, true, []instance.Key{in.Key}
-	d, err := c.s.Picker.Pick(w)
-	if err != nil {
+	d := c.otherDecode([]instance.Key{in.Key})
+	if d == nil {
 		return false
 	}
 	defer d.Done()
-	if !d.Instance.Usable() || !c.s.Health.Available(d.Instance.Key) {
-		return false
-	}
 	if c.req.Bypass != "" || c.s.Fallback && !c.s.needsPrefill(d) {
 		return true
 	}
-	w.Role, w.Tried = instance.Prefill, nil
+	w := c.r.attempts.wanted
+	w.Role, w.Tentative = instance.Prefill, true
 	p, err := c.s.Picker.Pick(w)
 	if err != nil {
 		return false
 	}
 	p.Done()
 	return true
+}
+
+// otherDecode picks a decode instance that is available, but none of those tried; nil if there is none. The
+// caller sends no leg there.
+func (c *completion) otherDecode(tried []instance.Key) *sched.Assignment {
+	w := c.r.attempts.wanted
+	w.Role, w.Tentative, w.Tried = instance.Decode, true, tried
+	d, err := c.s.Picker.Pick(w)
+	if err == nil && d.Instance.Usable() && c.s.Health.Available(d.Instance.Key) {
+		return d
+	}
+	d.Done()
+	return nil
+}
+
+// noteEngine notes whether token ids can continue a chat whose leg is on in: not if that is too old, nor if all
+// instances that are left are, without those tried.
+func (c *completion) noteEngine(in *instance.Instance, tried []instance.Key) {
+	takes := connector.TakesPromptIDs(in)
+	if old := ignorePromptIDs(c.s.Picker.Members()); takes && c.kind == openai.Chat && len(old) > 0 {
+		newer, other := c.otherDecode(slices.Concat(tried, old)), c.otherDecode(tried)
+		takes = newer != nil || other == nil
+		newer.Done()
+		other.Done()
+	}
+	c.progress.NoteEngine(takes)
+}
+
+// ignorePromptIDs returns the instances that do not compute a chat's prompt from token ids.
+func ignorePromptIDs(members *instance.Snapshot) (keys []instance.Key) {
+	for _, in := range members.All() {
+		if !connector.TakesPromptIDs(in) {
+			keys = append(keys, in.Key)
+		}
+	}
+	return keys
 }
 
 // continued notes that the stream goes on.
@@ -217,6 +259,8 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 		}
 	}
 	m.asked = []instance.Key{d.Instance.Key}
+	t.promptIDs = false
+	c.noteEngine(d.Instance, t.tried.decode)
 	next, why := c.progress.Next(c.detokenize)
 	if why != "" {
 		return why
@@ -227,7 +271,7 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 		m.how = continuation.HowProxy
 		return ""
 	}
-	c.req = next.Request
+	c.req, t.promptIDs = next.Request, m.how == continuation.HowChat
 	c.pairs, c.unnotified, c.expired, c.spent = pairing{}, withoutNotice{}, 0, nil
 	c.r.Origin.Times = &stage.Times{Start: m.lost} // the stages of the request end with its first token
 	return ""

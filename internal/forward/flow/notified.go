@@ -169,8 +169,5 @@ func (w watch) CallOff(cause error) { w(cause) }
 // Overtaken implements sched.Leg.
 func (watch) Overtaken(int) {}
 
-// Move implements sched.Leg: there is no stream yet.
-func (watch) Move() {}
-
 // Silent implements sched.Leg: the other leg of the pair has limits itself.
 func (watch) Silent(time.Duration) {}

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -41,14 +40,13 @@ type Leg struct {
 	// ownKey reports whether a refused key is the proxy's; see authorize.
 	ownKey bool
 
-	moves atomic.Bool // see Move
 	timer *time.Timer // of limit
 	lease *time.Timer // of Wait.KVUntil; nil without it
 
 	mu     sync.Mutex // guards what follows
 	limit  Limit
 	due    time.Time     // when timer should run
-	silent time.Duration // time without a byte of the answer, when timer was last set
+	silent time.Duration // time without progress of the answer, when timer was last set
 	armed  time.Duration // what timer was last set to
 	// waitsForPartner is Wait.Partner until the other leg is done: timer does nothing.
 	waitsForPartner bool
@@ -191,11 +189,8 @@ func (l *Leg) Connector() string {
 // process counts as one step at most.
 const streamSilence, silenceStep = 5 * time.Second, time.Second
 
-// Move implements sched.Leg.
-func (l *Leg) Move() { l.moves.Store(true) }
-
 // ShouldMove reports whether another instance should continue the leg's stream.
-func (l *Leg) ShouldMove() bool { return l.moves.Load() }
+func (l *Leg) ShouldMove() bool { return l.pick != nil && l.pick.ShouldMove() }
 
 // Watch makes a committed leg end soon if its instance is lost or hung: another leg will continue its
 // answer. Otherwise only a limit would end it, for the client would not get more.
@@ -226,9 +221,6 @@ func (c committedLeg) CallOff(cause error) {
 
 // Overtaken implements sched.Leg.
 func (committedLeg) Overtaken(int) {}
-
-// Move implements sched.Leg.
-func (c committedLeg) Move() { c.leg.Move() }
 
 // Silent implements sched.Leg.
 func (committedLeg) Silent(time.Duration) {}

@@ -9,7 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Limit is a time limit of the proxy for the next bytes of an answer.
+// Limit is a time limit of the proxy for the next bytes of an answer. Comments and pings in a stream do
+// not count.
 type Limit struct {
 	After   time.Duration
 	Class   Class  // of the failure when the time is over

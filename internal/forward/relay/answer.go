@@ -76,6 +76,8 @@ type Answer struct {
 	Route  Route
 	Log    logrus.FieldLogger
 	Memory *scratch.Bodies // bounds the memory of what is held back; nil: no bound
+	// Generates reports whether an answer of the kind Other is generated, so that it may report tokens.
+	Generates bool
 	// Gaps receives the times between the events of a stream; nil if they are not recorded.
 	Gaps Observer
 	// Model puts the model that the client asked for into the answer; nil: it stays that of the

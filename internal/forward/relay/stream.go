@@ -64,24 +64,28 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 	e := events{Events: scratch.Events{Memory: a.Memory}}
 	defer e.end(a, s.Replays)
 	l := s.Leg
-	for {
+	for progress := true; ; {
 		if err := e.MakeSpace(e.classified); err != nil {
 			return a.streamEnded(s, &e, a.judgeSize(l, err))
 		}
-		if e.done {
+		switch {
+		case e.done:
 			l.SetLimit(leg.GraceLimit(doneGrace))
-		} else {
+		case progress:
 			l.Rearm(a.Idle)
 		}
 		m, err := s.Resp.Body.Read(e.Buf[e.N:])
 		e.N += m
 		if m > 0 {
-			if e.committed && e.Buf[e.N-m] != ':' { // comments are the API server's, to keep the connection open
-				l.Progressed()
-			}
 			e.atEnd = errors.Is(err, io.EOF)
+			before, committed := e.passed+e.preamble, e.committed
 			if f, stop := a.handleRead(s, &e); stop {
 				return f
+			}
+			// What keeps the connection alive is the API server's, whatever the engine's core does.
+			progress = e.passed+e.preamble > before || e.N > e.classified && e.Buf[e.classified] != ':'
+			if committed && progress {
+				l.Progressed()
 			}
 		}
 		switch {
@@ -200,7 +204,7 @@ func (e *events) end(a *Answer, replays bool) {
 	if e.laterEvents > 0 {
 		a.Gap = e.span / time.Duration(e.laterEvents)
 	}
-	if a.Tokens.Output == a.counted && a.Kind != openai.Other { // no leg has reported it
+	if a.Tokens.Output == a.counted && a.reportsTokens() { // no leg has reported it
 		n := max(0, e.passed-e.preamble)
 		if replays {
 			n = max(0, n-a.counted)

@@ -8,10 +8,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
+// reportsTokens reports whether the answer's tokens are known to be generated ones.
+func (a *Answer) reportsTokens() bool { return a.Kind != openai.Other || a.Generates }
+
 // noteEvents records the token counts and the finish reason that events on their way to the
 // client report. Nearly all of them report nothing; for these it is one search.
 func (a *Answer) noteEvents(batch []byte) {
-	if a.Kind == openai.Other || !response.MayReport(batch) {
+	if !a.reportsTokens() || !response.MayReport(batch) {
 		return
 	}
 	for {
@@ -29,7 +32,7 @@ func (a *Answer) noteEvents(batch []byte) {
 // noteWhole does the same for a whole answer, or for the data of an event. What a later event
 // reports replaces what an earlier one has.
 func (a *Answer) noteWhole(answer []byte) {
-	if a.Kind == openai.Other {
+	if !a.reportsTokens() {
 		return
 	}
 	t := response.TokensOf(a.Kind, answer)
