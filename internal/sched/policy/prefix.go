@@ -148,7 +148,7 @@ func (p *prefixCache) choose(c Candidates, r Request) (at, cached int) {
 	}
 	p.balance.begin(now, p.targets.most, r.Tentative != nil)
 	if p.exact != nil {
-		p.exact.look(&c, chain, r.Tokens, r.Tentative != nil)
+		p.exact.look(&c, chain, r.Model, r.Tokens, r.Tentative != nil)
 	}
 	most := 0
 	for i := range c.Len() {
