@@ -168,6 +168,10 @@ func (p *prefixCache) choose(c Candidates, r Request) (at, cached int) {
 		key = mix(hashText(r.Session))
 	}
 	at, cached = p.balance.choose(&c, r.Tokens, key, others || p.placements == nil, r.Explanation)
+	if p.targets.restarted(c.At(at)) { // without an agent the incarnation does not change
+		p.index.Clear(numbers[c.Index(at)])
+		cached = 0
+	}
 	if p.exact != nil {
 		p.exact.lesson(r.Lesson, &p.mu, chain, most > own)
 	}
