@@ -127,6 +127,14 @@ func (x *indexer) withOtherRoles(changes []change, counters []*counter) ([]chang
 // resort of its role.
 func listed(in *instance.Instance) bool { return in != nil && (in.Usable() || in.Slow()) }
 
+// modelsOf returns the models that an instance lists; none if it is of another fleet.
+func modelsOf(in *instance.Instance) []string {
+	if in == nil || in.View == instance.Elsewhere {
+		return nil
+	}
+	return in.Record.Models
+}
+
 // countModels counts how often instances list each model, usable or not: a model whose
 // instances are all down, draining or cordoned is known all the same, since "not now" is
 // another answer to a client than "unknown". It returns the models that may have become
@@ -134,10 +142,7 @@ func listed(in *instance.Instance) bool { return in != nil && (in.Usable() || in
 func (x *indexer) countModels(changes []change) map[string]bool {
 	about := map[string]bool{}
 	count := func(in *instance.Instance, by int) {
-		if in == nil {
-			return
-		}
-		for _, m := range in.Record.Models {
+		for _, m := range modelsOf(in) {
 			n := x.models[m] + by
 			if x.models[m] = n; n == 0 {
 				delete(x.models, m)
@@ -148,7 +153,7 @@ func (x *indexer) countModels(changes []change) map[string]bool {
 		}
 	}
 	for _, c := range changes {
-		if c.was != nil && c.is != nil && slices.Equal(c.was.Record.Models, c.is.Record.Models) {
+		if slices.Equal(modelsOf(c.was), modelsOf(c.is)) {
 			continue
 		}
 		count(c.was, -1)

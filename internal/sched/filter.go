@@ -53,12 +53,12 @@ func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy
 		return list.whole, nil
 	}
 	l, _ = f.scratches.Get().(*scratch)
-	n := l.judge(f, ix, list, r, troubled, noRoom, fit)
+	n, mostEjected := l.judge(f, ix, list, r, troubled, noRoom, fit)
 	if n[fine] == len(list.items) {
 		f.scratches.Put(l)
 		return list.whole, nil
 	}
-	worst := admission(&n)
+	worst := admission(&n, mostEjected)
 	l.choices = slices.Grow(l.choices[:0], len(list.items))
 	among = policy.Some(list.items, l.choices, n[unfit]+n[siblingTried] > 0)
 	for i, is := range l.standings {
@@ -81,9 +81,10 @@ func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy
 	return among, l
 }
 
-// judge sets the standing of every candidate, and returns the number of candidates with each.
+// judge sets the standing of every candidate, and returns the number of candidates with each. mostEjected
+// is that of the instances that can be paired, whether or not the request has tried them.
 // Health is queried only for those in trouble, and once for each, since it may change meanwhile.
-func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, troubled, noRoom []instance.Key, fit bool) (n [standings]int) {
+func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, troubled, noRoom []instance.Key, fit bool) (n [standings]int, mostEjected bool) {
 	l.standings = slices.Grow(l.standings[:0], len(list.items))[:len(list.items)]
 	clear(l.standings)
 	n[fine] = len(list.items)
@@ -94,11 +95,8 @@ func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, trou
 	}
 	if !fit {
 		for i := range list.facts {
-			switch {
-			case !list.fits(i, ix, r):
+			if !list.pairs(i, ix, r) {
 				mark(i, unfit)
-			case len(r.TriedRanks) > 0 && list.siblingTried(i, r):
-				mark(i, siblingTried)
 			}
 		}
 	}
@@ -127,12 +125,39 @@ func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, trou
 		}
 		return fine
 	})
+	mostEjected = n[ejected] > 0 && l.mostEjected(list)
+	if len(r.Tried)+len(r.TriedRanks) > 0 || r.Ranked {
+		for i := range list.facts {
+			switch {
+			case list.excluded(i, r):
+				mark(i, unfit)
+			case l.standings[i] != unfit && list.siblingTried(i, r):
+				mark(i, siblingTried)
+			}
+		}
+	}
 	for at := r.partnerPlace(list); at >= 0 && at < len(list.items) && list.items[at].Instance.Address == r.Partner.Instance.Address; at++ {
 		if l.standings[at] < sameEngine {
 			mark(at, sameEngine)
 		}
 	}
-	return n
+	return n, mostEjected
+}
+
+// mostEjected reports whether more than half of the reachable instances are ejected. All ranks of
+// an instance have the same health, so only the first is counted.
+func (l *scratch) mostEjected(list *candidates) bool {
+	in, out := 0, 0
+	for i, is := range l.standings {
+		switch {
+		case list.items[i].Rank > 0:
+		case is < ejected:
+			in++
+		case is == ejected:
+			out++
+		}
+	}
+	return in < out
 }
 
 // partnerPlace is the place of the partner's own engine in a list, -1 if it is not in it. An
@@ -166,10 +191,11 @@ func (f *filter) opinion(k instance.Key) standing {
 // admission decides up to which standing the candidates of a list may be picked. n is how
 // many have each. Usually those up to starting may. When none of them has room, full ones
 // may: a request waits there, which is better than failing. When more than half of those
-// that can be reached are ejected, health is more likely wrong than they are: all that can
-// be reached may. When no other can be reached the partner's own engine serves alone. And
-// when none at all can be reached, all may be tried: they may have recovered since.
-func admission(n *[standings]int) standing {
+// that can be reached are ejected (mostEjected), health is more likely wrong than they are: all
+// that can be reached may, as when all others were tried. When no other can be reached the
+// partner's own engine serves alone. And when none at all can be reached, all may be tried: they
+// may have recovered since.
+func admission(n *[standings]int, mostEjected bool) standing {
 	roomy := n[fine] + n[starting]
 	in := roomy + n[full]
 	switch reachable := in + n[ejected]; {
@@ -177,7 +203,7 @@ func admission(n *[standings]int) standing {
 		return sameEngine
 	case reachable == 0:
 		return unreachable
-	case in*2 < reachable:
+	case mostEjected, in == 0:
 		return ejected
 	case roomy == 0:
 		return full
@@ -194,12 +220,22 @@ func (f *filter) lastResort(list *candidates, i int, r *Request) bool {
 	return !optional || !list.facts[i].slow && f.opts.Health.SilentFor(list.items[i].Instance.Key) == 0
 }
 
-// fits reports whether the request may get a candidate: it was not tried before, and can be
-// paired with the partner, or with an instance that can become the partner.
+// fits reports whether the request may get a candidate: it is not excluded, and pairs.
 func (c *candidates) fits(i int, ix *index, r *Request) bool {
+	return !c.excluded(i, r) && c.pairs(i, ix, r)
+}
+
+// excluded reports whether the request has tried a candidate or must get another rank.
+func (c *candidates) excluded(i int, r *Request) bool {
+	return c.tried(i, r) || r.Ranked && c.otherRank(i, r)
+}
+
+// pairs reports whether a candidate has the labels of the request, and can be paired with the
+// partner, or with an instance that can become the partner.
+func (c *candidates) pairs(i int, ix *index, r *Request) bool {
 	own := c.facts[i].pairKey
 	switch {
-	case c.tried(i, r), r.Ranked && c.otherRank(i, r), len(r.Labels) > 0 && !r.Labels.Matches(c.items[i].Instance):
+	case len(r.Labels) > 0 && !r.Labels.Matches(c.items[i].Instance):
 		return false
 	case r.Partner != nil:
 		return canPair(own, r.Partner.PairKey)
@@ -264,7 +300,7 @@ func (ix *index) noPairReason(list *candidates, r *Request) error {
 	}
 	var why error
 	for i := range list.items {
-		if list.tried(i, r) || r.Ranked && list.otherRank(i, r) || !r.Labels.Matches(list.items[i].Instance) || list.fits(i, ix, r) {
+		if list.excluded(i, r) || !r.Labels.Matches(list.items[i].Instance) || list.fits(i, ix, r) {
 			continue
 		}
 		self := list.facts[i].both && r.Partner == nil

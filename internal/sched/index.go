@@ -45,10 +45,10 @@ func (ix *index) models() []string {
 		seen := map[string]bool{}
 		var last []string
 		for _, in := range ix.snapshot.All() {
-			if slices.Equal(in.Record.Models, last) {
+			if slices.Equal(modelsOf(in), last) {
 				continue
 			}
-			last = in.Record.Models
+			last = modelsOf(in)
 			for _, m := range last {
 				if !seen[m] {
 					seen[m] = true

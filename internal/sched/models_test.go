@@ -124,6 +124,27 @@ func TestModelOfOneRole(t *testing.T) {
 	}
 }
 
+// Models of instances of another fleet are unknown, until the instances are of this one.
+func TestModelsElsewhere(t *testing.T) {
+	t.Parallel()
+	s, src := build(nil)
+	for i, elsewhere := range []bool{true, false, true, false} {
+		src.set(inst(instance.Decode, "a:1", serving("m")), inst(instance.Decode, "b:1", serving("x"), func(in *instance.Instance) {
+			if elsewhere {
+				in.View = instance.Elsewhere
+			}
+		}))
+		want := []string{"m", "x"}
+		if elsewhere {
+			want = want[:1]
+		}
+		_, err := s.Pick(decode("x"))
+		if got := s.Models(); s.Lists("x") == elsewhere || errors.Is(err, sched.ErrUnknownModel) != elsewhere || !slices.Equal(got, want) {
+			t.Errorf("step %d: x is listed: %t, models %q, want %q; a pick: %v", i, s.Lists("x"), got, want, err)
+		}
+	}
+}
+
 // With thousands of adapters on many instances a change of one instance is quick, and the lists
 // of adapters that all instances serve share their memory.
 func BenchmarkManyModels(b *testing.B) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
@@ -306,6 +307,56 @@ func TestAllSickMeansTryAnyway(t *testing.T) {
 	}
 	if _, err := s.Pick(decode("m", k)); !errors.Is(err, sched.ErrNone) {
 		t.Fatalf("a tried instance was given again: %v", err)
+	}
+}
+
+// softSick is a health whose ejected instances can be connected to.
+type softSick struct{ sick }
+
+func (softSick) Unreachable(instance.Key) bool { return false }
+
+// Ejected instances are used when they are more than half of the instances: ranks do not count,
+// and those that the request has tried, or its partner, are not left out.
+func TestMostEjected(t *testing.T) {
+	t.Parallel()
+	key := func(address string) instance.Key { return instance.Key{Role: instance.Decode, Address: address} }
+	ranked := []*instance.Instance{inst(instance.Decode, "a:1", ranks(4)), inst(instance.Decode, "b:1"), inst(instance.Decode, "c:1")}
+	four := slices.Concat(bothRoles("a:1"), bothRoles("b:1"), bothRoles("c:1"), bothRoles("d:1"))
+	partner := &sched.Assignment{Instance: four[0], PairKey: connector.PairKey{Connector: "plain"}}
+	for _, tc := range []struct {
+		name    string
+		list    []*instance.Instance
+		ejected []string
+		request sched.Request
+		want    []string
+	}{
+		{"one of three, which has most ranks", ranked, []string{"a:1"}, sched.Request{}, []string{"b:1", "c:1"}},
+		{"two of three, with few ranks", ranked, []string{"b:1", "c:1"}, sched.Request{}, []string{"a:1", "b:1", "c:1"}},
+		{"a certain rank", ranked, []string{"a:1"}, sched.Request{Ranked: true, Rank: 1}, []string{"b:1", "c:1"}},
+		{"two of four", four, []string{"c:1", "d:1"}, sched.Request{Partner: partner}, []string{"b:1"}},
+		{"three of four", four, []string{"b:1", "c:1", "d:1"}, sched.Request{Partner: partner}, []string{"b:1", "c:1", "d:1"}},
+		{"one other was tried", four, []string{"c:1", "d:1"}, sched.Request{Tried: []instance.Key{key("a:1")}}, []string{"b:1"}},
+		{"all others were tried", four, []string{"c:1", "d:1"}, sched.Request{Tried: []instance.Key{key("a:1"), key("b:1")}}, []string{"c:1", "d:1"}},
+		{"a rank of the other was tried", four, []string{"c:1", "d:1"}, sched.Request{TriedRanks: []sched.Target{{Key: key("a:1")}}}, []string{"b:1"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			out := sick{}
+			for _, address := range tc.ejected {
+				out[key(address)] = true
+			}
+			s, _ := build(softSick{out}, tc.list...)
+			tc.request.Role, tc.request.Model = instance.Decode, "m"
+			got := map[string]bool{}
+			for range 100 {
+				a := pick(t, s, tc.request)
+				got[a.Instance.Address] = true
+				a.Done()
+			}
+			if got := slices.Sorted(maps.Keys(got)); !slices.Equal(got, tc.want) {
+				t.Errorf("picked %v, want %v", got, tc.want)
+			}
+		})
 	}
 }
 

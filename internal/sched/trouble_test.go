@@ -36,11 +36,9 @@ func (w opinions) Share(k instance.Key) float64 {
 func admittedOneByOne(s *Scheduler, ix *index, list *candidates, r *Request) (all []int) {
 	health := s.opts.Health
 	var reachable, in []int
+	out := 0 // how many more of those that can be connected to are ejected than not
 	for i := range list.items {
 		k := list.items[i].Instance.Key
-		if slices.Contains(r.Tried, k) {
-			continue
-		}
 		fit := r.Partner == nil || r.Partner.Connector == list.facts[i].pairKey.Connector
 		if r.Partner == nil && r.Role == instance.Prefill && !r.Alone {
 			fit = slices.ContainsFunc(ix.decode.all.facts, func(d facts) bool { return d.pairKey == list.facts[i].pairKey })
@@ -48,19 +46,27 @@ func admittedOneByOne(s *Scheduler, ix *index, list *candidates, r *Request) (al
 		if !fit || health.Share(k) == 0 {
 			continue
 		}
-		all = append(all, i)
+		untried, available := !slices.Contains(r.Tried, k), health.Available(k)
+		if untried {
+			all = append(all, i)
+		}
 		if list.facts[i].slow || health.Unreachable(k) {
 			continue
 		}
-		reachable = append(reachable, i)
-		if health.Available(k) {
+		if out++; available {
+			out -= 2
+		}
+		if untried {
+			reachable = append(reachable, i)
+		}
+		if untried && available {
 			in = append(in, i)
 		}
 	}
 	switch {
 	case len(reachable) == 0:
 		return all
-	case len(in)*2 < len(reachable):
+	case out > 0, len(in) == 0:
 		return reachable
 	default:
 		return in
@@ -114,6 +120,9 @@ func TestAdmitted(t *testing.T) {
 		}
 		if rng.IntN(4) == 0 {
 			r.Tried = []instance.Key{all[rng.IntN(len(all))].Key}
+			for range asleep.IntN(n / 2) {
+				r.Tried = append(r.Tried, all[asleep.IntN(len(all))].Key)
+			}
 		}
 		list, known := ix.candidates(r.Role, r.Model)
 		if !known {

@@ -72,14 +72,14 @@ func (r *ModelRoute) Splits(model string) bool {
 }
 
 // Conflict returns why the route of a name cannot be used although it is correct, "" if it can: a name
-// that an engine serves is no alias. Only a route that splits the requests for that model has such a
+// that an engine of this fleet serves is no alias. Only a route that splits the requests for that model has such a
 // name: the model is one of its targets.
 func (r *ModelRoute) Conflict(name string, all []*instance.Instance) string {
 	if r.Splits(name) {
 		return ""
 	}
 	for _, in := range all {
-		if in.ServesModel(name) {
+		if in.View != instance.Elsewhere && in.ServesModel(name) {
 			return fmt.Sprintf("%s serves a model with the name %s, which takes precedence; to split its requests, make it one of the targets", in.Key, instance.Printable(name, 80))
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 func TestDecodeModelRoute(t *testing.T) {
@@ -30,6 +31,31 @@ func TestDecodeModelRoute(t *testing.T) {
 		var rejected *schema.RejectedError
 		if want == "" && err != nil || want != "" && (!errors.As(err, &rejected) || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", value, err, want)
+		}
+	}
+}
+
+// A route has no name that an engine of this fleet serves, unless it splits the requests for that model.
+func TestModelRoute_Conflict(t *testing.T) {
+	t.Parallel()
+	served := func(view instance.View) []*instance.Instance {
+		return []*instance.Instance{{View: view, Record: instance.Record{Models: []string{"a", "chat"}}}}
+	}
+	for _, tc := range []struct {
+		name, target string
+		all          []*instance.Instance
+		conflict     bool
+	}{
+		{"chat", "a", nil, false},
+		{"chat", "a", served(""), true},
+		{"chat", "a", served(instance.Orphan), true},
+		{"chat", "a", served(instance.Elsewhere), false},
+		{"chat", "chat", served(""), false},
+		{"other", "a", served(""), false},
+	} {
+		r := schema.ModelRoute{Targets: []schema.ModelTarget{{Model: tc.target}}}
+		if got := r.Conflict(tc.name, tc.all); (got != "") != tc.conflict {
+			t.Errorf("%+v: %q", tc, got)
 		}
 	}
 }

@@ -222,7 +222,7 @@ func engine(at time.Time, in *instance.Instance, ranks []vllm.RankLoad) *policy.
 			Rank: number[r.Rank], Capacity: r.Blocks * r.Block, Usage: r.Usage,
 			Running: r.Running, Waiting: r.Waiting, Starved: r.Starved, Deferred: r.Deferred, Fetching: r.Fetching, Fetched: r.Fetched,
 		}
-		e.Ranks[i] = one
+		e.Ranks[i], e.StartedAt = one, r.StartedAt
 		e.All.Capacity += one.Capacity
 		e.All.Usage += one.Usage / float64(len(ranks))
 		e.All.Running += one.Running

@@ -60,8 +60,8 @@ func (e *engines) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankL
 	}
 	time.Sleep(e.takes)
 	return []vllm.RankLoad{
-		{Rank: e.first, Blocks: 100, Block: 16, Usage: 0.5, Running: 1, Waiting: 2, Deferred: deferred, Fetched: fetched, Starved: 1},
-		{Rank: e.first + 1, Blocks: 50, Block: 16, Usage: 1, Running: 3, Waiting: 4, Deferred: 2 * deferred, Fetching: 2},
+		{Rank: e.first, StartedAt: time.Unix(1, 0), Blocks: 100, Block: 16, Usage: 0.5, Running: 1, Waiting: 2, Deferred: deferred, Fetched: fetched, Starved: 1},
+		{Rank: e.first + 1, StartedAt: time.Unix(1, 0), Blocks: 50, Block: 16, Usage: 1, Running: 3, Waiting: 4, Deferred: 2 * deferred, Fetching: 2},
 	}, nil
 }
 
@@ -202,7 +202,7 @@ func TestScrapeSecondServerOfAGroup(t *testing.T) {
 		e.mu.Lock()
 		got := e.known[one.Key]
 		e.mu.Unlock()
-		if got.Rank(0) == nil || got.Rank(0).All.Running != 1 || got.Rank(1) == nil || got.Rank(1).All.Running != 3 {
+		if got.Rank(0) == nil || got.Rank(0).All.Running != 1 || got.Rank(0).StartedAt.Unix() != 1 || got.Rank(1) == nil || got.Rank(1).All.Running != 3 {
 			t.Errorf("known of it: %+v", got)
 		}
 		cancel()

@@ -52,9 +52,10 @@ func (s Stats) Idle() bool { return s.Complete && s.Running == 0 && s.Waiting ==
 
 // RankLoad is the load of one data-parallel rank of a server, as its metrics show it.
 type RankLoad struct {
-	Rank   int   // label engine
-	Blocks int64 // of the KV cache; 0 if unknown
-	Block  int64 // tokens in one block
+	Rank      int       // label engine
+	StartedAt time.Time // of the server, see Stats
+	Blocks    int64     // of the KV cache; 0 if unknown
+	Block     int64     // tokens in one block
 	// Usage is the share of the blocks in use, from 0 to 1. On a prefill instance it includes the
 	// blocks pinned for decode instances, also while no request runs.
 	Usage   float64
@@ -149,7 +150,7 @@ const (
 func (p *page) load() []RankLoad {
 	var ranks []RankLoad
 	for _, r := range p.ranks[:min(len(p.ranks), instance.MaxRanks)] {
-		r.Core = r.seen == coreSamples
+		r.Core, r.StartedAt = r.seen == coreSamples, p.started
 		ranks = append(ranks, r.RankLoad)
 	}
 	return ranks

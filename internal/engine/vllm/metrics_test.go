@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -16,6 +17,7 @@ import (
 
 func TestLoad(t *testing.T) {
 	t.Parallel()
+	started := time.Unix(1.7e9, 0).UTC()
 	for _, tc := range []struct {
 		name, text string
 		want       []RankLoad
@@ -40,9 +42,10 @@ vllm:prompt_tokens_created{engine="0",model_name="m"} 1.7e9
 vllm:generation_tokens_total{engine="1",model_name="m"} 90.0
 vllm:num_requests_waiting{engine="0",model_name="m"} 0.0
 vllm:request_success_total{engine="2",finished_reason="stop"} 9.0
+process_start_time_seconds 1.7e9
 `, []RankLoad{
-			{Rank: 0, Blocks: 1000, Block: 16, Usage: 0.25, Running: 2, Fetching: 3, Fetched: 8, PromptTokens: 70, GeneratedTokens: 80, Core: true},
-			{Rank: 1, Block: 32, Usage: 1, Running: 3, Waiting: 5, Starved: 4, Deferred: 1, GeneratedTokens: 90},
+			{Rank: 0, StartedAt: started, Blocks: 1000, Block: 16, Usage: 0.25, Running: 2, Fetching: 3, Fetched: 8, PromptTokens: 70, GeneratedTokens: 80, Core: true},
+			{Rank: 1, StartedAt: started, Block: 32, Usage: 1, Running: 3, Waiting: 5, Starved: 4, Deferred: 1, GeneratedTokens: 90},
 		}},
 		{"an old engine without ranks", "vllm:num_requests_running 1\nvllm:gpu_cache_usage_perc{model_name=\"m\"} 0.5\n", []RankLoad{{Running: 1, Usage: 0.5}}},
 		{"no line end, and a line longer than any buffer",

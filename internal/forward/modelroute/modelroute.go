@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"math/bits"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 
@@ -254,7 +255,11 @@ func (c *Choice) best(skip uint64) int {
 	if c.key != "" || total == 0 {
 		return best
 	}
-	at, _ := bits.Mul64(c.turn, total)
+	turn := c.turn
+	if skip != 0 { // the requests that chose a skipped target are shared by weight, too
+		turn = rand.NewPCG(turn, skip).Uint64()
+	}
+	at, _ := bits.Mul64(turn, total)
 	for i, t := range c.Route.Targets {
 		if skip&(1<<i) != 0 {
 			continue

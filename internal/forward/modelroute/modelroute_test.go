@@ -115,3 +115,25 @@ func TestNext(t *testing.T) {
 		}
 	}
 }
+
+// The requests of a target that cannot be used are shared by the others by weight.
+func TestNext_SharesOfPassedOver(t *testing.T) {
+	t.Parallel()
+	for _, weights := range [][]int{{50, 25, 25}, {25, 50, 25}, {60, 30, 10}} {
+		r, _ := routes(modelroute.ByNone, weights...)
+		moved, toB := 0, 0
+		for range 10_000 {
+			choice := r.Find("chat").Begin("", "")
+			if choice.Next(func(t *modelroute.Target) bool { return t.Name != "a" }); len(choice.PassedOver) == 0 {
+				continue
+			}
+			if moved++; choice.Target.Name == "b" {
+				toB++
+			}
+		}
+		want := float64(moved) * float64(weights[1]) / float64(weights[1]+weights[2])
+		if math.Abs(float64(toB)-want) > 200 || moved == 0 {
+			t.Errorf("%v: b got %d of %d, want %.0f", weights, toB, moved, want)
+		}
+	}
+}

@@ -30,6 +30,8 @@ type Index struct {
 	blocks  blocks
 	targets atomic.Pointer[map[Target]*target] // replaced, never changed
 
+	adapters sync.Map // roots (Key) of the LoRA adapters that have had blocks
+
 	mu   sync.Mutex // guards what follows; held while targets is replaced
 	free []slot
 	next slot
@@ -183,6 +185,12 @@ func (x *Index) BlockSize(t Target) int {
 		return int(known.blockSize.Load())
 	}
 	return 0
+}
+
+// Adapter reports whether any target has stored blocks of a LoRA adapter with this name.
+func (x *Index) Adapter(name string) bool {
+	_, ok := x.adapters.Load(root(name))
+	return ok
 }
 
 // SetComplete sets whether the events of a target were all applied; see Complete. A target that is

@@ -408,6 +408,7 @@ func TestNoAllocations(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		keys = kvindex.Chain(keys[:0], tokens, 16, "lora", "salt")
 		x.Longest(keys, targets, out)
+		x.Adapter("lora")
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

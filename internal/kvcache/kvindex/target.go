@@ -101,7 +101,10 @@ func (t *target) stored(e *kvevents.Event, group uint16) {
 		t.widen(group)
 	}
 	parent, depth := root(string(e.LoRA)), uint32(0)
-	if len(e.LoRA) == 0 && e.LoRAID > 0 {
+	switch {
+	case len(e.LoRA) > 0:
+		t.index.adapters.LoadOrStore(parent, true)
+	case e.LoRAID > 0:
 		parent = Key(mix(uint64(e.LoRAID), secrets[0])) // without a name no request matches it
 	}
 	if e.HasParent {

@@ -36,6 +36,7 @@ type exact struct {
 	all     []kvindex.Target
 	targets []kvindex.Target // of one choice
 	held    []int            // blocks that each of targets holds
+	adapter bool             // the model is a LoRA adapter, whose blocks have other names
 	known   int              // blocks of the prompt whose names are known
 	seen    bool             // blocks were found, now or before; see trusted
 	size    int              // tokens in a block; all names are of such blocks
@@ -45,9 +46,9 @@ type exact struct {
 	block float64
 }
 
-// look finds what the candidates hold of a prompt, whose number of tokens is estimated. With
-// readOnly nothing is recorded; used does that later.
-func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, readOnly bool) {
+// look finds what the candidates hold of a prompt of a model, whose number of tokens is estimated.
+// With readOnly nothing is recorded; used does that later.
+func (e *exact) look(c *Candidates, chain *prefix.Chain, model string, tokens int, readOnly bool) {
 	if e.list != &c.list[0] || len(e.all) != len(c.list) {
 		e.list, e.all = &c.list[0], e.all[:0]
 		for i := range c.list {
@@ -60,9 +61,9 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, readOnly bo
 	if size := e.caches.BlockSize(e.all[e.asked]); size > 0 && size != e.size {
 		e.fit()
 	}
-	e.known, e.seen = 0, e.trusted
-	if e.size == 0 {
-		return // no engine publishes events
+	e.known, e.seen, e.adapter = 0, e.trusted, e.caches.Adapter(model)
+	if e.size == 0 || e.adapter {
+		return // no engine publishes events, or only names of the base model can be learned
 	}
 	names, bytes, density := e.names.Find(chain, !readOnly)
 	e.bytes = bytes
@@ -159,7 +160,7 @@ const unconfirmed = 8
 // lesson requests the tokens of a prompt if that pays: a part of the text that only this prompt has
 // was seen before, so that it may return, and much of it has no names yet.
 func (e *exact) lesson(l *Lesson, mu *sync.Mutex, chain *prefix.Chain, seen bool) {
-	if l == nil || e.size == 0 || !seen || (chain.Total()-e.bytes)*unconfirmed < chain.Total() {
+	if l == nil || e.size == 0 || e.adapter || !seen || (chain.Total()-e.bytes)*unconfirmed < chain.Total() {
 		return
 	}
 	*l = Lesson{mu: mu, exact: e, chain: chain.Clone(), tokens: e.size}

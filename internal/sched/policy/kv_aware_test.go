@@ -161,6 +161,34 @@ func TestKVAwareDoesNotBelieveStrangers(t *testing.T) {
 	}
 }
 
+// Blocks of the base model are not those of its adapters.
+func TestKVAwareOfAnAdapter(t *testing.T) {
+	t.Parallel()
+	list := fleet(1)
+	x, engines := follow(t, list)
+	p := newKVAware(Options{Caches: x})
+	text := prompt(1, 8000)
+	engines[0].stores(text[:400])
+	engines[0].says(kvevents.Event{
+		Kind: kvevents.Stored, Hashes: []kvevents.Hash{1}, Tokens: tokensOf(text[:blockOf]), BlockSize: blockOf, LoRA: []byte("adapter"),
+	})
+	for _, model := range []string{"adapter", "base"} {
+		cached, asked := 0, false
+		for _, n := range []int{2000, 4000, 6000, 8000} {
+			r := asking(text[:n])
+			var l Lesson
+			r.Model, r.Tokens, r.Lesson = model, n, &l
+			_, cached = p.Choose(All(list), r)
+			if asked = asked || l.Wanted(); l.Wanted() {
+				l.Learn(tokensOf(text[:n]))
+			}
+		}
+		if model == "adapter" && (cached < 5500 || asked) || model == "base" && (cached != 400 || !asked) {
+			t.Errorf("%s: %d tokens are expected; tokens requested: %t", model, cached, asked)
+		}
+	}
+}
+
 // An engine that published more than was received may hold blocks that are not found.
 func TestKVAwareOfAnIncompleteIndex(t *testing.T) {
 	t.Parallel()

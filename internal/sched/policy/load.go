@@ -40,9 +40,10 @@ type Others struct{ InFlight, Waiting, Held Float }
 
 // Engine is a report of an engine, from its metrics at one moment. It is immutable.
 type Engine struct {
-	At    time.Time // time of the reading
-	Ranks []Rank    // by their numbers; one for an engine without data parallelism
-	All   Rank      // sums, and for Usage the mean
+	At        time.Time // time of the reading
+	StartedAt time.Time // of its process, by its clock; zero if unknown
+	Ranks     []Rank    // by their numbers; one for an engine without data parallelism
+	All       Rank      // sums, and for Usage the mean
 }
 
 // Rank is the report of one data-parallel rank.
@@ -71,7 +72,7 @@ func (e *Engine) Rank(number int) *Engine {
 	}
 	for i := range e.Ranks {
 		if e.Ranks[i].Rank == number {
-			return &Engine{At: e.At, Ranks: e.Ranks[i : i+1], All: e.Ranks[i]}
+			return &Engine{At: e.At, StartedAt: e.StartedAt, Ranks: e.Ranks[i : i+1], All: e.Ranks[i]}
 		}
 	}
 	return nil

@@ -148,7 +148,7 @@ func (p *prefixCache) choose(c Candidates, r Request) (at, cached int) {
 	}
 	p.balance.begin(now, p.targets.most, r.Tentative != nil)
 	if p.exact != nil {
-		p.exact.look(&c, chain, r.Tokens, r.Tentative != nil)
+		p.exact.look(&c, chain, r.Model, r.Tokens, r.Tentative != nil)
 	}
 	most := 0
 	for i := range c.Len() {
@@ -168,6 +168,10 @@ func (p *prefixCache) choose(c Candidates, r Request) (at, cached int) {
 		key = mix(hashText(r.Session))
 	}
 	at, cached = p.balance.choose(&c, r.Tokens, key, others || p.placements == nil, r.Explanation)
+	if p.targets.restarted(c.At(at)) { // without an agent the incarnation does not change
+		p.index.Clear(numbers[c.Index(at)])
+		cached = 0
+	}
 	if p.exact != nil {
 		p.exact.lesson(r.Lesson, &p.mu, chain, most > own)
 	}

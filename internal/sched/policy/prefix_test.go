@@ -104,6 +104,18 @@ func TestPrefixForgetsWithTheEngine(t *testing.T) {
 	if _, cached := p.Choose(All(other), r); cached != 0 {
 		t.Errorf("%d tokens in the cache of an engine that has just started", cached)
 	}
+	// So has one that has started again by its metrics, if its record is the same.
+	first, second := &Engine{StartedAt: time.Unix(1, 0)}, &Engine{StartedAt: time.Unix(2, 0)}
+	for i, report := range []*Engine{{}, first, first, nil, second, second} {
+		other[home].Load.Engine.Store(report)
+		want := 1024
+		if i == 4 {
+			want = 0
+		}
+		if _, cached := p.Choose(All(other), r); cached != want {
+			t.Errorf("report %d: %d tokens in the cache, want %d", i, cached, want)
+		}
+	}
 	// Who is away for longer is forgotten.
 	p = newPrefix(Options{Now: func() time.Time { return now }})
 	p.Choose(All(list[:1]), r)

@@ -20,9 +20,21 @@ type targets struct {
 // numbered is a candidate, also one that has left the list.
 type numbered struct {
 	number      int
-	incarnation string // of the instance
+	incarnation string    // of the instance
+	startedAt   time.Time // of its engine, by the report that restarted has read
 	here        bool
 	left        time.Time
+}
+
+// restarted reports whether the engine of a candidate has another start time than at the last call.
+func (t *targets) restarted(c *Candidate) bool {
+	e, n := c.Load.Engine.Load(), t.of[c.Hash]
+	if e == nil || e.StartedAt.IsZero() {
+		return false
+	}
+	was := n.startedAt
+	n.startedAt = e.StartedAt
+	return !was.IsZero() && !was.Equal(e.StartedAt)
 }
 
 // remembered is the time for which the index of a candidate is kept after it has left the list: one
