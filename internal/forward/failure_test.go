@@ -478,6 +478,7 @@ func TestBadInput(t *testing.T) {
 		{"what curl sends", "/tokenize", `{}`, "application/x-www-form-urlencoded", 400, "Unsupported Media Type: Only 'application/json' is allowed"},
 		{"not UTF-8", "/v1/completions", "{\"prompt\":\"\xff\"}", "application/json", 400, `{"detail":"There was an error parsing the body"}`},
 		{"too large", "/v1/completions", `{"prompt":"` + strings.Repeat("x", 1000) + `"}`, "application/json", 413, "--max-body-bytes"},
+		{"unknown model of count_tokens", "/v1/messages/count_tokens", `{"model":"other","messages":[]}`, "application/json", 404, `{"type":"error","error":{"type":"NotFoundError","message":"The model`},
 		{"unknown model", "/v1/completions", `{"model":"other","prompt":"x"}`, "application/json", 404, "The model `other` does not exist. Valid aliases: m."},
 		{"unknown route", "/v1/nonsense", `{}`, "application/json", 404, `{"detail":"Not Found"}`},
 	} {

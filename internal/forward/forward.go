@@ -153,10 +153,12 @@ func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) H
 	if h.opts.EventGaps != nil && kind != openai.Other {
 		between = h.opts.EventGaps(endpoint)
 	}
+	errorKind := openai.ErrorKindOf(endpoint)
 	return func(client Client, r *http.Request) {
 		h.requests.Add(1)
 		defer h.requests.Add(-1)
 		c := h.newCall(client, r, endpoint, kind, between)
+		c.answer.Errors = errorKind
 		defer c.endUnfinished() // when answer panics
 		answer(c)
 		c.finish()

@@ -43,6 +43,7 @@ func TestKeyLimits(t *testing.T) {
 		{"a", "/v1/chat/completions", chatBody(true, ""), 200, "data:", "1 0"},
 		{"a", "/v1/chat/completions", chatBody(true, ""), 429, `{"error":{"message":"Rate limit reached for API key a: limit 1 requests per minute. Please try again in`, "1 0"},
 		{"a", "/v1/messages", message, 429, `{"type":"error","error":{"type":"RateLimitError","message":"Rate limit`, "1 0"},
+		{"a", "/v1/messages/count_tokens", message, 429, `{"type":"error","error":{"type":"RateLimitError","message":"Rate limit`, "1 0"},
 		{"a", "/v1/embeddings", `{"model":"m","input":"x"}`, 429, `"type":"RateLimitError","param":null,"code":429`, "1 0"},
 		{"a", "/v1/chat/completions", `{"model":`, 400, "", ""},
 		{"b", "/v1/completions", `{"model":"m","max_tokens":2,"prompt":"` + strings.Repeat("the sea ", 40) + `"}`, 200, "", "60 0"},
@@ -71,7 +72,7 @@ func TestKeyLimits(t *testing.T) {
 			t.Errorf("%s %s: %d with Retry-After %q", tc.key, tc.path, a.status, after)
 		}
 	}
-	want := "[a 1 3 b 2 1 c 1 0 default 1 0]"
+	want := "[a 1 4 b 2 1 c 1 0 default 1 0]"
 	eventually(t, want, func() bool {
 		var is []any
 		for _, u := range table.Usage() {

@@ -220,6 +220,7 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/v1/messages/count_tokens", 200, "/v1/messages/count_tokens"},
 		{"GET", "/v1/models", 200, "models:"},
 		{"GET", "/v1/models/org/name", 200, "models:org/name"},
+		{"GET", "/v1/models/", 404, `{"detail":"Not Found"}`},
 		{"GET", "/health", 200, ""},
 		{"GET", "/livez", 200, "ok"},
 		{"GET", "/readyz", 200, `"ready":true`},

@@ -27,7 +27,7 @@ func requireClient(ring *apikeys.Ring) gin.HandlerFunc {
 			message = "no API key: send it as Authorization: Bearer KEY"
 		}
 		c.Header("WWW-Authenticate", "Bearer")
-		openai.KindOf(c.Request.URL.Path).WriteError(c.Writer, &openai.Error{Status: http.StatusUnauthorized, Type: openai.TypeAuth, Message: message})
+		openai.ErrorKindOf(c.Request.URL.Path).WriteError(c.Writer, &openai.Error{Status: http.StatusUnauthorized, Type: openai.TypeAuth, Message: message})
 		c.Abort()
 	}
 }

@@ -28,7 +28,7 @@ func RefuseAtLimit(o CORS) http.HandlerFunc {
 		if !isOperatorRoute(r.URL.Path) {
 			c.setHeaders(w.Header(), r)
 		}
-		openai.KindOf(r.URL.Path).WriteError(w, &openai.Error{
+		openai.ErrorKindOf(r.URL.Path).WriteError(w, &openai.Error{
 			Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, RetryAfter: retryAfter,
 			Message: "the proxy has reached its limit for open connections (--max-connections)",
 		})

@@ -23,8 +23,9 @@ func TestConnectionLimit(t *testing.T) {
 	}
 	const message = "the proxy has reached its limit for open connections (--max-connections)"
 	for path, want := range map[string]string{
-		"/v1/chat/completions": `{"error":{"message":"` + message + `","type":"ServiceUnavailableError","param":null,"code":503}}`,
-		"/v1/messages":         `{"type":"error","error":{"type":"ServiceUnavailableError","message":"` + message + `"}}`,
+		"/v1/chat/completions":      `{"error":{"message":"` + message + `","type":"ServiceUnavailableError","param":null,"code":503}}`,
+		"/v1/messages":              `{"type":"error","error":{"type":"ServiceUnavailableError","message":"` + message + `"}}`,
+		"/v1/messages/count_tokens": `{"type":"error","error":{"type":"ServiceUnavailableError","message":"` + message + `"}}`,
 	} {
 		w := httptest.NewRecorder()
 		httpapi.RefuseAtLimit(httpapi.CORS{})(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, nil))

@@ -62,8 +62,9 @@ func TestKeyErrorsInTheShapeOfTheAPI(t *testing.T) {
 	d.ClientKeys = clientKeys("k")
 	routed := serve(t, d, true)
 	for path, want := range map[string]string{
-		"/v1/messages":  `{"type":"error","error":{"type":"AuthenticationError","message":"wrong API key"}}`,
-		"/v1/responses": `{"error":{"message":"wrong API key","type":"AuthenticationError","param":null,"code":401}}`,
+		"/v1/messages":              `{"type":"error","error":{"type":"AuthenticationError","message":"wrong API key"}}`,
+		"/v1/messages/count_tokens": `{"type":"error","error":{"type":"AuthenticationError","message":"wrong API key"}}`,
+		"/v1/responses":             `{"error":{"message":"wrong API key","type":"AuthenticationError","param":null,"code":401}}`,
 	} {
 		if code, _, body := call(t, http.MethodPost, routed.URL+path, "{}", "Authorization", "Bearer x"); code != http.StatusUnauthorized || body != want {
 			t.Errorf("%s: %d %s", path, code, body)

@@ -128,9 +128,16 @@ func NewRouter(d Deps, split bool) http.Handler {
 	}
 	client.GET("/v1/models", dataRoute(d.Data.Models(func(*http.Request) string { return "" })))
 	// Model ids hold slashes (org/name), so the rest of the path is the id.
-	client.GET("/v1/models/*id", dataRoute(d.Data.Models(func(r *http.Request) string {
+	one := dataRoute(d.Data.Models(func(r *http.Request) string {
 		return r.URL.Path[len("/v1/models/"):]
-	})))
+	}))
+	client.GET("/v1/models/*id", func(c *gin.Context) {
+		if c.Param("id") == "/" {
+			fail(c, http.StatusNotFound, "", "Not Found")
+			return
+		}
+		one(c)
+	})
 	if split {
 		d.Dashboard = nil // it is at the operators' address
 	} else {

@@ -30,6 +30,14 @@ func KindOf(path string) Kind {
 	return Other
 }
 
+// ErrorKindOf is the kind whose form the errors of a path have.
+func ErrorKindOf(path string) Kind {
+	if path == "/v1/messages/count_tokens" {
+		return Messages
+	}
+	return KindOf(path)
+}
+
 // Path is the endpoint's path, the same at the proxy and at the engine.
 func (k Kind) Path() string {
 	switch k {

@@ -95,3 +95,38 @@ func TestSideChannelIsTaken(t *testing.T) {
 		t.Errorf("exit %d\n%s", code, &out)
 	}
 }
+
+// Two Mooncake prefill engines with one bootstrap port: the second is not started. A port at which the
+// engine starts no bootstrap server may be in use.
+func TestBootstrapIsTaken(t *testing.T) {
+	t.Parallel()
+	used := strconv.Itoa(taken(t))
+	outside := strings.Replace(mooncakeProducer, `"engine_id":"base"`, `"kv_connector_extra_config":{"bootstrap_server_address":"127.0.0.1:`+used+`"}`, 1)
+	occupied := "VLLM_MOONCAKE_BOOTSTRAP_PORT=" + used
+	free := "VLLM_MOONCAKE_BOOTSTRAP_PORT=" + testkit.FreePort(t)[len("127.0.0.1:"):]
+	for _, tc := range []struct {
+		name, transfer string
+		env            string
+		flags, more    []string
+		taken          bool
+	}{
+		{name: "of the engine", transfer: mooncakeProducer, env: occupied, taken: true},
+		{name: "another --bootstrap-port", transfer: mooncakeProducer, env: occupied, flags: []string{"--bootstrap-port=1"}, taken: true},
+		{name: "--bootstrap-port", transfer: mooncakeProducer, env: free, flags: []string{"--bootstrap-port=" + used}},
+		{name: "outside", transfer: outside, env: occupied},
+		{name: "all ranks on headless nodes", transfer: mooncakeProducer, env: occupied, more: []string{"-dp=2", "-dpl=0"}},
+		{name: "NIXL", transfer: nixlProducer, env: occupied},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			out := &lockedBuffer{} // also of env
+			args := append([]string{"--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--socket=off"}, tc.flags...)
+			args = append(args, "--", "env", tc.env, "/no/such/vllm", "serve", "M", "--host=127.0.0.1", "--port=1", "--kv-transfer-config", tc.transfer)
+			code := run(t.Context(), append(args, tc.more...), out, out)
+			said := strings.Contains(out.String(), setup.ErrBootstrapTaken.Error()+" (0.0.0.0:"+used+")") && strings.Contains(out.String(), "VLLM_MOONCAKE_BOOTSTRAP_PORT")
+			if said != tc.taken || (code == 1) != tc.taken {
+				t.Errorf("exit %d\n%s", code, out)
+			}
+		})
+	}
+}

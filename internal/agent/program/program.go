@@ -100,6 +100,7 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 				return cli.Wrong(setup.Retype(err, args))
 			}
 			defer c.Events.Release()
+			defer c.Side.Release()
 			if c.PrintConfig {
 				return c.Print(cmd.OutOrStdout())
 			}

@@ -50,7 +50,7 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 	last := wrap.Exit{}
 	for start := 1; ctx.Err() == nil; start++ {
 		var lasted time.Duration
-		failed := cmp.Or(s.free(ctx), s.Side.Free(ctx), s.Events.Free(ctx))
+		failed := cmp.Or(s.free(ctx), s.Side.Free(ctx), s.Events.Free(ctx), s.BootstrapServer.Free(ctx))
 		var proc *wrap.Process
 		if failed == nil {
 			proc, failed = wrap.Start(wrap.Options{

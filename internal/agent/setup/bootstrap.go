@@ -1,11 +1,14 @@
 package setup
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"strconv"
+	"syscall"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -15,6 +18,21 @@ const envBootstrapPort = "VLLM_MOONCAKE_BOOTSTRAP_PORT"
 
 // mooncakeDialect is the one whose prefill engines have a bootstrap server.
 const mooncakeDialect = "mooncake"
+
+// ErrBootstrapTaken is returned for a second engine with one bootstrap port.
+var ErrBootstrapTaken = errors.New("something listens at the port of the engine's bootstrap server already")
+
+// bootstrapServer is the port at which a wrapped engine starts a bootstrap server; 0 if it starts none.
+type bootstrapServer int
+
+// Free makes sure that the server can listen: the engine would not become ready without it.
+func (b bootstrapServer) Free(ctx context.Context) error {
+	address := net.JoinHostPort("0.0.0.0", strconv.Itoa(int(b))) // as vLLM
+	if b > 0 && errors.Is(bind(ctx, address), syscall.EADDRINUSE) {
+		return fmt.Errorf("%w (%s): another engine? The engine would never be ready: set another port with %s", ErrBootstrapTaken, address, envBootstrapPort)
+	}
+	return nil
+}
 
 // findBootstrap returns the address at which the agent queries the bootstrap server of a
 // Mooncake prefill engine; "" for other engines. Proxies combine the port of the record with
@@ -33,7 +51,8 @@ func (r *reader) findBootstrap(f *facts, c *Config, dialect string) string {
 		host = u.Hostname()
 	}
 	found := []fact{{f.env(envBootstrapPort), envBootstrapPort}, {strconv.Itoa(instance.DefaultBootstrapPort), fromDefault}}
-	if m := f.transfer.Mooncake(); m != nil && m.Bootstrap != "" {
+	m := f.transfer.Mooncake()
+	if m != nil && m.Bootstrap != "" {
 		server := m.Bootstrap
 		at, port, err := net.SplitHostPort(server)
 		if err != nil {
@@ -50,6 +69,10 @@ func (r *reader) findBootstrap(f *facts, c *Config, dialect string) string {
 	port := r.port(name, found...)
 	if port == 0 {
 		return ""
+	}
+	if f.wrapped && m != nil && m.Bootstrap == "" && !f.command.Ranks.Elsewhere() {
+		own, _ := strconv.Atoi(cmp.Or(f.env(envBootstrapPort), strconv.Itoa(instance.DefaultBootstrapPort)))
+		c.BootstrapServer = bootstrapServer(own) // which --bootstrap-port does not change
 	}
 	c.Facts.Ports = map[string][]int{instance.PortBootstrap: {port}}
 	c.Facts.EngineIDs = nil // the server publishes them, with the suffix that vLLM adds

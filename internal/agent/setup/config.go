@@ -64,6 +64,8 @@ type Config struct {
 	Notices   NoticeConfig
 	Bootstrap string // host:port of a Mooncake prefill engine's bootstrap server; "" for none
 
+	BootstrapServer bootstrapServer // of an engine that this agent starts
+
 	Command         []string // of the engine; nil when another party starts it
 	Restart         bool     // after a failure
 	RestartDelay    time.Duration

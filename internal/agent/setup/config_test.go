@@ -32,6 +32,7 @@ func mustLoad(t *testing.T, env map[string]string, args ...string) Config {
 	t.Helper()
 	c, err := loadArgs(t, env, args...)
 	require.NoError(t, err)
+	t.Cleanup(c.Side.Release)
 	return c
 }
 
@@ -49,7 +50,7 @@ func TestLoadDefaults(t *testing.T) {
 		LogLevel: "info", LogFormat: "text",
 		RestartDelay: time.Second, RestartDelayMax: time.Minute, StopTimeout: 30 * time.Second,
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}), cmpopts.IgnoreFields(Config{}, "values")); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}), cmpopts.IgnoreFields(Config{}, "values")); d != "" {
 		t.Error(d)
 	}
 }
@@ -74,7 +75,7 @@ func TestLoadSources(t *testing.T) {
 		LogLevel: "info", LogFormat: "text",
 		RestartDelay: time.Second, RestartDelayMax: time.Minute, StopTimeout: 30 * time.Second,
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}), cmpopts.IgnoreFields(Config{}, "values")); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}), cmpopts.IgnoreFields(Config{}, "values")); d != "" {
 		t.Error(d)
 	}
 	env["PD_ENGINE_API_KEY"] = "ours"

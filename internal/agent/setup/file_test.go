@@ -80,6 +80,7 @@ func TestPrintedIsTaken(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%q: %v", args, err)
 		}
+		want.Side.Release()
 		var out bytes.Buffer
 		require.NoError(t, want.Print(&out))
 		again := []string{"--config", settingsFile(t, out.String())}
@@ -91,10 +92,11 @@ func TestPrintedIsTaken(t *testing.T) {
 			t.Errorf("%q: %v\n%s", args, err, &out)
 			continue
 		}
+		got.Side.Release()
 		if want.Side.Chosen {
 			got.Side.port = want.Side.port // chosen again; another process may use the first one now
 		}
-		if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}), cmpopts.IgnoreFields(Config{}, "values", "Notes")); d != "" {
+		if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}), cmpopts.IgnoreFields(Config{}, "values", "Notes")); d != "" {
 			t.Errorf("%q (-printed +read)\n%s\n%s", args, d, &out)
 		}
 		if strings.Contains(out.String(), "secret") {

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -22,6 +20,7 @@ const (
 	eventsFirst   = 10557
 	eventsRange   = 16 // ports for each engine
 	eventsEngines = 250
+	eventsUse     = "kv-events" // in claims
 )
 
 // ErrEventsTaken is what an engine would end with.
@@ -32,8 +31,8 @@ var ErrEventsTaken = errors.New("something listens at the port of the engine's K
 type kvEvents struct {
 	vllmargs.Events
 	ranks   vllmargs.Ranks
-	Command []string  // with the endpoints that were chosen; nil: as it was given
-	claimed io.Closer // see claim
+	Command []string // with the endpoints that were chosen; nil: as it was given
+	claim
 }
 
 // findEvents reads the endpoint of the engine's publisher, or chooses one.
@@ -83,7 +82,7 @@ func (e *kvEvents) subscribed() bool {
 	if port == 0 || !bindable(host, 0) {
 		return true
 	}
-	if !e.claim(port) {
+	if !e.take(eventsUse, port) {
 		return false
 	}
 	e.Release()
@@ -128,7 +127,7 @@ func (e *kvEvents) choose(engine string) {
 		if replay == "" {
 			e.Replay = fmt.Sprintf("tcp://*:%d", port+e.span())
 		}
-		if !e.claim(port) {
+		if !e.take(eventsUse, port) {
 			continue
 		}
 		if e.Free(context.Background()) == nil {
@@ -137,27 +136,6 @@ func (e *kvEvents) choose(engine string) {
 		e.Release()
 	}
 	e.Endpoint, e.Replay = vllmargs.DefaultEvents, replay // the start says what is wrong with it
-}
-
-// claim reserves a port among the agents of this machine until this agent exits: two agents that
-// start at the same time find the same port free. See lock.
-func (e *kvEvents) claim(port int) bool {
-	if runtime.GOOS != "linux" {
-		return true
-	}
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", fmt.Sprintf("@pd-agent-kv-events-%d", port))
-	if err != nil {
-		return false
-	}
-	e.claimed = l
-	return true
-}
-
-// Release releases what was claimed.
-func (e *kvEvents) Release() {
-	if e.claimed != nil {
-		_ = e.claimed.Close()
-	}
 }
 
 // Free makes sure that the engine can listen: vLLM ends when it cannot.

@@ -41,6 +41,7 @@ type sideChannel struct {
 	first  int // rank that is started here
 	count  int // of ranks that are started here
 	Chosen bool
+	claim
 }
 
 // findSideChannel takes the port that the engine is given, or chooses one.
@@ -66,7 +67,8 @@ func (f *facts) findSideChannel(engine string) sideChannel {
 	return s
 }
 
-// choose takes the first range of free ports, beginning at the engine's own.
+// choose takes the first range of ports that is free and that no other agent has chosen, beginning
+// at the engine's own.
 func (s *sideChannel) choose(engine string) {
 	port := portOf(engine)
 	s.Chosen = true
@@ -76,8 +78,11 @@ func (s *sideChannel) choose(engine string) {
 	}
 	own := s.port
 	for i := 1; i < sideEngines; i++ {
-		if s.last() <= 65535 && s.Free(context.Background()) == nil {
-			return
+		if s.last() <= 65535 && s.take("nixl", s.port) {
+			if s.Free(context.Background()) == nil {
+				return
+			}
+			s.Release()
 		}
 		s.port = sideFirst + (at+i)%sideEngines*sideRange
 	}

@@ -68,7 +68,8 @@ type Observer interface{ Observe(seconds float64) }
 // Answer is the answer to one client. It belongs to one goroutine.
 type Answer struct {
 	Client Client
-	Kind   openai.Kind     // of the request: the form of streams and errors
+	Kind   openai.Kind     // of the request: the form of streams and of errors in them
+	Errors openai.Kind     // the form of an error that is the whole answer
 	Ctx    context.Context //nolint:containedctx // the client's, as long as the answer
 	ID     string          // the request's X-Request-Id
 	Times  *stage.Times    // of the request; the first content is timed from its start
@@ -123,7 +124,7 @@ func (a *Answer) Refuse(err error) {
 		return
 	}
 	a.addProxyHeader()
-	a.Kind.WriteError(a.Client, e)
+	a.Errors.WriteError(a.Client, e)
 }
 
 // CloseAfter closes the client's connection after this answer: the rest of the request's
