@@ -54,17 +54,17 @@ func TestFacts(t *testing.T) {
 		{
 			"a host that others reach", nil,
 			[]string{"--etcd-endpoints=10.0.0.9:2379", "--role=decode", "--", "vllm", "serve", "M", "--host", "10.0.0.7", "--kv-transfer-config", nixlBoth},
-			found{"decode/10.0.0.7:8000", "http://10.0.0.7:8000", "M", "nixl", "kv_both", "", "10.0.0.9:2379", 0, 0},
+			found{"decode/10.0.0.7:8000", "http://10.0.0.7:8000", "M", "nixl", "kv_both", "", "10.0.0.9:2379", 1, 0},
 		},
 		{
 			"the seed's environment, mooncake.json v0.1", map[string]string{"MOONCAKE_CONFIG_PATH": v01, "VLLM_DISTRIBUTED_KV_ROLE": "consumer"},
 			[]string{"--", "python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "M", "--port", "8200"},
-			found{"decode/10.0.0.2:8200", "http://127.0.0.1:8200", "M", "", "", "", "10.0.0.9:2379", 0, 0},
+			found{"decode/10.0.0.2:8200", "http://127.0.0.1:8200", "M", "", "", "", "10.0.0.9:2379", 1, 0},
 		},
 		{
 			"the same in front of the command", nil,
 			[]string{"--", "env", "MOONCAKE_CONFIG_PATH=" + v01, "VLLM_DISTRIBUTED_KV_ROLE=producer", "vllm", "serve", "M", "--port", "8100"},
-			found{"prefill/10.0.0.1:8100", "http://127.0.0.1:8100", "M", "", "", "", "10.0.0.9:2379", 0, 0},
+			found{"prefill/10.0.0.1:8100", "http://127.0.0.1:8100", "M", "", "", "", "10.0.0.9:2379", 1, 0},
 		},
 		{
 			"v0.3 by flag, beside an engine", map[string]string{"OPENAI_API_KEY": "o", "VLLM_API_KEY": "not ours"},
@@ -77,17 +77,17 @@ func TestFacts(t *testing.T) {
 				"--role=decode", "--address=10.0.0.5:1", "--engine=http://127.0.0.1:2", "--model=other", "--connector=plain", "--etcd-endpoints=10.0.0.3:2379",
 				"--", "vllm", "serve", "M", "--kv-transfer-config", `{"kv_connector":"MoRIIOConnector","kv_role":"kv_producer"}`,
 			},
-			found{"decode/10.0.0.5:1", "http://127.0.0.1:2", "other", "plain", "kv_producer", "v", "10.0.0.3:2379", 0, 0},
+			found{"decode/10.0.0.5:1", "http://127.0.0.1:2", "other", "plain", "kv_producer", "v", "10.0.0.3:2379", 1, 0},
 		},
 		{
 			"VLLM_HOST_IP", map[string]string{"VLLM_HOST_IP": "10.0.0.4", "PD_ROLE": "prefill", "PD_ETCD_ENDPOINTS": "10.0.0.9:2379", "PD_ENGINE_API_KEY": "p"},
 			[]string{"--", "vllm", "serve", "M", "--host", "::", "--ssl-certfile", "c", "--api-key", "k"},
-			found{"prefill/10.0.0.4:8000", "https://[::1]:8000", "M", "", "", "p", "10.0.0.9:2379", 0, 0},
+			found{"prefill/10.0.0.4:8000", "https://[::1]:8000", "M", "", "", "p", "10.0.0.9:2379", 1, 0},
 		},
 		{
 			"the agent's KV transfer before the command's", nil,
 			[]string{"--kv-transfer-config", `{"kv_connector":"AscendStoreConnector","kv_role":"kv_consumer"}`, "--", "vllm", "serve", "M", "--kv-transfer-config", nixlProducer},
-			found{"decode/127.0.0.1:8000", "http://127.0.0.1:8000", "M", "plain", "kv_consumer", "", local, 0, 0},
+			found{"decode/127.0.0.1:8000", "http://127.0.0.1:8000", "M", "plain", "kv_consumer", "", local, 1, 0},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
