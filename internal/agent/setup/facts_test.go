@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -117,6 +118,33 @@ func TestFactsInTheRecord(t *testing.T) {
 	}
 	if d := cmp.Diff(want, rec); d != "" {
 		t.Error(d)
+	}
+}
+
+// vllm-ascend reads the time for which prefill keeps blocks from a variable of vLLM.
+func TestLeaseOfAscend(t *testing.T) {
+	t.Parallel()
+	const timeout = "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"
+	config := func(connector string) []string {
+		return []string{"--kv-transfer-config", `{"kv_connector":"` + connector + `","kv_role":"kv_producer"}`}
+	}
+	for _, tc := range []struct {
+		name string
+		env  string
+		args []string
+		want int
+	}{
+		{"the environment", "60", append([]string{"--", "vllm", "serve", "M"}, config("MooncakeConnectorV1")...), 60},
+		{"the command", "60", append([]string{"--", "env", timeout + "=50", "vllm", "serve", "M"}, config("MooncakeConnectorV1")...), 50},
+		{"no number", "1m", append([]string{"--", "vllm", "serve", "M"}, config("MooncakeConnectorV1")...), 0},
+		{"too long", "9223372036854775807", append([]string{"--", "vllm", "serve", "M"}, config("MooncakeConnectorV1")...), 0},
+		{"another connector", "60", append([]string{"--", "vllm", "serve", "M"}, config("NixlConnector")...), 0},
+		{"beside an engine", "60", append([]string{"--address=10.0.0.1:8100"}, config("MooncakeConnectorV1")...), 0},
+	} {
+		c := mustLoad(t, map[string]string{timeout: tc.env}, append([]string{"--host-id=h"}, tc.args...)...)
+		if got := c.Record().KVLease; got != tc.want || c.KVLease != 30*time.Second {
+			t.Errorf("%s: %d s, want %d; a drain waits for %s", tc.name, got, tc.want, c.KVLease)
+		}
 	}
 }
 
