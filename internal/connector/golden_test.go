@@ -163,6 +163,7 @@ func TestTerms(t *testing.T) {
 		{"nixl", "0.32.0", 90, connector.Terms{Build: "0.32.0", Lease: 90 * time.Second, RefusalSpends: true, Renews: true}},
 		{"nixl_push", "0.32.0", 0, connector.Terms{Build: "0.32.0", RefusalSpends: true, Renews: true}},
 		{"p2p", "0.32.0", 0, connector.Terms{Lease: time.Minute, RefusalSpends: true, Renews: true}},
+		{"moriio_read", "0.20.2", 0, connector.Terms{Lease: time.Minute}}, {"moriio_read", "0.32.0", 0, connector.Terms{Lease: time.Minute, RefusalSpends: true}},
 		{"ascend", "0.26.0", 0, connector.Terms{Lease: 480 * time.Second, RefusalSpends: true, GivesUp: "recomputed"}},
 	} {
 		c := newDialect(t, tc.dialect)

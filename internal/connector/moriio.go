@@ -46,8 +46,10 @@ type moriio struct{ base }
 
 // Terms: after defer_timeout, prefill uses blocks that decode has not claimed for other
 // requests. An engine computes the addresses of the other's blocks from its own block size.
+// In READ mode, a decode engine that refuses a request has prefill free the blocks, since vLLM
+// 0.21 (see nixl.Terms).
 func (moriio) Terms(in *instance.Instance) Terms {
-	return Terms{Lease: moriioLease, Blocks: in.Record.BlockSize}
+	return Terms{Lease: moriioLease, RefusalSpends: !older(in, release{0, 21}), Blocks: in.Record.BlockSize}
 }
 
 // Lacks: engines before 0.18 have no transfer_id, which the legs need to find each other.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -61,28 +62,27 @@ func TestAbort_AfterCommitOnResponses(t *testing.T) {
 	}
 }
 
-// An abort before anything went out is retried, with or without tokens, in every API. A KV transfer
-// may be used again only if the engine shows that it has computed nothing.
+// An abort before anything went out is retried, with or without tokens, in every API. The KV transfer
+// is spent: vLLM has prefill free the blocks of a request that it aborts in its queue.
 func TestAbort_BeforeCommit(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		path     string
-		stream   bool
-		fault    fakevllm.Fault
-		prefills int64
+		path   string
+		stream bool
+		fault  fakevllm.Fault
 	}{
-		{completionsPath, true, fakevllm.Fault{}, 1}, {completionsPath, false, fakevllm.Fault{}, 1},
-		{completionsPath, false, fakevllm.Fault{At: fakevllm.AfterTokens, Tokens: 2}, 2},
-		{chatPath, true, fakevllm.Fault{}, 1}, {chatPath, false, fakevllm.Fault{At: fakevllm.AfterTokens, Tokens: 2}, 2},
-		{messagesPath, true, fakevllm.Fault{}, 2}, {messagesPath, false, fakevllm.Fault{}, 2},
-		{messagesPath, false, fakevllm.Fault{At: fakevllm.AfterTokens, Tokens: 2}, 2},
-		{generatePath, true, fakevllm.Fault{}, 1}, {generatePath, false, fakevllm.Fault{At: fakevllm.AfterTokens, Tokens: 2}, 2},
-		{responsesPath, true, fakevllm.Fault{}, 2}, {responsesPath, false, fakevllm.Fault{}, 2},
+		{completionsPath, true, fakevllm.Fault{}}, {completionsPath, false, fakevllm.Fault{}},
+		{completionsPath, false, fakevllm.Fault{At: fakevllm.AfterTokens, Tokens: 2}},
+		{chatPath, true, fakevllm.Fault{}}, {chatPath, false, fakevllm.Fault{At: fakevllm.AfterTokens, Tokens: 2}},
+		{messagesPath, true, fakevllm.Fault{}}, {messagesPath, false, fakevllm.Fault{}},
+		{messagesPath, false, fakevllm.Fault{At: fakevllm.AfterTokens, Tokens: 2}},
+		{generatePath, true, fakevllm.Fault{}}, {generatePath, false, fakevllm.Fault{At: fakevllm.AfterTokens, Tokens: 2}},
+		{responsesPath, true, fakevllm.Fault{}}, {responsesPath, false, fakevllm.Fault{}},
 	} {
 		q := scenario{tc.path, tc.stream}
 		t.Run(q.String()+string(tc.fault.At), func(t *testing.T) {
 			t.Parallel()
-			r := start(t, fakevllm.NIXL, 1, 2, nil)
+			r := start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) { o.MaxAttempts = 2 })
 			tc.fault.Kind, tc.fault.Times = fakevllm.FaultAbort, 1
 			script(t, r.D[0], tc.fault)
 			if tc.path == completionsPath {
@@ -94,11 +94,11 @@ func TestAbort_BeforeCommit(t *testing.T) {
 			} else {
 				r.checkServed(q)
 			}
-			if e := r.entry(); e.Outcome != relay.OutcomeOK || e.Attempts != 1 || r.rec.retried() != "decode/aborted" {
+			if e := r.entry(); e.Outcome != relay.OutcomeOK || e.Attempts != 1 || e.DecodeOnly != "" || r.rec.retried() != "decode/aborted" {
 				t.Errorf("retried %q, entry %+v", r.rec.retried(), e)
 			}
-			if n := legs(r.P); n != tc.prefills {
-				t.Errorf("%d prefills, want %d", n, tc.prefills)
+			if n := legs(r.P); n != 2 {
+				t.Errorf("%d prefills, want 2", n)
 			}
 			r.checkEngines()
 		})

@@ -55,7 +55,7 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 		{name: "reset after the role chunk", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1, At: fakevllm.AfterRole}, retry: "decode/broke_off", prefills: 2},
 		{name: "cut after the role chunk", fault: fakevllm.Fault{Kind: fakevllm.FaultClose, Times: 1, At: fakevllm.AfterRole}, prefills: 2},
 		{name: "error event after the role chunk", fault: fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Times: 1}, prefills: 2},
-		{name: "an end by abort", fault: fakevllm.Fault{Kind: fakevllm.FaultAbort, Times: 1}, retry: "decode/aborted", prefills: 1},
+		{name: "an end by abort", fault: fakevllm.Fault{Kind: fakevllm.FaultAbort, Times: 1}, retry: "decode/aborted", prefills: 2},
 		{name: "no HTTP at all", fault: fakevllm.Fault{Kind: fakevllm.FaultGarbage, Times: 1}, prefills: 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

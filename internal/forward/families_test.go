@@ -148,7 +148,7 @@ func TestRefusalsSpendHandovers(t *testing.T) {
 		mode     fakevllm.Mode
 		version  string
 		prefills int64
-	}{{fakevllm.NIXL, "0.20.2", 1}, {fakevllm.NIXL, "0.21.0", 2}, {fakevllm.NIXL, "", 2}, {fakevllm.Ascend, "0.20.2", 2}, {fakevllm.P2P, "0.27.0", 2}} {
+	}{{fakevllm.NIXL, "0.20.2", 1}, {fakevllm.NIXL, "0.21.0", 2}, {fakevllm.NIXL, "", 2}, {fakevllm.Ascend, "0.20.2", 2}, {fakevllm.P2P, "0.27.0", 2}, {fakevllm.MoRIIORead, "0.32.0", 2}, {fakevllm.MoRIIORead, "0.20.2", 1}} {
 		t.Run(string(tc.mode)+" "+tc.version, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, tc.mode, 1, 2, nil)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -130,13 +132,16 @@ func TestNotificationLost(t *testing.T) {
 // With a single pair an attempt without notifications is not tried again there: a request spends
 // one such wait at most. Decode serves it, with the reason. After three such requests no request
 // waits any more, the log has a warning, and the instance is listed with the address at which
-// its notifications are expected. A new incarnation is tried at once, and is used again.
+// its notifications are expected. A new incarnation of the engine or of its agent, which then has
+// another port, is tried at once, and is used again.
 func TestNotificationsNeverCome(t *testing.T) {
 	t.Parallel()
 	log, lines := logtest.NewNullLogger()
+	var inbox *lmcache.Inbox
 	w := startNotified(t, 1, 1, 1, func(o *forward.Options) {
 		o.Notified, o.RetryRatio, o.Config.Log = 50*time.Millisecond, -1, log
-		o.Notifications.(*lmcache.Asker).OwnAddress = "tcp://10.0.0.1:8500"
+		asker := o.Notifications.(*lmcache.Asker)
+		asker.OwnAddress, inbox = "tcp://10.0.0.1:8500", asker.Own
 	})
 	serve := func(prefill bool) {
 		t.Helper()
@@ -175,13 +180,24 @@ func TestNotificationsNeverCome(t *testing.T) {
 	if warnings != 2 { // the first failure, and the bypass
 		t.Errorf("%d warnings of %d lines", warnings, len(lines.AllEntries()))
 	}
-	again := *w.P[0]
-	again.Record.ID += "-restarted"
-	w.P[0] = &again
-	w.join()
-	w.roundTrip()
-	if list := w.rig.handler.Unnotified(); len(list) > 0 {
-		t.Errorf("bypassed after a restart: %v", list)
+	agent := httptest.NewServer(lmcache.Handler(inbox))
+	defer agent.Close()
+	port := agent.Listener.Addr().(*net.TCPAddr).Port
+	for name, restart := range map[string]func(*instance.Record){
+		"agent":  func(r *instance.Record) { r.Ports = map[string][]int{instance.PortLMCacheNotify: {port}} },
+		"engine": func(r *instance.Record) { r.ID += "-restarted" },
+	} {
+		again := *w.P[0]
+		restart(&again.Record)
+		w.P[0] = &again
+		w.join()
+		w.roundTrip()
+		if list := w.rig.handler.Unnotified(); len(list) > 0 {
+			t.Errorf("bypassed after a restart of the %s: %v", name, list)
+		}
+		for range 3 {
+			serve(true)
+		}
 	}
 }
 

@@ -40,7 +40,7 @@ const PortNIXL = "nixl_side_channel"
 const DefaultBootstrapPort = 8998
 
 // PortP2P is the name in Record.Ports of the side channel of an engine whose
-// OffloadingConnector has a tier of type p2p: that of rank 0.
+// OffloadingConnector has a tier of type p2p: that of the first rank of the instance.
 const PortP2P = "p2p"
 
 // The names in Record.Ports of what LMCache's PD backend needs.

@@ -193,10 +193,11 @@ func (g *generation) paused() bool {
 	return true
 }
 
-// beginLeg has the connector look at the request, but of an engine that shuts down before it
-// has begun with it: that one fetches nothing, and frees nothing elsewhere.
+// beginLeg has the connector look at the request. An engine that aborts it before it has begun
+// with it has prefill free the blocks, as for a refused request.
 func (g *generation) beginLeg() *pydantic.Error {
 	if g.aborts(fault.AfterRole, 0) {
+		g.life.connector.Refuse(g.r.Context(), g.KV)
 		g.KV = nil
 		return nil
 	}

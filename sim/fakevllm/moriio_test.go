@@ -87,3 +87,24 @@ func TestMoRIIOPartners(t *testing.T) {
 		t.Errorf("READ without transfer params: %+v", d.Counters())
 	}
 }
+
+// A decode engine in READ mode that refuses a request has prefill free its blocks, since 0.21: the
+// next one reads others.
+func TestMoRIIORefusalFrees(t *testing.T) {
+	t.Parallel()
+	for version, wrong := range map[string]int64{"0.20.2": 0, "0.32.0": 1} {
+		o := fakevllm.Options{Mode: fakevllm.MoRIIORead, Version: version, Role: fakevllm.RolePrefill}
+		p := fakevllm.StartTest(t, o)
+		o.Role = fakevllm.RoleDecode
+		d := fakevllm.StartTest(t, o)
+		const ask = `"prompt":"a b c"`
+		kv := decode(t, post(t, client(t), p.URL()+"/v1/completions", "R", `{`+ask+`,"max_tokens":1,"ignore_eos":true,"kv_transfer_params":{"do_remote_decode":true,"transfer_id":"t"}}`)).KV
+		if r := post(t, client(t), d.URL()+"/v1/completions", "R", `{`+ask+`,"temperature":9,"kv_transfer_params":`+string(kv)+`}`); r.status != http.StatusBadRequest {
+			t.Fatalf("%d %s", r.status, r.body)
+		}
+		post(t, client(t), d.URL()+"/v1/completions", "R", `{`+ask+`,"kv_transfer_params":`+string(kv)+`}`)
+		if n := d.Counters(); n.WrongKV != wrong || n.TransfersLoaded != 1 {
+			t.Errorf("%s: %+v, %q", version, n, d.Refusals())
+		}
+	}
+}

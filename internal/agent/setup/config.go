@@ -107,7 +107,7 @@ func Load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 		r.checkBridge(&c)
 	} else {
 		r.instance(&c, f)
-		if lease := time.Duration(c.Facts.KVLease) * time.Second; lease > 0 && !r.Given("kv-lease") {
+		if lease := time.Duration(f.transfer.LeaseSeconds()) * time.Second; lease > 0 && !r.Given("kv-lease") {
 			c.KVLease = min(lease, time.Hour)
 			r.Set("kv-lease", c.KVLease.String(), f.from)
 		}
@@ -147,7 +147,7 @@ func (r *reader) instance(c *Config, f *facts) {
 	c.Key = r.key(f, instance.AllLoopback(c.EtcdEndpoints))
 	c.labels = r.allLabels(f.labels())
 	c.Facts.KVRole = f.kvRole(c.Key.Role, c.connector)
-	f.record(&c.Facts)
+	f.record(&c.Facts, dialect)
 	c.Side = f.findSideChannel(c.Key.Address)
 	r.checkCommand(c)
 	r.checkEngine(c, f)

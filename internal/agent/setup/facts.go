@@ -250,13 +250,24 @@ func (f *facts) labels() map[string]string {
 // maxRankIDs bounds the engine ids in a record.
 const maxRankIDs = 64
 
-// record adds the sizes and ids to what the agent registers.
-func (f *facts) record(rec *instance.Record) {
+// How long a prefill engine of vllm-ascend keeps the blocks of a KV transfer, in seconds.
+const (
+	envAscendLease = "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"
+	ascendDialect  = "ascend"
+)
+
+// record adds the sizes, the lease and the ids to what the agent registers.
+func (f *facts) record(rec *instance.Record, dialect string) {
 	rec.TPSize, rec.PPSize, rec.DPSize = f.command.TensorParallel, f.command.PipelineParallel, f.command.DataParallel
 	if f.transfer.NIXL() {
 		rec.Transfer = instance.TransferNIXL
 	}
 	rec.KVLease = f.transfer.LeaseSeconds()
+	if f.wrapped && dialect == ascendDialect {
+		if n, err := strconv.Atoi(f.env(envAscendLease)); err == nil && n > 0 && n < 1<<31 {
+			rec.KVLease = n
+		}
+	}
 	id, ranks := f.transfer.EngineID, f.command.Ranks
 	if id == "" {
 		return

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -54,17 +55,17 @@ func TestFacts(t *testing.T) {
 		{
 			"a host that others reach", nil,
 			[]string{"--etcd-endpoints=10.0.0.9:2379", "--role=decode", "--", "vllm", "serve", "M", "--host", "10.0.0.7", "--kv-transfer-config", nixlBoth},
-			found{"decode/10.0.0.7:8000", "http://10.0.0.7:8000", "M", "nixl", "kv_both", "", "10.0.0.9:2379", 0, 0},
+			found{"decode/10.0.0.7:8000", "http://10.0.0.7:8000", "M", "nixl", "kv_both", "", "10.0.0.9:2379", 1, 0},
 		},
 		{
 			"the seed's environment, mooncake.json v0.1", map[string]string{"MOONCAKE_CONFIG_PATH": v01, "VLLM_DISTRIBUTED_KV_ROLE": "consumer"},
 			[]string{"--", "python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "M", "--port", "8200"},
-			found{"decode/10.0.0.2:8200", "http://127.0.0.1:8200", "M", "", "", "", "10.0.0.9:2379", 0, 0},
+			found{"decode/10.0.0.2:8200", "http://127.0.0.1:8200", "M", "", "", "", "10.0.0.9:2379", 1, 0},
 		},
 		{
 			"the same in front of the command", nil,
 			[]string{"--", "env", "MOONCAKE_CONFIG_PATH=" + v01, "VLLM_DISTRIBUTED_KV_ROLE=producer", "vllm", "serve", "M", "--port", "8100"},
-			found{"prefill/10.0.0.1:8100", "http://127.0.0.1:8100", "M", "", "", "", "10.0.0.9:2379", 0, 0},
+			found{"prefill/10.0.0.1:8100", "http://127.0.0.1:8100", "M", "", "", "", "10.0.0.9:2379", 1, 0},
 		},
 		{
 			"v0.3 by flag, beside an engine", map[string]string{"OPENAI_API_KEY": "o", "VLLM_API_KEY": "not ours"},
@@ -77,17 +78,17 @@ func TestFacts(t *testing.T) {
 				"--role=decode", "--address=10.0.0.5:1", "--engine=http://127.0.0.1:2", "--model=other", "--connector=plain", "--etcd-endpoints=10.0.0.3:2379",
 				"--", "vllm", "serve", "M", "--kv-transfer-config", `{"kv_connector":"MoRIIOConnector","kv_role":"kv_producer"}`,
 			},
-			found{"decode/10.0.0.5:1", "http://127.0.0.1:2", "other", "plain", "kv_producer", "v", "10.0.0.3:2379", 0, 0},
+			found{"decode/10.0.0.5:1", "http://127.0.0.1:2", "other", "plain", "kv_producer", "v", "10.0.0.3:2379", 1, 0},
 		},
 		{
 			"VLLM_HOST_IP", map[string]string{"VLLM_HOST_IP": "10.0.0.4", "PD_ROLE": "prefill", "PD_ETCD_ENDPOINTS": "10.0.0.9:2379", "PD_ENGINE_API_KEY": "p"},
 			[]string{"--", "vllm", "serve", "M", "--host", "::", "--ssl-certfile", "c", "--api-key", "k"},
-			found{"prefill/10.0.0.4:8000", "https://[::1]:8000", "M", "", "", "p", "10.0.0.9:2379", 0, 0},
+			found{"prefill/10.0.0.4:8000", "https://[::1]:8000", "M", "", "", "p", "10.0.0.9:2379", 1, 0},
 		},
 		{
 			"the agent's KV transfer before the command's", nil,
 			[]string{"--kv-transfer-config", `{"kv_connector":"AscendStoreConnector","kv_role":"kv_consumer"}`, "--", "vllm", "serve", "M", "--kv-transfer-config", nixlProducer},
-			found{"decode/127.0.0.1:8000", "http://127.0.0.1:8000", "M", "plain", "kv_consumer", "", local, 0, 0},
+			found{"decode/127.0.0.1:8000", "http://127.0.0.1:8000", "M", "plain", "kv_consumer", "", local, 1, 0},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -117,6 +118,33 @@ func TestFactsInTheRecord(t *testing.T) {
 	}
 	if d := cmp.Diff(want, rec); d != "" {
 		t.Error(d)
+	}
+}
+
+// vllm-ascend reads the time for which prefill keeps blocks from a variable of vLLM.
+func TestLeaseOfAscend(t *testing.T) {
+	t.Parallel()
+	const timeout = "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"
+	config := func(connector string) []string {
+		return []string{"--kv-transfer-config", `{"kv_connector":"` + connector + `","kv_role":"kv_producer"}`}
+	}
+	for _, tc := range []struct {
+		name string
+		env  string
+		args []string
+		want int
+	}{
+		{"the environment", "60", append([]string{"--", "vllm", "serve", "M"}, config("MooncakeConnectorV1")...), 60},
+		{"the command", "60", append([]string{"--", "env", timeout + "=50", "vllm", "serve", "M"}, config("MooncakeConnectorV1")...), 50},
+		{"no number", "1m", append([]string{"--", "vllm", "serve", "M"}, config("MooncakeConnectorV1")...), 0},
+		{"too long", "9223372036854775807", append([]string{"--", "vllm", "serve", "M"}, config("MooncakeConnectorV1")...), 0},
+		{"another connector", "60", append([]string{"--", "vllm", "serve", "M"}, config("NixlConnector")...), 0},
+		{"beside an engine", "60", append([]string{"--address=10.0.0.1:8100"}, config("MooncakeConnectorV1")...), 0},
+	} {
+		c := mustLoad(t, map[string]string{timeout: tc.env}, append([]string{"--host-id=h"}, tc.args...)...)
+		if got := c.Record().KVLease; got != tc.want || c.KVLease != 30*time.Second {
+			t.Errorf("%s: %d s, want %d; a drain waits for %s", tc.name, got, tc.want, c.KVLease)
+		}
 	}
 }
 

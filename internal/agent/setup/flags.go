@@ -56,7 +56,7 @@ func engineSettings(r *reader, c *Config) settings.Table {
 func transferSettings(c *Config) settings.Table {
 	return settings.About("KV transfer",
 		settings.Setting{Name: "kv-transfer-config", Kind: settings.Text, Usage: "--kv-transfer-config of the engine, as JSON; role and connector are read from it (default: that of the command)"},
-		settings.Setting{Name: "p2p-port", Kind: settings.Number, Rare: true, Usage: "side channel port of rank 0, for an OffloadingConnector with a tier of type p2p (default: from the engine's command or environment, else " + strconv.Itoa(defaultP2PPort) + ")"},
+		settings.Setting{Name: "p2p-port", Kind: settings.Number, Rare: true, Usage: "side channel port of the first rank of this engine, for an OffloadingConnector with a tier of type p2p (default: from the engine's command or environment, else " + strconv.Itoa(defaultP2PPort) + ", plus --data-parallel-rank or --data-parallel-start-rank)"},
 		settings.Setting{Name: "bootstrap-port", Kind: settings.Number, Rare: true, Usage: "port of the bootstrap server of a Mooncake prefill engine (default: from the engine's command or environment, else " + strconv.Itoa(instance.DefaultBootstrapPort) + ")"},
 		settings.Setting{Name: "mooncake-config", Kind: settings.Text, Usage: "mooncake.json of any version; the address of etcd is read from it (default: $MOONCAKE_CONFIG_PATH)"},
 		settings.Setting{Name: "lmcache-config", Kind: settings.Text, Usage: "LMCache's configuration file; the following settings are read from it (default: $LMCACHE_CONFIG_FILE)"},

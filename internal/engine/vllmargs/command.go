@@ -23,6 +23,7 @@ type Command struct {
 	Served []string // names the API shows instead of it
 	APIKey string   // the first key
 
+	// TensorParallel and PipelineParallel are 1 for vLLM without a size; 0 if unknown.
 	TensorParallel   int
 	PipelineParallel int
 	// DataParallel is how many ranks answer behind this one address.
@@ -65,6 +66,9 @@ func ParseCommand(argv []string) (Command, error) {
 	}
 	if c.Port == 0 && vllm {
 		c.Port = defaultPort
+	}
+	if vllm && c.ConfigFile == "" {
+		c.TensorParallel, c.PipelineParallel = max(c.TensorParallel, 1), max(c.PipelineParallel, 1)
 	}
 	return c, nil
 }

@@ -30,46 +30,46 @@ func TestCommand(t *testing.T) {
 			},
 			vllmargs.Command{
 				VLLM: true, Host: "10.0.0.7", Port: 8100, Model: "Qwen/Qwen2.5-7B-Instruct", Served: []string{"qwen", "q"}, APIKey: "k1",
-				TensorParallel: 4, DataParallel: 2, Ranks: vllmargs.Ranks{Total: 2, Local: 2}, Transfer: nixl,
+				TensorParallel: 4, PipelineParallel: 1, DataParallel: 2, Ranks: vllmargs.Ranks{Total: 2, Local: 2}, Transfer: nixl,
 			},
 		},
 		{
 			"the module", []string{"python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "M", "--tensor_parallel_size=2", "--ssl-certfile", "c.pem"},
-			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", TensorParallel: 2, TLS: true},
+			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", TensorParallel: 2, PipelineParallel: 1, TLS: true},
 		},
 		{
 			"the fields one by one", []string{
 				"/opt/venv/bin/vllm", "serve", "M", "--kv_transfer_config.kv_connector", "NixlConnector", "--kv-transfer-config.kv_role=kv_both",
 				"--kv-transfer-config.engine_id", "e1",
 			},
-			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", Transfer: nixl},
+			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", TensorParallel: 1, PipelineParallel: 1, Transfer: nixl},
 		},
 		{
 			"a lease as a field", []string{
 				"vllm", "serve", "M", "--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_both","engine_id":"e1"}`,
 				"--kv-transfer-config.kv_connector_extra_config.kv_lease_duration", "10",
 			},
-			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", Transfer: leased},
+			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", TensorParallel: 1, PipelineParallel: 1, Transfer: leased},
 		},
 		{
 			"the last one wins", []string{"vllm", "serve", "M", "--port", "1", "--port=8200", "--model", "N"},
-			vllmargs.Command{VLLM: true, Port: 8200, Model: "N"},
+			vllmargs.Command{VLLM: true, Port: 8200, Model: "N", TensorParallel: 1, PipelineParallel: 1},
 		},
 		{
 			"scheduling", []string{"vllm", "serve", "M", "--scheduling-policy", "priority"},
-			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", Scheduling: "priority"},
+			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", TensorParallel: 1, PipelineParallel: 1, Scheduling: "priority"},
 		},
 		{
 			"started by others", []string{"nice", "-n", "5", "numactl", "--cpunodebind=0", "vllm", "serve", "M", "--port", "8100", "--gpu-memory-utilization", "0.9"},
-			vllmargs.Command{VLLM: true, Port: 8100, Model: "M"},
+			vllmargs.Command{VLLM: true, Port: 8100, Model: "M", TensorParallel: 1, PipelineParallel: 1},
 		},
 		{
 			"environment in front", []string{"env", "VLLM_DISTRIBUTED_KV_ROLE=producer", "A=", "vllm", "serve", "M"},
-			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", Env: map[string]string{"VLLM_DISTRIBUTED_KV_ROLE": "producer", "A": ""}},
+			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", TensorParallel: 1, PipelineParallel: 1, Env: map[string]string{"VLLM_DISTRIBUTED_KV_ROLE": "producer", "A": ""}},
 		},
 		{
 			"a rank with an address of its own", []string{"vllm", "serve", "M", "-dp", "8", "-dpn", "3"},
-			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", DataParallel: 1, Ranks: vllmargs.Ranks{Total: 8, First: 3, Local: 1}},
+			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", TensorParallel: 1, PipelineParallel: 1, DataParallel: 1, Ranks: vllmargs.Ranks{Total: 8, First: 3, Local: 1}},
 		},
 		{
 			"a node of several", []string{"vllm", "serve", "M", "-dp=8", "-dpl=4", "--data-parallel-hybrid-lb", "--config", "c.yaml"},
@@ -77,22 +77,22 @@ func TestCommand(t *testing.T) {
 		},
 		{
 			"the second node", []string{"vllm", "serve", "M", "-dp=8", "-dpl=4", "-dpr", "4", "-dph"},
-			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", DataParallel: 4, Ranks: vllmargs.Ranks{Total: 8, First: 4, Local: 4}},
+			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", TensorParallel: 1, PipelineParallel: 1, DataParallel: 4, Ranks: vllmargs.Ranks{Total: 8, First: 4, Local: 4}},
 		},
 		{
 			"the head of several nodes", []string{"vllm", "serve", "M", "-dp=8", "-dpl=2"},
-			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", DataParallel: 8, Ranks: vllmargs.Ranks{Total: 8, Local: 2}},
+			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", TensorParallel: 1, PipelineParallel: 1, DataParallel: 8, Ranks: vllmargs.Ranks{Total: 8, Local: 2}},
 		},
 		{
 			"a head without ranks", []string{"vllm", "serve", "M", "-dp=8", "-dpl=0"},
-			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", DataParallel: 8, Ranks: vllmargs.Ranks{Total: 8}},
+			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", TensorParallel: 1, PipelineParallel: 1, DataParallel: 8, Ranks: vllmargs.Ranks{Total: 8}},
 		},
 		{
 			"not vLLM", []string{"/srv/engine", "positional", "--port=9000", "--model", "M"},
 			vllmargs.Command{Port: 9000, Model: "M"},
 		},
 		{"a shell is not parsed", []string{"bash", "-c", "vllm serve M --port 8100"}, vllmargs.Command{}},
-		{"negative numbers are values", []string{"vllm", "serve", "M", "--seed", "-1", "--port", "8100"}, vllmargs.Command{VLLM: true, Port: 8100, Model: "M"}},
+		{"negative numbers are values", []string{"vllm", "serve", "M", "--seed", "-1", "--port", "8100"}, vllmargs.Command{VLLM: true, Port: 8100, Model: "M", TensorParallel: 1, PipelineParallel: 1}},
 		{"nothing", nil, vllmargs.Command{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -52,11 +52,11 @@ func (c *completion) runDecodeOnly(first *sched.Assignment, reason string) {
 // decode-only.
 const maxSpent = 2
 
-// transferSpent notes a decode leg that failed after it may have taken a KV transfer. Classes such
-// as a 503 spend it with some engines, but have another cause.
+// transferSpent notes a decode leg that failed after it may have taken a KV transfer. A 503
+// (with some engines) and an abort spend it, too, but have another cause.
 func (c *completion) transferSpent(d *sched.Assignment, f *leg.Failure) {
 	c.s.Recorder.TransferSpent(f.Class)
-	if f.Class != leg.TransferExpired && !f.Rule.SameKV {
+	if f.Class != leg.TransferExpired && f.Class != leg.Aborted && !f.Rule.SameKV {
 		c.spent = append(c.spent, d.Instance.Key)
 		if reported(f) {
 			c.working = append(c.working, d.Instance)

@@ -49,7 +49,7 @@ func (c *completion) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer
 	case err != nil:
 		return nil, l.JudgeError(err)
 	case sse.Aborted(c.kind, answer):
-		return nil, l.JudgeFinish(leg.Aborted, false)
+		return nil, l.JudgeFinish(leg.Aborted)
 	}
 	l.Answered()
 	return answer, nil

@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,8 +29,8 @@ const (
 )
 
 // unnotified tracks the prefill instances whose notifications do not arrive. Requests bypass
-// them, but for a trial request from time to time; a new incarnation is tried at once. It is safe
-// for concurrent use; while all notifications arrive a request reads one atomic.
+// them, but for a trial request from time to time; a new incarnation of the engine or its agent is tried at
+// once. It is safe for concurrent use; while all notifications arrive a request reads one atomic.
 type unnotified struct {
 	log logrus.FieldLogger
 
@@ -41,6 +42,7 @@ type unnotified struct {
 // missed is what is known of one instance whose last notifications did not arrive.
 type missed struct {
 	incarnation string
+	ports       []int  // lmcache_notify of the record: another one after a restart of the agent
 	address     string // where they are expected
 	failures    int    // in a row
 	pause       time.Duration
@@ -49,10 +51,15 @@ type missed struct {
 	logged      time.Time
 }
 
+// of reports whether the engine and its agent are those of the entry.
+func (m *missed) of(in *instance.Instance) bool {
+	return m.incarnation == in.Incarnation() && slices.Equal(m.ports, in.Record.Ports[instance.PortLMCacheNotify])
+}
+
 // find returns the entry of an instance, nil if there is none; u.mu is held.
 func (u *unnotified) find(in *instance.Instance) *missed {
 	m := u.byKey[in.Key]
-	if m != nil && m.incarnation != in.Incarnation() {
+	if m != nil && !m.of(in) {
 		u.forget(in.Key)
 		return nil
 	}
@@ -90,7 +97,7 @@ func (u *unnotified) bypasses(in *instance.Instance) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	m := u.byKey[in.Key]
-	return m != nil && m.incarnation == in.Incarnation() && m.failures >= bypassAfter && time.Now().Before(m.trial)
+	return m != nil && m.of(in) && m.failures >= bypassAfter && time.Now().Before(m.trial)
 }
 
 // arrived notes that all notifications of an instance have arrived.
@@ -118,7 +125,7 @@ func (u *unnotified) failed(in *instance.Instance, address string, err error) {
 		if u.byKey == nil {
 			u.byKey = map[instance.Key]*missed{}
 		}
-		m = &missed{incarnation: in.Incarnation(), pause: firstTrial}
+		m = &missed{incarnation: in.Incarnation(), ports: in.Record.Ports[instance.PortLMCacheNotify], pause: firstTrial}
 		u.byKey[in.Key] = m
 		u.missing.Store(int32(len(u.byKey))) //nolint:gosec // a number of instances
 	}
@@ -151,7 +158,7 @@ func (u *unnotified) list(members *instance.Snapshot) map[instance.Key]string {
 	out := map[instance.Key]string{}
 	for k, m := range u.byKey {
 		switch in, ok := members.Lookup(k); {
-		case !ok || in.Incarnation() != m.incarnation:
+		case !ok || !m.of(in):
 			u.forget(k)
 		case m.failures >= bypassAfter:
 			out[k] = m.address

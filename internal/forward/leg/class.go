@@ -110,7 +110,7 @@ func Rules() []Rule {
 		{BadAnswer, "no HTTP, a cut stream, invalid JSON, or a status that no engine sends", true, false, false, BlameStrike, "502"},
 		{TooLarge, "a head over 64 KiB, an event over 8 MiB, or an answer that exceeds --max-bodies-memory", false, false, false, BlameNone, "502; 503 with Retry-After if other bodies hold the memory"},
 		{ErrorEvent, "an error event before the answer was committed, for example after a failed KV load", true, false, false, BlameStrike, "the event's status and error"},
-		{Aborted, "a finish by `abort` before the answer was committed: the engine is shutting down", true, false, true, BlameStrike, "503, Retry-After"},
+		{Aborted, "a finish by `abort` before the answer was committed: the engine is shutting down or was paused", true, false, false, BlameStrike, "503, Retry-After"},
 		{GaveUp, "vllm-ascend's stop reason `recomputed` before the answer was committed", true, false, false, BlameNone, "503, Retry-After"},
 		{OurEdit, "400 to a prefill of one token with a forced tool call or a thinking budget; on `/v1/messages` and `/v1/responses` also 500", false, true, false, BlameNone, "nothing: the request becomes decode-only"},
 		{TransferExpired, "--kv-lease-budget, or two thirds of the instance's KV lease, passed before the first content", true, false, false, BlameNone, "504"},

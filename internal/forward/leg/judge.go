@@ -296,13 +296,10 @@ func (l *Leg) JudgeNoMemory() *Failure {
 		fmt.Errorf("%s: no memory for its answer", l.Instance.Key))
 }
 
-// JudgeFinish judges an answer that the engine ended for a reason of its own. generated reports
-// whether it has tokens.
-func (l *Leg) JudgeFinish(class Class, generated bool) *Failure {
-	f := l.failed(class, ProxyError(unavailable("the instance gave the request up before it had begun to answer; try again")),
+// JudgeFinish judges an answer that the engine ended for a reason of its own.
+func (l *Leg) JudgeFinish(class Class) *Failure {
+	return l.failed(class, ProxyError(unavailable("the instance gave the request up before it had begun to answer; try again")),
 		fmt.Errorf("%s ended the request without an answer: %s", l.Instance.Key, class))
-	f.Taken = f.Taken || generated
-	return f
 }
 
 // JudgeBadAnswer judges an answer that is not what an engine sends.

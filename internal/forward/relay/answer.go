@@ -365,9 +365,9 @@ type Source struct {
 func (s *Source) judgeEnd(kind openai.Kind, b []byte) *leg.Failure {
 	switch {
 	case sse.Aborted(kind, b):
-		return s.Leg.JudgeFinish(leg.Aborted, sse.Generated(kind, b))
+		return s.Leg.JudgeFinish(leg.Aborted)
 	case s.GivesUp != "" && sse.StopsBy(b, s.GivesUp):
-		return s.Leg.JudgeFinish(leg.GaveUp, false)
+		return s.Leg.JudgeFinish(leg.GaveUp)
 	}
 	return nil
 }

@@ -279,7 +279,7 @@ func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 			return s.Leg.JudgeEvent(code, sse.ErrorOf(a.Kind, event))
 		case sse.EventDone:
 			if a.Kind != openai.Other {
-				return s.Leg.JudgeFinish(leg.Aborted, false) // nothing was generated: vLLM leaves the chunk of an abort out
+				return s.Leg.JudgeFinish(leg.Aborted) // nothing was generated: vLLM leaves the chunk of an abort out
 			}
 			e.committed = true
 			return nil
@@ -333,7 +333,7 @@ func (a *Answer) failInEvents(s *Source, e *events, before, after int, class leg
 		}
 	}
 	if s.Continuation != nil {
-		f := s.Leg.JudgeFinish(class, true)
+		f := s.Leg.JudgeFinish(class)
 		if class == leg.ErrorEvent {
 			_, code := sse.Classify(a.Kind, event)
 			f = s.Leg.JudgeEvent(code, sse.ErrorOf(a.Kind, event))

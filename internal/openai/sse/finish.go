@@ -76,19 +76,6 @@ func member(b []byte, open int, name string) []byte {
 	return b[m.Value:m.End]
 }
 
-// Generated reports whether an aborted response, or an event, has or may have tokens. Only choices can
-// prove that there are none.
-func Generated(k openai.Kind, b []byte) bool {
-	if k == openai.Messages || k == openai.Responses {
-		return true
-	}
-	open := bytes.IndexByte(b, '{')
-	return open >= 0 && anyChoice(b, open, func(choice []byte) bool {
-		content, _ := readChoice(choice)
-		return content
-	})
-}
-
 // Finished reports whether a choice of an event has a finish reason.
 func Finished(event []byte) bool {
 	open := bytes.IndexByte(event, '{')

@@ -108,6 +108,16 @@ func (m *MoRIIO) pull(k kvparams.MoRIIOParams) transfer.Fetched {
 	})
 }
 
+// Refuse has prefill free the blocks of a request that this engine refuses in READ mode, as NIXL does.
+func (m *MoRIIO) Refuse(ctx context.Context, kv []byte) {
+	if m.Mode != kvparams.MoRIIORead || Minor(m.Version) < 21 {
+		return
+	}
+	if k := kvparams.ParseMoRIIO(kv, "", m.Mode); k.Load && k.Blocks && k.Fatal == "" {
+		_ = transfer.Ask(ctx, k.Peer, transfer.Question{Op: "free", Claim: transfer.Claim{RequestID: k.TransferID}}) // else it expires
+	}
+}
+
 // End renders what a prefill's answer carries, where it can.
 func (l *moriioLeg) End(r *Request, finish string, answered bool) {
 	if !l.offer(r, finish) || !answered {
@@ -166,6 +176,10 @@ var (
 
 // answer handles a question on the side channel of a producer.
 func (m *MoRIIO) answer(q transfer.Question) (prompt uint64, err error) {
+	if q.Op == "free" {
+		m.transfers.Drop(q.RequestID)
+		return 0, nil
+	}
 	if m.Mode == kvparams.MoRIIORead && !m.transfers.Holds(q.RequestID, time.Now()) {
 		return 0, nil // a one-sided read: what is in the blocks now is taken for the prompt's
 	}
