@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
@@ -239,6 +240,27 @@ func TestStreamContinuesWhereOneFailsToDetokenize(t *testing.T) {
 	script(t, r.D[1], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusServiceUnavailable, Path: "/detokenize"})
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 9, Times: 1})
 	r.checkContinues(completionsPath, "", "broke_off prompt")
+}
+
+// The instance that failed is not asked to detokenize while another one answers.
+func TestStreamContinuesWithoutItsInstance(t *testing.T) {
+	t.Parallel()
+	least, err := policy.Find("least_loaded")
+	require.NoError(t, err)
+	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, sched: func(o *sched.Options) {
+		o.Policies = map[instance.Role]policy.Kind{instance.Decode: least}
+	}})
+	for _, c := range r.sched.Usable(instance.Decode, model, nil) {
+		if c.Instance.Address == r.D[1].Address() {
+			c.Load.Begin(1000) // the other one is preferred
+		}
+	}
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusServiceUnavailable, Path: "/detokenize"})
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 9, Times: 1})
+	r.checkContinues(completionsPath, "", "error_event prompt")
+	if n := r.D[0].Counters().Faults; n != 1 {
+		t.Errorf("%d faults, want that of the stream", n)
+	}
 }
 
 // If only the end of a stream is missing, the proxy sends it.

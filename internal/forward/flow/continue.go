@@ -329,7 +329,7 @@ func (c *completion) detokenize(ids []byte) (text string, err error) {
 	}
 }
 
-func (c *completion) detokenizeOnce(ids []byte, limit time.Duration) (string, error) {
+func (c *completion) detokenizeOnce(ids []byte, limit time.Duration) (_ string, err error) {
 	r, t, m := c.r, &c.r.attempts, &c.move
 	t.wanted.Tentative = true
 	tried, ranks := t.tried, t.triedRanks
@@ -345,8 +345,11 @@ func (c *completion) detokenizeOnce(ids []byte, limit time.Duration) (string, er
 	if err != nil {
 		return "", err
 	}
-	m.asked = append(m.asked, a.Instance.Key)
-	defer a.Done()
+	defer func() {
+		if a.Done(); err != nil {
+			m.asked = append(m.asked, a.Instance.Key)
+		}
+	}()
 	body := append(append(make([]byte, 0, len(ids)+128), `{"tokens":`...), ids...)
 	if name := c.req.EngineModel(); name != nil {
 		body = append(append(body, `,"model":`...), name...)
