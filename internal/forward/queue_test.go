@@ -563,16 +563,24 @@ func TestQueue_StoredResponse(t *testing.T) {
 	}
 }
 
-// The tokens of a request whose client leaves while it waits, in the queue or to be sent again, are not charged to
-// its key.
+// The tokens of a request whose client leaves while it waits, in the queue or to be sent again, are charged to
+// its key only if an engine has computed its prompt.
 func TestQueue_KeyLimit(t *testing.T) {
 	t.Parallel()
-	for _, refusals := range []int{0, 6} { // after 6, it waits at least 2 s
-		table := new(keylimit.Table)
+	for _, tc := range []struct {
+		refusals int // after 6, it waits at least 2 s
+		computed bool
+	}{{0, false}, {6, false}, {6, true}} {
+		refusals, table := tc.refusals, new(keylimit.Table)
 		table.Set(map[string]instance.KeyLimits{"a": {V: 1, Input: 40}})
 		r, q, _ := startQueueTuned(t, admission.On, nil, func(o *forward.Options) { o.Keys = table })
 		if refusals > 0 {
-			script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusTooManyRequests, Times: refusals})
+			full := fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusTooManyRequests, Times: refusals}
+			if tc.computed { // decode refuses it first
+				script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusTooManyRequests, Times: 1})
+				full.Nth = 2
+			}
+			script(t, r.P[0], full)
 		} else {
 			occupy(r, 1000)
 		}
@@ -592,9 +600,12 @@ func TestQueue_KeyLimit(t *testing.T) {
 		if refusals == 0 {
 			occupy(r, -1000)
 		}
-		for _, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+		for i, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+			if i == 0 && tc.computed {
+				continue
+			}
 			if a := r.post(queuedPath, queuedBody("x"), "X-Key", "a"); a.status != want {
-				t.Errorf("%d refusals: %d %s, want %d", refusals, a.status, a.body, want)
+				t.Errorf("%+v: %d %s, want %d", tc, a.status, a.body, want)
 			}
 		}
 	}

@@ -214,6 +214,7 @@ func (c *completion) prefilled(p *sched.Assignment, answer []byte) {
 		return
 	}
 	c.r.Origin.Times.Pass(stage.Prefilled)
+	c.r.Origin.Times.Pass(stage.Computed)
 	c.usage.Prefilled(answer)
 	c.learnPrefill(p)
 	p.Prefilled(c.usage.Prompt())

@@ -200,7 +200,7 @@ func (r *Request) begin(wanted sched.Request) {
 func (r *Request) note(a *sched.Assignment, f *leg.Failure) bool {
 	again := r.attempts.note(a, f)
 	r.Route.Failed = r.attempts.failed
-	if f.Class == leg.Busy && !r.committed && r.Answer.Times.At(stage.Prefilled) == 0 {
+	if f.Class == leg.Busy && !r.committed && r.Answer.Times.At(stage.Computed) == 0 {
 		r.Answer.Times.Pass(stage.Refused)
 	}
 	return again

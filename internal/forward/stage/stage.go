@@ -12,13 +12,14 @@ import (
 type Point int
 
 // The points, in the order in which a request passes them whose prefill comes before its
-// decode. Of several attempts the last one counts, except for Sent.
+// decode. Of several attempts the last one counts, except for Sent and Computed.
 const (
 	Sent      Point = iota // the first leg began: until then the request was read and waited
 	Prefill                // the prefill leg began
 	Prefilled              // prefill has answered
 	Decode                 // the decode leg began
 	First                  // the first content of a stream went to the client
+	Computed               // prefill has answered in any attempt
 	Refused                // the last leg was refused before any engine has computed anything
 	points
 )
