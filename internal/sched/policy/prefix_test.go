@@ -104,16 +104,20 @@ func TestPrefixForgetsWithTheEngine(t *testing.T) {
 	if _, cached := p.Choose(All(other), r); cached != 0 {
 		t.Errorf("%d tokens in the cache of an engine that has just started", cached)
 	}
-	// So has one that has started again by its metrics, if its record is the same.
+	// So has one that has started again by its metrics, if its record has no id.
 	first, second := &Engine{StartedAt: time.Unix(1, 0)}, &Engine{StartedAt: time.Unix(2, 0)}
-	for i, report := range []*Engine{{}, first, first, nil, second, second} {
-		other[home].Load.Engine.Store(report)
-		want := 1024
-		if i == 4 {
-			want = 0
-		}
-		if _, cached := p.Choose(All(other), r); cached != want {
-			t.Errorf("report %d: %d tokens in the cache, want %d", i, cached, want)
+	for _, list := range [][]Candidate{other, again} {
+		id := list[home].Instance.Record.ID
+		p.Choose(All(list), r)
+		for i, report := range []*Engine{{}, first, first, nil, second, second} {
+			list[home].Load.Engine.Store(report)
+			want := 1024
+			if i == 4 && id == "" {
+				want = 0
+			}
+			if _, cached := p.Choose(All(list), r); cached != want {
+				t.Errorf("id %q, report %d: %d tokens in the cache, want %d", id, i, cached, want)
+			}
 		}
 	}
 	// Who is away for longer is forgotten.

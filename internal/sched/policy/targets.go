@@ -26,10 +26,11 @@ type numbered struct {
 	left        time.Time
 }
 
-// restarted reports whether the engine of a candidate has another start time than at the last call.
+// restarted reports whether the engine of a candidate has another start time than at the last call. It
+// is false for an engine with an id in its record, whose incarnation changes.
 func (t *targets) restarted(c *Candidate) bool {
 	e, n := c.Load.Engine.Load(), t.of[c.Hash]
-	if e == nil || e.StartedAt.IsZero() {
+	if e == nil || e.StartedAt.IsZero() || c.Instance.Record.ID != "" {
 		return false
 	}
 	was := n.startedAt
