@@ -236,12 +236,16 @@ func TestQueue(t *testing.T) {
 	r.adminKey = adminKey
 	engines := r.start(1)
 	const tokens = 1800
-	began := time.Now()
-	if c := r.stream(r.proxy.URL(), "One:", tokens); c.err != nil {
-		t.Fatal(c.err)
+	fastest := time.Hour // another program may slow a stream down
+	for range 3 {
+		began := time.Now()
+		if c := r.stream(r.proxy.URL(), "One:", tokens); c.err != nil {
+			t.Fatal(c.err)
+		}
+		fastest = min(fastest, time.Since(began))
 	}
-	n := int(queued/time.Since(began)) + 3 // the first stream is the slowest
-	logf("a stream takes %v: %d at once", since(began), n)
+	n := int(queued/fastest) + 3
+	logf("a stream takes %v: %d at once", fastest.Round(time.Millisecond), n)
 	before := r.metric(engines[0], "vllm:request_success_total", "")
 	results := make(chan completion, n)
 	for i := range n {
