@@ -19,7 +19,7 @@ const envBootstrapPort = "VLLM_MOONCAKE_BOOTSTRAP_PORT"
 // mooncakeDialect is the one whose prefill engines have a bootstrap server.
 const mooncakeDialect = "mooncake"
 
-// ErrBootstrapTaken is returned for a second engine with one bootstrap port.
+// ErrBootstrapTaken is returned if another program listens at the engine's bootstrap port.
 var ErrBootstrapTaken = errors.New("something listens at the port of the engine's bootstrap server already")
 
 // bootstrapServer is the port at which a wrapped engine starts a bootstrap server; 0 if it starts none.
@@ -27,7 +27,7 @@ type bootstrapServer int
 
 // Free makes sure that the server can listen: the engine would not become ready without it.
 func (b bootstrapServer) Free(ctx context.Context) error {
-	address := net.JoinHostPort("0.0.0.0", strconv.Itoa(int(b))) // as vLLM
+	address := net.JoinHostPort("0.0.0.0", strconv.Itoa(int(b))) // where vLLM listens
 	if b > 0 && errors.Is(bind(ctx, address), syscall.EADDRINUSE) {
 		return fmt.Errorf("%w (%s): another engine? The engine would never be ready: set another port with %s", ErrBootstrapTaken, address, envBootstrapPort)
 	}

@@ -276,7 +276,7 @@ func (s *Edits) Write(ctx context.Context, f *Fleet, values map[string]*string, 
 	before := map[string]*mvccpb.KeyValue{}
 	keys := slices.Sorted(maps.Keys(values))
 	k := instance.Key{}
-	var move *schema.Move // the last one of values
+	var move *schema.Move // the last change of a role in values
 	for i, name := range keys {
 		key := s.layout.Root() + name
 		before[key] = f.kvs[name]

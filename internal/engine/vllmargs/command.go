@@ -42,7 +42,7 @@ type Command struct {
 type Ranks struct {
 	Total int // of the group, on all machines
 	First int // of those that this command starts
-	Local int // how many those are; 0 of a group: it only serves the API
+	Local int // their number; 0 if the command only serves the API of a group
 }
 
 // Elsewhere reports whether other commands start all ranks of the group.

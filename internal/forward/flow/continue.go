@@ -164,8 +164,8 @@ func (c *completion) otherDecode(tried []instance.Key) *sched.Assignment {
 	return nil
 }
 
-// noteEngine notes whether token ids can continue a chat whose leg is on in: not if that is too old, nor if all
-// instances that are left are, without those tried.
+// noteEngine notes whether token ids can continue a chat whose leg is on in. They cannot if in ignores them,
+// or if every other instance does, apart from those tried.
 func (c *completion) noteEngine(in *instance.Instance, tried []instance.Key) {
 	takes := connector.TakesPromptIDs(in)
 	if old := ignorePromptIDs(c.s.Picker.Members()); takes && c.kind == openai.Chat && len(old) > 0 {
