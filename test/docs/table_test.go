@@ -132,6 +132,7 @@ var table = []row{
 	{page: "docs/migrate/vllm-connector-proxies.md", first: "pdmesh-agent --role prefill", why: elsewhere},
 
 	{page: "docs/move-etcd.md", first: "pdctl export", by: "test/e2e: TestMoveByExport"},
+	{page: "docs/move-etcd.md", first: "pdmesh-agent --print-config", world: "engines", then: `(sed "s/ --allow-loopback//" block.sh | bash 2>&1 || :) | grep "is a loopback address"`},
 	{page: "docs/move-etcd.md", first: "etcdctl", by: "test/e2e: TestMoveBySnapshot"},
 	{page: "docs/move-etcd.md", first: "etcdutl", by: "test/e2e: TestMoveBySnapshot"},
 

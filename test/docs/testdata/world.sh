@@ -18,7 +18,7 @@ name=$(basename "$0")
 log=$(mktemp "$WORK/logs/$name.XXXX")
 real=$REAL/$name
 case "$name $*" in
-*--help* | "pdmesh-agent health"* | "pdmesh-proxy health"*) exec "$real" "$@" ;;
+*--help* | *--print-config* | "pdmesh-agent health"* | "pdmesh-proxy health"*) exec "$real" "$@" ;;
 register-node.sh*) real=$SCRIPTS/$name ;;
 "pdctl watch"* | "pdctl events"* | "pdmesh-agent "* | "pdmesh-proxy "* | "etcd "*) ;;
 *) exec "$real" "$@" ;;
