@@ -110,7 +110,7 @@ func TestWaitFor(t *testing.T) {
 	}{
 		"--for state=ready --selector rack=3":               {0, "decode/10.0.0.1:8200: ready\n"},
 		"--for ready decode -o name":                        {0, "decode/10.0.0.1:8200\ndecode/10.0.0.2:8200\n"},
-		"--for state=ready --timeout 300ms":                 {4, "prefill/10.0.0.3:8100 starting"},
+		"--for state=ready --timeout 300ms":                 {4, "after 300ms: 2 of 3 instances are ready: prefill/10.0.0.3:8100 starting"},
 		"--for state=ready decode/10.0.0.9:1 --timeout 1ms": {4, "decode/10.0.0.9:1 not registered"},
 		"--for state=removed prefill/10.0.0.9:1":            {0, "prefill/10.0.0.9:1: removed\n"},
 		"--for ready decode=2":                              {0, "decode/10.0.0.1:8200: ready\ndecode/10.0.0.2:8200: ready\n"},
@@ -121,7 +121,8 @@ func TestWaitFor(t *testing.T) {
 		"--for drained decode=1 --timeout 1ms":              {2, "state=drained: select the instances"},
 		"--for ready prefill decode":                        {2, "name one role, or the number of each: prefill=2 decode=3"},
 		"--for state=removed -l rack=4":                     {0, "no instance is left\n"},
-		"--for removed decode/10.0.0.1:8200 --timeout 1ms":  {4, "decode/10.0.0.1:8200 ready"},
+		"--for removed decode/10.0.0.1:8200 --timeout 1ms":  {4, "0 of 1 instances are removed: decode/10.0.0.1:8200 ready"},
+		"--for ready -l rack=4 --timeout 1ms":               {4, "0 of at least 1 instances are ready"},
 	} {
 		code, out, errs := r.run(append([]string{"wait"}, strings.Fields(line)...)...)
 		if code != want.code || !strings.Contains(out+errs, want.out) || code == 0 && out != want.out {
@@ -131,7 +132,7 @@ func TestWaitFor(t *testing.T) {
 	// Drained: only once the proxy has reported that nothing is in flight.
 	r.say("a", 1, `"decode/10.0.0.1:8200":{"in_flight":1}`)
 	out, stop = r.background("wait", "--for", "state=drained", "10.0.0.1:8200")
-	testkit.Eventually(t, patience, func() error { return out.has("0 of at least 1 instances are drained") })
+	testkit.Eventually(t, patience, func() error { return out.has("0 of 1 instances are drained") })
 	r.want(0, "decode/10.0.0.1:8200: drained\n", "drain", "10.0.0.1:8200")
 	testkit.Eventually(t, patience, func() error { return out.has("0 of 1 proxy done") })
 	r.say("a", r.revision("/pd/override/decode/10.0.0.1:8200"), "")

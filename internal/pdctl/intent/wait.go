@@ -121,7 +121,7 @@ func Wait(s *session.Session) *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&condition, "for", "", "state that the instances must have: state=ready, state=removed, state=drained or another state")
-	fs.IntVar(&w.count, "count", 0, "with --for: how many instances must have the state; 0: all that are selected")
+	fs.IntVar(&w.count, "count", 0, "with --for: how many instances must have the state; default: all that are selected")
 	fs.Int64Var(&revision, "revision", 0, "revision that every proxy must have applied")
 	settings.DurationVar(fs, &w.limit, "timeout", waitLimit, "how long to wait")
 	return cmd

@@ -139,7 +139,11 @@ func (w *waitFor) meets(snap *instance.Snapshot) (met []instance.Key, open strin
 		need = 0
 	}
 	if len(met) < need || len(missing) > 0 && w.count == 0 {
-		if open = fmt.Sprintf("%d of at least %d instances are %s", len(met), need, w.state); len(missing) > 0 {
+		of := fmt.Sprintf("at least %d", need)
+		if w.count == 0 && len(missing) > 0 {
+			of = strconv.Itoa(len(met) + len(missing))
+		}
+		if open = fmt.Sprintf("%d of %s instances are %s", len(met), of, w.state); len(missing) > 0 {
 			open += ": " + strings.Join(missing[:min(len(missing), 5)], ", ")
 		}
 	}
