@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -122,6 +123,7 @@ func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr 
 	cmd.SetFlagErrorFunc(explain)
 	cmd.SetUsageFunc(usage)
 	prepare(cmd)
+	checkTopics(cmd, args)
 	called, err := cmd.ExecuteContextC(ctx)
 	if err == nil {
 		return OK
@@ -204,19 +206,49 @@ func prepare(cmd *cobra.Command) {
 		cmd.Flags().BoolFunc(helpAll, "help with all flags", func(string) error { return cmd.Flags().Set("help", "true") })
 	}
 	if check := cmd.Args; check != nil && cmd.HasSubCommands() {
-		cmd.SuggestionsMinimumDistance = 2
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			err := check(cmd, args)
 			if err == nil || len(args) == 0 {
 				return err
 			}
-			if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
-				return fmt.Errorf("%w; did you mean %s?", err, strings.Join(like, " or "))
-			}
-			return err
+			return suggest(cmd, err, args[0])
 		}
 	}
 	for _, c := range cmd.Commands() {
 		prepare(c)
+	}
+}
+
+// suggest adds the subcommands that are similar to arg to the error about it.
+func suggest(cmd *cobra.Command, err error, arg string) error {
+	cmd.SuggestionsMinimumDistance = 2
+	if like := cmd.SuggestionsFor(arg); len(like) > 0 {
+		return fmt.Errorf("%w; did you mean %s?", err, strings.Join(like, " or "))
+	}
+	return err
+}
+
+// checkTopics adds cobra's commands help and completion, which exit with 0 after an unknown argument, and
+// makes such an argument an error.
+func checkTopics(root *cobra.Command, args []string) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd(args...)
+	for _, c := range root.Commands() {
+		var path []string
+		switch c.Name() {
+		case "help":
+		case "completion":
+			path = []string{c.Name()}
+			c.Run = func(cmd *cobra.Command, _ []string) { _ = cmd.Help() } // without it, arguments are not checked
+		default:
+			continue
+		}
+		c.Args = func(_ *cobra.Command, args []string) error {
+			cmd, rest, _ := root.Find(slices.Concat(path, args))
+			if len(rest) == 0 {
+				return nil
+			}
+			return suggest(cmd, fmt.Errorf("unknown command %q for %q", rest[0], cmd.CommandPath()), rest[0])
+		}
 	}
 }

@@ -49,6 +49,14 @@ func TestRun(t *testing.T) {
 		{"do --after x", nil, cli.Usage, "", "prog: --after: bad value \"x\": must be a duration"},
 		{"--what", nil, cli.Usage, "", "prog: unknown flag: --what\nSee prog --help.\n"},
 		{"undo", nil, cli.Usage, "", "unknown command \"undo\" for \"prog\""},
+		{"help", nil, cli.OK, "do it", ""},
+		{"help do", nil, cli.OK, "--times", ""},
+		{"help completion bash", nil, cli.OK, "prog completion bash", ""},
+		{"help od", nil, cli.Usage, "", "prog: unknown command \"od\" for \"prog\"; did you mean do?\nSee prog help --help.\n"},
+		{"help do more", nil, cli.Usage, "", "prog: unknown command \"more\" for \"prog do\"\n"},
+		{"completion", nil, cli.OK, "Available Commands:\n  bash ", ""},
+		{"completion zsh", nil, cli.OK, "#compdef prog", ""},
+		{"completion bahs", nil, cli.Usage, "", "prog: unknown command \"bahs\" for \"prog completion\"; did you mean bash?\nSee prog completion --help.\n"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			t.Parallel()
