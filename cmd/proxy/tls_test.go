@@ -244,6 +244,9 @@ func TestCertificatesRolledUnderLoad(t *testing.T) {
 			if code := run(t.Context(), []string{"health", "--port", p.port, "--tls-cert", cert, "--tls-key", key}, env, &out, &out); code != 0 {
 				t.Errorf("health: %d %s", code, &out)
 			}
+			if code, _, errs := ask(t, nil, "health", "--port", p.port); code != 1 || !strings.Contains(errs, "400 Bad Request: does it use TLS? Set --tls-cert and --tls-key\n") {
+				t.Errorf("health without TLS: %d %s", code, errs)
+			}
 		})
 	}
 }

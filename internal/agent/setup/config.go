@@ -332,7 +332,7 @@ func (r *reader) checkEngine(c *Config, f *facts) {
 // checkCommand refuses settings that do not apply without a command.
 func (r *reader) checkCommand(c *Config) {
 	if c.Command == nil {
-		r.excludes(errors.New("is for an engine that this agent starts, as in agent ... -- vllm serve MODEL"),
+		r.excludes(errors.New("is for an engine that this agent starts, as in pdmesh-agent ... -- vllm serve MODEL"),
 			"restart", "restart-delay", "restart-delay-max", "start-timeout", "stop-timeout", "engine-dies-with-agent")
 	}
 }

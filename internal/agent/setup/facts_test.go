@@ -202,7 +202,7 @@ func TestFactsRefuse(t *testing.T) {
 		{"restart", nil, append([]string{"--role=decode", "--restart=always"}, serve...), []string{`--restart: "always": use no or on-failure`}},
 		{"restart delays", nil, append([]string{"--role=decode", "--restart-delay=2m"}, serve...), []string{"--restart-delay-max: 1m0s: from 2m0s"}},
 		{"stop timeout", nil, append([]string{"--role=decode", "--stop-timeout=0s"}, serve...), []string{"--stop-timeout: 0s: from 1ms"}},
-		{"without a command", nil, []string{"--role=decode", "--address=127.0.0.1:1", "--start-timeout=1m", "--engine-dies-with-agent"}, []string{"--start-timeout: is for an engine that this agent starts", "--engine-dies-with-agent:"}},
+		{"without a command", nil, []string{"--role=decode", "--address=127.0.0.1:1", "--start-timeout=1m", "--engine-dies-with-agent"}, []string{"--start-timeout: is for an engine that this agent starts, as in pdmesh-agent ... -- vllm serve MODEL", "--engine-dies-with-agent:"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -80,6 +80,8 @@ func Ask(ctx context.Context, at config.Listen, path string) (string, error) {
 		return "alive", nil
 	case body.Reason != "":
 		return "", fmt.Errorf("%w: %s", ErrUnhealthy, instance.Printable(body.Reason, 400))
+	case resp.StatusCode == http.StatusBadRequest && scheme == "http": // from net/http
+		return "", fmt.Errorf("%w: %s answers %s: does it use TLS? Set --tls-cert and --tls-key", ErrUnhealthy, address, resp.Status)
 	}
 	return "", fmt.Errorf("%w: %s answers %s: is it a proxy?", ErrUnhealthy, address, resp.Status)
 }
