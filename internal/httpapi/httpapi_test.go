@@ -145,7 +145,7 @@ func deps() httpapi.Deps {
 		},
 		Notices:   func() []string { return []string{"no decode instance serves model m"} },
 		Dashboard: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "dashboard "+r.URL.Path) }),
-		Ready:     func() error { return nil }, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }), Log: log, AdminKey: adminRing("secret"), Config: func(w io.Writer) error { _, err := io.WriteString(w, "key: x"); return err }, RecentLog: func() []byte { return []byte("msg=x url=http://u:p@h\n") }, Version: "v", ID: "me",
+		Ready:     func() error { return nil }, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }), Log: log, AdminKey: adminRing("secret"), Config: func(w io.Writer) error { _, err := io.WriteString(w, "key: x"); return err }, RecentLog: func() []byte { return []byte("msg=x url=http://u:p@h\n") }, Version: "v", ID: "me", LogLevel: &level{"info"},
 	}
 }
 

@@ -32,9 +32,7 @@ func TestLogNeedsTheAdminKey(t *testing.T) {
 
 func TestLogLevel(t *testing.T) {
 	t.Parallel()
-	d := deps()
-	d.LogLevel = &level{"info"}
-	s := serve(t, d, false)
+	s := serve(t, deps(), false)
 	for _, tc := range []struct {
 		method, key, media, body string
 		code                     int
@@ -64,7 +62,9 @@ func TestLogLevel(t *testing.T) {
 			t.Errorf("%s %q as %q: %d %s", tc.method, tc.body, tc.key, code, got)
 		}
 	}
-	if code, _, _ := call(t, http.MethodGet, serve(t, deps(), false).URL+"/log-level", "", "X-Api-Key", "secret"); code != 404 {
+	d := deps()
+	d.LogLevel = nil
+	if code, _, _ := call(t, http.MethodGet, serve(t, d, false).URL+"/log-level", "", "X-Api-Key", "secret"); code != 404 {
 		t.Errorf("without a log: %d", code)
 	}
 }

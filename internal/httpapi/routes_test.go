@@ -2,6 +2,8 @@ package httpapi_test
 
 import (
 	"net/http"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +11,8 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/routes"
 )
@@ -102,5 +106,58 @@ func TestTableIsTheCode(t *testing.T) {
 	}
 	for route := range code {
 		t.Errorf("%s is in no table of docs/reference/routes.md", route)
+	}
+}
+
+// docs/tls.md has the routes that the right read allows, docs/api.md those that --admin-listen moves.
+func TestPagesHaveTheOperatorRoutes(t *testing.T) {
+	t.Parallel()
+	keys := filepath.Join(t.TempDir(), "keys")
+	testkit.WriteFile(t, keys, "sk-read reader read\n")
+	d := deps()
+	var err error
+	d.AdminKey, err = apikeys.OpenAdmin("", keys, d.Log, nil)
+	require.NoError(t, err)
+	s := serve(t, d, false)
+	part := func(page, begin, end string) string {
+		_, text, _ := strings.Cut(string(testkit.ReadFile(t, "../../docs/"+page)), begin)
+		text, _, _ = strings.Cut(text, end)
+		return text
+	}
+	readable, movable := map[routes.Route]bool{}, map[string]bool{}
+	for _, m := range regexp.MustCompile("`([A-Z]+) (/[^`]*)`").FindAllStringSubmatch(part("tls.md", "| `read` |", "\n"), -1) {
+		readable[routes.Of(m[1], m[2])] = true
+	}
+	for _, m := range regexp.MustCompile("`(/[^`*]*)").FindAllStringSubmatch(part("api.md", "`--admin-listen` moves", "another address"), -1) {
+		movable[m[1]] = false
+	}
+	clients := registered(t, httpapi.NewRouter(d, true))
+	for route := range registered(t, httpapi.NewRouter(d, false)) {
+		if clients[route] {
+			continue
+		}
+		path := route.Path()
+		keyless, _, _ := call(t, route.Method(), s.URL+path, "")
+		code, _, _ := call(t, route.Method(), s.URL+path, "", "X-Api-Key", "sk-read")
+		if can := keyless == http.StatusUnauthorized && code != http.StatusForbidden; can != readable[route] {
+			t.Errorf("%s: the right read allows it: %t, on the page: %t", route, can, readable[route])
+		}
+		if keyless == http.StatusNotFound || path == httpapi.DashboardEvents { // "fanned out" and "dashboard" on the page
+			continue
+		}
+		found := false
+		for name := range movable {
+			if path == name || strings.HasPrefix(path, strings.TrimSuffix(name, "/")+"/") {
+				movable[name], found = true, true
+			}
+		}
+		if !found {
+			t.Errorf("%s is not on the page as a route that moves", route)
+		}
+	}
+	for name, moves := range movable {
+		if !moves {
+			t.Errorf("%s is on the page as a route that moves", name)
+		}
 	}
 }
