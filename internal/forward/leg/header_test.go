@@ -16,7 +16,7 @@ func TestIDs(t *testing.T) {
 	uuid := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 	seen := map[string]bool{}
 	for _, tc := range []struct{ name, sent string }{
-		{"none", ""}, {"the client's", "mine-1"}, {"a space", "a b"}, {"too long", strings.Repeat("x", maxID+1)},
+		{"none", ""}, {"the client's", "mine-1"}, {"a space", "a b"}, {"a quote", `a"b`}, {"a backslash", `a\b`}, {"not ASCII", "ä"}, {"too long", strings.Repeat("x", maxID+1)},
 	} {
 		id := RequestID(http.Header{"X-Request-Id": {tc.sent}})
 		if own := tc.name == "the client's"; own != (id == tc.sent) || !own && !uuid.MatchString(id) {
