@@ -1,15 +1,16 @@
 package fakevllm
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	stdlog "log"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -82,7 +83,7 @@ func (s *Server) begin(ctx context.Context) error {
 	}
 	l.http = &http.Server{
 		Handler: l, MaxHeaderBytes: maxHeaderBytes, ReadHeaderTimeout: readHeaderTimeout,
-		IdleTimeout: s.opt.IdleTimeout, ErrorLog: stdlog.New(io.Discard, "", 0),
+		IdleTimeout: s.opt.IdleTimeout, ErrorLog: stdlog.New(panicLog{}, "", 0),
 	}
 	err = l.connector.Start(ctx)
 	if err == nil {
@@ -97,6 +98,16 @@ func (s *Server) begin(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", ErrOptions, err)
 	}
 	return nil
+}
+
+// panicLog passes the panics of handlers in the log of net/http on to stderr, and nothing else.
+type panicLog struct{}
+
+func (panicLog) Write(line []byte) (int, error) {
+	if bytes.HasPrefix(line, []byte("http: panic ")) {
+		return os.Stderr.Write(line)
+	}
+	return len(line), nil
 }
 
 // addCores makes the cores of a life and the connector they share. Data-parallel ranks are

@@ -75,6 +75,12 @@ func readMessages(body []byte) (*reader, error) {
 	}
 	p.StopSequences = len(p.Sampling.Stop) > 0
 	p.require(p.required...)
+	switch {
+	case p.ToolChoice == "function" && p.ToolName == "":
+		_ = p.bad.Add(pydantic.Invalid("tool_choice", "Value error, tool_choice.name is required when type is 'tool'")) // always kept
+	case len(p.Tools) == 0: // vLLM generates text then
+		p.ToolChoice, p.ToolName = "", ""
+	}
 	if p.MaxTokens != nil && *p.MaxTokens <= 0 {
 		_ = p.bad.Add(pydantic.Invalid("max_tokens", "Value error, max_tokens must be positive")) // always kept
 	}
@@ -158,6 +164,10 @@ func readResponses(body []byte) (*reader, error) {
 	}
 	store := p.raw["store"]
 	switch {
+	case p.ToolChoice == "required" && len(p.Tools) == 0: // check_tool_usage
+		return nil, pydantic.BadRequest("tool_choice", "Tool choice 'required' must be specified with 'tools' parameter.")
+	case p.ToolChoice == "function" && (p.ToolName == "" || len(p.Tools) == 0):
+		return nil, pydantic.BadRequest("tool_choice", "Tool choice 'function' not found in 'tools' parameter.")
 	case !pydantic.IsNull(p.raw["prompt"]):
 		return nil, pydantic.BadRequest("prompt", "prompt template is not supported")
 	case pydantic.Truthy(p.raw["background"]) && store != nil && !pydantic.Truthy(store):
