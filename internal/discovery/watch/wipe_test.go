@@ -3,9 +3,12 @@ package watch_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
+	"github.com/sirupsen/logrus/hooks/test"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -121,7 +124,7 @@ func TestWipedStore(t *testing.T) {
 }
 
 // An intent for a time ends with its store: kept, it would have no end, and
-// restored, it would are in the new one for ever.
+// restored, it would be in the new one for ever. Operators learn of it from the log.
 func TestIntentForATimeIsNotKept(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t)
@@ -141,7 +144,16 @@ func TestIntentForATimeIsNotKept(t *testing.T) {
 	for range 50 {
 		members.Put(t, cli, "/other", "")
 	}
-	w := members.Watch(t, cli, members.Probing(t, prober, ""))
+	route := instance.Key{Role: schema.Models, Address: "chat"}
+	if _, err := st.Documents.Put(t.Context(), route, []byte(`{"v":1,"targets":[{"model":"m"}]}`), store.DocumentOptions{For: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	waiting := members.Decode("10.0.0.3:8200")
+	members.Put(t, cli, l.Pending(waiting), "")
+	log, hook := test.NewNullLogger()
+	o := members.Probing(t, prober, "")
+	o.Log = log
+	w := members.Watch(t, cli, o)
 	intent := func(k instance.Key, want instance.Intent) {
 		t.Helper()
 		members.WaitFor(t, w, k, func(in *instance.Instance) error {
@@ -165,6 +177,16 @@ func TestIntentForATimeIsNotKept(t *testing.T) {
 	})
 	intent(a, "")
 	intent(b, instance.Drain)
+	var dropped []string
+	for _, e := range hook.AllEntries() {
+		if e.Level == logrus.WarnLevel && strings.Contains(e.Message, "dropped") {
+			dropped = append(dropped, fmt.Sprint(e.Data["key"]))
+		}
+	}
+	slices.Sort(dropped)
+	if want := []string{"models/chat", "override/decode/" + a.Address, "pending/decode/" + waiting.Address}; !slices.Equal(dropped, want) {
+		t.Errorf("the log has %v as dropped, want %v", dropped, want)
+	}
 }
 
 // A wiped etcd has the same member id, resumes the watch without an error and

@@ -15,9 +15,10 @@ import (
 
 const orderHelp = `%s decides what every proxy does with the keys that it kept from a former etcd.
 
-When etcd is wiped, or another one takes its place, proxies keep the static instances
-and the overrides that the new etcd lacks, and show them in /status. "pdctl restore"
-makes the proxies write these to the new etcd, unless it has a value of its own.
+When etcd is wiped, or another one takes its place, proxies keep the static instances,
+overrides and documents without a time limit that the new etcd lacks, and show them in
+/status. "pdctl restore" makes the proxies write these to the new etcd, unless it has a
+value of its own.
 "pdctl forget" makes the proxies drop them.
 
 It works on the instances given, or on everything with --all. pdctl does not wait for
