@@ -1,6 +1,8 @@
 package watch_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus/hooks/test"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
@@ -187,6 +190,79 @@ func TestIntentForATimeIsNotKept(t *testing.T) {
 	if want := []string{"models/chat", "override/decode/" + a.Address, "pending/decode/" + waiting.Address}; !slices.Equal(dropped, want) {
 		t.Errorf("the log has %v as dropped, want %v", dropped, want)
 	}
+}
+
+// A new intent would replace all of the intent that proxies keep, so it is refused until an operator has
+// decided about that one.
+func TestKeptIntentIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
+	st, weight := store.New(cli, l, "test"), 50
+	drained, weighted := members.Decode("10.0.0.1:8200"), members.Decode("10.0.0.2:8200")
+	register := func() {
+		for _, k := range []instance.Key{drained, weighted} {
+			prober.Answer(k.Address, "m")
+			members.Leased(t, cli, l, k)
+		}
+	}
+	drain := func(k instance.Key) error {
+		_, err := st.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{Reason: "disks"})
+		return err
+	}
+	weigh := func(k instance.Key) error {
+		_, err := st.Intents.SetWeight(t.Context(), k, &weight, store.IntentOptions{})
+		return err
+	}
+	register()
+	require.NoError(t, drain(drained))
+	require.NoError(t, weigh(weighted))
+	for range 50 {
+		members.Put(t, cli, "/other", "")
+	}
+	o := members.Probing(t, prober, "")
+	o.Writer = st.Watch
+	w := members.Watch(t, cli, o)
+	members.WaitState(t, w, watch.Live)
+	p := lease.NewPresence(cli, lease.PresenceOptions{Layout: l, ID: "p1", Interval: 5 * time.Millisecond, Report: func() lease.Report {
+		return lease.Report{Kept: lease.KeptKeys(w.Status().Kept)}
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	etcd.Wipe()
+	etcd.Restart()
+	register()
+	published := func(n int) {
+		t.Helper()
+		testkit.Eventually(t, members.Soon, func() error {
+			ps, err := st.Reader.Proxies(t.Context())
+			if err != nil || len(ps) != 1 || len(ps[0].Kept) != n {
+				return fmt.Errorf("%+v, %v", ps, err)
+			}
+			return nil
+		})
+	}
+	published(2)
+	if err := weigh(drained); !errors.Is(err, store.ErrIntent) {
+		t.Errorf("a weight in place of a kept drain: %v", err)
+	}
+	if err := drain(weighted); !errors.Is(err, store.ErrIntent) {
+		t.Errorf("a drain in place of a kept weight: %v", err)
+	}
+	both := func(in *instance.Instance) error {
+		if in.Intent != instance.Drain || in.Record.Weight == nil || *in.Record.Weight != weight {
+			return fmt.Errorf("%+v", in)
+		}
+		return nil
+	}
+	require.NoError(t, st.Kept.Order(t.Context(), schema.OrderRestore, nil, ""))
+	published(0)
+	require.NoError(t, weigh(drained))
+	require.NoError(t, drain(weighted))
+	members.WaitFor(t, w, drained, both)
+	members.WaitFor(t, w, weighted, both)
 }
 
 // A wiped etcd has the same member id, resumes the watch without an error and
