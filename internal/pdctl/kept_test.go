@@ -40,6 +40,59 @@ func TestRestoreAndForget(t *testing.T) {
 	}
 }
 
+// Commands about what proxies keep of a former etcd change nothing, and name the decision that has to be
+// made first: a new override would replace all of the former one.
+func TestKeptByProxies(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const agent, static, other, out = "10.0.0.1:8200", "10.0.0.2:8200", "10.0.0.3:8200", "10.0.0.4:8200"
+	r.put("/pd/proxies/p0", well) // keeps nothing, or is of an older release
+	r.put("/pd/proxies/p1", `{"v":1,"applied":1000000,"address":"10.0.0.1:8000","unverified":{},"notices":["keys of a former etcd"],
+		"kept":["override/decode/`+agent+`","override/decode/`+out+`","decode/`+static+`","models/chat"]}`)
+	for _, address := range []string{agent, other} {
+		r.put("/pd/decode/"+address, `{"v":1,"state":"ready","models":["m"]}`)
+		r.put("/pd/prefill/"+address, `{"v":1,"state":"ready","models":["m"]}`)
+	}
+	for _, c := range []struct {
+		args []string
+		key  string // that is named, "" if the command is carried out
+	}{
+		{[]string{"weight", "decode", agent, "50"}, agent},
+		{[]string{"weight", "decode", agent, "default"}, agent},
+		{[]string{"drain", "decode", agent, "--force"}, agent},
+		{[]string{"undrain", "decode", agent}, agent},
+		{[]string{"cordon", "both", agent}, agent},
+		{[]string{"role", "prefill", agent}, agent},
+		{[]string{"remove", "decode", agent, "--force"}, agent},
+		{[]string{"uncordon", "decode", out}, out},
+		{[]string{"allow", "decode", out}, out},
+		{[]string{"drain", "decode", static}, static},
+		{[]string{"weight", "decode", static, "1"}, static},
+		{[]string{"remove", "decode", static}, static},
+		{[]string{"weight", "prefill", agent, "50"}, ""},
+		{[]string{"weight", "decode", other, "50"}, ""},
+		{[]string{"drain", "decode", static, "--force"}, ""},
+		{[]string{"remove", "decode", other}, ""},
+	} {
+		code, text, errs := r.run(c.args...)
+		switch want := "pdctl restore decode/" + c.key + " or pdctl forget decode/" + c.key; {
+		case c.key == "" && code != 0:
+			t.Errorf("%v: exit %d\n%s%s", c.args, code, text, errs)
+		case c.key != "" && (code != 1 || !strings.Contains(text, want)):
+			t.Errorf("%v: exit %d, want %q\n%s%s", c.args, code, want, text, errs)
+		}
+	}
+	if code, text, errs := r.run("model", "rm", "chat"); code != 1 || !strings.Contains(text, "pdctl restore --all or pdctl forget --all") {
+		t.Errorf("exit %d\n%s%s", code, text, errs)
+	}
+	if _, _, errs := r.run("list"); !strings.Contains(errs, "4 keys") || !strings.Contains(errs, "pdctl restore --all") {
+		t.Errorf("list: %s", errs)
+	}
+	// With a value in etcd, all is as usual.
+	r.put("/pd/override/decode/"+agent, `{"v":1,"state":"drain"}`)
+	r.want(0, "decode/"+agent+": weight 50\n", "weight", "decode", agent, "50")
+}
+
 func TestRemoveByForce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -465,21 +465,27 @@ func TestStatusHasNotices(t *testing.T) {
 	}
 }
 
+// alarm raises NOSPACE although there is space.
+func (r *rig) alarm() {
+	r.t.Helper()
+	server := r.etcd.Server().Server
+	if _, err := server.Alarm(r.t.Context(), &etcdserverpb.AlarmRequest{
+		Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: uint64(server.MemberID()), Alarm: etcdserverpb.AlarmType_NOSPACE,
+	}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
 func TestStatusWithAlarm(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	server := r.etcd.Server().Server
-	if _, err := server.Alarm(t.Context(), &etcdserverpb.AlarmRequest{
-		Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: uint64(server.MemberID()), Alarm: etcdserverpb.AlarmType_NOSPACE,
-	}); err != nil {
-		t.Fatal(err)
-	}
+	r.alarm()
 	code, out, errs := r.run("status")
 	if code != 1 || !strings.Contains(out, "alarms: NOSPACE on member") || !strings.Contains(errs, "etcd has an alarm: NOSPACE") {
 		t.Errorf("exit %d\n%s%s", code, out, errs)
 	}
 	code, out, errs = r.run("add", "prefill", testkit.FreePort(t), "--no-verify")
-	if code != 1 || !strings.Contains(out, "out of space") {
+	if code != 1 || !strings.Contains(out, "out of space") || !strings.Contains(out, "pdctl doctor") {
 		t.Errorf("exit %d\n%s%s", code, out, errs)
 	}
 }

@@ -71,7 +71,7 @@ func (p *app) view() notice.View {
 // notices returns the problems that /status shows, in sentences.
 func (p *app) notices() []string {
 	v := p.view()
-	v.Counts, v.Deaf, v.Unnotified = p.noticed, p.unfollowed(), p.handler.Unnotified()
+	v.Counts, v.Deaf, v.Unnotified, v.Kept = p.noticed, p.unfollowed(), p.handler.Unnotified(), len(p.watcher.Status().Kept)
 	return slices.Concat(p.secure.Findings(), p.etcd.Findings(), p.keyFindings(), p.routeFindings(), v.Words())
 }
 
@@ -90,7 +90,7 @@ func (p *app) report() lease.Report {
 	instances, leftOut := lease.NewInstanceReports(snap, p.opinion)
 	return lease.Report{
 		Unverified: unverified(snap), Instances: instances, LeftOut: leftOut,
-		NotServing: p.notServing(), Notices: p.notices(),
+		NotServing: p.notServing(), Notices: p.notices(), Kept: lease.KeptKeys(p.watcher.Status().Kept),
 	}
 }
 

@@ -3,6 +3,7 @@ package faults_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -252,6 +253,13 @@ func TestFault29_WipedWithIntent(t *testing.T) {
 			if in, ok := s.entry(a); !ok || in.Reason == "" {
 				return fmt.Errorf("%s is not flagged: %+v", a, in)
 			}
+		}
+		if !slices.ContainsFunc(s.Notices, func(text string) bool { return strings.Contains(text, "(3): pdctl restore --all") }) {
+			return fmt.Errorf("notices: %q", s.Notices)
+		}
+		proxies, err := store.New(etcd.Client(t), lay, "test").Reader.Proxies(t.Context())
+		if err != nil || len(proxies) != 1 || len(proxies[0].Kept) != 3 {
+			return fmt.Errorf("etcd has %+v, %v", proxies, err)
 		}
 		return nil
 	})

@@ -167,7 +167,7 @@ func Explain(ctx context.Context, cli *clientv3.Client, what string, err error, 
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: etcd at %s: %w", what, at, ctx.Err())
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return fmt.Errorf("%s: etcd at %s is out of space and takes no writes; compact and defragment it, then disarm the alarm (etcdctl alarm disarm): %w", what, at, err)
+		return fmt.Errorf("%s: etcd at %s is out of space (alarm NOSPACE) and takes no writes; pdctl doctor has the cause and the cure: %w", what, at, err)
 	case errors.Is(err, rpctypes.ErrNoLeader), errors.Is(err, rpctypes.ErrGRPCNoLeader):
 		return fmt.Errorf("%s: etcd at %s has no leader (most of its members are away): %w", what, at, err)
 	case errors.Is(err, rpctypes.ErrPermissionDenied):

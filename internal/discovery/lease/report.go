@@ -29,6 +29,9 @@ type Report struct {
 	// Notices are problems of the fleet, in sentences. In etcd they include NotServing, which
 	// is removed when they are read.
 	Notices []string `json:"notices,omitempty"`
+	// Kept has the keys of a former etcd, below the root, that the proxy uses although etcd lacks
+	// them, as returned by KeptKeys.
+	Kept []string `json:"kept,omitempty"`
 }
 
 // An InstanceReport is the state of one instance at one proxy that is not in its record.
@@ -43,7 +46,7 @@ type InstanceReport struct {
 }
 
 const (
-	maxReport       = 48 << 10 // bytes of Instances, about
+	maxReport       = 48 << 10 // bytes of Instances and of Kept, about
 	maxReportReason = 200      // bytes
 	maxReportModels = 32       // names of one instance
 	maxReportName   = 128      // bytes of a model's name or a version
@@ -86,6 +89,23 @@ func NewInstanceReports(snap *instance.Snapshot, opinion func(instance.Key) inst
 	return out, leftOut
 }
 
+// KeptKeys returns the keys that a report has space for, those of overrides first.
+func KeptKeys(keys []string) (out []string) {
+	space := maxReport
+	for _, overrides := range []bool{true, false} {
+		for _, key := range keys {
+			if strings.HasPrefix(key, "override/") != overrides {
+				continue
+			}
+			if space -= len(key) + 3; space < 0 {
+				return out
+			}
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
 func learnedReport(in *instance.Instance) (r InstanceReport) {
 	if !in.Learned {
 		return r
@@ -122,7 +142,7 @@ func isNotServing(text string) bool { return strings.HasSuffix(text, instance.No
 // alike reports whether two reports differ in numbers at most.
 func (r *Report) alike(o *Report) bool {
 	return maps.Equal(r.Unverified, o.Unverified) && alike(r.Notices, o.Notices) && numberless(r.NotServing) == numberless(o.NotServing) &&
-		r.LeftOut == o.LeftOut && maps.EqualFunc(r.Instances, o.Instances, InstanceReport.alike)
+		r.LeftOut == o.LeftOut && slices.Equal(r.Kept, o.Kept) && maps.EqualFunc(r.Instances, o.Instances, InstanceReport.alike)
 }
 
 // Seen returns a snapshot of the records in etcd as the proxies see the instances: with their

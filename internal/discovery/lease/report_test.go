@@ -48,3 +48,22 @@ func TestInstanceReports(t *testing.T) {
 		t.Errorf("%d bytes, %d entries, %d left out, %v", len(raw), len(out), left, err)
 	}
 }
+
+// The kept keys of a report are bounded in size. Those of overrides come first, since intents depend on
+// them.
+func TestKeptKeys(t *testing.T) {
+	t.Parallel()
+	var keys []string
+	for i := range 5000 {
+		keys = append(keys, fmt.Sprintf("decode/10.0.%d.%d:8200", i/200, i%200))
+	}
+	keys = append(keys, "override/decode/10.1.0.1:8200")
+	out := lease.KeptKeys(keys)
+	raw, err := json.Marshal(out)
+	if err != nil || len(raw) > 48<<10 || len(out) < 1000 || out[0] != keys[len(keys)-1] || out[1] != keys[0] {
+		t.Errorf("%d bytes, %d keys, %v", len(raw), len(out), err)
+	}
+	if out := lease.KeptKeys(keys[:2]); len(out) != 2 {
+		t.Errorf("%q", out)
+	}
+}

@@ -72,7 +72,7 @@ func (s *Documents) Update(ctx context.Context, k instance.Key, o DocumentOption
 func (s *Documents) Delete(ctx context.Context, k instance.Key, reason string) (int64, error) {
 	return s.change(ctx, k, DocumentOptions{Reason: reason}, func(old *mvccpb.KeyValue) (string, []byte, error) {
 		if old == nil {
-			return "", nil, nil
+			return "", nil, s.kept(ctx, schema.KindDocument, k)
 		}
 		return "delete", nil, nil
 	})

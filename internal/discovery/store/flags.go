@@ -116,7 +116,11 @@ func (s *Instances) syncOne(ctx context.Context, proxy string, k instance.Key, w
 		}
 		return p, nil
 	}
-	err = s.change(ctx, k, "given on the command line of "+proxy, func(f *etcd.Found) (plan, error) {
+	why := "given on the command line of "
+	if wanted == nil {
+		why = "no longer on the command line of "
+	}
+	err = s.change(ctx, k, why+proxy, func(f *etcd.Found) (plan, error) {
 		result = synced{}
 		rec, ours := instance.Record{}, false
 		if f.Record != nil {

@@ -99,6 +99,20 @@ func TestSyncFlagsOfTwoProxies(t *testing.T) {
 	// After a move to an etcd of several machines it is the same proxy.
 	f.sync("gpu1/"+one, a)
 	f.are(a, "gpu1/"+one)
+
+	log, err := f.store.Reader.AuditLog(t.Context(), 0)
+	require.NoError(t, err)
+	slices.Reverse(log)
+	var of []string // shared
+	for _, e := range log {
+		if e.Address == shared.Address {
+			of = append(of, e.Why)
+		}
+	}
+	given, dropped := "given on the command line of ", "no longer on the command line of "
+	if want := []string{given + one, given + two, dropped + one, given + one, dropped + two, dropped + one}; !slices.Equal(of, want) {
+		t.Errorf("audit log: %q, want %q", of, want)
+	}
 }
 
 // Records of a former release belong to no proxy: they are taken over by the proxy that has them on

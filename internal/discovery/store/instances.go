@@ -241,8 +241,16 @@ func (s *Instances) remove(ctx context.Context, k instance.Key, reason string, f
 			}
 			return plan{}, oneRole(k.Address, role)
 		}
-		if !held[k] && (!force || f.Removed()) {
+		if f.Override == nil {
+			if err := s.kept(ctx, schema.KindOverride, k); err != nil {
+				return plan{}, err
+			}
+		}
+		switch {
+		case !held[k] && f.Removed():
 			return plan{}, nil
+		case !held[k] && !force:
+			return plan{}, s.kept(ctx, schema.KindInstance, k)
 		}
 		p := plan{what: "remove"}
 		if CheckKey(k) == nil { // of a key with a bad address nothing can return
@@ -277,7 +285,9 @@ func (s *Instances) Allow(ctx context.Context, k instance.Key, reason string) (r
 		return false, err
 	}
 	err = s.change(ctx, k, reason, func(f *etcd.Found) (plan, error) {
-		removed = f.Removed()
+		if removed = f.Removed(); f.Override == nil {
+			return plan{}, s.kept(ctx, schema.KindOverride, k)
+		}
 		return plan{what: "allow", ops: s.liftRemoval(k, f)}, nil
 	})
 	return removed, err

@@ -204,7 +204,8 @@ func (s *Intents) override(k instance.Key, o schema.Override, limit time.Duratio
 	return plan{what: what, lease: limit, timed: []keyValue{{s.layout.Override(k), value}}}, err
 }
 
-// intend changes overrides. decide gets the current value of each; unread is why it cannot be read.
+// intend changes overrides, unless proxies keep one of a former etcd. decide gets the current value of
+// each; unread is why it cannot be read.
 func (s *Intents) intend(ctx context.Context, k instance.Key, w IntentOptions, decide func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (plan, error)) (IntentResult, error) {
 	if err := checkKeys(k); err != nil {
 		return IntentResult{}, err
@@ -226,6 +227,11 @@ func (s *Intents) intend(ctx context.Context, k instance.Key, w IntentOptions, d
 			}
 			f.Aliases = aliases
 		}
+		if f.Override == nil {
+			if err := s.kept(ctx, schema.KindOverride, k); err != nil {
+				return plan{}, err
+			}
+		}
 		o, unread := f.Wanted()
 		done.add(f, o.State)
 		marked = marked || o.Role != ""
@@ -236,7 +242,7 @@ func (s *Intents) intend(ctx context.Context, k instance.Key, w IntentOptions, d
 			return plan{}, oneRole(k.Address, roles[0])
 		}
 		if !known(f) && !w.Force && !w.endsRole {
-			return plan{}, nil
+			return plan{}, s.kept(ctx, schema.KindInstance, k)
 		}
 		return decide(k, f, o, unread)
 	})

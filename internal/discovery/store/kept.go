@@ -2,12 +2,17 @@ package store
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -44,6 +49,28 @@ func (s *Kept) Order(ctx context.Context, do string, keys []instance.Key, reason
 	}
 	_, err = s.commit(ctx, do, nil, append(audit, clientv3.OpPut(s.layout.Kept(), string(value), clientv3.WithLease(lease))))
 	return err
+}
+
+// kept returns an error if a proxy keeps this key of a former etcd: what is written in its place
+// would replace all of it. Proxies of earlier releases do not publish what they keep.
+func (w *writer) kept(ctx context.Context, kind schema.Kind, k instance.Key) error {
+	proxies, err := (&Reader{w.client}).Proxies(ctx)
+	if err != nil && !errors.Is(err, rpctypes.ErrPermissionDenied) {
+		return err
+	}
+	what := k.String()
+	if kind == schema.KindDocument {
+		what = "--all"
+	}
+	for i := range proxies {
+		for _, key := range proxies[i].Kept {
+			n := w.layout.Parse(w.layout.Root() + key)
+			if is, _ := watch.KeyOf(n, &mvccpb.KeyValue{}); n.Kind == kind && is == k {
+				return fmt.Errorf("%w: proxies keep %s of a former etcd; first decide by pdctl restore %s or pdctl forget %[3]s", ErrIntent, n.Text(), what)
+			}
+		}
+	}
+	return nil
 }
 
 // orderTTL is how long an order is kept for proxies that are away now.

@@ -39,6 +39,9 @@ func (l *lost) onKeyLost(e *entry, lostAt int64) *absence {
 	if a != nil && a.kind == asking {
 		l.questions = append(l.questions, leaseQuestion{name: e.Name, lostAt: a.lostAt, lease: e.leased})
 	}
+	if a == nil && l.foreign && e.good && (e.Kind == schema.KindPending || e.leased != 0 && !e.shown()) {
+		l.w.log.WithField("key", e.Text()).Warn("temporary entry of the former etcd dropped; set it again if it is still needed")
+	}
 	return a
 }
 

@@ -150,7 +150,7 @@ func (o *owner) load(l *etcd.Listing) {
 	}
 	if o.foreign {
 		o.w.log.WithField("revision", l.Revision).Warn("etcd is another store than before: " + why +
-			"; static instances and overrides of the former one stay active, and instances that answer are used")
+			"; static instances, overrides and settings without a time limit of the former one stay active, and instances that answer are used")
 		o.w.note(func(s *Status) { s.Epochs++ })
 		for _, e := range o.table.absent {
 			e.absent = e.absent.onStoreReplaced()

@@ -1,13 +1,19 @@
 package watch_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
+	"github.com/sirupsen/logrus/hooks/test"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
@@ -121,7 +127,7 @@ func TestWipedStore(t *testing.T) {
 }
 
 // An intent for a time ends with its store: kept, it would have no end, and
-// restored, it would are in the new one for ever.
+// restored, it would be in the new one for ever. Operators learn of it from the log.
 func TestIntentForATimeIsNotKept(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t)
@@ -141,7 +147,16 @@ func TestIntentForATimeIsNotKept(t *testing.T) {
 	for range 50 {
 		members.Put(t, cli, "/other", "")
 	}
-	w := members.Watch(t, cli, members.Probing(t, prober, ""))
+	route := instance.Key{Role: schema.Models, Address: "chat"}
+	if _, err := st.Documents.Put(t.Context(), route, []byte(`{"v":1,"targets":[{"model":"m"}]}`), store.DocumentOptions{For: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	waiting := members.Decode("10.0.0.3:8200")
+	members.Put(t, cli, l.Pending(waiting), "")
+	log, hook := test.NewNullLogger()
+	o := members.Probing(t, prober, "")
+	o.Log = log
+	w := members.Watch(t, cli, o)
 	intent := func(k instance.Key, want instance.Intent) {
 		t.Helper()
 		members.WaitFor(t, w, k, func(in *instance.Instance) error {
@@ -165,6 +180,89 @@ func TestIntentForATimeIsNotKept(t *testing.T) {
 	})
 	intent(a, "")
 	intent(b, instance.Drain)
+	var dropped []string
+	for _, e := range hook.AllEntries() {
+		if e.Level == logrus.WarnLevel && strings.Contains(e.Message, "dropped") {
+			dropped = append(dropped, fmt.Sprint(e.Data["key"]))
+		}
+	}
+	slices.Sort(dropped)
+	if want := []string{"models/chat", "override/decode/" + a.Address, "pending/decode/" + waiting.Address}; !slices.Equal(dropped, want) {
+		t.Errorf("the log has %v as dropped, want %v", dropped, want)
+	}
+}
+
+// A new intent would replace all of the intent that proxies keep, so it is refused until an operator has
+// decided about that one.
+func TestKeptIntentIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
+	st, weight := store.New(cli, l, "test"), 50
+	drained, weighted := members.Decode("10.0.0.1:8200"), members.Decode("10.0.0.2:8200")
+	register := func() {
+		for _, k := range []instance.Key{drained, weighted} {
+			prober.Answer(k.Address, "m")
+			members.Leased(t, cli, l, k)
+		}
+	}
+	drain := func(k instance.Key) error {
+		_, err := st.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{Reason: "disks"})
+		return err
+	}
+	weigh := func(k instance.Key) error {
+		_, err := st.Intents.SetWeight(t.Context(), k, &weight, store.IntentOptions{})
+		return err
+	}
+	register()
+	require.NoError(t, drain(drained))
+	require.NoError(t, weigh(weighted))
+	for range 50 {
+		members.Put(t, cli, "/other", "")
+	}
+	o := members.Probing(t, prober, "")
+	o.Writer = st.Watch
+	w := members.Watch(t, cli, o)
+	members.WaitState(t, w, watch.Live)
+	p := lease.NewPresence(cli, lease.PresenceOptions{Layout: l, ID: "p1", Interval: 5 * time.Millisecond, Report: func() lease.Report {
+		return lease.Report{Kept: lease.KeptKeys(w.Status().Kept)}
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	etcd.Wipe()
+	etcd.Restart()
+	register()
+	published := func(n int) {
+		t.Helper()
+		testkit.Eventually(t, members.Soon, func() error {
+			ps, err := st.Reader.Proxies(t.Context())
+			if err != nil || len(ps) != 1 || len(ps[0].Kept) != n {
+				return fmt.Errorf("%+v, %v", ps, err)
+			}
+			return nil
+		})
+	}
+	published(2)
+	if err := weigh(drained); !errors.Is(err, store.ErrIntent) {
+		t.Errorf("a weight in place of a kept drain: %v", err)
+	}
+	if err := drain(weighted); !errors.Is(err, store.ErrIntent) {
+		t.Errorf("a drain in place of a kept weight: %v", err)
+	}
+	both := func(in *instance.Instance) error {
+		if in.Intent != instance.Drain || in.Record.Weight == nil || *in.Record.Weight != weight {
+			return fmt.Errorf("%+v", in)
+		}
+		return nil
+	}
+	require.NoError(t, st.Kept.Order(t.Context(), schema.OrderRestore, nil, ""))
+	published(0)
+	require.NoError(t, weigh(drained))
+	require.NoError(t, drain(weighted))
+	members.WaitFor(t, w, drained, both)
+	members.WaitFor(t, w, weighted, both)
 }
 
 // A wiped etcd has the same member id, resumes the watch without an error and

@@ -97,6 +97,11 @@ func (e *Etcd) hasLeader() bool {
 	return slices.ContainsFunc(e.Endpoints, func(m Endpoint) bool { return m.Error == "" && m.Leader })
 }
 
+// small reports whether all databases are below nearQuota. Releases before etcd 3.6 report no quota.
+func (e *Etcd) small() bool {
+	return !slices.ContainsFunc(e.Endpoints, func(m Endpoint) bool { return m.Quota == 0 || float64(m.Size) > nearQuota*float64(m.Quota) })
+}
+
 // makeRoom returns the commands that free space.
 func (e *Etcd) makeRoom(r *report) []string {
 	if e.Revision == 0 {
@@ -113,9 +118,15 @@ func (e *Etcd) alarms(r *report) {
 		f := Finding{Severity: Error, Subject: "etcd member " + a.Member, What: "etcd has the alarm " + a.Name}
 		switch a.Name {
 		case "NOSPACE":
-			f.Why = "its database has reached its quota: no instance can register or renew its lease, and no change is possible"
-			f.Cure = "compact its history, defragment it, then disarm the alarm; if its keys themselves fill it, first delete what is not needed or set a larger --quota-backend-bytes"
-			f.Commands = append(e.makeRoom(r), r.etcdctl("alarm", "disarm"))
+			f.Why = "its database has reached its quota: no instance can register, and no change is possible; registered instances stay"
+			f.Cure = "compact its history, defragment it, then disarm the alarm; if its keys themselves fill it, first delete what is not needed, or set a larger --quota-backend-bytes if it is not embedded in a proxy"
+			f.Commands = e.makeRoom(r)
+			if e.small() {
+				f.Why = "its database is far below its quota: the disk of an embedded etcd is nearly full, or an earlier alarm was not disarmed; no instance can register, and no change is possible; registered instances stay"
+				f.Cure = "if it is embedded in a proxy, the disk of its data directory is nearly full: free space there, and the proxy ends the alarm; if it is not, disarm the alarm"
+				f.Commands = nil
+			}
+			f.Commands = append(f.Commands, r.etcdctl("alarm", "disarm"))
 		case "CORRUPT":
 			f.Why = "this member's data differ from the others'"
 			f.Cure = "remove the member, delete its data, and add it again. If it is the only member, restore a snapshot, or start it empty; agents then register again"

@@ -41,6 +41,8 @@ type View struct {
 	// Unnotified has the prefill instances that are bypassed because their notifications do
 	// not arrive, with the addresses at which they are expected.
 	Unnotified map[instance.Key]string
+	// Kept is the number of keys of a former etcd that are in effect although etcd lacks them.
+	Kept int
 }
 
 // NotServing returns why this proxy can serve no request at all, in a sentence, or "" if it
@@ -107,6 +109,9 @@ func (v View) Words() []string {
 	prefill, decode := v.usable(instance.Prefill), v.usable(instance.Decode)
 	if text := v.NotServing(); text != "" {
 		say("%s", text)
+	}
+	if v.Kept > 0 {
+		say("keys of a former etcd are in effect, which etcd lacks (%d): pdctl restore --all writes them back, pdctl forget --all drops them", v.Kept)
 	}
 	if len(prefill) == 0 && len(decode) > 0 && v.Fallback && v.registered(instance.Prefill) {
 		say("%s", v.unusable(instance.Prefill, ": decode computes every prompt"))

@@ -8,6 +8,18 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
 )
 
+// What proxies use of a former etcd is reported, because etcd, and so pdctl, lacks it.
+func TestKept(t *testing.T) {
+	t.Parallel()
+	f := newFleet(in(instance.Prefill, "p:1"), in(instance.Decode, "d:1"))
+	got := notice.View{
+		Snapshot: f.snapshot, Counts: f.counts, Opinion: f.opinion, Connector: func(*instance.Instance) string { return "nixl" }, Kept: 3,
+	}.Words()
+	if len(got) != 1 || !strings.Contains(got[0], "(3): pdctl restore --all") {
+		t.Errorf("%q", got)
+	}
+}
+
 // Prefill instances whose notifications do not arrive are named with the address at which they
 // are expected.
 func TestUnnotified(t *testing.T) {

@@ -15,10 +15,11 @@ import (
 
 const orderHelp = `%s decides what every proxy does with the keys that it kept from a former etcd.
 
-When etcd is wiped, or another one takes its place, proxies keep the static instances
-and the overrides that the new etcd lacks, and show them in /status. "pdctl restore"
-makes the proxies write these to the new etcd, unless it has a value of its own.
-"pdctl forget" makes the proxies drop them.
+When etcd is wiped, or another one takes its place, proxies keep the static instances,
+overrides and documents without a time limit that the new etcd lacks, and show them in
+/status. "pdctl restore" makes the proxies write these to the new etcd, unless it has a
+value of its own. "pdctl forget" makes the proxies drop them. Until then, commands that
+would replace a kept override (such as weight, drain, undrain and remove) are refused.
 
 It works on the instances given, or on everything with --all. pdctl does not wait for
 the proxies; their /status shows the result.`
