@@ -388,7 +388,10 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 		a.passedOver = nil
 	}
 	a.set(c, by, f.Tokens)
-	a.bytes, a.ratio, a.pins = bytes, ratio, &s.Loads.pins
+	a.bytes, a.pins = bytes, &s.Loads.pins
+	if !r.Media {
+		a.ratio = ratio
+	}
 	a.wanted = wanted{model: r.Model, labels: r.Labels, tried: r.Tried, alone: r.Alone, length: r.Length}
 	if r.Measure {
 		a.measure()
