@@ -104,6 +104,7 @@ type Assignment struct {
 	counter    *counter
 	counts     [5]*atomic.Uint64 // the tallies that the pick is counted in, once it is confirmed; nil: none
 	tentative  policy.Tentative
+	assigned   policy.Assigned
 	pins       *pins
 	load       *policy.Load // of the rank
 	bytes      int          // the length that Tokens was estimated from
@@ -178,6 +179,9 @@ func (a *Assignment) Prefilled(tokens, cached int) {
 	h.expected.Add(int64(expected))
 	h.found.Add(int64(cached))
 }
+
+// Refused records that the instance has refused the prompt, of which it has computed nothing.
+func (a *Assignment) Refused() { a.assigned.Undo() }
 
 // stopWaiting removes the prompt from the tokens that wait at the instance.
 func (a *Assignment) stopWaiting() {

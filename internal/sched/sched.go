@@ -366,7 +366,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 	f, bytes, ratio := r.features(), r.promptBytes(), s.ratios.of(r.Model)
 	f.Tokens = ratio.tokens(bytes)
 	a := &Assignment{}
-	f.Passed = &a.passedOver
+	f.Passed, f.Assigned = &a.passedOver, &a.assigned
 	if r.TokensTell && r.Role == instance.Prefill {
 		f.Lesson = &a.Lesson
 	}
