@@ -16,6 +16,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -808,6 +809,41 @@ func TestFailedPrefillIsNotTriedAgain(t *testing.T) {
 		for _, e := range slices.Concat(r.P, r.D) {
 			e.ClearFaults()
 			e.ForgetRequests()
+		}
+	}
+}
+
+// A prompt that an instance refuses is no work of it: its chats stay there.
+func TestRefusedPromptIsNoWork(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		mode fakevllm.Mode
+		d    *flow.Disaggregate // with it, picks are tentative
+	}{{fakevllm.NIXL, nil}, {fakevllm.NIXL, &flow.Disaggregate{}}, {fakevllm.Mooncake, nil}} {
+		r := startTuned(t, tc.mode, 2, 1, tuning{
+			forward: func(o *forward.Options) { o.Disaggregate = tc.d },
+			engine:  func(o *fakevllm.Options) { o.MaxModelLen = 2000 },
+			sched:   prefixPolicy(t),
+		})
+		ask := func(text string, status int) string {
+			t.Helper()
+			a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"`+text+`"}`)
+			e := r.entry()
+			if a.status != status {
+				t.Errorf("%d: %s", a.status, a.body)
+			}
+			return e.Prefill
+		}
+		chat := func(i int) string { return strings.Repeat(strconv.Itoa(i)+" is the number of this line. ", 150) }
+		var homes []string
+		for i := range 8 {
+			homes = append(homes, ask(chat(i), http.StatusOK))
+		}
+		ask(strings.Repeat("too many words ", 1<<16), http.StatusBadRequest)
+		for i, home := range homes {
+			if now := ask(chat(i), http.StatusOK); now != home {
+				t.Errorf("chat %d went to %s, then to %s", i, home, now)
+			}
 		}
 	}
 }

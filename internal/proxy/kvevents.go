@@ -15,16 +15,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 )
 
-// kvRoles returns the roles whose KV events are followed: both with --kv-events, otherwise those
-// whose policy uses them.
-func kvRoles(cfg *config.Proxy) (roles []instance.Role) {
-	if cfg.KVEvents || cfg.PrefillPolicy == policy.KVAware {
-		roles = append(roles, instance.Prefill)
+// kvRoles returns the roles whose KV events are followed: both with --kv-events, otherwise prefill if
+// its policy uses them. The tokens of prompts, which name the blocks, are only learned for prefill.
+func kvRoles(cfg *config.Proxy) []instance.Role {
+	switch {
+	case cfg.KVEvents:
+		return instance.Roles()
+	case cfg.PrefillPolicy == policy.KVAware:
+		return []instance.Role{instance.Prefill}
 	}
-	if cfg.KVEvents || cfg.DecodePolicy == policy.KVAware {
-		roles = append(roles, instance.Decode)
-	}
-	return roles
+	return nil
 }
 
 // newKVIndex makes the index of KV blocks in engines. It is nil if none are followed.

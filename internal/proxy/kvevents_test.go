@@ -25,8 +25,8 @@ func TestWhoseKVEventsAreFollowed(t *testing.T) {
 	}{
 		{false, "prefix", "round_robin", nil},
 		{false, "kv_aware", "round_robin", []string{p}},
-		{false, "prefix", "kv_aware", []string{d}},
-		{false, "kv_aware", "kv_aware", []string{p, d}},
+		{false, "prefix", "kv_aware", nil}, // the same as prefix
+		{false, "kv_aware", "kv_aware", []string{p}},
 		{true, "kv_aware", "round_robin", []string{p, d}},
 	} {
 		cfg := &config.Proxy{Choice: config.Choice{KVEvents: tc.events, PrefillPolicy: tc.prefill, DecodePolicy: tc.decode}}

@@ -38,11 +38,14 @@ type Request struct {
 	// no such rank it may get any.
 	Ranked bool
 	Rank   int
-	// Prompt is the prompt or the messages, as they are in the body. It is not kept.
+	// Prompt is the prompt or the messages, as they are in the body; see request.Reading. It is
+	// not kept.
 	Prompt []byte
 	// Head is what the model reads before the prompt, as it is in the body: tools,
 	// instructions, the salt of the cache. It is not kept.
 	Head [][]byte
+	// Media reports whether the prompt is more than text: its length says little about its tokens.
+	Media bool
 	// TokensTell reports whether the tokens of the prompt determine its KV cache, and a
 	// prefill instance can be queried for them.
 	TokensTell bool
@@ -101,10 +104,11 @@ type Assignment struct {
 	counter    *counter
 	counts     [5]*atomic.Uint64 // the tallies that the pick is counted in, once it is confirmed; nil: none
 	tentative  policy.Tentative
+	assigned   policy.Assigned
 	pins       *pins
 	load       *policy.Load // of the rank
 	bytes      int          // the length that Tokens was estimated from
-	ratio      *ratio
+	ratio      *ratio       // nil: it learns nothing from the prompt
 	waiting    atomic.Int64 // what it has added to Load.Waiting
 	score      int64        // what it has added to Load.Scores
 	wanted     wanted       // what another instance must have to take the leg over
@@ -175,6 +179,9 @@ func (a *Assignment) Prefilled(tokens, cached int) {
 	h.expected.Add(int64(expected))
 	h.found.Add(int64(cached))
 }
+
+// Refused records that the instance has refused the prompt, of which it has computed nothing.
+func (a *Assignment) Refused() { a.assigned.Undo() }
 
 // stopWaiting removes the prompt from the tokens that wait at the instance.
 func (a *Assignment) stopWaiting() {

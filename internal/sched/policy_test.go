@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -418,5 +420,30 @@ func BenchmarkPolicy(b *testing.B) {
 				})
 			}
 		}
+	}
+}
+
+// The bytes of a picture are not taken for tokens: its engine keeps its chats, and nothing is learned of text.
+func TestMediaIsNoText(t *testing.T) {
+	t.Parallel()
+	s, _ := chosenBy(t, "prefix", nil, true, inst(instance.Prefill, "p:1"), inst(instance.Prefill, "p:2"))
+	ask := func(more string) *sched.Assignment {
+		t.Helper()
+		parsed, err := request.Parse(openai.Chat, []byte(`{"messages":[{"role":"user","content":[{"type":"text","text":"`+strings.Repeat("many words ", 400)+`"}`+more+`]}]}`))
+		require.NoError(t, err)
+		r := sched.Request{Role: instance.Prefill, Model: "m", Alone: true}
+		r.Head, r.Prompt, r.Media = parsed.Reading(nil)
+		return pick(t, s, r)
+	}
+	first := ask("")
+	first.Done()
+	picture := ask(`,{"type":"image_url","image_url":{"url":"data:image/png;base64,` + strings.Repeat("iVBOR", 200_000) + `"}}`)
+	if l := s.LoadOf(first.Instance.Address); picture.Instance != first.Instance || l.Held.Load() > 2000 || l.Waiting.Load() > 1000 {
+		t.Errorf("a picture went to %s, not %s; %d tokens held, %d waiting", picture.Instance.Key, first.Instance.Key, l.Held.Load(), l.Waiting.Load())
+	}
+	picture.Prefilled(8000, 0)
+	picture.Done()
+	if next := ask(""); next.Instance != first.Instance || next.Tokens != first.Tokens || next.Cached == 0 {
+		t.Errorf("then a chat of %s went to %s: %d tokens, %d cached, before %d", first.Instance.Key, next.Instance.Key, next.Tokens, next.Cached, first.Tokens)
 	}
 }

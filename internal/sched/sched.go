@@ -366,7 +366,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 	f, bytes, ratio := r.features(), r.promptBytes(), s.ratios.of(r.Model)
 	f.Tokens = ratio.tokens(bytes)
 	a := &Assignment{}
-	f.Passed = &a.passedOver
+	f.Passed, f.Assigned = &a.passedOver, &a.assigned
 	if r.TokensTell && r.Role == instance.Prefill {
 		f.Lesson = &a.Lesson
 	}
@@ -388,7 +388,10 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 		a.passedOver = nil
 	}
 	a.set(c, by, f.Tokens)
-	a.bytes, a.ratio, a.pins = bytes, ratio, &s.Loads.pins
+	a.bytes, a.pins = bytes, &s.Loads.pins
+	if !r.Media {
+		a.ratio = ratio
+	}
 	a.wanted = wanted{model: r.Model, labels: r.Labels, tried: r.Tried, alone: r.Alone, length: r.Length}
 	if r.Measure {
 		a.measure()

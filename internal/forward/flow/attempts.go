@@ -215,6 +215,9 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	if f.Class != leg.TransferExpired { // the KV transfer is at fault, not the instance
 		t.skipFailed(a, f.Class)
 	}
+	if f.Class == leg.Status4xx {
+		a.Refused()
+	}
 	if f.Class == leg.Busy {
 		for _, role := range instance.Roles() {
 			avoided := t.avoided.of(role)

@@ -61,9 +61,8 @@ type completion struct {
 // Complete answers a completion.
 func (r *Request) Complete(req *request.Request) {
 	var buf [4][]byte
-	head, prompt := req.Reading(buf[:])
-	media := req.Media()
-	wanted := sched.Request{Prompt: prompt, Head: head, TokensTell: !media && req.TokensTell(), Length: len(req.Body)}
+	head, prompt, media := req.Reading(buf[:])
+	wanted := sched.Request{Prompt: prompt, Head: head, Media: media, TokensTell: !media && req.TokensTell(), Length: len(req.Body)}
 	defer r.endAdmission()
 	if media {
 		r.Settings.Recorder.Media()

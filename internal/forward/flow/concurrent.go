@@ -47,6 +47,9 @@ func (a *attempt) runConcurrent() (done bool) {
 		a.p.Done()
 		return a.c.prefillFailed(a.p, cause)
 	}
+	if f.Class == leg.Status4xx && !other.served {
+		a.p.Refused() // its leg has ended before it could refuse the prompt, too
+	}
 	if (other.served || reported(f)) && f.Taken {
 		a.c.transferSpent(d, f)
 	}

@@ -20,8 +20,8 @@ import (
 // if it has none.
 func (s *Settings) Explain(req *request.Request, session string, choice *modelroute.Choice) *explain.Plan {
 	var buf [4][]byte
-	head, prompt := req.Reading(buf[:])
-	wanted := sched.Request{Model: req.Model, Session: session, Prompt: prompt, Head: head, Length: len(req.Body)}
+	head, prompt, media := req.Reading(buf[:])
+	wanted := sched.Request{Model: req.Model, Session: session, Prompt: prompt, Head: head, Media: media, Length: len(req.Body)}
 	p := &explain.Plan{Endpoint: req.Kind.Path(), Model: req.Model, Bytes: len(prompt)}
 	previous := req.PreviousResponse()
 	if choice != nil && choice.Next(s.canServe(previous)) {
@@ -80,7 +80,7 @@ func (s *Settings) explainPrefill(p *explain.Plan, wanted sched.Request, req *re
 			return nil, nil
 		}
 		wanted.Role = instance.Decode
-		if s.Disaggregate != nil && s.explainDecision(p, wanted, a, d, req.Media()) {
+		if s.Disaggregate != nil && s.explainDecision(p, wanted, a, d) {
 			s.explainDecodeOnly(p, wanted, p.Disaggregate.Reason)
 			return nil, nil
 		}
@@ -100,7 +100,7 @@ func (s *Settings) explainPrefill(p *explain.Plan, wanted sched.Request, req *re
 
 // explainDecision puts into the plan what Disaggregate would decide, and reports whether that
 // is decode-only.
-func (s *Settings) explainDecision(p *explain.Plan, wanted sched.Request, a *sched.Assignment, d connector.Dialect, media bool) bool {
+func (s *Settings) explainDecision(p *explain.Plan, wanted sched.Request, a *sched.Assignment, d connector.Dialect) bool {
 	var is estimate.Explanation
 	decode := s.Picker.Explain(wanted).Assignment
 	switch {
@@ -108,7 +108,7 @@ func (s *Settings) explainDecision(p *explain.Plan, wanted sched.Request, a *sch
 		is.Reason = estimate.Connector
 	case s.Disaggregate.Never:
 		is.Alone, is.Reason = true, bypass.Never
-	case media:
+	case wanted.Media:
 		is.Reason = estimate.Media
 	case decode == nil:
 		is.Reason = estimate.Full

@@ -38,7 +38,8 @@ type Options struct {
 	Ask func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error)
 	// Dial connects to endpoints. It must refuse addresses that the proxy may not connect to.
 	Dial zmq.DialFunc
-	// AskAgain is the time between two queries to an engine that reported no source; default 30 s.
+	// AskAgain is the time between two queries to an engine that reported no source, or whose connection
+	// has ended; default 30 s.
 	AskAgain time.Duration
 }
 
@@ -137,23 +138,48 @@ func (f *Follower) update(ctx context.Context, snap *instance.Snapshot) {
 }
 
 // follow serves one incarnation of an engine: it asks where the engine publishes until that
-// is known, and follows each rank until the context ends.
+// is known, and follows each rank until the context ends. An engine without an agent may restart
+// within an incarnation, and publish elsewhere.
 func (f *Follower) follow(ctx context.Context, m *member) {
-	publishers := f.find(ctx, m)
-	var work sync.WaitGroup
-	m.mu.Lock()
-	m.sources = make(map[int]*kvevents.Source, len(publishers))
-	for rank, p := range publishers {
-		target := kvindex.Target{Address: m.in.Address, Rank: rank}
-		s := kvevents.NewSource(p, f.o.Dial, handler{f.o.Index, target}, f.queue)
-		m.sources[rank] = s
-		work.Go(func() {
-			defer f.o.Index.Drop(target)
-			s.Run(ctx)
-		})
+	for ctx.Err() == nil {
+		publishers := f.find(ctx, m)
+		running, stop := context.WithCancel(ctx)
+		ended := make(chan struct{}, 1)
+		var work sync.WaitGroup
+		m.mu.Lock()
+		m.sources = make(map[int]*kvevents.Source, len(publishers))
+		for rank, p := range publishers {
+			target := kvindex.Target{Address: m.in.Address, Rank: rank}
+			s := kvevents.NewSource(p, f.o.Dial, handler{f.o.Index, target, ended}, f.queue)
+			m.sources[rank] = s
+			work.Go(func() {
+				defer f.o.Index.Drop(target)
+				s.Run(running)
+			})
+		}
+		m.mu.Unlock()
+		f.awaitChange(ctx, m.in, publishers, ended)
+		stop()
+		work.Wait()
+		m.mu.Lock()
+		m.sources = nil
+		m.mu.Unlock()
 	}
-	m.mu.Unlock()
-	work.Wait()
+}
+
+// awaitChange blocks until an engine whose connection has ended reports other publishers, or the
+// context ends.
+func (f *Follower) awaitChange(ctx context.Context, in *instance.Instance, publishers map[int]kvevents.Publisher, ended <-chan struct{}) {
+	for sleep.For(ctx, f.o.AskAgain) {
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return
+		}
+		if now, _, err := Find(ctx, f.o.Ask, in); err == nil && !maps.Equal(now, publishers) {
+			return
+		}
+	}
 }
 
 // find returns where the ranks publish. There are none when the context has ended.
@@ -227,12 +253,22 @@ func onHost(endpoint, address string) string {
 type handler struct {
 	index  *kvindex.Index
 	target kvindex.Target
+	ended  chan<- struct{} // receives if a connection may have ended
 }
 
 func (h handler) Apply(b *kvevents.Batch) { h.index.Apply(h.target, b) }
 func (h handler) Reset()                  { h.index.Reset(h.target) }
-func (h handler) SetLive(live bool)       { h.index.SetLive(h.target, live) }
 func (h handler) SetComplete(is bool)     { h.index.SetComplete(h.target, is) }
+
+func (h handler) SetLive(live bool) {
+	h.index.SetLive(h.target, live)
+	if !live {
+		select {
+		case h.ended <- struct{}{}:
+		default:
+		}
+	}
+}
 
 // Status is the state of the event stream of one rank.
 type Status struct {

@@ -235,6 +235,45 @@ func answers(by map[int]kvevents.Publisher) func(context.Context, *instance.Inst
 	}
 }
 
+// TestFollow_RestartElsewhere: an engine without an id in its record is restarted and publishes elsewhere, or
+// nothing for a while.
+func TestFollow_RestartElsewhere(t *testing.T) {
+	t.Parallel()
+	a, b := engine(t, "0.33.0"), engine(t, "0.33.0")
+	ids := []uint32{20, 21, 22, 23, 24, 25, 26, 27, 28}
+	complete(t, a, ids[:5])
+	complete(t, b, ids)
+	var publishes atomic.Pointer[fakevllm.Server]
+	publishes.Store(a)
+	in := usable(a, "")
+	var m members
+	m.set(in)
+	x := kvindex.New(nil)
+	f := kvfollow.New(kvfollow.Options{
+		Index: x, Membership: m.snap.Load, Dial: new(net.Dialer).DialContext, AskAgain: 10 * time.Millisecond,
+		Ask: func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error) {
+			s := publishes.Load()
+			if s == nil {
+				return nil, nil
+			}
+			conf := s.KVEventSources()
+			return map[int]kvevents.Publisher{0: {Endpoint: conf.Endpoint, Replay: *conf.ReplayEndpoint, Topic: conf.Topic}}, nil
+		},
+	})
+	run(t, f)
+	want(t, x, in, ids, 1)
+	publishes.Store(nil)
+	a.Kill()
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if st := f.Status(); len(st) != 1 || st[0].Error != "it publishes no KV events" || len(x.Targets()) != 0 {
+			return fmt.Errorf("%+v, %v", st, x.Targets())
+		}
+		return nil
+	})
+	publishes.Store(b)
+	want(t, x, in, ids, 2)
+}
+
 // run follows until the test ends.
 func run(t *testing.T, f *kvfollow.Follower) {
 	t.Helper()

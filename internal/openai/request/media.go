@@ -1,6 +1,8 @@
 package request
 
 import (
+	"bytes"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
@@ -71,4 +73,37 @@ func isMedia(kind string) bool {
 		return true
 	}
 	return false
+}
+
+// payload returns where the first string with the content of a file begins and ends, with its
+// quotes; 0 if there is none. Such a string is long and base64, perhaps within a data: URL; some
+// clients escape its slashes.
+func payload(b []byte) (start, end int) {
+	const short, judged, urlHead = 256, 128, 100
+	for s := (jsonscan.Scanner{Text: b}); ; {
+		next := bytes.IndexByte(b[end:], '"')
+		if next < 0 {
+			return 0, 0
+		}
+		start = end + next
+		var err error
+		if end, err = s.Value(start, 0); err != nil {
+			return 0, 0
+		}
+		if end-start < short {
+			continue
+		}
+		text := b[start+1 : end-1]
+		if bytes.HasPrefix(text, []byte("data:")) {
+			text = text[bytes.IndexByte(text[:urlHead], ',')+1:]
+		}
+		if bytes.IndexFunc(text[:judged], notBase64) < 0 {
+			return start, end
+		}
+	}
+}
+
+// notBase64 reports whether a character is neither of base64 nor of an escape in it.
+func notBase64(c rune) bool {
+	return (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') && !bytes.ContainsRune([]byte(`+/=-_\`), c)
 }

@@ -2,6 +2,9 @@ package request
 
 import (
 	"bytes"
+	"encoding/binary"
+
+	"github.com/zeebo/xxh3"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
@@ -11,8 +14,9 @@ import (
 // compares prompts: the salt of the cache, what a chat's template puts before the
 // messages, and what was asked. The last of it is prompt, all before it head. room is
 // memory for head. What moves from turn to turn though no model sees it is left out:
-// the marks of /v1/messages behind what a client wants to have cached.
-func (r *Request) Reading(room [][]byte) (head [][]byte, prompt []byte) {
+// the marks of /v1/messages behind what a client wants to have cached. media is that of
+// Media: the content of a picture is replaced by a hash, since its bytes are not its tokens.
+func (r *Request) Reading(room [][]byte) (head [][]byte, prompt []byte, media bool) {
 	head = room[:0]
 	for _, f := range [...]Field{FieldCacheSalt, FieldTools, FieldSystem, FieldInstructions} {
 		if raw := r.Raw(f); raw != nil && !jsonscan.IsNull(raw) {
@@ -20,7 +24,19 @@ func (r *Request) Reading(room [][]byte) (head [][]byte, prompt []byte) {
 			head = append(head, raw)
 		}
 	}
-	return r.unmarked(head, r.Prompt())
+	prompt, media = r.Prompt(), r.Media()
+	for media {
+		start, end := payload(prompt)
+		if end == 0 {
+			break
+		}
+		var before []byte
+		head, before = r.unmarked(head, prompt[:start])
+		head = append(head, before, binary.BigEndian.AppendUint64(nil, xxh3.Hash(prompt[start:end])))
+		prompt = prompt[end:]
+	}
+	head, prompt = r.unmarked(head, prompt)
+	return head, prompt, media
 }
 
 // cacheMark is the beginning of a cache mark as Anthropic's clients write it. The search is

@@ -2,6 +2,9 @@ package request_test
 
 import (
 	"bytes"
+	"encoding/base64"
+	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -29,9 +32,55 @@ func TestReading(t *testing.T) {
 			t.Parallel()
 			r, _ := request.Parse(tc.kind, []byte(tc.body)) // what is refused can be read all the same
 			var room [2][]byte
-			head, prompt := r.Reading(room[:])
+			head, prompt, _ := r.Reading(room[:])
 			if got := string(bytes.Join(append(head, prompt), nil)); got != tc.want {
 				t.Errorf("%s\nwant %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// A picture counts as a few bytes, and two requests read alike only if their pictures are the same.
+func TestReading_Media(t *testing.T) {
+	t.Parallel()
+	rng := rand.NewChaCha8([32]byte{1})
+	picture := func() string {
+		raw := make([]byte, 1<<20)
+		_, _ = rng.Read(raw) // it never fails
+		return base64.StdEncoding.EncodeToString(raw)
+	}
+	first, second := picture(), picture()
+	text := strings.Repeat("many words ", 100)
+	for _, tc := range []struct {
+		name, before, after string
+		kind                openai.Kind
+	}{
+		{"a chat", `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,`, `"}}]}]}`, openai.Chat},
+		{"a slash that is escaped", `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image\/png;base64,\/`, `"}}]}]}`, openai.Chat},
+		{"audio", `{"messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"`, `","format":"wav"}}]}]}`, openai.Chat},
+		{"a message", `{"messages":[{"role":"user","content":[{"type":"text","text":"a","cache_control":{}},{"type":"image","source":{"type":"base64","data":"`, `"}}]}]}`, openai.Messages},
+		{"what a tool has returned", `{"messages":[{"role":"user","content":[{"type":"tool_result","content":[{"type":"image","source":{"data":"`, `"},"cache_control":{}}]}]}]}`, openai.Messages},
+		{"a response", `{"input":[{"role":"user","content":[{"type":"input_image","image_url":"data:image/jpeg;base64,`, `"}]}]}`, openai.Responses},
+		{"a file", `{"input":[{"role":"user","content":[{"type":"input_file","file_data":"`, `"}]}]}`, openai.Responses},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			read := func(picture, text string) string {
+				after := strings.Replace(tc.after, `}]`, `},{"type":"text","text":"`+text+`"}]`, 1)
+				r, _ := request.Parse(tc.kind, []byte(tc.before+picture+after))
+				var room [2][]byte
+				head, prompt, media := r.Reading(room[:])
+				if !media {
+					t.Error("no media")
+				}
+				return string(bytes.Join(append(head, prompt), nil))
+			}
+			got := read(first, text)
+			if len(got) > 4096 || !strings.Contains(got, text) || strings.Contains(got, "cache_control") {
+				t.Errorf("%d bytes: %.2000s", len(got), got)
+			}
+			if read(strings.Clone(first), text) != got || read(second, text) == got {
+				t.Error("equal pictures differ, or others are equal")
 			}
 		})
 	}

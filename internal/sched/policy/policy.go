@@ -93,6 +93,8 @@ type Request struct {
 	Passed **Candidate
 	// Tentative is not nil if the leg may not be sent to the chosen candidate.
 	Tentative *Tentative
+	// Assigned is set by a policy that records the tokens to compute; nil if they are not taken back.
+	Assigned *Assigned
 	// Explanation receives the scores of the candidates; usually nil.
 	Explanation *Explanation
 }

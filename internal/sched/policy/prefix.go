@@ -175,7 +175,7 @@ func (p *prefixCache) choose(c Candidates, r Request) (at, cached int) {
 	if p.exact != nil {
 		p.exact.lesson(r.Lesson, &p.mu, chain, most > own)
 	}
-	is := placement{chain: chain, model: r.Model, hash: c.At(at).Hash, tokens: r.Tokens - cached, publish: others}
+	is := placement{chain: chain, model: r.Model, hash: c.At(at).Hash, tokens: r.Tokens - cached, publish: others, assigned: r.Assigned}
 	if perByte > 0 {
 		is.bytes = int(float64(is.tokens) / perByte)
 		is.capacity = int(c.At(at).Load.Capacity.Load() / perByte)
@@ -197,11 +197,35 @@ type placement struct {
 	bytes    int    // the same in bytes of text
 	capacity int    // of the target, in bytes of text; 0 if unknown
 	publish  bool   // to other proxies
+	assigned *Assigned
+}
+
+// Assigned is the work that a policy has recorded for the chosen candidate. The zero value is none.
+type Assigned struct {
+	policy *prefixCache
+	hash   uint64 // of the candidate
+	tokens int
+}
+
+// Undo removes the work from what was recorded: the candidate has refused the prompt.
+func (a *Assigned) Undo() {
+	if a.policy == nil {
+		return
+	}
+	a.policy.mu.Lock()
+	defer a.policy.mu.Unlock()
+	if is := a.policy.targets.of[a.hash]; is != nil {
+		work := &a.policy.balance.work[is.number]
+		*work = max(0, *work-float64(a.tokens)) // the candidates may have changed, see level
+	}
 }
 
 // note records that a prompt is sent to a target.
 func (p *prefixCache) note(number int, is *placement) {
 	p.balance.assigned(number, is.tokens)
+	if is.assigned != nil {
+		*is.assigned = Assigned{p, is.hash, is.tokens}
+	}
 	if !p.closed {
 		p.index.Note(number, is.chain, is.capacity)
 	}
