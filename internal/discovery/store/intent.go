@@ -49,11 +49,13 @@ type IntentResult struct {
 	Was instance.Intent
 	// Revision that a proxy must have applied in order to know the intent, 0 for none.
 	Revision int64
+	// Read is the revision of the reading on which the result is based.
+	Read int64
 }
 
 // add adds the result for one membership.
 func (i *IntentResult) add(f *etcd.Found, was instance.Intent) {
-	i.Known = i.Known || known(f)
+	i.Known, i.Read = i.Known || known(f), f.Revision
 	if was != "" {
 		i.Was = was
 	}
