@@ -42,7 +42,8 @@ type IntentChange struct {
 // IntentResult is the result of an IntentChange.
 type IntentResult struct {
 	Known bool // false: no such instance, and nothing was changed
-	// Revision is the etcd revision of the change. A proxy that has applied it has the change.
+	// Revision is the etcd revision of the change, or one at which it was so already. A proxy that
+	// has applied it has the change.
 	Revision int64
 }
 

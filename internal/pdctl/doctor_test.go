@@ -382,6 +382,56 @@ func TestDoctorOneEngineTwice(t *testing.T) {
 	finds(t, got, "conflict", "10.0.0.8:8200", "two agents on different machines", "stop one of the two agents", "pdctl get decode/10.0.0.8:8200")
 }
 
+// An engine is also registered twice under two names of its machine.
+func TestDoctorOneEngineUnderTwoNames(t *testing.T) {
+	t.Parallel()
+	const started, later, bridge = "2026-11-26T10:00:00.12Z", "2026-11-26T10:00:00.13Z", "a/zmq:36367"
+	for name, tc := range map[string]struct {
+		address string
+		hosts   [2]string
+		started string
+		twice   bool
+	}{
+		"same":               {"vm:8200", [2]string{"a", "a"}, started, true},
+		"different start":    {"vm:8200", [2]string{"a", "a"}, later, false},
+		"different port":     {"vm:8201", [2]string{"a", "a"}, started, false},
+		"different machines": {"vm:8200", [2]string{"a", "b"}, started, false},
+		"unknown machines":   {"vm:8200", [2]string{}, started, false},
+		"one bridge":         {"vm:8200", [2]string{bridge, bridge}, started, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.put("/pd/proxies/p1", well)
+			ports := ""
+			if tc.twice { // not those of two engines
+				ports = `,"ports":{"nixl_side_channel":[5600]}`
+			}
+			record := func(host, started string) string {
+				return fmt.Sprintf(`{"models":["m"],"connector":"nixl","kv_role":"kv_both","version":"0.33.0","host_id":%q,"started_at":%q%s}`, host, started, ports)
+			}
+			for _, role := range instance.Roles() {
+				r.leased(fmt.Sprintf("/pd/%s/10.0.0.1:8200", role), record(tc.hosts[0], started))
+				r.leased(fmt.Sprintf("/pd/%s/%s", role, tc.address), record(tc.hosts[1], tc.started))
+			}
+			if !tc.twice {
+				if got := r.examined(0); len(got) != 0 {
+					t.Errorf("%+v", got)
+				}
+				return
+			}
+			got := r.examined(5)
+			for _, role := range instance.Roles() {
+				at := string(role) + "/10.0.0.1:8200"
+				finds(t, got, "conflict", at, "one engine is registered 2 times: "+at, "pdctl get "+string(role)+"/vm:8200")
+			}
+			if len(got) != 2 {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
 func TestDoctorPairs(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -2,6 +2,7 @@ package pdctl_test
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -411,5 +412,34 @@ limits:
 	}
 	if out := r.ok("limit", "list"); !strings.Contains(out, "team-a  600") || strings.Contains(out, "invalid") {
 		t.Error(out)
+	}
+}
+
+// A change of more than 100 keys that was cut is completed by the same command.
+func TestApplyInParts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	path := filepath.Join(t.TempDir(), "fleet.yaml")
+	write := func(decode, prefill string) {
+		t.Helper()
+		var file strings.Builder
+		file.WriteString("intents:\n")
+		for i := range store.MaxEdits {
+			fmt.Fprintf(&file, "  decode/10.0.0.%d:8200: {state: drain, reason: %q}\n  prefill/10.0.0.%[1]d:8100: {state: drain, reason: %[3]q}\n", i+1, decode, prefill)
+		}
+		require.NoError(t, os.WriteFile(path, []byte(file.String()), 0o600))
+	}
+	large := strings.Repeat("x", 16200) // etcd refuses 100 of these
+	write(large, "disks")
+	if errs := r.want(1, "", "apply", "-f", path); !strings.Contains(errs, "too large") || strings.Contains(errs, " written") {
+		t.Errorf("%.500s", errs)
+	}
+	write("disks", large)
+	if errs := r.want(1, "", "apply", "-f", path); !strings.Contains(errs, "100 of 200 changes were written; repeat the command to write the others") {
+		t.Errorf("%.500s", errs)
+	}
+	write("disks", "disks")
+	if out := r.ok("apply", "-f", path); !strings.Contains(out, "; keys: 100\n") {
+		t.Errorf("%.500s", out)
 	}
 }

@@ -129,6 +129,22 @@ func TestWaitFor(t *testing.T) {
 			t.Errorf("%s: exit %d\n%s%s", line, code, out, errs)
 		}
 	}
+	// An engine that has left after its drain is drained once no proxy has requests there.
+	const left = "decode/10.0.0.7:8200"
+	r.want(0, left+": drained\n", "drain", left, "--force")
+	r.want(0, left+": drained\n", "wait", "--for", "drained", left, "--timeout", "2s")
+	r.say("a", r.revision("/pd/override/"+left), `"`+left+`":{"in_flight":1}`)
+	if errs := r.want(4, "", "wait", "--for", "drained", left, "--timeout", "1ms"); !strings.Contains(errs, "has in flight: 1 on "+left) {
+		t.Errorf("%q", errs)
+	}
+	r.ok("undrain", left)
+	r.ok("remove", "decode/10.0.0.2:8200")
+	for _, k := range []string{left, "decode/10.0.0.2:8200"} {
+		if errs := r.want(1, "", "wait", "--for", "drained", left, k, "--timeout", "1m"); !strings.Contains(errs, k+" is neither registered nor drained") {
+			t.Errorf("%q", errs)
+		}
+		r.ok("drain", left, "--force")
+	}
 	// Drained: only once the proxy has reported that nothing is in flight.
 	r.say("a", 1, `"decode/10.0.0.1:8200":{"in_flight":1}`)
 	out, stop = r.background("wait", "--for", "state=drained", "10.0.0.1:8200")

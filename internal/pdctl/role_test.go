@@ -36,7 +36,8 @@ func TestRole(t *testing.T) {
 	}
 	// Refused: one role, a connector whose engines have one, an unknown engine, an operator's drain.
 	r.put("/pd/decode/"+one, record)
-	r.want(1, "prefill/"+one+": failed: not done: "+one+" is registered as decode only: name that role instead of both, or register the engine in both roles\n", "role", "prefill", one)
+	r.want(1, "prefill/"+one+": failed: not done: "+one+" is registered as decode only: its role can be changed only if it is registered in both roles (--role both)\n", "role", "prefill", one)
+	r.want(1, "both/"+one+": failed: not done: "+one+" is registered as decode only: its role can be changed only if it is registered in both roles (--role both)\n", "role", "both", one)
 	r.put("/pd/prefill/"+one, strings.ReplaceAll(strings.ReplaceAll(record, "kv_both", "kv_consumer"), "nixl", "mooncake"))
 	r.want(1, "prefill/"+one+": failed: not done: prefill/"+one+" can't serve: connector mooncake: its engine is a kv_consumer, which a leg in the role prefill would end\n", "role", "prefill", one)
 	r.want(1, "decode/10.0.0.9:1: failed: there is no such instance; see pdctl list\n", "role", "decode", "10.0.0.9:1")

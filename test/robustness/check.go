@@ -490,10 +490,25 @@ func checkAcknowledged(h *History, v *Verdict) {
 			continue
 		}
 		_, address, _ := strings.Cut(o.Instance, "/")
-		if !slices.ContainsFunc(at[o.Revision], func(c Change) bool { return strings.HasSuffix(c.Key, "/"+address) }) {
+		if !slices.ContainsFunc(at[o.Revision], func(c Change) bool { return strings.HasSuffix(c.Key, "/"+address) }) && !h.nothingToUndo(&o) {
 			v.add("acknowledged", o.To, []string{address}, "%s of %s via %s is not in etcd at revision %d", o.Verb, o.Instance, o.Via, o.Revision)
 		}
 	}
+}
+
+// nothingToUndo reports whether an op undoes what etcd did not have at its revision.
+func (h *History) nothingToUndo(o *Op) bool {
+	role, address, _ := strings.Cut(o.Instance, "/")
+	there := map[string]bool{}
+	for _, c := range h.Changes {
+		for _, one := range roles(role) {
+			if key := "/override/" + one + "/" + address; c.Revision <= o.Revision && strings.HasSuffix(c.Key, key) {
+				there[key] = !c.Deleted
+			}
+		}
+	}
+	undo := slices.Contains([]string{"undrain", "uncordon", "weight-default"}, o.Verb)
+	return undo && !slices.Contains(slices.Collect(maps.Values(there)), true)
 }
 
 // checkPolls: a proxy's snapshot equals etcd at the snapshot's revision. Instances without a key

@@ -47,6 +47,7 @@ func good() *History {
 		Ops: []Op{
 			{Span: span(19.5, 20.5), Via: "pdctl", Verb: "drain", Instance: "decode/" + d1, Wait: true, Revision: 10},
 			{Span: span(30, 30.1), Via: "proxy-1", Verb: "undrain", Instance: "decode/" + d1, Revision: 20},
+			{Span: span(31, 31.1), Via: "proxy-1", Verb: "undrain", Instance: "decode/" + d1, Revision: 22}, // changes nothing
 		},
 		Changes: []Change{
 			{at(1), 2, "/pd/decode/" + d1, false, "{}"}, {at(1), 3, "/pd/decode/" + d2, false, "{}"}, {at(1), 4, "/pd/prefill/" + p1, false, "{}"},

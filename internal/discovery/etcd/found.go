@@ -31,6 +31,7 @@ func Single(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
 type Found struct {
 	Record, Pending, Override, Schema *mvccpb.KeyValue // nil: absent
 	Aliases                           []*mvccpb.KeyValue
+	Revision                          int64 // of the reading
 }
 
 // Removed reports whether an operator has removed the instance.
@@ -55,7 +56,7 @@ func LookAll(ctx context.Context, cli *clientv3.Client, l schema.Layout, keys []
 	at := func(i int) *mvccpb.KeyValue { return Single(resp.Responses[i].GetResponseRange().Kvs) }
 	all := make([]*Found, len(keys))
 	for i := range keys {
-		all[i] = &Found{Record: at(each * i), Pending: at(each*i + 1), Override: at(each*i + 2), Schema: at(each * len(keys))}
+		all[i] = &Found{Record: at(each * i), Pending: at(each*i + 1), Override: at(each*i + 2), Schema: at(each * len(keys)), Revision: resp.Header.Revision}
 	}
 	return all, nil
 }

@@ -33,9 +33,9 @@ type IntentOptions struct {
 	MoveAfter *time.Duration
 	// Force writes it also of what etcd does not hold, as an orphan.
 	Force bool
-	// endsRole allows role instance.Both of an engine of which etcd has one membership, if a change
-	// of its role is set there.
-	endsRole bool
+	// role is that of a change of role, "" for others. instance.Both is allowed for an engine of which
+	// etcd has one membership, if a change of its role is set there.
+	role instance.Role
 }
 
 // IntentResult is the outcome of a change of an intent, for several memberships that of all
@@ -49,11 +49,13 @@ type IntentResult struct {
 	Was instance.Intent
 	// Revision that a proxy must have applied in order to know the intent, 0 for none.
 	Revision int64
+	// Read is the revision of the reading on which the result is based.
+	Read int64
 }
 
 // add adds the result for one membership.
 func (i *IntentResult) add(f *etcd.Found, was instance.Intent) {
-	i.Known = i.Known || known(f)
+	i.Known, i.Read = i.Known || known(f), f.Revision
 	if was != "" {
 		i.Was = was
 	}
@@ -238,10 +240,13 @@ func (s *Intents) intend(ctx context.Context, k instance.Key, w IntentOptions, d
 		if known(f) {
 			roles = append(roles, k.Role)
 		}
-		if both && k != first && len(roles) == 1 && !(w.endsRole && marked) {
+		if both && k != first && len(roles) == 1 && !(w.role == instance.Both && marked) {
+			if w.role != "" {
+				return plan{}, fmt.Errorf("%w: %s is registered as %s only: its role can be changed only if it is registered in both roles (--role both)", ErrIntent, k.Address, roles[0])
+			}
 			return plan{}, oneRole(k.Address, roles[0])
 		}
-		if !known(f) && !w.Force && !w.endsRole {
+		if !known(f) && !w.Force && w.role != instance.Both {
 			return plan{}, s.kept(ctx, schema.KindInstance, k)
 		}
 		return decide(k, f, o, unread)

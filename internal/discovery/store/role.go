@@ -77,7 +77,7 @@ func (s *Intents) Undigested(ctx context.Context) ([]string, error) {
 func (s *Intents) SetRole(ctx context.Context, address string, role instance.Role, w RoleOptions) (IntentResult, error) {
 	both := instance.Key{Role: instance.Both, Address: address}
 	var last *mvccpb.KeyValue
-	done, err := s.intend(ctx, both, IntentOptions{Reason: w.Reason, For: w.For, endsRole: role == instance.Both}, func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (p plan, err error) {
+	done, err := s.intend(ctx, both, IntentOptions{Reason: w.Reason, For: w.For, role: role}, func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (p plan, err error) {
 		if k.Role == instance.Prefill { // the first: it decides on the same revisions as the transaction
 			if last, err = s.lastMove(ctx); err != nil {
 				return plan{}, err

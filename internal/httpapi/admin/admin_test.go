@@ -260,7 +260,7 @@ func TestChangeIntent(t *testing.T) {
 	if _, err := r.svc.Add(t.Context(), k, 0); err != nil {
 		t.Fatal(err)
 	}
-	weight := 0
+	weight, last := 0, int64(1)
 	for _, tc := range []struct {
 		change httpapi.IntentChange
 		intent instance.Intent
@@ -268,15 +268,17 @@ func TestChangeIntent(t *testing.T) {
 	}{
 		{httpapi.IntentChange{Verb: httpapi.Drain, Reason: "disks"}, instance.Drain, 100},
 		{httpapi.IntentChange{Verb: httpapi.Undrain}, "", 100},
+		{httpapi.IntentChange{Verb: httpapi.Undrain}, "", 100}, // changes nothing
 		{httpapi.IntentChange{Verb: httpapi.Cordon, For: time.Hour}, instance.Cordon, 100},
 		{httpapi.IntentChange{Verb: httpapi.Uncordon}, "", 100},
 		{httpapi.IntentChange{Verb: httpapi.SetWeight, Weight: &weight}, "", 0},
 		{httpapi.IntentChange{Verb: httpapi.SetWeight}, "", 100},
 	} {
 		done, err := r.svc.ChangeIntent(t.Context(), k, tc.change)
-		if err != nil || !done.Known || done.Revision == 0 {
-			t.Fatalf("%s: %+v, %v", tc.change.Verb, done, err)
+		if err != nil || !done.Known || done.Revision < last {
+			t.Fatalf("%s: %+v after revision %d, %v", tc.change.Verb, done, last, err)
 		}
+		last = done.Revision
 		in, ok := r.watcher.Snapshot().Lookup(k)
 		if !ok || in.Intent != tc.intent || in.Weight() != tc.weight {
 			t.Errorf("%s: %+v", tc.change.Verb, in)

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,7 +37,7 @@ func (s *Service) ChangeIntent(ctx context.Context, k instance.Key, change httpa
 		return httpapi.IntentResult{}, fmt.Errorf("%w: %s has no key in etcd (orphan), so its role cannot be set", httpapi.ErrRefused, k.Address)
 	}
 	s.await(ctx, func(snap *instance.Snapshot) bool { return snap.Revision >= done.Revision })
-	return httpapi.IntentResult{Known: true, Revision: done.Revision}, nil
+	return httpapi.IntentResult{Known: true, Revision: cmp.Or(done.Revision, done.Read)}, nil
 }
 
 func (s *Service) carry(ctx context.Context, k instance.Key, change httpapi.IntentChange, how store.IntentOptions) (store.IntentResult, error) {

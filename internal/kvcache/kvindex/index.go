@@ -30,7 +30,8 @@ type Index struct {
 	blocks  blocks
 	targets atomic.Pointer[map[Target]*target] // replaced, never changed
 
-	adapters sync.Map // roots (Key) of the LoRA adapters that have had blocks
+	adapters     sync.Map     // roots (Key) of the LoRA adapters that have had blocks
+	adapterCount atomic.Int64 // approximate number of adapters
 
 	mu   sync.Mutex // guards what follows; held while targets is replaced
 	free []slot
@@ -187,7 +188,24 @@ func (x *Index) BlockSize(t Target) int {
 	return 0
 }
 
-// Adapter reports whether any target has stored blocks of a LoRA adapter with this name.
+// maxAdapters is the number of LoRA adapters above which all are dropped: each returns with its
+// next block.
+const maxAdapters = 1 << 14
+
+// addAdapter records a LoRA adapter that has a block.
+func (x *Index) addAdapter(root Key) {
+	if _, known := x.adapters.Load(root); known {
+		return
+	}
+	if x.adapterCount.Add(1) > maxAdapters {
+		x.adapters.Clear()
+		x.adapterCount.Store(1)
+	}
+	x.adapters.Store(root, true)
+}
+
+// Adapter reports whether any target has stored blocks of a LoRA adapter with this name, unless it
+// was dropped since.
 func (x *Index) Adapter(name string) bool {
 	_, ok := x.adapters.Load(root(name))
 	return ok

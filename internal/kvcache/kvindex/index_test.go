@@ -401,6 +401,28 @@ func TestImages(t *testing.T) {
 	}
 }
 
+// The names of adapters are bounded. A name that was dropped returns with the next block.
+func TestAdaptersAreBounded(t *testing.T) {
+	t.Parallel()
+	x := kvindex.New(nil)
+	e := &engine{target: kvindex.Target{Address: "a"}, groups: 1}
+	store := func(lora string) {
+		p := prompt{lora: lora, tokens: make([]uint32, size)}
+		x.Apply(e.target, &kvevents.Batch{Events: []kvevents.Event{e.event(t, p, 0, 1, 0)}})
+		if !x.Adapter(lora) {
+			t.Fatalf("%s is not known", lora)
+		}
+	}
+	const most = 1 << 14
+	for i := range most + 1 {
+		store(fmt.Sprint(i))
+	}
+	if x.Adapter("0") || !x.Adapter(fmt.Sprint(most)) {
+		t.Errorf("0 is known: %v", x.Adapter("0"))
+	}
+	store("0")
+}
+
 func TestNoAllocations(t *testing.T) {
 	x, targets, tokens := filled(4, 50)
 	keys := make([]kvindex.Key, 0, 50)

@@ -103,7 +103,7 @@ func (t *target) stored(e *kvevents.Event, group uint16) {
 	parent, depth := root(string(e.LoRA)), uint32(0)
 	switch {
 	case len(e.LoRA) > 0:
-		t.index.adapters.LoadOrStore(parent, true)
+		t.index.addAdapter(parent)
 	case e.LoRAID > 0:
 		parent = Key(mix(uint64(e.LoRAID), secrets[0])) // without a name no request matches it
 	}

@@ -13,16 +13,42 @@ import (
 
 // twice reports engines with two keys in etcd.
 func (m *Members) twice(r *report) {
-	engines := map[string][]*instance.Instance{}
+	engines, engineAt := map[string][]*instance.Instance{}, m.engineAt()
 	for _, in := range m.all() {
 		if in.View != instance.Rejected {
-			at := cmp.Or(in.Record.Address, in.Address)
+			at := engineAt(in)
 			engines[at] = append(engines[at], in)
 		}
 	}
 	for _, at := range slices.Sorted(maps.Keys(engines)) {
 		oneEngine(at, engines[at], r)
 	}
+}
+
+// engineAt returns a function that returns the address of the engine of an instance: the first
+// address if several records are of one process.
+func (m *Members) engineAt() func(*instance.Instance) string {
+	type process struct {
+		host, port string
+		started    int64
+	}
+	first, same := map[process]string{}, map[string]string{}
+	address := func(in *instance.Instance) string { return cmp.Or(in.Record.Address, in.Address) }
+	for _, in := range m.all() {
+		rec, at := &in.Record, address(in)
+		_, port, err := net.SplitHostPort(at)
+		// Engines on different machines have one host id if they register with one --zmq-register.
+		if err != nil || rec.HostID == "" || rec.StartedAt == nil || strings.Contains(rec.HostID, "/zmq:") {
+			continue
+		}
+		p := process{rec.HostID, port, rec.StartedAt.UnixNano()}
+		if one := cmp.Or(first[p], at); one == at {
+			first[p] = at
+		} else {
+			same[at] = one
+		}
+	}
+	return func(in *instance.Instance) string { return cmp.Or(same[address(in)], address(in)) }
 }
 
 // oneEngine reports several keys of one engine.
@@ -43,7 +69,7 @@ func oneEngine(at string, list []*instance.Instance, r *report) {
 			}
 			r.say(Finding{
 				Severity: Error, Subject: string(role) + "/" + at, What: fmt.Sprintf("one engine is registered %d times: %s", len(same), keys(same)),
-				Why:      "two agents, or an agent and a static record, write one address in two ways: the engine gets a share of the requests for each",
+				Why:      "two agents, or an agent and a static record, register it under two addresses: it gets a share of the requests for each",
 				Cure:     "stop one of the two agents, or remove the static record; set one --address for the engine",
 				Commands: append(commands, removals...),
 			})
@@ -90,7 +116,7 @@ func (m *Members) ports(r *report) {
 		in   *instance.Instance
 		name string
 	}
-	used := map[side][]use{}
+	used, engineAt := map[side][]use{}, m.engineAt()
 	for _, in := range m.all() {
 		if in.View == instance.Rejected || in.Record.State == instance.Down {
 			continue
@@ -103,7 +129,7 @@ func (m *Members) ports(r *report) {
 		for _, name := range slices.Sorted(maps.Keys(in.Record.Ports)) {
 			for _, port := range in.Record.Ports[name] {
 				at := side{host, port}
-				if !slices.ContainsFunc(used[at], func(u use) bool { return u.in.Address == in.Address }) {
+				if !slices.ContainsFunc(used[at], func(u use) bool { return engineAt(u.in) == engineAt(in) }) {
 					used[at] = append(used[at], use{in, name})
 				}
 			}

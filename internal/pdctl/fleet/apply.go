@@ -47,7 +47,9 @@ that pdctl role keeps in one role, the role stays. A state of the file replaces 
 
 The changes are one transaction (of 100 keys each, if there are more) with one audit entry.
 If another program changes a key meanwhile, nothing is written, the error names the key,
-and the exit code is 1. "pdctl revert" undoes an apply.`
+and the exit code is 1. If that happens after the first 100 keys, the error has the number
+of changes that were written, and repeating the command writes the others. "pdctl revert"
+undoes an apply.`
 
 const exportHelp = `export prints what operators have set as a file for "pdctl apply": static instances,
 intents (drains, cordons, removals, weights), limits of keys and model routes. It has no

@@ -192,10 +192,13 @@ func write(ctx context.Context, s *session.Session, conn *session.Conn, now *sto
 			batch[c.Key] = c.After
 		}
 		at, err := conn.Store.Edits.Write(ctx, now, batch, what, reason)
-		if err != nil && revision == 0 {
+		switch {
+		case err != nil && revision > 0:
+			return fmt.Errorf("%w; %d of %d changes were written; repeat the command to write the others", err, len(values)-len(changes), len(values))
+		case errors.Is(err, store.ErrConflict):
 			return nothing(err)
-		} else if err != nil {
-			return fmt.Errorf("%w; %d of %d changes were written", err, len(values)-len(changes), len(values))
+		case err != nil: // it may have been written
+			return s.Hint(err)
 		}
 		revision, changes = at, changes[len(batch):]
 	}

@@ -26,7 +26,9 @@ const waitHelp = `wait returns when instances have a state, or when every proxy 
 ready or another word of the column STATE of pdctl list, or one of:
 
   removed   no selected instance is left: removed by an operator, or not registered
-  drained   drained with "pdctl drain", and no proxy has requests in flight there
+  drained   drained with "pdctl drain", and no proxy has requests in flight there; named
+            instances may have left since. One that is neither registered nor drained
+            is an error (exit 1)
 
 Select instances by name (role/host:port), by role, or with --selector; without these, all.
 With --count N it is enough that N have the state, with prefill=N decode=M that N prefill and

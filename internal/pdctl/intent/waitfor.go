@@ -29,6 +29,7 @@ type waitFor struct {
 	sel   instance.Selector
 	limit time.Duration
 	each  map[instance.Role]int // number of instances of each role, instead of count, named and role; nil: not set
+	left  []instance.Key        // of named, with state drained: those that are drained and not registered any more
 }
 
 // parseEach parses arguments of the form ROLE=N. It returns nil if the first one is of another form.
@@ -96,6 +97,9 @@ func (w *waitFor) poll(ctx context.Context, s *session.Session, left time.Durati
 		if err != nil {
 			return err
 		}
+		if err := w.findLeft(ctx, s, conn, snap); err != nil {
+			return err
+		}
 		var met []instance.Key
 		if met, open = w.meets(snap); open != "" {
 			return nil
@@ -116,6 +120,27 @@ func (w *waitFor) poll(ctx context.Context, s *session.Session, left time.Durati
 		return w.print(s, met, snap.Revision)
 	})
 	return open, done, err
+}
+
+// findLeft sets left. It returns an error for a named instance that is neither registered nor drained.
+func (w *waitFor) findLeft(ctx context.Context, s *session.Session, conn *session.Conn, snap *instance.Snapshot) error {
+	if w.state != drained {
+		return nil
+	}
+	w.left = slices.DeleteFunc(slices.Clone(w.named), func(k instance.Key) bool { _, ok := snap.Lookup(k); return ok })
+	if len(w.left) == 0 {
+		return nil
+	}
+	r, err := conn.Store.Reader.Reports(ctx, w.left)
+	if err != nil {
+		return s.Hint(err)
+	}
+	for _, k := range w.left {
+		if r.Intents[k].Intent != instance.Drain {
+			return fmt.Errorf("%s is neither registered nor drained; see pdctl list", k)
+		}
+	}
+	return nil
 }
 
 // meets returns the instances that have the state; open describes what is missing.
@@ -171,7 +196,10 @@ func (w *waitFor) check(snap *instance.Snapshot) (met []instance.Key, missing []
 	}
 	for _, k := range keys {
 		is, ok := state[k]
-		if !ok {
+		switch {
+		case slices.Contains(w.left, k):
+			is = drained
+		case !ok:
 			is = "not registered"
 		}
 		if is == w.state || !ok && w.state == string(instance.Removed) {
