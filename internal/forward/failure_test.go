@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -429,6 +430,96 @@ func TestClientLeaves(t *testing.T) {
 				r.checkEngines()
 			})
 		})
+	}
+}
+
+// A proxy that cuts its requests answers them: those of which the client has nothing with 503, a committed
+// stream with an error event. No instance is blamed.
+func TestProxyCutsRequests(t *testing.T) {
+	t.Parallel()
+	during := fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1}
+	for _, tc := range []struct {
+		name      string
+		prefill   bool
+		fault     fakevllm.Fault
+		keepAlive time.Duration
+	}{
+		{"during the prefill", true, during, 0},
+		{"before the first token", false, during, 0},
+		{"after the header of a keep-alive", true, during, often},
+		{"in the stream", false, fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1, At: fakevllm.AfterTokens, Tokens: 2}, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			begun := tc.keepAlive > 0 || tc.fault.Tokens > 0
+			scenarios := both()
+			if begun {
+				scenarios = streamed()
+			}
+			eachAPI(t, scenarios, func(t *testing.T, q scenario) {
+				r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.KeepAlive = tc.keepAlive })
+				role, engine := instance.Decode, r.D[0]
+				if tc.prefill {
+					role, engine = instance.Prefill, r.P[0]
+				}
+				script(t, engine, tc.fault)
+				got := make(chan answer, 1)
+				if begun {
+					resp, in := r.openStream(q)
+					go func() {
+						body, err := io.ReadAll(in)
+						got <- answer{resp.StatusCode, resp.Header, body, err}
+					}()
+				} else {
+					go func() { got <- r.post(q.path, q.body("")) }()
+				}
+				eventually(t, "the fault to happen", func() bool { return engine.Counters().Faults == 1 })
+				r.cut(leg.ErrStopping)
+				a, e := <-got, r.entry()
+				want := relay.OutcomeUnavailable
+				switch {
+				case !begun:
+					r.checkRefused(q, a, http.StatusServiceUnavailable, "is stopping")
+				case tc.keepAlive == 0:
+					want = relay.OutcomeBroken
+					fallthrough
+				default:
+					r.checkBroken(q, a)
+				}
+				if e.Outcome != want || e.Failure != "" || !strings.Contains(string(a.body), "is stopping") {
+					t.Errorf("%s, entry %+v", a.body, e)
+				}
+				eventually(t, "the engine to abort", func() bool { return aborted(engine.Counters()) == 1 })
+				if got := r.rec.retried(); got != "" || !r.tracker.Available(key(role, engine)) {
+					t.Errorf("retried %q, or the instance was blamed", got)
+				}
+				r.checkEngines()
+			})
+		})
+	}
+}
+
+// A long answer that is not streamed is broken off.
+func TestProxyCutsPassthrough(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 1, 1, nil)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		_, _ = io.Copy(io.Discard, q.Body)
+		_, _ = w.Write(make([]byte, 2<<20))
+		_ = http.NewResponseController(w).Flush()
+		<-q.Context().Done()
+	}))
+	t.Cleanup(s.Close)
+	r.members.set(instanceAt(instance.Decode, s.Listener.Addr().String(), fakevllm.Plain))
+	resp, err := http.DefaultClient.Do(newRequest(t.Context(), t, http.MethodPost, r.URL+"/tokenize", strings.NewReader(`{"model":"m","prompt":"x"}`)))
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	r.cut(leg.ErrStopping)
+	if n, err := io.Copy(io.Discard, resp.Body); err == nil {
+		t.Errorf("a cut answer of %d bytes ended cleanly", n)
+	}
+	if e := r.entry(); e.Status != http.StatusOK || e.Outcome != relay.OutcomeBroken || e.Failure != "" {
+		t.Errorf("entry %+v", e)
 	}
 }
 

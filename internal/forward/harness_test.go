@@ -66,7 +66,8 @@ type rig struct {
 	receiver *lmcache.Receiver
 	// ended counts the requests whose context has ended.
 	ended atomic.Int64
-	stop  func() // ends the server
+	stop  func()                  // ends the server
+	cut   context.CancelCauseFunc // ends the running requests
 }
 
 type members struct {
@@ -458,7 +459,9 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 func (r *rig) serve(deps httpapi.Deps) (url string) {
 	r.t.Helper()
 	router := httpapi.NewRouter(deps, true)
-	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+	requests, cut := context.WithCancelCause(context.Background())
+	r.cut = cut
+	s := &http.Server{ReadHeaderTimeout: time.Minute, BaseContext: func(net.Listener) context.Context { return requests }, Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		context.AfterFunc(q.Context(), func() { r.ended.Add(1) })
 		router.ServeHTTP(w, q)
 	})}

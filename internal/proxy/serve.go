@@ -87,7 +87,9 @@ func (p *app) run(ctx context.Context, ln *listeners, bridge *zmqregister.Bridge
 		work.Wait()
 		p.close()
 	}()
-	servers, failed := p.startServers(&work, ln)
+	requests, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cut(nil)
+	servers, failed := p.startServers(requests, &work, ln)
 	memory.Settle()
 	started()
 
@@ -102,7 +104,7 @@ func (p *app) run(ctx context.Context, ln *listeners, bridge *zmqregister.Bridge
 	}
 	p.queues.Close()
 	p.board.Close()
-	return errors.Join(err, p.shutdown(ctx, servers))
+	return errors.Join(err, p.shutdown(ctx, servers, cut))
 }
 
 // startBackground starts everything except the servers. It outlives ctx, because requests

@@ -15,17 +15,19 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/httpapi/connlimit"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
 
 // startServers starts a server on each listener. The channel receives the error of a
-// server that ends by itself.
-func (p *app) startServers(work *sync.WaitGroup, ln *listeners) ([]*http.Server, <-chan error) {
+// server that ends by itself. requests is the parent of the contexts of all requests.
+func (p *app) startServers(requests context.Context, work *sync.WaitGroup, ln *listeners) ([]*http.Server, <-chan error) {
 	var servers []*http.Server
 	failed := make(chan error, 3)
 	start := func(s *http.Server, l net.Listener) {
+		s.BaseContext = func(net.Listener) context.Context { return requests }
 		servers = append(servers, s)
 		work.Go(func() {
 			if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -89,25 +91,36 @@ const (
 	cutPoll  = 10 * time.Millisecond
 )
 
-// shutdown stops accepting, waits for the running requests, and cuts those that are
-// left after --shutdown-timeout.
-func (p *app) shutdown(ctx context.Context, servers []*http.Server) error {
+// shutdown stops accepting, waits for the running requests, and cuts those that are left after
+// --shutdown-timeout. cut ends the contexts of the requests: most can still send an error to their clients.
+func (p *app) shutdown(ctx context.Context, servers []*http.Server, cut context.CancelCauseFunc) error {
 	p.log.WithField("limit", p.cfg.ShutdownTimeout).Info("stopping: no new requests, finishing the running ones")
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.ShutdownTimeout)
-	defer cancel()
+	ctx = context.WithoutCancel(ctx)
+	if stopAll(ctx, servers, p.cfg.ShutdownTimeout) {
+		return nil
+	}
+	p.log.WithField("requests", p.handler.Requests()).Warn("requests were still running at the end of --shutdown-timeout and are cut")
+	cut(leg.ErrStopping)
+	if stopAll(ctx, servers, cutLimit) {
+		return nil
+	}
 	var errs []error
-	cut := false
 	for _, s := range servers {
-		if err := s.Shutdown(ctx); err != nil {
-			cut = true
-			errs = append(errs, s.Close())
-		}
+		errs = append(errs, s.Close())
 	}
-	if cut {
-		p.log.WithField("requests", p.handler.Requests()).Warn("requests were still running at the end of --shutdown-timeout and are cut")
-		p.awaitCut()
-	}
+	p.awaitCut()
 	return errors.Join(errs...)
+}
+
+// stopAll stops accepting, and reports whether all requests end within a limit.
+func stopAll(ctx context.Context, servers []*http.Server, limit time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	all := true
+	for _, s := range servers {
+		all = s.Shutdown(ctx) == nil && all
+	}
+	return all
 }
 
 // awaitCut waits until no request is running, or for cutLimit.

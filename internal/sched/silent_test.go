@@ -256,6 +256,54 @@ func TestLegsOnASlowInstance(t *testing.T) {
 	}
 }
 
+// quietHealth is a health in which some instances do not respond and none is ejected.
+type quietHealth struct {
+	sick
+	quiet *sync.Map // of keys
+}
+
+func (h quietHealth) SilentFor(k instance.Key) time.Duration {
+	if _, quiet := h.quiet.Load(k); quiet {
+		return 16 * time.Second
+	}
+	return 0
+}
+
+// A leg on a slow instance is not called off for another instance that does not respond either, but as soon
+// as that responds.
+func TestLegs_SlowTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a, b := inst(instance.Decode, "a:1"), inst(instance.Decode, "b:1")
+		var quiet sync.Map
+		s, src := build(quietHealth{nil, &quiet}, a)
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { s.Legs.Run(ctx) })
+		p, l := pick(t, s, decode("m")), &waitingLeg{}
+		p.Await(l, time.Now())
+		src.set(a, b)
+		quiet.Store(a.Key, true)
+		quiet.Store(b.Key, true)
+		time.Sleep(time.Minute)
+		src.set(inst(instance.Decode, "a:1", slow), b) // the record of b is still to be written
+		s.Legs.Abandon(a.Key, false, "silent")
+		time.Sleep(time.Minute)
+		if _, cause := l.recorded(); cause != nil {
+			t.Errorf("called off although no other instance responds: %v", cause)
+		}
+		quiet.Delete(b.Key)
+		time.Sleep(time.Minute)
+		if _, cause := l.recorded(); !errors.Is(cause, sched.ErrRemoved) {
+			t.Errorf("not called off although the other instance responds: %v", cause)
+		}
+		p.EndAwait()
+		p.Done()
+		stop()
+		running.Wait()
+	})
+}
+
 // A decode instance owes bytes to every leg in flight, also to committed streams, which do not
 // wait for it any more. A prefill instance may have answered: decode has yet to take its KV
 // cache.

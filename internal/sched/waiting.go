@@ -376,7 +376,7 @@ func (g *Legs) hasAlternative(in *instance.Instance, w wanted) bool {
 		g.hasOther(ix, in, &Request{Role: instance.Decode, Model: w.model, Labels: w.labels})
 }
 
-// hasOther reports whether another instance may be picked that is neither slow nor ejected.
+// hasOther reports whether another instance may be picked that responds, and is neither slow nor ejected.
 func (g *Legs) hasOther(ix *index, in *instance.Instance, r *Request) bool {
 	list, known := ix.candidates(r.Role, r.Model)
 	if !known {
@@ -384,7 +384,7 @@ func (g *Legs) hasOther(ix *index, in *instance.Instance, r *Request) bool {
 	}
 	for i := range list.items {
 		k := list.items[i].Instance.Key
-		if k.Address != in.Address && !list.facts[i].slow && list.fits(i, ix, r) && g.opts.Health.Available(k) {
+		if k.Address != in.Address && !list.facts[i].slow && list.fits(i, ix, r) && g.opts.Health.Available(k) && g.opts.Health.SilentFor(k) == 0 {
 			return true
 		}
 	}

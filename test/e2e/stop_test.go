@@ -202,8 +202,9 @@ func TestStopWhileEtcdStarts(t *testing.T) {
 	})
 }
 
-// Requests that are cut at the end of --shutdown-timeout are in the access log.
-func TestCutRequestsAreLogged(t *testing.T) {
+// Clients of requests that are cut at the end of --shutdown-timeout get an error, and the access log has its
+// outcome.
+func TestCutRequests(t *testing.T) {
 	t.Parallel()
 	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}, ITL: time.Hour})
 	address, p := startBareProxy(t, func(string) []string {
@@ -211,8 +212,10 @@ func TestCutRequestsAreLogged(t *testing.T) {
 	})
 	awaitServing(t, address)
 	const streams = 64
+	body := `{"model":"` + model + `","prompt":"a","max_tokens":9,"stream":true}`
+	var open []*http.Response
 	for range streams {
-		resp, err := dialPeer(t, address).send(http.MethodPost, "/v1/completions", `{"model":"`+model+`","prompt":"a","max_tokens":9,"stream":true}`)
+		resp, err := dialPeer(t, address).send(http.MethodPost, "/v1/completions", body)
 		if err != nil || resp.StatusCode != http.StatusOK {
 			t.Fatalf("%v, %v", resp, err)
 		}
@@ -220,10 +223,33 @@ func TestCutRequestsAreLogged(t *testing.T) {
 		if _, err := resp.Body.Read(make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
+		open = append(open, resp)
 	}
+	waits, answered := dialPeer(t, address), make(chan string, 1)
+	go func() {
+		status, _, err := waits.get(http.MethodPost, "/v1/completions", strings.Replace(body, "true", "false", 1))
+		answered <- fmt.Sprint(status, err)
+	}()
+	testkit.Eventually(t, soon, func() error {
+		if n := engine.Counters().Requests; n <= streams {
+			return fmt.Errorf("%d requests", n)
+		}
+		return nil
+	})
 	require.NoError(t, p.Signal(syscall.SIGTERM))
+	for _, resp := range open {
+		rest, err := io.ReadAll(resp.Body)
+		if i := strings.LastIndex(string(rest), "data: "); err == nil || i < 0 || !strings.HasPrefix(string(rest[i:]), `data: {"error":`) {
+			t.Errorf("a cut stream ended with %v: %s", err, rest)
+		}
+	}
+	if got := <-answered; got != "503 <nil>" {
+		t.Errorf("the request that waited: %s", got)
+	}
 	log := awaitEnd(t, p)
-	if n := strings.Count(log, "path=/v1/completions"); n != streams {
-		t.Errorf("%d lines for %d requests:\n%s", n, streams, log)
+	for text, want := range map[string]int{"outcome=broken": streams, "outcome=unavailable": 1, fmt.Sprintf("requests=%d", streams+1): 1} {
+		if n := strings.Count(log, text); n != want {
+			t.Errorf("%d lines with %s:\n%s", n, text, log)
+		}
 	}
 }

@@ -99,8 +99,8 @@ func checkLost(h *History, v *Verdict) {
 				v.Excused[budgetExcuse]++
 				continue
 			}
-			if strings.Contains(r.Err, "has not read yet which instances") && h.away(r.From, r.To, r.Proxy) {
-				v.Excused["the proxy of the request had a fault"]++ // it starts: its /readyz fails
+			if (strings.Contains(r.Err, "has not read yet which instances") || strings.Contains(r.Err, "this proxy is stopping")) && h.away(r.From, r.To, r.Proxy) {
+				v.Excused["the proxy of the request had a fault"]++ // it starts or stops: its /readyz fails
 				continue
 			}
 			if strings.Contains(r.Err, "status 429") && slices.ContainsFunc(h.Faults, func(f Fault) bool { return f.Kind == "429" && f.Overlaps(r.From, r.To) }) {

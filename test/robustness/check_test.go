@@ -197,6 +197,10 @@ func TestCheck_Excused(t *testing.T) {
 			h.Requests[0].Outcome = Transport
 			h.Faults = append(h.Faults, fault(span(10.5, 12), "kill", "proxy-1"))
 		}},
+		"the proxy was stopping": {"the proxy of the request had a fault", func(h *History) {
+			h.Requests[0].Outcome, h.Requests[0].Err = Failed, "status 503: this proxy is stopping"
+			h.Faults = append(h.Faults, fault(h.Requests[0].Span, "term", "proxy-1"))
+		}},
 		"the decode engine was killed": {"a stream broke with its decode instance or its proxy", func(h *History) {
 			h.Requests[4].Outcome, h.Requests[4].Span = Broken, span(39, 41)
 		}},

@@ -57,10 +57,19 @@ func (m *move) bound(l *leg.Leg) (stop func()) {
 	if m.lost.IsZero() {
 		return func() {}
 	}
-	t := time.AfterFunc(time.Until(m.lost.Add(continueWithin)), func() {
-		l.CallOff(&leg.LimitError{Limit: leg.ContinueLimit(continueWithin)})
-	})
-	return func() { t.Stop() }
+	ctx, stop := context.WithCancel(l)
+	m.afterDeadline(ctx, func() { l.CallOff(&leg.LimitError{Limit: leg.ContinueLimit(continueWithin)}) })
+	return stop
+}
+
+// afterDeadline calls f once the time is over in which the stream must go on. The end of ctx prevents that.
+func (m *move) afterDeadline(ctx context.Context, f func()) {
+	due := m.lost.Add(continueWithin)
+	go func() {
+		if sleep.Until(ctx, due) && sleep.Until(ctx, leg.Resumed(due)) {
+			f()
+		}
+	}()
 }
 
 // endTurn lets the next stream go on.
@@ -251,8 +260,9 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 		t.forgetTried(instance.Decode)
 	}
 	if m.end == nil && !ended { // MayMove has taken the turn of a stream whose leg is healthy
-		ctx, cancel := context.WithDeadlineCause(c.r.Origin.Client, m.lost.Add(continueWithin), errNoTurn)
+		ctx, cancel := context.WithCancel(c.r.Origin.Client)
 		defer cancel()
+		m.afterDeadline(ctx, cancel)
 		var err error
 		if m.end, err = c.s.pace.Begin(ctx, c.r.Answer.Times.Start, c.maxMoves); err != nil {
 			return continuation.ReasonDeadline
@@ -317,8 +327,9 @@ func (c *completion) detokenize(ids []byte) (text string, err error) {
 	if c.move.lost.IsZero() {
 		return c.detokenizeOnce(ids, detokenizeLimit)
 	}
-	for {
-		left := time.Until(c.move.lost.Add(continueWithin))
+	for due := c.move.lost.Add(continueWithin); ; {
+		due = leg.Resumed(due)
+		left := time.Until(due)
 		if left <= 0 {
 			return "", errNoTurn
 		}

@@ -1,17 +1,27 @@
 package flow
 
 import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
+	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -28,26 +38,41 @@ func (healthy) Unreachable(instance.Key) bool        { return false }
 func (healthy) SilentFor(instance.Key) time.Duration { return 0 }
 func (healthy) Share(instance.Key) float64           { return 1 }
 
+// decodes returns two decode instances of a model m.
+func decodes() []*instance.Instance {
+	list := []*instance.Instance{{Key: instance.Key{Role: instance.Decode, Address: "a:1"}}, {Key: instance.Key{Role: instance.Decode, Address: "b:1"}}}
+	for _, in := range list {
+		in.Verified, in.Record = true, instance.Record{Models: []string{"m"}, State: instance.Ready, Connector: "plain"}
+	}
+	return list
+}
+
+// streaming returns a request for a stream of this kind that may be continued once.
+func streaming(t *testing.T, kind openai.Kind, list []*instance.Instance) *completion {
+	picker := sched.New(sched.Options{
+		Source: source{instance.NewSnapshot(1, list)}, Health: healthy{}, Connector: func(*instance.Instance) string { return "plain" },
+		Build: func(*instance.Instance) string { return "" }, Blocks: func(*instance.Instance) int { return 0 },
+	})
+	s := &Settings{Config: Config{Picker: picker, Health: healthy{}, Fallback: true}}
+	body := `{"model":"m","stream":true,"messages":[]}`
+	if kind == openai.Completion {
+		body = `{"model":"m","stream":true,"prompt":"x"}`
+	}
+	req, err := request.Parse(kind, []byte(body))
+	require.NoError(t, err)
+	return &completion{r: &Request{Settings: s}, s: s, req: req, kind: kind, progress: continuation.New(req, 1, scratch.NewBodies(0))}
+}
+
 // While a tool call is open, no engine is asked whether the stream may move: that uses up no tries.
 func TestCompletion_MayMoveInToolCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		list := decodes()
 		now := time.Duration(0)
-		list := []*instance.Instance{{Key: instance.Key{Role: instance.Decode, Address: "a:1"}}, {Key: instance.Key{Role: instance.Decode, Address: "b:1"}}}
-		for _, in := range list {
-			in.Verified, in.Record = true, instance.Record{Models: []string{"m"}, State: instance.Ready, Connector: "plain"}
-		}
 		list[0].Intent, list[0].MoveAfter = instance.Drain, &now
-		picker := sched.New(sched.Options{
-			Source: source{instance.NewSnapshot(1, list)}, Health: healthy{}, Connector: func(*instance.Instance) string { return "plain" },
-			Build: func(*instance.Instance) string { return "" }, Blocks: func(*instance.Instance) int { return 0 },
-		})
-		s := &Settings{Config: Config{Picker: picker, Health: healthy{}, Fallback: true}}
-		req, err := request.Parse(openai.Chat, []byte(`{"model":"m","stream":true,"messages":[]}`))
-		require.NoError(t, err)
-		c := &completion{r: &Request{Settings: s}, s: s, req: req, kind: openai.Chat, progress: continuation.New(req, 1, scratch.NewBodies(0))}
+		c := streaming(t, openai.Chat, list)
 		c.r.attempts.wanted.Model = "m"
-		_, err = c.progress.Pass([]byte(`data: {"id":"c","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{"}}]},"token_ids":[7]}],"prompt_token_ids":[5]}` + "\n\n"))
+		_, err := c.progress.Pass([]byte(`data: {"id":"c","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{"}}]},"token_ids":[7]}],"prompt_token_ids":[5]}` + "\n\n"))
 		require.NoError(t, err)
 		for range 2 * maxTriedMoves {
 			if time.Sleep(movePause); c.MayMove(&leg.Leg{Instance: list[0]}) {
@@ -56,6 +81,73 @@ func TestCompletion_MayMoveInToolCall(t *testing.T) {
 		}
 		if !c.canLeave(list[0]) || c.triedMoves != 0 {
 			t.Errorf("%d tries", c.triedMoves)
+		}
+	})
+}
+
+// counting counts nothing.
+type counting struct{ Recorder }
+
+func (counting) Failed(instance.Key, leg.Class)   {}
+func (counting) Retried(instance.Role, leg.Class) {}
+
+// tokenizer is an engine that fails to detokenize at first.
+type tokenizer struct {
+	upstream.Client
+	asked int
+}
+
+func (e *tokenizer) ReleasesBody(*upstream.Request) bool { return true }
+
+func (e *tokenizer) Do(context.Context, *upstream.Request) (*upstream.Response, error) {
+	if e.asked++; e.asked == 1 {
+		return nil, &upstream.Error{Stage: upstream.StageSent, Err: io.EOF}
+	}
+	return &upstream.Response{Status: http.StatusOK, Length: -1, Body: io.NopCloser(strings.NewReader(`{"prompt":"a"}`))}, nil
+}
+
+// The time in which the proxy was suspended does not end a stream that is about to go on: its turn, the text of its
+// tokens and its next leg get a few seconds more, once.
+func TestCompletion_ContinuesAfterSuspension(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := streaming(t, openai.Completion, decodes())
+		c.s.Recorder, c.s.Log = counting{}, &logrus.Logger{}
+		c.r.Answer = &relay.Answer{Times: &stage.Times{Start: time.Now()}}
+		c.r.Origin = &leg.Origin{Client: t.Context(), Settings: &leg.Settings{Upstream: &tokenizer{}, Removed: func(*sched.Assignment) error { return nil }}}
+		c.r.begin(sched.Request{})
+		_, err := c.progress.Pass([]byte(`data: {"id":"c","choices":[{"index":0,"text":"a","prompt_token_ids":[5],"token_ids":[7]}]}` + "\n\n"))
+		require.NoError(t, err)
+		d, err := c.s.Picker.Pick(sched.Request{Role: instance.Decode, Model: "m"})
+		require.NoError(t, err)
+		defer d.Done()
+		for range c.maxMoves() {
+			time.AfterFunc(3*time.Second, c.s.pace.TryBegin(c.maxMoves))
+		}
+		c.move = move{lost: time.Now().Add(-continueWithin - time.Minute)} // the timers are late
+		if why := c.prepare(d, &leg.Failure{Class: leg.Removed, Rule: leg.Removed.Rule()}); why != "" || c.move.how != continuation.HowPrompt {
+			t.Fatalf("it does not go on: %q %q", why, c.move.how)
+		}
+		c.move.endTurn()
+		l := c.r.Origin.Begin(d, leg.Wait{Limit: leg.GraceLimit(time.Hour)})
+		defer l.End()
+		defer c.move.bound(l)()
+		time.Sleep(4 * time.Second)
+		if err := context.Cause(l); err != nil {
+			t.Errorf("the leg was ended at once: %v", err)
+		}
+		time.Sleep(2 * time.Second)
+		if limit, ok := errors.AsType[*leg.LimitError](context.Cause(l)); !ok || limit.Limit.Class != leg.NotContinued {
+			t.Errorf("the leg was ended by %v", context.Cause(l))
+		}
+		// A leg that begins in time ends in time.
+		c.move = move{lost: time.Now()}
+		last := c.r.Origin.Begin(d, leg.Wait{Limit: leg.GraceLimit(time.Hour)})
+		defer last.End()
+		defer c.move.bound(last)()
+		time.Sleep(continueWithin + time.Millisecond)
+		if last.Err() == nil {
+			t.Error("the leg is not bounded")
 		}
 	})
 }

@@ -118,7 +118,7 @@ func Rules() []Rule {
 		{NotNotified, "LMCache's notifications did not arrive within --lmcache-notify-timeout, or cannot be received", true, false, false, BlameNone, "504"},
 		{Overtaken, "20 requests that began later on the instance were answered earlier", true, false, false, BlameNone, "504"},
 		{NotContinued, "no instance continued a stream within 30 s (--continue-streams)", false, false, false, BlameNone, "the error of the lost leg"},
-		{ClientGone, "the client left", false, true, false, BlameNone, "no answer; 499 in metrics"},
+		{ClientGone, "the client left, or a stopping proxy cut the request", false, true, false, BlameNone, "no answer, 499 in metrics; 503 from a stopping proxy"},
 	}
 }
 

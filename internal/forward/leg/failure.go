@@ -44,6 +44,9 @@ func ProxyError(e *openai.Error) Answer { return Answer{Status: e.Status, Own: e
 // RetryWait is the Retry-After of a 503 of the proxy.
 const RetryWait = time.Second
 
+// ErrStopping is the cause of the end of a request that the proxy cuts because it stops.
+var ErrStopping = errors.New("this proxy is stopping")
+
 // MembershipUnread is the 503 of a proxy that has started and not read the membership yet.
 func MembershipUnread() *openai.Error {
 	return unavailable("this proxy has not read yet which instances there are; see its /readyz")

@@ -155,8 +155,11 @@ func timedOut(role instance.Role, err error) *openai.Error {
 }
 
 // LostError is the error for the client of an answer that ended, because of err, after it was
-// committed.
+// committed, or before if err is ErrStopping.
 func LostError(err error) *openai.Error {
+	if errors.Is(err, ErrStopping) {
+		return unavailable(ErrStopping.Error())
+	}
 	if over, ok := errors.AsType[*LimitError](err); ok {
 		e := timedOut(instance.Decode, over)
 		e.Message = "the decode instance stopped in the middle of the answer: " + over.Error()

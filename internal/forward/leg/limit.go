@@ -203,6 +203,15 @@ func (l *Leg) expire() {
 	}
 }
 
+// Resumed returns due, or a later time if this process was suspended at due: it has not read what came
+// meanwhile.
+func Resumed(due time.Time) time.Time {
+	if time.Since(due) <= transferSlack {
+		return due
+	}
+	return time.Now().Add(streamSilence)
+}
+
 // leaseEnded ends the leg if its KV cache must not be read any more: the engine would read
 // blocks that prefill has given to other requests, without an error
 // (TestHandoverEndsWhileTheOnlyDecodeIsSilent). The first content proves that the blocks were

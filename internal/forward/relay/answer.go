@@ -131,8 +131,27 @@ func (a *Answer) Refuse(err error) {
 // body is not read.
 func (a *Answer) CloseAfter() { a.Client.Header().Set("Connection", "close") }
 
-// ClientGone records that the client has left.
+// ClientGone ends a request whose context has ended: the client has left, or gets an error because the proxy
+// is stopping.
 func (a *Answer) ClientGone() {
+	if cause := context.Cause(a.Ctx); errors.Is(cause, leg.ErrStopping) {
+		a.Refuse(leg.LostError(cause))
+		return
+	}
+	a.clientLeft()
+}
+
+// endCommitted is ClientGone for a committed answer. events reports whether it is a stream.
+func (a *Answer) endCommitted(events bool) {
+	if cause := context.Cause(a.Ctx); errors.Is(cause, leg.ErrStopping) {
+		a.breakOff(events, "", cause)
+		return
+	}
+	a.clientLeft()
+}
+
+// clientLeft records that the client has left.
+func (a *Answer) clientLeft() {
 	a.Status, a.Outcome = StatusClientGone, OutcomeClientGone
 	a.Broken = true // a client whose connection is half open must not read a clean end
 }
@@ -258,7 +277,7 @@ func (a *Answer) send(b []byte, flush bool) bool {
 	}
 	a.keep.unlock()
 	if a.lastWrite = at; !ok {
-		a.ClientGone()
+		a.clientLeft()
 	}
 	return ok
 }

@@ -304,7 +304,7 @@ func (a *Answer) streamEnded(s *Source, e *events, f *leg.Failure) *leg.Failure 
 		return f
 	}
 	if a.Ctx.Err() != nil {
-		a.ClientGone()
+		a.endCommitted(true)
 		return nil
 	}
 	if s.Continuation != nil && s.Continuation.Continues(f) {

@@ -85,7 +85,7 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 				if f := l.JudgeError(err); f.Class != leg.ClientGone {
 					a.breakOff(false, f.Class, err)
 				} else {
-					a.ClientGone()
+					a.endCommitted(false)
 				}
 				return nil
 			}
