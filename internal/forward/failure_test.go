@@ -377,8 +377,8 @@ func TestLossAfterCommit(t *testing.T) {
 				}
 				body, err := io.ReadAll(stream)
 				r.checkBroken(q, answer{resp.StatusCode, resp.Header, body, err})
-				if e := r.entry(); e.Outcome != relay.OutcomeBroken {
-					t.Fatalf("entry %+v", e)
+				if e := r.entry(); e.Outcome != relay.OutcomeBroken || e.Attempts != 1 || !slices.Equal(r.rec.failed, []string{"decode/" + string(e.Failure)}) {
+					t.Fatalf("failed %q, entry %+v", r.rec.failed, e)
 				}
 				if n := r.D[1].Counters().Requests; n != 0 {
 					t.Fatal("a committed answer was begun again")

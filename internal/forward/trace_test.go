@@ -134,6 +134,9 @@ func TestTrace_ClassOfLeg(t *testing.T) {
 		prefill           bool
 		fault             fakevllm.Fault
 	}{
+		{"broke_off", chatPath, chatBody(true, ""), false, fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 3}},
+		{"error_event", chatPath, chatBody(true, ""), false, fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 3}},
+		{"aborted", chatPath, chatBody(true, ""), false, fakevllm.Fault{Kind: fakevllm.FaultAbort, Tokens: 3}},
 		{"status_4xx", "/v1/embeddings", `{"model":"m","input":"a"}`, false, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusNotFound, Body: `{"detail":"Not Found"}`}},
 		{"our_edit", chatPath, chatBody(true, offeredTools+`,"tool_choice":"required"`), true, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusBadRequest}},
 	} {

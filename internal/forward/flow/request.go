@@ -193,13 +193,30 @@ func (r *Request) begin(wanted sched.Request) {
 	if r.choice != nil {
 		wanted.Labels = r.choice.Target.Labels
 	}
-	r.attempts = attempts{failed: r.Route.Failed, s: r.Settings, ctx: r.Origin.Client, id: r.Origin.ID, trace: r.Origin.Trace, wanted: wanted}
+	r.attempts = attempts{s: r.Settings, ctx: r.Origin.Client, id: r.Origin.ID, trace: r.Origin.Trace, wanted: wanted}
+}
+
+// countFailed counts a failed leg.
+func (r *Request) countFailed(k instance.Key, class leg.Class) {
+	r.Route.Failed++
+	r.Settings.Recorder.Failed(k, class)
+}
+
+// relay passes the answer of a leg on; see relay.Answer.Relay. It counts a leg that has broken off an answer
+// that no other leg continues.
+func (r *Request) relay(s relay.Source) *leg.Failure {
+	f := r.Answer.Relay(s)
+	if f == nil && r.Answer.Outcome == relay.OutcomeBroken {
+		s.Leg.Span.Failed(string(r.Answer.Failure))
+		r.countFailed(s.Leg.Instance.Key, r.Answer.Failure)
+	}
+	return f
 }
 
 // note counts a failed leg; see attempts.note.
 func (r *Request) note(a *sched.Assignment, f *leg.Failure) bool {
+	r.countFailed(a.Instance.Key, f.Class)
 	again := r.attempts.note(a, f)
-	r.Route.Failed = r.attempts.failed
 	if f.Class == leg.Busy && !r.committed && r.Answer.Times.At(stage.Computed) == 0 {
 		r.Answer.Times.Pass(stage.Refused)
 	}
