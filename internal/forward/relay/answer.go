@@ -124,7 +124,7 @@ func (a *Answer) Refuse(err error) {
 		return
 	}
 	a.addProxyHeader()
-	a.Errors.WriteError(a.Client, e)
+	a.Bytes += int64(a.Errors.WriteError(a.Client, e))
 }
 
 // CloseAfter closes the client's connection after this answer: the rest of the request's
