@@ -78,6 +78,7 @@ func (r *Request) relayOn(l *leg.Leg, method, target string, h leg.Header, body 
 	}
 	return r.relay(relay.Source{Leg: l, Resp: resp, Rewriters: rewriters, Commit: func() {
 		r.attempts.served(l.Instance)
+		r.Route.answered = true
 		r.DropBody()
 	}})
 }
