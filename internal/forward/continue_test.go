@@ -212,6 +212,9 @@ func TestStreamLeavesTheOnlyPartnerThatLosesItTwice(t *testing.T) {
 			})
 			script(t, lost, fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 5, Times: 4})
 			r.checkContinues(completionsPath, "", "broke_off prompt", "broke_off prompt")
+			if e := r.entry(); e.BeganPrefill != r.P[0].Address() || e.BeganDecode != lost.Address() || e.Prefill != "" || e.Decode != other {
+				t.Errorf("began on %q and %q, ended on %q and %q", e.BeganPrefill, e.BeganDecode, e.Prefill, e.Decode)
+			}
 		})
 	}
 }

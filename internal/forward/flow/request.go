@@ -54,6 +54,8 @@ type Route struct {
 	Stream bool
 
 	Prefill, Decode string // addresses, with #rank for one of several; "" for none
+	// BeganPrefill and BeganDecode are those of the leg that began a stream which was continued, else "".
+	BeganPrefill, BeganDecode string
 	// DecodeOnly is why one instance served the request without a prefill, "" if
 	// there was one.
 	DecodeOnly string
