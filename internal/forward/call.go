@@ -158,6 +158,7 @@ func (c *call) passThroughForm(reason string) {
 
 // passThroughNoBody passes a request without a body to one instance.
 func (c *call) passThroughNoBody() {
+	c.limit.engines = true
 	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target()})
 }
 
