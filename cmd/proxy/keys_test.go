@@ -80,6 +80,9 @@ func TestKeysFile(t *testing.T) {
 		}
 	}
 	eventually("secret-c", http.StatusUnauthorized, false)
+	if text, err := p.get(hc, "/metrics"); err != nil || !strings.Contains(text, "\npd_requests_unauthorized_total 1\n") {
+		t.Errorf("%v\n%s", err, text)
+	}
 	write("secret-c team-c trace\nbroken\n")
 	findings := func(want bool) {
 		t.Helper()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,8 +39,8 @@ func TestAbort_AfterCommit(t *testing.T) {
 			if bytes.Contains(a.body, []byte("abort")) || bytes.Contains(a.body, []byte(`"stop_reason":null,"stop_sequence":null},"usage"`)) {
 				t.Errorf("the engine's end goes out: %s", a.body)
 			}
-			if e := r.entry(); e.Outcome != relay.OutcomeBroken || e.Failure != leg.Aborted || e.Attempts != 0 {
-				t.Errorf("entry %+v", e)
+			if e := r.entry(); e.Outcome != relay.OutcomeBroken || e.Failure != leg.Aborted || e.Attempts != 1 || !slices.Equal(r.rec.failed, []string{"decode/aborted"}) {
+				t.Errorf("failed %q, entry %+v", r.rec.failed, e)
 			}
 			r.checkEngines()
 		})

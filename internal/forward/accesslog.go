@@ -65,7 +65,7 @@ func (a *AccessLog) Write(e *Entry) {
 	l.some("failure", string(e.Failure))
 	l.number("failed_legs", int64(e.Attempts))
 	l.positive("continued", e.Continued)
-	l.number(logging.FieldRevision, e.Revision)
+	l.positive(logging.FieldRevision, int(e.Revision))
 	l.number("bytes_in", e.BytesIn)
 	l.number("bytes_out", e.BytesOut)
 	l.positive("input_tokens", e.Input)

@@ -57,6 +57,11 @@ func TestAccessLog_JSON(t *testing.T) {
 			t.Errorf("%s = %v, want %v", k, got[k], want)
 		}
 	}
+	unpicked := finished()
+	unpicked.Revision = 0
+	if got := line(t, logging.FormatJSON, unpicked); strings.Contains(got, "revision") {
+		t.Errorf("a revision without a pick: %s", got)
+	}
 	for _, absent := range []string{"decode_only", "failure", "key_name", "elsewhere"} {
 		if _, ok := got[absent]; ok {
 			t.Errorf("%s is there though it is empty", absent)

@@ -127,7 +127,7 @@ func TestInvalidRequestsAreAskedAbout(t *testing.T) {
 				!strings.HasPrefix(q.Header.Get("X-Request-Id"), "mine-") {
 				t.Errorf("the engine got %q, %v", q.Body, q.Header)
 			}
-			if a.header.Get("X-Request-Id") != "mine" || a.header.Get("X-PD-Decode") == "" {
+			if a.header.Get("X-Request-Id") != "mine" || a.header.Get("X-PD-Decode") == "" || a.header.Get("X-PD-Attempts") != "1" {
 				t.Errorf("the client got %v", a.header)
 			}
 			if e := r.entry(); e.Attempts != 0 || e.Outcome != relay.OutcomeClientError || e.Status != 400 || e.Decode == "" || r.rec.retried() != "" {

@@ -121,8 +121,8 @@ func TestStreamContinuesAgain(t *testing.T) {
 	}
 	a := r.post(completionsPath, sixtyBody(completionsPath, ""))
 	e := r.entry()
-	if e.Outcome != relay.OutcomeBroken || e.Continued != 3 || a.err == nil {
-		t.Errorf("entry %+v, err %v", e, a.err)
+	if e.Outcome != relay.OutcomeBroken || e.Continued != 3 || a.err == nil || e.Attempts != 4 || len(r.rec.failed) != 4 {
+		t.Errorf("entry %+v, failed %q, err %v", e, r.rec.failed, a.err)
 	}
 	if !strings.Contains(string(a.body), `"error"`) || strings.Contains(string(a.body), "[DONE]") {
 		t.Errorf("the client gets %s", a.body)
@@ -212,6 +212,9 @@ func TestStreamLeavesTheOnlyPartnerThatLosesItTwice(t *testing.T) {
 			})
 			script(t, lost, fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 5, Times: 4})
 			r.checkContinues(completionsPath, "", "broke_off prompt", "broke_off prompt")
+			if e := r.entry(); e.BeganPrefill != r.P[0].Address() || e.BeganDecode != lost.Address() || e.Prefill != "" || e.Decode != other {
+				t.Errorf("began on %q and %q, ended on %q and %q", e.BeganPrefill, e.BeganDecode, e.Prefill, e.Decode)
+			}
 		})
 	}
 }

@@ -25,6 +25,8 @@ type Entry struct {
 	Outcome    string // see relay.OutcomeOK
 	Prefill    string // address, "" if there was none
 	Decode     string
+	// BeganPrefill and BeganDecode are those of the leg that began a stream which was continued, else "".
+	BeganPrefill, BeganDecode string
 	// DecodeOnly is why the decode instance served the request without a
 	// prefill, "" if it did not.
 	DecodeOnly string
@@ -56,4 +58,12 @@ type Entry struct {
 	// Gap is the time between two events of a stream, on average; 0 of anything else.
 	Gap    time.Duration
 	Stages stage.Stages
+}
+
+// Began returns the instances of the leg that sent the first content.
+func (e *Entry) Began() (prefill, decode string) {
+	if e.BeganDecode != "" {
+		return e.BeganPrefill, e.BeganDecode
+	}
+	return e.Prefill, e.Decode
 }

@@ -379,8 +379,8 @@ func TestLossAfterCommit(t *testing.T) {
 				}
 				body, err := io.ReadAll(stream)
 				r.checkBroken(q, answer{resp.StatusCode, resp.Header, body, err})
-				if e := r.entry(); e.Outcome != relay.OutcomeBroken {
-					t.Fatalf("entry %+v", e)
+				if e := r.entry(); e.Outcome != relay.OutcomeBroken || e.Attempts != 1 || !slices.Equal(r.rec.failed, []string{"decode/" + string(e.Failure)}) {
+					t.Fatalf("failed %q, entry %+v", r.rec.failed, e)
 				}
 				if n := r.D[1].Counters().Requests; n != 0 {
 					t.Fatal("a committed answer was begun again")
@@ -575,7 +575,12 @@ func TestBadInput(t *testing.T) {
 		{"unknown route", "/v1/nonsense", `{}`, "application/json", 404, `{"detail":"Not Found"}`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			a := r.post(tc.path, tc.body, "Content-Type", tc.contentType)
+			a := r.post(tc.path, tc.body, "Content-Type", tc.contentType, "X-PD-Trace", "1")
+			if tc.name != "unknown route" {
+				if e := r.entry(); e.BytesOut != int64(len(a.body)) || a.header.Get("X-PD-Attempts") != "0" {
+					t.Errorf("%d of %d bytes, header %v", e.BytesOut, len(a.body), a.header)
+				}
+			}
 			if a.status != tc.status || !strings.Contains(string(a.body), tc.says) || a.header.Get("Content-Type") != "application/json" {
 				t.Fatalf("%d: %s", a.status, a.body)
 			}
@@ -958,7 +963,14 @@ func TestUnreachablePrefillsAreBypassed(t *testing.T) {
 			forward: func(o *forward.Options) { o.Fallback, o.MaxAttempts, o.RetryRatio = tc.fallback, tc.attempts, -1 },
 			engine:  func(o *fakevllm.Options) { o.Shared, o.SideChannelHost = nil, "127.0.0.3" }, // nothing listens there
 		})
-		a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"a prompt"}`)
+		a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"a prompt"}`, "X-PD-Trace", "1")
+		attempts := strconv.Itoa(tc.failures)
+		if tc.status == http.StatusOK {
+			attempts = strconv.Itoa(tc.failures + 1)
+		}
+		if got := a.header.Get("X-PD-Attempts"); got != attempts {
+			t.Errorf("%+v: %s attempts", tc, got)
+		}
 		if e := r.entry(); a.status != tc.status || e.Attempts != tc.failures || e.DecodeOnly != tc.reason || a.header.Get("X-PD-Decode-Only") != tc.reason {
 			t.Errorf("%+v: %d after %d failures, decode-only because of %q: %s", tc, a.status, e.Attempts, e.DecodeOnly, a.body)
 		}

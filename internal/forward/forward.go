@@ -131,7 +131,10 @@ func (h *Handler) Passthrough(endpoint, reason string) HandlerFunc {
 
 // Stored serves an endpoint about one stored response. id returns the response's id.
 func (h *Handler) Stored(endpoint string, id func(*http.Request) string) HandlerFunc {
-	return h.serve(endpoint, openai.Other, func(c *call) { c.flow.Stored(id(c.r), c.r.Method, c.target()) })
+	return h.serve(endpoint, openai.Other, func(c *call) {
+		c.limit.engines = true
+		c.flow.Stored(id(c.r), c.r.Method, c.target())
+	})
 }
 
 // Form is Passthrough for an endpoint whose requests are forms with a file in them.

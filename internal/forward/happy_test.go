@@ -315,8 +315,8 @@ func TestRouteThatEnginesLack(t *testing.T) {
 	r.members.set(list...)
 	for path, reason := range map[string]string{"/pooling": "", "/v1/chat/completions/batch": "route"} {
 		before := asked.Load()
-		a := r.post(path, `{"model":"m","input":"a b c"}`)
-		if a.status != http.StatusNotFound || string(a.body) != `{"detail":"Not Found"}` || a.header.Get("X-PD-Decode-Only") != reason {
+		a := r.post(path, `{"model":"m","input":"a b c"}`, "X-PD-Trace", "1")
+		if a.status != http.StatusNotFound || a.header.Get("X-PD-Attempts") != "1" || string(a.body) != `{"detail":"Not Found"}` || a.header.Get("X-PD-Decode-Only") != reason {
 			t.Errorf("%s: %d %v %s", path, a.status, a.header, a.body)
 		}
 		if n := asked.Load() - before; n != 1 {

@@ -115,6 +115,7 @@ type recorder struct {
 	mu      sync.Mutex
 	entries []forward.Entry
 	retries []string
+	failed  []string // "role/class" of legs that failed
 	missing int
 	media   int
 	spent   []leg.Class
@@ -138,7 +139,11 @@ func (r *recorder) Done(e *forward.Entry) {
 	}
 }
 
-func (r *recorder) Failed(instance.Key, leg.Class) {}
+func (r *recorder) Failed(k instance.Key, class leg.Class) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed = append(r.failed, string(k.Role)+"/"+string(class))
+}
 
 func (r *recorder) Retried(role instance.Role, class leg.Class) {
 	r.mu.Lock()

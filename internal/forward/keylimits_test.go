@@ -117,6 +117,25 @@ func TestKeyRemoved(t *testing.T) {
 	}
 }
 
+// Requests without a body have no limit, and count for their key.
+func TestKeyUse_WithoutBody(t *testing.T) {
+	t.Parallel()
+	r, table := limited(t, map[string]instance.KeyLimits{"a": {V: 1, Requests: 1}})
+	one := responsesPath + "/" + r.stored("")
+	r.entry()
+	for _, q := range [][2]string{{http.MethodGet, one}, {http.MethodPost, one + "/cancel"}, {http.MethodGet, "/tokenizer_info"}} {
+		if a := do(http.DefaultClient, newRequest(t.Context(), t, q[0], r.URL+q[1], nil, "Key", "a")); a.header.Get("Server") != "uvicorn" {
+			t.Errorf("%s: %d %s", q, a.status, a.body)
+		}
+		r.entry()
+	}
+	for _, u := range table.Usage() {
+		if want := map[string]int64{"a": 3, instance.DefaultKey: 1}[u.Key]; u.Hour.Requests != want {
+			t.Errorf("%s: %d requests, want %d", u.Key, u.Hour.Requests, want)
+		}
+	}
+}
+
 // A prompt that prefill has computed is not cached, although decode gets its KV cache from prefill.
 func TestKeyLimits_Uncached(t *testing.T) {
 	t.Parallel()

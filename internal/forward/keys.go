@@ -17,7 +17,7 @@ import (
 type limit struct {
 	ticket  keylimit.Ticket
 	key     string // the name of the key, which may be removed before the request ends
-	engines bool   // it was admitted
+	engines bool   // it is for engines, and not above a limit
 }
 
 // admit reserves what a request will probably use of the limits of its key. It answers a request

@@ -1,6 +1,9 @@
 package forward_test
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,7 +14,9 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
 const plainAnswer = `{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
@@ -38,19 +43,28 @@ func (e lastEntry) Done(entry *forward.Entry) { *e.last = *entry }
 // askOnce sends one request through a handler, which may break the answer off.
 func askOnce(tb testing.TB, h http.HandlerFunc, stream bool) {
 	tb.Helper()
+	sendOnce(tb, h, fmt.Sprintf(`{"model":"m","prompt":"x","max_tokens":64,"stream":%t}`, stream))
+}
+
+// sendOnce is askOnce with another body.
+func sendOnce(tb testing.TB, h http.HandlerFunc, body string) {
+	tb.Helper()
 	defer func() {
 		if r := recover(); r != nil && r != http.ErrAbortHandler {
 			panic(r)
 		}
 	}()
-	body := fmt.Sprintf(`{"model":"m","prompt":"x","max_tokens":64,"stream":%t}`, stream)
 	h(&sink{header: http.Header{}}, newRequest(tb.Context(), tb, http.MethodPost, completionsPath, strings.NewReader(body)))
 }
 
 // gapCounter counts the gaps of one stream.
-type gapCounter struct{ stuck, along int }
+type gapCounter struct {
+	stuck, along int
+	sum          float64 // seconds
+}
 
 func (c *gapCounter) Observe(seconds float64) {
+	c.sum += seconds
 	if seconds > 0 {
 		c.stuck++
 	} else {
@@ -87,6 +101,65 @@ func TestBetweenTokens(t *testing.T) {
 		askOnce(t, serve, true)
 		if gaps.stuck != tc.stuck || gaps.along != tc.along {
 			t.Errorf("%s: %d waited and %d came along, want %d and %d", tc.name, gaps.stuck, gaps.along, tc.stuck, tc.along)
+		}
+	}
+}
+
+// lossy answers decode legs with streams, one after another.
+type lossy struct {
+	canned
+	legs [][]string
+}
+
+func (l *lossy) Do(ctx context.Context, r *upstream.Request) (*upstream.Response, error) {
+	switch {
+	case r.Path == "/detokenize":
+		var ask struct{ Tokens []int }
+		if err := json.Unmarshal(bytes.Join(r.Body, nil), &ask); err != nil {
+			return nil, err
+		}
+		text := ""
+		for _, id := range ask.Tokens {
+			text += fmt.Sprintf(" t%d", id)
+		}
+		b := fmt.Appendf(nil, `{"prompt":%q}`, text)
+		return &upstream.Response{Status: http.StatusOK, Header: jsonHeader, Length: int64(len(b)), Body: &whole{*bytes.NewReader(b)}}, nil
+	case r.Instance.Role == instance.Decode:
+		l.stream, l.legs = l.legs[0], l.legs[1:]
+	}
+	return l.canned.Do(ctx, r)
+}
+
+// A stream that goes on has a time between all tokens that the client gets, also where its legs meet, and
+// none between those that it does not get.
+func TestBetweenTokens_Continued(t *testing.T) {
+	t.Parallel()
+	withIDs := func(i int, prompt string) string {
+		return strings.Replace(token(i), `"logprobs"`, fmt.Sprintf(`"prompt_token_ids":%s,"token_ids":[%d],"logprobs"`, prompt, i), 1)
+	}
+	for how, legs := range map[string][][]string{
+		"replay": {
+			{token(0), token(1), token(2)},
+			{token(0) + token(1), token(2) + token(3), token(4)},
+			{token(0), token(1) + token(2), token(3), token(4), token(5), closing},
+		},
+		"prompt": {
+			{withIDs(0, "[90]"), withIDs(1, "null"), withIDs(2, "null")},
+			{withIDs(3, "[90,0,1,2]"), withIDs(4, "null")},
+			{": comment\n\n" + withIDs(5, "[90,0,1,2,3,4]"), closing},
+		},
+	} {
+		var gaps gapCounter
+		var e forward.Entry
+		h := handlerOf(t, &lossy{canned: canned{prefill: []byte(plainAnswer)}, legs: legs}, func(o *forward.Options) {
+			o.ContinueStreams, o.Recorder, o.EventGaps = 2, lastEntry{last: &e}, func(string) relay.Observer { return &gaps }
+		}, "d:1", "d:2")
+		sendOnce(t, h, `{"model":"m","prompt":"x","max_tokens":64,"stream":true,"temperature":0}`)
+		if e.Outcome != relay.OutcomeOK || e.Continued != 2 || gaps.stuck != 5 || gaps.along != 0 {
+			t.Errorf("%s: %s, continued %d times, %d waited and %d came along", how, e.Outcome, e.Continued, gaps.stuck, gaps.along)
+		}
+		if mean := gaps.sum / 5; e.Gap.Seconds() < mean-1e-6 || e.Gap.Seconds() > mean+1e-6 {
+			t.Errorf("%s: a mean of %v, want %v s", how, e.Gap, mean)
 		}
 	}
 }

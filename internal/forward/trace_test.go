@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/tracing"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/collector"
@@ -122,6 +123,48 @@ func TestTraceOfARetry(t *testing.T) {
 	}
 	if slices.Sort(prefills); !slices.Equal(prefills, []string{"", "status_5xx"}) {
 		t.Errorf("prefill legs: %q", prefills)
+	}
+}
+
+// The span of a leg has the class of its failure that metrics and the access log have.
+func TestTrace_ClassOfLeg(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		class, path, body string
+		prefill           bool
+		fault             fakevllm.Fault
+	}{
+		{"broke_off", chatPath, chatBody(true, ""), false, fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 3}},
+		{"error_event", chatPath, chatBody(true, ""), false, fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 3}},
+		{"aborted", chatPath, chatBody(true, ""), false, fakevllm.Fault{Kind: fakevllm.FaultAbort, Tokens: 3}},
+		{"status_4xx", "/v1/embeddings", `{"model":"m","input":"a"}`, false, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusNotFound, Body: `{"detail":"Not Found"}`}},
+		{"our_edit", chatPath, chatBody(true, offeredTools+`,"tool_choice":"required"`), true, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusBadRequest}},
+	} {
+		t.Run(tc.class, func(t *testing.T) {
+			t.Parallel()
+			r, c, tracer := traced(t, fakevllm.NIXL, 1)
+			role, s := instance.Decode, r.D[0]
+			if tc.prefill {
+				role, s = instance.Prefill, r.P[0]
+			}
+			tc.fault.Times, tc.fault.Path = 1, tc.path
+			script(t, s, tc.fault)
+			r.post(tc.path, tc.body)
+			r.entry()
+			require.NoError(t, tracer.Close(t.Context()))
+			if want := []string{string(role) + "/" + tc.class}; !slices.Equal(r.rec.failed, want) {
+				t.Errorf("failed legs %q, want %q", r.rec.failed, want)
+			}
+			class := ""
+			for _, span := range c.Spans() {
+				if span.Name == string(role) && span.Attribute("error.type") != "" {
+					class = span.Attribute("error.type")
+				}
+			}
+			if class != tc.class {
+				t.Errorf("the span has %q", class)
+			}
+		})
 	}
 }
 

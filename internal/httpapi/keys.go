@@ -26,6 +26,7 @@ func requireClient(ring *apikeys.Ring) gin.HandlerFunc {
 		case !sent:
 			message = "no API key: send it as Authorization: Bearer KEY"
 		}
+		ring.Refused.Add(1)
 		c.Header("WWW-Authenticate", "Bearer")
 		openai.ErrorKindOf(c.Request.URL.Path).WriteError(c.Writer, &openai.Error{Status: http.StatusUnauthorized, Type: openai.TypeAuth, Message: message})
 		c.Abort()

@@ -119,8 +119,9 @@ func CheckEncoding(h http.Header) *Error {
 // is for.
 func WriteError(w http.ResponseWriter, e *Error) { Other.WriteError(w, e) }
 
-// WriteError answers a request of this kind whose answer has not begun.
-func (k Kind) WriteError(w http.ResponseWriter, e *Error) {
+// WriteError answers a request of this kind whose answer has not begun, and returns how many bytes of the
+// body it has written.
+func (k Kind) WriteError(w http.ResponseWriter, e *Error) int {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	if e.RetryAfter > 0 {
@@ -129,5 +130,6 @@ func (k Kind) WriteError(w http.ResponseWriter, e *Error) {
 	b := k.ErrorJSON(e)
 	h.Set("Content-Length", strconv.Itoa(len(b)))
 	w.WriteHeader(e.Status)
-	_, _ = w.Write(b) // an error means that the client has left
+	n, _ := w.Write(b) // an error means that the client has left
+	return n
 }

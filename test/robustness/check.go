@@ -139,10 +139,13 @@ func (h *History) retries(at time.Time, proxy string) (made int, allowed float64
 		if r.Proxy != proxy || r.To.Before(from) || r.From.After(at) {
 			continue
 		}
-		if r.Attempts == 0 {
+		switch attempts := max(r.Attempts, len(reached[r.ID]), 0); {
+		case r.Attempts == 0:
 			made += unknownRetries
-		} else {
-			made += max(r.Attempts, len(reached[r.ID])) - 1
+		case r.Outcome == Failed || r.Outcome == TimedOut: // the last retry may have found no instance
+			made += attempts
+		default:
+			made += attempts - 1
 		}
 		if r.From.After(from.Add(time.Second)) { // the proxy counts by whole seconds
 			allowed += budgetRatio

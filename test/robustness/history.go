@@ -44,7 +44,7 @@ type Request struct {
 	// Of the trace headers; empty or 0 if there were none.
 	Prefill, Decode, Alone string
 	Revision               int64
-	Attempts               int
+	Attempts               int // -1 if no leg began
 	// Of runs with a queue. Queued is the time from the request's arrival until its first leg began; 0
 	// if it is not known. Reason is that of a refusal. Prompt and Output are numbers of tokens.
 	Class           string

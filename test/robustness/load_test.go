@@ -267,7 +267,11 @@ func (q *Request) body(prompt string, tokens int) []byte {
 func (q *Request) header(h http.Header) {
 	q.Prefill, q.Decode, q.Alone = h.Get("X-Pd-Prefill"), h.Get("X-Pd-Decode"), h.Get("X-Pd-Decode-Only")
 	q.Revision, _ = strconv.ParseInt(h.Get("X-Pd-Revision"), 10, 64) // absent from answers of proxies without a pick
-	q.Attempts, _ = strconv.Atoi(h.Get("X-Pd-Attempts"))
+	if n := h.Get("X-Pd-Attempts"); n == "0" {
+		q.Attempts = -1
+	} else {
+		q.Attempts, _ = strconv.Atoi(n)
+	}
 	if text, ok := strings.CutPrefix(h.Get("X-Pd-Timing"), "queue;dur="); ok {
 		ms, _, _ := strings.Cut(text, ",")
 		q.Queued, _ = time.ParseDuration(ms + "ms") // of proxies

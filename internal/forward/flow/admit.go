@@ -45,7 +45,7 @@ func (r *Request) admit(media bool) bool {
 // busyFailed answers with the failure of a leg, or later if it may be sent again: not before the picks of this
 // attempt are released.
 func (r *Request) busyFailed(f *leg.Failure) {
-	if f.Class == leg.Busy && !r.committed && r.Admission.Placed() {
+	if f.Class == leg.Busy && !r.Route.answered && r.Admission.Placed() {
 		r.busy = f
 		return
 	}

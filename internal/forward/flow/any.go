@@ -76,8 +76,9 @@ func (r *Request) relayOn(l *leg.Leg, method, target string, h leg.Header, body 
 	if resp.Status != http.StatusOK {
 		return relay.ReadError(l, resp, r.Settings.Idle)
 	}
-	return r.Answer.Relay(relay.Source{Leg: l, Resp: resp, Rewriters: rewriters, Commit: func() {
+	return r.relay(relay.Source{Leg: l, Resp: resp, Rewriters: rewriters, Commit: func() {
 		r.attempts.served(l.Instance)
+		r.Route.answered = true
 		r.DropBody()
 	}})
 }

@@ -68,6 +68,7 @@ func (r *Request) Invalid(err error) {
 	r.Settings.Recorder.Asked(outcome)
 	switch {
 	case f != nil:
+		r.Route.answered = true
 		r.Answer.SendFailure(f)
 	case r.Origin.Client.Err() != nil:
 		r.Answer.ClientGone()

@@ -33,9 +33,7 @@ type attempts struct {
 	promptIDs   bool // the legs get a chat's prompt as token ids, which older engines ignore: those are not picked
 	lostTwice   bool // a decode instance has lost the stream twice: those that need another partner come before it
 	lastFailure *leg.Failure
-	// failed counts the legs that failed; counted those of them that count against
-	// MaxAttempts.
-	failed, counted int
+	counted     int // failed legs that count against MaxAttempts
 	// overtaken reports that a leg was given up because others had overtaken it. It may be the
 	// request that is slow: no further leg is given up for that.
 	overtaken bool
@@ -204,13 +202,11 @@ func (t *attempts) mayTryAgain() bool {
 	return t.counted > 0 && (t.lastFailure == nil || !t.lastFailure.Class.TimedOut())
 }
 
-// note counts a failed leg and blames its instance. It reports whether another attempt is
+// note blames the instance of a failed leg. It reports whether another attempt is
 // allowed; if not, f.Answer is for the client.
 func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	in := a.Instance
 	t.lastFailure = f
-	t.failed++
-	t.s.Recorder.Failed(in.Key, f.Class)
 	t.overtaken = t.overtaken || f.Class == leg.Overtaken
 	if f.Class != leg.TransferExpired { // the KV transfer is at fault, not the instance
 		t.skipFailed(a, f.Class)

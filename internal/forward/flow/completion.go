@@ -196,7 +196,7 @@ func (c *completion) committed(d, p *sched.Assignment) {
 	c.learnDecode(d, p)
 	p.Done() // decode has its KV cache
 	d.Prefilled(0, 0)
-	c.r.committed = true
+	c.r.Route.answered = true
 	c.r.Admission.Prefilled()
 	c.r.attempts.served(d.Instance)
 	if c.progress.Records() {

@@ -228,6 +228,9 @@ func (c *completion) endProgress() {
 // continueAfter prepares the legs that continue the stream after its leg on d was lost. done
 // reports that the client has been answered; if not, another pair is due.
 func (c *completion) continueAfter(d *sched.Assignment, f *leg.Failure) (done bool) {
+	if r := &c.r.Route; r.BeganDecode == "" {
+		r.BeganPrefill, r.BeganDecode = r.Prefill, r.Decode
+	}
 	m, avoided := &c.move, &c.r.attempts.avoided.decode
 	*m = move{lost: time.Now(), class: f.Class, end: m.end}
 	if why := c.prepare(d, f); why != "" {

@@ -107,7 +107,7 @@ func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, commit f
 			l.Watch()
 		}
 	}
-	return c.r.Answer.Relay(source)
+	return c.r.relay(source)
 }
 
 // path is the path of a leg's request.

@@ -76,7 +76,7 @@ func (r *Request) nextTarget() bool {
 // be served, of whose answer the client has nothing. busy reports that the present target may serve it
 // later: a target without usable instances is no alternative then.
 func (r *Request) fallsOver(busy bool) bool {
-	r.again = r.choice != nil && !r.committed && r.Origin.Client.Err() == nil &&
+	r.again = r.choice != nil && !r.Route.answered && r.Origin.Client.Err() == nil &&
 		(!busy || r.choice.Left(r.Settings.canServe(r.previous))) && r.nextTarget()
 	return r.again
 }

@@ -36,13 +36,12 @@ type Request struct {
 
 	Route Route // filled in as the request proceeds
 
-	attempts  attempts
-	choice    *modelroute.Choice // of the model route; nil if the request has none
-	named     string             // the model that the client named, if there is a choice
-	previous  string             // id of the stored response that the request continues, if there is a choice
-	again     bool               // the request is sent again, or another target takes it over
-	busy      *leg.Failure       // the answer unless it is sent again later
-	committed bool               // the client has a part of the answer
+	attempts attempts
+	choice   *modelroute.Choice // of the model route; nil if the request has none
+	named    string             // the model that the client named, if there is a choice
+	previous string             // id of the stored response that the request continues, if there is a choice
+	again    bool               // the request is sent again, or another target takes it over
+	busy     *leg.Failure       // the answer unless it is sent again later
 }
 
 // Route is where a request went.
@@ -55,6 +54,8 @@ type Route struct {
 	Stream bool
 
 	Prefill, Decode string // addresses, with #rank for one of several; "" for none
+	// BeganPrefill and BeganDecode are those of the leg that began a stream which was continued, else "".
+	BeganPrefill, BeganDecode string
 	// DecodeOnly is why one instance served the request without a prefill, "" if
 	// there was one.
 	DecodeOnly string
@@ -77,6 +78,8 @@ type Route struct {
 	Cached   int   // tokens of the prompt that the policy expects in prefill's cache
 	Revision int64 // of the snapshot of the last pick
 	Failed   int   // legs that failed, also where the client saw nothing of it
+	// answered reports whether the client gets the answer of a leg that is not among Failed.
+	answered bool
 	// Continued is how many times the stream was continued after its leg was lost.
 	Continued int
 }
@@ -110,7 +113,11 @@ func (r *Route) Header(h http.Header) {
 	h.Set("X-PD-Decode", r.Decode)
 	h.Set("X-PD-Policy", r.policy())
 	h.Set("X-PD-Revision", strconv.FormatInt(r.Revision, 10))
-	h.Set("X-PD-Attempts", strconv.Itoa(r.Failed+1))
+	attempts := r.Failed
+	if r.answered {
+		attempts++
+	}
+	h.Set("X-PD-Attempts", strconv.Itoa(attempts))
 	if r.Decided != "" {
 		h.Set("X-PD-Decided", r.Decided)
 	}
@@ -193,14 +200,31 @@ func (r *Request) begin(wanted sched.Request) {
 	if r.choice != nil {
 		wanted.Labels = r.choice.Target.Labels
 	}
-	r.attempts = attempts{failed: r.Route.Failed, s: r.Settings, ctx: r.Origin.Client, id: r.Origin.ID, trace: r.Origin.Trace, wanted: wanted}
+	r.attempts = attempts{s: r.Settings, ctx: r.Origin.Client, id: r.Origin.ID, trace: r.Origin.Trace, wanted: wanted}
+}
+
+// countFailed counts a failed leg.
+func (r *Request) countFailed(k instance.Key, class leg.Class) {
+	r.Route.Failed++
+	r.Settings.Recorder.Failed(k, class)
+}
+
+// relay passes the answer of a leg on; see relay.Answer.Relay. It counts a leg that has broken off an answer
+// that no other leg continues.
+func (r *Request) relay(s relay.Source) *leg.Failure {
+	f := r.Answer.Relay(s)
+	if f == nil && r.Answer.Outcome == relay.OutcomeBroken {
+		s.Leg.Span.Failed(string(r.Answer.Failure))
+		r.countFailed(s.Leg.Instance.Key, r.Answer.Failure)
+	}
+	return f
 }
 
 // note counts a failed leg; see attempts.note.
 func (r *Request) note(a *sched.Assignment, f *leg.Failure) bool {
+	r.countFailed(a.Instance.Key, f.Class)
 	again := r.attempts.note(a, f)
-	r.Route.Failed = r.attempts.failed
-	if f.Class == leg.Busy && !r.committed && r.Answer.Times.At(stage.Computed) == 0 {
+	if f.Class == leg.Busy && !r.Route.answered && r.Answer.Times.At(stage.Computed) == 0 {
 		r.Answer.Times.Pass(stage.Refused)
 	}
 	return again

@@ -236,7 +236,7 @@ func (l *Leg) JudgeBody(f *Failure, body []byte) *Failure {
 		return f
 	}
 	if f.Class == ModelMissing && string(body) == noSuchRoute {
-		return newFailure(Status4xx, f.Answer, f.Err)
+		return l.failed(Status4xx, f.Answer, f.Err)
 	}
 	if f.Class != Status4xx || f.Answer.Status != http.StatusBadRequest || l.pick == nil || l.Instance.Ranks() == 1 {
 		return f
@@ -279,7 +279,7 @@ func (l *Leg) JudgeEvent(code int, body []byte) *Failure {
 func (l *Leg) JudgeCut(f *Failure, k openai.Kind) *Failure {
 	if f.Class == Status4xx && f.Answer.Status == http.StatusBadRequest ||
 		f.Class == Status5xx && (k == openai.Messages || k == openai.Responses) && f.Answer.Status == http.StatusInternalServerError {
-		return newFailure(OurEdit, f.Answer, f.Err)
+		return l.failed(OurEdit, f.Answer, f.Err)
 	}
 	return f
 }

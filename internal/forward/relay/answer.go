@@ -89,9 +89,10 @@ type Answer struct {
 
 	keep          keepAlive
 	lost          *leg.Failure // of the last leg, while no other one continues the stream; else nil
-	counted       int          // what Tokens.Output is if no leg reports it
-	writeDeadline time.Time    // keep guards it
-	lastWrite     time.Time    // when the last write of the answer began
+	pace          pace
+	counted       int       // what Tokens.Output is if no leg reports it
+	writeDeadline time.Time // keep guards it
+	lastWrite     time.Time // when the last write of the answer began
 }
 
 // Refuse answers with one of the proxy's own errors. Any other error than an *openai.Error
@@ -124,7 +125,7 @@ func (a *Answer) Refuse(err error) {
 		return
 	}
 	a.addProxyHeader()
-	a.Errors.WriteError(a.Client, e)
+	a.Bytes += int64(a.Errors.WriteError(a.Client, e))
 }
 
 // CloseAfter closes the client's connection after this answer: the rest of the request's

@@ -44,12 +44,16 @@ type events struct {
 	failed     bool // it reports that the answer has failed
 	atEnd      bool // Buf has the last bytes of the engine's answer
 
-	last        time.Time     // when the last events went to the client; zero before the first
-	unsent      int           // events that scan has counted and that have not been sent
-	passed      int           // events that scan has seen, without the closing one and those that only keep the connection alive
-	preamble    int           // those of them before the first content
-	laterEvents int           // events that have been sent after the first batch
-	span        time.Duration // from the first batch to the last
+	unsent   int // events that scan has counted and that have not been sent
+	passed   int // events that scan has seen, without the closing one and those that only keep the connection alive
+	preamble int // those of them before the first content
+}
+
+// pace has the times between the events of one answer, over all of its legs.
+type pace struct {
+	last  time.Time     // when the last events went to the client; zero before the first
+	later int           // events that have been sent after the first batch
+	span  time.Duration // from the first batch to the last
 }
 
 var (
@@ -148,7 +152,7 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 	case e.done:
 		a.Outcome = OutcomeOK
 	}
-	batch, err := a.pass(s, e.Buf[:end])
+	batch, err := a.pass(s, e, e.Buf[:end])
 	if err != nil {
 		a.breakOff(true, leg.BadAnswer, err)
 		return nil, true
@@ -159,14 +163,14 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 	}
 	if e.done && e.atEnd {
 		a.writeUnflushed(batch) // the server flushes it together with the end of the body
-		e.countSent(a.lastWrite, a.Gaps)
+		a.countSent(e)
 		return nil, true
 	}
 	if len(batch) > 0 { // else all events were of token ids only
 		if !a.write(batch) {
 			return nil, true
 		}
-		e.countSent(a.lastWrite, a.Gaps)
+		a.countSent(e)
 	}
 	e.Drop(end)
 	e.searched = e.N
@@ -178,31 +182,43 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 	return nil, false
 }
 
-// countSent counts the events of a batch that was sent now: the first came a gap after the
+// countSent counts the events of a batch that was sent by the last write: the first came a gap after the
 // batch before, the others with no gap. The closing event does not count, nor does a batch that only
 // keeps the connection alive.
-func (e *events) countSent(now time.Time, gaps Observer) {
+func (a *Answer) countSent(e *events) {
 	if e.unsent == 0 {
 		return
 	}
-	if !e.last.IsZero() {
-		gap := now.Sub(e.last)
-		e.laterEvents += e.unsent
-		e.span += gap
-		if gaps != nil {
-			gaps.Observe(gap.Seconds())
+	if t := &a.pace; !t.last.IsZero() {
+		gap := a.lastWrite.Sub(t.last)
+		t.later += e.unsent
+		t.span += gap
+		if a.Gaps != nil {
+			a.Gaps.Observe(gap.Seconds())
 			for range e.unsent - 1 {
-				gaps.Observe(0)
+				a.Gaps.Observe(0)
 			}
 		}
 	}
-	e.last, e.unsent = now, 0
+	a.pace.last, e.unsent = a.lastWrite, 0
+}
+
+// leaveOut takes those events off unsent that are not among these: the client has them from another leg.
+func (e *events) leaveOut(events []byte) {
+	n := 0
+	for _, rest, ok := sse.NextEvent(events); ok; _, rest, ok = sse.NextEvent(rest) {
+		n++
+	}
+	if e.done {
+		n-- // the closing event
+	}
+	e.unsent = min(e.unsent, max(n, 0))
 }
 
 // end releases the buffer and reports the mean gap and the tokens. replays is Source.Replays.
 func (e *events) end(a *Answer, replays bool) {
-	if e.laterEvents > 0 {
-		a.Gap = e.span / time.Duration(e.laterEvents)
+	if t := &a.pace; t.later > 0 {
+		a.Gap = t.span / time.Duration(t.later)
 	}
 	if a.Tokens.Output == a.counted && a.reportsTokens() { // no leg has reported it
 		n := max(0, e.passed-e.preamble)
@@ -319,7 +335,7 @@ func (a *Answer) streamEnded(s *Source, e *events, f *leg.Failure) *leg.Failure 
 func (a *Answer) failInEvents(s *Source, e *events, before, after int, class leg.Class, cause error) *leg.Failure {
 	event := bytes.Clone(e.Buf[before:after]) // pass may use the buffer
 	if before > 0 {
-		batch, err := a.pass(s, e.Buf[:before])
+		batch, err := a.pass(s, e, e.Buf[:before])
 		if err != nil {
 			a.breakOff(true, leg.BadAnswer, err)
 			return nil
@@ -329,7 +345,7 @@ func (a *Answer) failInEvents(s *Source, e *events, before, after int, class leg
 			if !a.write(batch) {
 				return nil
 			}
-			e.countSent(a.lastWrite, a.Gaps)
+			a.countSent(e)
 		}
 	}
 	if s.Continuation != nil {
@@ -361,11 +377,14 @@ func (a *Answer) continuedComment() []byte {
 
 // pass returns whole events as they go to the client. An error means that they do not belong to the
 // client's answer.
-func (a *Answer) pass(s *Source, events []byte) ([]byte, error) {
+func (a *Answer) pass(s *Source, e *events, events []byte) ([]byte, error) {
 	if s.Continuation != nil {
 		var err error
 		if events, err = s.Continuation.Pass(events); err != nil {
 			return nil, err
+		}
+		if a.lost != nil || s.Replays {
+			e.leaveOut(events)
 		}
 	}
 	for _, r := range s.Rewriters {

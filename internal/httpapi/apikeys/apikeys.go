@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/sirupsen/logrus"
 
@@ -174,6 +175,8 @@ func tableOf(lists ...[]entry) *table {
 type Ring struct {
 	fixed *table               // used without a file
 	files *reload.Files[table] // nil without a file
+	// Refused counts the requests that were refused for want of a valid key.
+	Refused atomic.Int64
 }
 
 // Open returns a Ring of keys without rights and the keys of a file. It returns nil if there are

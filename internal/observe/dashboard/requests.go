@@ -57,11 +57,12 @@ func (r *requests) done(e *forward.Entry) {
 	r.first.add(e.FirstToken)
 	r.between.add(e.Gap)
 	of := *r.of.Load()
-	if t := of[keyOf(instance.Decode, e.Decode)]; t != nil {
+	prefill, decode := e.Began()
+	if t := of[keyOf(instance.Decode, decode)]; t != nil {
 		t.first.add(e.FirstToken)
 		t.between.add(e.Gap)
 	}
-	if t := of[keyOf(instance.Prefill, e.Prefill)]; t != nil {
+	if t := of[keyOf(instance.Prefill, prefill)]; t != nil {
 		t.first.add(e.FirstToken)
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Requests are counted by their outcome, and for the instance, whichever of its ranks they were sent to.
+// Requests are counted by their outcome, and for the instance that began their stream, whichever of its ranks
+// that was.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	p, d := instance.Key{Role: instance.Prefill, Address: "10.0.0.1:1"}, instance.Key{Role: instance.Decode, Address: "[fd00::1]:2"}
@@ -21,7 +22,7 @@ func TestRequests(t *testing.T) {
 		of := map[instance.Key]*timed{p: {}, d: {}}
 		r.of.Store(&of)
 		r.done(&forward.Entry{
-			Outcome: outcome, Prefill: p.Address, Decode: d.Address + "#3", DecodeOnly: "n", FirstToken: time.Second, Gap: time.Millisecond, Input: 3, Output: 2,
+			Outcome: outcome, BeganPrefill: p.Address, BeganDecode: d.Address + "#3", Decode: "10.0.0.3:1", DecodeOnly: "n", FirstToken: time.Second, Gap: time.Millisecond, Input: 3, Output: 2,
 		})
 		for is := range ends {
 			if n := r.ends[is].Load(); (n == 1) != (is == want) {

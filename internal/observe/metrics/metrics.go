@@ -206,12 +206,13 @@ func (m *Metrics) newSeries(k kind) *series {
 
 // Done counts one finished request.
 func (m *Metrics) Done(e *forward.Entry) {
-	s := m.of(kind{e.Endpoint, e.Outcome, e.Status, e.Prefill == ""})
+	prefill, _ := e.Began()
+	s := m.of(kind{e.Endpoint, e.Outcome, e.Status, prefill == ""})
 	s.requests.Inc()
 	s.duration.Observe(e.Duration.Seconds())
 	m.models.done(e)
 	m.instances.done(e)
-	if e.TTFT > 0 && (e.Prefill != "" || e.DecodeOnly != "") {
+	if e.TTFT > 0 && (prefill != "" || e.DecodeOnly != "" || e.BeganDecode != "") {
 		s.passed(e)
 	}
 	if e.DecodeOnly != "" {

@@ -44,7 +44,7 @@ func TestRequestsAreCountedByKind(t *testing.T) {
 }
 
 // A request is with prefill as far as it was: also where that handed nothing over, so that
-// decode served alone. What was generated before has neither a first token nor stages.
+// decode served alone, and where decode has continued the stream of a pair. What was generated before has neither a first token nor stages.
 func TestStagesAreOfTheRoleThatHadTheRequest(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
@@ -53,9 +53,11 @@ func TestStagesAreOfTheRoleThatHadTheRequest(t *testing.T) {
 	lost := forward.Entry{Endpoint: "/lost", Outcome: relay.OutcomeOK, Status: 200, Prefill: "p:1", Decode: "d:1", DecodeOnly: "no_handover", TTFT: 2 * time.Second, FirstToken: 2 * time.Second, Stages: times}
 	alone := lost
 	alone.Endpoint, alone.Prefill, alone.DecodeOnly, alone.Stages.Handover = "/alone", "", "no_prefill", 0
+	moved := alone // from a pair
+	moved.Endpoint, moved.BeganPrefill, moved.BeganDecode, moved.DecodeOnly = "/moved", "p:1", "d:2", ""
 	stored := alone
 	stored.Endpoint, stored.DecodeOnly = "/stored", ""
-	for _, e := range []*forward.Entry{&lost, &alone, &stored} {
+	for _, e := range []*forward.Entry{&lost, &alone, &moved, &stored} {
 		m.Done(e)
 	}
 	families, err := reg.Gather()
@@ -79,7 +81,8 @@ func TestStagesAreOfTheRoleThatHadTheRequest(t *testing.T) {
 	want := []string{
 		"/alone decode decode", "/alone decode prefill", "/alone decode queue",
 		"/lost decode decode", "/lost decode handover", "/lost prefill prefill", "/lost prefill queue",
-		"/alone decode_only", "/lost pair",
+		"/moved decode decode", "/moved prefill prefill", "/moved prefill queue",
+		"/alone decode_only", "/lost pair", "/moved pair",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("counted\n%q, want\n%q", got, want)

@@ -229,15 +229,16 @@ func newInstances(f factory) *instances {
 
 // done counts a finished request.
 func (i *instances) done(e *forward.Entry) {
+	prefill, decode := e.Began()
 	if e.FirstToken > 0 {
-		role, address := instance.Prefill, e.Prefill
+		role, address := instance.Prefill, prefill
 		if address == "" {
-			role, address = instance.Decode, e.Decode
+			role, address = instance.Decode, decode
 		}
 		i.observe(i.firstToken, role, address, e.FirstToken)
 	}
 	if e.Gap > 0 {
-		i.observe(i.perOut, instance.Decode, e.Decode, e.Gap)
+		i.observe(i.perOut, instance.Decode, decode, e.Gap)
 	}
 }
 

@@ -175,18 +175,21 @@ func TestInstances(t *testing.T) {
 	alone := answered("a")
 	alone.Prefill, alone.DecodeOnly = "", "no_prefill"
 	m.Done(alone)
+	moved := answered("a")
+	moved.BeganPrefill, moved.BeganDecode, moved.Prefill, moved.Decode = "p:1", "d:1", "", "d:9"
+	m.Done(moved)
 	for _, k := range []instance.Key{p.Key, d.Key, d.Key, {Role: instance.Decode, Address: "d:9"}} {
 		m.Failed(k, "lost")
 	}
 	check(t, gathered(t, reg), map[string]float64{
 		"pd_instance_failures_total lost p:1 prefill": 1, "pd_instance_failures_total lost d:1 decode": 2,
-		"pd_instance_time_to_first_token_seconds p:1 prefill": 1, "pd_instance_time_to_first_token_seconds d:1 decode": 1,
-		"pd_instance_time_per_output_token_seconds d:1 decode": 2,
+		"pd_instance_time_to_first_token_seconds p:1 prefill": 2, "pd_instance_time_to_first_token_seconds d:1 decode": 1,
+		"pd_instance_time_per_output_token_seconds d:1 decode": 3,
 	})
 	fleet.set(p)
 	m.Done(answered("a")) // ends after the instance has left
 	got := gathered(t, reg)
-	check(t, got, map[string]float64{"pd_instance_time_to_first_token_seconds p:1 prefill": 2})
+	check(t, got, map[string]float64{"pd_instance_time_to_first_token_seconds p:1 prefill": 3})
 	for name := range got {
 		if strings.Contains(name, "d:1") || strings.Contains(name, "d:9") {
 			t.Errorf("there is %s", name)

@@ -316,7 +316,7 @@ func (s *Span) First() {
 	}
 }
 
-// Failed notes what the leg was taken for.
+// Failed notes the class of a failure; the last one counts.
 func (s *Span) Failed(class string) {
 	if s != nil {
 		s.note(attribute.String("error.type", class))
