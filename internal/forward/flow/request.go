@@ -210,12 +210,12 @@ func (r *Request) countFailed(k instance.Key, class leg.Class) {
 }
 
 // relay passes the answer of a leg on; see relay.Answer.Relay. It counts a leg that has broken off an answer
-// that no other leg continues.
+// that no other leg continues, unless the proxy has cut it.
 func (r *Request) relay(s relay.Source) *leg.Failure {
 	f := r.Answer.Relay(s)
-	if f == nil && r.Answer.Outcome == relay.OutcomeBroken {
-		s.Leg.Span.Failed(string(r.Answer.Failure))
-		r.countFailed(s.Leg.Instance.Key, r.Answer.Failure)
+	if class := r.Answer.Failure; f == nil && r.Answer.Outcome == relay.OutcomeBroken && class != "" {
+		s.Leg.Span.Failed(string(class))
+		r.countFailed(s.Leg.Instance.Key, class)
 	}
 	return f
 }
