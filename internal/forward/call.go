@@ -112,7 +112,11 @@ func (c *call) completion(kind openai.Kind) {
 			c.answer.Refuse(err)
 			return
 		}
-		if !c.admit(keylimit.Want{Bytes: len(req.Body), MaxTokens: req.MaxTokens, Generates: true}) {
+		want := keylimit.Want{MaxTokens: req.MaxTokens, Generates: true}
+		if keys := c.h.opts.Keys; keys != nil && keys.Limited() {
+			want.Bytes = req.TextBytes()
+		}
+		if !c.admit(want) {
 			return
 		}
 		c.split(req)

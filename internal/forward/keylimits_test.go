@@ -3,6 +3,7 @@ package forward_test
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -157,5 +158,17 @@ func TestKeyLimits_Uncached(t *testing.T) {
 			t.Errorf("request %d: %d of %d tokens were cached", i, e.Cached, e.Input)
 		}
 		before = u
+	}
+}
+
+// The bytes of a picture are not taken for tokens: other requests of the key are admitted meanwhile.
+func TestKeyLimits_Media(t *testing.T) {
+	t.Parallel()
+	r, _ := limited(t, map[string]instance.KeyLimits{"a": {V: 1, Input: 100_000}})
+	picture := `[{"type":"image_url","image_url":{"url":"data:image/png;base64,` + strings.Repeat("ABCD", 1<<18) + `"}}]`
+	body := strings.Replace(chatBody(false, ""), `"tell me of the sea"`, picture, 1)
+	a := r.post("/v1/chat/completions", body, "Key", "a")
+	if left, err := strconv.Atoi(a.header.Get("X-Ratelimit-Remaining-Tokens")); err != nil || left == 0 || !strings.Contains(body, picture) {
+		t.Errorf("%d: %.500s; the key has %q tokens left", a.status, a.body, a.header.Get("X-Ratelimit-Remaining-Tokens"))
 	}
 }

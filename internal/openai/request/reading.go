@@ -39,6 +39,19 @@ func (r *Request) Reading(room [][]byte) (head [][]byte, prompt []byte, media bo
 	return head, prompt, media
 }
 
+// TextBytes returns the length of the body, or of what Reading leaves of it if it has media.
+func (r *Request) TextBytes() int {
+	if !r.Media() {
+		return len(r.Body)
+	}
+	head, prompt, _ := r.Reading(nil)
+	n := len(prompt)
+	for _, b := range head {
+		n += len(b)
+	}
+	return n
+}
+
 // cacheMark is the beginning of a cache mark as Anthropic's clients write it. The search is
 // for cacheName, because an underscore is rarer than a comma. A quote inside a string is
 // preceded by a backslash, so no text can look like a mark.

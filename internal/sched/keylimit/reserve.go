@@ -4,7 +4,7 @@ import "time"
 
 // Want is what a request asks for.
 type Want struct {
-	Bytes     int   // of the body, if it has a prompt for the engines; else 0
+	Bytes     int   // of the body without media, if it has a prompt for the engines; else 0
 	MaxTokens int64 // of the answer; 0 is not known
 	Generates bool  // an answer has tokens
 }
