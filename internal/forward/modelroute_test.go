@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"slices"
@@ -434,17 +433,8 @@ func BenchmarkModelRequest(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			var up upstream.Client = &canned{prefill: answer}
 			h := handlerOf(b, up, func(o *forward.Options) { o.Routes = c.routes })
-			in := strings.NewReader("")
 			body := fmt.Sprintf(`{"model":%q,"prompt":"%s","max_tokens":64,"temperature":0}`, c.model, strings.Repeat("x", 2048))
-			r := newRequest(b.Context(), b, http.MethodPost, completionsPath, nil)
-			r.ContentLength, r.Body = int64(len(body)), io.NopCloser(in)
-			w := &sink{header: http.Header{}}
-			b.ReportAllocs()
-			for b.Loop() {
-				in.Reset(body)
-				clear(w.header)
-				h(w, r)
-			}
+			serve(b, h, body, len(body))
 		})
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -228,16 +227,7 @@ func BenchmarkTokens(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			h := handlerOf(b, &canned{prefill: []byte(plainAnswer), stream: stream}, func(o *forward.Options) { o.EventGaps = count })
 			const body = `{"model":"m","prompt":"x","max_tokens":128,"stream":true}`
-			in := strings.NewReader(body)
-			r := newRequest(b.Context(), b, http.MethodPost, completionsPath, nil)
-			r.ContentLength, r.Body = int64(len(body)), io.NopCloser(in)
-			w := &sink{header: http.Header{}}
-			b.ReportAllocs()
-			for b.Loop() {
-				in.Reset(body)
-				clear(w.header)
-				h(w, r)
-			}
+			serve(b, h, body, len(body))
 		})
 	}
 }
