@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -36,6 +37,9 @@ func taken(t *testing.T, pages string, least int) {
 		home := func(name string) (string, bool) { return t.TempDir(), name == "HOME" }
 		if code := run(t.Context(), slices.Concat([]string{"--print-config"}, args), home, &out, &out); code != 0 {
 			t.Errorf("%q: exit %d\n%s", args, code, &out)
+		}
+		if i := slices.Index(args, "--zmq-register"); i >= 0 && !strings.Contains(out.String(), ":36367") {
+			t.Errorf("%q: the port is not that of the pages\n%s", args, &out)
 		}
 	}
 }

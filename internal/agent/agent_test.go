@@ -240,27 +240,16 @@ func TestStrictModel(t *testing.T) {
 	})
 }
 
+// A record has the start of the engine's process, and labels that cannot be changed from outside.
 func TestRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now().Add(-time.Hour).UTC()
 		labels := map[string]string{"zone": "a"}
-		r := start(t, &fakeEngine{stats: vllm.Stats{Complete: true, StartedAt: began}}, Options{
-			Key:  instance.Key{Role: instance.Prefill, Address: "10.0.0.7:8100"},
-			Base: instance.Record{Connector: "nixl", KVRole: "kv_producer", HostID: "h", Agent: "pd-agent/1", Labels: labels},
-		})
+		r := start(t, &fakeEngine{stats: vllm.Stats{Complete: true, StartedAt: began}}, Options{Base: instance.Record{Labels: labels}})
 		r.after(time.Second, nil)
 		labels["zone"] = "changed later"
-		rec := r.Status().Record
-		want := instance.Record{
-			V: 1, ID: rec.ID, Role: instance.Prefill, Address: "10.0.0.7:8100", Models: []string{"org/m"},
-			Connector: "nixl", KVRole: "kv_producer", MaxModelLen: 4096, Version: "0.12.0", State: instance.Ready,
-			StartedAt: &began, Source: "agent", HostID: "h", Agent: "pd-agent/1", Labels: map[string]string{"zone": "a"},
-		}
-		if d := cmp.Diff(want, rec); d != "" {
-			t.Error(d)
-		}
-		if len(rec.ID) != 26 {
-			t.Errorf("incarnation %q is no ulid", rec.ID)
+		if rec := r.Status().Record; rec.StartedAt == nil || !rec.StartedAt.Equal(began) || rec.Labels["zone"] != "a" {
+			t.Errorf("%+v", rec)
 		}
 		r.Hurry()
 		_ = r.end()

@@ -124,16 +124,22 @@ func (r *rig) checkAgentAnswer(a answer, path, body string) {
 	}
 }
 
-func TestResponsesAndMessagesGoThroughPairs(t *testing.T) {
+// Requests of every API go through a pair of engines.
+func TestEveryAPIGoesThroughPairs(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.Plain, fakevllm.LMCache} {
+	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.Plain, fakevllm.LMCache, fakevllm.Mooncake} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
-			eachAgentAPI(t, func(t *testing.T, path string, stream bool) {
+			eachAPI(t, both(), func(t *testing.T, q scenario) {
+				if mode == fakevllm.Mooncake && q.path == messagesPath {
+					return // decode-only, see TestAgentsOverMooncake
+				}
 				r := start(t, mode, 1, 1, nil)
-				body := agentBody(path, stream, "")
-				a := r.post(path, body)
-				r.checkAgentAnswer(a, path, body)
+				if mode == fakevllm.Mooncake {
+					r.bootstraps()
+				}
+				a := r.postScenario(q)
+				r.checkWhole(q, a)
 				d, p := r.D[0].Counters(), r.P[0].Counters()
 				if d.LocalPrefills != 0 || p.Requests != 1 || d.Requests != 1 {
 					t.Errorf("decode computed %d prompts; %d and %d requests", d.LocalPrefills, p.Requests, d.Requests)
@@ -141,10 +147,10 @@ func TestResponsesAndMessagesGoThroughPairs(t *testing.T) {
 				if mode == fakevllm.NIXL && (p.TransfersMade != 1 || d.TransfersLoaded != 1) {
 					t.Errorf("%d KV transfers were made, %d loaded", p.TransfersMade, d.TransfersLoaded)
 				}
-				if a.header.Get("X-PD-Decode-Only") != "" {
-					t.Errorf("decode-only: %s", a.header.Get("X-PD-Decode-Only"))
+				if a.header.Get("X-PD-Decode-Only") != "" || bytes.Contains(a.body, []byte("remote_engine_id")) {
+					t.Errorf("decode-only: %q, body %s", a.header.Get("X-PD-Decode-Only"), a.body)
 				}
-				if e := r.entry(); e.DecodeOnly != "" || e.Outcome != relay.OutcomeOK || e.Endpoint != path || e.Prefill == "" || e.Stream != stream {
+				if e := r.entry(); e.DecodeOnly != "" || e.Outcome != relay.OutcomeOK || e.Endpoint != q.path || e.Prefill == "" || e.Stream != q.stream {
 					t.Errorf("entry %+v", e)
 				}
 				r.checkEngines()
@@ -173,67 +179,6 @@ func TestAgentsBodiesReachDecodeAsSent(t *testing.T) {
 		}
 		r.checkEngines()
 	})
-}
-
-// A failure before the answer is committed is hidden, whichever events came before.
-func TestAgentsFailuresBeforeTheCommitAreHidden(t *testing.T) {
-	t.Parallel()
-	for _, fault := range []fakevllm.Fault{
-		{Kind: fakevllm.FaultErrorEvent, At: fakevllm.AfterRole},
-		{Kind: fakevllm.FaultReset, At: fakevllm.AfterHeaders},
-		{Kind: fakevllm.FaultClose, At: fakevllm.AfterRole},
-		{Kind: fakevllm.FaultStatus, Status: 500},
-	} {
-		t.Run(string(fault.Kind), func(t *testing.T) {
-			t.Parallel()
-			eachAgentAPI(t, func(t *testing.T, path string, stream bool) {
-				r := start(t, fakevllm.NIXL, 1, 2, nil)
-				f := fault
-				f.Path, f.Times = "/v1/*", 1
-				script(t, r.D[0], f)
-				body := agentBody(path, stream, "")
-				a := r.post(path, body)
-				r.checkAgentAnswer(a, path, body)
-				if r.rec.retried() == "" {
-					t.Error("nothing was tried again")
-				}
-				if n := total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }); n != 0 {
-					t.Errorf("decode computed %d prompts", n)
-				}
-				r.checkEngines()
-			})
-		})
-	}
-}
-
-// A failure after the commit is an event in the form of the API, and a broken connection.
-func TestAgentsFailuresBehindTheCommitAreSeen(t *testing.T) {
-	t.Parallel()
-	for _, path := range []string{responsesPath, messagesPath} {
-		for _, kind := range []fakevllm.Kind{fakevllm.FaultReset, fakevllm.FaultClose, fakevllm.FaultErrorEvent} {
-			t.Run(path[4:]+" "+string(kind), func(t *testing.T) {
-				t.Parallel()
-				r := start(t, fakevllm.NIXL, 1, 1, nil)
-				script(t, r.D[0], fakevllm.Fault{Kind: kind, Path: path, At: fakevllm.AfterTokens, Tokens: 4, Times: 1})
-				a := r.post(path, agentBody(path, true, ""))
-				if a.status != http.StatusOK || a.err == nil {
-					t.Fatalf("%d, ended with %v: %s", a.status, a.err, a.body)
-				}
-				_, names := a.agentText(t)
-				if !strings.HasSuffix(names, ".delta error ") && !strings.HasSuffix(names, "_delta error ") {
-					t.Errorf("events %s", names)
-				}
-				events := a.events()
-				if last := events[len(events)-1]; !strings.HasPrefix(last, `{"type":"error",`) {
-					t.Errorf("the last event is %s", last)
-				}
-				if e := r.entry(); e.Outcome != relay.OutcomeBroken {
-					t.Errorf("entry %+v", e)
-				}
-				r.checkEngines()
-			})
-		}
-	}
 }
 
 // A stream that ends without its closing event is broken, however clean its end is.
@@ -292,68 +237,6 @@ func TestErrorsInTheShapeOfTheAPI(t *testing.T) {
 		if a.status != http.StatusServiceUnavailable || string(a.body) != want || a.header.Get("Retry-After") == "" {
 			t.Errorf("%s: %d %s %v", path, a.status, a.body, a.header)
 		}
-	}
-}
-
-// No request is decode-only without a reason: the entry, from which log and
-// metric are made, and the header have the same one.
-func TestNeverSilentlyAlone(t *testing.T) {
-	t.Parallel()
-	turn := `{"model":"m","messages":[{"role":"user","content":"x"}],"max_tokens":99`
-	tools := `,"tools":[{"name":"f","input_schema":{"type":"object"}}]`
-	for _, tc := range []struct {
-		reason, path, body string
-		tune               func(r *rig)
-	}{
-		{reason: "several_prompts", path: "/v1/completions", body: `{"model":"m","prompt":["x","y"],"max_tokens":2}`},
-		{reason: "n", path: "/v1/chat/completions", body: chatBody(true, `,"n":2,"temperature":1`)},
-		{reason: "background", path: responsesPath, body: agentBody(responsesPath, false, `,"background":true`)},
-		{reason: "stored_response", path: responsesPath, body: agentBody(responsesPath, false, `,"previous_response_id":"resp_1"`)},
-		{reason: "engine_too_old", path: responsesPath, body: agentBody(responsesPath, true, ""), tune: func(r *rig) { r.versions("0.18.2", "0.18.2") }},
-		{reason: "engine_too_old", path: messagesPath, body: agentBody(messagesPath, true, ""), tune: func(r *rig) { r.versions("", "0.18.2") }},
-		{reason: "version_mismatch", path: messagesPath, body: agentBody(messagesPath, true, ""), tune: func(r *rig) { r.versions("0.32.0", "0.31.0") }},
-		{reason: "messages_need_length", path: messagesPath, body: agentBody(messagesPath, false, ""), tune: func(r *rig) { r.versions("0.20.1", "0.20.1") }},
-		{reason: "forced_tool", path: messagesPath, body: turn + tools + `,"tool_choice":{"type":"any"}}`},
-		{reason: "forced_tool", path: responsesPath, body: agentBody(responsesPath, false, `,"tools":[{"type":"function","name":"f"}],"tool_choice":{"type":"function","name":"f"}`),
-			tune: func(r *rig) { r.script(r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500}) }},
-		{reason: "thinking_budget", path: messagesPath, body: agentBody(messagesPath, true, `,"thinking":{"type":"enabled","budget_tokens":9}`),
-			tune: func(r *rig) { r.script(r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 400}) }},
-		{reason: "no_handover", path: messagesPath, body: agentBody(messagesPath, true, ""), tune: func(r *rig) { r.script(r.P[0], fakevllm.Fault{Kind: fakevllm.FaultNoKV}) }},
-		{reason: "no_handover", path: "/v1/completions", body: `{"model":"m","prompt":"x","max_tokens":2}`, tune: func(r *rig) { r.script(r.P[0], fakevllm.Fault{Kind: fakevllm.FaultNoKV}) }},
-		{reason: "prefill_failed", path: responsesPath, body: agentBody(responsesPath, true, ""), tune: func(r *rig) { r.script(r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500}) }},
-		{reason: "no_prefill", path: responsesPath, body: agentBody(responsesPath, true, ""), tune: func(r *rig) {
-			r.members.set(instanceAt(instance.Decode, r.D[0].Address(), fakevllm.NIXL))
-		}},
-	} {
-		t.Run(tc.reason+" "+tc.path, func(t *testing.T) {
-			t.Parallel()
-			r := start(t, fakevllm.NIXL, 1, 1, nil)
-			if tc.tune != nil {
-				tc.tune(r)
-			}
-			a := r.post(tc.path, tc.body)
-			switch {
-			case tc.reason == "stored_response": // which no engine has
-				if a.status != http.StatusNotFound {
-					t.Errorf("%d %s", a.status, a.body)
-				}
-			case a.status != http.StatusOK || a.err != nil:
-				t.Fatalf("%d, %v: %s", a.status, a.err, a.body)
-			}
-			if got := a.header.Get("X-PD-Decode-Only"); got != tc.reason || a.header.Get("X-PD-Decode") != "" {
-				t.Errorf("X-PD-Decode-Only is %q: %v", got, a.header)
-			}
-			if e := r.entry(); e.DecodeOnly != tc.reason || e.Decode == "" {
-				t.Errorf("entry %+v", e)
-			}
-			if n := r.D[0].Counters().TransfersLoaded; n != 0 {
-				t.Errorf("%d KV transfers were loaded", n)
-			}
-			if tc.reason != "prefill_failed" {
-				r.noneTroubled()
-			}
-			r.checkEngines()
-		})
 	}
 }
 

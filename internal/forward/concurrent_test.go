@@ -322,175 +322,160 @@ func (m *concurrentRig) checkServed(got <-chan answer) forward.Entry {
 // Both legs run at once: neither begins after the other's answer only.
 func TestConcurrentPair(t *testing.T) {
 	t.Parallel()
-	eachConcurrentDialect(t, testConcurrentPair)
-}
-
-func testConcurrentPair(t *testing.T, dialect string) {
-	t.Helper()
-	m := startConcurrent(t, dialect, 1, 1, nil)
-	for _, prefillFirst := range []bool{true, false} {
-		got := m.begin(t.Context(), chatBody(true, ""))
+	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
+		m := startConcurrent(t, dialect, 1, 1, nil)
+		for _, prefillFirst := range []bool{true, false} {
+			got := m.begin(t.Context(), chatBody(true, ""))
+			p, d := m.pair()
+			if prefillFirst {
+				p.reply(ok)
+				d.reply(streams)
+			} else { // the answer of prefill is on its way when decode's is complete
+				d.reply(streams)
+				p.reply(ok)
+			}
+			if e := m.checkServed(got); e.Prefill != m.P[0].address || e.Decode != m.D[0].address || e.DecodeOnly != "" || e.Attempts != 0 {
+				t.Errorf("%+v", e)
+			}
+		}
+		got := m.begin(t.Context(), chatBody(false, ""))
 		p, d := m.pair()
-		if prefillFirst {
-			p.reply(ok)
-			d.reply(streams)
-		} else { // the answer of prefill is on its way when decode's is complete
-			d.reply(streams)
-			p.reply(ok)
+		p.reply(ok)
+		d.reply(func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, strings.ReplaceAll(prefillAnswer, `"cached_tokens":4`, `"cached_tokens":9`))
+		})
+		if a := await(t, "the answer", got); a.status != http.StatusOK || string(a.body) != prefillAnswer {
+			t.Errorf("%d %s", a.status, a.body)
 		}
-		if e := m.checkServed(got); e.Prefill != m.P[0].address || e.Decode != m.D[0].address || e.DecodeOnly != "" || e.Attempts != 0 {
-			t.Errorf("%+v", e)
-		}
-	}
-	got := m.begin(t.Context(), chatBody(false, ""))
-	p, d := m.pair()
-	p.reply(ok)
-	d.reply(func(w http.ResponseWriter) {
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, strings.ReplaceAll(prefillAnswer, `"cached_tokens":4`, `"cached_tokens":9`))
+		m.rig.entry()
 	})
-	if a := await(t, "the answer", got); a.status != http.StatusOK || string(a.body) != prefillAnswer {
-		t.Errorf("%d %s", a.status, a.body)
-	}
-	m.rig.entry()
 }
 
 // When prefill fails decode is aborted at once, and another pair is tried with a new
 // transfer. The decode instance, which was waiting, is not blamed.
 func TestConcurrentPrefillFails(t *testing.T) {
 	t.Parallel()
-	eachConcurrentDialect(t, testConcurrentPrefillFails)
-}
-
-func testConcurrentPrefillFails(t *testing.T, dialect string) {
-	t.Helper()
-	for name, fail := range map[string]func(http.ResponseWriter){
-		"500": fails(500), "503": fails(503), "429": fails(429), "broken": breaks,
-		"cut": func(w http.ResponseWriter) {
-			w.Header().Set("Content-Length", "99")
-			_, _ = io.WriteString(w, "{")
-			panic(http.ErrAbortHandler)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			eachPair(t, func(t *testing.T, q scenario) {
-				m := startConcurrent(t, dialect, 2, 1, nil)
-				m.q = q
-				got := m.begin(t.Context(), q.body(""))
-				p, d := m.pair()
-				p.reply(fail)
-				await(t, "the abort of decode", d.left)
-				again, next := m.pair()
-				if again.engine == p.engine || again.TransferID == p.TransferID {
-					t.Errorf("tried again on %s with transfer %s", again.engine.address, again.TransferID)
-				}
-				again.reply(m.prefills)
-				next.reply(m.streams)
-				e := m.checkServed(got)
-				if e.Attempts != 1 || e.Prefill != again.engine.address {
-					t.Errorf("%+v", e)
-				}
-				if r := m.rig.rec.retried(); !strings.HasPrefix(r, "prefill/") || strings.Contains(r, "decode") {
-					t.Errorf("retried: %s", r)
-				}
+	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
+		for name, fail := range map[string]func(http.ResponseWriter){
+			"500": fails(500), "503": fails(503), "429": fails(429), "broken": breaks,
+			"cut": func(w http.ResponseWriter) {
+				w.Header().Set("Content-Length", "99")
+				_, _ = io.WriteString(w, "{")
+				panic(http.ErrAbortHandler)
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				eachPair(t, func(t *testing.T, q scenario) {
+					m := startConcurrent(t, dialect, 2, 1, nil)
+					m.q = q
+					got := m.begin(t.Context(), q.body(""))
+					p, d := m.pair()
+					p.reply(fail)
+					await(t, "the abort of decode", d.left)
+					again, next := m.pair()
+					if again.engine == p.engine || again.TransferID == p.TransferID {
+						t.Errorf("tried again on %s with transfer %s", again.engine.address, again.TransferID)
+					}
+					again.reply(m.prefills)
+					next.reply(m.streams)
+					e := m.checkServed(got)
+					if e.Attempts != 1 || e.Prefill != again.engine.address {
+						t.Errorf("%+v", e)
+					}
+					if r := m.rig.rec.retried(); !strings.HasPrefix(r, "prefill/") || strings.Contains(r, "decode") {
+						t.Errorf("retried: %s", r)
+					}
+				})
 			})
-		})
-	}
+		}
+	})
 }
 
 // A prefill instance that failed what another one has computed gets its strike when decode begins to
 // answer: the stream may last for hours.
 func TestConcurrentStrikeBeforeTheEnd(t *testing.T) {
 	t.Parallel()
-	eachConcurrentDialect(t, testConcurrentStrikeBeforeTheEnd)
-}
-
-func testConcurrentStrikeBeforeTheEnd(t *testing.T, dialect string) {
-	t.Helper()
-	m := startConcurrentTuned(t, dialect, 2, 1, tuning{
-		forward: func(o *forward.Options) { o.Idle = 2 * waitLimit },
-		health:  func(o *health.Options) { o.MaxFailures, o.Ejection = 1, waitLimit },
+	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
+		m := startConcurrentTuned(t, dialect, 2, 1, tuning{
+			forward: func(o *forward.Options) { o.Idle = 2 * waitLimit },
+			health:  func(o *health.Options) { o.MaxFailures, o.Ejection = 1, waitLimit },
+		})
+		got := m.begin(t.Context(), chatBody(true, ""))
+		p, d := m.pair()
+		p.reply(fails(500))
+		await(t, "the abort of decode", d.left)
+		again, next := m.pair()
+		again.reply(ok)
+		eventually(t, "the proxy has the answer of prefill", func() bool {
+			load, _ := m.rig.sched.Loads.Total(instance.Key{Role: instance.Prefill, Address: again.engine.address})
+			return load.Waiting == 0
+		})
+		end := make(chan struct{})
+		next.reply(func(w http.ResponseWriter) {
+			streamed200(w, pairEvents)
+			_ = http.NewResponseController(w).Flush()
+			<-end
+			_, _ = io.WriteString(w, pairRest)
+		})
+		eventually(t, "the strike", func() bool {
+			return !m.rig.tracker.Available(instance.Key{Role: instance.Prefill, Address: p.engine.address})
+		})
+		close(end)
+		m.checkServed(got)
 	})
-	got := m.begin(t.Context(), chatBody(true, ""))
-	p, d := m.pair()
-	p.reply(fails(500))
-	await(t, "the abort of decode", d.left)
-	again, next := m.pair()
-	again.reply(ok)
-	eventually(t, "the proxy has the answer of prefill", func() bool {
-		load, _ := m.rig.sched.Loads.Total(instance.Key{Role: instance.Prefill, Address: again.engine.address})
-		return load.Waiting == 0
-	})
-	end := make(chan struct{})
-	next.reply(func(w http.ResponseWriter) {
-		streamed200(w, pairEvents)
-		_ = http.NewResponseController(w).Flush()
-		<-end
-		_, _ = io.WriteString(w, pairRest)
-	})
-	eventually(t, "the strike", func() bool {
-		return !m.rig.tracker.Available(instance.Key{Role: instance.Prefill, Address: p.engine.address})
-	})
-	close(end)
-	m.checkServed(got)
 }
 
 // An engine that loses a used connection may have the transfer_id of the leg. It must not receive
 // it again: another pair is tried with a new transfer.
 func TestConcurrentUsedConnection(t *testing.T) {
 	t.Parallel()
-	eachConcurrentDialect(t, testConcurrentUsedConnection)
-}
-
-func testConcurrentUsedConnection(t *testing.T, dialect string) {
-	t.Helper()
-	for _, role := range []instance.Role{instance.Prefill, instance.Decode} {
-		t.Run(string(role), func(t *testing.T) {
-			t.Parallel()
-			m := startConcurrent(t, dialect, 1, 1, nil)
-			got := m.begin(t.Context(), chatBody(true, ""))
-			p, d := m.pair()
-			p.reply(ok)
-			d.reply(streams)
-			m.checkServed(got)
-			got = m.begin(t.Context(), chatBody(true, ""))
-			p, d = m.pair()
-			if breaking := map[instance.Role]*pendingLeg{instance.Prefill: p, instance.Decode: d}[role]; breaking != nil {
-				breaking.reply(breaks)
-			}
-			again, next := m.pair()
-			if again.TransferID == p.TransferID {
-				t.Errorf("transfer %s was sent again", p.TransferID)
-			}
-			again.reply(ok)
-			next.reply(streams)
-			m.checkServed(got)
-		})
-	}
+	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
+		for _, role := range []instance.Role{instance.Prefill, instance.Decode} {
+			t.Run(string(role), func(t *testing.T) {
+				t.Parallel()
+				m := startConcurrent(t, dialect, 1, 1, nil)
+				got := m.begin(t.Context(), chatBody(true, ""))
+				p, d := m.pair()
+				p.reply(ok)
+				d.reply(streams)
+				m.checkServed(got)
+				got = m.begin(t.Context(), chatBody(true, ""))
+				p, d = m.pair()
+				if breaking := map[instance.Role]*pendingLeg{instance.Prefill: p, instance.Decode: d}[role]; breaking != nil {
+					breaking.reply(breaks)
+				}
+				again, next := m.pair()
+				if again.TransferID == p.TransferID {
+					t.Errorf("transfer %s was sent again", p.TransferID)
+				}
+				again.reply(ok)
+				next.reply(streams)
+				m.checkServed(got)
+			})
+		}
+	})
 }
 
 // Prefill's refusal of a wrong request goes to the client, and decode is aborted.
 func TestConcurrentPrefillRefuses(t *testing.T) {
 	t.Parallel()
-	eachConcurrentDialect(t, testConcurrentPrefillRefuses)
-}
-
-func testConcurrentPrefillRefuses(t *testing.T, dialect string) {
-	t.Helper()
-	eachPair(t, func(t *testing.T, q scenario) {
-		m := startConcurrent(t, dialect, 2, 1, nil)
-		m.q = q
-		got := m.begin(t.Context(), q.body(""))
-		p, d := m.pair()
-		p.reply(fails(400))
-		await(t, "the abort of decode", d.left)
-		if a := await(t, "the answer", got); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), `"message":"no"`) {
-			t.Errorf("%d %s", a.status, a.body)
-		}
-		if e := m.rig.entry(); e.Outcome != relay.OutcomeClientError || e.Attempts != 1 {
-			t.Errorf("%+v", e)
-		}
+	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
+		eachPair(t, func(t *testing.T, q scenario) {
+			m := startConcurrent(t, dialect, 2, 1, nil)
+			m.q = q
+			got := m.begin(t.Context(), q.body(""))
+			p, d := m.pair()
+			p.reply(fails(400))
+			await(t, "the abort of decode", d.left)
+			if a := await(t, "the answer", got); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), `"message":"no"`) {
+				t.Errorf("%d %s", a.status, a.body)
+			}
+			if e := m.rig.entry(); e.Outcome != relay.OutcomeClientError || e.Attempts != 1 {
+				t.Errorf("%+v", e)
+			}
+		})
 	})
 }
 
@@ -498,362 +483,332 @@ func testConcurrentPrefillRefuses(t *testing.T, dialect string) {
 // pair is tried.
 func TestConcurrentPrefillIsAway(t *testing.T) {
 	t.Parallel()
-	eachConcurrentDialect(t, testConcurrentPrefillIsAway)
-}
-
-func testConcurrentPrefillIsAway(t *testing.T, dialect string) {
-	t.Helper()
-	eachPair(t, func(t *testing.T, q scenario) {
-		m := startConcurrent(t, dialect, 1, 1, nil)
-		m.q = q
-		m.P = append([]*pairEngine{{role: instance.Prefill, address: "127.0.0.1:1", incarnation: "1"}}, m.P...)
-		m.join()
-		for range 2 { // one of them meets the closed port
-			got := m.begin(t.Context(), q.body(""))
-			for served := 0; served < 2; {
-				l := await(t, "a leg", m.legs)
-				switch {
-				case l.engine.role == instance.Prefill:
-					l.reply(m.prefills)
-				case l.EngineID == m.P[0].address+"#1", l.NotifyPort == portOf(m.P[0]): // of MoRI-IO
-					await(t, "the abort of decode", l.left)
-					continue
-				default:
-					l.reply(m.streams)
+	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
+		eachPair(t, func(t *testing.T, q scenario) {
+			m := startConcurrent(t, dialect, 1, 1, nil)
+			m.q = q
+			m.P = append([]*pairEngine{{role: instance.Prefill, address: "127.0.0.1:1", incarnation: "1"}}, m.P...)
+			m.join()
+			for range 2 { // one of them meets the closed port
+				got := m.begin(t.Context(), q.body(""))
+				for served := 0; served < 2; {
+					l := await(t, "a leg", m.legs)
+					switch {
+					case l.engine.role == instance.Prefill:
+						l.reply(m.prefills)
+					case l.EngineID == m.P[0].address+"#1", l.NotifyPort == portOf(m.P[0]): // of MoRI-IO
+						await(t, "the abort of decode", l.left)
+						continue
+					default:
+						l.reply(m.streams)
+					}
+					served++
 				}
-				served++
+				m.checkServed(got)
 			}
-			m.checkServed(got)
-		}
+		})
 	})
 }
 
 // When decode fails prefill is aborted, and another pair is tried.
 func TestConcurrentDecodeFails(t *testing.T) {
 	t.Parallel()
-	eachConcurrentDialect(t, testConcurrentDecodeFails)
-}
-
-func testConcurrentDecodeFails(t *testing.T, dialect string) {
-	t.Helper()
-	errorEvent := func(w http.ResponseWriter) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = io.WriteString(w, "data: {\"error\":{\"message\":\"KV load failed\",\"type\":\"T\",\"param\":null,\"code\":500}}\n\n")
-	}
-	for name, fail := range map[string]func(http.ResponseWriter){
-		"500": fails(500), "503": fails(503), "broken": breaks, "error event": errorEvent,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			eachPair(t, func(t *testing.T, q scenario) {
-				m := startConcurrent(t, dialect, 1, 2, nil)
-				m.q = q
-				got := m.begin(t.Context(), q.body(""))
-				p, d := m.pair()
-				d.reply(fail)
-				await(t, "the abort of prefill", p.left)
-				again, next := m.pair()
-				if next.engine == d.engine || again.engine != p.engine || again.TransferID == p.TransferID {
-					t.Errorf("tried again with %s, %s, transfer %s", again.engine.address, next.engine.address, again.TransferID)
-				}
-				again.reply(m.prefills)
-				next.reply(m.streams)
-				if e := m.checkServed(got); e.Attempts != 1 || e.Decode != next.engine.address {
-					t.Errorf("%+v", e)
-				}
+	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
+		errorEvent := func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "data: {\"error\":{\"message\":\"KV load failed\",\"type\":\"T\",\"param\":null,\"code\":500}}\n\n")
+		}
+		for name, fail := range map[string]func(http.ResponseWriter){
+			"500": fails(500), "503": fails(503), "broken": breaks, "error event": errorEvent,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				eachPair(t, func(t *testing.T, q scenario) {
+					m := startConcurrent(t, dialect, 1, 2, nil)
+					m.q = q
+					got := m.begin(t.Context(), q.body(""))
+					p, d := m.pair()
+					d.reply(fail)
+					await(t, "the abort of prefill", p.left)
+					again, next := m.pair()
+					if next.engine == d.engine || again.engine != p.engine || again.TransferID == p.TransferID {
+						t.Errorf("tried again with %s, %s, transfer %s", again.engine.address, next.engine.address, again.TransferID)
+					}
+					again.reply(m.prefills)
+					next.reply(m.streams)
+					if e := m.checkServed(got); e.Attempts != 1 || e.Decode != next.engine.address {
+						t.Errorf("%+v", e)
+					}
+				})
 			})
-		})
-	}
+		}
+	})
 }
 
 // A decode error whose body stalls does not wait for its prefill, which still computes: the status is
 // enough to try another pair.
 func TestConcurrentDecodeErrorStalls(t *testing.T) {
 	t.Parallel()
-	eachConcurrentDialect(t, testConcurrentDecodeErrorStalls)
-}
-
-func testConcurrentDecodeErrorStalls(t *testing.T, dialect string) {
-	t.Helper()
-	m := startConcurrent(t, dialect, 2, 2, func(o *forward.Options) {
-		o.NonStream, o.Idle, o.Prefill, o.FirstByte = time.Hour, time.Hour, time.Hour, time.Hour
+	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
+		m := startConcurrent(t, dialect, 2, 2, func(o *forward.Options) {
+			o.NonStream, o.Idle, o.Prefill, o.FirstByte = time.Hour, time.Hour, time.Hour, time.Hour
+		})
+		got := m.begin(t.Context(), chatBody(true, ""))
+		prefill, decode := m.pair()
+		decode.reply(func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", "100")
+			w.WriteHeader(http.StatusInternalServerError)
+			_, _ = io.WriteString(w, "{")
+			_ = http.NewResponseController(w).Flush()
+			<-decode.left
+		})
+		await(t, "the end of the prefill leg", prefill.left)
+		prefill, decode = m.pair()
+		prefill.reply(ok)
+		decode.reply(streams)
+		if e := m.checkServed(got); e.Attempts != 1 {
+			t.Errorf("%+v", e)
+		}
+		if got := m.rig.rec.retried(); got != "decode/status_5xx" {
+			t.Errorf("retried: %s", got)
+		}
 	})
-	got := m.begin(t.Context(), chatBody(true, ""))
-	prefill, decode := m.pair()
-	decode.reply(func(w http.ResponseWriter) {
-		w.Header().Set("Content-Length", "100")
-		w.WriteHeader(http.StatusInternalServerError)
-		_, _ = io.WriteString(w, "{")
-		_ = http.NewResponseController(w).Flush()
-		<-decode.left
-	})
-	await(t, "the end of the prefill leg", prefill.left)
-	prefill, decode = m.pair()
-	prefill.reply(ok)
-	decode.reply(streams)
-	if e := m.checkServed(got); e.Attempts != 1 {
-		t.Errorf("%+v", e)
-	}
-	if got := m.rig.rec.retried(); got != "decode/status_5xx" {
-		t.Errorf("retried: %s", got)
-	}
 }
 
 // A client that leaves ends both legs, whatever they were doing.
 func TestConcurrentClientLeaves(t *testing.T) {
 	t.Parallel()
-	eachConcurrentDialect(t, testConcurrentClientLeaves)
-}
-
-func testConcurrentClientLeaves(t *testing.T, dialect string) {
-	t.Helper()
-	for _, when := range []string{"at first", "behind prefill", "in the stream"} {
-		t.Run(when, func(t *testing.T) {
-			t.Parallel()
-			eachPair(t, func(t *testing.T, q scenario) {
-				m := startConcurrent(t, dialect, 1, 1, nil)
-				m.q = q
-				ctx, leave := context.WithCancel(t.Context())
-				defer leave()
-				got := m.begin(ctx, q.body(""))
-				p, d := m.pair()
-				if when != "at first" {
-					p.reply(m.prefills)
-				}
-				if when == "in the stream" {
-					begun := make(chan struct{})
-					d.reply(func(w http.ResponseWriter) {
-						w.Header().Set("Content-Type", "text/event-stream")
-						_, _ = io.WriteString(w, m.begun())
-						_ = http.NewResponseController(w).Flush()
-						close(begun)
-						<-d.left
-					})
-					await(t, "the first events", begun)
-				}
-				leave()
-				await(t, "the abort of decode", d.left)
-				await(t, "the end of prefill", p.left)
-				await(t, "the client", got)
-				if e := m.rig.entry(); e.Outcome != relay.OutcomeClientGone || e.Status != 499 {
-					t.Errorf("%+v", e)
-				}
-				if r := m.rig.rec.retried(); r != "" {
-					t.Errorf("retried: %s", r)
-				}
+	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
+		for _, when := range []string{"at first", "behind prefill", "in the stream"} {
+			t.Run(when, func(t *testing.T) {
+				t.Parallel()
+				eachPair(t, func(t *testing.T, q scenario) {
+					m := startConcurrent(t, dialect, 1, 1, nil)
+					m.q = q
+					ctx, leave := context.WithCancel(t.Context())
+					defer leave()
+					got := m.begin(ctx, q.body(""))
+					p, d := m.pair()
+					if when != "at first" {
+						p.reply(m.prefills)
+					}
+					if when == "in the stream" {
+						begun := make(chan struct{})
+						d.reply(func(w http.ResponseWriter) {
+							w.Header().Set("Content-Type", "text/event-stream")
+							_, _ = io.WriteString(w, m.begun())
+							_ = http.NewResponseController(w).Flush()
+							close(begun)
+							<-d.left
+						})
+						await(t, "the first events", begun)
+					}
+					leave()
+					await(t, "the abort of decode", d.left)
+					await(t, "the end of prefill", p.left)
+					await(t, "the client", got)
+					if e := m.rig.entry(); e.Outcome != relay.OutcomeClientGone || e.Status != 499 {
+						t.Errorf("%+v", e)
+					}
+					if r := m.rig.rec.retried(); r != "" {
+						t.Errorf("retried: %s", r)
+					}
+				})
 			})
-		})
-	}
+		}
+	})
 }
 
 // An instance that restarts has lost its KV cache: both legs of its pair end, and a new pair
 // is tried, which does not count as a retry.
 func TestConcurrentInstanceRestarts(t *testing.T) {
 	t.Parallel()
-	eachConcurrentDialect(t, testConcurrentInstanceRestarts)
-}
-
-func testConcurrentInstanceRestarts(t *testing.T, dialect string) {
-	t.Helper()
-	for _, restarted := range []string{"prefill at work", "prefill that has answered", "decode"} {
-		t.Run(restarted, func(t *testing.T) {
-			t.Parallel()
-			eachPair(t, func(t *testing.T, q scenario) {
-				m := startConcurrent(t, dialect, 1, 1, nil)
-				m.q = q
-				got := m.begin(t.Context(), q.body(""))
-				p, d := m.pair()
-				switch restarted {
-				case "prefill that has answered":
-					p.reply(m.prefills)
+	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
+		for _, restarted := range []string{"prefill at work", "prefill that has answered", "decode"} {
+			t.Run(restarted, func(t *testing.T) {
+				t.Parallel()
+				eachPair(t, func(t *testing.T, q scenario) {
+					m := startConcurrent(t, dialect, 1, 1, nil)
+					m.q = q
+					got := m.begin(t.Context(), q.body(""))
+					p, d := m.pair()
+					switch restarted {
+					case "prefill that has answered":
+						p.reply(m.prefills)
+						await(t, "the end of prefill", p.left)
+						m.P[0].incarnation = "2"
+					case "prefill at work":
+						m.P[0].incarnation = "2"
+					case "decode":
+						m.D[0].incarnation = "2"
+					}
+					m.join()
+					await(t, "the end of decode", d.left)
 					await(t, "the end of prefill", p.left)
-					m.P[0].incarnation = "2"
-				case "prefill at work":
-					m.P[0].incarnation = "2"
-				case "decode":
-					m.D[0].incarnation = "2"
-				}
-				m.join()
-				await(t, "the end of decode", d.left)
-				await(t, "the end of prefill", p.left)
-				again, next := m.pair()
-				again.reply(m.prefills)
-				next.reply(m.streams)
-				if e := m.checkServed(got); e.Outcome != relay.OutcomeOK {
-					t.Errorf("%+v", e)
-				}
+					again, next := m.pair()
+					again.reply(m.prefills)
+					next.reply(m.streams)
+					if e := m.checkServed(got); e.Outcome != relay.OutcomeOK {
+						t.Errorf("%+v", e)
+					}
+				})
 			})
-		})
-	}
+		}
+	})
 }
 
 // While prefill works decode may take longer than its own limit.
 func TestConcurrentDecodeWaitsForPrefill(t *testing.T) {
 	t.Parallel()
-	eachConcurrentDialect(t, testConcurrentDecodeWaitsForPrefill)
-}
-
-func testConcurrentDecodeWaitsForPrefill(t *testing.T, dialect string) {
-	t.Helper()
-	const limit = 2 * time.Second
-	m := startConcurrentTuned(t, dialect, 1, 1, tuning{
-		forward: func(o *forward.Options) { o.FirstByte, o.Idle = limit, limit },
-		sched:   noProbes,
+	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
+		const limit = 2 * time.Second
+		m := startConcurrentTuned(t, dialect, 1, 1, tuning{
+			forward: func(o *forward.Options) { o.FirstByte, o.Idle = limit, limit },
+			sched:   noProbes,
+		})
+		got := m.begin(t.Context(), chatBody(true, ""))
+		p, d := m.pair()
+		work := time.NewTimer(2 * limit)
+		<-work.C
+		p.reply(ok)
+		d.reply(streams)
+		m.checkServed(got)
 	})
-	got := m.begin(t.Context(), chatBody(true, ""))
-	p, d := m.pair()
-	work := time.NewTimer(2 * limit)
-	<-work.C
-	p.reply(ok)
-	d.reply(streams)
-	m.checkServed(got)
 }
 
 // Without a decode instance nothing is sent to a prefill instance.
 func TestConcurrentWithoutDecode(t *testing.T) {
 	t.Parallel()
-	eachConcurrentDialect(t, testConcurrentWithoutDecode)
-}
-
-func testConcurrentWithoutDecode(t *testing.T, dialect string) {
-	t.Helper()
-	m := startConcurrent(t, dialect, 1, 0, nil)
-	if a := m.rig.post("/v1/chat/completions", chatBody(true, "")); a.status != http.StatusServiceUnavailable {
-		t.Errorf("%d %s", a.status, a.body)
-	}
-	m.rig.entry()
-	select {
-	case l := <-m.legs:
-		t.Errorf("a leg to %s", l.engine.address)
-	default:
-	}
+	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
+		m := startConcurrent(t, dialect, 1, 0, nil)
+		if a := m.rig.post("/v1/chat/completions", chatBody(true, "")); a.status != http.StatusServiceUnavailable {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+		m.rig.entry()
+		select {
+		case l := <-m.legs:
+			t.Errorf("a leg to %s", l.engine.address)
+		default:
+		}
+	})
 }
 
 // When no prefill instance is left a decode instance computes the prompt itself: its leg
 // has no kv_transfer_params.
 func TestConcurrentFallsBack(t *testing.T) {
 	t.Parallel()
-	eachConcurrentDialect(t, testConcurrentFallsBack)
-}
-
-func testConcurrentFallsBack(t *testing.T, dialect string) {
-	t.Helper()
-	m := startConcurrent(t, dialect, 1, 1, nil)
-	got := m.begin(t.Context(), chatBody(true, ""))
-	for range 2 {
-		p, d := m.pair()
-		p.reply(fails(500))
-		await(t, "the abort of decode", d.left)
-	}
-	single := await(t, "the decode-only leg", m.legs)
-	if single.engine.role != instance.Decode || strings.Contains(string(single.body), "kv_transfer_params") {
-		t.Fatalf("%s got %s", single.engine.address, single.body)
-	}
-	single.reply(streams)
-	if a := await(t, "the answer", got); a.status != http.StatusOK || !strings.Contains(string(a.body), `"cached_tokens":9`) {
-		t.Errorf("%d %s", a.status, a.body)
-	}
-	if e := m.rig.entry(); e.DecodeOnly != "prefill_failed" || e.Prefill != "" {
-		t.Errorf("%+v", e)
-	}
+	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
+		m := startConcurrent(t, dialect, 1, 1, nil)
+		got := m.begin(t.Context(), chatBody(true, ""))
+		for range 2 {
+			p, d := m.pair()
+			p.reply(fails(500))
+			await(t, "the abort of decode", d.left)
+		}
+		single := await(t, "the decode-only leg", m.legs)
+		if single.engine.role != instance.Decode || strings.Contains(string(single.body), "kv_transfer_params") {
+			t.Fatalf("%s got %s", single.engine.address, single.body)
+		}
+		single.reply(streams)
+		if a := await(t, "the answer", got); a.status != http.StatusOK || !strings.Contains(string(a.body), `"cached_tokens":9`) {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+		if e := m.rig.entry(); e.DecodeOnly != "prefill_failed" || e.Prefill != "" {
+			t.Errorf("%+v", e)
+		}
+	})
 }
 
 // Many pairs at once, each with its own transfer.
 func TestConcurrentPairsDoNotMix(t *testing.T) {
 	t.Parallel()
-	eachConcurrentDialect(t, testConcurrentPairsDoNotMix)
-}
-
-func testConcurrentPairsDoNotMix(t *testing.T, dialect string) {
-	t.Helper()
-	m := startConcurrent(t, dialect, 2, 2, nil)
-	const n = 40
-	waiting := map[string]*pendingLeg{}
-	seen := map[string]bool{}
-	var clients sync.WaitGroup
-	for i := range n {
-		clients.Go(func() {
-			a := m.rig.post("/v1/chat/completions", chatBody(true, ""), "X-Request-Id", "same")
-			if a.status != http.StatusOK || !strings.Contains(string(a.body), "hello") {
-				t.Errorf("request %d: %d %s", i, a.status, a.body)
+	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
+		m := startConcurrent(t, dialect, 2, 2, nil)
+		const n = 40
+		waiting := map[string]*pendingLeg{}
+		seen := map[string]bool{}
+		var clients sync.WaitGroup
+		for i := range n {
+			clients.Go(func() {
+				a := m.rig.post("/v1/chat/completions", chatBody(true, ""), "X-Request-Id", "same")
+				if a.status != http.StatusOK || !strings.Contains(string(a.body), "hello") {
+					t.Errorf("request %d: %d %s", i, a.status, a.body)
+				}
+			})
+		}
+		for range 2 * n {
+			l := await(t, "a leg", m.legs)
+			other := waiting[l.TransferID]
+			if other == nil {
+				waiting[l.TransferID] = l
+				continue
 			}
-		})
-	}
-	for range 2 * n {
-		l := await(t, "a leg", m.legs)
-		other := waiting[l.TransferID]
-		if other == nil {
-			waiting[l.TransferID] = l
-			continue
-		}
-		if seen[l.TransferID] || other.engine.role == l.engine.role {
-			t.Fatalf("transfer %s is used twice", l.TransferID)
-		}
-		seen[l.TransferID] = true
-		for _, x := range []*pendingLeg{l, other} {
-			if x.engine.role == instance.Prefill {
-				x.reply(ok)
-			} else {
-				x.reply(streams)
+			if seen[l.TransferID] || other.engine.role == l.engine.role {
+				t.Fatalf("transfer %s is used twice", l.TransferID)
+			}
+			seen[l.TransferID] = true
+			for _, x := range []*pendingLeg{l, other} {
+				if x.engine.role == instance.Prefill {
+					x.reply(ok)
+				} else {
+					x.reply(streams)
+				}
 			}
 		}
-	}
-	clients.Wait()
-	for range n {
-		m.rig.entry()
-	}
+		clients.Wait()
+		for range n {
+			m.rig.entry()
+		}
+	})
 }
 
 // A prefill leg that is not sent until decode has answered still sends its own client's
 // prompt: the memory of a body is not used again before both legs have ended.
 func TestConcurrentPrefillIsSentLate(t *testing.T) {
 	t.Parallel()
-	eachConcurrentDialect(t, testConcurrentPrefillIsSentLate)
-}
-
-func testConcurrentPrefillIsSentLate(t *testing.T, dialect string) {
-	t.Helper()
-	late, mayGo := make(chan struct{}), make(chan struct{})
-	m := startConcurrent(t, dialect, 1, 1, func(o *forward.Options) {
-		o.Privileged = func(*http.Request) bool { // called when a leg's header is made
-			if strings.Contains(string(debug.Stack()), "beginPartner") {
-				close(late)
-				<-mayGo
+	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
+		late, mayGo := make(chan struct{}), make(chan struct{})
+		m := startConcurrent(t, dialect, 1, 1, func(o *forward.Options) {
+			o.Privileged = func(*http.Request) bool { // called when a leg's header is made
+				if strings.Contains(string(debug.Stack()), "beginPartner") {
+					close(late)
+					<-mayGo
+				}
+				return false
 			}
-			return false
+		})
+		const size = 9000 // of a class that no other test here has
+		body := func(letter string) string {
+			return chatBody(true, `,"user":"`+strings.Repeat(letter, size)+`"`)
 		}
+		got := make(chan answer, 1)
+		go func() { got <- m.rig.post("/v1/chat/completions", body("a"), "X-Vllm-Priority", "1") }()
+		d := await(t, "the decode leg", m.legs)
+		await(t, "the prefill leg to be late", late)
+		end := make(chan struct{})
+		d.reply(func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, pairEvents)
+			_ = http.NewResponseController(w).Flush()
+			<-end
+			_, _ = io.WriteString(w, pairRest)
+		})
+		m.rig.waitForHeld("the prompt is let go", func(held int64) bool { return held == 0 })
+		var others sync.WaitGroup
+		for range 8 { // whose bodies take what memory there is
+			others.Go(func() { m.rig.post("/tokenize", body("b")) })
+		}
+		for range 8 {
+			defer await(t, "another client's request", m.legs).reply(ok)
+		}
+		close(mayGo)
+		p := await(t, "the prefill leg", m.legs)
+		if !strings.Contains(string(p.body), strings.Repeat("a", size)) {
+			t.Errorf("another client's prompt: %q", p.body)
+		}
+		p.reply(ok)
+		close(end)
+		await(t, "the answer", got)
+		t.Cleanup(others.Wait)
 	})
-	const size = 9000 // of a class that no other test here has
-	body := func(letter string) string {
-		return chatBody(true, `,"user":"`+strings.Repeat(letter, size)+`"`)
-	}
-	got := make(chan answer, 1)
-	go func() { got <- m.rig.post("/v1/chat/completions", body("a"), "X-Vllm-Priority", "1") }()
-	d := await(t, "the decode leg", m.legs)
-	await(t, "the prefill leg to be late", late)
-	end := make(chan struct{})
-	d.reply(func(w http.ResponseWriter) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = io.WriteString(w, pairEvents)
-		_ = http.NewResponseController(w).Flush()
-		<-end
-		_, _ = io.WriteString(w, pairRest)
-	})
-	m.rig.waitForHeld("the prompt is let go", func(held int64) bool { return held == 0 })
-	var others sync.WaitGroup
-	for range 8 { // whose bodies take what memory there is
-		others.Go(func() { m.rig.post("/tokenize", body("b")) })
-	}
-	for range 8 {
-		defer await(t, "another client's request", m.legs).reply(ok)
-	}
-	close(mayGo)
-	p := await(t, "the prefill leg", m.legs)
-	if !strings.Contains(string(p.body), strings.Repeat("a", size)) {
-		t.Errorf("another client's prompt: %q", p.body)
-	}
-	p.reply(ok)
-	close(end)
-	await(t, "the answer", got)
-	t.Cleanup(others.Wait)
 }

@@ -34,12 +34,15 @@ func eachDialect(t *testing.T, f func(t *testing.T, c connector.Dialect)) {
 	}
 }
 
-// checkAnswers fails if decode computed a wrong answer, or if an engine got a request that
-// would harm it.
+// checkAnswers fails if decode computed a wrong answer or a prompt, or if an engine got a request
+// that would harm it.
 func (r *rig) checkAnswers() {
 	r.t.Helper()
 	if n := total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV }); n != 0 {
 		r.t.Errorf("%d answers out of other blocks", n)
+	}
+	if n := total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }); n != 0 {
+		r.t.Errorf("decode computed %d prompts", n)
 	}
 	r.checkEngines()
 }

@@ -24,42 +24,6 @@ func (r *rig) serveCORS() (url string) {
 	return url
 }
 
-// A page may read streams, whole answers, errors, and the proxy's headers; without the
-// option it may read nothing.
-func TestPagesOfOtherOrigins(t *testing.T) {
-	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 1, nil)
-	plain, pages := r.URL, r.serveCORS()
-	for name, body := range map[string]string{
-		"/v1/completions":      `{"model":"m","prompt":"a","max_tokens":3,"stream":true}`,
-		"/v1/chat/completions": `{"model":"m","messages":[{"role":"user","content":"a"}],"max_tokens":3}`,
-		"/v1/messages":         `{"model":"other","messages":[{"role":"user","content":"a"}],"max_tokens":3}`,
-		"/v1/responses":        `{`,
-		"/tokenize":            `{"model":"m","prompt":"a"}`,
-		"/v1/embeddings":       `{"model":"m","input":"a"}`,
-	} {
-		for _, url := range []string{plain, pages} {
-			r.URL = url
-			a := r.post(name, body, "Origin", "https://a.example")
-			r.entry()
-			allowed, exposed, vary := a.header.Get("Access-Control-Allow-Origin"), a.header.Get("Access-Control-Expose-Headers"), strings.Join(a.header["Vary"], ", ")
-			if url == plain && (allowed != "" || exposed != "") {
-				t.Errorf("%s: %v without the option", name, a.header)
-			}
-			if url == pages && (allowed != "https://a.example" || !strings.Contains(exposed, "X-PD-Decode-Only") || vary != "Origin") {
-				t.Errorf("%s: %v", name, a.header)
-			}
-		}
-	}
-	for _, s := range append(r.P, r.D...) {
-		for _, q := range s.Requests() {
-			if q.Header.Get("Origin") != "" {
-				t.Errorf("%s got Origin", q.Path)
-			}
-		}
-	}
-}
-
 // An engine's CORS headers do not reach a page: the proxy decides what pages may do.
 func TestEnginesDoNotLetPages(t *testing.T) {
 	t.Parallel()

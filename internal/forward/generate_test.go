@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -54,58 +53,6 @@ func (r *rig) checkTokensAnswer(a answer, body string) {
 	require.NoError(r.t, err)
 	if a.err != nil || a.status != http.StatusOK || !slices.Equal(a.tokenIDs(r.t), want[0].Tokens) {
 		r.t.Fatalf("%d, %v: %s; want %v", a.status, a.err, a.body, want[0].Tokens)
-	}
-}
-
-func TestTokensGoThroughPairs(t *testing.T) {
-	t.Parallel()
-	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.Plain, fakevllm.Mooncake} {
-		for _, stream := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s stream %v", mode, stream), func(t *testing.T) {
-				t.Parallel()
-				r := start(t, mode, 1, 1, nil)
-				if mode == fakevllm.Mooncake {
-					r.bootstraps()
-				}
-				body := tokensBody(stream, "")
-				a := r.post(generatePath, body)
-				r.checkTokensAnswer(a, body)
-				if n := r.D[0].Counters().LocalPrefills; n != 0 {
-					t.Errorf("decode computed %d prompts", n)
-				}
-				if strings.Contains(string(a.body), "remote_engine_id") {
-					t.Errorf("the answer contains transfer params: %s", a.body)
-				}
-				if e := r.entry(); e.DecodeOnly != "" || e.Outcome != relay.OutcomeOK || e.Endpoint != generatePath || e.Prefill == "" || e.Stream != stream {
-					t.Errorf("entry %+v", e)
-				}
-				r.checkEngines()
-			})
-		}
-	}
-}
-
-func TestTokensFailuresBeforeTheCommitAreHidden(t *testing.T) {
-	t.Parallel()
-	for _, fault := range []fakevllm.Fault{
-		{Kind: fakevllm.FaultErrorEvent, At: fakevllm.AfterRole},
-		{Kind: fakevllm.FaultReset, At: fakevllm.AfterHeaders},
-		{Kind: fakevllm.FaultStatus, Status: 500},
-	} {
-		t.Run(string(fault.Kind), func(t *testing.T) {
-			t.Parallel()
-			r := start(t, fakevllm.NIXL, 1, 2, nil)
-			f := fault
-			f.Path, f.Times = generatePath, 1
-			script(t, r.D[0], f)
-			body := tokensBody(true, "")
-			a := r.post(generatePath, body)
-			want, _ := fakevllm.ExpectedAt(generatePath, []byte(body), 0)
-			if a.err != nil || !slices.Equal(a.tokenIDs(t), want[0].Tokens) || r.rec.retried() == "" {
-				t.Fatalf("%d, %v, %q: %s", a.status, a.err, r.rec.retried(), a.body)
-			}
-			r.checkEngines()
-		})
 	}
 }
 

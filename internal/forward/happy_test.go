@@ -216,51 +216,6 @@ func TestTraceForEverybody(t *testing.T) {
 	}
 }
 
-func TestRequestsThatCannotBeSplit(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct{ name, path, body, reason string }{
-		{"several prompts", "/v1/completions", `{"model":"m","prompt":["a","b"],"max_tokens":3}`, "several_prompts"},
-		{"n", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"}],"max_tokens":3,"n":2}`, "n"},
-		{"echo", "/v1/completions", `{"model":"m","prompt":"a","max_tokens":3,"echo":true}`, "echo"},
-		{"echo of the prompt alone", "/v1/completions", `{"model":"m","prompt":"a","max_tokens":0,"echo":true,"logprobs":1}`, "echo"},
-		{"prompt logprobs", "/v1/completions", `{"model":"m","prompt":"a","max_tokens":3,"prompt_logprobs":1}`, "prompt_logprobs"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			r := start(t, fakevllm.NIXL, 1, 1, nil)
-			if a := r.post(tc.path, tc.body); a.status != http.StatusOK {
-				t.Fatalf("%d: %s", a.status, a.body)
-			}
-			if e := r.entry(); e.DecodeOnly != tc.reason || e.Prefill != "" {
-				t.Fatalf("entry %+v", e)
-			}
-			if n := len(posted(r.P[0])); n != 0 {
-				t.Fatalf("%d prefills", n)
-			}
-			if c := r.D[0].Counters(); c.KVParams != 0 {
-				t.Fatal("KV parameters went along")
-			}
-			r.checkEngines()
-		})
-	}
-}
-
-// A forced tool call cut after one token makes vLLM answer 400 to the prefill. The proxy's
-// edit caused it, so the client must not see it.
-func TestForcedToolCall(t *testing.T) {
-	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 1, nil)
-	body := chatBody(true, `,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{}}}}],"tool_choice":"required"`)
-	body = strings.Replace(body, `"max_tokens":12`, `"max_tokens":400`, 1)
-	a := r.post("/v1/chat/completions", body)
-	if a.status != http.StatusOK || a.err != nil || !strings.Contains(string(a.body), "tool_calls") {
-		t.Fatalf("%d %v: %s", a.status, a.err, a.body)
-	}
-	if e := r.entry(); e.DecodeOnly != "forced_tool" || e.Outcome != relay.OutcomeOK {
-		t.Fatalf("entry %+v", e)
-	}
-}
-
 func TestPassthroughAndModels(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 1, nil)

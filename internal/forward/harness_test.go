@@ -35,6 +35,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -664,17 +665,12 @@ func chatBody(stream bool, more string) string {
 // eventually polls a condition that the network decides.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(waitLimit)
-	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("never: %s", what)
-		case <-tick.C:
+	testkit.Eventually(t, waitLimit, func() error {
+		if !cond() {
+			return errors.New("never: " + what)
 		}
-	}
+		return nil
+	})
 }
 
 func total(list []*fakevllm.Server, f func(fakevllm.Counters) int64) int64 {

@@ -1,14 +1,12 @@
 package forward_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
-	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
@@ -67,60 +65,6 @@ func TestMoRIIOResponses(t *testing.T) {
 		r.checkAgentAnswer(r.post("/v1/responses", body), "/v1/responses", body)
 		r.entry()
 		r.checkHandedOver(1)
-	})
-}
-
-func TestMoRIIOPrefillFails(t *testing.T) {
-	t.Parallel()
-	moriioModes(t, func(t *testing.T, mode fakevllm.Mode) {
-		for _, f := range []fakevllm.Fault{
-			{Kind: fakevllm.FaultStatus, Status: 500, Times: 1}, {Kind: fakevllm.FaultReset, Times: 1}, {Kind: fakevllm.FaultDie, Times: 1},
-		} {
-			r := start(t, mode, 2, 2, nil)
-			script(t, r.P[0], f)
-			body := chatBody(true, "")
-			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-			if e := r.entry(); e.Attempts != 1 || e.DecodeOnly != "" || e.Prefill != r.P[1].Address() {
-				t.Errorf("%s: %+v", f.Kind, e)
-			}
-			r.checkHandedOver(1)
-			eventually(t, "no decode waits for a prefill that failed", func() bool {
-				return total(r.D, func(c fakevllm.Counters) int64 { return c.WaitingForKV }) == 0
-			})
-		}
-	})
-}
-
-func TestMoRIIOClientLeaves(t *testing.T) {
-	t.Parallel()
-	moriioModes(t, func(t *testing.T, mode fakevllm.Mode) {
-		for name, tc := range map[string]struct {
-			prefill bool
-			at      fakevllm.Fault
-		}{
-			"during the prefill": {true, fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1}},
-			"in the stream":      {false, fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1, At: fakevllm.AfterTokens, Tokens: 2}},
-		} {
-			r := start(t, mode, 1, 1, nil)
-			engine := r.D[0]
-			if tc.prefill {
-				engine = r.P[0]
-			}
-			script(t, engine, tc.at)
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan answer, 1)
-			go func() { done <- r.postCtx(ctx, "/v1/chat/completions", chatBody(true, "")) }()
-			eventually(t, name, func() bool { return engine.Counters().Faults == 1 })
-			cancel()
-			<-done
-			if e := r.entry(); e.Outcome != relay.OutcomeClientGone {
-				t.Errorf("%s: %+v", name, e)
-			}
-			eventually(t, "both engines are idle", func() bool {
-				return total(append(r.P, r.D...), func(c fakevllm.Counters) int64 { return c.Running + c.Waiting }) == 0
-			})
-			r.checkEngines()
-		}
 	})
 }
 

@@ -274,48 +274,6 @@ func TestDoctorSecondKeyOfAnInstance(t *testing.T) {
 	}
 }
 
-// Two agents of one address: the second is refused, and its own machine knows of it.
-func TestDoctorTwoAgentsOnOneAddress(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	r.put("/pd/proxies/p1", well)
-	layout := members.Layout(t)
-	k := instance.Key{Role: instance.Decode, Address: "10.0.0.8:8200"}
-	start := func(host string) *lease.Registrar {
-		reg := lease.NewRegistrar(r.cli, lease.RegistrarOptions{Layout: layout, Key: k, HostID: host})
-		reg.Set(instance.Record{ID: "life-of-" + host, Models: []string{"m"}, HostID: host, Agent: "agent-" + host})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- reg.Run(ctx) }()
-		t.Cleanup(func() { cancel(); <-done })
-		return reg
-	}
-	phase := func(reg *lease.Registrar, want lease.Phase) {
-		testkit.Eventually(t, 20*time.Second, func() error {
-			if st := reg.Status(); st.Phase != want {
-				return fmt.Errorf("phase %s, %s", st.Phase, st.Err)
-			}
-			return nil
-		})
-	}
-	phase(start("one"), lease.Registered)
-	second := start("two")
-	phase(second, lease.Conflict)
-
-	env := agentSocket(t, "decode-x", func() agentctl.Report {
-		st := second.Status()
-		return agentctl.Report{Role: k.Role, Address: k.Address, Phase: "registering", Registration: agentctl.Registration{Phase: string(st.Phase), Reason: st.Err}}
-	})
-	env["PD_ETCD_ENDPOINTS"] = r.etcd.Endpoint()
-	code, out, errs := r.runEnv(env, "doctor", "-o", "json")
-	var d struct{ Findings []doctor.Finding }
-	if err := json.Unmarshal([]byte(out), &d); err != nil || code != 5 {
-		t.Fatalf("exit %d, %v\n%s%s", code, err, out, errs)
-	}
-	executable(t, d.Findings)
-	finds(t, d.Findings, "conflict", "decode/10.0.0.8:8200", "another host holds this key", "agent-one", "stop one of the two agents", "pdctl get decode/10.0.0.8:8200", "pdmesh-agent drain --role decode --address 10.0.0.8:8200")
-}
-
 // agentSocket answers as an agent of this machine; it returns the environment in which it
 // is found.
 func agentSocket(t *testing.T, name string, report func() agentctl.Report) map[string]string {
@@ -352,6 +310,16 @@ func TestDoctorAgentOfAnotherFleet(t *testing.T) {
 			t.Errorf("%+v: exit %d\n%s%s", tc, code, out, errs)
 		}
 	}
+	one.Registration = agentctl.Registration{Phase: string(lease.Conflict), Reason: "another host holds this key"}
+	env := agentSocket(t, "decode-z", func() agentctl.Report { return one })
+	env["PD_ETCD_ENDPOINTS"] = r.etcd.Endpoint()
+	_, out, errs := r.runEnv(env, "doctor", "-o", "json")
+	var d struct{ Findings []doctor.Finding }
+	if err := json.Unmarshal([]byte(out), &d); err != nil {
+		t.Fatalf("%v\n%s%s", err, out, errs)
+	}
+	executable(t, d.Findings)
+	finds(t, d.Findings, "conflict", "decode/10.0.0.9:8200", "another host holds this key", "pdctl get decode/10.0.0.9:8200", "pdmesh-agent drain --role decode --address 10.0.0.9:8200")
 }
 
 // What is in etcd of two agents is seen from everywhere.

@@ -1,7 +1,6 @@
 package pdctl_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -57,32 +56,5 @@ func TestRole(t *testing.T) {
 		{"role", "decode", x, "--wait", "--timeout", "0s"}, {"role", "decode", x, "--wait", "--dry-run"},
 	} {
 		r.want(2, "", args...)
-	}
-}
-
-// Commands at the same time leave each engine one role, and each role an engine.
-func TestRolesAtTheSameTime(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	const x, y = "10.0.0.1:8100", "10.0.0.2:8100"
-	for _, address := range []string{x, y} {
-		for _, role := range instance.Roles() {
-			r.put(fmt.Sprintf("/pd/%s/%s", role, address), `{"v":1,"state":"ready","models":["m"]}`)
-		}
-	}
-	_, endX := r.background("role", "decode", x)
-	_, endY := r.background("role", "decode", y)
-	codes := []int{endX(false), endY(false)}
-	if codes[0]+codes[1] != 1 {
-		t.Errorf("exit codes %v, want 0 and 1", codes)
-	}
-	serving := map[instance.Role]int{}
-	for _, in := range r.listings().Instances {
-		if in.Intent == "" {
-			serving[in.Role]++
-		}
-	}
-	if serving[instance.Prefill] != 1 || serving[instance.Decode] != 2 {
-		t.Errorf("%v", serving)
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -57,29 +55,6 @@ func TestSettingsFile(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// The output of --print-config is a file with the same settings.
-func TestPrintedSettingsAreTaken(t *testing.T) {
-	t.Parallel()
-	args := []string{"--print-config", "--etcd-endpoints=https://10.0.0.1:1,https://10.0.0.2:1", "--etcd-prefix=/a", "--etcd-ca=a: #b", "--timeout=1.5"}
-	code, out, errs := execute(t.Context(), nil, args...)
-	if code != 0 {
-		t.Fatalf("exit %d: %s", code, errs)
-	}
-	path := settingsFile(t, t.TempDir(), out)
-	_, again, errs := execute(t.Context(), nil, "--print-config", "--config", path)
-	values := func(text string) string {
-		var b strings.Builder
-		for line := range strings.Lines(text) {
-			value, _, _ := strings.Cut(line, " # ")
-			b.WriteString(strings.TrimRight(value, "\n") + "\n")
-		}
-		return b.String()
-	}
-	if d := cmp.Diff(values(out), values(again)); d != "" || errs != "" {
-		t.Errorf("%s (-printed +read)\n%s", errs, d)
 	}
 }
 

@@ -52,16 +52,18 @@ func TestPrefixCache(t *testing.T) {
 	if _, got := ask(t, s, a, ""); got != (n-1)/16*16 {
 		t.Errorf("%d of %d tokens found again", got, n)
 	}
-	if _, got := ask(t, s, a, `,"cache_salt":"s"`); got != 0 {
-		t.Errorf("%d tokens of another salt found", got)
+	for i, salt := range []string{"s", "t", "s"} {
+		if _, got := ask(t, s, a, `,"cache_salt":"`+salt+`"`); got != i/2*((n-1)/16*16) {
+			t.Errorf("ask %d with the salt %s: %d tokens found", i, salt, got)
+		}
 	}
 	c := s.Counters()
-	if c.CacheQueries != int64(3*n) || c.CacheHits != int64((n-1)/16*16) || c.CacheQueries-c.CacheHits != c.ComputedTokens {
+	if c.CacheQueries != int64(5*n) || c.CacheHits != int64(2*((n-1)/16*16)) || c.CacheQueries-c.CacheHits != c.ComputedTokens {
 		t.Errorf("counters %+v", c)
 	}
 	for _, want := range []string{
-		fmt.Sprintf(`vllm:prefix_cache_queries_total{model_name="fake-model",engine="0"} %d`, 3*n),
-		fmt.Sprintf(`vllm:prefix_cache_hits_total{model_name="fake-model",engine="0"} %d`, (n-1)/16*16),
+		fmt.Sprintf(`vllm:prefix_cache_queries_total{model_name="fake-model",engine="0"} %d`, 5*n),
+		fmt.Sprintf(`vllm:prefix_cache_hits_total{model_name="fake-model",engine="0"} %d`, 2*((n-1)/16*16)),
 		`vllm:cache_config_info{model_name="fake-model",engine="0",block_size="16",num_gpu_blocks="100"} 1`,
 		`vllm:kv_cache_usage_perc{model_name="fake-model",engine="0"} 0` + "\n",
 	} {

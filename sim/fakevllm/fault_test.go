@@ -3,7 +3,6 @@ package fakevllm_test
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -132,81 +130,6 @@ func TestHangs(t *testing.T) {
 func isTimeout(err error) bool {
 	var t interface{ Timeout() bool }
 	return errors.As(err, &t) && t.Timeout()
-}
-
-func TestFaultMatching(t *testing.T) {
-	t.Parallel()
-	c := client(t)
-	statuses := func(t *testing.T, path string, n int, faults ...fakevllm.Fault) string {
-		t.Helper()
-		s := fakevllm.StartTest(t, fakevllm.Options{})
-		require.NoError(t, s.Script(faults...))
-		got := ""
-		for range n {
-			status := 0
-			if strings.HasSuffix(path, "completions") {
-				status = post(t, c, s.URL()+path, "", `{"prompt":"x","messages":[{"role":"user","content":"x"}]}`).status
-			} else {
-				status = get(t, c, s.URL()+path).status
-			}
-			got += fmt.Sprint(status, " ")
-		}
-		return strings.TrimSpace(got)
-	}
-	fault := fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503}
-	for _, tt := range []struct {
-		name, path string
-		f          fakevllm.Fault
-		n          int
-		expected   string
-	}{
-		{"until cleared", "/v1/completions", fault, 3, "503 503 503"},
-		{"once", "/v1/completions", with(fault, func(f *fakevllm.Fault) { f.Times = 1 }), 3, "503 200 200"},
-		{"twice from the third", "/v1/chat/completions", with(fault, func(f *fakevllm.Fault) { f.Nth, f.Times = 3, 2 }), 6, "200 200 503 503 200 200"},
-		{"health", "/health", with(fault, func(f *fakevllm.Fault) { f.Path = "/health" }), 1, "503"},
-		{"health is not meant by default", "/health", fault, 1, "200"},
-		{"models", "/v1/models", with(fault, func(f *fakevllm.Fault) { f.Path = "/v1/models" }), 1, "503"},
-		{"prefix", "/v1/models", with(fault, func(f *fakevllm.Fault) { f.Path = "/v1/*" }), 1, "503"},
-		{"another path", "/v1/completions", with(fault, func(f *fakevllm.Fault) { f.Path = "/v1/chat/completions" }), 1, "200"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := statuses(t, tt.path, tt.n, tt.f); got != tt.expected {
-				t.Errorf("%s, not %s", got, tt.expected)
-			}
-		})
-	}
-	random := with(fault, func(f *fakevllm.Fault) { f.Probability, f.Seed = 0.5, 7 })
-	first := statuses(t, "/v1/completions", 40, random)
-	if n := strings.Count(first, "503"); n < 8 || n > 32 {
-		t.Errorf("%d of 40 at probability 0.5", n)
-	}
-	if second := statuses(t, "/v1/completions", 40, random); second != first {
-		t.Errorf("another run with the same seed:\n%s\n%s", first, second)
-	}
-	if got := statuses(t, "/v1/completions", 2, with(fault, func(f *fakevllm.Fault) { f.Times = 1 }), fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 418}); got != "503 418" {
-		t.Errorf("answer with two faults: %s", got)
-	}
-}
-
-func with(f fakevllm.Fault, change func(*fakevllm.Fault)) fakevllm.Fault {
-	change(&f)
-	return f
-}
-
-func TestBadFaults(t *testing.T) {
-	t.Parallel()
-	s := fakevllm.StartTest(t, fakevllm.Options{})
-	for _, f := range []fakevllm.Fault{
-		{}, {Kind: "sulk"}, {Kind: fakevllm.FaultHang, At: "later"}, {Kind: fakevllm.FaultStatus, Status: 99},
-		{Kind: fakevllm.FaultStatus, Tokens: 2}, {Kind: fakevllm.FaultHang, Probability: 2}, {Kind: fakevllm.FaultHang, Times: -1},
-	} {
-		if err := s.Script(fakevllm.Fault{Kind: fakevllm.FaultHang}, f); !errors.Is(err, fault.ErrInvalid) {
-			t.Errorf("%+v: %v", f, err)
-		}
-	}
-	if r := post(t, client(t), s.URL()+"/v1/completions", "", `{"prompt":"x"}`); r.status != 200 {
-		t.Error("a refused script left a fault behind")
-	}
 }
 
 func TestSlowAndNoKV(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -88,21 +89,7 @@ func get(t *testing.T, c *http.Client, url string) reply {
 // eventually polls until cond is satisfied.
 func eventually(t *testing.T, cond func() error) {
 	t.Helper()
-	deadline := time.NewTimer(time.Minute)
-	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := cond()
-		if err == nil {
-			return
-		}
-		select {
-		case <-deadline.C:
-			t.Fatalf("still: %v", err)
-		case <-tick.C:
-		}
-	}
+	testkit.Eventually(t, time.Minute, cond)
 }
 
 // want fails while got differs.

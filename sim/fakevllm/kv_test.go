@@ -52,6 +52,9 @@ func TestHandover(t *testing.T) {
 				for i := range 3 {
 					id := fmt.Sprintf("R %d+\"", i)
 					kv := prefill(t, p, id, user)
+					if err := want("waiting", p.Counters().TransfersWaiting, 1); err != nil {
+						t.Error(err)
+					}
 					r := post(t, client(t), d.URL()+"/v1/chat/completions", id, fmt.Sprintf(`{%s,"max_tokens":9,"stream":%v,"kv_transfer_params":%s}`, user, stream, kv))
 					if stream {
 						if got, _ := text(events(t, r.body), 0); got != expected.Text {
@@ -384,7 +387,7 @@ func TestPlainPool(t *testing.T) {
 	long := strings.Repeat("a ", 40)
 	decode(t, post(t, c, p.URL()+"/v1/completions", "R", `{"prompt":"`+long+`","max_tokens":1}`))
 	r := decode(t, post(t, c, d.URL()+"/v1/completions", "R", `{"prompt":"`+long+`","kv_transfer_params":{"do_remote_prefill":1}}`))
-	if got := d.Counters(); got.LocalPrefills != 0 || got.KVParams != 1 || got.BadParams != 0 || r.Usage.Details.Cached == 0 {
+	if got := d.Counters(); got.LocalPrefills != 0 || got.KVParams != 1 || got.BadParams != 0 || r.Usage.Details.Cached != (r.Usage.Prompt-1)/16*16 {
 		t.Errorf("%+v, %+v", got, r.Usage)
 	}
 	decode(t, post(t, c, d.URL()+"/v1/completions", "R", `{"prompt":"never seen"}`))

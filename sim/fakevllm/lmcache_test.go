@@ -2,6 +2,7 @@ package fakevllm_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -12,7 +13,7 @@ import (
 func TestLMCacheReadsTooEarly(t *testing.T) {
 	t.Parallel()
 	p := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.LMCache, Role: fakevllm.RolePrefill})
-	d := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.LMCache, Role: fakevllm.RoleDecode})
+	d := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.LMCache, Role: fakevllm.RoleDecode, PromptTokensDetails: true})
 	port := d.AllocPorts()[0]
 	spec := func(tag string) string {
 		return fmt.Sprintf(`,"kv_transfer_params":{"disagg_spec":{"req_id":"r","receiver_host":"127.0.0.1","receiver_init_port":[%d],"receiver_alloc_port":[%d]},"lmcache.tag.t":%q}`, port, port, tag)
@@ -34,7 +35,9 @@ func TestLMCacheReadsTooEarly(t *testing.T) {
 	if c := d.Counters(); c.LocalPrefills != 2 || c.WrongKV != 1 {
 		t.Errorf("chunks of another tag: %+v", c)
 	}
-	complete(t, d, read("b"), 4)
+	if answer := complete(t, d, read("b"), 4); !strings.Contains(answer, `"cached_tokens":3,`) {
+		t.Errorf("the last prompt token is not the only one that is computed: %s", answer)
+	}
 	if c := d.Counters(); c.TransfersLoaded != 2 || d.Unread() != 0 {
 		t.Errorf("%+v, %d unread", c, d.Unread())
 	}
@@ -51,8 +54,9 @@ func TestLMCacheTooFewPorts(t *testing.T) {
 	}
 }
 
-// complete posts a completion of one prompt, which the engine may not survive.
-func complete(t *testing.T, s *fakevllm.Server, params string, tokens int) {
+// complete posts a completion of one prompt, which the engine may not survive, and returns the answer.
+func complete(t *testing.T, s *fakevllm.Server, params string, tokens int) string {
 	t.Helper()
-	try(t, s, "", fmt.Sprintf(`{"model":"fake-model","prompt":"once upon a time","max_tokens":%d%s}`, tokens, params))
+	_, answer := try(t, s, "", fmt.Sprintf(`{"model":"fake-model","prompt":"once upon a time","max_tokens":%d%s}`, tokens, params))
+	return answer
 }

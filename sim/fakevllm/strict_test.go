@@ -3,6 +3,7 @@ package fakevllm_test
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -245,5 +246,37 @@ func TestBadOptions(t *testing.T) {
 				t.Error("invalid options are accepted")
 			}
 		})
+	}
+}
+
+// An engine counts requests that no correct proxy sends to its role.
+func TestViolations(t *testing.T) {
+	t.Parallel()
+	const notPrefill, isPrefill, noRank = "kv_transfer_params has not the prefill form", "kv_transfer_params has the prefill form", "no X-data-parallel-rank"
+	for _, tt := range []struct {
+		mode fakevllm.Mode
+		role fakevllm.Role
+		kv   string
+		want []string
+	}{
+		{fakevllm.Plain, fakevllm.RoleBoth, "{}", []string{"kv_transfer_params in plain mode"}},
+		{fakevllm.NIXL, fakevllm.RolePrefill, prefillForm, nil},
+		{fakevllm.NIXL, fakevllm.RolePrefill, "null", []string{notPrefill}},
+		{fakevllm.NIXL, fakevllm.RoleDecode, prefillForm, []string{isPrefill}},
+		{fakevllm.NIXL, fakevllm.RoleBoth, prefillForm, nil},
+		{fakevllm.P2P, fakevllm.RolePrefill, "null", []string{"kv_transfer_params has no remote_decoder", noRank}},
+		{fakevllm.Mooncake, fakevllm.RolePrefill, `{"do_remote_decode":true}`, []string{notPrefill, noRank}},
+		{fakevllm.LMCache, fakevllm.RolePrefill, "null", []string{notPrefill}},
+	} {
+		s := fakevllm.StartTest(t, fakevllm.Options{Mode: tt.mode, Role: tt.role, StrictPrefill: true})
+		post(t, client(t), s.URL()+"/v1/completions", "R", `{"prompt":"x","max_tokens":1,"kv_transfer_params":`+tt.kv+`}`)
+		var got []string
+		for _, v := range s.Violations() {
+			_, what, _ := strings.Cut(v, " engine, cmpl-R: ")
+			got = append(got, what)
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s %q, %s: %q, want %q", tt.mode, tt.role, tt.kv, got, tt.want)
+		}
 	}
 }

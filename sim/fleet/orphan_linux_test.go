@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -18,7 +19,7 @@ func TestChildrenDieWithTheParent(t *testing.T) {
 	parent, err := f.Start(t.Context(), spec("parent", "parent:"+t.TempDir()))
 	require.NoError(t, err)
 	var pid int
-	eventually(t, func() error {
+	testkit.Eventually(t, 20*time.Second, func() error {
 		_, err := fmt.Sscanf(parent.LogTail(1), "grandchild %d", &pid)
 		return err
 	})
@@ -26,7 +27,7 @@ func TestChildrenDieWithTheParent(t *testing.T) {
 		t.Fatalf("the grandchild does not run: %v", err)
 	}
 	require.NoError(t, parent.Kill())
-	eventually(t, func() error {
+	testkit.Eventually(t, 20*time.Second, func() error {
 		if alive(pid) == nil {
 			return fmt.Errorf("process %d still runs", pid)
 		}
@@ -45,23 +46,4 @@ func alive(pid int) error {
 		return fmt.Errorf("process %d is in state %s", pid, state[:1])
 	}
 	return nil
-}
-
-func eventually(t *testing.T, cond func() error) {
-	t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := cond()
-		if err == nil {
-			return
-		}
-		select {
-		case <-deadline.C:
-			t.Fatal(err)
-		case <-tick.C:
-		}
-	}
 }

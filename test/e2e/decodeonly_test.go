@@ -32,6 +32,12 @@ type aloneCase struct {
 	both                        bool           // one engine in both roles
 }
 
+// pairs reports whether the pair of engines is in order and the request is decode-only for another
+// reason than a leg that failed.
+func (c aloneCase) pairs() bool {
+	return c.prefillRecord == "" && c.decodeFault.Kind == "" && c.reason != bypass.PrefillFailed
+}
+
 func aloneCases() []aloneCase {
 	const (
 		chat      = `"messages":[{"role":"user","content":"tell me of the sea"}],"max_tokens":4`
@@ -47,6 +53,7 @@ func aloneCases() []aloneCase {
 		{reason: bypass.BestOf, path: completions, body: `"prompt":"a","max_tokens":2,"best_of":2,"temperature":1`},
 		{reason: bypass.BeamSearch, path: completions, body: `"prompt":"a","max_tokens":2,"use_beam_search":true`, refused: true},
 		{reason: bypass.Echo, path: completions, body: `"prompt":"a","max_tokens":2,"echo":true`},
+		{reason: bypass.Echo, path: completions, body: `"prompt":"a","max_tokens":0,"echo":true,"logprobs":1`},
 		{reason: bypass.PromptLogprobs, path: completions, body: `"prompt":"a","max_tokens":2,"prompt_logprobs":1`},
 		{reason: bypass.Background, path: responses, body: input + `,"background":true`, refused: true},
 		{reason: bypass.StoredResponse, path: responses, body: input + `,"previous_response_id":"resp_1"`, refused: true},
@@ -54,11 +61,13 @@ func aloneCases() []aloneCase {
 		{reason: bypass.Route, path: "/cohere/v2/chat", body: chat, refused: true},
 		{reason: bypass.ForcedTool, path: chats, body: strings.Replace(chat, `"max_tokens":4`, `"max_tokens":400`, 1) + functions},
 		{reason: bypass.ForcedTool, path: messages, body: strings.Replace(chat, `"max_tokens":4`, `"max_tokens":99`, 1) + `,"tools":[{"name":"f","input_schema":{"type":"object"}}],"tool_choice":{"type":"any"}`},
+		{reason: bypass.ForcedTool, path: responses, body: strings.Replace(input, `tokens":4`, `tokens":99`, 1) + `,"tools":[{"type":"function","name":"f"}],"tool_choice":{"type":"function","name":"f"}`, fault: fails},
 		{reason: bypass.ThinkingBudget, path: messages, body: chat + `,"thinking":{"type":"enabled","budget_tokens":9}`, fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 400}},
 		{reason: bypass.MessagesNeedLength, path: messages, body: chat, prefill: "0.20.1", decode: "0.20.1"},
 		{reason: bypass.EngineTooOld, path: responses, body: input, prefill: "0.18.2", decode: "0.18.2"},
 		{reason: bypass.EngineTooOld, path: messages, body: chat, prefill: "0.18.2", decode: "0.18.2"},
 		{reason: bypass.VersionMismatch, path: chats, body: chat, prefill: "0.31.0"},
+		{reason: bypass.VersionMismatch, path: messages, body: chat + `,"stream":true`, prefill: "0.32.0", decode: "0.31.0"},
 		{reason: bypass.BlockMismatch, path: chats, body: chat, prefillRecord: `"connector":"p2p","ports":{"p2p":[1]},"block_size":16`, decodeRecord: `"connector":"p2p","block_size":32`},
 		{reason: bypass.ConnectorMismatch, path: messages, body: chat, prefillRecord: `"connector":"plain"`},
 		{reason: bypass.SameInstance, path: chats, body: chat, both: true},
@@ -106,7 +115,7 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 		if role == instance.Both {
 			plays = "" // for any request
 		}
-		s := fakevllm.StartTest(t, fakevllm.Options{Role: plays, Mode: fakevllm.NIXL, Models: []string{model}, Version: version})
+		s := fakevllm.StartTest(t, fakevllm.Options{Role: plays, Mode: fakevllm.NIXL, Models: []string{model}, Version: version, StrictPrefill: true})
 		value := ""
 		if record != "" {
 			value = fmt.Sprintf(`{"models":[%q],"version":%q,%s}`, model, version, record)
@@ -116,21 +125,25 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 		}
 		return s
 	}
-	engine(instance.Prefill, "good", "", "")
-	engine(instance.Decode, "good", "", "")
+	goodPrefill, goodDecode := engine(instance.Prefill, "good", "", ""), engine(instance.Decode, "good", "", "")
 	cases := aloneCases()
-	models := make([]string, len(cases))
+	models, engines := make([]string, len(cases)), make([][]*fakevllm.Server, len(cases))
+	forced := int64(0) // requests whose prefill leg the engine refuses, of the model "good"
 	for i, c := range cases {
-		models[i] = "good"
+		models[i], engines[i] = "good", []*fakevllm.Server{goodPrefill, goodDecode}
 		if c.prefill+c.decode+c.prefillRecord == "" && c.fault.Kind == "" && !c.withoutPrefill && !c.both {
+			if c.reason == bypass.ForcedTool {
+				forced++
+			}
 			continue
 		}
 		models[i] = fmt.Sprintf("model-%d", i)
 		if c.both {
-			engine(instance.Both, models[i], "", "")
+			engines[i] = []*fakevllm.Server{engine(instance.Both, models[i], "", "")}
 			continue
 		}
 		d := engine(instance.Decode, models[i], c.decode, c.decodeRecord)
+		engines[i] = []*fakevllm.Server{d}
 		if c.decodeFault.Kind != "" {
 			require.NoError(t, d.Script(c.decodeFault))
 		}
@@ -138,6 +151,7 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 			continue
 		}
 		p := engine(instance.Prefill, models[i], c.prefill, c.prefillRecord)
+		engines[i] = append(engines[i], p)
 		if c.fault.Kind != "" {
 			require.NoError(t, p.Script(c.fault))
 		}
@@ -152,8 +166,11 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 		if resp.StatusCode != http.StatusOK && !c.refused {
 			t.Errorf("%s on %s: %s: %s", c.reason, c.path, resp.Status, body)
 		}
-		if got := resp.Header.Get("X-PD-Decode-Only"); got != c.reason {
-			t.Errorf("%s on %s: the response header is %q", c.reason, c.path, got)
+		if got := resp.Header.Get("X-PD-Decode-Only"); got != c.reason || resp.Header.Get("X-PD-Decode") != "" {
+			t.Errorf("%s on %s: the response headers are %v", c.reason, c.path, resp.Header)
+		}
+		if c.reason == bypass.ForcedTool && strings.HasSuffix(c.path, "/chat/completions") && !strings.Contains(body, `"tool_calls":[{`) {
+			t.Errorf("no tool call: %s", body)
 		}
 		counts[c.reason]++
 		testkit.Eventually(t, soon, func() error { // a request is counted after its last byte
@@ -162,6 +179,14 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 			}
 			return nil
 		})
+	}
+	for i, c := range cases {
+		if c.pairs() {
+			checkNoneTroubled(t, proxy, c, engines[i])
+		}
+	}
+	if n := goodPrefill.Counters(); n.Requests != forced {
+		t.Errorf("the prefill engine of requests without prefill has received %d requests, want the %d with a forced tool", n.Requests, forced)
 	}
 	countDecisions(t, f, counts)
 	for _, r := range bypass.Reasons() {
@@ -172,6 +197,26 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 
 	testkit.Eventually(t, soon, func() error { return logged(proxy.LogFile(), wanted) })
 	checkNotices(t, proxy, models[slices.IndexFunc(cases, func(c aloneCase) bool { return c.reason == bypass.NoTransfer })])
+}
+
+// checkNoneTroubled checks that the engines of a case got nothing that they should not get, loaded no KV
+// cache, and are not blamed for any failure.
+func checkNoneTroubled(t *testing.T, proxy *fleet.Proxy, c aloneCase, engines []*fakevllm.Server) {
+	t.Helper()
+	for _, s := range engines {
+		n := s.Counters()
+		if len(s.Violations())+len(s.BadParams()) > 0 || n.Crashes+n.TransfersLoaded > 0 {
+			t.Errorf("%s on %s: %q, %q, %+v", c.reason, c.path, s.Violations(), s.BadParams(), n)
+		}
+		label := fmt.Sprintf("instance=%q", s.Address())
+		failed := metric(t, proxy.URL(), "pd_instance_failures_total", label)
+		for _, class := range []string{"our_edit", "status_4xx", "model_missing"} { // not the engine's fault
+			failed -= metric(t, proxy.URL(), "pd_instance_failures_total", label, fmt.Sprintf("class=%q", class))
+		}
+		if failed != 0 {
+			t.Errorf("%s on %s: %s is blamed for %v failures", c.reason, c.path, s.Address(), failed)
+		}
+	}
 }
 
 // countDecisions counts the reasons of proxies that may skip prefill. A slow prefill engine has a queue when
@@ -268,13 +313,14 @@ func logged(file string, wanted map[string]string) error {
 		var l struct {
 			ID         string `json:"request_id"`
 			DecodeOnly string `json:"decode_only"`
+			Decode     string `json:"decode"`
 			Path       string `json:"path"`
 		}
 		if json.Unmarshal(line, &l) != nil || wanted[l.ID] == "" || l.Path == "" {
 			continue
 		}
-		if l.DecodeOnly != wanted[l.ID] {
-			return fmt.Errorf("%s, decode-only for %s, is logged with %q", l.ID, wanted[l.ID], l.DecodeOnly)
+		if l.DecodeOnly != wanted[l.ID] || l.Decode == "" {
+			return fmt.Errorf("%s, decode-only for %s, is logged with %q, decode %q", l.ID, wanted[l.ID], l.DecodeOnly, l.Decode)
 		}
 		seen = append(seen, l.ID)
 	}

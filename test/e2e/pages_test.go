@@ -54,6 +54,11 @@ func TestPageAndRecording(t *testing.T) {
 			if want := strings.Join(fakevllm.ExpectedTranscription([]byte("RIFF"), ""), ""); resp.StatusCode != http.StatusOK || !strings.Contains(body, want) || resp.Header.Get("X-PD-Decode-Only") != "route" {
 				t.Errorf("a recording: %s %v %s", resp.Status, resp.Header, body)
 			}
+			for _, q := range engine.Requests() {
+				if q.Header.Get("Origin") != "" {
+					t.Errorf("the engine received Origin on %s", q.Path)
+				}
+			}
 		})
 	}
 }

@@ -30,7 +30,9 @@ func TestFault13_Compaction(t *testing.T) {
 	etcd := testkit.StartEtcd(t)
 	cli, l := etcd.Client(t), members.Layout(t)
 	link := testkit.StartLink(t, etcd.Endpoint())
-	w := watching(t, testkit.Client(t, link.Address()), quick())
+	o := quick()
+	o.CheckInterval = time.Hour // the end of the watch alone must be enough
+	w := watching(t, testkit.Client(t, link.Address()), o)
 	var kept []instance.Key
 	for i := range 50 {
 		kept = append(kept, prefillAt(i), decodeAt(i))
@@ -49,6 +51,9 @@ func TestFault13_Compaction(t *testing.T) {
 	if _, err := cli.Compact(t.Context(), members.Put(t, cli, l.Instance(came), members.Ready)); err != nil {
 		t.Fatal(err)
 	}
+	if _, ok := w.Snapshot().Lookup(left); !ok {
+		t.Error("an instance went away while the watch was cut off")
+	}
 	link.Restore()
 	awaitUsable(t, w, came)
 	testkit.Eventually(t, soon, func() error {
@@ -58,9 +63,11 @@ func TestFault13_Compaction(t *testing.T) {
 		return nil
 	})
 	members.WaitState(t, w, watch.Live)
-	if s := w.Status(); s.Compactions == 0 {
+	if s := w.Status(); s.Compactions == 0 || s.Lists < 2 {
 		t.Errorf("the watcher met no compaction: %+v", s)
 	}
+	members.Put(t, cli, l.Instance(prefillAt(102)), members.Ready)
+	awaitUsable(t, w, prefillAt(102))
 }
 
 // One invalid value costs one entry, or none if a valid value was known.

@@ -1,16 +1,12 @@
 package program
 
 import (
-	"bytes"
-	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -100,21 +96,6 @@ func TestEngineDiesAndComesBack(t *testing.T) {
 	}
 }
 
-func TestWrongModelNeverRegisters(t *testing.T) {
-	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/other"}})
-	log, stop := startAgent(t, fast(etcd.Endpoint(), "prefill", engine.Address(), "--model", "m"))
-	log.awaits(t, "not registered: the engine serves org/other, not m")
-	if code := stop(); code != 0 {
-		t.Errorf("exit %d", code)
-	}
-	resp, err := etcd.Client(t).Get(t.Context(), "", clientv3.WithFromKey())
-	if err != nil || resp.Header.Revision != 1 {
-		t.Errorf("something was written: revision %d, %v, %v", resp.Header.Revision, resp.Kvs, err)
-	}
-}
-
 func TestEngineNeedsAKey(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
@@ -151,60 +132,6 @@ func TestEtcdAwayFromStartToEnd(t *testing.T) {
 	log.awaits(t, "not registered yet; retrying")
 	if code := stop(); code != 0 || strings.Contains(log.String(), "topsecret") {
 		t.Errorf("exit %d", code)
-	}
-}
-
-func TestEtcdRestartKeepsLeaseAndKey(t *testing.T) {
-	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	engine := fakevllm.StartTest(t, fakevllm.Options{})
-	k := key("decode", engine.Address())
-	// A TTL above the seconds for which an etcd that stops waits for open watches, with its leases
-	// running (embed.Etcd.Close).
-	startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--ttl", "15s"))
-	before, _ := awaitState(t, etcd.Client(t), k, instance.Ready)
-	etcd.Restart()
-	cli := etcd.Client(t)
-	// Two renewals after the restart: what is left of the lease jumps up twice.
-	left, jumps := int64(1<<30), 0
-	testkit.Eventually(t, patience, func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		ttl, err := cli.TimeToLive(ctx, clientv3.LeaseID(before.Lease))
-		if err != nil {
-			return err
-		}
-		if ttl.TTL > left {
-			jumps++
-		}
-		left = ttl.TTL
-		if jumps < 2 {
-			return fmt.Errorf("%d renewals seen, %d s left", jumps, left)
-		}
-		return nil
-	})
-	after, _ := look(t, cli, k)
-	if after == nil || after.Lease != before.Lease || after.Version != before.Version || after.ModRevision != before.ModRevision {
-		t.Errorf("before %v\nafter  %v", before, after)
-	}
-}
-
-func TestConflictLeavesTheOthersRecord(t *testing.T) {
-	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli := etcd.Client(t)
-	engine := fakevllm.StartTest(t, fakevllm.Options{})
-	k := key("decode", engine.Address())
-	startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--host-id", "a"))
-	before, _ := awaitState(t, cli, k, instance.Ready)
-	log, stop := startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--host-id", "b"))
-	log.awaits(t, "conflict")
-	if code := stop(); code != 0 {
-		t.Errorf("exit %d", code)
-	}
-	after, _ := look(t, cli, k)
-	if after == nil || !bytes.Equal(after.Value, before.Value) || after.ModRevision != before.ModRevision {
-		t.Errorf("before %v\nafter  %v", before, after)
 	}
 }
 

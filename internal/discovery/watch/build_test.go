@@ -238,29 +238,6 @@ func describe(s *instance.Snapshot) string {
 	return b.String()
 }
 
-// A reader that keeps an old snapshot blocks nothing.
-func TestSlowReaderBlocksNobody(t *testing.T) {
-	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
-	w := members.Watch(t, cli, members.WatcherOptions(t))
-	members.WaitReady(t, w)
-	held := w.Snapshot()
-	k := members.Prefill("10.0.0.1:1")
-	var rev int64
-	for range 500 {
-		rev = members.Put(t, cli, l.Instance(k), members.Ready)
-	}
-	members.WaitFor(t, w, k, members.AtRevision(rev))
-	if len(held.All()) != 0 {
-		t.Error("the held snapshot changed")
-	}
-	select {
-	case <-held.Changed():
-	default:
-		t.Error("the held snapshot does not know that it is old")
-	}
-}
-
 // instances makes a listing of n instances as agents write them.
 func instances(n int) []*mvccpb.KeyValue {
 	kvs := make([]*mvccpb.KeyValue, 0, n)

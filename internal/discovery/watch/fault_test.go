@@ -9,118 +9,11 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
-	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
-
-// Fault matrix, row 13.
-func TestWatcherCompactionWhileDisconnected(t *testing.T) {
-	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	direct, l := etcd.Client(t), members.Layout(t)
-	link := testkit.StartLink(t, etcd.Endpoint())
-	o := members.WatcherOptions(t)
-	o.CheckInterval = time.Hour // the end of the watch alone must do
-	w := members.Watch(t, testkit.Client(t, link.Address()), o)
-	kept, deleted, added := members.Prefill("10.0.0.1:1"), members.Prefill("10.0.0.2:1"), members.Prefill("10.0.0.3:1")
-	members.Put(t, direct, l.Instance(kept), members.Ready)
-	members.Put(t, direct, l.Instance(deleted), members.Ready)
-	members.WaitFor(t, w, kept, members.Usable)
-	members.WaitFor(t, w, deleted, members.Usable)
-	members.WaitState(t, w, watch.Live)
-	members.NeverWithout(t, w, kept)
-
-	link.Cut()
-	members.Del(t, direct, l.Instance(deleted))
-	rev := members.Put(t, direct, l.Instance(added), members.Ready)
-	if _, err := direct.Compact(t.Context(), rev); err != nil {
-		t.Fatal(err)
-	}
-	if _, ok := w.Snapshot().Lookup(deleted); !ok {
-		t.Fatal("an instance went away while the watch was cut off")
-	}
-	link.Restore()
-	members.WaitFor(t, w, added, members.Usable)
-	members.WaitFor(t, w, deleted, nil)
-	members.WaitState(t, w, watch.Live)
-	if s := w.Status(); s.Compactions == 0 || s.Lists < 2 {
-		t.Fatalf("no compaction was met: %+v", s)
-	}
-	again := members.Prefill("10.0.0.4:1")
-	members.Put(t, direct, l.Instance(again), members.Ready)
-	members.WaitFor(t, w, again, members.Usable)
-}
-
-// Fault matrix, row 10: the same leases and key versions after a crash of etcd
-// that lasts longer than the TTL, and no instance is missing meanwhile.
-func TestEtcdKilledAndRestarted(t *testing.T) {
-	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t)
-	l := members.Layout(t)
-	const ttl = 10 * time.Second
-	k := members.Decode("10.0.0.1:8200")
-	r := members.Register(t, members.Dial(t, etcd.Endpoint()), lease.RegistrarOptions{Layout: l, Key: k, TTL: ttl, HostID: "h"})
-	r.Set(instance.Record{ID: "A", Models: []string{"m"}})
-	members.WaitPhase(t, r, lease.Registered)
-	w := members.Watch(t, members.Dial(t, etcd.Endpoint()), members.WatcherOptions(t))
-	before := members.WaitFor(t, w, k, members.Usable)
-	members.WaitState(t, w, watch.Live)
-	members.NeverWithout(t, w, k)
-	lost := time.Now()
-
-	etcd.Kill()
-	members.WaitState(t, w, watch.Stale)
-	members.WaitPhase(t, r, lease.Unknown)
-	if s := w.Status(); s.LastError == "" || s.LastContact.IsZero() {
-		t.Fatalf("status does not say what is wrong: %+v", s)
-	}
-	testkit.Eventually(t, members.Soon, func() error { // let the lease run out by the clock
-		if time.Since(lost) < ttl+time.Second {
-			return errors.New("not yet")
-		}
-		return nil
-	})
-	etcd.Restart()
-	members.WaitState(t, w, watch.Live)
-	members.WaitPhase(t, r, lease.Registered)
-
-	// It follows again: a new put arrives.
-	other := members.Prefill("10.0.0.2:8100")
-	members.Put(t, members.Dial(t, etcd.Endpoint()), l.Instance(other), members.Ready)
-	members.WaitFor(t, w, other, members.Usable)
-	after, ok := w.Snapshot().Lookup(k)
-	if !ok || after.Lease != before.Lease || after.Version != 1 || after.ModRevision != before.ModRevision {
-		t.Fatalf("before %+v, after %+v", before, after)
-	}
-	if s := r.Status(); s.LeasesLost != 0 || s.Registrations != 1 || s.LeaseID != before.Lease {
-		t.Fatalf("registration: %+v", s)
-	}
-}
-
-// A paused etcd keeps its sockets and sends nothing: only the check detects it.
-func TestWatcherEtcdPaused(t *testing.T) {
-	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t)
-	l := members.Layout(t)
-	cli := members.Dial(t, etcd.Endpoint())
-	w := members.Watch(t, cli, members.WatcherOptions(t))
-	k := members.Prefill("10.0.0.1:8100")
-	members.Put(t, cli, l.Instance(k), members.Ready)
-	members.WaitFor(t, w, k, members.Usable)
-	members.WaitState(t, w, watch.Live)
-	members.NeverWithout(t, w, k)
-	etcd.Pause()
-	members.WaitState(t, w, watch.Stale)
-	etcd.Resume()
-	members.WaitState(t, w, watch.Live)
-	other := members.Prefill("10.0.0.2:8100")
-	members.Put(t, cli, l.Instance(other), members.Ready)
-	members.WaitFor(t, w, other, members.Usable)
-}
 
 // No etcd at all: cold, a reason, and everything as soon as it is there.
 func TestWatcherStartsWithoutEtcd(t *testing.T) {

@@ -220,19 +220,6 @@ func TestKeysOfOneLease(t *testing.T) {
 	}
 }
 
-func TestRemovalEndsAnOrphanAtOnce(t *testing.T) {
-	t.Parallel()
-	r := newOrphanRig(t, 3, nil)
-	k := r.keys[0]
-	members.Revoke(t, r.cli, r.ids[k])
-	members.WaitFor(t, r.w, k, orphan)
-	members.Put(t, r.cli, r.l.Override(k), `{"v":1,"state":"removed"}`)
-	members.WaitFor(t, r.w, k, nil)
-	if n := len(r.w.Snapshot().Usable(instance.Prefill)); n != 2 {
-		t.Fatalf("%d usable", n)
-	}
-}
-
 func TestGraceEndsOnlyWhileMostAreRegistered(t *testing.T) {
 	t.Parallel()
 	r := newOrphanRig(t, 6, func(o *watch.Options) { o.OrphanGrace = 50 * time.Millisecond })
@@ -257,51 +244,6 @@ func TestGraceEndsOnlyWhileMostAreRegistered(t *testing.T) {
 			}
 			return nil
 		})
-	}
-}
-
-func TestGraceEnds(t *testing.T) {
-	t.Parallel()
-	r := newOrphanRig(t, 6, func(o *watch.Options) { o.OrphanGrace = time.Second })
-	for _, k := range r.keys[:2] { // two thirds stay
-		members.Revoke(t, r.cli, r.ids[k])
-	}
-	for _, k := range r.keys[:2] {
-		members.WaitFor(t, r.w, k, nil)
-		if r.prober.Count(k.Address) == 0 {
-			t.Errorf("%s was never asked", k)
-		}
-	}
-	if n := len(r.w.Snapshot().Usable(instance.Prefill)); n != 4 {
-		t.Fatalf("%d usable", n)
-	}
-}
-
-// An operator deletes a whole role while its agents live.
-func TestMassDeletionIsHeld(t *testing.T) {
-	t.Parallel()
-	r := newOrphanRig(t, 5, nil)
-	for _, k := range r.keys {
-		members.NeverWithout(t, r.w, k)
-	}
-	if _, err := r.cli.Delete(t.Context(), "/pd/prefill/", clientv3.WithPrefix()); err != nil {
-		t.Fatal(err)
-	}
-	for _, k := range r.keys {
-		members.WaitFor(t, r.w, k, orphan)
-	}
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := r.w.Status(); s.Held != 5 || s.Orphans != 5 {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
-	// The agents put their keys back.
-	for _, k := range r.keys {
-		members.Put(t, r.cli, r.l.Instance(k), members.Ready, clientv3.WithLease(r.ids[k]))
-	}
-	for _, k := range r.keys {
-		members.WaitFor(t, r.w, k, members.HasView(""))
 	}
 }
 
@@ -337,7 +279,14 @@ func TestListWithMassLossIsHeld(t *testing.T) {
 	for _, k := range keys {
 		members.WaitFor(t, w, k, orphan)
 	}
-	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Held == 4 && s.Lists >= 2 })
+	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Held == 4 && s.Orphans == 4 && s.Lists >= 2 })
+	// The agents put their keys back.
+	for _, k := range keys {
+		members.Leased(t, direct, l, k)
+	}
+	for _, k := range keys {
+		members.WaitFor(t, w, k, members.HasView(""))
+	}
 }
 
 // While etcd is away an orphan that fails is not picked, but not forgotten.

@@ -160,16 +160,3 @@ func TestOrphan_SilentIsKeptWithoutAlternative(t *testing.T) {
 	missed(a, p.missed(a.Address)+6)
 	members.WaitFor(t, w, a, orphan)
 }
-
-// A refused connection counts at once, also of the last instance of its role.
-func TestOrphan_RefusedIsDroppedWithoutAlternative(t *testing.T) {
-	t.Parallel()
-	r := newOrphanRig(t, 1, nil)
-	k := r.keys[0]
-	members.Revoke(t, r.cli, r.ids[k])
-	members.WaitFor(t, r.w, k, orphan)
-	r.prober.Mu.Lock()
-	delete(r.prober.Facts, k.Address)
-	r.prober.Mu.Unlock()
-	members.WaitFor(t, r.w, k, nil)
-}

@@ -273,9 +273,8 @@ func (l *Leg) JudgeEvent(code int, body []byte) *Failure {
 }
 
 // JudgeCut judges the failure of a prefill leg again whose answer the proxy has cut after one
-// token, which an engine may not be able to parse: half a tool call, for example
-// (TestForcedToolCall). It then answers 500 on the routes of Messages and Responses, and 400 on
-// the others.
+// token, which an engine may not be able to parse: half a tool call, for example (aloneCases in
+// test/e2e). It then answers 500 on the routes of Messages and Responses, and 400 on the others.
 func (l *Leg) JudgeCut(f *Failure, k openai.Kind) *Failure {
 	if f.Class == Status4xx && f.Answer.Status == http.StatusBadRequest ||
 		f.Class == Status5xx && (k == openai.Messages || k == openai.Responses) && f.Answer.Status == http.StatusInternalServerError {

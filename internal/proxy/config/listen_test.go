@@ -26,6 +26,7 @@ func TestLoadListen(t *testing.T) {
 		"default":     {other, nil, "127.0.0.1", 8000},
 		"environment": {map[string]string{"PD_PORT": "9000", "PD_HOST": "0.0.0.0"}, nil, "0.0.0.0", 9000},
 		"file":        {nil, []string{"--config", file}, "10.0.0.1", 9001},
+		"named file":  {map[string]string{"PD_CONFIG": file}, nil, "10.0.0.1", 9001},
 		"all":         {map[string]string{"PD_PORT": "9000", "PD_CONFIG": file}, []string{"--host", "::"}, "::", 9000},
 		"not a port":  {map[string]string{"PD_PORT": "70000"}, nil, "", 0},
 	} {

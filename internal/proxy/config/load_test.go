@@ -142,28 +142,6 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-func TestPrecedence(t *testing.T) {
-	t.Parallel()
-	file := writeFile(t, "port: 1111\nmodel: from-file\nprefill: [10.0.0.1:1, 10.0.0.2:1]\nfallback: none\nprefill-timeout: 10\n")
-	env := map[string]string{"PD_PORT": "2222", "PD_MODEL": "from-env", "PD_PREFILL": "10.0.0.3:1,10.0.0.4:1", "PD_CONNECT_TIMEOUT": ""}
-	p := mustLoad(t, env, "--config", file, "--port", "3333")
-	if p.Port != 3333 {
-		t.Errorf("port %d: a flag must win", p.Port)
-	}
-	if p.Model != "from-env" || !slices.Equal(p.Prefill, []string{"10.0.0.3:1", "10.0.0.4:1"}) {
-		t.Errorf("model %q, prefill %v: the environment must win over the file", p.Model, p.Prefill)
-	}
-	if p.Fallback != "none" || p.PrefillTimeout != 10*time.Second {
-		t.Errorf("fallback %q, prefill-timeout %v: the file must win over defaults", p.Fallback, p.PrefillTimeout)
-	}
-	if p.ConnectTimeout != time.Second {
-		t.Errorf("connect-timeout %v: an empty variable is not set", p.ConnectTimeout)
-	}
-	if p = mustLoad(t, map[string]string{"PD_CONFIG": file}); p.Port != 1111 {
-		t.Errorf("port %d: PD_CONFIG was not read", p.Port)
-	}
-}
-
 func TestOtherEnvironmentNames(t *testing.T) {
 	t.Parallel()
 	p := mustLoad(t, map[string]string{"ADMIN_API_KEY": "admin", "OPENAI_API_KEY": "engine"})

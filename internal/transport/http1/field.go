@@ -32,7 +32,7 @@ func isBlank(b byte) bool { return b == ' ' || b == '\t' }
 
 // equalFold reports whether a field equals a lower-case word, ignoring the case of ASCII
 // letters only. bytes.EqualFold treats the Kelvin sign as a k, but other parsers do not
-// (TestFieldsRefused).
+// (TestAnswersRefused in package upstream).
 func equalFold(s []byte, lower string) bool {
 	if len(s) != len(lower) {
 		return false

@@ -50,28 +50,6 @@ func TestSplitHead(t *testing.T) {
 	}
 }
 
-func TestStatusLine(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		line   string
-		status int
-		http10 bool
-		err    error
-	}{
-		{"HTTP/1.1 200 OK", 200, false, nil}, {"HTTP/1.0 503 a b", 503, true, nil}, {"HTTP/1.1 200", 200, false, nil},
-		{"HTTP/1.1 500 na\xc3\xafve", 500, false, nil}, {"HTTP/1.1 100 ", 100, false, nil},
-		{"", 0, false, ErrStatusLine}, {"HTTP/1.1 2OO OK", 0, false, ErrStatusLine}, {"HTTP/1.1 099 OK", 0, false, ErrStatusLine},
-		{"HTTP/1.1 2000", 0, false, ErrStatusLine}, {"HTTP/1.1 20", 0, false, ErrStatusLine}, {"HTTP/1.1  200", 0, false, ErrStatusLine},
-		{"HTTP/1.1 200 \x00", 0, false, ErrStatusLine}, {"HTTP/1.1 +20 OK", 0, false, ErrStatusLine}, {"HTTP/1.1", 0, false, ErrStatusLine},
-		{"HTTP/2.0 200 OK", 0, false, ErrNotHTTP}, {"HTTP/1.2 200 OK", 0, false, ErrNotHTTP}, {"http/1.1 200 OK", 0, false, ErrNotHTTP}, {"HTTP", 0, false, ErrNotHTTP},
-	} {
-		status, http10, err := ParseStatusLine([]byte(tc.line))
-		if !errors.Is(err, tc.err) || err == nil && (status != tc.status || http10 != tc.http10) {
-			t.Errorf("%q: %d, old %v, %v", tc.line, status, http10, err)
-		}
-	}
-}
-
 func TestFieldsTaken(t *testing.T) {
 	t.Parallel()
 	const fields = "date: now\r\nX-rEQUEST-iD:a\r\nset-cookie: \t a \t\r\nSet-Cookie: b\r\nSET-COOKIE: c\r\nx-empty:\r\ncontent-length:  07 \r\nconnection: x, Close ,KEEP-alive\r\n"
@@ -101,51 +79,6 @@ func TestFieldsTaken(t *testing.T) {
 	}
 	if h, _, err := parseFields(nil, false); err != nil || h.Length != -1 {
 		t.Errorf("no fields: %+v, %v", h, err)
-	}
-}
-
-func TestFieldsRefused(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		name, fields string
-		err          error
-	}{
-		{"TE with CL", "Transfer-Encoding: chunked\r\nContent-Length: 9\r\n", ErrBothFramings},
-		{"CL with TE", "Content-Length: 9\r\nTransfer-Encoding: chunked\r\n", ErrBothFramings},
-		{"CL with another TE", "Content-Length: 9\r\nTransfer-Encoding: x\r\n", ErrBothFramings},
-		{"differing CL", "Content-Length: 9\r\nContent-Length: 8\r\n", ErrLength},
-		{"equal CL", "Content-Length: 9\r\ncontent-length: 9\r\n", ErrLength},
-		{"list of CL", "Content-Length: 9, 9\r\n", ErrLength},
-		{"empty CL", "Content-Length: \r\n", ErrLength},
-		{"signed CL", "Content-Length: +9\r\n", ErrLength},
-		{"negative CL", "Content-Length: -9\r\n", ErrLength},
-		{"hexadecimal CL", "Content-Length: 0x9\r\n", ErrLength},
-		{"CL of 19 digits", "Content-Length: 0000000000000000009\r\n", ErrLength},
-		{"TE gzip", "Transfer-Encoding: gzip\r\n", ErrEncoding},
-		{"TE list", "Transfer-Encoding: gzip, chunked\r\n", ErrEncoding},
-		{"TE twice", "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", ErrEncoding},
-		{"TE with the Kelvin sign", "Transfer-Encoding: chun\u212aed\r\n", ErrEncoding},
-		{"TE with a vertical tab", "Transfer-Encoding: \x0bchunked\r\n", ErrValue},
-		{"fold", "X: a\r\n b\r\n", ErrFold},
-		{"fold first", "\tX: a\r\n", ErrFold},
-		{"bare LF", "X: a\nY: b\r\n", ErrBareLF},
-		{"bare LF first", "\nY: b\r\n", ErrBareLF},
-		{"no line end", "X: a", ErrBareLF},
-		{"bare CR", "X: a\rY: b\r\n", ErrValue},
-		{"space before the colon", "Content-Length : 1\r\n", ErrName},
-		{"no colon", "Content-Length 1\r\n", ErrName},
-		{"no name", ": 1\r\n", ErrName},
-		{"an empty line", "\r\nX: a\r\n", ErrName},
-		{"name above ASCII", "Con\xc3\xa4nt: 1\r\n", ErrName},
-		{"NUL in a value", "X: a\x00b\r\n", ErrValue},
-		{"many", strings.Repeat("X: y\r\n", maxFields+1), ErrManyFields},
-	} {
-		if _, _, err := parseFields([]byte(tc.fields), false); !errors.Is(err, tc.err) {
-			t.Errorf("%s: %v, want %v", tc.name, err, tc.err)
-		}
-	}
-	if _, _, err := parseFields([]byte("Transfer-Encoding: chunked\r\n"), true); !errors.Is(err, ErrEncoding) {
-		t.Errorf("TE in HTTP/1.0: %v", err)
 	}
 }
 

@@ -103,290 +103,263 @@ func do(t *testing.T, c upstream.Client, in *instance.Instance) (string, *upstre
 
 func TestRequestOnTheWire(t *testing.T) {
 	t.Parallel()
-	forEachClient(t, checkRequestOnTheWire)
-}
-
-func checkRequestOnTheWire(t *testing.T, open opener) {
-	t.Helper()
-	got := make(chan string, 1)
-	in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
-		req, body, err := readRequest(r)
-		if err != nil {
-			return
+	forEachClient(t, func(t *testing.T, open opener) {
+		got := make(chan string, 1)
+		in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
+			req, body, err := readRequest(r)
+			if err != nil {
+				return
+			}
+			_, hasAgent := req.Header["User-Agent"]
+			got <- strings.Join([]string{req.Method, req.RequestURI, req.Host, body, req.Header.Get("X-A"), req.Header.Get("Accept-Encoding")}, "|") +
+				map[bool]string{true: "|agent"}[hasAgent]
+			_, _ = io.WriteString(c, ok)
+		})
+		if b, e := do(t, open(t, upstream.Options{}), in); e != nil || b != "ok" {
+			t.Fatalf("%q, %v", b, e)
 		}
-		_, hasAgent := req.Header["User-Agent"]
-		got <- strings.Join([]string{req.Method, req.RequestURI, req.Host, body, req.Header.Get("X-A"), req.Header.Get("Accept-Encoding")}, "|") +
-			map[bool]string{true: "|agent"}[hasAgent]
-		_, _ = io.WriteString(c, ok)
+		if g, want := <-got, "POST|/v1/completions?x=1|"+in.Address+`|{"a":1}|1|`; g != want {
+			t.Fatalf("got  %s\nwant %s", g, want)
+		}
 	})
-	if b, e := do(t, open(t, upstream.Options{}), in); e != nil || b != "ok" {
-		t.Fatalf("%q, %v", b, e)
-	}
-	if g, want := <-got, "POST|/v1/completions?x=1|"+in.Address+`|{"a":1}|1|`; g != want {
-		t.Fatalf("got  %s\nwant %s", g, want)
-	}
 }
 
 func TestStages(t *testing.T) {
 	t.Parallel()
-	forEachClient(t, checkStages)
-}
-
-func checkStages(t *testing.T, open opener) {
-	t.Helper()
-	for _, tc := range []struct {
-		name   string
-		script func(c net.Conn, r *bufio.Reader)
-		stage  upstream.Stage
-		taken  bool
-	}{
-		{"closed after the request", func(_ net.Conn, r *bufio.Reader) { _, _, _ = readRequest(r) }, upstream.StageSent, true},
-		{"reset after the request", func(c net.Conn, r *bufio.Reader) { _, _, _ = readRequest(r); reset(c) }, upstream.StageSent, true},
-		{"garbage", func(c net.Conn, r *bufio.Reader) { _, _, _ = readRequest(r); _, _ = io.WriteString(c, "what?\r\n\r\n") }, upstream.StageHeaders, true},
-		{"cut header", func(c net.Conn, r *bufio.Reader) {
-			_, _, _ = readRequest(r)
-			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nX: ")
-		}, upstream.StageHeaders, true},
-		{"huge header", func(c net.Conn, r *bufio.Reader) {
-			_, _, _ = readRequest(r)
-			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nX: "+strings.Repeat("x", 1<<18)+"\r\n\r\n")
-		}, upstream.StageHeaders, true},
-		{"short body", func(c net.Conn, r *bufio.Reader) {
-			_, _, _ = readRequest(r)
-			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort")
-		}, upstream.StageBody, true},
-		{"cut chunk", func(c net.Conn, r *bufio.Reader) {
-			_, _, _ = readRequest(r)
-			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab")
-		}, upstream.StageBody, true},
-		{"missing last chunk", func(c net.Conn, r *bufio.Reader) {
-			_, _, _ = readRequest(r)
-			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
-		}, upstream.StageBody, true},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			in := server(t, func(_ int, c net.Conn, r *bufio.Reader) { tc.script(c, r) })
-			_, e := do(t, open(t, upstream.Options{}), in)
-			if e == nil || e.Stage != tc.stage || e.MaybeTaken != tc.taken || e.Refused() {
-				t.Fatalf("%+v (%v), want %s", e, e, tc.stage)
-			}
-		})
-	}
+	forEachClient(t, func(t *testing.T, open opener) {
+		for _, tc := range []struct {
+			name   string
+			script func(c net.Conn, r *bufio.Reader)
+			stage  upstream.Stage
+			taken  bool
+		}{
+			{"closed after the request", func(_ net.Conn, r *bufio.Reader) { _, _, _ = readRequest(r) }, upstream.StageSent, true},
+			{"reset after the request", func(c net.Conn, r *bufio.Reader) { _, _, _ = readRequest(r); reset(c) }, upstream.StageSent, true},
+			{"garbage", func(c net.Conn, r *bufio.Reader) { _, _, _ = readRequest(r); _, _ = io.WriteString(c, "what?\r\n\r\n") }, upstream.StageHeaders, true},
+			{"cut header", func(c net.Conn, r *bufio.Reader) {
+				_, _, _ = readRequest(r)
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nX: ")
+			}, upstream.StageHeaders, true},
+			{"huge header", func(c net.Conn, r *bufio.Reader) {
+				_, _, _ = readRequest(r)
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nX: "+strings.Repeat("x", 1<<18)+"\r\n\r\n")
+			}, upstream.StageHeaders, true},
+			{"short body", func(c net.Conn, r *bufio.Reader) {
+				_, _, _ = readRequest(r)
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort")
+			}, upstream.StageBody, true},
+			{"cut chunk", func(c net.Conn, r *bufio.Reader) {
+				_, _, _ = readRequest(r)
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab")
+			}, upstream.StageBody, true},
+			{"missing last chunk", func(c net.Conn, r *bufio.Reader) {
+				_, _, _ = readRequest(r)
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
+			}, upstream.StageBody, true},
+		} {
+			t.Run(tc.name, func(t *testing.T) {
+				t.Parallel()
+				in := server(t, func(_ int, c net.Conn, r *bufio.Reader) { tc.script(c, r) })
+				_, e := do(t, open(t, upstream.Options{}), in)
+				if e == nil || e.Stage != tc.stage || e.MaybeTaken != tc.taken || e.Refused() {
+					t.Fatalf("%+v (%v), want %s", e, e, tc.stage)
+				}
+			})
+		}
+	})
 }
 
 func TestNotConnected(t *testing.T) {
 	t.Parallel()
-	forEachClient(t, checkNotConnected)
-}
-
-func checkNotConnected(t *testing.T, open opener) {
-	t.Helper()
-	ln := testkit.Listen(t)
-	in := &instance.Instance{Key: instance.Key{Address: ln.Addr().String()}}
-	_ = ln.Close()
-	_, e := do(t, open(t, upstream.Options{}), in)
-	if e == nil || e.Stage != upstream.StageNotConnected || !e.Refused() || e.MaybeTaken {
-		t.Fatalf("refused: %+v", e)
-	}
-	if !strings.Contains(e.Error(), "connection refused") || !strings.Contains(e.Error(), in.Address) {
-		t.Fatalf("text %q", e)
-	}
-	guarded := open(t, upstream.Options{Guard: netguard.New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})})
-	_, e = do(t, guarded, in)
-	if e == nil || !errors.Is(e, netguard.ErrForbidden) || e.Stage != upstream.StageNotConnected {
-		t.Fatalf("guarded: %+v", e)
-	}
+	forEachClient(t, func(t *testing.T, open opener) {
+		ln := testkit.Listen(t)
+		in := &instance.Instance{Key: instance.Key{Address: ln.Addr().String()}}
+		_ = ln.Close()
+		_, e := do(t, open(t, upstream.Options{}), in)
+		if e == nil || e.Stage != upstream.StageNotConnected || !e.Refused() || e.MaybeTaken {
+			t.Fatalf("refused: %+v", e)
+		}
+		if !strings.Contains(e.Error(), "connection refused") || !strings.Contains(e.Error(), in.Address) {
+			t.Fatalf("text %q", e)
+		}
+		guarded := open(t, upstream.Options{Guard: netguard.New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})})
+		_, e = do(t, guarded, in)
+		if e == nil || !errors.Is(e, netguard.ErrForbidden) || e.Stage != upstream.StageNotConnected {
+			t.Fatalf("guarded: %+v", e)
+		}
+	})
 }
 
 // A request on a connection that the engine closes as idle is sent again on a new one.
 func TestStaleConnection(t *testing.T) {
 	t.Parallel()
-	forEachClient(t, checkStaleConnection)
-}
-
-func checkStaleConnection(t *testing.T, open opener) {
-	t.Helper()
-	for _, how := range []string{"closed", "reset"} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			closed := make(chan struct{})
-			in := server(t, func(n int, c net.Conn, r *bufio.Reader) {
-				if _, _, err := readRequest(r); err != nil {
-					return
-				}
-				_, _ = io.WriteString(c, ok)
-				if n == 0 {
-					// The next request is read and dropped without an answer, as when
-					// it is on its way while the engine closes the connection.
-					_, _, _ = readRequest(r)
-					if how == "reset" {
-						reset(c)
+	forEachClient(t, func(t *testing.T, open opener) {
+		for _, how := range []string{"closed", "reset"} {
+			t.Run(how, func(t *testing.T) {
+				t.Parallel()
+				closed := make(chan struct{})
+				in := server(t, func(n int, c net.Conn, r *bufio.Reader) {
+					if _, _, err := readRequest(r); err != nil {
+						return
 					}
-					close(closed)
+					_, _ = io.WriteString(c, ok)
+					if n == 0 {
+						// The next request is read and dropped without an answer, as when
+						// it is on its way while the engine closes the connection.
+						_, _, _ = readRequest(r)
+						if how == "reset" {
+							reset(c)
+						}
+						close(closed)
+					}
+				})
+				c := open(t, upstream.Options{})
+				for range 2 {
+					if b, e := do(t, c, in); e != nil || b != "ok" {
+						t.Fatalf("%q, %v", b, e)
+					}
+				}
+				<-closed
+				if c.StaleRetries() != 1 {
+					t.Fatalf("%d stale retries", c.StaleRetries())
 				}
 			})
-			c := open(t, upstream.Options{})
-			for range 2 {
-				if b, e := do(t, c, in); e != nil || b != "ok" {
-					t.Fatalf("%q, %v", b, e)
-				}
-			}
-			<-closed
-			if c.StaleRetries() != 1 {
-				t.Fatalf("%d stale retries", c.StaleRetries())
-			}
-		})
-	}
+		}
+	})
 }
 
 // A request that the engine must not receive twice is not sent again.
 func TestStaleConnection_Once(t *testing.T) {
 	t.Parallel()
-	forEachClient(t, checkStaleConnectionOnce)
-}
-
-func checkStaleConnectionOnce(t *testing.T, open opener) {
-	t.Helper()
-	var received atomic.Int64
-	in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
-		for range 2 {
-			if _, _, err := readRequest(r); err != nil {
-				return
+	forEachClient(t, func(t *testing.T, open opener) {
+		var received atomic.Int64
+		in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
+			for range 2 {
+				if _, _, err := readRequest(r); err != nil {
+					return
+				}
+				if received.Add(1) == 1 {
+					_, _ = io.WriteString(c, ok)
+				}
 			}
-			if received.Add(1) == 1 {
-				_, _ = io.WriteString(c, ok)
-			}
+		})
+		c := open(t, upstream.Options{})
+		if b, e := do(t, c, in); e != nil || b != "ok" {
+			t.Fatalf("%q, %v", b, e)
+		}
+		r := request(in)
+		r.Once = true
+		_, err := c.Do(t.Context(), r)
+		if e, _ := errors.AsType[*upstream.Error](err); e == nil || e.Stage != upstream.StageStale || !e.MaybeTaken {
+			t.Fatalf("%+v", err)
+		}
+		if n := received.Load(); n != 2 || c.StaleRetries() != 0 {
+			t.Fatalf("%d requests were received, %d stale retries", n, c.StaleRetries())
 		}
 	})
-	c := open(t, upstream.Options{})
-	if b, e := do(t, c, in); e != nil || b != "ok" {
-		t.Fatalf("%q, %v", b, e)
-	}
-	r := request(in)
-	r.Once = true
-	_, err := c.Do(t.Context(), r)
-	if e, _ := errors.AsType[*upstream.Error](err); e == nil || e.Stage != upstream.StageStale || !e.MaybeTaken {
-		t.Fatalf("%+v", err)
-	}
-	if n := received.Load(); n != 2 || c.StaleRetries() != 0 {
-		t.Fatalf("%d requests were received, %d stale retries", n, c.StaleRetries())
-	}
 }
 
 func TestStaleThenGone(t *testing.T) {
 	t.Parallel()
-	forEachClient(t, checkStaleThenGone)
-}
-
-func checkStaleThenGone(t *testing.T, open opener) {
-	t.Helper()
-	ln := testkit.Listen(t)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		c, err := ln.Accept()
-		if err != nil {
-			return
+	forEachClient(t, func(t *testing.T, open opener) {
+		ln := testkit.Listen(t)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			r := bufio.NewReader(c)
+			_, _, _ = readRequest(r)
+			_, _ = io.WriteString(c, ok)
+			_, _, _ = readRequest(r)
+			_ = ln.Close() // the engine is killed while it works on the request
+			reset(c)
+		}()
+		in := &instance.Instance{Key: instance.Key{Address: ln.Addr().String()}}
+		c := open(t, upstream.Options{})
+		if _, e := do(t, c, in); e != nil {
+			t.Fatal(e)
 		}
-		r := bufio.NewReader(c)
-		_, _, _ = readRequest(r)
-		_, _ = io.WriteString(c, ok)
-		_, _, _ = readRequest(r)
-		_ = ln.Close() // the engine is killed while it works on the request
-		reset(c)
-	}()
-	in := &instance.Instance{Key: instance.Key{Address: ln.Addr().String()}}
-	c := open(t, upstream.Options{})
-	if _, e := do(t, c, in); e != nil {
-		t.Fatal(e)
-	}
-	_, e := do(t, c, in)
-	<-done
-	if e == nil || !e.Refused() || !e.MaybeTaken {
-		t.Fatalf("%+v: the instance exited and may have received the request", e)
-	}
+		_, e := do(t, c, in)
+		<-done
+		if e == nil || !e.Refused() || !e.MaybeTaken {
+			t.Fatalf("%+v: the instance exited and may have received the request", e)
+		}
+	})
 }
 
 func TestCauseOfAnEndedContext(t *testing.T) {
 	t.Parallel()
-	forEachClient(t, checkCauseOfAnEndedContext)
-}
-
-func checkCauseOfAnEndedContext(t *testing.T, open opener) {
-	t.Helper()
-	why := errors.New("our deadline")
-	for _, at := range []string{"header", "body"} {
-		t.Run(at, func(t *testing.T) {
-			t.Parallel()
-			arrived := make(chan struct{})
-			in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
-				if _, _, err := readRequest(r); err != nil {
-					return
-				}
-				if at == "body" {
-					_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nsho")
-				}
-				close(arrived)
-				_, _ = r.ReadByte() // until the client leaves
-			})
-			ctx, cancel := context.WithCancelCause(t.Context())
-			go func() { <-arrived; cancel(why) }()
-			resp, err := open(t, upstream.Options{}).Do(ctx, request(in))
-			if at == "body" {
-				if err != nil {
-					// The header may lose the race against the cancel.
-					if !errors.Is(err, why) {
-						t.Fatal(err)
+	forEachClient(t, func(t *testing.T, open opener) {
+		why := errors.New("our deadline")
+		for _, at := range []string{"header", "body"} {
+			t.Run(at, func(t *testing.T) {
+				t.Parallel()
+				arrived := make(chan struct{})
+				in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
+					if _, _, err := readRequest(r); err != nil {
+						return
 					}
-					return
+					if at == "body" {
+						_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nsho")
+					}
+					close(arrived)
+					_, _ = r.ReadByte() // until the client leaves
+				})
+				ctx, cancel := context.WithCancelCause(t.Context())
+				go func() { <-arrived; cancel(why) }()
+				resp, err := open(t, upstream.Options{}).Do(ctx, request(in))
+				if at == "body" {
+					if err != nil {
+						// The header may lose the race against the cancel.
+						if !errors.Is(err, why) {
+							t.Fatal(err)
+						}
+						return
+					}
+					_, err = io.ReadAll(resp.Body)
+					_ = resp.Body.Close()
 				}
-				_, err = io.ReadAll(resp.Body)
-				_ = resp.Body.Close()
-			}
-			if !errors.Is(err, why) {
-				t.Fatalf("error %v does not name the cause", err)
-			}
-		})
-	}
+				if !errors.Is(err, why) {
+					t.Fatalf("error %v does not name the cause", err)
+				}
+			})
+		}
+	})
 }
 
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
-	forEachClient(t, checkRedirectsAreNotFollowed)
-}
-
-func checkRedirectsAreNotFollowed(t *testing.T, open opener) {
-	t.Helper()
-	in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
-		_, _, _ = readRequest(r)
-		_, _ = io.WriteString(c, "HTTP/1.1 307 Temporary Redirect\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n")
+	forEachClient(t, func(t *testing.T, open opener) {
+		in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
+			_, _, _ = readRequest(r)
+			_, _ = io.WriteString(c, "HTTP/1.1 307 Temporary Redirect\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n")
+		})
+		resp, err := open(t, upstream.Options{}).Do(t.Context(), request(in))
+		require.NoError(t, err)
+		_ = resp.Body.Close()
+		if resp.Status != http.StatusTemporaryRedirect {
+			t.Fatalf("status %d", resp.Status)
+		}
 	})
-	resp, err := open(t, upstream.Options{}).Do(t.Context(), request(in))
-	require.NoError(t, err)
-	_ = resp.Body.Close()
-	if resp.Status != http.StatusTemporaryRedirect {
-		t.Fatalf("status %d", resp.Status)
-	}
 }
 
 func TestTimeout(t *testing.T) {
 	t.Parallel()
-	forEachClient(t, checkTimeout)
-}
-
-func checkTimeout(t *testing.T, open opener) {
-	t.Helper()
-	e := &upstream.Error{Err: &net.OpError{Op: "dial", Err: context.DeadlineExceeded}}
-	if !e.Timeout() {
-		t.Fatal("a dial deadline is a timeout")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
-	defer cancel()
-	<-ctx.Done()
-	_, err := open(t, upstream.Options{}).Do(ctx, request(&instance.Instance{Key: instance.Key{Address: "127.0.0.1:1"}}))
-	var ue *upstream.Error
-	if !errors.As(err, &ue) || ue.Stage != upstream.StageNotConnected {
-		t.Fatalf("%v", err)
-	}
+	forEachClient(t, func(t *testing.T, open opener) {
+		e := &upstream.Error{Err: &net.OpError{Op: "dial", Err: context.DeadlineExceeded}}
+		if !e.Timeout() {
+			t.Fatal("a dial deadline is a timeout")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+		defer cancel()
+		<-ctx.Done()
+		_, err := open(t, upstream.Options{}).Do(ctx, request(&instance.Instance{Key: instance.Key{Address: "127.0.0.1:1"}}))
+		var ue *upstream.Error
+		if !errors.As(err, &ue) || ue.Stage != upstream.StageNotConnected {
+			t.Fatalf("%v", err)
+		}
+	})
 }

@@ -92,25 +92,6 @@ func TestPrefill(t *testing.T) {
 	}
 }
 
-// Blocks that were detached stay held when the request is over.
-func TestDetachedBlocksStay(t *testing.T) {
-	t.Parallel()
-	c := core(engine.Config{CacheBlocks: 3})
-	r, _, _ := request(c)
-	if !r.Queue(prompt(10), "") {
-		t.Fatal("no place")
-	}
-	free := r.Detach()
-	r.Release()
-	if used := c.Metrics(0).Usage; used != 1 {
-		t.Errorf("%v of the cache are held, not all", used)
-	}
-	free()
-	if used := c.Metrics(0).Usage; used != 0 {
-		t.Errorf("%v of the cache are held", used)
-	}
-}
-
 // A request that waits for room sees leases end, and its engine die.
 func TestRoomNeverComes(t *testing.T) {
 	t.Parallel()

@@ -65,8 +65,24 @@ func TestSeed(t *testing.T) {
 		require.NoError(t, s.Add([]fault.Fault{{Kind: fault.Reset, Probability: 0.5, Seed: seed}}))
 		return hits(&s, 100, "/v1/completions", "", true)
 	}
-	if one, again, two := run(1), run(1), run(2); one != again || one == two {
+	one, again, two := run(1), run(1), run(2)
+	if one != again || one == two {
 		t.Error("a seed does not repeat its run, or two seeds do the same")
+	}
+	if n := strings.Count(one, "x"); n < 20 || n > 80 {
+		t.Errorf("%d of 100 at probability 0.5", n)
+	}
+}
+
+// A request has the first of the faults that match it.
+func TestMatchInOrder(t *testing.T) {
+	t.Parallel()
+	var s fault.Script
+	require.NoError(t, s.Add([]fault.Fault{{Kind: fault.Reset, Times: 1}, {Kind: fault.Close}}))
+	for _, want := range []fault.Kind{fault.Reset, fault.Close} {
+		if got := s.Match("/v1/completions", "", true); got == nil || got.Kind != want {
+			t.Errorf("%+v, want %s", got, want)
+		}
 	}
 }
 
@@ -74,10 +90,13 @@ func TestSeed(t *testing.T) {
 func TestInvalid(t *testing.T) {
 	t.Parallel()
 	for _, f := range []fault.Fault{
+		{},
 		{Kind: "bogus"},
 		{Kind: fault.Reset, At: "later"},
 		{Kind: fault.Status, Status: 42},
 		{Kind: fault.Status, At: fault.AfterRole},
+		{Kind: fault.Status, Tokens: 2},
+		{Kind: fault.Reset, Times: -1},
 		{Kind: fault.Reset, Probability: 2},
 	} {
 		var s fault.Script

@@ -77,19 +77,6 @@ func TestNothingIsFoundBeforeItIsComputed(t *testing.T) {
 	}
 }
 
-func TestSaltsAreApart(t *testing.T) {
-	t.Parallel()
-	c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 10})
-	h := c.TryTake(ids(1, 33), "a")
-	h.Computed()
-	if got := c.TryTake(ids(1, 33), "b").Cached(); got != 0 {
-		t.Errorf("%d tokens of another salt found", got)
-	}
-	if got := c.TryTake(ids(1, 33), "a").Cached(); got != 32 {
-		t.Errorf("%d tokens of the same salt found, not 32", got)
-	}
-}
-
 // TestLeastRecentlyUsed: the oldest prompt goes first, and of it the last block.
 func TestLeastRecentlyUsed(t *testing.T) {
 	t.Parallel()
@@ -129,23 +116,6 @@ func TestNoRoom(t *testing.T) {
 	}
 	if h := c.TryTake(ids(2, 64), ""); h == nil {
 		t.Error("no room in an empty cache")
-	}
-}
-
-func TestAnswersAreKept(t *testing.T) {
-	t.Parallel()
-	c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 10})
-	prompt := ids(1, 20)
-	h := c.TryTake(prompt, "")
-	h.Computed()
-	turn := slices.Clone(prompt)
-	for i := range 30 {
-		h.Append(500 + i)
-		turn = append(turn, 500+i)
-	}
-	h.Free()
-	if got := run(t, c, append(turn, 1, 2, 3)); got != 48 {
-		t.Errorf("%d tokens of prompt and answer found, not 48", got)
 	}
 }
 
