@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -185,6 +186,34 @@ func TestRealLibzmq(t *testing.T) {
 		t.Error(err)
 	}
 	p.End()
+}
+
+// Two proxies and one prefill: each hears of its own requests, all of them, and of no
+// others, though the prefill has one address for all its notifications.
+func TestTwoProxiesOnePrefill(t *testing.T) {
+	t.Parallel()
+	r, inbox, _, in := bridge(t)
+	ranks := []*rank{newRank(t, r), newRank(t, r)}
+	const requests = 50
+	over := make(chan error, 2*requests)
+	for proxy := range 2 {
+		a := asker(t)
+		for n := range requests {
+			id := fmt.Sprintf("%d-%d", proxy, n)
+			go func() { over <- a.Await(t.Context(), in, id, len(ranks)) }()
+			for _, s := range ranks {
+				s.notify(id)
+			}
+		}
+	}
+	for range 2 * requests {
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := inbox.Len(); n != 0 {
+		t.Errorf("%d ids are left over", n)
+	}
 }
 
 // An agent waits with a proxy for as long as that proxy does: prefill may have a long queue.
