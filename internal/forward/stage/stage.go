@@ -20,7 +20,7 @@ const (
 	Decode                 // the decode leg began
 	First                  // the first content of a stream went to the client
 	Computed               // prefill has answered in any attempt
-	Refused                // the last leg was refused before any engine has computed anything
+	Refused                // the last leg was refused before any prefill has answered
 	points
 )
 

@@ -172,6 +172,36 @@ func refused(err error) string {
 // busy makes the prefill engine of a model busy, so that the next requests wait.
 func (r *rig) busy(model string) { r.prefill[model].Waiting.Store(1000) }
 
+// Status does not list the queue of a target for ever: model routes may have others by now.
+func TestStatus_FormerTarget(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	labels, err := instance.ParseSelector("version=a1")
+	require.NoError(t, err)
+	queues := func() (names []string) {
+		for _, q := range r.Status() {
+			names = append(names, q.Model)
+		}
+		return names
+	}
+	target := admission.Request{Labels: labels, Queue: "m{version=a1}"}
+	for range 2 {
+		for _, q := range []admission.Request{{}, target} {
+			o := r.send(q)
+			require.NoError(t, o.end(t))
+			o.Done(0, 0, 0)
+		}
+		r.pass(time.Minute)
+		if got := queues(); !slices.Equal(got, []string{"m", target.Queue}) {
+			t.Errorf("after a minute: %q", got)
+		}
+		r.pass(time.Hour)
+		if got := queues(); !slices.Equal(got, []string{"m"}) {
+			t.Errorf("after an hour: %q", got)
+		}
+	}
+}
+
 func TestFastPath(t *testing.T) {
 	r := newRig(t, nil)
 	var q admission.Request

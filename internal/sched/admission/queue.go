@@ -38,6 +38,8 @@ type queue struct {
 	meter meter
 	// idle is the number of ticks in a row at which a request of class batch would have fitted.
 	idle int
+	// last is when the first request after a while came; see freshen.
+	last time.Time
 	// overdue is the time from which the next request may be dispatched at its deadline.
 	overdue time.Time
 }
@@ -380,7 +382,8 @@ func (m *queue) freshen() {
 	defer m.mu.Unlock()
 	m.used.Store(true)
 	m.stale.Store(true)
-	m.replan(m.opts.Now())
+	m.last = m.opts.Now()
+	m.replan(m.last)
 }
 
 // replan makes the plan again if it is old. The caller holds the lock.

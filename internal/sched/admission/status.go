@@ -11,17 +11,29 @@ import (
 // maxListedKeys bounds the keys of a queue in its status: those with the most waiting requests.
 const maxListedKeys = 64
 
-// Status returns the state of each queue, ordered by model.
+// formerTarget is the time after which an unused queue of a model route's target is not listed.
+const formerTarget = 10 * time.Minute
+
+// Status returns the state of each queue, ordered by model, without those of former targets.
 func (q *Queues) Status() []instance.ListedQueue {
 	if q == nil {
 		return nil
 	}
 	out := []instance.ListedQueue{}
 	for _, m := range *q.models.Load() {
-		out = append(out, m.status())
+		if !m.former() {
+			out = append(out, m.status())
+		}
 	}
 	slices.SortFunc(out, func(a, b instance.ListedQueue) int { return cmp.Compare(a.Model, b.Model) })
 	return out
+}
+
+// former reports whether the queue may be of a target that no model route has any more.
+func (m *queue) former() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.labels) > 0 && m.order.len() == 0 && m.opts.Now().Sub(m.last) > formerTarget
 }
 
 func (m *queue) status() instance.ListedQueue {
