@@ -41,8 +41,16 @@ func (t Table) readFile(path string) (map[string]any, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("--config: %s: %w", path, err)
 	}
-	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("--config: %s: has more than one YAML document: put all settings into one", path)
+	for {
+		var more yaml.Node
+		if err := dec.Decode(&more); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, fmt.Errorf("--config: %s: %w", path, err)
+		}
+		if more.Content[0].ShortTag() != "!!null" {
+			return nil, fmt.Errorf("--config: %s: has more than one YAML document: put all settings into one", path)
+		}
 	}
 	root := doc.Content[0]
 	if root.ShortTag() == "!!null" {
