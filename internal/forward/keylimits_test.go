@@ -166,9 +166,9 @@ func TestKeyLimits_Media(t *testing.T) {
 	t.Parallel()
 	r, _ := limited(t, map[string]instance.KeyLimits{"a": {V: 1, Input: 100_000}})
 	picture := `[{"type":"image_url","image_url":{"url":"data:image/png;base64,` + strings.Repeat("ABCD", 1<<18) + `"}}]`
-	body := strings.Replace(chatBody(false, ""), `"tell me of the sea"`, picture, 1)
+	body := `{"model":"m","messages":[{"role":"user","content":` + picture + `}],"max_tokens":12}`
 	a := r.post("/v1/chat/completions", body, "Key", "a")
-	if left, err := strconv.Atoi(a.header.Get("X-Ratelimit-Remaining-Tokens")); err != nil || left == 0 || !strings.Contains(body, picture) {
+	if left, err := strconv.Atoi(a.header.Get("X-Ratelimit-Remaining-Tokens")); err != nil || left == 0 {
 		t.Errorf("%d: %.500s; the key has %q tokens left", a.status, a.body, a.header.Get("X-Ratelimit-Remaining-Tokens"))
 	}
 }

@@ -1,10 +1,12 @@
 package pdctl_test
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -84,6 +86,11 @@ func TestKeptByProxies(t *testing.T) {
 	}
 	if code, text, errs := r.run("model", "rm", "chat"); code != 1 || !strings.Contains(text, "pdctl restore --all or pdctl forget --all") {
 		t.Errorf("exit %d\n%s%s", code, text, errs)
+	}
+	path := filepath.Join(t.TempDir(), "fleet.yaml")
+	testkit.WriteFile(t, path, "intents: {decode/"+agent+": {weight: 60}}\n")
+	if code, text, errs := r.run("apply", "-f", path); code != 1 || !strings.Contains(text+errs, "pdctl restore decode/"+agent) {
+		t.Errorf("apply: exit %d\n%s%s", code, text, errs)
 	}
 	if _, _, errs := r.run("list"); !strings.Contains(errs, "4 keys") || !strings.Contains(errs, "pdctl restore --all") {
 		t.Errorf("list: %s", errs)

@@ -275,17 +275,21 @@ func (s *Edits) Write(ctx context.Context, f *Fleet, values map[string]*string, 
 	var ops, gets []clientv3.Op
 	before := map[string]*mvccpb.KeyValue{}
 	keys := slices.Sorted(maps.Keys(values))
-	k := instance.Key{}
+	k, added := instance.Key{}, []instance.Key(nil)
 	var move *schema.Move // the last change of a role in values
 	for i, name := range keys {
 		key := s.layout.Root() + name
 		before[key] = f.kvs[name]
 		compares, gets = append(compares, etcd.Unchanged(key, f.kvs[name])), append(gets, clientv3.OpGet(key, clientv3.WithKeysOnly()))
 		n := s.layout.Parse(key)
-		if of := (instance.Key{Role: n.Role, Address: n.Address}); i == 0 || k == of {
+		of := instance.Key{Role: n.Role, Address: n.Address}
+		if i == 0 || k == of {
 			k = of
 		} else {
 			k = instance.Key{}
+		}
+		if n.Kind == schema.KindOverride && f.kvs[name] == nil && values[name] != nil {
+			added = append(added, of)
 		}
 		was, _ := f.Value(name)
 		if is := roleOf(values[name]); n.Kind == schema.KindOverride && is != roleOf(was) {
@@ -295,6 +299,11 @@ func (s *Edits) Write(ctx context.Context, f *Fleet, values map[string]*string, 
 			ops = append(ops, clientv3.OpDelete(key))
 		} else {
 			ops = append(ops, clientv3.OpPut(key, *value))
+		}
+	}
+	if len(added) > 0 {
+		if err := s.kept(ctx, schema.KindOverride, added...); err != nil {
+			return 0, err
 		}
 	}
 	p := plan{what: what, changes: s.changesOf(ops, false, before)}

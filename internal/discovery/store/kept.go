@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -51,22 +52,22 @@ func (s *Kept) Order(ctx context.Context, do string, keys []instance.Key, reason
 	return err
 }
 
-// kept returns an error if a proxy keeps this key of a former etcd: what is written in its place
+// kept returns an error if a proxy keeps one of these keys of a former etcd: what is written in its place
 // would replace all of it. Proxies of earlier releases do not publish what they keep.
-func (w *writer) kept(ctx context.Context, kind schema.Kind, k instance.Key) error {
+func (w *writer) kept(ctx context.Context, kind schema.Kind, keys ...instance.Key) error {
 	proxies, err := (&Reader{w.client}).Proxies(ctx)
 	if err != nil && !errors.Is(err, rpctypes.ErrPermissionDenied) {
 		return err
 	}
-	what := k.String()
-	if kind == schema.KindDocument {
-		what = "--all"
-	}
 	for i := range proxies {
 		for _, key := range proxies[i].Kept {
 			n := w.layout.Parse(w.layout.Root() + key)
-			if is, _ := watch.KeyOf(n, &mvccpb.KeyValue{}); n.Kind == kind && is == k {
-				return fmt.Errorf("%w: proxies keep %s of a former etcd; first decide by pdctl restore %s or pdctl forget %[3]s", ErrIntent, n.Text(), what)
+			if k, _ := watch.KeyOf(n, &mvccpb.KeyValue{}); n.Kind == kind && slices.Contains(keys, k) {
+				what := k.String()
+				if kind == schema.KindDocument {
+					what = "--all"
+				}
+				return fmt.Errorf("%w: proxies keep %s of a former etcd; first decide by pdctl restore %s or pdctl forget %[3]s, which takes effect within seconds", ErrIntent, n.Text(), what)
 			}
 		}
 	}
