@@ -280,13 +280,6 @@ func (r *rig) pairMooncake() {
 	r.members.set(p, instanceAt(instance.Decode, r.D[0].Address(), fakevllm.Mooncake))
 }
 
-// versions sets versions in the records of the engines.
-func (r *rig) versions(prefill, decode string) {
-	p, d := instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), instanceAt(instance.Decode, r.D[0].Address(), fakevllm.NIXL)
-	p.Record.Version, d.Record.Version = prefill, decode
-	r.members.set(p, d)
-}
-
 // script lets an engine fail on every route.
 func (r *rig) script(s *fakevllm.Server, f fakevllm.Fault) {
 	r.t.Helper()
