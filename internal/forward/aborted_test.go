@@ -2,6 +2,7 @@ package forward_test
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net/http"
 	"slices"
@@ -11,7 +12,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -60,6 +63,51 @@ func TestAbort_AfterCommitOnResponses(t *testing.T) {
 	}, responsesPath)
 	if !got.broken || !strings.HasPrefix(string(got.body), begin+text+"event: error\n") || bytes.Contains(got.body, []byte("cancelled")) {
 		t.Errorf("broken %v: %s", got.broken, got.body)
+	}
+}
+
+// twoLegs is an upstream client whose first decode leg gets another answer than the second.
+type twoLegs struct {
+	scriptedClient
+
+	first []byte
+}
+
+func (c *twoLegs) Do(ctx context.Context, r *upstream.Request) (*upstream.Response, error) {
+	leg := c.scriptedClient
+	if r.Instance.Role == instance.Decode && c.first != nil {
+		leg.answer, c.first = c.first, nil
+	}
+	return leg.Do(ctx, r)
+}
+
+// An engine of /v1/messages ends the block before it reports an abort. However its events are read, the
+// client gets one block.
+func TestAbort_ContinuedMessages(t *testing.T) {
+	t.Parallel()
+	event := func(data string) string {
+		name, _, _ := strings.Cut(data[1:], `"`)
+		return "event: " + name + "\ndata: {\"type\":" + data + "}\n\n"
+	}
+	begin := event(`"message_start","message":{"id":"a"}`) + event(`"content_block_start","content_block":{"type":"thinking"}`) +
+		event(`"content_block_delta","delta":{"type":"thinking_delta","thinking":"x"}`)
+	signed := event(`"content_block_delta","delta":{"type":"signature_delta","signature":"s"}`) + event(`"content_block_stop"`)
+	end := func(reason string) string {
+		return event(`"message_delta","delta":{"stop_reason":`+reason+`}`) + event(`"message_stop"`)
+	}
+	whole := begin + event(`"content_block_delta","delta":{"type":"thinking_delta","thinking":"y"}`) + signed +
+		event(`"content_block_start","content_block":{"type":"text"}`) + event(`"content_block_delta","delta":{"type":"text_delta","text":"z"}`) +
+		event(`"content_block_stop"`) + end(`"end_turn"`)
+	for size := range 200 {
+		got := relayBody(t, &twoLegs{scriptedClient{
+			prefill: []byte(`{"content":[]}`), header: http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}},
+			answer: []byte(whole), length: -1, end: io.EOF, cuts: []byte{byte(size)},
+		}, []byte(begin + signed + end("null"))}, messagesPath, `{"model":"m","messages":[],"max_tokens":9,"stream":true,"temperature":0}`, 0, 1)
+		events, _ := rawEvents(got.body)
+		events = slices.DeleteFunc(events, func(e []byte) bool { return e[0] == ':' })
+		if all := string(bytes.Join(events, nil)); got.broken || all != whole {
+			t.Fatalf("reads of %d bytes: broken %v: %s", size+1, got.broken, got.body)
+		}
 	}
 }
 

@@ -84,7 +84,7 @@ func engineOptions(more func(*fakevllm.Options)) fakevllm.Options {
 func TestStreamContinues(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL, fakevllm.Mooncake, fakevllm.P2P, fakevllm.LMCache, fakevllm.MoRIIOWrite} {
-		for _, path := range []string{completionsPath, chatPath} {
+		for path, more := range map[string]string{completionsPath: "", chatPath: "", messagesPath: `,"temperature":0`} {
 			for _, fault := range []fakevllm.Fault{
 				{Kind: fakevllm.FaultReset, Tokens: 7}, {Kind: fakevllm.FaultClose, Tokens: 20}, {Kind: fakevllm.FaultErrorEvent, Tokens: 33},
 				{Kind: fakevllm.FaultAbort, Tokens: 11}, {Kind: fakevllm.FaultDie, Tokens: 1},
@@ -95,7 +95,7 @@ func TestStreamContinues(t *testing.T) {
 					r := startTuned(t, mode, 2, 2, tuning{forward: continuing, engine: split, sched: noProbes})
 					fault.Times = 1
 					script(t, r.D[0], fault)
-					body := sixtyBody(path, "")
+					body := sixtyBody(path, more)
 					a := r.post(path, body)
 					r.checkOne(a, path, body, engineOptions(split))
 					if !strings.Contains(string(a.body), "\n\n: continued\n") {
@@ -394,14 +394,18 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 		{"messages", messagesPath, "", split, nil, continuation.ReasonAPI},
 		{"messages, greedy", messagesPath, greedy, split, []string{"replay"}, ""},
 		{"messages, tools, greedy", messagesPath, `,"tools":[{"name":"look","input_schema":{}},{"name":"go_on","input_schema":{}}]` + greedy, parsers("qwen3"), []string{"replay"}, ""},
+		{"messages with reasoning, tools, aborted, greedy", messagesPath, `,"tools":[{"name":"look","input_schema":{}},{"name":"go_on","input_schema":{}}]` + greedy, parsers("qwen3"), []string{"replay"}, ""},
 		{"old engine, greedy", chatPath, greedy, func(o *fakevllm.Options) { o.Version, o.SplitCharacters = "0.30.1", true }, []string{"replay"}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			r := startTuned(t, fakevllm.NIXL, 2, 3, tuning{forward: func(o *forward.Options) { o.ContinueStreams = 9 }, engine: c.engine, sched: noProbes,
+			r := startTuned(t, fakevllm.NIXL, 2, 3, tuning{forward: func(o *forward.Options) { o.ContinueStreams, o.RetryRatio = 9, -1 }, engine: c.engine, sched: noProbes,
 				health: func(o *health.Options) { o.MaxFailures = 1 << 20 }})
 			r.recordVersion(engineOptions(c.engine).Version)
-			refused := 0
+			refused, kind := 0, fakevllm.FaultClose
+			if strings.Contains(c.name, "aborted") {
+				kind = fakevllm.FaultAbort
+			}
 			for cut := 1; cut < 80; cut++ {
 				at := cut
 				body := strings.Replace(sixtyBody(c.path, c.more), "the sea", fmt.Sprint("sea ", cut), 1)
@@ -410,7 +414,7 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 				}
 				for _, d := range r.D {
 					d.ClearFaults()
-					script(t, d, fakevllm.Fault{Kind: fakevllm.FaultClose, Tokens: at, Times: 1})
+					script(t, d, fakevllm.Fault{Kind: kind, Tokens: at, Times: 1})
 				}
 				a := r.post(c.path, body)
 				if a.status != http.StatusOK {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
@@ -98,6 +99,23 @@ func TestMoRIIOReadIsNeverAlone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// When decode has failed every attempt, the client gets its answer: none may compute the prompt.
+func TestMoRIIODecodeFails(t *testing.T) {
+	t.Parallel()
+	moriioModes(t, func(t *testing.T, mode fakevllm.Mode) {
+		for decodes := range 2 {
+			r := start(t, mode, 2, 1+decodes, nil)
+			for _, d := range r.D {
+				script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusInternalServerError})
+			}
+			a := r.post(chatPath, chatBody(true, ""))
+			if e := r.entry(); a.status != http.StatusInternalServerError || e.Failure != leg.Status5xx || e.DecodeOnly == "" && mode != fakevllm.MoRIIORead {
+				t.Errorf("%d decode instances: %d %s, entry %+v", 1+decodes, a.status, a.body, e)
+			}
+		}
+	})
 }
 
 // A prefill instance of one mode and a decode instance of the other are no pair.

@@ -178,6 +178,29 @@ func TestQueueOrder(t *testing.T) {
 	}
 }
 
+// While no prefill instance can be reached, requests wait for decode, which computes their prompts.
+func TestQueueWithoutPrefill(t *testing.T) {
+	t.Parallel()
+	var r *rig
+	q, _ := newQueues(t, &r, admission.On, nil)
+	r = startTuned(t, fakevllm.NIXL, 1, 1, tuning{
+		forward: func(o *forward.Options) { o.Queue = q },
+		sched:   func(o *sched.Options) { o.PrefillOptional = true },
+	})
+	r.P[0].Kill()
+	r.tracker.Eject(r.sched.Usable(instance.Prefill, model, nil)[0].Instance, "killed")
+	decode := r.sched.Usable(instance.Decode, model, nil)[0].Load
+	decode.Waiting.Add(1000)
+	answered := make(chan answer, 1)
+	go func() { answered <- r.post(queuedPath, queuedBody("x")) }()
+	waiting(t, q, 1)
+	decode.Waiting.Add(-1000)
+	q.Wake()
+	if a := <-answered; a.status != http.StatusOK {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
 // With observe every request passes at once, and what would happen is counted.
 func TestQueueObserve(t *testing.T) {
 	t.Parallel()

@@ -104,14 +104,16 @@ func (m silentHealth) SilentFor(k instance.Key) time.Duration {
 }
 
 // No request waits for a silent prefill instance where a decode instance can serve alone. A
-// silent decode instance is picked if there is no other.
+// silent decode instance is picked if there is no other. The queue counts neither silent nor slow prefill
+// instances there.
 func TestSilentPrefillIsNoLastResortWithFallback(t *testing.T) {
 	t.Parallel()
 	p, d := inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1")
+	slow := inst(instance.Prefill, "p:2", func(in *instance.Instance) { in.Record.State, in.Record.Cause = instance.Down, instance.CauseSlow })
 	health := silentHealth{sick{p.Key: true, d.Key: true}, time.Second}
 	for _, optional := range []bool{true, false} {
 		src := &source{}
-		src.set(p, d)
+		src.set(p, slow, d)
 		s := sched.New(sched.Options{Source: src, Health: health, PrefillOptional: optional,
 			Connector: func(in *instance.Instance) string { return in.Record.Connector }})
 		if _, err := s.Pick(decode("m")); err != nil {
@@ -119,6 +121,10 @@ func TestSilentPrefillIsNoLastResortWithFallback(t *testing.T) {
 		}
 		if _, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"}); (err != nil) != optional {
 			t.Errorf("optional %t: %v", optional, err)
+		}
+		prefill, decode := s.Usable(instance.Prefill, "m", nil), s.Usable(instance.Decode, "m", nil)
+		if len(decode) != 1 || (len(prefill) == 0) != optional {
+			t.Errorf("optional %t: usable are %d prefill and %d decode instances", optional, len(prefill), len(decode))
 		}
 	}
 }

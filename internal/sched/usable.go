@@ -6,7 +6,8 @@ import (
 )
 
 // Usable returns the candidates of a role that a request for a model with these labels could get
-// now; none if no instance lists the model.
+// now; none if no instance lists the model. With PrefillOptional, prefill instances that are unreachable or
+// slow are omitted: requests are decode-only while there is no other.
 func (s *Scheduler) Usable(role instance.Role, model string, labels instance.Selector) []policy.Candidate {
 	ix := s.index.current()
 	list, known := ix.candidates(role, model)
@@ -14,9 +15,13 @@ func (s *Scheduler) Usable(role instance.Role, model string, labels instance.Sel
 		return nil
 	}
 	among, l := s.filter.admitted(ix, list, &Request{Role: role, Model: model, Labels: labels, Alone: true})
+	optional := s.filter.opts.PrefillOptional && role == instance.Prefill
 	out := make([]policy.Candidate, 0, among.Len())
 	for i := range among.Len() {
-		out = append(out, list.items[among.Index(i)])
+		at := among.Index(i)
+		if c := list.items[at]; !optional || !list.facts[at].slow && !s.filter.opts.Health.Unreachable(c.Instance.Key) {
+			out = append(out, c)
+		}
 	}
 	if l != nil {
 		s.filter.scratches.Put(l)

@@ -36,6 +36,8 @@ type Change struct {
 const (
 	// MaxEdits is the largest number of keys in one transaction. etcd's limit is 128 operations.
 	MaxEdits = 100
+	// MaxEditBytes is the largest size of their values together. etcd's limit for a request is 1.5 MiB.
+	MaxEditBytes = 1 << 20
 	// maxChanges bounds the values in an audit entry, in bytes.
 	maxChanges = 16 << 10
 )

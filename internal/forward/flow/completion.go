@@ -51,7 +51,7 @@ type completion struct {
 
 	// What earlier attempts have found out.
 	expired    int            // decode legs that ended with TransferExpired
-	spent      []instance.Key // of decode legs that failed after they may have taken a KV transfer
+	spent      []instance.Key // of decode legs that failed after they may have taken a KV transfer, without those of needsPrefill
 	pairs      pairing
 	unnotified withoutNotice
 	working    []*instance.Instance // those of spent that have reported the failure themselves

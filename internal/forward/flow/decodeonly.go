@@ -56,7 +56,7 @@ const maxSpent = 2
 // (with some engines) and an abort spend it, too, but have another cause.
 func (c *completion) transferSpent(d *sched.Assignment, f *leg.Failure) {
 	c.s.Recorder.TransferSpent(f.Class)
-	if f.Class != leg.TransferExpired && f.Class != leg.Aborted && !f.Rule.SameKV {
+	if f.Class != leg.TransferExpired && f.Class != leg.Aborted && !f.Rule.SameKV && !c.s.needsPrefill(d) {
 		c.spent = append(c.spent, d.Instance.Key)
 		if reported(f) {
 			c.working = append(c.working, d.Instance)

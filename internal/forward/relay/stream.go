@@ -138,7 +138,7 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 			a.sendHeader(s.Resp, -1)
 		}
 	}
-	end := sse.EventEnd(e.Buf[:e.N], e.searched)
+	end := a.withoutClosing(s, e.Buf[:sse.EventEnd(e.Buf[:e.N], e.searched)])
 	if end == 0 {
 		e.searched = e.N
 		return nil, false
@@ -334,7 +334,7 @@ func (a *Answer) streamEnded(s *Source, e *events, f *leg.Failure) *leg.Failure 
 // failInEvents handles an event that breaks a committed answer off, Buf[before:after].
 func (a *Answer) failInEvents(s *Source, e *events, before, after int, class leg.Class, cause error) *leg.Failure {
 	event := bytes.Clone(e.Buf[before:after]) // pass may use the buffer
-	if before > 0 {
+	if before = a.withoutClosing(s, e.Buf[:before]); before > 0 {
 		batch, err := a.pass(s, e, e.Buf[:before])
 		if err != nil {
 			a.breakOff(true, leg.BadAnswer, err)
@@ -364,6 +364,19 @@ func (a *Answer) failInEvents(s *Source, e *events, before, after int, class leg
 		a.breakOff(true, class, cause)
 	}
 	return nil
+}
+
+// withoutClosing returns the length of whole events without those at their end that close a block of a stream
+// that may be continued: an engine of /v1/messages sends them also before it reports an abort.
+func (a *Answer) withoutClosing(s *Source, events []byte) int {
+	for s.Continuation != nil && a.Kind == openai.Messages && len(events) > 0 {
+		start := sse.EventEnd(events[:len(events)-1], 0)
+		if !sse.ClosesBlock(events[start:]) {
+			break
+		}
+		events = events[:start]
+	}
+	return len(events)
 }
 
 // continuedComment is the comment before the events of a leg that continues the stream, with the fields

@@ -57,6 +57,12 @@ func Classify(k openai.Kind, event []byte) (class EventClass, code int) {
 	return EventContent, 0
 }
 
+// ClosesBlock reports whether an event of /v1/messages closes a block of content: its stop, or the signature
+// before that.
+func ClosesBlock(event []byte) bool {
+	return string(eventName(event)) == "content_block_stop" || bytes.Contains(event, []byte(`"type":"signature_delta"`))
+}
+
 func responsesClass(name string, event []byte) (class EventClass, code int) {
 	switch name {
 	case "response.created", "response.queued", "response.in_progress", "response.output_item.added",

@@ -45,10 +45,10 @@ not have. Instances of agents and of the command lines of proxies, intents of pd
 what has a time limit (--for), are never deleted. If the file has only a weight for an engine
 that pdctl role keeps in one role, the role stays. A state of the file replaces it.
 
-The changes are one transaction (of 100 keys each, if there are more) with one audit entry.
-If another program changes a key meanwhile, nothing is written, the error names the key,
-and the exit code is 1. If that happens after the first 100 keys, the error has the number
-of changes that were written, and repeating the command writes the others. "pdctl revert"
+The changes are one transaction with one audit entry (one for each 100 keys or 1 MiB, if there
+is more). If another program changes a key meanwhile, nothing is written, the error names the
+key, and the exit code is 1. If that happens after the first transaction, the error has the
+number of changes that were written, and repeating the command writes the others. "pdctl revert"
 undoes an apply.`
 
 const exportHelp = `export prints what operators have set as a file for "pdctl apply": static instances,

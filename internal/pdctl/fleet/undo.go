@@ -187,8 +187,14 @@ func write(ctx context.Context, s *session.Session, conn *session.Conn, now *sto
 	changes := now.Changes(values)
 	revision := int64(0)
 	for len(changes) > 0 {
-		batch := map[string]*string{}
+		batch, size := map[string]*string{}, 0
 		for _, c := range changes[:min(len(changes), store.MaxEdits)] {
+			if c.After != nil {
+				size += len(*c.After)
+			}
+			if size > store.MaxEditBytes && len(batch) > 0 {
+				break
+			}
 			batch[c.Key] = c.After
 		}
 		at, err := conn.Store.Edits.Write(ctx, now, batch, what, reason)
