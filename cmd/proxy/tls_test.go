@@ -439,6 +439,7 @@ func TestEtcdRefusedByTLS(t *testing.T) {
 		{"wrong client certificate", endpoint, a.CA, stranger, strangerKey, "it refuses our certificate"},
 		{"expired client certificate", endpoint, a.CA, old, oldKey, "it refuses our certificate"},
 		{"no client certificate", endpoint, a.CA, "", "", "it wants a certificate of us"},
+		{"etcd without TLS", "https://" + strings.TrimPrefix(testkit.StartEtcd(t).Endpoint(), "http://"), a.CA, "", "", "it does not speak TLS"},
 		{"no TLS", strings.TrimPrefix(endpoint, "https://"), "", "", "", "speaks TLS: write https://"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

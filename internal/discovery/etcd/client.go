@@ -33,6 +33,7 @@ import (
 const (
 	CallTimeout = 3 * time.Second
 	pingTimeout = 2 * time.Second
+	lookTimeout = 500 * time.Millisecond // for the reason why another call has failed
 )
 
 // The flow control windows of gRPC: for one stream (a list of ten thousand instances, or
@@ -201,7 +202,7 @@ func Explain(ctx context.Context, cli *clientv3.Client, what string, err error, 
 
 // lookAt dials each endpoint once and describes the results.
 func lookAt(ctx context.Context, endpoints []string, overTLS bool) string {
-	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	said := make([]string, 0, len(endpoints))
 	for _, e := range endpoints {
