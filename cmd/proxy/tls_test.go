@@ -420,6 +420,46 @@ func TestEnginesRefusedByTLS(t *testing.T) {
 	}
 }
 
+// A registered engine that refuses the proxy is ejected, with the reason of TLS in /status, while
+// another serves.
+func TestRegisteredEngineRefusedByTLS(t *testing.T) {
+	t.Parallel()
+	a := testkit.NewAuthority(t, "fleet")
+	a.Issue("engine", testkit.Certificate{CN: "engine", Hosts: []string{"127.0.0.1"}})
+	open := &tls.Config{Certificates: []tls.Certificate{a.Pair("engine")}, MinVersion: tls.VersionTLS12}
+	mutual := open.Clone()
+	mutual.ClientCAs, mutual.ClientAuth = a.Pool(), tls.RequireAndVerifyClientCert
+	prefill, decode := engines(t, open)
+	refusing, _ := engines(t, mutual)
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	lease := members.Lease(t, cli, 600)
+	for _, k := range []string{"prefill/" + prefill, "prefill/" + refusing, "decode/" + decode} {
+		members.Put(t, cli, "/pd/"+k, `{"v":1,"id":"1","scheme":"https","models":["m"],"state":"ready","source":"agent"}`, clientv3.WithLease(lease))
+	}
+	p := runProxy(t, "--etcd-endpoints", etcd.Endpoint(), "--engine-ca", a.CA, "--prefill-policy", "round_robin", "--max-failures", "1")
+	hc := &http.Client{Timeout: tlsPatience, Transport: &http.Transport{DisableKeepAlives: true}}
+	testkit.Eventually(t, tlsPatience, func() error {
+		code, answer, err := p.complete(hc)
+		if code != http.StatusOK {
+			return fmt.Errorf("%d %s, %w", code, answer, err)
+		}
+		text, err := p.get(hc, "/status")
+		var s struct {
+			Instances []struct{ Address, Reason string }
+		}
+		if err == nil {
+			err = json.Unmarshal([]byte(text), &s)
+		}
+		for _, in := range s.Instances {
+			if in.Address == refusing && strings.Contains(in.Reason, "no TLS: it wants a certificate of us") {
+				return nil
+			}
+		}
+		return fmt.Errorf("%w\n%s", err, text)
+	})
+}
+
 // An etcd that refuses the proxy's certificate, or that the proxy does not trust, is reported
 // in /readyz and in the log.
 func TestEtcdRefusedByTLS(t *testing.T) {
@@ -439,6 +479,7 @@ func TestEtcdRefusedByTLS(t *testing.T) {
 		{"wrong client certificate", endpoint, a.CA, stranger, strangerKey, "it refuses our certificate"},
 		{"expired client certificate", endpoint, a.CA, old, oldKey, "it refuses our certificate"},
 		{"no client certificate", endpoint, a.CA, "", "", "it wants a certificate of us"},
+		{"etcd without TLS", "https://" + strings.TrimPrefix(testkit.StartEtcd(t).Endpoint(), "http://"), a.CA, "", "", "it does not speak TLS"},
 		{"no TLS", strings.TrimPrefix(endpoint, "https://"), "", "", "", "speaks TLS: write https://"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/access"
@@ -32,6 +33,7 @@ import (
 const (
 	CallTimeout = 3 * time.Second
 	pingTimeout = 2 * time.Second
+	lookTimeout = 500 * time.Millisecond // for the reason why another call has failed
 )
 
 // The flow control windows of gRPC: for one stream (a list of ten thousand instances, or
@@ -57,6 +59,7 @@ type Config struct {
 	DialTimeout time.Duration
 	// Intercept gets every call but watches and streams, if not nil.
 	Intercept grpc.UnaryClientInterceptor
+	why       *lastRefusal // of the client that logs in; nil for any other
 }
 
 // Dial makes a client. It does not wait for a connection (see Ping), nor for a
@@ -77,7 +80,7 @@ func Dial(cfg Config) (*clientv3.Client, error) {
 	case len(endpoints) == 0:
 		return nil, fmt.Errorf("%w: none given", access.ErrEndpoint)
 	}
-	why := &lastRefusal{log: cfg.Log, tls: cfg.TLS != nil}
+	why := cmp.Or(cfg.why, &lastRefusal{log: cfg.Log, tls: cfg.TLS != nil})
 	var secure []grpc.DialOption
 	var first *tls.Config
 	if cfg.TLS != nil {
@@ -94,7 +97,7 @@ func Dial(cfg Config) (*clientv3.Client, error) {
 			if method != etcdserverpb.Auth_Authenticate_FullMethodName {
 				return next(ctx, method, req, reply, cc, opts...)
 			}
-			return logIn(ctx, Config{Endpoints: cli.Endpoints(), TLS: cfg.TLS, Log: cfg.Log}, req, reply)
+			return logIn(ctx, cc, Config{Endpoints: cli.Endpoints(), TLS: cfg.TLS, Log: cfg.Log, why: why}, req, reply)
 		}))
 	}
 	if cfg.Intercept != nil {
@@ -135,7 +138,17 @@ const firstToken = "not-logged-in-yet"
 
 // logIn sends a request of Authenticate over a connection of its own, without a token. clientv3
 // adds its last token to every call, and etcd 3.4 refuses to log in a client with an invalid one.
-func logIn(ctx context.Context, cfg Config, request, response any) error {
+// Before that it waits for cc, the connection of the calls: clientv3 logs in for each try to open a
+// stream, and only cc backs off between its dials.
+func logIn(ctx context.Context, cc *grpc.ClientConn, cfg Config, request, response any) error {
+	for state := cc.GetState(); state != connectivity.Ready; state = cc.GetState() {
+		if state == connectivity.Shutdown {
+			return status.Error(codes.Canceled, "log in: the client is closed")
+		}
+		if cc.Connect(); !cc.WaitForStateChange(ctx, state) {
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
 	cli, err := Dial(cfg)
 	if err != nil {
 		return err
@@ -189,7 +202,7 @@ func Explain(ctx context.Context, cli *clientv3.Client, what string, err error, 
 
 // lookAt dials each endpoint once and describes the results.
 func lookAt(ctx context.Context, endpoints []string, overTLS bool) string {
-	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	said := make([]string, 0, len(endpoints))
 	for _, e := range endpoints {

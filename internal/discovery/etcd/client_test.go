@@ -2,11 +2,16 @@ package etcd_test
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
+	"github.com/sirupsen/logrus/hooks/test"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
@@ -88,4 +93,72 @@ func TestUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	use("after")
+}
+
+// While etcd is unreachable, a client with a user dials it no faster than one without, and logs the
+// reason once.
+func TestUser_Unreachable(t *testing.T) {
+	t.Parallel()
+	known, strangers := testkit.NewAuthority(t, "known"), testkit.NewAuthority(t, "strangers")
+	strangers.Issue("etcd", testkit.Certificate{Hosts: []string{"127.0.0.1"}})
+	untrusted := func(nc net.Conn) {
+		_ = tls.Server(nc, &tls.Config{Certificates: []tls.Certificate{strangers.Pair("etcd")}, NextProtos: []string{"h2"}}).HandshakeContext(t.Context())
+	}
+	trusting := func() *tls.Config { return &tls.Config{RootCAs: known.Pool(), MinVersion: tls.VersionTLS12} }
+	dials := func(cfg etcd.Config, answer func(net.Conn)) *atomic.Int64 {
+		ln, n := testkit.Listen(t), new(atomic.Int64)
+		go func() {
+			for nc, err := ln.Accept(); err == nil; nc, err = ln.Accept() {
+				n.Add(1)
+				answer(nc)
+				_ = nc.Close()
+			}
+		}()
+		cfg.Endpoints = []string{ln.Addr().String()}
+		cli, err := etcd.Dial(cfg)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = cli.Close() })
+		for range 4 {
+			ctx, stop := etcd.WatchContext(t.Context())
+			t.Cleanup(stop)
+			go cli.Watch(ctx, "/watched") // returns when etcd has answered
+		}
+		_, err = cli.KeepAlive(t.Context(), 1)
+		require.NoError(t, err)
+		return n
+	}
+	for _, c := range []struct {
+		name   string
+		answer func(net.Conn)
+		logged int
+	}{
+		{"closes", func(net.Conn) {}, 0},
+		{"not trusted", untrusted, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			log, lines := test.NewNullLogger()
+			with := dials(etcd.Config{TLS: trusting, Log: log, Username: "pd", Password: "secret"}, c.answer)
+			without := dials(etcd.Config{TLS: trusting}, c.answer)
+			const rounds = 6 // of gRPC's backoff
+			testkit.Eventually(t, members.Soon, func() error {
+				if a, b := with.Load(), without.Load(); min(a, b) < rounds {
+					return fmt.Errorf("%d and %d dials", a, b)
+				}
+				return nil
+			})
+			if a, b := with.Load(), without.Load(); a > 3*b {
+				t.Errorf("%d dials with a user, %d without", a, b)
+			}
+			logged := 0
+			for _, e := range lines.AllEntries() {
+				if e.Level <= logrus.ErrorLevel {
+					logged++
+				}
+			}
+			if logged != c.logged {
+				t.Errorf("%d errors in the log, want %d", logged, c.logged)
+			}
+		})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"sync"
 
@@ -30,10 +31,33 @@ func newShaker(config func() *tls.Config, why *lastRefusal) *shaker {
 func (s *shaker) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	nc, info, err := credentials.NewTLS(s.config().Clone()).ClientHandshake(ctx, authority, raw)
 	if err != nil {
+		if _, _, ok := certs.Refused(err); !ok && isPlain(ctx, raw.RemoteAddr().String()) {
+			err = tls.RecordHeaderError{Msg: err.Error()}
+		}
 		s.why.set(authority, err)
 		return nc, info, err
 	}
 	return &watched{Conn: nc, authority: authority, why: s.why}, info, nil
+}
+
+// isPlain reports whether the server at an address speaks HTTP/2 without TLS. An etcd without TLS
+// closes a connection that starts with a handshake, without an answer.
+func isPlain(ctx context.Context, address string) bool {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	nc, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = nc.Close() }()
+	if until, ok := ctx.Deadline(); ok {
+		_ = nc.SetDeadline(until)
+	}
+	// The preface with empty SETTINGS, which the server answers by its own (RFC 9113, 3.4).
+	_, _ = io.WriteString(nc, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+	var head [9]byte
+	_, err = io.ReadFull(nc, head[:])
+	return err == nil && head[0] == 0 && head[3] == 4
 }
 
 // Clone implements credentials.TransportCredentials.

@@ -63,8 +63,9 @@ func (s *Instances) Add(ctx context.Context, k instance.Key, rec instance.Record
 		if f.Pending != nil {
 			p.ops = append(p.ops, clientv3.OpDelete(s.layout.Pending(k)))
 		}
-		p.ops = append(p.ops, s.liftRemoval(k, f)...)
-		return p, nil
+		lift, err := s.liftRemoval(ctx, k, f, reason)
+		p.ops = append(p.ops, lift...)
+		return p, err
 	})
 	if err != nil {
 		return "", err
@@ -125,18 +126,14 @@ func staticValue(k instance.Key, rec instance.Record, source string) ([]byte, er
 	return schema.EncodeRecord(rec)
 }
 
-// liftRemoval returns the operations that end a removal; the weight of the override stays.
-func (s *Instances) liftRemoval(k instance.Key, f *etcd.Found) []clientv3.Op {
+// liftRemoval returns the operations that end a removal.
+func (s *Instances) liftRemoval(ctx context.Context, k instance.Key, f *etcd.Found, reason string) ([]clientv3.Op, error) {
 	if !f.Removed() {
-		return nil
+		return nil, nil
 	}
-	if o, err := schema.DecodeOverride(f.Override.Value); err == nil && o.Weight != nil {
-		o.State = ""
-		if value, err := schema.Encode(o); err == nil {
-			return []clientv3.Op{clientv3.OpPut(s.layout.Override(k), string(value), clientv3.WithIgnoreLease())}
-		}
-	}
-	return []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}
+	o, _ := f.Wanted() // can be decoded: see Removed
+	op, err := s.endState(ctx, k, o, reason)
+	return []clientv3.Op{op}, err
 }
 
 // AddPending writes an add that waits until its instance answers; whichever
@@ -167,7 +164,11 @@ func (s *Instances) AddPending(ctx context.Context, k instance.Key, p schema.Pen
 		if err != nil {
 			return plan{}, err
 		}
-		pl := plan{what: "wait", ops: s.liftRemoval(k, f)}
+		lift, err := s.liftRemoval(ctx, k, f, reason)
+		if err != nil {
+			return plan{}, err
+		}
+		pl := plan{what: "wait", ops: lift}
 		if f.Record != nil {
 			outcomes[k] = AlreadyThere
 			if f.Pending != nil {
@@ -288,7 +289,8 @@ func (s *Instances) Allow(ctx context.Context, k instance.Key, reason string) (r
 		if removed = f.Removed(); f.Override == nil {
 			return plan{}, s.kept(ctx, schema.KindOverride, k)
 		}
-		return plan{what: "allow", ops: s.liftRemoval(k, f)}, nil
+		lift, err := s.liftRemoval(ctx, k, f, reason)
+		return plan{what: "allow", ops: lift}, err
 	})
 	return removed, err
 }

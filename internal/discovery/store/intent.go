@@ -135,14 +135,8 @@ func (s *Intents) Lift(ctx context.Context, k instance.Key, state instance.Inten
 
 // lifted plans to end the state of an override. A weight stays.
 func (s *Intents) lifted(ctx context.Context, k instance.Key, o schema.Override, reason, what string) (plan, error) {
-	p := plan{what: what}
-	if o.Weight == nil {
-		p.ops = []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}
-		return p, nil
-	}
-	value, err := schema.Encode(schema.Override{V: o.V, Weight: o.Weight, Reason: reason, By: s.by(ctx)})
-	p.ops = []clientv3.Op{clientv3.OpPut(s.layout.Override(k), string(value), clientv3.WithIgnoreLease())}
-	return p, err
+	op, err := s.endState(ctx, k, o, reason)
+	return plan{what: what, ops: []clientv3.Op{op}}, err
 }
 
 // weighted returns the error of a temporary intent for an instance that has a weight.

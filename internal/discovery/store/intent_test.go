@@ -118,6 +118,27 @@ func TestIntend(t *testing.T) {
 	}
 }
 
+// A weight that outlives a removal has the reason of the change that ended the removal.
+func TestAllow_Weight(t *testing.T) {
+	t.Parallel()
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	k := members.Prefill("127.0.0.1:8100")
+	members.Put(t, cli, l.Instance(k), members.Ready)
+	at := func(actor string) *store.Store { return store.New(cli, l, actor) }
+	weight := 30
+	_, err := at("ann").Intents.SetWeight(t.Context(), k, &weight, store.IntentOptions{Reason: "slow"})
+	require.NoError(t, err)
+	_, err = at("bob").Instances.Remove(t.Context(), k, "burnt")
+	require.NoError(t, err)
+	_, err = at("cid").Instances.Allow(t.Context(), k, "mended")
+	require.NoError(t, err)
+	raw, err := at("").Reader.Get(t.Context(), k)
+	require.NoError(t, err)
+	if want := `{"v":1,"weight":30,"reason":"mended","by":"cid"}`; len(raw) != 1 || string(raw[0].Value) != want {
+		t.Errorf("%+v, want %s", raw, want)
+	}
+}
+
 // overtaken is a KV in which another operator writes between the first reading and the transaction that
 // depends on it.
 type overtaken struct {

@@ -115,6 +115,16 @@ func (w *writer) by(ctx context.Context) string {
 	return w.actor
 }
 
+// endState returns the operation that ends the state of an override. A weight stays, with this
+// reason.
+func (w *writer) endState(ctx context.Context, k instance.Key, o schema.Override, reason string) (clientv3.Op, error) {
+	if o.Weight == nil {
+		return clientv3.OpDelete(w.layout.Override(k)), nil
+	}
+	value, err := schema.Encode(schema.Override{V: o.V, Weight: o.Weight, Reason: reason, By: w.by(ctx)})
+	return clientv3.OpPut(w.layout.Override(k), string(value), clientv3.WithIgnoreLease()), err
+}
+
 // ensureSchema writes the schema key if there is none, and checks it otherwise.
 func (w *writer) ensureSchema(ctx context.Context) error {
 	key := w.layout.Schema()

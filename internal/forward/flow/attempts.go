@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/tracing"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
 // attempts records the instances that were tried for one request, and what may still be tried.
@@ -52,8 +53,9 @@ func (b *byRole[T]) of(r instance.Role) *T {
 }
 
 type suspect struct {
-	in    *instance.Instance
-	class leg.Class
+	in     *instance.Instance
+	class  leg.Class
+	reason string // for the strike
 }
 
 // secondRoundWait is about how long a request waits before it tries the same instances again.
@@ -234,7 +236,11 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	case leg.BlameEject:
 		t.s.Health.Eject(in, "cannot connect: "+f.Err.Error())
 	case leg.BlameStrike:
-		t.suspects = append(t.suspects, suspect{in, f.Class})
+		reason := string(f.Class)
+		if refused, ok := errors.AsType[*certs.Error](f.Err); ok {
+			reason = "no TLS: " + refused.Text
+		}
+		t.suspects = append(t.suspects, suspect{in, f.Class, reason})
 	case leg.BlameNone, leg.BlameConfig:
 	}
 	if !f.Rule.Retry {
@@ -266,7 +272,7 @@ func (t *attempts) served(in *instance.Instance) {
 			rest = append(rest, s)
 			continue
 		}
-		t.s.Health.Strike(s.in, string(s.class), s.class.TimedOut())
+		t.s.Health.Strike(s.in, s.reason, s.class.TimedOut())
 	}
 	t.suspects = rest
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
@@ -133,6 +134,9 @@ func (x Proxies) unused(in *instance.Instance, look []string, r *report) {
 		Severity: Error, Subject: in.Key.String(), What: fmt.Sprintf("%d of %d proxies cannot use it: %s", len(by), len(x), view), Why: instance.Some(by) + ": " + reason,
 		Cure:     "check that the engine runs, and that the machines of these proxies can reach its address; proxies use it again when it answers",
 		Commands: slices.Concat([]string{r.pdctl("get", in.Key.String())}, look),
+	}
+	if strings.Contains(reason, "no TLS") {
+		f.Cure = "correct --engine-ca, --engine-cert and --engine-key of these proxies, or the certificate of the engine; proxies use it again when it answers"
 	}
 	if in.Static() {
 		f.Cure += "; if the engine will not return, remove the instance"
