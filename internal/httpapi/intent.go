@@ -42,7 +42,7 @@ type IntentChange struct {
 // IntentResult is the result of an IntentChange.
 type IntentResult struct {
 	Known bool // false: no such instance, and nothing was changed
-	// Revision is the etcd revision of the change, or one at which it was so already. A proxy that
+	// Revision is the etcd revision of the change, or one at which nothing had to be changed. A proxy that
 	// has applied it has the change.
 	Revision int64
 }

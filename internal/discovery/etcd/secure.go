@@ -53,7 +53,7 @@ func isPlain(ctx context.Context, address string) bool {
 	if until, ok := ctx.Deadline(); ok {
 		_ = nc.SetDeadline(until)
 	}
-	// The preface with empty SETTINGS, which the server answers by its own (RFC 9113, 3.4).
+	// The preface with empty SETTINGS, which a server answers with its own (RFC 9113, 3.4).
 	_, _ = io.WriteString(nc, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
 	var head [9]byte
 	_, err = io.ReadFull(nc, head[:])
