@@ -34,6 +34,7 @@ func (w *doctorRig) runCommands(f doctor.Finding) {
 // its commands are run as printed, and then doctor finds nothing.
 func TestCures(t *testing.T) {
 	t.Parallel()
+	needsCurl(t)
 	w := newDoctorRig(t, testkit.StartEtcd(t).Endpoint())
 	proxy := fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{w.etcd}, Args: []string{"--connector", "nixl"}}
 	if _, err := w.f.StartProxy(t.Context(), proxy); err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -34,6 +35,14 @@ func newDoctorRig(t *testing.T, etcd string) *doctorRig {
 	s := &stage{t: t, dir: t.TempDir()}
 	s.prepare(t.TempDir())
 	return &doctorRig{t: t, f: harness.NewFleet(t, binDir), s: s, etcd: etcd, cli: testkit.Client(t, etcd)}
+}
+
+// needsCurl skips a test whose lines run curl.
+func needsCurl(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("the lines need curl")
+	}
 }
 
 // run runs one line and returns its exit code and output.

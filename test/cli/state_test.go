@@ -15,6 +15,7 @@ import (
 // proxy's routes, and the health check of a load balancer.
 func TestDeadStaticInstance(t *testing.T) {
 	t.Parallel()
+	needsCurl(t)
 	w := newDoctorRig(t, testkit.StartEtcd(t).Endpoint())
 	proxy, err := w.f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{w.etcd}, Args: []string{"--connector", "nixl"}})
 	require.NoError(t, err)

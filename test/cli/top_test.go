@@ -93,6 +93,7 @@ func (w *topRig) frame() (f topFrame) {
 // top has the figures of both proxies, and of a third one, which cannot be reached, the load in its digest.
 func TestTop(t *testing.T) {
 	t.Parallel()
+	needsCurl(t)
 	w := newTopRig(t)
 	for key, value := range map[string]string{
 		"/pd/proxies/far": `{"v":1,"id":"far","address":"127.0.0.1:1","applied":1}`,
