@@ -106,7 +106,7 @@ test-browser: ## test the dashboard in headless Chromium with axe-core; fails wi
 
 # PYTHON is a python3 from 3.11 to 3.13; PD_TEST_LAB_DIR is where vLLM is installed.
 .PHONY: test-real
-test-real: ## test with vLLM and NIXL (docs/real.md), 3.3 GB to install the first time; SHORT=1 sends ten requests and kills once
+test-real: ## test with vLLM and NIXL (docs/real.md), 3.3 GB to install the first time; SHORT=1 sends 22 requests and kills once
 	@PD_TEST_REAL=$(if $(call on,$(SHORT)),short,1) $(GO) test -count=1 -timeout 60m -v $(TESTFLAGS) ./test/real
 
 .PHONY: cover

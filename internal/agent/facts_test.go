@@ -42,7 +42,7 @@ func TestRanksAndTransferOfTheEngine(t *testing.T) {
 				if got.DPSize != tc.want.DPSize || got.Transfer != tc.want.Transfer || got.Connector != tc.want.Connector {
 					t.Errorf("dp_size %d, transfer %q, connector %q", got.DPSize, got.Transfer, got.Connector)
 				}
-				if warned, want := strings.Count(out.String(), "give --connector nixl"), tc.base.Connector == "plain"; (warned == 1) != want {
+				if warned, want := strings.Count(out.String(), "set --connector nixl"), tc.base.Connector == "plain"; (warned == 1) != want {
 					t.Errorf("warned %d times", warned)
 				}
 				if said, want := strings.Count(out.String(), "data-parallel ranks; proxies choose among them"), tc.want.DPSize > 1; (said == 1) != want {

@@ -54,7 +54,7 @@ func requireRight(ring *apikeys.Ring, right apikeys.Rights) gin.HandlerFunc {
 		switch {
 		case ring == nil:
 			failAdmin(c, http.StatusForbidden, openai.TypePermission, asDetail,
-				"the admin routes are off: start the proxy with ADMIN_API_KEY or --admin-api-keys-file set, or use pdctl")
+				"the admin routes are off: start the proxy with ADMIN_API_KEY or --admin-api-keys-file set")
 		case !ok:
 			failAdmin(c, http.StatusUnauthorized, openai.TypeAuth, asDetail, "no admin key: send it as X-Api-Key")
 		case !known:

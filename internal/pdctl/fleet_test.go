@@ -200,7 +200,7 @@ func TestRevertBeforeTheAuditLog(t *testing.T) {
 	if _, err := r.cli.Delete(t.Context(), "/pd/audit/", clientv3.WithPrefix()); err != nil { // as its lease does
 		t.Fatal(err)
 	}
-	for _, want := range []string{"the audit log is empty: changes of more than 30 days ago are not known", "the audit log begins at revision "} {
+	for _, want := range []string{"the audit log is empty; it keeps 30 days", "the audit log begins at revision "} {
 		if errs := r.want(0, "no differences\n", "diff", "--from", at); !strings.Contains(errs, "warning: "+want) {
 			t.Errorf("%q is not in %q", want, errs)
 		}

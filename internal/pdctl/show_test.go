@@ -258,7 +258,7 @@ func TestListWarnsOfNIXLWithoutItsDialect(t *testing.T) {
 	if d := cmp.Diff([]string{"10.0.0.1:1"}, warned()); d != "" {
 		t.Error(d)
 	}
-	if _, table, _ := r.run("list"); strings.Count(table, "give --connector nixl") != 1 {
+	if _, table, _ := r.run("list"); strings.Count(table, "set --connector nixl") != 1 {
 		t.Errorf("list\n%s", table)
 	}
 }

@@ -99,7 +99,7 @@ type Options struct {
 	// real engines do. By default what does not come back byte for byte is refused.
 	RewrittenParams bool
 	// EngineID is engine_id of --kv-transfer-config: the engine has the same id in every life, so a
-	// NIXL decode that comes with the params of a former life reads other requests' blocks. "" is a
+	// NIXL decode that comes with the params of a previous incarnation reads other requests' blocks. "" is a
 	// random id for each life. It is for engines with one data-parallel rank.
 	EngineID string
 	// SideChannelAddr is where a NIXL engine serves its offers, default

@@ -39,14 +39,14 @@ func TestNIXLWithoutItsConnector(t *testing.T) {
 				if err := json.Unmarshal(raw, &s); err != nil {
 					return err
 				}
-				if len(s.Prefill) != 1 || len(s.Decode) != 1 || strings.Count(string(raw), `"warning":"its engine hands over by NIXL`) != tc.warned {
+				if len(s.Prefill) != 1 || len(s.Decode) != 1 || strings.Count(string(raw), `"warning":"its engine transfers KV caches by NIXL`) != tc.warned {
 					return fmt.Errorf("/status: %s", raw)
 				}
 				return nil
 			})
 			testkit.Eventually(t, soon, func() error {
 				log, err := os.ReadFile(proxy.LogFile())
-				if n := strings.Count(string(log), "give --connector nixl"); err != nil || n != tc.warned {
+				if n := strings.Count(string(log), "set --connector nixl"); err != nil || n != tc.warned {
 					return fmt.Errorf("the log warns %d times, %v\n%s", n, err, log)
 				}
 				return nil

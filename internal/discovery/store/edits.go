@@ -113,12 +113,12 @@ func (s *Edits) Between(ctx context.Context, from, to int64) (out []Change, gap 
 	slices.SortStableFunc(entries, func(a, b AuditEntry) int { return cmp.Compare(a.Revision, b.Revision) })
 	switch {
 	case len(entries) == 0:
-		gap = "the audit log is empty: changes of more than 30 days ago are not known"
+		gap = "the audit log is empty; it keeps 30 days"
 	case from >= entries[0].Revision-1:
 	case int64(len(entries)) >= s.maxAudit-auditTrim:
 		return nil, "", fmt.Errorf("%w: the audit log begins at revision %d", ErrNotRecorded, entries[0].Revision)
 	default: // whether there were earlier entries, whose leases have ended, cannot be known
-		gap = fmt.Sprintf("the audit log begins at revision %d (%s): earlier changes of more than 30 days ago are not known",
+		gap = fmt.Sprintf("the audit log begins at revision %d (%s); it keeps 30 days",
 			entries[0].Revision, entries[0].At.UTC().Format(time.DateOnly))
 	}
 	all, ends := map[string]*Change{}, map[string]bool{}

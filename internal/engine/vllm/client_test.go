@@ -60,7 +60,7 @@ func says(status int, body string) http.HandlerFunc {
 	}
 }
 
-// An engine reports whether it hands over by NIXL; an agent next to it is not needed for that.
+// An engine reports whether it transfers KV caches by NIXL; an agent next to it is not needed for that.
 func TestFactsOfNIXL(t *testing.T) {
 	t.Parallel()
 	base := engine(t, map[string]http.HandlerFunc{

@@ -82,7 +82,7 @@ func (t *Transfer) parts() []*Transfer {
 	return all
 }
 
-// NIXL reports whether the engine hands over by NIXL, also as a part of a
+// NIXL reports whether the engine transfers KV caches by NIXL, also as a part of a
 // MultiConnector. Such an engine listens on a side channel.
 func (t *Transfer) NIXL() bool {
 	return slices.ContainsFunc(t.parts(), func(p *Transfer) bool {

@@ -110,7 +110,7 @@ func TestWordsOfTheMembership(t *testing.T) {
 		},
 		{
 			name: "NIXL is asked as plain", list: []*instance.Instance{in(p, "a:1", connector("plain"), func(i *instance.Instance) { i.Record.Transfer = instance.TransferNIXL }), in(d, "b:1", connector("plain"))},
-			want: "prefill a:1: its engine hands over by NIXL, but is asked in the dialect plain: nothing is handed over, and decode computes each prompt again; give --connector nixl",
+			want: "prefill a:1: its engine transfers KV caches by NIXL, but is asked in the dialect plain: no cache is transferred, and decode computes each prompt again; set --connector nixl",
 		},
 		{
 			name: "another model", list: []*instance.Instance{in(p, "a:1", models("m", "p")), in(d, "b:1", models("m", "d"))},

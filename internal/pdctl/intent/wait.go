@@ -42,7 +42,7 @@ weight and the admin routes of a proxy answer with the revision of their change 
 of -o json); status shows the newest one. If a proxy vanishes meanwhile, wait does not wait
 for it, and names it on stderr.
 
-Exit codes: 0 done; 3 (state=drained) a proxy vanished before its proof; 4 --timeout has
+Exit codes: 0 done; 3 (state=drained) a proxy disappeared before it confirmed; 4 --timeout has
 passed, and what is missing is named.`
 
 // Exit codes other than 0, 1 and 2.

@@ -79,7 +79,7 @@ func Command(s *session.Session) *cobra.Command {
 		cmd.AddCommand(s.Writes(c))
 	}
 	cmd.AddCommand(&cobra.Command{
-		Use: "list", Short: "list the limits of API keys", Args: cobra.NoArgs, Example: "  pdctl limit list\n  pdctl limit list -o json",
+		Use: "list", Aliases: []string{"ls"}, Short: "list the limits of API keys", Args: cobra.NoArgs, Example: "  pdctl limit list\n  pdctl limit list -o json",
 		RunE: s.Wrap(func(cmd *cobra.Command, _ []string) error { return list(cmd.Context(), s) }),
 	})
 	return cmd

@@ -26,12 +26,12 @@ the proxies; their /status shows the result.`
 
 // Restore returns the command restore.
 func Restore(s *session.Session) *cobra.Command {
-	return orderCommand(s, schema.OrderRestore, "make proxies write back what a wiped etcd has lost")
+	return orderCommand(s, schema.OrderRestore, "write what a wiped etcd has lost back from the proxies")
 }
 
 // Forget returns the command forget.
 func Forget(s *session.Session) *cobra.Command {
-	return orderCommand(s, schema.OrderForget, "make proxies drop what a wiped etcd has lost")
+	return orderCommand(s, schema.OrderForget, "drop what a wiped etcd has lost from the proxies")
 }
 
 func orderCommand(s *session.Session, verb, short string) *cobra.Command {

@@ -35,7 +35,7 @@ func (s *Session) AdminKey(flag string) (string, error) {
 		flag, _ = s.LookupEnv("ADMIN_API_KEY")
 	}
 	if flag == "" {
-		return "", cli.Wrongf("the proxy needs its admin key: set --admin-key or ADMIN_API_KEY")
+		return "", cli.Wrongf("this command needs the admin key with which the proxies were started: set --admin-key or ADMIN_API_KEY")
 	}
 	return flag, nil
 }

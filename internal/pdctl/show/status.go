@@ -24,7 +24,7 @@ IN FLIGHT is the number of requests in flight in the proxy's load digest. DIGEST
 measured by the clocks of the proxy and of this machine. A proxy without requests writes
 no further digest.
 
-With the etcd alarm NOSPACE no instance can register; "pdctl doctor" has the cure. A
+With the etcd alarm NOSPACE no instance can register; "pdctl doctor" has the remedy. A
 proxy whose APPLIED stays lower than "membership revision", the newest of all keys that
 exist, does not follow etcd.
 

@@ -21,14 +21,14 @@ const watchHelp = `watch prints changes as they happen, until Ctrl-C.
 
   2026-11-21T09:00:00Z  17  ~  prefill/10.0.0.7:8100  down  state ready -> down
 
-Columns: local time, etcd revision, kind of change, instance, its present state, view or
+Columns: time (UTC), etcd revision, kind of change, instance, its present state, view or
 intent, and what changed. Kinds: "+" new, "-" gone, "~" changed, "=" present at the start
 (with --initial). -o json prints one object on each line, -o yaml one document for each.
 
 With --selector, an instance that begins to match is new, and one that stops matching is
 gone.
 
-watch continues when etcd restarts. While etcd is away it reports that on stderr, and
+watch continues when etcd restarts. While etcd is unavailable it reports that on stderr, and
 afterwards prints what has changed.`
 
 // statusPoll is the interval at which the contact to etcd is checked.

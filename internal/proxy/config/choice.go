@@ -52,7 +52,7 @@ type Choice struct {
 
 func (ch *Choice) settings() settings.Table {
 	return settings.About("Scheduling",
-		settings.Setting{Name: "disaggregate", Kind: settings.Text, Takes: DisaggregateAlways + ", " + DisaggregateAuto + " or " + DisaggregateNever, Default: DisaggregateAlways, Usage: "which requests use both prefill and decode: always (all that can), auto (not those that decode alone serves better, as estimated from earlier requests) or never (for comparison)", Into: &ch.Disaggregate},
+		settings.Setting{Name: "disaggregate", Kind: settings.Text, Takes: DisaggregateAlways + ", " + DisaggregateAuto + " or " + DisaggregateNever, Default: DisaggregateAlways, Usage: "which requests use both prefill and decode: always (all that can), auto (not those that are served better decode-only, as estimated from earlier requests) or never (for comparison)", Into: &ch.Disaggregate},
 		settings.Setting{Name: "policy", Kind: settings.Text, Usage: "how an instance is chosen, for both roles: " + strings.Join(policy.Names(), ", "), Into: &ch.Policy},
 		settings.Setting{Name: "prefill-policy", Kind: settings.Text, Usage: "policy for prefill instances (default: that of --policy, or " + policy.DefaultPrefill + ")", Into: &ch.PrefillPolicy},
 		settings.Setting{Name: "decode-policy", Kind: settings.Text, Usage: "policy for decode instances, where " + policy.KVAware + " is the same as " + policy.DefaultPrefill + " (default: that of --policy, or " + policy.Default + ")", Into: &ch.DecodePolicy},

@@ -20,7 +20,7 @@ type Membership struct {
 
 func (m *Membership) settings() settings.Table {
 	return settings.About("Membership",
-		settings.Setting{Name: "state-dir", Kind: settings.Text, Usage: "directory where the membership and the members of etcd are saved, for a start while etcd is away; empty saves nothing (default: pdmesh/proxy-<port> in the user's state directory)", Into: &m.StateDir},
+		settings.Setting{Name: "state-dir", Kind: settings.Text, Usage: "directory where the membership and the members of etcd are saved, for a start while etcd is unavailable; empty saves nothing (default: pdmesh/proxy-<port> in the user's state directory)", Into: &m.StateDir},
 		settings.Setting{Name: "audit-interval", Kind: settings.Time, Takes: anyTime, Default: "15s", Rare: true, Usage: "how often all keys in etcd are compared with what the watch has delivered", Into: &m.AuditInterval},
 		settings.Setting{Name: "orphan-grace", Kind: settings.Time, Takes: anyTime, Default: "1m", Rare: true, Usage: "how long an instance without a lease is used, if it answers and most of its role are registered", Into: &m.OrphanGrace},
 		settings.Setting{Name: "waiting-retry-interval", Kind: settings.Time, Takes: anyTime, Default: "2s", Rare: true, Usage: "time between two probes of an instance that was added before it was up", Into: &m.WaitingRetryInterval},
