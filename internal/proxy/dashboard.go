@@ -37,8 +37,8 @@ func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func
 			}
 			return f
 		},
-		Hits:    p.sched.Loads.Hits,
 		Etcd:    func() dashboard.Etcd { return boardEtcd(etcd()) },
+		Own:     p.sample,
 		Proxies: (&survey{app: p}).read, Opinion: p.opinion,
 	})
 }
@@ -48,6 +48,15 @@ func boardEtcd(s httpapi.EtcdStatus) dashboard.Etcd {
 		State: s.State, Live: s.State == string(watch.Live), Embedded: s.Embedded, Endpoints: s.Endpoints, Ended: s.Ended,
 		LastContact: s.LastContact, LastError: instance.Printable(s.LastError, 300), Orphans: s.Orphans, Held: s.Held, Kept: len(s.Kept),
 	}
+}
+
+// sample returns the metrics of this proxy.
+func (p *app) sample() (*figures.Sample, error) {
+	families, err := p.registry.Gather()
+	if err != nil {
+		return nil, err
+	}
+	return figures.NewSample(families, p.queues.Status()), nil
 }
 
 // surveyWindow is the time over which the dashboard computes figures of several proxies.
@@ -70,7 +79,7 @@ func (s *survey) read(ctx context.Context) (dashboard.Fleet, error) {
 	if err != nil {
 		return f, err
 	}
-	families, err := s.registry.Gather()
+	own, err := s.sample()
 	if err != nil {
 		return f, err
 	}
@@ -84,7 +93,7 @@ func (s *survey) read(ctx context.Context) (dashboard.Fleet, error) {
 	client := figures.NewClient()
 	samples, missing := figures.Read(ctx, client, surveyLimit, others)
 	client.CloseIdleConnections()
-	samples[s.id] = figures.NewSample(families, s.queues.Status())
+	samples[s.id] = own
 	now := time.Now()
 	if now.Sub(s.last) > surveyWindow { // the page was closed: older samples are of another time
 		s.history = figures.History{Window: surveyWindow}

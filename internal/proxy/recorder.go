@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
 
-// recorder hands every finished request to the counters, the access log and the dashboard.
+// recorder hands every finished request to the counters and the access log.
 type recorder struct {
 	*metrics.Metrics
 	p *app // has the other outputs
@@ -30,9 +30,6 @@ func (r recorder) Done(e *forward.Entry) {
 	r.p.noticed.Done(e)
 	if r.p.access != nil && r.p.log.IsLevelEnabled(logrus.InfoLevel) {
 		r.p.access.Write(e)
-	}
-	if r.p.board != nil {
-		r.p.board.Done(e)
 	}
 }
 

@@ -40,10 +40,7 @@ type AuditEntry struct {
 	Why     string        `json:"why,omitempty"`
 	For     string        `json:"for,omitempty"`    // how long it holds; "": until it is lifted
 	Weight  *int          `json:"weight,omitempty"` // of what weight; none: lifted
-	// Before and After are the values of a document, nil for none.
-	Before *string `json:"before,omitempty"`
-	After  *string `json:"after,omitempty"`
-	// Changes are those of static instances and overrides, at most 16 KiB together. Nil: not
+	// Changes are those of static instances, overrides and documents, at most 16 KiB together. Nil: not
 	// recorded, because they are larger or the writer is of an older release.
 	Changes []Change `json:"changes,omitzero"`
 
@@ -54,7 +51,7 @@ type AuditEntry struct {
 func (w *writer) audit(ctx context.Context, k instance.Key, p plan, why string) ([]clientv3.Op, error) {
 	e := AuditEntry{
 		V: 1, At: time.Now().UTC(), Who: w.by(ctx), What: p.what, Role: k.Role, Address: k.Address, Why: cut(why, maxWhy), Weight: p.weight,
-		Before: p.before, After: p.after, Changes: p.changes,
+		Changes: p.changes,
 	}
 	e.fit()
 	if p.lease > 0 {
@@ -62,7 +59,7 @@ func (w *writer) audit(ctx context.Context, k instance.Key, p plan, why string) 
 	}
 	value, err := schema.Encode(e)
 	if errors.Is(err, schema.ErrTooLarge) { // with the escapes of the values
-		e.Changes, e.Before, e.After = nil, nil, nil
+		e.Changes = nil
 		value, err = schema.Encode(e)
 	}
 	if err != nil {

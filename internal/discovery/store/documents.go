@@ -94,19 +94,16 @@ func (s *Documents) change(ctx context.Context, k instance.Key, o DocumentOption
 		if err != nil {
 			return plan{}, err
 		}
-		was, p := etcd.Single(kvs), plan{lease: o.For}
-		if was != nil {
-			p.before = textOf(was.Value)
-		}
+		was := etcd.Single(kvs)
 		what, value, err := decide(was)
 		if err != nil || what == "" {
 			return plan{}, err
 		}
-		p.what, p.compares = what, []clientv3.Cmp{etcd.Unchanged(key, was)}
+		p := plan{what: what, lease: o.For, compares: []clientv3.Cmp{etcd.Unchanged(key, was)}, found: map[string]*mvccpb.KeyValue{key: was}}
 		if value == nil {
 			p.ops = []clientv3.Op{clientv3.OpDelete(key)}
 		} else {
-			p.after, p.timed = textOf(value), []keyValue{{key, value}}
+			p.timed = []keyValue{{key, value}}
 		}
 		return p, nil
 	})

@@ -2,7 +2,9 @@ package store_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -45,12 +47,21 @@ func TestDocuments(t *testing.T) {
 	if err != nil || len(log) != 3 {
 		t.Fatal(log, err)
 	}
-	if e := log[1]; e.What != "set" || e.Who != "ann" || e.Why != "why" || e.Role != schema.Limits || e.Address != "team-a" ||
-		*e.Before != `{"n":""}` || *e.After != `{"n":"b"}` {
+	if e := log[1]; e.What != "set" || e.Who != "ann" || e.Why != "why" || e.Role != schema.Limits || e.Address != "team-a" {
 		t.Errorf("%+v", e)
 	}
-	if first, last := log[2], log[0]; first.Before != nil || last.After != nil || last.What != "delete" || *last.Before != `{"n":"b"}` {
-		t.Errorf("%+v, %+v", first, last)
+	var got []string
+	for _, e := range log {
+		text, err := json.Marshal(e.Changes)
+		require.NoError(t, err)
+		got = append(got, e.What+string(text))
+	}
+	if want := []string{
+		`delete[{"key":"limits/team-a","before":"{\"n\":\"b\"}"}]`,
+		`set[{"key":"limits/team-a","before":"{\"n\":\"\"}","after":"{\"n\":\"b\"}"}]`,
+		`set[{"key":"limits/team-a","after":"{\"n\":\"\"}"}]`,
+	}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
 	}
 
 	change(`{"n":""}`, true)

@@ -75,18 +75,10 @@ func (w *writer) changesOf(ops []clientv3.Op, ends bool, before map[string]*mvcc
 	return changes
 }
 
-// recorded returns the changes of an entry; ok is false if the entry lacks them.
-func (e *AuditEntry) recorded() (changes []Change, ok bool) {
-	if e.Before != nil || e.After != nil {
-		return []Change{{Key: string(e.Role) + "/" + e.Address, Before: e.Before, After: e.After, AfterEnds: e.For != ""}}, true
-	}
-	return e.Changes, e.Changes != nil
-}
-
 // fit drops the values of an entry that are not text or too long; it cannot be reverted then.
 func (e *AuditEntry) fit() {
 	size := 0
-	for _, c := range append(slices.Clone(e.Changes), Change{Before: e.Before, After: e.After}) {
+	for _, c := range e.Changes {
 		for _, v := range []*string{c.Before, c.After} {
 			if v == nil {
 				continue
@@ -97,7 +89,7 @@ func (e *AuditEntry) fit() {
 		}
 	}
 	if size > maxChanges {
-		e.Changes, e.Before, e.After = nil, nil, nil
+		e.Changes = nil
 	}
 }
 
@@ -124,20 +116,19 @@ func (s *Edits) Between(ctx context.Context, from, to int64) (out []Change, gap 
 	all, ends := map[string]*Change{}, map[string]bool{}
 	for i := range entries {
 		e := &entries[i]
-		changes, ok := e.recorded()
 		switch {
 		case to > 0 && e.Revision > to:
 			continue
 		case e.Revision <= from:
-			for _, c := range changes {
+			for _, c := range e.Changes {
 				ends[c.Key] = c.AfterEnds
 			}
 			continue
-		case !ok:
+		case e.Changes == nil:
 			return nil, "", fmt.Errorf("%w: the entry of revision %d (%s of %s/%s by %s) lacks the values, because they are too large or its writer is of an older release",
 				ErrNotRecorded, e.Revision, instance.Printable(e.What, 40), e.Role, instance.Printable(e.Address, 300), instance.Printable(e.Who, 80))
 		}
-		for _, c := range changes {
+		for _, c := range e.Changes {
 			if first := all[c.Key]; first != nil {
 				first.After, first.AfterEnds = c.After, c.AfterEnds
 			} else {

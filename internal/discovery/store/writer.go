@@ -138,18 +138,17 @@ func (w *writer) ensureSchema(ctx context.Context) error {
 
 // plan is what a decision wants written: nothing if ops and timed are empty.
 type plan struct {
-	ops           []clientv3.Op
-	what          string   // for the audit entry
-	weight        *int     // the same
-	before, after *string  // the same, of a document
-	changes       []Change // the same, of several keys
+	ops     []clientv3.Op
+	what    string   // for the audit entry
+	weight  *int     // the same
+	changes []Change // the same
 	// timed are keys to write under one lease of this length, if it is not 0.
 	timed []keyValue
 	lease time.Duration
 	// once and compares are the operations and conditions that all plans of a change share.
 	once     []clientv3.Op
 	compares []clientv3.Cmp
-	// found are the keys of the membership as they were read; nil for a document.
+	// found are the keys as they were read.
 	found map[string]*mvccpb.KeyValue
 }
 
@@ -266,9 +265,7 @@ func (w *writer) apply(ctx context.Context, k instance.Key, why string, p plan) 
 	for _, t := range p.timed {
 		timed = append(timed, clientv3.OpPut(t.key, string(t.value), clientv3.WithLease(id)))
 	}
-	if p.found != nil {
-		p.changes = append(w.changesOf(p.ops, false, p.found), w.changesOf(timed, id != clientv3.NoLease, p.found)...)
-	}
+	p.changes = append(w.changesOf(p.ops, false, p.found), w.changesOf(timed, id != clientv3.NoLease, p.found)...)
 	audit, err := w.audit(ctx, k, p, why)
 	if err != nil {
 		return 0, unused, err

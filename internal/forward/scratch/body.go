@@ -145,82 +145,50 @@ func (b *Body) readAnnounced(r io.Reader, length int64) error {
 	return nil
 }
 
-// growAndRead replaces the body's buffer by one of size bytes, copies the bytes read so far, and
-// reads until it is full.
+// growAndRead grows the body's buffer to size bytes, and reads until it is full.
 func (b *Body) growAndRead(r io.Reader, size int64) error {
-	before := b.held
-	buf, pooled, err := b.countedBuffer(size)
-	if err != nil {
+	if err := b.grow(size); err != nil {
 		return err
 	}
-	buf = buf[:size]
-	n := copy(buf, b.bytes)
-	putBuffer(b.pooled) // no leg has seen it
-	b.pooled = pooled
-	b.uncount(before)
-	m, err := io.ReadFull(r, buf[n:])
-	b.bytes = buf[:n+m]
+	n := len(b.bytes)
+	m, err := io.ReadFull(r, b.bytes[n:size])
+	b.bytes = b.bytes[:n+m]
 	if err == io.EOF && n > 0 { //nolint:errorlint // a wrapped EOF is a body cut short, not the end
 		err = io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// The sizes of the pieces that a body of unknown length is read into, a small one first.
-// They are joined when the length is known: one copy, where a growing buffer needs several
-// and discards a buffer with each.
-const (
-	firstPieceSize = minPooledBody
-	pieceSize      = 64 << 10
-)
+// grow replaces the body's buffer by one of size bytes or more, and copies the bytes read so far.
+func (b *Body) grow(size int64) error {
+	before := b.held
+	buf, pooled, err := b.countedBuffer(size)
+	if err != nil {
+		return err
+	}
+	n := copy(buf, b.bytes)
+	putBuffer(b.pooled) // no leg has seen it
+	b.bytes, b.pooled = buf[:n], pooled
+	b.uncount(before)
+	return nil
+}
 
-// readUnannounced reads a body of unknown length.
+// readUnannounced reads a body of unknown length. A full buffer is replaced by one of twice its size.
 func (b *Body) readUnannounced(r io.Reader) error {
-	var full []*[]byte // pieces before the last
-	defer func() {
-		for _, p := range full {
-			b.uncount(int64(len(*p)))
-			putBuffer(p) // no leg has seen it
-		}
-	}()
-	// The first piece is counted when it is full: a shorter body is served without memory for others.
-	last, pooled := getBuffer(firstPieceSize)
-	b.pooled = pooled
-	for before, n := 0, 0; ; {
-		m, err := r.Read(last[n:])
+	// The first buffer is not counted: a body that it holds is served without memory for others.
+	b.bytes, b.pooled = getBuffer(minPooledBody)
+	for n := 0; ; {
+		m, err := r.Read(b.bytes[n:cap(b.bytes)])
 		n += m
-		b.bytes = last[:n]
-		switch {
-		case err == nil && n < len(last):
-		case err == nil:
-			if before == 0 {
-				if err := b.bodies.reserve(b.held, firstPieceSize); err != nil {
-					return err
-				}
-				b.held += firstPieceSize
-			}
-			full = append(full, b.pooled)
-			before += n
-			n = 0
-			if last, b.pooled, err = b.countedBuffer(pieceSize); err != nil {
-				return err
-			}
-		case err != io.EOF: //nolint:errorlint // an error that wraps it is a body cut short (TestCutBodyIsNotWhole)
+		b.bytes = b.bytes[:n]
+		if err == nil && n == cap(b.bytes) {
+			err = b.grow(2 * int64(n))
+		}
+		if err == io.EOF { //nolint:errorlint // an error that wraps it is a body cut short (TestCutBodyIsNotWhole)
+			return nil
+		}
+		if err != nil {
 			return err
-		case len(full) == 0:
-			return nil
-		default:
-			full = append(full, b.pooled)
-			b.bytes, b.pooled, err = b.countedBuffer(int64(before + n))
-			if err != nil {
-				return err
-			}
-			b.bytes = b.bytes[:before+n]
-			rest := b.bytes
-			for _, p := range full {
-				rest = rest[copy(rest, *p):]
-			}
-			return nil
 		}
 	}
 }

@@ -180,8 +180,7 @@ func TestBodyThatIsStillReadIsNotUsedAgain(t *testing.T) {
 func TestReadUnannounced(t *testing.T) {
 	t.Parallel()
 	errCut := errors.New("cut")
-	for _, n := range []int{0, 1, firstPieceSize - 1, firstPieceSize, firstPieceSize + 1, firstPieceSize + pieceSize,
-		firstPieceSize + pieceSize + 1, 1 << 20, maxPooledBody + 1} {
+	for _, n := range []int{0, 1, minPooledBody - 1, minPooledBody, minPooledBody + 1, 2 * minPooledBody, 2*minPooledBody + 1, 1 << 20, maxPooledBody + 1} {
 		want := pattern(n)
 		for name, r := range map[string]io.Reader{
 			"whole":         bytes.NewReader(want),
@@ -192,6 +191,10 @@ func TestReadUnannounced(t *testing.T) {
 			body, err := b.Read(r, -1)
 			if err != nil || !bytes.Equal(body.Bytes(), want) {
 				t.Errorf("%d bytes, %s: %d bytes came, %v", n, name, len(body.Bytes()), err)
+			}
+			held, _, _ := b.Memory()
+			if n < minPooledBody && held != 0 || n > minPooledBody && (held != int64(cap(body.Bytes())) || held > int64(2*n)) {
+				t.Errorf("%d bytes, %s: %d bytes are counted, the buffer has %d", n, name, held, cap(body.Bytes()))
 			}
 			end(t, &b, body)
 		}
@@ -208,7 +211,7 @@ func TestReadUnannounced(t *testing.T) {
 func TestReadUnannounced_WithoutMemory(t *testing.T) {
 	t.Parallel()
 	b := NewBodies(1)
-	for n, want := range map[int]error{0: nil, 200: nil, firstPieceSize - 1: nil, firstPieceSize + 1: ErrNoRoom} {
+	for n, want := range map[int]error{0: nil, 200: nil, minPooledBody - 1: nil, minPooledBody + 1: ErrNoRoom} {
 		b.held.Store(1)
 		body, err := b.Read(bytes.NewReader(pattern(n)), -1)
 		if !errors.Is(err, want) || err == nil && len(body.Bytes()) != n {
@@ -224,7 +227,7 @@ func TestReadUnannounced_WithoutMemory(t *testing.T) {
 func TestCutBodyIsNotWhole(t *testing.T) {
 	t.Parallel()
 	cut := fmt.Errorf("cut: %w", io.EOF)
-	for _, n := range []int{0, 10, firstPieceSize, 100 << 10, 1 << 20} {
+	for _, n := range []int{0, 10, minPooledBody, 100 << 10, 1 << 20} {
 		var b Bodies
 		body, err := b.Read(io.MultiReader(strings.NewReader(strings.Repeat("x", n)), iotest.ErrReader(cut)), -1)
 		if err == nil {

@@ -12,22 +12,21 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
-	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
 // Options configure a Board. All functions must be set. One goroutine calls them, and another one
-// Proxies; all but Members, Etcd, Hits and Requests are called only while there are viewers.
+// Proxies; all but Members, Etcd, Own and Requests are called only while there are viewers.
 type Options struct {
 	Self    Self
 	Members func() *instance.Snapshot
 	// List returns an entry as /status lists it.
 	List  func(*instance.Instance) instance.Listing
 	Facts func(*instance.Instance) Facts
-	Hits  func(func(instance.Key, sched.Hits)) // of prefix caches
 	Etcd  func() Etcd
+	// Own returns the metrics of this proxy. It is called every five seconds.
+	Own func() (*figures.Sample, error)
 	// Requests returns the number of requests in progress.
 	Requests func() int64
 	// Findings returns descriptions of problems in the fleet.
@@ -41,10 +40,9 @@ type Options struct {
 
 // Board collects the contents of the page. It is safe for concurrent use.
 type Board struct {
-	o        Options
-	page     *page
-	requests requests
-	viewers  viewers
+	o       Options
+	page    *page
+	viewers viewers
 
 	closed chan struct{}
 	close  sync.Once
@@ -104,13 +102,10 @@ func (p *proxies) figures(now time.Time) *figures.Fleet {
 func New(o Options) *Board {
 	b := &Board{o: o, page: newPage(), closed: make(chan struct{}), tenures: map[instance.Key]tenure{}, lost: map[instance.Key]Lost{}, passed: map[instance.Key]instance.View{}}
 	b.viewers.came, b.viewers.all = make(chan struct{}, 1), map[*viewer]bool{}
-	b.history = newHistory(&b.requests)
+	b.history = newHistory()
 	b.members = instance.NewSnapshot(0, nil)
 	return b
 }
-
-// Done counts a request that has ended.
-func (b *Board) Done(e *forward.Entry) { b.requests.done(e) }
 
 // Close disconnects the viewers and refuses later ones. On nil it does nothing.
 func (b *Board) Close() {
@@ -169,9 +164,11 @@ func (b *Board) tick(ctx context.Context, now time.Time) {
 		b.kept = b.members
 	}
 	if b.ticks++; b.ticks%step == 0 {
-		hits := map[instance.Key]sched.Hits{}
-		b.o.Hits(func(k instance.Key, h sched.Hits) { hits[k] = h })
-		b.history.point(b.o.Requests(), hits, b.proxies.Load().figures(now))
+		own, err := b.o.Own()
+		if err != nil {
+			b.o.Log.WithError(err).Error("read the metrics of this proxy")
+		}
+		b.history.point(b.o.Requests(), own, b.proxies.Load().figures(now))
 	}
 	if b.viewers.none() {
 		b.shown = shown{}

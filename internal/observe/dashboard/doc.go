@@ -3,8 +3,7 @@
 //
 // A Board collects the state once for all viewers, at most once a second, and only while there are
 // viewers. Without viewers it keeps only the changes of the membership, and every few seconds a
-// point of the request times. Requests add their times to atomic counters and never wait for the
-// Board.
+// point from the metrics of this proxy.
 //
 // The page changes the fleet through the admin routes, as any other client, with a key that the user
 // enters.

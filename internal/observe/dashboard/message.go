@@ -3,8 +3,6 @@ package dashboard
 import (
 	"encoding/json"
 	"fmt"
-
-	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // message is one event of the stream: a snapshot with the whole state, or a diff with the
@@ -58,17 +56,6 @@ func (h *history) newest() *point {
 		}
 	}
 	return out
-}
-
-// hit returns the share of an instance's prompts that was in its cache.
-func (h *history) hit(k instance.Key) value {
-	if l := h.of[k]; l != nil && k.Role == instance.Prefill {
-		if h.fleet && l.share != nil {
-			return value(*l.share)
-		}
-		return l.ratio()
-	}
-	return value(none)
 }
 
 // event encodes a message as a server-sent event. Its JSON contains no line breaks.

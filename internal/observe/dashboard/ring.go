@@ -40,20 +40,13 @@ func (r *ring) add(v float32) {
 	r.n = min(r.n+1, points)
 }
 
-// replace replaces the newest point by a figure of the fleet times a factor.
-func (r *ring) replace(v *float64, factor float64) {
+// figure adds a figure times a factor, none if it is nil.
+func (r *ring) figure(v *float64, factor float64) {
 	is := none
 	if v != nil {
 		is = float32(*v * factor)
 	}
-	r.at[(r.next-1+points)%points] = is
-}
-
-// clear makes all points unknown.
-func (r *ring) clear() {
-	for i := range r.at {
-		r.at[i] = none
-	}
+	r.add(is)
 }
 
 // line returns the points, oldest first, or nil if there never was a value.

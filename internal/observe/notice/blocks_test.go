@@ -21,9 +21,9 @@ func TestBlocksOfDifferentSizes(t *testing.T) {
 		want string
 	}{
 		{"different", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(32)), in(d, "d:2", blocks(64))},
-			"prefill (nixl) has KV blocks of 16 tokens, decode of 32 and 64: where both do not have the same, a KV transfer may fail, and a shared pool is of no use"},
+			"prefill speaks nixl with KV blocks of 16 tokens, decode nixl with KV blocks of 32 tokens and nixl with KV blocks of 64 tokens: where both do not have the same size, a KV transfer may fail, and a shared pool is of no use"},
 		{"of no pair", []*instance.Instance{in(p, "p:1", blocks(16), connector("p2p")), in(d, "d:1", blocks(32), connector("p2p"))},
-			"prefill (p2p) has KV blocks of 16 tokens, decode of 32, and there is no pair of them: start both with one --block-size"},
+			"1 prefill instance is unused: prefill speaks p2p with KV blocks of 16 tokens, decode p2p with KV blocks of 32 tokens, and there is no pair of them"},
 		{"the same", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(16))}, ""},
 		{"one of two", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(16)), in(d, "d:2", blocks(32))}, ""},
 		{"decode does not say", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1")}, ""},

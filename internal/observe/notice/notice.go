@@ -72,30 +72,30 @@ func (v View) NotServing() string {
 // canPair reports whether some of the prefill instances can be paired with some of the
 // decode instances.
 func (v View) canPair(prefill, decode []*instance.Instance) bool {
-	ds := v.pairKeys(decode)
-	for p := range v.pairKeys(prefill) {
-		for d := range ds {
-			if p.Mismatch(d) == "" {
-				return true
-			}
-		}
-	}
-	return false
+	ds := v.pairKeys(decode, v.Blocks)
+	return slices.ContainsFunc(sorted(v.pairKeys(prefill, v.Blocks)), func(p connector.PairKey) bool { return matches(p, ds) })
 }
 
-func (v View) pairKeys(list []*instance.Instance) map[connector.PairKey]bool {
-	out := map[connector.PairKey]bool{}
+// pairKeys counts instances by what their partners must match. blocks returns the KV block size of
+// an instance, 0 for any; nil: any.
+func (v View) pairKeys(list []*instance.Instance, blocks func(*instance.Instance) int) map[connector.PairKey]int {
+	out := map[connector.PairKey]int{}
 	for _, in := range list {
 		k := connector.PairKey{Connector: v.Connector(in)}
 		if v.Build != nil {
 			k.Build = v.Build(in)
 		}
-		if v.Blocks != nil {
-			k.Blocks = v.Blocks(in)
+		if blocks != nil {
+			k.Blocks = blocks(in)
 		}
-		out[k] = true
+		out[k]++
 	}
 	return out
+}
+
+// matches reports whether instances with a key can be paired with some of the others.
+func matches(k connector.PairKey, others map[connector.PairKey]int) bool {
+	return slices.ContainsFunc(sorted(others), func(other connector.PairKey) bool { return k.Mismatch(other) == "" })
 }
 
 // Words returns the notices, most severe first; none if nothing is wrong.
@@ -118,7 +118,6 @@ func (v View) Words() []string {
 	}
 	if len(prefill) > 0 && len(decode) > 0 {
 		v.unpaired(prefill, decode, say)
-		v.blocks(prefill, decode, say)
 		v.models(prefill, decode, say)
 	}
 	v.hung(say)
@@ -135,7 +134,7 @@ func (v View) Words() []string {
 		say("prefill %s is bypassed: its LMCache notifications do not arrive; they are expected at %s", k.Address, v.Unnotified[k])
 	}
 	counted, lost := v.Counts.read()
-	if v.pairs(prefill, decode) {
+	if v.canPair(prefill, decode) {
 		delete(counted, bypass.NoPrefill) // of a time when there were none
 		unused(len(prefill), counted, say)
 	}
@@ -212,29 +211,48 @@ func (v View) status(in *instance.Instance) string {
 	}
 }
 
-// unpaired reports dialects that only one of the roles uses.
+// unpaired reports prefill instances without a partner, and those whose partners all have another
+// KV block size: depending on the connector, decode then finds nothing in a shared pool, or the
+// engines report the mismatch.
 func (v View) unpaired(prefill, decode []*instance.Instance, say func(string, ...any)) {
-	ps, ds := v.dialects(prefill), v.dialects(decode)
-	for _, name := range slices.Sorted(maps.Keys(ps)) {
-		if ds[name] == 0 {
-			say("%s unused: prefill speaks %s, decode %s, and there is no pair of them", instances(int(ps[name]), instance.Prefill), name,
-				strings.Join(slices.Sorted(maps.Keys(ds)), " and "))
+	ps, ds := v.pairKeys(prefill, v.Blocks), v.pairKeys(decode, v.Blocks)
+	for _, p := range sorted(ps) {
+		if !matches(p, ds) {
+			say("%s unused: prefill speaks %s, decode %s, and there is no pair of them", instances(ps[p], instance.Prefill), text(p), texts(ds))
+		}
+	}
+	size := func(in *instance.Instance) int { return in.Record.BlockSize }
+	sized := v.pairKeys(decode, size)
+	for _, p := range sorted(v.pairKeys(prefill, size)) {
+		free := connector.PairKey{Connector: p.Connector, Build: p.Build}
+		if ps[free] > 0 && matches(free, ds) && !matches(p, sized) {
+			say("prefill speaks %s, decode %s: where both do not have the same size, a KV transfer may fail, and a shared pool is of no use", text(p), texts(sized))
 		}
 	}
 }
 
-func (v View) dialects(list []*instance.Instance) map[string]int64 {
-	out := map[string]int64{}
-	for _, in := range list {
-		out[cmp.Or(v.Connector(in), "an unknown connector")]++
+// text describes a PairKey.
+func text(k connector.PairKey) string {
+	out := cmp.Or(k.Connector, "an unknown connector")
+	if k.Build != "" {
+		out += " of build " + k.Build
+	}
+	if k.Blocks > 0 {
+		out += fmt.Sprintf(" with KV blocks of %d tokens", k.Blocks)
 	}
 	return out
 }
 
-// pairs reports whether any prefill instance can be paired with any decode instance.
-func (v View) pairs(prefill, decode []*instance.Instance) bool {
-	ds := v.dialects(decode)
-	return slices.ContainsFunc(prefill, func(in *instance.Instance) bool { return ds[v.Connector(in)] > 0 })
+func sorted(keys map[connector.PairKey]int) []connector.PairKey {
+	return slices.SortedFunc(maps.Keys(keys), func(a, b connector.PairKey) int { return cmp.Compare(text(a), text(b)) })
+}
+
+func texts(keys map[connector.PairKey]int) string {
+	var out []string
+	for _, k := range sorted(keys) {
+		out = append(out, text(k))
+	}
+	return strings.Join(out, " and ")
 }
 
 // models reports models that only one of the roles serves.

@@ -44,6 +44,7 @@ func (f *fleet) words() string {
 		Snapshot: f.snapshot, Counts: f.counts,
 		Opinion: f.opinion, Fallback: true,
 		Connector: func(i *instance.Instance) string { return i.Record.Connector },
+		Build:     func(i *instance.Instance) string { return i.Record.Version },
 		Blocks: func(i *instance.Instance) int {
 			if i.Record.Connector == "p2p" {
 				return i.Record.BlockSize
@@ -66,6 +67,10 @@ func (f *fleet) opinion(k instance.Key) instance.Opinion {
 
 func connector(name string) func(*instance.Instance) {
 	return func(i *instance.Instance) { i.Record.Connector = name }
+}
+
+func build(version string) func(*instance.Instance) {
+	return func(i *instance.Instance) { i.Record.Version = version }
 }
 
 func models(names ...string) func(*instance.Instance) {
@@ -107,6 +112,10 @@ func TestWordsOfTheMembership(t *testing.T) {
 		{
 			name: "no pair", list: []*instance.Instance{in(p, "a:1"), in(p, "a:2"), in(d, "b:1", connector("mooncake"))},
 			want: "2 prefill instances are unused: prefill speaks nixl, decode mooncake, and there is no pair of them",
+		},
+		{
+			name: "no pair of one build", list: []*instance.Instance{in(p, "a:1", build("0.32")), in(p, "a:2", build("0.33")), in(d, "b:1", build("0.33"))},
+			want: "1 prefill instance is unused: prefill speaks nixl of build 0.32, decode nixl of build 0.33, and there is no pair of them",
 		},
 		{
 			name: "NIXL is asked as plain", list: []*instance.Instance{in(p, "a:1", connector("plain"), func(i *instance.Instance) { i.Record.Transfer = instance.TransferNIXL }), in(d, "b:1", connector("plain"))},
