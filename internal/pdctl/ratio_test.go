@@ -21,6 +21,10 @@ func TestRatio(t *testing.T) {
 		{Model: "b", Role: instance.Decode, Instances: 2, Wanted: 2, Pressure: 4, Known: true, Reason: "REASON"},
 		{Model: "c", Role: instance.Prefill, Instances: 1, Wanted: 1, Reason: "REASON"},
 		{Model: "c", Role: instance.Decode, Instances: 1, Wanted: 1, Reason: "REASON"},
+		{Model: "d", Role: instance.Prefill, Instances: .5, Wanted: 1, Pressure: .2, Known: true, Reason: "REASON"},
+		{Model: "d", Role: instance.Decode, Instances: .5, Wanted: 1, Pressure: 1.1, Known: true, Reason: "REASON"},
+		{Model: "e", Role: instance.Prefill, Instances: 2, Wanted: 2, Reason: "REASON"},
+		{Model: "e", Role: instance.Decode, Reason: "REASON"},
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		raw, err := json.Marshal(map[string]any{"roles": roles})
@@ -41,12 +45,20 @@ b      prefill          2  2       0.90
 b      decode           2  2       4.00
 c      prefill          1  -       -
 c      decode           1  -       -
+d      prefill        0.5  1       0.20
+d      decode         0.5  1       1.10
+e      prefill          2  -       -
+e      decode           0  -       -
 
 a: prefill needs 3 instances and has 1.5: REASON. Start more engines, or move one that has both roles: pdctl role prefill HOST:PORT
 a: decode needs 1 instance and has 3: REASON. Before you stop one: pdctl drain decode HOST:PORT --wait
 b: prefill has as many instances as it needs (2): REASON
 b: decode misses its target with 2 instances: REASON
 c: no advice yet: REASON. Send streamed requests with answers of 8 tokens or more
+d: prefill has as many instances as it needs (0.5): REASON
+d: decode needs 1 instance and has 0.5: REASON. Start more engines, or move one that has both roles: pdctl role decode HOST:PORT
+e: no advice yet: REASON. Send streamed requests with answers of 8 tokens or more
+e: no advice yet for decode: REASON. Start more engines, or move one that has both roles: pdctl role decode HOST:PORT
 `
 	if code != 0 || strings.TrimSpace(out) != strings.TrimSpace(want) {
 		t.Errorf("exit %d\n%s%s\nwant\n%s", code, out, errs, want)

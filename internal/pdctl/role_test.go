@@ -44,6 +44,15 @@ func TestRole(t *testing.T) {
 	r.want(1, "prefill/"+y+": failed: not done: prefill/"+y+" is drained; undrain lifts that\n", "role", "prefill", y)
 	r.want(0, "prefill/"+y+": undrained; proxies use it again as it registers\n", "undrain", "prefill", y)
 
+	// A drain or cordon takes the place of a role, also of one with a time.
+	r.want(0, "prefill/"+y+": prefill only\n", "role", "prefill", y)
+	r.want(0, "both/"+y+": drained; it was prefill-only before, and serves both roles after the drain\n", "drain", "both", y)
+	r.want(0, "both/"+y+": drained already\n", "drain", "both", y)
+	r.want(0, "both/"+y+": undrained; proxies use it again as it registers\n", "undrain", "both", y)
+	r.want(0, "decode/"+y+": decode only for 2h0m0s\n", "role", "decode", y, "--for", "2h")
+	r.want(0, "prefill/"+y+": cordoned; it was decode-only before, and serves both roles after the cordon\n", "cordon", "prefill", y)
+	r.want(0, "prefill/"+y+": uncordoned; proxies use it again as it registers\n", "uncordon", "prefill", y)
+
 	// --wait uses the proof of drains, and names a proxy that can't prove.
 	r.put("/pd/proxies/old", `{"v":1,"id":"old","address":"old:8000"}`)
 	if errs := r.want(4, "decode/"+x+": decode only\n", "role", "decode", x, "--wait", "--timeout", "300ms"); !strings.Contains(errs, "proxy old:8000 (old)") {

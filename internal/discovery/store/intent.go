@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,6 +48,8 @@ type IntentResult struct {
 	Changed bool
 	// Was is the previous intent, "" for none.
 	Was instance.Intent
+	// Role is the previous Override.Role, "" for none.
+	Role instance.Role
 	// Revision that a proxy must have applied in order to know the intent, 0 for none.
 	Revision int64
 	// Read is the revision of the reading on which the result is based.
@@ -54,11 +57,9 @@ type IntentResult struct {
 }
 
 // add adds the result for one membership.
-func (i *IntentResult) add(f *etcd.Found, was instance.Intent) {
+func (i *IntentResult) add(f *etcd.Found, was schema.Override) {
 	i.Known, i.Read = i.Known || known(f), f.Revision
-	if was != "" {
-		i.Was = was
-	}
+	i.Was, i.Role = cmp.Or(was.State, i.Was), cmp.Or(was.Role, i.Role)
 	if f.Override != nil {
 		i.Revision = max(i.Revision, f.Override.ModRevision)
 	}
@@ -211,10 +212,10 @@ func (s *Intents) intend(ctx context.Context, k instance.Key, w IntentOptions, d
 	}
 	var done IntentResult
 	var roles []instance.Role // that etcd knows, of role instance.Both
-	first, both, marked := k.Each()[0], k.Role == instance.Both && !w.Force, false
+	first, both := k.Each()[0], k.Role == instance.Both && !w.Force
 	revision, err := s.changeEach(ctx, k, w.Reason, func(k instance.Key, f *etcd.Found) (plan, error) {
 		if k == first { // another try
-			done, roles, marked = IntentResult{}, nil, false
+			done, roles = IntentResult{}, nil
 		}
 		if !known(f) {
 			aliases, err := s.spellings(ctx, k)
@@ -229,12 +230,11 @@ func (s *Intents) intend(ctx context.Context, k instance.Key, w IntentOptions, d
 			}
 		}
 		o, unread := f.Wanted()
-		done.add(f, o.State)
-		marked = marked || o.Role != ""
+		done.add(f, o)
 		if known(f) {
 			roles = append(roles, k.Role)
 		}
-		if both && k != first && len(roles) == 1 && !(w.role == instance.Both && marked) {
+		if both && k != first && len(roles) == 1 && !(w.role == instance.Both && done.Role != "") {
 			if w.role != "" {
 				return plan{}, fmt.Errorf("%w: %s is registered as %s only: its role can be changed only if it is registered in both roles (--role both)", ErrIntent, k.Address, roles[0])
 			}

@@ -205,7 +205,10 @@ func intend(ctx context.Context, s *session.Session, conn *session.Conn, keys []
 		case f.wish.For > 0:
 			r.Text += fmt.Sprintf(" for %s", f.wish.For)
 		}
-		if done.Was != "" && done.Was != state {
+		switch {
+		case done.Role != "":
+			r.Text += fmt.Sprintf("; it was %s-only before, and serves both roles after the %s", done.Role, state)
+		case done.Was != "" && done.Was != state:
 			r.Text += fmt.Sprintf("; it was %s before", words[done.Was])
 		}
 	})

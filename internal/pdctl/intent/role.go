@@ -22,6 +22,7 @@ The engine does not restart: the other role is drained, with a mark, and pdctl l
 it there as decode-only or prefill-only. Requests that run there go on. Proxies of an
 earlier release see a drain. The role stays when the engine or the agent restarts; with
 --for it ends after that time. "both" ends it also while the engine is not registered.
+So do drain, cordon and undrain of the other role: afterwards the engine serves both.
 
 It is an error (exit 1) if the engine has the record of one role only, if its connector
 can't serve in the role, if its weight there is 0, if an operator has drained, cordoned or

@@ -76,11 +76,14 @@ func ratio(ctx context.Context, s *session.Session, proxy string) error {
 // advise returns what was measured of a role, what is advised, and the command for it.
 func advise(a *instance.Advice) string {
 	needed, what, then := fmt.Sprintf("%s needs %s and has %g", a.Role, output.Count(a.Wanted, "instance"), a.Instances), "", ""
+	start := fmt.Sprintf(". Start more engines, or move one that has both roles: pdctl role %s HOST:PORT", a.Role)
 	switch more := float64(a.Wanted) - a.Instances; {
+	case !a.Known && a.Instances == 0:
+		what, then = fmt.Sprintf("no advice yet for %s", a.Role), start
 	case !a.Known:
 		what, then = "no advice yet", ". Send streamed requests with answers of 8 tokens or more"
-	case more > 0:
-		what, then = needed, fmt.Sprintf(". Start more engines, or move one that has both roles: pdctl role %s HOST:PORT", a.Role)
+	case more > 0 && a.Pressure > 1: // else it is the half of an engine in both roles
+		what, then = needed, start
 	case a.Pressure > 1:
 		what = fmt.Sprintf("%s misses its target with %g instances", a.Role, a.Instances)
 	case more <= -1:

@@ -34,6 +34,7 @@ type proxy struct {
 	snap  *instance.Snapshot
 	stale string
 	full  bool
+	rates estimate.Rates
 	views map[string]instance.View // by address
 }
 
@@ -63,7 +64,11 @@ func newProxy(t *testing.T, etcd *testkit.Etcd, mode, name string) *proxy {
 	t.Helper()
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	p := &proxy{t: t, st: store.New(etcd.Client(t), members.Layout(t), name), now: time.Unix(0, 0), full: true}
+	line := estimate.Line{Fixed: 0.01, Each: 0.0001, Samples: 100}
+	p := &proxy{
+		t: t, st: store.New(etcd.Client(t), members.Layout(t), name), now: time.Unix(0, 0), full: true,
+		rates: estimate.Rates{Prefill: line, Transfer: line, Token: line, Output: 10, Uncached: 5000},
+	}
 	p.Follower = ratio.New(ratio.Options{
 		Mode: mode, Targets: roles.Targets{TTFT: 2, TPOT: 0.05}, Intents: p.st.Intents, Log: log,
 		Snapshot: func() *instance.Snapshot { return p.snap },
@@ -74,10 +79,7 @@ func newProxy(t *testing.T, etcd *testkit.Etcd, mode, name string) *proxy {
 			}
 			return out, true
 		},
-		Rates: func(string, string) estimate.Rates {
-			line := estimate.Line{Fixed: 0.01, Each: 0.0001, Samples: 100}
-			return estimate.Rates{Prefill: line, Transfer: line, Token: line, Output: 10, Uncached: 5000}
-		},
+		Rates:  func(string, string) estimate.Rates { return p.rates },
 		Queues: func() []instance.ListedQueue { return nil }, Elsewhere: func() map[string]float64 { return nil },
 		Stale: func() string { return p.stale },
 		View:  func(k instance.Key) instance.View { return p.views[k.Address] },
@@ -251,6 +253,30 @@ func TestTwoProxies(t *testing.T) {
 	advice := a.Advice()
 	if len(advice) != 2 || advice[0].Instances != 3 || advice[0].Pressure <= 1 || advice[0].Wanted <= 3 || advice[1].Role != instance.Decode {
 		t.Errorf("%+v", advice)
+	}
+}
+
+// A proxy that has measured nothing moves an engine to a role whose last one has left.
+func TestEmptyRole(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	fleet(t, etcd, true)
+	p := newProxy(t, etcd, config.AutoRolesOn, "a")
+	p.full, p.rates = false, estimate.Rates{}
+	p.run(t.Context(), 200)
+	if got := p.serving(); got != [2]int{1, 3} || p.moves(ratio.Moved) != 0 {
+		t.Fatalf("%v: no role is empty", got)
+	}
+	for _, k := range (instance.Key{Role: instance.Both, Address: "127.0.0.1:1"}).Each() {
+		members.Del(t, etcd.Client(t), members.Layout(t).Instance(k))
+	}
+	p.run(t.Context(), 110)
+	if got := p.serving(); got != [2]int{0, 3} {
+		t.Fatalf("%v: the engine may be about to start", got)
+	}
+	p.run(t.Context(), 400)
+	if got := p.serving(); got != [2]int{1, 2} || p.moves(ratio.Moved) != 1 {
+		t.Fatalf("%v, %d changes", got, p.moves(ratio.Moved))
 	}
 }
 

@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// hold is how long a pressure must be above 1 until an instance changes its role.
+	// hold is how long a pressure must be above 1 until an instance changes its role. While too few
+	// requests were measured, it is Gap: the fleet may be starting.
 	hold = 30 * time.Second
 	// Gap is the shortest time between two changes of the fleet.
 	Gap = 120 * time.Second
@@ -61,6 +62,10 @@ func (a *Automatic) Decide(now time.Time, all []*Demand, engines []Engine) (Move
 	var worst Move
 	high := 1.0
 	for _, d := range all {
+		wait := hold
+		if !d.Known() {
+			wait = Gap
+		}
 		for _, role := range instance.Roles() {
 			at, is := need{d.Model, role}, d.Pressure(role, d.Instances(role))
 			if is <= 1 {
@@ -69,7 +74,7 @@ func (a *Automatic) Decide(now time.Time, all []*Demand, engines []Engine) (Move
 			if over[at] = now; !a.over[at].IsZero() {
 				over[at] = a.over[at]
 			}
-			if now.Sub(over[at]) < hold || now.Sub(a.last) < Gap || is <= high {
+			if now.Sub(over[at]) < wait || now.Sub(a.last) < Gap || is <= high {
 				continue
 			}
 			if m, ok := choose(d, role, all, engines); ok {
@@ -88,7 +93,7 @@ func choose(d *Demand, role instance.Role, all []*Demand, engines []Engine) (Mov
 		return !e.serves(role.Other()) || !slices.Contains(e.Models, d.Model) || !spare(&e, role.Other(), all)
 	})
 	n := d.Instances(role)
-	if len(list) == 0 || d.Pressure(role, n+1) > 0.99*d.Pressure(role, n) {
+	if len(list) == 0 || n > 0 && d.Pressure(role, n+1) > 0.99*d.Pressure(role, n) {
 		return Move{}, false
 	}
 	e := slices.MinFunc(list, func(a, b Engine) int {
@@ -108,14 +113,17 @@ func (e *Engine) part(role instance.Role) float64 {
 	return 1
 }
 
-// spare reports whether a role can do without an engine, in all models that it serves.
+// spare reports whether a role can do without an engine, in all models that it serves. A model is not
+// served without decode, and not measured without either role: then one instance that is left is enough.
 func spare(e *Engine, from instance.Role, all []*Demand) bool {
 	for _, d := range all {
 		if !slices.Contains(e.Models, d.Model) {
 			continue
 		}
-		left := d.Instances(from) - e.part(from.Other())
-		if left < 0.5 || !d.Known() || d.Pressure(from, left) >= spared {
+		to := from.Other()
+		left := d.Instances(from) - e.part(to)
+		enough := d.Known() && d.Pressure(from, left) < spared || d.Instances(to) <= 0 && (to == instance.Decode || !d.Known())
+		if left < 0.5 || !enough {
 			return false
 		}
 	}

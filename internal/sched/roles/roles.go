@@ -113,13 +113,13 @@ func (d *Demand) Instances(r instance.Role) float64 {
 }
 
 // Pressure predicts the load of a role in units of its target, if it had n instances: above 1, the
-// target is missed. It is 0 while it can't be predicted.
+// target is missed. Without an instance it is maxPressure, else 0 while it can't be predicted.
 func (d *Demand) Pressure(r instance.Role, n float64) float64 {
 	switch {
-	case !d.Known():
-		return 0
 	case n <= 0:
 		return maxPressure
+	case !d.Known():
+		return 0
 	case r == instance.Prefill:
 		return min(d.prefill(n)/d.targets.TTFT, maxPressure)
 	}
@@ -174,14 +174,14 @@ func (d *Demand) decode(n float64) (kv, tpot float64) {
 // Advise returns the advice for a role.
 func (d *Demand) Advise(r instance.Role) instance.Advice {
 	n := d.Instances(r)
-	a := instance.Advice{
-		Model: d.Model, Role: r, Instances: n, Known: d.Known(), Wanted: int(math.Ceil(n)),
-		Pressure: d.Pressure(r, n), Fewer: d.Pressure(r, n-1),
+	a := instance.Advice{Model: d.Model, Role: r, Instances: n, Known: d.Known(), Wanted: int(math.Ceil(n))}
+	if a.Reason = "too few requests were measured"; n <= 0 {
+		a.Reason = d.describe(r, n)
 	}
 	if !a.Known {
-		a.Reason = "too few requests were measured"
 		return a
 	}
+	a.Pressure, a.Fewer = d.Pressure(r, n), d.Pressure(r, n-1)
 	now := d.describe(r, n)
 	switch {
 	case a.Pressure > 1:

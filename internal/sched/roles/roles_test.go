@@ -63,7 +63,7 @@ func TestPressure(t *testing.T) {
 			}
 		}
 	}
-	if a := new(roles.Demand).Advise(instance.Decode); a.Known || a.Pressure != 0 || a.Wanted != 0 || !strings.Contains(a.Reason, "too few") {
+	if a := new(roles.Demand).Advise(instance.Decode); a.Known || a.Pressure != 0 || a.Wanted != 0 || a.Reason != "there is no instance" {
 		t.Errorf("of nothing: %+v", a)
 	}
 }
@@ -138,5 +138,48 @@ func TestAutomatic(t *testing.T) {
 	r.auto.Reset()
 	if after, _ := r.after(29, full); after != 0 {
 		t.Error("moved although the state of the fleet was not known meanwhile")
+	}
+}
+
+// A role without an instance gets one, also while nothing is known of the speed of engines.
+func TestEmptyRole(t *testing.T) {
+	t.Parallel()
+	unknown := func(model string, prefill, decode float64) *roles.Demand {
+		d := &roles.Demand{Model: model}
+		d.Add(epoch, roles.Load{Prefill: prefill, Decode: decode}, estimate.Rates{}, targets)
+		return d
+	}
+	prefill := []roles.Engine{engine("a", "m", true, false, 1), engine("b", "m", true, false, 0)}
+	decode := []roles.Engine{engine("a", "m", false, true, 1), engine("b", "m", false, true, 0)}
+	queued := steady("m", roles.Load{Prefill: 2, Computing: 2, Waiting: 1e7, Refused: 1000, Capacity: 1e6})
+	alone := steady("m", roles.Load{Decode: 2, Streams: 60, Held: 6e5, Capacity: 1e6})
+	for _, tc := range []struct {
+		name    string
+		all     []*roles.Demand
+		engines []roles.Engine
+		after   int
+		role    instance.Role
+	}{
+		{"no decode", []*roles.Demand{unknown("m", 2, 0)}, prefill, 121, instance.Decode},
+		{"no prefill", []*roles.Demand{unknown("m", 0, 2)}, decode, 121, instance.Prefill},
+		{"the last one of the other role", []*roles.Demand{unknown("m", 1, 0)}, prefill[:1], 0, ""},
+		{"no engine may move", []*roles.Demand{unknown("m", 0, 2)}, nil, 0, ""},
+		{"no role is empty", []*roles.Demand{unknown("m", 2, 1)}, prefill, 0, ""},
+		{"another model", []*roles.Demand{unknown("m", 2, 1), unknown("n", 2, 0)}, prefill, 0, ""},
+		{"the engine serves another model", []*roles.Demand{unknown("m", 2, 0), unknown("n", 2, 1)}, []roles.Engine{engine("a", "m n", true, false, 0)}, 0, ""},
+		{"no decode, and prefill is full", []*roles.Demand{queued}, prefill, 31, instance.Decode},
+		{"no prefill, and decode is busy", []*roles.Demand{alone}, decode, 0, ""},
+	} {
+		r := &rig{now: epoch, engines: tc.engines}
+		after, m := r.after(600, tc.all...)
+		if after != tc.after || m.Role != tc.role || m.Address != "" && (m.Address != "b" || !strings.Contains(m.Reason, "there is no instance")) {
+			t.Errorf("%s: after %d s %+v, want %s after %d s", tc.name, after, m, tc.role, tc.after)
+		}
+	}
+	if a := unknown("m", 2, 0).Advise(instance.Decode); a.Known || a.Pressure != 0 || a.Reason != "there is no instance" {
+		t.Errorf("advice without decode: %+v", a)
+	}
+	if a := unknown("m", 0.5, 0.5).Advise(instance.Decode); a.Known || a.Fewer != 0 || !strings.Contains(a.Reason, "too few") {
+		t.Errorf("advice for an engine in both roles: %+v", a)
 	}
 }
