@@ -45,9 +45,17 @@ func compare(a, b *Instance) int {
 // instance in it. An address may be listed once per role as a membership, and also as a
 // pending add. A slice that is already in order (prefill first, then by address) is not sorted.
 func NewSnapshot(revision int64, all []*Instance) *Snapshot {
-	var d Draft
-	d.Reset(all)
-	return d.Snapshot(revision)
+	if !slices.IsSortedFunc(all, compare) {
+		slices.SortFunc(all, compare)
+	}
+	s := &Snapshot{Revision: revision, all: slices.Clip(all), changed: make(chan struct{})}
+	for _, in := range all {
+		if in.Usable() {
+			of := &s.usable[in.Role.Index()]
+			*of = append(*of, in)
+		}
+	}
+	return s
 }
 
 // All lists every entry, prefill first, by address, pending and rejected ones included.
@@ -58,7 +66,7 @@ func (s *Snapshot) Usable(r Role) []*Instance {
 	if r != Prefill && r != Decode {
 		return nil
 	}
-	return s.usable[r.Index()]
+	return slices.Clip(s.usable[r.Index()]) // callers may append
 }
 
 // Lookup finds a membership; pending adds are not found by it.

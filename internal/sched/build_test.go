@@ -73,8 +73,41 @@ func describe(ix *index) []string {
 	return out
 }
 
-// An index that was made from the one before equals one that is made of its snapshot alone,
-// and the counters are those of its members and of what is in flight.
+// naive reports what is wrong with the lists of an index, by the snapshot alone.
+func naive(ix *index) error {
+	is := func(in *instance.Instance) bool { return (in.Usable() || in.Slow()) && in.Record.Connector != "" }
+	for _, r := range instance.Roles() {
+		ri := ix.role(r)
+		known := map[string]*candidates{"": ri.all}
+		for _, in := range ix.snapshot.All() {
+			for _, m := range in.Record.Models {
+				known[m] = ri.byModel[m]
+			}
+		}
+		if len(known) != len(ri.byModel)+1 || len(known) != len(ix.models)+1 {
+			return fmt.Errorf("%s: %d lists, and %d models are known: %q", r, len(ri.byModel), len(known)-1, ix.models)
+		}
+		for m, list := range known {
+			var want, got []string
+			for _, in := range ix.snapshot.All() {
+				if in.Role == r && is(in) && in.ServesModel(m) {
+					other, _ := ix.snapshot.Lookup(instance.Key{Role: r.Other(), Address: in.Address})
+					want = append(want, fmt.Sprintf("%p %t", in, other != nil && is(other)))
+				}
+			}
+			for i := range list.items {
+				got = append(got, fmt.Sprintf("%p %t", list.items[i].Instance, list.facts[i].both))
+			}
+			if !slices.Equal(got, want) {
+				return fmt.Errorf("%s of %q: got %v, want %v", r, m, got, want)
+			}
+		}
+	}
+	return nil
+}
+
+// An index that continues the one before has the instances of its snapshot, equals one that is made
+// of that alone, and the counters are those of its members and of what is in flight.
 func TestIndexFollowsTheMembership(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(9, 10))
@@ -110,6 +143,9 @@ func TestIndexFollowsTheMembership(t *testing.T) {
 			for len(running) > 6 {
 				running[0].Done()
 				running = running[1:]
+			}
+			if err := naive(s.index.current()); err != nil {
+				t.Fatalf("step %d: %v", step, err)
 			}
 			fresh := schedulerOf(src)
 			if got, want := describe(s.index.current()), describe(fresh.index.current()); !slices.Equal(got, want) {
@@ -154,59 +190,90 @@ func TestIndexFollowsTheMembership(t *testing.T) {
 	}
 }
 
-// An index shares with the one before what a change does not concern.
+// An index keeps the lists that a change does not concern, and lists with the same candidates share
+// them.
 func TestIndexSharesWhatIsUnchanged(t *testing.T) {
 	t.Parallel()
-	in := func(role instance.Role, address string) *instance.Instance {
+	in := func(role instance.Role, address string, models ...string) *instance.Instance {
 		return &instance.Instance{
 			Key: instance.Key{Role: role, Address: address}, Verified: true,
-			Record: instance.Record{Models: []string{"m"}, State: instance.Ready, Connector: "plain"},
+			Record: instance.Record{Models: models, State: instance.Ready, Connector: "plain"},
 		}
 	}
-	p, d := in(instance.Prefill, "p:1"), in(instance.Decode, "d:1")
-	src := &fixed{instance.NewSnapshot(1, []*instance.Instance{p, d})}
+	p, d1, d2, d3 := in(instance.Prefill, "p:1", "m"), in(instance.Decode, "d:1", "m", "a", "b"), in(instance.Decode, "d:2", "m", "c"), in(instance.Decode, "d:3", "a", "b", "m")
+	src := &fixed{instance.NewSnapshot(1, []*instance.Instance{p, d1, d2, d3})}
 	s := schedulerOf(src)
 	before := s.index.current()
-	src.s = instance.NewSnapshot(2, []*instance.Instance{p, d, in(instance.Decode, "d:2")})
+	src.s = instance.NewSnapshot(2, []*instance.Instance{p, d1, in(instance.Decode, "d:2", "m", "c"), d3})
 	after := s.index.current()
-	if after.prefill != before.prefill {
-		t.Error("the prefill side was built again for a decode instance")
+	if after.prefill.all != before.prefill.all || after.prefill.byModel["m"] != before.prefill.byModel["m"] {
+		t.Error("the prefill lists are others after a change of a decode instance")
 	}
-	if !after.decode.byModel["m"].equals(after.decode.all) || len(after.decode.all.items) != 2 {
-		t.Error("the only model has a list of its own")
+	was, is := before.decode.byModel, after.decode.byModel
+	if is["a"] != was["a"] || is["b"] != was["b"] || is["m"] == was["m"] || is["c"] == was["c"] {
+		t.Error("not exactly the lists of the instance are others")
 	}
-	src.s = instance.NewSnapshot(3, src.s.All())
-	if last := s.index.current(); last.decode != after.decode || last.prefill != after.prefill || last.snapshot != src.s {
-		t.Error("a snapshot without a change was built again")
+	for _, c := range []struct {
+		a, b *candidates
+		n    int
+	}{{is["m"], after.decode.all, 3}, {is["a"], is["b"], 2}} {
+		if len(c.a.items) != c.n || len(c.b.items) != c.n || &c.a.items[0] != &c.b.items[0] {
+			t.Error("lists with the same candidates do not share them")
+		}
+	}
+	src.s = instance.NewSnapshot(3, slices.Clone(src.s.All()))
+	if last := s.index.current(); last.decode.all != after.decode.all || !maps.Equal(last.decode.byModel, is) || last.snapshot != src.s {
+		t.Error("lists are others after a snapshot without a change")
 	}
 }
 
-// BenchmarkPrepare is preparing a snapshot with one change.
+// BenchmarkPrepare is making and preparing a snapshot with one change: with one model, and with
+// many adapters, which are on all instances, on all but one, or each on some.
 func BenchmarkPrepare(b *testing.B) {
-	for _, n := range []int{1000, 10000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			var d instance.Draft
-			all := make([]*instance.Instance, n)
+	for _, c := range []struct {
+		name      string
+		instances int
+		models    int // of each instance
+		odd       int // the instance with one of them only; -1: none
+		of        int // all models; if more than those of one instance, each lists others
+	}{
+		{"1000", 1000, 1, -1, 1},
+		{"10000", 10000, 1, -1, 1},
+		{"400 adapters", 1000, 400, -1, 400},
+		{"400 adapters but on one", 1000, 400, 10, 400},
+		{"2500 adapters on some", 1000, 50, -1, 2500},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			all := make([]*instance.Instance, c.instances)
 			for i := range all {
+				models := make([]string, c.models)
+				for j := range models {
+					at := j
+					if c.of > c.models {
+						at = (i*7919 + j*(i*31+17)) % c.of
+					}
+					models[j] = fmt.Sprintf("adapter-%d", at)
+				}
+				if i == c.odd {
+					models = models[:1]
+				}
 				all[i] = &instance.Instance{
 					Key:      instance.Key{Role: instance.Roles()[i%2], Address: fmt.Sprintf("10.%d.%d.%d:8000", i>>16, i>>8&255, i&255)},
 					Verified: true,
-					Record:   instance.Record{Models: []string{"m"}, State: instance.Ready, Connector: "plain"},
+					Record:   instance.Record{Models: models, State: instance.Ready, Connector: "plain"},
 				}
 			}
-			d.Reset(slices.Clone(all))
-			src := &fixed{d.Snapshot(1)}
+			src := &fixed{instance.NewSnapshot(1, all)}
 			s := schedulerOf(src)
 			s.Prepare(src.s)
 			i := 0
 			b.ReportAllocs()
 			for b.Loop() {
-				is := *all[i%n]
-				d.Replace(all[i%n], &is)
-				all[i%n] = &is
-				next := d.Snapshot(1)
-				s.Prepare(next)
-				src.s = next
+				next := slices.Clone(src.s.All())
+				is := *next[i%c.instances]
+				next[i%c.instances] = &is
+				src.s = instance.NewSnapshot(1, next)
+				s.Prepare(src.s)
 				i += 7
 			}
 		})

@@ -158,17 +158,15 @@ func (c *counters) busy() []*counter {
 	return out
 }
 
-// update assigns a counter to every instance. It returns the counter of each change, nil for a
-// pending instance and for one that left.
-func (c *counters) update(changes []change) []*counter {
-	out := make([]*counter, len(changes))
+// update assigns a counter to every instance that is not pending.
+func (c *counters) update(changes []change) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.m == nil {
 		c.m = make(map[string]*engine, len(changes))
 	}
 	c.dropIdle()
-	for i, ch := range changes {
+	for _, ch := range changes {
 		was, is := ch.was, ch.is
 		if was != nil && was.View == instance.Pending || is != nil && is.View == instance.Pending {
 			continue
@@ -192,9 +190,7 @@ func (c *counters) update(changes []change) []*counter {
 		}
 		e.hadRole[is.Role.Index()] = true
 		e.entry(is.Role).Store(is)
-		out[i] = e.counter
 	}
-	return out
 }
 
 // dropIdle drops the counters of absent engines without legs. A counter is not dropped as soon as

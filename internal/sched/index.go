@@ -23,41 +23,16 @@ type indexer struct {
 	// building keeps several requests from building the same index. A pick waits for it
 	// only while there is no index at all, or to be made again from the newest one.
 	building sync.Mutex
-	built    *index         // the one that was built last; guarded by building
-	models   map[string]int // how many entries of built list each model; guarded by building
+	built    *index // the one that was built last; guarded by building
 }
 
 // index is what one snapshot means for picking. Its lists are built once, when the
-// membership has changed, and never change afterwards. What a change does not concern is
-// shared with the index before.
+// membership has changed, and never change afterwards. Lists that a change does not concern are
+// shared with the previous index.
 type index struct {
 	snapshot        *instance.Snapshot
 	prefill, decode *roleIndex
-
-	modelsOnce sync.Once
-	modelNames []string // see models
-}
-
-// models returns the names of all models of the snapshot. They are collected when the first
-// request needs them: there may be thousands on each of many instances.
-func (ix *index) models() []string {
-	ix.modelsOnce.Do(func() {
-		seen := map[string]bool{}
-		var last []string
-		for _, in := range ix.snapshot.All() {
-			if slices.Equal(modelsOf(in), last) {
-				continue
-			}
-			last = modelsOf(in)
-			for _, m := range last {
-				if !seen[m] {
-					seen[m] = true
-					ix.modelNames = append(ix.modelNames, m)
-				}
-			}
-		}
-	})
-	return ix.modelNames
+	models          []string // all that instances list, usable or not, in the order of the instances
 }
 
 func (ix *index) role(r instance.Role) *roleIndex {
@@ -76,8 +51,6 @@ type roleIndex struct {
 	// alike reports whether all instances have the same PairKey, which is only.
 	alike bool
 	only  connector.PairKey
-
-	newList func() *candidates
 }
 
 // canPair reports whether instances with these keys can serve a request together.
@@ -134,12 +107,6 @@ type facts struct {
 	zone    string
 }
 
-// candidate is one candidate, with what policies see and with the facts.
-type candidate struct {
-	policy.Candidate
-	facts
-}
-
 // listPolicy is a policy that chooses from one list.
 type listPolicy struct {
 	chainPolicy
@@ -147,34 +114,15 @@ type listPolicy struct {
 	memory *policy.Memory
 }
 
-// newList returns an empty list of a role, with new policies.
-func (x *indexer) newList(role instance.Role) *candidates {
-	c := &candidates{whole: policy.All(nil)}
+// newPolicies returns the policies of a new list of a role.
+func (x *indexer) newPolicies(role instance.Role) (out []listPolicy) {
 	for _, l := range x.chains[role] {
 		memory := new(policy.Memory)
 		o := x.opts.Options
 		o.Memory = memory
-		c.policies = append(c.policies, listPolicy{l, l.New(o), memory})
+		out = append(out, listPolicy{l, l.New(o), memory})
 	}
-	return c
-}
-
-// withItems returns the list with other items and the same policies: after a change of the
-// membership they continue with the next turn, not with the first instance.
-func (c *candidates) withItems(items []policy.Candidate, own []facts) *candidates {
-	next := &candidates{items: items, facts: own, whole: policy.All(items), policies: c.policies}
-	for i := range own {
-		if own[i].slow {
-			next.slow++
-		}
-		if own[i].both {
-			next.both++
-		}
-		if own[i].zone != "" {
-			next.zones++
-		}
-	}
-	return next
+	return out
 }
 
 // place is the place of an address's first rank in a list, or where it would be; its other

@@ -145,33 +145,6 @@ func TestModelsElsewhere(t *testing.T) {
 	}
 }
 
-// With thousands of adapters on many instances a change of one instance is quick, and the lists
-// of adapters that all instances serve share their memory.
-func BenchmarkManyModels(b *testing.B) {
-	const instances, models = 200, 2500
-	names := make([]string, models)
-	for i := range names {
-		names[i] = fmt.Sprintf("adapter-%d", i)
-	}
-	list := make([]*instance.Instance, instances)
-	for i := range list {
-		list[i] = inst(instance.Decode, fmt.Sprintf("10.0.%d.%d:8000", i/250, i%250), serving(names...))
-	}
-	s, src := build(nil, list...)
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		next := *list[i%instances]
-		if i%2 == 0 {
-			next.Record.Models = append([]string{"base"}, names...)
-		}
-		list[i%instances] = &next
-		src.set(list...)
-		if _, err := s.Pick(sched.Request{Role: instance.Decode, Model: names[models-1]}); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // The memory of the policies of a model is free when no instance lists the model any more.
 func TestMemoryOfModelsThatLeave(t *testing.T) {
 	t.Parallel()

@@ -413,4 +413,4 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 
 // Models returns the names of all models that instances list, usable or not, in the order
 // of the instances. The caller must not change the slice.
-func (s *Scheduler) Models() []string { return s.index.current().models() }
+func (s *Scheduler) Models() []string { return s.index.current().models }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -88,10 +87,10 @@ func (a *probeScheduler) stop() {
 	a.wg.Wait()
 }
 
-// update starts and ends probes, so that those of the targets run. looked has the keys that may
-// have changed; nil means all. It does not wait for probes that it ends: they are cancelled,
-// and late results are dropped because they name an outdated incarnation or revision.
-func (a *probeScheduler) update(ctx context.Context, targets []target, looked []targetKey) {
+// update starts and ends probes, so that those of the targets run. It does not wait for probes
+// that it ends: they are cancelled, and late results are dropped because they name an outdated
+// incarnation or revision.
+func (a *probeScheduler) update(ctx context.Context, targets []target) {
 	if a.w.o.Prober == nil {
 		return
 	}
@@ -100,10 +99,7 @@ func (a *probeScheduler) update(ctx context.Context, targets []target, looked []
 		t := &targets[i]
 		want[targetKey{t.in.Key, t.pending}] = t
 	}
-	if looked == nil {
-		looked = slices.Collect(maps.Keys(a.run))
-	}
-	for _, k := range looked {
+	for k := range a.run {
 		if want[k] == nil {
 			a.end(k)
 		}
@@ -242,28 +238,14 @@ func (a *probeScheduler) promote(ctx context.Context, t target, facts instance.F
 // retarget starts the probes that are needed, ends all others, and forgets the answers of
 // instances that were removed.
 func (a *probeScheduler) retarget(ctx context.Context) {
-	n := a.table.takeChanges()
-	if n.all {
-		a.update(ctx, a.targets(), nil)
-		a.forgetAnswers()
-		return
+	a.update(ctx, a.targets())
+	find := a.table.finder()
+	removed := func(kind schema.Kind, k instance.Key) bool {
+		return find(schema.Name{Kind: kind, Role: k.Role, Address: k.Address}) == nil
 	}
-	var ts []target
-	for _, k := range n.keys {
-		kind := schema.KindInstance
-		if k.pending {
-			kind = schema.KindPending
-		}
-		e := a.table.find(kind, k.key)
-		if e == nil {
-			a.forgetAnswer(k)
-		} else if t, ok := a.target(e); ok {
-			ts = append(ts, t)
-		}
-	}
-	if len(n.keys) > 0 {
-		a.update(ctx, ts, n.keys)
-	}
+	maps.DeleteFunc(a.facts.Instances, func(k instance.Key, _ *verify.Answer) bool { return removed(schema.KindInstance, k) })
+	maps.DeleteFunc(a.facts.Models, func(k instance.Key, _ *verify.Models) bool { return removed(schema.KindInstance, k) })
+	maps.DeleteFunc(a.facts.Pending, func(k instance.Key, _ verify.Wait) bool { return removed(schema.KindPending, k) })
 }
 
 // targets lists the instances to probe.
@@ -292,28 +274,14 @@ func (a *probeScheduler) target(e *entry) (target, bool) {
 		return a.waiting(e)
 	case e.absent != nil && e.absent.probed():
 		return probe("absent ", true)
-	case a.facts.Refuses(e.Key, e.rec) != nil: // no answer would change that
 	case e.in.View == instance.Unverified, e.in.View == instance.Rejected:
-		return probe("", false)
-	case a.facts.MustLearn(e.Key, e.rec):
+		if a.facts.Refuses(e.Key, e.rec) == nil { // else no answer would change that
+			return probe("", false)
+		}
+	case e.learns:
 		return probe("learned ", true)
 	}
 	return target{}, false
-}
-
-func (a *probeScheduler) forgetAnswer(k targetKey) {
-	if k.pending {
-		delete(a.facts.Pending, k.key)
-	} else {
-		delete(a.facts.Instances, k.key)
-		delete(a.facts.Models, k.key)
-	}
-}
-
-func (a *probeScheduler) forgetAnswers() {
-	maps.DeleteFunc(a.facts.Instances, func(k instance.Key, _ *verify.Answer) bool { return a.table.find(schema.KindInstance, k) == nil })
-	maps.DeleteFunc(a.facts.Models, func(k instance.Key, _ *verify.Models) bool { return a.table.find(schema.KindInstance, k) == nil })
-	maps.DeleteFunc(a.facts.Pending, func(k instance.Key, _ verify.Wait) bool { return a.table.find(schema.KindPending, k) == nil })
 }
 
 // waiting returns the target of a pending add.

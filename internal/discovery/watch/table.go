@@ -24,14 +24,7 @@ type table struct {
 	order   []*entry
 	aliased int // entries that are not spelled in the canonical way
 
-	// The changes since the last view, so that the cost of the next one depends on the
-	// changes and not on the size of the table.
-	draft   instance.Draft       // the last view
-	renewed bool                 // all of order must be shown again
-	stale   []*entry             // entries to show again, without duplicates; some may have left the table
-	dropped []*instance.Instance // instances in the last view whose entries have left the table
-	changes changes              // since it was last taken
-	durable durable              // since it was last taken
+	durable durable // since it was last taken
 
 	// dirty reports whether a view may differ from the last publication. Every change of the table
 	// sets it.
@@ -39,8 +32,7 @@ type table struct {
 
 	bad map[schema.Name]*entry // entries that cannot be used
 
-	documents      *instance.Documents // of the last view
-	staleDocuments bool                // they may have changed since
+	documents *instance.Documents // of the last view
 
 	// onKeyLost returns the absence of an entry whose key is missing since a revision;
 	// nil drops the entry. If the function is nil, all such entries are dropped.
@@ -105,7 +97,7 @@ func newTable(l schema.Layout) *table {
 	return &table{layout: l, entries: make(map[schema.Name]*entry), bad: make(map[schema.Name]*entry), counts: newCounts()}
 }
 
-// entry is one key. All fields but absent, in, shadowed and old are fixed once
+// entry is one key. All fields but absent and those from in on are fixed once
 // it is in the table.
 type entry struct {
 	schema.Name
@@ -133,7 +125,8 @@ type entry struct {
 
 	in       *instance.Instance // of the last view, perhaps of an earlier value
 	shadowed bool               // in the last view another key meant the same
-	old      bool               // in is not up to date: the entry is in stale
+	learns   bool               // of an instance, see verify.Facts.MustLearn
+	old      bool               // in is not up to date
 }
 
 // compare orders entries as snapshots do: prefill first, by address.
@@ -305,7 +298,7 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 	t.entries[n] = e
 	t.counts.add(e, 1)
 	t.updateBad(e)
-	t.touchOne(e) // a key with a bad address is not found by it
+	e.old = true // touch does not find a key with a bad address
 	t.touch(e.Key)
 	return true
 }
@@ -347,16 +340,12 @@ func (t *table) drop(e *entry) {
 	t.counts.add(e, -1)
 	delete(t.entries, e.Name)
 	delete(t.bad, e.Name)
-	if e.in != nil {
-		t.dropped = append(t.dropped, e.in)
-	}
 	if at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare); found {
 		t.order = slices.Delete(t.order, at, at+1)
 	}
 	if e.Aliased {
 		t.aliased--
 	}
-	t.noteChange(e)
 	t.touch(e.Key)
 }
 
@@ -369,7 +358,7 @@ func (t *table) mark(e *entry, a *absence) {
 	e.absent = a
 	t.counts.add(e, 1)
 	if !unseen {
-		t.touchOne(e) // a key with a bad address is not found by it
+		e.old = true // touch does not find a key with a bad address
 		t.touch(e.Key)
 	}
 }

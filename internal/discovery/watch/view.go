@@ -35,62 +35,31 @@ type surroundings struct {
 // since the last snapshot are shared with it. All snapshots of a table use the same
 // Model and Probing, and a change of the facts is recorded by touch.
 func (t *table) snapshot(v verify.Facts) *instance.Snapshot {
-	// Entries that moved one by one would cost more than going through all.
-	if len(t.stale)+len(t.dropped) > fewStale+len(t.order)/256 {
-		t.renewed = true
-	}
 	find := t.finder()
-	if t.renewed {
-		all := make([]*instance.Instance, 0, len(t.order))
-		for _, e := range t.order {
-			if !e.shown() {
-				continue
-			}
+	all := make([]*instance.Instance, 0, len(t.order))
+	documents := &instance.Documents{}
+	for _, e := range t.order {
+		switch {
+		case e.shown():
 			if e.in == nil || e.old {
 				t.show(e, v, find)
 			}
 			all = append(all, e.in)
-		}
-		t.draft.Reset(all)
-	} else {
-		for _, in := range t.dropped {
-			t.draft.Replace(in, nil)
-		}
-		for _, e := range t.stale {
-			if !e.old || t.entries[e.Name] != e {
-				continue // it is out of the table, or replaced
-			}
-			was := e.in
-			t.show(e, v, find)
-			t.draft.Replace(was, e.in)
+		case e.Kind == schema.KindDocument && e.good:
+			documents.List = append(documents.List, instance.Document{Key: e.Key, Value: e.value, Revision: e.mod})
 		}
 	}
-	clear(t.stale) // do not keep entries in memory
-	clear(t.dropped)
-	t.renewed, t.stale, t.dropped = false, t.stale[:0], t.dropped[:0]
-	snap := t.draft.Snapshot(t.revision)
-	if t.staleDocuments {
-		t.staleDocuments = false
-		next := &instance.Documents{}
-		for _, e := range t.order {
-			if e.Kind == schema.KindDocument && e.good {
-				next.List = append(next.List, instance.Document{Key: e.Key, Value: e.value, Revision: e.mod})
-			}
-		}
-		same := func(a, b instance.Document) bool { return a.Key == b.Key && a.Revision == b.Revision }
-		if t.documents == nil || !slices.EqualFunc(t.documents.List, next.List, same) {
-			t.documents = next
-		}
+	same := func(a, b instance.Document) bool { return a.Key == b.Key && a.Revision == b.Revision }
+	if t.documents == nil || !slices.EqualFunc(t.documents.List, documents.List, same) {
+		t.documents = documents
 	}
+	snap := instance.NewSnapshot(t.revision, all)
 	snap.Documents = t.documents
 	return snap
 }
 
 // shown reports whether an entry is an instance of the view: a membership, or a pending add.
 func (e *entry) shown() bool { return e.Kind == schema.KindInstance || e.Kind == schema.KindPending }
-
-// fewStale is the number of entries up to which they are always shown again one by one.
-const fewStale = 16
 
 // finder finds the entry that represents a name in any spelling.
 func (t *table) finder() func(schema.Name) *entry {
@@ -117,11 +86,10 @@ func (t *table) show(e *entry, v verify.Facts, find func(schema.Name) *entry) {
 	} else {
 		c.answer = v.Instances[e.Key]
 		c.clash = clashes(e, find)
-		e.in = recordInstance(e, c, v)
+		e.in, e.learns = recordInstance(e, c, v), v.MustLearn(e.Key, e.rec)
 	}
 	e.old, e.shadowed = false, c.shadowed
 	t.updateBad(e)
-	t.noteChange(e)
 }
 
 // aliases finds keys that are not spelled in the canonical way, such as

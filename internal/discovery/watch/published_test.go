@@ -279,11 +279,6 @@ func TestPublishedEqualsScratch(t *testing.T) {
 					for range 1 + s.rng.IntN(3) {
 						s.step(names)
 					}
-					if s.rng.IntN(10) == 0 {
-						for range 40 { // more than is shown one by one
-							s.step(names)
-						}
-					}
 					if applied, shown := s.w.Status().Applied, s.w.Snapshot().Revision; applied > shown {
 						t.Fatalf("applied %d, and the snapshot is of revision %d", applied, shown)
 					}
