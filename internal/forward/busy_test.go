@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
@@ -26,7 +27,10 @@ func busy(observable bool) func(*forward.Options) {
 		const short = 100 * time.Millisecond
 		o.Prefill, o.FirstByte, o.Idle, o.NonStream, o.Busy = short, short, short, short, waitLimit
 		// Ahead of now: a machine that runs this test slowly has not stalled the engine.
-		o.Progress = func(instance.Key) (time.Time, bool) { return time.Now().Add(waitLimit), observable }
+		o.Progress = func(instance.Key) (last, ran time.Time, _ bool) {
+			last = time.Now().Add(waitLimit)
+			return last, last, observable
+		}
 	}
 }
 
@@ -67,6 +71,60 @@ func TestBusyEngineIsWaitedFor(t *testing.T) {
 	}
 }
 
+// A leg that hangs on an idle engine reaches its limit and is retried, whatever trials its engine and
+// the others answer for this proxy and others.
+func TestTrialsExtendNoLimit(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		role   instance.Role
+		stream bool
+		class  leg.Class
+	}{
+		{"prefill", instance.Prefill, true, leg.PrefillTimeout},
+		{"first byte", instance.Decode, true, leg.FirstByteTimeout},
+		{"whole answer", instance.Decode, false, leg.FirstByteTimeout},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			var r *rig
+			r = startTuned(t, fakevllm.NIXL, 2, 2, tuning{sched: noProbes, forward: func(o *forward.Options) {
+				const limit = 500 * time.Millisecond
+				o.Prefill, o.FirstByte, o.NonStream, o.Busy = limit, limit, limit, time.Hour
+				o.Progress = func(k instance.Key) (last, ran time.Time, observable bool) { return r.tracker.Progress(k) }
+			}})
+			client := vllm.New("")
+			read := func(s *fakevllm.Server) {
+				ranks, err := client.Load(t.Context(), s.URL())
+				require.NoError(t, err)
+				r.tracker.Observe(key(c.role, s), ranks)
+			}
+			engines := r.D
+			if c.role == instance.Prefill {
+				engines = r.P
+			}
+			script(t, engines[0], fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1})
+			for _, s := range engines {
+				read(s)
+			}
+			q, done := scenario{chatPath, c.stream}, make(chan answer, 1)
+			go func() { done <- r.postScenario(q) }()
+			eventually(t, "the leg hangs", func() bool { return legs(engines[:1]) == 1 })
+			eventually(t, "the request is answered", func() bool {
+				for _, s := range engines {
+					require.NoError(t, client.Trial(t.Context(), s.URL(), model, "pd-trial-1", -1))
+					read(s)
+				}
+				return len(done) == 1
+			})
+			r.checkWhole(q, <-done)
+			if got, want := r.rec.retried(), string(c.role)+"/"+string(c.class); got != want {
+				t.Errorf("retried %q, want %q", got, want)
+			}
+		})
+	}
+}
+
 // Where progress cannot be observed the limits hold, and the client reads which limit has ended
 // its request and the setting of that limit.
 func TestLimitErrorsNameTheSetting(t *testing.T) {
@@ -94,14 +152,14 @@ func TestLimitErrorsNameTheSetting(t *testing.T) {
 			o.Prefill, o.FirstByte, o.Busy = waitLimit, waitLimit, 3*short
 		}, leg.IdleTimeout, "no further byte of the answer for 0.3 s (--busy-timeout)"},
 		{"lease", instance.Decode, fakevllm.Fault{At: fakevllm.AfterHeaders}, true, func(o *forward.Options) {
-			o.Progress = func(instance.Key) (time.Time, bool) { return time.Time{}.Add(1), true }
+			o.Progress = func(instance.Key) (last, ran time.Time, _ bool) { return last, ran, true }
 			o.KVBudget = 2 * short
 		}, leg.TransferExpired, "no content, and no proof that the KV cache was read, for 0.2 s (--kv-lease-budget)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r := startTuned(t, fakevllm.NIXL, 1, 1, tuning{sched: noProbes, forward: func(o *forward.Options) {
-				o.Progress = func(instance.Key) (time.Time, bool) { return time.Time{}, false }
+				o.Progress = func(instance.Key) (last, ran time.Time, observable bool) { return last, ran, observable }
 				c.tune(o)
 				o.Fallback, o.RetryRatio, o.MaxAttempts = false, -1, 2
 			}})
@@ -141,7 +199,7 @@ func TestQueueLongerThanTheLease(t *testing.T) {
 	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
 			o.KVBudget = time.Second // the leg must reach its engine within it
-			o.Progress = func(instance.Key) (time.Time, bool) { return time.Time{}.Add(1), true }
+			o.Progress = func(instance.Key) (last, ran time.Time, _ bool) { return last, ran, true }
 		})
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterHeaders, Times: 3})
 		r.checkServed(q)
@@ -159,7 +217,7 @@ func TestQueueLongerThanTheLease_FreesPrefill(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
 		o.KVBudget = time.Second // the leg must reach its engine within it
-		o.Progress = func(instance.Key) (time.Time, bool) { return time.Time{}.Add(1), true }
+		o.Progress = func(instance.Key) (last, ran time.Time, _ bool) { return last, ran, true }
 	})
 	r.script(r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterHeaders, Times: 3})
 	r.script(r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterTokens, Tokens: 2, Times: 1})
@@ -190,7 +248,7 @@ func TestOvertakenLegGoesElsewhere(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.NIXL, 2, 2, func(o *forward.Options) {
-				o.Progress = func(instance.Key) (time.Time, bool) { return time.Now(), true }
+				o.Progress = func(instance.Key) (last, ran time.Time, _ bool) { return time.Now(), time.Now(), true }
 			})
 			engines := r.D
 			if c.role == instance.Prefill {

@@ -70,7 +70,7 @@ func (t *Tracker) watchProgress(in *instance.Instance) {
 	if t.opts.Read == nil || t.opts.Trial == nil {
 		return
 	}
-	if _, observable := t.Progress(in.Key); !observable {
+	if _, _, observable := t.Progress(in.Key); !observable {
 		return
 	}
 	if _, watched := t.cores.watched.LoadOrStore(in.Address, true); watched {
@@ -134,12 +134,12 @@ func (w *progressWatch) read() {
 func (w *progressWatch) check(now time.Time) bool {
 	t := w.t
 	is, member := t.opts.Source.Snapshot().Lookup(w.in.Key)
-	last, observable := t.Progress(w.in.Key)
+	_, ran, observable := t.Progress(w.in.Key)
 	switch {
 	case !member, is.Incarnation() != w.in.Incarnation(), !observable, !t.Available(w.in.Key):
 		return true
-	case last.After(w.since):
-		t.pauses.remember(w.in.Address, last.Sub(w.since))
+	case ran.After(w.since):
+		t.pauses.remember(w.in.Address, ran.Sub(w.since))
 		return true
 	}
 	if now.Sub(w.readAt) >= hungReadEvery {

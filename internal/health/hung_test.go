@@ -23,6 +23,7 @@ type coreFleet struct {
 	mu        sync.Mutex
 	held      map[string]chan struct{} // cores that hang, until the channel is closed
 	step      map[string]float64       // tokens generated
+	tried     map[string]float64       // trials answered
 	unseen    map[string]bool          // engines with --disable-log-stats
 	takes     map[string]time.Duration // time that a trial takes
 	refuses   map[string]bool          // trials
@@ -41,7 +42,7 @@ type coreFleet struct {
 
 func newCores() *coreFleet {
 	return &coreFleet{
-		held: map[string]chan struct{}{}, step: map[string]float64{}, unseen: map[string]bool{}, takes: map[string]time.Duration{},
+		held: map[string]chan struct{}{}, step: map[string]float64{}, tried: map[string]float64{}, unseen: map[string]bool{}, takes: map[string]time.Duration{},
 		refuses: map[string]bool{}, unsent: map[string]bool{}, suspended: map[string]instance.View{}, noRoutes: map[string]bool{}, trials: map[string][]time.Time{},
 		results: map[string]int{}, received: map[string]uint64{}, changing: map[string]bool{}, idle: map[string]bool{},
 	}
@@ -72,7 +73,8 @@ func (c *coreFleet) read(_ context.Context, in *instance.Instance) {
 		c.step[in.Address]++
 	}
 	ranks := reading(func(r *vllm.RankLoad) {
-		r.GeneratedTokens = c.step[in.Address]
+		r.GeneratedTokens = c.step[in.Address] + c.tried[in.Address]
+		r.PromptTokens += c.tried[in.Address]
 		if c.idle[in.Address] {
 			r.Waiting = 0
 		}
@@ -108,6 +110,7 @@ func (c *coreFleet) trial(ctx context.Context, in *instance.Instance) error {
 	case <-done:
 	case <-timer.C:
 	}
+	c.set(func() { c.tried[in.Address]++ })
 	return nil
 }
 
@@ -277,6 +280,26 @@ func TestTracker_SlowIsNotHung(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The trials that a waiting leg causes are no progress of its engine, nor of a peer: they would keep
+// every leg there from reaching its limits.
+func TestTracker_TrialsAreNoProgress(t *testing.T) {
+	t.Parallel()
+	in, peer := pair(instance.Decode)
+	runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
+		begun := time.Now()
+		waitEjected(tr, in, time.Minute)
+		for _, one := range []*instance.Instance{in, peer} {
+			c.read(t.Context(), one)
+			last, ran, _ := tr.Progress(one.Key)
+			n := 0
+			c.set(func() { n = len(c.trials[one.Address]) })
+			if n < 6 || !last.Equal(begun) || !ran.After(begun) {
+				t.Errorf("%s: %d trials, progress after %s, ran after %s", one.Address, n, last.Sub(begun), ran.Sub(begun))
+			}
+		}
+	})
 }
 
 // An engine with a long prompt is ejected in the end, when it takes several times as long as

@@ -24,9 +24,12 @@ type cores struct {
 // core is the last reading of the metrics of an engine.
 type core struct {
 	ranks    []vllm.RankLoad
-	received uint64    // Options.Received at the last reading or call of Progress
-	last     time.Time // when progress was observed last
-	read     time.Time // when the last reading came
+	received uint64          // Options.Received at the last reading or call of Progress
+	last     time.Time       // when progress was observed last
+	base     []vllm.RankLoad // the reading at that time
+	open     time.Time       // when readings began to show what may be trials that are not done; zero: they do not
+	ran      time.Time       // when the core was last observed to run
+	read     time.Time       // when the last reading came
 }
 
 // Observe takes a reading of an engine's metrics. No ranks, or ranks without the samples of
@@ -42,41 +45,62 @@ func (t *Tracker) Observe(k instance.Key, ranks []vllm.RankLoad) {
 	}
 	c := t.cores.byAddress[k.Address]
 	if c == nil {
-		c = &core{last: now, received: received}
+		c = &core{last: now, ran: now, received: received}
 		t.cores.byAddress[k.Address] = c
 	}
 	c.observe(received, now)
 	if !slices.EqualFunc(c.ranks, ranks, func(a, b vllm.RankLoad) bool { return a.SameCore(&b) }) {
-		c.last = now
+		c.ran = now
 	}
+	c.compare(ranks, now)
 	c.ranks, c.read = ranks, now
 }
 
 // Progress returns when progress of an engine's core was observed last, and whether it can be
 // observed. Progress is a byte of an answer on any leg of this proxy, in either role, or a
 // change of a sample that the core itself reports: running, waiting, KV cache usage, prompt
-// tokens, generated tokens. The first reading counts as progress. If progress cannot be
-// observed, last is zero.
+// tokens, generated tokens. Changes that trials explain are no progress, whichever proxy has sent
+// them: a leg that waits causes trials, and would never reach its limit. They count for ran, when the
+// core was last observed to run. The first reading counts as progress. If progress cannot be
+// observed, last and ran are zero.
 //
 // A byte is dated by the next reading or the next call, so last may be late by the interval
 // between readings: --scrape-interval, or 1 s while a leg has waited for a byte for a second.
 // With several data-parallel ranks, progress of one rank is progress of the engine.
-func (t *Tracker) Progress(k instance.Key) (last time.Time, observable bool) {
+func (t *Tracker) Progress(k instance.Key) (last, ran time.Time, observable bool) {
 	received, now := t.opts.Received(k), time.Now()
 	t.cores.mu.Lock()
 	defer t.cores.mu.Unlock()
 	c := t.cores.byAddress[k.Address]
 	if c == nil {
-		return time.Time{}, false
+		return time.Time{}, time.Time{}, false
 	}
 	c.observe(received, now)
-	return c.last, true
+	return c.last, c.ran, true
+}
+
+// compare records progress if trials do not explain how a reading differs from c.base.
+func (c *core) compare(ranks []vllm.RankLoad, now time.Time) {
+	open := false
+	only := slices.EqualFunc(ranks, c.base, func(is, was vllm.RankLoad) bool {
+		only, more := is.TrialsSince(&was)
+		open = open || more
+		return only
+	})
+	switch {
+	case !only, open && !c.open.IsZero() && now.Sub(c.open) >= trialLasts:
+		c.base, c.last, c.open = ranks, now, time.Time{}
+	case !open:
+		c.open = time.Time{}
+	case c.open.IsZero():
+		c.open = now
+	}
 }
 
 // observe records the time of answer bytes that have arrived since the last call.
 func (c *core) observe(received uint64, now time.Time) {
 	if c.received != received {
-		c.received, c.last = received, now
+		c.received, c.last, c.ran = received, now, now
 	}
 }
 

@@ -20,16 +20,33 @@ func reading(change func(*vllm.RankLoad)) []vllm.RankLoad {
 }
 
 // Each sample of the core is progress when it changes, and so is a byte of an answer; other
-// samples are not.
+// samples are not. Trials of any proxy show that the core runs, and are no progress.
 func TestTracker_Progress(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change   func(*vllm.RankLoad)
 		bytes    bool
+		lasts    bool // another reading is the same
 		progress bool
+		trials   bool // only the core ran
 	}{
-		"nothing changes":                    {},
-		"running":                            {change: func(r *vllm.RankLoad) { r.Running++ }, progress: true},
+		"nothing changes":              {},
+		"another request":              {change: func(r *vllm.RankLoad) { r.Running++ }, lasts: true, progress: true},
+		"another request in the queue": {change: func(r *vllm.RankLoad) { r.Waiting++ }, lasts: true, progress: true},
+		"running":                      {change: func(r *vllm.RankLoad) { r.Running-- }, progress: true},
+		"a request leaves the queue":   {change: func(r *vllm.RankLoad) { r.Running++; r.Waiting-- }, progress: true},
+		"trials of three proxies":      {change: func(r *vllm.RankLoad) { r.PromptTokens += 3; r.GeneratedTokens += 3 }, trials: true},
+		"a trial is queued":            {change: func(r *vllm.RankLoad) { r.Waiting++ }, trials: true},
+		"a trial runs after others": {change: func(r *vllm.RankLoad) {
+			r.Running++
+			r.Usage += 0.001
+			r.PromptTokens += 3
+			r.GeneratedTokens += 2
+		}, trials: true},
+		"trials and a token of a request":    {change: func(r *vllm.RankLoad) { r.PromptTokens += 3; r.GeneratedTokens += 4 }, progress: true},
+		"trials and a prompt of a request":   {change: func(r *vllm.RankLoad) { r.PromptTokens += 40; r.GeneratedTokens += 3 }, progress: true},
+		"a trial and the end of a request":   {change: func(r *vllm.RankLoad) { r.Running--; r.PromptTokens++; r.GeneratedTokens++ }, progress: true},
+		"a trial and blocks of a request":    {change: func(r *vllm.RankLoad) { r.Usage += 0.001; r.PromptTokens++; r.GeneratedTokens++ }, progress: true},
 		"waiting":                            {change: func(r *vllm.RankLoad) { r.Waiting-- }, progress: true},
 		"KV cache usage":                     {change: func(r *vllm.RankLoad) { r.Usage += 0.001 }, progress: true},
 		"prompt tokens":                      {change: func(r *vllm.RankLoad) { r.PromptTokens++ }, progress: true},
@@ -45,8 +62,8 @@ func TestTracker_Progress(t *testing.T) {
 				o.Received = func(instance.Key) uint64 { return received.Load() }
 			}, func(tr *health.Tracker, _ *source, _ *engine, _ *instance.Instance) {
 				p, d := instance.Key{Role: instance.Prefill, Address: "x:1"}, instance.Key{Role: instance.Decode, Address: "x:1"}
-				if last, observable := tr.Progress(d); observable || !last.IsZero() {
-					t.Errorf("before the first reading: %s, %t", last, observable)
+				if last, ran, observable := tr.Progress(d); observable || !last.IsZero() || !ran.IsZero() {
+					t.Errorf("before the first reading: %s, %s, %t", last, ran, observable)
 				}
 				begun := time.Now()
 				tr.Observe(d, reading(nil))
@@ -55,14 +72,21 @@ func TestTracker_Progress(t *testing.T) {
 					received.Add(1)
 				}
 				tr.Observe(d, reading(c.change))
-				want := begun
+				want, wantRan := begun, begun
+				if c.progress || c.trials {
+					wantRan = time.Now()
+				}
+				if c.lasts {
+					time.Sleep(3 * time.Second)
+					tr.Observe(d, reading(c.change))
+				}
 				if c.progress {
 					want = time.Now()
 				}
 				time.Sleep(time.Second)
 				for _, k := range []instance.Key{p, d} { // one engine, in both roles
-					if last, observable := tr.Progress(k); !observable || !last.Equal(want) {
-						t.Errorf("%s: progress %s ago, observable %t; want %s ago", k, time.Since(last), observable, time.Since(want))
+					if last, ran, observable := tr.Progress(k); !observable || !last.Equal(want) || !ran.Equal(wantRan) {
+						t.Errorf("%s: progress %s ago, ran %s ago, observable %t; want %s, %s ago", k, time.Since(last), time.Since(ran), observable, time.Since(want), time.Since(wantRan))
 					}
 				}
 			})
@@ -81,11 +105,11 @@ func TestTracker_ProgressNotObservable(t *testing.T) {
 	} {
 		run(t, nil, func(tr *health.Tracker, _ *source, _ *engine, in *instance.Instance) {
 			tr.Observe(in.Key, reading(nil))
-			if _, observable := tr.Progress(in.Key); !observable {
+			if _, _, observable := tr.Progress(in.Key); !observable {
 				t.Fatal("not observable with all samples")
 			}
 			tr.Observe(in.Key, ranks)
-			if last, observable := tr.Progress(in.Key); observable || !last.IsZero() {
+			if last, _, observable := tr.Progress(in.Key); observable || !last.IsZero() {
 				t.Errorf("%s: observable, progress at %s", name, last)
 			}
 		})
@@ -102,7 +126,7 @@ func TestTracker_ProgressOfRanks(t *testing.T) {
 		tr.Observe(in.Key, ranks(1))
 		time.Sleep(time.Minute)
 		tr.Observe(in.Key, ranks(2))
-		if last, _ := tr.Progress(in.Key); time.Since(last) != 0 {
+		if last, _, _ := tr.Progress(in.Key); time.Since(last) != 0 {
 			t.Errorf("progress %s ago", time.Since(last))
 		}
 	})

@@ -109,8 +109,8 @@ func (rc *recovery) queued(in *instance.Instance, tr *trial, readAt time.Time) b
 		return false
 	}
 	rc.read(in)
-	last, _ := rc.t.Progress(rc.key)
-	return last.After(readAt) && rc.t.cores.queue(in.Address)
+	_, ran, _ := rc.t.Progress(rc.key)
+	return ran.After(readAt) && rc.t.cores.queue(in.Address)
 }
 
 // failTrial records a failed trial: the engine is not picked any more while another one can be

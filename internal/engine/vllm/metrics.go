@@ -91,6 +91,18 @@ func (r *RankLoad) SameCore(o *RankLoad) bool {
 		r.PromptTokens == o.PromptTokens && r.GeneratedTokens == o.GeneratedTokens
 }
 
+// TrialsSince reports whether calls of Trial, of any proxy, explain how the samples of Core differ from
+// those of the earlier reading o: each adds one prompt token and one generated token. open reports that
+// some are not done; other requests may look the same for a moment.
+func (r *RankLoad) TrialsSince(o *RankLoad) (only, open bool) {
+	more := r.Running + r.Waiting - o.Running - o.Waiting
+	generated := r.GeneratedTokens - o.GeneratedTokens
+	begun := r.PromptTokens - o.PromptTokens - generated // whose token is not generated
+	open = more > 0
+	same := r.Running == o.Running && r.Waiting == o.Waiting && r.Usage == o.Usage
+	return r.Rank == o.Rank && generated >= 0 && begun >= 0 && begun <= more && (open || same), open
+}
+
 // ComputedTokens returns the number of prompt tokens that the rank has computed itself since the
 // start of the process: all but those found in a cache. An engine without a prefix cache looks up
 // none.

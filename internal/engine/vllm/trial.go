@@ -25,10 +25,10 @@ const maxTrialBytes = 1 << 20
 func (c *Client) Trial(ctx context.Context, base, model, id string, rank int) error {
 	body, err := json.Marshal(struct {
 		Model     string `json:"model,omitempty"`
-		Prompt    string `json:"prompt"`
+		Prompt    []int  `json:"prompt"` // of one token for every tokenizer: see RankLoad.TrialsSince
 		MaxTokens int    `json:"max_tokens"`
 		Stream    bool   `json:"stream"`
-	}{model, "a", 1, false})
+	}{model, []int{1}, 1, false})
 	if err != nil {
 		return err
 	}

@@ -82,14 +82,15 @@ func (*LimitError) Timeout() bool { return true }
 // Temporary implements net.Error.
 func (*LimitError) Temporary() bool { return true }
 
-// Progress reports when the engine of an instance last made progress, with any request, and
-// whether that can be observed. It must not block.
-type Progress func(k instance.Key) (last time.Time, observable bool)
+// Progress reports when the engine of an instance last made progress, with any request, when its core
+// was last observed to run, if only for a trial request, and whether both can be observed. It must not
+// block.
+type Progress func(k instance.Key) (last, ran time.Time, observable bool)
 
 // progress is Settings.Progress for the leg's instance.
-func (l *Leg) progress() (last time.Time, observable bool) {
+func (l *Leg) progress() (last, ran time.Time, observable bool) {
 	if l.origin.Settings.Progress == nil {
-		return time.Time{}, false
+		return time.Time{}, time.Time{}, false
 	}
 	return l.origin.Settings.Progress(l.Instance.Key)
 }
@@ -182,7 +183,7 @@ func (l *Leg) expire() {
 		return
 	}
 	limit := l.limit
-	last, observable := l.progress()
+	last, _, observable := l.progress()
 	if limit.Firm || !observable {
 		l.cancel(&LimitError{limit})
 		return
@@ -215,27 +216,26 @@ func Resumed(due time.Time) time.Time {
 // leaseEnded ends the leg if its KV cache must not be read any more: the engine would read
 // blocks that prefill has given to other requests, without an error
 // (TestHandoverEndsWhileTheOnlyDecodeIsSilent). The first content proves that the blocks were
-// read, and progress of the engine's core that it has renewed the lease. Where neither can be
+// read, and a core that runs, if only for a trial, has renewed the lease. Where neither can be
 // observed, Silent decides. l.lease calls it, and Commit.
 func (l *Leg) leaseEnded() {
-	last, observable := l.progress()
+	last, ran, observable := l.progress()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now, until := time.Now(), l.kvUntil
 	if l.committed || l.Err() != nil || until.IsZero() || now.Before(until) {
 		return
 	}
-	progressed := last.After(l.Began)
 	switch {
 	// This process was suspended before it began the leg, or while the lease ended: the engine may
 	// have been, too, and have made its progress since.
 	case until.Before(l.Began), now.Sub(until) > transferSlack:
-	case !observable && (l.wait.KVRenews || !l.wait.Streamed), progressed && !l.wait.Streamed:
+	case !observable && (l.wait.KVRenews || !l.wait.Streamed), last.After(l.Began) && !l.wait.Streamed:
 		l.kvUntil = time.Time{}
 		return
-	case progressed && l.wait.KVRenews:
+	case ran.After(l.Began) && l.wait.KVRenews:
 		// Between two renewals, and after the last one, the lease has at least this left.
-		if renewed := last.Add(l.wait.KVLimit.After / 2); renewed.After(now) {
+		if renewed := ran.Add(l.wait.KVLimit.After / 2); renewed.After(now) {
 			l.kvUntil = renewed
 			l.lease.Reset(renewed.Sub(now))
 			return

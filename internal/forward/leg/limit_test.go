@@ -21,16 +21,20 @@ const (
 // beginning of the leg.
 func observed(t *testing.T, until time.Duration, observable bool, w Wait) *Leg {
 	t.Helper()
+	return tried(t, until, until, observable, w)
+}
+
+// tried is observed with an engine whose core runs until another time: it answers trials.
+func tried(t *testing.T, until, runs time.Duration, observable bool, w Wait) *Leg {
+	t.Helper()
 	o, begun := testOrigin(t.Context()), time.Now()
 	o.Settings.Busy = busyTimeout
-	o.Settings.Progress = func(instance.Key) (time.Time, bool) {
+	o.Settings.Progress = func(instance.Key) (last, ran time.Time, _ bool) {
 		if !observable {
-			return time.Time{}, false
+			return last, ran, false
 		}
-		if end := begun.Add(until); time.Now().After(end) {
-			return end, true
-		}
-		return time.Now(), true
+		now := time.Since(begun)
+		return begun.Add(min(now, until)), begun.Add(min(now, runs)), true
 	}
 	l := o.newLeg(&instance.Instance{}, nil, w)
 	t.Cleanup(l.End)
@@ -44,8 +48,8 @@ func lifetime(l *Leg) time.Duration {
 }
 
 // While an engine makes progress, a silent leg lasts up to --busy-timeout; from the end of the
-// progress on, and where progress cannot be observed, as long as its limit says. The error
-// names the limit.
+// progress on, and where progress cannot be observed, as long as its limit says. Trials are no
+// progress. The error names the limit.
 func TestLimit_Progress(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -71,7 +75,7 @@ func TestLimit_Progress(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l := observed(t, c.until, !c.hidden, Wait{Limit: c.limit})
+				l := tried(t, c.until, always, !c.hidden, Wait{Limit: c.limit})
 				if lasted := lifetime(l); lasted != c.lasts || endedBy(l) != c.error {
 					t.Errorf("ended after %s by %q, want %s, %q", lasted, endedBy(l), c.lasts, c.error)
 				}
@@ -108,12 +112,16 @@ func TestLimit_Lease(t *testing.T) {
 		whole     bool          // the answer is not streamed
 		until     time.Duration // end of the engine's progress
 		hidden    bool
+		tried     bool // the engine answers trials
 		committed bool
 		lasts     time.Duration // 0: longer than it waits
 	}{
 		{name: "queue of a busy engine", renews: true, until: always},
 		{name: "engine stalls", renews: true, until: 60 * time.Second, lasts: 70 * time.Second},
 		{name: "engine stalls at once", renews: true, until: 0, lasts: lease},
+		{name: "idle engine answers trials", renews: true, until: 0, tried: true},
+		{name: "idle engine answers trials, without renewal", until: 0, tried: true, lasts: lease},
+		{name: "idle engine answers trials, without renewal, not streamed", whole: true, until: 0, tried: true, lasts: lease},
 		{name: "engine stalls, not streamed", renews: true, whole: true, until: 0, lasts: lease},
 		{name: "progress, not streamed", renews: true, whole: true, until: always},
 		{name: "progress without renewal", until: always, lasts: lease},
@@ -125,7 +133,11 @@ func TestLimit_Lease(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l := observed(t, c.until, !c.hidden, Wait{
+				runs := c.until
+				if c.tried {
+					runs = always
+				}
+				l := tried(t, c.until, runs, !c.hidden, Wait{
 					Limit: FirstByteLimit(waits), Streamed: !c.whole, KVUntil: time.Now().Add(lease), KVRenews: c.renews,
 					KVLimit: Limit{After: lease, Class: TransferExpired, Setting: "--kv-lease-budget"},
 				})

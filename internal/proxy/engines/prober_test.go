@@ -159,7 +159,7 @@ func TestProber_Trial(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		n := s.Counters()
-		if ranks := int64(len(s.Ranks())); n.Requests != ranks || n.GenerationTokens != ranks || n.KVParams != 0 {
+		if ranks := int64(len(s.Ranks())); n.Requests != ranks || n.PromptTokens != ranks || n.GenerationTokens != ranks || n.KVParams != 0 {
 			t.Errorf("%s: %+v", name, n)
 		}
 		for _, r := range s.Ranks() {
