@@ -1,6 +1,7 @@
 package pdctl_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -47,6 +48,30 @@ func TestAllow(t *testing.T) {
 	}
 	if errs := r.want(2, "", "allow", "decode", "10.0.0.1"); !strings.Contains(errs, "nothing was done") {
 		t.Errorf("stderr %q", errs)
+	}
+}
+
+// List prints the newest removals; all are in its JSON, from which allow can take them.
+func TestList_ManyRemovals(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	allow, want := []string{"allow"}, ""
+	for i := range 30 {
+		k := fmt.Sprintf("decode/10.0.0.%d:8200", i)
+		r.put("/pd/override/"+k, `{"v":1,"state":"removed"}`)
+		if allow = append(allow, k); i >= 10 {
+			want = "\nremoved: " + k + want
+		}
+	}
+	want += "\nremoved: 10 older; pdctl list -o json shows all, pdctl allow ends them\n"
+	if _, out, _ := r.run("list"); !strings.HasSuffix(out, want) || strings.Count(out, "removed: ") != 21 {
+		t.Errorf("list shows %q", out)
+	}
+	if n := len(r.listings().Removed); n != 30 {
+		t.Errorf("%d removals in the JSON", n)
+	}
+	if code, _, errs := r.run(allow...); code != 0 || len(r.listings().Removed) != 0 {
+		t.Errorf("exit %d: %s", code, errs)
 	}
 }
 

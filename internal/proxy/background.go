@@ -53,8 +53,8 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 // address, and updates the metrics of the membership.
 func (p *app) followMembership(ctx context.Context) {
 	instance.Follow(ctx, p.watcher.Snapshot, func(last, snap *instance.Snapshot) {
+		p.counters.Follow(last, snap)
 		instance.Changes(last, snap, func(was, is *instance.Instance) {
-			p.counters.Changed(snap, was, is)
 			if was != nil && is != nil && was.View != instance.Pending && was.Incarnation() != is.Incarnation() {
 				p.upstream.Forget(is.Address)
 			}

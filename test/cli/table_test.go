@@ -45,6 +45,9 @@ var examples = map[string]example{
 	`pdctl allow decode 10.0.0.8:8200 10.0.0.9:8200 --reason "disks replaced"`: {
 		before: []string{"pdctl remove decode 10.0.0.8:8200 10.0.0.9:8200"}, want: []string{"decode/10.0.0.8:8200: allowed", "decode/10.0.0.9:8200: allowed"},
 	},
+	`pdctl allow $(pdctl list -o json | jq -r '.removed[] | .role + "/" + .address')`: {
+		before: []string{"pdctl remove decode 10.0.0.8:8200 10.0.0.9:8200"}, want: []string{"decode/10.0.0.8:8200: allowed", "decode/10.0.0.9:8200: allowed"},
+	},
 
 	"pdctl drain decode 10.0.0.8:8200 --wait":                                   {want: []string{"decode/10.0.0.8:8200: idle"}},
 	`pdctl drain decode 10.0.0.8:8200 --wait --timeout 5m --reason "new disks"`: {want: []string{"decode/10.0.0.8:8200: drained", "decode/10.0.0.8:8200: idle"}},

@@ -51,6 +51,7 @@ var table = []row{
 	{page: "docs/architecture.md", first: "etcd event", why: picture},
 
 	{page: "docs/cli.md", first: "pdctl drain", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl allow", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl model route", by: "test/cli: TestEveryExample"},
 	{page: "docs/models.md", first: "pdctl model route gpt-4o=Qwen2.5-72B ", world: inFleet, then: "pdctl model ls | grep canary"},
 	{page: "docs/models.md", first: "pdctl model route qwen=80", world: inFleet, then: "pdctl model ls | grep qwen-next"},

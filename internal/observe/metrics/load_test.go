@@ -34,13 +34,23 @@ func TestIndexMemory(t *testing.T) {
 	}
 }
 
+// Queues with waiting requests have series of their own first, then those of models that are used.
+func TestQueues_LimitedModels(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewPedanticRegistry()
+	metrics.NewQueue(reg, func() []instance.ListedQueue {
+		return []instance.ListedQueue{{Model: "a", Share: 0.5}, {Model: "m", Share: 1, Samples: 9}, {Model: "z", Bytes: 4, Waiting: map[string]int{"batch": 1}}}
+	}, 2)
+	check(t, gathered(t, reg), map[string]float64{"pd_queue_bytes z": 4, "pd_queue_length batch z": 1, "pd_queue_share m": 1, "pd_queue_share other": 0.5})
+}
+
 // Names of models that are cut to the same label do not make a scrape fail.
 func TestModelsWithTheSameLabel(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()
 	long := strings.Repeat("x", 300)
 	metrics.NewQueue(reg, func() []instance.ListedQueue {
-		return []instance.ListedQueue{{Model: long + "1", Bytes: 3}, {Model: long + "2", Bytes: 4}, {Model: "other", Bytes: 5}, {Model: "m", Bytes: 6}}
+		return []instance.ListedQueue{{Model: long + "1", Bytes: 6}, {Model: long + "2", Bytes: 5}, {Model: "other", Bytes: 4}, {Model: "m", Bytes: 3}}
 	}, 3)
 	advice := func(model string) instance.Advice {
 		return instance.Advice{Model: model, Role: instance.Decode, Known: true}
@@ -50,7 +60,7 @@ func TestModelsWithTheSameLabel(t *testing.T) {
 		Moves:  func(func(instance.Role, string, int64)) {}, Limit: 9,
 	}.Register(reg)
 	got := gathered(t, reg)
-	for series, want := range map[string]float64{"pd_queue_bytes other": 5, "pd_queue_bytes " + instance.Printable(long, 200): 3} {
+	for series, want := range map[string]float64{"pd_queue_bytes other": 4, "pd_queue_bytes " + instance.Printable(long, 200): 6} {
 		if got[series] != want {
 			t.Errorf("%s is %v, want %v", series, got[series], want)
 		}

@@ -139,13 +139,21 @@ func (m *Metrics) atZero() {
 	}
 }
 
-// Changed follows one change of the membership to the snapshot now; see instance.Changes.
-func (m *Metrics) Changed(now *instance.Snapshot, was, is *instance.Instance) {
-	if is == nil && was.CanVanish() {
-		m.vanished.WithLabelValues(string(was.Role)).Inc()
-	}
-	m.models.changed(now, is)
-	m.instances.changed(now, was)
+// Follow follows the membership from the snapshot last, nil at first, to now.
+func (m *Metrics) Follow(last, now *instance.Snapshot) {
+	m.models.follow(now)
+	m.instances.snapshot.Store(now)
+	instance.Changes(last, now, func(was, is *instance.Instance) {
+		if is == nil && was.CanVanish() {
+			m.vanished.WithLabelValues(string(was.Role)).Inc()
+		}
+		if is != nil {
+			m.models.listed(is.Record.Models)
+		}
+		if was != nil {
+			m.instances.changed(now, was)
+		}
+	})
 }
 
 // kind has the labels by which requests are counted.

@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -24,8 +24,8 @@ const (
 )
 
 // models counts requests by model. There are at most max labels besides otherModels, for models
-// that instances list or have served. A model loses its label to another one if instances no
-// longer list it, or if it has no requests and the other one has.
+// that instances list or have served, and for model routes. A model loses its label to another one if
+// instances no longer list it and it is no model route, or if it has no requests and the other one has.
 type models struct {
 	max                int
 	requests, tokens   *prometheus.CounterVec
@@ -42,7 +42,7 @@ type models struct {
 type modelSeries struct {
 	label                 string
 	used                  atomic.Bool                   // it has a request
-	listed                bool                          // an instance has listed it; guarded by models.mu
+	listed                bool                          // an instance has listed it, or it was a model route; guarded by models.mu
 	requests              map[string]prometheus.Counter // by outcome
 	input, cached, output prometheus.Counter
 	firstToken, perOut    prometheus.Observer
@@ -50,7 +50,7 @@ type modelSeries struct {
 
 func newModels(f factory, most int) *models {
 	m := &models{
-		max:        most,
+		max: most, snapshot: instance.NewSnapshot(0, nil),
 		requests:   f.counters("pd_model_requests_total", "Requests that have ended, by model and outcome.", "model", "outcome"),
 		tokens:     f.counters("pd_model_tokens_total", "Tokens of requests, by model: input, cached (of the input, in the cache of the instance that computed it), output.", "model", "what"),
 		firstToken: f.latency("pd_model_time_to_first_token_seconds", "Time from a request's arrival to the first content of its stream, by model.", firstTokens(), "model"),
@@ -128,35 +128,37 @@ func (m *models) admit(model string, used bool) *modelSeries {
 	if s == nil {
 		s = m.series(label)
 	}
-	s.listed = s.listed || !used || m.lists(model)
+	s.listed = s.listed || !used || m.current()[model]
 	known[model] = s
 	m.known.Store(&known)
 	return s
 }
 
-// lists reports whether an instance lists a model. The caller holds mu.
-func (m *models) lists(model string) bool {
-	return m.snapshot != nil && slices.ContainsFunc(m.snapshot.All(), func(in *instance.Instance) bool {
-		return slices.Contains(in.Record.Models, model)
-	})
+// current returns the models that instances list, and the model routes. The caller holds mu.
+func (m *models) current() map[string]bool {
+	current := map[string]bool{}
+	for _, in := range m.snapshot.All() {
+		for _, model := range in.Record.Models {
+			current[model] = true
+		}
+	}
+	for _, route := range m.snapshot.Documents.In(schema.Models) {
+		current[route.Address] = true
+	}
+	return current
 }
 
-// free takes labels from models that instances have listed and list no more; if there are none
+// free takes labels from models that were listed or model routes and are not current; if there are none
 // and the label is for a model with requests, from one without. It reports whether it has
 // freed any. The caller holds mu.
 func (m *models) free(used bool) bool {
-	if m.max == 0 || m.snapshot == nil || m.full == m.snapshot {
+	if m.max == 0 || m.full == m.snapshot {
 		return false
 	}
-	listed := map[string]bool{}
-	for _, in := range m.snapshot.All() {
-		for _, model := range in.Record.Models {
-			listed[model] = true
-		}
-	}
+	current := m.current()
 	known := maps.Clone(*m.known.Load())
 	before := len(known)
-	maps.DeleteFunc(known, func(model string, s *modelSeries) bool { return s.listed && !listed[model] })
+	maps.DeleteFunc(known, func(model string, s *modelSeries) bool { return s.listed && !current[model] })
 	if len(known) == before && used {
 		for model, s := range known {
 			if !s.used.Load() {
@@ -187,22 +189,31 @@ func (m *models) free(used bool) bool {
 	return true
 }
 
-// changed follows the membership: models that an instance begins to list have series at zero.
-func (m *models) changed(now *instance.Snapshot, is *instance.Instance) {
+// follow follows the membership and the model routes.
+func (m *models) follow(now *instance.Snapshot) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.snapshot = now
-	if is != nil {
-		for _, model := range is.Record.Models {
-			if s := (*m.known.Load())[model]; s != nil {
-				s.listed = true
-			}
-		}
+	for _, route := range now.Documents.In(schema.Models) {
+		m.mark(route.Address)
+	}
+}
+
+// mark records that a model is listed or a model route. The caller holds mu.
+func (m *models) mark(model string) {
+	if s := (*m.known.Load())[model]; s != nil {
+		s.listed = true
+	}
+}
+
+// listed adds series, at zero, of the models that an instance lists.
+func (m *models) listed(models []string) {
+	m.mu.Lock()
+	for _, model := range models {
+		m.mark(model)
 	}
 	m.mu.Unlock()
-	if is == nil {
-		return
-	}
-	for _, model := range is.Record.Models {
+	for _, model := range models {
 		if (*m.known.Load())[model] == nil && len(*m.known.Load()) <= m.max {
 			m.admit(model, false)
 		}
@@ -258,12 +269,8 @@ func (i *instances) member(k instance.Key) (is bool) {
 	return is
 }
 
-// changed follows the membership.
+// changed deletes the series of an instance that has left the membership.
 func (i *instances) changed(now *instance.Snapshot, was *instance.Instance) {
-	i.snapshot.Store(now)
-	if was == nil {
-		return
-	}
 	if _, ok := now.Lookup(was.Key); !ok {
 		i.firstToken.DeleteLabelValues(string(was.Role), was.Address)
 		i.perOut.DeleteLabelValues(string(was.Role), was.Address)

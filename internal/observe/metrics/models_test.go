@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -51,7 +52,21 @@ type membership struct {
 
 func (s *membership) set(all ...*instance.Instance) {
 	now := instance.NewSnapshot(1, all)
-	instance.Changes(s.last, now, func(was, is *instance.Instance) { s.m.Changed(now, was, is) })
+	if s.last != nil {
+		now.Documents = s.last.Documents
+	}
+	s.m.Follow(s.last, now)
+	s.last = now
+}
+
+// route publishes a snapshot in which these are the model routes.
+func (s *membership) route(names ...string) {
+	now := instance.NewSnapshot(1, s.last.All())
+	now.Documents = &instance.Documents{}
+	for _, name := range names {
+		now.Documents.List = append(now.Documents.List, instance.Document{Key: instance.Key{Role: schema.Models, Address: name}})
+	}
+	s.m.Follow(s.last, now)
 	s.last = now
 }
 
@@ -126,6 +141,32 @@ func TestModels_LabelOfAnAdapter(t *testing.T) {
 		m.Done(answered("y"))
 		if got := gathered(t, reg); got["pd_model_requests_total y ok"] != 1 {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// A model route has its label until it is deleted, whether it was known before its first request or after.
+func TestModels_LabelOfARoute(t *testing.T) {
+	t.Parallel()
+	for name, order := range map[string][]string{"stored first": {"store", "serve"}, "served first": {"serve", "store"}} {
+		reg := prometheus.NewPedanticRegistry()
+		m := metrics.New(reg, metrics.Options{Models: 1})
+		fleet := &membership{m: m}
+		fleet.set(member(instance.Decode, "d:1", instance.Ready, "base"))
+		for _, step := range order {
+			if step == "store" {
+				fleet.route("old")
+			} else {
+				m.Done(answered("old"))
+			}
+		}
+		m.Done(answered("new")) // no label is free
+		fleet.route("new")
+		m.Done(answered("new"))
+		got := gathered(t, reg)
+		check(t, got, map[string]float64{"pd_model_requests_total new ok": 1, "pd_model_requests_total other ok": 1})
+		if _, ok := got["pd_model_requests_total old ok"]; ok {
+			t.Errorf("%s: a deleted model route has series", name)
 		}
 	}
 }

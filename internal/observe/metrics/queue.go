@@ -1,10 +1,12 @@
 package metrics
 
 import (
+	"cmp"
+	"slices"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
-
-	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/scraped"
@@ -20,8 +22,8 @@ type Queue struct {
 
 var _ admission.Observer = (*Queue)(nil)
 
-// NewQueue creates and registers the metrics. status is read at scrape time; at most limit models have
-// series, the others are one.
+// NewQueue creates and registers the metrics. status is called at scrape time, and its list may be reordered; at
+// most limit models have series, the others are one.
 func NewQueue(reg prometheus.Registerer, status func() []instance.ListedQueue, limit int) *Queue {
 	f := factory{promauto.With(reg)}
 	q := &Queue{
@@ -54,6 +56,9 @@ func NewQueue(reg prometheus.Registerer, status func() []instance.ListedQueue, l
 
 func readQueues(emit scraped.Emit, list []instance.ListedQueue, limit int) {
 	if len(list) > limit {
+		slices.SortStableFunc(list, func(a, b instance.ListedQueue) int { // those with waiting requests, then the most used ones
+			return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(b.Samples, a.Samples))
+		})
 		other := instance.ListedQueue{Model: otherModels, Waiting: map[string]int{}, Keys: map[string]int{}, Saturation: map[instance.Role]float64{}, Share: 1}
 		for i := range list[limit:] {
 			other.Merge(&list[limit+i])

@@ -19,6 +19,9 @@ not register.
 
 If an instance was removed and then added, and its agent should register it again, use
 remove and then allow. Allowing an instance that is not removed is an error (exit 1).
+
+A removal is a key in etcd without a time limit. If addresses never return, as those of
+pods, end the removals from time to time, as in the second example, which ends all.
 "both" allows an engine in both roles.`
 
 // Allow returns the command allow.
@@ -26,8 +29,9 @@ func Allow(s *session.Session) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use: "allow [ROLE/]HOST:PORT...", Short: "undo removals, so that agents register again", Long: allowHelp,
-		Example: "  pdctl allow decode 10.0.0.8:8200 10.0.0.9:8200 --reason \"disks replaced\"",
-		Args:    cobra.MinimumNArgs(1),
+		Example: "  pdctl allow decode 10.0.0.8:8200 10.0.0.9:8200 --reason \"disks replaced\"\n" +
+			`  pdctl allow $(pdctl list -o json | jq -r '.removed[] | .role + "/" + .address')`,
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			named, err := s.Named(cmd.Context(), args, session.BothRoles)
 			if err != nil {

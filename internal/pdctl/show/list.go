@@ -2,6 +2,7 @@
 package show
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -22,8 +23,8 @@ func listHelp() string {
 	return `list shows all instances, whether proxies use them or not.
 
 ` + columnsHelp(false) + `
-Below the table are removals of instances that are not registered ("pdctl allow"), except
-with --selector. A selector that no instance matches is an error (exit 1).
+Below the table are the newest 20 removals of instances that are not registered ("pdctl
+allow"), except with --selector. A selector that no instance matches is an error (exit 1).
 
 -o wide has all of these columns, and:
 
@@ -204,8 +205,15 @@ func removedOf(removals []store.Removal, roles []instance.Role) []Removal {
 	return out
 }
 
+// maxRemoved bounds the removals that are printed.
+const maxRemoved = 20
+
 func printRemoved(s *session.Session, removed []Removal) error {
-	for _, r := range removed {
+	slices.SortFunc(removed, func(a, b Removal) int { return cmp.Compare(b.Revision, a.Revision) })
+	for i, r := range removed {
+		if i == maxRemoved {
+			return s.Out.Println(fmt.Sprintf("removed: %d older; pdctl list -o json shows all, pdctl allow ends them", len(removed)-i))
+		}
 		line := fmt.Sprintf("removed: %s/%s", r.Role, r.Address)
 		if r.By != "" {
 			line += " by " + r.By

@@ -68,7 +68,7 @@ const (
 
 // New returns a Follower.
 func New(o Options) *Follower {
-	f := &Follower{o: o, demands: map[string]*roles.Demand{}, refused: map[string]int64{}, skipped: map[string]time.Time{}}
+	f := &Follower{o: o, demands: map[string]*roles.Demand{}, skipped: map[string]time.Time{}}
 	for i := range f.moves {
 		f.moves[i] = map[string]*atomic.Int64{Moved: {}, Advised: {}, Failed: {}}
 	}
@@ -253,15 +253,19 @@ func (f *Follower) loads() []*group {
 		t, _ := f.o.Load(in.Key)
 		g.add(in.Role, share, t)
 	}
+	refused := map[string]int64{}
 	for _, q := range f.o.Queues() {
+		refused[q.Model] = q.Refused
 		if g := groupOf(instance.QueuedModel(q.Model), groups, snap); g != nil {
 			for _, n := range q.Waiting {
 				g.load.Waiting += float64(n) * g.rates.Uncached
 			}
-			g.load.Refused += float64(max(0, q.Refused-f.refused[q.Model])) / max(q.Share, 0.01) // the others refuse in proportion
-			f.refused[q.Model] = q.Refused
+			if before, listed := f.refused[q.Model]; listed { // else some may be from long ago
+				g.load.Refused += float64(max(0, q.Refused-before)) / max(q.Share, 0.01) // the others refuse in proportion
+			}
 		}
 	}
+	f.refused = refused
 	for model, tokens := range f.o.Elsewhere() {
 		if g := groupOf(model, groups, snap); g != nil {
 			g.load.Waiting += tokens

@@ -164,20 +164,25 @@ func TestQueuesOfOthers(t *testing.T) {
 	}
 }
 
-// A queue that is made again counts its refusals from 0: they lower no pressure.
+// A queue that is made again counts its refusals from 0, and one that is listed again still has the old ones:
+// neither changes the pressure.
 func TestQueueMadeAgain(t *testing.T) {
 	t.Parallel()
-	after := func(refused int64) float64 {
+	after := func(refused int64, absent bool) float64 {
 		return pressure(func(tick int) []instance.ListedQueue {
 			q := instance.ListedQueue{Model: "m", Refused: int64(tick), Share: 1}
 			if tick > 50 {
 				q.Refused = refused
 			}
+			if absent && tick == 51 {
+				return nil
+			}
 			return []instance.ListedQueue{q}
 		}, nil)
 	}
-	if is, want := after(0), after(50); is != want {
-		t.Errorf("pressure %v, want %v", is, want)
+	want := after(50, false)
+	if made, listed := after(0, false), after(50, true); made != want || listed != want {
+		t.Errorf("pressure %v if it is made again, %v if it is listed again, want %v", made, listed, want)
 	}
 }
 

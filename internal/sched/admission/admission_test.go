@@ -172,18 +172,20 @@ func refused(err error) string {
 // busy makes the prefill engine of a model busy, so that the next requests wait.
 func (r *rig) busy(model string) { r.prefill[model].Waiting.Store(1000) }
 
+// models returns the names of the queues that Status lists.
+func (r *rig) models() (names []string) {
+	for _, q := range r.Status() {
+		names = append(names, q.Model)
+	}
+	return names
+}
+
 // Status does not list the queue of a target for ever: model routes may have others by now.
 func TestStatus_FormerTarget(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	labels, err := instance.ParseSelector("version=a1")
 	require.NoError(t, err)
-	queues := func() (names []string) {
-		for _, q := range r.Status() {
-			names = append(names, q.Model)
-		}
-		return names
-	}
 	target := admission.Request{Labels: labels, Queue: "m{version=a1}"}
 	for range 2 {
 		for _, q := range []admission.Request{{}, target} {
@@ -192,13 +194,40 @@ func TestStatus_FormerTarget(t *testing.T) {
 			o.Done(0, 0, 0)
 		}
 		r.pass(time.Minute)
-		if got := queues(); !slices.Equal(got, []string{"m", target.Queue}) {
+		if got := r.models(); !slices.Equal(got, []string{"m", target.Queue}) {
 			t.Errorf("after a minute: %q", got)
 		}
 		r.pass(time.Hour)
-		if got := queues(); !slices.Equal(got, []string{"m"}) {
+		if got := r.models(); !slices.Equal(got, []string{"m"}) {
 			t.Errorf("after an hour: %q", got)
 		}
+	}
+}
+
+// Status lists no queue of a model without engines, unless requests wait in it.
+func TestStatus_ModelWithoutEngines(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	for _, model := range []string{"m", "other"} {
+		r.busy(model)
+		r.send(admission.Request{Model: model}).waits(t)
+	}
+	engines := r.prefill["other"]
+	delete(r.prefill, "other")
+	r.mu.Lock()
+	r.now = r.now.Add(time.Second) // its plan is old
+	r.mu.Unlock()
+	if got := r.models(); !slices.Equal(got, []string{"m", "other"}) {
+		t.Errorf("a request waits: %q", got)
+	}
+	r.pass(time.Second) // what waits is dispatched: the proxy refuses it for lack of engines
+	if got := r.models(); !slices.Equal(got, []string{"m"}) {
+		t.Errorf("no request waits: %q", got)
+	}
+	r.prefill["other"] = engines
+	r.pass(time.Second)
+	if got := r.models(); !slices.Equal(got, []string{"m", "other"}) {
+		t.Errorf("its engines are back: %q", got)
 	}
 }
 

@@ -14,36 +14,35 @@ const maxListedKeys = 64
 // formerTarget is the time after which an unused queue of a model route's target is not listed.
 const formerTarget = 10 * time.Minute
 
-// Status returns the state of each queue, ordered by model, without those of former targets.
+// Status returns the state of each queue, ordered by model. It leaves out empty queues of models without
+// engines, and of former targets.
 func (q *Queues) Status() []instance.ListedQueue {
 	if q == nil {
 		return nil
 	}
 	out := []instance.ListedQueue{}
 	for _, m := range *q.models.Load() {
-		if !m.former() {
-			out = append(out, m.status())
+		if s, listed := m.status(); listed {
+			out = append(out, s)
 		}
 	}
 	slices.SortFunc(out, func(a, b instance.ListedQueue) int { return cmp.Compare(a.Model, b.Model) })
 	return out
 }
 
-// former reports whether the queue may be of a target that no model route has any more.
-func (m *queue) former() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.labels) > 0 && m.order.len() == 0 && m.opts.Now().Sub(m.last) > formerTarget
-}
-
-func (m *queue) status() instance.ListedQueue {
+// status returns the state of the queue. listed is false if it is empty, and has no engines or may be of a target
+// that no model route has any more.
+func (m *queue) status() (s instance.ListedQueue, listed bool) {
 	now := m.opts.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.replan(now)
 	p := m.plan.Load()
+	if m.order.len() == 0 && (len(p.prefill) == 0 || len(m.labels) > 0 && now.Sub(m.last) > formerTarget) {
+		return s, false
+	}
 	_, bytes := m.order.upTo(classes - 1)
-	s := instance.ListedQueue{
+	s = instance.ListedQueue{
 		Model: m.name, Mode: string(m.opts.Mode), Waiting: map[string]int{}, Keys: map[string]int{}, Bytes: bytes,
 		Saturation: p.saturation(), Samples: p.rates.Samples(), Refused: m.refused.Load(), Share: p.share, Full: p.full(),
 	}
@@ -86,7 +85,7 @@ func (m *queue) status() instance.ListedQueue {
 		}
 		delete(s.Keys, least)
 	}
-	return s
+	return s, true
 }
 
 // Predicted records how long a first token took, and the prediction when its legs began.
