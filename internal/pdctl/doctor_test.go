@@ -439,6 +439,74 @@ func TestDoctorPairs(t *testing.T) {
 	}
 }
 
+// Only instances that serve the same model are paired, and the reason is about those.
+func TestDoctorPairsOfAModel(t *testing.T) {
+	t.Parallel()
+	type records map[string][]string // key: connector, version, models
+	for _, tc := range []struct {
+		name     string
+		records  records
+		severity doctor.Severity
+		want     map[string][]string // subject: texts
+	}{
+		{
+			"the connectors of another model", records{
+				"prefill/x:1": {"nixl", "0.33.0", "m-x"}, "decode/x:2": {"nixl_push", "0.33.0", "m-x"},
+				"prefill/y:1": {"nixl_push", "0.33.0", "m-y"}, "decode/y:2": {"nixl", "0.33.0", "m-y"},
+			}, doctor.Error, map[string][]string{
+				"prefill/x:1": {"no decode instance with model m-x can be paired with prefill/x:1\nprefill speaks nixl, decode nixl_push\n"}, "decode/x:2": nil,
+				"prefill/y:1": nil, "decode/y:2": {"no prefill instance with model m-y can be paired with decode/y:2\ndecode speaks nixl, prefill nixl_push\n"},
+			},
+		},
+		{
+			"the same with a name in common", records{
+				"prefill/x:1": {"nixl", "0.33.0", "m-x", "chat"}, "decode/x:2": {"nixl_push", "0.33.0", "m-x", "chat"},
+				"prefill/y:1": {"nixl_push", "0.33.0", "m-y", "chat"}, "decode/y:2": {"nixl", "0.33.0", "m-y", "chat"},
+			}, doctor.Warning, map[string][]string{"prefill/x:1": {"model m-x"}, "decode/x:2": {"model m-x"}, "prefill/y:1": {"model m-y"}, "decode/y:2": {"model m-y"}},
+		},
+		{
+			"the builds of other models", records{
+				"prefill/a:1": {"nixl", "0.33.0", "a"}, "decode/a:2": {"nixl", "0.33.0", "a"}, "prefill/b:1": {"nixl", "0.33.0", "b", "lora"}, "prefill/b:3": {"nixl", "0.33.0", "b"},
+				"decode/b:2": {"nixl", "0.32.0", "b", "lora"}, "prefill/c:1": {"nixl", "0.32.0", "c"}, "decode/c:2": {"nixl", "0.32.0", "c"},
+			}, doctor.Warning, map[string][]string{
+				"prefill/b:1": {"can be paired with prefill/b:1, prefill/b:3\n", "these are 0.33.0 and 0.32.0 (decode/b:2)"},
+				"decode/b:2":  {"these are 0.32.0 and 0.33.0 (prefill/b:1, prefill/b:3)"},
+			},
+		},
+		{"a model of one role", records{"prefill/a:1": {"nixl", "0.32.0", "a"}, "decode/a:2": {"nixl", "0.32.0", "a"}, "decode/b:2": {"nixl", "0.33.0", "b"}}, "", nil},
+		{"no model in common", records{"prefill/a:1": {"nixl", "0.32.0", "a"}, "decode/b:2": {"nixl", "0.33.0", "b"}}, "", nil},
+		{"unknown models, one partner", records{"prefill/a:1": {"nixl", "0.32.0"}, "decode/a:2": {"nixl", "0.32.0", "a"}, "decode/b:2": {"nixl", "0.32.0"}}, "", nil},
+		{
+			"unknown models", records{"prefill/a:1": {"nixl", "0.32.0"}, "decode/a:2": {"nixl", "0.33.0", "a"}}, doctor.Error,
+			map[string][]string{"prefill/a:1": {"no decode instance can be paired with prefill/a:1\n"}, "decode/a:2": {"no prefill instance with model a can be paired"}},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.put("/pd/proxies/p1", well)
+			for key, of := range tc.records {
+				rec, err := json.Marshal(instance.Record{Connector: of[0], Version: of[1], Models: of[2:]})
+				require.NoError(t, err)
+				r.leased("/pd/"+key, string(rec))
+			}
+			code := 5
+			if tc.want == nil {
+				code = 0
+			}
+			got := slices.DeleteFunc(r.examined(code), func(f doctor.Finding) bool { return f.Check != "pair" })
+			for subject, words := range tc.want {
+				if f := finds(t, got, "pair", subject, words...); f.Severity != tc.severity {
+					t.Errorf("%s: severity %s", subject, f.Severity)
+				}
+			}
+			if len(got) != len(tc.want) {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
 func TestDoctorWrongModel(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
