@@ -547,6 +547,8 @@ func TestDoctorDeadEngines(t *testing.T) {
 	stopped, quiet := testkit.FreePort(t), "10.0.0.9:8200"
 	r.leased("/pd/decode/10.0.0.8:8200", `{"models":["m"],"state":"down"}`)
 	r.leased("/pd/decode/10.0.0.7:8200", `{"models":["m"],"state":"down","cause":"slow"}`)
+	r.leased("/pd/prefill/10.0.0.6:8100", `{"models":["x"],"connector":"mooncake","state":"starting","cause":"no engine ids"}`)
+	r.leased("/pd/prefill/10.0.0.5:8100", `{"models":["x"],"connector":"mooncake","state":"starting"}`)
 	r.put("/pd/decode/"+stopped, `{"models":["m"]}`)
 	r.put("/pd/decode/"+quiet, "")
 	r.put("/pd/proxies/p1", `{"v":1,"applied":1000000,"address":"10.0.0.1:8000","unverified":{"decode/`+quiet+`":"no answer yet: connection refused"}}`)
@@ -554,7 +556,13 @@ func TestDoctorDeadEngines(t *testing.T) {
 	finds(t, got, "engine", "decode/10.0.0.8:8200", "its engine is dead, and its agent is alive", "restart the engine on 10.0.0.8", "the agent registers it again by itself, without a restart", "curl -i http://10.0.0.8:8200/health")
 	finds(t, got, "engine", "decode/10.0.0.7:8200", "down (slow)", "restart the engine on 10.0.0.7")
 	finds(t, got, "engine", "decode/"+quiet, "1 of 1 proxies cannot use it", "connection refused", "reach its address")
+	if f := finds(t, got, "engine", "prefill/10.0.0.6:8100", "its bootstrap server 10.0.0.6:8998 does not return engine ids", "--bootstrap-port", "curl -i http://10.0.0.6:8998/query"); f.Severity != doctor.Warning {
+		t.Errorf("severity %s", f.Severity)
+	}
 	for _, f := range got {
+		if f.Check == "engine" && f.Subject == "prefill/10.0.0.5:8100" {
+			t.Errorf("an engine that is starting: %+v", f)
+		}
 		if f.Subject == "decode/"+stopped {
 			t.Errorf("asked without --probe: %+v", f)
 		}
