@@ -28,7 +28,7 @@ func (r *ranks) query(ctx context.Context, engineIDs func(context.Context) (map[
 func (r *ranks) show(rec *instance.Record) {
 	switch {
 	case r.err != nil:
-		rec.State, rec.EngineIDs = instance.Starting, nil
+		rec.State, rec.Cause, rec.EngineIDs = instance.Starting, instance.CauseNoEngineIDs, nil
 	case r.ids != nil:
 		rec.EngineIDs = maps.Clone(r.ids)
 	}

@@ -94,9 +94,9 @@ func TestDownWhileStarting(t *testing.T) {
 		_ = r.end()
 		var got []string
 		for _, rec := range r.reg.records {
-			got = append(got, string(rec.State)+" "+rec.EngineIDs["0"])
+			got = append(got, string(rec.State)+" "+rec.Cause+rec.EngineIDs["0"])
 		}
-		if d := cmp.Diff([]string{"starting ", "down ", "ready e", "draining e"}, got); d != "" {
+		if d := cmp.Diff([]string{"starting no engine ids", "down connection refused", "ready e", "draining e"}, got); d != "" {
 			t.Error(d)
 		}
 	})

@@ -3,7 +3,6 @@ package connector
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"strconv"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -23,7 +22,7 @@ func (mooncake) Flow() Flow   { return Concurrent }
 func (mooncake) Terms(in *instance.Instance) Terms {
 	t := Terms{Blocks: in.Record.BlockSize}
 	if in.Role == instance.Prefill {
-		t.Bootstrap = bootstrapAddress(in)
+		t.Bootstrap = in.Bootstrap()
 	}
 	return t
 }
@@ -64,21 +63,11 @@ func (mooncake) Prefill(r *request.Request, p Pair) Leg {
 
 func (mooncake) Decode(r *request.Request, p Pair, _ TransferParams) Leg {
 	return Leg{Body: decodeBody(r, p, `{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":`+
-		quote("http://"+bootstrapAddress(p.Prefill))+`,"remote_engine_id":`+
+		quote("http://"+p.Prefill.Bootstrap())+`,"remote_engine_id":`+
 		quote(p.Prefill.EngineID(p.PrefillRank))+`,"transfer_id":"`+transferID(p)+`"}`)}
 }
 
 func transferID(p Pair) string { return "xfer-" + p.Key }
-
-// bootstrapAddress is host:port of an instance's bootstrap server.
-func bootstrapAddress(in *instance.Instance) string {
-	host, _, _ := net.SplitHostPort(in.Address) // the address of every instance has both
-	port := instance.DefaultBootstrapPort
-	if ports := in.Record.Ports[instance.PortBootstrap]; len(ports) > 0 {
-		port = ports[0]
-	}
-	return net.JoinHostPort(host, strconv.Itoa(port))
-}
 
 // quote returns a string as JSON, because an engine id may contain any character.
 func quote(s string) string {

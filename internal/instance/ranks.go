@@ -2,6 +2,7 @@ package instance
 
 import (
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 )
@@ -38,4 +39,14 @@ func (i *Instance) EngineID(rank int) string {
 		by[n] = id
 	}
 	return LocalRanks(i, by)[rank]
+}
+
+// Bootstrap returns host:port of the bootstrap server of a Mooncake prefill engine.
+func (i *Instance) Bootstrap() string {
+	host, _, _ := net.SplitHostPort(i.Address) // the address of every instance has both
+	port := DefaultBootstrapPort
+	if ports := i.Record.Ports[PortBootstrap]; len(ports) > 0 {
+		port = ports[0]
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port))
 }

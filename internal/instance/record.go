@@ -24,6 +24,10 @@ const ProbeHeader = "X-Pd-Probe"
 // and a proxy uses the instance while no other one is ready.
 const CauseSlow = "slow"
 
+// CauseNoEngineIDs is the Cause of an instance that is Starting although its engine answers,
+// because its bootstrap server does not return engine ids.
+const CauseNoEngineIDs = "no engine ids"
+
 // TransferNIXL is the Transfer of an engine that transfers KV caches by NIXL.
 const TransferNIXL = "nixl"
 
@@ -86,7 +90,7 @@ type Record struct {
 	Version      string              `json:"version,omitempty"`
 	Weight       *int                `json:"weight,omitempty"` // nil = 100
 	State        State               `json:"state,omitempty"`
-	Cause        string              `json:"cause,omitempty"`      // why State is Down: CauseSlow, or a few words for display
+	Cause        string              `json:"cause,omitempty"`      // why State is Down or Starting: CauseSlow, CauseNoEngineIDs, or a few words for display
 	StartedAt    *time.Time          `json:"started_at,omitempty"` // for people; never compared between machines
 	Source       string              `json:"source,omitempty"`     // agent, direct, admin, flags, import
 	HostID       string              `json:"host_id,omitempty"`    // distinguishes network namespaces

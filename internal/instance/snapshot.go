@@ -214,6 +214,8 @@ func (i *Instance) Listed(connector string) Listing {
 func (i *Instance) why() string {
 	switch {
 	case i.Reason != "" || i.View != "":
+	case i.Record.State == Starting && i.Record.Cause == CauseNoEngineIDs:
+		return "its bootstrap server " + i.Bootstrap() + " does not return engine ids"
 	case i.Record.State == Starting:
 		return "its engine is starting"
 	case i.Record.State == Draining:

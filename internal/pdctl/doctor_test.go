@@ -439,6 +439,74 @@ func TestDoctorPairs(t *testing.T) {
 	}
 }
 
+// Only instances that serve the same model are paired, and the reason is about those.
+func TestDoctorPairsOfAModel(t *testing.T) {
+	t.Parallel()
+	type records map[string][]string // key: connector, version, models
+	for _, tc := range []struct {
+		name     string
+		records  records
+		severity doctor.Severity
+		want     map[string][]string // subject: texts
+	}{
+		{
+			"the connectors of another model", records{
+				"prefill/x:1": {"nixl", "0.33.0", "m-x"}, "decode/x:2": {"nixl_push", "0.33.0", "m-x"},
+				"prefill/y:1": {"nixl_push", "0.33.0", "m-y"}, "decode/y:2": {"nixl", "0.33.0", "m-y"},
+			}, doctor.Error, map[string][]string{
+				"prefill/x:1": {"no decode instance with model m-x can be paired with prefill/x:1\nprefill speaks nixl, decode nixl_push\n"}, "decode/x:2": nil,
+				"prefill/y:1": nil, "decode/y:2": {"no prefill instance with model m-y can be paired with decode/y:2\ndecode speaks nixl, prefill nixl_push\n"},
+			},
+		},
+		{
+			"the same with a name in common", records{
+				"prefill/x:1": {"nixl", "0.33.0", "m-x", "chat"}, "decode/x:2": {"nixl_push", "0.33.0", "m-x", "chat"},
+				"prefill/y:1": {"nixl_push", "0.33.0", "m-y", "chat"}, "decode/y:2": {"nixl", "0.33.0", "m-y", "chat"},
+			}, doctor.Warning, map[string][]string{"prefill/x:1": {"model m-x"}, "decode/x:2": {"model m-x"}, "prefill/y:1": {"model m-y"}, "decode/y:2": {"model m-y"}},
+		},
+		{
+			"the builds of other models", records{
+				"prefill/a:1": {"nixl", "0.33.0", "a"}, "decode/a:2": {"nixl", "0.33.0", "a"}, "prefill/b:1": {"nixl", "0.33.0", "b", "lora"}, "prefill/b:3": {"nixl", "0.33.0", "b"},
+				"decode/b:2": {"nixl", "0.32.0", "b", "lora"}, "prefill/c:1": {"nixl", "0.32.0", "c"}, "decode/c:2": {"nixl", "0.32.0", "c"},
+			}, doctor.Warning, map[string][]string{
+				"prefill/b:1": {"can be paired with prefill/b:1, prefill/b:3\n", "these are 0.33.0 and 0.32.0 (decode/b:2)"},
+				"decode/b:2":  {"these are 0.32.0 and 0.33.0 (prefill/b:1, prefill/b:3)"},
+			},
+		},
+		{"a model of one role", records{"prefill/a:1": {"nixl", "0.32.0", "a"}, "decode/a:2": {"nixl", "0.32.0", "a"}, "decode/b:2": {"nixl", "0.33.0", "b"}}, "", nil},
+		{"no model in common", records{"prefill/a:1": {"nixl", "0.32.0", "a"}, "decode/b:2": {"nixl", "0.33.0", "b"}}, "", nil},
+		{"unknown models, one partner", records{"prefill/a:1": {"nixl", "0.32.0"}, "decode/a:2": {"nixl", "0.32.0", "a"}, "decode/b:2": {"nixl", "0.32.0"}}, "", nil},
+		{
+			"unknown models", records{"prefill/a:1": {"nixl", "0.32.0"}, "decode/a:2": {"nixl", "0.33.0", "a"}}, doctor.Error,
+			map[string][]string{"prefill/a:1": {"no decode instance can be paired with prefill/a:1\n"}, "decode/a:2": {"no prefill instance with model a can be paired"}},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.put("/pd/proxies/p1", well)
+			for key, of := range tc.records {
+				rec, err := json.Marshal(instance.Record{Connector: of[0], Version: of[1], Models: of[2:]})
+				require.NoError(t, err)
+				r.leased("/pd/"+key, string(rec))
+			}
+			code := 5
+			if tc.want == nil {
+				code = 0
+			}
+			got := slices.DeleteFunc(r.examined(code), func(f doctor.Finding) bool { return f.Check != "pair" })
+			for subject, words := range tc.want {
+				if f := finds(t, got, "pair", subject, words...); f.Severity != tc.severity {
+					t.Errorf("%s: severity %s", subject, f.Severity)
+				}
+			}
+			if len(got) != len(tc.want) {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
 func TestDoctorWrongModel(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -479,6 +547,8 @@ func TestDoctorDeadEngines(t *testing.T) {
 	stopped, quiet := testkit.FreePort(t), "10.0.0.9:8200"
 	r.leased("/pd/decode/10.0.0.8:8200", `{"models":["m"],"state":"down"}`)
 	r.leased("/pd/decode/10.0.0.7:8200", `{"models":["m"],"state":"down","cause":"slow"}`)
+	r.leased("/pd/prefill/10.0.0.6:8100", `{"models":["x"],"connector":"mooncake","state":"starting","cause":"no engine ids"}`)
+	r.leased("/pd/prefill/10.0.0.5:8100", `{"models":["x"],"connector":"mooncake","state":"starting"}`)
 	r.put("/pd/decode/"+stopped, `{"models":["m"]}`)
 	r.put("/pd/decode/"+quiet, "")
 	r.put("/pd/proxies/p1", `{"v":1,"applied":1000000,"address":"10.0.0.1:8000","unverified":{"decode/`+quiet+`":"no answer yet: connection refused"}}`)
@@ -486,7 +556,13 @@ func TestDoctorDeadEngines(t *testing.T) {
 	finds(t, got, "engine", "decode/10.0.0.8:8200", "its engine is dead, and its agent is alive", "restart the engine on 10.0.0.8", "the agent registers it again by itself, without a restart", "curl -i http://10.0.0.8:8200/health")
 	finds(t, got, "engine", "decode/10.0.0.7:8200", "down (slow)", "restart the engine on 10.0.0.7")
 	finds(t, got, "engine", "decode/"+quiet, "1 of 1 proxies cannot use it", "connection refused", "reach its address")
+	if f := finds(t, got, "engine", "prefill/10.0.0.6:8100", "its bootstrap server 10.0.0.6:8998 does not return engine ids", "--bootstrap-port", "curl -i http://10.0.0.6:8998/query"); f.Severity != doctor.Warning {
+		t.Errorf("severity %s", f.Severity)
+	}
 	for _, f := range got {
+		if f.Check == "engine" && f.Subject == "prefill/10.0.0.5:8100" {
+			t.Errorf("an engine that is starting: %+v", f)
+		}
 		if f.Subject == "decode/"+stopped {
 			t.Errorf("asked without --probe: %+v", f)
 		}

@@ -102,10 +102,14 @@ func TestListSaysWhyAnInstanceIsDown(t *testing.T) {
 	r.leased("/pd/decode/10.0.0.3:1", `{"models":["m"],"state":"down","cause":"connection refused"}`)
 	r.leased("/pd/decode/10.0.0.4:1", `{"models":["m"],"state":"starting"}`)
 	r.leased("/pd/decode/10.0.0.5:1", `{"models":["m"],"state":"draining"}`)
+	r.leased("/pd/prefill/10.0.0.6:1", `{"models":["m"],"connector":"mooncake","state":"starting","cause":"no engine ids","ports":{"bootstrap":[9001]}}`)
 	r.ok("cordon", "decode/10.0.0.4:1", "--reason", "disks", "--for", "1h")
 	_, table, _ = r.run("list")
+	const bootstrap = "its bootstrap server 10.0.0.6:9001 does not return engine ids"
+	_, get, _ := r.run("get", "prefill/10.0.0.6:1")
+	require.Contains(t, get, "starting (no engine ids)", bootstrap)
 	got := r.listings().Instances
-	for i, want := range []string{"no agent updates it", "no agent updates it", "its engine fails the probes", "cordon by ", "its agent drains it"} {
+	for i, want := range []string{bootstrap, "no agent updates it", "no agent updates it", "its engine fails the probes", "cordon by ", "its agent drains it"} {
 		if !strings.HasPrefix(got[i].Reason, want) || !strings.Contains(table, "  "+want) {
 			t.Errorf("%q is not the reason of %+v, or not in\n%s", want, got[i], table)
 		}
@@ -113,7 +117,7 @@ func TestListSaysWhyAnInstanceIsDown(t *testing.T) {
 	if !strings.Contains(table, "down (connection refused)") || !regexp.MustCompile(`disks; ends in (59|60)m`).MatchString(table) {
 		t.Errorf("%s", table)
 	}
-	if left := time.Until(*got[3].Ends); left < 30*time.Minute || left > time.Hour+time.Second {
+	if left := time.Until(*got[4].Ends); left < 30*time.Minute || left > time.Hour+time.Second {
 		t.Errorf("the cordon ends in %s", left)
 	}
 }

@@ -66,7 +66,11 @@ func TestMooncakeEngineWithoutBootstrap(t *testing.T) {
 	_, port, err := net.SplitHostPort(address)
 	require.NoError(t, err)
 	log, stop := startAgent(t, fast(etcd.Endpoint(), "prefill", s.Address(), "--connector", "mooncake", "--bootstrap-port", port))
-	awaitState(t, cli, key("prefill", s.Address()), instance.Starting)
+	_, rec := awaitState(t, cli, key("prefill", s.Address()), instance.Starting)
+	shown := (&instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: s.Address()}, Record: rec}).List()
+	if want := "its bootstrap server " + address + " does not return engine ids"; shown.Reason != want {
+		t.Errorf("reason %q, want %q", shown.Reason, want)
+	}
 	log.awaits(t, "engine answers, but is not ready: bootstrap server "+address+": ")
 	log.awaits(t, "connection refused")
 
@@ -79,7 +83,7 @@ func TestMooncakeEngineWithoutBootstrap(t *testing.T) {
 	go func() { served <- server.Serve(ln) }()
 	t.Cleanup(func() { _ = server.Close(); <-served })
 
-	_, rec := awaitState(t, cli, key("prefill", s.Address()), instance.Ready)
+	_, rec = awaitState(t, cli, key("prefill", s.Address()), instance.Ready)
 	if d := cmp.Diff(map[string]string{"0": "e"}, rec.EngineIDs); d != "" {
 		t.Error(d)
 	}

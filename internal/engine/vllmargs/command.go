@@ -2,6 +2,7 @@ package vllmargs
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"path"
 	"slices"
@@ -121,18 +122,27 @@ func short(name string) string {
 // flags are the values of each flag's last occurrence.
 type flags map[string][]string
 
-// parse splits a command line into flags with what follows each.
+// parse splits a command line into flags with what follows each. As in vLLM's
+// utils/argparse_utils.py, fields that are given one by one (--flag.field value) are merged to JSON,
+// and are used instead of the whole flag.
 func parse(argv []string) flags {
-	out := make(flags)
+	out, objects := make(flags), make(map[string]any)
 	name := ""
-	for _, a := range argv {
+	for i := 0; i < len(argv); i++ {
+		a := argv[i]
 		flag, value, joined := strings.Cut(a, "=")
 		switch {
 		case strings.HasPrefix(a, "--") && len(a) > 2:
 			// Only the flag's own part: the fields after a dot keep their underscores.
-			head, field, dotted := strings.Cut(flag[2:], ".")
+			head, path, dotted := strings.Cut(flag[2:], ".")
 			if name = strings.ReplaceAll(head, "_", "-"); dotted {
-				name += "." + field
+				if !joined && i+1 < len(argv) && !strings.HasPrefix(argv[i+1], "--") {
+					i++
+					value = argv[i]
+				}
+				objects[name] = merged(objects[name], field(path, value))
+				name = ""
+				continue
 			}
 		case len(a) > 1 && a[0] == '-' && (a[1] < '0' || a[1] > '9'):
 			if name = short(flag); name == "" {
@@ -150,7 +160,50 @@ func parse(argv []string) flags {
 			name = ""
 		}
 	}
+	for name, object := range objects {
+		b, _ := json.Marshal(object) // never fails: it is what json.Unmarshal has made
+		out[name] = []string{string(b)}
+	}
 	return out
+}
+
+// field returns an object with one field, whose name has dots between nested objects. The value is
+// JSON or else text; with a plus sign after the name it is a list of text.
+func field(name, value string) any {
+	var v any
+	name, isList := strings.CutSuffix(name, "+")
+	if isList {
+		var list []any
+		for part := range strings.SplitSeq(value, ",") {
+			list = append(list, part)
+		}
+		v = list
+	} else if json.Unmarshal([]byte(value), &v) != nil {
+		v = value
+	}
+	for _, key := range slices.Backward(strings.Split(name, ".")) {
+		v = map[string]any{key: v}
+	}
+	return v
+}
+
+// merged returns a later value of a field merged into an earlier one, as in vLLM's
+// recursive_dict_update: objects are merged, and lists are joined.
+func merged(was, v any) any {
+	switch was := was.(type) {
+	case map[string]any:
+		if v, ok := v.(map[string]any); ok {
+			for key, field := range v {
+				was[key] = merged(was[key], field)
+			}
+			return was
+		}
+	case []any:
+		if v, ok := v.([]any); ok {
+			return append(was, v...)
+		}
+	}
+	return v
 }
 
 func (f flags) text(name string) string {
@@ -234,28 +287,13 @@ func (c *Command) fill(f flags) error {
 	return c.transfer(f)
 }
 
-func (c *Command) transfer(f flags) error {
+func (c *Command) transfer(f flags) (err error) {
 	const name = "kv-transfer-config"
 	if f.has(name) {
-		t, err := ParseTransfer(f.text(name))
-		if err != nil {
+		if c.Transfer, err = ParseTransfer(f.text(name)); err != nil {
 			return fmt.Errorf("--%s of the command: %w", name, err)
 		}
-		c.Transfer = t
 	}
-	// vLLM also takes the fields one by one.
-	dotted := transferJSON{}
-	for field, into := range map[string]*string{"kv_connector": &dotted.Connector, "kv_role": &dotted.Role, "engine_id": &dotted.EngineID, "kv_connector_extra_config.bootstrap_server_address": &dotted.Extra.Bootstrap} {
-		*into = f.text(name + "." + field)
-	}
-	_ = dotted.Extra.Lease.UnmarshalJSON([]byte(f.text(name + ".kv_connector_extra_config.kv_lease_duration"))) // never fails
-	t, err := dotted.transfer(0)
-	if err != nil {
-		return fmt.Errorf("--%s.* of the command: %w", name, err)
-	}
-	c.Transfer.Connector, c.Transfer.KVRole = cmp.Or(t.Connector, c.Transfer.Connector), cmp.Or(t.KVRole, c.Transfer.KVRole)
-	c.Transfer.EngineID, c.Transfer.Bootstrap = cmp.Or(t.EngineID, c.Transfer.EngineID), cmp.Or(t.Bootstrap, c.Transfer.Bootstrap)
-	c.Transfer.Lease = cmp.Or(t.Lease, c.Transfer.Lease)
 	return nil
 }
 

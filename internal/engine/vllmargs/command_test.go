@@ -15,8 +15,6 @@ import (
 func TestCommand(t *testing.T) {
 	t.Parallel()
 	nixl := vllmargs.Transfer{Connector: "NixlConnector", KVRole: "kv_both", EngineID: "e1"}
-	leased := nixl
-	leased.Lease = 10
 	for _, tc := range []struct {
 		name string
 		argv []string
@@ -43,13 +41,6 @@ func TestCommand(t *testing.T) {
 				"--kv-transfer-config.engine_id", "e1",
 			},
 			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", TensorParallel: 1, PipelineParallel: 1, Transfer: nixl},
-		},
-		{
-			"a lease as a field", []string{
-				"vllm", "serve", "M", "--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_both","engine_id":"e1"}`,
-				"--kv-transfer-config.kv_connector_extra_config.kv_lease_duration", "10",
-			},
-			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", TensorParallel: 1, PipelineParallel: 1, Transfer: leased},
 		},
 		{
 			"the last one wins", []string{"vllm", "serve", "M", "--port", "1", "--port=8200", "--model", "N"},
@@ -106,6 +97,51 @@ func TestCommand(t *testing.T) {
 	}
 }
 
+// Fields given one by one are what vLLM 0.32 makes of them (utils/argparse_utils.py): JSON that replaces
+// the whole option.
+func TestFields(t *testing.T) {
+	t.Parallel()
+	const (
+		transfer, extra, events = "--kv-transfer-config", "--kv-transfer-config.kv_connector_extra_config", "--kv-events-config"
+		nixl                    = `{"kv_connector":"NixlConnector","kv_role":"kv_both"}`
+	)
+	for _, tc := range []struct {
+		name           string
+		fields         []string
+		option, equals string
+	}{
+		{"a P2P tier", []string{
+			"--kv_transfer_config.kv_connector=OffloadingConnector", transfer + ".kv_role", "kv_producer", extra + ".spec_name", "TieringOffloadingSpec",
+			extra + ".secondary_tiers", `[{"type":"fs","root_dir":"/x"}]`, extra + ".secondary_tiers", `[{"type":"p2p","port":"5720","unbound_store_timeout_s":90}]`,
+		}, transfer, p2pTier("OffloadingConnector")},
+		{"connectors", []string{transfer + ".kv_connector", "MultiConnector", transfer + ".kv_role=kv_both", extra + ".connectors", "[" + nixl + "]", extra + ".connectors=[" + p2pTier("OffloadingConnector") + "]"},
+			transfer, `{"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[` + nixl + "," + p2pTier("OffloadingConnector") + `]}}`},
+		{"an object and a field of it", []string{transfer + ".kv_connector", "NixlConnector", extra, `{"kv_lease_duration":6,"x":1}`, extra + ".bootstrap_server_address=10.0.0.1:9000"},
+			transfer, `{"kv_connector":"NixlConnector","kv_connector_extra_config":{"kv_lease_duration":6,"bootstrap_server_address":"10.0.0.1:9000"}}`},
+		{"the last value wins", []string{extra + ".kv_lease_duration", "6", extra + `={"kv_lease_duration":"7"}`}, transfer, `{"kv_connector_extra_config":{"kv_lease_duration":7}}`},
+		{"ranks", []string{transfer + ".kv_connector=MooncakeConnector", transfer + ".kv_rank", "0", transfer + ".kv_parallel_size", "2"},
+			transfer, `{"kv_connector":"MooncakeConnector","kv_rank":0,"kv_parallel_size":2}`},
+		{"the option before", []string{transfer, nixl, extra + ".kv_lease_duration", "10"}, transfer, `{"kv_connector_extra_config":{"kv_lease_duration":10}}`},
+		{"the option after", []string{transfer + ".kv_role", "kv_both", transfer + "=" + nixl}, transfer, `{"kv_role":"kv_both"}`},
+		{"text in a list", []string{extra + ".x+", "a,b", transfer + ".kv_connector=NixlConnector", extra + ".x+=c"}, transfer, `{"kv_connector":"NixlConnector"}`},
+		{"a flag instead of a value", []string{transfer + ".kv_connector=NixlConnector", transfer + ".x", "--port", "8000"}, transfer, `{"kv_connector":"NixlConnector"}`},
+		{"KV events", []string{events + ".enable_kv_cache_events", "True", events + ".endpoint=tcp://*:7000", events + ".topic", "kv"},
+			events, `{"enable_kv_cache_events":true,"endpoint":"tcp://*:7000","topic":"kv"}`},
+		{"KV events that are off", []string{events + ".enable_kv_cache_events", "0"}, events, `{}`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := vllmargs.ParseCommand(append([]string{"vllm", "serve", "M"}, tc.fields...))
+			require.NoError(t, err)
+			want, err := vllmargs.ParseCommand([]string{"vllm", "serve", "M", tc.option, tc.equals})
+			require.NoError(t, err)
+			if d := cmp.Diff(want, got, cmp.AllowUnexported(vllmargs.Transfer{})); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
 func TestBadCommands(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -121,6 +157,7 @@ func TestBadCommands(t *testing.T) {
 		{"transfer", []string{"vllm", "serve", "M", "--kv-transfer-config", "{"}, "--kv-transfer-config of the command"},
 		{"transfer without a value", []string{"vllm", "serve", "M", "--kv-transfer-config", "--port", "1"}, "quote it as one argument"},
 		{"transfer by fields", []string{"vllm", "serve", "M", "--kv-transfer-config.kv_role", "x"}, `kv_role "x"`},
+		{"a list by fields", []string{"vllm", "serve", "M", "--kv-transfer-config.kv_connector+=NixlConnector"}, "kv_connector must not be a"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -30,14 +30,23 @@ type Events struct {
 // DefaultEvents is vLLM's default endpoint.
 const DefaultEvents = "tcp://*:5557"
 
+// enabled is a bool in any form that vLLM accepts; false for anything else.
+type enabled bool
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (e *enabled) UnmarshalJSON(b []byte) error {
+	*e = enabled(slices.Contains([]string{"true", "t", "yes", "y", "on", "1"}, strings.ToLower(strings.Trim(string(b), `"`))))
+	return nil
+}
+
 // ParseEvents reads the JSON of --kv-events-config.
 func ParseEvents(text string) (Events, error) {
 	var raw struct {
-		Enabled   bool   `json:"enable_kv_cache_events"`
-		Publisher string `json:"publisher"`
-		Endpoint  string `json:"endpoint"`
-		Replay    string `json:"replay_endpoint"`
-		Topic     string `json:"topic"`
+		Enabled   enabled `json:"enable_kv_cache_events"`
+		Publisher string  `json:"publisher"`
+		Endpoint  string  `json:"endpoint"`
+		Replay    string  `json:"replay_endpoint"`
+		Topic     string  `json:"topic"`
 	}
 	if s := strings.TrimSpace(text); s == "" || s[0] != '{' {
 		return Events{}, fmt.Errorf("%w: %q is no JSON object: quote it as one argument, '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\"}'",
@@ -47,29 +56,15 @@ func ParseEvents(text string) (Events, error) {
 	if err := json.Unmarshal([]byte(text), &raw); err != nil {
 		return Events{}, fmt.Errorf("%w: %s", ErrEvents, instance.Printable(err.Error(), 120))
 	}
-	return Events{Publishes: raw.Enabled && raw.Publisher == "zmq", Endpoint: raw.Endpoint, Replay: raw.Replay, Topic: raw.Topic}, nil
+	return Events{Publishes: bool(raw.Enabled) && raw.Publisher == "zmq", Endpoint: raw.Endpoint, Replay: raw.Replay, Topic: raw.Topic}, nil
 }
 
-// events reads the flag. Fields that are given one by one count instead of it, as in vLLM.
-func (c *Command) events(f flags) error {
-	field := func(name string) string { return f.text(flagEvents + "." + name) }
-	for name := range f {
-		if strings.HasPrefix(name, flagEvents+".") {
-			c.Events = Events{
-				Publishes: strings.EqualFold(field("enable_kv_cache_events"), "true") && (field("publisher") == "" || field("publisher") == "zmq"),
-				Endpoint:  field("endpoint"), Replay: field("replay_endpoint"), Topic: field("topic"),
-			}
-			return nil
+func (c *Command) events(f flags) (err error) {
+	if f.has(flagEvents) {
+		if c.Events, err = ParseEvents(f.text(flagEvents)); err != nil {
+			return fmt.Errorf("--%s of the command: %w", flagEvents, err)
 		}
 	}
-	if !f.has(flagEvents) {
-		return nil
-	}
-	e, err := ParseEvents(f.text(flagEvents))
-	if err != nil {
-		return fmt.Errorf("--%s of the command: %w", flagEvents, err)
-	}
-	c.Events = e
 	return nil
 }
 

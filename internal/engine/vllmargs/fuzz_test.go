@@ -70,7 +70,7 @@ func FuzzParseTransfer(f *testing.F) {
 func FuzzCommand(f *testing.F) {
 	for _, s := range []string{
 		"vllm\nserve\nQwen/Qwen2.5\n--port\n8100\n--host\n10.0.0.7\n--api-key\nhunter2\n-tp\n2", "env\nA=b\nVLLM_API_KEY=hunter2\npython3\n-m\nvllm.entrypoints.openai.api_server\n--api_key=hunter2\nhunter2",
-		"numactl\nvllm\nserve\nm\n--kv-transfer-config\n{\"kv_connector\":\"NixlConnector\"}\n--kv-transfer-config.kv_role\nkv_producer", "vllm\nserve\n--headless", "x\n--port\n99999",
+		"numactl\nvllm\nserve\nm\n--kv-transfer-config\n{\"kv_connector\":\"NixlConnector\"}\n--kv-transfer-config.kv_role\nkv_producer", "vllm\nserve\nm\n--kv-events-config.a+=b,c\n--kv-events-config.a+\nd\n--kv-events-config.topic\n{\"x\":1}", "vllm\nserve\n--headless", "x\n--port\n99999",
 		"vllm\nserve\nm\n--data-parallel-size\n4\n-dpr\n2\n--served-model-name\na\nb\n--ssl-certfile\nx", "", "vllm\nserve\n--hf-token\nhunter2\n-dp=2\n-1",
 	} {
 		f.Add(s)
@@ -81,7 +81,7 @@ func FuzzCommand(f *testing.F) {
 		c, err := vllmargs.ParseCommand(argv)
 		switch {
 		case err != nil:
-			if !errors.Is(err, vllmargs.ErrCommand) && !errors.Is(err, vllmargs.ErrTransfer) || instance.Printable(err.Error(), 0) != err.Error() {
+			if !errors.Is(err, vllmargs.ErrCommand) && !errors.Is(err, vllmargs.ErrTransfer) && !errors.Is(err, vllmargs.ErrEvents) || instance.Printable(err.Error(), 0) != err.Error() {
 				t.Fatalf("%q: %q", argv, err)
 			}
 		case c.Port < 0 || c.Port > 65535 || c.VLLM && c.Port == 0 || c.TensorParallel < 0 || c.PipelineParallel < 0 || c.DataParallel < 0:

@@ -128,6 +128,13 @@ func (m *Members) engines(proxies Proxies, r *report) {
 				Cure:     fmt.Sprintf("check that the engine runs on %s, and that a firewall lets this machine through; if the engine will not return, remove the instance", host),
 				Commands: append(look, r.pdctl("remove", string(in.Role), in.Address)),
 			})
+		case in.Record.State == instance.Starting && in.Record.Cause == instance.CauseNoEngineIDs:
+			r.say(Finding{
+				Severity: Warning, Subject: in.Key.String(), What: "it gets no requests: its bootstrap server " + in.Bootstrap() + " does not return engine ids",
+				Why:      "the engine answers its agent, and its bootstrap server does not",
+				Cure:     "check --bootstrap-port of the agent, VLLM_MOONCAKE_BOOTSTRAP_PORT of the engine, and that no firewall is between them; the log of the agent has the error",
+				Commands: []string{shell("curl", "-i", "http://"+in.Bootstrap()+"/query"), look[1]},
+			})
 		default:
 			proxies.unused(in, look, r)
 		}

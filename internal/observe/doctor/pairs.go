@@ -10,14 +10,23 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// group is the instances of one role that have the same PairKey.
+// group is instances of one role that have the same PairKey.
 type group struct {
 	connector.PairKey
 	members []*instance.Instance
 }
 
-// groups returns the instances of a role that requests could be sent to.
-func (m *Members) groups(role instance.Role, byDefault string) (out []group) {
+// pool is the instances of one role that requests could be sent to, in groups.
+type pool struct {
+	role    instance.Role
+	all     []group
+	unknown []group            // instances whose models are not all known
+	serving map[string][]group // by model
+	models  []string           // keys of serving, in the order of the instances
+}
+
+func (m *Members) pool(role instance.Role, byDefault string) *pool {
+	p := &pool{role: role, serving: map[string][]group{}}
 	for _, in := range m.all() {
 		d, err := dialect(in, byDefault)
 		if in.Role != role || err != nil || in.View == instance.Rejected || in.Intent != "" ||
@@ -25,13 +34,28 @@ func (m *Members) groups(role instance.Role, byDefault string) (out []group) {
 			continue
 		}
 		k := connector.PairKeyOf(d, in)
-		i := slices.IndexFunc(out, func(g group) bool { return g.PairKey == k })
-		if i < 0 {
-			i, out = len(out), append(out, group{PairKey: k})
+		p.all = add(p.all, k, in)
+		if len(in.Record.Models) == 0 || in.Record.ModelsTruncated {
+			p.unknown = add(p.unknown, k, in)
 		}
-		out[i].members = append(out[i].members, in)
+		for _, model := range in.Record.Models {
+			if p.serving[model] == nil {
+				p.models = append(p.models, model)
+			}
+			p.serving[model] = add(p.serving[model], k, in)
+		}
 	}
-	return out
+	return p
+}
+
+// add adds an instance to the group with its PairKey.
+func add(list []group, k connector.PairKey, in *instance.Instance) []group {
+	i := slices.IndexFunc(list, func(g group) bool { return g.PairKey == k })
+	if i < 0 {
+		i, list = len(list), append(list, group{PairKey: k})
+	}
+	list[i].members = append(list[i].members, in)
+	return list
 }
 
 // canPair reports whether a group can be paired with one of the other role.
@@ -39,37 +63,54 @@ func (g group) canPair(others []group) bool {
 	return slices.ContainsFunc(others, func(o group) bool { return g.Mismatch(o.PairKey) == "" })
 }
 
-// pairs reports instances that have no partner. byDefault is the connector of records that
-// name none.
+// pairs reports instances that have no partner for a model, although the other role serves it; the
+// proxies report a missing role or model. byDefault is the connector of records that name none.
 func (m *Members) pairs(byDefault string, r *report) {
-	prefill, decode := m.groups(instance.Prefill, byDefault), m.groups(instance.Decode, byDefault)
-	if len(prefill) == 0 || len(decode) == 0 {
-		return // the proxies report a missing role
-	}
-	anyPair := slices.ContainsFunc(prefill, func(g group) bool { return g.canPair(decode) })
-	for _, side := range []struct {
-		role      instance.Role
-		own, them []group
-	}{{instance.Prefill, prefill, decode}, {instance.Decode, decode, prefill}} {
-		for _, g := range side.own {
-			if g.canPair(side.them) {
-				continue
+	prefill, decode := m.pool(instance.Prefill, byDefault), m.pool(instance.Decode, byDefault)
+	var findings []Finding
+	anyPair := false
+	for _, side := range [][2]*pool{{prefill, decode}, {decode, prefill}} {
+		own, them := side[0], side[1]
+		reported := map[*instance.Instance]bool{}
+		check := func(model string, groups, partners []group) {
+			for _, g := range groups {
+				if g.canPair(partners) {
+					anyPair = true
+					continue
+				}
+				g.members = slices.DeleteFunc(slices.Clone(g.members), func(in *instance.Instance) bool { return reported[in] })
+				if len(partners) == 0 || len(g.members) == 0 {
+					continue
+				}
+				for _, in := range g.members {
+					reported[in] = true
+				}
+				findings = append(findings, unpaired(own.role, model, g, partners, r))
 			}
-			f := unpaired(side.role, g, side.them, r)
-			if !anyPair {
-				f.Severity = Error
-			}
-			r.say(f)
 		}
+		for _, model := range own.models {
+			check(model, own.serving[model], slices.Concat(them.serving[model], them.unknown))
+		}
+		check("", own.unknown, them.all)
+	}
+	for _, f := range findings {
+		if !anyPair {
+			f.Severity = Error
+		}
+		r.say(f)
 	}
 }
 
-// unpaired returns the finding that a group of one role has no partner among those of the other.
-func unpaired(role instance.Role, g group, them []group, r *report) Finding {
+// unpaired returns the finding that a group of one role has no partner for a model among those of the
+// other; the model is "" if it is not known.
+func unpaired(role instance.Role, model string, g group, them []group, r *report) Finding {
 	first := g.members[0]
+	if model != "" {
+		model = " with model " + instance.Printable(model, 80)
+	}
 	f := Finding{
 		Severity: Warning, Subject: first.Key.String(), Commands: []string{r.pdctl("list")},
-		What: fmt.Sprintf("no %s instance can be paired with %s", role.Other(), keys(g.members)),
+		What: fmt.Sprintf("no %s instance%s can be paired with %s", role.Other(), model, keys(g.members)),
 	}
 	// closest has the same connector if any has.
 	closest := them[max(0, slices.IndexFunc(them, func(o group) bool { return g.Mismatch(o.PairKey) != bypass.ConnectorMismatch }))]

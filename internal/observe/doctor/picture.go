@@ -42,7 +42,7 @@ func Checks() []Check {
 		{"rejected", "values in etcd that cannot be used", (*Picture).rejected},
 		{"conflict", "one address or engine that is registered twice", (*Picture).conflicts},
 		{"model", "engines that serve another model than they should", (*Picture).models},
-		{"engine", "engines that are down, that proxies cannot verify or have ejected, or that do not answer from here (--probe)", func(p *Picture, r *report) { p.Members.engines(p.Proxies, r) }},
+		{"engine", "engines that are down, whose bootstrap server does not answer, that proxies cannot verify or have ejected, or that do not answer from here (--probe)", func(p *Picture, r *report) { p.Members.engines(p.Proxies, r) }},
 		{"slow", "instances that take three times as long as the others of their role and model: for a token (decode), or for a prompt (prefill)", func(p *Picture, r *report) { p.Members.slow(r) }},
 		{"ports", "side channels of two engines on one port of one machine", func(p *Picture, r *report) { p.Members.ports(r) }},
 		{"pair", "connectors, transfer modes and builds that leave an instance without a partner", func(p *Picture, r *report) { p.Members.pairs(p.Proxies.connector(), r) }},
