@@ -421,6 +421,11 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 					t.Fatalf("status %d: %s", a.status, a.body)
 				}
 				if e := r.entry(); e.Outcome == relay.OutcomeBroken && c.refused != "" {
+					if got, err := sseanswer.Read(string(a.body)); err != nil || got.Error == "" {
+						t.Fatalf("after %d tokens: %v in %s", cut, err, a.body)
+					} else if n := strings.Count(string(a.body), `"sequence_number":`) - 1; n >= 0 && !strings.Contains(got.Error, fmt.Sprintf(`"sequence_number":%d,`, n)) {
+						t.Fatalf("after %d tokens, the error is not event %d: %s", cut, n, a.body)
+					}
 					refused++
 					continue
 				}
