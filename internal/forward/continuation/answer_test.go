@@ -375,6 +375,31 @@ func TestAnswer_ToolCallsAfterTheSeam(t *testing.T) {
 	}
 }
 
+// The reasoning tokens of a leg are not those of the answer, whose parser has counted them in another way. A leg that
+// begins the answer has them all.
+func TestAnswer_ReasoningTokens(t *testing.T) {
+	t.Parallel()
+	const usage = `"usage":{"prompt_tokens":4,"total_tokens":6,"completion_tokens":2,"completion_tokens_details":{"reasoning_tokens":1}}`
+	last := `data: {"id":"chat-1","object":"chat.completion.chunk","created":5,"model":"m","choices":[],` + usage + "}\n\n"
+	for _, c := range []struct {
+		first []string // events of the lost leg
+		ids   []int    // prompt of the next one
+		want  string
+	}{
+		{[]string{roleEvent(20, 21), chatEvent(`"reasoning":"The"`, 10), chatEvent(`"reasoning":" sea"`, 11)}, []int{20, 21, 10, 11},
+			`"usage":{"prompt_tokens":2,"total_tokens":6,"completion_tokens":4,"completion_tokens_details":null}`},
+		{[]string{roleEvent(20, 21, 22, 23), chatEvent("", 6)}, []int{20, 21, 22, 23}, usage},
+	} {
+		a := begin(t, openai.Chat, `,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`)
+		pass(t, a, c.first...)
+		next(t, a)
+		got := pass(t, a, roleEvent(c.ids...), strings.Replace(chatEvent(`"reasoning":" is"`, 14), "}]}", "}],"+usage+"}", 1), last)
+		if strings.Count(got, c.want) != 2 {
+			t.Errorf("%s, want %s", got, c.want)
+		}
+	}
+}
+
 // offsets is an event of /v1/completions with the logprobs of these tokens.
 func offsets(text string, prompt, ids, at []int, tokens ...string) string {
 	b, _ := json.Marshal(map[string]any{"text_offset": at, "tokens": tokens})

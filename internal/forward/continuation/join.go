@@ -183,9 +183,10 @@ func (a *Answer) shiftOffsets(c *chunk, out *edited) {
 }
 
 // addUsage adds the tokens of earlier legs to the usage of an event. Those of the answer that the engine had
-// in its cache do not count as cached.
+// in its cache do not count as cached. The number of reasoning tokens is not known: the earlier legs may not have
+// reported it, and parsers count without the prompt.
 func (a *Answer) addUsage(event []byte, open int, out *edited) {
-	if a.leg.replays || !bytes.Contains(event, []byte(`"completion_tokens":`)) {
+	if a.leg.ids == 0 || !bytes.Contains(event, []byte(`"completion_tokens":`)) {
 		return
 	}
 	usage, ok := jsonscan.Find(event, open, "usage")
@@ -205,6 +206,9 @@ func (a *Answer) addUsage(event []byte, open int, out *edited) {
 		if m, ok := jsonscan.Find(event, usage.Value, f.name); ok {
 			out.replace(span{m.Value, m.End}, strconv.Itoa(f.value))
 		}
+	}
+	if m, ok := jsonscan.Find(event, usage.Value, "completion_tokens_details"); ok {
+		out.replace(span{m.Value, m.End}, "null")
 	}
 	details, ok := jsonscan.Find(event, usage.Value, "prompt_tokens_details")
 	if !ok || event[details.Value] != '{' {
