@@ -132,6 +132,19 @@ func TestStreamContinuesAgain(t *testing.T) {
 	}
 }
 
+// The id of <think> does not commit a chat: it would be generated again after the client has got it.
+func TestStreamIsRetriedAfterThink(t *testing.T) {
+	t.Parallel()
+	reasons := func(o *fakevllm.Options) { o.Version, o.ReasoningParser = "0.32.0", "qwen3" }
+	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: reasons, sched: noProbes})
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultClose, Tokens: 1, Times: 1})
+	body := sixtyBody(chatPath, `,"return_token_ids":true`)
+	r.checkOne(r.post(chatPath, body), chatPath, body, engineOptions(reasons))
+	if e := r.entry(); e.Continued != 0 || r.rec.retried() == "" {
+		t.Errorf("entry %+v, retried %q", e, r.rec.retried())
+	}
+}
+
 // With a single decode instance, a stream whose connection broke goes on there.
 func TestStreamContinuesOnTheSameInstance(t *testing.T) {
 	t.Parallel()
@@ -421,6 +434,11 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 					t.Fatalf("status %d: %s", a.status, a.body)
 				}
 				if e := r.entry(); e.Outcome == relay.OutcomeBroken && c.refused != "" {
+					if got, err := sseanswer.Read(string(a.body)); err != nil || got.Error == "" {
+						t.Fatalf("after %d tokens: %v in %s", cut, err, a.body)
+					} else if n := strings.Count(string(a.body), `"sequence_number":`) - 1; n >= 0 && !strings.Contains(got.Error, fmt.Sprintf(`"sequence_number":%d,`, n)) {
+						t.Fatalf("after %d tokens, the error is not event %d: %s", cut, n, a.body)
+					}
 					refused++
 					continue
 				}

@@ -19,14 +19,14 @@ func TestErrorsOfEachKind(t *testing.T) {
 		openai.Other:      {body, "data: " + body + "\n\n"},
 		openai.Messages:   {anthropic, "event: error\ndata: " + anthropic + "\n\n"},
 		openai.Responses: {body, "event: error\ndata: " +
-			`{"type":"error","sequence_number":0,"code":"BadGatewayError","message":"lost <it>","param":null}` + "\n\n"},
+			`{"type":"error","sequence_number":7,"code":"BadGatewayError","message":"lost <it>","param":null}` + "\n\n"},
 	} {
 		w := httptest.NewRecorder()
 		kind.WriteError(w, e)
 		if got := w.Body.String(); got != want[0] || w.Code != 502 {
 			t.Errorf("%s: %d %s", kind.Path(), w.Code, got)
 		}
-		event := kind.ErrorEvent(e)
+		event := kind.ErrorEvent(e, 7)
 		if string(event) != want[1] {
 			t.Errorf("%s: %q", kind.Path(), event)
 		}

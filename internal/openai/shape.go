@@ -5,13 +5,14 @@ import (
 	"encoding/json"
 )
 
-// ErrorEvent is an error of ours as an event of a stream of this kind.
-func (k Kind) ErrorEvent(e *Error) []byte {
+// ErrorEvent is an error of ours as an event of a stream of this kind. sequence is its sequence_number
+// on /v1/responses.
+func (k Kind) ErrorEvent(e *Error, sequence int) []byte {
 	var event []byte
 	switch k {
 	case Responses:
 		event = append(event, "event: error\ndata: "...)
-		event = append(event, marshal(responsesError{Type: "error", Code: e.Type, Message: e.Message})...)
+		event = append(event, marshal(responsesError{Type: "error", SequenceNumber: sequence, Code: e.Type, Message: e.Message})...)
 	case Messages:
 		event = append(event, "event: error\ndata: "...)
 		event = append(event, e.anthropic()...)
@@ -22,8 +23,9 @@ func (k Kind) ErrorEvent(e *Error) []byte {
 	return append(event, "\n\n"...)
 }
 
-// ErrorEventOf is the body of an engine's error as an event of a stream of this kind.
-func (k Kind) ErrorEventOf(status int, body []byte) []byte {
+// ErrorEventOf is the body of an engine's error as an event of a stream of this kind, with sequence as
+// in ErrorEvent.
+func (k Kind) ErrorEventOf(status int, body []byte, sequence int) []byte {
 	var said struct {
 		Type    string          `json:"type"`
 		Message string          `json:"message"` // vLLM before 0.10 sent the error flat
@@ -32,7 +34,7 @@ func (k Kind) ErrorEventOf(status int, body []byte) []byte {
 	}
 	e := Error{Status: status, Type: TypeInternal, Message: string(bytes.ToValidUTF8(body, nil))}
 	if json.Unmarshal(body, &said) != nil {
-		return k.ErrorEvent(&e)
+		return k.ErrorEvent(&e, sequence)
 	}
 	var line bytes.Buffer
 	if len(said.Error) > 0 && said.Error[0] == '{' && k != Responses && (k != Messages || said.Type == "error") && json.Compact(&line, body) == nil {
@@ -55,7 +57,7 @@ func (k Kind) ErrorEventOf(status int, body []byte) []byte {
 			e.Message = inner.Message
 		}
 	}
-	return k.ErrorEvent(&e)
+	return k.ErrorEvent(&e, sequence)
 }
 
 // responsesError is the data of an error event of /v1/responses.

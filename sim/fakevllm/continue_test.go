@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -139,6 +141,49 @@ func TestContinue_WrongHistory(t *testing.T) {
 			if exact != slices.Equal(history, want.IDs[:5]) {
 				t.Errorf("%s: after %v follows %v, of %v", path, history, got.IDs, want.IDs)
 			}
+		}
+	}
+}
+
+// TestReasoningTokens checks that the usage of a chat has the number of reasoning tokens if the engine has a reasoning
+// parser, in the way of that parser of vLLM.
+func TestReasoningTokens(t *testing.T) {
+	t.Parallel()
+	number := regexp.MustCompile(`"completion_tokens_details":\{"reasoning_tokens":(\d+)\}\}`)
+	for reasoning, zero := range map[string]bool{"qwen3": false, "deepseek_r1": true} {
+		s := fakevllm.StartTest(t, fakevllm.Options{Version: "0.32.0", ReasoningParser: reasoning})
+		prompt, all := stream(t, s, chats, map[string]any{"messages": messages("one"), "max_tokens": 200})
+		tokens := 0
+		if ids := pieces.Join(all).IDs; !zero {
+			tokens = slices.Index(ids, model.EndThink) - 1 // without <think>
+		}
+		post := func(more string) []string {
+			t.Helper()
+			r := post(t, client(t), s.URL()+chats, "", `{"messages":[{"role":"user","content":"one"}],"max_tokens":200`+more+`}`)
+			var counts []string
+			for _, m := range number.FindAllStringSubmatch(r.body, -1) {
+				counts = append(counts, m[1])
+			}
+			if len(counts) == 0 {
+				t.Fatalf("%s: no count in %s", reasoning, r.body)
+			}
+			return counts
+		}
+		want := strconv.Itoa(tokens)
+		if got := post(""); !slices.Equal(got, []string{want}) {
+			t.Errorf("%s: a whole answer has %q reasoning tokens, want %s", reasoning, got, want)
+		}
+		if got := post(`,"stream":true,"stream_options":{"include_usage":true}`); !slices.Equal(got, []string{want}) {
+			t.Errorf("%s: a stream has %q reasoning tokens, want %s", reasoning, got, want)
+		}
+		got := post(`,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`)
+		if got[0] != "0" || got[len(got)-1] != want || got[len(got)-2] != want {
+			t.Errorf("%s: events have %q reasoning tokens, want %s in the end", reasoning, got, want)
+		}
+		ids, err := json.Marshal(slices.Concat(prompt, pieces.Join(all).IDs[:tokens+2]))
+		require.NoError(t, err)
+		if got := post(`,"stream":true,"stream_options":{"include_usage":true},"kv_transfer_params":{"prompt_token_ids":` + string(ids) + `}`); !slices.Equal(got, []string{"0"}) {
+			t.Errorf("%s: after </think>, %q reasoning tokens", reasoning, got)
 		}
 	}
 }

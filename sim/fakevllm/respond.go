@@ -61,7 +61,7 @@ func (g *generation) respond() {
 
 // decode runs all lanes to their end, at the engine's pace.
 func (g *generation) decode(lanes []answer.Lane) bool {
-	keepIDs := g.ReturnTokenIDs || g.Logprobs != nil || g.API == request.Generate
+	keepIDs := g.ReturnTokenIDs || g.Logprobs != nil || g.API == request.Generate || g.Model.Reasoning != ""
 	open := len(lanes)
 	for i := range lanes {
 		if lanes[i].Seq.Finish != "" {

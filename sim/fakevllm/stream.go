@@ -152,7 +152,7 @@ func (g *generation) streamIDs() {
 	var b []byte
 	if g.IncludeUsage {
 		b = append(append(b, head...), `,"usage":`...)
-		b = g.AppendUsage(b, len(g.Prompts[0]), ln.Seq.N, true, false)
+		b = g.AppendUsage(b, len(g.Prompts[0]), ln.Seq.N, 0, true, false)
 		b = append(b, `,"output_mode":"tokens","choices":[]}`+"\n\n"...)
 	}
 	if g.write(append(b, "data: [DONE]\n\n"...)) {
@@ -204,17 +204,18 @@ func (g *generation) streamTokens(lanes []answer.Lane, buf []byte) (ok bool) {
 func (g *generation) endStream(lanes []answer.Lane, head, buf []byte) {
 	buf = buf[:0]
 	if g.IncludeUsage {
-		prompt, completion := 0, 0
+		prompt, completion, reasoning := 0, 0, 0
 		for _, ids := range g.Prompts {
 			prompt += len(ids)
 		}
 		for i := range lanes {
 			completion += lanes[i].Seq.N
+			reasoning += lanes[i].Reasoning()
 		}
 		// head ends in the beginning of a choice; this event has none.
 		buf = append(buf, head[:len(head)-len(`{"index":`)]...)
 		buf = append(buf, `],"usage":`...)
-		buf = g.AppendUsage(buf, prompt, completion, true, false)
+		buf = g.AppendUsage(buf, prompt, completion, reasoning, true, false)
 		buf = append(buf, "}\n\n"...)
 		if !g.emit(buf) {
 			return

@@ -13,6 +13,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
@@ -153,6 +154,7 @@ func replace(dir, name string, raw []byte) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
+	removeInterrupted(dir, name)
 	f, err := os.CreateTemp(dir, name+".*") // with mode 0600
 	if err != nil {
 		return err
@@ -175,6 +177,21 @@ func replace(dir, name string, raw []byte) (err error) {
 		return cerr
 	}
 	return syncDir(dir)
+}
+
+// removeInterrupted removes the temporary files of writes that a kill has interrupted. Two proxies may
+// share a directory, so those of the last minute are kept.
+func removeInterrupted(dir, name string) {
+	entries, _ := os.ReadDir(dir) // what remains does no harm
+	for _, e := range entries {
+		random, ok := strings.CutPrefix(e.Name(), name+".")
+		if !ok || strings.Trim(random, "0123456789") != "" {
+			continue
+		}
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > time.Minute {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
 }
 
 // syncDir makes a rename outlive a crash.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -97,4 +98,25 @@ func TestSaver_RepeatsFailedWrite(t *testing.T) {
 		cancel()
 		<-ended
 	})
+}
+
+// The file of a write that a kill has interrupted is removed by a later write. A fresh one may be of another proxy.
+func TestWrite_RemovesInterrupted(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	old := time.Now().Add(-2 * time.Minute)
+	for name, at := range map[string]time.Time{"snapshot.json.1": old, "snapshot.json.2": time.Now(), "snapshot.json.bak": old, "other.3": old} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+		require.NoError(t, os.Chtimes(filepath.Join(dir, name), at, at))
+	}
+	require.NoError(t, disk.Write(dir, &disk.Image{Entries: func(func(disk.Entry) bool) {}}))
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if want := []string{"other.3", "snapshot.json", "snapshot.json.2", "snapshot.json.bak"}; !slices.Equal(names, want) {
+		t.Errorf("files %q, want %q", names, want)
+	}
 }

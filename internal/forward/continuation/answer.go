@@ -35,6 +35,7 @@ type Answer struct {
 	switches           int  // changes of the channel
 	mark               int  // ids up to the last event with text
 	logged             int  // ids up to the last event with logprobs
+	offset             int  // text_offset of the next token with logprobs
 	finished           bool // it has the finish reason
 	usage              bool // it has the usage
 	promptTokens       int  // for the usage of later legs
@@ -151,9 +152,12 @@ func (a *Answer) event(event []byte, out *edited) error {
 		return nil // without return_token_ids, the engine would not have sent it
 	}
 	if c.logprobs.end > 0 {
-		_, n := c.entries()
+		lists, n := c.entries()
 		a.said.logprobs += n
 		a.logged = a.ids.n
+		if end := endOffset(lists); end > 0 {
+			a.offset = a.leg.offset + end
+		}
 	}
 	if !a.asked || a.leg.continues {
 		out.replace(c.prompt, "null")

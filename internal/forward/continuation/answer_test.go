@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
@@ -374,16 +375,57 @@ func TestAnswer_ToolCallsAfterTheSeam(t *testing.T) {
 	}
 }
 
+// The reasoning tokens of a leg are not those of the answer, whose parser has counted them in another way. A leg that
+// begins the answer has them all.
+func TestAnswer_ReasoningTokens(t *testing.T) {
+	t.Parallel()
+	const usage = `"usage":{"prompt_tokens":4,"total_tokens":6,"completion_tokens":2,"completion_tokens_details":{"reasoning_tokens":1}}`
+	last := `data: {"id":"chat-1","object":"chat.completion.chunk","created":5,"model":"m","choices":[],` + usage + "}\n\n"
+	for _, c := range []struct {
+		first []string // events of the lost leg
+		ids   []int    // prompt of the next one
+		want  string
+	}{
+		{[]string{roleEvent(20, 21), chatEvent(`"reasoning":"The"`, 10), chatEvent(`"reasoning":" sea"`, 11)}, []int{20, 21, 10, 11},
+			`"usage":{"prompt_tokens":2,"total_tokens":6,"completion_tokens":4,"completion_tokens_details":null}`},
+		{[]string{roleEvent(20, 21, 22, 23), chatEvent("", 6)}, []int{20, 21, 22, 23}, usage},
+	} {
+		a := begin(t, openai.Chat, `,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`)
+		pass(t, a, c.first...)
+		next(t, a)
+		got := pass(t, a, roleEvent(c.ids...), strings.Replace(chatEvent(`"reasoning":" is"`, 14), "}]}", "}],"+usage+"}", 1), last)
+		if strings.Count(got, c.want) != 2 {
+			t.Errorf("%s, want %s", got, c.want)
+		}
+	}
+}
+
+// offsets is an event of /v1/completions with the logprobs of these tokens.
+func offsets(text string, prompt, ids, at []int, tokens ...string) string {
+	b, _ := json.Marshal(map[string]any{"text_offset": at, "tokens": tokens})
+	return strings.Replace(textEvent(text, prompt, ids), `"logprobs":null`, `"logprobs":`+string(b), 1)
+}
+
+// vLLM adds the lengths of the reported tokens, which are not those of the text with return_tokens_as_token_ids.
 func TestAnswer_ShiftsTextOffsets(t *testing.T) {
 	t.Parallel()
-	a := begin(t, openai.Completion, `,"max_tokens":99,"logprobs":1`)
-	with := func(event, offset string) string {
-		return strings.Replace(event, `"logprobs":null`, `"logprobs":{"text_offset":[`+offset+`],"tokens":["x"]}`, 1)
-	}
-	pass(t, a, with(textEvent("The", []int{20}, []int{10}), "0"))
-	next(t, a)
-	if got := pass(t, a, with(textEvent(" sea is", []int{20, 10}, []int{11, 14}), "0,4")); !strings.Contains(got, `"text_offset":[3,7]`) {
-		t.Errorf("second leg: %s", got)
+	for _, tokens := range [][]string{{"The", " sea", "ö", " is"}, {"token_id:10", "token_id:11", "token_id:12", "token_id:14"}} {
+		a := begin(t, openai.Completion, `,"max_tokens":99,"logprobs":1`)
+		var at []int
+		for n := 0; len(at) < len(tokens); n += utf8.RuneCountInString(tokens[len(at)-1]) {
+			at = append(at, n)
+		}
+		pass(t, a, offsets("The", []int{20}, []int{10}, at[:1], tokens[0]), offsets(" sea", nil, []int{11}, at[1:2], tokens[1]))
+		next(t, a)
+		got := pass(t, a, offsets("ö is", []int{20, 10, 11}, []int{12, 13, 14}, []int{0, at[3] - at[2]}, tokens[2:]...))
+		if want := fmt.Sprintf(`"text_offset":[%d,%d]`, at[2], at[3]); !strings.Contains(got, want) {
+			t.Errorf("second leg: %s, want %s", got, want)
+		}
+		next(t, a)
+		got = pass(t, a, offsets(" deep", []int{20, 10, 11, 12, 13, 14}, []int{15}, []int{0}, " deep"))
+		if want := fmt.Sprintf(`"text_offset":[%d]`, at[3]+utf8.RuneCountInString(tokens[3])); !strings.Contains(got, want) {
+			t.Errorf("third leg: %s, want %s", got, want)
+		}
 	}
 }
 
@@ -391,15 +433,14 @@ func TestAnswer_ShiftsTextOffsets(t *testing.T) {
 func TestAnswer_ShiftsTextOffsetsByTheFirstSpace(t *testing.T) {
 	t.Parallel()
 	a := begin(t, openai.Completion, `,"max_tokens":99,"logprobs":1`)
-	pass(t, a, logged(" sea", []int{20}, 11))
+	pass(t, a, offsets(" sea", []int{20}, []int{11}, []int{0}, " sea"))
 	if _, why := a.Next(func(ids []byte) (string, error) {
 		text, err := detokenize(ids)
 		return strings.TrimPrefix(text, " "), err
 	}); why != "" {
 		t.Fatalf("refused: %s", why)
 	}
-	event := strings.Replace(logged(" is", []int{20, 11}, 14), `{"tokens"`, `{"text_offset":[0],"tokens"`, 1)
-	if got := pass(t, a, event); !strings.Contains(got, `"text_offset":[4]`) {
+	if got := pass(t, a, offsets(" is", []int{20, 11}, []int{14}, []int{0}, " is")); !strings.Contains(got, `"text_offset":[4]`) {
 		t.Errorf("second leg: %s", got)
 	}
 }

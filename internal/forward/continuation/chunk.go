@@ -3,6 +3,8 @@ package continuation
 import (
 	"bytes"
 	"encoding/json"
+	"strconv"
+	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
@@ -39,6 +41,18 @@ func (c *chunk) entries() (lists map[string][]json.RawMessage, tokens int) {
 		return nil, 0
 	}
 	return lists, max(len(lists["content"]), len(lists["tokens"])) // of a chat, or of a completion
+}
+
+// endOffset returns the text_offset of the token after those of a completion's logprobs, 0 for those of a chat.
+// vLLM adds the length of each token as it reports it (_create_completion_logprobs in its completion/serving.py).
+func endOffset(lists map[string][]json.RawMessage) int {
+	offsets, tokens := lists["text_offset"], lists["tokens"]
+	n := len(offsets)
+	if n == 0 || n != len(tokens) {
+		return 0
+	}
+	last, _ := strconv.Atoi(string(offsets[n-1]))
+	return last + utf8.RuneCount(jsonscan.Unquote(tokens[n-1]))
 }
 
 const firstChoice = `"choices":[{`

@@ -23,7 +23,7 @@ type legState struct {
 	opening   string   // first text of the prompt
 	ids       int      // tokens of the answer before this leg
 	calls     int      // tool calls before it
-	runes     int      // characters before it
+	offset    int      // text_offset of its first token
 	replays   bool     // it repeats the answer from its start
 	has       said     // what the client had before a leg that replays
 	finished  bool     // the client had the finish reason before it
@@ -129,7 +129,7 @@ func (a *Answer) join(c *chunk, rest string, out *edited) {
 	if a.leg.calls > 0 && c.calls.end > 0 {
 		a.shiftCalls(c, out)
 	}
-	if a.leg.runes > 0 && c.logprobs.end > 0 {
+	if a.leg.offset > 0 && c.logprobs.end > 0 {
 		a.shiftOffsets(c, out)
 	}
 	a.addUsage(c.event, open, out)
@@ -165,7 +165,7 @@ func (a *Answer) shiftCalls(c *chunk, out *edited) {
 	})
 }
 
-// shiftOffsets adds the characters of earlier legs to the offsets of logprobs.
+// shiftOffsets adds the length of the tokens of earlier legs to the offsets of logprobs.
 func (a *Answer) shiftOffsets(c *chunk, out *edited) {
 	m, ok := jsonscan.Find(c.event, c.logprobs.start, "text_offset")
 	if !ok || c.event[m.Value] != '[' {
@@ -176,16 +176,17 @@ func (a *Answer) shiftOffsets(c *chunk, out *edited) {
 		return
 	}
 	for i := range offsets {
-		offsets[i] += a.leg.runes
+		offsets[i] += a.leg.offset
 	}
 	b, _ := json.Marshal(offsets) // integers have no error
 	out.replace(span{m.Value, m.End}, string(b))
 }
 
 // addUsage adds the tokens of earlier legs to the usage of an event. Those of the answer that the engine had
-// in its cache do not count as cached.
+// in its cache do not count as cached. The number of reasoning tokens is not known: the earlier legs may not have
+// reported it, and parsers count without the prompt.
 func (a *Answer) addUsage(event []byte, open int, out *edited) {
-	if a.leg.replays || !bytes.Contains(event, []byte(`"completion_tokens":`)) {
+	if a.leg.ids == 0 || !bytes.Contains(event, []byte(`"completion_tokens":`)) {
 		return
 	}
 	usage, ok := jsonscan.Find(event, open, "usage")
@@ -205,6 +206,9 @@ func (a *Answer) addUsage(event []byte, open int, out *edited) {
 		if m, ok := jsonscan.Find(event, usage.Value, f.name); ok {
 			out.replace(span{m.Value, m.End}, strconv.Itoa(f.value))
 		}
+	}
+	if m, ok := jsonscan.Find(event, usage.Value, "completion_tokens_details"); ok {
+		out.replace(span{m.Value, m.End}, "null")
 	}
 	details, ok := jsonscan.Find(event, usage.Value, "prompt_tokens_details")
 	if !ok || event[details.Value] != '{' {

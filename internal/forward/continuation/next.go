@@ -2,7 +2,6 @@ package continuation
 
 import (
 	"strconv"
-	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
@@ -170,7 +169,7 @@ func (a *Answer) Next(detokenize Detokenize) (next *Next, why string) {
 	a.moves--
 	a.promptTokens, a.mark = a.prompt.n, min(a.mark, n)
 	a.leg = legState{
-		continues: true, rest: rest, history: history, opening: opening, ids: n, calls: len(a.said.calls), runes: utf8.RuneCountInString(history),
+		continues: true, rest: rest, history: history, opening: opening, ids: n, calls: len(a.said.calls), offset: a.offset,
 	}
 	return next, ""
 }

@@ -91,6 +91,7 @@ type Answer struct {
 	lost          *leg.Failure // of the last leg, while no other one continues the stream; else nil
 	pace          pace
 	counted       int       // what Tokens.Output is if no leg reports it
+	sequence      int       // sequence_number of the next event of /v1/responses
 	writeDeadline time.Time // keep guards it
 	lastWrite     time.Time // when the last write of the answer began
 }
@@ -121,7 +122,7 @@ func (a *Answer) Refuse(err error) {
 		if e.RetryAfter > 0 {
 			more = []string{"Retry-After", e.RetryAfterSeconds()}
 		}
-		a.failInStream(e.Status, a.Kind.ErrorEvent(e), more...)
+		a.failInStream(e.Status, a.Kind.ErrorEvent(e, a.sequence), more...)
 		return
 	}
 	a.addProxyHeader()
@@ -188,7 +189,7 @@ func (a *Answer) SendWhole(whole leg.Answer) {
 		a.Outcome = OutcomeUpstream
 	}
 	if a.keep.begun {
-		a.failInStream(whole.Status, a.Kind.ErrorEventOf(whole.Status, whole.Body))
+		a.failInStream(whole.Status, a.Kind.ErrorEventOf(whole.Status, whole.Body, a.sequence))
 		return
 	}
 	a.copyHeader(whole.Header, int64(len(whole.Body)))
@@ -308,7 +309,7 @@ func (a *Answer) breakOff(events bool, class leg.Class, cause error) {
 		if class == leg.TooLarge {
 			e.Message = "the answer was broken off in the middle: the decode instance sent more at once than this proxy holds" // cause names the instance
 		}
-		if !a.write(a.Kind.ErrorEvent(e)) {
+		if !a.write(a.Kind.ErrorEvent(e, a.sequence)) {
 			return
 		}
 	}
@@ -321,7 +322,7 @@ func (a *Answer) breakLost() {
 	a.lost = nil
 	if f.Answer.Own == nil {
 		a.StopKeepAlive()
-		if !a.write(a.Kind.ErrorEventOf(f.Answer.Status, f.Answer.Body)) {
+		if !a.write(a.Kind.ErrorEventOf(f.Answer.Status, f.Answer.Body, a.sequence)) {
 			return
 		}
 		a.breakOff(false, f.Class, f.Err)

@@ -1,9 +1,12 @@
 package relay
 
 import (
+	"bytes"
 	"cmp"
+	"strconv"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
@@ -14,6 +17,7 @@ func (a *Answer) reportsTokens() bool { return a.Kind != openai.Other || a.Gener
 // noteEvents records the token counts and the finish reason that events on their way to the
 // client report. Nearly all of them report nothing; for these it is one search.
 func (a *Answer) noteEvents(batch []byte) {
+	a.noteSequence(batch)
 	if !a.reportsTokens() || !response.MayReport(batch) {
 		return
 	}
@@ -26,6 +30,20 @@ func (a *Answer) noteEvents(batch []byte) {
 			a.noteWhole(sse.EventData(event))
 		}
 		batch = rest
+	}
+}
+
+// noteSequence records the number of the last event of /v1/responses, for an error event after it.
+func (a *Answer) noteSequence(batch []byte) {
+	const name = `"sequence_number":` // with these quotes, it is in no text
+	if a.Kind != openai.Responses {
+		return
+	}
+	if at := bytes.LastIndex(batch, []byte(name)); at >= 0 {
+		at += len(name)
+		if n, err := strconv.Atoi(string(batch[at:jsonscan.Digits(batch, at)])); err == nil {
+			a.sequence = n + 1
+		}
 	}
 }
 

@@ -83,7 +83,7 @@ func Finished(event []byte) bool {
 		return false
 	}
 	return anyChoice(event, open, func(choice []byte) bool {
-		_, finished := readChoice(choice)
+		_, finished := readChoice(openai.Generate, choice)
 		return finished
 	})
 }

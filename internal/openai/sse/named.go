@@ -30,9 +30,9 @@ func Classify(k openai.Kind, event []byte) (class EventClass, code int) {
 	switch k {
 	case openai.Responses, openai.Messages:
 	case openai.Completion, openai.Chat, openai.Generate:
-		return classifyChunk(event)
+		return classifyChunk(k, event)
 	case openai.Other:
-		if class, code = classifyChunk(event); class == EventPreamble {
+		if class, code = classifyChunk(k, event); class == EventPreamble {
 			class = EventContent
 		}
 		return class, code
@@ -50,7 +50,7 @@ func Classify(k openai.Kind, event []byte) (class EventClass, code int) {
 	case "error":
 		return EventError, 0
 	case "":
-		if class, code = classifyChunk(event); class == EventError { // as vLLM writes them in other streams
+		if class, code = classifyChunk(k, event); class == EventError { // as vLLM writes them in other streams
 			return class, code
 		}
 	}
@@ -72,7 +72,7 @@ func responsesClass(name string, event []byte) (class EventClass, code int) {
 	case "error", "response.failed":
 		return EventError, 0
 	case "": // as vLLM writes errors in other streams
-		return classifyChunk(event)
+		return classifyChunk(openai.Responses, event)
 	}
 	return EventContent, 0
 }

@@ -55,6 +55,9 @@ func TestNamedEvents(t *testing.T) {
 		{openai.Messages, "data: [DONE]\n\n", content, none},
 		{openai.Chat, "data: [DONE]\n\n", sse.EventDone, end},
 		{openai.Chat, "data: {\"choices\":[]}\n\n", preamble, none},
+		{openai.Chat, "data: {\"choices\":[{\"delta\":{},\"token_ids\":[3]}]}\n\n", preamble, none}, // of a <think>
+		{openai.Completion, "data: {\"choices\":[{\"text\":\"\",\"token_ids\":[3]}]}\n\n", content, none},
+		{openai.Generate, "data: {\"choices\":[{\"token_ids\":[3]}]}\n\n", content, none},
 		{openai.Completion, "data: {\"error\":{}}\n\n", failed, fault},
 		{openai.Other, "data: {\"choices\":[]}\n\n", content, none},
 	} {

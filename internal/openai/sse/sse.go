@@ -3,6 +3,7 @@ package sse
 import (
 	"bytes"
 
+	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
@@ -84,7 +85,7 @@ const (
 
 // classifyChunk returns the class of one event of a stream whose events have no names. code
 // is the status of an error, 0 if the error has none.
-func classifyChunk(event []byte) (class EventClass, code int) {
+func classifyChunk(k openai.Kind, event []byte) (class EventClass, code int) {
 	data := bytes.TrimSpace(EventData(event))
 	switch {
 	case len(data) == 0:
@@ -104,7 +105,7 @@ func classifyChunk(event []byte) (class EventClass, code int) {
 				class, code = EventError, errorCode(val)
 			}
 		case "choices":
-			if class == EventPreamble && hasContent(val) {
+			if class == EventPreamble && hasContent(k, val) {
 				class = EventContent
 			}
 		case "object":
@@ -159,26 +160,28 @@ func errorCode(obj []byte) int {
 }
 
 // hasContent reports whether any choice has content.
-func hasContent(choices []byte) bool {
+func hasContent(k openai.Kind, choices []byte) bool {
 	found := false
 	jsonscan.EachObject(choices, func(choice []byte) {
-		content, finished := readChoice(choice)
+		content, finished := readChoice(k, choice)
 		found = found || content || finished
 	})
 	return found
 }
 
 // readChoice reports whether a choice has text, tokens, content or a tool call, and whether it has a
-// finish reason.
-func readChoice(choice []byte) (content, finished bool) {
+// finish reason. In a chat, tokens alone are those of a tag such as <think>, or of text that a parser holds back.
+func readChoice(k openai.Kind, choice []byte) (content, finished bool) {
 	s := jsonscan.Scanner{Text: choice}
 	_, _ = s.Members(0, 0, func(m jsonscan.Member) error {
 		val := choice[m.Value:m.End]
 		switch string(jsonscan.Unquote(choice[m.Key:m.KeyEnd])) {
 		case "finish_reason":
 			finished = finished || !jsonscan.IsNull(val)
-		case "text", "token_ids":
+		case "text":
 			content = content || says(val)
+		case "token_ids":
+			content = content || k != openai.Chat && says(val)
 		case "delta", "message":
 			content = content || deltaSays(val)
 		}

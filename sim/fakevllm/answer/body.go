@@ -22,7 +22,7 @@ func (j *Reply) Body(lanes []Lane) []byte {
 		object = "chat.completion"
 	}
 	b := jsontext.Append(make([]byte, 0, size), `{"id":$,"object":$,"created":$,"model":$,"choices":[`, j.ID, object, j.Created, j.ServedAs)
-	prompt, completion := 0, 0
+	prompt, completion, reasoning := 0, 0, 0
 	for _, ids := range j.Prompts {
 		prompt += len(ids)
 	}
@@ -33,12 +33,13 @@ func (j *Reply) Body(lanes []Lane) []byte {
 		completion += lanes[i].Seq.N
 		if j.Chat {
 			b = appendChatChoice(b, j, &lanes[i])
+			reasoning += lanes[i].Reasoning()
 		} else {
 			b = appendTextChoice(b, j, &lanes[i])
 		}
 	}
 	b = append(b, `],"service_tier":null,"system_fingerprint":null,"usage":`...)
-	b = j.AppendUsage(b, prompt, completion, true, true)
+	b = j.AppendUsage(b, prompt, completion, reasoning, true, true)
 	if j.Chat {
 		b = appendPromptLogprobs(append(b, `,"prompt_logprobs":`...), j, 0)
 		b = jsontext.Append(b, `,"prompt_token_ids":$,"prompt_text":null`, maybe(j.Prompts[0], j.ReturnTokenIDs))
@@ -173,7 +174,7 @@ func (j *Reply) TokensBody(lanes []Lane) []byte {
 	}
 	return jsontext.Append(nil, `{"request_id":$,"model":$,"created":$,"usage":$,"prompt_logprobs":null,"prompt_token_id_logprobs":null,"prompt_token_ids":$,`+
 		`"mm_placeholders":null,"metrics":null,"kv_transfer_params":$,"ec_transfer_params":null,"output_mode":"tokens","choices":[$]}`,
-		j.ID, j.ServedAs, j.Created, raw(j.AppendUsage(nil, len(j.Prompts[0]), completion, true, true)), maybe(j.Prompts[0], j.ReturnTokenIDs), raw(j.TransferParams), raw(choices))
+		j.ID, j.ServedAs, j.Created, raw(j.AppendUsage(nil, len(j.Prompts[0]), completion, 0, true, true)), maybe(j.Prompts[0], j.ReturnTokenIDs), raw(j.TransferParams), raw(choices))
 }
 
 // AgentBody renders the whole answer of one of the two agents' APIs.

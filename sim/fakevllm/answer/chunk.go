@@ -26,7 +26,7 @@ func (j *Reply) ChunkHead() []byte {
 func (j *Reply) AppendRole(b []byte, head []byte, index int) []byte {
 	usage := func() {
 		if j.ContinuousUsage {
-			b = j.AppendUsage(append(b, `,"usage":`...), len(j.Prompts[0]), 0, false, false)
+			b = j.AppendUsage(append(b, `,"usage":`...), len(j.Prompts[0]), 0, 0, false, false)
 		}
 	}
 	b = jsontext.Append(append(b, head...), `$,"delta":{"role":$,"content":""},"logprobs":null,"finish_reason":null}]`, index, j.role())
@@ -121,7 +121,9 @@ func (j *Reply) AppendEvent(buf []byte, ln *Lane, id int, text bool) []byte {
 
 // parsed is what the parser finds in the text that is ready.
 func (j *Reply) parsed(ln *Lane) delta {
-	d := ln.parser.feed(string(ln.Seq.Delta()), ln.Seq.Finish != "")
+	text := string(ln.Seq.Delta())
+	ln.parser.count(ln.pending, text)
+	d := ln.parser.feed(text, ln.Seq.Finish != "")
 	if j.OneCall { // vLLM, maybe_filter_parallel_tool_calls
 		d.calls = slices.DeleteFunc(d.calls, func(c callDelta) bool { return c.index > 0 })
 	}
@@ -180,7 +182,7 @@ func (j *Reply) appendTail(b []byte, ln *Lane, first bool) []byte {
 	}
 	b = jsontext.Append(b, `,"token_ids":$}]`, maybe(ln.pending, j.ReturnTokenIDs && !hidden))
 	if j.ContinuousUsage {
-		b = j.AppendUsage(append(b, `,"usage":`...), len(ids), ln.Seq.N, false, false)
+		b = j.AppendUsage(append(b, `,"usage":`...), len(ids), ln.Seq.N, ln.Reasoning(), false, false)
 	}
 	if ln.Seq.Finish != "" && ln.Index == 0 && j.TransferParams != nil {
 		b = jsontext.Append(b, `,"kv_transfer_params":$`, raw(j.TransferParams))

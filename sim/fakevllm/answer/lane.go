@@ -128,6 +128,14 @@ func (ln *Lane) Step() (id int, text bool) {
 	return id, false
 }
 
+// Reasoning returns the number of reasoning tokens in the usage.
+func (ln *Lane) Reasoning() int {
+	if ln.parser == nil {
+		return 0
+	}
+	return ln.parser.reasoning
+}
+
 // FinishReason returns the finish reason of a lane as the response has it.
 func (ln *Lane) FinishReason(j *Reply) string {
 	if (ln.call != nil && j.ToolChoice == "required" || ln.called) && ln.Seq.Finish == "stop" {
@@ -179,9 +187,9 @@ func appendTextLogprobs(b []byte, ids []int, nullFirst, offset int) []byte {
 	return fmt.Appendf(b, `{"text_offset":%s,"token_logprobs":[%s],"tokens":[%s],"top_logprobs":[%s]}`, jsontext.AppendInts(nil, offsets), probs, tokens, tops)
 }
 
-// AppendUsage renders a usage object. Only chats report what was put into the cache. full is for
+// AppendUsage renders a usage object. Only chats report what was put into the cache, and reasoning tokens. full is for
 // whole answers, which have members that are null, too.
-func (j *Reply) AppendUsage(b []byte, prompt, completion int, final, full bool) []byte {
+func (j *Reply) AppendUsage(b []byte, prompt, completion, reasoning int, final, full bool) []byte {
 	b = jsontext.Append(b, `{"prompt_tokens":$,"total_tokens":$,"completion_tokens":$`, prompt, prompt+completion, completion)
 	switch {
 	case final && j.Details:
@@ -199,7 +207,10 @@ func (j *Reply) AppendUsage(b []byte, prompt, completion int, final, full bool) 
 	case full:
 		b = append(b, `,"prompt_tokens_details":null`...)
 	}
-	if full || j.Chat && !final {
+	switch {
+	case j.API == request.Chat && j.Model.Reasoning != "":
+		b = jsontext.Append(b, `,"completion_tokens_details":{"reasoning_tokens":$}`, reasoning)
+	case full || j.Chat && !final:
 		b = append(b, `,"completion_tokens_details":null`...)
 	}
 	return append(b, '}')

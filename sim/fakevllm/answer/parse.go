@@ -30,6 +30,9 @@ type parser struct {
 	sent    int    // bytes of content sent
 	calls   []parsedCall
 	seed    uint64 // of the ids of calls
+
+	counts    bool // the next token counts as one of the reasoning
+	reasoning int  // tokens that count
 }
 
 // parsedCall is what was sent of a tool call.
@@ -60,6 +63,21 @@ func (j *Reply) newParser(ln *Lane) *parser {
 		thinks: j.Model.Reasoning != "" && !reasoningEnded(prompt),
 		tools:  j.Model.Tools != "" && j.ToolChoice == "auto",
 		seed:   g.Hash(),
+		counts: j.Model.Reasoning == "qwen3" && !reasoningEnded(prompt),
+	}
+}
+
+// count counts the reasoning tokens of an event with this text, as vLLM does: its qwen3 parser those that show any text
+// (parser/engine/token_id_scanner.py), its deepseek_r1 parser those after a <think> of the answer, which the template
+// has written (reasoning/basic_parsers.py).
+func (p *parser) count(ids []int, text string) {
+	for _, id := range ids {
+		switch {
+		case id == model.Think, id == model.EndThink:
+			p.counts = id == model.Think
+		case p.counts && text != "":
+			p.reasoning++
+		}
 	}
 }
 
@@ -194,6 +212,8 @@ type message struct {
 // parse parses a whole answer. One that ends inside of a call is content, as vLLM has it.
 func (j *Reply) parse(ln *Lane) message {
 	p := j.newParser(ln)
+	ln.parser, p.counts = p, j.Model.Reasoning == "qwen3" // a parser of its own counts, which does not know the prompt
+	p.count(ln.Tokens, string(ln.Seq.Text))
 	m := message{delta: p.feed(string(ln.Seq.Text), true)}
 	if j.HideReasoning {
 		m.reasoning = ""
