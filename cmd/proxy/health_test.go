@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -90,6 +92,14 @@ func TestSystemdAndHealth(t *testing.T) {
 	}
 	etcd.Restart()
 	sd.Await(t, "READY=1", 1)
+	cli := etcd.Client(t)
+	testkit.Eventually(t, tlsPatience, func() error { // its presence names a host, for pdctl
+		resp, err := cli.Get(t.Context(), "/pd/proxies/", clientv3.WithPrefix())
+		if err != nil || len(resp.Kvs) != 1 || !strings.Contains(string(resp.Kvs[0].Value), `"address":"127.0.0.1:`+port+`"`) {
+			return fmt.Errorf("presence %v, %v", resp, err)
+		}
+		return nil
+	})
 	if code, out, errs := ask(t, nil, "health", "--port", port); code != 1 || out != "" || !strings.Contains(errs, "not ready: no decode instance is registered: nothing is served") {
 		t.Errorf("health: %d %q %q", code, out, errs)
 	}

@@ -31,7 +31,9 @@ func TestDrainAndCordon(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	const x, y = "10.0.0.1:8200", "10.0.0.2:8200"
-	r.want(1, "decode/"+x+": failed: there is no such instance; see pdctl list\n", "drain", "decode", x)
+	for _, verb := range []string{"drain", "cordon"} {
+		r.want(1, "decode/"+x+": failed: there is no such instance; see pdctl list. If proxies use it without its key (pdctl status), add --force\n", verb, "decode", x)
+	}
 	for _, a := range []string{x, y} {
 		r.put("/pd/decode/"+a, `{"v":1,"state":"ready","models":["m"]}`)
 	}

@@ -97,8 +97,9 @@ type app struct {
 // builder has what one step of build passes to another.
 type builder struct {
 	*app
-	// address is where this proxy serves clients, adminURL the base URL of its operator routes.
-	address, adminURL string
+	// listen is where this proxy listens for clients, address how others reach it there, adminURL the
+	// base URL of its operator routes.
+	listen, address, adminURL string
 
 	lmcache *lmcacheNotices
 	guard   netguard.Policy
@@ -111,15 +112,15 @@ type builder struct {
 
 // build wires the parts. Each step uses the results of the steps before it. Nothing runs
 // before startBackground.
-func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, address, adminURL string, notices *lmcacheNotices) (*app, error) {
+func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, listen, address, adminURL string, notices *lmcacheNotices) (*app, error) {
 	layout, err := schema.NewLayout(cfg.EtcdPrefix)
 	if err != nil {
 		return nil, err
 	}
 	guard := netguard.New(cfg.InstanceAllow)
 	b := &builder{
-		app:     &app{cfg: cfg, log: log, secure: certificates, etcd: own, id: ulid.Make().String(), layout: layout, access: newAccessLog(cfg, log), level: logging.NewLevel(log), recent: logging.KeepRecent(log), started: make(chan struct{}), limits: new(keylimit.Table)},
-		address: address, adminURL: adminURL, lmcache: notices, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
+		app:    &app{cfg: cfg, log: log, secure: certificates, etcd: own, id: ulid.Make().String(), layout: layout, access: newAccessLog(cfg, log), level: logging.NewLevel(log), recent: logging.KeepRecent(log), started: make(chan struct{}), limits: new(keylimit.Table)},
+		listen: listen, address: address, adminURL: adminURL, lmcache: notices, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
 	}
 	b.makeMembership()
 	b.makeLoad()
@@ -139,7 +140,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 func (b *builder) makeMembership() {
 	actor := "proxy " + b.id
 	b.store = store.New(b.etcd.Client, b.layout, actor)
-	b.flags = static.New(b.cfg, static.Name(b.cfg, b.address), func() *instance.Snapshot { return b.watcher.Snapshot() })
+	b.flags = static.New(b.cfg, static.Name(b.cfg, b.listen), func() *instance.Snapshot { return b.watcher.Snapshot() })
 	b.watcher = watch.New(b.etcd.Client, watch.Options{
 		Layout: b.layout, Prober: b.prober, Model: b.cfg.Model, Proxy: b.flags.Proxy, Writer: b.store.Watch,
 		Log:             b.log.WithField("component", "watcher"),

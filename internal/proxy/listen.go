@@ -45,13 +45,18 @@ func openListeners(cfg *config.Proxy) (*listeners, error) {
 	return ln, nil
 }
 
-// adminURL returns the base URL by which others can reach the operator routes. On all addresses of
-// the machine it has the one from which the machine reaches etcd.
+// adminURL returns the base URL by which others can reach the operator routes.
 func (l *listeners) adminURL(ctx context.Context, scheme string, etcd []string) string {
 	ln := l.clients
 	if l.admin != nil {
 		ln = l.admin
 	}
+	return scheme + "://" + reachable(ctx, ln, etcd)
+}
+
+// reachable returns the address by which others can reach a listener. For one on all addresses of
+// the machine it has the IP address from which the machine reaches etcd.
+func reachable(ctx context.Context, ln net.Listener, etcd []string) string {
 	host, port, _ := net.SplitHostPort(ln.Addr().String())
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
@@ -65,7 +70,7 @@ func (l *listeners) adminURL(ctx context.Context, scheme string, etcd []string) 
 			_ = c.Close()
 		}
 	}
-	return scheme + "://" + net.JoinHostPort(host, port)
+	return net.JoinHostPort(host, port)
 }
 
 // quickListener accepts TCP connections whose reads and writes are those of package sock.

@@ -68,7 +68,8 @@ func Serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 		return err
 	}
 	defer notices.close()
-	p, err := build(cfg, log, own, certificates, ln.clients.Addr().String(), ln.adminURL(ctx, certificates.Scheme(), cfg.EtcdEndpoints), notices)
+	p, err := build(cfg, log, own, certificates, ln.clients.Addr().String(), reachable(ctx, ln.clients, cfg.EtcdEndpoints),
+		ln.adminURL(ctx, certificates.Scheme(), cfg.EtcdEndpoints), notices)
 	if err != nil {
 		return err
 	}

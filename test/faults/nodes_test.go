@@ -47,6 +47,13 @@ func TestFault01_AgentKilled(t *testing.T) {
 		}
 		return nil
 	})
+	testkit.Eventually(t, time.Minute, func() error {
+		out, code := command(t, "pdctl", "doctor", "--agents=false", "--etcd-endpoints", etcd.Endpoint())
+		if code != 5 || !contains(out, "no longer registered are used while they answer: decode/"+victim.Address+".") {
+			return fmt.Errorf("doctor: exit %d\n%s", code, out)
+		}
+		return nil
+	})
 	l.Served(20)
 	r.awaitStatus(func(s status) error {
 		if slices.Contains(s.DecodeNodes, victim.Address) {

@@ -121,6 +121,7 @@ func (v View) Words() []string {
 		v.models(prefill, decode, say)
 	}
 	v.hung(say)
+	orphans(slices.Concat(prefill, decode), say)
 	for _, in := range prefill {
 		if text := in.Warning(v.Connector(in)); text != "" {
 			say("prefill %s: %s", in.Address, text)
@@ -187,6 +188,19 @@ func (v View) unusable(role instance.Role, consequence string) string {
 		return fmt.Sprintf("no %s instance is registered%s", role, consequence)
 	}
 	return fmt.Sprintf("%s registered, but none can be used (%s)%s", instances(n, role), listed(states, func(name string) string { return name }), consequence)
+}
+
+// orphans reports those of the instances in use that pdctl list lacks, because they have lost their keys.
+func orphans(used []*instance.Instance, say func(string, ...any)) {
+	var names []string
+	for _, in := range used {
+		if in.View == instance.Orphan {
+			names = append(names, in.Key.String())
+		}
+	}
+	if len(names) > 0 {
+		say("instances that are no longer registered are used while they answer: %s. Check that their agents run and reach etcd, or stop requests with pdctl drain --force", instance.Some(names))
+	}
 }
 
 // hung reports instances whose engine core makes no progress: their API servers answer, so

@@ -85,6 +85,7 @@ func TestWordsOfTheMembership(t *testing.T) {
 	t.Parallel()
 	const p, d = instance.Prefill, instance.Decode
 	none := 0
+	orphan := func(i *instance.Instance) { i.View = instance.Orphan }
 	slow := func(i *instance.Instance) { i.Record.State, i.Record.Cause = instance.Down, instance.CauseSlow }
 	for _, tc := range []struct {
 		name string
@@ -98,6 +99,11 @@ func TestWordsOfTheMembership(t *testing.T) {
 		{name: "one of two is out", list: []*instance.Instance{in(p, "a:1"), in(p, "a:2"), in(d, "b:1")}, out: []string{"a:1"}},
 		{name: "slow ones serve", list: []*instance.Instance{in(p, "a:1", slow), in(d, "b:1")}},
 		{name: "another proxy's", list: []*instance.Instance{in(p, "a:1", func(i *instance.Instance) { i.View = instance.Elsewhere }), in(d, "b:1")}},
+		{
+			name: "used without their keys",
+			list: []*instance.Instance{in(p, "a:1", orphan), in(p, "a:2", orphan, func(i *instance.Instance) { i.Intent = instance.Drain }), in(d, "b:1", orphan), in(d, "b:2")},
+			want: "instances that are no longer registered are used while they answer: prefill/a:1, decode/b:1. Check that their agents run and reach etcd, or stop requests with pdctl drain --force",
+		},
 		{
 			name: "no prefill is usable", list: []*instance.Instance{
 				in(p, "a:1", state(instance.Draining)), in(p, "a:2"), in(p, "a:3"), in(p, "a:4", func(i *instance.Instance) { i.Record.Weight = &none }), in(d, "b:1"),

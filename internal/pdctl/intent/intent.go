@@ -5,6 +5,7 @@ package intent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -196,7 +197,11 @@ func intend(ctx context.Context, s *session.Session, conn *session.Conn, keys []
 	}
 	words := map[instance.Intent]string{instance.Drain: "drained", instance.Cordon: "cordoned"}
 	results, revision := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
-		return conn.Store.Intents.Intend(ctx, k, state, f.wish)
+		done, err := conn.Store.Intents.Intend(ctx, k, state, f.wish)
+		if err == nil && !done.Known && !done.Changed {
+			err = errors.New("there is no such instance; see pdctl list. If proxies use it without its key (pdctl status), add --force")
+		}
+		return done, err
 	}, func(r *session.Result, done store.IntentResult) {
 		r.Outcome, r.Text, r.Interim = words[state], words[state], f.wait
 		switch {

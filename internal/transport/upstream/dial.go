@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -17,6 +18,13 @@ const (
 	maxRetryWait = 300 * time.Millisecond
 	// maxTries bounds the number of dials for one connection.
 	maxTries = 3
+	// maxSilence is how long the peer may acknowledge nothing, neither bytes nor keep-alives: a
+	// firewall that has lost the connection drops its packets without a reset. It is longer than
+	// usual outages of a network. On Linux it also ends a connection whose receive window stays
+	// full, even if the peer acknowledges the probes: the engine reads nothing of a large body.
+	maxSilence = time.Minute
+	keepIdle   = 15 * time.Second
+	keepEvery  = 5 * time.Second
 )
 
 // Dialer opens TCP connections with TCP_NODELAY (Go's default), to allowed addresses
@@ -29,7 +37,22 @@ type Dialer struct {
 // NewDialer returns a Dialer.
 func NewDialer(o Options) *Dialer {
 	o.setDefaults()
-	return &Dialer{net: net.Dialer{KeepAlive: 15 * time.Second, Control: o.Guard.Control}, timeout: o.ConnectTimeout}
+	keep := net.KeepAliveConfig{Enable: true, Idle: keepIdle, Interval: keepEvery, Count: int((maxSilence - keepIdle) / keepEvery)}
+	return &Dialer{net: net.Dialer{KeepAliveConfig: keep, Control: func(network, address string, c syscall.RawConn) error {
+		limitSilence(c)
+		return o.Guard.Control(network, address, c)
+	}}, timeout: o.ConnectTimeout}
+}
+
+// limitSilence sets TCP_USER_TIMEOUT on Linux: keep-alives do not run while bytes are unacknowledged, and
+// Linux retransmits those for 15 minutes (tcp_retries2). A kernel without the option is no error.
+func limitSilence(c syscall.RawConn) {
+	const userTimeout = 18 // TCP_USER_TIMEOUT, in milliseconds
+	if runtime.GOOS == "linux" {
+		_ = c.Control(func(fd uintptr) {
+			_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, userTimeout, int(maxSilence.Milliseconds()))
+		})
+	}
 }
 
 // DialContext connects to the address; it has the signature of net.Dialer.DialContext.

@@ -158,3 +158,22 @@ func TestConnectWithoutAnAnswer(t *testing.T) {
 		})
 	})
 }
+
+// Both limits end a connection that a firewall has dropped: keep-alives while nothing is sent, the
+// timeout of unacknowledged bytes after a request was sent.
+func TestDialer_LimitsSilence(t *testing.T) {
+	t.Parallel()
+	c, err := upstream.NewDialer(upstream.Options{}).DialContext(t.Context(), "tcp", newLossy(t).ln.Addr().String())
+	require.NoError(t, err)
+	defer func() { _ = c.Close() }()
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	require.NoError(t, err)
+	for name, want := range map[int]int{unix.TCP_KEEPIDLE: 15, unix.TCP_KEEPINTVL: 5, unix.TCP_KEEPCNT: 9, unix.TCP_USER_TIMEOUT: 60_000} {
+		var got int
+		var failed error
+		err := raw.Control(func(fd uintptr) { got, failed = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, name) })
+		if err = errors.Join(err, failed); err != nil || got != want {
+			t.Errorf("option %d: %d, want %d, %v", name, got, want, err)
+		}
+	}
+}
