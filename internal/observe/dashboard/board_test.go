@@ -61,10 +61,8 @@ func member(role instance.Role, address string, change ...func(*instance.Instanc
 
 func (s *stage) set(revision int64, all ...*instance.Instance) {
 	is := instance.NewSnapshot(revision, all)
-	for _, in := range all {
-		s.metrics.Changed(is, nil, in)
-	}
 	was := s.snapshot.Swap(is)
+	s.metrics.Follow(was, is)
 	if was != nil {
 		was.Supersede()
 	}
