@@ -153,7 +153,7 @@ func (b *Body) growAndRead(r io.Reader, size int64) error {
 	n := len(b.bytes)
 	m, err := io.ReadFull(r, b.bytes[n:size])
 	b.bytes = b.bytes[:n+m]
-	if err == io.EOF && n > 0 { //nolint:errorlint // a wrapped EOF is a body cut short, not the end
+	if err == io.EOF && n > 0 { // a wrapped EOF is a body cut short, not the end
 		err = io.ErrUnexpectedEOF
 	}
 	return err
