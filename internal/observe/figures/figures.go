@@ -54,8 +54,8 @@ const (
 	KeyRefused    = "pd_key_refused_total"
 )
 
-// labels has the labels that Series.Label is, by metric. Series that differ only in other labels,
-// without role and instance, are added up.
+// labels has the labels that Series.Label is, by metric. A Fleet adds up series that differ only in
+// other labels, without role and instance.
 func labels() map[string][]string {
 	return map[string][]string{
 		Requests: {"outcome"}, Tokens: {"what"}, Prompts: {"what"}, Failures: {"class"},
@@ -70,6 +70,8 @@ type Series struct {
 	// Label has the values of several labels on lines of their own.
 	Name, Role, Instance, Label string
 	Low, High                   float64
+
+	rest string // other labels of a counter in a Sample: a series may end, such as that of a model
 }
 
 // Of returns the series of an instance.
@@ -193,7 +195,7 @@ func get(ctx context.Context, c *http.Client, url string, limit int64) ([]byte, 
 
 // take adds one metric to a sample.
 func (s *Sample) take(name string, labels []string, m *dto.Metric) {
-	one := Series{Name: name}
+	one, rest := Series{Name: name}, ""
 	for _, l := range m.GetLabel() {
 		switch l.GetName() {
 		case "role":
@@ -203,12 +205,15 @@ func (s *Sample) take(name string, labels []string, m *dto.Metric) {
 		default:
 			if slices.Contains(labels, l.GetName()) {
 				one.Label = strings.TrimPrefix(one.Label+"\n"+l.GetValue(), "\n")
+			} else {
+				rest += "\n" + l.GetValue()
 			}
 		}
 	}
 	if m.Gauge != nil {
 		s.gauges[one] = m.GetGauge().GetValue()
 	}
+	one.rest = rest
 	if m.Counter != nil {
 		s.counters[one] += m.GetCounter().GetValue()
 	}
@@ -297,6 +302,7 @@ func (h *History) Fleet() *Fleet {
 			if last != first && v >= first.counters[s] { // less: the proxy has restarted
 				v -= first.counters[s]
 			}
+			s.rest = ""
 			f.counters[s] += v
 		}
 	}

@@ -242,3 +242,35 @@ func TestWindow(t *testing.T) {
 		}
 	}
 }
+
+// The series of a model may end, and that of another one begin: neither is a restart of the proxy.
+func TestSeriesThatEnd(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	tokens := prometheus.NewCounterVec(prometheus.CounterOpts{Name: figures.Tokens, Help: "h"}, []string{"model", "what"})
+	between := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: figures.Between, Help: "h", Buckets: []float64{.01, 1}}, []string{"model"})
+	reg.MustRegister(tokens, between)
+	var h figures.History
+	add := func(at time.Time) {
+		families, err := reg.Gather()
+		require.NoError(t, err)
+		s := figures.NewSample(families, nil)
+		s.At = at
+		h.Add(map[string]*figures.Sample{"one": s})
+	}
+	start := time.Now()
+	tokens.WithLabelValues("m", "input").Add(1000)
+	tokens.WithLabelValues("a", "input").Add(10)
+	between.WithLabelValues("a").Observe(.9)
+	add(start)
+	tokens.DeleteLabelValues("a", "input")
+	between.DeleteLabelValues("a")
+	tokens.WithLabelValues("m", "input").Add(2)
+	tokens.WithLabelValues("b", "input").Add(3)
+	between.WithLabelValues("b").Observe(.01)
+	add(start.Add(10 * time.Second))
+	is(t, "input", h.Fleet().Rate(figures.Tokens, "input"), .5)
+	if got := h.Fleet().Quantile(.5, figures.Series{Name: figures.Between}); got == nil || *got > .01 {
+		t.Errorf("a median of %s s, want at most 0.01", text(got))
+	}
+}

@@ -35,7 +35,7 @@ type models struct {
 	known    atomic.Pointer[map[string]*modelSeries] // by the name in requests
 	mu       sync.Mutex                              // serializes changes of known; guards the fields below
 	snapshot *instance.Snapshot
-	full     *instance.Snapshot // with it no label could be freed
+	full     [2]*instance.Snapshot // with it no label could be freed: for a model without requests, with requests
 }
 
 // modelSeries are the series of one model.
@@ -114,10 +114,10 @@ func (m *models) admit(model string, used bool) *modelSeries {
 	if s := known[model]; s != nil {
 		return s
 	}
-	label := instance.Printable(model, maxModelLabel)
-	if label == otherModels || len(known) >= m.max && !m.free(used) {
+	if model == otherModels || len(known) >= m.max && !m.free(used) {
 		return m.other
 	}
+	label := instance.Printable(model, maxModelLabel)
 	known = maps.Clone(*m.known.Load())
 	var s *modelSeries
 	for _, is := range known {
@@ -152,7 +152,11 @@ func (m *models) current() map[string]bool {
 // and the label is for a model with requests, from one without. It reports whether it has
 // freed any. The caller holds mu.
 func (m *models) free(used bool) bool {
-	if m.max == 0 || m.full == m.snapshot {
+	full := &m.full[0]
+	if used {
+		full = &m.full[1]
+	}
+	if m.max == 0 || *full == m.snapshot {
 		return false
 	}
 	current := m.current()
@@ -168,9 +172,7 @@ func (m *models) free(used bool) bool {
 		}
 	}
 	if len(known) == before {
-		if used {
-			m.full = m.snapshot
-		}
+		*full = m.snapshot
 		return false
 	}
 	kept := map[string]bool{}

@@ -204,6 +204,26 @@ func TestModels_LabelsAreBounded(t *testing.T) {
 	}
 }
 
+// TestModels_WithoutLabelsCostLittle: that no label is free is found once for a snapshot, and not for
+// each model of each instance.
+func TestModels_WithoutLabelsCostLittle(t *testing.T) {
+	var models []string
+	for i := range 500 {
+		models = append(models, fmt.Sprint("model-", i))
+	}
+	var all []*instance.Instance
+	for i := range 20 {
+		all = append(all, member(instance.Decode, fmt.Sprint("d:", i+1), instance.Ready, models...))
+	}
+	n := testing.AllocsPerRun(1, func() {
+		fleet := &membership{m: metrics.New(prometheus.NewRegistry(), metrics.Options{Models: 1})}
+		fleet.set(all...)
+	})
+	if most := float64(20 * len(models)); n > most { // one scan allocates less than one per model
+		t.Errorf("%v allocations, want at most %v", n, most)
+	}
+}
+
 // TestInstances: times are counted by instance, while the instance is in the membership.
 func TestInstances(t *testing.T) {
 	t.Parallel()
