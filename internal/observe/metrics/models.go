@@ -118,9 +118,9 @@ func (m *models) admit(model string, used bool) *modelSeries {
 		return m.other
 	}
 	label := instance.Printable(model, maxModelLabel)
-	known = maps.Clone(*m.known.Load())
+	next := maps.Clone(*m.known.Load())
 	var s *modelSeries
-	for _, is := range known {
+	for _, is := range next {
 		if is.label == label { // names that are cut look the same
 			s = is
 		}
@@ -129,8 +129,8 @@ func (m *models) admit(model string, used bool) *modelSeries {
 		s = m.series(label)
 	}
 	s.listed = s.listed || !used || m.current()[model]
-	known[model] = s
-	m.known.Store(&known)
+	next[model] = s
+	m.known.Store(&next)
 	return s
 }
 
