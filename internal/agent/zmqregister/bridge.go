@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"golang.org/x/time/rate"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/connector"
@@ -58,7 +59,7 @@ type Bridge struct {
 // Listen binds the ROUTER. Run must follow, or Close.
 func Listen(ctx context.Context, o Options) (*Bridge, error) {
 	o.TTL = cmp.Or(o.TTL, schema.DefaultTTL)
-	b := &Bridge{o: o, warnings: warnings{log: o.Log}, members: make(map[instance.Key]*member), finished: make(chan *member)}
+	b := &Bridge{o: o, warnings: warnings{log: o.Log, minute: rate.Sometimes{Interval: time.Minute}}, members: make(map[instance.Key]*member), finished: make(chan *member)}
 	// An engine has one connection; those that an engine that crashed left behind
 	// stay until the kernel has noticed.
 	bounds := zmq.Bounds{Peers: 4 * maxInstances, Bytes: 8 << 10, Frames: 4}

@@ -3,9 +3,9 @@ package zmqregister
 import (
 	"net"
 	"sync"
-	"time"
 
 	"github.com/sirupsen/logrus"
+	"golang.org/x/time/rate"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -15,33 +15,25 @@ import (
 type warnings struct {
 	log logrus.FieldLogger
 
-	mu     sync.Mutex // guards logged
-	logged map[string]time.Time
+	mu     sync.Mutex // guards the fields below
+	minute rate.Sometimes
+	logged map[string]bool // in this minute
 }
 
-const (
-	warnEvery = time.Minute
-	maxLogged = 1024 // different warnings in a minute; then all may be logged again
-)
+// maxLogged bounds the warnings in a minute.
+const maxLogged = 1024
 
 func (w *warnings) warn(remote string, err error) {
-	host, _, splitErr := net.SplitHostPort(remote)
-	if splitErr != nil {
-		host = remote
-	}
+	host, _, _ := net.SplitHostPort(remote)
 	text := instance.Printable(err.Error(), 400)
-	now := time.Now()
 	w.mu.Lock()
-	if w.logged == nil || len(w.logged) >= maxLogged {
-		w.logged = make(map[string]time.Time)
-	}
-	last, again := w.logged[host+" "+text]
-	again = again && now.Sub(last) < warnEvery
-	if !again {
-		w.logged[host+" "+text] = now
+	w.minute.Do(func() { w.logged = make(map[string]bool) })
+	due := !w.logged[host+" "+text] && len(w.logged) < maxLogged
+	if due {
+		w.logged[host+" "+text] = true
 	}
 	w.mu.Unlock()
-	if !again {
+	if due {
 		w.log.WithField("remote", host).Warn("registration by ZeroMQ: " + text)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/time/rate"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 )
@@ -19,7 +20,7 @@ import (
 // during an orderly stop, when etcd reports its closed listeners as errors.
 func (s *Server) logger(log logrus.FieldLogger, fatal func(why string)) *zap.Logger {
 	options := []zap.Option{zap.WrapCore(func(c zapcore.Core) zapcore.Core {
-		return &untilQuiet{Core: c, quiet: s.quiet, often: &often{last: map[string]time.Time{}, repeated: map[string]int{}}}
+		return &untilQuiet{Core: c, quiet: s.quiet, often: new(sync.Map)}
 	})}
 	if fatal != nil {
 		options = append(options, zap.WithFatalHook(lastWord{fatal}), zap.WithPanicHook(lastWord{fatal}))
@@ -51,7 +52,7 @@ func (w lastWord) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
 type untilQuiet struct {
 	zapcore.Core
 	quiet *atomic.Bool
-	often *often
+	often *sync.Map // *rate.Sometimes by the message of etcd
 }
 
 func (u *untilQuiet) With(f []zapcore.Field) zapcore.Core {
@@ -68,18 +69,13 @@ func (u *untilQuiet) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.C
 }
 
 // Write implements zapcore.Core.
-func (u *untilQuiet) Write(e zapcore.Entry, fields []zapcore.Field) error {
+func (u *untilQuiet) Write(e zapcore.Entry, fields []zapcore.Field) (err error) {
 	if e.Level == zapcore.WarnLevel {
 		if text, plain := translate(e.Message, fields); text != "" {
-			n, due := u.often.due(e.Message, e.Time)
-			if !due {
-				return nil
-			}
-			if n > 0 {
-				plain = append(plain, zap.Int("repeated", n))
-			}
+			often, _ := u.often.LoadOrStore(e.Message, &rate.Sometimes{Interval: quietTime})
 			e.Message = text
-			return u.Core.Write(e, plain) //nolint:wrapcheck // it is that of the core
+			often.(*rate.Sometimes).Do(func() { err = u.Core.Write(e, plain) })
+			return err
 		}
 		if e.Level = zapcore.DebugLevel; !u.Enabled(e.Level) {
 			return nil
@@ -148,24 +144,3 @@ func short(d time.Duration) string {
 // quietTime is the least time between two log entries with the same message: a slow disk causes
 // one for each request.
 const quietTime = 10 * time.Second
-
-// often limits the rate of repeated messages. It is safe for concurrent use.
-type often struct {
-	mu       sync.Mutex
-	last     map[string]time.Time
-	repeated map[string]int
-}
-
-// due reports whether a message is to be logged now, and how often it occurred since it was last
-// logged.
-func (o *often) due(message string, at time.Time) (repeated int, due bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if last, ok := o.last[message]; ok && at.Sub(last) < quietTime {
-		o.repeated[message]++
-		return 0, false
-	}
-	repeated = o.repeated[message]
-	o.last[message], o.repeated[message] = at, 0
-	return repeated, true
-}

@@ -132,7 +132,7 @@ func (a *Answer) Pass(batch []byte) ([]byte, error) {
 
 // event records one event, and edits it.
 func (a *Answer) event(event []byte, out *edited) error {
-	c := readChunk(event, a.prompt.n == 0 && a.why == "" || a.leg.continues && !a.leg.verified)
+	c := readChunk(event, len(a.prompt.list) == 0 && a.why == "" || a.leg.continues && !a.leg.verified)
 	if a.created == nil {
 		a.noteHead(event)
 	}
@@ -154,7 +154,7 @@ func (a *Answer) event(event []byte, out *edited) error {
 	if c.logprobs.end > 0 {
 		lists, n := c.entries()
 		a.said.logprobs += n
-		a.logged = a.ids.n
+		a.logged = len(a.ids.list)
 		if end := endOffset(lists); end > 0 {
 			a.offset = a.leg.offset + end
 		}
@@ -198,7 +198,7 @@ func (a *Answer) noteHead(event []byte) {
 // note records what an event adds to the answer.
 func (a *Answer) note(c *chunk) {
 	switch {
-	case c.prompt.end > 0 && a.prompt.n == 0:
+	case c.prompt.end > 0 && len(a.prompt.list) == 0:
 		if a.why == "" && !a.prompt.addJSON(c.prompt.of(c.event)) {
 			a.giveUp(ReasonMemory)
 		}
@@ -274,7 +274,7 @@ func (a *Answer) say(in channel, said []byte) {
 	if a.switches > 0 {
 		a.run.add(said)
 	}
-	a.mark = a.ids.n
+	a.mark = len(a.ids.list)
 }
 
 // edited builds the events for the client, in the memory of the original ones as far as they fit.

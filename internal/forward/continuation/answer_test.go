@@ -695,7 +695,7 @@ func TestAnswer_CountsMemory(t *testing.T) {
 		many[i] = i * 7
 	}
 	pass(t, a, textEvent("The", many, []int{10}))
-	if held, _, _ := bodies.Memory(); held < 40000 || held > 64<<10 {
+	if held, _, _ := bodies.Memory(); held < 80_000 || held > 100_000 {
 		t.Errorf("%d bytes for 20,000 tokens", held)
 	}
 	f := fields(t, next(t, a).Request.Body)

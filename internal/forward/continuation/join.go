@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -46,9 +47,7 @@ func (a *Answer) verify(c *chunk) error {
 		switch {
 		case c.prompt.end > 0:
 			var got idList
-			n := len(a.prompt.b)
-			if !got.addJSON(c.prompt.of(c.event)) || got.n != a.prompt.n+a.ids.n ||
-				!bytes.Equal(got.b[:n], a.prompt.b) || !bytes.Equal(got.b[n:], a.ids.b) {
+			if !got.addJSON(c.prompt.of(c.event)) || !slices.Equal(got.list, slices.Concat(a.prompt.list, a.ids.list)) {
 				return errPrompt
 			}
 			a.leg.verified = true

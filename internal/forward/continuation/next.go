@@ -95,7 +95,7 @@ func (a *Answer) refused() (why string, replay bool) {
 		return f.never, false
 	case a.named():
 		why = ReasonAPI
-	case a.why != "" || a.ids.n == 0 || a.prompt.n == 0:
+	case a.why != "" || len(a.ids.list) == 0 || len(a.prompt.list) == 0:
 		why = ReasonNoIDs
 	case a.leg.replays && !a.replayed(&a.said):
 		why = ReasonSeam // the ids are not those of the client's text
@@ -150,11 +150,11 @@ func (a *Answer) Next(detokenize Detokenize) (next *Next, why string) {
 	if limit > 0 && int64(n) >= limit {
 		return &Next{How: HowProxy, Events: a.ending(rest, true)}, ""
 	}
-	opening, err := detokenize(append(a.prompt.appendJSON([]byte{'['}, min(a.prompt.n, openingIDs)), ']'))
+	opening, err := detokenize(append(a.prompt.appendJSON([]byte{'['}, min(len(a.prompt.list), openingIDs)), ']'))
 	if err != nil {
 		return nil, ReasonText
 	}
-	a.ids.cut(n)
+	a.ids.list = a.ids.list[:n]
 	body := a.body(n, limit)
 	req, err := request.Parse(a.req.Kind, body)
 	if err != nil {
@@ -167,7 +167,7 @@ func (a *Answer) Next(detokenize Detokenize) (next *Next, why string) {
 		req.PromptTokenIDs = a.history([]byte{'['}, n)
 	}
 	a.moves--
-	a.promptTokens, a.mark = a.prompt.n, min(a.mark, n)
+	a.promptTokens, a.mark = len(a.prompt.list), min(a.mark, n)
 	a.leg = legState{
 		continues: true, rest: rest, history: history, opening: opening, ids: n, calls: len(a.said.calls), offset: a.offset,
 	}
@@ -184,13 +184,13 @@ func (a *Answer) limit() int64 {
 
 // history appends the ids of the prompt and the first n of the answer, as the rest of a JSON list.
 func (a *Answer) history(out []byte, n int) []byte {
-	return append(a.ids.appendJSON(a.prompt.appendJSON(out, a.prompt.n), n), ']')
+	return append(a.ids.appendJSON(a.prompt.appendJSON(out, len(a.prompt.list)), n), ']')
 }
 
 // body returns the body of the next request: that of the client with another prompt and with the
 // limits that are left after n tokens.
 func (a *Answer) body(n int, limit int64) []byte {
-	out := append(make([]byte, 0, len(a.req.Body)+8*(a.prompt.n+n)+128), `{"stream":true`...)
+	out := append(make([]byte, 0, len(a.req.Body)+8*(len(a.prompt.list)+n)+128), `{"stream":true`...)
 	minTokens := int64(0)
 	s := jsonscan.Scanner{Text: a.req.Body}
 	_, _ = s.Members(s.Space(0), 0, func(m jsonscan.Member) error { // was scanned before

@@ -22,7 +22,7 @@ var errDiffers = errors.New("the engine wrote another answer when the request wa
 
 // replayable reports whether the answer can go on by a repetition of its request.
 func (a *Answer) replayable(f *parameters) bool {
-	return f.greedy && a.events <= maxReplay && a.ids.n <= maxReplay && !a.asked && (a.since.IsZero() || time.Since(a.since) <= replayTime)
+	return f.greedy && a.events <= maxReplay && len(a.ids.list) <= maxReplay && !a.asked && (a.since.IsZero() || time.Since(a.since) <= replayTime)
 }
 
 // replay prepares a leg that repeats the request. Pass leaves out what the client has.
@@ -32,9 +32,9 @@ func (a *Answer) replay() *Next {
 		has = a.leg.has // the last replay did not get to the end of it
 	}
 	a.moves--
-	a.promptTokens = a.prompt.n
+	a.promptTokens = len(a.prompt.list)
 	a.leg = legState{continues: true, replays: true, verified: true, spoken: true, has: has, finished: a.finished}
-	a.ids.cut(0)
+	a.ids.list = a.ids.list[:0]
 	a.said, a.run, a.channel, a.switches, a.mark, a.logged, a.events, a.marked = said{}, text{}, content, 0, 0, 0, 0, nil
 	a.since = time.Time{}
 	return &Next{How: HowReplay, Request: a.req}

@@ -31,13 +31,13 @@ const (
 // The ids must have exactly the text that the client has, and end with a whole character. The next
 // engine looks for stop strings in its own text only, so none may begin before the seam.
 func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) {
-	n = a.ids.n
+	n = len(a.ids.list)
 	if a.req.Kind == openai.Chat {
 		n = max(a.mark, a.logged) // later ids are of text that a parser holds back, or of no text
 	}
 	stops := a.stops()
 	for cuts := 0; n >= 0 && cuts < maxCuts; cuts++ {
-		if n < a.logged || a.asked && n < a.ids.n {
+		if n < a.logged || a.asked && n < len(a.ids.list) {
 			break // the client has logprobs or ids that would be generated again
 		}
 		if n == 0 && a.said.texts[content].n+a.said.texts[reasoning].n == 0 {
@@ -145,7 +145,7 @@ func (a *Answer) ending(rest string, finish bool) []byte {
 	begin := func() {
 		out = fmt.Appendf(out, `data: {"id":%s,"object":"%s","created":%s,"model":%s`, a.id, object, a.created, a.model)
 	}
-	usage := fmt.Sprintf(`,"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}`+"\n\n", a.prompt.n, a.prompt.n+a.ids.n, a.ids.n)
+	usage := fmt.Sprintf(`,"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}`+"\n\n", len(a.prompt.list), len(a.prompt.list)+len(a.ids.list), len(a.ids.list))
 	if finish {
 		text := `"text":` + quoted([]byte(rest))
 		if a.req.Kind == openai.Chat {

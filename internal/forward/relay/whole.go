@@ -4,12 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
-	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
 const (
@@ -22,8 +20,6 @@ const (
 	firstBuffer = 2 << 10
 	// maxWrite is how much of an answer is written under one deadline, in bytes.
 	maxWrite = 256 << 10
-	// largeMember is the size from which a member is left out of what the rewriters see, in bytes.
-	largeMember = 16 << 10
 )
 
 // whole passes an answer on that is no stream. Nothing is sent before it has been read to its end, so
@@ -61,17 +57,16 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 		return l.JudgeBadAnswer("it is no event stream")
 	}
 	s.Commit() // before the write, which a slow client holds up
-	parts, length := [][]byte{buf[:n]}, resp.Length
+	body, length := buf[:n], resp.Length
 	if !more {
-		a.noteWhole(buf[:n])
-		parts = s.edit(buf[:n])
-		length = 0
-		for _, p := range parts {
-			length += int64(len(p))
+		a.noteWhole(body)
+		for _, r := range s.Rewriters {
+			body = r.Whole(body) // a copy, if it changes: not counted as memory of bodies
 		}
+		length = int64(len(body))
 	}
 	a.sendHeader(resp, length)
-	if !a.writeParts(parts) {
+	if !a.writeWhole(body) {
 		return nil
 	}
 	for more {
@@ -114,85 +109,15 @@ func (a *Answer) judgeMemory(l *leg.Leg, h *held, length int64) *leg.Failure {
 	return l.JudgeNoMemory()
 }
 
-// writeParts writes an answer in pieces, each under a deadline of its own, and flushes it.
-func (a *Answer) writeParts(parts [][]byte) bool {
-	for _, p := range parts {
-		for len(p) > maxWrite {
-			if !a.writeUnflushed(p[:maxWrite]) {
-				return false
-			}
-			p = p[maxWrite:]
-		}
-		if !a.writeUnflushed(p) {
+// writeWhole writes an answer in pieces, each under a deadline of its own, and flushes it.
+func (a *Answer) writeWhole(p []byte) bool {
+	for len(p) > maxWrite {
+		if !a.writeUnflushed(p[:maxWrite]) {
 			return false
 		}
+		p = p[maxWrite:]
 	}
-	a.Client.Flush()
-	return true
-}
-
-// edit applies the rewriters to a whole answer, which it returns in parts. They see it without its large
-// members, such as choices with log probabilities: what they change is never in there, and the bytes of an answer
-// of many megabytes are neither copied nor searched again and again.
-func (s *Source) edit(body []byte) [][]byte {
-	large := s.largeMembers(body)
-	if len(large) == 0 {
-		for _, r := range s.Rewriters {
-			body = r.Whole(body)
-		}
-		return [][]byte{body}
-	}
-	rest, at := make([]byte, 0, largeMember), 0
-	for _, m := range large {
-		rest = append(append(rest, body[at:m.Value]...), leftOut...)
-		at = m.End
-	}
-	rest = append(rest, body[at:]...)
-	for _, r := range s.Rewriters {
-		rest = r.Whole(rest)
-	}
-	parts, at := make([][]byte, 0, 2*len(large)+1), 0
-	eachMember(rest, func(m jsonscan.Member) {
-		if len(large) == 0 || string(rest[m.Value:m.End]) != leftOut || string(rest[m.Key:m.KeyEnd]) != string(body[large[0].Key:large[0].KeyEnd]) {
-			return
-		}
-		parts = append(parts, rest[at:m.Value], body[large[0].Value:large[0].End])
-		at, large = m.End, large[1:]
-	})
-	return append(parts, rest[at:])
-}
-
-// leftOut is in the place of a large member.
-const leftOut = `"(left out)"`
-
-// largeMembers lists the large members of an answer that no rewriter changes.
-func (s *Source) largeMembers(body []byte) (large []jsonscan.Member) {
-	if len(body) < largeMember || len(s.Rewriters) == 0 {
-		return nil
-	}
-	edited := []string{"usage", "kv_transfer_params", "ec_transfer_params"}
-	if !eachMember(body, func(m jsonscan.Member) {
-		if m.End-m.Value >= largeMember && !slices.Contains(edited, string(jsonscan.Unquote(body[m.Key:m.KeyEnd]))) {
-			large = append(large, m)
-		}
-	}) {
-		return nil
-	}
-	return large
-}
-
-// eachMember calls f for each member of the object that b is. It reports false if b is no object.
-func eachMember(b []byte, f func(jsonscan.Member)) bool {
-	s := jsonscan.Scanner{Text: b}
-	open := s.Space(0)
-	if open >= len(b) || b[open] != '{' {
-		return false
-	}
-	_, err := s.Members(open, 0, func(m jsonscan.Member) error {
-		f(m)
-		return nil
-	})
-	return err == nil
+	return a.write(p)
 }
 
 // held is an answer that is read before any of it is sent. The zero value is empty.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"golang.org/x/time/rate"
 )
 
 const (
@@ -23,8 +24,6 @@ const (
 	// firstRequest is how long a connection beyond the limit may take for its first
 	// request, including the TLS handshake.
 	firstRequest = 2 * time.Second
-	// logInterval is the shortest time between two log lines about the limit.
-	logInterval = time.Minute
 )
 
 // Limit bounds the connections of one server. A nil Limit bounds nothing. It is safe
@@ -32,13 +31,13 @@ const (
 type Limit struct {
 	limit, maxExcess int
 	log              logrus.FieldLogger
+	reached          rate.Sometimes // limits log entries about it
 
 	mu     sync.Mutex // guards the fields below
 	freed  sync.Cond  // signals that a connection has ended, or that the listener was closed
 	open   int
 	excess map[net.Conn]*excess // those of the open connections that are beyond the limit
 	closed bool
-	logged time.Time
 }
 
 // excess is a connection that was beyond the limit when it was accepted.
@@ -52,7 +51,7 @@ func New(n int, log logrus.FieldLogger) *Limit {
 	if n <= 0 {
 		return nil
 	}
-	l := &Limit{limit: n, maxExcess: min(maxExcess, n/8+4), log: log, excess: map[net.Conn]*excess{}}
+	l := &Limit{limit: n, maxExcess: min(maxExcess, n/8+4), log: log, excess: map[net.Conn]*excess{}, reached: rate.Sometimes{Interval: time.Minute}}
 	l.freed.L = &l.mu
 	return l
 }
@@ -134,10 +133,9 @@ func (l *Limit) opened(c net.Conn) *excess {
 	if l.open-len(l.excess) <= l.limit {
 		return nil
 	}
-	if now := time.Now(); now.Sub(l.logged) >= logInterval {
-		l.logged = now
+	l.reached.Do(func() {
 		l.log.WithField("connections", l.limit).Warn("connection limit reached: requests on further connections are answered with 503")
-	}
+	})
 	e := &excess{conn: c, timeout: time.AfterFunc(firstRequest, func() { _ = c.Close() })}
 	l.excess[c] = e
 	return e

@@ -79,6 +79,31 @@ func TopLevel(object []byte, name string) ([]byte, error) {
 	return raw, nil
 }
 
+// AppendUints appends the numbers of a list to out. It reports false if b is no list of integers from
+// 0 to 2^32-1.
+func AppendUints(out []uint32, b []byte) ([]uint32, bool) {
+	if len(b) < 2 || b[0] != '[' {
+		return nil, false
+	}
+	in, n := false, uint64(0)
+	for _, c := range b[1:] {
+		switch {
+		case c >= '0' && c <= '9':
+			if n = n*10 + uint64(c-'0'); n > 1<<32-1 {
+				return nil, false
+			}
+			in = true
+		case (c == ',' || c == ']') && in:
+			out = append(out, uint32(n))
+			in, n = false, 0
+		case c == ']', c == ' ' && !in, c == '\n' && !in:
+		default:
+			return nil, false
+		}
+	}
+	return out, true
+}
+
 // Replaced returns b with b[start:end] replaced; b itself is not changed.
 func Replaced(b []byte, start, end int, by []byte) []byte {
 	return slices.Concat(b[:start], by, b[end:])

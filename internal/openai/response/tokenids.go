@@ -18,34 +18,13 @@ func PromptTokenIDs(k openai.Kind, answer []byte) []uint32 {
 		at = s.Space(m.Value + 1)
 	}
 	m, ok := jsonscan.Find(answer, at, name)
-	if !ok || answer[m.Value] != '[' {
+	if !ok {
 		return nil
 	}
-	return numbers(answer[m.Value+1 : m.End-1])
-}
-
-// numbers parses the inside of a list of non-negative integers; it returns nil for anything
-// else.
-func numbers(list []byte) []uint32 {
-	out := make([]uint32, 0, len(list)/5+1)
-	in, n := false, uint64(0)
-	for _, b := range list {
-		switch {
-		case b >= '0' && b <= '9':
-			if n = n*10 + uint64(b-'0'); n > 1<<32-1 {
-				return nil
-			}
-			in = true
-		case b == ',' && in:
-			out = append(out, uint32(n))
-			in, n = false, 0
-		case b == ' ' && !in, b == '\n' && !in:
-		default:
-			return nil
-		}
+	list := answer[m.Value:m.End]
+	ids, ok := jsonscan.AppendUints(make([]uint32, 0, len(list)/5+1), list)
+	if !ok {
+		return nil
 	}
-	if in {
-		out = append(out, uint32(n))
-	}
-	return out
+	return ids
 }

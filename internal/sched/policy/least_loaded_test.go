@@ -66,15 +66,18 @@ func BenchmarkLeastLoaded(b *testing.B) {
 
 // What begins elsewhere while a choice is made sends no request to a candidate that has more to
 // do than those it was between.
-func TestLeastLoadedWhileLoadsChange(t *testing.T) {
+func TestLeastWhileScoresChange(t *testing.T) {
 	t.Parallel()
 	list := fleet(1, 1, 1, 1)
 	hold(&list[3], 9)
-	p := newLeastLoaded(Options{Rand: func() float64 { // drawn between the two looks at the loads
-		hold(&list[2], 1)
-		return 0.9
-	}})
-	if at, _ := p.Choose(All(list), Request{}); at == 3 {
-		t.Error("the one with nine legs was chosen, beside three with none or one")
+	c, read := All(list), 0
+	at := least(&c, 0.9, func(i int) float64 {
+		if read++; read == 5 { // between the two looks at the scores
+			hold(&list[2], 1)
+		}
+		return c.Load(i)
+	})
+	if at != 1 {
+		t.Errorf("chose %d, want the last one that has the least in both", at)
 	}
 }

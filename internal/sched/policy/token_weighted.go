@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"math"
 	"sync/atomic"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -49,23 +48,11 @@ func (l *Load) ScoreOf(role instance.Role) *atomic.Int64 {
 
 // Choose implements Policy.
 func (p tokenWeighted) Choose(c Candidates, r Request) (at, cached int) {
-	at, least, tied := 0, math.Inf(1), 0.0 // tied: sum of the weights with the lowest score so far
-	for i := range c.Len() {
-		weight := c.Weight(i)
-		score := c.At(i).Load.score(r.Role) / weight
-		r.Explanation.Score(&c, i, "score", score*instance.DefaultWeight*1e-6)
-		if score > least {
-			continue
-		}
-		if score < least {
-			at, least, tied = i, score, weight
-			continue
-		}
-		// Each further one replaces the chosen one with this probability, so that in the end
-		// each has been chosen in proportion to its weight.
-		if tied += weight; r.chance(p.rand)*tied < weight {
-			at = i
+	score := func(i int) float64 { return c.At(i).Load.score(r.Role) / c.Weight(i) }
+	if r.Explanation != nil {
+		for i := range c.Len() {
+			r.Explanation.Score(&c, i, "score", score(i)*instance.DefaultWeight*1e-6)
 		}
 	}
-	return at, 0
+	return least(&c, r.chance(p.rand), score), 0
 }
