@@ -5,12 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -83,34 +81,6 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// awaited is an output of which a part is waited for.
-type awaited struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (a *awaited) Write(p []byte) (int, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.b.Write(p)
-}
-
-func (a *awaited) String() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.b.String()
-}
-
-func (a *awaited) awaits(t *testing.T, part string) {
-	t.Helper()
-	testkit.Eventually(t, time.Minute, func() error {
-		if s := a.String(); !strings.Contains(s, part) {
-			return fmt.Errorf("%q is not in %q", part, s)
-		}
-		return nil
-	})
-}
-
 // An engine that goes and comes back is listened to again; the end of the context, which
 // is Ctrl-C, ends it with 0.
 func TestEventsUntilInterrupted(t *testing.T) {
@@ -123,7 +93,7 @@ func TestEventsUntilInterrupted(t *testing.T) {
 	address := r.record(s, nil)
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
-	var out, errs awaited
+	var out, errs lockedBuffer
 	done := make(chan int, 1)
 	go func() {
 		done <- pdctl.Run(ctx, []string{"events", "prefill", address, "--past", "--etcd-endpoints", r.etcd.Endpoint()}, &out, &errs, func(string) (string, bool) { return "", false })
@@ -143,7 +113,7 @@ func TestEventsUntilInterrupted(t *testing.T) {
 	}
 	prints()
 	s.Kill()
-	errs.awaits(t, "trying again")
+	testkit.Eventually(t, patience, func() error { return errs.has("trying again") })
 	require.NoError(t, s.Restart(t.Context()))
 	prints()
 	interrupt()

@@ -35,27 +35,32 @@ type refusal struct {
 	Error  json.RawMessage `json:"error"`
 }
 
-// kindOf returns the type and the param of an error response. The path in the param ends at
-// the first field: vLLM names one of several forms that a value may have.
-func kindOf(t *testing.T, body string) (kind, param string) {
+// kindOf returns the type, the param and the beginning of the message of an error response. The
+// path in the param ends at the first field: vLLM names one of several forms that a value may have.
+// The message is left out where pydantic wrote it.
+func kindOf(t *testing.T, body string) (kind [3]string) {
 	t.Helper()
 	var r refusal
 	if err := json.Unmarshal([]byte(body), &r); err != nil {
 		t.Fatalf("%v: %s", err, body)
 	}
-	var e struct{ Type, Param string }
+	var e struct{ Type, Param, Message string }
 	if json.Unmarshal(r.Error, &e) != nil {
-		return string(r.Error) + string(r.Detail), ""
+		return [3]string{string(r.Error) + string(r.Detail)}
 	}
 	if field, ok := strings.CutPrefix(e.Param, "body."); ok {
 		field, _, _ = strings.Cut(field, ".")
 		e.Param = "body." + strings.TrimLeft(field, "0123456789")
 	}
-	return e.Type, strings.TrimSuffix(e.Param, ".")
+	kind = [3]string{e.Type, strings.TrimSuffix(e.Param, ".")}
+	if words := strings.Fields(e.Message); e.Type != "Bad Request" {
+		kind[2] = strings.Join(words[:min(3, len(words))], " ")
+	}
+	return kind
 }
 
-// TestRefusals checks that the simulator refuses what vLLM refuses, with the same status, type
-// and param, and accepts what vLLM accepts.
+// TestRefusals checks that the simulator refuses what vLLM refuses, with the same status, type,
+// param and beginning of the message, and accepts what vLLM accepts.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{Models: []string{refusals.Model}, MaxModelLen: refusals.MaxModelLen})
@@ -79,8 +84,12 @@ func TestRefusals(t *testing.T) {
 		if tc.Status < 400 || tc.Method == http.MethodHead {
 			continue
 		}
-		kind, param := kindOf(t, got.body)
-		if wantKind, wantParam := kindOf(t, tc.Answer); kind != wantKind || param != wantParam {
+		kind, want := kindOf(t, got.body), kindOf(t, tc.Answer)
+		switch tc.Name {
+		case "message unknown part", "logprobs 21", `chat with a tool, tool_choice {"type":"function","function":{}}`:
+			want[2] = kind[2] // of other words
+		}
+		if kind != want {
 			t.Errorf("%s: %s\ngot  %s\nwant %s", tc.Name, tc.Body(), got.body, tc.Answer)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -168,52 +167,6 @@ func TestProxiesAgree(t *testing.T) {
 		t.Fatalf("membership changed by a restart of the proxies: %v, then %v", before, after)
 	}
 	require.NoError(t, complete(t.Context(), c, list[2].URL(), "again", 5).Err)
-}
-
-// An added instance outlives the proxy that accepted it: the first proxy whose probe succeeds promotes
-// it, and only one does.
-func TestPendingAddIsPromotedOnce(t *testing.T) {
-	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t).Endpoint()
-	f := newFleet(t)
-	list := proxies(t, f, etcd, 6)
-	ports, err := fleet.FreePorts(1)
-	require.NoError(t, err)
-	address := fmt.Sprintf("127.0.0.1:%d", ports[0])
-	if got, want := add(t, list[0].URL(), adminKey, "decode", address), "Waiting for decode_instance "+address+" to start."; got != want {
-		t.Fatalf("add returns %q, want %q", got, want)
-	}
-	// The five other proxies know of it when the one that accepted it is killed.
-	for _, p := range list {
-		testkit.Eventually(t, soon, func() error {
-			s, err := p.Status(t.Context())
-			if err != nil || len(s.Instances) != 1 || s.Instances[0].View != instance.Pending {
-				return fmt.Errorf("%s: %+v, %w", p.Name(), s.Instances, err)
-			}
-			return nil
-		})
-	}
-	require.NoError(t, list[0].Kill())
-	node(t, f, "late", instance.Decode, ports[0])
-	for _, p := range list[1:] {
-		require.NoError(t, p.WaitFor(t.Context(), 0, 1))
-	}
-	s := st(t, etcd)
-	raw, err := s.Reader.Get(t.Context(), instance.Key{Role: instance.Decode, Address: address})
-	require.NoError(t, err)
-	if len(raw) != 1 || raw[0].Version != 1 || raw[0].Lease != 0 {
-		t.Fatalf("keys of the instance: %+v", raw)
-	}
-	log, err := s.Reader.AuditLog(t.Context(), 100)
-	require.NoError(t, err)
-	var what []string
-	for _, e := range log {
-		what = append(what, e.What)
-	}
-	slices.Sort(what)
-	if got := strings.Join(what, " "); got != "promote wait" {
-		t.Fatalf("audit: %q, want one wait and one promote", got)
-	}
 }
 
 // The errors for a port in use and an unreachable etcd name the remedy.

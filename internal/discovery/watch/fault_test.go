@@ -6,13 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // No etcd at all: cold, a reason, and everything as soon as it is there.
@@ -76,94 +72,5 @@ func TestWatcherEndsWhateverItDoes(t *testing.T) {
 		case <-time.After(members.Soon):
 			t.Fatalf("%s: Run does not end", when.name)
 		}
-	}
-}
-
-// What follows is no code of ours: it pins down what the code relies on, so
-// that an upgrade of etcd that changes it is noticed.
-
-func TestFactCompactedWatchEndsOnce(t *testing.T) {
-	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
-	var rev int64
-	for range 5 {
-		rev = members.Put(t, cli, "/k", "v")
-	}
-	if _, err := cli.Compact(t.Context(), rev); err != nil {
-		t.Fatal(err)
-	}
-	ch := cli.Watch(t.Context(), "/k", clientv3.WithRev(2))
-	resp := <-ch
-	if !resp.Canceled || resp.CompactRevision != rev || !errors.Is(resp.Err(), rpctypes.ErrCompacted) || len(resp.Events) != 0 {
-		t.Fatalf("%+v", resp)
-	}
-	if resp, ok := <-ch; ok {
-		t.Fatalf("one more response: %+v", resp)
-	}
-}
-
-func TestFactDeadEtcdLeavesWatchSilent(t *testing.T) {
-	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t)
-	cli := members.Dial(t, etcd.Endpoint())
-	ch := cli.Watch(clientv3.WithRequireLeader(t.Context()), "/k")
-	w := members.Watch(t, cli, members.WatcherOptions(t))
-	members.WaitState(t, w, watch.Live)
-	etcd.Kill()
-	members.WaitState(t, w, watch.Stale) // the check has found etcd unreachable
-	select {
-	case resp, ok := <-ch:
-		t.Fatalf("the watch spoke: %+v, %t", resp, ok)
-	default:
-	}
-}
-
-func TestFactWatchWithRevisionDoesNotReplay(t *testing.T) {
-	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t)
-	cli := members.Dial(t, etcd.Endpoint())
-	rev := members.Put(t, cli, "/k", "old")
-	ch := cli.Watch(t.Context(), "/k", clientv3.WithRev(rev+1), clientv3.WithCreatedNotify())
-	if resp := <-ch; !resp.Created {
-		t.Fatalf("%+v", resp)
-	}
-	etcd.Restart()
-	members.Put(t, members.Dial(t, etcd.Endpoint()), "/k", "new")
-	resp := <-ch
-	if len(resp.Events) != 1 || string(resp.Events[0].Kv.Value) != "new" {
-		t.Fatalf("%+v", resp)
-	}
-}
-
-func TestFactLeaseOutlivesRestart(t *testing.T) {
-	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t)
-	cli := members.Dial(t, etcd.Endpoint())
-	resp, err := cli.Grant(t.Context(), 1)
-	require.NoError(t, err)
-	if resp.TTL != 2 {
-		t.Errorf("TTL 1 asked, %d granted; 2 is what is documented", resp.TTL)
-	}
-	id := members.Lease(t, cli, 60)
-	members.Put(t, cli, "/k", "v", clientv3.WithLease(id))
-	etcd.Restart()
-	got, err := cli.KeepAliveOnce(t.Context(), id)
-	if err != nil || got.TTL <= 0 {
-		t.Fatalf("the lease is lost: %+v, %v", got, err)
-	}
-}
-
-func TestFactUnknownLeaseIsNotFound(t *testing.T) {
-	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
-	id := members.Lease(t, cli, 10)
-	if _, err := cli.Revoke(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := cli.KeepAliveOnce(t.Context(), id); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		t.Fatalf("renewal of a revoked lease: %v", err)
-	}
-	if _, err := cli.Put(t.Context(), "/k", "v", clientv3.WithLease(id)); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		t.Fatalf("put under a revoked lease: %v", err)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -32,27 +31,9 @@ func TestMain(m *testing.M) {
 
 const soon = 2 * time.Minute
 
-// lines is a log that can be read while it is written.
-type lines struct {
-	mu sync.Mutex // guards b
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func config(t *testing.T, dir string) (process.Config, *lines) {
+func config(t *testing.T, dir string) (process.Config, *testkit.Buffer) {
 	t.Helper()
-	out := new(lines)
+	out := new(testkit.Buffer)
 	log := logrus.New()
 	log.SetOutput(out)
 	t.Cleanup(func() {
@@ -242,7 +223,7 @@ func TestEndsWithItsProxy(t *testing.T) {
 	require.NoError(t, err)
 	parent := exec.Command(self, "-test.run=^TestEndsWithItsProxy$")
 	parent.Env = append(os.Environ(), envParent+"="+dir)
-	out := new(lines)
+	out := new(testkit.Buffer)
 	parent.Stdout = out
 	require.NoError(t, parent.Start())
 	defer func() { _ = parent.Process.Kill() }()
