@@ -47,6 +47,7 @@ func (o *owner) publish(ctx context.Context) {
 	if prepare := o.w.o.Prepare; prepare != nil {
 		prepare(snap)
 	}
+	o.ask.retarget(ctx) // before anyone sees the snapshot: what it has verified is not probed again
 	var old *instance.Snapshot
 	rejected, orphans := o.rejected(), 0
 	o.w.note(func(s *Status) { // both at once: a reader that has seen one of them finds the other
@@ -65,7 +66,6 @@ func (o *owner) publish(ctx context.Context) {
 	if o.listed || o.table.revision > 0 {
 		o.w.saver.Changed(o.table.durable.take())
 	}
-	o.ask.retarget(ctx)
 }
 
 // announce closes Ready as soon as the membership is known. The published snapshot already has
