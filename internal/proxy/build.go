@@ -73,8 +73,9 @@ type app struct {
 	ratio    *ratio.Follower
 	models   *catalog.Catalog
 	upstream upstream.Client
-	tracer   *tracing.Tracer // nil: off
-	registry *prometheus.Registry
+	tracer   *tracing.Tracer      // nil: off
+	registry *prometheus.Registry // of all metrics but those in counted
+	counted  *prometheus.Registry // of requests: cheap to read, also with thousands of instances
 	counters *metrics.Metrics
 	limits   *keylimit.Table
 	secure   *secure.Certificates
@@ -223,8 +224,8 @@ func (b *builder) openConnections() error {
 
 // makeForwarder makes the handler of requests for engines and its counters.
 func (b *builder) makeForwarder() error {
-	b.registry = prometheus.NewRegistry()
-	b.counters = metrics.New(b.registry, metrics.Options{Version: version.String(), Models: b.cfg.MetricsModels})
+	b.registry, b.counted = prometheus.NewRegistry(), prometheus.NewRegistry()
+	b.counters = metrics.New(b.counted, metrics.Options{Version: version.String(), Models: b.cfg.MetricsModels})
 	b.makeQueue()
 	b.makeRatio()
 	b.routes = modelroute.New(b.watcher, decodeModelRoutes(b.log.WithField("component", "forward")))
@@ -253,9 +254,10 @@ func (b *builder) makeForwarder() error {
 // registerMetrics registers the counters of all parts.
 func (b *builder) registerMetrics() {
 	metrics.Membership{
-		Snapshot: b.watcher.Snapshot, InFlight: b.sched.Loads.Each, Picks: b.sched.Tally.Picks, Picked: b.sched.Loads.Picks, Both: b.sched.Tally.Both, Elsewhere: b.sched.Tally.Elsewhere, Hits: b.sched.Loads.Hits, View: b.tracker.View,
+		Snapshot: b.watcher.Snapshot, InFlight: b.sched.Loads.Each, Picks: b.sched.Tally.Picks, Picked: b.sched.Loads.Picks, Both: b.sched.Tally.Both, Elsewhere: b.sched.Tally.Elsewhere, View: b.tracker.View,
 		Etcd: func() metrics.Etcd { return b.etcd.Metrics(b.watcher.Status()) }, Ready: b.readiness,
 	}.Register(b.registry)
+	metrics.Hits(b.sched.Loads.Hits).Register(b.counted)
 	metrics.Load{Each: b.sched.Loads.Totals, EachRank: b.load.EachRank, Remembered: b.load.Remembered, Digests: b.load.Metrics, Memory: b.memory}.Register(b.registry)
 	b.secure.Metrics().Register(b.registry)
 	metrics.APIKeys{Ring: b.keys, Admins: b.admins, Use: b.limits}.Register(b.registry)
@@ -276,7 +278,7 @@ func (b *builder) makeRoutes() {
 			Connector: b.cfg.Connector,
 		},
 		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Queues: b.queues.Status, Roles: b.ratio.Advice, Etcd: func() httpapi.EtcdStatus { return b.etcd.Status(b.watcher.Status()) },
-		Ready: b.ready, Metrics: promhttp.HandlerFor(b.registry, promhttp.HandlerOpts{}), Log: b.log.WithField("component", "http"), LogLevel: b.level,
+		Ready: b.ready, Metrics: promhttp.HandlerFor(b.gatherers(), promhttp.HandlerOpts{}), Log: b.log.WithField("component", "http"), LogLevel: b.level,
 		CORS:       cors(b.cfg),
 		ClientKeys: b.keys, Config: b.cfg.Print, RecentLog: b.recent, AdminKey: b.admins, Version: version.String(), ID: b.id,
 		Limits: limits(b.cfg), Notices: b.notices, Usage: b.limits.Usage, ModelRoutes: b.listModelRoutes,

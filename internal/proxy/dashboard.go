@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
@@ -38,7 +40,7 @@ func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func
 			return f
 		},
 		Etcd:    func() dashboard.Etcd { return boardEtcd(etcd()) },
-		Own:     p.sample,
+		Own:     func() (*figures.Sample, error) { return sample(p.counted, nil) },
 		Proxies: (&survey{app: p}).read, Opinion: p.opinion,
 	})
 }
@@ -50,13 +52,16 @@ func boardEtcd(s httpapi.EtcdStatus) dashboard.Etcd {
 	}
 }
 
-// sample returns the metrics of this proxy.
-func (p *app) sample() (*figures.Sample, error) {
-	families, err := p.registry.Gather()
+// gatherers has the metrics of this proxy.
+func (p *app) gatherers() prometheus.Gatherers { return prometheus.Gatherers{p.registry, p.counted} }
+
+// sample returns metrics of this proxy.
+func sample(metrics prometheus.Gatherer, queues []instance.ListedQueue) (*figures.Sample, error) {
+	families, err := metrics.Gather()
 	if err != nil {
 		return nil, err
 	}
-	return figures.NewSample(families, p.queues.Status()), nil
+	return figures.NewSample(families, queues), nil
 }
 
 // surveyWindow is the time over which the dashboard computes figures of several proxies.
@@ -79,7 +84,7 @@ func (s *survey) read(ctx context.Context) (dashboard.Fleet, error) {
 	if err != nil {
 		return f, err
 	}
-	own, err := s.sample()
+	own, err := sample(s.gatherers(), s.queues.Status())
 	if err != nil {
 		return f, err
 	}

@@ -42,6 +42,7 @@ func TestEveryFamilyIsDocumented(t *testing.T) {
 	l := &listing{Registry: prometheus.NewRegistry()}
 	metrics.New(l, metrics.Options{Version: "test", Models: 100})
 	metrics.Membership{}.Register(l)
+	metrics.Hits(nil).Register(l)
 	metrics.Load{}.Register(l)
 	metrics.Bodies{}.Register(l)
 	metrics.KVEvents{}.Register(l)

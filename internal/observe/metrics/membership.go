@@ -27,8 +27,6 @@ type Membership struct {
 	// Both calls a function for each role and reason with the number of picks of engines
 	// in both roles.
 	Both func(func(role instance.Role, reason string, n uint64))
-	// Hits calls a function for every prefill instance with its prefix cache hits.
-	Hits func(func(instance.Key, sched.Hits))
 	// View returns this proxy's view of an instance, "" for one that may be picked.
 	View func(instance.Key) instance.View
 	// Etcd returns the state of the membership watch.
@@ -59,7 +57,6 @@ func (m Membership) Register(reg prometheus.Registerer) {
 		scraped.New("pd_picks_total", "Instances picked for legs, by role and by the policy that picked.", "role", "policy"),
 		scraped.New("pd_picks_elsewhere_total", "Picks of an instance other than that of the session, or outside the zone, by reason.", "role", "reason"),
 		scraped.New("pd_both_picks_total", "Picks of an engine in both roles, by reason: chosen (others could be picked), or no_other.", "role", "reason"),
-		scraped.New("pd_prompt_tokens_total", "Tokens of prompts that a prefill instance has answered: asked (all), expected (in its cache, according to the policy), found (in its cache, according to the engine).", "instance", "what"),
 		scraped.New("pd_membership_state", "1 for the present state of the membership, 0 for the others.", "state"),
 		scraped.New("pd_membership_audits_total", "Comparisons of all keys in etcd with the events of the watch, by result (ok, error).", "result"),
 		scraped.New("pd_membership_drift_total", "Audits that found a change that the watch had missed."),
@@ -122,11 +119,6 @@ func (m Membership) read(emit scraped.Emit) {
 	m.Picked(func(k instance.Key, n uint64) {
 		emit("pd_instance_picks_total", float64(n), string(k.Role), k.Address)
 	})
-	m.Hits(func(k instance.Key, h sched.Hits) {
-		emit("pd_prompt_tokens_total", float64(h.Asked), k.Address, "asked")
-		emit("pd_prompt_tokens_total", float64(h.Expected), k.Address, "expected")
-		emit("pd_prompt_tokens_total", float64(h.Found), k.Address, "found")
-	})
 	byRole := func(name string) func(role instance.Role, of string, n uint64) {
 		return func(role instance.Role, of string, n uint64) { emit(name, float64(n), string(role), of) }
 	}
@@ -150,4 +142,19 @@ func (m Membership) view(in *instance.Instance) string {
 	default:
 		return "not_ready"
 	}
+}
+
+// Hits calls a function for every prefill instance with its prefix cache hits.
+type Hits func(func(instance.Key, sched.Hits))
+
+// Register adds the counters.
+func (h Hits) Register(reg prometheus.Registerer) {
+	const name = "pd_prompt_tokens_total"
+	reg.MustRegister(scraped.Collector(func(emit scraped.Emit) {
+		h(func(k instance.Key, h sched.Hits) {
+			emit(name, float64(h.Asked), k.Address, "asked")
+			emit(name, float64(h.Expected), k.Address, "expected")
+			emit(name, float64(h.Found), k.Address, "found")
+		})
+	}, scraped.New(name, "Tokens of prompts that a prefill instance has answered: asked (all), expected (in its cache, according to the policy), found (in its cache, according to the engine).", "instance", "what")))
 }
