@@ -107,9 +107,9 @@ func streamed200(w http.ResponseWriter, events string) {
 // The same of /v1/responses.
 const (
 	responsesAnswer = `{"id":"p","output":[],"usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":4,"cache_write_tokens":0},"output_tokens":1}}`
-	responsesEvents = "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"usage\":null}}\n\n" +
-		"event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"hello\"}\n\n"
-	responsesRest = "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"usage\":{\"input_tokens\":9,\"input_tokens_details\":{\"cached_tokens\":9,\"cache_write_tokens\":0}}}}\n\n"
+	responsesStream = "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"usage\":null}}\n\n" +
+		"event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"hello\"}\n\n" +
+		"event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"usage\":{\"input_tokens\":9,\"input_tokens_details\":{\"cached_tokens\":9,\"cache_write_tokens\":0}}}}\n\n"
 )
 
 // eachPair runs a scenario over the APIs that a concurrent pair carries.
@@ -133,19 +133,12 @@ func (m *concurrentRig) prefills(w http.ResponseWriter) {
 	_, _ = io.WriteString(w, responsesAnswer)
 }
 
-func (m *concurrentRig) begun() string {
-	if m.q.path == chatPath {
-		return pairEvents
-	}
-	return responsesEvents
-}
-
 func (m *concurrentRig) streams(w http.ResponseWriter) {
 	if m.q.path == chatPath {
 		streams(w)
 		return
 	}
-	streamed200(w, responsesEvents+responsesRest)
+	streamed200(w, responsesStream)
 }
 
 // eachConcurrentDialect runs a test for every dialect whose legs run at once.
@@ -352,47 +345,6 @@ func TestConcurrentPair(t *testing.T) {
 	})
 }
 
-// When prefill fails decode is aborted at once, and another pair is tried with a new
-// transfer. The decode instance, which was waiting, is not blamed.
-func TestConcurrentPrefillFails(t *testing.T) {
-	t.Parallel()
-	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
-		for name, fail := range map[string]func(http.ResponseWriter){
-			"500": fails(500), "503": fails(503), "429": fails(429), "broken": breaks,
-			"cut": func(w http.ResponseWriter) {
-				w.Header().Set("Content-Length", "99")
-				_, _ = io.WriteString(w, "{")
-				panic(http.ErrAbortHandler)
-			},
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				eachPair(t, func(t *testing.T, q scenario) {
-					m := startConcurrent(t, dialect, 2, 1, nil)
-					m.q = q
-					got := m.begin(t.Context(), q.body(""))
-					p, d := m.pair()
-					p.reply(fail)
-					await(t, "the abort of decode", d.left)
-					again, next := m.pair()
-					if again.engine == p.engine || again.TransferID == p.TransferID {
-						t.Errorf("tried again on %s with transfer %s", again.engine.address, again.TransferID)
-					}
-					again.reply(m.prefills)
-					next.reply(m.streams)
-					e := m.checkServed(got)
-					if e.Attempts != 1 || e.Prefill != again.engine.address {
-						t.Errorf("%+v", e)
-					}
-					if r := m.rig.rec.retried(); !strings.HasPrefix(r, "prefill/") || strings.Contains(r, "decode") {
-						t.Errorf("retried: %s", r)
-					}
-				})
-			})
-		}
-	})
-}
-
 // A prefill instance that failed what another one has computed gets its strike when decode begins to
 // answer: the stream may last for hours.
 func TestConcurrentStrikeBeforeTheEnd(t *testing.T) {
@@ -571,50 +523,6 @@ func TestConcurrentDecodeErrorStalls(t *testing.T) {
 		}
 		if got := m.rig.rec.retried(); got != "decode/status_5xx" {
 			t.Errorf("retried: %s", got)
-		}
-	})
-}
-
-// A client that leaves ends both legs, whatever they were doing.
-func TestConcurrentClientLeaves(t *testing.T) {
-	t.Parallel()
-	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
-		for _, when := range []string{"at first", "behind prefill", "in the stream"} {
-			t.Run(when, func(t *testing.T) {
-				t.Parallel()
-				eachPair(t, func(t *testing.T, q scenario) {
-					m := startConcurrent(t, dialect, 1, 1, nil)
-					m.q = q
-					ctx, leave := context.WithCancel(t.Context())
-					defer leave()
-					got := m.begin(ctx, q.body(""))
-					p, d := m.pair()
-					if when != "at first" {
-						p.reply(m.prefills)
-					}
-					if when == "in the stream" {
-						begun := make(chan struct{})
-						d.reply(func(w http.ResponseWriter) {
-							w.Header().Set("Content-Type", "text/event-stream")
-							_, _ = io.WriteString(w, m.begun())
-							_ = http.NewResponseController(w).Flush()
-							close(begun)
-							<-d.left
-						})
-						await(t, "the first events", begun)
-					}
-					leave()
-					await(t, "the abort of decode", d.left)
-					await(t, "the end of prefill", p.left)
-					await(t, "the client", got)
-					if e := m.rig.entry(); e.Outcome != relay.OutcomeClientGone || e.Status != 499 {
-						t.Errorf("%+v", e)
-					}
-					if r := m.rig.rec.retried(); r != "" {
-						t.Errorf("retried: %s", r)
-					}
-				})
-			})
 		}
 	})
 }

@@ -4,15 +4,17 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // These tests run over every dialect of the registry, against engines that are as strict as
-// real ones. No dialect is named here, so that none can be forgotten.
+// real ones. The dialects are not listed here, so that none can be forgotten.
 //
 //	order                                   TestConformanceAbort: which engine has a leg while prefill hangs
 //	abort at each point                     TestConformanceAbort
@@ -48,11 +50,15 @@ func (r *rig) checkAnswers() {
 }
 
 // The client leaves while prefill computes, before decode begins, and in the stream: both
-// engines become idle, and nothing is retried. While prefill computes decode has its leg if
-// the legs run at once, and only then.
+// engines become idle, no instance is blamed, and nothing is retried. While prefill computes
+// decode has its leg if the legs run at once, and only then.
 func TestConformanceAbort(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, c connector.Dialect) {
+		paths := []string{chatPath}
+		if c.Name() == "nixl" { // not all dialects have a pair for the others
+			paths = apis()
+		}
 		for _, at := range []struct {
 			name    string
 			prefill bool
@@ -60,33 +66,37 @@ func TestConformanceAbort(t *testing.T) {
 		}{
 			{"prefill", true, fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterRead, Times: 1}},
 			{"decode", false, fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterRead, Times: 1}},
+			{"role", false, fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterRole, Times: 1}},
 			{"stream", false, fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterTokens, Tokens: 2, Times: 1}},
 		} {
-			r := start(t, fakevllm.Mode(c.Name()), 1, 1, nil)
-			engine := r.D[0]
-			if at.prefill {
-				engine = r.P[0]
+			for _, path := range paths {
+				r, q := start(t, fakevllm.Mode(c.Name()), 1, 1, nil), scenario{path, true}
+				engine := r.D[0]
+				if at.prefill {
+					engine = r.P[0]
+				}
+				script(t, engine, at.fault)
+				ctx, leave := context.WithCancel(t.Context())
+				done := make(chan answer, 1)
+				go func() { done <- r.postCtx(ctx, path, q.body("")) }()
+				eventually(t, at.name+": it hangs", func() bool { return engine.Counters().Faults == 1 })
+				if at.prefill && c.Flow() == connector.Concurrent {
+					eventually(t, "decode has its leg at once", func() bool { return legs(r.D) == 1 })
+				}
+				if at.prefill && c.Flow() != connector.Concurrent && legs(r.D) != 0 {
+					t.Error("decode has its leg before prefill has answered")
+				}
+				leave()
+				<-done
+				if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Status != 499 || r.rec.retried() != "" {
+					t.Errorf("%s: %+v, retried %q", at.name, e, r.rec.retried())
+				}
+				eventually(t, at.name+": both engines are idle", func() bool {
+					return total(append(r.P, r.D...), func(c fakevllm.Counters) int64 { return c.Running + c.Waiting }) == 0
+				})
+				r.noneTroubled()
+				r.checkAnswers()
 			}
-			script(t, engine, at.fault)
-			ctx, leave := context.WithCancel(t.Context())
-			done := make(chan answer, 1)
-			go func() { done <- r.postCtx(ctx, "/v1/chat/completions", chatBody(true, "")) }()
-			eventually(t, at.name+": it hangs", func() bool { return engine.Counters().Faults == 1 })
-			if at.prefill && c.Flow() == connector.Concurrent {
-				eventually(t, "decode has its leg at once", func() bool { return legs(r.D) == 1 })
-			}
-			if at.prefill && c.Flow() != connector.Concurrent && legs(r.D) != 0 {
-				t.Error("decode has its leg before prefill has answered")
-			}
-			leave()
-			<-done
-			if e := r.entry(); e.Outcome != relay.OutcomeClientGone || r.rec.retried() != "" {
-				t.Errorf("%s: %+v, retried %q", at.name, e, r.rec.retried())
-			}
-			eventually(t, at.name+": both engines are idle", func() bool {
-				return total(append(r.P, r.D...), func(c fakevllm.Counters) int64 { return c.Running + c.Waiting }) == 0
-			})
-			r.checkAnswers()
 		}
 	})
 }
@@ -104,11 +114,20 @@ func TestConformanceFailures(t *testing.T) {
 		"aborted":     {Kind: fakevllm.FaultAbort, Times: 1},
 		"error event": {Kind: fakevllm.FaultErrorEvent, Times: 1},
 		"dies":        {Kind: fakevllm.FaultDie, Times: 1},
+		"cut":         {Kind: fakevllm.FaultClose, At: fakevllm.AfterTokens, Times: 1}, // of prefill, as "hangs"
+		"hangs":       {Kind: fakevllm.FaultHang, Times: 1},
 	}
 	eachDialect(t, func(t *testing.T, c connector.Dialect) {
 		for _, prefill := range both() {
 			for name, fault := range faults {
-				r := start(t, fakevllm.Mode(c.Name()), 2, 2, nil)
+				if !prefill && (name == "cut" || name == "hangs") {
+					continue // after the commit, or until the client's own limit
+				}
+				r := start(t, fakevllm.Mode(c.Name()), 2, 2, func(o *forward.Options) {
+					if name == "hangs" { // the other instance must answer within it
+						o.Prefill = 3 * time.Second
+					}
+				})
 				engine := r.D[0]
 				if prefill {
 					engine = r.P[0]

@@ -2,7 +2,6 @@ package forward_test
 
 import (
 	"bytes"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -27,73 +26,6 @@ func (r *rig) ofVersions(mode fakevllm.Mode, versions ...string) {
 		list = append(list, one)
 	}
 	r.members.set(list...)
-}
-
-// A pair of NIXL engines has one version of vLLM. If no such pair is left, the request
-// becomes decode-only or fails, with the reason.
-func TestVersionsArePaired(t *testing.T) {
-	t.Parallel()
-	r := start(t, fakevllm.NIXL, 2, 2, nil)
-	r.ofVersions(fakevllm.NIXL, "0.31.0", "0.32.0", "0.32.0", "0.31.0")
-	partner := map[string]string{
-		r.P[0].Address(): r.D[1].Address(), r.P[1].Address(): r.D[0].Address(),
-	}
-	for range 6 {
-		body := chatBody(true, "")
-		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-		if e := r.entry(); e.DecodeOnly != "" || partner[e.Prefill] != e.Decode {
-			t.Errorf("%s is paired with %s, decode-only %q", e.Prefill, e.Decode, e.DecodeOnly)
-		}
-	}
-}
-
-func TestOnlyMixedPairs(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		name     string
-		mode     fakevllm.Mode
-		mix      func(r *rig)
-		fallback bool
-		reason   string // "": a pair
-		says     string // of the 503
-	}{
-		{name: "versions", mode: fakevllm.NIXL, fallback: true, reason: "version_mismatch",
-			mix: func(r *rig) { r.ofVersions(fakevllm.NIXL, "0.31.0", "0.32.0") }},
-		{name: "versions, push", mode: fakevllm.NIXLPush, fallback: true, reason: "version_mismatch",
-			mix: func(r *rig) { r.ofVersions(fakevllm.NIXLPush, "0.31.0", "0.32.0") }},
-		{name: "versions, no fallback", mode: fakevllm.NIXL, says: "of one vLLM version",
-			mix: func(r *rig) { r.ofVersions(fakevllm.NIXL, "0.31.0", "0.32.0") }},
-		{name: "one version unknown", mode: fakevllm.NIXL, mix: func(r *rig) { r.ofVersions(fakevllm.NIXL, "0.31.0", "") }},
-		{name: "versions of a pool", mode: fakevllm.Plain, mix: func(r *rig) { r.ofVersions(fakevllm.Plain, "0.31.0", "0.32.0") }},
-		{name: "versions of the P2P tier", mode: fakevllm.P2P, mix: func(r *rig) { r.ofVersions(fakevllm.P2P, "0.31.0", "0.32.0") }},
-		{name: "connectors", mode: fakevllm.NIXL, fallback: true, reason: "connector_mismatch", mix: mixConnectors},
-		{name: "connectors, no fallback", mode: fakevllm.NIXL, says: "with one connector", mix: mixConnectors},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			r := start(t, tc.mode, 1, 1, func(o *forward.Options) { o.Fallback = tc.fallback })
-			tc.mix(r)
-			body := chatBody(true, "")
-			a := r.post("/v1/chat/completions", body)
-			e := r.entry()
-			if tc.says != "" {
-				if a.status != http.StatusServiceUnavailable || !bytes.Contains(a.body, []byte(tc.says)) {
-					t.Errorf("%d %s", a.status, a.body)
-				}
-				return
-			}
-			r.checkComplete(a, true, body)
-			if e.DecodeOnly != tc.reason || a.header.Get("X-PD-Decode-Only") != tc.reason || (e.Prefill == "") != (tc.reason != "") {
-				t.Errorf("decode-only %q, header %q, prefill %q; want %q", e.DecodeOnly, a.header.Get("X-PD-Decode-Only"), e.Prefill, tc.reason)
-			}
-			r.checkEngines()
-		})
-	}
-}
-
-// mixConnectors sets another connector for the decode instance.
-func mixConnectors(r *rig) {
-	r.members.set(instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), instanceAt(instance.Decode, r.D[0].Address(), fakevllm.Ascend))
 }
 
 // When the only decode instance of a version does not answer, the prefill instances of

@@ -62,19 +62,6 @@ func TestOneRequest(t *testing.T) {
 	}
 }
 
-func TestRoundRobinIsEven(t *testing.T) {
-	t.Parallel()
-	r := start(t, fakevllm.Plain, 2, 4, nil)
-	for range 16 {
-		r.checkComplete(r.post("/v1/chat/completions", chatBody(true, "")), true, chatBody(true, ""))
-	}
-	for i, d := range r.D {
-		if n := d.Counters().Requests; n != 4 {
-			t.Errorf("decode %d got %d of 16", i, n)
-		}
-	}
-}
-
 // Bytes that the proxy does not edit reach the engines as sent.
 func TestBytesOutsideTheEditAreTheClients(t *testing.T) {
 	t.Parallel()

@@ -6,9 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
-	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -42,7 +40,7 @@ func TestMoRIIO(t *testing.T) {
 		var n int64
 		for _, stream := range []bool{true, false} {
 			for range 4 {
-				n += 2
+				n += 3
 				body := chatBody(stream, "")
 				r.checkComplete(r.post("/v1/chat/completions", body, "X-Request-Id", "___prefill_addr_host:a,handshake:1,notify:2___decode_addr_"), true, body)
 				r.entry()
@@ -50,22 +48,13 @@ func TestMoRIIO(t *testing.T) {
 				body = strings.Replace(body, "9007199254740993", "4", 1)
 				r.checkComplete(r.post("/v1/completions", body), false, body)
 				r.entry()
+				// Here engines do not use the id of the header, but the transfer id in the body.
+				body = agentBody(responsesPath, stream, "")
+				r.checkAgentAnswer(r.post(responsesPath, body), responsesPath, body)
+				r.entry()
 			}
 		}
 		r.checkHandedOver(n)
-	})
-}
-
-// On /v1/responses the engines do not use the id of the header, and find each other by the
-// transfer id in the body.
-func TestMoRIIOResponses(t *testing.T) {
-	t.Parallel()
-	moriioModes(t, func(t *testing.T, mode fakevllm.Mode) {
-		r := start(t, mode, 1, 1, nil)
-		body := agentBody("/v1/responses", true, "")
-		r.checkAgentAnswer(r.post("/v1/responses", body), "/v1/responses", body)
-		r.entry()
-		r.checkHandedOver(1)
 	})
 }
 
@@ -116,23 +105,6 @@ func TestMoRIIODecodeFails(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A prefill instance of one mode and a decode instance of the other are no pair.
-func TestMoRIIOModesAreNoPair(t *testing.T) {
-	t.Parallel()
-	r := start(t, fakevllm.MoRIIOWrite, 1, 0, func(o *forward.Options) { o.Fallback = false })
-	d := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.MoRIIORead, Models: []string{model}})
-	p := instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.MoRIIOWrite)
-	p.Record.ZMQAddress = r.P[0].ZMQAddress()
-	one := instanceAt(instance.Decode, d.Address(), fakevllm.MoRIIORead)
-	one.Record.ZMQAddress = d.ZMQAddress()
-	r.members.set(p, one)
-	a := r.post("/v1/chat/completions", chatBody(true, ""))
-	r.entry()
-	if a.status != http.StatusServiceUnavailable || len(posted(d)) != 0 || len(posted(r.P[0])) != 0 {
-		t.Errorf("%d: %s", a.status, a.body)
-	}
 }
 
 // Requests that one instance serves go to prefill, since decode cannot serve without it.

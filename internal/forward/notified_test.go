@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -287,35 +286,6 @@ func TestNotifiedClientLeaves(t *testing.T) {
 	}
 }
 
-// When prefill fails, in any way, notified or not, another pair is tried.
-func TestNotifiedPrefillFails(t *testing.T) {
-	t.Parallel()
-	for name, fail := range map[string]func(http.ResponseWriter){"500": fails(500), "503": fails(503), "429": fails(429), "broken": breaks} {
-		for _, said := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, notified=%v", name, said), func(t *testing.T) {
-				t.Parallel()
-				w := startNotified(t, 2, 1, 1, nil)
-				got := w.begin(t.Context(), chatBody(true, ""))
-				p := w.leg(instance.Prefill)
-				if said {
-					w.notify(0, p.spec.ID)
-				}
-				p.reply(fail)
-				again := w.leg(instance.Prefill)
-				if again.address == p.address || again.spec.ID == p.spec.ID {
-					t.Errorf("again %+v", again.spec)
-				}
-				again.reply(ok)
-				w.notify(0, again.spec.ID)
-				w.leg(instance.Decode).reply(streams)
-				if e := w.checkServed(got); e.Attempts != 1 {
-					t.Errorf("%+v", e)
-				}
-			})
-		}
-	}
-}
-
 // A request whose prefill is refused for its forced tool call becomes decode-only. It counts once at
 // decode, not also for the pair that was given up.
 func TestNotifiedPrefillRefuses(t *testing.T) {
@@ -330,38 +300,6 @@ func TestNotifiedPrefillRefuses(t *testing.T) {
 	d.reply(streams)
 	if e := w.checkServed(got); e.DecodeOnly != "forced_tool" {
 		t.Errorf("%+v", e)
-	}
-}
-
-// When decode fails after it was sent its KV cache, prefill has to send that to another
-// decode instance again.
-func TestNotifiedDecodeFails(t *testing.T) {
-	t.Parallel()
-	for name, fail := range map[string]func(http.ResponseWriter){"500": fails(500), "503": fails(503), "429": fails(429), "broken": breaks} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := startNotified(t, 1, 2, 1, nil)
-			got := w.begin(t.Context(), chatBody(true, ""))
-			p := w.leg(instance.Prefill)
-			p.reply(ok)
-			w.notify(0, p.spec.ID)
-			d := w.leg(instance.Decode)
-			d.reply(fail)
-			again := w.leg(instance.Prefill)
-			again.reply(ok)
-			w.notify(0, again.spec.ID)
-			other := w.leg(instance.Decode)
-			if other.address == d.address || other.tag == d.tag || other.tag != again.tag {
-				t.Errorf("decode again at %s with %s", other.address, other.tag)
-			}
-			other.reply(streams)
-			if e := w.checkServed(got); e.Attempts != 1 || e.Decode != other.address {
-				t.Errorf("%+v", e)
-			}
-			if len(w.rig.rec.spent) != 1 {
-				t.Errorf("spent KV transfers: %v", w.rig.rec.spent)
-			}
-		})
 	}
 }
 

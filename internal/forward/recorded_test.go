@@ -28,7 +28,7 @@ func TestRecordedAgents(t *testing.T) {
 				r := startScripted(t, mode, 1, 1, rec.Turns, nil, func(*health.Options) {})
 				why := ""
 				if mode == fakevllm.Mooncake {
-					r.pairMooncake()
+					r.bootstraps()
 					if rec.Exchanges[0].Path() == messagesPath {
 						why = "messages_need_length"
 					}

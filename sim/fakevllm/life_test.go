@@ -266,31 +266,3 @@ func TestChunkedBody(t *testing.T) {
 		t.Errorf("%d, %s", r.status, s.Requests()[0].Body)
 	}
 }
-
-// TestManyAtOnce is for the race detector.
-func TestManyAtOnce(t *testing.T) {
-	t.Parallel()
-	shared := fakevllm.NewShared()
-	p, d := pair(t, fakevllm.Options{Shared: shared}, fakevllm.Options{})
-	c := client(t)
-	expected := fakevllm.ExpectedChat([]fakevllm.Message{{Role: "user", Content: "hi"}}, fakevllm.Sampling{MaxTokens: 30})
-	var wg sync.WaitGroup
-	for w := range 8 {
-		wg.Go(func() {
-			for i := range 20 {
-				id := fmt.Sprintf("%d-%d", w, i)
-				kv := prefill(t, p, id, user)
-				r := post(t, c, d.URL()+"/v1/chat/completions", id, `{`+user+`,"max_tokens":30,"stream":true,"kv_transfer_params":`+kv+`}`)
-				if got, _ := text(events(t, r.body), 0); got != expected.Text {
-					t.Errorf("%s got %q", id, got)
-				}
-				get(t, c, d.URL()+"/metrics")
-				d.State()
-			}
-		})
-	}
-	wg.Wait()
-	if got := d.Counters(); got.TransfersLoaded != 160 || got.LocalPrefills != 0 || got.Aborted != 0 {
-		t.Errorf("%+v", got)
-	}
-}

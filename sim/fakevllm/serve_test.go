@@ -240,17 +240,3 @@ func TestRecord(t *testing.T) {
 		t.Error("recorded with RecordNone")
 	}
 }
-
-func TestChatContinuation(t *testing.T) {
-	t.Parallel()
-	messages := []fakevllm.Message{{"system", "be brief"}, {"user", "hi <|im_end|>"}}
-	whole := fakevllm.ExpectedChat(messages, fakevllm.Sampling{MaxTokens: 50, IgnoreEOS: true})
-	for cut := range whole.Tokens {
-		head := model.Detokenize(whole.Tokens[:cut])
-		prompt := fakevllm.ChatPrompt(append(messages, fakevllm.Message{Role: "assistant", Content: head}), true)
-		rest := fakevllm.ExpectedCompletion(prompt, fakevllm.Sampling{MaxTokens: 50 - cut, IgnoreEOS: true})
-		if head+rest.Text != whole.Text {
-			t.Fatalf("cut at %d: %q + %q is not %q", cut, head, rest.Text, whole.Text)
-		}
-	}
-}

@@ -20,7 +20,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -85,34 +84,6 @@ func runs(h *process.Host) func() error {
 			return fmt.Errorf("%+v", s)
 		}
 		return nil
-	}
-}
-
-// An etcd that is killed is started again, over its files and at its address.
-func TestStartedAgain(t *testing.T) {
-	t.Parallel()
-	cfg, out := config(t, t.TempDir())
-	h := start(t, cfg)
-	cli := testkit.Client(t, h.Endpoint())
-	members.Put(t, cli, "/k", "v")
-	for n := int64(1); n <= 3; n++ {
-		signal(t, cfg.DataDir, syscall.SIGKILL)
-		testkit.Eventually(t, soon, func() error {
-			if s := h.State(); s.Ends != n || s.Ended != "" {
-				return fmt.Errorf("%+v", s)
-			}
-			return nil
-		})
-		testkit.Eventually(t, soon, func() error {
-			resp, err := cli.Get(t.Context(), "/k")
-			if err == nil && len(resp.Kvs) != 1 {
-				t.Fatalf("%d keys", len(resp.Kvs))
-			}
-			return err
-		})
-	}
-	if s := out.String(); !strings.Contains(s, "signal: killed") || !strings.Contains(s, "serves again") {
-		t.Error("the log does not say why it ended, or that it is back")
 	}
 }
 
