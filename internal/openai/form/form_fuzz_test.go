@@ -3,10 +3,13 @@ package form_test
 import (
 	"bytes"
 	"mime"
+	"regexp"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai/form"
 )
+
+var nameParam = regexp.MustCompile(`(?i) name=`)
 
 // FuzzForm compares Parse with a second reader of forms, which accepts what engines accept: they
 // find the same fields, and no field that controls KV transfers.
@@ -26,7 +29,8 @@ func FuzzForm(f *testing.F) {
 		model, delimiter := "", []byte("\r\n--"+params["boundary"])
 		for _, part := range bytes.Split(append([]byte("\r\n"), body...), delimiter)[1:] {
 			header, data, _ := bytes.Cut(part, []byte("\r\n\r\n"))
-			header = bytes.ToLower(header)
+			// Parameters may have names in any case; their values are compared as they are.
+			header = nameParam.ReplaceAll(header, []byte(" name="))
 			named := func(name string) bool {
 				return bytes.Contains(header, []byte(` name="`+name+`"`)) || bytes.HasSuffix(header, []byte(` name=`+name))
 			}
@@ -36,7 +40,7 @@ func FuzzForm(f *testing.F) {
 					t.Fatalf("model %q, want %q: %q", got.Model, model, body)
 				}
 				return
-			case named("model") && !bytes.Contains(header, []byte("filename")):
+			case named("model") && !bytes.Contains(bytes.ToLower(header), []byte("filename")):
 				model = string(data)
 			case named("vllm_xargs") && bytes.HasPrefix(data, []byte(`{"kv_transfer_params"`)):
 				t.Fatalf("accepted a field that controls transfers: %q", body)
