@@ -41,12 +41,12 @@ func compare(a, b *Instance) int {
 	return cmp.Or(cmp.Compare(a.View, b.View), cmp.Compare(a.CreateRevision, b.CreateRevision), cmp.Compare(a.ModRevision, b.ModRevision))
 }
 
-// NewSnapshot returns a snapshot of the instances. It takes over the slice and every
-// instance in it. An address may be listed once per role as a membership, and also as a
-// pending add. A slice that is already in order (prefill first, then by address) is not sorted.
+// NewSnapshot returns a snapshot of the instances, which must not change afterwards. An address
+// may be listed once per role as a membership, and also as a pending add. A slice that is in order
+// (prefill first, then by address) becomes part of the snapshot; any other is copied.
 func NewSnapshot(revision int64, all []*Instance) *Snapshot {
 	if !slices.IsSortedFunc(all, compare) {
-		slices.SortFunc(all, compare)
+		all = slices.SortedFunc(slices.Values(all), compare)
 	}
 	s := &Snapshot{Revision: revision, all: slices.Clip(all), changed: make(chan struct{})}
 	for _, in := range all {

@@ -3,6 +3,7 @@ package instance_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -35,7 +36,11 @@ func TestSnapshotFindsMembers(t *testing.T) {
 			}
 		}
 		rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		given := slices.Clone(all)
 		s := instance.NewSnapshot(7, all)
+		if !slices.Equal(all, given) {
+			t.Fatal("the slice of the caller was sorted")
+		}
 		last := ""
 		for _, in := range s.All() {
 			order := map[instance.Role]string{instance.Prefill: "1", instance.Decode: "2"}[in.Role] + in.Address
