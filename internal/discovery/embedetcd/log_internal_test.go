@@ -81,6 +81,10 @@ func TestLog_Errors(t *testing.T) {
 	if got := lines(); !strings.Contains(got, "level=warning") || !strings.Contains(got, "took=1.5s") || !strings.Contains(got, "no space") {
 		t.Errorf("%q", got)
 	}
+	l.Error("failed to update storage version", zap.Error(errors.New("missing term information")))
+	if got := lines(); got != "" {
+		t.Errorf("before the first write: %s", got)
+	}
 	s.quiet.Store(true)
 	l.Error("failed to purge")
 	l.Warn("slow fdatasync")
