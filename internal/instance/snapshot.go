@@ -49,9 +49,12 @@ func NewSnapshot(revision int64, all []*Instance) *Snapshot {
 		all = slices.SortedFunc(slices.Values(all), compare)
 	}
 	s := &Snapshot{Revision: revision, all: slices.Clip(all), changed: make(chan struct{})}
-	for _, in := range all {
+	for i, in := range all {
 		if in.Usable() {
 			of := &s.usable[in.Role.Index()]
+			if *of == nil {
+				*of = make([]*Instance, 0, len(all)-i)
+			}
 			*of = append(*of, in)
 		}
 	}

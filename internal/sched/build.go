@@ -50,6 +50,10 @@ func (x *indexer) build(snap *instance.Snapshot) *index {
 
 	next := &index{snapshot: snap}
 	var all [2]candidates
+	for _, role := range instance.Roles() {
+		to, n := &all[role.Index()], len(snap.Usable(role))
+		to.items, to.facts = make([]policy.Candidate, 0, n), make([]facts, 0, n)
+	}
 	byName := make(map[string]*model, len(old.models))
 	var models []*model
 	for list := snap.All(); len(list) > 0; {

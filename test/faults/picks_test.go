@@ -42,18 +42,10 @@ func newPicker(b *testing.B, cli *clientv3.Client) *picker {
 	return p
 }
 
-// latencies are the durations of picks.
-type latencies struct {
-	n         int
-	mean, p99 time.Duration
-}
-
 // pickUntil picks two instances each millisecond, as a thousand requests per second do, until done
 // returns true, and returns the durations of the picks.
-func (p *picker) pickUntil(b *testing.B, done func() bool) latencies {
+func (p *picker) pickUntil(b *testing.B, done func() bool) (took []time.Duration) {
 	b.Helper()
-	var took []time.Duration
-	var sum time.Duration
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for !done() {
@@ -67,16 +59,21 @@ func (p *picker) pickUntil(b *testing.B, done func() bool) latencies {
 				b.Fatalf("pick: %v", err)
 			}
 			a.Done()
-			took, sum = append(took, d), sum+d
+			took = append(took, d)
 		}
 	}
+	return took
+}
+
+// p99 sorts the durations.
+func p99(took []time.Duration) time.Duration {
 	slices.Sort(took)
-	return latencies{len(took), sum / time.Duration(len(took)), took[len(took)*99/100]}
+	return took[len(took)*99/100]
 }
 
 // expiryRound lets n leases expire and compares the picks while etcd deletes their keys with those of
 // the quiet time before.
-func (p *picker) expiryRound(b *testing.B, cli *clientv3.Client, n int) (quiet, during latencies) {
+func (p *picker) expiryRound(b *testing.B, cli *clientv3.Client, n int) (quiet, during []time.Duration) {
 	b.Helper()
 	const ttl, calm = 20, 4 * time.Second
 	registerMany(b, cli, n, ttl)
@@ -105,30 +102,23 @@ func (p *picker) expiryRound(b *testing.B, cli *clientv3.Client, n int) (quiet, 
 	return quiet, during
 }
 
-// Quiet times and expiries alternate; the ratio is that of their medians.
+// Quiet times and expiries alternate; the ratio is that of all picks.
 func BenchmarkPickDuringExpiry10000(b *testing.B) {
 	const n, rounds = 10000, 3
 	for b.Loop() {
 		etcd := testkit.StartEtcdProcess(b)
 		p, cli := newPicker(b, members.Dial(b, etcd.Endpoint())), etcd.Client(b)
-		var quiet, during, quietMean, duringMean []time.Duration
+		var quiet, during []time.Duration
 		for range rounds {
 			q, d := p.expiryRound(b, cli, n)
-			b.Logf("quiet %+v, during %+v", q, d)
-			quiet, during = append(quiet, q.p99), append(during, d.p99)
-			quietMean, duringMean = append(quietMean, q.mean), append(duringMean, d.mean)
+			b.Logf("p99 of %d picks in a quiet time %v, of %d picks during expiries %v", len(q), p99(q), len(d), p99(d))
+			quiet, during = append(quiet, q...), append(during, d...)
 		}
-		ratio := func(d, q []time.Duration) float64 { return float64(median(d)) / float64(max(median(q), 1)) }
-		b.ReportMetric(float64(median(quiet).Nanoseconds()), "ns-p99-quiet")
-		b.ReportMetric(float64(median(during).Nanoseconds()), "ns-p99-during")
-		b.ReportMetric(ratio(during, quiet), "ratio-p99")
-		b.ReportMetric(ratio(duringMean, quietMean), "ratio-mean")
-		what := fmt.Sprintf("%d expiries, medians of %d rounds beside quiet times: p99 of a pick in percent of quiet", n, rounds)
-		counted(b, 17, what, int64(100*ratio(during, quiet)), 110)
+		ratio := float64(p99(during)) / float64(max(p99(quiet), 1))
+		b.ReportMetric(float64(p99(quiet).Nanoseconds()), "ns-p99-quiet")
+		b.ReportMetric(float64(p99(during).Nanoseconds()), "ns-p99-during")
+		b.ReportMetric(ratio, "ratio-p99")
+		what := fmt.Sprintf("%d expiries, %d rounds beside quiet times: p99 of a pick in percent of quiet", n, rounds)
+		counted(b, 17, what, int64(100*ratio), 110)
 	}
-}
-
-func median(d []time.Duration) time.Duration {
-	slices.Sort(d)
-	return d[len(d)/2]
 }
