@@ -145,6 +145,7 @@ func TestContinueVLLM(t *testing.T) {
 			t.Run("shapes", func(t *testing.T) { r.with(t).idShapes(e.url()) })
 			t.Run("completions", func(t *testing.T) { r.with(t).continueTexts(e.url(), &lessons[0]) })
 			t.Run("stop strings", func(t *testing.T) { r.with(t).continueStops(e.url(), &lessons[3]) })
+			t.Run("beyond the end", func(t *testing.T) { r.with(t).continueBeyond(e.url(), &lessons[0]) })
 			t.Run("not from ids", func(t *testing.T) { r.with(t).continueRefused(e.url(), &lessons[0]) })
 		}
 		for i := range lessons {
@@ -267,6 +268,47 @@ func (r *rig) continueStops(url string, l *lesson) {
 		}
 	}
 	logf("stop strings: text held back at %d events, %d continuations exact", behind, tried)
+}
+
+// continueBeyond continues answers with special tokens (ignore_eos). Each comes alone and without text, and its text
+// from /detokenize has no part of a character.
+func (r *rig) continueBeyond(url string, l *lesson) {
+	prompt, _ := r.pieces(url, toChats, l.body())
+	for _, path := range []string{toCompletions, toChats} {
+		body := l.body()
+		body["prompt"], body["max_tokens"], body["ignore_eos"] = prompt, 150, true
+		if path == toChats {
+			delete(body, "prompt")
+		} else {
+			delete(body, "messages")
+		}
+		_, all := r.pieces(url, path, body)
+		want := pieces.Join(all)
+		var special []int
+		exact := 0
+		for cut, p := range all {
+			if len(p.IDs) == 1 && p.Text+p.Reasoning+p.Finish == "" && !slices.Contains(special, p.IDs[0]) && !strings.Contains(r.detokenize(url, p.IDs), "\ufffd") {
+				special = append(special, p.IDs[0])
+			}
+			has := pieces.Join(all[:cut])
+			if len(special) == 0 || cut == 0 || cut%7 != 0 || has.Finish != "" {
+				continue
+			}
+			text := r.detokenize(url, slices.DeleteFunc(slices.Clone(has.IDs), func(id int) bool { return slices.Contains(special, id) }))
+			if strings.HasSuffix(text, "\ufffd") {
+				continue
+			}
+			got := r.rest(url, path, body, prompt, has.IDs)
+			if !strings.HasSuffix(text, has.Text) || has.Text+got.Text != want.Text || !slices.Equal(slices.Concat(has.IDs, got.IDs), want.IDs) {
+				r.t.Errorf("%s, after %d events: %q of %q, then %q, not %q", path, cut, has.Text, text, got.Text, want.Text)
+			}
+			exact++
+		}
+		logf("%s beyond the end: special tokens %v, %d continuations exact", path, special, exact)
+		if exact == 0 {
+			r.t.Errorf("%s: no special token in %q, %v", path, want.Text, want.IDs)
+		}
+	}
 }
 
 // continueRefused checks the requests that are not continued from ids.

@@ -24,6 +24,7 @@ type Answer struct {
 	old    bool             // see NoteEngine
 	prompt idList           // tokens of the prompt
 	ids    idList           // tokens of the answer
+	silent []uint32         // those of ids that came alone and without text; at most maxSilent, and each once
 	events int              // with text, or a tool call
 	since  time.Time        // time of the first of them, or of the first since a replay began; zero: none yet
 
@@ -209,8 +210,11 @@ func (a *Answer) note(c *chunk) {
 	if a.why == "" {
 		switch {
 		case c.ids.end > 0:
+			before := len(a.ids.list)
 			if !a.ids.addJSON(c.ids.of(c.event)) {
 				a.giveUp(ReasonMemory)
+			} else if added := a.ids.list[before:]; len(added) == 1 && !c.says() && len(a.silent) < maxSilent && !slices.Contains(a.silent, added[0]) {
+				a.silent = append(a.silent, added[0])
 			}
 		case c.text.end|c.thoughts.end|c.calls.end > 0:
 			a.giveUp(ReasonNoIDs)

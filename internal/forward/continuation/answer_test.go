@@ -210,6 +210,13 @@ func TestAnswer_Seam(t *testing.T) {
 		{"end of the text may begin a stop string", `,"stop":"\n\n"`, []string{first, textEvent("", nil, []int{16})}, "[20 10]", ""},
 		{"another text", "", []string{textEvent("Xhe", []int{20}, []int{10})}, "", ""},
 		{"text before its ids", "", []string{textEvent("The sea is", []int{20}, []int{10})}, "", ""},
+		{"a special token", `,"ignore_eos":true`, []string{first, textEvent("", nil, []int{99}), textEvent(" sea", nil, []int{11})}, "[20 10 99 11]", ""},
+		{"special tokens and half a character", "", []string{
+			first, textEvent("", nil, []int{12}), textEvent("ö", nil, []int{13}), textEvent("", nil, []int{99}),
+			textEvent("", nil, []int{99}), textEvent(" sea", nil, []int{11}), textEvent("", nil, []int{12}),
+		}, "[20 10 12 13 99 99 11]", ""},
+		{"a special token beside stop strings", `,"stop":"xyz"`, []string{first, textEvent("", nil, []int{99}), textEvent(" sea", nil, []int{11})}, "", ""},
+		{"a special token at the end", "", []string{first, textEvent("", nil, []int{99})}, "[20 10 99]", ""},
 		{"client has the logprobs", `,"logprobs":1`, []string{first, logged("", nil, 12)}, "", ""},
 		{"client has the logprobs of the first token", `,"logprobs":1`, []string{logged("", []int{20}, 12)}, "", ""},
 		{"client has the logprobs of whole characters", `,"logprobs":1`, []string{logged("The", []int{20}, 10)}, "[20 10]", ""},

@@ -63,6 +63,12 @@ func (l *idList) appendJSON(out []byte, n int) []byte {
 	return out
 }
 
+// jsonIDs returns a JSON list.
+func jsonIDs(ids []uint32) []byte {
+	l := idList{list: ids}
+	return append(l.appendJSON([]byte{'['}, len(ids)), ']')
+}
+
 // release frees the memory of the list.
 func (l *idList) release() {
 	if l.reserved > 0 {

@@ -150,7 +150,7 @@ func (a *Answer) Next(detokenize Detokenize) (next *Next, why string) {
 	if limit > 0 && int64(n) >= limit {
 		return &Next{How: HowProxy, Events: a.ending(rest, true)}, ""
 	}
-	opening, err := detokenize(append(a.prompt.appendJSON([]byte{'['}, min(len(a.prompt.list), openingIDs)), ']'))
+	opening, err := detokenize(jsonIDs(a.prompt.list[:min(len(a.prompt.list), openingIDs)]))
 	if err != nil {
 		return nil, ReasonText
 	}

@@ -16,6 +16,8 @@ import (
 const (
 	// maxCuts bounds the tokens that are generated again because the client has none of their text.
 	maxCuts = 16
+	// maxSilent bounds the different ids that may be special tokens.
+	maxSilent = 8
 	// halfCharacter is the end of a text whose last token has only a part of a character.
 	halfCharacter = "\uFFFD"
 	// markup are characters with which the parsers of tool calls and of reasoning hold text back.
@@ -28,14 +30,15 @@ const (
 // end of that text if the client does not have it yet: an engine with stop strings holds back what
 // may begin one.
 //
-// The ids must have exactly the text that the client has, and end with a whole character. The next
-// engine looks for stop strings in its own text only, so none may begin before the seam.
+// The ids must have exactly the text that the client has, apart from special tokens, and end with a
+// whole character. The next engine looks for stop strings in its own text only, so none may begin before the seam.
 func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) {
 	n = len(a.ids.list)
 	if a.req.Kind == openai.Chat {
 		n = max(a.mark, a.logged) // later ids are of text that a parser holds back, or of no text
 	}
 	stops := a.stops()
+	var special []uint32
 	for cuts := 0; n >= 0 && cuts < maxCuts; cuts++ {
 		if n < a.logged || a.asked && n < len(a.ids.list) {
 			break // the client has logprobs or ids that would be generated again
@@ -43,7 +46,8 @@ func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) 
 		if n == 0 && a.said.texts[content].n+a.said.texts[reasoning].n == 0 {
 			return 0, "", "", "" // the client has no text yet
 		}
-		text, err := detokenize(append(a.ids.appendJSON([]byte{'['}, n), ']'))
+		ids := slices.DeleteFunc(slices.Clone(a.ids.list[:n]), func(id uint32) bool { return slices.Contains(special, id) })
+		text, err := detokenize(jsonIDs(ids))
 		if err != nil {
 			return 0, "", "", ReasonText
 		}
@@ -57,10 +61,24 @@ func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) 
 			if rest, ok := a.heldBack(text, stops); ok && !mayStop(text, stops) {
 				return n, text, rest, ""
 			}
+			if special == nil && len(stops) == 0 { // with stop strings, an id without text may be of text that is held back
+				if special = a.special(detokenize); len(special) > 0 {
+					continue // compare again without them
+				}
+			}
 		}
 		n--
 	}
 	return 0, "", "", ReasonSeam
+}
+
+// special returns the silent ids that may be special tokens, which streams skip and /detokenize does not: those
+// with a text of whole characters.
+func (a *Answer) special(detokenize Detokenize) []uint32 {
+	return slices.DeleteFunc(slices.Clone(a.silent), func(id uint32) bool {
+		text, err := detokenize(jsonIDs([]uint32{id}))
+		return err != nil || text == "" || strings.Contains(text, halfCharacter)
+	})
 }
 
 // heldBack returns the end of text that the client does not have. It reports false if the rest of
