@@ -115,7 +115,8 @@ line. The exit code is 0 while the proxy answers /readyz (or /livez, with --live
 can be served; for a check that restarts the proxy use --live. Host, port and certificate come
 from the same flags, environment or file as for the proxy; other flags of the proxy are
 accepted and not read. With --tls-client-ca,
-health uses the proxy's own certificate, which must then be valid for clients too.`,
+health uses the proxy's own certificate, which must then be valid for clients too, except
+with --live.`,
 		Example: `  pdmesh-proxy health
   pdmesh-proxy health --port 9000 --live`,
 		Args: cli.NoArgs,

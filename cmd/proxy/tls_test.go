@@ -325,6 +325,48 @@ func TestClientsRefusedByTLS(t *testing.T) {
 	}
 }
 
+// Certificate files that the proxy has rejected, or that its clients' CA has not signed, do not make
+// health --live fail: a restart with them would end a proxy that serves.
+func TestHealthWithUnusableFiles(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	for _, tc := range []struct {
+		name             string
+		mutual, stranger bool
+		health           string // what health says
+	}{
+		{name: "key of another certificate", health: "not ready: "},
+		{name: "key of another certificate, with client certificates", mutual: true, health: "ask 127.0.0.1:PORT: tls: private key does not match public key"},
+		{name: "refused as a client", mutual: true, stranger: true, health: "ask 127.0.0.1:PORT: remote error: tls: unknown certificate authority"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			a, other := testkit.NewAuthority(t, "fleet"), testkit.NewAuthority(t, "strangers")
+			cert, key := a.Issue("proxy", testkit.Certificate{Hosts: []string{"127.0.0.1"}})
+			args := []string{"--tls-cert", cert, "--tls-key", key}
+			if tc.mutual {
+				ca := a
+				if tc.stranger {
+					ca = other
+				}
+				args = append(args, "--tls-client-ca", ca.CA)
+			}
+			p := runProxy(t, append(args, "--etcd-endpoints", etcd.Endpoint())...)
+			if !tc.stranger {
+				_, strangers := other.Issue("stranger", testkit.Certificate{})
+				testkit.WriteFile(t, key, string(testkit.ReadFile(t, strangers)))
+			}
+			health := append([]string{"health", "--port", p.port}, args...)
+			if code, out, errs := ask(t, nil, append(health, "--live")...); code != 0 || out != "alive\n" {
+				t.Errorf("health --live: %d %q %q", code, out, errs)
+			}
+			if code, _, errs := ask(t, nil, health...); code != 1 || !strings.Contains(errs, strings.ReplaceAll(tc.health, "PORT", p.port)) {
+				t.Errorf("health: %d %q", code, errs)
+			}
+		})
+	}
+}
+
 // An engine that is not trusted, or that does not trust the proxy, is reported: to
 // the client in vLLM's shape, in the log, and in /status where the proxy's own probe found it.
 func TestEnginesRefusedByTLS(t *testing.T) {

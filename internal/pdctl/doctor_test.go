@@ -547,6 +547,8 @@ func TestDoctorDeadEngines(t *testing.T) {
 	stopped, quiet := testkit.FreePort(t), "10.0.0.9:8200"
 	r.leased("/pd/decode/10.0.0.8:8200", `{"models":["m"],"state":"down"}`)
 	r.leased("/pd/decode/10.0.0.7:8200", `{"models":["m"],"state":"down","cause":"slow"}`)
+	r.leased("/pd/decode/10.0.0.4:8200", `{"models":["m"],"state":"down","cause":"HTTP 401"}`)
+	r.leased("/pd/decode/10.0.0.3:8200", `{"models":["m"],"state":"down","cause":"no TLS"}`)
 	r.leased("/pd/prefill/10.0.0.6:8100", `{"models":["x"],"connector":"mooncake","state":"starting","cause":"no engine ids"}`)
 	r.leased("/pd/prefill/10.0.0.5:8100", `{"models":["x"],"connector":"mooncake","state":"starting"}`)
 	r.put("/pd/decode/"+stopped, `{"models":["m"]}`)
@@ -555,6 +557,8 @@ func TestDoctorDeadEngines(t *testing.T) {
 	got := r.examined(5)
 	finds(t, got, "engine", "decode/10.0.0.8:8200", "its engine is dead, and its agent is alive", "restart the engine on 10.0.0.8", "the agent registers it again by itself, without a restart", "curl -i http://10.0.0.8:8200/health")
 	finds(t, got, "engine", "decode/10.0.0.7:8200", "down (slow)", "restart the engine on 10.0.0.7")
+	finds(t, got, "engine", "decode/10.0.0.4:8200", "its agent cannot use its engine", "down: HTTP 401", "correct --engine-api-key of its agent on 10.0.0.4")
+	finds(t, got, "engine", "decode/10.0.0.3:8200", "its agent cannot use its engine", "down: no TLS", "correct --engine-ca, --engine-cert and --engine-key of its agent on 10.0.0.3, or the certificate of the engine")
 	finds(t, got, "engine", "decode/"+quiet, "1 of 1 proxies cannot use it", "connection refused", "reach its address")
 	if f := finds(t, got, "engine", "prefill/10.0.0.6:8100", "its bootstrap server 10.0.0.6:8998 does not return engine ids", "--bootstrap-port", "curl -i http://10.0.0.6:8998/query"); f.Severity != doctor.Warning {
 		t.Errorf("severity %s", f.Severity)
@@ -567,7 +571,7 @@ func TestDoctorDeadEngines(t *testing.T) {
 			t.Errorf("asked without --probe: %+v", f)
 		}
 	}
-	for _, a := range []string{quiet, "10.0.0.8:8200", "10.0.0.7:8200"} { // tests do not probe other machines
+	for _, a := range []string{quiet, "10.0.0.8:8200", "10.0.0.7:8200", "10.0.0.4:8200", "10.0.0.3:8200"} { // tests do not probe other machines
 		members.Del(t, r.cli, "/pd/decode/"+a)
 	}
 	finds(t, r.examined(5, "--probe", "--timeout", "500ms"), "engine", "decode/"+stopped, "does not answer /health from here", "connection refused", "pdctl remove decode "+stopped)

@@ -110,13 +110,17 @@ func (m *Members) engines(proxies Proxies, r *report) {
 		case in.Record.State == instance.Down && !in.Static():
 			what := "its engine is dead, and its agent is alive"
 			why := "the agent renews the lease and reports down: " + cmp.Or(instance.Printable(in.Record.Cause, 80), "the engine refuses probes, or answers with an error")
-			if in.Record.Cause == instance.CauseSlow {
+			cure := fmt.Sprintf("restart the engine on %s, after you have read its log; the agent registers it again by itself, without a restart", host)
+			const unusable = "its agent cannot use its engine"
+			switch in.Record.Cause {
+			case instance.CauseSlow:
 				what, why = "its engine does not answer, and its agent is alive", "the agent renews the lease and reports down (slow): the engine does not answer probes, because it is busy or hangs"
+			case "HTTP 401", "HTTP 403":
+				what, cure = unusable, fmt.Sprintf("correct --engine-api-key of its agent on %s", host)
+			case "no TLS":
+				what, cure = unusable, fmt.Sprintf("correct --engine-ca, --engine-cert and --engine-key of its agent on %s, or the certificate of the engine; the log of the agent has the reason", host)
 			}
-			r.say(Finding{
-				Severity: Error, Subject: in.Key.String(), What: what, Why: why,
-				Cure: fmt.Sprintf("restart the engine on %s, after you have read its log; the agent registers it again by itself, without a restart", host), Commands: look,
-			})
+			r.say(Finding{Severity: Error, Subject: in.Key.String(), What: what, Why: why, Cure: cure, Commands: look})
 		case in.Record.State == instance.Down:
 			r.say(Finding{
 				Severity: Error, Subject: in.Key.String(), What: "its static record says down", Why: "no agent updates a static record: it stays down until another record is written",

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -22,31 +23,30 @@ const Timeout = 3 * time.Second
 var ErrUnhealthy = errors.New("not ready")
 
 // client returns a client for the proxy of this machine. It does not verify the certificate,
-// which need not have the local address: nothing secret is sent.
-func client(at config.Listen) (hc *http.Client, scheme string, err error) {
+// which need not have the local address: nothing secret is sent. asked becomes true if the proxy asks
+// for a certificate. Only then are the files read, because the proxy may have rejected them.
+func client(at config.Listen) (hc *http.Client, scheme string, asked *atomic.Bool) {
+	asked = new(atomic.Bool)
 	t := &http.Transport{DisableKeepAlives: true} // no HTTP proxy from the environment
 	if at.Files.Cert == "" {
-		return &http.Client{Transport: t}, "http", nil
-	}
-	pair, err := tls.LoadX509KeyPair(at.Files.Cert, at.Files.Key)
-	if err != nil {
-		return nil, "", err
+		return &http.Client{Transport: t}, "http", asked
 	}
 	t.TLSClientConfig = &tls.Config{
-		InsecureSkipVerify:   true,
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil },
+		InsecureSkipVerify: true,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			asked.Store(true)
+			pair, err := tls.LoadX509KeyPair(at.Files.Cert, at.Files.Key)
+			return &pair, err
+		},
 	}
-	return &http.Client{Transport: t}, "https", nil
+	return &http.Client{Transport: t}, "https", asked
 }
 
 // Ask requests a path of the proxy that listens at an address, and returns a line of text. The
 // error is the reason why the proxy is unhealthy.
 func Ask(ctx context.Context, at config.Listen, path string) (string, error) {
 	address := instance.LocalAddress(at.Host, at.Port)
-	hc, scheme, err := client(at)
-	if err != nil {
-		return "", fmt.Errorf("ask %s: %w", address, err)
-	}
+	hc, scheme, asked := client(at)
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+address+path, nil)
@@ -57,6 +57,10 @@ func Ask(ctx context.Context, at config.Listen, path string) (string, error) {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return "", fmt.Errorf("no answer from %s within %s", address, Timeout)
+	case err != nil && asked.Load() && path == "/livez": // a restart would not mend certificates
+		return "alive", nil
+	case err != nil && asked.Load():
+		return "", fmt.Errorf("ask %s: %w", address, errors.Unwrap(err))
 	case err != nil:
 		return "", fmt.Errorf("no proxy answers at %s: %w", address, errors.Unwrap(err))
 	}

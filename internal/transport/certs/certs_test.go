@@ -243,11 +243,14 @@ func TestReload(t *testing.T) {
 	step("broken", "second", "cannot be used, and the old ones stay active: "+f.Cert, 1)
 	require.NoError(t, os.Remove(f.Cert))
 	step("deleted", "second", "no such file", 1)
+	issue("cut off", 30*24*time.Hour)
+	testkit.WriteFile(t, f.Cert, string(testkit.ReadFile(t, f.Cert))+"-----BEGIN CERTIFICATE-----\nMIIB")
+	step("cut off", "second", "1 of 2 PEM blocks", 1)
 	issue("expired", -time.Hour)
 	step("expired", "second", "the new certificate has expired", 1)
 	issue("third", 24*time.Hour)
 	step("mended", "third", "the certificate for clients expires at ", 2)
-	if n := strings.Count(log.String(), "the old ones stay active"); n != 3 {
+	if n := strings.Count(log.String(), "the old ones stay active"); n != 4 {
 		t.Errorf("said %d times:\n%s", n, &log)
 	}
 }
@@ -294,10 +297,18 @@ func TestUnusableFiles(t *testing.T) {
 	a := testkit.NewAuthority(t, "ours")
 	cert, key := a.Issue("one", testkit.Certificate{})
 	_, other := a.Issue("other", testkit.Certificate{})
+	half := func(first, second string) string { // a second certificate that was cut off
+		path := filepath.Join(t.TempDir(), "half.pem")
+		text := string(testkit.ReadFile(t, second))
+		testkit.WriteFile(t, path, string(testkit.ReadFile(t, first))+text[:len(text)/2])
+		return path
+	}
 	for name, f := range map[string]certs.Files{
 		"no file":       {Cert: cert + ".not", Key: key},
 		"another's key": {Cert: cert, Key: other},
 		"no authority":  {CA: key},
+		"half a chain":  {Cert: half(cert, a.CA), Key: key},
+		"half a bundle": {CA: half(a.CA, cert)},
 	} {
 		_, err := certs.Open(certs.Options{Files: f})
 		if err == nil || !strings.Contains(err.Error(), ".pem") {

@@ -1,8 +1,10 @@
 package certs
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"time"
@@ -32,6 +34,9 @@ func (f Files) parse(cert, key, ca []byte, protocol string) (*material, error) {
 		client: &tls.Config{MinVersion: tls.VersionTLS12},
 		server: &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{protocol}},
 	}
+	if err := errors.Join(whole(f.Cert, cert), whole(f.CA, ca)); err != nil {
+		return nil, err
+	}
 	if f.Cert != "" {
 		pair, err := tls.X509KeyPair(cert, key)
 		if err != nil {
@@ -55,6 +60,19 @@ func (f Files) parse(cert, key, ca []byte, protocol string) (*material, error) {
 		m.server.SessionTicketsDisabled = true
 	}
 	return m, nil
+}
+
+// whole returns an error if a PEM block of a file is damaged or cut off. Decoders skip such a block, and
+// without an authority or an intermediate certificate one side refuses the other.
+func whole(path string, text []byte) error {
+	all, good := bytes.Count(text, []byte("-----BEGIN ")), 0
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		good++
+	}
+	if good < all {
+		return fmt.Errorf("%s: %w: %d of %d PEM blocks cannot be read", path, ErrFile, all-good, all)
+	}
+	return nil
 }
 
 // over returns the reason why a certificate is not valid at a time, "" if it is.
