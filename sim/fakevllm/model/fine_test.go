@@ -49,7 +49,7 @@ func common(a, b []int) int {
 func TestFineTokensOfAnswers(t *testing.T) {
 	t.Parallel()
 	for choice := range 50 {
-		a := model.Generate(model.Tokenize(prose), model.Sampling{MaxTokens: 40, Choice: choice, IgnoreEOS: true})
+		a := model.Generate(model.Tokenize(prose), model.Sampling{MaxTokens: 40, MinTokens: 40, Choice: choice})
 		want := append(model.TokenizeFine(prose), a.Tokens...)
 		if got := model.TokenizeFine(prose + a.Text); !slices.Equal(got, want) {
 			t.Fatalf("prompt and answer are %v, not %v", got, want)

@@ -172,10 +172,13 @@ func (q *Sequence) propose() (id int, eos bool) {
 func (q *Sequence) Step() (id int, text bool) {
 	id, eos := q.propose()
 	mayStop := q.N >= q.s.MinTokens
-	if eos && mayStop && !q.s.IgnoreEOS {
-		q.N++
-		q.end("stop")
-		return EOS, false
+	if eos && mayStop {
+		if !q.s.IgnoreEOS {
+			q.N++
+			q.end("stop")
+			return EOS, false
+		}
+		id = EOS // as any special token, it has no text
 	}
 	if slices.Contains(q.s.StopTokenIDs, id) {
 		if mayStop {

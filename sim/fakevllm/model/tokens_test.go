@@ -27,7 +27,7 @@ func TestTokenizeOfPromptAndAnswer(t *testing.T) {
 	}
 	for _, prompt := range prompts {
 		for choice := range 50 {
-			a := model.Generate(model.Tokenize(prompt), model.Sampling{MaxTokens: 40, Choice: choice, IgnoreEOS: true})
+			a := model.Generate(model.Tokenize(prompt), model.Sampling{MaxTokens: 40, MinTokens: 40, Choice: choice})
 			want := append(model.Tokenize(prompt), a.Tokens...)
 			if got := model.Tokenize(prompt + a.Text); !slices.Equal(got, want) {
 				t.Fatalf("prompt %q: prompt and answer are tokenized as %v, not %v", prompt, got, want)
