@@ -1,12 +1,17 @@
 package pdctl_test
 
 import (
+	"net"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"google.golang.org/grpc"
+
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestUnreachableEtcd(t *testing.T) {
@@ -157,4 +162,26 @@ func TestDoesNotLinkTheEtcdServer(t *testing.T) {
 	if strings.Contains(string(out), "go.etcd.io/etcd/server") || !strings.Contains(string(out), "go.etcd.io/etcd/client/v3") {
 		t.Error("pdctl links the etcd server, or nothing of etcd")
 	}
+}
+
+// A member that takes calls and answers none, such as one that is cut off from the others, does not fail a
+// command while another member answers.
+func TestSilentMember(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	silent := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, call grpc.ServerStream) error {
+		<-call.Context().Done()
+		return call.Context().Err()
+	}))
+	go func() { _ = silent.Serve(listener) }() // ends with Stop
+	t.Cleanup(silent.Stop)
+	var all sync.WaitGroup
+	for range 8 { // the first member is chosen at random
+		all.Go(func() {
+			r.want(0, "", "list", "-o", "name", "--etcd-endpoints", listener.Addr().String()+","+r.etcd.Endpoint())
+		})
+	}
+	all.Wait()
 }

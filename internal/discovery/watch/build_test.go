@@ -126,6 +126,32 @@ func TestBuildWarnsOfBothRoles(t *testing.T) {
 	}
 }
 
+// The change of a role drains the other role, so it has no effect on an engine that is registered in one only, as
+// after a restart of its agent with another --role.
+func TestBuildIgnoresRoleOfOneMembership(t *testing.T) {
+	t.Parallel()
+	l := members.Layout(t)
+	value := `{"models":["m"],"kv_role":"kv_both"}`
+	prefill, decode := kv("/pd/prefill/10.0.0.1:1", value, 2), kv("/pd/decode/10.0.0.1:1", value, 2)
+	role := kv("/pd/override/prefill/10.0.0.1:1", `{"v":1,"state":"drain","role":"decode","weight":7}`, 3)
+	drain := kv("/pd/override/prefill/10.0.0.1:1", `{"v":1,"state":"drain","weight":7}`, 3)
+	for _, c := range []struct {
+		name   string
+		kvs    []*mvccpb.KeyValue
+		status string
+		reason string
+	}{
+		{"both roles", []*mvccpb.KeyValue{prefill, decode, role}, "decode-only", "role decode"},
+		{"one role", []*mvccpb.KeyValue{prefill, role}, "ready", "role decode has no effect: registered as prefill only"},
+		{"a drain", []*mvccpb.KeyValue{prefill, drain}, "draining", "drain"},
+	} {
+		in, _ := watch.Build(l, c.kvs, 9, verify.Facts{}).Lookup(members.Prefill("10.0.0.1:1"))
+		if in.Status() != c.status || in.Usable() != (c.status == "ready") || in.Reason != c.reason || in.Weight() != 7 {
+			t.Errorf("%s: %s, %q, weight %d", c.name, in.Status(), in.Reason, in.Weight())
+		}
+	}
+}
+
 // What the watcher holds after any history equals what one list of etcd yields.
 func TestWatcherEqualsList(t *testing.T) {
 	t.Parallel()

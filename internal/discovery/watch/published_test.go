@@ -82,6 +82,7 @@ func simulate(t *testing.T, rng *rand.Rand, localhost bool) (s *simulated, names
 var simulatedValues = []string{
 	``, `{"models":["m"]}`, `{"models":["m"],"id":"A"}`, `{"models":["m","n"],"id":"B","kv_role":"kv_both"}`, `{"models":["m"],"state":"down"}`,
 	`{"models":["m"],"connector":"strange"}`, `{"v":1,"state":"drain"}`, `{"v":1,"state":"removed"}`, `{"weight":3}`, `{`,
+	`{"v":1,"state":"drain","role":"decode"}`,
 }
 
 // step does something at random that a watcher may live to see.

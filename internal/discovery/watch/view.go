@@ -29,6 +29,7 @@ type surroundings struct {
 	waiting  verify.Wait
 	clash    bool
 	shadowed bool
+	alone    bool // the engine has no instance of the other role
 }
 
 // snapshot returns the instances at the table's revision. Those that have not changed
@@ -86,6 +87,7 @@ func (t *table) show(e *entry, v verify.Facts, find func(schema.Name) *entry) {
 	} else {
 		c.answer = v.Instances[e.Key]
 		c.clash = clashes(e, find)
+		c.alone = find(schema.Name{Kind: schema.KindInstance, Role: e.Role.Other(), Address: e.Key.Address}) == nil
 		e.in, e.learns = recordInstance(e, c, v), v.MustLearn(e.Key, e.rec)
 	}
 	e.old, e.shadowed = false, c.shadowed
@@ -168,7 +170,7 @@ func recordInstance(e *entry, c surroundings, v verify.Facts) *instance.Instance
 		say("registered in both roles, and not everywhere with kv_role kv_both")
 	}
 	if o := c.override; o != nil {
-		applyOverride(in, o, say)
+		applyOverride(in, o, c.alone, say)
 	}
 	in.Reason = strings.Join(why, "; ")
 	return in
@@ -197,7 +199,9 @@ func pendingInstance(e *entry, c surroundings) *instance.Instance {
 	return in
 }
 
-func applyOverride(in *instance.Instance, e *entry, say func(string, ...any)) {
+// applyOverride applies an override to an instance. A drain that keeps the engine in its other role
+// has no effect on one that is alone.
+func applyOverride(in *instance.Instance, e *entry, alone bool, say func(string, ...any)) {
 	if e.problem != "" {
 		if !e.good {
 			say("its override cannot be used: %s", e.problem)
@@ -205,7 +209,11 @@ func applyOverride(in *instance.Instance, e *entry, say func(string, ...any)) {
 		}
 		say("of its override, %s", e.describe())
 	}
-	o := e.override
+	o := *e.override
+	if o.Role != "" && alone {
+		say("role %s has no effect: registered as %s only", o.Role, in.Role)
+		o.State, o.Role, o.Auto = "", "", false
+	}
 	in.Intent, in.OnlyRole, in.AutoRole = o.State, o.Role, o.Auto
 	if o.MoveAfter != nil && o.State == instance.Drain {
 		d := time.Duration(*o.MoveAfter) * time.Second

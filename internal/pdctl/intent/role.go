@@ -23,6 +23,7 @@ it there as decode-only or prefill-only. Requests that run there go on. Proxies 
 earlier release see a drain. The role stays when the engine or the agent restarts; with
 --for it ends after that time. "both" ends it also while the engine is not registered.
 So do drain, cordon and undrain of the other role: afterwards the engine serves both.
+While the engine is registered in one role only, the role has no effect.
 
 It is an error (exit 1) if the engine has the record of one role only, if its connector
 can't serve in the role, if its weight there is 0, if an operator has drained, cordoned or

@@ -50,18 +50,18 @@ func (s *Session) dial() (*Conn, error) {
 }
 
 // Connect connects and waits for an answer of etcd. Otherwise every later error would report a
-// deadline instead of the cause.
+// deadline instead of the cause. If there are several members, it asks at least two: one may be cut off.
 func (s *Session) Connect(ctx context.Context) (*Conn, error) {
 	c, err := s.dial()
 	if err != nil {
 		return nil, err
 	}
-	for start := time.Now(); ; {
+	for start, tries := time.Now(), 1; ; tries++ {
 		_, err := etcd.Ping(ctx, c.Client, c.Layout) // has its own deadline of 2 s
 		if err == nil {
 			return c, nil
 		}
-		if !errors.Is(err, etcd.ErrUnreachable) || time.Since(start) >= s.Timeout {
+		if !errors.Is(err, etcd.ErrUnreachable) || time.Since(start) >= s.Timeout && tries >= min(2, len(s.Etcd.Endpoints)) {
 			c.Close()
 			return nil, s.Hint(err)
 		}

@@ -164,14 +164,18 @@ func (f *Follower) change(ctx context.Context, now time.Time, all []*roles.Deman
 	if !ok {
 		return
 	}
-	log := f.o.Log.WithFields(logrus.Fields{"instance": m.Address, "role": m.Role, "model": instance.Printable(m.Model, 120), "reason": m.Reason})
+	role := m.Role
+	if m.Both {
+		role = instance.Both
+	}
+	log := f.o.Log.WithFields(logrus.Fields{"instance": m.Address, "role": role, "model": instance.Printable(m.Model, 120), "reason": m.Reason})
 	f.auto.Moved(now)
 	if f.o.Mode == config.AutoRolesAdvise {
 		f.count(m.Role, Advised)
 		log.Info("role change advised")
 		return
 	}
-	done, err := f.o.Intents.SetRole(ctx, m.Address, m.Role, store.RoleOptions{Reason: m.Reason, Auto: true, Since: f.move, Fits: f.o.Fits})
+	done, err := f.o.Intents.SetRole(ctx, m.Address, role, store.RoleOptions{Reason: m.Reason, Auto: true, Since: f.move, Fits: f.o.Fits})
 	switch {
 	case errors.Is(err, store.ErrMoved): // by another proxy or an operator
 		f.polled = time.Time{}

@@ -215,6 +215,27 @@ func (p *proxy) serving() [2]int {
 	return [2]int{len(snap.Usable(instance.Prefill)), len(snap.Usable(instance.Decode))}
 }
 
+// If one engine is left, which serves in one role, it gets the other one, too, and keeps both.
+func TestLastEngine(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	fleet(t, etcd, true)
+	cli, l := etcd.Client(t), members.Layout(t)
+	for _, address := range []string{"127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"} {
+		for _, k := range (instance.Key{Role: instance.Both, Address: address}).Each() {
+			members.Del(t, cli, l.Instance(k))
+		}
+	}
+	p := newProxy(t, etcd, config.AutoRolesOn, "a")
+	p.run(t.Context(), 130)
+	if got := p.serving(); got != [2]int{1, 1} || p.moves(ratio.Moved) != 1 {
+		t.Errorf("%v serve after %d moves, want one engine in both roles", got, p.moves(ratio.Moved))
+	}
+	if p.run(t.Context(), 600); p.moves(ratio.Moved)+p.moves(ratio.Failed) != 1 {
+		t.Errorf("%d moves, %d failed", p.moves(ratio.Moved), p.moves(ratio.Failed))
+	}
+}
+
 // Of two proxies that decide at the same moment, one makes the change. The other waits as long after
 // it as the first one.
 func TestTwoProxies(t *testing.T) {

@@ -32,7 +32,8 @@ func (e *Engine) serves(r instance.Role) bool {
 // Move is a change of the role of an engine.
 type Move struct {
 	Address string        `json:"address"`
-	Role    instance.Role `json:"role"` // in which it is kept from now on
+	Role    instance.Role `json:"role"` // in which it is kept from now on, or that it gets
+	Both    bool          `json:"both"` // it serves the other role, too
 	Model   string        `json:"model"`
 	Reason  string        `json:"reason"`
 }
@@ -87,22 +88,25 @@ func (a *Automatic) Decide(now time.Time, all []*Demand, engines []Engine) (Move
 }
 
 // choose chooses an engine that changes from the other role to a role: one that serves in the other
-// role only if there is one, with the fewest requests.
+// role only if there is one, with the fewest requests. If neither role has another one, it serves both.
 func choose(d *Demand, role instance.Role, all []*Demand, engines []Engine) (Move, bool) {
+	n, other := d.Instances(role), d.Instances(role.Other())
+	both := n <= 0 && other <= 1
 	list := slices.DeleteFunc(slices.Clone(engines), func(e Engine) bool {
-		return !e.serves(role.Other()) || !slices.Contains(e.Models, d.Model) || !spare(&e, role.Other(), all)
+		return !e.serves(role.Other()) || !slices.Contains(e.Models, d.Model) || !both && !spare(&e, role.Other(), all)
 	})
-	n := d.Instances(role)
 	if len(list) == 0 || n > 0 && d.Pressure(role, n+1) > 0.99*d.Pressure(role, n) {
 		return Move{}, false
 	}
 	e := slices.MinFunc(list, func(a, b Engine) int {
 		return cmp.Or(cmp.Compare(b.part(role), a.part(role)), cmp.Compare(a.InFlight, b.InFlight), cmp.Compare(a.Address, b.Address))
 	})
-	other := d.Instances(role.Other())
-	return Move{Address: e.Address, Role: role, Model: d.Model, Reason: fmt.Sprintf(
+	if other -= e.part(role); both {
+		other = 0.5
+	}
+	return Move{Address: e.Address, Role: role, Both: both, Model: d.Model, Reason: fmt.Sprintf(
 		"%s has pressure %.2f with %g instances (%s), %s %.2f with %g", role, d.Pressure(role, n), n, d.describe(role, n),
-		role.Other(), d.Pressure(role.Other(), other-e.part(role)), other-e.part(role))}, true
+		role.Other(), d.Pressure(role.Other(), other), other)}, true
 }
 
 // part returns how many instances the other role loses when an engine changes to a role.

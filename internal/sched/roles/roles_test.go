@@ -159,20 +159,23 @@ func TestEmptyRole(t *testing.T) {
 		engines []roles.Engine
 		after   int
 		role    instance.Role
+		both    bool
 	}{
-		{"no decode", []*roles.Demand{unknown("m", 2, 0)}, prefill, 121, instance.Decode},
-		{"no prefill", []*roles.Demand{unknown("m", 0, 2)}, decode, 121, instance.Prefill},
-		{"the last one of the other role", []*roles.Demand{unknown("m", 1, 0)}, prefill[:1], 0, ""},
-		{"no engine may move", []*roles.Demand{unknown("m", 0, 2)}, nil, 0, ""},
-		{"no role is empty", []*roles.Demand{unknown("m", 2, 1)}, prefill, 0, ""},
-		{"another model", []*roles.Demand{unknown("m", 2, 1), unknown("n", 2, 0)}, prefill, 0, ""},
-		{"the engine serves another model", []*roles.Demand{unknown("m", 2, 0), unknown("n", 2, 1)}, []roles.Engine{engine("a", "m n", true, false, 0)}, 0, ""},
-		{"no decode, and prefill is full", []*roles.Demand{queued}, prefill, 31, instance.Decode},
-		{"no prefill, and decode is busy", []*roles.Demand{alone}, decode, 0, ""},
+		{"no decode", []*roles.Demand{unknown("m", 2, 0)}, prefill, 121, instance.Decode, false},
+		{"no prefill", []*roles.Demand{unknown("m", 0, 2)}, decode, 121, instance.Prefill, false},
+		{"no decode, and the last prefill", []*roles.Demand{unknown("m", 1, 0)}, prefill[1:], 121, instance.Decode, true},
+		{"no prefill, and the last decode", []*roles.Demand{unknown("m", 0, 1)}, decode[1:], 121, instance.Prefill, true},
+		{"the last one serves another model", []*roles.Demand{unknown("m", 1, 0), unknown("n", 1, 1)}, []roles.Engine{engine("b", "m n", true, false, 0)}, 121, instance.Decode, true},
+		{"no engine may move", []*roles.Demand{unknown("m", 0, 2)}, nil, 0, "", false},
+		{"no role is empty", []*roles.Demand{unknown("m", 2, 1)}, prefill, 0, "", false},
+		{"another model", []*roles.Demand{unknown("m", 2, 1), unknown("n", 2, 0)}, prefill, 0, "", false},
+		{"the engine serves another model", []*roles.Demand{unknown("m", 2, 0), unknown("n", 2, 1)}, []roles.Engine{engine("a", "m n", true, false, 0)}, 0, "", false},
+		{"no decode, and prefill is full", []*roles.Demand{queued}, prefill, 31, instance.Decode, false},
+		{"no prefill, and decode is busy", []*roles.Demand{alone}, decode, 0, "", false},
 	} {
 		r := &rig{now: epoch, engines: tc.engines}
 		after, m := r.after(600, tc.all...)
-		if after != tc.after || m.Role != tc.role || m.Address != "" && (m.Address != "b" || !strings.Contains(m.Reason, "there is no instance")) {
+		if after != tc.after || m.Role != tc.role || m.Both != tc.both || m.Address != "" && (m.Address != "b" || !strings.Contains(m.Reason, "there is no instance")) {
 			t.Errorf("%s: after %d s %+v, want %s after %d s", tc.name, after, m, tc.role, tc.after)
 		}
 	}
