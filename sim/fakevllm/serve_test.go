@@ -104,11 +104,11 @@ func TestAsExpected(t *testing.T) {
 	}
 	for i, body := range bodies {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			chat, path := strings.HasPrefix(body, `"mess`), "/v1/completions"
-			if chat {
+			path := "/v1/completions"
+			if strings.HasPrefix(body, `"mess`) {
 				path = "/v1/chat/completions"
 			}
-			expected, err := fakevllm.ExpectedAnswers(chat, []byte("{"+body+"}"), 4096)
+			expected, err := fakevllm.ExpectedAt(path, []byte("{"+body+"}"), 4096)
 			require.NoError(t, err)
 			whole := decode(t, post(t, c, s.URL()+path, "", "{"+body+"}"))
 			stream := events(t, post(t, c, s.URL()+path, "", "{"+body+`,"stream":true,"stream_options":{"include_usage":true}}`).body)

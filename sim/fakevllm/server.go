@@ -167,26 +167,18 @@ func (s *Server) Counters() Counters {
 
 // State is what GET /fake/state answers.
 type State struct {
-	EngineID    string   `json:"engine_id"`
-	Role        Role     `json:"role"`
-	Mode        Mode     `json:"mode"`
-	Address     string   `json:"address"`
-	SideChannel int      `json:"side_channel,omitempty"`
-	Bootstrap   int      `json:"bootstrap,omitempty"`
-	Ranks       []Rank   `json:"ranks"`
-	Counters    Counters `json:"counters"`
-	Aborted     []string `json:"aborted"`
-	Violations  []string `json:"violations"`
-	BadParams   []string `json:"bad_params"`
-	Refusals    []string `json:"refusals"`
-	Faults      []Fault  `json:"faults"`
+	EngineID   string   `json:"engine_id"`
+	Role       Role     `json:"role"`
+	Counters   Counters `json:"counters"`
+	Violations []string `json:"violations"`
+	BadParams  []string `json:"bad_params"`
+	Refusals   []string `json:"refusals"`
 }
 
 // State reads everything an outside test may want to know.
 func (s *Server) State() State {
 	return State{
-		EngineID: s.EngineID(), Role: s.opt.Role, Mode: s.opt.Mode, Address: s.Address(), SideChannel: s.SideChannel(), Bootstrap: s.Bootstrap(),
-		Ranks: s.Ranks(), Counters: s.Counters(), Aborted: s.Aborted(), Violations: s.Violations(),
-		BadParams: s.BadParams(), Refusals: s.Refusals(), Faults: s.faults.All(),
+		EngineID: s.EngineID(), Role: s.opt.Role, Counters: s.Counters(),
+		Violations: s.Violations(), BadParams: s.BadParams(), Refusals: s.Refusals(),
 	}
 }
