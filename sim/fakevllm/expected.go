@@ -24,7 +24,10 @@ func ExpectedText(prompt string, s Sampling) Answer {
 }
 
 // Message is a chat message with plain text.
-type Message struct{ Role, Content string }
+type Message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
 
 // ExpectedChat is the answer of /v1/chat/completions to messages without
 // tools. To continue a partial answer see ChatPrompt.
