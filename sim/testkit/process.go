@@ -11,13 +11,14 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
 // envMember makes a test binary run again as an etcd member; it holds the
@@ -146,7 +147,7 @@ func (p *EtcdProcess) launch() (ready func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	free, err := startOnThread(cmd)
+	free, err := fleet.StartOnThread(cmd)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +170,7 @@ func (p *EtcdProcess) launch() (ready func() error, err error) {
 // launchOutside is launch for the program of envOutside.
 func (p *EtcdProcess) launchOutside() (ready func() error, err error) {
 	cmd := outsideCommand(p.t, &p.cfg)
-	free, err := startOnThread(cmd)
+	free, err := fleet.StartOnThread(cmd)
 	if err != nil {
 		return nil, err
 	}
@@ -180,32 +181,6 @@ func (p *EtcdProcess) launchOutside() (ready func() error, err error) {
 		close(ended)
 	}()
 	return func() error { return outsideReady(p.cfg.Listen, ended) }, nil
-}
-
-// startOnThread starts a child from a thread that does nothing else until free
-// is called. Linux sends the death signal when the thread ends that started the
-// child, not when the process does, and Go ends threads: a goroutine that
-// returns with its thread locked, in any other test, takes the thread with it
-// and every child that was ever started from there.
-func startOnThread(cmd *exec.Cmd) (free func(), err error) {
-	started := make(chan error)
-	ended := make(chan struct{})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			<-ended
-		}
-	}()
-	if err := <-started; err != nil {
-		<-done
-		return nil, err
-	}
-	return func() { close(ended); <-done }, nil
 }
 
 // Endpoint is the host:port clients use. It stays the same over a Restart.
