@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/backoff"
 
 	"github.com/pdmesh/pdmesh/sim/tcpserver"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // startTimeout bounds the start of an etcd on a machine that is busy with
@@ -164,9 +165,7 @@ func (e *Etcd) Restart() {
 func Client(t testing.TB, endpoints ...string) *clientv3.Client {
 	t.Helper()
 	cli, err := quietClient(endpoints...)
-	if err != nil {
-		t.Fatalf("etcd client: %v", err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := cli.Close(); err != nil {
 			t.Logf("close etcd client: %v", err)

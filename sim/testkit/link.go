@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/tcpserver"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Direction is one of the two ways through a Link.
@@ -59,9 +60,7 @@ func StartLink(t testing.TB, target string) *Link {
 func StartLinkAt(t testing.TB, address, target string) *Link {
 	t.Helper()
 	lis, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatalf("link: %v", err)
-	}
+	require.NoError(t, err)
 	return startLink(t, lis, target)
 }
 
