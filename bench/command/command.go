@@ -184,7 +184,7 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 	defer func() { err = errors.Join(err, lab.Close()) }()
 	run := &report.Run{
 		Started: time.Now().UTC().Truncate(time.Second), Commit: commit(cmd.Context()), Machine: machine.Describe(),
-		Config: report.Config{Targets: target.Names(specs), Repeats: f.repeats, Seconds: f.duration.Seconds(), Pinned: core != "", ProxyFlags: f.proxyFlags},
+		Config: report.Config{Targets: target.Names(specs), Repeats: f.repeats, Seconds: f.duration.Seconds(), ProxyFlags: f.proxyFlags},
 	}
 	for _, w := range workloads {
 		run.Config.Workloads = append(run.Config.Workloads, w.Name)

@@ -93,7 +93,7 @@ func TestModel(t *testing.T) {
 	entries := conversations()
 	w, err := ground.NewWorkload(entries, ground.Whole, 1, 0)
 	require.NoError(t, err)
-	model := ground.Model{Engines: 4, Engine: ground.DefaultEngine(), Caches: ground.NewCaches(w, 4, 1), Limits: ground.DefaultLimits(), Seed: 1}
+	model := ground.Model{Engines: 4, Engine: ground.DefaultEngine(), Caches: ground.NewCaches(w, 4, 1), Seed: 1}
 	found := map[string]float64{}
 	for _, name := range append(policy.Names(), ground.Oracle) {
 		r, err := model.Run(w, name)

@@ -23,7 +23,6 @@ type Model struct {
 	Engines     int
 	Engine      Engine
 	Caches      Caches
-	Limits      Limits
 	Seed        uint64
 	CacheWeight float64 // see policy.Options; 0 is the default
 	// Proxies get the requests in turn. They exchange load digests every second.
@@ -79,7 +78,7 @@ func (o *Model) Run(w *Workload, name string) (Result, error) {
 		samples = append(samples, sample{ttft: m.compute(r.At, at, ids, believed, one.list[at].Load), ok: true})
 	}
 	res := Result{Target: "model " + name}
-	res.fill(samples, o.Limits, w.Length)
+	res.fill(samples, DefaultLimits(), w.Length)
 	queries, hits := int64(0), int64(0)
 	for _, cache := range m.caches {
 		s := cache.Stats()

@@ -25,7 +25,6 @@ type Replay struct {
 	Engines  int       // of each role
 	Engine   Engine
 	Caches   Caches
-	Limits   Limits
 	Speed    float64
 	Proxies  int     // number of our proxies; they share the engines
 	Shared   float64 // result of SharedHits
@@ -118,7 +117,7 @@ func (p *Replay) measure(ctx context.Context, res *Result, e *engines, urls []st
 	if err != nil {
 		return err
 	}
-	res.fill(samples, p.Limits, p.Workload.Length)
+	res.fill(samples, DefaultLimits(), p.Workload.Length)
 	if failure != nil {
 		res.Failure = failure.Error()
 	}
@@ -180,7 +179,7 @@ func (p *Replay) send(ctx context.Context, list []Request, urls []string) (sampl
 // timeout returns the value of X-Request-Timeout: the limit of the time to the first token in real time, and at
 // least the second that the header requires.
 func (p *Replay) timeout() string {
-	return strconv.FormatFloat(max(1, p.Limits.TTFT.Seconds()/p.Speed), 'f', 3, 64)
+	return strconv.FormatFloat(max(1, DefaultLimits().TTFT.Seconds()/p.Speed), 'f', 3, 64)
 }
 
 // traceTime converts a duration to time of the trace.

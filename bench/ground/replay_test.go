@@ -33,7 +33,7 @@ func TestReplay(t *testing.T) {
 	caches := ground.NewCaches(w, 2, 2) // no evictions
 	p := &ground.Replay{
 		Lab: lab, Etcd: etcd, Workload: w, Engines: 2, Engine: ground.DefaultEngine(), Caches: caches,
-		Limits: ground.DefaultLimits(), Speed: 200, Proxies: 2, Shared: ground.SharedHits(w, caches, 2),
+		Speed: 200, Proxies: 2, Shared: ground.SharedHits(w, caches, 2),
 	}
 	r, err := ground.Find("session", ground.Programs{}, nil)
 	require.NoError(t, err)

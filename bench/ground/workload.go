@@ -140,15 +140,7 @@ func (r *Request) Body() []byte {
 
 // chat returns the value of "messages".
 func (r *Request) chat() []byte {
-	type message struct {
-		Role    string `json:"role"`
-		Content string `json:"content"`
-	}
-	list := make([]message, len(r.Messages))
-	for i, m := range r.Messages {
-		list[i] = message{m.Role, m.Content}
-	}
-	b, err := json.Marshal(list)
+	b, err := json.Marshal(r.Messages)
 	if err != nil {
 		panic(err) // strings can be encoded
 	}

@@ -17,7 +17,6 @@ type Facts struct {
 	Memory int64  `json:"memory_mib"`
 	Kernel string `json:"kernel"`
 	Go     string `json:"go"`
-	Files  int    `json:"files"` // limit of open descriptors of a process
 }
 
 // Describe returns the facts about this machine. Unknown ones are empty.

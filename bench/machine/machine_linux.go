@@ -4,31 +4,23 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
-	"unsafe"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 )
 
 // Tree returns a process and all its descendants. The process is first.
 func Tree(pid int) []int {
-	parents := make(map[int]int)
-	dirs, err := filepath.Glob("/proc/[0-9]*")
+	procs, err := procfs.AllProcs()
 	if err != nil {
 		return []int{pid}
 	}
-	for _, dir := range dirs {
-		stat, err := os.ReadFile(dir + "/stat")
-		if err != nil {
-			continue // the process has ended
-		}
-		// The name of the program, in parentheses, may contain any character.
-		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		id, err1 := strconv.Atoi(filepath.Base(dir))
-		parent, err2 := strconv.Atoi(fields[1])
-		if err1 == nil && err2 == nil {
-			parents[id] = parent
+	parents := make(map[int]int)
+	for _, p := range procs {
+		if stat, err := p.Stat(); err == nil { // otherwise the process has ended
+			parents[p.PID] = stat.PPID
 		}
 	}
 	tree := []int{pid}
@@ -46,14 +38,15 @@ func Tree(pid int) []int {
 func Memory(pids []int) (int64, error) {
 	var sum int64
 	for _, pid := range pids {
-		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		p, err := procfs.NewProc(pid)
 		if err != nil {
-			return 0, fmt.Errorf("process %d: %w", pid, err)
+			return 0, err
 		}
-		_, rss, _ := strings.Cut(string(status), "VmRSS:")
-		kib := int64(0)
-		_, _ = fmt.Sscan(rss, &kib) // a process that has ended has none
-		sum += kib
+		stat, err := p.Stat()
+		if err != nil {
+			return 0, err
+		}
+		sum += int64(stat.ResidentMemory()) >> 10
 	}
 	return sum, nil
 }
@@ -74,37 +67,25 @@ func CPU(pids []int) (float64, error) {
 // Times returns the processor time of all cores in seconds since the start of the machine:
 // the busy part, and all of it.
 func Times() (busy, all float64, err error) {
-	data, err := os.ReadFile("/proc/stat")
+	fs, err := procfs.NewDefaultFS()
 	if err != nil {
-		return 0, 0, fmt.Errorf("processor time of the machine: %w", err)
+		return 0, 0, err
 	}
-	line, _, _ := bytes.Cut(data, []byte{'\n'})
-	// user nice system idle iowait irq softirq steal; guests count as user, too.
-	for i, text := range strings.Fields(string(line))[1:9] {
-		n, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			return 0, 0, fmt.Errorf("processor time of the machine: %w", err)
-		}
-		const hertz = 100
-		all += n / hertz
-		if i != 3 && i != 4 {
-			busy += n / hertz
-		}
-	}
-	return busy, all, nil
+	stat, err := fs.Stat()
+	c := stat.CPUTotal // guests count as user, too
+	busy = c.User + c.Nice + c.System + c.IRQ + c.SoftIRQ + c.Steal
+	return busy, busy + c.Idle + c.Iowait, err
 }
 
 // cpuTime reads the clock of a process, which counts all its threads, also ended ones. The
 // number of the clock is that of clock_getcpuclockid(3).
 func cpuTime(pid int) (float64, error) {
 	const schedClock = 2
-	clock := uintptr(^pid<<3 | schedClock)
-	var ts syscall.Timespec
-	_, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clock, uintptr(unsafe.Pointer(&ts)), 0)
-	if errno != 0 {
-		return 0, fmt.Errorf("processor time of process %d: %w", pid, errno)
+	var ts unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|schedClock), &ts); err != nil { //nolint:gosec // process IDs have 22 bits
+		return 0, fmt.Errorf("processor time of process %d: %w", pid, err)
 	}
-	return float64(ts.Sec) + float64(ts.Nsec)/1e9, nil
+	return float64(ts.Nano()) / 1e9, nil
 }
 
 // RaiseFiles raises the limit of open descriptors of this process and of its future children
@@ -139,9 +120,5 @@ func (f *Facts) fill() {
 	}
 	if v, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		f.Kernel = "Linux " + strings.TrimSpace(string(v))
-	}
-	var l syscall.Rlimit
-	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l) == nil {
-		f.Files = int(min(l.Max, 1<<30))
 	}
 }

@@ -32,7 +32,6 @@ type Config struct {
 	Targets    []string `json:"targets"`
 	Repeats    int      `json:"repeats"`
 	Seconds    float64  `json:"seconds"`
-	Pinned     bool     `json:"pinned"`
 	ProxyFlags []string `json:"proxy_flags,omitempty"`
 }
 
@@ -64,14 +63,13 @@ type Cell struct {
 // Times are quantiles in milliseconds.
 type Times struct {
 	Count uint64  `json:"count"`
-	P50   float64 `json:"p50"`
 	P99   float64 `json:"p99"`
 }
 
 // TimesOf returns the quantiles of a histogram.
 func TimesOf(h *loadgen.Histogram) Times {
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	return Times{Count: h.Count(), P50: ms(h.Quantile(0.5)), P99: ms(h.Quantile(0.99))}
+	return Times{Count: h.Count(), P99: ms(h.Quantile(0.99))}
 }
 
 // figure is a figure of a cell; false if the cell does not have it.

@@ -605,7 +605,11 @@ func (a answer) text(t *testing.T) string {
 // checkComplete checks that a stream or answer is complete and has the text of the model.
 func (r *rig) checkComplete(a answer, chat bool, body string) {
 	r.t.Helper()
-	want, err := fakevllm.ExpectedAnswers(chat, []byte(body), 0)
+	path := completionsPath
+	if chat {
+		path = chatPath
+	}
+	want, err := fakevllm.ExpectedAt(path, []byte(body), 0)
 	require.NoError(r.t, err)
 	if a.err != nil || a.status != http.StatusOK {
 		r.t.Fatalf("status %d, err %v: %s", a.status, a.err, a.body)

@@ -104,7 +104,7 @@ func (r *rig) checkTurn(chat, turn int) answer {
 	r.t.Helper()
 	body := turnBody(chat, turn, (chat+turn)%2 == 0)
 	a := r.post(chatPath, body, "X-PD-Trace", "1")
-	want, err := fakevllm.ExpectedAnswers(true, []byte(body), 0)
+	want, err := fakevllm.ExpectedAt(chatPath, []byte(body), 0)
 	if err != nil {
 		r.t.Error(err)
 		return a

@@ -99,7 +99,7 @@ func startAdapters(o *Options) []adapter {
 func (x *exchange) changeAdapters(path string, body []byte) {
 	r, err := request.ParseAdapter(body, path == pathLoadAdapter)
 	if err != nil {
-		x.reject(pydantic.AsError(err))
+		x.refuse(pydantic.AsError(err))
 		return
 	}
 	l, did := x.life, "removed"
@@ -113,7 +113,7 @@ func (x *exchange) changeAdapters(path string, body []byte) {
 		e, did = l.adapters.load(r), "added"
 	}
 	if e != nil {
-		x.reject(e)
+		x.refuse(e)
 		return
 	}
 	x.w.Header()["Content-Type"] = nil // vLLM sends none

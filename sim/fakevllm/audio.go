@@ -35,7 +35,7 @@ func (x *exchange) transcribe(path string, body []byte) {
 		e = f.Check()
 	}
 	if e != nil {
-		x.reject(e)
+		x.refuse(e)
 		return
 	}
 	s := x.life.server
@@ -44,7 +44,7 @@ func (x *exchange) transcribe(path string, body []byte) {
 	}
 	name, named := f.Texts["model"]
 	if named && !x.life.serves(name) {
-		x.reject(pydantic.ModelNotFound(name, s.opt.Models))
+		x.refuse(pydantic.ModelNotFound(name, s.opt.Models))
 		return
 	}
 	name = cmp.Or(name, s.opt.Models[0])

@@ -130,12 +130,6 @@ func (x *exchange) completed() {
 	x.life.count.Completed.Add(1)
 }
 
-// reject responds with the error of a request.
-func (x *exchange) reject(e *pydantic.Error) {
-	x.life.count.Rejected.Add(1)
-	x.refuse(e)
-}
-
 // fail responds with an internal error of the engine.
 func (x *exchange) fail(e *pydantic.Error) {
 	x.life.count.Failed.Add(1)
@@ -151,7 +145,7 @@ func (x *exchange) storedResponse(path string) {
 	}
 	body, e := read(id)
 	if e != nil {
-		x.reject(e)
+		x.refuse(e)
 		return
 	}
 	pydantic.WriteJSON(x.w, http.StatusOK, body)

@@ -24,7 +24,10 @@ func ExpectedText(prompt string, s Sampling) Answer {
 }
 
 // Message is a chat message with plain text.
-type Message struct{ Role, Content string }
+type Message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
 
 // ExpectedChat is the answer of /v1/chat/completions to messages without
 // tools. To continue a partial answer see ChatPrompt.
@@ -45,17 +48,7 @@ func ChatPrompt(messages []Message, continueLast bool) []int {
 	return p.Prompts[0]
 }
 
-// ExpectedAnswers returns the answers of an engine with the given context length
-// (0 means the default) to any request body, including tool calls, one per
-// choice. The error is the one that the engine would return with status 4xx.
-func ExpectedAnswers(chat bool, body []byte, maxModelLen int) ([]Answer, error) {
-	if chat {
-		return ExpectedAt(request.PathChat, body, maxModelLen)
-	}
-	return ExpectedAt(request.PathCompletions, body, maxModelLen)
-}
-
-// ExpectedAt is ExpectedAnswers for any of the generating routes.
+// ExpectedAt is Expected for an engine with the given context length; 0 means the default.
 func ExpectedAt(path string, body []byte, maxModelLen int) ([]Answer, error) {
 	return Options{MaxModelLen: maxModelLen}.Expected(path, body)
 }

@@ -157,21 +157,15 @@ func (s *lives) KVEventSources() *KVEvents {
 
 // Rank is one data-parallel rank in the current life.
 type Rank struct {
-	EngineID    string `json:"engine_id"`
-	SideChannel int    `json:"side_channel,omitempty"`
-	Requests    int64  `json:"requests"` // that it was given
+	EngineID string
+	Requests int64 // that it was given
 }
 
 // Ranks returns all ranks in order.
 func (s *lives) Ranks() []Rank {
 	var out []Rank
-	l := s.current()
-	for i, c := range l.cores {
-		r := Rank{EngineID: c.ID, Requests: c.Requests()}
-		if mode := l.server.opt.Mode; mode.AnswersParams() || mode == P2P { // the others have one for all ranks
-			r.SideChannel = l.connector.Port(i)
-		}
-		out = append(out, r)
+	for _, c := range s.current().cores {
+		out = append(out, Rank{EngineID: c.ID, Requests: c.Requests()})
 	}
 	return out
 }

@@ -88,17 +88,6 @@ const (
 // Request is one request as received, before any processing.
 type Request = record.Request
 
-// Names of a journal.
-type (
-	// Journal has a line for each arrival and each end of a request.
-	Journal = record.Journal
-	// JournalEntry is a line of a journal.
-	JournalEntry = record.Entry
-)
-
-// NewJournal returns a journal that writes to w.
-func NewJournal(w io.Writer) *Journal { return record.NewJournal(w) }
-
 // Names of package answer.
 type (
 	// Turn is a scripted answer of the model.

@@ -41,7 +41,7 @@ func (g *generation) respond() {
 		g.work.Core.Finished(lanes[i].Seq.Finish)
 	}
 	if e := g.checkCalls(lanes); e != nil {
-		g.reject(e)
+		g.refuse(e)
 		return
 	}
 	g.leg.End(&g.kv, lanes[0].Seq.Finish, true)

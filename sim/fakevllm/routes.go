@@ -153,7 +153,7 @@ func (x *exchange) post(path string, body []byte) {
 	}
 	of, generates := request.APIOf(path)
 	if of == request.Generate && !x.life.server.opt.ScaleOut {
-		x.reject(scaleOutDisabled())
+		x.refuse(scaleOutDisabled())
 		return
 	}
 	body, e := request.ReadJSON(x.r, body)
@@ -161,7 +161,7 @@ func (x *exchange) post(path string, body []byte) {
 		if generates {
 			x.life.count.Requests.Add(1)
 		}
-		x.reject(e)
+		x.refuse(e)
 		return
 	}
 	switch path {

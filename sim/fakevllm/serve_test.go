@@ -104,11 +104,11 @@ func TestAsExpected(t *testing.T) {
 	}
 	for i, body := range bodies {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			chat, path := strings.HasPrefix(body, `"mess`), "/v1/completions"
-			if chat {
+			path := "/v1/completions"
+			if strings.HasPrefix(body, `"mess`) {
 				path = "/v1/chat/completions"
 			}
-			expected, err := fakevllm.ExpectedAnswers(chat, []byte("{"+body+"}"), 4096)
+			expected, err := fakevllm.ExpectedAt(path, []byte("{"+body+"}"), 4096)
 			require.NoError(t, err)
 			whole := decode(t, post(t, c, s.URL()+path, "", "{"+body+"}"))
 			stream := events(t, post(t, c, s.URL()+path, "", "{"+body+`,"stream":true,"stream_options":{"include_usage":true}}`).body)
@@ -226,7 +226,7 @@ func TestRecord(t *testing.T) {
 		post(t, c, s.URL()+"/v1/completions", fmt.Sprintf("r%d", i), fmt.Sprintf(` { "prompt" : "%d" , "x":12345678901234567890 } `, i))
 	}
 	got := s.Requests()
-	if len(got) != 3 || got[0].Seq != 3 || got[2].Header.Get("X-Request-Id") != "r4" || got[2].Path != "/v1/completions" ||
+	if len(got) != 3 || got[0].Header.Get("X-Request-Id") != "r2" || got[2].Header.Get("X-Request-Id") != "r4" || got[2].Path != "/v1/completions" ||
 		string(got[2].Body) != ` { "prompt" : "4" , "x":12345678901234567890 } ` {
 		t.Errorf("recorded %+v", got)
 	}

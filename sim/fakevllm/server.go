@@ -2,16 +2,13 @@ package fakevllm
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
-	"syscall"
-	"time"
 
-	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/counters"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/record"
+	"github.com/pdmesh/pdmesh/sim/tcpserver"
 )
 
 // Server is one engine. Its methods may be called from any goroutine.
@@ -68,7 +65,7 @@ type TB interface {
 func StartTest(t TB, o Options) *Server {
 	t.Helper()
 	var s *Server
-	if err := whenFree(t.Context(), func() (err error) { s, err = Start(t.Context(), o); return err }); err != nil {
+	if err := tcpserver.WhenFree(t.Context(), func() (err error) { s, err = Start(t.Context(), o); return err }); err != nil {
 		t.Fatalf("start a fake vLLM: %v", err)
 		return nil
 	}
@@ -86,18 +83,7 @@ func (s *Server) Restart(ctx context.Context) error {
 	if err := old.wait(ctx); err != nil {
 		return err
 	}
-	return whenFree(ctx, func() error { return s.begin(ctx) })
-}
-
-// whenFree repeats listen for up to 5 s while its address is in use: a process that is being
-// forked has copies of closed listeners until its exec.
-func whenFree(ctx context.Context, listen func() error) error {
-	for tries := 1; ; tries++ {
-		err := listen()
-		if !errors.Is(err, syscall.EADDRINUSE) || tries == 250 || !sleep.For(ctx, 20*time.Millisecond) {
-			return err
-		}
-	}
+	return tcpserver.WhenFree(ctx, func() error { return s.begin(ctx) })
 }
 
 // Script adds faults behind those already scripted.
@@ -167,26 +153,18 @@ func (s *Server) Counters() Counters {
 
 // State is what GET /fake/state answers.
 type State struct {
-	EngineID    string   `json:"engine_id"`
-	Role        Role     `json:"role"`
-	Mode        Mode     `json:"mode"`
-	Address     string   `json:"address"`
-	SideChannel int      `json:"side_channel,omitempty"`
-	Bootstrap   int      `json:"bootstrap,omitempty"`
-	Ranks       []Rank   `json:"ranks"`
-	Counters    Counters `json:"counters"`
-	Aborted     []string `json:"aborted"`
-	Violations  []string `json:"violations"`
-	BadParams   []string `json:"bad_params"`
-	Refusals    []string `json:"refusals"`
-	Faults      []Fault  `json:"faults"`
+	EngineID   string   `json:"engine_id"`
+	Role       Role     `json:"role"`
+	Counters   Counters `json:"counters"`
+	Violations []string `json:"violations"`
+	BadParams  []string `json:"bad_params"`
+	Refusals   []string `json:"refusals"`
 }
 
 // State reads everything an outside test may want to know.
 func (s *Server) State() State {
 	return State{
-		EngineID: s.EngineID(), Role: s.opt.Role, Mode: s.opt.Mode, Address: s.Address(), SideChannel: s.SideChannel(), Bootstrap: s.Bootstrap(),
-		Ranks: s.Ranks(), Counters: s.Counters(), Aborted: s.Aborted(), Violations: s.Violations(),
-		BadParams: s.BadParams(), Refusals: s.Refusals(), Faults: s.faults.All(),
+		EngineID: s.EngineID(), Role: s.opt.Role, Counters: s.Counters(),
+		Violations: s.Violations(), BadParams: s.BadParams(), Refusals: s.Refusals(),
 	}
 }

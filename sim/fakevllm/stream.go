@@ -72,32 +72,12 @@ func (g *generation) agentStream() {
 		g.abandon()
 		return
 	}
-	if n.Begin(); !flush() {
+	ln := &g.Lanes(true)[0]
+	if n.Begin(ln); !flush() {
 		return
 	}
-	lanes := g.Lanes(true)
-	ln := &lanes[0]
-	if g.aborts(fault.AfterRole, 0) {
-		ln.Seq.Finish = abort
-		n.Abort(ln)
-	} else if g.strike(fault.AfterRole, 0) || g.loadFailed() {
+	if !g.streamLane(ln, func(int, int) bool { n.Token(); return flush() }) {
 		return
-	}
-	for round := 1; ln.Seq.Finish == ""; round++ {
-		if round > 1 && !g.work.Tick() {
-			g.abandon()
-			return
-		}
-		g.step(ln)
-		n.Token(ln)
-		if !flush() {
-			return
-		}
-		if g.aborts(fault.AfterTokens, round) {
-			ln.Seq.Finish = abort
-		} else if g.strike(fault.AfterTokens, round) {
-			return
-		}
 	}
 	g.work.Core.Finished(ln.Seq.Finish)
 	g.leg.End(&g.kv, ln.Seq.Finish, false)
@@ -108,44 +88,54 @@ func (g *generation) agentStream() {
 	}
 }
 
+// streamLane generates the only answer of a stream, and calls show for each token. It returns
+// false if the stream is over. A fault may set the finish reason abort.
+func (g *generation) streamLane(ln *answer.Lane, show func(round, id int) bool) bool {
+	if g.aborts(fault.AfterRole, 0) {
+		ln.Seq.Finish = abort
+	} else if g.strike(fault.AfterRole, 0) || g.loadFailed() {
+		return false
+	}
+	for round := 1; ln.Seq.Finish == ""; round++ {
+		if round > 1 && !g.work.Tick() {
+			g.abandon()
+			return false
+		}
+		if id, _ := g.step(ln); !show(round, id) {
+			return false
+		}
+		if g.aborts(fault.AfterTokens, round) {
+			ln.Seq.Finish = abort
+		} else if g.strike(fault.AfterTokens, round) {
+			return false
+		}
+	}
+	return true
+}
+
 // streamIDs answers on /inference/v1/generate, with one event for each token.
 func (g *generation) streamIDs() {
 	if !g.first() {
 		g.abandon()
 		return
 	}
-	lanes := g.Lanes(true)
-	ln := &lanes[0]
+	ln := &g.Lanes(true)[0]
 	head := jsontext.AppendString([]byte(`data: {"request_id":`), g.ID)
-	if g.aborts(fault.AfterRole, 0) {
-		g.abortIDs(ln, head)
-		return
-	}
-	if g.strike(fault.AfterRole, 0) || g.loadFailed() {
-		return
-	}
-	for round := 1; ln.Seq.Finish == ""; round++ {
-		if round > 1 && !g.work.Tick() {
-			g.abandon()
-			return
-		}
-		id, _ := g.step(ln)
+	ok := g.streamLane(ln, func(round, id int) bool {
 		b := append(append([]byte(nil), head...), `,"usage":null`...)
 		if round == 1 && g.ReturnTokenIDs {
 			b = jsontext.AppendInts(append(b, `,"prompt_token_ids":`...), g.Prompts[0])
 		}
 		b = append(b, `,"output_mode":"tokens","choices":[`...)
-		b = append(answer.AppendTokenChoice(b, ln, []int{id}, ln.Seq.Finish), "]}\n\n"...)
-		if !g.emit(b) {
-			return
-		}
-		if g.aborts(fault.AfterTokens, round) {
-			g.abortIDs(ln, head)
-			return
-		}
-		if g.strike(fault.AfterTokens, round) {
-			return
-		}
+		return g.emit(append(answer.AppendTokenChoice(b, ln, []int{id}, ln.Seq.Finish), "]}\n\n"...))
+	})
+	if !ok {
+		return
+	}
+	if ln.Seq.Finish == abort { // vLLM before 0.32 leaves this chunk without tokens out
+		b := append(append([]byte(nil), head...), `,"usage":null,"output_mode":"tokens","choices":[`...)
+		g.write(append(answer.AppendTokenChoice(b, ln, nil, abort), "]}\n\ndata: [DONE]\n\n"...))
+		return
 	}
 	g.work.Core.Finished(ln.Seq.Finish)
 	g.leg.End(&g.kv, ln.Seq.Finish, false)
@@ -158,14 +148,6 @@ func (g *generation) streamIDs() {
 	if g.write(append(b, "data: [DONE]\n\n"...)) {
 		g.completed()
 	}
-}
-
-// abortIDs ends a stream of /inference/v1/generate with the finish reason abort, in a chunk without
-// tokens. vLLM before 0.32 leaves that chunk out.
-func (g *generation) abortIDs(ln *answer.Lane, head []byte) {
-	b := append(append([]byte(nil), head...), `,"usage":null,"output_mode":"tokens","choices":[`...)
-	b = append(answer.AppendTokenChoice(b, ln, nil, abort), "]}\n\ndata: [DONE]\n\n"...)
-	g.write(b)
 }
 
 // streamTokens is the loop that benchmarks live in: no allocation per token.

@@ -14,11 +14,11 @@ import (
 func (x *exchange) tokenize(body []byte) {
 	ids, strs, err := request.Tokenize(body, x.life.server.opt.tokenizer())
 	if err != nil {
-		x.reject(pydantic.AsError(err))
+		x.refuse(pydantic.AsError(err))
 		return
 	}
 	if e := x.checkModel(body); e != nil {
-		x.reject(e)
+		x.refuse(e)
 		return
 	}
 	var texts any
@@ -40,11 +40,11 @@ func (x *exchange) tokenize(body []byte) {
 func (x *exchange) detokenize(body []byte) {
 	ids, err := request.Detokenize(body)
 	if err != nil {
-		x.reject(pydantic.AsError(err))
+		x.refuse(pydantic.AsError(err))
 		return
 	}
 	if e := x.checkModel(body); e != nil {
-		x.reject(e)
+		x.refuse(e)
 		return
 	}
 	text := strings.ToValidUTF8(model.DetokenizeAll(ids), "\ufffd")

@@ -70,6 +70,19 @@ func New(o Options) (*Fleet, error) {
 	}, nil
 }
 
+// FillBinDir sets the value of a flag --bin, if it is empty, to the directory of this program.
+func FillBinDir(dir *string) error {
+	if *dir != "" {
+		return nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the other programs: %w (name their directory with --bin)", err)
+	}
+	*dir = filepath.Dir(self)
+	return nil
+}
+
 // Dir returns the directory of logs and data.
 func (f *Fleet) Dir() string { return f.dir }
 

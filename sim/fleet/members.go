@@ -137,8 +137,7 @@ type NodeSpec struct {
 	KVPort int
 	Model  string
 	// TTFT is the time before the first token, ITL the time between two tokens.
-	TTFT, ITL   time.Duration
-	MaxModelLen int // tokens; 0 means the default of the engine
+	TTFT, ITL time.Duration
 	// Etcd holds the endpoints for the agent; without any, no agent is started.
 	Etcd       []string
 	TTL        time.Duration // of the lease; 0 means the default of the agent
@@ -172,9 +171,6 @@ func (f *Fleet) StartNode(ctx context.Context, s NodeSpec) (*Node, error) {
 	args := []string{
 		"--host", "127.0.0.1", "--port", strconv.Itoa(s.Port), "--role", string(s.Role), "--mode", s.Connector,
 		"--model", s.Model, "--ttft", s.TTFT.String(), "--itl", s.ITL.String(),
-	}
-	if s.MaxModelLen > 0 {
-		args = append(args, "--max-model-len", strconv.Itoa(s.MaxModelLen))
 	}
 	connector, _ := s.connectorArgs()
 	n.Engine, err = f.Start(ctx, Spec{

@@ -171,23 +171,41 @@ func (f *Fleet) Start(ctx context.Context, s Spec) (*Process, error) {
 	return p, nil
 }
 
-// start starts the command, and closes done once it has ended. Linux sends the parent
-// death signal when the thread that started a child exits, not the process (prctl(2),
-// PR_SET_PDEATHSIG), and Go retires threads: the goroutine keeps its thread for as long
-// as the child runs.
+// start starts the command, and closes done once it has ended.
 func (p *Process) start() error {
-	started := make(chan error)
+	free, err := StartOnThread(p.cmd)
+	if err != nil {
+		return err
+	}
 	go func() { // ends with the child; Kill, Stop and Close wait for it
+		p.err = p.cmd.Wait()
+		free()
+		close(p.done)
+	}()
+	return nil
+}
+
+// StartOnThread starts a command from a thread that does nothing else until free is called.
+// Linux sends the parent death signal when the thread that started a child exits, not the
+// process (prctl(2), PR_SET_PDEATHSIG), and Go ends threads: a goroutine that returns with
+// its thread locked takes the thread with it, and every child that was started from there.
+func StartOnThread(cmd *exec.Cmd) (free func(), err error) {
+	started, ended, done := make(chan error), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
+		err := cmd.Start()
 		started <- err
 		if err == nil {
-			p.err = p.cmd.Wait()
-			close(p.done)
+			<-ended
 		}
 	}()
-	return <-started
+	if err := <-started; err != nil {
+		<-done
+		return nil, err
+	}
+	return func() { close(ended); <-done }, nil
 }
 
 // await calls ready until it returns nil. It returns an error when ctx ends, when

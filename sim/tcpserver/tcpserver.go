@@ -2,11 +2,26 @@
 package tcpserver
 
 import (
+	"context"
 	"errors"
 	"net"
 	"sync"
+	"syscall"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 )
+
+// WhenFree repeats listen for up to 5 s while its address is in use: a process that is being
+// forked has copies of closed listeners until its exec.
+func WhenFree(ctx context.Context, listen func() error) error {
+	for tries := 1; ; tries++ {
+		err := listen()
+		if !errors.Is(err, syscall.EADDRINUSE) || tries == 250 || !sleep.For(ctx, 20*time.Millisecond) {
+			return err
+		}
+	}
+}
 
 // Server calls a function for each connection of a listener. It is safe for concurrent use.
 type Server struct {

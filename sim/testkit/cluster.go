@@ -78,9 +78,7 @@ func StartClusterFrom(t testing.TB, n int, prepare func(Member), opts ...Process
 func quietPorts(t testing.TB, n int) []string {
 	t.Helper()
 	ports, err := fleet.FreePorts(n)
-	if err != nil {
-		t.Fatalf("free ports: %v", err)
-	}
+	require.NoError(t, err)
 	var out []string
 	for _, port := range ports {
 		out = append(out, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))

@@ -2,10 +2,9 @@ package testkit
 
 import (
 	"cmp"
-	"errors"
+	"context"
 	"fmt"
 	"net/url"
-	"syscall"
 	"testing"
 	"time"
 
@@ -15,6 +14,9 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+
+	"github.com/pdmesh/pdmesh/sim/tcpserver"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // startTimeout bounds the start of an etcd on a machine that is busy with
@@ -103,7 +105,8 @@ func runEtcd(m memberConfig) (*embed.Etcd, error) {
 	cfg.UnsafeNoFsync = true
 	cfg.BcryptCost = 4 // the least there is: a login must not cost a second under the race detector
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	server, err := listenAndStart(cfg)
+	var server *embed.Etcd
+	err := tcpserver.WhenFree(context.Background(), func() (err error) { server, err = embed.StartEtcd(cfg); return err })
 	if err != nil {
 		return nil, err
 	}
@@ -118,21 +121,6 @@ func runEtcd(m memberConfig) (*embed.Etcd, error) {
 	case <-timeout.C:
 		server.Close()
 		return nil, fmt.Errorf("not ready within %s", startTimeout)
-	}
-}
-
-// listenAndStart starts an etcd. An address that is in use is tried again for a
-// while: who is started again may find its own, which a process that is being
-// forked next to it holds a copy of until its exec.
-func listenAndStart(cfg *embed.Config) (*embed.Etcd, error) {
-	again := time.NewTicker(20 * time.Millisecond)
-	defer again.Stop()
-	for tries := 1; ; tries++ {
-		server, err := embed.StartEtcd(cfg)
-		if !errors.Is(err, syscall.EADDRINUSE) || tries == 250 {
-			return server, err
-		}
-		<-again.C
 	}
 }
 
@@ -177,9 +165,7 @@ func (e *Etcd) Restart() {
 func Client(t testing.TB, endpoints ...string) *clientv3.Client {
 	t.Helper()
 	cli, err := quietClient(endpoints...)
-	if err != nil {
-		t.Fatalf("etcd client: %v", err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := cli.Close(); err != nil {
 			t.Logf("close etcd client: %v", err)

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // update is looked up and not kept in a variable: several packages of one test
@@ -29,12 +31,8 @@ func GoldenFlag() {
 func Golden(t testing.TB, path string, got []byte) {
 	t.Helper()
 	if update() {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatalf("golden %s: %v", path, err)
-		}
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatalf("golden %s: %v", path, err)
-		}
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, got, 0o644))
 		return
 	}
 	want, err := os.ReadFile(path)

@@ -13,12 +13,10 @@ import (
 
 // Event is one change of a key, as a watch of etcd delivered it.
 type Event struct {
-	Key      string
-	Deleted  bool
-	Value    string
-	Lease    int64
-	Revision int64
-	At       time.Time // of its arrival, by the local clock
+	Key     string
+	Deleted bool
+	Value   string
+	At      time.Time // of its arrival, by the local clock
 }
 
 // History writes down every change below a prefix.
@@ -54,8 +52,7 @@ func (h *History) add(events []*clientv3.Event) {
 	defer h.mu.Unlock()
 	for _, e := range events {
 		h.events = append(h.events, Event{
-			Key: string(e.Kv.Key), Deleted: e.Type == mvccpb.Event_DELETE, Value: string(e.Kv.Value),
-			Lease: e.Kv.Lease, Revision: e.Kv.ModRevision, At: time.Now(),
+			Key: string(e.Kv.Key), Deleted: e.Type == mvccpb.Event_DELETE, Value: string(e.Kv.Value), At: time.Now(),
 		})
 	}
 }

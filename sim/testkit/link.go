@@ -6,11 +6,11 @@ import (
 	"errors"
 	"net"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/sim/tcpserver"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Direction is one of the two ways through a Link.
@@ -60,9 +60,7 @@ func StartLink(t testing.TB, target string) *Link {
 func StartLinkAt(t testing.TB, address, target string) *Link {
 	t.Helper()
 	lis, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatalf("link: %v", err)
-	}
+	require.NoError(t, err)
 	return startLink(t, lis, target)
 }
 
@@ -196,11 +194,8 @@ func (l *Link) Restore() {
 	if l.lis != nil {
 		return
 	}
-	lis, err := net.Listen("tcp", l.addr)
-	for end := time.Now().Add(5 * time.Second); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end); {
-		sleep.For(context.Background(), time.Millisecond) // a process that is being forked has the old listener until it executes
-		lis, err = net.Listen("tcp", l.addr)
-	}
+	var lis net.Listener
+	err := tcpserver.WhenFree(context.Background(), func() (err error) { lis, err = net.Listen("tcp", l.addr); return err })
 	if err != nil {
 		l.t.Errorf("link: listen again: %v", err)
 		return

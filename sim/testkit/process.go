@@ -2,22 +2,24 @@ package testkit
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // envMember makes a test binary run again as an etcd member; it holds the
@@ -60,12 +62,11 @@ const readyLine = "serving on "
 // EtcdProcess is an etcd member in a process of its own, which can be killed
 // and paused. It ends with the test process, whatever happens to that.
 type EtcdProcess struct {
-	t    testing.TB
-	cfg  memberConfig
-	cmd  *exec.Cmd
-	free func() // releases the thread that the member depends on
-	// ended is closed by whatever waits for a program of envOutside.
-	ended chan struct{}
+	t     testing.TB
+	cfg   memberConfig
+	cmd   *exec.Cmd
+	free  func()        // releases the thread that the member depends on
+	ended chan struct{} // closed when the process has ended
 }
 
 // ProcessOption changes how a member is started.
@@ -127,49 +128,28 @@ func (p *EtcdProcess) start() {
 // launch starts the process; ready waits until it serves. The two are apart
 // because members of a new cluster wait for each other.
 func (p *EtcdProcess) launch() (ready func() error, err error) {
+	var cmd *exec.Cmd
+	var out io.Reader // of the test binary
 	if outside() != "" {
-		return p.launchOutside()
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	text, err := json.Marshal(p.cfg)
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), envMember+"="+string(text))
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	free, err := startOnThread(cmd)
-	if err != nil {
-		return nil, err
-	}
-	p.cmd, p.free = cmd, free
-	return func() error {
-		lines := bufio.NewScanner(out)
-		for lines.Scan() {
-			if address, ok := strings.CutPrefix(lines.Text(), readyLine); ok {
-				p.cfg.Listen = address
-				return nil
-			}
+		cmd = outsideCommand(p.t, &p.cfg)
+	} else {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, err
 		}
-		p.cmd = nil
-		err := cmd.Wait()
-		free()
-		return fmt.Errorf("ended before it served: %w", err)
-	}, nil
-}
-
-// launchOutside is launch for the program of envOutside.
-func (p *EtcdProcess) launchOutside() (ready func() error, err error) {
-	cmd := outsideCommand(p.t, &p.cfg)
-	free, err := startOnThread(cmd)
+		text, err := json.Marshal(p.cfg)
+		if err != nil {
+			return nil, err
+		}
+		cmd = exec.Command(self)
+		cmd.Env = append(os.Environ(), envMember+"="+string(text))
+		cmd.Stderr = os.Stderr
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		if out, err = cmd.StdoutPipe(); err != nil {
+			return nil, err
+		}
+	}
+	free, err := fleet.StartOnThread(cmd)
 	if err != nil {
 		return nil, err
 	}
@@ -179,33 +159,19 @@ func (p *EtcdProcess) launchOutside() (ready func() error, err error) {
 		_ = cmd.Wait() // mostly the status of the signal that ended it
 		close(ended)
 	}()
-	return func() error { return outsideReady(p.cfg.Listen, ended) }, nil
-}
-
-// startOnThread starts a child from a thread that does nothing else until free
-// is called. Linux sends the death signal when the thread ends that started the
-// child, not when the process does, and Go ends threads: a goroutine that
-// returns with its thread locked, in any other test, takes the thread with it
-// and every child that was ever started from there.
-func startOnThread(cmd *exec.Cmd) (free func(), err error) {
-	started := make(chan error)
-	ended := make(chan struct{})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			<-ended
+	return func() error {
+		if out == nil {
+			return outsideReady(p.cfg.Listen, ended)
 		}
-	}()
-	if err := <-started; err != nil {
-		<-done
-		return nil, err
-	}
-	return func() { close(ended); <-done }, nil
+		lines := bufio.NewScanner(out)
+		for lines.Scan() {
+			if address, ok := strings.CutPrefix(lines.Text(), readyLine); ok {
+				p.cfg.Listen = address
+				return nil
+			}
+		}
+		return errors.New("ended before it served")
+	}, nil
 }
 
 // Endpoint is the host:port clients use. It stays the same over a Restart.
@@ -225,12 +191,7 @@ func (p *EtcdProcess) Kill() {
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		p.t.Errorf("kill etcd member: %v", err)
 	}
-	if outside() != "" {
-		<-p.ended
-	} else {
-		// Its exit status is that of the signal: nothing to learn from it.
-		_ = p.cmd.Wait()
-	}
+	<-p.ended
 	p.free()
 	p.cmd, p.free = nil, nil
 }
@@ -243,21 +204,16 @@ func (p *EtcdProcess) Pause() {
 	Eventually(p.t, 30*time.Second, func() error { return stopped(p.cmd.Process.Pid) })
 }
 
-// stopped reports whether all threads of a process are stopped, where the system
-// shows it: the signal reaches one after the other.
+// stopped returns an error unless all threads of a process are stopped: the signal reaches one
+// after the other.
 func stopped(pid int) error {
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	threads, err := procfs.AllThreads(pid)
 	if err != nil {
 		return err
 	}
-	for _, task := range tasks {
-		text, err := os.ReadFile(task)
-		if err != nil {
-			continue // this thread has ended
-		}
-		// The state follows the name, which is in brackets and may hold some.
-		if state := text[bytes.LastIndexByte(text, ')')+1:]; !bytes.HasPrefix(state, []byte(" T")) {
-			return fmt.Errorf("%s: %.3s", task, state)
+	for _, t := range threads {
+		if stat, err := t.Stat(); err == nil && stat.State != "T" { // otherwise this thread has ended
+			return fmt.Errorf("thread %d is in state %s", t.PID, stat.State)
 		}
 	}
 	return nil
@@ -289,10 +245,6 @@ func (p *EtcdProcess) Restart() {
 func (p *EtcdProcess) Wipe() {
 	p.t.Helper()
 	p.Kill()
-	if err := os.RemoveAll(p.cfg.Dir); err != nil {
-		p.t.Fatalf("wipe etcd: %v", err)
-	}
-	if err := os.MkdirAll(p.cfg.Dir, 0o700); err != nil {
-		p.t.Fatalf("wipe etcd: %v", err)
-	}
+	require.NoError(p.t, os.RemoveAll(p.cfg.Dir))
+	require.NoError(p.t, os.MkdirAll(p.cfg.Dir, 0o700))
 }

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -51,7 +52,7 @@ func StartPython(t testing.TB, python, script string, args ...string) *Python {
 	require.NoError(t, err)
 	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
-	free, err := startOnThread(cmd)
+	free, err := fleet.StartOnThread(cmd)
 	require.NoError(t, err)
 	p := &Python{cmd: cmd, stdin: stdin, lines: bufio.NewScanner(stdout), t: t}
 	t.Cleanup(free)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/tcpserver"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // RawServer listens on a port of this machine, passes each connection to talk, with its
@@ -17,9 +18,7 @@ import (
 func RawServer(t testing.TB, talk func(n int, c net.Conn)) (address string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("raw server: %v", err)
-	}
+	require.NoError(t, err)
 	server := tcpserver.Serve(ln, talk)
 	t.Cleanup(server.Close)
 	return ln.Addr().String()

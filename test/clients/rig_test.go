@@ -165,7 +165,7 @@ func (r *rig) forget() {
 // expected returns the simulated model's response to a body, one answer per choice.
 func expected(t *testing.T, path string, body []byte) []fakevllm.Answer {
 	t.Helper()
-	a, err := fakevllm.ExpectedAnswers(strings.HasSuffix(path, "chat/completions"), body, maxModelLen)
+	a, err := fakevllm.ExpectedAt(path, body, maxModelLen)
 	require.NoError(t, err)
 	return a
 }

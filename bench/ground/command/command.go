@@ -26,7 +26,6 @@ type flags struct {
 	engines     int
 	seed        uint64
 	targets     []string
-	limits      ground.Limits
 
 	proxies int
 
@@ -40,7 +39,6 @@ type flags struct {
 	bin, vllmRouter, smg, json, doc string
 	speed                           float64
 	runs                            int
-	patience                        time.Duration
 	proxyFlags                      []string
 }
 
@@ -119,8 +117,6 @@ func (f *flags) workloadFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&f.engines, "engines", 8, "number of engines of each role")
 	fs.IntVar(&f.proxies, "proxies", 1, "number of our proxies, which get the requests in turn")
 	fs.Uint64Var(&f.seed, "seed", 1, "random seed of the model")
-	fs.DurationVar(&f.limits.TTFT, "slo-ttft", ground.DefaultLimits().TTFT, "limit of goodput: time to the first token, in time of the trace")
-	fs.DurationVar(&f.limits.ITL, "slo-itl", ground.DefaultLimits().ITL, "limit of goodput: mean time between tokens")
 }
 
 // replayFlags registers the flags of a replay.
@@ -128,7 +124,6 @@ func (f *flags) replayFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.bin, "bin", "bin", "directory with our programs")
 	fs.Float64Var(&f.speed, "speed", 20, "multiplies the speed of the trace and of the engines")
 	fs.IntVar(&f.runs, "runs", 3, "number of runs of each target; the report has the medians")
-	fs.DurationVar(&f.patience, "patience", 10*time.Minute, "limit of the time for which all runs together wait until the machine is idle")
 	fs.StringArrayVar(&f.proxyFlags, "proxy-flags", nil, "one more flag for our proxy; repeatable")
 	fs.StringVar(&f.json, "json", "", "file for the figures")
 	fs.StringVar(&f.doc, "doc", "", "document with the generated part; plots go into the directory of its name")
@@ -185,7 +180,7 @@ func model(f *flags, stdout io.Writer) error {
 		return err
 	}
 	m := ground.Model{
-		Engines: f.engines, Engine: ground.DefaultEngine(), Caches: ground.NewCaches(w, f.engines, f.cache), Limits: f.limits, Seed: f.seed,
+		Engines: f.engines, Engine: ground.DefaultEngine(), Caches: ground.NewCaches(w, f.engines, f.cache), Seed: f.seed,
 		CacheWeight: f.weight, Proxies: f.proxies,
 	}
 	var rows []ground.Result

@@ -39,7 +39,7 @@ func disaggregate(ctx context.Context, f *flags, stdout io.Writer) error {
 // overload compares targets at loads up to far above the capacity.
 func overload(ctx context.Context, f *flags, stdout io.Writer) error {
 	report := ground.Overload{
-		Version: version.String(), Machine: machine.Describe(), Part: f.part, Speed: f.speed, Engines: f.engines, Proxies: f.proxies, Runs: f.runs, Limits: f.limits,
+		Version: version.String(), Machine: machine.Describe(), Part: f.part, Speed: f.speed, Engines: f.engines, Proxies: f.proxies, Runs: f.runs, Limits: ground.DefaultLimits(),
 	}
 	levels, err := f.levels(ctx, f.targets, nil, 100*f.proxies, stdout) // the queue refuses only what it can predict
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/bench/machine"
@@ -32,10 +33,11 @@ func replay(ctx context.Context, f *flags, stdout io.Writer) (err error) {
 	defer func() { err = errors.Join(err, stop()) }()
 	p.Workload, p.Caches = w, ground.NewCaches(w, f.engines, f.cache)
 	p.Shared = ground.SharedHits(w, p.Caches, f.engines)
+	limits := ground.DefaultLimits()
 	report := ground.Report{
 		Version: version.String(), Machine: machine.Describe(), Part: f.part, Requests: len(w.Requests), Seconds: w.Length.Seconds(),
 		Speed: f.speed, Rate: f.rate, Cache: f.cache, Engines: f.engines, Proxies: f.proxies, Runs: f.runs, Shared: p.Shared,
-		SLOTTFT: f.limits.TTFT.Seconds(), SLOITL: f.limits.ITL.Seconds(),
+		SLOTTFT: limits.TTFT.Seconds(), SLOITL: limits.ITL.Seconds(),
 	}
 	for _, name := range f.targets {
 		r, err := ground.Find(name, ground.Programs{VLLMRouter: f.vllmRouter, SMG: f.smg}, f.proxyFlags)
@@ -73,7 +75,7 @@ func (f *flags) start(ctx context.Context) (p *ground.Replay, stop func() error,
 		return nil, nil, errors.Join(err, lab.Close())
 	}
 	p = &ground.Replay{
-		Lab: lab, Etcd: etcd, Engines: f.engines, Engine: ground.DefaultEngine(), Limits: f.limits, Speed: f.speed, Proxies: f.proxies, Patience: f.patience,
+		Lab: lab, Etcd: etcd, Engines: f.engines, Engine: ground.DefaultEngine(), Speed: f.speed, Proxies: f.proxies, Patience: 10 * time.Minute,
 	}
 	return p, func() error {
 		etcd.Close()

@@ -88,14 +88,7 @@ func appendChatChoice(b []byte, j *Reply, ln *Lane) []byte {
 	if j.Logprobs == nil || ln.call != nil || hidden {
 		b = append(b, "null"...)
 	} else {
-		b = append(b, `{"content":[`...)
-		for i, id := range ln.Tokens {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = appendChatLogprob(b, id, *j.Logprobs)
-		}
-		b = append(b, "]}"...)
+		b = appendChatLogprobs(b, ln.Tokens, *j.Logprobs)
 	}
 	return jsontext.Append(b, `,"finish_reason":$,"stop_reason":$,"token_ids":$,"routed_experts":null}`,
 		ln.FinishReason(j), ln.Seq.Reason, maybe(ln.Tokens, j.ReturnTokenIDs && !hidden))

@@ -150,14 +150,7 @@ func (j *Reply) appendTail(b []byte, ln *Lane, first bool) []byte {
 	case j.Logprobs == nil || ln.call != nil || hidden:
 		b = append(b, "null"...)
 	case j.Chat:
-		b = append(b, `{"content":[`...)
-		for i, id := range ln.pending {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = appendChatLogprob(b, id, *j.Logprobs)
-		}
-		b = append(b, "]}"...)
+		b = appendChatLogprobs(b, ln.pending, *j.Logprobs)
 	case first && j.Echo:
 		b = appendTextLogprobs(b, slices.Concat(ids, ln.pending), 1, 0)
 	default:

@@ -149,17 +149,24 @@ func logprob(id int) float64 {
 	return -math.Round(float64(id%1000)+1) / 1000
 }
 
-// appendChatLogprob renders one entry of logprobs.content.
-func appendChatLogprob(b []byte, id, top int) []byte {
-	word := model.AppendWord(nil, id)
-	bytes := make([]int, len(word))
-	for i, c := range word {
-		bytes[i] = int(c)
-	}
-	entry := jsontext.Append(nil, `{"token":$,"logprob":$,"bytes":$`, string(word), logprob(id), bytes)
-	b = append(append(b, entry...), `,"top_logprobs":[`...)
-	if top != 0 {
-		b = append(append(b, entry...), '}')
+// appendChatLogprobs renders the logprobs object of a chat.
+func appendChatLogprobs(b []byte, ids []int, top int) []byte {
+	b = append(b, `{"content":[`...)
+	for i, id := range ids {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		word := model.AppendWord(nil, id)
+		bytes := make([]int, len(word))
+		for i, c := range word {
+			bytes[i] = int(c)
+		}
+		entry := jsontext.Append(nil, `{"token":$,"logprob":$,"bytes":$`, string(word), logprob(id), bytes)
+		b = append(append(b, entry...), `,"top_logprobs":[`...)
+		if top != 0 {
+			b = append(append(b, entry...), '}')
+		}
+		b = append(b, "]}"...)
 	}
 	return append(b, "]}"...)
 }

@@ -48,11 +48,11 @@ func (n *NamedEvents) Take() []byte {
 // Accept is the beginning, before anything is computed.
 func (n *NamedEvents) Accept() { n.form.accepted(n) }
 
-// Begin is when the prompt is computed.
-func (n *NamedEvents) Begin() { n.form.began(n) }
-
-// Abort notes that a lane ends before its first token.
-func (n *NamedEvents) Abort(ln *Lane) { n.ln = ln }
+// Begin is when the prompt of a lane is computed.
+func (n *NamedEvents) Begin(ln *Lane) {
+	n.ln = ln
+	n.form.began(n)
+}
 
 // End is behind the last token.
 func (n *NamedEvents) End() {
@@ -60,9 +60,8 @@ func (n *NamedEvents) End() {
 	n.form.ended(n)
 }
 
-// Token says what the newest token of a lane adds.
-func (n *NamedEvents) Token(ln *Lane) {
-	n.ln = ln
+// Token says what the newest token of the lane adds.
+func (n *NamedEvents) Token() {
 	p, index := n.ln.newest()
 	if p.kind == kindNone {
 		return

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/record"
 )
 
 // errDied is the end of an engine that a request or a fault has killed.
@@ -57,15 +58,10 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.DurationVar(&f.opt.ITL, "itl", 0, "time between tokens")
 	fl.IntVar(&f.opt.MaxModelLen, "max-model-len", 0, "context length in tokens (default 1048576)")
 	fl.IntVar(&f.opt.MaxRunning, "max-num-seqs", 0, "requests running at once, 0 for no limit")
-	fl.IntVar(&f.opt.MaxQueuedRequests, "max-num-queued-reqs", 0, "requests waiting and running from which on further ones get 503, 0 for no limit")
-	fl.IntVar(&f.opt.MaxQueuedTokens, "max-num-queued-tokens", 0, "prompt tokens not yet computed from which on further requests get 503, 0 for no limit")
-	fl.StringVar(&f.opt.SchedulingPolicy, "scheduling-policy", "", "fcfs: refuse priorities other than 0")
 	fl.BoolVar(&f.opt.SplitCharacters, "split-characters", false, "write some characters as one token per byte")
-	fl.IntVar(&f.opt.StreamInterval, "stream-interval", 1, "tokens of an event of a stream")
 	fl.StringVar(&f.opt.ReasoningParser, "reasoning-parser", "", "qwen3 or deepseek_r1: chats begin with reasoning")
 	fl.StringVar(&f.opt.ToolParser, "tool-call-parser", "", "hermes: chats may call the tools that are offered")
 	fl.IntVar(&f.opt.ParsedWords, "parsed-words", 24, "mean number of words of each part of a chat with one of these parsers")
-	fl.IntVar(&f.opt.BlockSize, "block-size", 0, "tokens of a block of the KV cache (default 16)")
 	fl.IntVar(&f.opt.CacheBlocks, "num-gpu-blocks-override", 0, "blocks of the KV cache, 0 for no limit and no prefix cache")
 	fl.StringVar(&f.events, "kv-events-config", "", "JSON of vLLM's option: where changes of the KV cache are published")
 	fl.IntVar(&f.opt.ChunkTokens, "max-num-batched-tokens", 0, "tokens of a prompt that a decode step waits for (default 2048)")
@@ -85,12 +81,10 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.StringVar(&f.opt.NotifyAddr, "notify", "", "host:port that an lmcache prefill notifies by ZeroMQ")
 	fl.IntSliceVar(&f.alloc, "alloc-port", nil, "ports of an lmcache decode, one for each rank (default a free one)")
 	fl.IntVar(&f.opt.DPSize, "data-parallel-size", 1, "data-parallel ranks behind the address (plain, nixl, nixl_push, ascend)")
-	fl.IntVar(&f.opt.Ranks, "tensor-parallel-size", 1, "ranks of an lmcache engine")
 	fl.StringVar(&f.journal, "journal", "", "file to which the arrival and the end of each generating request are appended")
 	fl.BoolVar(&f.opt.ScaleOut, "enable-scale-out", false, "have /inference/v1/generate")
 	fl.BoolVar(&f.opt.StrictPrefill, "strict", false, "count what a good proxy would not send as violations")
 	fl.BoolVar(&f.opt.PromptTokensDetails, "enable-prompt-tokens-details", false, "report cached tokens in usage")
-	fl.BoolVar(&f.opt.TokenizerInfo, "enable-tokenizer-info-endpoint", false, "have /tokenizer_info")
 	fl.DurationVar(&f.drain, "drain-timeout", 10*time.Second, "how long SIGTERM lets running requests finish; then they end with an error event")
 	fl.BoolVar(&f.quiet, "quiet", false, "no ready line and no log")
 	fl.StringVar(&f.logLevel, "log-level", "info", "log level")
@@ -138,7 +132,7 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 			return cli.Wrongf("--journal: %w", err)
 		}
 		defer file.Close()
-		o.Journal = fakevllm.NewJournal(file)
+		o.Journal = record.NewJournal(file)
 	}
 	s, err := fakevllm.Start(ctx, o)
 	switch {

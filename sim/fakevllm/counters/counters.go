@@ -17,7 +17,7 @@ import (
 type Counters struct {
 	Remarks
 
-	Requests, Completed, Rejected, Failed    atomic.Int64
+	Requests, Completed, Failed              atomic.Int64
 	PromptTokens, GenerationTokens           atomic.Int64
 	CacheQueries, CacheHits, ComputedTokens  atomic.Int64
 	LocalPrefills, Recomputed                atomic.Int64
@@ -66,7 +66,7 @@ func (c *Counters) Reuse(format string, args ...any) {
 // Read reads what is counted in them; the rest of a Reading is known to others.
 func (c *Counters) Read() Reading {
 	return Reading{
-		Requests: c.Requests.Load(), Completed: c.Completed.Load(), Rejected: c.Rejected.Load(),
+		Requests: c.Requests.Load(), Completed: c.Completed.Load(),
 		Failed: c.Failed.Load(), Aborted: c.aborted.Load(),
 		PromptTokens: c.PromptTokens.Load(), GenerationTokens: c.GenerationTokens.Load(),
 		CacheQueries: c.CacheQueries.Load(), CacheHits: c.CacheHits.Load(), ComputedTokens: c.ComputedTokens.Load(),
@@ -82,7 +82,6 @@ func (c *Counters) Read() Reading {
 type Reading struct {
 	Requests         int64 `json:"requests"`          // completions and chat completions that arrived
 	Completed        int64 `json:"completed"`         // answered to the end
-	Rejected         int64 `json:"rejected"`          // answered 4xx by validation
 	Failed           int64 `json:"failed"`            // 500s and error events
 	Aborted          int64 `json:"aborted"`           // given up by the client
 	Running          int64 `json:"running"`           // generating now

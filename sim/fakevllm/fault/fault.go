@@ -122,8 +122,7 @@ type fields Fault
 // wire is a Fault in JSON: durations are strings such as "250ms".
 type wire struct {
 	*fields
-	TTFT string `json:"ttft,omitempty"`
-	ITL  string `json:"itl,omitempty"`
+	TTFT, ITL string
 }
 
 // UnmarshalJSON reads a Fault as /fake/faults takes it, without unknown fields.
@@ -144,18 +143,6 @@ func (f *Fault) UnmarshalJSON(data []byte) error {
 		*into = v
 	}
 	return nil
-}
-
-// MarshalJSON is the inverse of UnmarshalJSON.
-func (f Fault) MarshalJSON() ([]byte, error) {
-	w := wire{fields: (*fields)(&f)}
-	if f.TTFT > 0 {
-		w.TTFT = f.TTFT.String()
-	}
-	if f.ITL > 0 {
-		w.ITL = f.ITL.String()
-	}
-	return json.Marshal(w)
 }
 
 func unmarshalStrict(data []byte, into any) error {

@@ -82,14 +82,3 @@ func (f *Fault) matches(path, rank string, generates bool) bool {
 	}
 	return path == f.Path
 }
-
-// All lists those active.
-func (s *Script) All() []Fault {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	list := make([]Fault, 0, len(s.list))
-	for _, f := range s.list {
-		list = append(list, f.Fault)
-	}
-	return list
-}

@@ -1,7 +1,6 @@
 package fault_test
 
 import (
-	"encoding/json"
 	"errors"
 	"reflect"
 	"strings"
@@ -100,8 +99,8 @@ func TestInvalid(t *testing.T) {
 		{Kind: fault.Reset, Probability: 2},
 	} {
 		var s fault.Script
-		if err := s.Add([]fault.Fault{{Kind: fault.Reset}, f}); !errors.Is(err, fault.ErrInvalid) || len(s.All()) != 0 {
-			t.Errorf("%+v: %v, %d active", f, err, len(s.All()))
+		if err := s.Add([]fault.Fault{{Kind: fault.Reset}, f}); !errors.Is(err, fault.ErrInvalid) || hits(&s, 1, "/v1/completions", "", true) != "-" {
+			t.Errorf("%+v: %v, or one is active", f, err)
 		}
 	}
 }
@@ -109,23 +108,19 @@ func TestInvalid(t *testing.T) {
 func TestRead(t *testing.T) {
 	t.Parallel()
 	var s fault.Script
-	for _, body := range []string{`{"kind":"slow","ttft":"250ms"}`, ` [{"kind":"reset","tokens":3},{"kind":"abort"}]`} {
+	for _, body := range []string{`{"kind":"slow","ttft":"250ms","itl":"1us","times":1}`, ` [{"kind":"reset","tokens":3,"times":1},{"kind":"abort","times":1}]`} {
 		if err := s.Read(strings.NewReader(body)); err != nil {
 			t.Fatalf("%s: %v", body, err)
 		}
 	}
-	want := []fault.Fault{
-		{Kind: fault.Slow, At: fault.AfterRead, TTFT: 250 * time.Millisecond},
-		{Kind: fault.Reset, At: fault.AfterTokens, Tokens: 3},
-		{Kind: fault.Abort, At: fault.AfterRole},
-	}
-	if got := s.All(); !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v", got)
-	}
-	b, err := json.Marshal(s.All())
-	var again []fault.Fault
-	if err != nil || json.Unmarshal(b, &again) != nil || !reflect.DeepEqual(again, want) {
-		t.Errorf("%s is read as %+v, %v", b, again, err)
+	for _, want := range []fault.Fault{
+		{Kind: fault.Slow, At: fault.AfterRead, Times: 1, TTFT: 250 * time.Millisecond, ITL: time.Microsecond},
+		{Kind: fault.Reset, At: fault.AfterTokens, Times: 1, Tokens: 3},
+		{Kind: fault.Abort, At: fault.AfterRole, Times: 1},
+	} {
+		if got := s.Match("/v1/completions", "", true); got == nil || !reflect.DeepEqual(*got, want) {
+			t.Errorf("%+v, want %+v", got, want)
+		}
 	}
 	for _, body := range []string{``, `{"kind":"slow","ttft":"soon"}`, `{"kind":"slow","unknown":1}`, `{"kind":"slow"} {}`} {
 		if err := s.Read(strings.NewReader(body)); !errors.Is(err, fault.ErrInvalid) {

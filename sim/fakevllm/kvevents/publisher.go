@@ -87,12 +87,7 @@ func (e *Publisher) Close() {
 func (e *Publisher) Publish(c kvcache.Event) {
 	b := msgp.AppendArrayHeader(nil, 3)
 	b = msgp.AppendFloat64(b, float64(time.Now().UnixMicro())/1e6)
-	b = msgp.AppendArrayHeader(b, 1)
-	if e.arrays {
-		b = e.appendArray(b, c)
-	} else {
-		b = e.appendMap(b, c)
-	}
+	b = e.appendEvent(msgp.AppendArrayHeader(b, 1), c)
 	b = msgp.AppendInt(b, 0) // data_parallel_rank
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -105,73 +100,48 @@ func (e *Publisher) Publish(c kvcache.Event) {
 	e.pub.Send([]byte(e.conf.Topic), binary.BigEndian.AppendUint64(nil, seq), b)
 }
 
-func appendHashes(b []byte, hashes []uint64) []byte {
-	b = msgp.AppendArrayHeader(b, uint32(len(hashes))) //nolint:gosec // blocks of one prompt
-	for _, h := range hashes {
-		b = msgp.AppendUint64(b, h)
-	}
-	return b
+// field is a field of an event.
+type field struct {
+	name  string
+	value any
 }
 
-func appendParent(b []byte, parent uint64) []byte {
-	if parent == 0 {
-		return msgp.AppendNil(b)
-	}
-	return msgp.AppendUint64(b, parent)
-}
-
-func appendTokenIDs(b []byte, ids []int) []byte {
-	b = msgp.AppendArrayHeader(b, uint32(len(ids))) //nolint:gosec // a prompt
-	for _, id := range ids {
-		b = msgp.AppendInt(b, id)
-	}
-	return b
-}
-
-// appendExtraKeys appends nothing for each block, and the salt for the first of a prompt.
-func appendExtraKeys(b []byte, c kvcache.Event) []byte {
-	b = msgp.AppendArrayHeader(b, uint32(len(c.Hashes))) //nolint:gosec // blocks of one prompt
-	for i := range c.Hashes {
-		if i > 0 || c.Salt == "" {
-			b = msgp.AppendNil(b)
-			continue
+// appendEvent appends an event: its fields with their names, or as an array without them.
+func (e *Publisher) appendEvent(b []byte, c kvcache.Event) []byte {
+	fields := []field{{"type", "BlockRemoved"}, {"block_hashes", c.Hashes}, {"medium", "GPU"}}
+	if c.Stored {
+		var parent any // nil for none
+		if c.Parent != 0 {
+			parent = c.Parent
 		}
-		b = msgp.AppendString(msgp.AppendArrayHeader(b, 1), c.Salt)
+		keys := make([]any, len(c.Hashes)) // nothing for each block, and the salt for the first of a prompt
+		if c.Salt != "" {
+			keys[0] = []string{c.Salt}
+		}
+		fields = []field{
+			{"type", "BlockStored"}, {"block_hashes", c.Hashes}, {"parent_block_hash", parent}, {"token_ids", c.Tokens}, {"block_size", e.size},
+			{"lora_id", nil}, {"medium", "GPU"}, {"lora_name", nil}, {"extra_keys", keys},
+		}
+		if !e.arrays {
+			fields = append(fields, field{"group_idx", 0}, field{"kv_cache_spec_kind", "full_attention"})
+		}
+	}
+	n := uint32(len(fields)) //nolint:gosec // eleven at most
+	if e.arrays {
+		b = msgp.AppendArrayHeader(b, n)
+	} else {
+		b = msgp.AppendMapHeader(b, n)
+	}
+	for _, f := range fields {
+		if !e.arrays {
+			b = msgp.AppendString(b, f.name)
+		}
+		var err error
+		if b, err = msgp.AppendIntf(b, f.value); err != nil {
+			panic(err) // numbers and texts
+		}
 	}
 	return b
-}
-
-// appendMap is the form since vLLM 0.24.
-func (e *Publisher) appendMap(b []byte, c kvcache.Event) []byte {
-	if !c.Stored {
-		b = msgp.AppendString(msgp.AppendString(msgp.AppendMapHeader(b, 3), "type"), "BlockRemoved")
-		b = appendHashes(msgp.AppendString(b, "block_hashes"), c.Hashes)
-		return msgp.AppendString(msgp.AppendString(b, "medium"), "GPU")
-	}
-	b = msgp.AppendString(msgp.AppendString(msgp.AppendMapHeader(b, 11), "type"), "BlockStored")
-	b = appendHashes(msgp.AppendString(b, "block_hashes"), c.Hashes)
-	b = appendParent(msgp.AppendString(b, "parent_block_hash"), c.Parent)
-	b = appendTokenIDs(msgp.AppendString(b, "token_ids"), c.Tokens)
-	b = msgp.AppendInt(msgp.AppendString(b, "block_size"), e.size)
-	b = msgp.AppendNil(msgp.AppendString(b, "lora_id"))
-	b = msgp.AppendString(msgp.AppendString(b, "medium"), "GPU")
-	b = msgp.AppendNil(msgp.AppendString(b, "lora_name"))
-	b = appendExtraKeys(msgp.AppendString(b, "extra_keys"), c)
-	b = msgp.AppendInt(msgp.AppendString(b, "group_idx"), 0)
-	return msgp.AppendString(msgp.AppendString(b, "kv_cache_spec_kind"), "full_attention")
-}
-
-// appendArray is the form up to 0.23.
-func (e *Publisher) appendArray(b []byte, c kvcache.Event) []byte {
-	if !c.Stored {
-		b = msgp.AppendString(msgp.AppendArrayHeader(b, 3), "BlockRemoved")
-		return msgp.AppendString(appendHashes(b, c.Hashes), "GPU")
-	}
-	b = msgp.AppendString(msgp.AppendArrayHeader(b, 9), "BlockStored")
-	b = appendParent(appendHashes(b, c.Hashes), c.Parent)
-	b = msgp.AppendInt(appendTokenIDs(b, c.Tokens), e.size)
-	b = msgp.AppendString(msgp.AppendNil(b), "GPU") // lora_id, medium
-	return appendExtraKeys(msgp.AppendNil(b), c)    // lora_name
 }
 
 // Replay answers who has missed messages, until Close.

@@ -13,7 +13,6 @@ const recordBytes = 64 << 20
 
 // Request is one request as it arrived, before anything looked at it.
 type Request struct {
-	Seq    int // order of arrival in this engine, from 1
 	Time   time.Time
 	Method string
 	Path   string
@@ -26,7 +25,6 @@ type Record struct {
 	Limit int // how many, below 0 none
 
 	mu    sync.Mutex // guards everything below
-	seq   int
 	bytes int
 	list  []Request
 }
@@ -39,8 +37,6 @@ func (rec *Record) Add(r *http.Request, body []byte) {
 	req := Request{Time: time.Now(), Method: r.Method, Path: r.URL.Path, Header: r.Header.Clone(), Body: body}
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	rec.seq++
-	req.Seq = rec.seq
 	rec.list = append(rec.list, req)
 	rec.bytes += len(body)
 	for len(rec.list) > rec.Limit || rec.bytes > recordBytes && len(rec.list) > 1 {

@@ -13,7 +13,7 @@ func add(t *testing.T, r *record.Record, path, body string) {
 	r.Add(httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, nil), []byte(body))
 }
 
-// The newest requests are kept, with the numbers they came under.
+// The newest requests are kept, in their order.
 func TestNewestAreKept(t *testing.T) {
 	t.Parallel()
 	r := &record.Record{Limit: 2}
@@ -21,11 +21,11 @@ func TestNewestAreKept(t *testing.T) {
 		add(t, r, path, "x")
 	}
 	all := r.All()
-	if len(all) != 2 || all[0].Path != "/b" || all[0].Seq != 2 || all[1].Path != "/c" || all[1].Seq != 3 {
+	if len(all) != 2 || all[0].Path != "/b" || all[1].Path != "/c" {
 		t.Errorf("%+v", all)
 	}
 	r.Forget()
-	if add(t, r, "/d", "x"); len(r.All()) != 1 || r.All()[0].Seq != 4 {
+	if add(t, r, "/d", "x"); len(r.All()) != 1 || r.All()[0].Path != "/d" {
 		t.Errorf("after Forget: %+v", r.All())
 	}
 }

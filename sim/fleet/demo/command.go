@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
 const help = `demo starts a fleet on free ports of 127.0.0.1, with temporary data: proxies,
@@ -86,12 +87,8 @@ func (o *options) check() error {
 		return cli.Wrongf("--connector: %w", err)
 	}
 	o.connector = d.Name() // simulated engines do not know the class names of vLLM
-	if o.bin == "" {
-		self, err := os.Executable()
-		if err != nil {
-			return fmt.Errorf("find the other programs: %w (name their directory with --bin)", err)
-		}
-		o.bin = filepath.Dir(self)
+	if err := fleet.FillBinDir(&o.bin); err != nil {
+		return err
 	}
 	if o.etcd > 0 {
 		if _, err := os.Stat(filepath.Join(o.bin, "etcd")); errors.Is(err, os.ErrNotExist) {

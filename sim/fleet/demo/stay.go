@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
@@ -48,22 +49,13 @@ func (t *tour) stay(ctx context.Context) error {
 				how = p.Err().Error()
 			}
 			t.say("%s has ended: %s", p.Name(), how)
-			if t.isProxy(p) {
+			if slices.ContainsFunc(t.proxies, func(proxy *fleet.Proxy) bool { return proxy.Process == p }) {
 				if proxies--; proxies == 0 {
 					return fmt.Errorf("no proxy is left: %w; last log lines of %s:\n%s", errors.Join(fleet.ErrExited, p.Err()), p.Name(), indent(p.LogTail(15)))
 				}
 			}
 		}
 	}
-}
-
-func (t *tour) isProxy(p *fleet.Process) bool {
-	for _, proxy := range t.proxies {
-		if proxy.Process == p {
-			return true
-		}
-	}
-	return false
 }
 
 // addresses returns where each process listens, by its name. Agents listen on a

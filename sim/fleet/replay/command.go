@@ -5,10 +5,7 @@ package replay
 
 import (
 	"context"
-	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -16,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
 const help = `replay starts proxies (the first embeds etcd), simulated engines and their
@@ -92,12 +90,5 @@ func (o *options) check() error {
 	case o.timeout <= 0:
 		return cli.Wrongf("invalid --timeout %s: must be above 0", o.timeout)
 	}
-	if o.bin == "" {
-		self, err := os.Executable()
-		if err != nil {
-			return fmt.Errorf("find the other programs: %w (name their directory with --bin)", err)
-		}
-		o.bin = filepath.Dir(self)
-	}
-	return nil
+	return fleet.FillBinDir(&o.bin)
 }

@@ -22,8 +22,6 @@ import (
 
 const (
 	modelName = "replay/simulated"
-	// maxModelLen admits the longest prompts of production traces, in tokens.
-	maxModelLen = 200_000
 	// agentTTL exceeds the default, because agents may get no CPU time for a while
 	// on a saturated machine.
 	agentTTL = 30 * time.Second
@@ -60,7 +58,7 @@ func replay(ctx context.Context, o options, stdout io.Writer) (err error) {
 		Proxies: o.proxies, Prefill: o.prefill, Decode: o.decode, AdminKey: key,
 		ProxyArgs: []string{"--access-log=off", "--connector", o.connector},
 		Node: fleet.NodeSpec{
-			Connector: o.connector, Model: modelName, TTFT: o.ttft, ITL: o.itl, MaxModelLen: maxModelLen, TTL: agentTTL,
+			Connector: o.connector, Model: modelName, TTFT: o.ttft, ITL: o.itl, TTL: agentTTL,
 			EngineArgs: []string{"--faults", "--strict"}, // --faults serves /fake/state, --strict counts invalid requests of a proxy
 		},
 	})

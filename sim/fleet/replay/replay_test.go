@@ -37,7 +37,7 @@ func TestRequest_ExpectedAnswer(t *testing.T) {
 		if len(fields.Prompt) != e.InputLength || fields.MaxTokens != e.OutputLength || !fields.IgnoreEOS || fields.Model != modelName {
 			t.Errorf("%d + %d tokens: body has %d + %d", e.InputLength, e.OutputLength, len(fields.Prompt), fields.MaxTokens)
 		}
-		answers, err := fakevllm.ExpectedAnswers(false, body, maxModelLen)
+		answers, err := fakevllm.ExpectedAt("/v1/completions", body, 0)
 		require.NoError(t, err)
 		a := answers[0]
 		if a.Text != string(want.Text) || a.PromptTokens != want.PromptTokens || len(a.Tokens) != want.CompletionTokens || a.FinishReason != want.FinishReason {

@@ -69,9 +69,7 @@ func Del(t testing.TB, cli *clientv3.Client, key string) {
 func Lease(t testing.TB, cli *clientv3.Client, ttl int64) clientv3.LeaseID {
 	t.Helper()
 	resp, err := cli.Grant(t.Context(), ttl)
-	if err != nil {
-		t.Fatalf("grant: %v", err)
-	}
+	require.NoError(t, err)
 	return resp.ID
 }
 
@@ -382,9 +380,8 @@ func Leased(t testing.TB, cli *clientv3.Client, l schema.Layout, k instance.Key)
 // Revoke revokes a lease.
 func Revoke(t testing.TB, cli *clientv3.Client, id clientv3.LeaseID) {
 	t.Helper()
-	if _, err := cli.Revoke(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
+	_, err := cli.Revoke(t.Context(), id)
+	require.NoError(t, err)
 }
 
 // Probing returns WatcherOptions with a prober and the model of the fleet.

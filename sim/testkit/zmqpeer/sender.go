@@ -4,7 +4,6 @@ package zmqpeer
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -30,9 +29,6 @@ type Sender struct {
 func NewSender(kind zmq.Kind, endpoint string) (*Sender, error) {
 	if _, err := zmq.ParseEndpoint(endpoint); err != nil {
 		return nil, err
-	}
-	if kind != zmq.Dealer && kind != zmq.Push {
-		return nil, fmt.Errorf("a %s does not send only", kind)
 	}
 	return &Sender{kind: kind, endpoint: endpoint}, nil
 }
