@@ -2,12 +2,17 @@ package forward_test
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
@@ -46,5 +51,49 @@ func TestBodiesAreNotMixed(t *testing.T) {
 			clients.Wait()
 			r.checkEngines()
 		})
+	}
+}
+
+// slowLink is a client on a link that transfers bytesInTime until its read deadline.
+type slowLink struct {
+	sink
+
+	body     io.Reader
+	left     int // bytes until the deadline
+	renewals int
+}
+
+const bytesInTime = 512 << 10
+
+func (l *slowLink) SetReadDeadline(t time.Time) error {
+	if !t.IsZero() {
+		l.left, l.renewals = bytesInTime, l.renewals+1
+	}
+	return nil
+}
+
+func (l *slowLink) Read(p []byte) (int, error) {
+	if l.left <= 0 {
+		return 0, fmt.Errorf("read: %w", os.ErrDeadlineExceeded)
+	}
+	n, err := l.body.Read(p[:min(len(p), 1<<10)])
+	l.left -= n
+	return n, err
+}
+
+// The time limit of a body does not end an upload that goes on, and a single byte does not extend it.
+func TestSlowUpload(t *testing.T) {
+	t.Parallel()
+	body := longBody(2<<20, false)
+	size := int64(len(body))
+	r := start(t, fakevllm.NIXL, 1, 1, func(*forward.Options) {})
+	for _, length := range []int64{size, -1} {
+		l := &slowLink{sink: sink{header: http.Header{}}, body: strings.NewReader(body)}
+		q := newRequest(t.Context(), t, http.MethodPost, completionsPath, l)
+		q.ContentLength = length
+		r.handler.Completion(openai.Completion)(l, q)
+		if e := r.entry(); l.failed || e.BytesIn != size || l.renewals > 1+4*len(body)/bytesInTime {
+			t.Errorf("length %d: status %d, %d bytes, %d renewals", length, e.Status, e.BytesIn, l.renewals)
+		}
 	}
 }

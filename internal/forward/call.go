@@ -3,6 +3,7 @@ package forward
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strconv"
@@ -37,6 +38,7 @@ type call struct {
 	answer relay.Answer
 	flow   flow.Request
 	limit  limit
+	upload upload
 }
 
 func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind openai.Kind, between relay.Observer) *call {
@@ -242,12 +244,12 @@ func (c *call) readBody() bool {
 		return false
 	}
 	client := c.answer.Client
-	_ = client.SetReadDeadline(time.Now().Add(c.h.opts.BodyTimeout)) // not supported: no deadline
-	in := c.r.Body
+	var in io.Reader = c.r.Body
 	if length <= 0 { // an announced length is within the limit
-		in = http.MaxBytesReader(client, in, limit)
+		in = http.MaxBytesReader(client, c.r.Body, limit)
 	}
-	body, err := c.h.bodies.Read(in, length)
+	c.upload = upload{in: in, client: client, timeout: c.h.opts.BodyTimeout}
+	body, err := c.h.bodies.Read(&c.upload, length)
 	c.flow.Body, c.bytesIn = body, int64(len(body.Bytes()))
 	if err == nil {
 		_ = client.SetReadDeadline(time.Time{})
@@ -274,9 +276,31 @@ func (c *call) readBody() bool {
 // bodyError returns an error of reading the request's body, for the client.
 func (c *call) bodyError(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("it did not arrive within %g s (a fixed limit)", c.h.opts.BodyTimeout.Seconds())
+		return fmt.Errorf("it did not arrive within %g s (a fixed limit) per %d KiB", c.h.opts.BodyTimeout.Seconds(), uploadPiece>>10)
 	}
 	return err
+}
+
+// uploadPiece is how much of a request body is read under one deadline, in bytes.
+const uploadPiece = 256 << 10
+
+// upload reads the body of a request, each uploadPiece under a deadline of its own.
+type upload struct {
+	in      io.Reader
+	client  Client
+	timeout time.Duration
+	left    int // bytes until the next deadline
+}
+
+// Read implements io.Reader.
+func (u *upload) Read(p []byte) (int, error) {
+	if u.left <= 0 {
+		u.left = uploadPiece
+		_ = u.client.SetReadDeadline(time.Now().Add(u.timeout)) // not supported: no deadline
+	}
+	n, err := u.in.Read(p)
+	u.left -= n
+	return n, err
 }
 
 // noRoom answers a request for whose body there is no memory.

@@ -85,7 +85,7 @@ type Options struct {
 	MaxBodies   int64         // bytes of all bodies at once, default no bound
 	RetryRatio  float64       // retries allowed per request of the last 10 s, default 0.2; negative: no bound
 	RetryBurst  int           // and this many on top, default 64
-	BodyTimeout time.Duration // for reading the request, default 60 s
+	BodyTimeout time.Duration // for reading each 256 KiB of the request, default 60 s
 	// KeepAlive is how long a stream may send nothing until the proxy sends a comment or a ping; 0: never.
 	KeepAlive time.Duration
 }
