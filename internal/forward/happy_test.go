@@ -274,6 +274,9 @@ func TestPassthroughOfFailingDecode(t *testing.T) {
 			if got := strings.Join(legs, " "); a.status != http.StatusOK || got != tc.legs {
 				t.Errorf("%d %s after %q, want 200 after %q", a.status, a.body, got, tc.legs)
 			}
+			if e := r.entry(); (e.Prefill == "") == (e.Decode == "") {
+				t.Errorf("one instance has served, but the entry names prefill %q and decode %q", e.Prefill, e.Decode)
+			}
 		})
 	}
 }

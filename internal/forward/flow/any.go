@@ -42,6 +42,7 @@ func (r *Request) passThrough(p Passthrough) {
 			r.answerUnserved(err, instance.Decode, func(*leg.Failure) bool { return true })
 			return
 		}
+		r.Route.Prefill, r.Route.Decode = "", "" // a leg before this may have been of the other role
 		r.Route.notePick(a)
 		l := r.Origin.Begin(a, r.Settings.answerWait(p.Stream))
 		f := r.passThroughOn(a, l, &p)
