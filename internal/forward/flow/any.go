@@ -37,7 +37,7 @@ func (r *Request) passThrough(p Passthrough) {
 	r.begin(sched.Request{})
 	r.Route.DecodeOnly = p.DecodeOnly
 	for done := false; !done; {
-		a, err := r.attempts.pickAny()
+		a, err := r.attempts.pickAny(p.DecodeOnly != "")
 		if err != nil {
 			r.answerUnserved(err, instance.Decode, func(*leg.Failure) bool { return true })
 			return

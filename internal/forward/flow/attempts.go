@@ -102,10 +102,10 @@ func (t *attempts) pickTentative(role instance.Role) (*sched.Assignment, error) 
 }
 
 // pickAny chooses a single instance to serve the request. Instances are tried once more, as in pick, only
-// after all of both roles. The lists of models are read again only if no usable instance of either role
-// lists the model.
-func (t *attempts) pickAny() (*sched.Assignment, error) {
-	a, err := t.pickAnyOnce()
+// after all of both roles, but decode instances before prefill instances if it generates. The lists of models
+// are read again only if no usable instance of either role lists the model.
+func (t *attempts) pickAny(generates bool) (*sched.Assignment, error) {
+	a, err := t.pickAnyOnce(generates)
 	switch {
 	case errors.Is(err, sched.ErrModelAbsent):
 		t.s.Models.Find(t.ctx, t.wanted.Model)
@@ -119,15 +119,18 @@ func (t *attempts) pickAny() (*sched.Assignment, error) {
 	default:
 		return a, err
 	}
-	return t.pickAnyOnce()
+	return t.pickAnyOnce(generates)
 }
 
 // pickAnyOnce chooses a decode instance that this request has not tried, or a prefill instance if no
-// decode instance is left that may serve decode-only.
-func (t *attempts) pickAnyOnce() (*sched.Assignment, error) {
+// decode instance is left that may serve decode-only, nor may be tried once more if it generates.
+func (t *attempts) pickAnyOnce(generates bool) (*sched.Assignment, error) {
 	for {
 		a, err := t.pickOnce(instance.Decode, nil, true)
 		if errors.Is(err, sched.ErrNone) {
+			if generates && t.maySecondRound(instance.Decode) {
+				return nil, sched.ErrNone
+			}
 			p, none := t.pickOnce(instance.Prefill, nil, true)
 			if errors.Is(none, sched.ErrModelAbsent) {
 				none = err
