@@ -122,8 +122,8 @@ func TestUnloadedModel_NoInstanceIsBlamed(t *testing.T) {
 	r.entry()
 }
 
-// A model that only prefill instances serve is not served; one that only decode instances
-// serve is, without prefill.
+// A model that only prefill instances serve is not served, except on routes of a single instance; one
+// that only decode instances serve is, without prefill.
 func TestModelOfOneRole(t *testing.T) {
 	t.Parallel()
 	r := startWithModels(t, 1, 1)
@@ -135,6 +135,24 @@ func TestModelOfOneRole(t *testing.T) {
 	}
 	if n := r.P[0].Counters().Requests; n != 0 {
 		t.Errorf("%d prefills that no decode instance could use", n)
+	}
+	reads := func() (n int) {
+		for _, q := range slices.Concat(r.P[0].Requests(), r.D[0].Requests()) {
+			if q.Path == "/v1/models" {
+				n++
+			}
+		}
+		return n
+	}
+	known := reads()
+	for range 3 {
+		a := r.post("/tokenize", `{"model":"half","prompt":"a b c"}`)
+		if e := r.entry(); a.status != http.StatusOK || e.Prefill != r.P[0].Address() {
+			t.Errorf("/tokenize, only prefill: %d %+v %s", a.status, e, a.body)
+		}
+	}
+	if n := reads() - known; n != 0 {
+		t.Errorf("%d reads of the lists of models, although the model was known", n)
 	}
 	change(t, r.P[0], "unload", "half")
 	change(t, r.D[0], "load", "other")

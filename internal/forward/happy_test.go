@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -225,6 +226,58 @@ func TestPassthroughAndModels(t *testing.T) {
 	}
 	if code, body := get("/v1/models/org/none"); code != 404 || !strings.Contains(body, "does not exist") {
 		t.Fatalf("/v1/models/org/none: %d %s", code, body)
+	}
+}
+
+// A request that a single instance answers goes to a prefill instance before a decode instance gets it
+// again. The only instance that serves its model gets it again.
+func TestPassthroughOfFailingDecode(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		model string
+		fails map[string]int // how many answers of an instance of the role are errors
+		legs  string
+	}{
+		"all of decode":    {"m", map[string]int{"d": 9}, "d d p"},
+		"all once":         {"m", map[string]int{"d": 1, "p": 1}, "d d p d"},
+		"the only prefill": {"only", map[string]int{"p": 1}, "p p"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.Plain, 0, 0, nil)
+			var mu sync.Mutex // for legs
+			var legs []string
+			at := func(role instance.Role, name string, models ...string) *instance.Instance {
+				left := tc.fails[name]
+				s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+					if q.Method != http.MethodPost {
+						return // a health probe
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					legs = append(legs, name)
+					w.Header().Set("Content-Type", "application/json")
+					if left--; left >= 0 {
+						w.WriteHeader(http.StatusInternalServerError)
+					}
+					_, _ = io.WriteString(w, `{}`)
+				}))
+				t.Cleanup(s.Close)
+				in := instanceAt(role, s.Listener.Addr().String(), fakevllm.Plain)
+				in.Record.Models = models
+				return in
+			}
+			r.members.set(at(instance.Decode, "d", "m"), at(instance.Decode, "d", "m"), at(instance.Prefill, "p", "m", "only"))
+			a := r.post("/tokenize", `{"model":"`+tc.model+`","prompt":"a b c"}`)
+			mu.Lock()
+			defer mu.Unlock()
+			if got := strings.Join(legs, " "); a.status != http.StatusOK || got != tc.legs {
+				t.Errorf("%d %s after %q, want 200 after %q", a.status, a.body, got, tc.legs)
+			}
+			if e := r.entry(); (e.Prefill == "") == (e.Decode == "") {
+				t.Errorf("one instance has served, but the entry names prefill %q and decode %q", e.Prefill, e.Decode)
+			}
+		})
 	}
 }
 

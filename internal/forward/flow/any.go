@@ -37,11 +37,12 @@ func (r *Request) passThrough(p Passthrough) {
 	r.begin(sched.Request{})
 	r.Route.DecodeOnly = p.DecodeOnly
 	for done := false; !done; {
-		a, err := r.attempts.pickAny()
+		a, err := r.attempts.pickAny(p.DecodeOnly != "")
 		if err != nil {
 			r.answerUnserved(err, instance.Decode, func(*leg.Failure) bool { return true })
 			return
 		}
+		r.Route.Prefill, r.Route.Decode = "", "" // a leg before this may have been of the other role
 		r.Route.notePick(a)
 		l := r.Origin.Begin(a, r.Settings.answerWait(p.Stream))
 		f := r.passThroughOn(a, l, &p)

@@ -88,14 +88,14 @@ func (r *Request) ask() (*leg.Failure, string) {
 	}
 	defer r.Settings.questions.end()
 	r.begin(sched.Request{})
-	a, err := r.attempts.pickAny()
+	a, err := r.attempts.pickAny(false)
 	unknown := ""
 	if errors.Is(err, sched.ErrUnknownModel) {
 		// Any engine reports what else is wrong: vLLM checks some fields before the model and
 		// some after it.
 		unknown, r.Origin.Model = r.Origin.Model, ""
 		r.begin(sched.Request{})
-		a, err = r.attempts.pickAny()
+		a, err = r.attempts.pickAny(false)
 	}
 	if err != nil {
 		return nil, AskNoInstance

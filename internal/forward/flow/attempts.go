@@ -101,19 +101,48 @@ func (t *attempts) pickTentative(role instance.Role) (*sched.Assignment, error) 
 	return a, err
 }
 
-// pickAny chooses a single instance to serve the request: a decode instance, or a prefill
-// instance if no decode instance may serve decode-only.
-func (t *attempts) pickAny() (*sched.Assignment, error) {
-	a, err := t.pick(instance.Decode, nil)
-	for err == nil && t.s.needsPrefill(a) {
-		a.Done()
-		t.skip(a.Instance)
-		a, err = t.pick(instance.Decode, nil)
-	}
-	if !errors.Is(err, sched.ErrNone) {
+// pickAny chooses a single instance to serve the request. Instances are tried once more, as in pick, only
+// after all of both roles, but decode instances before prefill instances if it generates. The lists of models
+// are read again only if no usable instance of either role lists the model.
+func (t *attempts) pickAny(generates bool) (*sched.Assignment, error) {
+	a, err := t.pickAnyOnce(generates)
+	switch {
+	case errors.Is(err, sched.ErrModelAbsent):
+		t.s.Models.Find(t.ctx, t.wanted.Model)
+	case errors.Is(err, sched.ErrNone) && (t.maySecondRound(instance.Decode) || t.maySecondRound(instance.Prefill)):
+		t.secondRound = byRole[bool]{true, true}
+		t.forgetTried(instance.Decode)
+		t.forgetTried(instance.Prefill)
+		if !pauseBeforeRetry(t.ctx) {
+			return nil, t.ctx.Err()
+		}
+	default:
 		return a, err
 	}
-	return t.pickOnce(instance.Prefill, nil, true)
+	return t.pickAnyOnce(generates)
+}
+
+// pickAnyOnce chooses a decode instance that this request has not tried, or a prefill instance if no
+// decode instance is left that may serve decode-only, nor may be tried once more if it generates.
+func (t *attempts) pickAnyOnce(generates bool) (*sched.Assignment, error) {
+	for {
+		a, err := t.pickOnce(instance.Decode, nil, true)
+		if errors.Is(err, sched.ErrNone) {
+			if generates && t.maySecondRound(instance.Decode) {
+				return nil, sched.ErrNone
+			}
+			p, none := t.pickOnce(instance.Prefill, nil, true)
+			if errors.Is(none, sched.ErrModelAbsent) {
+				none = err
+			}
+			return p, none
+		}
+		if err != nil || !t.s.needsPrefill(a) {
+			return a, err
+		}
+		a.Done()
+		t.skip(a.Instance)
+	}
 }
 
 func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, single bool) (*sched.Assignment, error) {
@@ -143,7 +172,7 @@ func (t *attempts) choose(r sched.Request) (*sched.Assignment, error) {
 		}
 	}
 	a, err := t.s.Picker.Pick(r)
-	if errors.Is(err, sched.ErrUnknownModel) || errors.Is(err, sched.ErrModelAbsent) {
+	if errors.Is(err, sched.ErrUnknownModel) || errors.Is(err, sched.ErrModelAbsent) && !r.Alone {
 		t.s.Models.Find(t.ctx, r.Model)
 		a, err = t.s.Picker.Pick(r) // also if it was not found: the other role may serve it
 	}
