@@ -116,11 +116,7 @@ func Read(dir, root string, limit time.Duration) (*State, error) {
 
 // Write replaces the file.
 func Write(dir string, m *Image) error {
-	raw, err := m.File()
-	if err != nil {
-		return err
-	}
-	return replace(dir, fileName, raw)
+	return replace(dir, fileName, m.File())
 }
 
 const (
@@ -142,10 +138,7 @@ func ReadMembers(dir string) (m etcd.SavedMembers, err error) {
 // WriteMembers writes the members of etcd to a separate file. They are needed while etcd
 // cannot be reached at its configured endpoints.
 func WriteMembers(dir string, m etcd.SavedMembers) error {
-	raw, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
+	raw, _ := json.Marshal(m) // texts have no error
 	return replace(dir, membersName, append(raw, '\n'))
 }
 
