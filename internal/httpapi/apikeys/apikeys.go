@@ -41,9 +41,6 @@ func (r Rights) Has(one Rights) bool { return r&one != 0 }
 // words are the rights that the lines of a file may have.
 type words map[string]Rights
 
-func clientWords() words { return words{"priority": Priority, "rank": Rank, "trace": Trace} }
-func adminWords() words  { return words{"read": Read, "operate": Read | Operate} }
-
 // String lists the words.
 func (w words) String() string { return strings.Join(slices.Sorted(maps.Keys(w)), ", ") }
 
@@ -183,7 +180,7 @@ type Ring struct {
 // neither keys nor a file, and an error if the file is invalid. The file must not contain an admin
 // key, then and when it changes; nil: there are none.
 func Open(keys []string, path string, log logrus.FieldLogger, admin func(key string) bool) (*Ring, error) {
-	return open(keys, 0, path, clientWords(), log, admin)
+	return open(keys, 0, path, words{"priority": Priority, "rank": Rank, "trace": Trace}, log, admin)
 }
 
 // OpenAdmin returns a Ring of admin keys: one with all rights and no name, unless it is "", and
@@ -195,7 +192,7 @@ func OpenAdmin(key, path string, log logrus.FieldLogger, client func(key string)
 	if key != "" {
 		keys = []string{key}
 	}
-	return open(keys, Read|Operate, path, adminWords(), log, client)
+	return open(keys, Read|Operate, path, words{"read": Read, "operate": Read | Operate}, log, client)
 }
 
 func open(keys []string, all Rights, path string, rights words, log logrus.FieldLogger, other func(key string) bool) (*Ring, error) {
