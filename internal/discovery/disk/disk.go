@@ -77,9 +77,6 @@ type Image struct {
 	Size    int // about how many bytes the entries take in the file, for one allocation
 }
 
-// errOldState is given by Read for what is too old to be of use.
-var errOldState = errors.New("too old")
-
 // Read reads the file. A missing one is an error that is
 // os.ErrNotExist; every other error means that the file is of no use.
 func Read(dir, root string, limit time.Duration) (*State, error) {
@@ -109,7 +106,7 @@ func Read(dir, root string, limit time.Duration) (*State, error) {
 	case s.Root != root:
 		return nil, fmt.Errorf("of the prefix %q, not %q", s.Root, root)
 	case age > limit:
-		return nil, fmt.Errorf("%w: saved %s ago, the limit is %s", errOldState, age.Round(time.Second), limit)
+		return nil, fmt.Errorf("too old: saved %s ago, the limit is %s", age.Round(time.Second), limit)
 	}
 	return &s, nil
 }

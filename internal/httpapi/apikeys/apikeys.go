@@ -8,7 +8,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -67,9 +66,6 @@ const (
 	maxName = 64
 )
 
-// ErrLine is wrapped by the error for an invalid line of a file.
-var ErrLine = errors.New("unusable")
-
 // parse parses lines of "key name rights class=... max-class=...", of which key and name are required. Errors contain the number of the line, never its
 // content. other reports a key that the lines must not contain; nil: there is none.
 func parse(raw []byte, rights words, other func(key string) bool) (list []entry, err error) {
@@ -77,7 +73,7 @@ func parse(raw []byte, rights words, other func(key string) bool) (list []entry,
 	lines := bufio.NewScanner(bytes.NewReader(raw))
 	lines.Buffer(nil, maxFile+1)
 	for n := 1; lines.Scan(); n++ {
-		fail := func(why string) error { return fmt.Errorf("line %d is %w: %s", n, ErrLine, why) }
+		fail := func(why string) error { return fmt.Errorf("line %d is unusable: %s", n, why) }
 		fields := strings.Fields(lines.Text())
 		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
 			continue
