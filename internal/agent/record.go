@@ -32,8 +32,7 @@ func (a *Agent) record(facts instance.Facts) instance.Record {
 		rec.Connector = nixl
 	}
 	a.ranks.show(&rec)
-	started := a.life.since
-	rec.StartedAt = &started
+	rec.StartedAt = new(a.life.since)
 	rec.FitModels()
 	return rec
 }

@@ -100,6 +100,14 @@ func (e *exitError) Unwrap() error { return e.err }
 // Exit attaches an exit code to an error.
 func Exit(err error, code int) error { return &exitError{err, code} }
 
+// Count formats a number of things whose plural has an s.
+func Count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
 // NoArgs refuses arguments.
 func NoArgs(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {

@@ -106,9 +106,8 @@ func (l *line) text(name, value string) {
 	case plain:
 		b = append(append(append(b, '"'), value...), '"')
 	case l.json:
-		if quoted, err := json.Marshal(value); err == nil { // a string has no error
-			b = append(b, quoted...)
-		}
+		quoted, _ := json.Marshal(value) // a string has no error
+		b = append(b, quoted...)
 	default:
 		b = strconv.AppendQuote(b, value)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
@@ -194,7 +195,7 @@ func (w *notifiedRig) noLeg(after string) {
 // notify has a rank notify that an attempt's chunks have arrived.
 func (w *notifiedRig) notify(rank int, id string) {
 	w.t.Helper()
-	require.NoError(w.t, w.ranks[rank].Send(w.t.Context(), lmcache.AppendNotification(id)))
+	require.NoError(w.t, w.ranks[rank].Send(w.t.Context(), connector.Notification(id)))
 }
 
 // begin sends a request, whose answer comes later.

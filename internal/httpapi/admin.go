@@ -75,7 +75,7 @@ type change struct {
 type adminRoutes struct {
 	admin   Admin
 	members instance.Source
-	level   LogLevel // nil: it cannot be changed
+	level   LogLevel
 	routes  func() []instance.ListedModelRoute
 	log     logrus.FieldLogger
 }
@@ -89,10 +89,8 @@ func (a *adminRoutes) add(e *gin.Engine, read, require gin.HandlerFunc) {
 		g.POST("/"+string(verb), a.intend(verb))
 	}
 	a.addModelRoutes(e, read, require)
-	if a.level != nil {
-		e.GET(logLevelPath, read, a.answerLevel)
-		e.PUT(logLevelPath, require, refuseEncoded, a.handleBody(a.setLevel))
-	}
+	e.GET(logLevelPath, read, a.answerLevel)
+	e.PUT(logLevelPath, require, refuseEncoded, a.handleBody(a.setLevel))
 }
 
 type changeAnswer struct {
@@ -207,7 +205,7 @@ func (a *adminRoutes) handleBody(f func(c *gin.Context, raw []byte) error) gin.H
 func (a *adminRoutes) refuse(c *gin.Context, err error) {
 	switch {
 	case errors.Is(err, ErrRefused):
-		failAdmin(c, http.StatusBadRequest, openai.TypeBadRequest, asDetail, message(err, ErrRefused))
+		failAdmin(c, http.StatusBadRequest, openai.TypeBadRequest, asDetail, strings.TrimPrefix(err.Error(), ErrRefused.Error()+": "))
 	case errors.Is(err, ErrUnavailable):
 		unavailable(c, err.Error())
 		c.Abort()
@@ -227,19 +225,10 @@ const (
 // failAdmin is fail for the admin routes. It also adds the text in the field of the
 // reference proxies.
 func failAdmin(c *gin.Context, status int, kind, field, text string) {
-	quoted, err := json.Marshal(text)
-	if err != nil { // a string always marshals
-		fail(c, status, kind, text)
-		return
-	}
+	quoted, _ := json.Marshal(text) // a string always marshals
 	body := (&openai.Error{Status: status, Type: kind, Message: text}).JSON()
 	c.Data(status, "application/json", fmt.Appendf(nil, `{%q:%s,%s`, field, quoted, body[1:]))
 	c.Abort()
-}
-
-// message returns the error's text without the prefix of mark.
-func message(err, mark error) string {
-	return strings.TrimPrefix(err.Error(), mark.Error()+": ")
 }
 
 // withDone adds the instances that were changed before an error to its text.

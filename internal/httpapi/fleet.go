@@ -18,7 +18,7 @@ type Fleet struct {
 	// NotServing returns why no request can be served, "" if requests can be; see
 	// notice.View.
 	NotServing func() string
-	// Details returns further load figures of an instance, or nil. The func may be nil.
+	// Details returns further load figures of an instance, or nil.
 	Details   func(instance.Key) *instance.ListedLoad
 	Connector string // of instances whose record names none
 }
@@ -39,11 +39,8 @@ func (f *Fleet) List(in *instance.Instance) instance.Listing {
 		return in.Listed(f.Connector)
 	}
 	l := in.Seen(f.Opinion(in.Key)).Listed(f.Connector)
-	n := f.InFlight(in.Key)
-	l.InFlight = &n
-	if f.Details != nil {
-		l.Load = f.Details(in.Key)
-	}
+	l.InFlight = new(f.InFlight(in.Key))
+	l.Load = f.Details(in.Key)
 	return l
 }
 

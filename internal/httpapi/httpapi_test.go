@@ -138,8 +138,13 @@ func deps() httpapi.Deps {
 		Admin: admin{},
 		Fleet: httpapi.Fleet{
 			Members: fixed{members()}, InFlight: inFlight, Opinion: opinion{"10.0.0.3:1": "cannot connect"}.of, NotServing: func() string { return "" },
+			Details: func(instance.Key) *instance.ListedLoad { return nil },
 		},
-		Etcd: func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} },
+		Prompts:  func() map[instance.Role]instance.ListedPrompts { return nil },
+		Digests:  func() []httpapi.LoadDigest { return nil },
+		Queues:   func() []instance.ListedQueue { return nil },
+		KVEvents: func() []httpapi.KVEvents { return nil },
+		Etcd:     func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} },
 		ModelRoutes: func() []instance.ListedModelRoute {
 			return []instance.ListedModelRoute{{Name: "org/chat", Targets: []instance.ListedModelTarget{{Target: "new", Decode: 2}}}}
 		},

@@ -62,9 +62,4 @@ func TestLogLevel(t *testing.T) {
 			t.Errorf("%s %q as %q: %d %s", tc.method, tc.body, tc.key, code, got)
 		}
 	}
-	d := deps()
-	d.LogLevel = nil
-	if code, _, _ := call(t, http.MethodGet, serve(t, d, false).URL+"/log-level", "", "X-Api-Key", "secret"); code != 404 {
-		t.Errorf("without a log: %d", code)
-	}
 }

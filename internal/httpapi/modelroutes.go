@@ -18,9 +18,6 @@ import (
 const modelRoutesPath = "/models/routes"
 
 func (a *adminRoutes) addModelRoutes(e *gin.Engine, read, require gin.HandlerFunc) {
-	if a.routes == nil {
-		return
-	}
 	g := e.Group(modelRoutesPath)
 	g.GET("", read, func(c *gin.Context) {
 		writeJSON(c, http.StatusOK, gin.H{"routes": append([]instance.ListedModelRoute{}, a.routes()...)})

@@ -68,15 +68,15 @@ type Deps struct {
 	Data  DataHandlers
 	Admin Admin
 	Fleet
-	// Prompts returns the state of the policies' prompt indexes, by role; nil: none.
+	// Prompts returns the state of the policies' prompt indexes, by role.
 	Prompts func() map[instance.Role]instance.ListedPrompts
-	// Digests returns the load digests of the proxies; nil: none.
+	// Digests returns the load digests of the proxies; nil: digests are off.
 	Digests func() []LoadDigest
-	// Queues returns the queues in front of the engines; nil: there are none.
+	// Queues returns the queues in front of the engines.
 	Queues func() []instance.ListedQueue
 	// Roles returns the advice about the number of instances of each role.
 	Roles func() []instance.Advice
-	// KVEvents returns the state of the KV event streams of the engines; nil: they are not used.
+	// KVEvents returns the state of the KV event streams of the engines.
 	KVEvents func() []KVEvents
 	Etcd     func() EtcdStatus
 	// Ready returns nil if the proxy may receive traffic, else the reason why not.
@@ -86,7 +86,7 @@ type Deps struct {
 	// nil: no dashboard.
 	Dashboard http.Handler
 	Log       logrus.FieldLogger
-	LogLevel  LogLevel // nil: it cannot be changed
+	LogLevel  LogLevel
 
 	CORS       CORS
 	ClientKeys *apikeys.Ring         // nil: clients need no key
@@ -97,7 +97,7 @@ type Deps struct {
 	ID         string // of this proxy, as in etcd
 	// Notices returns the notices of package notice.
 	Notices func() []string
-	// ModelRoutes returns the model routes; nil: there are none.
+	// ModelRoutes returns the model routes.
 	ModelRoutes func() []instance.ListedModelRoute
 	// Limits are this proxy's limits, as /status shows them.
 	Limits map[string]any

@@ -96,14 +96,6 @@ func (d *Deps) addHealthRoutes(e *gin.Engine) {
 	e.GET("/load", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"server_load": d.Data.Requests()}) })
 }
 
-// orNone calls a function that may be nil.
-func orNone[T any](f func() T) (v T) {
-	if f != nil {
-		v = f()
-	}
-	return v
-}
-
 func (d *Deps) status(c *gin.Context) {
 	s := d.Members.Snapshot()
 	out := Status{
@@ -111,7 +103,7 @@ func (d *Deps) status(c *gin.Context) {
 		Instances: make([]instance.Listing, 0, len(s.All())),
 		Notices:   append([]string{}, d.Notices()...),
 		Revision:  s.Revision, Etcd: d.Etcd(), ID: d.ID, Version: d.Version, Limits: d.Limits,
-		ModelRoutes: orNone(d.ModelRoutes), Digests: orNone(d.Digests), Prompts: orNone(d.Prompts), Queues: orNone(d.Queues), KVEvents: orNone(d.KVEvents),
+		ModelRoutes: d.ModelRoutes(), Digests: d.Digests(), Prompts: d.Prompts(), Queues: d.Queues(), KVEvents: d.KVEvents(),
 	}
 	out.PrefillCount, out.DecodeCount = len(out.Prefill), len(out.Decode)
 	for _, in := range s.All() {

@@ -170,7 +170,7 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 	})
 	pctx, stopPresence := context.WithCancel(ctx)
 	present := make(chan struct{})
-	go func() { defer close(present); _ = presence.Run(pctx) }()
+	go func() { defer close(present); presence.Run(pctx) }()
 	defer func() { stopPresence(); <-present }()
 
 	reg := register(schema.RoleAgentDecode, decode)

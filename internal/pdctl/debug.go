@@ -18,9 +18,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/pdctl/diagnose"
-	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
@@ -56,7 +56,7 @@ func debugCommand(s *session.Session) *cobra.Command {
 			return err
 		}
 		fmt.Fprint(s.Out.Stderr, b.notes.String())
-		return s.Out.Println(fmt.Sprintf("%s: %s, %s", file, output.Count(len(b.files), "file"), output.Count(strings.Count(b.notes.String(), "\n"), "note")))
+		return s.Out.Println(fmt.Sprintf("%s: %s, %s", file, cli.Count(len(b.files), "file"), cli.Count(strings.Count(b.notes.String(), "\n"), "note")))
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "file to write (default: pdctl-debug-TIME.tar.gz in the working directory)")
 	cmd.Flags().StringVar(&key, "admin-key", "", "admin key of the proxies; better set ADMIN_API_KEY")

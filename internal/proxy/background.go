@@ -21,7 +21,7 @@ import (
 func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.logEnd("watcher", p.watcher.Run(ctx)) })
 	work.Go(func() { p.etcd.Follow(ctx) })
-	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
+	work.Go(func() { p.presence.Run(ctx) })
 	work.Go(func() { p.sched.Legs.Run(ctx) })
 	work.Go(func() { p.models.Run(ctx) })
 	work.Go(func() { p.queues.Run(ctx) })
@@ -30,7 +30,7 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.tracker.ProbeStatic(ctx) })
 	work.Go(func() { p.load.FollowOthers(ctx) })
 	if p.load.Others != nil {
-		work.Go(func() { p.logEnd("watch of the load digests", p.load.Others.Run(ctx)) })
+		work.Go(func() { p.load.Others.Run(ctx) })
 	}
 	if p.kv != nil {
 		work.Go(func() { p.kv.Run(ctx) })

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"sync/atomic"
@@ -114,10 +113,7 @@ type builder struct {
 // build wires the parts. Each step uses the results of the steps before it. Nothing runs
 // before startBackground.
 func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, listen, address, adminURL string, notices *lmcacheNotices) (*app, error) {
-	layout, err := schema.NewLayout(cfg.EtcdPrefix)
-	if err != nil {
-		return nil, err
-	}
+	layout, _ := schema.NewLayout(cfg.EtcdPrefix) // config has validated it
 	guard := netguard.New(cfg.InstanceAllow)
 	b := &builder{
 		app:    &app{cfg: cfg, log: log, secure: certificates, etcd: own, id: ulid.Make().String(), layout: layout, access: newAccessLog(cfg, log), level: logging.NewLevel(log), recent: logging.KeepRecent(log), started: make(chan struct{}), limits: new(keylimit.Table)},
@@ -126,7 +122,8 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	b.makeMembership()
 	b.makeLoad()
 	b.makeHealth()
-	for _, step := range []func() error{b.makeScheduler, b.openConnections, b.makeForwarder} {
+	b.makeScheduler()
+	for _, step := range []func() error{b.openConnections, b.makeForwarder} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -187,17 +184,13 @@ func (b *builder) makeHealth() {
 }
 
 // makeScheduler makes the scheduler and the catalog of models.
-func (b *builder) makeScheduler() error {
-	kinds, err := policies(b.cfg)
-	if err != nil {
-		return err
-	}
+func (b *builder) makeScheduler() {
 	b.memory = indexmem.New(b.cfg.IndexMemory)
 	b.index = newKVIndex(b.cfg, b.memory)
 	b.sched = sched.New(sched.Options{
 		Source: b.watcher, Health: &b.tracker.Records, Connector: engines.Dialects(b.cfg.Connector), Build: engines.Builds(b.cfg), Blocks: engines.Blocks(b.cfg.Connector), Silent: b.tracker.Suspect,
 		PrefillOptional: b.cfg.Fallback == config.FallbackDecode,
-		Policies:        kinds, NoBinding: !b.cfg.ClientBound, Zone: b.cfg.Zone,
+		Policies:        policies(b.cfg), NoBinding: !b.cfg.ClientBound, Zone: b.cfg.Zone,
 		Options: policy.Options{
 			Start: rand.Uint64(), CacheWeight: float64(b.cfg.CacheWeight), Caches: b.index, Placements: b.load.Placements, Budget: b.memory,
 		},
@@ -207,7 +200,6 @@ func (b *builder) makeScheduler() error {
 		Members: b.watcher.Snapshot, Read: b.prober.Models, Observe: b.watcher.ObserveModels, Serves: b.sched.Serves, Available: b.tracker.Available,
 		Timeout: b.cfg.ProbeTimeout,
 	})
-	return nil
 }
 
 // openConnections makes the client of the engines, reads the API keys of clients, and connects to
@@ -243,7 +235,8 @@ func (b *builder) makeForwarder() error {
 		Routes:    b.routes,
 		EventGaps: b.counters.Between, Tracer: b.tracer, Recorder: recorder{b.counters, b.app},
 		Keys: b.limits, TraceAll: b.cfg.TraceHeaders, Sessions: sessions(b.cfg),
-		MaxBody: b.cfg.MaxBodyBytes, MaxBodies: memory.Bodies(b.cfg), RetryRatio: retryRatio(b.cfg.RetryBudget), KeepAlive: b.cfg.SSEKeepAliveInterval,
+		// A retry budget of 0 % is a very small share, because 0 would mean the default of the handler.
+		MaxBody: b.cfg.MaxBodyBytes, MaxBodies: memory.Bodies(b.cfg), RetryRatio: max(float64(b.cfg.RetryBudget)/100, 1e-9), KeepAlive: b.cfg.SSEKeepAliveInterval,
 	}
 	allow(b.keys, b.admins, &options)
 	var err error
@@ -333,16 +326,10 @@ func limits(cfg *config.Proxy) map[string]any {
 }
 
 // policies are the policies of the roles.
-func policies(cfg *config.Proxy) (map[instance.Role]policy.Kind, error) {
-	of := map[instance.Role]policy.Kind{}
-	for role, name := range map[instance.Role]string{instance.Prefill: cfg.PrefillPolicy, instance.Decode: cfg.DecodePolicy} {
-		kind, err := policy.Find(name)
-		if err != nil {
-			return nil, fmt.Errorf("policy %q of %s instances: %w", name, role, err)
-		}
-		of[role] = kind
-	}
-	return of, nil
+func policies(cfg *config.Proxy) map[instance.Role]policy.Kind {
+	prefill, _ := policy.Find(cfg.PrefillPolicy) // config has validated both
+	decode, _ := policy.Find(cfg.DecodePolicy)
+	return map[instance.Role]policy.Kind{instance.Prefill: prefill, instance.Decode: decode}
 }
 
 // sessions says how requests name their session; none if no policy uses it.
@@ -352,10 +339,6 @@ func sessions(cfg *config.Proxy) forward.Sessions {
 	}
 	return forward.Sessions{Header: cfg.ClientBoundKey, Known: cfg.ClientBoundKey == ""}
 }
-
-// retryRatio is the percentage of --retry-budget as a share. 0 % is a very small share,
-// because 0 would mean the default of the handler.
-func retryRatio(percent int) float64 { return max(float64(percent)/100, 1e-9) }
 
 // disaggregate decides which requests get a prefill leg. It is nil if all of them do.
 func disaggregate(cfg *config.Proxy) *flow.Disaggregate {

@@ -6,8 +6,6 @@ import (
 	"net/http"
 )
 
-var errStuck = errors.New("router, watcher or scheduler does not respond")
-
 // sane uses what every request needs: the router, the snapshot, and the locks of watcher and
 // scheduler. It feeds systemd's watchdog. It does not use the network, so that a busy proxy is
 // not restarted.
@@ -34,7 +32,7 @@ func (p *app) sane(ctx context.Context) error {
 		}
 	case <-ctx.Done():
 	}
-	return errStuck
+	return errors.New("router, watcher or scheduler does not respond")
 }
 
 // statusOnly is a response writer that keeps only the status.

@@ -44,7 +44,7 @@ func Serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 	defer ln.close()
 	var own *etcd.Handle
 	bridge, err := newBridge(ctx, cfg, certificates, log, func(o lease.RegistrarOptions) *lease.Registrar {
-		o.Layout, _ = schema.NewLayout(cfg.EtcdPrefix) // build has validated it
+		o.Layout, _ = schema.NewLayout(cfg.EtcdPrefix) // config has validated it
 		return lease.NewRegistrar(own.Client, o)
 	})
 	if err != nil {

@@ -63,7 +63,7 @@ func TestFault13_Compaction(t *testing.T) {
 		return nil
 	})
 	members.WaitState(t, w, watch.Live)
-	if s := w.Status(); s.Compactions == 0 || s.Lists < 2 {
+	if s := w.Status(); s.WatchEnds["compacted"] == 0 || s.Lists < 2 {
 		t.Errorf("the watcher met no compaction: %+v", s)
 	}
 	members.Put(t, cli, l.Instance(prefillAt(102)), members.Ready)

@@ -41,8 +41,7 @@ func (e *engineState) report() *agentctl.Process {
 	}
 	p := &agentctl.Process{Starts: e.starts, LastExit: e.last}
 	if !e.lastAt.IsZero() {
-		at := e.lastAt
-		p.LastExitAt = &at
+		p.LastExitAt = new(e.lastAt)
 	}
 	if !e.until.IsZero() {
 		p.NextStartSeconds = max(0, time.Until(e.until).Seconds())

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
@@ -27,7 +28,7 @@ func TestLMCacheBridge(t *testing.T) {
 	s, err := zmqpeer.NewSender(zmq.Push, c.Notices.Endpoint)
 	require.NoError(t, err)
 	defer s.Close()
-	frame := lmcache.AppendNotification("7")
+	frame := connector.Notification("7")
 	require.NoError(t, s.Send(t.Context(), frame))
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()

@@ -25,13 +25,7 @@ type notifier struct {
 	log logrus.FieldLogger
 }
 
-func (n *notifier) send(states ...string) {
-	if err := sdnotify.Send(states...); err != nil {
-		n.log.WithError(err).Debug("cannot notify systemd")
-	}
-}
-
-func (n *notifier) ready() { n.send(daemon.SdNotifyReady) }
+func (n *notifier) ready() { sdnotify.Notify(n.log, daemon.SdNotifyReady) }
 
 // statusPoll is the interval between updates of the text in systemctl status.
 const statusPoll = time.Second
@@ -68,14 +62,14 @@ func (n *notifier) status(ctx context.Context, stopping <-chan struct{}) {
 		r := n.ctl.Report()
 		if text := control.WithReason(r.Phase, r.Reason) + "; registration " + r.Registration.Phase; text != shown {
 			shown = text
-			n.send(sdnotify.Status(text))
+			sdnotify.Notify(n.log, sdnotify.Status(text))
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-stopping:
 			stopping = nil
-			n.send(daemon.SdNotifyStopping, sdnotify.ExtendTimeout(n.stopTime()))
+			sdnotify.Notify(n.log, daemon.SdNotifyStopping, sdnotify.ExtendTimeout(n.stopTime()))
 		case <-tick.C:
 		}
 	}

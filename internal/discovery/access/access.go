@@ -18,9 +18,6 @@ import (
 // ErrEndpoint is wrapped when an endpoint is not usable as written.
 var ErrEndpoint = errors.New("invalid etcd endpoint")
 
-// ErrMixed is given for endpoints of which only some are to be reached over TLS.
-var ErrMixed = errors.New("endpoints with http:// and with https:// in one list: all members of a cluster are reached in one way")
-
 // ParseEndpoints returns the addresses of endpoints that are written as host:port,
 // http://host:port or https://host:port, each once, and whether https:// was written.
 func ParseEndpoints(list []string) (addresses []string, secure bool, err error) {
@@ -56,7 +53,7 @@ func ParseEndpoints(list []string) (addresses []string, secure bool, err error) 
 		}
 	}
 	if plain && secure {
-		errs = append(errs, ErrMixed)
+		errs = append(errs, errors.New("endpoints with http:// and with https:// in one list: all members of a cluster are reached in one way"))
 	}
 	return addresses, secure, errors.Join(errs...)
 }

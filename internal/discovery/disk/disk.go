@@ -77,9 +77,6 @@ type Image struct {
 	Size    int // about how many bytes the entries take in the file, for one allocation
 }
 
-// errOldState is given by Read for what is too old to be of use.
-var errOldState = errors.New("too old")
-
 // Read reads the file. A missing one is an error that is
 // os.ErrNotExist; every other error means that the file is of no use.
 func Read(dir, root string, limit time.Duration) (*State, error) {
@@ -109,18 +106,14 @@ func Read(dir, root string, limit time.Duration) (*State, error) {
 	case s.Root != root:
 		return nil, fmt.Errorf("of the prefix %q, not %q", s.Root, root)
 	case age > limit:
-		return nil, fmt.Errorf("%w: saved %s ago, the limit is %s", errOldState, age.Round(time.Second), limit)
+		return nil, fmt.Errorf("too old: saved %s ago, the limit is %s", age.Round(time.Second), limit)
 	}
 	return &s, nil
 }
 
 // Write replaces the file.
 func Write(dir string, m *Image) error {
-	raw, err := m.File()
-	if err != nil {
-		return err
-	}
-	return replace(dir, fileName, raw)
+	return replace(dir, fileName, m.File())
 }
 
 const (
@@ -142,10 +135,7 @@ func ReadMembers(dir string) (m etcd.SavedMembers, err error) {
 // WriteMembers writes the members of etcd to a separate file. They are needed while etcd
 // cannot be reached at its configured endpoints.
 func WriteMembers(dir string, m etcd.SavedMembers) error {
-	raw, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
+	raw, _ := json.Marshal(m) // texts have no error
 	return replace(dir, membersName, append(raw, '\n'))
 }
 

@@ -13,7 +13,7 @@ import (
 // milliseconds for ten thousand lines.
 
 // File returns the whole of the file.
-func (m *Image) File() ([]byte, error) {
+func (m *Image) File() []byte {
 	size := 512 + m.Size
 	const sum = 2 * sha256.Size
 	b := append(make([]byte, 0, size), `{"sha256":"`...)
@@ -21,21 +21,15 @@ func (m *Image) File() ([]byte, error) {
 	b = append(b, make([]byte, sum)...) // filled in below
 	b = append(b, `","state":`...)
 	begin := len(b)
-	b, err := m.appendState(b)
-	if err != nil {
-		return nil, err
-	}
+	b = m.appendState(b)
 	digest := sha256.Sum256(b[begin:])
 	hex.Encode(b[at:at+sum], digest[:])
-	return append(b, "}\n"...), nil
+	return append(b, "}\n"...)
 }
 
 // appendState writes what json.Marshal would make of the State.
-func (m *Image) appendState(b []byte) ([]byte, error) {
-	head, err := json.Marshal(State{Head: m.Head})
-	if err != nil {
-		return nil, err
-	}
+func (m *Image) appendState(b []byte) []byte {
+	head, _ := json.Marshal(State{Head: m.Head}) // texts and a present time have no error
 	// Its entries are the last field, and null.
 	b = append(append(b, head[:len(head)-len(`null}`)]...), '[')
 	first := true
@@ -44,11 +38,9 @@ func (m *Image) appendState(b []byte) ([]byte, error) {
 			b = append(b, ',')
 		}
 		first = false
-		if b, err = e.appendLine(b); err != nil {
-			return nil, err
-		}
+		b = e.appendLine(b)
 	}
-	return append(b, "]}"...), nil
+	return append(b, "]}"...)
 }
 
 // LineSize returns the approximate size of an entry in the file, in bytes.
@@ -57,15 +49,12 @@ func LineSize(address string, value []byte) int {
 }
 
 // appendLine writes one Entry.
-func (e *Entry) appendLine(b []byte) ([]byte, error) {
+func (e *Entry) appendLine(b []byte) []byte {
 	b = append(b, `{"key":`...)
 	if plain(e.Key) {
 		b = append(append(append(b, '"'), e.Key...), '"')
 	} else {
-		key, err := json.Marshal(e.Key)
-		if err != nil {
-			return nil, err
-		}
+		key, _ := json.Marshal(e.Key) // a string has no error
 		b = append(b, key...)
 	}
 	if len(e.Value) > 0 {
@@ -81,7 +70,7 @@ func (e *Entry) appendLine(b []byte) ([]byte, error) {
 	if e.Absent != "" {
 		b = append(append(append(b, `,"absent":"`...), e.Absent...), '"')
 	}
-	return append(b, '}'), nil
+	return append(b, '}')
 }
 
 // plain reports whether JSON quotes a text as it is.

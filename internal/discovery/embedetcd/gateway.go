@@ -176,11 +176,7 @@ func fromCurl(r *http.Request) bool {
 
 // refuse answers with an error in the format of the gateway.
 func refuse(w http.ResponseWriter, status int, message string) {
-	body, err := json.Marshal(map[string]any{"code": status, "error": message, "message": message})
-	if err != nil {
-		http.Error(w, message, status)
-		return
-	}
+	body, _ := json.Marshal(map[string]any{"code": status, "error": message, "message": message})
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)

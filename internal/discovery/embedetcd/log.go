@@ -34,12 +34,9 @@ type lastWord struct{ fatal func(why string) }
 // OnWrite implements zapcore.CheckWriteHook.
 func (w lastWord) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
 	why := []string{ce.Message}
-	all := zapcore.NewMapObjectEncoder()
-	for _, f := range fields {
-		f.AddTo(all)
-	}
+	all := etcd.Fields(fields)
 	for _, name := range []string{"path", "error", "panic"} {
-		if v, ok := all.Fields[name]; ok {
+		if v, ok := all[name]; ok {
 			why = append(why, fmt.Sprint(v))
 		}
 	}

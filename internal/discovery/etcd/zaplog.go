@@ -40,7 +40,7 @@ func (c *logrusCore) level(l zapcore.Level) logrus.Level {
 }
 
 func (c *logrusCore) With(fields []zapcore.Field) zapcore.Core {
-	return &logrusCore{log: c.log.WithFields(toLogrus(fields)), limit: c.limit}
+	return &logrusCore{log: c.log.WithFields(Fields(fields)), limit: c.limit}
 }
 
 func (c *logrusCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -51,13 +51,14 @@ func (c *logrusCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.C
 }
 
 func (c *logrusCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	c.log.WithFields(toLogrus(fields)).Log(c.level(e.Level), e.Message)
+	c.log.WithFields(Fields(fields)).Log(c.level(e.Level), e.Message)
 	return nil
 }
 
 func (c *logrusCore) Sync() error { return nil }
 
-func toLogrus(fields []zapcore.Field) logrus.Fields {
+// Fields returns the fields of a log line of etcd.
+func Fields(fields []zapcore.Field) logrus.Fields {
 	enc := zapcore.NewMapObjectEncoder()
 	for _, f := range fields {
 		f.AddTo(enc)

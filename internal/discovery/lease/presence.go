@@ -10,13 +10,13 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
@@ -111,30 +111,28 @@ func NewPresence(cli *clientv3.Client, o PresenceOptions) *Presence {
 }
 
 // Run holds the key until ctx ends. Then it revokes its lease, so that the
-// others see at once that the proxy has ended, and returns nil.
-func (p *Presence) Run(ctx context.Context) error {
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { p.keeper.run(gctx); return nil })
-	g.Go(func() error { p.hold(gctx); return nil })
+// others see at once that the proxy has ended.
+func (p *Presence) Run(ctx context.Context) {
+	var work sync.WaitGroup
+	work.Go(func() { p.keeper.run(ctx) })
+	work.Go(func() { p.hold(ctx) })
 	if p.o.Load != nil {
-		g.Go(func() error {
-			loaddigest.Publish(gctx, loaddigest.PublishOptions{
+		work.Go(func() {
+			loaddigest.Publish(ctx, loaddigest.PublishOptions{
 				Source: p.o.Load, Interval: p.o.LoadInterval, TTL: p.o.TTL, Log: p.log,
 				Lease: func() clientv3.LeaseID { return p.keeper.state().id },
 				Write: func(ctx context.Context, value string, id clientv3.LeaseID) error {
 					return p.put(ctx, p.o.Layout.Load(p.o.ID), value, id)
 				},
 			})
-			return nil
 		})
 	}
-	err := g.Wait()
+	work.Wait()
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	if rerr := p.keeper.revoke(end); rerr != nil {
-		p.log.WithField("error", rerr).Debug("the presence key stays until its lease runs out")
+	if err := p.keeper.revoke(end); err != nil {
+		p.log.WithField("error", err).Debug("the presence key stays until its lease runs out")
 	}
-	return err
 }
 
 // hold writes the key when its content or its lease has changed, and once each TTL in case
@@ -171,12 +169,6 @@ func (p *Presence) hold(ctx context.Context) {
 	}
 }
 
-// alike compares notices without their numbers, which grow with every request: the published
-// ones are at most as old as the TTL.
-func alike(a, b []string) bool {
-	return slices.EqualFunc(a, b, func(x, y string) bool { return numberless(x) == numberless(y) })
-}
-
 func numberless(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' {
@@ -201,13 +193,10 @@ func (p *Presence) put(ctx context.Context, key, value string, id clientv3.Lease
 }
 
 func (p *Presence) write(ctx context.Context, applied int64, report Report, started time.Time, look bool) (clientv3.LeaseID, error) {
-	value, err := json.Marshal(ProxyPresence{ // not schema.Encode: a report may be larger than a record
+	value, _ := json.Marshal(ProxyPresence{ // not schema.Encode: a report may be larger than a record
 		V: 1, ID: p.o.ID, Address: p.o.Address, AdminURL: p.o.AdminURL, Version: p.o.Version, Applied: applied, StartedAt: &started,
 		Connector: p.o.Connector, Report: report,
 	})
-	if err != nil {
-		return 0, err
-	}
 	id, err := p.keeper.lease(ctx)
 	if err != nil {
 		return 0, err

@@ -33,7 +33,7 @@ func TestPresence(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx) }()
+	go func() { p.Run(ctx); done <- nil }()
 	list := func(check func([]lease.ProxyPresence) error) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {
@@ -102,7 +102,7 @@ func TestPresenceSaysFindings(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx) }()
+	go func() { p.Run(ctx); done <- nil }()
 	defer func() { cancel(); <-done }()
 	says := func(key, want string) {
 		t.Helper()
@@ -147,7 +147,7 @@ func TestPresenceSaysNotices(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx) }()
+	go func() { p.Run(ctx); done <- nil }()
 	defer func() { cancel(); <-done }()
 	says := func(begin string) (revision int64) {
 		t.Helper()
@@ -199,7 +199,7 @@ func TestPresenceOfLargeFleet(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx) }()
+	go func() { p.Run(ctx); done <- nil }()
 	defer func() { cancel(); <-done }()
 	testkit.Eventually(t, members.Soon, func() error {
 		ps, err := store.Reader.Proxies(t.Context())

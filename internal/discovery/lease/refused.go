@@ -90,8 +90,8 @@ func (w *RefusedWriter) look(ctx context.Context, a *RefusedAgent, now time.Time
 	}
 	a.V, a.Since = instance.RecordVersion, w.since.UTC().Truncate(time.Second)
 	a.Reason = instance.Printable(a.Reason, maxRefusedReason)
-	value, err := json.Marshal(a)
-	if err != nil || string(value) == w.written && w.keeper.state().id != 0 {
+	value, _ := json.Marshal(a) // texts and a present time have no error
+	if string(value) == w.written && w.keeper.state().id != 0 {
 		return
 	}
 	w.next = now.Add(etcd.Jitter(refusedAgain))

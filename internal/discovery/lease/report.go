@@ -139,9 +139,11 @@ func (r Report) settled(published *Report) Report {
 // isNotServing reports whether a notice says that the proxy serves nothing.
 func isNotServing(text string) bool { return strings.HasSuffix(text, instance.NothingServed) }
 
-// alike reports whether two reports differ in numbers at most.
+// alike reports whether two reports differ in numbers at most. Those of notices grow with every
+// request: the published ones are at most as old as the TTL.
 func (r *Report) alike(o *Report) bool {
-	return maps.Equal(r.Unverified, o.Unverified) && alike(r.Notices, o.Notices) && numberless(r.NotServing) == numberless(o.NotServing) &&
+	same := func(a, b string) bool { return numberless(a) == numberless(b) }
+	return maps.Equal(r.Unverified, o.Unverified) && slices.EqualFunc(r.Notices, o.Notices, same) && same(r.NotServing, o.NotServing) &&
 		r.LeftOut == o.LeftOut && slices.Equal(r.Kept, o.Kept) && maps.EqualFunc(r.Instances, o.Instances, InstanceReport.alike)
 }
 

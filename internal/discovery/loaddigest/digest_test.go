@@ -63,7 +63,7 @@ func publishing(t *testing.T, cli *clientv3.Client, id string, ttl, interval tim
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = presence.Run(ctx) }()
+	go func() { defer close(done); presence.Run(ctx) }()
 	p.stop = func() { cancel(); <-done }
 	t.Cleanup(p.stop)
 	return p
@@ -74,7 +74,7 @@ func following(t *testing.T, cli *clientv3.Client) *loaddigest.Watcher {
 	w := loaddigest.NewWatcher(cli, members.Layout(t), nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = w.Run(ctx) }()
+	go func() { defer close(done); w.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	return w
 }

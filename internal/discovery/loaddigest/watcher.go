@@ -81,10 +81,9 @@ func (w *Watcher) set(id string, p *ProxyLoad) {
 	w.changed = make(chan struct{})
 }
 
-// Run follows the digests until ctx ends, and returns nil then.
-func (w *Watcher) Run(ctx context.Context) error {
+// Run follows the digests until ctx ends.
+func (w *Watcher) Run(ctx context.Context) {
 	etcd.Retry(ctx, w.log, "watch of the load digests ended, listing again", w.follow)
-	return nil
 }
 
 // follow lists the digests and watches them until that fails.

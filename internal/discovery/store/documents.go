@@ -40,28 +40,14 @@ func (s *Documents) List(ctx context.Context, folder instance.Role) ([]instance.
 	return out, nil
 }
 
-// Put writes a document. It returns the revision of the change, 0 if etcd has this value already.
+// Put writes a document. It returns the revision of the change, 0 if etcd has this value already and
+// neither it nor the new one has a time.
 func (s *Documents) Put(ctx context.Context, k instance.Key, value []byte, o DocumentOptions) (int64, error) {
-	return s.Update(ctx, k, o, func([]byte) ([]byte, error) { return value, nil })
-}
-
-// Update reads a document, calls next with its value, nil for none, and writes the value that next
-// returns. If another program changes the document meanwhile, Update starts over. It returns the
-// revision of the change, 0 if the value is the same and neither it nor the new one has a time.
-func (s *Documents) Update(ctx context.Context, k instance.Key, o DocumentOptions, next func(old []byte) ([]byte, error)) (int64, error) {
 	return s.change(ctx, k, o, func(old *mvccpb.KeyValue) (string, []byte, error) {
-		var was []byte
-		if old != nil {
-			was = old.Value
-		}
-		value, err := next(was)
-		if err != nil {
-			return "", nil, err
-		}
 		if err := schema.CheckDocument(k, value); err != nil {
 			return "", nil, err
 		}
-		if old != nil && bytes.Equal(was, value) && o.For == 0 && old.Lease == 0 {
+		if old != nil && bytes.Equal(old.Value, value) && o.For == 0 && old.Lease == 0 {
 			return "", nil, nil
 		}
 		return "set", value, nil
@@ -107,9 +93,4 @@ func (s *Documents) change(ctx context.Context, k instance.Key, o DocumentOption
 		}
 		return p, nil
 	})
-}
-
-func textOf(value []byte) *string {
-	text := string(value)
-	return &text
 }

@@ -63,10 +63,10 @@ func (w *writer) changesOf(ops []clientv3.Op, ends bool, before map[string]*mvcc
 		}
 		c := Change{Key: strings.TrimPrefix(key, w.layout.Root()), AfterEnds: ends}
 		if was := before[key]; was != nil && (n.Kind != schema.KindInstance || was.Lease == 0) {
-			c.Before, c.BeforeEnds = textOf(was.Value), was.Lease != 0
+			c.Before, c.BeforeEnds = new(string(was.Value)), was.Lease != 0
 		}
 		if op.IsPut() {
-			c.After = textOf(op.ValueBytes())
+			c.After = new(string(op.ValueBytes()))
 		}
 		if c.Before != nil || c.After != nil {
 			changes = append(changes, c)
@@ -161,7 +161,7 @@ func (f *Fleet) Value(key string) (value *string, leased bool) {
 	if kv == nil {
 		return nil, false
 	}
-	return textOf(kv.Value), kv.Lease != 0
+	return new(string(kv.Value)), kv.Lease != 0
 }
 
 // Keys returns the keys, sorted, with what they are about.

@@ -149,8 +149,7 @@ func (s *Instances) AddPending(ctx context.Context, k instance.Key, p schema.Pen
 	p.By = cmp.Or(p.By, s.by(ctx))
 	p.Reason = cmp.Or(p.Reason, reason)
 	if p.Since == nil {
-		now := time.Now().UTC()
-		p.Since = &now
+		p.Since = new(time.Now().UTC())
 	}
 	outcomes := map[instance.Key]AddOutcome{}
 	_, err := s.changeEach(ctx, k, reason, func(k instance.Key, f *etcd.Found) (plan, error) {

@@ -91,8 +91,7 @@ func (s *Intents) Intend(ctx context.Context, k instance.Key, state instance.Int
 		}
 		o.State, o.Reason, o.By, o.MoveAfter, o.Role, o.Auto = state, w.Reason, s.by(ctx), nil, "", false
 		if w.MoveAfter != nil {
-			seconds := int(w.MoveAfter.Seconds())
-			o.MoveAfter = &seconds
+			o.MoveAfter = new(int(w.MoveAfter.Seconds()))
 		}
 		return s.override(k, o, w.For, string(state))
 	})

@@ -52,9 +52,6 @@ func (c *contact) watchEnded(end watchEnd) {
 	c.following = false
 	c.w.note(func(s *Status) {
 		s.WatchEnds[end.reason]++
-		if end.reason == endCompacted {
-			s.Compactions++
-		}
 		if end.err != nil {
 			s.LastError = end.err.Error()
 		}

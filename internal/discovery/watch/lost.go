@@ -84,13 +84,6 @@ func (l *lost) leaseKnown(q leaseQuestion) {
 	}
 }
 
-// applyOverride applies an operator's override to entries that etcd does not hold.
-func (l *lost) applyOverride(k instance.Key) {
-	if e := l.table.find(schema.KindInstance, k); e != nil && e.absent != nil && l.removed(k) {
-		l.table.drop(e)
-	}
-}
-
 // clearRemoval ends a removal that is kept from a former store when an operator adds
 // the instance again in the present one. Command lines never lift a removal.
 func (l *lost) clearRemoval(e *entry) {

@@ -253,10 +253,10 @@ func (o *owner) applyEvent(ev *clientv3.Event) {
 		return
 	}
 	e := t.entries[n]
-	if n.Kind == schema.KindOverride {
-		o.applyOverride(e.Key)
-	} else {
+	if n.Kind != schema.KindOverride {
 		o.clearRemoval(e)
+	} else if in := t.find(schema.KindInstance, e.Key); in != nil && in.absent != nil && o.removed(e.Key) {
+		t.drop(in) // the removal of an entry that etcd does not hold
 	}
 }
 

@@ -216,12 +216,10 @@ func applyOverride(in *instance.Instance, e *entry, alone bool, say func(string,
 	}
 	in.Intent, in.OnlyRole, in.AutoRole = o.State, o.Role, o.Auto
 	if o.MoveAfter != nil && o.State == instance.Drain {
-		d := time.Duration(*o.MoveAfter) * time.Second
-		in.MoveAfter = &d
+		in.MoveAfter = new(time.Duration(*o.MoveAfter) * time.Second)
 	}
 	if o.Weight != nil {
-		w := *o.Weight
-		in.Record.Weight = &w
+		in.Record.Weight = new(*o.Weight)
 	}
 	if o.State == "" {
 		return

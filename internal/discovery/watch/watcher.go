@@ -133,7 +133,6 @@ type Status struct {
 	Lists       int64            // lists applied
 	ListErrors  int64            // lists that failed
 	WatchEnds   map[string]int64 // ends of the watch, by reason
-	Compactions int64            // ends because the revision was compacted
 	Checks      int64            // checks that were answered
 	CheckErrors int64            // checks that failed
 	Audits      int64            // audits that were answered

@@ -229,7 +229,7 @@ func TestKeptIntentIsNotReplaced(t *testing.T) {
 	}})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx) }()
+	go func() { p.Run(ctx); done <- nil }()
 	defer func() { cancel(); <-done }()
 	etcd.Wipe()
 	etcd.Restart()

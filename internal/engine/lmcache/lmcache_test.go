@@ -22,6 +22,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -37,7 +38,7 @@ func TestParseNotification(t *testing.T) {
 	if id, err := lmcache.ParseNotification([]byte(of7)); id != "7" || err != nil {
 		t.Errorf("%q, %v", id, err)
 	}
-	if b := lmcache.AppendNotification("7"); string(b) != of7 {
+	if b := connector.Notification("7"); string(b) != of7 {
 		t.Errorf("%q", b)
 	}
 	if id, err := lmcache.ParseNotification([]byte("\x83\xa3new\x01\xa6req_id\xa17\xa4type\xaaProxyNotif")); id != "7" || err != nil {

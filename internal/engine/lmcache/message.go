@@ -52,10 +52,3 @@ func ParseNotification(frame []byte) (id string, err error) {
 	}
 	return id, nil
 }
-
-// AppendNotification appends a notification in the form that an engine sends.
-func AppendNotification(id string) []byte {
-	b := msgp.AppendMapHeader(nil, 2)
-	b = msgp.AppendString(msgp.AppendString(b, "type"), typeNotification)
-	return msgp.AppendString(msgp.AppendString(b, "req_id"), id)
-}

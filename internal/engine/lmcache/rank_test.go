@@ -3,6 +3,8 @@ package lmcache_test
 import (
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
+
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -25,7 +27,7 @@ func newRank(t *testing.T, to *lmcache.Receiver) *rank {
 
 func (r *rank) notify(id string) {
 	r.t.Helper()
-	require.NoError(r.t, r.s.Send(r.t.Context(), lmcache.AppendNotification(id)))
+	require.NoError(r.t, r.s.Send(r.t.Context(), connector.Notification(id)))
 }
 
 // An invalid message only causes a line in the log, and notifications of a prefill that

@@ -154,8 +154,7 @@ func (c *Client) get(ctx context.Context, base, path string, key bool, read func
 		return err
 	}
 	err = c.do(req, base, callTimeout(ctx, c.Timeout), read)
-	var refused *StatusError
-	if errors.As(err, &refused) && refused.Code == http.StatusLoopDetected {
+	if refused, ok := errors.AsType[*StatusError](err); ok && refused.Code == http.StatusLoopDetected {
 		err = fmt.Errorf("%w: %s %w; use the address of vLLM", ErrNotVLLM, hostOf(base), ErrProxy)
 	}
 	if err != nil {

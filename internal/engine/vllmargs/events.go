@@ -172,11 +172,7 @@ func (e *Events) merged(text string) (string, error) {
 		if endpoint == "" {
 			continue
 		}
-		b, err := json.Marshal(endpoint)
-		if err != nil {
-			return "", err
-		}
-		all[name] = b
+		all[name], _ = json.Marshal(endpoint) // a string has no error
 	}
 	b, err := json.Marshal(all)
 	return string(b), err

@@ -41,8 +41,7 @@ func getBuffer(n int64) (buf []byte, pooled *[]byte) {
 		return make([]byte, n), nil
 	}
 	if pooled, _ = bodyPools[class].Get().(*[]byte); pooled == nil {
-		b := make([]byte, size)
-		pooled = &b
+		pooled = new(make([]byte, size))
 	}
 	return *pooled, pooled
 }

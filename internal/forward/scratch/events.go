@@ -28,10 +28,7 @@ var (
 )
 
 func bufferPool(size int) *sync.Pool {
-	return &sync.Pool{New: func() any {
-		b := make([]byte, size)
-		return &b
-	}}
+	return &sync.Pool{New: func() any { return new(make([]byte, size)) }}
 }
 
 // Events buffers what has come of a stream and was not sent on yet. The buffer is small

@@ -12,22 +12,19 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/verify"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 )
 
-// Prober reads the facts of an engine.
-type Prober interface {
-	Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error)
-}
-
 // Options configure a Service.
 type Options struct {
 	Store   *store.Store
 	Members instance.Source // as seen by this proxy
-	Prober  Prober
+	Prober  watch.Prober
 	Guard   netguard.Policy
 	// Fits returns why an engine can't serve in the role of its key; nil: it is not checked.
 	Fits  func(instance.Key, instance.Record) error
@@ -44,9 +41,6 @@ type Service struct{ o Options }
 
 // New returns a Service.
 func New(o Options) *Service {
-	if o.Proxies == nil {
-		o.Proxies = func() []string { return nil }
-	}
 	return &Service{o: o}
 }
 
@@ -87,15 +81,10 @@ func (s *Service) Add(ctx context.Context, k instance.Key, ranks int) (httpapi.O
 		return 0, fmt.Errorf("%w: Instance validation failed. Instance %s serves %q, this proxy serves %q", httpapi.ErrRefused,
 			k.Address, facts.Models, s.o.Model)
 	}
-	rec := instance.Record{
-		Models: facts.Models, MaxModelLen: facts.MaxModelLen, Version: facts.Version, Source: "admin", Proxies: s.o.Proxies(),
-		Transfer: facts.Transfer, DPSize: ranks,
-	}
+	facts.DPSize = ranks // proxies find out what the request does not specify
+	rec := verify.WithFacts(instance.Record{Source: "admin", Proxies: s.o.Proxies(), DPSize: ranks}, facts)
 	if k.Role == instance.Both {
 		rec.KVRole = "kv_both"
-	}
-	if !facts.StartedAt.IsZero() {
-		rec.StartedAt = &facts.StartedAt
 	}
 	outcome, err := s.o.Store.Instances.Add(ctx, k, rec, "added through the admin route")
 	if err != nil {

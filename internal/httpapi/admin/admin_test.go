@@ -50,7 +50,7 @@ func start(t *testing.T, model string, guard netguard.Policy) *rig {
 	t.Cleanup(func() { cancel(); <-done })
 	<-w.Ready()
 	st := store.New(cli, l, "test")
-	o := admin.Options{Store: st, Members: w, Prober: prober, Guard: guard, Model: model}
+	o := admin.Options{Store: st, Members: w, Prober: prober, Guard: guard, Model: model, Proxies: func() []string { return nil }}
 	return &rig{watcher: w, etcd: etcd, options: o, svc: admin.New(o)}
 }
 
@@ -183,7 +183,7 @@ func TestAddThroughALaggingProxy(t *testing.T) {
 	k := key(testkit.FreePort(t))
 	st := store.New(etcd.Client(t), l, "test")
 	svc := admin.New(admin.Options{
-		Store: st, Prober: vllm.New(""),
+		Store: st, Prober: vllm.New(""), Proxies: func() []string { return nil },
 		Members: lagging{instance.NewSnapshot(1, []*instance.Instance{{Key: k, Verified: true}})},
 	})
 	outcome, err := svc.Add(t.Context(), k, 0)

@@ -42,10 +42,8 @@ func (s *Service) ChangeIntent(ctx context.Context, k instance.Key, change httpa
 
 func (s *Service) carry(ctx context.Context, k instance.Key, change httpapi.IntentChange, how store.IntentOptions) (store.IntentResult, error) {
 	switch change.Verb {
-	case httpapi.Drain:
-		return s.o.Store.Intents.Intend(ctx, k, instance.Drain, how)
-	case httpapi.Cordon:
-		return s.o.Store.Intents.Intend(ctx, k, instance.Cordon, how)
+	case httpapi.Drain, httpapi.Cordon:
+		return s.o.Store.Intents.Intend(ctx, k, instance.Intent(change.Verb), how)
 	case httpapi.Undrain:
 		return s.o.Store.Intents.Lift(ctx, k, instance.Drain, change.Reason)
 	case httpapi.Uncordon:

@@ -8,7 +8,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -41,9 +40,6 @@ func (r Rights) Has(one Rights) bool { return r&one != 0 }
 // words are the rights that the lines of a file may have.
 type words map[string]Rights
 
-func clientWords() words { return words{"priority": Priority, "rank": Rank, "trace": Trace} }
-func adminWords() words  { return words{"read": Read, "operate": Read | Operate} }
-
 // String lists the words.
 func (w words) String() string { return strings.Join(slices.Sorted(maps.Keys(w)), ", ") }
 
@@ -70,9 +66,6 @@ const (
 	maxName = 64
 )
 
-// ErrLine is wrapped by the error for an invalid line of a file.
-var ErrLine = errors.New("unusable")
-
 // parse parses lines of "key name rights class=... max-class=...", of which key and name are required. Errors contain the number of the line, never its
 // content. other reports a key that the lines must not contain; nil: there is none.
 func parse(raw []byte, rights words, other func(key string) bool) (list []entry, err error) {
@@ -80,7 +73,7 @@ func parse(raw []byte, rights words, other func(key string) bool) (list []entry,
 	lines := bufio.NewScanner(bytes.NewReader(raw))
 	lines.Buffer(nil, maxFile+1)
 	for n := 1; lines.Scan(); n++ {
-		fail := func(why string) error { return fmt.Errorf("line %d is %w: %s", n, ErrLine, why) }
+		fail := func(why string) error { return fmt.Errorf("line %d is unusable: %s", n, why) }
 		fields := strings.Fields(lines.Text())
 		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
 			continue
@@ -183,7 +176,7 @@ type Ring struct {
 // neither keys nor a file, and an error if the file is invalid. The file must not contain an admin
 // key, then and when it changes; nil: there are none.
 func Open(keys []string, path string, log logrus.FieldLogger, admin func(key string) bool) (*Ring, error) {
-	return open(keys, 0, path, clientWords(), log, admin)
+	return open(keys, 0, path, words{"priority": Priority, "rank": Rank, "trace": Trace}, log, admin)
 }
 
 // OpenAdmin returns a Ring of admin keys: one with all rights and no name, unless it is "", and
@@ -195,7 +188,7 @@ func OpenAdmin(key, path string, log logrus.FieldLogger, client func(key string)
 	if key != "" {
 		keys = []string{key}
 	}
-	return open(keys, Read|Operate, path, adminWords(), log, client)
+	return open(keys, Read|Operate, path, words{"read": Read, "operate": Read | Operate}, log, client)
 }
 
 func open(keys []string, all Rights, path string, rights words, log logrus.FieldLogger, other func(key string) bool) (*Ring, error) {

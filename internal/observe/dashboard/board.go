@@ -237,9 +237,7 @@ func (b *Board) show(ctx context.Context, now time.Time) {
 		case b.shown.rounds != b.history.rounds:
 			m.Point = b.history.newest()
 		}
-		if e, err := event("diff", m); err == nil {
-			b.viewers.send(e)
-		}
+		b.viewers.send(event("diff", m))
 	}
 	b.history.switched = false
 	b.shown = shown{frame: is, at: now, feed: b.feed.n, rounds: b.history.rounds}
@@ -249,15 +247,10 @@ func (b *Board) show(ctx context.Context, now time.Time) {
 func (b *Board) whole() []byte {
 	if b.shown.whole == nil {
 		t := &b.shown
-		e, err := event("snapshot", &message{
+		t.whole = event("snapshot", &message{
 			Now: t.at.UnixMilli(), Self: &b.o.Self, Rows: t.frame.rows, Loads: t.frame.loads, Parts: t.frame.parts,
 			Feed: b.feed.until(t.feed), History: b.history.lines(),
 		})
-		if err != nil {
-			b.o.Log.WithError(err).Error("encode dashboard snapshot")
-			return nil
-		}
-		t.whole = e
 	}
 	return b.shown.whole
 }
@@ -291,10 +284,7 @@ func (b *Board) collect() *frame {
 
 // encode returns the JSON of a value whose encoding cannot fail.
 func encode(v any) json.RawMessage {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return json.RawMessage("null")
-	}
+	b, _ := json.Marshal(v)
 	return b
 }
 

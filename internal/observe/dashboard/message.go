@@ -59,10 +59,6 @@ func (h *history) newest() *point {
 }
 
 // event encodes a message as a server-sent event. Its JSON contains no line breaks.
-func event(name string, m *message) ([]byte, error) {
-	b, err := json.Marshal(m)
-	if err != nil {
-		return nil, fmt.Errorf("dashboard: encode %s: %w", name, err)
-	}
-	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, b), nil
+func event(name string, m *message) []byte {
+	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, encode(m))
 }

@@ -27,8 +27,8 @@ func (b *Board) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // events sends events until the viewer disconnects or is too slow.
 func (b *Board) events(w http.ResponseWriter, r *http.Request) {
-	one, err := b.viewers.join()
-	if err != nil {
+	one := b.viewers.join()
+	if one == nil {
 		refuse(w, "too many people look at this dashboard: close one of its pages, or look at another proxy")
 		return
 	}

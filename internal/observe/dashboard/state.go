@@ -154,8 +154,7 @@ func row(in *instance.Instance, l *instance.Listing, f Facts, since tenure) Row 
 		Listing: *l, Group: f.Group, Since: since.since.UnixMilli(), AtLeast: since.atLeast,
 		Usable: in.Usable() && (l.View == "" || l.View == instance.Orphan),
 	}
-	weight := in.Weight()
-	r.Weight, r.Connector, r.DefaultConnector, r.InFlight, r.Load = &weight, f.Connector, "", nil, nil
+	r.Weight, r.Connector, r.DefaultConnector, r.InFlight, r.Load = new(in.Weight()), f.Connector, "", nil, nil
 	if canonical, err := instance.ParseAddress(l.Address); err == nil && canonical != l.Address {
 		r.Canonical = canonical
 	}

@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"errors"
 	"sync"
 )
 
@@ -12,8 +11,6 @@ const (
 	// reconnects by itself and gets a snapshot.
 	behind = 8
 )
-
-var errFull = errors.New("too many viewers")
 
 // viewers are the open event streams of the page.
 type viewers struct {
@@ -29,12 +26,12 @@ type viewer struct {
 	slow   chan struct{} // closed when it is disconnected
 }
 
-// join adds a viewer, which receives a snapshot soon.
-func (v *viewers) join() (*viewer, error) {
+// join adds a viewer, which receives a snapshot soon; nil if there are too many.
+func (v *viewers) join() *viewer {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if len(v.all) >= maxViewers {
-		return nil, errFull
+		return nil
 	}
 	one := &viewer{events: make(chan []byte, behind), slow: make(chan struct{})}
 	v.all[one] = false
@@ -42,7 +39,7 @@ func (v *viewers) join() (*viewer, error) {
 	case v.came <- struct{}{}:
 	default: // already signalled
 	}
-	return one, nil
+	return one
 }
 
 func (v *viewers) leave(one *viewer) {

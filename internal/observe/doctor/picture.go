@@ -36,11 +36,14 @@ func Checks() []Check {
 		{"space", "etcd's alarms: NOSPACE, CORRUPT", func(p *Picture, r *report) { p.Etcd.alarms(r) }},
 		{"auth", "etcd accepts this user, and lets it read the keys of the fleet", func(p *Picture, r *report) { p.Etcd.auth(r) }},
 		{"schema", "the keys are of a version that this program knows", func(p *Picture, r *report) { p.Etcd.schema(r) }},
-		{"certificate", "certificates that have expired, or expire within a week: those of proxies, and the files given here", (*Picture).certificates},
+		{"certificate", "certificates that have expired, or expire within a week: those of proxies, and the files given here", func(p *Picture, r *report) { p.Proxies.certificates(r); ofFiles(p.Certificates, p.Now, r) }},
 		{"proxy", "each proxy follows the membership and renews its presence", (*Picture).proxies},
 		{"serving", "each proxy has instances that can serve requests", func(p *Picture, r *report) { p.Proxies.notServing(r) }},
-		{"rejected", "values in etcd that cannot be used", (*Picture).rejected},
-		{"conflict", "one address or engine that is registered twice", (*Picture).conflicts},
+		{"rejected", "values in etcd that cannot be used", func(p *Picture, r *report) {
+			p.Members.rejected(p.Etcd.Root, p.Proxies.connector(), r)
+			p.Members.limits(r)
+		}},
+		{"conflict", "one address or engine that is registered twice", func(p *Picture, r *report) { p.Agents.conflicts(r); p.Members.twice(r) }},
 		{"model", "engines that serve another model than they should", (*Picture).models},
 		{"engine", "engines that are down, whose bootstrap server does not answer, that proxies cannot verify or have ejected, or that do not answer from here (--probe)", func(p *Picture, r *report) { p.Members.engines(p.Proxies, r) }},
 		{"slow", "instances that take three times as long as the others of their role and model: for a token (decode), or for a prompt (prefill)", func(p *Picture, r *report) { p.Members.slow(r) }},
@@ -65,11 +68,6 @@ func (p *Picture) Examine() []Finding {
 	return r.findings
 }
 
-func (p *Picture) certificates(r *report) {
-	p.Proxies.certificates(r)
-	ofFiles(p.Certificates, p.Now, r)
-}
-
 func (p *Picture) proxies(r *report) {
 	if p.Members.Snapshot != nil && len(p.Proxies) == 0 && len(p.Unseen) == 0 {
 		r.say(Finding{
@@ -78,18 +76,6 @@ func (p *Picture) proxies(r *report) {
 		})
 	}
 	p.Proxies.behind(p.Etcd.Root, r)
-}
-
-// conflicts reports two agents with one address, from the report of the second agent and from
-// engines with two keys.
-func (p *Picture) conflicts(r *report) {
-	p.Agents.conflicts(r)
-	p.Members.twice(r)
-}
-
-func (p *Picture) rejected(r *report) {
-	p.Members.rejected(p.Etcd.Root, p.Proxies.connector(), r)
-	p.Members.limits(r)
 }
 
 func (p *Picture) models(r *report) {

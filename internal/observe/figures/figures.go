@@ -388,8 +388,7 @@ func (f *Fleet) HitRate(address string) *float64 {
 	if asked == 0 {
 		return nil
 	}
-	share := min(1, f.counters[Series{Name: Prompts, Instance: address, Label: "found"}]/asked)
-	return &share
+	return new(min(1, f.counters[Series{Name: Prompts, Instance: address, Label: "found"}]/asked))
 }
 
 // Quantile returns an estimate of quantile q of a histogram, in seconds; nil if it counts nothing.

@@ -33,23 +33,5 @@ func betweenTokens() []float64 {
 	return []float64{.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}
 }
 
-// Series by instance are numerous and therefore have fewer bounds.
-
-func fewFirstTokens() []float64 {
-	return []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 40, 160}
-}
-
-func fewBetweenTokens() []float64 {
-	return []float64{.005, .01, .025, .05, .1, .2, .5, 1, 5}
-}
-
-func requests() []float64 {
-	return []float64{.01, .05, .1, .3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}
-}
-
-func stages() []float64 {
-	return []float64{.0001, .0005, .001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}
-}
-
 // Between returns the histogram of the times between the events of an endpoint's streams.
 func (m *Metrics) Between(endpoint string) relay.Observer { return m.between.WithLabelValues(endpoint) }

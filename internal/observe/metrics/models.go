@@ -230,12 +230,12 @@ type instances struct {
 	snapshot           atomic.Pointer[instance.Snapshot]
 }
 
-func newInstances(f factory) *instances {
+func newInstances(f factory) *instances { // these series are numerous and therefore have fewer bounds
 	return &instances{
 		firstToken: f.latency("pd_instance_time_to_first_token_seconds",
-			"Time from a request's arrival to the first content of its stream, by the instance that computed the prompt.", fewFirstTokens(), "role", "instance"),
+			"Time from a request's arrival to the first content of its stream, by the instance that computed the prompt.", []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 40, 160}, "role", "instance"),
 		perOut: f.latency("pd_instance_time_per_output_token_seconds",
-			"Mean time between the tokens of a stream after the first, one observation for each stream, by decode instance.", fewBetweenTokens(), "role", "instance"),
+			"Mean time between the tokens of a stream after the first, one observation for each stream, by decode instance.", []float64{.005, .01, .025, .05, .1, .2, .5, 1, 5}, "role", "instance"),
 		failed: f.counters("pd_instance_failures_total", "Failed legs of an instance, by the class of the failure.", "role", "instance", "class"),
 	}
 }

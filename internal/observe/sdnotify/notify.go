@@ -33,6 +33,13 @@ func Send(states ...string) error {
 	return nil
 }
 
+// Notify is Send for states that nothing depends on: it logs an error.
+func Notify(log logrus.FieldLogger, states ...string) {
+	if err := Send(states...); err != nil {
+		log.WithError(err).Debug("cannot notify systemd")
+	}
+}
+
 // Status returns the state that shows a line of text in systemctl status.
 func Status(text string) string {
 	return "STATUS=" + strings.Map(func(r rune) rune {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
-	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
@@ -89,7 +88,7 @@ func examine(ctx context.Context, s *session.Session, o *doctorOptions) error {
 	case failed != nil:
 		return failed
 	case doctor.Wrong(out.Findings):
-		return cli.Exit(fmt.Errorf("%s, %s", output.Count(out.Counts[doctor.Error], "error"), output.Count(out.Counts[doctor.Warning], "warning")), ExitFindings)
+		return cli.Exit(fmt.Errorf("%s, %s", cli.Count(out.Counts[doctor.Error], "error"), cli.Count(out.Counts[doctor.Warning], "warning")), ExitFindings)
 	}
 	return nil
 }

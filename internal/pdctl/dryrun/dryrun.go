@@ -4,7 +4,6 @@ package dryrun
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -42,9 +41,6 @@ type Write struct {
 	TTL   int64  `json:"ttl,omitempty"` // of the lease it would be attached to, in seconds
 }
 
-// errDry is returned for a call whose writes cannot be predicted.
-var errDry = errors.New("--dry-run: this would write in a way that cannot be shown")
-
 // Interceptor returns the interceptor for the client, nil if d is off.
 func (d *Run) Interceptor() grpc.UnaryClientInterceptor {
 	if !d.On {
@@ -79,7 +75,7 @@ func (d *Run) intercept(ctx context.Context, method string, req, reply any, cc *
 	case *pb.RangeRequest, *pb.StatusRequest, *pb.LeaseTimeToLiveRequest, *pb.AuthenticateRequest, *pb.MemberListRequest, *pb.LeaseLeasesRequest:
 		return invoke(ctx, method, req, reply, cc, opts...)
 	}
-	return fmt.Errorf("%w (%s)", errDry, method)
+	return fmt.Errorf("--dry-run: this would write in a way that cannot be shown (%s)", method)
 }
 
 // txn has etcd compare and read what the transaction compares and reads.

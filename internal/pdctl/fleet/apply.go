@@ -339,9 +339,7 @@ func (d declared) changes(s *session.Session, now *store.Fleet, prune bool) (map
 			text := string(to)
 			if sec == intents {
 				var o schema.Override
-				if err := json.Unmarshal(to, &o); err != nil {
-					return nil, err
-				}
+				_ = json.Unmarshal(to, &o)           // normal has encoded it
 				o.By = cmp.Or(o.By, session.Actor()) // a role keeps who set it
 				by, err := schema.Encode(o)
 				if err != nil {
@@ -380,9 +378,7 @@ func (d declared) conflict(ctx context.Context, s *session.Session, conn *sessio
 			continue
 		}
 		var r schema.ModelRoute
-		if err = json.Unmarshal(raw, &r); err != nil {
-			continue
-		}
+		_ = json.Unmarshal(raw, &r) // normal has encoded it
 		if why := r.Conflict(name, seen.All()); why != "" {
 			err = nothing(fmt.Errorf("models: %s: %s", instance.Printable(name, 300), why))
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
@@ -158,11 +159,8 @@ func (a *adder) one(ctx context.Context, k instance.Key) session.Result {
 		case err != nil:
 			return r.Failed("%w", err)
 		}
-		rec.Models, rec.MaxModelLen, rec.Version = facts.Models, facts.MaxModelLen, facts.Version
-		rec.Transfer = facts.Transfer
-		if !facts.StartedAt.IsZero() {
-			rec.StartedAt = &facts.StartedAt
-		}
+		facts.DPSize = f.ranks // proxies find out what --dp-size does not name
+		rec = verify.WithFacts(rec, facts)
 	}
 	outcome, err := a.conn.Store.Instances.Add(ctx, k, rec, f.reason)
 	if err != nil {

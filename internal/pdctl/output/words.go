@@ -39,14 +39,6 @@ func Weight(w *int) string {
 	return strconv.Itoa(*w)
 }
 
-// Count formats a number of things whose plural has an s.
-func Count(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
-
 // Proxies formats a number of proxies.
 func Proxies(n int) string {
 	if n == 1 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
@@ -75,7 +76,7 @@ func ratio(ctx context.Context, s *session.Session, proxy string) error {
 
 // advise returns what was measured of a role, what is advised, and the command for it.
 func advise(a *instance.Advice) string {
-	needed, what, then := fmt.Sprintf("%s needs %s and has %g", a.Role, output.Count(a.Wanted, "instance"), a.Instances), "", ""
+	needed, what, then := fmt.Sprintf("%s needs %s and has %g", a.Role, cli.Count(a.Wanted, "instance"), a.Instances), "", ""
 	start := fmt.Sprintf(". Start more engines, or move one that has both roles: pdctl role %s HOST:PORT", a.Role)
 	switch more := float64(a.Wanted) - a.Instances; {
 	case !a.Known && a.Instances == 0:

@@ -111,8 +111,7 @@ func look(ctx context.Context, conn *session.Conn, k instance.Key) (*instance.Li
 		}
 		in = seen.All()[i]
 	}
-	l := in.Listed(session.DefaultConnector(proxies))
-	return &l, nil
+	return new(in.Listed(session.DefaultConnector(proxies))), nil
 }
 
 // printable returns a key without control characters.

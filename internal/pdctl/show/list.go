@@ -113,7 +113,7 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role, order 
 		}
 	}
 	if len(kept) > 0 {
-		fmt.Fprintf(s.Out.Stderr, "Note: proxies use %s of a former etcd, which this list lacks: pdctl restore --all writes them back, pdctl forget --all drops them\n", output.Count(len(kept), "key"))
+		fmt.Fprintf(s.Out.Stderr, "Note: proxies use %s of a former etcd, which this list lacks: pdctl restore --all writes them back, pdctl forget --all drops them\n", cli.Count(len(kept), "key"))
 	}
 	all := lease.Seen(snap, proxies)
 	removed := []Removal{}

@@ -159,16 +159,14 @@ func newRow(in *instance.Instance, fleet *figures.Fleet, loads map[string]*loadd
 	if r.View == instance.Pending {
 		return r
 	}
-	weight := in.Weight()
-	r.Weight, r.Serves = &weight, in.Usable() && (r.View == "" || r.View == instance.Orphan)
+	r.Weight, r.Serves = new(in.Weight()), in.Usable() && (r.View == "" || r.View == instance.Orphan)
 	inFlight, waiting := fleet.Gauge(figures.Of(figures.InFlight, in.Key)), fleet.Gauge(figures.Of(figures.Waiting, in.Key))
 	for _, p := range loads {
 		n := p.Load[in.Key.String()]
 		inFlight, waiting = plus(inFlight, n.InFlight), plus(waiting, n.Waiting)
 	}
 	if r.Waiting = waiting; inFlight != nil {
-		n := int64(*inFlight)
-		r.InFlight = &n
+		r.InFlight = new(int64(*inFlight))
 	}
 	r.Requests = fleet.Counter(figures.Of(figures.Picks, in.Key))
 	r.Usage = fleet.Gauge(figures.Of(figures.Usage, in.Key))

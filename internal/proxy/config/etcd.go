@@ -5,7 +5,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/discovery/access"
-	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 )
 
 // Etcd has the settings of the connection to etcd.
@@ -54,9 +54,8 @@ func (e *Etcd) complete(c *complaints) {
 }
 
 func (e *Etcd) check(c *complaints) {
-	if !strings.HasPrefix(e.EtcdPrefix, "/") || strings.Trim(e.EtcdPrefix, "/") == "" || len(e.EtcdPrefix) > 200 ||
-		strings.Contains(e.EtcdPrefix, "//") || e.EtcdPrefix != instance.Printable(e.EtcdPrefix, 0) {
-		c.bad("etcd-prefix", "invalid root %q: use a path such as /pd", instance.Printable(e.EtcdPrefix, 80))
+	if _, err := schema.NewLayout(e.EtcdPrefix); err != nil {
+		c.bad("etcd-prefix", "%w", err)
 	}
 	if (e.EtcdUsername == "") != (e.EtcdPassword == "") {
 		c.bad("etcd-username", "set --etcd-username and --etcd-password (or PD_ETCD_PASSWORD) together")

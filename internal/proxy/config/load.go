@@ -94,8 +94,6 @@ func LoadListen(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Liste
 	return Listen{p.Host, p.Port, p.ListenerFiles}, nil
 }
 
-var errNoHome = errors.New("neither XDG_STATE_HOME nor HOME says where data can be stored; set a directory")
-
 // stateDir returns the directory of this user for data that survives a restart. A relative
 // XDG_STATE_HOME is ignored, as the XDG specification requires.
 func stateDir(lookupEnv func(string) (string, bool)) (string, error) {
@@ -105,5 +103,5 @@ func stateDir(lookupEnv func(string) (string, bool)) (string, error) {
 	if home, _ := lookupEnv("HOME"); filepath.IsAbs(home) {
 		return filepath.Join(home, ".local", "state", "pdmesh"), nil
 	}
-	return "", errNoHome
+	return "", errors.New("neither XDG_STATE_HOME nor HOME says where data can be stored; set a directory")
 }

@@ -1,12 +1,12 @@
 package config
 
 import (
-	"fmt"
 	"net"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -34,7 +34,7 @@ func (r *reference) balance() {
 			continue
 		}
 		if len(hosts) != len(ports) {
-			r.fail("--%s has %s and --%s %s: must be one port for each host", s.hosts, counted(len(hosts), "host"), s.ports, counted(len(ports), "port"))
+			r.fail("--%s has %s and --%s %s: must be one port for each host", s.hosts, cli.Count(len(hosts), "host"), s.ports, cli.Count(len(ports), "port"))
 			continue
 		}
 		r.put(s, zip(hosts, ports))
@@ -60,7 +60,7 @@ func (r *reference) lmcache() {
 		pairs, consecutive, err := pair(hosts, ports, count)
 		if err != nil {
 			r.fail("--%s has %s and --%s %s: must be one port for each host, or one port or one host for all",
-				s.hosts, counted(len(hosts), "host"), s.ports, counted(len(ports), "port"))
+				s.hosts, cli.Count(len(hosts), "host"), s.ports, cli.Count(len(ports), "port"))
 			continue
 		}
 		if count > 1 && !consecutive && count != len(pairs) {
@@ -104,7 +104,7 @@ func (r *reference) lmcachePorts(addresses []string, consecutive bool) {
 	initPorts, allocPorts := r.portList("decoder-init-port", "8300"), r.portList("decoder-alloc-port", "8400")
 	if r.changed("decoder-init-port") && r.changed("decoder-alloc-port") && initPorts != nil && allocPorts != nil && len(initPorts) != len(allocPorts) {
 		r.fail("--decoder-init-port has %s and --decoder-alloc-port %s: must be one of each for every tensor parallel rank",
-			counted(len(initPorts), "port"), counted(len(allocPorts), "port"))
+			cli.Count(len(initPorts), "port"), cli.Count(len(allocPorts), "port"))
 		return
 	}
 	shift := func(flag string, ports []int, by int) []int {
@@ -239,11 +239,4 @@ func (r *reference) put(s side, pairs []hostPort) []string {
 	*s.into = addresses
 	r.p.sources[s.setting] = "flag --" + flag
 	return addresses
-}
-
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

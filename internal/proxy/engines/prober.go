@@ -179,8 +179,7 @@ func trialError(err error) error {
 // Suspended implements health.Options.Suspended.
 func (p Prober) Suspended(ctx context.Context, in *instance.Instance) (instance.View, error) {
 	state, err := p.Client.Suspended(ctx, vllm.BaseURL(in))
-	var status *vllm.StatusError
-	if errors.As(err, &status) && status.Code >= 400 && status.Code < 500 {
+	if status, ok := errors.AsType[*vllm.StatusError](err); ok && status.Code >= 400 && status.Code < 500 {
 		return "", fmt.Errorf("%w: %w", health.ErrNoRoute, err)
 	}
 	return state, err

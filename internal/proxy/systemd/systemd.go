@@ -36,11 +36,6 @@ func (p Proxy) Notify(ctx context.Context, stopping <-chan struct{}) {
 	var watchdog sync.WaitGroup
 	watchdog.Go(func() { sdnotify.Watchdog(ctx, "proxy", p.Sane, log) })
 	defer watchdog.Wait()
-	send := func(states ...string) {
-		if err := sdnotify.Send(states...); err != nil {
-			log.WithError(err).Debug("cannot notify systemd")
-		}
-	}
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
 	ready, waiting := false, ""
@@ -48,10 +43,10 @@ func (p Proxy) Notify(ctx context.Context, stopping <-chan struct{}) {
 		if !ready {
 			if err := p.Ready(); err == nil {
 				ready = true
-				send(daemon.SdNotifyReady, sdnotify.Status("ready"))
+				sdnotify.Notify(log, daemon.SdNotifyReady, sdnotify.Status("ready"))
 			} else if text := "waiting: " + err.Error(); text != waiting {
 				waiting = text
-				send(sdnotify.Status(text))
+				sdnotify.Notify(log, sdnotify.Status(text))
 			}
 		}
 		select {
@@ -59,7 +54,7 @@ func (p Proxy) Notify(ctx context.Context, stopping <-chan struct{}) {
 			return
 		case <-stopping:
 			ready, stopping = true, nil
-			send(daemon.SdNotifyStopping, sdnotify.Status("finishing running requests"), sdnotify.ExtendTimeout(p.ShutdownTimeout+stopMargin))
+			sdnotify.Notify(log, daemon.SdNotifyStopping, sdnotify.Status("finishing running requests"), sdnotify.ExtendTimeout(p.ShutdownTimeout+stopMargin))
 		case <-tick.C:
 		}
 	}

@@ -132,8 +132,7 @@ func (t *Table) Usage() []instance.KeyUsage {
 			all[name] = is
 		}
 		k.mu.Lock()
-		limits := k.limits
-		is.InFlight, is.Limits = k.inFlight, &limits
+		is.InFlight, is.Limits = k.inFlight, new(k.limits)
 		k.mu.Unlock()
 	}
 	out := make([]instance.KeyUsage, 0, len(all))

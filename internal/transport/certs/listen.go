@@ -131,8 +131,7 @@ func (c *serverConn) shake() {
 		return
 	}
 	c.listener.failed(c.RemoteAddr(), err)
-	var record tls.RecordHeaderError
-	if errors.As(err, &record) && record.Conn != nil && looksLikeHTTP(record.RecordHeader) {
+	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok && record.Conn != nil && looksLikeHTTP(record.RecordHeader) {
 		_ = record.Conn.SetDeadline(time.Now().Add(time.Second))
 		_, _ = fmt.Fprintf(record.Conn, plainHead, len(plainBody), plainBody)
 		// A close before the rest of the request was read would reset the connection, and the client

@@ -5,10 +5,7 @@ import "sync"
 // bufferSize is the initial size of a Buffer in bytes.
 const bufferSize = 4 << 10
 
-var buffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
-	b := make([]byte, bufferSize)
-	return &b
-}}
+var buffers = sync.Pool{New: func() any { return new(make([]byte, bufferSize)) }} //nolint:gochecknoglobals // a pool is shared by nature
 
 // Buffer holds bytes that were read from a connection and not yet taken. An empty Buffer
 // holds no memory. The zero value is empty.

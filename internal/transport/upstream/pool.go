@@ -52,10 +52,7 @@ func (p *Pool) Close() {
 // ReleasesBody implements Client. It is false for https, which Std serves.
 func (p *Pool) ReleasesBody(r *Request) bool { return !isHTTPS(r.Instance) }
 
-var headBuffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
-	b := make([]byte, 0, 1<<10)
-	return &b
-}}
+var headBuffers = sync.Pool{New: func() any { return new(make([]byte, 0, 1<<10)) }} //nolint:gochecknoglobals // a pool is shared by nature
 
 // maxPooledHead bounds the size in bytes of pooled buffers: one huge head must not stay
 // in memory forever.

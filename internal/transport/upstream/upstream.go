@@ -188,8 +188,7 @@ func plainCause(err error) string {
 	if refused, ok := errors.AsType[*certs.Error](err); ok {
 		return refused.Error()
 	}
-	var op *net.OpError
-	if errors.As(err, &op) && op.Err != nil {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
 		return op.Op + ": " + strings.TrimPrefix(op.Err.Error(), "connect: ")
 	}
 	return err.Error()

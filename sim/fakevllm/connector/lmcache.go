@@ -8,13 +8,22 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
+	"github.com/tinylib/msgp/msgp"
+
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
+
+// Notification returns the notification of a request as LMCache's PD backend sends it: a msgpack map
+// (PDMsgBase in pd_backend.py).
+func Notification(id string) []byte {
+	b := msgp.AppendMapHeader(nil, 2)
+	b = msgp.AppendString(msgp.AppendString(b, "type"), "ProxyNotif")
+	return msgp.AppendString(msgp.AppendString(b, "req_id"), id)
+}
 
 // LMCache is LMCache's PD backend: a prefill writes its chunks into the buffer of a decode, see
 // transfer.Receiver, and then notifies the proxy.
@@ -171,7 +180,7 @@ func (c *LMCache) send(spec *kvparams.LMCacheSpec, rank int, key string, plan No
 	if plan.Times != nil {
 		times = plan.Times(rank)
 	}
-	frame := lmcache.AppendNotification(spec.ID)
+	frame := Notification(spec.ID)
 	for range times {
 		if rank >= len(c.pushers) {
 			return nil

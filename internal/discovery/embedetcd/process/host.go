@@ -207,7 +207,7 @@ func (h *Host) launch(ctx context.Context) (*child, error) {
 	if hadFiles && !external(why) {
 		return nil, damaged(h.cfg.DataDir, why)
 	}
-	if noSpace(why) {
+	if strings.Contains(why, "no space left on device") || strings.Contains(why, "disk quota exceeded") {
 		return nil, fmt.Errorf("start the embedded etcd with data in %s: %s (%w)", h.cfg.DataDir, why, errNoSpace)
 	}
 	return nil, fmt.Errorf("start the embedded etcd with data in %s: %s", h.cfg.DataDir, why)
@@ -215,10 +215,6 @@ func (h *Host) launch(ctx context.Context) (*child, error) {
 
 // errNoSpace is wrapped by the error of a start that fails because the disk is full.
 var errNoSpace = errors.New("the disk is full")
-
-func noSpace(why string) bool {
-	return strings.Contains(why, "no space left on device") || strings.Contains(why, "disk quota exceeded")
-}
 
 func damaged(dir, why string) error {
 	return fmt.Errorf("%w: etcd does not start over %s: %s. Move that directory away and start again. "+

@@ -29,10 +29,7 @@ type child struct {
 
 // start starts the process.
 func start(cfg Config, log *logrus.Entry) (*child, error) {
-	line, err := json.Marshal(cfg)
-	if err != nil {
-		return nil, err
-	}
+	line, _ := json.Marshal(cfg) // texts have no error
 	c := &child{log: log, ready: make(chan struct{}), done: make(chan struct{})}
 	c.cmd = exec.Command(itself())
 	// The name in the list of processes.
@@ -40,6 +37,7 @@ func start(cfg Config, log *logrus.Entry) (*child, error) {
 	c.cmd.Env = environment()
 	c.cmd.Stderr = &c.last
 	c.cmd.SysProcAttr = attributes()
+	var err error
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
