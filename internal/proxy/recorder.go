@@ -4,6 +4,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
@@ -37,4 +38,10 @@ func (r recorder) Done(e *forward.Entry) {
 func (r recorder) Handed(in *instance.Instance, something bool) {
 	r.Metrics.Handed(in, something)
 	r.p.noticed.Handed(in, something)
+}
+
+// Failed implements forward.Recorder.
+func (r recorder) Failed(k instance.Key, class leg.Class) {
+	r.Metrics.Failed(k, class)
+	r.p.noticed.Failed(k, class)
 }

@@ -4,11 +4,14 @@ package notice
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -18,9 +21,10 @@ import (
 type Counts struct {
 	members func() *instance.Snapshot
 
-	mu    sync.Mutex // guards the maps
-	alone map[string]int64
-	lost  map[instance.Key]lost
+	mu      sync.Mutex // guards the maps
+	alone   map[string]int64
+	lost    map[instance.Key]lost
+	refused map[leg.Class]map[instance.Key]time.Time // the last refusals of keys and of certificates
 	// The sizes of the maps, to be read without the lock.
 	reasons, losers atomic.Int64
 }
@@ -35,7 +39,10 @@ type lost struct {
 // NewCounts returns Counts. members returns the current membership; instances that have left it
 // are forgotten.
 func NewCounts(members func() *instance.Snapshot) *Counts {
-	return &Counts{members: members, alone: map[string]int64{}, lost: map[instance.Key]lost{}}
+	return &Counts{
+		members: members, alone: map[string]int64{}, lost: map[instance.Key]lost{},
+		refused: map[leg.Class]map[instance.Key]time.Time{leg.EngineKey: {}, leg.Untrusted: {}},
+	}
 }
 
 // Done counts a request that has ended. Decode-only requests are counted until a pair serves one;
@@ -78,17 +85,33 @@ func (c *Counts) Handed(in *instance.Instance, something bool) {
 	c.lost[in.Key] = was
 }
 
-// forget drops instances that have left, or have another incarnation.
+// Failed notes a leg that failed because of a key or a certificate.
+func (c *Counts) Failed(k instance.Key, class leg.Class) {
+	if class != leg.EngineKey && class != leg.Untrusted {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refused[class][k] = time.Now()
+}
+
+// forget drops instances that have left, or have another incarnation, and refusals that are old.
 func (c *Counts) forget() {
 	s := c.members()
+	for _, at := range c.refused {
+		maps.DeleteFunc(at, func(k instance.Key, at time.Time) bool {
+			_, ok := s.Lookup(k)
+			return !ok || time.Since(at) > recent
+		})
+	}
 	maps.DeleteFunc(c.lost, func(k instance.Key, l lost) bool {
 		in, ok := s.Lookup(k)
 		return !ok || in.Incarnation() != l.incarnation
 	})
 }
 
-// read returns copies of the counts.
-func (c *Counts) read() (alone map[string]int64, lost map[instance.Key]int64) {
+// read returns copies of the counts, and the names of the instances that have refused something.
+func (c *Counts) read() (alone map[string]int64, lost map[instance.Key]int64, refused map[leg.Class][]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.forget()
@@ -97,5 +120,12 @@ func (c *Counts) read() (alone map[string]int64, lost map[instance.Key]int64) {
 	for k, l := range c.lost {
 		lost[k] = l.answers
 	}
-	return maps.Clone(c.alone), lost
+	refused = map[leg.Class][]string{}
+	for class, at := range c.refused {
+		for k := range at {
+			refused[class] = append(refused[class], k.String())
+		}
+		slices.Sort(refused[class])
+	}
+	return maps.Clone(c.alone), lost, refused
 }

@@ -6,9 +6,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -19,6 +21,8 @@ const (
 	// most bounds the notices, and what one of them lists.
 	most, mostListed = 8, 4
 	longest          = 400 // bytes of a notice
+	// recent is how long a refusal causes a notice.
+	recent = 5 * time.Minute
 )
 
 // View is the state from which notices are derived.
@@ -110,6 +114,13 @@ func (v View) Words() []string {
 	if text := v.NotServing(); text != "" {
 		say("%s", text)
 	}
+	counted, lost, refused := v.Counts.read()
+	if names := refused[leg.EngineKey]; len(names) > 0 {
+		say("engines have refused the key of this proxy in the last 5 minutes: %s. Correct --engine-api-key", instance.Some(names))
+	}
+	if names := refused[leg.Untrusted]; len(names) > 0 {
+		say("no TLS with engines in the last 5 minutes: %s. The log of this proxy has the reasons", instance.Some(names))
+	}
 	if v.Kept > 0 {
 		say("keys of a former etcd are in effect, which etcd lacks (%d): pdctl restore --all writes them back, pdctl forget --all drops them", v.Kept)
 	}
@@ -134,7 +145,6 @@ func (v View) Words() []string {
 		// doctor reads this text (its file notifications.go).
 		say("prefill %s is bypassed: its LMCache notifications do not arrive; they are expected at %s", k.Address, v.Unnotified[k])
 	}
-	counted, lost := v.Counts.read()
 	if v.canPair(prefill, decode) {
 		delete(counted, bypass.NoPrefill) // of a time when there were none
 		unused(len(prefill), counted, say)

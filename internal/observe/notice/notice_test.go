@@ -5,8 +5,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
@@ -154,6 +157,34 @@ func TestView_NamesHungInstances(t *testing.T) {
 	if got := f.words(); got != want {
 		t.Errorf("%q\nwant %q", got, want)
 	}
+}
+
+// Refusals of the proxy's key and of certificates are named until they are old or the instance has left.
+func TestView_NamesRefusals(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(in(instance.Prefill, "a:1"), in(instance.Decode, "b:1"), in(instance.Decode, "b:2"))
+		fail := func(role instance.Role, address string, class leg.Class) {
+			f.counts.Failed(instance.Key{Role: role, Address: address}, class)
+		}
+		fail(instance.Decode, "b:2", leg.EngineKey)
+		fail(instance.Decode, "b:1", leg.EngineKey)
+		fail(instance.Prefill, "a:1", leg.Untrusted)
+		fail(instance.Prefill, "a:1", leg.Lost)
+		const key = "engines have refused the key of this proxy in the last 5 minutes: decode/b:1, decode/b:2. Correct --engine-api-key\n"
+		const tls = "no TLS with engines in the last 5 minutes: prefill/a:1. The log of this proxy has the reasons"
+		if got := f.words(); got != key+tls {
+			t.Errorf("%q\nwant %q", got, key+tls)
+		}
+		f.snapshot = instance.NewSnapshot(2, f.snapshot.All()[:1])
+		if got := f.words(); strings.Contains(got, "key of this proxy") || !strings.Contains(got, tls) {
+			t.Errorf("after decode has left: %q", got)
+		}
+		time.Sleep(6 * time.Minute)
+		if got := f.words(); strings.Contains(got, "TLS") {
+			t.Errorf("after 6 minutes: %q", got)
+		}
+	})
 }
 
 // A proxy serves nothing if no decode instance can be used, or without a fallback no pair.
