@@ -5,7 +5,9 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -25,6 +27,8 @@ type Answer struct {
 	prompt idList           // tokens of the prompt
 	ids    idList           // tokens of the answer
 	silent []uint32         // those of ids that came alone and without text; at most maxSilent, and each once
+	spoken uint32           // one that came alone with text, see special
+	word   string           // that text; "" if there is none yet
 	events int              // with text, or a tool call
 	since  time.Time        // time of the first of them, or of the first since a replay began; zero: none yet
 
@@ -213,8 +217,8 @@ func (a *Answer) note(c *chunk) {
 			before := len(a.ids.list)
 			if !a.ids.addJSON(c.ids.of(c.event)) {
 				a.giveUp(ReasonMemory)
-			} else if added := a.ids.list[before:]; len(added) == 1 && !c.says() && len(a.silent) < maxSilent && !slices.Contains(a.silent, added[0]) {
-				a.silent = append(a.silent, added[0])
+			} else if added := a.ids.list[before:]; len(added) == 1 {
+				a.noteAlone(added[0], c)
 			}
 		case c.text.end|c.thoughts.end|c.calls.end > 0:
 			a.giveUp(ReasonNoIDs)
@@ -233,6 +237,25 @@ func (a *Answer) note(c *chunk) {
 		})
 	}
 	a.finished = a.finished || c.finish.end > 0
+}
+
+// noteAlone notes an id that is the only one of its event.
+func (a *Answer) noteAlone(id uint32, c *chunk) {
+	switch {
+	case !c.says():
+		if len(a.silent) < maxSilent && !slices.Contains(a.silent, id) {
+			a.silent = append(a.silent, id)
+		}
+	case a.word == "" && c.text.end|c.thoughts.end > 0 && a.mark == len(a.ids.list)-1: // the text is of no id before it
+		said := c.text
+		if said.end == 0 {
+			said = c.thoughts
+		}
+		word := strings.TrimSpace(string(jsonscan.Unquote(said.of(c.event))))
+		if len(word) >= minWord && !strings.ContainsFunc(word, func(r rune) bool { return !unicode.IsLetter(r) }) {
+			a.spoken, a.word = id, word
+		}
+	}
 }
 
 // maxCalls bounds the tool calls of an answer.

@@ -17,7 +17,9 @@ const (
 	// maxCuts bounds the tokens that are generated again because the client has none of their text.
 	maxCuts = 16
 	// maxSilent bounds the different ids that may be special tokens.
-	maxSilent = 8
+	maxSilent = 256
+	// minWord is the least length of a word that separates their texts, in bytes.
+	minWord = 3
 	// halfCharacter is the end of a text whose last token has only a part of a character.
 	halfCharacter = "\uFFFD"
 	// markup are characters with which the parsers of tool calls and of reasoning hold text back.
@@ -39,6 +41,7 @@ func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) 
 	}
 	stops := a.stops()
 	var special []uint32
+	looked := len(stops) > 0 // with stop strings, an id without text may be of text that is held back
 	for cuts := 0; n >= 0 && cuts < maxCuts; cuts++ {
 		if n < a.logged || a.asked && n < len(a.ids.list) {
 			break // the client has logprobs or ids that would be generated again
@@ -61,7 +64,8 @@ func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) 
 			if rest, ok := a.heldBack(text, stops); ok && !mayStop(text, stops) {
 				return n, text, rest, ""
 			}
-			if special == nil && len(stops) == 0 { // with stop strings, an id without text may be of text that is held back
+			if !looked {
+				looked = true
 				if special = a.special(detokenize); len(special) > 0 {
 					continue // compare again without them
 				}
@@ -73,12 +77,26 @@ func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) 
 }
 
 // special returns the silent ids that may be special tokens, which streams skip and /detokenize does not: those
-// with a text of whole characters.
-func (a *Answer) special(detokenize Detokenize) []uint32 {
-	return slices.DeleteFunc(slices.Clone(a.silent), func(id uint32) bool {
-		text, err := detokenize(jsonIDs([]uint32{id}))
-		return err != nil || text == "" || strings.Contains(text, halfCharacter)
-	})
+// with a text of whole characters. One request has the texts of all, with the word between them.
+func (a *Answer) special(detokenize Detokenize) (list []uint32) {
+	if len(a.silent) == 0 || a.word == "" {
+		return nil
+	}
+	ids := []uint32{a.spoken}
+	for _, id := range a.silent {
+		ids = append(ids, id, a.spoken)
+	}
+	text, _ := detokenize(jsonIDs(ids)) // without it there are too few texts
+	texts := strings.Split(text, a.word)
+	if len(texts) != len(a.silent)+2 {
+		return nil
+	}
+	for i, id := range a.silent {
+		if text := strings.TrimSpace(texts[i+1]); text != "" && !strings.Contains(text, halfCharacter) {
+			list = append(list, id)
+		}
+	}
+	return list
 }
 
 // heldBack returns the end of text that the client does not have. It reports false if the rest of

@@ -106,24 +106,19 @@ func replay(ctx context.Context, o options, stdout io.Writer) (err error) {
 func request(e *loadgen.Entry) ([]byte, loadgen.Expected) {
 	body := make([]byte, 0, 256+7*e.InputLength) // an id has at most six digits
 	body = append(body, `{"model":"`+modelName+`","prompt":[`...)
-	gen := model.NewGenerator(nil, 0)
+	prompt := make([]int, 0, e.InputLength)
 	e.EachToken(model.FirstTextToken, model.FirstByte, func(id int) {
 		body = strconv.AppendInt(body, int64(id), 10)
 		body = append(body, ',')
-		gen.Push(id)
+		prompt = append(prompt, id)
 	})
 	body[len(body)-1] = ']'
 	body = append(body, `,"max_tokens":`...)
 	body = strconv.AppendInt(body, int64(e.OutputLength), 10)
 	body = append(body, `,"ignore_eos":true,"temperature":0,"stream":true,"stream_options":{"include_usage":true}}`...)
 
-	text := make([]byte, 0, 8*e.OutputLength)
-	for range e.OutputLength {
-		id, _ := gen.Next() // with ignore_eos it never ends early
-		gen.Push(id)
-		text = model.AppendWord(text, id)
-	}
-	return body, loadgen.Expected{Text: text, PromptTokens: e.InputLength, CompletionTokens: e.OutputLength, FinishReason: "length"}
+	answer := model.Generate(prompt, model.Sampling{MaxTokens: e.OutputLength, IgnoreEOS: true})
+	return body, loadgen.Expected{Text: []byte(answer.Text), PromptTokens: e.InputLength, CompletionTokens: e.OutputLength, FinishReason: "length"}
 }
 
 // tally collects results. It is safe for concurrent use.
