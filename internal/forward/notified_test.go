@@ -138,7 +138,7 @@ func TestNotificationsNeverCome(t *testing.T) {
 	log, lines := logtest.NewNullLogger()
 	var inbox *lmcache.Inbox
 	w := startNotified(t, 1, 1, 1, func(o *forward.Options) {
-		o.Notified, o.RetryRatio, o.Config.Log = 50*time.Millisecond, -1, log
+		o.Notified, o.RetryRatio, o.Config.Log = 2*time.Second, -1, log
 		asker := o.Notifications.(*lmcache.Asker)
 		asker.OwnAddress, inbox = "tcp://10.0.0.1:8500", asker.Own
 	})
