@@ -68,9 +68,12 @@ func TestModelRoutes(t *testing.T) {
 		}
 	}
 	split()
-	if line := `pd_model_route_requests_total{route="gpt-4o",target="old"} 1`; !strings.Contains(string(get(t, r.proxy.URL()+"/metrics")), line) {
-		t.Errorf("no %s in the metrics", line)
-	}
+	testkit.Eventually(t, time.Minute, func() error { // a request is counted after its answer
+		if line := `pd_model_route_requests_total{route="gpt-4o",target="old"} 1`; !strings.Contains(string(get(t, r.proxy.URL()+"/metrics")), line) {
+			return fmt.Errorf("no %s in the metrics", line)
+		}
+		return nil
+	})
 
 	require.NoError(t, r.proxy.Stop(ctx))
 	require.NoError(t, etcd[0].Kill())
