@@ -336,8 +336,8 @@ func TestHealthWithUnusableFiles(t *testing.T) {
 		health           string // what health says
 	}{
 		{name: "key of another certificate", health: "not ready: "},
-		{name: "key of another certificate, with client certificates", mutual: true, health: "ask 127.0.0.1:PORT: tls: private key does not match public key"},
-		{name: "refused as a client", mutual: true, stranger: true, health: "ask 127.0.0.1:PORT: remote error: tls: unknown certificate authority"},
+		{name: "key of another certificate, with client certificates", mutual: true, health: "ask 127.0.0.1:PORT: TLS: private key does not match public key"},
+		{name: "refused as a client", mutual: true, stranger: true, health: "ask 127.0.0.1:PORT: TLS: it refuses our certificate: an authority that it does not know has signed it"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

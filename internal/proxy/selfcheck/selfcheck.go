@@ -14,6 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
 // Timeout is the time limit of the check; container health checks run every few seconds.
@@ -60,7 +61,7 @@ func Ask(ctx context.Context, at config.Listen, path string) (string, error) {
 	case err != nil && asked.Load() && path == "/livez": // a restart would not mend certificates
 		return "alive", nil
 	case err != nil && asked.Load():
-		return "", fmt.Errorf("ask %s: %w", address, errors.Unwrap(err))
+		return "", fmt.Errorf("ask %s: %w", address, certs.Explain(errors.Unwrap(err)))
 	case err != nil:
 		return "", fmt.Errorf("no proxy answers at %s: %w", address, errors.Unwrap(err))
 	}
