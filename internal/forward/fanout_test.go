@@ -1,12 +1,15 @@
 package forward_test
 
 import (
+	"context"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
@@ -75,6 +78,43 @@ func TestFanOut(t *testing.T) {
 	r.members.set()
 	if w := post("/reset_prefix_cache", ""); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("no instance: %d %s", w.Code, w.Body)
+	}
+}
+
+// A request for all instances does not use a connection that the engine may be closing: it would be sent
+// again, and the engine refuse an adapter that it has just loaded.
+func TestFanOut_NewConnection(t *testing.T) {
+	t.Parallel()
+	r := start(t, "plain", 0, 0, nil)
+	type connection struct{}
+	var loads atomic.Int64
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		n, _ := q.Context().Value(connection{}).(*atomic.Int64)
+		switch {
+		case n.Add(1) > 1:
+			loads.Add(1)
+			panic(http.ErrAbortHandler)
+		case q.URL.Path == "/v1/load_lora_adapter" && loads.Add(1) > 1:
+			http.Error(w, "already loaded", http.StatusBadRequest)
+		}
+	}))
+	s.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		return context.WithValue(ctx, connection{}, new(atomic.Int64))
+	}
+	s.Start()
+	t.Cleanup(s.Close)
+	r.members.set(instanceAt(instance.Decode, s.Listener.Addr().String(), "plain"))
+	for _, path := range []string{"/start_profile", "/v1/load_lora_adapter"} {
+		q := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader("{}"))
+		q.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		r.handler.FanOut(path, r.members.Snapshot)(relay.Std(w), q)
+		if r.entry(); w.Code != http.StatusOK {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	if n := loads.Load(); n != 1 {
+		t.Errorf("the engine was to load the adapter %d times", n)
 	}
 }
 

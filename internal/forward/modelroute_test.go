@@ -296,6 +296,20 @@ func TestModelRoute_TargetDies(t *testing.T) {
 	}
 }
 
+// The answer names no instance of a target that was passed over.
+func TestModelRoute_PassedOverInstances(t *testing.T) {
+	t.Parallel()
+	r, _ := startRoutes(t, []string{"new", "old"}, map[string][]string{"chat": {"100:new", "0:old"}}, func(o *forward.Options) { o.Fallback = false })
+	for _, s := range []*fakevllm.Server{r.engineOf("new", r.D), r.engineOf("old", r.P)} {
+		script(t, s, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusInternalServerError})
+	}
+	a := r.post(chatPath, chatOf("chat", false), "X-PD-Trace", "1")
+	e, h := r.entry(), a.header
+	if a.status != http.StatusInternalServerError || e.Target != "old" || h.Get("X-Pd-Prefill") != r.engineOf("old", r.P).Address() || h.Get("X-Pd-Decode") != "" || e.Decode != "" {
+		t.Errorf("%d, decode %q: %v", a.status, e.Decode, h)
+	}
+}
+
 // engineOf returns the engine of a list that serves a model.
 func (r *rig) engineOf(model string, list []*fakevllm.Server) *fakevllm.Server {
 	r.t.Helper()

@@ -3,9 +3,11 @@ package forward_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
@@ -97,6 +99,23 @@ func TestSessionPassesTheOverloaded(t *testing.T) {
 		t.Errorf("idle again, and %s serves", back.Get("X-Pd-Decode"))
 	}
 	r.checkEngines()
+}
+
+// A decode-only answer has no reason of a prefill instance that has failed.
+func TestSessionPassesTheOverloaded_DecodeOnly(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 3, 1, func(o *forward.Options) { o.Sessions, o.MaxAttempts = forward.Sessions{Header: "session-id"}, 1 })
+	home, _, _ := strings.Cut(pairOf(r, "Session-Id", "s"), " ")
+	r.entry()
+	r.sched.Loads.SetOthers(map[string]instance.OthersLoad{home: {InFlight: 9}})
+	for _, p := range r.P {
+		script(t, p, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusInternalServerError})
+	}
+	a := r.post("/v1/chat/completions", chatBody(true, ""), "Session-Id", "s", "X-PD-Trace", "1")
+	e := r.entry()
+	if a.status != http.StatusOK || e.DecodeOnly != bypass.PrefillFailed || a.header.Get("X-Pd-Elsewhere") != "" || e.Elsewhere != "" {
+		t.Errorf("%d %q: %q in the answer, %q in the log", a.status, e.DecodeOnly, a.header.Get("X-Pd-Elsewhere"), e.Elsewhere)
+	}
 }
 
 // The session header is passed on: engines may use it, too.

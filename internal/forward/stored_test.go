@@ -126,8 +126,8 @@ func TestStoredResponsesEndWithTheirEngine(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
-	if a.status != http.StatusNotFound || !strings.Contains(string(a.body), notFound) {
-		t.Errorf("%d %s", a.status, a.body)
+	if a.status != http.StatusNotFound || !strings.Contains(string(a.body), notFound) || a.header.Get("X-PD-Decode-Only") != "" {
+		t.Errorf("%d %v %s", a.status, a.header, a.body)
 	}
 }
 

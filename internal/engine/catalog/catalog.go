@@ -92,7 +92,7 @@ type Catalog struct {
 type round struct {
 	late  chan struct{}   // closed earlyAfter its begin
 	done  chan struct{}   // closed at its end
-	names map[string]bool // looked for; true if an engine lists it. Written before done only
+	names map[string]bool // looked for; true if an engine lists it, and no snapshot has that yet. Written before done only
 	ended time.Time       // zero until done; guarded by Catalog.mu
 }
 

@@ -196,6 +196,24 @@ func TestFind_OncePerModel(t *testing.T) {
 	})
 }
 
+// The same holds for a model that only instances list which cannot serve it, such as prefill instances.
+func TestFind_NotServed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(3)
+		f.load(1, "base", "late")
+		c := catalog.New(catalog.Options{Members: f.snapshot.Load, Read: f.read, Observe: f.observe, Serves: func(string) bool { return false }})
+		for range 5 {
+			if c.Find(t.Context(), "late") {
+				t.Error("found")
+			}
+		}
+		if n := f.total(); n != 3 {
+			t.Errorf("%d reads of 3 engines", n)
+		}
+	})
+}
+
 // Requests for many unknown models share rounds of reads, whose rate is bounded.
 func TestFind_ManyNames(t *testing.T) {
 	t.Parallel()

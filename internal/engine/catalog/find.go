@@ -106,8 +106,12 @@ func (c *Catalog) runRound(r *round) {
 	defer late.Stop()
 	reads := c.readAll(c.life, list)
 	var spent time.Duration
+	snap := c.o.Members()
 	for i := range reads {
 		spent += cost(len(reads[i].facts.Models))
+		if published(snap, &reads[i]) {
+			continue
+		}
 		for _, m := range reads[i].facts.Models {
 			if _, ok := r.names[m]; ok {
 				r.names[m] = true

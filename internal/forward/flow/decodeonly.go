@@ -171,8 +171,8 @@ func (c *completion) answerOn(d *sched.Assignment) *leg.Failure {
 // continueStored answers a request that continues a stored response. Only the instance
 // that has the response knows the whole prompt.
 func (c *completion) continueStored(id string) {
-	c.r.Route.DecodeOnly = bypass.StoredResponse
 	c.r.askHolders(id, func(a *sched.Assignment) *leg.Failure {
+		c.r.Route.DecodeOnly = bypass.StoredResponse
 		if c.s.needsPrefill(a) {
 			return leg.JudgeNeedsPrefill(bypass.StoredResponse)
 		}

@@ -61,14 +61,15 @@ func (s *Settings) canServe(previous string) func(*modelroute.Target) bool {
 	}
 }
 
-// nextTarget makes the next target of the model route the present one. It returns false if there
-// is none left.
+// nextTarget makes the next target of the model route the present one, which no instance serves yet. It
+// returns false if there is none left.
 func (r *Request) nextTarget() bool {
 	if !r.choice.Next(r.Settings.canServe(r.previous)) {
 		return false
 	}
 	t := r.choice.Target
 	r.Origin.Model, r.Route.Target, r.Route.PassedOver = t.Model, t.Name, r.choice.PassedOver
+	r.Route.Prefill, r.Route.Decode, r.Route.DecodeOnly, r.Route.Decided = "", "", "", ""
 	return true
 }
 

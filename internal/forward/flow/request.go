@@ -162,7 +162,13 @@ func (r *Route) timing(now time.Duration) string {
 // Elsewhere returns for which role, and why, the request went to another instance than its
 // session or its zone would have it; "" if it did not.
 func (r *Route) Elsewhere() string {
-	prefill, decode := r.PrefillElsewhere, r.DecodeElsewhere
+	prefill, decode := "", ""
+	if r.Prefill != "" {
+		prefill = r.PrefillElsewhere
+	}
+	if r.Decode != "" {
+		decode = r.DecodeElsewhere
+	}
 	switch {
 	case prefill == "" && decode == "":
 		return ""
