@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
 // Picture is the state of a fleet. Data that was not available is zero, and listed in Unseen.
@@ -15,7 +17,7 @@ type Picture struct {
 	Proxies Proxies
 	Agents  Agents
 	// Certificates are those of the files in the settings of pdctl.
-	Certificates []Certificate
+	Certificates []certs.Status
 	Unseen       []Unseen
 }
 
