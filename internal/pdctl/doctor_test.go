@@ -320,6 +320,13 @@ func TestDoctorAgentOfAnotherFleet(t *testing.T) {
 	}
 	executable(t, d.Findings)
 	finds(t, d.Findings, "conflict", "decode/10.0.0.9:8200", "another host holds this key", "pdctl get decode/10.0.0.9:8200", "pdmesh-agent drain --role decode --address 10.0.0.9:8200")
+
+	one.Certificates = []string{"the new certificate files for etcd cannot be used, and the old ones stay active: etcd.pem: no such file or directory"}
+	_, out, _ = r.runEnv(env, "doctor", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &d); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	finds(t, d.Findings, "certificate", "decode/10.0.0.9:8200", "etcd.pem: no such file", "the agent reads them again")
 }
 
 // What is in etcd of two agents is seen from everywhere.

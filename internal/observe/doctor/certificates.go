@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -18,6 +19,15 @@ func (x Proxies) certificates(r *report) {
 			if isCertificate(text) {
 				certificate(one.name(), text, "write new files over the old ones on that machine: the proxy reads them again within seconds, without a restart", nil, r)
 			}
+		}
+	}
+}
+
+// certificates reports problems of the certificates of agents on this machine.
+func (a *Agents) certificates(r *report) {
+	for _, one := range a.Here {
+		for _, text := range one.Certificates {
+			certificate(fmt.Sprintf("%s/%s", one.Role, one.Address), text, "write new files over the old ones on this machine: the agent reads them again within seconds, without a restart", nil, r)
 		}
 	}
 }
