@@ -320,6 +320,13 @@ func TestDoctorAgentOfAnotherFleet(t *testing.T) {
 	}
 	executable(t, d.Findings)
 	finds(t, d.Findings, "conflict", "decode/10.0.0.9:8200", "another host holds this key", "pdctl get decode/10.0.0.9:8200", "pdmesh-agent drain --role decode --address 10.0.0.9:8200")
+
+	one.Certificates = []string{"the new certificate files for etcd cannot be used, and the old ones stay active: etcd.pem: no such file or directory"}
+	_, out, _ = r.runEnv(env, "doctor", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &d); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	finds(t, d.Findings, "certificate", "decode/10.0.0.9:8200", "etcd.pem: no such file", "the agent reads them again")
 }
 
 // What is in etcd of two agents is seen from everywhere.
@@ -671,7 +678,11 @@ func TestDoctorCertificates(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("/pd/proxies/p1", `{"v":1,"applied":1000000,"address":"10.0.0.1:8000","unverified":{},"notices":["the certificate for clients has expired at 2026-01-01T00:00:00Z","4 prefill instances are unused"]}`)
+	r.put("/pd/proxies/p2", `{"v":1,"applied":1000000,"address":"10.0.0.2:8000","unverified":{},"notices":["the certificate for etcd is not valid before 2036-01-01T00:00:00Z: etcd.pem"]}`)
+	r.put("/pd/proxies/p3", `{"v":1,"applied":1000000,"address":"10.0.0.3:8000","unverified":{},"notices":["the new certificate files for engines cannot be used, and the old ones stay active: ca.pem: unusable: the new CA certificate has expired at 2026-01-01T00:00:00Z"]}`)
 	got := r.examined(5)
+	finds(t, got, "certificate", "proxy 10.0.0.2:8000", "for etcd is not valid before", "the clock of that machine")
+	finds(t, got, "certificate", "proxy 10.0.0.3:8000", "for engines cannot be used", "are not valid now")
 	finds(t, got, "certificate", "proxy 10.0.0.1:8000", "has expired at", "write new files over the old ones", "without a restart")
 	finds(t, got, "notice", "fleet", "4 prefill instances are unused", "reported by 10.0.0.1:8000", "pdctl list")
 
@@ -681,6 +692,10 @@ func TestDoctorCertificates(t *testing.T) {
 	old, oldKey := ca.Issue("old", testkit.Certificate{CN: "operator", From: -2 * time.Hour, Until: -time.Hour})
 	code, out, errs := execute(t.Context(), nil, "doctor", "--agents=false", "--etcd-endpoints", "https://"+e.Endpoint(), "--etcd-ca", ca.CA, "--etcd-cert", old, "--etcd-key", oldKey, "--timeout", "2s")
 	if code != 1 || !strings.Contains(out, "this pdctl: the certificate for etcd has expired at") || !strings.Contains(out, "get a new certificate") || !strings.Contains(out, "openssl x509 -noout -subject -enddate -in "+old) {
+		t.Errorf("exit %d\n%s%s", code, out, errs)
+	}
+	code, out, errs = execute(t.Context(), nil, "doctor", "--agents=false", "--etcd-endpoints", "https://"+e.Endpoint(), "--etcd-ca", old, "--timeout", "2s")
+	if code != 1 || !strings.Contains(out, "this pdctl: the CA certificate for etcd has expired at") || !strings.Contains(out, "set its files with --etcd-ca (") || !strings.Contains(out, "-in "+old) {
 		t.Errorf("exit %d\n%s%s", code, out, errs)
 	}
 }

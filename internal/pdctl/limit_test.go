@@ -164,3 +164,33 @@ func TestProxyRequiresACertificate(t *testing.T) {
 		t.Errorf("top: %d %s %s", code, out, errs)
 	}
 }
+
+// An error about TLS with a proxy names the reason and the flag.
+func TestProxyRefusedByTLS(t *testing.T) {
+	t.Parallel()
+	a, other := testkit.NewAuthority(t, "fleet"), testkit.NewAuthority(t, "strangers")
+	a.Issue("proxy", testkit.Certificate{Hosts: []string{"localhost"}})
+	cert, key := other.Issue("stranger", testkit.Certificate{CN: "stranger"})
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{a.Pair("proxy")}, ClientCAs: a.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	local := strings.Replace(server.URL, "127.0.0.1", "localhost", 1)
+	for _, tc := range []struct{ url, ca, says, cure string }{
+		{local, other.CA, `its certificate is signed by an unknown authority ("CN=fleet")`, "name its CA with --proxy-ca"},
+		{server.URL, a.CA, "its certificate is for another name", "name it by --proxy https://HOST:PORT"},
+		{local, a.CA, "it refuses our certificate", "set --proxy-cert and --proxy-key"},
+	} {
+		flags := []string{"--proxy-ca", tc.ca, "--proxy-cert", cert, "--proxy-key", key}
+		code, _, errs := execute(t.Context(), nil, append([]string{"list", "--proxy", tc.url}, flags...)...)
+		if code != 1 || !strings.Contains(errs, tc.says) || !strings.Contains(errs, tc.cure) {
+			t.Errorf("%s: %d %s", tc.says, code, errs)
+		}
+		r := newRig(t)
+		r.put("/pd/proxies/p", `{"v":1,"id":"p","address":"10.0.0.9:8000","admin_url":"`+tc.url+`"}`)
+		if _, out, _ := r.run(append([]string{"top", "--once"}, flags...)...); !strings.Contains(out, tc.cure) {
+			t.Errorf("%s: %s", tc.says, out)
+		}
+	}
+}

@@ -27,7 +27,8 @@ type Report struct {
 	Models      []string       `json:"models,omitempty"`
 
 	Registration Registration `json:"registration"`
-	Process      *Process     `json:"process,omitempty"` // nil unless the agent starts the engine
+	Process      *Process     `json:"process,omitempty"`      // nil unless the agent starts the engine
+	Certificates []string     `json:"certificates,omitempty"` // problems with certificate files
 }
 
 // Process is an engine that the agent has started itself.

@@ -32,6 +32,7 @@ const SocketOff = "off"
 type Control struct {
 	ID     string // of this process
 	c      setup.Config
+	certs  func() []string // problems with certificates
 	Life   atomic.Pointer[Parts]
 	Engine engineState
 }
@@ -43,9 +44,10 @@ type Parts struct {
 }
 
 // Start opens the socket. A socket that was asked for must work; without
-// the default one an agent is still an agent. stop is never nil and waits.
-func Start(ctx context.Context, c setup.Config, drain func(), log logrus.FieldLogger) (ctl *Control, stop func(), err error) {
-	ctl = &Control{ID: rand.Text(), c: c}
+// the default one an agent is still an agent. certs returns the problems with certificates. stop is
+// never nil and waits.
+func Start(ctx context.Context, c setup.Config, drain func(), certs func() []string, log logrus.FieldLogger) (ctl *Control, stop func(), err error) {
+	ctl = &Control{ID: rand.Text(), c: c, certs: certs}
 	if c.Socket == SocketOff {
 		return ctl, func() {}, nil
 	}
@@ -84,7 +86,7 @@ func (ctl *Control) Report() agentctl.Report {
 		ID: ctl.ID, Version: version.String(), Role: ctl.c.Key.Role, Address: ctl.c.Key.Address, Engine: ctl.c.Engine,
 		Etcd: ctl.c.EtcdEndpoints, EtcdPrefix: ctl.c.EtcdPrefix,
 		Phase: string(agent.Probing), Registration: agentctl.Registration{Phase: string(lease.Idle)},
-		Process: ctl.Engine.report(),
+		Process: ctl.Engine.report(), Certificates: ctl.certs(),
 	}
 	p := ctl.Life.Load()
 	if p == nil {
@@ -139,6 +141,9 @@ func showReport(w io.Writer, r agentctl.Report) {
 	}
 	if g.Conflicts > 0 {
 		line("conflicts", "%d", g.Conflicts)
+	}
+	for _, text := range r.Certificates {
+		line("certificates", "%s", text)
 	}
 }
 

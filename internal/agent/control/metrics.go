@@ -23,6 +23,7 @@ func metricsHandler(report func() agentctl.Report) http.Handler {
 		scraped.New("pd_agent_registrations_total", "Times that the key was written under a new lease."),
 		scraped.New("pd_agent_registration_conflicts_total", "Times that another agent had the key."),
 		scraped.New("pd_agent_engine_starts_total", "Times that the agent has started the engine; absent if the agent does not start it."),
+		scraped.New("pd_agent_certificate_problems", "Certificate files that are rejected, not valid now, or valid for less than a week."),
 		scraped.New("pd_agent_lease_last_renewal_age_seconds", "Time since etcd last confirmed the lease; absent before the first time."),
 	))
 }
@@ -45,6 +46,7 @@ func emitMetrics(emit scraped.Emit, r agentctl.Report) {
 	emit("pd_agent_leases_lost_total", float64(r.Registration.LeasesLost))
 	emit("pd_agent_registrations_total", float64(r.Registration.Registrations))
 	emit("pd_agent_registration_conflicts_total", float64(r.Registration.Conflicts))
+	emit("pd_agent_certificate_problems", float64(len(r.Certificates)))
 	if r.Process != nil {
 		emit("pd_agent_engine_starts_total", float64(r.Process.Starts))
 	}

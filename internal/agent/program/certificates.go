@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -37,6 +38,19 @@ func (c certificates) watch(ctx context.Context) (stop func()) {
 		return background.Start(ctx, c.engine.Watch)
 	}
 	return background.Start(ctx, c.engine.Watch, c.etcd.Watch)
+}
+
+// findings returns the problems with certificates.
+func (c certificates) findings() (problems []string) {
+	for _, s := range []*certs.Source{c.engine, c.etcd} {
+		if s == nil {
+			continue
+		}
+		if text := s.Status().Finding(time.Now()); text != "" {
+			problems = append(problems, text)
+		}
+	}
+	return problems
 }
 
 // client returns a client for the engine.

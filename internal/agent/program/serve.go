@@ -82,7 +82,7 @@ func serve(ctx context.Context, s service) (code int, err error) {
 		return 1, err
 	}
 	defer stopNotices()
-	ctl, stopControl, err := control.Start(ctx, s.Config, drain, log)
+	ctl, stopControl, err := control.Start(ctx, s.Config, drain, s.certs.findings, log)
 	if err != nil {
 		return 1, err
 	}

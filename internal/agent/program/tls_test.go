@@ -4,11 +4,14 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -16,7 +19,8 @@ import (
 )
 
 // An agent asks its engine and registers it over TLS with certificates of both sides; an
-// engine whose certificate has another name, and an etcd that refuses the agent's, are reported.
+// engine whose certificate has another name, and an etcd that refuses the agent's, are reported,
+// and so are new files that cannot be used.
 func TestAgentOverTLS(t *testing.T) {
 	t.Parallel()
 	a, other := testkit.NewAuthority(t, "fleet"), testkit.NewAuthority(t, "strangers")
@@ -41,7 +45,8 @@ func TestAgentOverTLS(t *testing.T) {
 	log.awaits(t, "it refuses our certificate")
 	stop()
 
-	startAgent(t, args(cert, key, "--engine-server-name", "engine-7"))
+	socket := filepath.Join(t.TempDir(), "a.sock")
+	startAgent(t, args(cert, key, "--engine-server-name", "engine-7", "--socket", socket))
 	cli, err := clientv3.New(clientv3.Config{
 		Endpoints: []string{etcd}, DialTimeout: time.Minute,
 		TLS: &tls.Config{RootCAs: a.Pool(), Certificates: []tls.Certificate{a.Pair("agent")}},
@@ -59,4 +64,18 @@ func TestAgentOverTLS(t *testing.T) {
 		}
 		return nil
 	})
+	testkit.WriteFile(t, cert, "no certificate")
+	for _, use := range []string{"engines", "etcd"} {
+		testkit.Eventually(t, patience, func() error {
+			code, out, errs := ask(t, "status", "--socket", socket)
+			if code != 0 || !strings.Contains(out, "the new certificate files for "+use+" cannot be used, and the old ones stay active: "+cert) || !strings.Contains(out, "registered") {
+				return fmt.Errorf("%d %s%s", code, out, errs)
+			}
+			return nil
+		})
+	}
+	text, err := agentctl.NewClient(socket).Metrics(t.Context())
+	if err != nil || !strings.Contains(string(text), "pd_agent_certificate_problems 2") {
+		t.Errorf("%v\n%s", err, text)
+	}
 }

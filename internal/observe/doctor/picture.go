@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
 // Picture is the state of a fleet. Data that was not available is zero, and listed in Unseen.
@@ -15,7 +17,7 @@ type Picture struct {
 	Proxies Proxies
 	Agents  Agents
 	// Certificates are those of the files in the settings of pdctl.
-	Certificates []Certificate
+	Certificates []certs.Status
 	Unseen       []Unseen
 }
 
@@ -36,7 +38,11 @@ func Checks() []Check {
 		{"space", "etcd's alarms: NOSPACE, CORRUPT", func(p *Picture, r *report) { p.Etcd.alarms(r) }},
 		{"auth", "etcd accepts this user, and lets it read the keys of the fleet", func(p *Picture, r *report) { p.Etcd.auth(r) }},
 		{"schema", "the keys are of a version that this program knows", func(p *Picture, r *report) { p.Etcd.schema(r) }},
-		{"certificate", "certificates that have expired, or expire within a week: those of proxies, and the files given here", func(p *Picture, r *report) { p.Proxies.certificates(r); ofFiles(p.Certificates, p.Now, r) }},
+		{"certificate", "certificates that have expired, or expire within a week: those of proxies, of agents of this machine, and the files given here", func(p *Picture, r *report) {
+			p.Proxies.certificates(r)
+			p.Agents.certificates(r)
+			ofFiles(p.Certificates, p.Now, r)
+		}},
 		{"proxy", "each proxy follows the membership and renews its presence", (*Picture).proxies},
 		{"serving", "each proxy has instances that can serve requests", func(p *Picture, r *report) { p.Proxies.notServing(r) }},
 		{"rejected", "values in etcd that cannot be used", func(p *Picture, r *report) {

@@ -47,14 +47,14 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 		return nil, cli.Wrong(err)
 	}
 	if source != nil {
-		p.Certificates = append(p.Certificates, doctor.Certificate{Status: source.Status(), File: s.Etcd.TLS.Files.Cert})
+		p.Certificates = append(p.Certificates, source.Status())
 	}
 	if !s.Engines.Files.None() {
 		engines, err := certs.Open(certs.Options{Use: certs.UseEngines, Files: s.Engines.Files})
 		if err != nil {
 			return nil, cli.Wrongf("certificates for engines: %w", err)
 		}
-		p.Certificates = append(p.Certificates, doctor.Certificate{Status: engines.Status(), File: s.Engines.Files.Cert})
+		p.Certificates = append(p.Certificates, engines.Status())
 	}
 	if o.agents {
 		p.Agents.Here, p.Agents.Elsewhere = localAgents(ctx, s)

@@ -85,9 +85,29 @@ func (p *Proxies) Client() (*http.Client, error) {
 		return nil, cli.Wrongf("certificates for proxies: %w", err)
 	}
 	return &http.Client{
-		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: source.Client()},
+		Transport:     explainer{&http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: source.Client()}},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, nil
+}
+
+// explainer explains errors of TLS, with the flags that mend them.
+type explainer struct{ *http.Transport }
+
+// RoundTrip implements http.RoundTripper.
+func (e explainer) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := e.Transport.RoundTrip(req)
+	reason, text, ok := certs.Refused(err)
+	switch {
+	case !ok:
+		return resp, err
+	case strings.HasPrefix(text, "it refuses our certificate"):
+		text += ": set --proxy-cert and --proxy-key to a certificate of the CA in its --tls-client-ca"
+	case reason == certs.UnknownAuthority:
+		text += ": name its CA with --proxy-ca"
+	case reason == certs.WrongName:
+		text += ": name it by --proxy https://HOST:PORT with a host of its certificate"
+	}
+	return nil, &certs.Error{Reason: reason, Text: text, Err: err}
 }
 
 // maxProxyAnswer bounds the answer of a proxy, in bytes: it may have some hundred for each instance.
@@ -120,8 +140,9 @@ func (s *Session) AskProxy(ctx context.Context, base, path string, query url.Val
 	}
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
+	refused, _ := errors.AsType[*certs.Error](err)
 	switch {
-	case err != nil && strings.Contains(err.Error(), "tls: certificate required"): // the alert has no exported type
+	case refused != nil && refused.Reason == certs.NoCertificate:
 		return nil, fmt.Errorf("the proxy requires a client certificate (--tls-client-ca): set --proxy-cert and --proxy-key: %w", err)
 	case err != nil:
 		return nil, fmt.Errorf("the proxy does not answer: %w", err)

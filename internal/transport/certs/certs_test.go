@@ -317,6 +317,53 @@ func TestUnusableFiles(t *testing.T) {
 	}
 }
 
+// Files that no peer accepts, or that accept no peer, do not replace others, and are reported when they are
+// there at the start. One valid authority is enough.
+func TestFilesThatAreNotValid(t *testing.T) {
+	t.Parallel()
+	a := testkit.NewAuthority(t, "ours")
+	expired, _ := a.Issue("expired", testkit.Certificate{CN: "expired", From: -2 * time.Hour, Until: -time.Hour})
+	later, laterKey := a.Issue("later", testkit.Certificate{CN: "later", From: time.Hour})
+	good, old, new := string(testkit.ReadFile(t, a.CA)), string(testkit.ReadFile(t, expired)), string(testkit.ReadFile(t, later))
+	bundle := filepath.Join(t.TempDir(), "bundle.pem")
+	for _, tc := range []struct {
+		name  string
+		files certs.Files
+		text  string // of the finding, which the log has too
+	}{
+		{"a certificate of later", certs.Files{Cert: later, Key: laterKey}, "the certificate for clients is not valid before "},
+		{"an expired authority", certs.Files{CA: expired}, "the CA certificate for clients has expired at "},
+		{"an authority of later", certs.Files{CA: later}, "the CA certificate for clients is not valid before "},
+	} {
+		var log testkit.Buffer
+		s := open(t, tc.files, &log)
+		why := s.Status().Finding(time.Now())
+		_, reason, _ := strings.Cut(tc.text, " for clients ")
+		if !strings.Contains(why, tc.text) || !strings.Contains(why, ".pem") || !strings.Contains(log.String(), reason) {
+			t.Errorf("%s: %q\n%s", tc.name, why, &log)
+		}
+	}
+	testkit.WriteFile(t, bundle, good)
+	s := open(t, certs.Files{CA: bundle}, nil)
+	for _, tc := range []struct {
+		content, problem string
+		reloads          int64
+	}{
+		{old, bundle + ": unusable: the new CA certificate has expired at ", 0},
+		{new + old, bundle + ": unusable: the new CA certificate ", 0},
+		{old + good, "", 1},
+		{new + good + old, "", 2},
+	} {
+		testkit.WriteFile(t, bundle, tc.content)
+		s.Check()
+		s.Check()
+		st := s.Status()
+		if st.Reloads != tc.reloads || (st.Problem == "") != (tc.problem == "") || !strings.HasPrefix(st.Problem, tc.problem) || (st.Finding(time.Now()) == "") != (tc.problem == "") {
+			t.Errorf("%d reloads, %q, %q", st.Reloads, st.Problem, st.Finding(time.Now()))
+		}
+	}
+}
+
 // An error about a host that has tls in its name is not about TLS.
 func TestRefused_HostName(t *testing.T) {
 	t.Parallel()

@@ -78,7 +78,7 @@ func validity(c *x509.Certificate) string {
 	if c == nil {
 		return "has expired or is not valid yet"
 	}
-	if why := over(c, time.Now()); why != "" {
+	if why := (part{certs: []*x509.Certificate{c}}).over(time.Now()); why != "" {
 		return why
 	}
 	return fmt.Sprintf("is valid from %s to %s, which another clock sees otherwise", c.NotBefore.UTC().Format(time.RFC3339), c.NotAfter.UTC().Format(time.RFC3339))

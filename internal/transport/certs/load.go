@@ -25,7 +25,13 @@ var ErrFile = errors.New("unusable")
 // material is the parsed content of a consistent set of files.
 type material struct {
 	client, server *tls.Config
-	leaf           *x509.Certificate // nil without Cert
+	parts          [2]part // of Cert and CA
+}
+
+// part is the certificates of a file. One of them must be valid.
+type part struct {
+	name, file string
+	certs      []*x509.Certificate // that of Cert without its chain; empty without a file
 }
 
 // parse builds the TLS configurations for the contents of the files.
@@ -42,17 +48,21 @@ func (f Files) parse(cert, key, ca []byte, protocol string) (*material, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s and %s: %w: %w", f.Cert, f.Key, ErrFile, err)
 		}
-		m.leaf = pair.Leaf
+		m.parts[0] = part{"certificate", f.Cert, []*x509.Certificate{pair.Leaf}}
 		m.server.Certificates = []tls.Certificate{pair}
 		// The certificate is sent whichever authorities the server accepts. Otherwise Go sends
 		// none if no authority matches, and the server can only report a missing certificate.
 		m.client.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}
 	if f.CA != "" {
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(ca) {
+		pool, all := x509.NewCertPool(), authorities(ca)
+		if len(all) == 0 {
 			return nil, fmt.Errorf("%s: %w: it holds no certificate in PEM form", f.CA, ErrFile)
 		}
+		for _, c := range all {
+			pool.AddCert(c)
+		}
+		m.parts[1] = part{"CA certificate", f.CA, all}
 		m.client.RootCAs, m.server.ClientCAs = pool, pool
 		m.server.ClientAuth = tls.RequireAndVerifyClientCert
 		// A resumed session would keep the certificate of its first handshake, verified
@@ -75,14 +85,31 @@ func whole(path string, text []byte) error {
 	return nil
 }
 
-// over returns the reason why a certificate is not valid at a time, "" if it is.
-func over(leaf *x509.Certificate, now time.Time) string {
-	switch {
-	case leaf == nil:
-	case now.After(leaf.NotAfter):
-		return "has expired at " + leaf.NotAfter.UTC().Format(time.RFC3339)
-	case now.Before(leaf.NotBefore):
-		return "is not valid before " + leaf.NotBefore.UTC().Format(time.RFC3339)
+// authorities returns the certificates in a file. It skips those that Go does not accept, which a bundle of
+// a system may have, as x509.CertPool does.
+func authorities(text []byte) (list []*x509.Certificate) {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" || len(block.Headers) > 0 {
+			continue
+		}
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
+			list = append(list, c)
+		}
 	}
-	return ""
+	return list
+}
+
+// over returns the reason why none of the certificates is valid at a time, "" if one is, or without any.
+func (p part) over(now time.Time) (why string) {
+	for _, c := range p.certs {
+		switch {
+		case now.After(c.NotAfter):
+			why = "has expired at " + c.NotAfter.UTC().Format(time.RFC3339)
+		case now.Before(c.NotBefore):
+			why = "is not valid before " + c.NotBefore.UTC().Format(time.RFC3339)
+		default:
+			return ""
+		}
+	}
+	return why
 }

@@ -44,7 +44,7 @@ type Source struct {
 }
 
 // Open reads the files and returns an error if they are unusable. An expired certificate is no
-// error, because peers may not check it.
+// error, because peers may not check it; it is logged, and part of the Status.
 func Open(o Options) (*Source, error) {
 	s := &Source{opts: o}
 	files := reload.Options[material]{Paths: []string{o.Files.Cert, o.Files.Key, o.Files.CA}, MaxBytes: maxFile, Parse: s.parse}
@@ -55,8 +55,10 @@ func Open(o Options) (*Source, error) {
 	if s.files, err = reload.Open(files); err != nil {
 		return nil, err
 	}
-	if why := over(s.files.Current().leaf, time.Now()); why != "" && o.Log != nil {
-		o.Log.WithField("file", o.Files.Cert).Warn("the certificate " + why)
+	for _, p := range s.files.Current().parts {
+		if why := p.over(time.Now()); why != "" && o.Log != nil {
+			o.Log.WithField("file", p.file).Warn("the " + p.name + " " + why)
+		}
 	}
 	return s, nil
 }
@@ -68,8 +70,10 @@ func (s *Source) parse(contents [][]byte, old *material) (*material, error) {
 		return nil, err
 	}
 	now := time.Now()
-	if why := over(m.leaf, now); why != "" && old != nil && over(old.leaf, now) == "" {
-		return nil, fmt.Errorf("%s: %w: the new certificate %s", s.opts.Files.Cert, ErrFile, why)
+	for i, p := range m.parts {
+		if why := p.over(now); why != "" && old != nil && old.parts[i].over(now) == "" {
+			return nil, fmt.Errorf("%s: %w: the new %s %s", p.file, ErrFile, p.name, why)
+		}
 	}
 	m.client.ServerName = s.opts.ServerName
 	return m, nil
@@ -77,8 +81,8 @@ func (s *Source) parse(contents [][]byte, old *material) (*material, error) {
 
 func (s *Source) loaded(m *material) {
 	log := s.opts.Log.WithField("use", s.opts.Use)
-	if m.leaf != nil {
-		log = log.WithField("valid_until", m.leaf.NotAfter.UTC().Format(time.RFC3339))
+	for _, leaf := range m.parts[0].certs {
+		log = log.WithField("valid_until", leaf.NotAfter.UTC().Format(time.RFC3339))
 	}
 	log.Info("certificate files have changed: new connections use the new ones")
 }
@@ -105,14 +109,22 @@ func (s *Source) Watch(ctx context.Context) { s.files.Watch(ctx) }
 type Status struct {
 	Use      string
 	NotAfter time.Time // of the active certificate; zero without one
+	File     string    // of that certificate, or of the one that Over is about
+	Over     string    // why peers are refused, or refuse this program; "" if the certificates are valid
 	reload.Status
 }
 
 // Status returns the state of the source.
 func (s *Source) Status() Status {
-	st := Status{Use: s.opts.Use, Status: s.files.Status()}
-	if leaf := s.files.Current().leaf; leaf != nil {
+	st := Status{Use: s.opts.Use, File: s.opts.Files.Cert, Status: s.files.Status()}
+	m := s.files.Current()
+	for _, leaf := range m.parts[0].certs {
 		st.NotAfter = leaf.NotAfter
+	}
+	for _, p := range m.parts {
+		if why := p.over(time.Now()); why != "" && st.Over == "" {
+			st.Over, st.File = fmt.Sprintf("the %s for %s %s: %s", p.name, forWhom(st.Use), why, p.file), p.file
+		}
 	}
 	return st
 }
@@ -122,9 +134,9 @@ func (s Status) Finding(now time.Time) string {
 	switch left := s.NotAfter.Sub(now); {
 	case s.Problem != "":
 		return fmt.Sprintf("the new certificate files for %s cannot be used, and the old ones stay active: %s", forWhom(s.Use), s.Problem)
+	case s.Over != "":
+		return s.Over
 	case s.NotAfter.IsZero():
-	case left <= 0:
-		return fmt.Sprintf("the certificate for %s has expired at %s", forWhom(s.Use), s.NotAfter.UTC().Format(time.RFC3339))
 	case left < soon:
 		return fmt.Sprintf("the certificate for %s expires at %s", forWhom(s.Use), s.NotAfter.UTC().Format(time.RFC3339))
 	}
