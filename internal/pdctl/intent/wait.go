@@ -153,23 +153,7 @@ func waitApplied(ctx context.Context, s *session.Session, conn *session.Conn, re
 // awaitFree waits until no proxy has requests in flight on instances that were drained with a
 // revision.
 func awaitFree(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, drained []instance.Key, limit time.Duration) error {
-	var all, keys []instance.Key
-	for _, k := range drained {
-		all = append(all, k.Each()...)
-	}
-	t, err := conn.Store.Reader.Reports(ctx, all)
-	if err != nil {
-		return s.Hint(err)
-	}
-	for _, k := range drained {
-		// An engine in both roles may have an entry for one of them only.
-		held := slices.DeleteFunc(k.Each(), func(one instance.Key) bool { return t.Intents[one].Intent == "" })
-		if len(held) == 0 {
-			return errEnded(k)
-		}
-		keys = append(keys, held...)
-	}
-	state, err := awaitProxies(ctx, s, conn, revision, keys, limit)
+	state, err := awaitProxies(ctx, s, conn, revision, drained, limit)
 	vanished := ""
 	if len(state.Vanished) > 0 {
 		verb, it := "vanished", "it"
@@ -185,7 +169,7 @@ func awaitFree(ctx context.Context, s *session.Session, conn *session.Conn, revi
 			text += "; " + vanished
 		}
 		return cli.Exit(fmt.Errorf("%s. The drain stays in effect", text), exitTimeout)
-	case errors.Is(err, errInterrupted):
+	case errors.Is(err, errInterrupted), session.RefusedUser(err):
 		return fmt.Errorf("%w. The drain stays in effect", err)
 	case err != nil:
 		return err
@@ -205,8 +189,12 @@ var (
 
 // awaitProxies reads the reports of proxies until all of them meet the condition, or the limit
 // has passed. It writes its progress to stderr.
-func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, keys []instance.Key, limit time.Duration) (drainproof.State, error) {
-	p := drainproof.New(revision, keys)
+func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, drained []instance.Key, limit time.Duration) (drainproof.State, error) {
+	var keys []instance.Key
+	for _, k := range drained {
+		keys = append(keys, k.Each()...)
+	}
+	var p *drainproof.Proof                            // nil before the first reading
 	limited, cancel := context.WithTimeout(ctx, limit) // of the pauses: a reading is not cut short
 	defer cancel()
 	same, look := sameMembership(ctx, conn), time.Now().Add(min(noProxies, limit/2))
@@ -228,7 +216,15 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 			}
 			progress(s, &last, away[0]+", still waiting")
 		default:
-			if i := slices.IndexFunc(keys, func(k instance.Key) bool { return t.Intents[k].Intent == "" }); i >= 0 {
+			free := func(k instance.Key) bool { return t.Intents[k].Intent == "" }
+			if p == nil {
+				// An engine in both roles may have an entry for one of them only.
+				keys = slices.DeleteFunc(keys, func(k instance.Key) bool {
+					return free(k) && !free(instance.Key{Role: k.Role.Other(), Address: k.Address}) && slices.Contains(drained, instance.Key{Role: instance.Both, Address: k.Address})
+				})
+				p = drainproof.New(revision, keys)
+			}
+			if i := slices.IndexFunc(keys, free); i >= 0 {
 				return state, errEnded(keys[i])
 			}
 			p.See(t, start, same)

@@ -105,15 +105,7 @@ func (w *waitFor) poll(ctx context.Context, s *session.Session, left time.Durati
 			return nil
 		}
 		if done = true; w.state == drained {
-			r, err := conn.Store.Reader.Reports(ctx, met)
-			if err != nil {
-				return s.Hint(err)
-			}
-			revision := int64(0)
-			for _, k := range met {
-				revision = max(revision, r.Intents[k].Revision)
-			}
-			if err := awaitFree(ctx, s, conn, revision, met, max(left, time.Second)); err != nil {
+			if err := awaitFree(ctx, s, conn, 0, met, max(left, time.Second)); err != nil {
 				return err
 			}
 		}
