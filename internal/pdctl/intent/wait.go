@@ -195,6 +195,7 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 		keys = append(keys, k.Each()...)
 	}
 	var p *drainproof.Proof                            // nil before the first reading
+	newest := revision                                 // of etcd, as far as it is known
 	limited, cancel := context.WithTimeout(ctx, limit) // of the pauses: a reading is not cut short
 	defer cancel()
 	same, look := sameMembership(ctx, conn), time.Now().Add(min(noProxies, limit/2))
@@ -224,9 +225,13 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 				})
 				p = drainproof.New(revision, keys)
 			}
-			if i := slices.IndexFunc(keys, free); i >= 0 {
-				return state, errEnded(keys[i])
+			switch i := slices.IndexFunc(keys, free); {
+			case t.Revision < revision, i >= 0 && t.Revision < newest:
+				return state, fmt.Errorf("etcd was wiped or restored from a backup: it is at revision %d, and was at %d; see pdctl list", t.Revision, newest)
+			case i >= 0:
+				return state, fmt.Errorf("the drain of %s has ended meanwhile: it was lifted or has expired", keys[i])
 			}
+			newest = t.Revision
 			p.See(t, start, same)
 			state = p.State(start)
 			unused := state.Done == 0 && len(state.Vanished) == 0
@@ -255,11 +260,6 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 			return state, errTimeout
 		}
 	}
-}
-
-// errEnded returns the error of a wait for a drain that is no longer active.
-func errEnded(k instance.Key) error {
-	return fmt.Errorf("the drain of %s has ended meanwhile: it was lifted or has expired", k)
 }
 
 // pollGap returns the pause after a poll that began at start. It grows with the time of the poll:
