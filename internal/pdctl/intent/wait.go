@@ -33,7 +33,7 @@ ready or another word of the column STATE of pdctl list, or one of:
 Select instances by name (role/host:port), by role, or with --selector; without these, all.
 With --count N it is enough that N have the state, with prefill=N decode=M that N prefill and
 M decode instances have it; drained accepts neither. Set these when you start a fleet:
-instances that are not registered yet cannot be selected. wait also waits for etcd.
+instances that are not registered yet cannot be selected. wait --for also waits for etcd.
 
 The state is that in etcd: after a change, wait for the proxies with --revision.
 

@@ -1,6 +1,7 @@
 package intent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,7 +66,7 @@ func parseFor(text string) (string, error) {
 // run polls etcd until the condition is met. It also waits for an etcd that does not answer.
 func (w *waitFor) run(ctx context.Context, s *session.Session) error {
 	end := time.Now().Add(w.limit)
-	last := ""
+	last, away := "", "" // away is the first of successive errors of etcd: they may differ in ports
 	for {
 		start := time.Now()
 		open, done, err := w.poll(ctx, s, time.Until(end))
@@ -77,7 +78,10 @@ func (w *waitFor) run(ctx context.Context, s *session.Session) error {
 		case err != nil && !errors.Is(err, etcd.ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded):
 			return err
 		case err != nil:
-			open = "etcd does not answer"
+			away = cmp.Or(away, session.WithoutHint(err))
+			open = away
+		default:
+			away = ""
 		}
 		progress(s, &last, "waiting: "+open)
 		if !sleep.For(ctx, pollGap(start)) {
