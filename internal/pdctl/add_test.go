@@ -3,6 +3,7 @@ package pdctl_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -242,6 +243,22 @@ func TestAddWaitBlockInterrupted(t *testing.T) {
 	out, stop := r.background("add", "prefill", testkit.FreePort(t), "--wait", "--block")
 	testkit.Eventually(t, time.Minute, func() error { return out.has("Waiting for") })
 	if code := stop(true); code != 1 || out.has("the pending adds stay") != nil || pendings(r) != 1 {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+
+	// Also during a call that etcd does not answer; programs get the results.
+	line := testkit.StartLink(t, r.etcd.Endpoint())
+	out, stop = r.background("add", "prefill", testkit.FreePort(t), "--wait", "--block", "-o", "json", "--etcd-endpoints", line.Address())
+	testkit.Eventually(t, time.Minute, func() error { return out.has("no proxy uses this etcd now") })
+	line.OneWay(testkit.ToClient)
+	before := line.Passed(testkit.ToServer)
+	testkit.Eventually(t, time.Minute, func() error {
+		if line.Passed(testkit.ToServer) == before {
+			return errors.New("no call")
+		}
+		return nil
+	})
+	if code := stop(true); code != 1 || out.has("the pending adds stay") != nil || out.has(`"outcome": "waiting"`) != nil {
 		t.Errorf("exit %d\n%s", code, out)
 	}
 }

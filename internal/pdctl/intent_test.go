@@ -176,6 +176,30 @@ func TestDrainWaitWithoutEtcd(t *testing.T) {
 	if code := end(false); code != 0 {
 		t.Errorf("exit %d: %s", code, waits)
 	}
+
+	// It stops after the writes, before the first reading.
+	r.written = func(text string) {
+		if strings.HasPrefix(text, "decode/"+x+": drained") {
+			r.etcd.Stop()
+		}
+	}
+	waits, end = r.background("drain", "decode", x, "--wait", "--timeout", "5m")
+	testkit.Eventually(t, time.Minute, func() error { return waits.has("etcd does not answer, still waiting") })
+	r.written = nil
+	r.etcd.Restart()
+	if code := end(false); code != 0 {
+		t.Errorf("exit %d: %s", code, waits)
+	}
+
+	// No operator has lifted what a wiped etcd has lost.
+	r.say("b", 1, "")
+	waits, end = r.background("drain", "decode", x, "--wait", "--timeout", "5m")
+	testkit.Eventually(t, time.Minute, func() error { return waits.has("waiting: proxy b:8000") })
+	r.etcd.Wipe()
+	r.etcd.Restart()
+	if code := end(false); code != 1 || waits.has("etcd was wiped or restored from a backup: it is at revision 1, and was at ") != nil {
+		t.Errorf("exit %d: %s", code, waits)
+	}
 }
 
 // An engine in both roles is waited for as one; each instance that is waited for has its own

@@ -33,6 +33,8 @@ type rig struct {
 	t    *testing.T
 	etcd *testkit.Etcd
 	cli  *clientv3.Client
+	// written, if not nil, is called with each write of a command that background starts from then on.
+	written func(text string)
 }
 
 func newRig(t *testing.T) *rig {
@@ -123,7 +125,18 @@ func startEngine(t *testing.T, model string) string {
 }
 
 // lockedBuffer collects output of a command that runs on.
-type lockedBuffer struct{ testkit.Buffer }
+type lockedBuffer struct {
+	testkit.Buffer
+	written func(text string)
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	n, err := l.Buffer.Write(p)
+	if l.written != nil {
+		l.written(string(p))
+	}
+	return n, err
+}
 
 func (l *lockedBuffer) has(part string) error {
 	if s := l.String(); !strings.Contains(s, part) {
@@ -136,7 +149,7 @@ func (l *lockedBuffer) has(part string) error {
 func (r *rig) background(args ...string) (*lockedBuffer, func(interrupt bool) int) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
-	out := &lockedBuffer{}
+	out := &lockedBuffer{written: r.written}
 	done := make(chan int, 1)
 	go func() {
 		done <- pdctl.Run(ctx, confirmed(args), out, out, func(name string) (string, bool) {

@@ -59,7 +59,7 @@ func TestRole(t *testing.T) {
 		t.Errorf("%q", errs)
 	}
 	r.say("old", r.revision("/pd/override/prefill/"+x), "")
-	r.want(0, "decode/"+x+": decode only already\n", "role", "decode", x, "--wait", "--timeout", "60s")
+	r.want(0, "decode/"+x+": decode only already\nprefill/"+x+": idle: no proxy has requests in flight there\n", "role", "decode", x, "--wait", "--timeout", "60s")
 	for _, args := range [][]string{
 		{"role", "both", x, "--for", "1h"}, {"role", "both", x, "--auto"}, {"role", "any", x}, {"role", "decode", "x"}, {"role", "decode"},
 		{"role", "decode", x, "--wait", "--timeout", "0s"}, {"role", "decode", x, "--wait", "--dry-run"},

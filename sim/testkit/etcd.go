@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"os"
 	"testing"
 	"time"
 
@@ -147,6 +148,17 @@ func (e *Etcd) Stop() {
 	}
 	e.server.Close()
 	e.server = nil
+}
+
+// Wipe stops the server and throws its data away: after Restart it is empty.
+func (e *Etcd) Wipe() {
+	e.t.Helper()
+	if e.other != nil {
+		e.other.Wipe()
+		return
+	}
+	e.Stop()
+	require.NoError(e.t, os.RemoveAll(e.cfg.Dir))
 }
 
 // Restart stops the server, if it runs, and starts it on the same data and port.

@@ -106,6 +106,9 @@ const maxMoveAfter = 24 * time.Hour
 // maxReason bounds the text of a reason, in bytes.
 const maxReason = 1024
 
+// idle is the text of an instance whose --wait is over.
+const idle = "idle: no proxy has requests in flight there"
+
 // waitLimit is the default of --timeout for drain --wait and wait.
 const waitLimit = 5 * time.Minute
 
@@ -229,7 +232,7 @@ func intend(ctx context.Context, s *session.Session, conn *session.Conn, keys []
 	waited := awaitFree(ctx, s, conn, revision, drained, f.limit)
 	for i := range results {
 		if waited == nil && results[i].Outcome != "failed" {
-			results[i].Outcome, results[i].Text, results[i].Interim = "idle", "idle: no proxy has requests in flight there", false
+			results[i].Outcome, results[i].Text, results[i].Interim = "idle", idle, false
 			s.Line(results[i])
 		}
 	}

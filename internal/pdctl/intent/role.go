@@ -98,5 +98,11 @@ func setRole(ctx context.Context, s *session.Session, conn *session.Conn, keys [
 	if !f.wait || len(left) == 0 {
 		return s.Finish(results)
 	}
-	return cmp.Or(awaitFree(ctx, s, conn, revision, left, f.limit), s.Finish(results))
+	waited := awaitFree(ctx, s, conn, revision, left, f.limit)
+	for _, k := range left {
+		if waited == nil {
+			s.Line(session.Result{Role: k.Role, Address: k.Address, Text: idle})
+		}
+	}
+	return cmp.Or(waited, s.Finish(results))
 }

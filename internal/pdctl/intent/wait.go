@@ -33,7 +33,7 @@ ready or another word of the column STATE of pdctl list, or one of:
 Select instances by name (role/host:port), by role, or with --selector; without these, all.
 With --count N it is enough that N have the state, with prefill=N decode=M that N prefill and
 M decode instances have it; drained accepts neither. Set these when you start a fleet:
-instances that are not registered yet cannot be selected. wait also waits for etcd.
+instances that are not registered yet cannot be selected. wait --for also waits for etcd.
 
 The state is that in etcd: after a change, wait for the proxies with --revision.
 
@@ -153,23 +153,7 @@ func waitApplied(ctx context.Context, s *session.Session, conn *session.Conn, re
 // awaitFree waits until no proxy has requests in flight on instances that were drained with a
 // revision.
 func awaitFree(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, drained []instance.Key, limit time.Duration) error {
-	var all, keys []instance.Key
-	for _, k := range drained {
-		all = append(all, k.Each()...)
-	}
-	t, err := conn.Store.Reader.Reports(ctx, all)
-	if err != nil {
-		return s.Hint(err)
-	}
-	for _, k := range drained {
-		// An engine in both roles may have an entry for one of them only.
-		held := slices.DeleteFunc(k.Each(), func(one instance.Key) bool { return t.Intents[one].Intent == "" })
-		if len(held) == 0 {
-			return errEnded(k)
-		}
-		keys = append(keys, held...)
-	}
-	state, err := awaitProxies(ctx, s, conn, revision, keys, limit)
+	state, err := awaitProxies(ctx, s, conn, revision, drained, limit)
 	vanished := ""
 	if len(state.Vanished) > 0 {
 		verb, it := "vanished", "it"
@@ -185,7 +169,7 @@ func awaitFree(ctx context.Context, s *session.Session, conn *session.Conn, revi
 			text += "; " + vanished
 		}
 		return cli.Exit(fmt.Errorf("%s. The drain stays in effect", text), exitTimeout)
-	case errors.Is(err, errInterrupted):
+	case errors.Is(err, errInterrupted), session.RefusedUser(err):
 		return fmt.Errorf("%w. The drain stays in effect", err)
 	case err != nil:
 		return err
@@ -205,8 +189,13 @@ var (
 
 // awaitProxies reads the reports of proxies until all of them meet the condition, or the limit
 // has passed. It writes its progress to stderr.
-func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, keys []instance.Key, limit time.Duration) (drainproof.State, error) {
-	p := drainproof.New(revision, keys)
+func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, drained []instance.Key, limit time.Duration) (drainproof.State, error) {
+	var keys []instance.Key
+	for _, k := range drained {
+		keys = append(keys, k.Each()...)
+	}
+	var p *drainproof.Proof                            // nil before the first reading
+	newest := revision                                 // of etcd, as far as it is known
 	limited, cancel := context.WithTimeout(ctx, limit) // of the pauses: a reading is not cut short
 	defer cancel()
 	same, look := sameMembership(ctx, conn), time.Now().Add(min(noProxies, limit/2))
@@ -228,9 +217,21 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 			}
 			progress(s, &last, away[0]+", still waiting")
 		default:
-			if i := slices.IndexFunc(keys, func(k instance.Key) bool { return t.Intents[k].Intent == "" }); i >= 0 {
-				return state, errEnded(keys[i])
+			free := func(k instance.Key) bool { return t.Intents[k].Intent == "" }
+			if p == nil {
+				// An engine in both roles may have an entry for one of them only.
+				keys = slices.DeleteFunc(keys, func(k instance.Key) bool {
+					return free(k) && !free(instance.Key{Role: k.Role.Other(), Address: k.Address}) && slices.Contains(drained, instance.Key{Role: instance.Both, Address: k.Address})
+				})
+				p = drainproof.New(revision, keys)
 			}
+			switch i := slices.IndexFunc(keys, free); {
+			case t.Revision < revision, i >= 0 && t.Revision < newest:
+				return state, fmt.Errorf("etcd was wiped or restored from a backup: it is at revision %d, and was at %d; see pdctl list", t.Revision, newest)
+			case i >= 0:
+				return state, fmt.Errorf("the drain of %s has ended meanwhile: it was lifted or has expired", keys[i])
+			}
+			newest = t.Revision
 			p.See(t, start, same)
 			state = p.State(start)
 			unused := state.Done == 0 && len(state.Vanished) == 0
@@ -259,11 +260,6 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 			return state, errTimeout
 		}
 	}
-}
-
-// errEnded returns the error of a wait for a drain that is no longer active.
-func errEnded(k instance.Key) error {
-	return fmt.Errorf("the drain of %s has ended meanwhile: it was lifted or has expired", k)
 }
 
 // pollGap returns the pause after a poll that began at start. It grows with the time of the poll:

@@ -1,6 +1,7 @@
 package intent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,7 +66,7 @@ func parseFor(text string) (string, error) {
 // run polls etcd until the condition is met. It also waits for an etcd that does not answer.
 func (w *waitFor) run(ctx context.Context, s *session.Session) error {
 	end := time.Now().Add(w.limit)
-	last := ""
+	last, away := "", "" // away is the first of successive errors of etcd: they may differ in ports
 	for {
 		start := time.Now()
 		open, done, err := w.poll(ctx, s, time.Until(end))
@@ -77,7 +78,10 @@ func (w *waitFor) run(ctx context.Context, s *session.Session) error {
 		case err != nil && !errors.Is(err, etcd.ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded):
 			return err
 		case err != nil:
-			open = "etcd does not answer"
+			away = cmp.Or(away, session.WithoutHint(err))
+			open = away
+		default:
+			away = ""
 		}
 		progress(s, &last, "waiting: "+open)
 		if !sleep.For(ctx, pollGap(start)) {
@@ -105,15 +109,7 @@ func (w *waitFor) poll(ctx context.Context, s *session.Session, left time.Durati
 			return nil
 		}
 		if done = true; w.state == drained {
-			r, err := conn.Store.Reader.Reports(ctx, met)
-			if err != nil {
-				return s.Hint(err)
-			}
-			revision := int64(0)
-			for _, k := range met {
-				revision = max(revision, r.Intents[k].Revision)
-			}
-			if err := awaitFree(ctx, s, conn, revision, met, max(left, time.Second)); err != nil {
+			if err := awaitFree(ctx, s, conn, 0, met, max(left, time.Second)); err != nil {
 				return err
 			}
 		}

@@ -3,6 +3,7 @@
 package member
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -119,17 +120,15 @@ func add(ctx context.Context, s *session.Session, keys []instance.Key, f *addFla
 		a.warnWithoutProxy(ctx)
 	}
 	if f.block && len(waiting) > 0 {
-		settled, err := a.block(ctx, waiting)
-		if err != nil {
-			return err
-		}
+		var settled map[instance.Key]session.Result
+		settled, err = a.block(ctx, waiting)
 		for i, r := range results {
 			if now, ok := settled[instance.Key{Role: r.Role, Address: r.Address}]; ok {
 				results[i] = now
 			}
 		}
 	}
-	return s.Finish(results)
+	return cmp.Or(err, s.Finish(results))
 }
 
 // one adds an address, or both of its roles for "both".

@@ -45,19 +45,20 @@ func (a *adder) warnWithoutProxy(ctx context.Context) {
 	}
 }
 
-// block waits until no pending add is left, and prints and returns the results.
+// block waits until no pending add is left, and prints and returns the results; with an error,
+// those until then.
 func (a *adder) block(ctx context.Context, waiting map[instance.Key]bool) (map[instance.Key]session.Result, error) {
 	settled := make(map[instance.Key]session.Result)
 	for len(waiting) > 0 {
 		if !sleep.For(ctx, blockPoll) {
-			return nil, errors.New("interrupted; the pending adds stay (pdctl remove deletes them)")
+			return settled, errors.New("interrupted; the pending adds stay (pdctl remove deletes them)")
 		}
 		snap, err := a.conn.Store.Reader.Snapshot(ctx)
-		if err != nil {
-			if errors.Is(err, etcd.ErrUnreachable) {
-				continue // wait for etcd, too
-			}
-			return nil, err
+		switch {
+		case errors.Is(err, etcd.ErrUnreachable), ctx.Err() != nil:
+			continue // wait for etcd, too
+		case err != nil:
+			return settled, err
 		}
 		for k := range waiting {
 			in, there := snap.Lookup(k)
