@@ -50,7 +50,7 @@ func TestKeptByProxies(t *testing.T) {
 	const agent, static, other, out = "10.0.0.1:8200", "10.0.0.2:8200", "10.0.0.3:8200", "10.0.0.4:8200"
 	r.put("/pd/proxies/p0", well) // keeps nothing, or is of an older release
 	r.put("/pd/proxies/p1", `{"v":1,"applied":1000000,"address":"10.0.0.1:8000","unverified":{},"notices":["keys of a former etcd"],
-		"kept":["override/decode/`+agent+`","override/decode/`+out+`","decode/`+static+`","models/chat"]}`)
+		"kept":["override/decode/`+agent+`","override/decode/`+out+`","decode/`+static+`","models/chat","limits/team-a"]}`)
 	for _, address := range []string{agent, other} {
 		r.put("/pd/decode/"+address, `{"v":1,"state":"ready","models":["m"]}`)
 		r.put("/pd/prefill/"+address, `{"v":1,"state":"ready","models":["m"]}`)
@@ -92,8 +92,11 @@ func TestKeptByProxies(t *testing.T) {
 	if code, text, errs := r.run("apply", "-f", path); code != 1 || !strings.Contains(text+errs, "pdctl restore decode/"+agent) {
 		t.Errorf("apply: exit %d\n%s%s", code, text, errs)
 	}
-	if _, _, errs := r.run("list"); !strings.Contains(errs, "4 keys") || !strings.Contains(errs, "pdctl restore --all") {
-		t.Errorf("list: %s", errs)
+	for command, want := range map[string]string{"list": "5 keys", "export": "5 keys", "limit list": "1 key", "model ls": "1 key", "model ls -o json": "1 key"} {
+		_, _, errs := r.run(strings.Fields(command)...)
+		if !strings.Contains(errs, want+" of a former etcd") || !strings.Contains(errs, "pdctl restore --all") {
+			t.Errorf("%s: %s", command, errs)
+		}
 	}
 	// With a value in etcd, all is as usual.
 	r.put("/pd/override/decode/"+agent, `{"v":1,"state":"drain"}`)

@@ -109,4 +109,18 @@ func TestDocuments(t *testing.T) {
 		t.Fatal(revision, err)
 	}
 	has(w)
+
+	// The new store has another value at the revision of the former one.
+	revision, err := st.Documents.Put(t.Context(), chat, []byte(`{"v":3}`), store.DocumentOptions{})
+	require.NoError(t, err)
+	has(w, `org/chat{"v":3}`)
+	etcd.Wipe()
+	etcd.Restart()
+	members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 2 })
+	for members.Put(t, again, "/other", "") < revision-1 {
+	}
+	if at := members.Put(t, again, l.Document(chat), `{"v":4}`); at != revision {
+		t.Fatalf("at revision %d, want %d", at, revision)
+	}
+	has(w, `org/chat{"v":4}`)
 }

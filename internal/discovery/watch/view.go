@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -50,7 +51,9 @@ func (t *table) snapshot(v verify.Facts) *instance.Snapshot {
 			documents.List = append(documents.List, instance.Document{Key: e.Key, Value: e.value, Revision: e.mod})
 		}
 	}
-	same := func(a, b instance.Document) bool { return a.Key == b.Key && a.Revision == b.Revision }
+	same := func(a, b instance.Document) bool { // the values too: a revision of another store may be the same
+		return a.Key == b.Key && a.Revision == b.Revision && bytes.Equal(a.Value, b.Value)
+	}
 	if t.documents == nil || !slices.EqualFunc(t.documents.List, documents.List, same) {
 		t.documents = documents
 	}

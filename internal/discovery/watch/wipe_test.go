@@ -34,7 +34,8 @@ func TestWipedStore(t *testing.T) {
 			cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
 			link := testkit.StartLink(t, etcd.Endpoint())
 			static, held, out, fresh := members.Prefill("10.0.0.1:8100"), members.Decode("10.0.0.2:8200"), members.Prefill("10.0.0.3:8100"), members.Prefill("10.0.0.4:8100")
-			for _, k := range []instance.Key{static, held, out} {
+			bare := members.Prefill("10.0.0.5:8100")
+			for _, k := range []instance.Key{static, held, out, bare} {
 				prober.Answer(k.Address, "m")
 			}
 			st := store.New(cli, l, "test")
@@ -43,6 +44,7 @@ func TestWipedStore(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			members.Put(t, cli, l.Instance(bare), "")
 			members.Leased(t, cli, l, held)
 			if _, err := st.Instances.Remove(t.Context(), out, "broken"); err != nil {
 				t.Fatal(err)
@@ -55,6 +57,7 @@ func TestWipedStore(t *testing.T) {
 			w := members.Watch(t, members.Dial(t, link.Address()), o)
 			members.WaitFor(t, w, static, members.Usable)
 			members.WaitFor(t, w, held, members.Usable)
+			members.WaitFor(t, w, bare, members.Usable)
 			members.WaitState(t, w, watch.Live)
 			members.NeverWithout(t, w, static)
 			members.NeverWithout(t, w, held)
@@ -84,7 +87,7 @@ func TestWipedStore(t *testing.T) {
 			if in.Reason == "" {
 				t.Error("no reason")
 			}
-			if s := w.Status(); s.Epochs == 0 || !slices.Equal(s.Kept, []string{"override/prefill/" + out.Address, "prefill/" + static.Address}) {
+			if s := w.Status(); s.Epochs == 0 || !slices.Equal(s.Kept, []string{"override/prefill/" + out.Address, "prefill/" + static.Address, "prefill/" + bare.Address}) {
 				t.Fatalf("status: %+v", s)
 			}
 			if in := members.WaitFor(t, w, static, members.Usable); in.View != "" || in.Reason == "" {
@@ -100,7 +103,7 @@ func TestWipedStore(t *testing.T) {
 				}
 				return nil
 			})
-			if s := w.Status(); len(s.Kept) != 1 {
+			if s := w.Status(); len(s.Kept) != 2 {
 				t.Fatalf("status: %+v", s)
 			}
 			if in := members.WaitFor(t, second, out, members.Usable); in.Intent != "" { // it does not know the intent

@@ -72,6 +72,11 @@ func Export(s *session.Session) *cobra.Command {
 				if err != nil {
 					return s.Hint(err)
 				}
+				proxies, err := conn.Store.Reader.Proxies(cmd.Context())
+				if err != nil && !session.RefusedUser(err) {
+					return s.Hint(err)
+				}
+				s.NoteKept(proxies, "")
 				return exportFile(s, now)
 			})
 		},

@@ -114,6 +114,11 @@ func list(ctx context.Context, s *session.Session) error {
 		if err != nil {
 			return s.Hint(err)
 		}
+		proxies, err := conn.Store.Reader.Proxies(ctx)
+		if err != nil && !session.RefusedUser(err) {
+			return s.Hint(err)
+		}
+		s.NoteKept(proxies, string(schema.Limits)+"/")
 		all := make([]listed, 0, len(documents))
 		for _, d := range documents {
 			one := listed{Key: instance.Printable(d.Address, 64), Revision: d.Revision}

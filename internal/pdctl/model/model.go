@@ -14,6 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -180,11 +181,14 @@ func list(ctx context.Context, s *session.Session, conn *session.Conn) error {
 		return err
 	}
 	routes := []instance.ListedModelRoute{}
+	presences, err := conn.Store.Reader.Proxies(ctx)
+	if err != nil {
+		return s.Hint(err)
+	}
+	s.NoteKept(presences, string(schema.Models)+"/")
 	requests, proxies := map[string]uint64{}, 0
 	if len(documents) > 0 {
-		if requests, proxies, err = countRequests(ctx, s, conn); err != nil {
-			return err
-		}
+		requests, proxies = countRequests(ctx, s, presences)
 	}
 	table := output.NewTable("NAME", "TARGET", "WEIGHT", "REQUESTS", "SHARE", "PREFILL", "DECODE", "STICKY", "NOTE")
 	for _, d := range documents {
@@ -226,11 +230,7 @@ func list(ctx context.Context, s *session.Session, conn *session.Conn) error {
 
 // countRequests returns the requests that proxies have counted, by name of the route and target, and
 // how many proxies have answered.
-func countRequests(ctx context.Context, s *session.Session, conn *session.Conn) (sums map[string]uint64, answered int, err error) {
-	proxies, err := conn.Store.Reader.Proxies(ctx)
-	if err != nil {
-		return nil, 0, s.Hint(err)
-	}
+func countRequests(ctx context.Context, s *session.Session, proxies []lease.ProxyPresence) (sums map[string]uint64, answered int) {
 	sums = map[string]uint64{}
 	statuses, errs := s.Statuses(ctx, proxies)
 	for i, st := range statuses {
@@ -248,7 +248,7 @@ func countRequests(ctx context.Context, s *session.Session, conn *session.Conn) 
 	if answered > 0 && answered < len(proxies) {
 		fmt.Fprintf(s.Out.Stderr, "%d of %d proxies did not answer: REQUESTS lacks them\n", len(proxies)-answered, len(proxies))
 	}
-	return sums, answered, nil
+	return sums, answered
 }
 
 func removeCommand(s *session.Session) *cobra.Command {

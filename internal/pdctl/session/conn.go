@@ -103,6 +103,22 @@ func (s *Session) Seen(ctx context.Context, conn *Conn) (*instance.Snapshot, err
 	return lease.Seen(snap, proxies), nil
 }
 
+// NoteKept prints a note if proxies use keys of a former etcd, which the present one lacks. begin is what they
+// begin with, below the root.
+func (s *Session) NoteKept(proxies []lease.ProxyPresence, begin string) {
+	kept := map[string]bool{}
+	for i := range proxies {
+		for _, key := range proxies[i].Kept {
+			if strings.HasPrefix(key, begin) {
+				kept[key] = true
+			}
+		}
+	}
+	if len(kept) > 0 {
+		fmt.Fprintf(s.Out.Stderr, "Note: proxies use %s of a former etcd, which the present one lacks: pdctl restore --all writes them back, pdctl forget --all drops them\n", cli.Count(len(kept), "key"))
+	}
+}
+
 const hint = "\nStart etcd (or a proxy with an embedded etcd), or set its address with --etcd-endpoints host:port (PD_ETCD_ENDPOINTS). Tried: "
 
 // WithoutHint returns the message of an error without the text that Hint has added.

@@ -106,15 +106,7 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role, order 
 	if err != nil && !session.RefusedUser(err) {
 		return s.Hint(err)
 	}
-	kept := map[string]bool{}
-	for i := range proxies {
-		for _, key := range proxies[i].Kept {
-			kept[key] = true
-		}
-	}
-	if len(kept) > 0 {
-		fmt.Fprintf(s.Out.Stderr, "Note: proxies use %s of a former etcd, which this list lacks: pdctl restore --all writes them back, pdctl forget --all drops them\n", cli.Count(len(kept), "key"))
-	}
+	s.NoteKept(proxies, "")
 	all := lease.Seen(snap, proxies)
 	removed := []Removal{}
 	if len(sel) == 0 {
