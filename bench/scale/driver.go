@@ -239,6 +239,6 @@ func (n *node) join(ctx context.Context) {
 	r := lease.NewRegistrar(n.cli, lease.RegistrarOptions{Layout: n.d.layout, Key: instance.Key{Role: n.rec.Role, Address: n.rec.Address}, HostID: n.rec.HostID})
 	n.registrar = r
 	n.mu.Unlock()
-	n.d.running.Go(func() { _ = r.Run(n.d.ctx) }) // returns nil
+	n.d.running.Go(func() { r.Run(n.d.ctx) })
 	n.set(ctx, func(*instance.Record) {})
 }

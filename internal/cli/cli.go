@@ -108,6 +108,16 @@ func Count(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
+// ShellWord returns a word of a command line, in quotes if it is empty or has characters that are special
+// in a shell.
+func ShellWord(w string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-"
+	if w != "" && strings.Trim(w, plain) == "" {
+		return w
+	}
+	return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+}
+
 // NoArgs refuses arguments.
 func NoArgs(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {

@@ -2,6 +2,7 @@ package instance
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -29,12 +30,7 @@ func (i *Instance) Seen(o Opinion) *Instance {
 	if o.View != "" {
 		c.View = o.View
 	}
-	switch {
-	case c.Reason == "":
-		c.Reason = o.Reason
-	case o.Reason != "":
-		c.Reason = o.Reason + "; " + c.Reason
-	}
+	c.Reason = JoinReasons(o.Reason, c.Reason)
 	return &c
 }
 
@@ -91,6 +87,11 @@ func Reporters(n int, of func(i int) (name string, texts []string)) (texts []str
 		}
 	}
 	return texts, by
+}
+
+// JoinReasons returns the reasons that are not "" as one text.
+func JoinReasons(reasons ...string) string {
+	return strings.Join(slices.DeleteFunc(reasons, func(s string) bool { return s == "" }), "; ")
 }
 
 // Some returns up to four names and the number of others.

@@ -60,7 +60,7 @@ var (
 // ParseSelector parses requirements that are separated by commas.
 func ParseSelector(text string) (Selector, error) {
 	var out Selector
-	for _, part := range splitTerms(text) {
+	for _, part := range SplitOutside(text, '(', ')') {
 		t, err := parseTerm(strings.TrimSpace(part))
 		if err != nil {
 			return nil, err
@@ -104,14 +104,14 @@ func (l Selector) Labels() bool {
 // builtIn reports whether the key is not the name of a label.
 func (t Term) builtIn() bool { return t.key == ByRole || t.key == ByModel || t.key == ByState }
 
-// splitTerms splits at the commas outside of parentheses.
-func splitTerms(text string) (parts []string) {
+// SplitOutside splits a text at the commas outside of parentheses, or of another pair of characters.
+func SplitOutside(text string, opening, closing rune) (parts []string) {
 	depth, start := 0, 0
 	for i, c := range text {
 		switch c {
-		case '(':
+		case opening:
 			depth++
-		case ')':
+		case closing:
 			depth--
 		case ',':
 			if depth == 0 {

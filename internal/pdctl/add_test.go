@@ -1,7 +1,6 @@
 package pdctl_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -196,10 +195,7 @@ func promoter(t *testing.T, r *rig) {
 	w := watch.New(cli, watch.Options{
 		Layout: layout, Prober: vllm.New(""), WaitingInterval: 50 * time.Millisecond, Writer: store.New(cli, layout, "test").Watch,
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
+	members.Run(t, w.Run)
 }
 
 func TestAddWaitBlock(t *testing.T) {

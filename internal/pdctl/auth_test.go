@@ -134,7 +134,7 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 		reg.Set(record(k))
 		rctx, stop := context.WithCancel(ctx)
 		done := make(chan struct{})
-		go func() { defer close(done); _ = reg.Run(rctx) }()
+		go func() { defer close(done); reg.Run(rctx) }()
 		t.Cleanup(func() { stop(); <-done })
 		return reg
 	}
@@ -154,7 +154,7 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 	})
 	wctx, stopWatcher := context.WithCancel(ctx)
 	watched := make(chan struct{})
-	go func() { defer close(watched); _ = watcher.Run(wctx) }()
+	go func() { defer close(watched); watcher.Run(wctx) }()
 	defer func() { stopWatcher(); <-watched }()
 	if err := store.New(proxy, layout, "proxy p").EnsureSchema(ctx); err != nil {
 		t.Error(err)

@@ -19,7 +19,7 @@ import (
 
 // background starts the background work, which ends with ctx.
 func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
-	work.Go(func() { p.logEnd("watcher", p.watcher.Run(ctx)) })
+	work.Go(func() { p.watcher.Run(ctx) })
 	work.Go(func() { p.etcd.Follow(ctx) })
 	work.Go(func() { p.presence.Run(ctx) })
 	work.Go(func() { p.sched.Legs.Run(ctx) })
@@ -61,13 +61,6 @@ func (p *app) followMembership(ctx context.Context) {
 		})
 		p.queues.Wake()
 	})
-}
-
-// logEnd logs that background work has failed.
-func (p *app) logEnd(what string, err error) {
-	if err != nil && !errors.Is(err, context.Canceled) {
-		p.log.WithError(err).Errorf("%s ended", what)
-	}
 }
 
 // writeStart writes the schema and the instances of the command line to etcd, as soon as

@@ -254,8 +254,8 @@ func (b *builder) registerMetrics() {
 	metrics.Load{Each: b.sched.Loads.Totals, EachRank: b.load.EachRank, Remembered: b.load.Remembered, Digests: b.load.Metrics, Memory: b.memory}.Register(b.registry)
 	b.secure.Metrics().Register(b.registry)
 	metrics.APIKeys{Ring: b.keys, Admins: b.admins, Use: b.limits}.Register(b.registry)
-	metrics.Bodies{Memory: b.handler.BodyMemory}.Register(b.registry)
-	metrics.ModelRoutes{List: b.listModelRoutes}.Register(b.registry)
+	metrics.Bodies(b.handler.BodyMemory).Register(b.registry)
+	metrics.ModelRoutes(b.listModelRoutes).Register(b.registry)
 	if b.kv != nil {
 		metrics.KVEvents{Status: b.kv.Status, Queue: b.kv.Queue}.Register(b.registry)
 	}

@@ -119,7 +119,11 @@ func (p *app) startBackground(ctx context.Context, work *sync.WaitGroup, bridge 
 	})
 	if bridge != nil {
 		bridgemetrics.Bridge(bridge.Counts).Register(p.registry)
-		work.Go(func() { p.logEnd("registration by ZeroMQ", bridge.Run(bg)) })
+		work.Go(func() {
+			if err := bridge.Run(bg); err != nil && !errors.Is(err, context.Canceled) {
+				p.log.WithError(err).Error("registration by ZeroMQ ended")
+			}
+		})
 	}
 	return stop
 }

@@ -38,7 +38,7 @@ func newPicker(b *testing.B, cli *clientv3.Client) *picker {
 		Source: p.w, Health: tracker, Silent: tracker.Suspect,
 		Connector: func(in *instance.Instance) string { return in.Record.Connector },
 	})
-	members.Run(b, "watcher", p.w.Run)
+	members.Run(b, p.w.Run)
 	return p
 }
 

@@ -335,8 +335,8 @@ func TestFault27_Reconnects(t *testing.T) {
 		r := lease.NewRegistrar(cli, lease.RegistrarOptions{Layout: l, Key: decodeAt(0), TTL: ttl, HostID: "h"})
 		r.Set(instance.Record{ID: "A", Models: []string{"m"}})
 		var wg sync.WaitGroup
-		wg.Go(func() { _ = w.Run(ctx) })
-		wg.Go(func() { _ = r.Run(ctx) })
+		wg.Go(func() { w.Run(ctx) })
+		wg.Go(func() { r.Run(ctx) })
 		defer wg.Wait()
 		defer cancel()
 		for i := range 100 {

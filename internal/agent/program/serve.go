@@ -2,7 +2,6 @@ package program
 
 import (
 	"context"
-	"errors"
 	"io"
 	"strings"
 	"syscall"
@@ -100,11 +99,12 @@ func serve(ctx context.Context, s service) (code int, err error) {
 		return s.supervise(ctx)
 	}
 	s.notify.ready()
-	return 0, s.live(ctx, nil)
+	s.live(ctx, nil)
+	return 0, nil
 }
 
 // live runs an agent and its registrar until ctx ends or exited, which may be nil, is closed.
-func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
+func (s *service) live(ctx context.Context, exited <-chan struct{}) {
 	log := s.log
 	var ag *agent.Agent
 	reg := lease.NewRegistrar(s.cli, lease.RegistrarOptions{
@@ -120,11 +120,7 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 
 	s.ctl.Life.Store(&control.Parts{Agent: ag, Registrar: reg})
 
-	// The registration outlives ctx, because it publishes the drain.
-	rctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	regDone := make(chan error, 1)
-	go func() { regDone <- reg.Run(rctx) }()
+	stop := background.Start(ctx, reg.Run) // it outlives ctx, because it publishes the drain
 	stopSide := background.Start(ctx, func(ctx context.Context) { remind(ctx, s.orders.more, ag, reg, log) })
 
 	if err := ag.Run(ctx); err != nil {
@@ -132,11 +128,7 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 	}
 	stop()
 	stopSide()
-	if err := <-regDone; err != nil && !errors.Is(err, context.Canceled) {
-		return err
-	}
 	log.Info("agent ended")
-	return nil
 }
 
 // shutdownDelay returns --shutdown-delay, or 0 if the drain was ordered by SIGINT.

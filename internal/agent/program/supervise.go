@@ -112,7 +112,7 @@ func (s *service) engineLife(ctx context.Context, proc *wrap.Process) error {
 	defer cancel()
 	slow := make(chan bool, 1)
 	go func() { slow <- s.awaitStart(lctx, proc); cancel() }()
-	err := s.live(lctx, proc.Exited())
+	s.live(lctx, proc.Exited())
 	if ctx.Err() != nil {
 		// The registration has ended. A further signal skips the wait for the engine.
 		sctx, hurry := context.WithCancel(context.WithoutCancel(ctx))
@@ -133,9 +133,9 @@ func (s *service) engineLife(ctx context.Context, proc *wrap.Process) error {
 	}
 	cancel()
 	if <-slow {
-		err = errors.Join(err, fmt.Errorf("the engine did not answer within --start-timeout (%s)", s.StartTimeout))
+		return fmt.Errorf("the engine did not answer within --start-timeout (%s)", s.StartTimeout)
 	}
-	return err
+	return nil
 }
 
 // awaitStart waits until ctx ends. It returns true earlier if the engine has not answered

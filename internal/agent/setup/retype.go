@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -47,7 +48,11 @@ func Retype(err error, args []string) error {
 		}
 	}
 	line := func(role ...string) string {
-		return "  " + shellLine(slices.Concat([]string{"pdmesh-agent"}, role, added, vllmargs.Masked(args)))
+		words := slices.Concat([]string{"pdmesh-agent"}, role, added, vllmargs.Masked(args))
+		for i, w := range words {
+			words[i] = cli.ShellWord(w)
+		}
+		return "  " + strings.Join(words, " ")
 	}
 	lines := []string{line()}
 	if noRole {
@@ -69,16 +74,4 @@ func flatten(err error) []error {
 		return out
 	}
 	return []error{err}
-}
-
-// shellLine returns a command line quoted for a shell.
-func shellLine(argv []string) string {
-	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-"
-	words := make([]string, len(argv))
-	for i, a := range argv {
-		if words[i] = a; a == "" || strings.Trim(a, plain) != "" {
-			words[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
-		}
-	}
-	return strings.Join(words, " ")
 }

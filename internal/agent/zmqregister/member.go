@@ -2,6 +2,7 @@ package zmqregister
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -43,17 +44,13 @@ func (m *member) run(ctx context.Context, exited <-chan struct{}, o *Options) {
 	ag = agent.New(&agent.HTTPEngine{Client: o.Client, Base: vllm.BaseURL(&instance.Instance{Key: m.ping.Key})},
 		registration{reg, ctx}, o.agentOptions(m.ping, exited, m.log))
 	rctx, stop := context.WithCancel(ctx)
-	defer stop()
-	held := make(chan struct{})
-	go func() {
-		defer close(held)
-		_ = reg.Run(rctx) // nil
-	}()
+	var work sync.WaitGroup
+	work.Go(func() { reg.Run(rctx) })
 	if err := ag.Run(context.WithoutCancel(ctx)); err != nil {
 		m.log.WithError(err).Warn("the registration could not be taken back; it ends with its lease")
 	}
 	stop()
-	<-held
+	work.Wait()
 }
 
 // registration is a registrar whose key stays when the bridge stops: its engine continues to

@@ -14,6 +14,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
@@ -328,15 +329,7 @@ func TestWatcherSeesGatewayRegistration(t *testing.T) {
 	defer cli.Close()
 	l := members.Layout(t)
 	w := watch.New(cli, watch.Options{Layout: l, Writer: store.New(cli, l, "watcher").Watch, Prober: answering{}, WaitingInterval: 20 * time.Millisecond})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
+	defer background.Start(t.Context(), w.Run)()
 	for key, value := range map[string]string{"/pd/prefill/127.0.0.1:8100": "", "/pd/decode/127.0.0.1:8200": "127.0.0.1:8200", "/pd/decode/127.0.0.1:8201": "{"} {
 		if status, body := request(t, s, "POST", "/v3/kv/put", `{"key":"`+b64(key)+`","value":"`+b64(value)+`"}`, nil); status != 200 {
 			t.Fatalf("%d %s", status, body)

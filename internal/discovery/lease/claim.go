@@ -98,10 +98,7 @@ func outcome(claims []claim) (phase Phase, why string, revision int64) {
 		switch c := &claims[i]; c.phase {
 		case Overridden:
 			removed++
-			if why != "" {
-				why += "; "
-			}
-			why += c.why
+			why = instance.JoinReasons(why, c.why)
 		case Registering:
 			if c.found.Record != nil {
 				revision = max(revision, c.found.Record.ModRevision)

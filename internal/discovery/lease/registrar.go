@@ -12,7 +12,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -86,28 +85,28 @@ func (r *Registrar) Status() Status {
 	return s
 }
 
-// Run registers and stays registered until ctx ends. It returns nil with all
-// its goroutines have ended, and leaves the lease to run out: a program that only
+// Run registers and stays registered until ctx ends. It returns when all its
+// goroutines have ended, and leaves the lease to run out: a program that only
 // stops for a moment keeps its key. Revoke is the deliberate end. Run is called
 // once.
-func (r *Registrar) Run(ctx context.Context) error {
+func (r *Registrar) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r.mu.Lock()
 	if r.revoked {
 		r.mu.Unlock()
-		return nil
+		return
 	}
 	r.cancel, r.done = cancel, make(chan struct{})
 	r.mu.Unlock()
 	defer close(r.done)
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { r.keeper.run(ctx); return nil })
-	g.Go(func() error { r.hold(ctx); return nil })
+	var work sync.WaitGroup
+	work.Go(func() { r.keeper.run(ctx) })
+	work.Go(func() { r.hold(ctx) })
 	for _, k := range r.o.Key.Each() {
-		g.Go(func() error { r.followOverride(ctx, k); return nil })
+		work.Go(func() { r.followOverride(ctx, k) })
 	}
-	return g.Wait()
+	work.Wait()
 }
 
 // Revoke ends the registration: it ends Run, waits for it, and revokes the

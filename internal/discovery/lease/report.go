@@ -169,7 +169,7 @@ func seenBy(in *instance.Instance, proxies []ProxyPresence) *instance.Instance {
 		o := unverifiedBy(in, proxies)
 		out.Verified = o.View == ""
 		out.View = o.View
-		out.Reason = joinReasons(o.Reason, out.Reason)
+		out.Reason = instance.JoinReasons(o.Reason, out.Reason)
 	}
 	learn(&out, proxies)
 	return out.Seen(passedOverBy(in, proxies).opinion(len(proxies)))
@@ -304,8 +304,4 @@ func learn(in *instance.Instance, proxies []ProxyPresence) {
 		in.Record.Models, in.Learned = r.Models, len(r.Models) > 0
 		in.Record.Version = cmp.Or(in.Record.Version, r.Version)
 	}
-}
-
-func joinReasons(parts ...string) string {
-	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "; ")
 }

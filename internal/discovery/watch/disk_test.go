@@ -14,6 +14,7 @@ import (
 	"github.com/sirupsen/logrus/hooks/test"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
@@ -28,15 +29,7 @@ func runWatcher(t testing.TB, cli *clientv3.Client, o watch.Options) (w *watch.W
 	t.Helper()
 	o.Writer = store.New(cli, o.Layout, "watcher").Watch
 	w = watch.New(cli, o)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := w.Run(ctx); err != nil {
-			t.Errorf("watcher ended with %v", err)
-		}
-	}()
-	stop = func() { cancel(); <-done }
+	stop = background.Start(context.Background(), w.Run)
 	t.Cleanup(stop)
 	return w, stop
 }

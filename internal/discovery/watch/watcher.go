@@ -16,7 +16,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/disk"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
@@ -205,24 +204,23 @@ func New(cli *clientv3.Client, o Options) *Watcher {
 	return w
 }
 
-// Run follows etcd until ctx ends; then it waits for its goroutines and returns nil. It is
-// called once. No error of etcd ends it.
-func (w *Watcher) Run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { w.own(ctx); return nil })
-	g.Go(func() error { w.follow(ctx); return nil })
-	g.Go(func() error { w.check(ctx); return nil })
-	g.Go(func() error { w.audit(ctx); return nil })
+// Run follows etcd until ctx ends; then it waits for its goroutines. It is called once. No error of
+// etcd ends it.
+func (w *Watcher) Run(ctx context.Context) {
+	var work sync.WaitGroup
+	work.Go(func() { w.own(ctx) })
+	work.Go(func() { w.follow(ctx) })
+	work.Go(func() { w.check(ctx) })
+	work.Go(func() { w.audit(ctx) })
 	w.suspension.pulse.beat(time.Now())
-	g.Go(func() error { w.suspension.beat(ctx); return nil })
+	work.Go(func() { w.suspension.beat(ctx) })
 	if w.o.StateDir != "" {
-		g.Go(func() error { w.saver.Run(ctx); return nil })
+		work.Go(func() { w.saver.Run(ctx) })
 	}
-	err := g.Wait()
+	work.Wait()
 	if w.last != nil {
 		w.saver.Last(w.last.onDisk())
 	}
-	return err
 }
 
 // Snapshot returns the newest snapshot. It is never nil and has revision 0

@@ -1,7 +1,6 @@
 package watch_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -9,6 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -29,9 +29,7 @@ func TestWatcherColdStart(t *testing.T) {
 	cold := w.Snapshot()
 	rev := members.Put(t, cli, l.Instance(members.Prefill("10.0.0.1:8100")), members.Ready)
 
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
+	stop := background.Start(t.Context(), w.Run)
 	members.WaitReady(t, w)
 	s := w.Snapshot()
 	if s.Revision < rev || len(s.Usable(instance.Prefill)) != 1 {
@@ -43,10 +41,7 @@ func TestWatcherColdStart(t *testing.T) {
 		t.Fatal("the empty snapshot was not superseded")
 	}
 	members.WaitState(t, w, watch.Live)
-	cancel()
-	if err := <-done; err != nil {
-		t.Fatalf("Run: %v", err)
-	}
+	stop()
 }
 
 func TestWatcherFollowsChanges(t *testing.T) {

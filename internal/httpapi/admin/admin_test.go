@@ -1,7 +1,6 @@
 package admin_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -44,10 +43,7 @@ func start(t *testing.T, model string, guard netguard.Policy) *rig {
 	l := members.Layout(t)
 	prober := vllm.New("")
 	w := watch.New(cli, watch.Options{Layout: l, Writer: store.New(cli, l, "watcher").Watch, Prober: prober, WaitingInterval: 20 * time.Millisecond})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { defer close(done); _ = w.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
+	members.Run(t, w.Run)
 	<-w.Ready()
 	st := store.New(cli, l, "test")
 	o := admin.Options{Store: st, Members: w, Prober: prober, Guard: guard, Model: model, Proxies: func() []string { return nil }}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -20,22 +21,14 @@ func (r *Reach) etcdctl(words ...string) string {
 	return shell(slices.Concat([]string{"etcdctl"}, r.Etcdctl, words)...)
 }
 
-// shell joins words to a command line. Words with special characters of the shell are quoted,
-// because values from etcd are untrusted.
+// shell joins words to a command line. Those that are quoted are made printable before, because
+// values from etcd are untrusted.
 func shell(words ...string) string {
 	out := make([]string, len(words))
 	for i, w := range words {
-		out[i] = word(w)
+		if out[i] = cli.ShellWord(w); out[i] != w {
+			out[i] = cli.ShellWord(instance.Printable(w, 400))
+		}
 	}
 	return strings.Join(out, " ")
-}
-
-func word(w string) string {
-	plain := w != "" && strings.IndexFunc(w, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=,@%+", r))
-	}) < 0
-	if plain {
-		return w
-	}
-	return "'" + strings.ReplaceAll(instance.Printable(w, 400), "'", `'\''`) + "'"
 }

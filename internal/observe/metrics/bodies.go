@@ -6,17 +6,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/scraped"
 )
 
-// Bodies is the source of the metrics about request bodies, read at scrape time.
-type Bodies struct {
-	// Memory returns the bytes in use, their limit, and the number of requests that were
-	// refused because of it.
-	Memory func() (held, limit, refused int64)
-}
+// Bodies returns the memory of request bodies at scrape time: the bytes in use, their limit, and the
+// number of requests that were refused because of it.
+type Bodies func() (held, limit, refused int64)
 
 // Register registers the metrics.
 func (b Bodies) Register(reg prometheus.Registerer) {
 	reg.MustRegister(scraped.Collector(func(emit scraped.Emit) {
-		held, limit, refused := b.Memory()
+		held, limit, refused := b()
 		emit("pd_request_bodies_bytes", float64(held))
 		emit("pd_request_bodies_limit_bytes", float64(limit))
 		emit("pd_request_bodies_refused_total", float64(refused))

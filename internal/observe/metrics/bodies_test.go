@@ -12,7 +12,7 @@ import (
 func TestBodies(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()
-	metrics.Bodies{Memory: func() (int64, int64, int64) { return 3, 7, 2 }}.Register(reg)
+	metrics.Bodies(func() (int64, int64, int64) { return 3, 7, 2 }).Register(reg)
 	want := map[string]float64{
 		"pd_request_bodies_bytes": 3, "pd_request_bodies_limit_bytes": 7, "pd_request_bodies_refused_total": 2,
 	}

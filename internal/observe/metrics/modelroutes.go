@@ -7,10 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/scraped"
 )
 
-// ModelRoutes is the source of the metrics about model routes, read at scrape time.
-type ModelRoutes struct {
-	List func() []instance.ListedModelRoute
-}
+// ModelRoutes returns the model routes at scrape time.
+type ModelRoutes func() []instance.ListedModelRoute
 
 // maxRouteTargets bounds the targets that have series.
 const maxRouteTargets = 256
@@ -19,7 +17,7 @@ const maxRouteTargets = 256
 func (m ModelRoutes) Register(reg prometheus.Registerer) {
 	reg.MustRegister(scraped.Collector(func(emit scraped.Emit) {
 		n := 0
-		for _, r := range m.List() {
+		for _, r := range m() {
 			for _, t := range r.Targets {
 				if n++; n > maxRouteTargets {
 					return

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -18,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"golang.org/x/time/rate"
 )
 
 // DefaultSample is the share of the requests without a parent that are traced.
@@ -61,7 +61,10 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 		choose, s = share(of)
 		settings = append(settings, sdktrace.WithSampler(s))
 	}
-	otel.SetErrorHandler(&errorLog{log: o.Log})
+	minute := rate.Sometimes{Interval: time.Minute} // most errors are of an unreachable collector
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		minute.Do(func() { o.Log.WithError(err).Warn("traces dropped") })
+	}))
 	return newTracer(sdktrace.NewTracerProvider(settings...), choose), nil
 }
 
@@ -88,18 +91,4 @@ func newExporter(ctx context.Context, endpoint string) (*otlptrace.Exporter, err
 		return otlptracegrpc.New(ctx, to...)
 	}
 	return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL %q is not known; use http/protobuf or grpc", protocol)
-}
-
-// errorLog logs errors of the SDK, mostly of an unreachable collector, at most once a minute.
-type errorLog struct {
-	log  logrus.FieldLogger
-	last atomic.Int64 // time of the last log line, in Unix seconds
-}
-
-// Handle implements otel.ErrorHandler.
-func (c *errorLog) Handle(err error) {
-	now := time.Now().Unix()
-	if last := c.last.Load(); now-last >= 60 && c.last.CompareAndSwap(last, now) {
-		c.log.WithError(err).Warn("traces dropped")
-	}
 }

@@ -91,17 +91,8 @@ var percent = regexp.MustCompile(`(^|,)\s*[0-9.]+\s*%:`)
 
 // parseTargets reads targets as on the command line, separated by the commas outside of braces.
 func parseTargets(text string) (targets []schema.ModelTarget) {
-	depth, start := 0, 0
-	for i := 0; i <= len(text); i++ {
-		switch {
-		case i == len(text), text[i] == ',' && depth == 0:
-			targets = append(targets, parseTarget(strings.TrimSpace(text[start:i])))
-			start = i + 1
-		case text[i] == '{':
-			depth++
-		case text[i] == '}':
-			depth--
-		}
+	for _, part := range instance.SplitOutside(text, '{', '}') {
+		targets = append(targets, parseTarget(strings.TrimSpace(part)))
 	}
 	return targets
 }

@@ -2,7 +2,6 @@ package show
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -119,7 +118,7 @@ func reason(e *listed) string {
 	if e.Ends != nil {
 		parts = append(parts, "ends in "+short(time.Until(*e.Ends)))
 	}
-	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "; ")
+	return instance.JoinReasons(parts...)
 }
 
 // state returns the status with its cause, or with the view or the state in the record that it

@@ -63,7 +63,7 @@ func follow(ctx context.Context, s *session.Session, initial bool) error {
 	log.SetOutput(io.Discard)
 	// Without a Prober the watcher only reads: it verifies and promotes nothing.
 	w := watch.New(conn.Client, watch.Options{Layout: conn.Layout, Log: log})
-	defer background.Start(ctx, func(ctx context.Context) { _ = w.Run(ctx) })() // nil: only its context ends it
+	defer background.Start(ctx, w.Run)()
 
 	select {
 	case <-w.Ready():

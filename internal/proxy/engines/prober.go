@@ -2,11 +2,13 @@
 package engines
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -51,18 +53,13 @@ func (p Prober) Probe(ctx context.Context, in *instance.Instance) (instance.Fact
 		return p.Client.Probe(ctx, in)
 	}
 	var ids map[string]string
-	queried := make(chan error, 1)
-	go func() {
-		var err error
-		ids, err = bootstrap.Query(ctx, p.Client.HTTP, bootstrapOf(in, p.connector))
-		queried <- err
-	}()
+	var idsErr error
+	var query sync.WaitGroup
+	query.Go(func() { ids, idsErr = bootstrap.Query(ctx, p.Client.HTTP, bootstrapOf(in, p.connector)) })
 	facts, err := p.Client.Probe(ctx, in)
-	if bootstrapErr := <-queried; err == nil {
-		err = bootstrapErr
-	}
+	query.Wait()
 	facts.EngineIDs = ids
-	return facts, err
+	return facts, cmp.Or(err, idsErr)
 }
 
 // Models reads the list of models of an instance's engine.
@@ -146,16 +143,12 @@ func (p Prober) Trial(ctx context.Context, in *instance.Instance) error {
 	if n == 1 {
 		return trialError(p.Client.Trial(ctx, vllm.BaseURL(in), model, id, -1))
 	}
-	results := make(chan error, n)
+	errs := make([]error, n)
+	var trials sync.WaitGroup
 	for rank := range n {
-		go func() {
-			results <- p.Client.Trial(ctx, vllm.BaseURL(in), model, id+"-"+strconv.Itoa(rank), rank)
-		}()
+		trials.Go(func() { errs[rank] = p.Client.Trial(ctx, vllm.BaseURL(in), model, id+"-"+strconv.Itoa(rank), rank) })
 	}
-	var errs []error
-	for range n {
-		errs = append(errs, <-results)
-	}
+	trials.Wait()
 	return trialError(errors.Join(errs...))
 }
 

@@ -13,6 +13,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -83,22 +84,14 @@ func Watch(t testing.TB, cli *clientv3.Client, o watch.Options) *watch.Watcher {
 		o.Writer = store.New(cli, o.Layout, "watcher").Watch
 	}
 	w := watch.New(cli, o)
-	Run(t, "watcher", w.Run)
+	Run(t, w.Run)
 	return w
 }
 
-// Run runs a part of a program until the test ends, and checks the error that it returns.
-func Run(t testing.TB, name string, run func(context.Context) error) {
+// Run runs a part of a program until the test ends.
+func Run(t testing.TB, run func(context.Context)) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("%s ended with %v", name, err)
-		}
-	})
+	t.Cleanup(background.Start(context.Background(), run))
 }
 
 // WatcherOptions is a Watcher whose timers suit a test.
@@ -301,7 +294,7 @@ func (p *Prober) Probe(ctx context.Context, in *instance.Instance) (instance.Fac
 func Register(t testing.TB, cli *clientv3.Client, o lease.RegistrarOptions) *lease.Registrar {
 	t.Helper()
 	r := lease.NewRegistrar(cli, o)
-	Run(t, "registrar", r.Run)
+	Run(t, r.Run)
 	return r
 }
 
