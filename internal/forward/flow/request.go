@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
@@ -236,14 +235,6 @@ func (r *Request) DropBody() {
 	if r.Body != nil {
 		r.Body.Release(r.Origin.BodyIsFree())
 	}
-}
-
-// engineHeader makes the header of a leg; id is the one for a dialect that has none.
-func (r *Request) engineHeader(id string, l *connector.Leg) leg.Header {
-	if l.ID != "" {
-		id = l.ID
-	}
-	return r.Origin.NewHeader(id, l.Header...)
 }
 
 // answerUnserved answers a request for which no instance of a role was picked: with the
