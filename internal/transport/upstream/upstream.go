@@ -120,19 +120,7 @@ const (
 )
 
 func (s Stage) String() string {
-	switch s {
-	case StageNotConnected:
-		return "not connected"
-	case StageStale:
-		return "stale connection"
-	case StageSent:
-		return "lost before an answer"
-	case StageHeaders:
-		return "bad answer header"
-	case StageBody:
-		return "answer broke off"
-	}
-	return "unknown"
+	return [...]string{"not connected", "stale connection", "lost before an answer", "bad answer header", "answer broke off"}[s]
 }
 
 // Error is a failed exchange with an engine.
