@@ -139,6 +139,14 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
+// causeOf returns the cause of ctx if it has ended, which then is the reason for err, else err.
+func causeOf(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
 // Refused reports whether nothing listens at the address, or the network has no route to
 // it. Unlike a timeout, that proves that the instance is down.
 func (e *Error) Refused() bool {
