@@ -67,7 +67,7 @@ func (a *AccessLog) Write(e *Entry) {
 	l.positive("continued", e.Continued)
 	l.positive(logging.FieldRevision, int(e.Revision))
 	l.number("bytes_in", e.BytesIn)
-	l.number("bytes_out", e.BytesOut)
+	l.number("bytes_out", e.Bytes)
 	l.positive("input_tokens", e.Input)
 	l.positive("cached_tokens", e.Cached)
 	l.positive("output_tokens", e.Output)

@@ -73,21 +73,20 @@ func (c *call) finish() {
 		c.flow.DropBody()
 	}
 	c.settle()
-	result, route, took := &c.answer.Result, &c.flow.Route, time.Since(c.times.Start)
+	route, took := &c.flow.Route, time.Since(c.times.Start)
 	c.h.opts.Recorder.Done(&Entry{
 		RequestID: c.origin.ID, Client: c.r.RemoteAddr, KeyName: c.limit.key, Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
-		Model: c.flow.Model(), Target: route.Target, PassedOver: route.PassedOver, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
-		Prefill: route.Prefill, Decode: route.Decode, BeganPrefill: route.BeganPrefill, BeganDecode: route.BeganDecode, DecodeOnly: route.DecodeOnly, Elsewhere: route.Elsewhere(), Refused: route.Refused, Attempts: route.Failed, Continued: route.Continued,
-		Failure: result.Failure, Late: result.Late, KeepAlives: c.answer.KeepAlives(), Revision: route.Revision,
-		BytesIn: c.bytesIn, BytesOut: result.Bytes,
-		Input: result.Tokens.Input, Cached: result.Tokens.Cached, Output: result.Tokens.Output, Finish: result.Tokens.Finish, TraceID: c.origin.Trace.ID(c.r.Header),
-		Start: c.times.Start, TTFT: result.TTFT, Duration: took, FirstToken: c.times.At(stage.First), Gap: result.Gap, Stages: c.times.Stages(took, c.stream),
+		Model: c.flow.Model(), Target: route.Target, PassedOver: route.PassedOver, Stream: c.stream, Result: c.answer.Result,
+		Prefill: route.Prefill, Decode: route.Decode, BeganPrefill: route.BeganPrefill, BeganDecode: route.BeganDecode,
+		DecodeOnly: route.DecodeOnly, Elsewhere: route.Elsewhere(), Refused: route.Refused, Attempts: route.Failed, Continued: route.Continued,
+		KeepAlives: c.answer.KeepAlives(), Revision: route.Revision, BytesIn: c.bytesIn, TraceID: c.origin.Trace.ID(c.r.Header),
+		Start: c.times.Start, Duration: took, FirstToken: c.times.At(stage.First), Stages: c.times.Stages(took, c.stream),
 	})
 	c.flow.CountTarget()
 	if c.origin.Trace.Chosen() {
 		c.endTrace()
 	}
-	if result.Broken {
+	if c.answer.Broken {
 		panic(http.ErrAbortHandler)
 	}
 }

@@ -427,8 +427,8 @@ func TestBadInput(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			a := r.post(tc.path, tc.body, "Content-Type", tc.contentType, "X-PD-Trace", "1")
 			if tc.name != "unknown route" {
-				if e := r.entry(); e.BytesOut != int64(len(a.body)) || a.header.Get("X-PD-Attempts") != "0" {
-					t.Errorf("%d of %d bytes, header %v", e.BytesOut, len(a.body), a.header)
+				if e := r.entry(); e.Bytes != int64(len(a.body)) || a.header.Get("X-PD-Attempts") != "0" {
+					t.Errorf("%d of %d bytes, header %v", e.Bytes, len(a.body), a.header)
 				}
 			}
 			if a.status != tc.status || !strings.Contains(string(a.body), tc.says) || a.header.Get("Content-Type") != "application/json" {

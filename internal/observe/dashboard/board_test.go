@@ -270,11 +270,11 @@ func TestLines(t *testing.T) {
 		synctest.Wait()
 		count(200, 50)
 		for range 10 {
-			s.metrics.Done(&forward.Entry{Model: "m", Outcome: relay.OutcomeOK, Prefill: p.Address, Decode: "10.0.0.2:1", TTFT: 100 * time.Millisecond, FirstToken: 100 * time.Millisecond, Gap: 10 * time.Millisecond})
+			s.metrics.Done(&forward.Entry{Model: "m", Result: relay.Result{Outcome: relay.OutcomeOK, TTFT: 100 * time.Millisecond, Gap: 10 * time.Millisecond}, Prefill: p.Address, Decode: "10.0.0.2:1", FirstToken: 100 * time.Millisecond})
 		}
-		s.metrics.Done(&forward.Entry{Decode: "absent:1", Outcome: relay.OutcomeOK, DecodeOnly: "n"})
+		s.metrics.Done(&forward.Entry{Decode: "absent:1", Result: relay.Result{Outcome: relay.OutcomeOK}, DecodeOnly: "n"})
 		for _, outcome := range []string{relay.OutcomeClientError, relay.OutcomeClientGone, relay.OutcomeUnavailable, relay.OutcomeUpstream, relay.OutcomeBroken} {
-			s.metrics.Done(&forward.Entry{Outcome: outcome})
+			s.metrics.Done(&forward.Entry{Result: relay.Result{Outcome: outcome}})
 		}
 		time.Sleep(step * time.Second)
 		synctest.Wait()
@@ -476,7 +476,7 @@ func TestFiguresOfAllProxies(t *testing.T) {
 		var line []value
 		during := func(seconds int) []value {
 			for range seconds {
-				s.metrics.Done(&forward.Entry{Outcome: relay.OutcomeOK})
+				s.metrics.Done(&forward.Entry{Result: relay.Result{Outcome: relay.OutcomeOK}})
 				time.Sleep(time.Second)
 				synctest.Wait()
 				_, all := read(t, v)
