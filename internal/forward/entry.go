@@ -3,6 +3,7 @@ package forward
 import (
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 )
@@ -16,28 +17,10 @@ type Entry struct {
 	Path      string
 	Endpoint  string // the route, for metrics: one of a fixed few
 	Model     string // as the client named it
-	// Target is the target of the model route, "" if there is none. PassedOver are the targets that
-	// were chosen before and could not serve the request.
-	Target     string
-	PassedOver []string
-	Stream     bool
-	// Result is what became of the answer.
+	// Route is where the request went, and Result what became of the answer.
+	flow.Route
 	relay.Result
-	Prefill string // address, "" if there was none
-	Decode  string
-	// BeganPrefill and BeganDecode are those of the leg that began a stream which was continued, else "".
-	BeganPrefill, BeganDecode string
-	// DecodeOnly is why the decode instance served the request without a
-	// prefill, "" if it did not.
-	DecodeOnly string
-	// Elsewhere is why another instance would have been preferred, and in which role;
-	// "" if none would; see flow.Route.
-	Elsewhere  string
-	Refused    string // why it was not admitted, "" if it was: a reason of package admission, or "key_limit_" and a keylimit.Kind
-	Attempts   int    // failed legs, also those that were retried
-	Continued  int    // times that the stream went on after its decode leg was lost
-	KeepAlives int    // comments and pings that the proxy sent on its own
-	Revision   int64
+	KeepAlives int   // comments and pings that the proxy sent on its own
 	BytesIn    int64 // of the body; see Bytes for the answer
 	Start      time.Time
 	Duration   time.Duration

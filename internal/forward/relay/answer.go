@@ -37,7 +37,7 @@ const StatusClientGone = 499
 // Result is what became of an answer.
 type Result struct {
 	Status  int
-	Outcome string
+	Outcome string        // see OutcomeOK
 	Failure leg.Class     // of the leg whose failure the client got
 	Bytes   int64         // of the body
 	TTFT    time.Duration // 0 if nothing was committed

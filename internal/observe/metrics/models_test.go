@@ -10,6 +10,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
@@ -80,7 +81,7 @@ func member(role instance.Role, address string, state instance.State, models ...
 
 func answered(model string) *forward.Entry {
 	return &forward.Entry{
-		Endpoint: "/v1/chat/completions", Model: model, Prefill: "p:1#1", Decode: "d:1", FirstToken: time.Second,
+		Endpoint: "/v1/chat/completions", Model: model, Route: flow.Route{Prefill: "p:1#1", Decode: "d:1"}, FirstToken: time.Second,
 		Result: relay.Result{
 			Outcome: relay.OutcomeOK, Status: 200, TTFT: time.Second, Gap: time.Millisecond,
 			Tokens: response.Tokens{Input: 100, Cached: 60, Output: 7},
