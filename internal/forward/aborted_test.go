@@ -42,7 +42,7 @@ func TestAbort_AfterCommit(t *testing.T) {
 			if bytes.Contains(a.body, []byte("abort")) || bytes.Contains(a.body, []byte(`"stop_reason":null,"stop_sequence":null},"usage"`)) {
 				t.Errorf("the engine's end goes out: %s", a.body)
 			}
-			if e := r.entry(); e.Outcome != relay.OutcomeBroken || e.Failure != leg.Aborted || e.Attempts != 1 || !slices.Equal(r.rec.failed, []string{"decode/aborted"}) {
+			if e := r.entry(); e.Outcome != relay.OutcomeBroken || e.Failure != leg.Aborted || e.Failed != 1 || !slices.Equal(r.rec.failed, []string{"decode/aborted"}) {
 				t.Errorf("failed %q, entry %+v", r.rec.failed, e)
 			}
 			r.checkEngines()
@@ -143,7 +143,7 @@ func TestAbort_BeforeCommit(t *testing.T) {
 			} else {
 				r.checkServed(q)
 			}
-			if e := r.entry(); e.Outcome != relay.OutcomeOK || e.Attempts != 1 || e.DecodeOnly != "" || r.rec.retried() != "decode/aborted" {
+			if e := r.entry(); e.Outcome != relay.OutcomeOK || e.Failed != 1 || e.DecodeOnly != "" || r.rec.retried() != "decode/aborted" {
 				t.Errorf("retried %q, entry %+v", r.rec.retried(), e)
 			}
 			if n := legs(r.P); n != 2 {

@@ -10,18 +10,22 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
+	"github.com/pdmesh/pdmesh/internal/openai/response"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func finished() *forward.Entry {
 	return &forward.Entry{
-		RequestID: "r-1", Client: "127.0.0.1:5", Method: "POST", Path: "/v1/completions", Model: "org/m", Stream: true,
-		Status: 200, Outcome: relay.OutcomeOK, Prefill: "127.0.0.1:8100", Decode: "[::1]:8200", Attempts: 1, Revision: 7,
-		BytesIn: 10, BytesOut: 20, Start: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
-		Duration: 1234567 * time.Microsecond, TTFT: 2003 * time.Microsecond,
-		Input: 1000, Cached: 512, Output: 64, Finish: "stop", TraceID: "4bf92f3577b34da6a3ce929d0e0e4736",
+		RequestID: "r-1", Client: "127.0.0.1:5", Method: "POST", Path: "/v1/completions", Model: "org/m", Route: flow.Route{Stream: true, Prefill: "127.0.0.1:8100", Decode: "[::1]:8200", Failed: 1, Revision: 7},
+		Result: relay.Result{
+			Status: 200, Outcome: relay.OutcomeOK, Bytes: 20, TTFT: 2003 * time.Microsecond,
+			Tokens: response.Tokens{Input: 1000, Cached: 512, Output: 64, Finish: "stop"},
+		},
+		BytesIn: 10, Start: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		Duration: 1234567 * time.Microsecond, TraceID: "4bf92f3577b34da6a3ce929d0e0e4736",
 	}
 }
 

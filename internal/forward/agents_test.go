@@ -214,7 +214,7 @@ func TestAReasonDoesNotOutliveItsAttempt(t *testing.T) {
 		if got := a.header.Get("X-PD-Decode-Only"); got != "" {
 			t.Errorf("X-PD-Decode-Only is %q, want none", got)
 		}
-		if e := r.entry(); e.DecodeOnly != "" || e.Attempts != 2 {
+		if e := r.entry(); e.DecodeOnly != "" || e.Failed != 2 {
 			t.Errorf("entry %+v", e)
 		}
 	})

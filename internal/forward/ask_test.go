@@ -130,7 +130,7 @@ func TestInvalidRequestsAreAskedAbout(t *testing.T) {
 			if a.header.Get("X-Request-Id") != "mine" || a.header.Get("X-PD-Decode") == "" || a.header.Get("X-PD-Attempts") != "1" {
 				t.Errorf("the client got %v", a.header)
 			}
-			if e := r.entry(); e.Attempts != 0 || e.Outcome != relay.OutcomeClientError || e.Status != 400 || e.Decode == "" || r.rec.retried() != "" {
+			if e := r.entry(); e.Failed != 0 || e.Outcome != relay.OutcomeClientError || e.Status != 400 || e.Decode == "" || r.rec.retried() != "" {
 				t.Errorf("entry %+v, retries %q", e, r.rec.retried())
 			}
 			r.noneTroubled()
@@ -186,7 +186,7 @@ func TestOnlyARefusalIsPassedOn(t *testing.T) {
 			if got := r.rec.askOutcomes(); got != tc.outcome {
 				t.Errorf("asked: %q, want %q", got, tc.outcome)
 			}
-			if e := r.entry(); e.Attempts != 0 || r.rec.retried() != "" || e.Outcome != relay.OutcomeClientError {
+			if e := r.entry(); e.Failed != 0 || r.rec.retried() != "" || e.Outcome != relay.OutcomeClientError {
 				t.Errorf("entry %+v, retries %q", e, r.rec.retried())
 			}
 			if n := len(posted(r.D[0])); n != 1 || len(posted(r.P[0])) != 0 {

@@ -189,7 +189,7 @@ func TestCalledOffBeforeTheCommit(t *testing.T) {
 		// The first instance is picked first; its first content comes well before the rest.
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, ITL: waitLimit})
 		r.checkServed(q)
-		if e := r.entry(); e.Attempts != 1 || r.rec.retried() != "decode/gone" {
+		if e := r.entry(); e.Failed != 1 || r.rec.retried() != "decode/gone" {
 			t.Fatalf("retried %q, entry %+v", r.rec.retried(), e)
 		}
 		r.checkEngines()
@@ -212,7 +212,7 @@ func TestDrainingLegsGoOn(t *testing.T) {
 			return in
 		})
 		r.checkWhole(q, <-done)
-		if e := r.entry(); e.Attempts != 0 || e.Decode != r.D[0].Address() {
+		if e := r.entry(); e.Failed != 0 || e.Decode != r.D[0].Address() {
 			t.Fatalf("entry %+v", e)
 		}
 	})
@@ -251,7 +251,7 @@ func TestSlowIsNotSilent(t *testing.T) {
 	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: 400 * time.Millisecond, Times: 1})
 	body := chatBody(true, "")
 	r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-	if e := r.entry(); e.Attempts != 0 {
+	if e := r.entry(); e.Failed != 0 {
 		t.Fatalf("entry %+v", e)
 	}
 	if !r.tracker.Available(key(instance.Prefill, r.P[0])) {

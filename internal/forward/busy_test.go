@@ -59,7 +59,7 @@ func TestBusyEngineIsWaitedFor(t *testing.T) {
 				slow.Kind = fakevllm.FaultSlow
 				script(t, engine, slow)
 				r.checkServed(q)
-				if e := r.entry(); e.Outcome != relay.OutcomeOK || e.Attempts != 0 || e.DecodeOnly != "" {
+				if e := r.entry(); e.Outcome != relay.OutcomeOK || e.Failed != 0 || e.DecodeOnly != "" {
 					t.Errorf("entry %+v", e)
 				}
 				if p, d := legs(r.P), legs(r.D); p != 1 || d != 1 {
@@ -203,7 +203,7 @@ func TestQueueLongerThanTheLease(t *testing.T) {
 		})
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterHeaders, Times: 3})
 		r.checkServed(q)
-		if e := r.entry(); e.DecodeOnly != "lease_ended" || e.Attempts != 3 || r.rec.retried() != strings.TrimSpace(strings.Repeat("decode/handover_expired ", 3)) {
+		if e := r.entry(); e.DecodeOnly != "lease_ended" || e.Failed != 3 || r.rec.retried() != strings.TrimSpace(strings.Repeat("decode/handover_expired ", 3)) {
 			t.Errorf("entry %+v, retried %s", e, r.rec.retried())
 		}
 		if p, d := legs(r.P), legs(r.D); p != 3 || d != 4 {

@@ -30,7 +30,6 @@ type call struct {
 	h        *Handler
 	r        *http.Request
 	endpoint string
-	stream   bool
 	bytesIn  int64
 
 	times  stage.Times
@@ -73,21 +72,18 @@ func (c *call) finish() {
 		c.flow.DropBody()
 	}
 	c.settle()
-	result, route, took := &c.answer.Result, &c.flow.Route, time.Since(c.times.Start)
+	route, took := &c.flow.Route, time.Since(c.times.Start)
 	c.h.opts.Recorder.Done(&Entry{
 		RequestID: c.origin.ID, Client: c.r.RemoteAddr, KeyName: c.limit.key, Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
-		Model: c.flow.Model(), Target: route.Target, PassedOver: route.PassedOver, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
-		Prefill: route.Prefill, Decode: route.Decode, BeganPrefill: route.BeganPrefill, BeganDecode: route.BeganDecode, DecodeOnly: route.DecodeOnly, Elsewhere: route.Elsewhere(), Refused: route.Refused, Attempts: route.Failed, Continued: route.Continued,
-		Failure: result.Failure, Late: result.Late, KeepAlives: c.answer.KeepAlives(), Revision: route.Revision,
-		BytesIn: c.bytesIn, BytesOut: result.Bytes,
-		Input: result.Tokens.Input, Cached: result.Tokens.Cached, Output: result.Tokens.Output, Finish: result.Tokens.Finish, TraceID: c.origin.Trace.ID(c.r.Header),
-		Start: c.times.Start, TTFT: result.TTFT, Duration: took, FirstToken: c.times.At(stage.First), Gap: result.Gap, Stages: c.times.Stages(took, c.stream),
+		Model: c.flow.Model(), Route: *route, Result: c.answer.Result,
+		KeepAlives: c.answer.KeepAlives(), BytesIn: c.bytesIn, TraceID: c.origin.Trace.ID(c.r.Header),
+		Start: c.times.Start, Duration: took, FirstToken: c.times.At(stage.First), Stages: c.times.Stages(took, route.Stream),
 	})
 	c.flow.CountTarget()
 	if c.origin.Trace.Chosen() {
 		c.endTrace()
 	}
-	if result.Broken {
+	if c.answer.Broken {
 		panic(http.ErrAbortHandler)
 	}
 }
@@ -96,7 +92,7 @@ func (c *call) endTrace() {
 	result, route := &c.answer.Result, &c.flow.Route
 	o := tracing.Outcome{
 		ID: c.origin.ID, Model: c.origin.Model, Outcome: result.Outcome, Failure: string(result.Failure), DecodeOnly: route.DecodeOnly,
-		Status: result.Status, Failed: route.Failed, Stream: c.stream,
+		Status: result.Status, Failed: route.Failed, Stream: route.Stream,
 	}
 	if handed, first := c.times.At(stage.Prefilled), c.times.At(stage.First); handed > 0 && first > 0 {
 		o.Handed, o.First = c.times.Start.Add(handed), c.times.Start.Add(first)
@@ -154,7 +150,7 @@ func (c *call) passThroughForm(reason string) {
 		c.flow.Invalid(err)
 		return
 	}
-	c.origin.Model, c.stream, c.flow.Route.Stream = f.Model, f.Stream, f.Stream
+	c.origin.Model, c.flow.Route.Stream = f.Model, f.Stream
 	if !c.admit(keylimit.Want{}) { // the file says nothing about tokens
 		return
 	}
@@ -180,8 +176,7 @@ func (c *call) target() string {
 // returns false.
 func (c *call) parsed(req *request.Request, err error) bool {
 	if req != nil {
-		c.origin.Model, c.stream = req.Model, req.Stream
-		c.flow.Route.Stream = req.Stream
+		c.origin.Model, c.flow.Route.Stream = req.Model, req.Stream
 		if c.flow.Session == "" {
 			c.flow.Session = c.h.opts.Sessions.ofBody(req)
 		}

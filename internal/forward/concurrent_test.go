@@ -327,7 +327,7 @@ func TestConcurrentPair(t *testing.T) {
 				d.reply(streams)
 				p.reply(ok)
 			}
-			if e := m.checkServed(got); e.Prefill != m.P[0].address || e.Decode != m.D[0].address || e.DecodeOnly != "" || e.Attempts != 0 {
+			if e := m.checkServed(got); e.Prefill != m.P[0].address || e.Decode != m.D[0].address || e.DecodeOnly != "" || e.Failed != 0 {
 				t.Errorf("%+v", e)
 			}
 		}
@@ -424,7 +424,7 @@ func TestConcurrentPrefillRefuses(t *testing.T) {
 			if a := await(t, "the answer", got); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), `"message":"no"`) {
 				t.Errorf("%d %s", a.status, a.body)
 			}
-			if e := m.rig.entry(); e.Outcome != relay.OutcomeClientError || e.Attempts != 1 {
+			if e := m.rig.entry(); e.Outcome != relay.OutcomeClientError || e.Failed != 1 {
 				t.Errorf("%+v", e)
 			}
 		})
@@ -488,7 +488,7 @@ func TestConcurrentDecodeFails(t *testing.T) {
 					}
 					again.reply(m.prefills)
 					next.reply(m.streams)
-					if e := m.checkServed(got); e.Attempts != 1 || e.Decode != next.engine.address {
+					if e := m.checkServed(got); e.Failed != 1 || e.Decode != next.engine.address {
 						t.Errorf("%+v", e)
 					}
 				})
@@ -518,7 +518,7 @@ func TestConcurrentDecodeErrorStalls(t *testing.T) {
 		prefill, decode = m.pair()
 		prefill.reply(ok)
 		decode.reply(streams)
-		if e := m.checkServed(got); e.Attempts != 1 {
+		if e := m.checkServed(got); e.Failed != 1 {
 			t.Errorf("%+v", e)
 		}
 		if got := m.rig.rec.retried(); got != "decode/status_5xx" {

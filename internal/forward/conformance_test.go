@@ -138,8 +138,8 @@ func TestConformanceFailures(t *testing.T) {
 				// A prefill that fails during a decode leg may have sent its KV cache before: then decode
 				// may have begun to answer, and nothing is retried.
 				e := r.entry()
-				begun := prefill && c.Flow() == connector.Concurrent && e.Attempts == 0
-				if e.DecodeOnly != "" || e.Attempts != 1 && !begun {
+				begun := prefill && c.Flow() == connector.Concurrent && e.Failed == 0
+				if e.DecodeOnly != "" || e.Failed != 1 && !begun {
 					t.Errorf("%s, of prefill %t: %+v", name, prefill, e)
 				}
 				r.checkAnswers()

@@ -121,7 +121,7 @@ func TestStreamContinuesAgain(t *testing.T) {
 	}
 	a := r.post(completionsPath, sixtyBody(completionsPath, ""))
 	e := r.entry()
-	if e.Outcome != relay.OutcomeBroken || e.Continued != 3 || a.err == nil || e.Attempts != 4 || len(r.rec.failed) != 4 {
+	if e.Outcome != relay.OutcomeBroken || e.Continued != 3 || a.err == nil || e.Failed != 4 || len(r.rec.failed) != 4 {
 		t.Errorf("entry %+v, failed %q, err %v", e, r.rec.failed, a.err)
 	}
 	if !strings.Contains(string(a.body), `"error"`) || strings.Contains(string(a.body), "[DONE]") {

@@ -68,7 +68,7 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 				script(t, r.D[0], tc.fault)
 				r.checkServed(q)
 				e := r.entry()
-				if e.Outcome != relay.OutcomeOK || e.Attempts != 1 {
+				if e.Outcome != relay.OutcomeOK || e.Failed != 1 {
 					t.Fatalf("entry %+v", e)
 				}
 				if tc.retry != "" && r.rec.retried() != tc.retry {
@@ -290,7 +290,7 @@ func TestLossAfterCommit(t *testing.T) {
 				}
 				body, err := io.ReadAll(stream)
 				r.checkBroken(q, answer{resp.StatusCode, resp.Header, body, err})
-				if e := r.entry(); e.Outcome != relay.OutcomeBroken || e.Attempts != 1 || !slices.Equal(r.rec.failed, []string{"decode/" + string(e.Failure)}) {
+				if e := r.entry(); e.Outcome != relay.OutcomeBroken || e.Failed != 1 || !slices.Equal(r.rec.failed, []string{"decode/" + string(e.Failure)}) {
 					t.Fatalf("failed %q, entry %+v", r.rec.failed, e)
 				}
 				if n := r.D[1].Counters().Requests; n != 0 {
@@ -355,7 +355,7 @@ func TestProxyCutsRequests(t *testing.T) {
 				default:
 					r.checkBroken(q, a)
 				}
-				if e.Outcome != want || e.Failure != "" || e.Attempts > 0 && want == relay.OutcomeBroken || !strings.Contains(string(a.body), "is stopping") {
+				if e.Outcome != want || e.Failure != "" || e.Failed > 0 && want == relay.OutcomeBroken || !strings.Contains(string(a.body), "is stopping") {
 					t.Errorf("%s, entry %+v", a.body, e)
 				}
 				eventually(t, "the engine to abort", func() bool { return aborted(engine.Counters()) == 1 })
@@ -427,8 +427,8 @@ func TestBadInput(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			a := r.post(tc.path, tc.body, "Content-Type", tc.contentType, "X-PD-Trace", "1")
 			if tc.name != "unknown route" {
-				if e := r.entry(); e.BytesOut != int64(len(a.body)) || a.header.Get("X-PD-Attempts") != "0" {
-					t.Errorf("%d of %d bytes, header %v", e.BytesOut, len(a.body), a.header)
+				if e := r.entry(); e.Bytes != int64(len(a.body)) || a.header.Get("X-PD-Attempts") != "0" {
+					t.Errorf("%d of %d bytes, header %v", e.Bytes, len(a.body), a.header)
 				}
 			}
 			if a.status != tc.status || !strings.Contains(string(a.body), tc.says) || a.header.Get("Content-Type") != "application/json" {
@@ -455,7 +455,7 @@ func TestStalePooledConnection(t *testing.T) {
 			r.P[0].CloseIdle()
 			r.D[0].CloseIdle()
 			// net/http may notice only after it has sent the request: then that is retried.
-			if e := r.entry(); e.Attempts != 0 && os.Getenv("PD_TEST_UPSTREAM") != "std" {
+			if e := r.entry(); e.Failed != 0 && os.Getenv("PD_TEST_UPSTREAM") != "std" {
 				t.Fatalf("a closed idle connection counted as a failure: %+v", e)
 			}
 		}
@@ -554,7 +554,7 @@ func TestPrefillAnsweredBeforeASuspension(t *testing.T) {
 	})
 	body := chatBody(false, "")
 	r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-	if e := r.entry(); e.Attempts != 1 || !strings.HasPrefix(r.rec.retried(), "decode/handover_expired") || legs(r.P) != 2 {
+	if e := r.entry(); e.Failed != 1 || !strings.HasPrefix(r.rec.retried(), "decode/handover_expired") || legs(r.P) != 2 {
 		t.Errorf("%+v, retried %s, %d prefills", e, r.rec.retried(), legs(r.P))
 	}
 }
@@ -583,10 +583,10 @@ func TestUnreachablePrefillIsNotPairedAgain(t *testing.T) {
 		}
 		a := r.post(path, body)
 		e := r.entry()
-		if a.status != http.StatusOK || e.Attempts > 2 {
-			t.Errorf("%s %d: %d after %d failures: %s", path, i, a.status, e.Attempts, a.body)
+		if a.status != http.StatusOK || e.Failed > 2 {
+			t.Errorf("%s %d: %d after %d failures: %s", path, i, a.status, e.Failed, a.body)
 		}
-		failed += e.Attempts
+		failed += e.Failed
 	}
 	if failed == 0 {
 		t.Error("no prompt was sent to the prefill instance that decode cannot reach")
@@ -633,8 +633,8 @@ func TestOneMoreAttemptWithoutTransfer(t *testing.T) {
 		}
 		for range 12 { // some begin on one decode instance, some on another
 			a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"a prompt"}`)
-			if e := r.entry(); a.status != http.StatusOK || e.DecodeOnly != bypass.TransferLost || e.Attempts > tc.most {
-				t.Errorf("%+v: %d after %d failures, decode-only because of %q: %s", tc, a.status, e.Attempts, e.DecodeOnly, a.body)
+			if e := r.entry(); a.status != http.StatusOK || e.DecodeOnly != bypass.TransferLost || e.Failed > tc.most {
+				t.Errorf("%+v: %d after %d failures, decode-only because of %q: %s", tc, a.status, e.Failed, e.DecodeOnly, a.body)
 			}
 		}
 	}
@@ -651,8 +651,8 @@ func TestOneMoreAttempt_PrefersUntried(t *testing.T) {
 	script(t, r.D[1], fakevllm.Fault{Kind: fakevllm.FaultReset})
 	for range 24 {
 		a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"a prompt"}`)
-		if e := r.entry(); a.status != http.StatusOK || e.Attempts > 2 {
-			t.Errorf("%d after %d failures, decode-only because of %q: %s", a.status, e.Attempts, e.DecodeOnly, a.body)
+		if e := r.entry(); a.status != http.StatusOK || e.Failed > 2 {
+			t.Errorf("%d after %d failures, decode-only because of %q: %s", a.status, e.Failed, e.DecodeOnly, a.body)
 		}
 	}
 }
@@ -691,7 +691,7 @@ func TestFullEngineComesLast(t *testing.T) {
 		}
 		for range 12 { // some begin with the instances that fail
 			if a := r.post(completionsPath, `{"model":"m","max_tokens":2,"prompt":"a prompt"}`); a.status != http.StatusOK {
-				t.Errorf("both %t: %d after %d failures: %s", both, a.status, r.entry().Attempts, a.body)
+				t.Errorf("both %t: %d after %d failures: %s", both, a.status, r.entry().Failed, a.body)
 			}
 		}
 	}
@@ -719,7 +719,7 @@ func TestOtherPairsBeforeASecondRound(t *testing.T) {
 	for i := range 8 { // some begin in one group, some in the other
 		a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"`+strings.Repeat(strconv.Itoa(i)+" is the number of this line. ", 40)+`"}`)
 		if e := r.entry(); a.status != http.StatusOK || e.DecodeOnly != "" {
-			t.Errorf("%d after %d failures, decode-only because of %q: %s", a.status, e.Attempts, e.DecodeOnly, a.body)
+			t.Errorf("%d after %d failures, decode-only because of %q: %s", a.status, e.Failed, e.DecodeOnly, a.body)
 		}
 	}
 	if legs(r.D[:1]) == 0 {
@@ -822,8 +822,8 @@ func TestUnreachablePrefillsAreBypassed(t *testing.T) {
 		if got := a.header.Get("X-PD-Attempts"); got != attempts {
 			t.Errorf("%+v: %s attempts", tc, got)
 		}
-		if e := r.entry(); a.status != tc.status || e.Attempts != tc.failures || e.DecodeOnly != tc.reason || a.header.Get("X-PD-Decode-Only") != tc.reason {
-			t.Errorf("%+v: %d after %d failures, decode-only because of %q: %s", tc, a.status, e.Attempts, e.DecodeOnly, a.body)
+		if e := r.entry(); a.status != tc.status || e.Failed != tc.failures || e.DecodeOnly != tc.reason || a.header.Get("X-PD-Decode-Only") != tc.reason {
+			t.Errorf("%+v: %d after %d failures, decode-only because of %q: %s", tc, a.status, e.Failed, e.DecodeOnly, a.body)
 		}
 	}
 }

@@ -36,7 +36,7 @@ func TestOneRequest(t *testing.T) {
 					a := r.post(path, body, "X-Request-Id", "mine", "X-PD-Trace", "1", "Authorization", "Bearer client-key")
 					r.checkComplete(a, chat, body)
 					e := r.entry()
-					if e.Outcome != relay.OutcomeOK || e.Attempts != 0 || e.TTFT == 0 || e.BytesOut != int64(len(a.body)) {
+					if e.Outcome != relay.OutcomeOK || e.Failed != 0 || e.TTFT == 0 || e.Bytes != int64(len(a.body)) {
 						t.Fatalf("entry %+v", e)
 					}
 					if a.header.Get("X-Request-Id") != "mine" || a.header.Get("X-Pd-Prefill") != e.Prefill || a.header.Get("X-Pd-Decode") != e.Decode {

@@ -120,7 +120,7 @@ func TestKeepAlive_DuringPrefill(t *testing.T) {
 		}
 		r.checkWhole(q, answer{status: resp.StatusCode, header: resp.Header, body: withoutKeepAlives(openai.KindOf(q.path), rest)})
 		e := r.entry()
-		if e.Outcome != relay.OutcomeOK || e.Attempts != 1 || e.KeepAlives < 3 || e.Late != 0 || e.Status != http.StatusOK || r.rec.retried() != "decode/status_5xx" {
+		if e.Outcome != relay.OutcomeOK || e.Failed != 1 || e.KeepAlives < 3 || e.Late != 0 || e.Status != http.StatusOK || r.rec.retried() != "decode/status_5xx" {
 			t.Errorf("retried %q, entry %+v", r.rec.retried(), e)
 		}
 		r.checkEngines()

@@ -125,7 +125,7 @@ func TestLargeAnswer_NoMemory(t *testing.T) {
 	body := `{"model":"m","messages":[{"role":"user","content":"tell me of the sea"}],"max_tokens":20000,"min_tokens":20000,"ignore_eos":true,"logprobs":true,"top_logprobs":5}`
 	a := r.post(chatPath, body)
 	r.checkRefused(scenario{chatPath, false}, a, http.StatusBadGateway, "--max-bodies-memory")
-	if e := r.entry(); e.Failure != leg.TooLarge || e.Attempts != 1 || r.rec.retried() != "" {
+	if e := r.entry(); e.Failure != leg.TooLarge || e.Failed != 1 || r.rec.retried() != "" {
 		t.Errorf("retried %q, entry %+v", r.rec.retried(), e)
 	}
 	if held, _, refused := r.handler.BodyMemory(); held != 0 || refused != 1 {
@@ -204,7 +204,7 @@ func TestTooLarge_NotRetried(t *testing.T) {
 				r.members.set(instanceAt("prefill", r.P[0].Address(), fakevllm.Plain), instanceAt("decode", address, fakevllm.Plain))
 				a := r.post(chatPath, chatBody(true, ""))
 				e := r.entry()
-				if a.status != http.StatusBadGateway || e.Failure != leg.TooLarge || e.Attempts != 1 || asked.Load() != 1 || r.rec.retried() != "" {
+				if a.status != http.StatusBadGateway || e.Failure != leg.TooLarge || e.Failed != 1 || asked.Load() != 1 || r.rec.retried() != "" {
 					t.Errorf("%d legs, retried %q, status %d %s, entry %+v", asked.Load(), r.rec.retried(), a.status, a.body, e)
 				}
 			})
@@ -243,7 +243,7 @@ func TestTooLarge_Prefill(t *testing.T) {
 	address := s.Listener.Addr().String()
 	r.members.set(instanceAt("prefill", address, fakevllm.NIXL), instanceOf("decode", r.D[0], fakevllm.NIXL))
 	r.checkServed(scenario{chatPath, true})
-	if e := r.entry(); e.DecodeOnly != "prefill_failed" || e.Attempts != 1 || asked.Load() != 1 {
+	if e := r.entry(); e.DecodeOnly != "prefill_failed" || e.Failed != 1 || asked.Load() != 1 {
 		t.Errorf("%d legs, entry %+v", asked.Load(), e)
 	}
 }

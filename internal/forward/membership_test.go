@@ -27,7 +27,7 @@ func TestClientLeavesBeforeThePick(t *testing.T) {
 		<-waiting
 		cancel()
 		<-done
-		if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Attempts != 0 {
+		if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Failed != 0 {
 			t.Errorf("%s: %+v", path, e)
 		}
 		for _, s := range append(r.P, r.D...) {

@@ -86,7 +86,7 @@ func TestNotifiedByEightRanks(t *testing.T) {
 				t.Errorf("decode got %s", d.body)
 			}
 			d.reply(streams)
-			if e := w.checkServed(got); e.DecodeOnly != "" || e.Attempts != 0 || e.Prefill != w.P[0].Address || e.Decode != w.D[0].Address {
+			if e := w.checkServed(got); e.DecodeOnly != "" || e.Failed != 0 || e.Prefill != w.P[0].Address || e.Decode != w.D[0].Address {
 				t.Errorf("%+v", e)
 			}
 		})
@@ -120,7 +120,7 @@ func TestNotificationLost(t *testing.T) {
 		t.Errorf("decode reads what %s left, not %s", d.tag, second.tag)
 	}
 	d.reply(streams)
-	if e := w.checkServed(got); e.Attempts != 1 || e.Prefill != second.address {
+	if e := w.checkServed(got); e.Failed != 1 || e.Prefill != second.address {
 		t.Errorf("%+v", e)
 	}
 	if r := w.rig.rec.retried(); r != "prefill/not_notified" {
@@ -153,7 +153,7 @@ func TestNotificationsNeverCome(t *testing.T) {
 			t.Errorf("decode-only: %s", d.body)
 		}
 		d.reply(streams)
-		if e := w.checkServed(got); e.DecodeOnly != "not_notified" || (e.Attempts == 1) != prefill {
+		if e := w.checkServed(got); e.DecodeOnly != "not_notified" || (e.Failed == 1) != prefill {
 			t.Errorf("%+v", e)
 		}
 	}
@@ -233,7 +233,7 @@ func TestNotificationsOfAnotherPrefill(t *testing.T) {
 		w.notify(0, p.spec.ID)
 		p.reply(ok)
 		w.leg(instance.Decode).reply(streams)
-		if e := w.checkServed(got); e.DecodeOnly != "" || e.Attempts != 0 {
+		if e := w.checkServed(got); e.DecodeOnly != "" || e.Failed != 0 {
 			t.Errorf("%+v", e)
 		}
 	}
@@ -248,7 +248,7 @@ func TestNotificationsOfNoPrefill(t *testing.T) {
 	w.leg(instance.Prefill).reply(ok)
 	w.leg(instance.Prefill).reply(ok)
 	w.leg(instance.Decode).reply(streams)
-	if e := w.checkServed(got); e.DecodeOnly != "not_notified" || e.Attempts != 2 {
+	if e := w.checkServed(got); e.DecodeOnly != "not_notified" || e.Failed != 2 {
 		t.Errorf("%+v", e)
 	}
 }
@@ -338,7 +338,7 @@ func TestNotifiedInstanceRemoved(t *testing.T) {
 					t.Errorf("decode reads %s, sent was %s", d.tag, again.tag)
 				}
 				d.reply(streams)
-				if e := w.checkServed(got); e.Attempts != 1 {
+				if e := w.checkServed(got); e.Failed != 1 {
 					t.Errorf("%+v", e)
 				}
 				if r := w.rig.rec.retried(); r != string(role)+"/gone" {
@@ -386,7 +386,7 @@ func TestNotifiedUnheard(t *testing.T) {
 	c.unheard.Store(&all)
 	got := w.begin(t.Context(), chatBody(true, ""))
 	w.leg(instance.Decode).reply(streams)
-	if e := w.checkServed(got); e.DecodeOnly != "not_heard" || e.Prefill != "" || e.Attempts != 0 {
+	if e := w.checkServed(got); e.DecodeOnly != "not_heard" || e.Prefill != "" || e.Failed != 0 {
 		t.Errorf("%+v", e)
 	}
 }

@@ -384,7 +384,7 @@ func TestQueueAgain(t *testing.T) {
 			if refused := engine.Counters().Faults; a.status != tt.status || tt.status == http.StatusOK && refused != int64(tt.times) {
 				t.Errorf("%d %s, refused %d times", a.status, a.body, refused)
 			}
-			if e := r.entry(); tt.status == http.StatusOK && (e.Outcome != relay.OutcomeOK || e.Attempts != tt.times || e.DecodeOnly != "") {
+			if e := r.entry(); tt.status == http.StatusOK && (e.Outcome != relay.OutcomeOK || e.Failed != tt.times || e.DecodeOnly != "") {
 				t.Errorf("%+v", e)
 			}
 		})

@@ -86,13 +86,13 @@ func TestSessionPassesTheOverloaded(t *testing.T) {
 	}
 	first := ask().header
 	home := first.Get("X-Pd-Decode")
-	if e := r.entry(); e.Elsewhere != "" || first.Get("X-Pd-Elsewhere") != "" {
-		t.Errorf("while all are idle: %q, %q", e.Elsewhere, first.Get("X-Pd-Elsewhere"))
+	if e := r.entry(); e.Elsewhere() != "" || first.Get("X-Pd-Elsewhere") != "" {
+		t.Errorf("while all are idle: %q, %q", e.Elsewhere(), first.Get("X-Pd-Elsewhere"))
 	}
 	r.sched.Loads.SetOthers(map[string]instance.OthersLoad{home: {InFlight: 9}})
 	then, want := ask().header, "decode:session_overloaded("+home+")"
-	if e := r.entry(); then.Get("X-Pd-Decode") == home || then.Get("X-Pd-Elsewhere") != want || e.Elsewhere != want {
-		t.Errorf("served by %s: %q in the answer, %q in the log", then.Get("X-Pd-Decode"), then.Get("X-Pd-Elsewhere"), e.Elsewhere)
+	if e := r.entry(); then.Get("X-Pd-Decode") == home || then.Get("X-Pd-Elsewhere") != want || e.Elsewhere() != want {
+		t.Errorf("served by %s: %q in the answer, %q in the log", then.Get("X-Pd-Decode"), then.Get("X-Pd-Elsewhere"), e.Elsewhere())
 	}
 	r.sched.Loads.SetOthers(nil)
 	if back := ask().header; back.Get("X-Pd-Decode") != home {

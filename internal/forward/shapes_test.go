@@ -132,7 +132,7 @@ func TestClientLeavesBetweenTheLegs(t *testing.T) {
 		if a := r.postCtx(ctx, q.path, q.body("")); a.err == nil {
 			t.Fatal("the client did not leave")
 		}
-		if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Attempts != 0 && r.rec.retried() != "" {
+		if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Failed != 0 && r.rec.retried() != "" {
 			t.Fatalf("entry %+v", e)
 		}
 		if n := total(r.D, func(c fakevllm.Counters) int64 { return c.Completed }); n != 0 {

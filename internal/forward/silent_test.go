@@ -62,7 +62,7 @@ func TestTheOnlyDecodeStaysSilent(t *testing.T) {
 		r := start(t, mode, 1, 1, func(o *forward.Options) { o.FirstByte, o.NonStream = 3*time.Second, time.Hour })
 		hangDecode(t, r)
 		r.checkRefused(q, r.postScenario(q), http.StatusGatewayTimeout, "did not answer in time")
-		if e := r.entry(); e.Failure != leg.FirstByteTimeout || e.Attempts != 1 {
+		if e := r.entry(); e.Failure != leg.FirstByteTimeout || e.Failed != 1 {
 			t.Errorf("entry %+v", e)
 		}
 	})
@@ -92,7 +92,7 @@ func TestTheOnlyDecodeConnectsLate(t *testing.T) {
 			o.Upstream = c
 		})
 		r.checkServed(q)
-		if e := r.entry(); e.Attempts != 1 || r.rec.retried() != "decode/connect_timeout" {
+		if e := r.entry(); e.Failed != 1 || r.rec.retried() != "decode/connect_timeout" {
 			t.Errorf("retried %q, entry %+v", r.rec.retried(), e)
 		}
 	})

@@ -32,7 +32,7 @@ func TestAccessLogFollowsLevel(t *testing.T) {
 	for i, step := range []struct{ level, want string }{{"warn", ""}, {"info", "msg=request"}, {"debug", "msg=request"}, {"error", ""}} {
 		require.NoError(t, level.Set(step.level))
 		n := len(out.String())
-		r.Done(&forward.Entry{Outcome: relay.OutcomeOK})
+		r.Done(&forward.Entry{Result: relay.Result{Outcome: relay.OutcomeOK}})
 		if got := out.String()[n:]; (got == "") != (step.want == "") || !strings.Contains(got, step.want) {
 			t.Errorf("step %d, level %s: %q", i, step.level, got)
 		}

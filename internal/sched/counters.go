@@ -126,16 +126,6 @@ func (c *counters) eachRank(in *instance.Instance, f func(*policy.Load)) {
 	}
 }
 
-// inFlight returns the number of legs on all ranks of an engine, 0 if it is unknown.
-func (c *counters) inFlight(address string) int64 {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if e, ok := c.m[address]; ok {
-		return e.inFlight()
-	}
-	return 0
-}
-
 func (c *counters) find(address string) (*counter, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

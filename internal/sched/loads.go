@@ -63,7 +63,12 @@ func (l *Loads) Progress(k instance.Key) uint64 {
 // InFlight returns the number of legs of this proxy on an instance, over all its ranks. An engine
 // in both roles has one count.
 func (l *Loads) InFlight(k instance.Key) int64 {
-	return l.counters.inFlight(k.Address)
+	l.counters.mu.RLock()
+	defer l.counters.mu.RUnlock()
+	if e := l.counters.m[k.Address]; e != nil {
+		return e.inFlight()
+	}
+	return 0
 }
 
 // RanksInFlight returns the number of legs of this proxy on each rank of an instance with several

@@ -281,20 +281,22 @@ func (c *Command) fill(f flags) error {
 	case local > 0 && (f.has("data-parallel-hybrid-lb") || f.has("data-parallel-start-rank")):
 		c.DataParallel = local
 	}
-	if err := c.events(f); err != nil {
+	var err error
+	if c.Events, err = config(f, flagEvents, ParseEvents); err != nil {
 		return err
 	}
-	return c.transfer(f)
+	c.Transfer, err = config(f, "kv-transfer-config", ParseTransfer)
+	return err
 }
 
-func (c *Command) transfer(f flags) (err error) {
-	const name = "kv-transfer-config"
+// config parses the value of a flag of the command, if it has the flag.
+func config[T any](f flags, name string, parse func(string) (T, error)) (parsed T, err error) {
 	if f.has(name) {
-		if c.Transfer, err = ParseTransfer(f.text(name)); err != nil {
-			return fmt.Errorf("--%s of the command: %w", name, err)
+		if parsed, err = parse(f.text(name)); err != nil {
+			return parsed, fmt.Errorf("--%s of the command: %w", name, err)
 		}
 	}
-	return nil
+	return parsed, nil
 }
 
 // Masked is the command line with the values of secrets replaced, to be shown.

@@ -59,15 +59,6 @@ func ParseEvents(text string) (Events, error) {
 	return Events{Publishes: bool(raw.Enabled) && raw.Publisher == "zmq", Endpoint: raw.Endpoint, Replay: raw.Replay, Topic: raw.Topic}, nil
 }
 
-func (c *Command) events(f flags) (err error) {
-	if f.has(flagEvents) {
-		if c.Events, err = ParseEvents(f.text(flagEvents)); err != nil {
-			return fmt.Errorf("--%s of the command: %w", flagEvents, err)
-		}
-	}
-	return nil
-}
-
 // Binds reports whether vLLM's publisher binds to an endpoint. To a TCP endpoint without a wildcard
 // it connects instead, so no subscriber can connect to it.
 func Binds(endpoint string) bool {

@@ -36,6 +36,10 @@ func (r *Request) PassThrough(p Passthrough) {
 func (r *Request) passThrough(p Passthrough) {
 	r.begin(sched.Request{})
 	r.Route.DecodeOnly = p.DecodeOnly
+	body := p.Body
+	if model := r.served(); model != "" {
+		body = p.Named.Named(model)
+	}
 	for done := false; !done; {
 		a, err := r.attempts.pickAny(p.DecodeOnly != "")
 		if err != nil {
@@ -45,7 +49,7 @@ func (r *Request) passThrough(p Passthrough) {
 		r.Route.Prefill, r.Route.Decode = "", "" // a leg before this may have been of the other role
 		r.Route.notePick(a)
 		l := r.Origin.Begin(a, r.Settings.answerWait(p.Stream))
-		f := r.passThroughOn(a, l, &p)
+		f := r.relayOn(l, p.Method, p.Target, r.plainHeader(a), body)
 		l.End()
 		a.Done()
 		if done = f == nil || !r.note(a, f); done && f != nil {
@@ -57,14 +61,6 @@ func (r *Request) passThrough(p Passthrough) {
 // plainHeader makes the header of a leg without KV transfer: it has the rank that the leg is for.
 func (r *Request) plainHeader(a *sched.Assignment) leg.Header {
 	return r.Origin.NewHeader(leg.EngineID(r.Origin.ID), connector.Pinned(a.Instance, a.Rank)...)
-}
-
-func (r *Request) passThroughOn(a *sched.Assignment, l *leg.Leg, p *Passthrough) *leg.Failure {
-	body := p.Body
-	if model := r.served(); model != "" {
-		body = p.Named.Named(model)
-	}
-	return r.relayOn(l, p.Method, p.Target, r.plainHeader(a), body)
 }
 
 // relayOn sends a leg without KV transfer and passes its answer on.

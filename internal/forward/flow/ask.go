@@ -3,7 +3,6 @@ package flow
 import (
 	"errors"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
@@ -41,20 +40,6 @@ const (
 // maxRefusal bounds the refusals that are passed on, in bytes.
 const maxRefusal = 1 << 20
 
-// questions counts those that are under way.
-type questions struct{ atomic.Int64 }
-
-// begin counts a question; false means that there may not be one more.
-func (a *questions) begin() bool {
-	if a.Add(1) > maxAsking {
-		a.Add(-1)
-		return false
-	}
-	return true
-}
-
-func (a *questions) end() { a.Add(-1) }
-
 // Invalid answers a request whose body is invalid: with the answer of an engine, if one is
 // available and refuses it too, else with the proxy's own error. The engine gets the body as the
 // client sent it, once. Whatever it answers, it is not blamed, and nothing is tried again.
@@ -83,10 +68,10 @@ func (r *Request) ask() (*leg.Failure, string) {
 	if !request.MayAsk(r.Body.Bytes()) {
 		return nil, AskWithheld
 	}
-	if !r.Settings.questions.begin() {
+	if !r.Settings.questions.TryAcquire(1) {
 		return nil, AskBusy
 	}
-	defer r.Settings.questions.end()
+	defer r.Settings.questions.Release(1)
 	r.begin(sched.Request{})
 	a, err := r.attempts.pickAny(false)
 	unknown := ""

@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
 // maxPrefillAnswer bounds the answer of a prefill instance, in bytes. The block ids of a
@@ -28,9 +30,15 @@ func (c *completion) newPair(p, d *sched.Assignment) connector.Pair {
 	return pair
 }
 
+// send sends the request of a leg; id is for a dialect that has none of its own.
+func (c *completion) send(l *leg.Leg, id string, out *connector.Leg) (*upstream.Response, error) {
+	header := c.r.Origin.NewHeader(cmp.Or(out.ID, id), out.Header...)
+	return l.Send(http.MethodPost, cmp.Or(out.Path, c.r.Endpoint), header, out.Body)
+}
+
 // prefillOn sends the prefill leg and reads the answer. It may run on a goroutine of its own.
 func (c *completion) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byte, f *leg.Failure) {
-	resp, err := l.Send(http.MethodPost, c.path(&out), c.r.engineHeader(id, &out), out.Body)
+	resp, err := c.send(l, id, &out)
 	if err != nil {
 		return nil, l.JudgeError(err)
 	}
@@ -83,7 +91,7 @@ func (s *Settings) answerWait(stream bool) leg.Wait {
 // been answered, completely or visibly broken.
 func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, commit func()) *leg.Failure {
 	defer c.move.bound(l)()
-	resp, err := l.Send(http.MethodPost, c.path(&out), c.r.engineHeader(id, &out), out.Body)
+	resp, err := c.send(l, id, &out)
 	if err != nil {
 		return l.JudgeError(err)
 	}
@@ -108,12 +116,4 @@ func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, commit f
 		}
 	}
 	return c.r.relay(source)
-}
-
-// path is the path of a leg's request.
-func (c *completion) path(out *connector.Leg) string {
-	if out.Path != "" {
-		return out.Path
-	}
-	return c.r.Endpoint
 }

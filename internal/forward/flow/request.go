@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
@@ -72,10 +71,11 @@ type Route struct {
 	// targets that were chosen before, and could not serve the request.
 	Target     string
 	PassedOver []string
-	// Refused is why the request was not admitted, "" if it was; see package admission.
+	// Refused is why the request was not admitted, "" if it was: a reason of package admission, or
+	// "key_limit_" and a keylimit.Kind.
 	Refused string
 
-	Cached   int   // tokens of the prompt that the policy expects in prefill's cache
+	Expected int   // tokens of the prompt that the policy expects in prefill's cache
 	Revision int64 // of the snapshot of the last pick
 	Failed   int   // legs that failed, also where the client saw nothing of it
 	// answered reports whether the client gets the answer of a leg that is not among Failed.
@@ -88,7 +88,7 @@ type Route struct {
 func (r *Route) notePick(a *sched.Assignment) {
 	r.Revision = a.Revision
 	if a.Instance.Role == instance.Prefill {
-		r.Cached = a.Cached
+		r.Expected = a.Cached
 		r.Prefill, r.PrefillPolicy, r.PrefillElsewhere = a.Address(), a.Policy, a.Elsewhere
 	} else {
 		r.Decode, r.DecodePolicy, r.DecodeElsewhere = a.Address(), a.Policy, a.Elsewhere
@@ -122,7 +122,7 @@ func (r *Route) Header(h http.Header) {
 		h.Set("X-PD-Decided", r.Decided)
 	}
 	if r.Prefill != "" {
-		h.Set("X-PD-Cached-Tokens", strconv.Itoa(r.Cached))
+		h.Set("X-PD-Cached-Tokens", strconv.Itoa(r.Expected))
 	}
 	if r.Times != nil {
 		h.Set("X-PD-Timing", r.timing(time.Since(r.Times.Start)))
@@ -242,14 +242,6 @@ func (r *Request) DropBody() {
 	if r.Body != nil {
 		r.Body.Release(r.Origin.BodyIsFree())
 	}
-}
-
-// engineHeader makes the header of a leg; id is the one for a dialect that has none.
-func (r *Request) engineHeader(id string, l *connector.Leg) leg.Header {
-	if l.ID != "" {
-		id = l.ID
-	}
-	return r.Origin.NewHeader(id, l.Header...)
 }
 
 // answerUnserved answers a request for which no instance of a role was picked: with the

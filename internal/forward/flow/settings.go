@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
@@ -140,7 +141,7 @@ type Settings struct {
 
 	pace       continuation.Pace
 	dialects   map[string]connector.Dialect
-	questions  questions
+	questions  *semaphore.Weighted // of maxAsking
 	unnotified unnotified
 }
 
@@ -159,6 +160,7 @@ func (s *Settings) needsPrefill(a *sched.Assignment) bool {
 func (s *Settings) LoadDialects() error {
 	s.dialects = map[string]connector.Dialect{}
 	s.unnotified.log = s.Log
+	s.questions = semaphore.NewWeighted(maxAsking)
 	for _, name := range connector.Names() {
 		d, err := connector.New(name)
 		if err != nil {

@@ -27,16 +27,12 @@ func (r *Request) Stored(id, method, target string) {
 	r.askHolders(id, func(a *sched.Assignment) *leg.Failure {
 		l := r.Origin.Begin(a, r.Settings.answerWait(false))
 		defer l.End()
-		return r.storedOn(a, l, method, target)
+		header := r.plainHeader(a)
+		if method == http.MethodGet {
+			header = header.Without("Content-Type")
+		}
+		return r.relayOn(l, method, target, header, splice.Body{}, relay.HideTransferParams(openai.Responses))
 	})
-}
-
-func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target string) *leg.Failure {
-	header := r.plainHeader(a)
-	if method == http.MethodGet {
-		header = header.Without("Content-Type")
-	}
-	return r.relayOn(l, method, target, header, splice.Body{}, relay.HideTransferParams(openai.Responses))
 }
 
 // askHolders queries the instances that may have a response, one after another, until one has

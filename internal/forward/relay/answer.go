@@ -37,14 +37,14 @@ const StatusClientGone = 499
 // Result is what became of an answer.
 type Result struct {
 	Status  int
-	Outcome string
-	Failure leg.Class // of the leg whose failure the client got
-	Bytes   int64     // of the body
-	TTFT    time.Duration
+	Outcome string        // see OutcomeOK
+	Failure leg.Class     // of the leg whose failure the client got
+	Bytes   int64         // of the body
+	TTFT    time.Duration // 0 if nothing was committed
 	Gap     time.Duration // between two events of a stream, on average; 0 if there was none
-	// Tokens is what prefill and the answer report. Of a stream without a usage, Output is the
+	// Tokens are what prefill and the answer report. Of a stream without a usage, Output is the
 	// number of its events from the first content on.
-	Tokens response.Tokens
+	response.Tokens
 	// Broken reports that the client's connection must be broken, not ended cleanly.
 	Broken bool
 	// Late is the status that the answer would have had if a keep-alive had not sent the header before; 0 if

@@ -21,6 +21,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
@@ -270,11 +271,11 @@ func TestLines(t *testing.T) {
 		synctest.Wait()
 		count(200, 50)
 		for range 10 {
-			s.metrics.Done(&forward.Entry{Model: "m", Outcome: relay.OutcomeOK, Prefill: p.Address, Decode: "10.0.0.2:1", TTFT: 100 * time.Millisecond, FirstToken: 100 * time.Millisecond, Gap: 10 * time.Millisecond})
+			s.metrics.Done(&forward.Entry{Model: "m", Result: relay.Result{Outcome: relay.OutcomeOK, TTFT: 100 * time.Millisecond, Gap: 10 * time.Millisecond}, Route: flow.Route{Prefill: p.Address, Decode: "10.0.0.2:1"}, FirstToken: 100 * time.Millisecond})
 		}
-		s.metrics.Done(&forward.Entry{Decode: "absent:1", Outcome: relay.OutcomeOK, DecodeOnly: "n"})
+		s.metrics.Done(&forward.Entry{Route: flow.Route{Decode: "absent:1", DecodeOnly: "n"}, Result: relay.Result{Outcome: relay.OutcomeOK}})
 		for _, outcome := range []string{relay.OutcomeClientError, relay.OutcomeClientGone, relay.OutcomeUnavailable, relay.OutcomeUpstream, relay.OutcomeBroken} {
-			s.metrics.Done(&forward.Entry{Outcome: outcome})
+			s.metrics.Done(&forward.Entry{Result: relay.Result{Outcome: outcome}})
 		}
 		time.Sleep(step * time.Second)
 		synctest.Wait()
@@ -476,7 +477,7 @@ func TestFiguresOfAllProxies(t *testing.T) {
 		var line []value
 		during := func(seconds int) []value {
 			for range seconds {
-				s.metrics.Done(&forward.Entry{Outcome: relay.OutcomeOK})
+				s.metrics.Done(&forward.Entry{Result: relay.Result{Outcome: relay.OutcomeOK}})
 				time.Sleep(time.Second)
 				synctest.Wait()
 				_, all := read(t, v)

@@ -241,7 +241,7 @@ func (s *series) passed(e *forward.Entry) {
 		s.firstToken.Observe(e.FirstToken.Seconds())
 	}
 	s.queue.Observe(e.Stages.Queue.Seconds())
-	if e.Attempts > 0 {
+	if e.Failed > 0 {
 		s.retry.Observe(e.Stages.Retry.Seconds())
 	}
 	if e.Stages.Prefill > 0 {

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
@@ -23,9 +24,9 @@ func TestRequestsAreCountedByKind(t *testing.T) {
 	for range 8 {
 		clients.Go(func() {
 			for range 100 {
-				m.Done(&forward.Entry{Endpoint: "/v1/completions", Outcome: relay.OutcomeOK, Status: 200, Prefill: "p:1", Decode: "d:1", TTFT: time.Second, FirstToken: time.Second})
-				m.Done(&forward.Entry{Endpoint: "/v1/completions", Outcome: relay.OutcomeClientError, Status: 400})
-				m.Done(&forward.Entry{Endpoint: "/v1/chat/completions", Outcome: relay.OutcomeOK, Status: 200, DecodeOnly: "no_prefill"})
+				m.Done(&forward.Entry{Endpoint: "/v1/completions", Result: relay.Result{Outcome: relay.OutcomeOK, Status: 200, TTFT: time.Second}, Route: flow.Route{Prefill: "p:1", Decode: "d:1"}, FirstToken: time.Second})
+				m.Done(&forward.Entry{Endpoint: "/v1/completions", Result: relay.Result{Outcome: relay.OutcomeClientError, Status: 400}})
+				m.Done(&forward.Entry{Endpoint: "/v1/chat/completions", Result: relay.Result{Outcome: relay.OutcomeOK, Status: 200}, Route: flow.Route{DecodeOnly: "no_prefill"}})
 			}
 		})
 	}
@@ -50,7 +51,7 @@ func TestStagesAreOfTheRoleThatHadTheRequest(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := metrics.New(reg, metrics.Options{Version: "test", Models: 100})
 	times := stage.Stages{Queue: 1, Prefill: time.Second, Handover: time.Second, Decode: time.Second}
-	lost := forward.Entry{Endpoint: "/lost", Outcome: relay.OutcomeOK, Status: 200, Prefill: "p:1", Decode: "d:1", DecodeOnly: "no_handover", TTFT: 2 * time.Second, FirstToken: 2 * time.Second, Stages: times}
+	lost := forward.Entry{Endpoint: "/lost", Result: relay.Result{Outcome: relay.OutcomeOK, Status: 200, TTFT: 2 * time.Second}, Route: flow.Route{Prefill: "p:1", Decode: "d:1", DecodeOnly: "no_handover"}, FirstToken: 2 * time.Second, Stages: times}
 	alone := lost
 	alone.Endpoint, alone.Prefill, alone.DecodeOnly, alone.Stages.Handover = "/alone", "", "no_prefill", 0
 	moved := alone // from a pair
@@ -92,7 +93,7 @@ func TestStagesAreOfTheRoleThatHadTheRequest(t *testing.T) {
 // Counting must not cost memory: it is done for every request.
 func BenchmarkDone(b *testing.B) {
 	m := metrics.New(prometheus.NewRegistry(), metrics.Options{Version: "test", Models: 100})
-	e := &forward.Entry{Endpoint: "/v1/completions", Outcome: relay.OutcomeOK, Status: 200, Duration: time.Second, TTFT: time.Millisecond}
+	e := &forward.Entry{Endpoint: "/v1/completions", Result: relay.Result{Outcome: relay.OutcomeOK, Status: 200, TTFT: time.Millisecond}, Duration: time.Second}
 	b.ReportAllocs()
 	for b.Loop() {
 		m.Done(e)

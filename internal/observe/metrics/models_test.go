@@ -10,9 +10,11 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+	"github.com/pdmesh/pdmesh/internal/openai/response"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -79,8 +81,11 @@ func member(role instance.Role, address string, state instance.State, models ...
 
 func answered(model string) *forward.Entry {
 	return &forward.Entry{
-		Endpoint: "/v1/chat/completions", Outcome: relay.OutcomeOK, Status: 200, Model: model, Prefill: "p:1#1", Decode: "d:1", TTFT: time.Second, FirstToken: time.Second,
-		Gap: time.Millisecond, Input: 100, Cached: 60, Output: 7,
+		Endpoint: "/v1/chat/completions", Model: model, Route: flow.Route{Prefill: "p:1#1", Decode: "d:1"}, FirstToken: time.Second,
+		Result: relay.Result{
+			Outcome: relay.OutcomeOK, Status: 200, TTFT: time.Second, Gap: time.Millisecond,
+			Tokens: response.Tokens{Input: 100, Cached: 60, Output: 7},
+		},
 	}
 }
 
@@ -99,8 +104,8 @@ func TestModels(t *testing.T) {
 	m.Done(answered("a"))
 	m.Done(answered("unlisted")) // has been served all the same
 	m.Done(answered("third"))
-	m.Done(&forward.Entry{Endpoint: "/v1/completions", Outcome: relay.OutcomeClientError, Status: 404, Model: "made up"})
-	m.Done(&forward.Entry{Endpoint: "/v1/models", Outcome: relay.OutcomeOK, Status: 200}) // names no model
+	m.Done(&forward.Entry{Endpoint: "/v1/completions", Result: relay.Result{Outcome: relay.OutcomeClientError, Status: 404}, Model: "made up"})
+	m.Done(&forward.Entry{Endpoint: "/v1/models", Result: relay.Result{Outcome: relay.OutcomeOK, Status: 200}}) // names no model
 	got := gathered(t, reg)
 	check(t, got, map[string]float64{
 		"pd_model_requests_total a ok": 1, "pd_model_requests_total unlisted ok": 1, "pd_model_requests_total other ok": 1, "pd_model_requests_total other client_error": 1,

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
@@ -244,7 +245,9 @@ func TestNotServing(t *testing.T) {
 	}
 }
 
-func alone(reason string) *forward.Entry { return &forward.Entry{Decode: "b:1", DecodeOnly: reason} }
+func alone(reason string) *forward.Entry {
+	return &forward.Entry{Route: flow.Route{Decode: "b:1", DecodeOnly: reason}}
+}
 
 // A notice reports consecutive decode-only requests until a pair serves one.
 func TestWordsOfRequests(t *testing.T) {
@@ -253,7 +256,7 @@ func TestWordsOfRequests(t *testing.T) {
 	for range 4 {
 		f.counts.Done(alone("n"))
 	}
-	f.counts.Done(&forward.Entry{DecodeOnly: "n"}) // no instance served it
+	f.counts.Done(&forward.Entry{Route: flow.Route{DecodeOnly: "n"}}) // no instance served it
 	for range 9 {
 		f.counts.Done(alone("small_uncached")) // because that is better
 	}
@@ -268,7 +271,7 @@ func TestWordsOfRequests(t *testing.T) {
 	if got := f.words(); got != want {
 		t.Errorf("%q\nwant %q", got, want)
 	}
-	f.counts.Done(&forward.Entry{Prefill: "a:1", Decode: "b:1"})
+	f.counts.Done(&forward.Entry{Route: flow.Route{Prefill: "a:1", Decode: "b:1"}})
 	if got := f.words(); got != "" {
 		t.Errorf("after a pair: %q", got)
 	}
@@ -349,14 +352,14 @@ func TestCountsOfManyRequests(t *testing.T) {
 			for range 200 {
 				f.counts.Handed(p, i > 3)
 				f.counts.Done(alone("n"))
-				f.counts.Done(&forward.Entry{Prefill: "a:1", Decode: "b:1"})
+				f.counts.Done(&forward.Entry{Route: flow.Route{Prefill: "a:1", Decode: "b:1"}})
 				_ = f.words()
 			}
 		})
 	}
 	all.Wait()
 	f.counts.Handed(p, true)
-	f.counts.Done(&forward.Entry{Prefill: "a:1", Decode: "b:1"})
+	f.counts.Done(&forward.Entry{Route: flow.Route{Prefill: "a:1", Decode: "b:1"}})
 	if got := f.words(); got != "" {
 		t.Error(got)
 	}
@@ -366,7 +369,7 @@ func TestCountsOfManyRequests(t *testing.T) {
 func BenchmarkCounts(b *testing.B) {
 	p := in(instance.Prefill, "a:1")
 	f := newFleet(p)
-	e := &forward.Entry{Prefill: "a:1", Decode: "b:1"}
+	e := &forward.Entry{Route: flow.Route{Prefill: "a:1", Decode: "b:1"}}
 	b.ReportAllocs()
 	for b.Loop() {
 		f.counts.Handed(p, true)

@@ -173,7 +173,7 @@ func TestOrder_LongRun(t *testing.T) {
 // Shares are max-min by key, keep the least share of classes, waste nothing, and add up to all.
 func TestShares_Exhaustive(t *testing.T) {
 	t.Parallel()
-	kinds := []demand{{class: Interactive, key: "a"}, {class: Interactive, key: "b"}, {class: Batch, key: "a"}, {class: Batch, key: "c"}}
+	kinds := []demand{{accountKey: accountKey{"a", Interactive}}, {accountKey: accountKey{"b", Interactive}}, {accountKey: accountKey{"a", Batch}}, {accountKey: accountKey{"c", Batch}}}
 	amounts := []float64{0, 1, 9}
 	total := int(math.Pow(float64(len(amounts)), float64(2*len(kinds))))
 	for n := range total {

@@ -116,8 +116,7 @@ func Decay(age time.Duration) float64 {
 
 // demand is the backlog of one key in one class.
 type demand struct {
-	class      Class
-	key        string
+	accountKey
 	own, total float64 // of this proxy, and of all
 	granted    float64 // set by divide: the part of total that the capacity suffices for
 }
@@ -177,25 +176,20 @@ func (m *queue) share(p *plan) {
 		p.share = 1 / float64(1+o.Blind)
 		return
 	}
-	type name struct {
-		class Class
-		key   string
-	}
-	found := map[name]*demand{}
-	of := func(c Class, key string) *demand {
-		n := name{c, key}
-		if found[n] == nil {
-			found[n] = &demand{class: c, key: key}
+	found := map[accountKey]*demand{}
+	of := func(k accountKey) *demand {
+		if found[k] == nil {
+			found[k] = &demand{accountKey: k}
 		}
-		return found[n]
+		return found[k]
 	}
 	accounts, attained := *m.accounts.Load(), 0.0
-	for _, a := range accounts {
+	for k, a := range accounts {
 		a.fold(p.at)
 		a.others = 0
 		attained += a.service
 		if a.cost > 0 {
-			d := of(a.class, a.name)
+			d := of(k)
 			d.own, d.total = a.cost, a.cost
 		}
 	}
@@ -207,11 +201,12 @@ func (m *queue) share(p *plan) {
 				continue
 			}
 			attained += e.Attained
-			if a := accounts[accountKey{e.Key, e.Class}]; a != nil {
+			k := accountKey{e.Key, e.Class}
+			if a := accounts[k]; a != nil {
 				a.others += e.Attained
 			}
 			if e.Backlog > 0 && i < len(o.Queues) {
-				of(e.Class, e.Key).total += e.Backlog
+				of(k).total += e.Backlog
 				competes = true
 			}
 		}

@@ -10,11 +10,7 @@ func newLeastLoaded(o Options) Policy { return leastLoaded{o.Rand} }
 
 // Choose implements Policy.
 func (p leastLoaded) Choose(c Candidates, r Request) (at, cached int) {
-	if r.Explanation != nil {
-		for i := range c.Len() {
-			r.Explanation.Score(&c, i, "legs", c.legs(i))
-		}
-	}
+	r.Explanation.Each(&c, "legs", c.legs)
 	return least(&c, r.chance(p.rand), c.Load), 0
 }
 

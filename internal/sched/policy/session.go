@@ -18,11 +18,7 @@ func (session) Choose(c Candidates, r Request) (at, cached int) {
 		return -1, 0
 	}
 	of := mix(hashText(r.Session))
-	if r.Explanation != nil {
-		for i := range c.Len() {
-			r.Explanation.Score(&c, i, "distance", -math.Log(unit(mix(of^c.At(i).Hash)))/c.At(i).Weight)
-		}
-	}
+	r.Explanation.Each(&c, "distance", func(i int) float64 { return -math.Log(unit(mix(of^c.At(i).Hash))) / c.At(i).Weight })
 	at = best(&c, of, math.Inf(1))
 	if c.Requests(at) <= few {
 		return at, 0

@@ -55,5 +55,12 @@ func (e *Explanation) Score(c *Candidates, i int, name string, value float64) {
 	e.scores[at] = append(e.scores[at], Score{name, value})
 }
 
+// Each adds a number of each candidate. On nil it does nothing.
+func (e *Explanation) Each(c *Candidates, name string, value func(i int) float64) {
+	for i := 0; e != nil && i < c.Len(); i++ {
+		e.Score(c, i, name, value(i))
+	}
+}
+
 // Of returns the scores of the candidate at an index of the list.
 func (e *Explanation) Of(at int) []Score { return e.scores[at] }

@@ -49,10 +49,6 @@ func (l *Load) ScoreOf(role instance.Role) *atomic.Int64 {
 // Choose implements Policy.
 func (p tokenWeighted) Choose(c Candidates, r Request) (at, cached int) {
 	score := func(i int) float64 { return c.At(i).Load.score(r.Role) / c.Weight(i) }
-	if r.Explanation != nil {
-		for i := range c.Len() {
-			r.Explanation.Score(&c, i, "score", score(i)*instance.DefaultWeight*1e-6)
-		}
-	}
+	r.Explanation.Each(&c, "score", func(i int) float64 { return score(i) * instance.DefaultWeight * 1e-6 })
 	return least(&c, r.chance(p.rand), score), 0
 }

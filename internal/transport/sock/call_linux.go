@@ -52,11 +52,6 @@ func partial(n int, err error) (int, error) {
 	return n, err
 }
 
-// sendPiece writes as much of one piece as the socket accepts without blocking.
-func sendPiece(fd uintptr, p []byte) (int, error) {
-	return partial(call(syscall.SYS_SENDTO, fd, unsafe.Pointer(unsafe.SliceData(p)), len(p), syscall.MSG_NOSIGNAL, len(p)))
-}
-
 // maxPiecesPerCall bounds the pieces of one system call. Their list is on the stack, so
 // it is far shorter than the kernel's limit (IOV_MAX, 1024). A request with every
 // possible edit has fewer pieces.
@@ -66,7 +61,8 @@ const maxPiecesPerCall = 32
 // write is not an error.
 func Send(fd uintptr, pieces [][]byte) (sent int, err error) {
 	if len(pieces) == 1 {
-		return sendPiece(fd, pieces[0])
+		p := pieces[0]
+		return partial(call(syscall.SYS_SENDTO, fd, unsafe.Pointer(unsafe.SliceData(p)), len(p), syscall.MSG_NOSIGNAL, len(p)))
 	}
 	for len(pieces) > 0 {
 		var iovecs [maxPiecesPerCall]syscall.Iovec
@@ -83,16 +79,11 @@ func Send(fd uintptr, pieces [][]byte) (sent int, err error) {
 		if n == 0 {
 			break
 		}
-		m, err := sendVector(fd, iovecs[:n], size)
+		m, err := partial(call(syscall.SYS_WRITEV, fd, unsafe.Pointer(&iovecs), n, 0, size))
 		sent += m
 		if err != nil || m < size {
 			return sent, err
 		}
 	}
 	return sent, nil
-}
-
-// sendVector sends pieces of size bytes in total.
-func sendVector(fd uintptr, pieces []syscall.Iovec, size int) (int, error) {
-	return partial(call(syscall.SYS_WRITEV, fd, unsafe.Pointer(unsafe.SliceData(pieces)), len(pieces), 0, size))
 }

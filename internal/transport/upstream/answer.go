@@ -153,10 +153,7 @@ func (a *answer) fail(err error) {
 	if err == io.EOF { //nolint:errorlint // Read's contract: io.EOF itself
 		err = io.ErrUnexpectedEOF
 	}
-	if a.ctx.Err() != nil {
-		err = context.Cause(a.ctx)
-	}
-	a.ended = &Error{Stage: StageBody, Address: a.address, Err: err, MaybeTaken: true}
+	a.ended = &Error{Stage: StageBody, Address: a.address, Err: causeOf(a.ctx, err), MaybeTaken: true}
 	a.release(false)
 }
 

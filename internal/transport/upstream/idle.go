@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -155,12 +156,8 @@ func (p *Pool) sweep() {
 		for n < len(h.idle) && h.idle[n].idleSince < oldest {
 			n++
 		}
-		if n > 0 {
-			toClose = append(toClose, h.idle[:n]...)
-			rest := copy(h.idle, h.idle[n:])
-			clear(h.idle[rest:])
-			h.idle = h.idle[:rest]
-		}
+		toClose = append(toClose, h.idle[:n]...)
+		h.idle = slices.Delete(h.idle, 0, n)
 		if len(h.idle) > 0 {
 			anyIdle = true
 		} else if h.active == 0 {

@@ -137,10 +137,7 @@ func (p *Pool) tryNew(ctx context.Context, h *host, m *message) (*answer, *Error
 	c, err := p.dial(ctx, h, m.instance.Address)
 	if err != nil {
 		h.addActive(-1)
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return nil, &Error{Stage: StageNotConnected, Address: m.instance.Address, Err: err}
+		return nil, &Error{Stage: StageNotConnected, Address: m.instance.Address, Err: causeOf(ctx, err)}
 	}
 	return p.try(ctx, c, m)
 }
@@ -203,7 +200,7 @@ func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
 		c.close() // h.active still counts the exchange
 		return nil, errTryAnother
 	}
-	e := &Error{Address: m.instance.Address, Err: err, MaybeTaken: true}
+	e := &Error{Address: m.instance.Address, MaybeTaken: true}
 	switch {
 	case c.answered:
 		e.Stage = StageHeaders
@@ -212,9 +209,7 @@ func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
 	default:
 		e.Stage = StageSent
 	}
-	if ctx.Err() != nil {
-		e.Err = context.Cause(ctx)
-	}
+	e.Err = causeOf(ctx, err)
 	c.releaseRequest()
 	p.release(c, false)
 	return nil, e

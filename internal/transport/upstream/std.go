@@ -151,9 +151,7 @@ func (c *Std) classify(ctx context.Context, r *Request, p *progress, started tim
 	default:
 		e.Stage, e.MaybeTaken = StageSent, true
 	}
-	if ctx.Err() != nil {
-		e.Err = context.Cause(ctx)
-	}
+	e.Err = causeOf(ctx, err)
 	return e
 }
 
@@ -166,11 +164,8 @@ type typedBody struct {
 
 func (b *typedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err == nil || err == io.EOF { //nolint:errorlint // Read's contract: io.EOF itself
+	if err == nil || err == io.EOF { // Read's contract: io.EOF itself
 		return n, err
 	}
-	if b.ctx.Err() != nil {
-		err = context.Cause(b.ctx)
-	}
-	return n, &Error{Stage: StageBody, Address: b.address, Err: err, MaybeTaken: true}
+	return n, &Error{Stage: StageBody, Address: b.address, Err: causeOf(b.ctx, err), MaybeTaken: true}
 }

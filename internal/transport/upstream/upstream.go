@@ -120,19 +120,7 @@ const (
 )
 
 func (s Stage) String() string {
-	switch s {
-	case StageNotConnected:
-		return "not connected"
-	case StageStale:
-		return "stale connection"
-	case StageSent:
-		return "lost before an answer"
-	case StageHeaders:
-		return "bad answer header"
-	case StageBody:
-		return "answer broke off"
-	}
-	return "unknown"
+	return [...]string{"not connected", "stale connection", "lost before an answer", "bad answer header", "answer broke off"}[s]
 }
 
 // Error is a failed exchange with an engine.
@@ -150,6 +138,14 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Err }
+
+// causeOf returns the cause of ctx if it has ended, which then is the reason for err, else err.
+func causeOf(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
 
 // Refused reports whether nothing listens at the address, or the network has no route to
 // it. Unlike a timeout, that proves that the instance is down.
