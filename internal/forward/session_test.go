@@ -113,8 +113,8 @@ func TestSessionPassesTheOverloaded_DecodeOnly(t *testing.T) {
 	}
 	a := r.post("/v1/chat/completions", chatBody(true, ""), "Session-Id", "s", "X-PD-Trace", "1")
 	e := r.entry()
-	if a.status != http.StatusOK || e.DecodeOnly != bypass.PrefillFailed || a.header.Get("X-Pd-Elsewhere") != "" || e.Elsewhere != "" {
-		t.Errorf("%d %q: %q in the answer, %q in the log", a.status, e.DecodeOnly, a.header.Get("X-Pd-Elsewhere"), e.Elsewhere)
+	if a.status != http.StatusOK || e.DecodeOnly != bypass.PrefillFailed || a.header.Get("X-Pd-Elsewhere") != "" || e.Elsewhere() != "" {
+		t.Errorf("%d %q: %q in the answer, %q in the log", a.status, e.DecodeOnly, a.header.Get("X-Pd-Elsewhere"), e.Elsewhere())
 	}
 }
 
