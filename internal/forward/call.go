@@ -74,6 +74,10 @@ func (c *call) finish() {
 	}
 	c.settle()
 	result, route, took := &c.answer.Result, &c.flow.Route, time.Since(c.times.Start)
+	c.flow.CountTarget()
+	if c.origin.Trace.Chosen() {
+		c.endTrace()
+	}
 	c.h.opts.Recorder.Done(&Entry{
 		RequestID: c.origin.ID, Client: c.r.RemoteAddr, KeyName: c.limit.key, Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
 		Model: c.flow.Model(), Target: route.Target, PassedOver: route.PassedOver, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
@@ -83,10 +87,6 @@ func (c *call) finish() {
 		Input: result.Tokens.Input, Cached: result.Tokens.Cached, Output: result.Tokens.Output, Finish: result.Tokens.Finish, TraceID: c.origin.Trace.ID(c.r.Header),
 		Start: c.times.Start, TTFT: result.TTFT, Duration: took, FirstToken: c.times.At(stage.First), Gap: result.Gap, Stages: c.times.Stages(took, c.stream),
 	})
-	c.flow.CountTarget()
-	if c.origin.Trace.Chosen() {
-		c.endTrace()
-	}
 	if result.Broken {
 		panic(http.ErrAbortHandler)
 	}
