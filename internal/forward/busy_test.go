@@ -89,7 +89,7 @@ func TestTrialsExtendNoLimit(t *testing.T) {
 			t.Parallel()
 			var r *rig
 			r = startTuned(t, fakevllm.NIXL, 2, 2, tuning{sched: noProbes, forward: func(o *forward.Options) {
-				const limit = 500 * time.Millisecond
+				const limit = 2 * time.Second // the retry must not take as long
 				o.Prefill, o.FirstByte, o.NonStream, o.Busy = limit, limit, limit, time.Hour
 				o.Progress = func(k instance.Key) (last, ran time.Time, observable bool) { return r.tracker.Progress(k) }
 			}})
@@ -182,11 +182,11 @@ func TestLimitErrorsNameTheSetting(t *testing.T) {
 func TestStalledStreamNamesTheLimit(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
-		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.Idle = 500 * time.Millisecond })
+		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.Idle = 2 * time.Second })
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterTokens, Tokens: 2})
 		a := r.postScenario(q)
 		r.checkBroken(q, a)
-		if !strings.Contains(string(a.body), "no further byte of the answer for 0.5 s (--idle-timeout)") {
+		if !strings.Contains(string(a.body), "no further byte of the answer for 2 s (--idle-timeout)") {
 			t.Errorf("stream %s", a.body)
 		}
 	})
@@ -198,7 +198,7 @@ func TestQueueLongerThanTheLease(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
-			o.KVBudget = time.Second // the leg must reach its engine within it
+			o.KVBudget = 2 * time.Second // the leg must reach its engine within it
 			o.Progress = func(instance.Key) (last, ran time.Time, _ bool) { return last, ran, true }
 		})
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterHeaders, Times: 3})
@@ -216,7 +216,7 @@ func TestQueueLongerThanTheLease(t *testing.T) {
 func TestQueueLongerThanTheLease_FreesPrefill(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
-		o.KVBudget = time.Second // the leg must reach its engine within it
+		o.KVBudget = 2 * time.Second // the leg must reach its engine within it
 		o.Progress = func(instance.Key) (last, ran time.Time, _ bool) { return last, ran, true }
 	})
 	r.script(r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterHeaders, Times: 3})

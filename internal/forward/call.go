@@ -73,16 +73,16 @@ func (c *call) finish() {
 	}
 	c.settle()
 	route, took := &c.flow.Route, time.Since(c.times.Start)
+	c.flow.CountTarget()
+	if c.origin.Trace.Chosen() {
+		c.endTrace()
+	}
 	c.h.opts.Recorder.Done(&Entry{
 		RequestID: c.origin.ID, Client: c.r.RemoteAddr, KeyName: c.limit.key, Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
 		Model: c.flow.Model(), Route: *route, Result: c.answer.Result,
 		KeepAlives: c.answer.KeepAlives(), BytesIn: c.bytesIn, TraceID: c.origin.Trace.ID(c.r.Header),
 		Start: c.times.Start, Duration: took, FirstToken: c.times.At(stage.First), Stages: c.times.Stages(took, route.Stream),
 	})
-	c.flow.CountTarget()
-	if c.origin.Trace.Chosen() {
-		c.endTrace()
-	}
 	if c.answer.Broken {
 		panic(http.ErrAbortHandler)
 	}

@@ -483,11 +483,10 @@ func (r *rig) recordVersion(version string) {
 // their end.
 func TestStreamsMoveOffDrainedInstance(t *testing.T) {
 	t.Parallel()
-	slow := func(o *fakevllm.Options) { o.Version, o.ITL = "0.32.0", 5*time.Millisecond }
 	for more, moves := range map[string]bool{`,"ignore_eos":true`: true, `,"ignore_eos":true,"seed":5`: false} {
 		t.Run(fmt.Sprint(moves), func(t *testing.T) {
 			t.Parallel()
-			r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: slow, sched: noProbes})
+			r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: slowly, sched: noProbes})
 			body := strings.Replace(sixtyBody(completionsPath, more), `"max_tokens":60`, `"max_tokens":200`, 1)
 			ended := make(chan answer, 1)
 			go func() { ended <- r.post(completionsPath, body) }()
@@ -507,7 +506,7 @@ func TestStreamsMoveOffDrainedInstance(t *testing.T) {
 				}
 				return in
 			})
-			r.checkOne(<-ended, completionsPath, body, engineOptions(slow))
+			r.checkOne(<-ended, completionsPath, body, engineOptions(slowly))
 			if moves {
 				r.checkMoved(string(leg.Removed) + " prompt")
 			} else {

@@ -274,7 +274,7 @@ func TestKeepAlive_InPause(t *testing.T) {
 // long event is.
 func TestKeepAlive_FromHungEngine(t *testing.T) {
 	t.Parallel()
-	const idle = 300 * time.Millisecond
+	const idle = 2 * time.Second // the content must come within it
 	for path, kept := range map[string]struct{ content, own string }{
 		chatPath:     {"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n", ": keep-alive\n\n"},
 		messagesPath: {"event: content_block_delta\ndata: {\"type\":\"content_block_delta\"}\n\n", "event: ping\ndata: {\"type\":\"ping\"}\n\n"},

@@ -23,8 +23,9 @@ func (r *rig) moveOffAfter(s *fakevllm.Server, after time.Duration) {
 	})
 }
 
-// slowly makes engines write a token each 5 ms.
-func slowly(o *fakevllm.Options) { o.Version, o.ITL = "0.32.0", 5*time.Millisecond }
+// slowly makes engines write a token each 10 ms: a stream of 200 must not end before a busy test has drained
+// its instance.
+func slowly(o *fakevllm.Options) { o.Version, o.ITL = "0.32.0", 10*time.Millisecond }
 
 // While the streams that move wait for their new engine, the others stay on the drained one.
 func TestStreamsStayUntilTheyMayMove(t *testing.T) {

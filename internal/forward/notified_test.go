@@ -203,7 +203,7 @@ func TestNotificationsNeverCome(t *testing.T) {
 // An instance that is bypassed leaves the requests to one whose notifications arrive.
 func TestNotificationsOfAnotherPrefill(t *testing.T) {
 	t.Parallel()
-	w := startNotified(t, 2, 1, 1, func(o *forward.Options) { o.Notified, o.RetryRatio = time.Second, -1 })
+	w := startNotified(t, 2, 1, 1, func(o *forward.Options) { o.Notified, o.RetryRatio = 2*time.Second, -1 })
 	silent := ""
 	for i := 0; i < 64 && len(w.rig.handler.Unnotified()) == 0; i++ {
 		got := w.begin(t.Context(), chatBody(true, ""))

@@ -64,7 +64,7 @@ func received(s *fakevllm.Server, method, path string) (bodies []string) {
 // The proxy handles each route as its row in docs/reference/routes.md documents.
 func TestEveryRouteOfVLLM(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 2, 2, nil)
+	r := startTuned(t, fakevllm.NIXL, 2, 2, tuning{sched: noProbes}) // engines must not get GET /health
 	whole := r.router(t)
 	rows, own, err := routes.Table("../../docs/reference/routes.md")
 	if err != nil || len(rows) < 80 || len(own) == 0 {

@@ -1,6 +1,7 @@
 package forward_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -30,6 +31,33 @@ func traced(t *testing.T, mode fakevllm.Mode, share float64) (*rig, *collector.C
 	require.NoError(t, err)
 	r := start(t, mode, 1, 1, func(o *forward.Options) { o.Tracer = tracer })
 	return r, c, tracer
+}
+
+// lastTrace closes a tracer before the end of a request is recorded.
+type lastTrace struct {
+	forward.Recorder
+
+	t      *testing.T
+	tracer *tracing.Tracer
+}
+
+func (l lastTrace) Done(e *forward.Entry) {
+	require.NoError(l.t, l.tracer.Close(context.Background()))
+	l.Recorder.Done(e)
+}
+
+// The trace of a request has ended when the request is recorded.
+func TestTraceEndsBeforeEntry(t *testing.T) {
+	t.Parallel()
+	c, all := collector.Start(t), 1.
+	tracer, err := tracing.Open(t.Context(), tracing.Options{Endpoint: c.URL, Sample: &all, Version: "v", ID: "i", Log: quiet()})
+	require.NoError(t, err)
+	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.Tracer, o.Recorder = tracer, lastTrace{o.Recorder, t, tracer} })
+	r.post(chatPath, chatBody(true, ""))
+	r.entry()
+	if !slices.ContainsFunc(c.Spans(), func(s collector.Span) bool { return s.Name == "POST "+chatPath }) {
+		t.Errorf("%d spans, and none of the request", len(c.Spans()))
+	}
 }
 
 // sentTo returns the one request that an engine got for the path.

@@ -1,9 +1,26 @@
 package pdctl_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
+
+// completes awaits what the completion of a command line offers: nothing as long as etcd does not answer
+// within a second.
+func (r *rig) completes(want string, args ...string) {
+	r.t.Helper()
+	testkit.Eventually(r.t, patience, func() error {
+		_, out, _ := r.run(append([]string{"__complete"}, args...)...)
+		names, _, _ := strings.Cut(out, ":4") // the directive: no files
+		if got := strings.Join(strings.Fields(names), " "); got != want {
+			return fmt.Errorf("%q: %q, want %q", args, got, want)
+		}
+		return nil
+	})
+}
 
 // Completion offers the roles, then the addresses in etcd that are not on the command line yet.
 func TestCompletion(t *testing.T) {
@@ -24,10 +41,6 @@ func TestCompletion(t *testing.T) {
 		{"remove decode ", "10.0.0.1:8200 10.0.0.2:8200"},
 		{"drain nonsense ", ""},
 	} {
-		_, out, _ := r.run(append([]string{"__complete"}, strings.Split(tc.args, " ")...)...)
-		names, _, _ := strings.Cut(out, ":4") // the directive: no files
-		if got := strings.Join(strings.Fields(names), " "); got != tc.want {
-			t.Errorf("%q: %q, want %q", tc.args, got, tc.want)
-		}
+		r.completes(tc.want, strings.Split(tc.args, " ")...)
 	}
 }

@@ -76,7 +76,7 @@ func aloneCases() []aloneCase {
 		{reason: bypass.RanksDiffer, path: chats, body: chat, prefillRecord: `"connector":"lmcache","tp_size":2,"ports":{"lmcache_notify":[1]}`, decodeRecord: receiver},
 		{reason: bypass.NotHeard, path: chats, body: chat, prefillRecord: `"connector":"lmcache"`, decodeRecord: receiver},
 		{reason: bypass.NotNotified, path: chats, body: chat, prefillRecord: `"connector":"lmcache","ports":{"lmcache_notify":[1]}`, decodeRecord: receiver}, // no agent listens on that port
-		{reason: bypass.LeaseEnded, path: chats, body: chat + `,"stream":true`, prefill: "0.21.0", decode: "0.21.0", prefillRecord: `"connector":"nixl","kv_lease":1`,
+		{reason: bypass.LeaseEnded, path: chats, body: chat + `,"stream":true`, prefill: "0.21.0", decode: "0.21.0", prefillRecord: `"connector":"nixl","kv_lease":2`,
 			decodeFault: fakevllm.Fault{Kind: fakevllm.FaultHang, Path: chats, At: fakevllm.AfterHeaders, Times: 3}},
 		{reason: bypass.TransferLost, path: chats, body: chat, prefill: "0.32.0", decodeFault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Path: chats, Times: 2}},
 		{reason: bypass.NoTransfer, path: completions, body: `"prompt":"a","max_tokens":2`, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},

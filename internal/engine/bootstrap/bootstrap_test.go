@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -72,7 +73,9 @@ func TestQuery(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			address := serve(t, tt.status, tt.body)
-			got, err := bootstrap.Query(t.Context(), nil, address)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the default is short for a busy machine
+			defer cancel()
+			got, err := bootstrap.Query(ctx, nil, address)
 			if d := cmp.Diff(tt.want, got); d != "" || !errors.Is(err, tt.is) {
 				t.Errorf("%v, %s", err, d)
 			}

@@ -113,8 +113,8 @@ func TestLibzmq(t *testing.T) {
 func TestLibzmqReconnects(t *testing.T) {
 	t.Parallel()
 	python := testkit.PythonWithZMQ(t)
-	l, _ := listen(t, zmq.Router, loopback, zmq.Bounds{})
-	endpoint := endpointOf(l)
+	endpoint := "tcp://" + testkit.FreePort(t)
+	l, _ := listen(t, zmq.Router, endpoint, zmq.Bounds{})
 	testkit.StartPython(t, python, "testdata/peer.py", "DEALER", endpoint, "1")
 	receive(t, l)
 	require.NoError(t, l.Close())
@@ -128,7 +128,8 @@ func TestLibzmqReconnects(t *testing.T) {
 func TestOurOwnPeers(t *testing.T) {
 	t.Parallel()
 	for bound, kind := range map[zmq.Kind]zmq.Kind{zmq.Router: zmq.Dealer, zmq.Pull: zmq.Push} {
-		l, _ := listen(t, bound, loopback, zmq.Bounds{})
+		endpoint := "tcp://" + testkit.FreePort(t)
+		l, _ := listen(t, bound, endpoint, zmq.Bounds{})
 		s := sender(t, kind, l)
 		for i := range 3 {
 			require.NoError(t, s.Send(t.Context(), []byte(strconv.Itoa(i))))
@@ -136,7 +137,6 @@ func TestOurOwnPeers(t *testing.T) {
 				t.Errorf("message %d is %q", i, m.Frames)
 			}
 		}
-		endpoint := endpointOf(l)
 		require.NoError(t, l.Close())
 		testkit.Eventually(t, 20*time.Second, func() error {
 			if s.Send(t.Context(), []byte("lost")) == nil {

@@ -42,6 +42,7 @@ func start(t *testing.T, model string, guard netguard.Policy) *rig {
 	cli := etcd.Client(t)
 	l := members.Layout(t)
 	prober := vllm.New("")
+	prober.Timeout = time.Minute
 	w := watch.New(cli, watch.Options{Layout: l, Writer: store.New(cli, l, "watcher").Watch, Prober: prober, WaitingInterval: 20 * time.Millisecond})
 	members.Run(t, w.Run)
 	<-w.Ready()

@@ -60,6 +60,17 @@ type client interface {
 // PD_TEST_UPSTREAM names.
 func forEachClient(t *testing.T, test func(t *testing.T, open opener)) {
 	t.Helper()
+	forEachDialing(t, func(t *testing.T, open opener) {
+		test(t, func(t *testing.T, o upstream.Options) client {
+			t.Helper()
+			return open(t, o.Patient())
+		})
+	})
+}
+
+// forEachDialing is forEachClient for tests of several dials for one connection.
+func forEachDialing(t *testing.T, test func(t *testing.T, open opener)) {
+	t.Helper()
 	for _, kind := range []string{upstream.KindOwn, upstream.KindStd} {
 		if only := os.Getenv("PD_TEST_UPSTREAM"); only != "" && only != kind {
 			continue

@@ -32,6 +32,7 @@ const (
 type Dialer struct {
 	net     net.Dialer
 	timeout time.Duration // of all tries together
+	wait    time.Duration // between the starts of two tries
 }
 
 // NewDialer returns a Dialer.
@@ -41,7 +42,7 @@ func NewDialer(o Options) *Dialer {
 	return &Dialer{net: net.Dialer{KeepAliveConfig: keep, Control: func(network, address string, c syscall.RawConn) error {
 		limitSilence(c)
 		return o.Guard.Control(network, address, c)
-	}}, timeout: o.ConnectTimeout}
+	}}, timeout: o.ConnectTimeout, wait: o.retryWait}
 }
 
 // limitSilence sets TCP_USER_TIMEOUT on Linux: keep-alives do not run while bytes are unacknowledged, and
@@ -61,14 +62,11 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	defer cancel()
 	a := attempt{dialer: d, ctx: ctx, cancel: cancel, network: network, address: address}
 	a.mu.Lock() // retry must not run before a.timer is set
-	a.timer = time.AfterFunc(d.retryWait(), a.retry)
+	a.timer = time.AfterFunc(d.wait, a.retry)
 	a.mu.Unlock()
 	nc, err := d.net.DialContext(ctx, network, address)
 	return a.result(nc, err)
 }
-
-// retryWait returns the time between the starts of two tries.
-func (d *Dialer) retryWait() time.Duration { return min(d.timeout/maxTries, maxRetryWait) }
 
 // attempt is one call of DialContext, with all its tries.
 type attempt struct {
@@ -93,7 +91,7 @@ func (a *attempt) retry() {
 		return
 	}
 	if a.extra++; a.extra < maxTries-1 {
-		a.timer.Reset(a.dialer.retryWait())
+		a.timer.Reset(a.dialer.wait)
 	}
 	a.mu.Unlock()
 	nc, err := a.dialer.net.DialContext(a.ctx, a.network, a.address)

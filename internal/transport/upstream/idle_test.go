@@ -61,7 +61,7 @@ func (p *Pool) ageIdle() { p.started = p.started.Add(-2 * p.opts.IdleTimeout) }
 func TestPoolKeepsUpWithItsInstance(t *testing.T) {
 	t.Parallel()
 	s := startCounting(t, "a", (*httptest.Server).Start)
-	p := NewPool(Options{IdleTimeout: time.Hour})
+	p := NewPool(Options{IdleTimeout: time.Hour}.Patient())
 	defer p.Close()
 	first, second := s.incarnation("1"), s.incarnation("2")
 	for _, step := range []struct {
@@ -106,7 +106,7 @@ func TestPoolNeverSendsElsewhere(t *testing.T) {
 	a, b := startCounting(t, "a", (*httptest.Server).Start), startCounting(t, "b", (*httptest.Server).Start)
 	secret := startCounting(t, "secret", (*httptest.Server).StartTLS)
 	trusting := secret.Client().Transport.(*http.Transport).TLSClientConfig
-	p := NewPool(Options{TLS: func() *tls.Config { return trusting }})
+	p := NewPool(Options{TLS: func() *tls.Config { return trusting }}.Patient())
 	defer p.Close()
 	overTLS := secret.incarnation("1")
 	overTLS.Record.Scheme = "https"
@@ -149,7 +149,7 @@ func TestForget_HTTPS(t *testing.T) {
 	t.Parallel()
 	s := startCounting(t, "a", (*httptest.Server).StartTLS)
 	trusting := s.Client().Transport.(*http.Transport).TLSClientConfig
-	p := NewPool(Options{IdleTimeout: time.Hour, TLS: func() *tls.Config { return trusting }})
+	p := NewPool(Options{IdleTimeout: time.Hour, TLS: func() *tls.Config { return trusting }}.Patient())
 	defer p.Close()
 	in := s.incarnation("1")
 	in.Record.Scheme = "https"

@@ -29,7 +29,7 @@ type reading struct {
 // read runs the answer side of an exchange over src.
 func read(t testing.TB, method string, src io.Reader, size int) reading {
 	t.Helper()
-	p := NewPool(Options{})
+	p := NewPool(Options{}.Patient())
 	defer p.Close()
 	h, _ := p.activeHost(&instance.Instance{Key: instance.Key{Address: "127.0.0.1:1"}})
 	closed := false
@@ -243,7 +243,7 @@ func TestSurplusInADirectRead(t *testing.T) {
 func TestEndedContextCostsTheConnection(t *testing.T) {
 	t.Parallel()
 	for _, stopped := range []bool{true, false} {
-		p := NewPool(Options{})
+		p := NewPool(Options{}.Patient())
 		defer p.Close()
 		h, _ := p.activeHost(&instance.Instance{})
 		closed := false

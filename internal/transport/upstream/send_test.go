@@ -42,7 +42,7 @@ func TestPiecesArriveInOrder(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			in := checksumServer(t)
-			p := NewPool(Options{})
+			p := NewPool(Options{}.Patient())
 			t.Cleanup(p.Close)
 			for try := range 3 { // on a fresh connection, and on one used before
 				body := make([][]byte, 0, len(tc.pieces))

@@ -52,7 +52,7 @@ func TestUnaskedAnswerBehindAnother(t *testing.T) {
 		}
 		return "", false
 	})
-	p := NewPool(Options{})
+	p := NewPool(Options{}.Patient())
 	defer p.Close()
 	for n := range 3 * goodAnswers {
 		want := fmt.Sprintf("%03d", n%goodAnswers+1) // each connection serves goodAnswers requests
@@ -93,7 +93,7 @@ func TestUnaskedAnswerBeforeTheNextRequest(t *testing.T) {
 	})
 	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
 	in := &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: ln.Addr().String()}}
-	p := NewPool(Options{})
+	p := NewPool(Options{}.Patient())
 	defer p.Close()
 	for range 5 {
 		for n := 1; n <= goodAnswers; n++ {
@@ -112,7 +112,7 @@ func TestUnaskedAnswerBeforeTheNextRequest(t *testing.T) {
 func TestSteadyConnectionEnds(t *testing.T) {
 	t.Parallel()
 	in := numberingServer(t, func(n int) (string, bool) { return "", n == goodAnswers })
-	p := NewPool(Options{})
+	p := NewPool(Options{}.Patient())
 	defer p.Close()
 	for n := range 200 {
 		if want := fmt.Sprintf("%03d", n%goodAnswers+1); requestNumber(t, p, in) != want {

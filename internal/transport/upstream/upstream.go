@@ -60,10 +60,13 @@ type Options struct {
 	// TLS returns the configuration for a new connection to an instance with scheme
 	// https. nil means the system's authorities and the host name of the address.
 	TLS func() *tls.Config
+
+	retryWait time.Duration // between two dials for one connection; set by tests only
 }
 
 func (o *Options) setDefaults() {
 	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, time.Second)
+	o.retryWait = cmp.Or(o.retryWait, min(o.ConnectTimeout/maxTries, maxRetryWait))
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, 4*time.Second)
 }
 

@@ -25,7 +25,7 @@ import (
 
 func newPool(t testing.TB, o upstream.Options) *upstream.Pool {
 	t.Helper()
-	p := upstream.NewPool(o)
+	p := upstream.NewPool(o.Patient())
 	t.Cleanup(p.Close)
 	return p
 }
