@@ -324,7 +324,7 @@ func TestFilesThatAreNotValid(t *testing.T) {
 	a := testkit.NewAuthority(t, "ours")
 	expired, _ := a.Issue("expired", testkit.Certificate{CN: "expired", From: -2 * time.Hour, Until: -time.Hour})
 	later, laterKey := a.Issue("later", testkit.Certificate{CN: "later", From: time.Hour})
-	good, old, new := string(testkit.ReadFile(t, a.CA)), string(testkit.ReadFile(t, expired)), string(testkit.ReadFile(t, later))
+	good, past, future := string(testkit.ReadFile(t, a.CA)), string(testkit.ReadFile(t, expired)), string(testkit.ReadFile(t, later))
 	bundle := filepath.Join(t.TempDir(), "bundle.pem")
 	for _, tc := range []struct {
 		name  string
@@ -349,10 +349,10 @@ func TestFilesThatAreNotValid(t *testing.T) {
 		content, problem string
 		reloads          int64
 	}{
-		{old, bundle + ": unusable: the new CA certificate has expired at ", 0},
-		{new + old, bundle + ": unusable: the new CA certificate ", 0},
-		{old + good, "", 1},
-		{new + good + old, "", 2},
+		{past, bundle + ": unusable: the new CA certificate has expired at ", 0},
+		{future + past, bundle + ": unusable: the new CA certificate ", 0},
+		{past + good, "", 1},
+		{future + good + past, "", 2},
 	} {
 		testkit.WriteFile(t, bundle, tc.content)
 		s.Check()
