@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,4 +26,18 @@ func TestDamagedEtcd(t *testing.T) {
 	if code != exitDamaged || !strings.Contains(errs, dir) || !strings.Contains(errs, "--state-dir") || strings.Contains(errs, "goroutine ") {
 		t.Errorf("exit code %d\n%s", code, errs)
 	}
+}
+
+// A membership that cannot be saved is among the notices of /status.
+func TestUnwritableStateDir(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "state")
+	testkit.WriteFile(t, dir, "")
+	p := runProxy(t, "--etcd-endpoints", testkit.StartEtcd(t).Endpoint(), "--state-dir", dir, "--decode", "127.0.0.1:9")
+	testkit.Eventually(t, tlsPatience, func() error {
+		if text, err := p.get(http.DefaultClient, "/status"); err != nil || !strings.Contains(text, "cannot be saved to --state-dir: mkdir "+dir) {
+			return fmt.Errorf("%w\n%s", err, text)
+		}
+		return nil
+	})
 }

@@ -27,10 +27,9 @@ type SaverOptions struct {
 	Age time.Duration
 	// Take returns the image to write, nil if there is none. It returns false when ctx has ended.
 	Take func(ctx context.Context) (*Image, bool)
-	// Saved and Failed are called after each write.
-	Saved  func(at time.Time)
-	Failed func()
-	Log    logrus.FieldLogger
+	// Wrote is called after each write of a state of a time.
+	Wrote func(at time.Time, err error)
+	Log   logrus.FieldLogger
 }
 
 // Saver writes the file, not more often than is of use.
@@ -114,13 +113,10 @@ func (s *Saver) putOff(ctx context.Context, d time.Duration) bool {
 
 // write writes the file and reports whether that failed, which is logged when it begins only.
 func (s *Saver) write(m *Image, failed bool) bool {
-	if err := Write(s.o.Dir, m); err != nil {
-		if !failed {
-			s.o.Log.WithField("error", err).Warn("cannot save the membership to --state-dir; trying on")
-		}
-		s.o.Failed()
-		return true
+	err := Write(s.o.Dir, m)
+	if err != nil && !failed {
+		s.o.Log.WithField("error", err).Warn("cannot save the membership to --state-dir; trying on")
 	}
-	s.o.Saved(m.Head.SavedAt)
-	return false
+	s.o.Wrote(m.Head.SavedAt, err)
+	return err != nil
 }

@@ -80,7 +80,13 @@ func TestSaver_RepeatsFailedWrite(t *testing.T) {
 			Take: func(context.Context) (*disk.Image, bool) {
 				return &disk.Image{Entries: func(func(disk.Entry) bool) {}}, true
 			},
-			Saved: func(time.Time) { saves.Add(1) }, Failed: func() { failures.Add(1) },
+			Wrote: func(_ time.Time, err error) {
+				if err != nil {
+					failures.Add(1)
+				} else {
+					saves.Add(1)
+				}
+			},
 		})
 		ended := make(chan struct{})
 		go func() { s.Run(ctx); close(ended) }()

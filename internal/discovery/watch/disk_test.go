@@ -73,7 +73,7 @@ func newDiskRig(t testing.TB) *diskRig {
 	for _, k := range []instance.Key{r.static, r.silent, r.x, r.held, r.bare, r.root} {
 		members.WaitFor(t, w, k, members.Usable)
 	}
-	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Saves != 0 && s.SaveErrors == 0 && !s.Loaded })
+	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Saves != 0 && s.Unsaved == "" && !s.Loaded })
 	if _, err := store.Instances.Remove(t.Context(), r.x, "broken"); err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +260,7 @@ func TestUselessSnapshotsAreIgnored(t *testing.T) {
 	}
 }
 
-// A directory that cannot be written costs a log line and nothing else.
+// A directory that cannot be written is in the status until it can be, and costs nothing else.
 func TestUnwritableStateDir(t *testing.T) {
 	t.Parallel()
 	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
@@ -271,7 +271,9 @@ func TestUnwritableStateDir(t *testing.T) {
 	w := members.Watch(t, cli, o)
 	members.Put(t, cli, l.Instance(members.Prefill("10.0.0.1:8100")), members.Ready)
 	members.WaitFor(t, w, members.Prefill("10.0.0.1:8100"), members.Usable)
-	members.WaitStatus(t, w, func(s watch.Status) bool { return s.SaveErrors != 0 && s.State == watch.Live })
+	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Unsaved != "" && s.State == watch.Live })
+	require.NoError(t, os.Remove(file))
+	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Unsaved == "" && s.Saves > 0 })
 }
 
 // What could not be saved before is saved when the process ends.
@@ -283,7 +285,7 @@ func TestSavedAtTheEndAfterAFailure(t *testing.T) {
 	testkit.WriteFile(t, o.StateDir, "")
 	members.Put(t, cli, l.Instance(members.Prefill("10.0.0.1:8100")), members.Ready)
 	w, stop := runWatcher(t, cli, o)
-	members.WaitStatus(t, w, func(s watch.Status) bool { return s.SaveErrors != 0 })
+	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Unsaved != "" })
 	require.NoError(t, os.Remove(o.StateDir))
 	stop()
 	if saved, err := os.ReadFile(filepath.Join(o.StateDir, "snapshot.json")); err != nil || !bytes.Contains(saved, []byte("10.0.0.1:8100")) {

@@ -48,8 +48,16 @@ func (w *Watcher) newSaver() *disk.Saver {
 			}
 			return (<-reply).onDisk(), true
 		},
-		Saved:  func(at time.Time) { w.note(func(st *Status) { st.Saves++; st.Saved = at }) },
-		Failed: func() { w.note(func(st *Status) { st.SaveErrors++ }) },
+		Wrote: func(at time.Time, err error) {
+			w.note(func(st *Status) {
+				if err != nil {
+					st.Unsaved = err.Error()
+					return
+				}
+				st.Saves++
+				st.Saved, st.Unsaved = at, ""
+			})
+		},
 	})
 }
 

@@ -146,7 +146,7 @@ type Status struct {
 	Suspensions int64            // detected suspensions of this process
 	Saved       time.Time        // time of the state in the file, by the local clock
 	Saves       int64            // writes of the file
-	SaveErrors  int64            // failed writes of the file
+	Unsaved     string           // why the last write of the file failed, "" if it did not
 	Kept        []string         // keys, without the root, that are active although a new store lacks them
 }
 

@@ -47,6 +47,8 @@ type View struct {
 	Unnotified map[instance.Key]string
 	// Kept is the number of keys of a former etcd that are in effect although etcd lacks them.
 	Kept int
+	// Unsaved is why the membership cannot be written to disk, "" if it can.
+	Unsaved string
 }
 
 // NotServing returns why this proxy can serve no request at all, in a sentence, or "" if it
@@ -123,6 +125,9 @@ func (v View) Words() []string {
 	}
 	if v.Kept > 0 {
 		say("keys of a former etcd are in effect, which etcd lacks (%d): pdctl restore --all writes them back, pdctl forget --all drops them", v.Kept)
+	}
+	if v.Unsaved != "" {
+		say("the membership cannot be saved to --state-dir: %s. After a restart without etcd its instances would be unknown", v.Unsaved)
 	}
 	if len(prefill) == 0 && len(decode) > 0 && v.Fallback && v.registered(instance.Prefill) {
 		say("%s", v.unusable(instance.Prefill, ": decode computes every prompt"))
