@@ -35,7 +35,7 @@ func NewAuthority(t testing.TB, name string) *Authority {
 	a := &Authority{t: t, dir: t.TempDir()}
 	template := &x509.Certificate{
 		SerialNumber: serial(t), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(30 * 24 * time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	var der []byte

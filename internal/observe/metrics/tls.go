@@ -16,7 +16,7 @@ type TLS struct {
 // Register registers the metrics.
 func (t TLS) Register(reg prometheus.Registerer) {
 	reg.MustRegister(scraped.Collector(t.read,
-		scraped.New("pd_tls_certificate_expiry_timestamp_seconds", "Expiry of the active certificate; use is listener, engines, etcd or etcd_listener.", "use"),
+		scraped.New("pd_tls_certificate_expiry_timestamp_seconds", "Expiry of the active certificate or its CA certificate, whichever ends first; use is listener, engines, etcd or etcd_listener.", "use"),
 		scraped.New("pd_tls_files_rejected", "1 while changed certificate files are rejected and the previous certificate stays active.", "use"),
 		scraped.New("pd_tls_reloads_total", "Times that changed certificate files were loaded.", "use"),
 		scraped.New("pd_tls_handshakes_failed_total", "TLS handshakes of clients that failed, by reason.", "reason"),

@@ -343,6 +343,10 @@ func TestFilesThatAreNotValid(t *testing.T) {
 			t.Errorf("%s: %q\n%s", tc.name, why, &log)
 		}
 	}
+	ending, _ := a.Issue("ending", testkit.Certificate{CN: "ending", Until: time.Hour})
+	if why := open(t, certs.Files{CA: ending}, nil).Status().Finding(time.Now()); !strings.Contains(why, "the CA certificate for clients expires at ") {
+		t.Errorf("an authority that ends: %q", why)
+	}
 	testkit.WriteFile(t, bundle, good)
 	s := open(t, certs.Files{CA: bundle}, nil)
 	for _, tc := range []struct {

@@ -99,6 +99,16 @@ func authorities(text []byte) (list []*x509.Certificate) {
 	return list
 }
 
+// end returns when the last of the certificates expires, zero without any.
+func (p part) end() (at time.Time) {
+	for _, c := range p.certs {
+		if c.NotAfter.After(at) {
+			at = c.NotAfter
+		}
+	}
+	return at
+}
+
 // over returns the reason why none of the certificates is valid at a time, "" if one is, or without any.
 func (p part) over(now time.Time) (why string) {
 	for _, c := range p.certs {

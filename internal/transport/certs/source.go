@@ -108,20 +108,23 @@ func (s *Source) Watch(ctx context.Context) { s.files.Watch(ctx) }
 // Status is the state of a Source.
 type Status struct {
 	Use      string
-	NotAfter time.Time // of the active certificate; zero without one
-	File     string    // of that certificate, or of the one that Over is about
+	NotAfter time.Time // of the active certificate or the CA certificate, whichever ends first; zero without either
+	Name     string    // of that one
+	File     string    // of that one, or of the one that Over is about
 	Over     string    // why peers are refused, or refuse this program; "" if the certificates are valid
 	reload.Status
 }
 
 // Status returns the state of the source.
 func (s *Source) Status() Status {
-	st := Status{Use: s.opts.Use, File: s.opts.Files.Cert, Status: s.files.Status()}
-	m := s.files.Current()
-	for _, leaf := range m.parts[0].certs {
-		st.NotAfter = leaf.NotAfter
+	st := Status{Use: s.opts.Use, Status: s.files.Status()}
+	parts := s.files.Current().parts
+	for _, p := range parts {
+		if end := p.end(); !end.IsZero() && (st.NotAfter.IsZero() || end.Before(st.NotAfter)) {
+			st.NotAfter, st.Name, st.File = end, p.name, p.file
+		}
 	}
-	for _, p := range m.parts {
+	for _, p := range parts {
 		if why := p.over(time.Now()); why != "" && st.Over == "" {
 			st.Over, st.File = fmt.Sprintf("the %s for %s %s: %s", p.name, forWhom(st.Use), why, p.file), p.file
 		}
@@ -138,7 +141,7 @@ func (s Status) Finding(now time.Time) string {
 		return s.Over
 	case s.NotAfter.IsZero():
 	case left < soon:
-		return fmt.Sprintf("the certificate for %s expires at %s", forWhom(s.Use), s.NotAfter.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("the %s for %s expires at %s", s.Name, forWhom(s.Use), s.NotAfter.UTC().Format(time.RFC3339))
 	}
 	return ""
 }
