@@ -32,7 +32,7 @@ var table = []row{
 	{page: "README.md", first: "clients (OpenAI API)", why: picture},
 	{page: "README.md", first: "make build", by: "test/real: TestFirstHour"},
 	{page: "README.md", first: "curl -s http://127.0.0.1:8200/metrics", by: "test/real: TestFirstHour"},
-	{page: "README.md", first: "kill %2 %3; wait %2 %3; kill %1; wait", by: "test/real: TestFirstHour"},
+	{page: "README.md", first: "kill $prefill $decode; wait $prefill $decode; kill $proxy; wait", by: "test/real: TestFirstHour"},
 	{page: "README.md", first: "make demo", by: ".ci/run: make demo ONCE=1"},
 	{page: "README.md", first: "make test", by: ".ci/run: make test-long"},
 
