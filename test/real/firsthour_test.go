@@ -66,6 +66,9 @@ func TestFirstHour(t *testing.T) {
 	defer out.Close()
 	cmd.Stdout, cmd.Stderr = out, out // a file, so that Wait does not block on processes that an engine left behind
 	err = cmd.Run()
+	if err != nil { // the script may have ended before its processes
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
+	}
 	raw, readErr := os.ReadFile(out.Name())
 	if err != nil || readErr != nil {
 		t.Fatalf("%v, %v\n%s", err, readErr, raw)
