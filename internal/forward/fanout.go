@@ -94,8 +94,8 @@ func (c *call) fanOut(members *instance.Snapshot) {
 	}
 }
 
-// fanOutTo sends the request to one instance, on a new connection: one that is stale after the request was
-// written would have it sent again, and the engine may have received it.
+// fanOutTo sends the request to one instance. It uses a new connection: on a stale one the request would be
+// sent again, although the engine may have received it.
 func (c *call) fanOutTo(in *instance.Instance, body splice.Body) fanOutResult {
 	c.h.legs.Upstream.Forget(in.Address)
 	l, resp, err := c.origin.Ask(in, fanOutTimeout, http.MethodPost, c.target(), c.origin.NewHeader(leg.EngineID(c.origin.ID)), body)

@@ -27,7 +27,7 @@ type SaverOptions struct {
 	Age time.Duration
 	// Take returns the image to write, nil if there is none. It returns false when ctx has ended.
 	Take func(ctx context.Context) (*Image, bool)
-	// Wrote is called after each write of a state of a time.
+	// Wrote is called after each write. at is the time of the state.
 	Wrote func(at time.Time, err error)
 	Log   logrus.FieldLogger
 }

@@ -61,7 +61,7 @@ func (s *Settings) canServe(previous string) func(*modelroute.Target) bool {
 	}
 }
 
-// nextTarget makes the next target of the model route the present one, which no instance serves yet. It
+// nextTarget makes the next target of the model route the present one, without instances so far. It
 // returns false if there is none left.
 func (r *Request) nextTarget() bool {
 	if !r.choice.Next(r.Settings.canServe(r.previous)) {

@@ -90,7 +90,7 @@ func (p *Proxies) Client() (*http.Client, error) {
 	}, nil
 }
 
-// explainer explains errors of TLS, with the flags that mend them.
+// explainer explains TLS errors, and names the flags that fix them.
 type explainer struct{ *http.Transport }
 
 // RoundTrip implements http.RoundTripper.

@@ -55,7 +55,7 @@ func (e *Explanation) Score(c *Candidates, i int, name string, value float64) {
 	e.scores[at] = append(e.scores[at], Score{name, value})
 }
 
-// Each adds a number of each candidate. On nil it does nothing.
+// Each adds the named score of every candidate. It does nothing if e is nil.
 func (e *Explanation) Each(c *Candidates, name string, value func(i int) float64) {
 	for i := 0; e != nil && i < c.Len(); i++ {
 		e.Score(c, i, name, value(i))
