@@ -44,7 +44,7 @@ func matrix() []line {
 		{25, "", "clocks an hour apart", "nothing changes", "no comparison of two processes' clocks in the source code"},
 		{26, "", "slow reader", "the watch is not blocked, the newest snapshot wins", "memory bounded"},
 		{27, "", "100 reconnects", "all watches follow again", "no goroutine left behind"},
-		{28, "", "etcd paused, then nobody can register (no space, role revoked, password changed)", "engines are used while their probes pass, also after --orphan-grace", "no instance lost; a notice is shown"},
+		{28, "", "etcd paused, then no instance can register (no space, role revoked, password changed)", "engines are used while their probes pass, also after --orphan-grace", "no instance lost; a notice is shown"},
 		{29, "", "etcd wiped while static instances, overrides and a removal exist", "they stay in effect and are marked as kept", "what was removed never returns"},
 		{30, "", "key deleted by hand, agent lives", "dropped at once; the agent finds it and registers again", "no orphan"},
 		{31, "", "proxy suspended past its TTL, resumed", "the proxy lists all keys before its next pick", "0 picks of what was drained meanwhile"},
