@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Counts phrases in tracked Go files, Markdown and the Makefile that are not plain
-# engineering English. CONTRIBUTING.md ("English") has what to write instead.
+# Counts phrases in tracked sources, pages and the Makefile that are not plain engineering
+# English. CONTRIBUTING.md ("English") has what to write instead.
 #
 #   scripts/prose.sh [-v] [PATH...]       prints the total; -v also every hit, and the count of each phrase
 #   LIMIT=n scripts/prose.sh              fails if the total is above n
@@ -13,7 +13,7 @@ if [ "${1:-}" = -v ]; then
 	shift
 fi
 cd "$(git rev-parse --show-toplevel)" || exit 2
-mapfile -t files < <(git ls-files -- "${@:-.}" | grep -E '\.(go|md)$|(^|/)Makefile$' | grep -vE '/testdata/|\.pb\.go$|^CHANGELOG')
+mapfile -t files < <(git ls-files -- "${@:-.}" | grep -E '\.(go|md|js|html|css|sh|py|ya?ml|service)$|(^|/)Makefile$' | grep -vE '/testdata/|\.pb\.go$|^CHANGELOG|^scripts/prose\.sh$')
 [ ${#files[@]} -gt 0 ] || { echo "no files: ${*:-.}" >&2; exit 2; }
 phrases=(
 	'\b(tells|tell|told)\b'

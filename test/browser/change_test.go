@@ -73,7 +73,7 @@ func TestAddDrainRemove(t *testing.T) {
 	r.serves(1, 2)
 
 	p.manage("decode", third.Address, "undrain")
-	p.shownText("act-effect", "takes requests again")
+	p.shownText("act-effect", "receives requests again")
 	click("#act-ok")
 	p.shows("decode", third.Address, "ready")
 
@@ -92,7 +92,7 @@ func TestAddDrainRemove(t *testing.T) {
 	// Disabling the last instance of a role needs a second confirmation.
 	last := value[string](p, `[...document.querySelectorAll('tr[data-name^="prefill/"] .name')][0].textContent`)
 	p.manage("prefill", last, "cordon")
-	p.shownText("act-effect", "No prefill instance remains: decode computes every prompt itself")
+	p.shownText("act-effect", "No prefill instance remains: decode instances compute every prompt")
 	if !value[bool](p, `document.getElementById('act-ok').disabled`) {
 		t.Error("the last prefill instance can be cordoned without a second confirmation")
 	}

@@ -40,7 +40,7 @@ func TestFigures(t *testing.T) {
 	p.until(fmt.Sprintf(`%s.querySelector('.big span').textContent === '%d'`, failed, requests))
 	// A later point has no failures: the small text disappears, the number stays.
 	p.until(fmt.Sprintf(`%s.querySelector('small').textContent === '' && %s.querySelector('.big span').textContent === '%d' && %s.classList.contains('c-bad')`, failed, failed, requests, failed))
-	if got := value[string](p, failed+`.querySelector('.more').textContent`); got != "in the last five minutes" {
+	if got := value[string](p, failed+`.querySelector('.more').textContent`); got != "in five minutes" {
 		t.Errorf("the tile shows %q", got)
 	}
 	if heads := value[string](p, `document.querySelector('thead').textContent`); strings.Contains(heads, "Lease") || !strings.Contains(heads, "Age") {

@@ -132,7 +132,7 @@ func TestAccessibility(t *testing.T) {
 	each(func(p *tab) { p.shows("decode", odd.Address, "draining") })
 	each(func(p *tab) { value[any](p, `document.getElementById('act-dialog').close()`) })
 	r.etcd.Kill()
-	each(func(p *tab) { p.shownText("alarm", "etcd does not answer") })
+	each(func(p *tab) { p.shownText("alarm", "etcd does not respond") })
 	check("etcd is down")
 }
 
@@ -235,7 +235,7 @@ func TestTooManyViewers(t *testing.T) {
 		go func() { _, _ = io.Copy(io.Discard, resp.Body) }() // until it is closed
 	}
 	p := open(t, r.url(), desktop(), "status of 503")
-	p.shownText("said", "too many people look at this dashboard")
+	p.shownText("said", "too many open dashboards")
 	leave()
 	p.shownText("link-text", "live")
 }

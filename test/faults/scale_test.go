@@ -309,7 +309,7 @@ func TestFault26_SlowReader(t *testing.T) {
 		t.Errorf("the snapshot that is held has changed: revision %d", held.Revision)
 	}
 	// A snapshot of 200 instances is about 100 KB: 3000 of them would be 300 MB.
-	counted(t, 26, "heap grown over 3000 changes nobody read, MiB", max(0, heap()-before)>>20, 32)
+	counted(t, 26, "growth of the heap over 3000 unread changes, MiB", max(0, heap()-before)>>20, 32)
 	if n := w.Status().Revision; n != last {
 		t.Errorf("status at revision %d, want %d", n, last)
 	}

@@ -179,7 +179,7 @@ func (w *writer) change(ctx context.Context, k instance.Key, why string, decide 
 	return err
 }
 
-// changeEach reads the keys of the memberships that k stands for, calls decide for a plan of
+// changeEach reads the keys of the memberships of k, calls decide for a plan of
 // each, and applies the plans in one transaction. It returns the revision of retry.
 func (w *writer) changeEach(ctx context.Context, k instance.Key, why string, decide func(instance.Key, *etcd.Found) (plan, error)) (int64, error) {
 	return w.retry(ctx, k, why, func(ctx context.Context) (plan, error) {

@@ -190,7 +190,7 @@ func (b *Board) lookAtInstances(now time.Time) {
 		}
 		c := Change{Role: in.Role, Who: in.Address, Kind: bad, Text: "is " + string(o.View) + because(o.Reason)}
 		if o.View == "" {
-			c.Kind, c.Text = good, "is not "+string(b.passed[in.Key])+" any more"
+			c.Kind, c.Text = good, "is no longer "+string(b.passed[in.Key])
 		}
 		b.feed.add(c, now)
 		views[in.Key] = o.View
@@ -208,7 +208,7 @@ func (b *Board) look(now time.Time) {
 	case !is.Live:
 		b.feed.add(Change{Kind: bad, Who: "etcd", Text: "is " + is.State + because(is.LastError)}, now)
 	case b.etcd != "":
-		b.feed.add(Change{Kind: good, Who: "etcd", Text: "answers, and the membership is followed again"}, now)
+		b.feed.add(Change{Kind: good, Who: "etcd", Text: "responds again, and the watch is up to date"}, now)
 	}
 	b.etcd = is.State
 }

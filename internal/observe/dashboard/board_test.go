@@ -358,7 +358,7 @@ func TestEtcdInTheFeed(t *testing.T) {
 				got = append(got, c.Text)
 			}
 		}
-		if want := "is suspect; is stale; answers, and the membership is followed again"; strings.Join(got, "; ") != want {
+		if want := "is suspect; is stale; responds again, and the watch is up to date"; strings.Join(got, "; ") != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	})
@@ -615,7 +615,7 @@ func TestEjectedInFeed(t *testing.T) {
 				texts = append(texts, c.Text)
 			}
 		}
-		if want := []string{"is ejected: refused", "is not ejected any more"}; !slices.Equal(texts, want) {
+		if want := []string{"is ejected: refused", "is no longer ejected"}; !slices.Equal(texts, want) {
 			t.Errorf("%q, want %q", texts, want)
 		}
 	})

@@ -64,7 +64,7 @@ func (f *feed) until(n int64) []Change {
 func (f *feed) follow(was, is *instance.Snapshot, at time.Time) {
 	if was.Revision == 0 && len(was.All()) == 0 {
 		if n := len(is.All()); n > 0 {
-			f.add(Change{Kind: plain, Who: "this proxy", Text: fmt.Sprintf("has read the membership: %d entries", n)}, at)
+			f.add(Change{Kind: plain, Who: "this proxy", Text: fmt.Sprintf("read the membership: %d entries", n)}, at)
 		}
 		return
 	}
@@ -82,7 +82,7 @@ func changes(was, is *instance.Instance) []Change {
 	}
 	switch {
 	case was == nil && is.View == instance.Pending:
-		return []Change{change(is, plain, "was added and does not answer yet")}
+		return []Change{change(is, plain, "was added, and does not respond yet")}
 	case was == nil && is.Usable():
 		return []Change{change(is, good, "joined")}
 	case was == nil:
@@ -98,7 +98,7 @@ func changes(was, is *instance.Instance) []Change {
 	var out []Change
 	switch c := condition(is); {
 	case is.Intent != was.Intent && is.Intent == "":
-		out = append(out, change(is, good, "%s was undone", was.Intent))
+		out = append(out, change(is, good, "%s was lifted", was.Intent))
 	case is.Intent != was.Intent:
 		out = append(out, change(is, bad, "%s%s", asked(is.Intent), because(is.Reason)))
 	case is.Usable() && !was.Usable():
@@ -112,7 +112,7 @@ func changes(was, is *instance.Instance) []Change {
 		out = append(out, change(is, plain, "restarted"))
 	}
 	if was.Weight() != is.Weight() {
-		out = append(out, change(is, plain, "has weight %d (it was %d)", is.Weight(), was.Weight()))
+		out = append(out, change(is, plain, "weight changed from %d to %d", was.Weight(), is.Weight()))
 	}
 	return out
 }
@@ -126,21 +126,21 @@ func condition(in *instance.Instance) string {
 		return "slow"
 	}
 	if in.Record.State == instance.Ready && in.Weight() == 0 {
-		return "of weight 0"
+		return "at weight 0"
 	}
-	return cmp.Or(string(in.Record.State), "of no state")
+	return cmp.Or(string(in.Record.State), "in an unknown state")
 }
 
 func asked(intent instance.Intent) string {
 	switch intent {
 	case instance.Drain:
-		return "is to be drained"
+		return "is drained by an operator"
 	case instance.Cordon:
 		return "is cordoned"
 	case instance.Removed:
 		return "is removed"
 	}
-	return "is meant to be " + instance.Printable(string(intent), 32)
+	return "has the intent " + instance.Printable(string(intent), 32)
 }
 
 func because(reason string) string {
@@ -157,7 +157,7 @@ func leftHow(in *instance.Instance) string {
 	case in.Record.State == instance.Draining:
 		return " after its drain"
 	case in.View == instance.Orphan:
-		return ": its lease was lost, and it does not answer any more"
+		return ": its lease was lost, and it no longer responds"
 	}
 	return ""
 }

@@ -29,7 +29,7 @@ func (b *Board) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (b *Board) events(w http.ResponseWriter, r *http.Request) {
 	one := b.viewers.join()
 	if one == nil {
-		refuse(w, "too many people look at this dashboard: close one of its pages, or look at another proxy")
+		refuse(w, "too many open dashboards: close one, or open that of another proxy")
 		return
 	}
 	defer b.viewers.leave(one)

@@ -1,9 +1,9 @@
-"""Feeds the legs of our golden data to the code of the installed vLLM that reads them.
+"""Passes the legs of our golden data to the code of the installed vLLM that reads them.
 
 usage: python contract.py <internal/connector/testdata>
 
-Prints one JSON object: the connectors that vLLM registers, and for each dialect and case what vLLM has
-understood. Nothing of a GPU is touched: the methods run on stand-ins of their schedulers.
+Prints one JSON object: the connectors that vLLM registers, and for each dialect and case what vLLM
+parsed. It needs no GPU, since the methods run on substitutes of their schedulers.
 """
 import collections
 import json
@@ -22,14 +22,14 @@ KINDS = {"chat": ChatCompletionRequest, "completion": CompletionRequest}
 
 
 def params(case, leg):
-    """kv_transfer_params as vLLM's own request model takes them from a leg."""
+    """kv_transfer_params of a leg, as parsed by vLLM's request model."""
     body = json.loads((case / (leg + ".json")).read_bytes())
     request = KINDS[case.name.split("-")[0]].model_validate(body)
     return request.kv_transfer_params, request
 
 
 def scheduler():
-    """A stand-in of a NIXL scheduler, with a D that holds nothing yet."""
+    """Substitute of a NIXL scheduler, of a decode instance with an empty cache."""
     config = types.SimpleNamespace(parallel_config=types.SimpleNamespace(tensor_parallel_size=1))
     return types.SimpleNamespace(
         use_host_buffer=False, is_bidirectional_kv_xfer_enabled=False, vllm_config=config, engine_id="d",
@@ -39,7 +39,7 @@ def scheduler():
 
 
 def scheduled(cls, kv):
-    """What the scheduler of a NIXL connector makes of a request."""
+    """What the scheduler of a NIXL connector does with a request."""
     s = scheduler()
     request = types.SimpleNamespace(kv_transfer_params=kv, request_id="r", prompt_token_ids=[1] * 9)
     blocks = types.SimpleNamespace(blocks=((),), get_unhashed_block_ids_all_groups=lambda: ((7,),))

@@ -1,7 +1,7 @@
-"""Asks the CORS middleware that vLLM uses (Starlette's) what it answers, and prints it as JSON, one request a line.
+"""Prints the responses of the CORS middleware that vLLM uses (Starlette's), as a line of JSON for each request.
 
 usage: python cors.py      reads a list of {"name", "options", "method", "header"}; prints each with "status", "body"
-                           and "answer": the headers of CORS that it has, in small letters
+                           and "answer": its CORS headers, in lower case
 """
 import asyncio
 import json

@@ -1,8 +1,8 @@
-"""Asks an installed vLLM what it says to forms on /v1/audio/transcriptions, and prints it as JSON, one request a line.
+"""Prints the responses of an installed vLLM to forms on /v1/audio/transcriptions, as a line of JSON for each request.
 
 usage: python forms.py      reads a list of {"name", "type", "body"}, body in latin-1; prints each with "status" and "answer"
 
-The routes are vLLM's own. In place of a model stands what tells in the text of its answer what vLLM has read.
+The routes are those of vLLM. The model is replaced by a function whose response is what vLLM has parsed.
 """
 import asyncio
 import json

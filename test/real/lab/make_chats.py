@@ -19,7 +19,7 @@ tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 tok.decoder = decoders.ByteLevel()
 tok.train(files, trainers.BpeTrainer(vocab_size=1200, special_tokens=special,
                                      initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
-# As in Qwen3: tokens of their own that are not skipped as special ones.
+# As in Qwen3, they are tokens, but not special ones that are skipped.
 tok.add_tokens([AddedToken(t, special=False, normalized=False) for t in ("<think>", "</think>", "<tool_call>", "</tool_call>")])
 fast = PreTrainedTokenizerFast(tokenizer_object=tok, bos_token="<s>", eos_token="</s>", pad_token="<pad>",
                                model_max_length=2048)
@@ -59,7 +59,7 @@ for i, (p, a) in enumerate(pairs):
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 for step in range(2000):
     result = model(input_ids=ids, attention_mask=(ids != fast.pad_token_id).long(), labels=labels)
-    # Sure of each token, so that kernels with other numerics choose the same.
+    # Logits are far apart, so that kernels with other numerics choose the same.
     sure = torch.where(labels[:, 1:] >= 0, result.logits[:, :-1].softmax(-1).gather(-1, labels[:, 1:].clamp(min=0)[..., None])[..., 0], 1.)
     if sure.min() > 0.98:
         break

@@ -1,9 +1,9 @@
-"""What vLLM's own MoRI-IO code makes of our legs, and its heartbeat to us.
+"""Reports how vLLM's MoRI-IO code parses our legs, and sends its heartbeat to us.
 
 Reads one JSON object from standard input: "legs", a list of {id, route, mode, role,
-params}, and "endpoint". Prints one JSON line: for each leg what the engine found out
-about its partner, and what a consumer in READ mode takes for loaded without a
-hand-over. Then the engine's heartbeat runs until standard input ends.
+params}, and "endpoint". Prints one JSON line: for each leg what the engine knows
+about its partner, and what a consumer in READ mode treats as loaded without
+transfer params. Then the engine's heartbeat runs until standard input ends.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Uses the official OpenAI client as an application does, and prints what it got, one JSON value a line.
+"""Uses the official OpenAI client as an application does, and prints each result as a line of JSON.
 
 usage: python openai_client.py BASE_URL MODEL
 
-The same program before one vLLM alone and before the proxy must print the same.
+Its output with one vLLM server and with the proxy must be equal.
 """
 import asyncio
 import json

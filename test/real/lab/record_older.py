@@ -1,4 +1,4 @@
-"""Records what an older vLLM's own publisher makes of events that a newer one has sent: vLLM up to 0.23 sends arrays.
+"""Records events of a newer vLLM in the format of an older vLLM's publisher: vLLM up to 0.23 sends arrays.
 
 usage: python record_older.py KV_EVENTS.PY NEWER.frames OLDER    writes OLDER.frames and OLDER-replay.frames
 

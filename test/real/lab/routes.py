@@ -1,11 +1,11 @@
-"""Asks an installed vLLM for its routes, and prints a line for each: METHOD, path, and what turns it on.
+"""Prints the routes of an installed vLLM, a line for each: METHOD, path, and what enables it.
 
-usage: python routes.py [FOLDER]     FOLDER has a folder vllm of another release; else the installed one is asked
+usage: python routes.py [FOLDER]     FOLDER has a folder vllm of another release; default is the installed one
 
-vLLM's own build_app is called once as it is started without options, and once for each task, option and variable that
-may add routes, each in a process of its own: routers keep what an earlier call has added. A route that no call shows
-is found in the source (the package that it needs is not installed), and must be named in READ. HEAD, which the pages of
-the documentation take beside GET, is left out.
+vLLM's build_app is called once without options, and once for each task, option and variable that may add routes, each
+in a process of its own, because routers keep what an earlier call has added. A route that no call shows is found in
+the source (the package that it needs is not installed), and must be named in READ. HEAD, which the pages of the
+documentation accept in addition to GET, is left out.
 """
 import ast
 import json
@@ -31,7 +31,7 @@ ARGS = dict(
     enable_scale_out=False, tokens_only=False, enable_tokenizer_info_endpoint=False, enable_fault_tolerance=False,
     profiler_config=None, log_error_stack=False,
 )
-# What there is to turn on, in the words of the file: tasks of the model, options, variables.
+# What may add routes, as printed in the file: tasks of the model, options, variables.
 TASKS = ["generate", "transcription", "realtime", "embed", "classify", "token_embed", "token_classify"]
 OPTIONS = {
     "--enable-scale-out": dict(enable_scale_out=True),
@@ -42,7 +42,7 @@ OPTIONS = {
     "--profiler-config": dict(profiler_config=ProfilerConfig(profiler="torch", torch_profiler_dir="/")),
 }
 VARIABLES = ["VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"]
-# Routes that only the source shows, by the folder that they stand in.
+# Routes that only the source shows, by their folder.
 READ = {"cohere": "VLLM_ENABLE_COHERE_API=1 and the package cohere"}
 READ_SCALE_OUT = " and --enable-scale-out"
 # Not of the API server: the supervisor of data-parallel ranks, and a server that only loads a model.
@@ -64,7 +64,7 @@ def routes_of(app_routes, prefix=""):
 
 
 def ask(tasks, options, variable):
-    """Gives the routes of one server, asked in a process of its own."""
+    """Returns the routes of one server, which runs in a process of its own."""
     back, out = os.pipe()
     if (pid := os.fork()) == 0:
         code = 1
@@ -88,12 +88,12 @@ def ask(tasks, options, variable):
     with os.fdopen(back) as f:
         text = f.read()
     if os.waitpid(pid, 0)[1]:
-        sys.exit("a server could not be asked")
+        sys.exit("the routes of a server could not be read")
     return {tuple(r) for r in json.loads(text)}
 
 
 def read_sources(folder):
-    """Gives the routes that decorators and add_api_route name in the source, with their files."""
+    """Returns the routes that decorators and add_api_route name in the source, with their files."""
     for path in sorted(folder.rglob("*.py")):
         name = str(path.relative_to(folder))
         if name in OTHER_PROGRAMS:

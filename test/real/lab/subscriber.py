@@ -1,4 +1,4 @@
-"""Prints what engines have published of their KV caches, as the subscriber of vLLM's example does: with vLLM's own types.
+"""Prints the KV-cache events of engines, decoded with vLLM's types as in the subscriber of vLLM's example.
 
 usage: python subscriber.py REPLAY_ENDPOINT...    one line "--- REPLAY_ENDPOINT" before each engine's
 """

@@ -1,4 +1,4 @@
-"""The tokens of chats, as vLLM makes them: the model's template, then its tokenizer.
+"""Prints the token ids of chats as vLLM computes them, with the model's template and tokenizer.
 
 usage: python tokens.py MODEL    reads one chat's messages (JSON) per line, writes one list of ids per line
 """

@@ -2,8 +2,8 @@
 
 usage: python zygote.py SOCKET     prints "ready" when it has imported vLLM
 
-bin/vllm is the client: it takes vLLM's command line, sends it here with its own output, and ends as the server ends.
-For the tests alone: vLLM as shipped starts its processes anew and does not fork.
+bin/vllm is the client: it sends its command line and its output files here, and exits with the server's exit code.
+Only for tests: vLLM as released spawns its processes and does not fork.
 """
 import array
 import json
@@ -34,8 +34,8 @@ import vllm.v1.engine.utils                         # noqa: E402
 import vllm.v1.executor.multiproc_executor          # noqa: E402
 import vllm.entrypoints.launchers.launcher          # noqa: E402
 
-# At its end the API server warns of another process that listens on its port, and fails if that one is just ending.
-# A forked child has the listening socket, too, so there would always be one.
+# When it ends, the API server warns of other processes that listen on its port, and fails if one of them is ending.
+# A forked child inherits the listening socket, so there would always be one.
 vllm.entrypoints.launchers.launcher.find_process_using_port = lambda port: None
 
 for module in (vllm.utils.system_utils, vllm.v1.engine.coordinator, vllm.v1.engine.utils,
@@ -49,12 +49,12 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-# Also the processes that a server forks: nothing is left behind, however the tests end.
+# Also for the processes that a server forks: none of them outlives the tests.
 os.register_at_fork(after_in_child=die_with_parent)
 
 
 def run(order, output):
-    """Is the vllm command, in the process group of the client. Does not return."""
+    """Runs the vllm command in the process group of the client. Does not return."""
     try:
         os.setpgid(0, order["group"])
     except OSError:
@@ -87,7 +87,7 @@ def run(order, output):
 
 
 def receive(conn):
-    """One order: a line of JSON, with the client's stdout and stderr."""
+    """Receives an order: a line of JSON, with the client's stdout and stderr."""
     data, output = b"", array.array("i")
     while not data.endswith(b"\n"):
         part, fds, _, _ = socket.recv_fds(conn, 1 << 16, 2)
@@ -150,7 +150,7 @@ def main(path):
                 clients[conn] = pid
                 selector.register(conn, selectors.EVENT_READ)
                 conn.sendall(f"{pid}\n".encode())
-            else:  # the client is gone, so it was killed: the server goes with it
+            else:  # the client was killed, so the server is killed, too
                 conn = key.fileobj
                 if conn not in clients:
                     continue
@@ -158,7 +158,7 @@ def main(path):
                 try:
                     os.killpg(os.getpgid(clients.pop(conn)), signal.SIGKILL)
                 except OSError:
-                    pass  # it is gone, too
+                    pass  # it has ended, too
                 conn.close()
 
 

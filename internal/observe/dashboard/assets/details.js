@@ -1,4 +1,4 @@
-// What is known of one instance, below its row.
+// The details of an instance, in a row below its own.
 
 function toggleDetails(line) {
   const open = !line.more;
@@ -19,20 +19,20 @@ function toggleDetails(line) {
 function details(row, load) {
   const list = [];
   const say = (name, value, wide) => { if (value !== undefined && value !== null && value !== '') list.push([name, value, wide]); };
-  say('Why', row.reason, true);
+  say('Reason', row.reason, true);
   say('Warning', row.warning, true);
   say('Models', row.models.join(', '), true);
   say('Connector', row.connector);
-  say('Pairs with', row.group ? 'its own version group, ' + row.group : '');
+  say('Pairs with', row.group ? 'version group ' + row.group : '');
   say('vLLM', row.version);
   say('Weight', String(row.weight));
   say('Registered', `${row.static ? 'without a lease' : 'under its lease'} since ${moment(row.since)}${row.at_least ? ' or longer' : ''}`);
-  say('Engine began', row.started_at ? moment(row.started_at) : '');
-  say('Written by', row.source);
+  say('Engine started', row.started_at ? moment(row.started_at) : '');
+  say('Source', row.source);
   say('Revision', String(row.revision));
-  say('Life', row.id);
+  say('Incarnation', row.id);
   if (load.held) say('Prompts held', count(load.held) + ' tokens');
-  if (load.others) say('In flight', `${count(load.n)} of this proxy, ${count(load.others)} of others`);
+  if (load.others) say('In flight', `${count(load.n)} from this proxy, ${count(load.others)} from others`);
   if (load.engine) {
     const e = load.engine;
     say('Engine', `${count(e.running)} running, ${count(e.waiting)} waiting, KV cache ${percent(e.usage)}${e.capacity ? ' of ' + count(e.capacity) + ' tokens' : ''}${e.old ? ' (stale)' : ''}`, true);

@@ -23,10 +23,10 @@ function setKey(key, keep) {
   renderKey();
 }
 
-// withKey does something as soon as there is a key.
+// withKey calls then, after it has asked for the admin key if necessary.
 function withKey(then) {
   if (state.self && !state.self.admin) {
-    say('This proxy takes no changes over HTTP: start it with ADMIN_API_KEY set, or use pdctl.');
+    say('This proxy accepts no changes over HTTP: set ADMIN_API_KEY when you start it, or use pdctl.');
     return;
   }
   if (admin.key) { then(); return; }
@@ -44,13 +44,13 @@ async function post(action, body) {
       headers: { 'Content-Type': 'application/json', 'X-Api-Key': admin.key }, body: JSON.stringify(body),
     });
   } catch {
-    throw new Error('The proxy cannot be reached, or the key has characters that no header can have.');
+    throw new Error('The proxy cannot be reached, or the key has characters that are invalid in a header.');
   }
   let answer = {};
-  try { answer = await response.json(); } catch { /* an answer without JSON has a status all the same */ }
+  try { answer = await response.json(); } catch { /* a response without JSON still has a status */ }
   if (response.ok) return answer.message || 'Done.';
   if (response.status === 401 || response.status === 403) setKey('', false);
-  if (response.status === 404 && !answer.message && !answer.error) throw new Error(`This proxy has no route for ${action}; pdctl may have it.`);
+  if (response.status === 404 && !answer.message && !answer.error) throw new Error(`This proxy has no route for ${action}; try pdctl.`);
   throw new Error(answer.message || (typeof answer.detail === 'string' && answer.detail) || answer.error?.message || `The proxy answered ${response.status}.`);
 }
 
@@ -95,7 +95,7 @@ function openAdd() {
 function readAdd() {
   const role = document.querySelector('input[name=role]:checked').value, address = byId('add-address').value.trim();
   if (!address) {
-    setText(byId('add-error'), 'Give its host and port.');
+    setText(byId('add-error'), 'Enter a host and a port.');
     return;
   }
   submit(byId('add-dialog'), byId('add-ok'), byId('add-error'), async () => {
@@ -108,13 +108,13 @@ function readAdd() {
 // The actions with their texts. takes is true if the instance receives no new requests
 // afterwards.
 const acts = {
-  undrain: { title: 'Let it serve again', note: 'Takes the drain back', takes: false, fits: (r) => r.intent === 'drain' },
-  uncordon: { title: 'Let it serve again', note: 'Takes the cordon back', takes: false, fits: (r) => r.intent === 'cordon' },
-  drain: { title: 'Drain', note: 'Nothing new; what runs ends, then it can be stopped', takes: true, fits: (r) => r.intent !== 'drain' && r.intent !== 'removed' },
-  cordon: { title: 'Cordon', note: 'Nothing new until you take it back', takes: true, fits: (r) => !r.intent },
-  role: { title: 'Change its role', note: 'Keeps its engine in one role, without a restart; the other role drains', takes: true, fits: (r) => twin(r) && r.intent !== 'removed' },
-  weight: { title: 'Set its weight', note: 'Its share of the requests of its role', takes: false, fits: (r) => r.intent !== 'removed' },
-  remove: { title: 'Remove', note: 'Deletes it from etcd; its agent cannot bring it back', takes: true, fits: () => true },
+  undrain: { title: 'Undrain', note: 'It receives new requests again', takes: false, fits: (r) => r.intent === 'drain' },
+  uncordon: { title: 'Uncordon', note: 'It receives new requests again', takes: false, fits: (r) => r.intent === 'cordon' },
+  drain: { title: 'Drain', note: 'No new requests; stop it when those in flight have finished', takes: true, fits: (r) => r.intent !== 'drain' && r.intent !== 'removed' },
+  cordon: { title: 'Cordon', note: 'No new requests until you uncordon it', takes: true, fits: (r) => !r.intent },
+  role: { title: 'Change role', note: 'Limits its engine to one role without a restart; the other role drains', takes: true, fits: (r) => twin(r) && r.intent !== 'removed' },
+  weight: { title: 'Set weight', note: 'Its share of the requests of its role', takes: false, fits: (r) => r.intent !== 'removed' },
+  remove: { title: 'Remove', note: 'Deletes it from etcd; its agent cannot register it again', takes: true, fits: () => true },
 };
 
 // twin returns the row of an engine in its other role.
@@ -154,20 +154,20 @@ function effect(act, row, weight) {
     return { ...e, text: `Removes ${same.address}, too. ${e.text}` };
   }
   const to = byId('act-role').value;
-  if (act === 'role' && to === 'both') return { text: 'Its engine serves both roles again, as far as it is well.' };
+  if (act === 'role' && to === 'both') return { text: 'Its engine serves both roles again, if it is healthy.' };
   if (act === 'role' && to === row.role) row = twin(row) || row; // the role that it leaves
   const all = [...state.rows.values()].filter((r) => r.role === row.role && r.view !== 'pending' && r.view !== 'elsewhere' && r.intent !== 'removed');
   const serving = all.filter((r) => r.usable), goes = acts[act].takes || act === 'weight' && weight === 0;
   const running = loadOf(keyOf(row)).n, others = loadOf(keyOf(row)).others || 0;
   if (!goes) {
-    if (act === 'undrain' || act === 'uncordon') return { text: `It takes requests again: ${plural(serving.length + 1, row.role + ' instance')} of ${all.length} will serve, if it is well.` };
-    return { text: `${serving.length} of ${all.length} ${row.role} instances go on serving.` };
+    if (act === 'undrain' || act === 'uncordon') return { text: `It receives requests again: ${serving.length + 1} of ${all.length} ${row.role} instances will serve, if it is healthy.` };
+    return { text: `${serving.length} of ${all.length} ${row.role} instances continue to serve.` };
   }
   const left = serving.filter((r) => r.address !== row.address).length, of = act === 'remove' ? all.length - 1 : all.length;
-  const ends = running || others ? ` ${count(running)} in flight here${others ? ` and about ${count(others)} at other proxies` : ''} ${act === 'remove' ? 'lose their place in the plan but run on' : 'run to their end'}.` : '';
+  const ends = running || others ? ` Requests in flight ${act === 'remove' ? 'continue, but are no longer counted' : 'run to completion'}: ${count(running)} from this proxy${others ? `, about ${count(others)} from others` : ''}.` : '';
   if (!row.usable) return { text: `It does not serve now, so nothing changes for requests: ${left} of ${of} ${row.role} instances serve.${ends}` };
   if (left > 0) return { text: `${left} of ${serving.length} ${row.role} instances remain.${ends}` };
-  const then = row.role === 'decode' ? 'every request is refused with 503' : state.self.fallback ? 'decode computes every prompt itself' : 'every request is refused with 503';
+  const then = row.role === 'decode' ? 'every request is refused with 503' : state.self.fallback ? 'decode instances compute every prompt' : 'every request is refused with 503';
   return { last: row.role, text: `No ${row.role} instance remains: ${then}.${ends}` };
 }
 
@@ -175,9 +175,9 @@ function writeAct() {
   const id = chosen(), ok = byId('act-ok'), text = byId('act-effect');
   const row = managed.row = state.rows.get(managed.name) || managed.row;
   const is = condition(row);
-  setText(byId('act-now'), `Now ${is.text}${row.reason ? ': ' + row.reason : ''}. ${count(loadOf(managed.name).n)} in flight here.`);
+  setText(byId('act-now'), `State: ${is.text}${row.reason ? ' (' + row.reason + ')' : ''}. In flight from this proxy: ${count(loadOf(managed.name).n)}.`);
   if (!id) {
-    setText(text, 'This proxy has no route by which it could be changed; use pdctl.');
+    setText(text, 'This proxy has no admin route that changes it; use pdctl.');
     ok.hidden = true;
     return;
   }
@@ -193,7 +193,7 @@ function writeAct() {
   ok.hidden = false;
   ok.disabled = Boolean(underway) || Boolean(e.last) && !byId('act-sure').checked;
   setClass(ok, acts[id].takes ? 'main danger' : 'main');
-  setText(ok, { undrain: 'Let it serve:', uncordon: 'Let it serve:', drain: 'Drain', cordon: 'Cordon', role: 'Change role of', weight: 'Set weight', remove: 'Remove' }[id] + ' ' + row.address);
+  setText(ok, ({ role: 'Change role of', weight: 'Set weight of' }[id] || acts[id].title) + ' ' + row.address);
 }
 
 function readAct() {
@@ -234,5 +234,5 @@ function buildDialogs() {
   on('add-dialog', 'close', () => leave(byId('add-ok')));
   on('act-dialog', 'close', () => { managed = null; leave(byId('act-ok')); });
   on('add', 'click', openAdd);
-  on('key', 'click', () => { if (admin.key) { setKey('', false); say('The key is forgotten.'); } else withKey(() => say('The key is kept in this page.')); });
+  on('key', 'click', () => { if (admin.key) { setKey('', false); say('The key was deleted from this page.'); } else withKey(() => say('This page uses the key for all changes.')); });
 }

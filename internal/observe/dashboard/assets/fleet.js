@@ -19,9 +19,9 @@ const keyOf = (row) => row.role + '/' + row.address;
 const noLines = [[], []];
 const lineOf = (name, i) => (state.history.of.get(keyOf(state.rows.get(name))) || noLines)[i];
 
-// The status of an instance (instance.Status in Go) for people, and how good it is.
+// condition returns the status of an instance (instance.Status in Go) as a label, with the kind of its badge.
 function condition(row) {
-  const texts = { pending: 'awaited', draining: row.state === 'down' ? 'draining, down' : 'draining' };
+  const texts = { draining: row.state === 'down' ? 'draining, down' : 'draining' };
   const kinds = { ready: 'good', rejected: 'bad', ejected: 'bad', down: 'bad', removed: '', elsewhere: '' };
   const label = (text, kind) => ({ text, kind });
   if (row.status === 'down' && row.cause === 'slow') return label('slow', 'warn');
@@ -29,10 +29,10 @@ function condition(row) {
   return label(texts[row.status] || row.status || 'unknown', kinds[row.status] ?? 'warn');
 }
 
-// Why a row without a reason of its own is not ready. Intents have one.
+// The reason why an instance is not ready, if its row has none. Intents have one.
 const reasons = {
-  pending: 'it has not answered yet', starting: 'its engine is starting', draining: 'its agent drains it', down: 'its engine does not answer its agent', orphan: 'its lease was lost, and it answers',
-  unverified: 'no proxy has had a valid answer', elsewhere: 'it belongs to other proxies',
+  pending: 'it has not responded yet', starting: 'its engine is starting', draining: 'its agent is draining it', down: 'its engine does not respond to its agent', orphan: 'its lease was lost, but it responds',
+  unverified: 'no proxy has received a valid response', elsewhere: 'it belongs to other proxies',
 };
 
 const fleet = { tables: new Map(), lines: new Map(), sort: ['who', 1], order: '' };
@@ -118,7 +118,7 @@ function arrange() {
     const all = [...state.rows.values()].filter((r) => r.role === role);
     table.table.hidden = nodes.length === 0;
     table.empty.hidden = nodes.length > 0;
-    setText(table.empty, all.length === 0 ? `No ${role} instance is known. Start an agent beside one, or add it here.` : 'None of them is as the filter wants.');
+    setText(table.empty, all.length === 0 ? `No ${role} instance is registered. Start an agent next to one, or add it here.` : 'No instance matches the filter.');
   }
   const filtered = byId('only').value || byId('search').value.trim();
   setText(byId('shown'), filtered ? `${plural(names.length, 'instance')} shown of ${state.rows.size}` : '');
@@ -133,7 +133,7 @@ function newLine(name) {
   const line = {
     name, near: false, more: null, open: el('button', { type: 'button', class: 'name', 'aria-expanded': 'false', onclick: () => toggleDetails(line) }),
     about: el('div', { class: 'sub' }), badge: el('span', { class: 'badge' }), why: el('div', { class: 'sub' }), left: el('div', { class: 'sub' }), most: 0,
-    n: el('b'), flying: el('span'), waits: el('span', { title: 'Tokens of prompts that wait to be computed' }), meter: el('i'), first: spark(), between: spark(), hits: el('div'), usage: el('div', { class: 'sub' }), age: el('span'),
+    n: el('b'), flying: el('span'), waits: el('span', { title: 'Prompt tokens that wait for prefill' }), meter: el('i'), first: spark(), between: spark(), hits: el('div'), usage: el('div', { class: 'sub' }), age: el('span'),
     manage: el('button', { type: 'button', class: 'quiet', onclick: () => manage(name) }, 'Manage'),
   };
   line.usage.style.padding = '0';
@@ -195,9 +195,9 @@ function writeLoad(line) {
   setText(line.waits, load.waiting ? count(load.waiting) + ' tok' : '');
   line.meter.style.transform = `scaleX(${Math.min(1, all / (fleet.most?.[row.role] || 1)).toFixed(3)})`;
   setText(line.hits, load.hit === null ? '' : percent(load.hit) + ' hits');
-  setText(line.usage, load.engine ? 'KV ' + percent(load.engine.usage) + (load.engine.old ? ' (old)' : '') : load.hit === null ? '–' : '');
+  setText(line.usage, load.engine ? 'KV ' + percent(load.engine.usage) + (load.engine.old ? ' (stale)' : '') : load.hit === null ? '–' : '');
   line.most = row.intent === 'drain' ? Math.max(line.most, all) : 0;
-  setText(line.left, row.intent !== 'drain' ? '' : all ? `${count(all)} of ${count(line.most)} in flight left` : 'nothing in flight');
+  setText(line.left, row.intent !== 'drain' ? '' : all ? `${count(all)} of ${count(line.most)} still in flight` : 'none in flight');
   if (line.more) writeDetails(line);
 }
 
@@ -265,7 +265,7 @@ function writeNotes() {
     }
     all += lost.length;
     setText(table.note, all === 0 ? 'none' : `${serving} of ${all} serving` + (lost.length ? `, ${lost.length === 1 ? 'one' : lost.length} lost ${age(now() - lost.at(-1).at)} ago` : '') +
-      ` · ${count(running)} in flight` + (waiting ? ` · ${count(waiting)} tokens wait` : ''));
+      ` · ${count(running)} in flight` + (waiting ? ` · ${count(waiting)} tokens waiting` : ''));
     setClass(table.note, all > 0 && serving === 0 || lost.length ? 'bad' : '');
   }
 }

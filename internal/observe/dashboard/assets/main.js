@@ -1,6 +1,6 @@
-// The page.
+// Start of the page: theme, view, and rendering of events.
 
-const themes = [['', 'as the system has them'], ['light', 'light'], ['dark', 'dark']];
+const themes = [['', 'system'], ['light', 'light'], ['dark', 'dark']];
 const themePlace = 'pdmesh-theme', themeStorage = storage('localStorage');
 const darkSystem = matchMedia('(prefers-color-scheme: dark)');
 

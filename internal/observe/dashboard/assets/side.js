@@ -1,4 +1,4 @@
-// The panels around the fleet: request figures, findings, changes, proxies, etcd.
+// The panels next to the fleet: request figures, findings, events, queues, proxies, etcd.
 
 const tiles = [
   { id: 'rate', title: 'Requests per second', colour: 'accent', lines: ['served', 'refused'], unit: '' },
@@ -43,11 +43,11 @@ function renderTiles(change) {
   setText(tokens.small, ' out');
   setText(tokens.more, last('input') === null ? '' : `${count(last('input'))} in`);
   const alone = last('alone');
-  setText(rate.more, alone ? `${number.format(alone)} by decode alone` : '');
+  setText(rate.more, alone ? `${number.format(alone)} decode-only` : '');
   const lost = Math.round((lines.failed || []).reduce((sum, v) => sum + (v || 0), 0) * state.history.step);
   setText(failed.value, last('failed') === null ? '–' : count(lost));
   setText(failed.small, last('failed') ? ` ${number.format(last('failed'))} per second now` : '');
-  setText(failed.more, 'in the last five minutes');
+  setText(failed.more, 'in five minutes');
   setClass(failed.more, lost ? 'more bad' : 'more');
   setClass(failed.box, lost ? 'tile c-bad' : 'tile c-soft');
   setText(rate.small, last('refused') ? ` +${number.format(last('refused'))} refused` : '');
@@ -60,12 +60,12 @@ function renderFindings() {
   byId('findings-list').replaceChildren(...list.map((text) => el('li', null, text)));
 }
 
-// renderScope says whose figures are shown.
+// renderScope shows which proxies the figures include.
 function renderScope() {
   const list = state.parts.proxies?.list || [], out = list.filter((p) => p.missing), box = byId('scope');
   box.hidden = list.length < 2;
-  const whose = state.parts.fleet ? `Figures of ${list.length - out.length} of ${list.length} proxies.` : 'Figures of this proxy.';
-  setText(box, whose + (out.length ? ` Not included: ${out.map((p) => `${p.address || p.id} (${p.missing})`).join(', ')}.` : ''));
+  const scope = state.parts.fleet ? `Figures of ${list.length - out.length} of ${list.length} proxies.` : 'Figures of this proxy.';
+  setText(box, scope + (out.length ? ` Not included: ${out.map((p) => `${p.address || p.id} (${p.missing})`).join(', ')}.` : ''));
   setClass(box, out.length ? 'bad' : '');
 }
 
@@ -75,14 +75,21 @@ function renderFailures() {
   byId('failures').replaceChildren(...list.slice(0, 30).map((f) => el('li', null, el('span', { class: 'tag ' + f.role }, f.role), ' ', el('span', { class: 'mono' }, f.instance), ` ${f.class}: ${count(f.count)}`)));
 }
 
-const counts = (of) => Object.entries(of || {}).sort().map(([name, n]) => `${name.replace('\n', ' ') || '(no name)'} ${count(n)}`).join(', ') || 'none';
+const counts = (of) => Object.entries(of || {}).filter(([, n]) => n).sort().map(([name, n]) => `${name.replace('\n', ' ') || '(no name)'} ${count(n)}`).join(', ') || 'none';
 
 function renderQueues() {
-  const list = state.parts.queues || [];
+  const list = state.parts.queues || [], nodes = [], say = (name, value) => nodes.push(el('dt', null, name), el('dd', null, value));
   byId('queues-card').hidden = list.length === 0;
-  byId('queues').replaceChildren(...list.flatMap((q) => [el('dt', null, q.model + (q.mode === 'on' ? '' : ` (${q.mode})`)),
-    el('dd', null, `waiting: ${counts(q.waiting)}; by key: ${counts(q.keys)}; oldest ${latency(q.oldest * 1000)}, a new one would wait ${latency(q.predicted_wait * 1000)}; saturation: ${Object.entries(q.saturation).sort().map(([role, is]) => `${role} ${percent(is)}`).join(', ') || 'unknown'}`)]),
-  el('dt', null, 'Refused'), el('dd', null, counts(state.parts.totals?.refused) + ' since the proxies started'));
+  for (const q of list) {
+    const waiting = counts(q.waiting);
+    say('Model', q.model + (q.mode === 'on' ? '' : ` (${q.mode})`));
+    say('Waiting', waiting === 'none' ? waiting : `${waiting}; the oldest for ${latency(q.oldest * 1000)}`);
+    if (waiting !== 'none') say('By key', counts(q.keys));
+    say('Predicted wait', latency(q.predicted_wait * 1000));
+    say('Saturation', Object.entries(q.saturation).sort().map(([role, is]) => `${role} ${percent(is)}`).join(', ') || 'unknown');
+  }
+  say('Refused', counts(state.parts.totals?.refused) + ' since the proxies started');
+  byId('queues').replaceChildren(...nodes);
 }
 
 function renderKeys() {
@@ -123,7 +130,7 @@ function renderFeed(change) {
 function renderProxies() {
   const part = state.parts.proxies;
   if (!part) {
-    byId('proxies').replaceChildren(el('p', { class: 'muted' }, 'Being asked for.'));
+    byId('proxies').replaceChildren(el('p', { class: 'muted' }, 'Loading …'));
     return;
   }
   const list = part.list || [];
@@ -132,10 +139,10 @@ function renderProxies() {
     const lag = newest - p.applied;
     return el('div', { class: 'proxy' },
       el('span', { class: 'mono' }, p.address || p.id), el('span', { class: 'badge ' + (lag ? 'warn' : 'good') }, lag ? `${count(lag)} behind` : 'up to date'),
-      el('span', { class: 'sub' }, [p.own ? 'this one' : '', p.missing ? 'figures not included' : '', p.version, p.started ? 'up ' + age(now() - p.started) : '', 'revision ' + p.applied].filter(Boolean).join(' · ')));
+      el('span', { class: 'sub' }, [p.own ? 'this proxy' : '', p.missing ? 'figures not included' : '', p.version, p.started ? 'up ' + age(now() - p.started) : '', 'revision ' + p.applied].filter(Boolean).join(' · ')));
   });
   if (part.error) nodes.push(el('p', { class: 'error' }, `As of ${clock(part.at)}: ${part.error}`));
-  if (!nodes.length) nodes.push(el('p', { class: 'muted' }, 'None has said that it is there.'));
+  if (!nodes.length) nodes.push(el('p', { class: 'muted' }, 'No proxy has reported yet.'));
   byId('proxies').replaceChildren(...nodes);
 }
 
@@ -143,12 +150,12 @@ function renderEtcd() {
   const e = state.parts.etcd, list = [];
   if (!e) return;
   const say = (name, value) => { if (value) list.push(el('dt', null, name), el('dd', null, value)); };
-  say('State', e.live ? 'followed' : e.state);
+  say('State', e.live ? 'connected' : e.state);
   say('Revision', String(state.parts.revision || 0));
-  say('At', (e.endpoints || []).join(', ') + (e.embedded ? ' (its own)' : ''));
-  say('Orphans', e.orphans ? `${e.orphans} serve without their lease` : '');
-  say('Held', e.held ? `${e.held} that went with most of their role` : '');
-  say('Kept', e.kept ? `${plural(e.kept, 'key')} that this etcd lacks: see pdctl restore` : '');
+  say('Endpoints', (e.endpoints || []).join(', ') + (e.embedded ? ' (embedded)' : ''));
+  say('Orphans', e.orphans ? `${plural(e.orphans, 'instance')} in use without a lease` : '');
+  say('Held', e.held ? `${plural(e.held, 'instance')} in use, although most of the role disappeared at once` : '');
+  say('Kept', e.kept ? `${plural(e.kept, 'key')} missing in etcd: see pdctl restore` : '');
   byId('etcd').replaceChildren(...list);
   renderAlarm(e);
 }
@@ -158,12 +165,12 @@ function renderAlarm(e) {
   const box = byId('alarm');
   let text = '', title = '', kind = 'bad';
   if (!e.live && e.state !== 'cold' && e.state !== 'listing') {
-    title = 'etcd does not answer';
+    title = 'etcd does not respond';
     text = (e.last_contact ? `since ${clock(Date.parse(e.last_contact))}. ` : '. ') +
-      'Requests go on with the instances below. Who comes, goes or is changed now is seen when etcd is back.';
+      'The instances below continue to serve. Changes of the fleet take effect when etcd responds again.';
     if (e.ended) text += ' The embedded etcd of this proxy has exited: ' + e.ended;
   } else if (e.state === 'cold') { // the first read; later reads, every few minutes, are silent
-    title = 'The membership is being read';
+    title = 'Reading the membership';
     kind = 'warn';
     text = e.last_error ? 'Last error: ' + e.last_error : '';
   }
@@ -176,7 +183,7 @@ function renderLink() {
   const quiet = Date.now() - state.lastEvent, link = byId('link');
   const lost = state.broken || state.lastEvent > 0 && quiet > 6000;
   link.dataset.state = lost ? 'lost' : state.lastEvent ? 'live' : 'wait';
-  setText(byId('link-text'), lost ? (state.lastEvent ? `no news since ${clock(state.lastEvent)}` : 'no connection') : state.lastEvent ? 'live' : 'connecting');
+  setText(byId('link-text'), lost ? (state.lastEvent ? `no updates since ${clock(state.lastEvent)}` : 'no connection') : state.lastEvent ? 'live' : 'connecting');
 }
 
 function renderSelf() {
