@@ -134,7 +134,7 @@ func clashes(e *entry, find func(schema.Name) *entry) bool {
 // roleless returns why an override can't keep the engine of an entry in its other role, "" if it can.
 func roleless(e *entry, find func(schema.Name) *entry) string {
 	other := schema.Name{Kind: schema.KindInstance, Role: e.Role.Other(), Address: e.Key.Address}
-	if find(other) == nil {
+	if o := find(other); o == nil || e.absent == nil && o.absent != nil && o.absent.kind == orphaned {
 		return "registered as " + string(e.Role) + " only"
 	}
 	other.Kind = schema.KindOverride
