@@ -435,25 +435,10 @@ func TestApplyInParts(t *testing.T) {
 		t.Errorf("%.500s", out)
 	}
 	write("disks", "racks")
-	ctx, password := t.Context(), filepath.Join(t.TempDir(), "password")
-	testkit.WriteFile(t, password, "secret")
-	_, err := r.cli.RoleAdd(ctx, "part")
-	require.NoError(t, err)
-	for key, right := range map[string]clientv3.PermissionType{
+	password := r.enableAuth(map[string]clientv3.PermissionType{
 		"/pd/": clientv3.PermissionType(clientv3.PermRead), "/pd/override/decode/": clientv3.PermissionType(clientv3.PermReadWrite),
 		"/pd/audit/": clientv3.PermissionType(clientv3.PermReadWrite), "/pd/meta/": clientv3.PermissionType(clientv3.PermReadWrite),
-	} {
-		_, err = r.cli.RoleGrantPermission(ctx, "part", key, clientv3.GetPrefixRangeEnd(key), right)
-		require.NoError(t, err)
-	}
-	for _, user := range []string{"root", "part"} {
-		_, err = r.cli.UserAdd(ctx, user, "secret")
-		require.NoError(t, err)
-		_, err = r.cli.UserGrantRole(ctx, user, user)
-		require.NoError(t, err)
-	}
-	_, err = r.cli.AuthEnable(ctx)
-	require.NoError(t, err)
+	})
 	args := []string{"apply", "-f", path, "--etcd-password-file", password, "--etcd-username"}
 	if errs := r.want(1, "", append(args, "part")...); !strings.Contains(errs, "100 of 200 changes were written; repeat the command to write the others") {
 		t.Errorf("%.500s", errs)

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -39,6 +41,24 @@ func TestRestoreAndForget(t *testing.T) {
 	log, err := store.New(r.cli, l, "test").Reader.AuditLog(t.Context(), 0)
 	if err != nil || len(log) != 2 || log[0].What != "forget" || log[0].Address != "10.0.0.1:1" || log[1].Why != "go on" {
 		t.Fatalf("%+v, %v", log, err)
+	}
+}
+
+// An order that is reported as failed is not written.
+func TestRestoreWithoutRightToReadProxies(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	password := r.enableAuth(map[string]clientv3.PermissionType{
+		"/pd/audit/": clientv3.PermissionType(clientv3.PermReadWrite), "/pd/meta/": clientv3.PermissionType(clientv3.PermReadWrite),
+	})
+	for _, verb := range []string{"restore", "forget"} {
+		args := []string{verb, "--all", "--etcd-password-file", password, "--etcd-username"}
+		if errs := r.want(1, "", append(args, "part")...); !strings.Contains(errs, "list the proxies: ") {
+			t.Error(errs)
+		}
+		if out := r.ok("history", "-o", "json", "--etcd-password-file", password, "--etcd-username", "root"); strings.Contains(out, verb) {
+			t.Errorf("written: %s", out)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/show"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) {
@@ -86,6 +88,28 @@ func (r *rig) put(key, value string) {
 	if _, err := r.cli.Put(r.t.Context(), key, value); err != nil {
 		r.t.Fatal(err)
 	}
+}
+
+// enableAuth sets up the users root, and part with these rights, and returns the file with their password.
+func (r *rig) enableAuth(rights map[string]clientv3.PermissionType) (password string) {
+	r.t.Helper()
+	ctx, password := r.t.Context(), filepath.Join(r.t.TempDir(), "password")
+	testkit.WriteFile(r.t, password, "secret")
+	_, err := r.cli.RoleAdd(ctx, "part")
+	require.NoError(r.t, err)
+	for key, right := range rights {
+		_, err = r.cli.RoleGrantPermission(ctx, "part", key, clientv3.GetPrefixRangeEnd(key), right)
+		require.NoError(r.t, err)
+	}
+	for _, user := range []string{"root", "part"} {
+		_, err = r.cli.UserAdd(ctx, user, "secret")
+		require.NoError(r.t, err)
+		_, err = r.cli.UserGrantRole(ctx, user, user)
+		require.NoError(r.t, err)
+	}
+	_, err = r.cli.AuthEnable(ctx)
+	require.NoError(r.t, err)
+	return password
 }
 
 func (r *rig) listings() (out struct {

@@ -72,11 +72,19 @@ func publishing(t *testing.T, cli *clientv3.Client, id string, ttl, interval tim
 func following(t *testing.T, cli *clientv3.Client) *loaddigest.Watcher {
 	t.Helper()
 	w := loaddigest.NewWatcher(cli, members.Layout(t), nil)
+	run(t, w)
+	return w
+}
+
+// run runs w until the end of the test or of stop.
+func run(t *testing.T, w *loaddigest.Watcher) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); w.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
-	return w
+	stop = func() { cancel(); <-done }
+	t.Cleanup(stop)
+	return stop
 }
 
 func leg(k string, n int64, leaving bool) schema.LoadEntry {
@@ -112,6 +120,43 @@ func TestWatcher_LeavesAMemberThatHangs(t *testing.T) {
 	applied(1)
 	members.Put(t, cli, l.Load("a"), `{"v":1,"applied":2}`) // after the list
 	applied(2)
+}
+
+// The digest of a wiped etcd may have the revision of the former one.
+func TestWatcher_SameRevisionInAWipedEtcd(t *testing.T) {
+	t.Parallel()
+	server := testkit.StartEtcd(t)
+	cli, l := server.Client(t), members.Layout(t)
+	w := loaddigest.NewWatcher(cli, l, nil)
+	var revisions []int64
+	for _, applied := range []int64{1, 2} {
+		var revision int64
+		testkit.Eventually(t, members.Soon, func() error {
+			lease, err := cli.Grant(t.Context(), 60)
+			if err != nil {
+				return err
+			}
+			resp, err := cli.Put(t.Context(), l.Load("a"), fmt.Sprintf(`{"v":1,"applied":%d}`, applied), clientv3.WithLease(lease.ID))
+			if err == nil {
+				revision = resp.Header.Revision
+			}
+			return err
+		})
+		revisions = append(revisions, revision)
+		stop := run(t, w)
+		testkit.Eventually(t, members.Soon, func() error {
+			if all := w.All(); len(all) != 1 || all[0].Applied != applied {
+				return fmt.Errorf("%+v", all)
+			}
+			return nil
+		})
+		stop()
+		server.Wipe()
+		server.Restart()
+	}
+	if revisions[0] != revisions[1] {
+		t.Errorf("revisions %d", revisions)
+	}
 }
 
 // Each of three proxies knows the sum of what the two others have; the share of one

@@ -30,7 +30,7 @@ type ProxyLoad struct {
 	ReceivedAt time.Time // by the clock of this process
 	Ignored    string    // why the digest is not used; "" if it is
 
-	revision int64
+	revision, lease int64 // after a wipe of etcd, another write may have the same revision
 }
 
 // Watcher follows the digests of all proxies, including this one. It uses a separate watch. While
@@ -148,7 +148,7 @@ func (w *Watcher) put(kv *mvccpb.KeyValue) {
 	w.mu.Lock()
 	old, full := w.proxies[id], len(w.proxies) >= maxProxies
 	w.mu.Unlock()
-	if old != nil && old.revision == kv.ModRevision || old == nil && full {
+	if old != nil && old.revision == kv.ModRevision && old.lease == kv.Lease || old == nil && full {
 		return
 	}
 	p := decode(id, kv)
@@ -164,7 +164,7 @@ func (w *Watcher) put(kv *mvccpb.KeyValue) {
 const maxProxies = 1024
 
 func decode(id string, kv *mvccpb.KeyValue) *ProxyLoad {
-	p := &ProxyLoad{ID: instance.Printable(id, 128), ReceivedAt: time.Now(), revision: kv.ModRevision}
+	p := &ProxyLoad{ID: instance.Printable(id, 128), ReceivedAt: time.Now(), revision: kv.ModRevision, lease: kv.Lease}
 	var err error
 	if p.Digest, err = schema.DecodeDigest(kv.Value); err != nil {
 		p.Ignored = err.Error()

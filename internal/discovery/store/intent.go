@@ -87,7 +87,7 @@ func (s *Intents) Intend(ctx context.Context, k instance.Key, state instance.Int
 		case o.State == state && o.Role == "" && w.For == 0 && !f.Temporary() && (w.Reason == "" || w.Reason == o.Reason) && w.MoveAfter == nil:
 			return plan{}, nil
 		case o.Weight != nil && (w.For > 0 || f.Temporary()):
-			return plan{}, weighted(k, *o.Weight)
+			return plan{}, weighted(k, f, *o.Weight)
 		}
 		o.State, o.Reason, o.By, o.MoveAfter, o.Role, o.Auto = state, w.Reason, s.by(ctx), nil, "", false
 		if w.MoveAfter != nil {
@@ -139,8 +139,11 @@ func (s *Intents) lifted(ctx context.Context, k instance.Key, o schema.Override,
 	return plan{what: what, ops: []clientv3.Op{op}}, err
 }
 
-// weighted returns the error of a temporary intent for an instance that has a weight.
-func weighted(k instance.Key, weight int) error {
+// weighted returns the error of an intent for an instance that has a weight, if one of the two is temporary.
+func weighted(k instance.Key, f *etcd.Found, weight int) error {
+	if f.Temporary() {
+		return fmt.Errorf("%w: %s has a weight of %d with a time limit, which both would share; lift the weight first", ErrIntent, k, weight)
+	}
 	return fmt.Errorf("%w: %s has a weight of %d beside its record, which would end together with it; lift the weight first, or leave out the time", ErrIntent, k, weight)
 }
 
@@ -172,7 +175,11 @@ func (s *Intents) SetWeight(ctx context.Context, k instance.Key, weight *int, w 
 		case weight == nil && o.Weight == nil:
 			return plan{}, nil
 		case o.State != "" && weight != nil && (w.For > 0 || f.Temporary()):
-			return plan{}, fmt.Errorf("%w: %s is %s, and the weight would end together with that; lift it first, or leave out the time", ErrIntent, k, standing(o.State))
+			remedy := "lift it first"
+			if !f.Temporary() {
+				remedy += ", or leave out the time"
+			}
+			return plan{}, fmt.Errorf("%w: %s is %s, and the weight would end together with that; %s", ErrIntent, k, standing(o.State), remedy)
 		case weight != nil && w.For == 0 && !f.Temporary() && o.Weight != nil && *o.Weight == *weight && (w.Reason == "" || w.Reason == o.Reason):
 			return plan{}, nil
 		}

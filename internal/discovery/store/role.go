@@ -118,7 +118,7 @@ func (s *Intents) leave(ctx context.Context, k instance.Key, f *etcd.Found, o sc
 	case o.Role == role && o.Auto == w.Auto && w.For == 0 && !f.Temporary() && (w.Reason == "" || w.Reason == o.Reason):
 		return plan{}, nil
 	case o.Weight != nil && (w.For > 0 || f.Temporary()):
-		return plan{}, weighted(k, *o.Weight)
+		return plan{}, weighted(k, f, *o.Weight)
 	case o.Role == "" && !w.Force:
 		if err := s.last(ctx, k); err != nil {
 			return plan{}, err

@@ -18,20 +18,21 @@ func TestModelsReplaceTheRecord(t *testing.T) {
 		change func(*instance.Instance)
 		models []string
 	}{
-		"static":                     {func(*instance.Instance) {}, read},
-		"static, written again":      {func(in *instance.Instance) { in.ModRevision++ }, read},
-		"leased by curl, again":      {func(in *instance.Instance) { in.Lease = 1; in.ModRevision++ }, read},
-		"bare":                       {func(in *instance.Instance) { in.Bare = true }, read},
-		"of an agent":                {func(in *instance.Instance) { in.Lease, in.Record.Source = 1, "agent" }, read},
-		"of an agent, written again": {func(in *instance.Instance) { in.Lease, in.Record.Source = 1, "agent"; in.ModRevision++ }, []string{"base"}},
+		"static":                       {func(in *instance.Instance) { in.Lease = 0 }, read},
+		"static, written again":        {func(in *instance.Instance) { in.Lease = 0; in.ModRevision++ }, read},
+		"leased by curl, again":        {func(in *instance.Instance) { in.Lease = 2; in.ModRevision++ }, read},
+		"bare":                         {func(in *instance.Instance) { in.Bare = true }, read},
+		"of an agent":                  {func(in *instance.Instance) { in.Record.Source = "agent" }, read},
+		"of an agent, written again":   {func(in *instance.Instance) { in.Record.Source = "agent"; in.ModRevision++ }, []string{"base"}},
+		"of an agent, in a wiped etcd": {func(in *instance.Instance) { in.Record.Source, in.Lease = "agent", 2 }, []string{"base"}},
 		"truncated, written again": {func(in *instance.Instance) {
-			in.Lease, in.Record.Source, in.Record.ModelsTruncated = 1, "agent", true
+			in.Record.Source, in.Record.ModelsTruncated = "agent", true
 			in.ModRevision++
 		}, read},
 		"restarted": {func(in *instance.Instance) { in.Record.ID = "2" }, []string{"base"}},
 	} {
-		in := &instance.Instance{Key: k, ModRevision: 4, Record: instance.Record{ID: "1", State: instance.Ready, Models: []string{"base"}}}
-		f := verify.Facts{Probing: true, Models: map[instance.Key]*verify.Models{k: {Incarnation: "1", ModRevision: 4, Names: read}}}
+		in := &instance.Instance{Key: k, ModRevision: 4, Lease: 1, Record: instance.Record{ID: "1", State: instance.Ready, Models: []string{"base"}}}
+		f := verify.Facts{Probing: true, Models: map[instance.Key]*verify.Models{k: {Incarnation: "1", ModRevision: 4, Lease: 1, Names: read}}}
 		tc.change(in)
 		f.Apply(in, nil, func(string, ...any) {})
 		if !in.Verified || !slices.Equal(in.Record.Models, tc.models) || in.ModelsRead != (len(tc.models) == 2) || in.Record.ModelsTruncated && in.ModelsRead {

@@ -46,18 +46,19 @@ type Wait struct {
 // Models is the list of models that this process has read from an engine, apart from the probe
 // that verified it. It is immutable.
 type Models struct {
-	// Incarnation and ModRevision are those of the instance when the read began.
-	Incarnation string
-	ModRevision int64
-	Names       []string
-	Truncated   bool // see instance.Facts.ModelsTruncated
+	// Incarnation, ModRevision and Lease are those of the instance when the read began. After
+	// a wipe of etcd, another record may have the same revision.
+	Incarnation        string
+	ModRevision, Lease int64
+	Names              []string
+	Truncated          bool // see instance.Facts.ModelsTruncated
 }
 
 // replaces reports whether the list is newer than that of the record. An agent keeps its record
 // up to date, so that the record counts again once it has been rewritten.
 func (m *Models) replaces(in *instance.Instance) bool {
 	return m != nil && m.Incarnation == in.Incarnation() &&
-		(m.ModRevision == in.ModRevision || !in.Maintained() || in.Record.ModelsTruncated)
+		(m.ModRevision == in.ModRevision && m.Lease == in.Lease || !in.Maintained() || in.Record.ModelsTruncated)
 }
 
 // Answer is the outcome of asking one instance. It is immutable.

@@ -127,13 +127,15 @@ func TestBuildWarnsOfBothRoles(t *testing.T) {
 }
 
 // The change of a role drains the other role, so it has no effect on an engine that is registered in one only, as
-// after a restart of its agent with another --role.
-func TestBuildIgnoresRoleOfOneMembership(t *testing.T) {
+// after a restart of its agent with another --role, nor where both roles are drained so, as after the revert of one of
+// several changes.
+func TestBuildIgnoresRole(t *testing.T) {
 	t.Parallel()
 	l := members.Layout(t)
 	value := `{"models":["m"],"kv_role":"kv_both"}`
 	prefill, decode := kv("/pd/prefill/10.0.0.1:1", value, 2), kv("/pd/decode/10.0.0.1:1", value, 2)
 	role := kv("/pd/override/prefill/10.0.0.1:1", `{"v":1,"state":"drain","role":"decode","weight":7}`, 3)
+	other := kv("/pd/override/decode/10.0.0.1:1", `{"v":1,"state":"drain","role":"prefill"}`, 4)
 	drain := kv("/pd/override/prefill/10.0.0.1:1", `{"v":1,"state":"drain","weight":7}`, 3)
 	for _, c := range []struct {
 		name   string
@@ -143,6 +145,8 @@ func TestBuildIgnoresRoleOfOneMembership(t *testing.T) {
 	}{
 		{"both roles", []*mvccpb.KeyValue{prefill, decode, role}, "decode-only", "role decode"},
 		{"one role", []*mvccpb.KeyValue{prefill, role}, "ready", "role decode has no effect: registered as prefill only"},
+		{"both roles drained", []*mvccpb.KeyValue{prefill, decode, role, other}, "ready", "role decode has no effect: role prefill is set, too"},
+		{"a drain and a role", []*mvccpb.KeyValue{prefill, decode, drain, other}, "draining", "drain"},
 		{"a drain", []*mvccpb.KeyValue{prefill, drain}, "draining", "drain"},
 	} {
 		in, _ := watch.Build(l, c.kvs, 9, verify.Facts{}).Lookup(members.Prefill("10.0.0.1:1"))

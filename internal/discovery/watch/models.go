@@ -13,7 +13,7 @@ import (
 // snapshot. Snapshots have it until the engine restarts or, if an agent maintains the record,
 // until the record is rewritten. It returns before it is published.
 func (w *Watcher) ObserveModels(ctx context.Context, in *instance.Instance, facts instance.Facts) {
-	m := &verify.Models{Incarnation: in.Incarnation(), ModRevision: in.ModRevision, Names: facts.Models, Truncated: facts.ModelsTruncated}
+	m := &verify.Models{Incarnation: in.Incarnation(), ModRevision: in.ModRevision, Lease: in.Lease, Names: facts.Models, Truncated: facts.ModelsTruncated}
 	w.send(ctx, func(o *owner) { o.observeModels(in.Key, m) })
 }
 

@@ -3,6 +3,7 @@ package watch_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -286,6 +287,35 @@ func TestListWithMassLossIsHeld(t *testing.T) {
 	}
 	for _, k := range keys {
 		members.WaitFor(t, w, k, members.HasView(""))
+	}
+}
+
+// An orphan is not registered: the role of an engine whose agent was killed, and runs again with another --role, has
+// no effect.
+func TestOrphanEndsRole(t *testing.T) {
+	t.Parallel()
+	r := newOrphanRig(t, 1, nil)
+	prefill, decode := r.keys[0], members.Decode(r.keys[0].Address)
+	id := members.Leased(t, r.cli, r.l, decode)
+	members.Put(t, r.cli, r.l.Override(decode), `{"v":1,"state":"drain","role":"prefill"}`)
+	only := func(in *instance.Instance) error {
+		if in.OnlyRole != instance.Prefill || in.Usable() {
+			return fmt.Errorf("%+v", in)
+		}
+		return nil
+	}
+	members.WaitFor(t, r.w, decode, only)
+	members.Revoke(t, r.cli, r.ids[prefill])
+	members.Revoke(t, r.cli, id)
+	members.WaitFor(t, r.w, prefill, orphan)
+	members.WaitFor(t, r.w, decode, members.HasView(instance.Orphan))
+	if in, _ := r.w.Snapshot().Lookup(decode); only(in) != nil {
+		t.Errorf("of two orphans: %+v", in)
+	}
+	members.Leased(t, r.cli, r.l, decode)
+	members.WaitFor(t, r.w, decode, members.HasView(""))
+	if in := members.WaitFor(t, r.w, decode, members.Usable); !strings.Contains(in.Reason, "role prefill has no effect: registered as decode only") {
+		t.Errorf("%+v", in)
 	}
 }
 

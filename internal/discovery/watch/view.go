@@ -30,7 +30,7 @@ type surroundings struct {
 	waiting  verify.Wait
 	clash    bool
 	shadowed bool
-	alone    bool // the engine has no instance of the other role
+	roleless string // why the role of an override has no effect, "" if it has
 }
 
 // snapshot returns the instances at the table's revision. Those that have not changed
@@ -90,7 +90,9 @@ func (t *table) show(e *entry, v verify.Facts, find func(schema.Name) *entry) {
 	} else {
 		c.answer = v.Instances[e.Key]
 		c.clash = clashes(e, find)
-		c.alone = find(schema.Name{Kind: schema.KindInstance, Role: e.Role.Other(), Address: e.Key.Address}) == nil
+		if o := c.override; o != nil && o.good && o.override.Role != "" {
+			c.roleless = roleless(e, find)
+		}
 		e.in, e.learns = recordInstance(e, c, v), v.MustLearn(e.Key, e.rec)
 	}
 	e.old, e.shadowed = false, c.shadowed
@@ -127,6 +129,19 @@ func clashes(e *entry, find func(schema.Name) *entry) bool {
 	}
 	fine := func(e *entry) bool { return e.leased == 0 || e.rec.KVRole == "kv_both" }
 	return !fine(e) || !fine(o)
+}
+
+// roleless returns why an override can't keep the engine of an entry in its other role, "" if it can.
+func roleless(e *entry, find func(schema.Name) *entry) string {
+	other := schema.Name{Kind: schema.KindInstance, Role: e.Role.Other(), Address: e.Key.Address}
+	if o := find(other); o == nil || e.absent == nil && o.absent != nil && o.absent.kind == orphaned {
+		return "registered as " + string(e.Role) + " only"
+	}
+	other.Kind = schema.KindOverride
+	if o := find(other); o != nil && o.good && o.override.Role != "" {
+		return "role " + string(o.override.Role) + " is set, too"
+	}
+	return ""
 }
 
 // incarnation is that of the instance shown for the entry.
@@ -173,7 +188,7 @@ func recordInstance(e *entry, c surroundings, v verify.Facts) *instance.Instance
 		say("registered in both roles, and not everywhere with kv_role kv_both")
 	}
 	if o := c.override; o != nil {
-		applyOverride(in, o, c.alone, say)
+		applyOverride(in, o, c.roleless, say)
 	}
 	in.Reason = strings.Join(why, "; ")
 	return in
@@ -202,9 +217,8 @@ func pendingInstance(e *entry, c surroundings) *instance.Instance {
 	return in
 }
 
-// applyOverride applies an override to an instance. A drain that keeps the engine in its other role
-// has no effect on one that is alone.
-func applyOverride(in *instance.Instance, e *entry, alone bool, say func(string, ...any)) {
+// applyOverride applies an override to an instance.
+func applyOverride(in *instance.Instance, e *entry, roleless string, say func(string, ...any)) {
 	if e.problem != "" {
 		if !e.good {
 			say("its override cannot be used: %s", e.problem)
@@ -213,8 +227,8 @@ func applyOverride(in *instance.Instance, e *entry, alone bool, say func(string,
 		say("of its override, %s", e.describe())
 	}
 	o := *e.override
-	if o.Role != "" && alone {
-		say("role %s has no effect: registered as %s only", o.Role, in.Role)
+	if o.Role != "" && roleless != "" {
+		say("role %s has no effect: %s", o.Role, roleless)
 		o.State, o.Role, o.Auto = "", "", false
 	}
 	in.Intent, in.OnlyRole, in.AutoRole = o.State, o.Role, o.Auto

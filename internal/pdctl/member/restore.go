@@ -63,11 +63,11 @@ func orderCommand(s *session.Session, verb, short string) *cobra.Command {
 }
 
 func order(ctx context.Context, s *session.Session, conn *session.Conn, verb string, keys []instance.Key, reason string) error {
-	if err := conn.Store.Kept.Order(ctx, verb, keys, reason); err != nil {
+	proxies, err := conn.Store.Reader.Proxies(ctx) // first: an error means that nothing is written
+	if err != nil {
 		return err
 	}
-	proxies, err := conn.Store.Reader.Proxies(ctx)
-	if err != nil {
+	if err := conn.Store.Kept.Order(ctx, verb, keys, reason); err != nil {
 		return err
 	}
 	switch {
