@@ -51,11 +51,7 @@ func (a *Agent) withdraw(ctx context.Context) error {
 	}
 	a.said.putState(instance.Down, "")
 	a.said.settle(ctx, goodbyeLimit)
-	if err := a.said.revoke(ctx); err != nil {
-		return err
-	}
-	a.o.Log.Info("registration ended: the engine's process has exited")
-	return nil
+	return a.said.revoke(ctx)
 }
 
 // endsWith calls cancel, which ends ctx, when either channel is closed. stop calls it, too.

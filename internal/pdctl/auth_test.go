@@ -321,9 +321,12 @@ func TestAuthInitAgain(t *testing.T) {
 	}
 	// Its own password can change.
 	newer := filepath.Join(t.TempDir(), "newer")
-	testkit.WriteFile(t, newer, "other\n")
+	testkit.WriteFile(t, newer, "\ufeffother\r\n") // as editors on Windows write it
 	if code, out, errs := r.run(append(as, "auth", "init", "--apply", "--password-file", "root="+newer)...); code != 0 {
 		t.Errorf("its own password: %d %s%s", code, out, errs)
+	}
+	if code, out, errs := r.run("list", "--etcd-username", "root", "--etcd-password", "other"); code != 0 {
+		t.Errorf("the new password: %d %s%s", code, out, errs)
 	}
 	for _, bad := range [][]string{
 		{"auth", "init", "--apply", "--dry-run"}, {"auth", "init", "--password-file", "nobody=" + file}, {"auth", "init", "--password-file", "root=/nowhere/f"},

@@ -125,13 +125,15 @@ func (h *moveRig) moveProxies(etcd []string) {
 func (h *moveRig) moveAgents(etcd []string) {
 	h.t.Helper()
 	for _, n := range h.nodes {
-		for range 2 {
-			require.NoError(h.t, n.Agent.Signal(syscall.SIGTERM))
-			select {
-			case <-n.Agent.Done():
-			case <-time.After(200 * time.Millisecond): // two signals at once would be merged
+		require.NoError(h.t, n.Agent.Signal(syscall.SIGTERM))
+		// A signal that is pending would be merged with the second one.
+		testkit.Eventually(h.t, soon, func() error {
+			if log, err := os.ReadFile(n.Agent.LogFile()); err != nil || !strings.Contains(string(log), "a second signal skips the wait") {
+				return fmt.Errorf("%s has not received the first signal: %w", n.Address, err)
 			}
-		}
+			return nil
+		})
+		require.NoError(h.t, n.Agent.Signal(syscall.SIGTERM))
 		select {
 		case <-n.Agent.Done():
 		case <-time.After(soon):

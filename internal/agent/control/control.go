@@ -64,7 +64,7 @@ func Start(ctx context.Context, c setup.Config, drain func(), certs func() []str
 	return ctl, background.Start(ctx, func(ctx context.Context) {
 		agentctl.Serve(ctx, lis, agentctl.Source{
 			Report: ctl.Report, Drain: drain,
-			Metrics: metricsHandler(ctl.Report),
+			Metrics: metricsHandler(ctl.Report, ctl.certs),
 		}, log.WithField(logging.FieldComponent, "control"))
 	}), nil
 }

@@ -4,14 +4,23 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/scraped"
 )
 
+// CertificateProblems returns the metric of problems with certificates.
+func CertificateProblems(certs func() []string) prometheus.Collector {
+	const name = "pd_agent_certificate_problems"
+	return scraped.Collector(func(emit scraped.Emit) { emit(name, float64(len(certs()))) },
+		scraped.New(name, "Certificate files that are rejected, not valid now, or valid for less than a week."))
+}
+
 // metricsHandler serves the metrics of a report that is made at the moment of the scrape.
-func metricsHandler(report func() agentctl.Report) http.Handler {
+func metricsHandler(report func() agentctl.Report, certs func() []string) http.Handler {
 	return scraped.Handler(scraped.Collector(func(emit scraped.Emit) { emitMetrics(emit, report()) },
 		scraped.New("pd_agent_info", "Always 1; the instance and the agent's version are in the labels.", "role", "instance", "version"),
 		scraped.New("pd_agent_phase", "1 for the present phase of the agent, 0 for the others.", "phase"),
@@ -23,9 +32,8 @@ func metricsHandler(report func() agentctl.Report) http.Handler {
 		scraped.New("pd_agent_registrations_total", "Times that the key was written under a new lease."),
 		scraped.New("pd_agent_registration_conflicts_total", "Times that another agent had the key."),
 		scraped.New("pd_agent_engine_starts_total", "Times that the agent has started the engine; absent if the agent does not start it."),
-		scraped.New("pd_agent_certificate_problems", "Certificate files that are rejected, not valid now, or valid for less than a week."),
 		scraped.New("pd_agent_lease_last_renewal_age_seconds", "Time since etcd last confirmed the lease; absent before the first time."),
-	))
+	), CertificateProblems(certs))
 }
 
 // emitMetrics emits a series of each phase always, so that an alert need not guess which ones exist.
@@ -46,7 +54,6 @@ func emitMetrics(emit scraped.Emit, r agentctl.Report) {
 	emit("pd_agent_leases_lost_total", float64(r.Registration.LeasesLost))
 	emit("pd_agent_registrations_total", float64(r.Registration.Registrations))
 	emit("pd_agent_registration_conflicts_total", float64(r.Registration.Conflicts))
-	emit("pd_agent_certificate_problems", float64(len(r.Certificates)))
 	if r.Process != nil {
 		emit("pd_agent_engine_starts_total", float64(r.Process.Starts))
 	}

@@ -72,9 +72,9 @@ func (s *service) showBridge(ctx context.Context, b *zmqregister.Bridge) (stop f
 	if err != nil {
 		return nil, err
 	}
-	shown := bridgemetrics.Bridge(b.Counts)
+	shown := bridgemetrics.Bridge(b.Counts).Handler(control.CertificateProblems(s.certs.findings))
 	return background.Start(ctx, func(ctx context.Context) {
-		agentctl.Serve(ctx, lis, agentctl.Source{Metrics: shown.Handler()}, s.log.WithField(logging.FieldComponent, "control"))
+		agentctl.Serve(ctx, lis, agentctl.Source{Metrics: shown}, s.log.WithField(logging.FieldComponent, "control"))
 	}), nil
 }
 

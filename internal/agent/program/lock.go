@@ -23,8 +23,8 @@ import (
 const lockPoll = 500 * time.Millisecond
 
 // lock makes this the only agent of its instance in this network namespace:
-// two agents beside one engine would name the same incarnation, and each would
-// take the key back from the other. While another one runs, for example the
+// of two agents of one engine, the later one would take the key from the
+// other. While another one runs, for example the
 // predecessor that still drains, it waits. It returns nil when ctx ends first.
 //
 // The lock is a listening socket with an abstract name, which exists in one

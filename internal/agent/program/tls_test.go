@@ -20,7 +20,7 @@ import (
 
 // An agent asks its engine and registers it over TLS with certificates of both sides; an
 // engine whose certificate has another name, and an etcd that refuses the agent's, are reported,
-// and so are new files that cannot be used.
+// and so are new files that cannot be used, also by a bridge.
 func TestAgentOverTLS(t *testing.T) {
 	t.Parallel()
 	a, other := testkit.NewAuthority(t, "fleet"), testkit.NewAuthority(t, "strangers")
@@ -45,7 +45,9 @@ func TestAgentOverTLS(t *testing.T) {
 	log.awaits(t, "it refuses our certificate")
 	stop()
 
-	socket := filepath.Join(t.TempDir(), "a.sock")
+	socket, bridge := filepath.Join(t.TempDir(), "a.sock"), filepath.Join(t.TempDir(), "b.sock")
+	startAgent(t, []string{"--zmq-register", "tcp://" + testkit.FreePort(t), "--etcd-endpoints", etcd,
+		"--etcd-ca", a.CA, "--etcd-cert", cert, "--etcd-key", key, "--socket", bridge})
 	startAgent(t, args(cert, key, "--engine-server-name", "engine-7", "--socket", socket))
 	cli, err := clientv3.New(clientv3.Config{
 		Endpoints: []string{etcd}, DialTimeout: time.Minute,
@@ -74,8 +76,13 @@ func TestAgentOverTLS(t *testing.T) {
 			return nil
 		})
 	}
-	text, err := agentctl.NewClient(socket).Metrics(t.Context())
-	if err != nil || !strings.Contains(string(text), "pd_agent_certificate_problems 2") {
-		t.Errorf("%v\n%s", err, text)
+	for path, want := range map[string]string{socket: "pd_agent_certificate_problems 2", bridge: "pd_agent_certificate_problems 1"} {
+		testkit.Eventually(t, patience, func() error {
+			text, err := agentctl.NewClient(path).Metrics(t.Context())
+			if err != nil || !strings.Contains(string(text), want) {
+				return fmt.Errorf("%w\n%s", err, text)
+			}
+			return nil
+		})
 	}
 }

@@ -179,6 +179,9 @@ func (r *reader) checkBridge(c *Config) {
 	if c.Command != nil {
 		r.fail("zmq-register", errors.New("is for engines that register themselves, not for a command after --"))
 	}
+	r.checkCommand(c)
+	r.excludes(errors.New("is for engines with https; those that register themselves are called by http"),
+		"engine-ca", "engine-cert", "engine-key", "engine-server-name")
 	r.excludes(errors.New("is for one engine; with --zmq-register engines publish it themselves"),
 		"role", "address", "engine", "connector", "bootstrap-port", "kv-transfer-config", "label")
 }

@@ -69,6 +69,8 @@ func TestZMQRegisterIsAboutNoEngine(t *testing.T) {
 		"--zmq-register tcp://127.0.0.1:36367 --address a:1":      "--address",
 		"--zmq-register tcp://127.0.0.1:36367 --connector nixl":   "--connector",
 		"--zmq-register tcp://127.0.0.1:36367 --bootstrap-port 1": "--bootstrap-port",
+		"--zmq-register tcp://127.0.0.1:36367 --engine-ca ca.pem": "--engine-ca: is for engines with https",
+		"--zmq-register tcp://127.0.0.1:36367 --restart no":       "--restart",
 	} {
 		fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
 		Settings().Register(fs)

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,8 +35,8 @@ const (
 // bridge runs one; stop ends it as the end of its program does.
 func bridge(t *testing.T, cli *clientv3.Client, endpoint, host string) (b *zmqregister.Bridge, stop func()) {
 	t.Helper()
-	log := logrus.New()
-	log.SetOutput(t.Output())
+	log, text := logrus.New(), new(testkit.Buffer)
+	log.SetOutput(io.MultiWriter(t.Output(), text))
 	l := members.Layout(t)
 	b, err := zmqregister.Listen(t.Context(), zmqregister.Options{
 		Endpoint: endpoint, HostID: host, TTL: ttl, AllowLoopback: true,
@@ -55,9 +57,13 @@ func bridge(t *testing.T, cli *clientv3.Client, endpoint, host string) (b *zmqre
 			return
 		}
 		ended = true
+		before := len(text.String())
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("the bridge ended with %v", err)
+		}
+		if after := text.String()[before:]; strings.Contains(after, "has exited") {
+			t.Errorf("engines that run and stay registered are logged as exited:\n%s", after)
 		}
 	}
 	t.Cleanup(stop)

@@ -118,7 +118,8 @@ func ReadPassword(path string) (string, error) {
 		return "", err
 	}
 	line, _, _ := strings.Cut(string(raw), "\n")
-	if line = strings.TrimSpace(line); line == "" {
+	// Editors on Windows write the byte order mark.
+	if line = strings.TrimSpace(strings.TrimPrefix(line, "\ufeff")); line == "" {
 		return "", fmt.Errorf("%s: its first line is empty", path)
 	}
 	return line, nil

@@ -64,7 +64,7 @@ func (r *Registrar) judge(c *claim, id string) (phase Phase, why string) {
 		return Overridden, "removed by an operator: pdctl allow lets it register again"
 	}
 	switch {
-	case f.Record == nil, r.holds(f):
+	case f.Record == nil, r.leases[f.Record.Lease]: // also our own write under a lease we have lost
 		return Registering, ""
 	case f.Record.Lease == 0:
 		return StaticPresent, "an operator has written a static record with this key; it is not overwritten"
@@ -73,10 +73,7 @@ func (r *Registrar) judge(c *claim, id string) (phase Phase, why string) {
 	switch {
 	case err != nil:
 		return Conflict, "this key has a value of another owner that cannot be read: " + schema.ReasonOf(err)
-	case other.ID != "" && (other.ID == id || r.mine[other.ID]):
-		// Our own write under a lease we have lost.
-		return Registering, ""
-	case other.HostID != "" && other.HostID == r.o.HostID && !r.held:
+	case !r.held && (other.ID != "" && other.ID == id || other.HostID != "" && other.HostID == r.o.HostID):
 		// An earlier process of this agent wrote it; its lease has not expired yet.
 		return Registering, ""
 	case other.HostID != "" && other.HostID == r.o.HostID:
@@ -145,6 +142,7 @@ func (r *Registrar) write(ctx context.Context, claims []claim, due []*claim) (re
 	if err != nil {
 		return 0, err
 	}
+	r.leases[int64(id)] = true
 	l, version := r.o.Layout, claims[0].found.Schema
 	compares := []clientv3.Cmp{etcd.Unchanged(l.Schema(), version)}
 	for i := range claims {

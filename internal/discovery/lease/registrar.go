@@ -31,9 +31,9 @@ type Registrar struct {
 	look   chan struct{} // an override may have changed; capacity one
 
 	// Of the goroutine that holds the key.
-	held  bool            // the key was ours once
-	mine  map[string]bool // every incarnation this process has registered
-	fails int             // attempts failed in a row
+	held   bool           // the key was ours once
+	leases map[int64]bool // every lease under which this process has written
+	fails  int            // attempts failed in a row
 
 	mu      sync.Mutex // guards all below
 	rec     *instance.Record
@@ -53,7 +53,7 @@ func NewRegistrar(cli *clientv3.Client, o RegistrarOptions) *Registrar {
 		keeper: newLeaseKeeper(cli, o.TTL),
 		wanted: make(chan struct{}, 1),
 		look:   make(chan struct{}, 1),
-		mine:   make(map[string]bool),
+		leases: make(map[int64]bool),
 		status: Status{Phase: Idle},
 	}
 }
@@ -253,9 +253,6 @@ func (r *Registrar) try(ctx context.Context, rec *instance.Record) (wait time.Du
 // the reason if the registration is incomplete, "" usually.
 func (r *Registrar) registered(rec *instance.Record, revision int64, why string) {
 	r.held = true
-	if rec.ID != "" {
-		r.mine[rec.ID] = true
-	}
 	phase := Registered
 	if k := r.keeper.state(); k.trouble != nil {
 		phase, why = Unknown, k.trouble.Error()

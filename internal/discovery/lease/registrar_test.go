@@ -188,20 +188,24 @@ func TestRegistrarLeaseLost(t *testing.T) {
 	}
 }
 
-// Fault matrix, row 21: of two agents of one host for one address the later one keeps it.
+// Fault matrix, row 21: of two agents of one host for one address the later one keeps it, also if both derive
+// the same incarnation.
 func TestRegistrarTwoAgents(t *testing.T) {
 	t.Parallel()
 	cli := testkit.StartEtcd(t).Client(t)
-	k := members.Prefill("10.0.0.2:8100")
-	first := members.Register(t, cli, members.RegistrarOptions(t, k))
-	first.Set(instance.Record{ID: "A"})
-	members.WaitPhase(t, first, lease.Registered)
-	second := members.Register(t, cli, members.RegistrarOptions(t, k))
-	second.Set(instance.Record{ID: "B"})
-	members.WaitPhase(t, second, lease.Registered)
-	members.WaitPhase(t, first, lease.Conflict)
-	if raw := members.RawKey(t, cli, k); raw.Lease != second.Status().LeaseID || raw.Version != 2 {
-		t.Fatalf("%+v", raw)
+	for i, id := range []string{"B", "A"} {
+		k := members.Prefill(fmt.Sprintf("10.0.0.2:%d", 8100+i))
+		first := members.Register(t, cli, members.RegistrarOptions(t, k))
+		first.Set(instance.Record{ID: "A"})
+		members.WaitPhase(t, first, lease.Registered)
+		second := members.Register(t, cli, members.RegistrarOptions(t, k))
+		second.Set(instance.Record{ID: id})
+		members.WaitPhase(t, second, lease.Registered)
+		first.Set(instance.Record{ID: "A", State: instance.Draining})
+		members.WaitPhase(t, first, lease.Conflict)
+		if raw := members.RawKey(t, cli, k); raw.Lease != second.Status().LeaseID || raw.Version != 2 {
+			t.Fatalf("%+v", raw)
+		}
 	}
 }
 

@@ -14,8 +14,10 @@ import (
 // Bridge is what engines do that register themselves by ZeroMQ, read at scrape time.
 type Bridge func() zmqregister.Counts
 
-// Handler serves it alone, for an agent.
-func (b Bridge) Handler() http.Handler { return scraped.Handler(b.collector()) }
+// Handler serves it with more, for an agent.
+func (b Bridge) Handler(more prometheus.Collector) http.Handler {
+	return scraped.Handler(b.collector(), more)
+}
 
 // Register adds it.
 func (b Bridge) Register(reg prometheus.Registerer) { reg.MustRegister(b.collector()) }

@@ -80,9 +80,10 @@ func Truth(b bool) float64 {
 	return 0
 }
 
-// Handler serves a collector together with the metrics of the Go runtime and of the process.
-func Handler(c prometheus.Collector) http.Handler {
+// Handler serves collectors together with the metrics of the Go runtime and of the process.
+func Handler(all ...prometheus.Collector) http.Handler {
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(c, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(all...)
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
 }

@@ -155,7 +155,7 @@ func readFile(path string, maxBytes int64) ([]byte, error) {
 	if err == nil && int64(len(raw)) > maxBytes {
 		err = fmt.Errorf("%s: too large: more than %d bytes", path, maxBytes)
 	}
-	return raw, err
+	return bytes.TrimPrefix(raw, []byte("\ufeff")), err // editors on Windows write this mark
 }
 
 func equal(a, b [][]byte) bool { return slices.EqualFunc(a, b, bytes.Equal) }

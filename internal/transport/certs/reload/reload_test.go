@@ -65,6 +65,7 @@ func TestCheck(t *testing.T) {
 		{"deleted", "-", "4", "3,,2|3,,2|3,,2", "a: no such file or directory", "a: no such file or directory"},
 		{"repaired", "5", "4", "3,,2|5,,4|5,,4", "", "loaded 5,,4"},
 		{"empty", "", "4", "5,,4|,,4|,,4", "", "loaded ,,4"},
+		{"byte order mark", "\ufeff6", "4", ",,4|6,,4|6,,4", "", "loaded 6,,4"},
 	} {
 		calls = nil
 		for path, text := range map[string]string{a: step.a, b: step.b} {
@@ -86,7 +87,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%s: calls %q", step.what, got)
 		}
 	}
-	if n := f.Status().Reloads; n != 3 {
+	if n := f.Status().Reloads; n != 4 {
 		t.Errorf("%d reloads", n)
 	}
 }
