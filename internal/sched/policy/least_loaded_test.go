@@ -48,22 +48,6 @@ func busy(weights ...int) []Candidate {
 	return list
 }
 
-func BenchmarkLeastLoaded(b *testing.B) {
-	for name, load := range map[string]func(int) int{"idle": func(int) int { return 0 }, "busy": func(i int) int { return 20 + i*i%11 }} {
-		b.Run(name, func(b *testing.B) {
-			c := All(fleet(make([]int, 1000)...))
-			for i := range c.list {
-				c.list[i].Weight = 100
-				hold(&c.list[i], load(i))
-			}
-			p := newLeastLoaded(seeded())
-			for b.Loop() {
-				p.Choose(c, Request{})
-			}
-		})
-	}
-}
-
 // What begins elsewhere while a choice is made sends no request to a candidate that has more to
 // do than those it was between.
 func TestLeastWhileScoresChange(t *testing.T) {
