@@ -106,14 +106,14 @@ long() {
 	{
 		code=0
 		# Simulations compute; their short form runs with the race detector.
-		long_forms plain '^\./bench/' || code=1
+		long_forms plain '^\./(bench/|internal/sched/keylimit )' || code=1
 		long_forms race '^\./test/' '^\./test/faults ' || code=1
 		cmd=(env PD_TEST_UPSTREAM=std "${plain[@]}")
 		again "over net/http" ./test/e2e || code=1
 		exit $code
 	} &
 	others+=($!)
-	long_forms race '^\./internal/' || code=1
+	long_forms race '^\./internal/' '^\./internal/sched/keylimit ' || code=1
 	# Not in the long form, which does not concern connections.
 	cmd=(env PD_TEST_UPSTREAM=std "${race[@]}")
 	again "over net/http" ./internal/forward || code=1
