@@ -13,6 +13,7 @@
 #   TESTFLAGS      passed to go test, e.g. '-run TestWatcher -count=5'
 #   TEST_TIMEOUT   of one package, default 15m
 #   REQUIRE_RACE   1 fails if the race detector is not available
+#   PD_TEST_BIN    directory with the built programs, default a new one
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -54,7 +55,7 @@ mapfile -t inside < <(among ./internal/forward
 	grep -E '^\./internal/(discovery|agent|pdctl|proxy)' "$dir/all" || true
 	grep -vE '^\./(test/|scripts$|bench/command$|internal/(forward$|discovery|agent|pdctl|proxy))' "$dir/all" || true)
 
-if [ ${#whole[@]} -gt 0 ]; then
+if [ ${#whole[@]} -gt 0 ] && [ -z "${PD_TEST_BIN:-}" ]; then
 	mkdir "$dir/bin"
 	CGO_ENABLED=0 $GO build -ldflags '-s -w' -o "$dir/bin/" ./cmd/...
 	scripts/long-names.sh "$dir/bin"
