@@ -22,6 +22,7 @@ import (
 // A proxy without free file descriptors can neither connect to an instance nor probe it. That is no
 // evidence against the instance: its long prefill continues, and no instance is ejected.
 func TestNoDescriptorsLeft(t *testing.T) {
+	t.Parallel()
 	longform.Test(t)
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
 	f := newFleet(t)
