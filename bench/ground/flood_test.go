@@ -465,11 +465,11 @@ func TestFloodFairness(t *testing.T) {
 			}
 			fair, heavy = append(fair, source{key, admission.Default, load}), append(heavy, source{key, admission.Default, load * more})
 		}
-		// Goroutines of one moment run in any order, so runs differ: the figures are of three together.
+		// Goroutines of one moment run in any order, so runs differ: the figures of the long form are of three together.
 		sum := func(list []source) map[string]float64 {
 			all := map[string]float64{}
-			for range 3 {
-				f, w, of := newSources(t, list)
+			f, w, of := newSources(t, list)
+			for range longform.Count(1, 3) {
 				for key, work := range attained(w, of, f.run(t, w, proxies)) {
 					all[key] += work
 				}
@@ -501,31 +501,34 @@ func TestFloodPriority(t *testing.T) {
 		if c.byClass && !longform.Run() {
 			continue
 		}
-		times := func(list ...source) (ttft []time.Duration, got map[string]float64) {
+		times := func(list ...source) func() ([]time.Duration, map[string]float64) {
 			f, w, of := newSources(t, list)
 			f.byClass = c.byClass
-			samples := f.run(t, w, c.proxies)
-			for i, s := range samples {
-				if of[i].class == admission.Interactive {
-					ttft = append(ttft, s.ttft)
+			return func() (ttft []time.Duration, got map[string]float64) {
+				samples := f.run(t, w, c.proxies)
+				for i, s := range samples {
+					if of[i].class == admission.Interactive {
+						ttft = append(ttft, s.ttft)
+					}
 				}
+				slices.Sort(ttft)
+				return ttft, attained(w, of, samples)
 			}
-			slices.Sort(ttft)
-			return ttft, attained(w, of, samples)
 		}
 		chat, batch := source{"chat", admission.Interactive, 0.2}, source{"batch", admission.Batch, 3}
-		idle, alone := times(chat)
+		idle, alone := times(chat)()
 		// Goroutines of one moment run in any order, so runs differ: the figure is the median of five.
 		var p50s, p99s []float64
 		var got map[string]float64
+		both := times(chat, batch)
 		for range 5 {
-			beside, of := times(chat, batch)
+			beside, of := both()
 			p50s, p99s, got = append(p50s, quantile(beside, 0.5)), append(p99s, quantile(beside, 0.99)), of
 		}
 		slices.Sort(p50s)
 		slices.Sort(p99s)
 		p50, p99 := p50s[2], p99s[2]
-		_, full := times(batch)
+		_, full := times(batch)()
 		rest := full["batch"] - alone["chat"]
 		t.Logf("%+v: interactive TTFT p50 %.3f (idle %.3f) s, p99 %.2f (%.2f) s, at most %.2f s in five runs; batch uses %.0f %% of the rest",
 			c, p50, quantile(idle, 0.5), p99, quantile(idle, 0.99), p99s[4], 100*got["batch"]/rest)

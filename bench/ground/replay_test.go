@@ -2,7 +2,6 @@ package ground_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/bench/target"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // TestReplay checks that all responses through our proxy are correct, and that caches are hit.
@@ -18,9 +18,10 @@ func TestReplay(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds and runs the proxy")
 	}
-	bin := t.TempDir()
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../../cmd/proxy").CombinedOutput(); err != nil { //nolint:gosec // our proxy
-		t.Fatalf("%v: %s", err, out)
+	bin := os.Getenv("PD_TEST_BIN")
+	if bin == "" {
+		bin = t.TempDir()
+		require.NoError(t, harness.Build(bin))
 	}
 	lab, err := target.NewLab(target.Options{BinDir: bin})
 	require.NoError(t, err)

@@ -169,17 +169,3 @@ func handlerOf(b testing.TB, up upstream.Client, set func(*forward.Options), dec
 	serve := h.Completion(openai.Completion)
 	return func(w http.ResponseWriter, r *http.Request) { serve(relay.Std(w), r) }
 }
-
-// BenchmarkUnannounced is reading a body without a Content-Length, and both legs.
-func BenchmarkUnannounced(b *testing.B) {
-	answer := []byte(`{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
-		`"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[1],"remote_engine_id":"e","remote_host":"h","remote_port":5600}}`)
-	for _, size := range []int{2 << 10, 64 << 10, 1 << 20} {
-		b.Run(fmt.Sprintf("%dKiB", size>>10), func(b *testing.B) {
-			h := benchHandler(b, &canned{prefill: answer})
-			body := fmt.Sprintf(`{"model":"m","prompt":"%s","max_tokens":64,"temperature":0}`, strings.Repeat("x", size))
-			b.SetBytes(int64(len(body)))
-			serve(b, h, body, -1)
-		})
-	}
-}

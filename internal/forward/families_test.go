@@ -2,6 +2,7 @@ package forward_test
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,30 +46,18 @@ func TestTheOtherVersionServes(t *testing.T) {
 }
 
 // Prefill instances that cannot transfer to any decode instance do not each compute the
-// prompt.
-func TestOnePrefillForNobody(t *testing.T) {
-	t.Parallel()
-	r := start(t, fakevllm.NIXL, 4, 2, nil)
-	r.ofVersions(fakevllm.NIXL, "0.31.0", "0.31.0", "0.31.0", "0.31.0", "0.31.0", "0.32.0")
-	r.D[0].Kill()
-	body := chatBody(true, "")
-	r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-	if e, n := r.entry(), legs(r.P); e.DecodeOnly != "version_mismatch" || n > 2 {
-		t.Errorf("%d prefills, decode-only %q", n, e.DecodeOnly)
-	}
-}
-
-// Where no other prefill instance is left, the request becomes decode-only, with the reason.
+// prompt: the request becomes decode-only, with the reason.
 func TestNoOtherVersion(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 2, nil)
-	r.ofVersions(fakevllm.NIXL, "0.31.0", "0.31.0", "0.32.0")
-	r.D[0].Kill()
-	body := chatBody(true, "")
-	a := r.post("/v1/chat/completions", body)
-	r.checkComplete(a, true, body)
-	if e := r.entry(); e.DecodeOnly != "version_mismatch" || e.Decode != r.D[1].Address() {
-		t.Errorf("%s decode-only %q", e.Decode, e.DecodeOnly)
+	for _, prefills := range []int{1, 4} {
+		r := start(t, fakevllm.NIXL, prefills, 2, nil)
+		r.ofVersions(fakevllm.NIXL, append(slices.Repeat([]string{"0.31.0"}, prefills), "0.31.0", "0.32.0")...)
+		r.D[0].Kill()
+		body := chatBody(true, "")
+		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
+		if e, n := r.entry(), legs(r.P); e.DecodeOnly != "version_mismatch" || e.Decode != r.D[1].Address() || n > 2 {
+			t.Errorf("%d of %d prefills, decode-only %q at %s", n, prefills, e.DecodeOnly, e.Decode)
+		}
 	}
 }
 

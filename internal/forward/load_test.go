@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"regexp"
 	"runtime"
 	"slices"
@@ -25,19 +24,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
-
-// manyRequests is the number of requests that the tests of large numbers send;
-// PD_TEST_REQUESTS=10000 for many more.
-func manyRequests(t *testing.T) int {
-	t.Helper()
-	s := os.Getenv("PD_TEST_REQUESTS")
-	if s == "" {
-		return longform.Count(500, 1500)
-	}
-	n, err := strconv.Atoi(s)
-	require.NoError(t, err)
-	return n
-}
 
 // abandon sends a streaming request and leaves after some bytes of the
 // answer, or before any if after is 0. It reports whether it saw an event.
@@ -72,7 +58,7 @@ func TestManyAborts(t *testing.T) {
 		script(t, s, fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: time.Millisecond, ITL: 300 * time.Microsecond})
 	}
 	c := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
-	n := manyRequests(t)
+	n := longform.Count(500, 1500)
 	left := make([]atomic.Bool, n)
 	sawSome := make([]atomic.Bool, n)
 	warm := runtime.NumGoroutine()

@@ -18,7 +18,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -189,8 +188,8 @@ func TestModelRoute_Splits(t *testing.T) {
 	t.Parallel()
 	for _, targets := range [][]string{{"70:new", "30:old"}, {"70:new{pair=0}", "30:old{pair notin (0)}"}} {
 		r, change := startRoutes(t, []string{"new", "old"}, map[string][]string{"chat": targets}, nil)
-		const sessions, clients = 60, 8
-		requests := longform.Count(2_000, 10_000)
+		// Any 400 turns in sequence have the shares within 1 %; random ones would be off by more in half of the runs.
+		const sessions, clients, requests = 60, 8, 400
 		var counts [2]atomic.Int64
 		var all sync.WaitGroup
 		for range clients {
@@ -208,7 +207,7 @@ func TestModelRoute_Splits(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if share := float64(counts[0].Load()) / float64(requests) * 100; math.Abs(share-70) > 1.5 {
+		if share := float64(counts[0].Load()) / requests * 100; math.Abs(share-70) > 1.5 {
 			t.Errorf("%v: %.2f %%", targets, share)
 		} else {
 			t.Logf("%v: %.2f %%", targets, share)
@@ -403,35 +402,6 @@ func TestModelRoute_StoredResponse(t *testing.T) {
 	}
 	if len(used) != 2 {
 		t.Errorf("used %v", used)
-	}
-}
-
-// BenchmarkModelRoute is what model routes take of a request: without routes, with routes of other models, and
-// for a request of a route with its choice; none may allocate but the last.
-func BenchmarkModelRoute(b *testing.B) {
-	some, _ := routesOf(b, map[string][]string{"chat": {"70:new", "30:old"}, "other": {"1:new"}})
-	none, _ := routesOf(b, nil)
-	for _, c := range []struct {
-		name, model string
-		routes      *modelroute.Routes
-	}{{"off", "m", nil}, {"none", "m", none}, {"other", "m", some}} {
-		b.Run(c.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if c.routes.Find(c.model) != nil {
-					b.Fatal("found")
-				}
-			}
-		})
-	}
-	usable := func(*modelroute.Target) bool { return true }
-	for name, session := range map[string]string{"split": "", "sticky": "session-1"} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				some.Find("chat").Begin(session, "").Next(usable)
-			}
-		})
 	}
 }
 

@@ -97,13 +97,3 @@ func TestNoSessionAllocatesNothing(t *testing.T) {
 		t.Errorf("%g allocations", n)
 	}
 }
-
-func BenchmarkNoSession(b *testing.B) {
-	h, r := plainChat(b)
-	s := Sessions{Known: true}
-	b.ReportAllocs()
-	for b.Loop() {
-		_ = s.ofHeader(h)
-		_ = s.ofBody(r)
-	}
-}

@@ -9,12 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
@@ -212,22 +209,5 @@ func TestStagesAreTheWholeRequest(t *testing.T) {
 		if s.Queue == 0 || s.Prefill == 0 || s.Decode == 0 || (s.Handover > 0) != stream || (e.FirstToken > 0) != stream || (e.Gap > 0) != stream || s.Retry != 0 {
 			t.Errorf("stream %t: %+v, first token %v, then one each %v", stream, s, e.FirstToken, e.Gap)
 		}
-	}
-}
-
-// BenchmarkTokens is a stream of 128 tokens with and without the times between them.
-func BenchmarkTokens(b *testing.B) {
-	var stream []string
-	for i := range 128 {
-		stream = append(stream, token(i))
-	}
-	stream = append(stream, closing)
-	between := metrics.New(prometheus.NewRegistry(), metrics.Options{Version: "test", Models: 100}).Between
-	for name, count := range map[string]func(string) relay.Observer{"not_counted": nil, "counted": between} {
-		b.Run(name, func(b *testing.B) {
-			h := handlerOf(b, &canned{prefill: []byte(plainAnswer), stream: stream}, func(o *forward.Options) { o.EventGaps = count })
-			const body = `{"model":"m","prompt":"x","max_tokens":128,"stream":true}`
-			serve(b, h, body, len(body))
-		})
 	}
 }

@@ -2,7 +2,6 @@ package forward_test
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -236,29 +235,5 @@ func TestTracingOff(t *testing.T) {
 		if h := sentTo(t, s, "/v1/chat/completions"); h.Get("Traceparent") != own || h.Get("Tracestate") != "vendor=1" {
 			t.Errorf("%v", h)
 		}
-	}
-}
-
-// BenchmarkTracing is what traces cost one request.
-func BenchmarkTracing(b *testing.B) {
-	c := collector.Start(b)
-	for _, share := range []float64{-1, 0, .01, 1} {
-		var tracer *tracing.Tracer
-		name := "off"
-		if share >= 0 {
-			name = fmt.Sprintf("share=%v", share)
-			var err error
-			if tracer, err = tracing.Open(b.Context(), tracing.Options{Endpoint: c.URL, Sample: &share, Log: quiet()}); err != nil {
-				b.Fatal(err)
-			}
-		}
-		b.Run(name, func(b *testing.B) {
-			h := handlerOf(b, &canned{prefill: []byte(plainAnswer)}, func(o *forward.Options) { o.Tracer = tracer })
-			b.ReportAllocs()
-			for b.Loop() {
-				askOnce(b, h, false)
-			}
-		})
-		require.NoError(b, tracer.Close(b.Context()))
 	}
 }

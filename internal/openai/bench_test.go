@@ -7,7 +7,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
-	"github.com/pdmesh/pdmesh/internal/openai/response"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -86,42 +85,6 @@ func BenchmarkEvents(b *testing.B) {
 		}
 		if n != 16 {
 			b.Fatal(n)
-		}
-	}
-}
-
-// BenchmarkSigns is what the data path does with each event behind the commit, for the
-// APIs side by side.
-func BenchmarkSigns(b *testing.B) {
-	for kind, event := range map[openai.Kind]string{
-		openai.Chat: `data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[{"index":0,"delta":{"content":" token"},"logprobs":null,"finish_reason":null,"token_ids":null}]}` + "\n\n",
-		openai.Responses: "event: response.output_text.delta\n" +
-			`data: {"type":"response.output_text.delta","sequence_number":17,"content_index":0,"delta":" token","item_id":"msg_0123456789abcdef","logprobs":[],"output_index":0}` + "\n\n",
-		openai.Messages: "event: content_block_delta\n" + `data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":" token"}}` + "\n\n",
-	} {
-		b.Run(kind.Path()[1:], func(b *testing.B) {
-			buf := []byte(event)
-			b.ReportAllocs()
-			for b.Loop() {
-				e, _, ok := sse.NextEvent(buf[:sse.EventEnd(buf, 0)])
-				if !ok || sse.SignOf(kind, e) != sse.SignNone || response.HasCachedTokens(kind, e) || response.MayHaveTransferParams(e) {
-					b.Fatal("misjudged")
-				}
-			}
-		})
-	}
-}
-
-func BenchmarkPromptTokenIDs(b *testing.B) {
-	answer := []byte(`{"choices":[],"prompt_token_ids":[1`)
-	for range 100_000 {
-		answer = append(answer, ",12345"...)
-	}
-	answer = append(answer, "]}"...)
-	b.ReportAllocs()
-	for b.Loop() {
-		if ids := response.PromptTokenIDs(openai.Chat, answer); len(ids) != 100_001 {
-			b.Fatal(len(ids))
 		}
 	}
 }

@@ -67,21 +67,3 @@ func TestLabels(t *testing.T) {
 		t.Error("an instance with other labels takes over")
 	}
 }
-
-// BenchmarkLabels is a pick without labels, and one among every second of n instances.
-func BenchmarkLabels(b *testing.B) {
-	canary, _ := instance.ParseSelector("tier=canary")
-	for _, n := range []int{4, 200} {
-		for name, labels := range map[string]instance.Selector{"none": nil, "half": canary} {
-			b.Run(fmt.Sprintf("%s of %d", name, n), func(b *testing.B) {
-				s := schedulerOf(&fixed{instance.NewSnapshot(1, tiers(n))})
-				b.ReportAllocs()
-				for b.Loop() {
-					a, err := s.Pick(Request{Role: instance.Decode, Model: "m", Labels: labels})
-					require.NoError(b, err)
-					a.Done()
-				}
-			})
-		}
-	}
-}

@@ -394,35 +394,6 @@ func TestPickAllocatesItsAssignment(t *testing.T) {
 	}
 }
 
-func BenchmarkPolicy(b *testing.B) {
-	weights := map[string]func(int) int{"even": func(int) int { return 100 }, "uneven": func(i int) int { return 50 + i%3*50 }}
-	for _, name := range policy.Names() {
-		for _, kind := range []string{"even", "uneven"} {
-			for _, n := range []int{4, 1000} {
-				b.Run(fmt.Sprintf("%s/%s/%d", name, kind, n), func(b *testing.B) {
-					list := decodes(n)
-					for i, in := range list {
-						weighing(weights[kind](i))(in)
-					}
-					k := policyNamed(b, name)
-					src := &source{}
-					src.set(list...)
-					s := sched.New(sched.Options{Source: src, Health: sick{}, Connector: func(in *instance.Instance) string { return in.Record.Connector },
-						Policies: map[instance.Role]policy.Kind{instance.Decode: k}})
-					r := decode("m")
-					if name == policy.Session {
-						r.Session = "0b6a2c0e-7f0a-4a53-9d6e-1f0f6a4f2f11"
-					}
-					b.ReportAllocs()
-					for b.Loop() {
-						pick(b, s, r).Done()
-					}
-				})
-			}
-		}
-	}
-}
-
 // The bytes of a picture are not taken for tokens: its engine keeps its chats, and nothing is learned of text.
 func TestMediaIsNoText(t *testing.T) {
 	t.Parallel()

@@ -9,7 +9,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // opinions is a health with these instances in trouble.
@@ -158,35 +157,3 @@ func TestAdmitted(t *testing.T) {
 		t.Errorf("seen %v", seen)
 	}
 }
-
-// BenchmarkTrouble is a pick while one instance is ejected.
-func BenchmarkTrouble(b *testing.B) {
-	for _, n := range []int{4, 1000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			all := make([]*instance.Instance, n)
-			for i := range all {
-				all[i] = &instance.Instance{
-					Key:      instance.Key{Role: instance.Roles()[i%2], Address: fmt.Sprintf("10.0.%d.%d:8000", i>>8, i&255)},
-					Verified: true, Record: instance.Record{Models: []string{"m"}, State: instance.Ready, Connector: "plain"},
-				}
-			}
-			sick := &oneOut{keys: []instance.Key{all[1].Key}}
-			s := New(Options{Source: &fixed{instance.NewSnapshot(1, all)}, Health: sick, Connector: func(in *instance.Instance) string { return in.Record.Connector }})
-			b.ReportAllocs()
-			for b.Loop() {
-				a, err := s.Pick(Request{Role: instance.Decode, Model: "m"})
-				require.NoError(b, err)
-				a.Done()
-			}
-		})
-	}
-}
-
-// oneOut is a health in which one instance is ejected.
-type oneOut struct{ keys []instance.Key }
-
-func (o *oneOut) Troubled() []instance.Key           { return o.keys }
-func (o *oneOut) Available(k instance.Key) bool      { return k != o.keys[0] }
-func (o *oneOut) Unreachable(k instance.Key) bool    { return k == o.keys[0] }
-func (*oneOut) SilentFor(instance.Key) time.Duration { return 0 }
-func (o *oneOut) Share(instance.Key) float64         { return 1 }

@@ -18,9 +18,18 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+// binDir is the directory of the programs; TestMain builds them once for all tests.
+var binDir string
+
+func TestMain(m *testing.M) {
+	if os.Getenv("PD_TEST_COMPOSE") != "" { // TestContainers alone, where they cannot be built
+		leak.Main(m)
+	}
+	os.Exit(harness.Main(m, &binDir))
+}
 
 func root(t *testing.T) string {
 	t.Helper()
@@ -161,7 +170,6 @@ const image = "pdmesh:latest"
 // The programs accept the command lines and the environment of the file.
 func TestFlagsExist(t *testing.T) {
 	t.Parallel()
-	bin := t.TempDir()
 	programs := make(map[string]string) // name → its --help
 	for name, s := range services(t) {
 		if s.Image != image {
@@ -169,7 +177,7 @@ func TestFlagsExist(t *testing.T) {
 		}
 		program := s.Command[0]
 		if _, ok := programs[program]; !ok {
-			programs[program] = help(t, bin, program)
+			programs[program] = help(t, program)
 		}
 		for _, arg := range s.Command[1:] {
 			flagName, _, joined := strings.Cut(arg, "=")
@@ -181,8 +189,8 @@ func TestFlagsExist(t *testing.T) {
 		if program == "fakevllm" {
 			last = "--help" // after the values are parsed
 		}
-		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, program), append(slices.Clone(s.Command[1:]), last)...)
-		cmd.Env = []string{"HOME=" + bin}
+		cmd := exec.CommandContext(t.Context(), filepath.Join(binDir, program), append(slices.Clone(s.Command[1:]), last)...)
+		cmd.Env = []string{"HOME=" + t.TempDir()}
 		for key, value := range s.Environment {
 			cmd.Env = append(cmd.Env, key+"="+value)
 		}
@@ -199,19 +207,13 @@ func TestFlagsExist(t *testing.T) {
 var continued = regexp.MustCompile(`\n {20,}`)
 
 // help returns the flags of a program, one per line.
-func help(t *testing.T, bin, program string) string {
+func help(t *testing.T, program string) string {
 	t.Helper()
-	path := filepath.Join(bin, program)
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./cmd/"+strings.TrimPrefix(program, "pdmesh-"))
-	build.Dir = root(t)
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", program, err, out)
-	}
 	option := "--help-all"
 	if program == "fakevllm" {
 		option = "--help" // it has no other
 	}
-	out, err := exec.CommandContext(t.Context(), path, option).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), filepath.Join(binDir, program), option).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %s: %v\n%s", program, option, err, out)
 	}

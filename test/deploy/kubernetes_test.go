@@ -69,24 +69,20 @@ func kubernetesPods(t *testing.T) map[string]kubernetesPod {
 // to stop than its programs.
 func TestKubernetesFlags(t *testing.T) {
 	t.Parallel()
-	bin, built := t.TempDir(), map[string]bool{}
+	programs := map[string]bool{}
 	podIP := strings.NewReplacer("$(POD_IP)", "10.0.0.7")
 	for name, p := range kubernetesPods(t) {
 		for _, c := range slices.Concat(p.InitContainers, p.Containers) {
 			if c.Image != image {
 				continue
 			}
-			program := c.Command[0]
-			if !built[program] {
-				help(t, bin, program)
-				built[program] = true
-			}
+			programs[c.Command[0]] = true
 			var args []string
 			for _, arg := range c.Args {
 				args = append(args, podIP.Replace(arg))
 			}
-			cmd := exec.CommandContext(t.Context(), filepath.Join(bin, program), append(args, "--print-config")...)
-			cmd.Env = []string{"HOME=" + bin}
+			cmd := exec.CommandContext(t.Context(), filepath.Join(binDir, c.Command[0]), append(args, "--print-config")...)
+			cmd.Env = []string{"HOME=" + t.TempDir()}
 			for _, e := range c.Env {
 				cmd.Env = append(cmd.Env, e.Name+"="+e.Value)
 			}
@@ -107,8 +103,8 @@ func TestKubernetesFlags(t *testing.T) {
 			}
 		}
 	}
-	if !built["pdmesh-proxy"] || !built["pdmesh-agent"] {
-		t.Errorf("the programs are %v", built)
+	if !programs["pdmesh-proxy"] || !programs["pdmesh-agent"] {
+		t.Errorf("the programs are %v", programs)
 	}
 }
 
@@ -124,15 +120,14 @@ func TestKubernetesPreStopDrains(t *testing.T) {
 		}
 	}
 	p := kubernetesPods(t)["decode"]
-	bin := t.TempDir()
-	help(t, bin, "pdmesh-agent")
+	dir := t.TempDir()
 	etcd := testkit.StartEtcd(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}})
 	const path = "/run/pdmesh/agent.sock"
-	socket := filepath.Join(bin, "agent.sock")
-	agent := exec.CommandContext(t.Context(), filepath.Join(bin, "pdmesh-agent"), "--role=decode", "--address="+engine.Address(),
+	socket := filepath.Join(dir, "agent.sock")
+	agent := exec.CommandContext(t.Context(), filepath.Join(binDir, "pdmesh-agent"), "--role=decode", "--address="+engine.Address(),
 		"--etcd-endpoints="+etcd.Endpoint(), "--socket="+socket)
-	agent.Env = []string{"HOME=" + bin}
+	agent.Env = []string{"HOME=" + dir}
 	var output bytes.Buffer
 	agent.Stdout, agent.Stderr = &output, &output
 	require.NoError(t, agent.Start())

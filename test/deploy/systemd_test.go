@@ -80,10 +80,9 @@ func TestSystemdVerifies(t *testing.T) {
 // The timeouts of the units exceed those of the programs.
 func TestSystemdStopFitsTheDrain(t *testing.T) {
 	t.Parallel()
-	bin := t.TempDir()
 	for _, u := range units {
 		text := unit(t, u.file)
-		m := regexp.MustCompile(`--` + u.drains + ` duration .*\(default ([0-9smh]+)\)`).FindStringSubmatch(help(t, bin, u.program))
+		m := regexp.MustCompile(`--` + u.drains + ` duration .*\(default ([0-9smh]+)\)`).FindStringSubmatch(help(t, u.program))
 		if m == nil {
 			t.Fatalf("%s --help has no default of --%s", u.program, u.drains)
 		}
@@ -114,9 +113,8 @@ func TestSystemdStopFitsTheDrain(t *testing.T) {
 // The environment variables in the comments and settings of the units correspond to flags.
 func TestSystemdVariablesExist(t *testing.T) {
 	t.Parallel()
-	bin := t.TempDir()
 	for _, u := range units {
-		usage := help(t, bin, u.program)
+		usage := help(t, u.program)
 		names := regexp.MustCompile(`\bPD_[A-Z_]+`).FindAllString(unit(t, u.file), -1)
 		if len(names) == 0 {
 			t.Errorf("%s names no variable", u.file)

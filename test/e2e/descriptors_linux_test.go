@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -15,11 +16,13 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // A proxy without free file descriptors can neither connect to an instance nor probe it. That is no
 // evidence against the instance: its long prefill continues, and no instance is ejected.
 func TestNoDescriptorsLeft(t *testing.T) {
+	t.Parallel()
 	longform.Test(t)
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
 	f := newFleet(t)
@@ -31,7 +34,11 @@ func TestNoDescriptorsLeft(t *testing.T) {
 				Etcd: []string{etcd}, TTL: 20 * time.Second, EngineArgs: []string{"--faults"},
 			})
 			if role == instance.Prefill {
-				faults(t, n, `{"kind":"slow","ttft":"15s","path":"/v1/completions"}`)
+				resp, text, err := harness.Send(t.Context(), http.MethodPost, "http://"+n.Address+"/fake/faults", `{"kind":"slow","ttft":"15s","path":"/v1/completions"}`)
+				require.NoError(t, err)
+				if resp.StatusCode/100 != 2 {
+					t.Fatalf("/fake/faults: %s %s", resp.Status, text)
+				}
 			}
 		}
 	}

@@ -209,6 +209,7 @@ func (h *moveRig) move(fill func() *testkit.Cluster) {
 }
 
 func TestMoveByExport(t *testing.T) {
+	t.Parallel()
 	longform.Test(t)
 	h := newMoveRig(t)
 	h.move(func() *testkit.Cluster {
@@ -226,6 +227,7 @@ func TestMoveByExport(t *testing.T) {
 const revisionBump = 1_000_000_000
 
 func TestMoveBySnapshot(t *testing.T) {
+	t.Parallel()
 	longform.Test(t)
 	h := newMoveRig(t)
 	h.move(func() *testkit.Cluster {

@@ -234,13 +234,6 @@ func (l *Load) Slowest() time.Duration {
 	return l.slowest
 }
 
-// Refused returns the number of refused connections of retrying clients so far.
-func (l *Load) Refused() int64 { return l.refused.Load() }
-
-// Cut returns the number of requests of retrying clients so far that were resent because their
-// connection was lost.
-func (l *Load) Cut() int64 { return l.cut.Load() }
-
 // Broken returns the number of streams so far that were visibly cut after their first text.
 func (l *Load) Broken() int64 { return l.broken.Load() }
 

@@ -77,23 +77,6 @@ func TestPresent(t *testing.T) {
 	}
 }
 
-// BenchmarkSum adds up the digests of a thousand proxies.
-func BenchmarkSum(b *testing.B) {
-	now := time.Now()
-	all := make([]*loaddigest.ProxyLoad, 1000)
-	for p := range all {
-		d := schema.Digest{Load: map[string]schema.LoadCount{}}
-		for i := range 50 {
-			d.Load[fmt.Sprintf("prefill/10.0.1.%d:8100", (p+5*i)%250)] = schema.LoadCount{InFlight: 1}
-			d.Load[fmt.Sprintf("decode/10.0.2.%d:8200", (p+5*i)%250)] = schema.LoadCount{InFlight: 1}
-		}
-		all[p] = &loaddigest.ProxyLoad{ID: fmt.Sprint(p), Digest: d, ReceivedAt: now}
-	}
-	for b.Loop() {
-		loaddigest.Sum(all, "own", now)
-	}
-}
-
 func TestSeen(t *testing.T) {
 	t.Parallel()
 	own, a, b := &loaddigest.ProxyLoad{ID: "own"}, &loaddigest.ProxyLoad{ID: "a"}, &loaddigest.ProxyLoad{ID: "b", Ignored: "nonsense"}

@@ -107,10 +107,3 @@ func TestFreshWithoutEtcd(t *testing.T) {
 	etcd.Restart()
 	members.WaitState(t, w, watch.Live)
 }
-
-func BenchmarkFresh(b *testing.B) {
-	w := watch.New(nil, watch.Options{Layout: members.Layout(b)})
-	for b.Loop() {
-		w.Fresh(b.Context(), time.Now())
-	}
-}

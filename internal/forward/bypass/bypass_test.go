@@ -65,20 +65,22 @@ func TestReasonsAreUsed(t *testing.T) {
 		}
 		return true
 	})
-	var code strings.Builder
+	use, used := regexp.MustCompile(`bypass\.(\w+)`), map[string]bool{}
 	err = filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
 		b, err := os.ReadFile(path)
-		code.Write(b)
+		for _, m := range use.FindAllSubmatch(b, -1) {
+			used[string(m[1])] = true
+		}
 		return err
 	})
 	require.NoError(t, err)
 	var values []string
 	for name, value := range constants {
 		values = append(values, value)
-		if !regexp.MustCompile(`\bbypass\.` + name + `\b`).MatchString(code.String()) {
+		if !used[name] {
 			t.Errorf("reason %s is unused", name)
 		}
 	}

@@ -142,29 +142,3 @@ func TestKeepAlive_ErrorEvent(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkWriteKeptAlive is what keep-alives add to each write: compare on with off.
-func BenchmarkWriteKeptAlive(b *testing.B) {
-	event := []byte("data: {\"choices\":[{\"text\":\"x\"}]}\n\n")
-	for name, interval := range map[string]time.Duration{"off": 0, "on": time.Hour} {
-		b.Run(name, func(b *testing.B) {
-			a := &Answer{Client: nowhere{}, Kind: openai.Chat, Idle: time.Minute, Times: &stage.Times{}}
-			a.StartKeepAlive(interval)
-			defer a.StopKeepAlive()
-			b.ReportAllocs()
-			for b.Loop() {
-				a.write(event)
-			}
-		})
-	}
-}
-
-// nowhere is a client for benchmarks.
-type nowhere struct{}
-
-func (nowhere) Header() http.Header              { return http.Header{} }
-func (nowhere) Write(p []byte) (int, error)      { return len(p), nil }
-func (nowhere) WriteHeader(int)                  {}
-func (nowhere) Flush()                           {}
-func (nowhere) SetReadDeadline(time.Time) error  { return nil }
-func (nowhere) SetWriteDeadline(time.Time) error { return nil }

@@ -32,13 +32,3 @@ func TestModelName(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkModelName is the edit of one event of a stream.
-func BenchmarkModelName(b *testing.B) {
-	event := []byte(`data: {"id":"chatcmpl-50380df0-0984-40a2-b3fd-029118eb0cf9-a3df4e1f","object":"chat.completion.chunk","created":1795733418,"model":"Qwen2.5-72B","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null,"token_ids":null}]}` + "\n\n")
-	m := &relay.ModelName{Kind: openai.Chat, Name: `"gpt-4o"`}
-	b.ReportAllocs()
-	for b.Loop() {
-		m.Events(event)
-	}
-}

@@ -42,12 +42,3 @@ func TestAnswer_TokensAllocateNothing(t *testing.T) { //nolint:paralleltest // i
 		t.Errorf("%v allocations for an event", n)
 	}
 }
-
-func BenchmarkNoteEvents(b *testing.B) {
-	a := Answer{Kind: openai.Chat}
-	batch := []byte(`data: {"id":"chatcmpl-8f3c7c0a5d0b4c2f9d6e","object":"chat.completion.chunk","created":1764163200,"model":"meta-llama/Llama-3.3-70B-Instruct","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null,"token_ids":null}]}` + "\n\n")
-	b.ReportAllocs()
-	for b.Loop() {
-		a.noteEvents(batch)
-	}
-}

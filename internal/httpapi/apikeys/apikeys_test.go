@@ -116,12 +116,3 @@ func TestNoKeys(t *testing.T) {
 		t.Error("let in")
 	}
 }
-
-func BenchmarkFind(b *testing.B) {
-	r, err := apikeys.Open(strings.Fields(strings.Repeat("key-of-a-client ", 64)), "", nil, nil)
-	require.NoError(b, err)
-	b.ReportAllocs()
-	for b.Loop() {
-		r.Find("unknown-key")
-	}
-}

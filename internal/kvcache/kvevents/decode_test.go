@@ -252,13 +252,3 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkDecode(b *testing.B) {
-	p := payloads(b, "vllm-0.32.0")[5] // a prompt of 46 blocks of 32 tokens
-	var batch kvevents.Batch
-	b.SetBytes(int64(len(p)))
-	b.ReportAllocs()
-	for b.Loop() {
-		require.NoError(b, kvevents.Decode(p, &batch))
-	}
-}

@@ -3,7 +3,6 @@ package kvindex_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -469,40 +468,5 @@ func fill(x *kvindex.Index, t kvindex.Target, blocks int) {
 			e.Tokens, e.Hashes = append(e.Tokens, uint32(i)), append(e.Hashes, kvevents.Hash(i)) //nolint:gosec // small
 		}
 		x.Apply(t, &kvevents.Batch{Events: []kvevents.Event{e}})
-	}
-}
-
-// BenchmarkLongest: a prompt of 128 blocks that all targets have, which is the most
-// work.
-func BenchmarkLongest(b *testing.B) {
-	for _, n := range []int{4, 64} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			x, targets, tokens := filled(n, 128)
-			keys := make([]kvindex.Key, 0, 128)
-			out := make([]int, len(targets))
-			b.ReportAllocs()
-			for b.Loop() {
-				keys = kvindex.Chain(keys[:0], tokens, 16, "", "")
-				x.Longest(keys, targets, out)
-			}
-			if out[0] != 128 {
-				b.Fatal(out)
-			}
-		})
-	}
-}
-
-// BenchmarkMemory says what a block costs that one target holds.
-func BenchmarkMemory(b *testing.B) {
-	const blocks = 1 << 20
-	for b.Loop() {
-		var before, after runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&before)
-		x, _, _ := filled(1, blocks)
-		runtime.GC()
-		runtime.ReadMemStats(&after)
-		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/blocks, "B/block")
-		runtime.KeepAlive(x)
 	}
 }

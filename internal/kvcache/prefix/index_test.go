@@ -1,9 +1,6 @@
 package prefix
 
 import (
-	"bytes"
-	"encoding/binary"
-	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -257,38 +254,5 @@ func TestIndex_Memory(t *testing.T) { // not in parallel: it reads the heap
 			t.Errorf("%s: %d bytes by the estimate, %d in truth (%.2f)", name, x.Memory(), took, part)
 		}
 		runtime.KeepAlive(x)
-	}
-}
-
-func BenchmarkIndex(b *testing.B) {
-	for _, size := range []int{2 << 10, 128 << 10, 400 << 10} {
-		for _, fresh := range []bool{false, true} {
-			b.Run(fmt.Sprintf("%dKiB,fresh=%v", size>>10, fresh), func(b *testing.B) {
-				x := NewIndex(indexmem.New(0))
-				for range 64 {
-					x.Add()
-				}
-				prompts := make([][]byte, 32)
-				for i := range prompts {
-					prompts[i] = append(bytes.Repeat([]byte("s"), size/2), text(i, size/2)...)
-				}
-				longest := make([]int, 64)
-				var c Chain
-				i := 0
-				b.ReportAllocs()
-				b.SetBytes(int64(size))
-				for b.Loop() {
-					prompt := prompts[i%len(prompts)]
-					if fresh { // it was never sent before
-						binary.LittleEndian.PutUint64(prompt, uint64(i))
-					}
-					c.Start("m")
-					c.Add(prompt)
-					x.Look(&c, longest)
-					x.Note(i*7%64, &c, 4*size)
-					i++
-				}
-			})
-		}
 	}
 }

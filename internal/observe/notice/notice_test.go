@@ -364,15 +364,3 @@ func TestCountsOfManyRequests(t *testing.T) {
 		t.Error(got)
 	}
 }
-
-// While all is well counting costs next to nothing.
-func BenchmarkCounts(b *testing.B) {
-	p := in(instance.Prefill, "a:1")
-	f := newFleet(p)
-	e := &forward.Entry{Route: flow.Route{Prefill: "a:1", Decode: "b:1"}}
-	b.ReportAllocs()
-	for b.Loop() {
-		f.counts.Handed(p, true)
-		f.counts.Done(e)
-	}
-}

@@ -111,20 +111,3 @@ func TestWhoIsNotChosenCostsLittle(t *testing.T) { //nolint:paralleltest // it c
 		t.Errorf("%v allocations", n)
 	}
 }
-
-// BenchmarkRequest is the trace of a whole answer through a pair, without sending it.
-func BenchmarkRequest(b *testing.B) {
-	for name, of := range map[string]float64{"not_chosen": 0, "chosen": 1} {
-		b.Run(name, func(b *testing.B) {
-			choose, sampler := share(of)
-			tracer := newTracer(sdktrace.NewTracerProvider(sdktrace.WithBatcher(nowhere{}), sdktrace.WithSampler(sampler)), choose)
-			r := httptest.NewRequestWithContext(b.Context(), http.MethodPost, "/v1/completions", nil)
-			now, h := time.Now(), http.Header{}
-			b.ReportAllocs()
-			for b.Loop() {
-				pair(tracer, r, now, h)
-			}
-			_ = tracer.Close(b.Context())
-		})
-	}
-}

@@ -308,22 +308,6 @@ func TestRunKeepsThePlan(t *testing.T) {
 	})
 }
 
-// BenchmarkIdle is what the queue adds to a request while the fleet is idle.
-func BenchmarkIdle(b *testing.B) {
-	r := newRig(b, nil)
-	var q admission.Request
-	ctx := context.Background()
-	b.ReportAllocs()
-	for b.Loop() {
-		q = admission.Request{Model: "m", Class: admission.Default, Prompt: 100}
-		_ = r.Admit(ctx, &q)
-		q.Picked(instance.Prefill)
-		q.Picked(instance.Decode)
-		q.Prefilled()
-		q.Done(100, 100, 10)
-	}
-}
-
 func of(c admission.Class) admission.Request { return admission.Request{Class: c, Bytes: 10} }
 
 // The bounds are on the number and on the bytes of what waits; the newest of the lowest class makes room.

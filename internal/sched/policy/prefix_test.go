@@ -199,29 +199,6 @@ func TestPrefixLeavesShortPromptsToOthers(t *testing.T) {
 	}
 }
 
-func BenchmarkPrefix(b *testing.B) {
-	for _, size := range []int{2 << 10, 128 << 10, 400 << 10} {
-		b.Run(fmt.Sprintf("%dKiB", size>>10), func(b *testing.B) {
-			list := fleet(make([]int, 64)...)
-			for i := range list {
-				list[i].Weight = 100
-			}
-			p := newPrefix(Options{})
-			requests := make([]Request, 64)
-			system := prompt(0, size/2)
-			for i := range requests {
-				requests[i] = asking(system, prompt(i+1, size/2))
-			}
-			b.ReportAllocs()
-			i := 0
-			for b.Loop() {
-				p.Choose(All(list), requests[i%64])
-				i++
-			}
-		})
-	}
-}
-
 // Proxies that know nothing of each other choose the same instance for a session's first prompt, and for
 // one that shares nothing with the prompts before. A cached prompt and waiting work count for more.
 func TestPrefixBreaksTiesBySession(t *testing.T) {
