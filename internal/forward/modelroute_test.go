@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -189,7 +190,8 @@ func TestModelRoute_Splits(t *testing.T) {
 	for _, targets := range [][]string{{"70:new", "30:old"}, {"70:new{pair=0}", "30:old{pair notin (0)}"}} {
 		r, change := startRoutes(t, []string{"new", "old"}, map[string][]string{"chat": targets}, nil)
 		// Any 400 turns in sequence have the shares within 1 %; random ones would be off by more in half of the runs.
-		const sessions, clients, requests = 60, 8, 400
+		const sessions, clients = 60, 8
+		requests := longform.Count(400, 10_000)
 		var counts [2]atomic.Int64
 		var all sync.WaitGroup
 		for range clients {
@@ -207,7 +209,7 @@ func TestModelRoute_Splits(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if share := float64(counts[0].Load()) / requests * 100; math.Abs(share-70) > 1.5 {
+		if share := float64(counts[0].Load()) / float64(requests) * 100; math.Abs(share-70) > 1.5 {
 			t.Errorf("%v: %.2f %%", targets, share)
 		} else {
 			t.Logf("%v: %.2f %%", targets, share)
