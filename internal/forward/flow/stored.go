@@ -94,7 +94,7 @@ func (r *Request) askHolder(in *instance.Instance, ask func(*sched.Assignment) *
 		return f, true
 	}
 	if f.Answer.Status == http.StatusNotFound {
-		f.Rule.Blame, f.Rule.Free = leg.BlameNone, true // it has no such response, which is no fault
+		f.Class, f.Rule = leg.Status4xx, leg.Status4xx.Rule() // it has no such response, also if it lists the model
 	}
 	r.note(a, f)
 	return f, false
