@@ -411,6 +411,13 @@ func TestModelRoute_StoredResponse(t *testing.T) {
 	if len(used) != 2 {
 		t.Errorf("used %v", used)
 	}
+	// Instances that do not serve the model are queried, too, and their answer is about the model.
+	for _, model := range []string{"chat", "new", "old"} {
+		a := r.post(responsesPath, fmt.Sprintf(`{"model":%q,"input":"the sea","previous_response_id":"resp_nobodys"}`, model))
+		if a.status != http.StatusNotFound || !strings.Contains(string(a.body), "Response with id 'resp_nobodys' not found.") {
+			t.Errorf("%s: %d %s", model, a.status, a.body)
+		}
+	}
 }
 
 // BenchmarkModelRoute is what model routes take of a request: without routes, with routes of other models, and

@@ -87,6 +87,13 @@ func TestStoredResponsesWithAClientsID(t *testing.T) {
 	if status != http.StatusNotFound || !strings.Contains(body, "Response with id 'resp_nobodys' not found.") || r.storedRequests()-before != 3 {
 		t.Errorf("%d %s after %d questions", status, body, r.storedRequests()-before)
 	}
+	// One that has no such route does not decide what the client reads.
+	for _, d := range r.D {
+		r.script(d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusNotFound, Body: `{"detail":"Not Found"}`, Times: 1})
+		if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/resp_nobodys"); status != http.StatusNotFound || !strings.Contains(body, "Response with id 'resp_nobodys' not found.") {
+			t.Errorf("%d %s", status, body)
+		}
+	}
 	r.noneTroubled()
 }
 
