@@ -391,19 +391,33 @@ func TestModelRoute_StoredResponse(t *testing.T) {
 	r, _ := startRoutes(t, []string{"new", "old"}, map[string][]string{"chat": {"50:new", "50:old"}}, nil)
 	used := map[string]bool{}
 	for i := range 12 {
-		id := ""
+		id, target := "", ""
+		if i%2 == 1 { // the client chooses the id, which does not name the instance
+			id = fmt.Sprintf(`,"request_id":"resp_%d"`, i)
+		}
 		for range 2 {
 			a := r.post(responsesPath, `{"model":"chat","input":"the sea","max_output_tokens":4`+id+`}`, "X-PD-Trace", "1", "Session-Id", fmt.Sprint(i, id))
 			var v struct{ ID, Model string }
 			if err := json.Unmarshal(a.body, &v); err != nil || a.status != http.StatusOK || v.Model != "chat" {
 				t.Fatalf("%d %s", a.status, a.body)
 			}
-			used[a.header.Get("X-Pd-Model")] = true
+			if is := a.header.Get("X-Pd-Model"); target != "" && is != target {
+				t.Errorf("%s continued what %s stored", is, target)
+			}
+			target = a.header.Get("X-Pd-Model")
+			used[target] = true
 			id = fmt.Sprintf(`,"previous_response_id":%q`, v.ID)
 		}
 	}
 	if len(used) != 2 {
 		t.Errorf("used %v", used)
+	}
+	// Instances that do not serve the model are queried, too, and their answer is about the model.
+	for _, model := range []string{"chat", "new", "old"} {
+		a := r.post(responsesPath, fmt.Sprintf(`{"model":%q,"input":"the sea","previous_response_id":"resp_nobodys"}`, model))
+		if a.status != http.StatusNotFound || !strings.Contains(string(a.body), "Response with id 'resp_nobodys' not found.") {
+			t.Errorf("%s: %d %s", model, a.status, a.body)
+		}
 	}
 }
 

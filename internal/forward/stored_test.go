@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -86,6 +87,13 @@ func TestStoredResponsesWithAClientsID(t *testing.T) {
 	if status != http.StatusNotFound || !strings.Contains(body, "Response with id 'resp_nobodys' not found.") || r.storedRequests()-before != 3 {
 		t.Errorf("%d %s after %d questions", status, body, r.storedRequests()-before)
 	}
+	// One that has no such route does not decide what the client reads.
+	for _, d := range r.D {
+		r.script(d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusNotFound, Body: `{"detail":"Not Found"}`, Times: 1})
+		if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/resp_nobodys"); status != http.StatusNotFound || !strings.Contains(body, "Response with id 'resp_nobodys' not found.") {
+			t.Errorf("%d %s", status, body)
+		}
+	}
 	r.noneTroubled()
 }
 
@@ -121,11 +129,17 @@ func TestStoredResponsesEndWithTheirEngine(t *testing.T) {
 	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusNotFound || !strings.Contains(body, notFound) {
 		t.Errorf("%d %s", status, body)
 	}
+	a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`))
+	r.entry() // made it
+	r.entry() // queried it
+	if f := r.entry().Failure; a.status != http.StatusNotFound || !strings.Contains(string(a.body), notFound) || f != leg.Status4xx {
+		t.Errorf("%d %s, logged as %s", a.status, a.body, f)
+	}
 	r.members.set(instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL))
 	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusNotFound || !strings.Contains(body, notFound) {
 		t.Errorf("%d %s", status, body)
 	}
-	a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
+	a = r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
 	if a.status != http.StatusNotFound || !strings.Contains(string(a.body), notFound) || a.header.Get("X-PD-Decode-Only") != "" {
 		t.Errorf("%d %v %s", a.status, a.header, a.body)
 	}

@@ -173,6 +173,8 @@ func (c *completion) answerOn(d *sched.Assignment) *leg.Failure {
 func (c *completion) continueStored(id string) {
 	c.r.askHolders(id, func(a *sched.Assignment) *leg.Failure {
 		c.r.Route.DecodeOnly = bypass.StoredResponse
+		c.r.matchTarget(a.Instance)
+		c.req.Served = c.r.served()
 		if c.s.needsPrefill(a) {
 			return leg.JudgeNeedsPrefill(bypass.StoredResponse)
 		}

@@ -57,7 +57,24 @@ func (s *Settings) canServe(previous string) func(*modelroute.Target) bool {
 	}
 	holders := s.mayHold(previous) // only instances that have the response can continue it
 	return func(t *modelroute.Target) bool {
-		return slices.ContainsFunc(holders, func(in *instance.Instance) bool { return in.ServesModel(t.Model) && t.Labels.Matches(in) })
+		return slices.ContainsFunc(holders, func(in *instance.Instance) bool { return serves(in, t) })
+	}
+}
+
+func serves(in *instance.Instance, t *modelroute.Target) bool {
+	return in.ServesModel(t.Model) && t.Labels.Matches(in)
+}
+
+// matchTarget makes the first target that an instance serves the present one, unless it serves the present
+// one. A client's own id of a stored response does not name the instance, and so not the target.
+func (r *Request) matchTarget(in *instance.Instance) {
+	if r.choice == nil || serves(in, r.choice.Target) {
+		return
+	}
+	targets := r.choice.Route.Targets
+	if i := slices.IndexFunc(targets, func(t *modelroute.Target) bool { return serves(in, t) }); i >= 0 {
+		r.choice.Target = targets[i]
+		r.Origin.Model, r.Route.Target = targets[i].Model, targets[i].Name
 	}
 }
 

@@ -40,7 +40,7 @@ func (r *Request) Stored(id, method, target string) {
 // decode instance is queried.
 func (r *Request) askHolders(id string, ask func(*sched.Assignment) *leg.Failure) {
 	list := r.Settings.mayHold(id)
-	var notFound, failed *leg.Failure // the last ones
+	var notFound, failed *leg.Failure
 	for round := 0; round < 2 && len(list) > 0; round++ {
 		var again []*instance.Instance
 		for _, in := range list {
@@ -50,7 +50,10 @@ func (r *Request) askHolders(id string, ask func(*sched.Assignment) *leg.Failure
 				return
 			case f == nil: // the instance has left
 			case f.Answer.Status == http.StatusNotFound && f.Answer.Own == nil:
-				notFound = f
+				// The 404 of an instance without the model or the route is not about the response.
+				if notFound == nil || in.ServesModel(r.Origin.Model) && string(f.Answer.Body) != leg.NoSuchRoute {
+					notFound = f
+				}
 			case !f.Rule.Retry:
 				r.Answer.SendFailure(f)
 				return
@@ -94,7 +97,7 @@ func (r *Request) askHolder(in *instance.Instance, ask func(*sched.Assignment) *
 		return f, true
 	}
 	if f.Answer.Status == http.StatusNotFound {
-		f.Rule.Blame, f.Rule.Free = leg.BlameNone, true // it has no such response, which is no fault
+		f.Class, f.Rule = leg.Status4xx, leg.Status4xx.Rule() // it has no such response, also if it lists the model
 	}
 	r.note(a, f)
 	return f, false

@@ -209,8 +209,8 @@ func isBusy(status int) bool {
 	return status == http.StatusTooManyRequests || status == http.StatusRequestTimeout || status == http.StatusTooEarly
 }
 
-// noSuchRoute is the body of FastAPI's 404 for a route that vLLM does not have.
-const noSuchRoute = `{"detail":"Not Found"}`
+// NoSuchRoute is the body of FastAPI's 404 for a route that vLLM does not have.
+const NoSuchRoute = `{"detail":"Not Found"}`
 
 // saturated reports whether an error is that of a vLLM that admits no further request
 // (--max-num-queued-reqs, --max-num-queued-tokens), or a 429. The type is the phrase of the
@@ -235,7 +235,7 @@ func (l *Leg) JudgeBody(f *Failure, body []byte) *Failure {
 		}
 		return f
 	}
-	if f.Class == ModelMissing && string(body) == noSuchRoute {
+	if f.Class == ModelMissing && string(body) == NoSuchRoute {
 		return l.failed(Status4xx, f.Answer, f.Err)
 	}
 	if f.Class != Status4xx || f.Answer.Status != http.StatusBadRequest || l.pick == nil || l.Instance.Ranks() == 1 {
