@@ -604,6 +604,10 @@ func TestDoctorProbesEnd(t *testing.T) {
 			t.Errorf("a healthy engine: %+v", f)
 		case f.Check == "unseen" && f.Subject == "engines":
 			unseen++
+			finds(t, []doctor.Finding{f}, "unseen", "engines", "set a longer --timeout")
+			if strings.Contains(f.Cure, "etcd") {
+				t.Errorf("the cure of another problem: %+v", f)
+			}
 		case strings.Contains(f.What, "does not answer /health"):
 			silent++
 		}
@@ -775,6 +779,15 @@ func TestDoctorSlow(t *testing.T) {
 	if len(list) != 1 || f.Severity != doctor.Warning {
 		t.Errorf("%+v", list)
 	}
+	ca := testkit.NewAuthority(t, "fleet").CA
+	finds(t, r.examined(5, "--proxy-ca", ca), "slow", "decode/10.0.0.0:8200", "--proxy-ca "+ca)
+	closed := testkit.FreePort(t)
+	r.put("/pd/proxies/p3", strings.Replace(well, "10.0.0.1:8000", closed, 1))
+	f = finds(t, r.examined(5), "unseen", "how fast instances are", "1 of 3 proxies", closed, "connection refused", "--proxy-ca")
+	if f.Severity != doctor.Note || strings.Contains(f.Cure, "etcd user") {
+		t.Errorf("%+v", f)
+	}
+	members.Del(t, r.cli, "/pd/proxies/p3")
 	if code, _, errs := r.run("cordon", "decode", "10.0.0.0:8200"); code != 0 {
 		t.Fatal(errs)
 	}

@@ -21,8 +21,8 @@ type Picture struct {
 	Unseen       []Unseen
 }
 
-// Unseen is data that was not available.
-type Unseen struct{ What, Why string }
+// Unseen is data that was not available. Without a Cure, the etcd user lacks a right.
+type Unseen struct{ What, Why, Cure string }
 
 // Check is one line of the table.
 type Check struct {
@@ -94,7 +94,7 @@ func (p *Picture) couldNotSee(r *report) {
 	for _, u := range p.Unseen {
 		r.say(Finding{
 			Severity: Note, Subject: u.What, What: "could not be checked", Why: u.Why,
-			Cure: "use an etcd user with the right: root sees alarms, the operator sees all keys below " + p.Etcd.Root,
+			Cure: cmp.Or(u.Cure, "use an etcd user with the right: root sees alarms, the operator sees all keys below "+p.Etcd.Root),
 		})
 	}
 }
