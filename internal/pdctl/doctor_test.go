@@ -310,6 +310,20 @@ func TestDoctorAgentOfAnotherFleet(t *testing.T) {
 			t.Errorf("%+v: exit %d\n%s%s", tc, code, out, errs)
 		}
 	}
+	// A registered agent of a wrong prefix is noted; one that names the same etcd by another name is not.
+	one.Phase, one.Registration = "serving", agentctl.Registration{Phase: string(lease.Registered)}
+	one.Etcd, one.EtcdPrefix = []string{r.etcd.Endpoint()}, "/other"
+	r.leased("/pd/decode/10.0.0.9:8201", `{"models":["m"],"id":"10.0.0.9:8201"}`)
+	for address, noted := range map[string]bool{"10.0.0.9:8200": true, "10.0.0.9:8201": false} {
+		one.Address, one.Incarnation = address, address
+		env := agentSocket(t, "decode-z", func() agentctl.Report { return one })
+		env["PD_ETCD_ENDPOINTS"] = r.etcd.Endpoint()
+		if code, out, errs := r.runEnv(env, "doctor"); code != 0 || strings.Contains(out, "decode/"+address+": its agent on this machine is registered in another etcd or prefix: "+r.etcd.Endpoint()+", /other") != noted {
+			t.Errorf("%s: exit %d\n%s%s", address, code, out, errs)
+		}
+	}
+	members.Del(t, r.cli, "/pd/decode/10.0.0.9:8201")
+	one.Address, one.EtcdPrefix = "10.0.0.9:8200", "/pd"
 	one.Registration = agentctl.Registration{Phase: string(lease.Conflict), Reason: "another host holds this key"}
 	env := agentSocket(t, "decode-z", func() agentctl.Report { return one })
 	env["PD_ETCD_ENDPOINTS"] = r.etcd.Endpoint()
