@@ -57,7 +57,7 @@ func runProxy(t *testing.T, args ...string) *inProcess {
 			t.Logf("proxy:\n%s", p.log)
 		}
 	})
-	at := regexp.MustCompile(`serving on (https?://\S+:(\d+)),`)
+	at := regexp.MustCompile(`serving on (https?://\S+:(\d+)), etcd at .*, prefix /\S+\n`)
 	testkit.Eventually(t, tlsPatience, func() error {
 		m := at.FindStringSubmatch(out.String())
 		if m == nil {

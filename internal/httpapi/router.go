@@ -25,7 +25,7 @@ type EtcdStatus struct {
 	Embedded    bool     `json:"embedded"`
 	Endpoints   []string `json:"endpoints"`              // as configured
 	Members     []string `json:"members,omitempty"`      // endpoints of members in use besides those
-	Departed    []string `json:"departed,omitempty"`     // configured endpoints that are no longer members
+	Departed    []string `json:"departed,omitempty"`     // configured endpoints that are not listed, and did not answer as members
 	Ended       string   `json:"ended,omitempty"`        // why the embedded etcd does not run
 	Ends        int64    `json:"ends,omitempty"`         // number of unexpected exits of the embedded etcd
 	LastContact string   `json:"last_contact,omitempty"` // RFC 3339

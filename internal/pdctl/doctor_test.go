@@ -310,6 +310,20 @@ func TestDoctorAgentOfAnotherFleet(t *testing.T) {
 			t.Errorf("%+v: exit %d\n%s%s", tc, code, out, errs)
 		}
 	}
+	// A registered agent of a wrong prefix is noted; one that names the same etcd by another name is not.
+	one.Phase, one.Registration = "serving", agentctl.Registration{Phase: string(lease.Registered)}
+	one.Etcd, one.EtcdPrefix = []string{r.etcd.Endpoint()}, "/other"
+	r.leased("/pd/decode/10.0.0.9:8201", `{"models":["m"],"id":"10.0.0.9:8201"}`)
+	for address, noted := range map[string]bool{"10.0.0.9:8200": true, "10.0.0.9:8201": false} {
+		one.Address, one.Incarnation = address, address
+		env := agentSocket(t, "decode-z", func() agentctl.Report { return one })
+		env["PD_ETCD_ENDPOINTS"] = r.etcd.Endpoint()
+		if code, out, errs := r.runEnv(env, "doctor"); code != 0 || strings.Contains(out, "decode/"+address+": its agent on this machine is registered in another etcd or prefix: "+r.etcd.Endpoint()+", /other") != noted {
+			t.Errorf("%s: exit %d\n%s%s", address, code, out, errs)
+		}
+	}
+	members.Del(t, r.cli, "/pd/decode/10.0.0.9:8201")
+	one.Address, one.EtcdPrefix = "10.0.0.9:8200", "/pd"
 	one.Registration = agentctl.Registration{Phase: string(lease.Conflict), Reason: "another host holds this key"}
 	env := agentSocket(t, "decode-z", func() agentctl.Report { return one })
 	env["PD_ETCD_ENDPOINTS"] = r.etcd.Endpoint()
@@ -604,6 +618,10 @@ func TestDoctorProbesEnd(t *testing.T) {
 			t.Errorf("a healthy engine: %+v", f)
 		case f.Check == "unseen" && f.Subject == "engines":
 			unseen++
+			finds(t, []doctor.Finding{f}, "unseen", "engines", "set a longer --timeout")
+			if strings.Contains(f.Cure, "etcd") {
+				t.Errorf("the cure of another problem: %+v", f)
+			}
 		case strings.Contains(f.What, "does not answer /health"):
 			silent++
 		}
@@ -775,6 +793,15 @@ func TestDoctorSlow(t *testing.T) {
 	if len(list) != 1 || f.Severity != doctor.Warning {
 		t.Errorf("%+v", list)
 	}
+	ca := testkit.NewAuthority(t, "fleet").CA
+	finds(t, r.examined(5, "--proxy-ca", ca), "slow", "decode/10.0.0.0:8200", "--proxy-ca "+ca)
+	closed := testkit.FreePort(t)
+	r.put("/pd/proxies/p3", strings.Replace(well, "10.0.0.1:8000", closed, 1))
+	f = finds(t, r.examined(5), "unseen", "how fast instances are", "1 of 3 proxies", closed, "connection refused", "--proxy-ca")
+	if f.Severity != doctor.Note || strings.Contains(f.Cure, "etcd user") {
+		t.Errorf("%+v", f)
+	}
+	members.Del(t, r.cli, "/pd/proxies/p3")
 	if code, _, errs := r.run("cordon", "decode", "10.0.0.0:8200"); code != 0 {
 		t.Fatal(errs)
 	}

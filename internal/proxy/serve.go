@@ -74,7 +74,7 @@ func Serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 		return err
 	}
 	return p.run(ctx, ln, bridge, func() {
-		fmt.Fprintf(stdout, "pdmesh-proxy %s: serving on %s://%s, etcd at %s\n", version.String(), certificates.Scheme(), ln.clients.Addr(), own.Describe())
+		fmt.Fprintf(stdout, "pdmesh-proxy %s: serving on %s://%s, etcd at %s, prefix %s\n", version.String(), certificates.Scheme(), ln.clients.Addr(), own.Describe(), cfg.EtcdPrefix)
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -121,6 +122,9 @@ func showReport(w io.Writer, r agentctl.Report) {
 	line("instance", "%s/%s", r.Role, r.Address)
 	line("phase", "%s", WithReason(r.Phase, r.Reason))
 	line("engine", "%s", r.Engine)
+	if r.EtcdPrefix != "" { // of an older agent it is not known
+		line("etcd", "%s, prefix %s", strings.Join(r.Etcd, ","), r.EtcdPrefix)
+	}
 	if p := r.Process; p != nil {
 		showProcess(line, p)
 	}

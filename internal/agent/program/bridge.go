@@ -27,7 +27,7 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 	ctx, _, _, stopListening := listen(ctx, false, s.log)
 	defer stopListening()
 	s.log.WithFields(logrus.Fields{
-		"zmq_register": s.ZMQRegister, "etcd": strings.Join(s.EtcdEndpoints, ","), "ttl": s.TTL, "host_id": s.HostID,
+		"zmq_register": s.ZMQRegister, "etcd": strings.Join(s.EtcdEndpoints, ","), "etcd_prefix": s.EtcdPrefix, "ttl": s.TTL, "host_id": s.HostID,
 	}).Info("pdmesh-agent " + version.String())
 	cli, err := dial(s.Config, s.certs, s.log)
 	if err != nil {

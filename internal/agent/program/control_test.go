@@ -57,7 +57,7 @@ func TestControl(t *testing.T) {
 		r.Registration.Lease != fmt.Sprintf("%x", kv.Lease) || r.Registration.LastRenewal == nil || r.Models[0] != "org/m" {
 		t.Errorf("report %+v", r)
 	}
-	if _, out, _ := ask(t, "status", "--socket", socket); !strings.Contains(out, "decode/"+engine.Address()) || !strings.Contains(out, "registered") {
+	if _, out, _ := ask(t, "status", "--socket", socket); !strings.Contains(out, "decode/"+engine.Address()) || !strings.Contains(out, "registered") || !strings.Contains(out, "etcd           "+etcd.Endpoint()+", prefix /pd\n") {
 		t.Errorf("status says\n%s", out)
 	}
 	text, err := agentctl.NewClient(socket).Metrics(t.Context())

@@ -58,7 +58,7 @@ func serve(ctx context.Context, s service) (code int, err error) {
 	}
 	log.WithFields(logrus.Fields{
 		logging.FieldRole: s.Key.Role, logging.FieldInstance: s.Key.Address, "engine": s.Engine,
-		"etcd": strings.Join(s.EtcdEndpoints, ","), "ttl": s.TTL, "host_id": s.HostID,
+		"etcd": strings.Join(s.EtcdEndpoints, ","), "etcd_prefix": s.EtcdPrefix, "ttl": s.TTL, "host_id": s.HostID,
 	}).Info("pdmesh-agent " + version.String())
 	for _, n := range s.Notes {
 		log.Warn(n)

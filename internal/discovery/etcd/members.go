@@ -42,7 +42,7 @@ type SavedMembers struct {
 type MembersStatus struct {
 	// Added are the endpoints of members in use besides the configured ones.
 	Added []string
-	// Departed are the configured endpoints that no member of the cluster serves any more.
+	// Departed are the configured endpoints that are not in the member list, and did not answer as a member.
 	Departed []string
 }
 
@@ -251,7 +251,7 @@ func (m *Members) stillServed(ctx context.Context) bool {
 	return served
 }
 
-// checkConfigured finds the configured endpoints that no member serves any more. One that is
+// checkConfigured finds the configured endpoints that do not answer as a member. One that is
 // not in the member list may be a name or a load balancer of a member.
 func (m *Members) checkConfigured(ctx context.Context, list []*pb.Member) {
 	listed := map[string]bool{}
@@ -286,7 +286,7 @@ func (m *Members) checkConfigured(ctx context.Context, list []*pb.Member) {
 	m.mu.Unlock()
 	for _, endpoint := range departed {
 		if !slices.Contains(was, endpoint) {
-			m.log.WithField("endpoint", endpoint).Warn("configured etcd endpoint is no longer a member of the cluster: update --etcd-endpoints")
+			m.log.WithField("endpoint", endpoint).Warn("configured etcd endpoint is not a member of the cluster, or does not answer: update --etcd-endpoints if the member was replaced")
 		}
 	}
 }

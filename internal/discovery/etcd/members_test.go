@@ -174,6 +174,25 @@ func TestMembers_AnotherCluster(t *testing.T) {
 	}
 }
 
+// An endpoint that does not answer may be another name of a member: nothing claims that it was removed.
+func TestMembers_SilentEndpoint(t *testing.T) {
+	t.Parallel()
+	silent := testkit.FreePort(t)
+	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{testkit.StartEtcd(t).Endpoint(), silent}})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = cli.Close() })
+	log, hook := test.NewNullLogger()
+	m := etcd.NewMembers(etcd.MembersOptions{Client: cli, Log: log})
+	m.Start()
+	m.Update(t.Context())
+	if got := m.Status().Departed; !slices.Equal(got, []string{silent}) {
+		t.Errorf("departed: %q", got)
+	}
+	if e := hook.LastEntry(); e == nil || e.Data["endpoint"] != silent || e.Message != "configured etcd endpoint is not a member of the cluster, or does not answer: update --etcd-endpoints if the member was replaced" {
+		t.Errorf("log: %+v", e)
+	}
+}
+
 // A member is used over TLS only if its certificate is for the host of its address.
 func TestMembers_TLSName(t *testing.T) {
 	t.Parallel()

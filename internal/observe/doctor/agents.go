@@ -82,7 +82,7 @@ func (a *Agents) claimants() (out []claimant) {
 
 // unregistered reports agents that are not registered; conflicts and wrong models have their
 // own checks.
-func (a *Agents) unregistered(r *report) {
+func (a *Agents) unregistered(m *Members, r *report) {
 	for _, c := range a.claimants() {
 		f := Finding{
 			Severity: Warning, Subject: c.subject(),
@@ -107,20 +107,26 @@ func (a *Agents) unregistered(r *report) {
 		}
 		r.say(f)
 	}
-	a.elsewhere(r)
+	a.elsewhere(m, r)
 }
 
-// elsewhere notes agents of this machine that use another etcd and are not registered there.
-func (a *Agents) elsewhere(r *report) {
+// elsewhere notes agents of this machine that use another etcd or prefix, unless that is another name
+// of this one.
+func (a *Agents) elsewhere(m *Members, r *report) {
 	for i := range a.Elsewhere {
 		one := &a.Elsewhere[i]
-		if one.Refused() == "" || slices.ContainsFunc(a.Afar, func(f lease.RefusedAgent) bool { return f.ID == one.ID }) {
+		what, why := "not registered, and uses", one.Refused()
+		if m.Snapshot != nil && one.Registration.Phase == string(lease.Registered) {
+			what, why = "registered in", "proxies of this etcd and prefix do not use the instance"
+		}
+		if why == "" || slices.ContainsFunc(a.Afar, func(f lease.RefusedAgent) bool { return f.ID == one.ID }) ||
+			one.Incarnation != "" && slices.ContainsFunc(m.all(), func(in *instance.Instance) bool { return in.Record.ID == one.Incarnation }) {
 			continue
 		}
 		r.say(Finding{
 			Severity: Note, Subject: string(one.Role) + "/" + one.Address,
-			What: fmt.Sprintf("its agent on this machine is not registered, and uses another etcd: %s, prefix %s", strings.Join(one.Etcd, ","), one.EtcdPrefix),
-			Why:  one.Refused(), Cure: "nothing, if it belongs to another fleet; otherwise set its --etcd-endpoints and --etcd-prefix",
+			What: fmt.Sprintf("its agent on this machine is %s another etcd or prefix: %s, %s", what, strings.Join(one.Etcd, ","), one.EtcdPrefix),
+			Why:  why, Cure: "nothing, if it belongs to another fleet; otherwise set its --etcd-endpoints and --etcd-prefix",
 		})
 	}
 }

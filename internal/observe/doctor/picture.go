@@ -21,8 +21,8 @@ type Picture struct {
 	Unseen       []Unseen
 }
 
-// Unseen is data that was not available.
-type Unseen struct{ What, Why string }
+// Unseen is data that was not available. Without a Cure, the etcd user lacks a right.
+type Unseen struct{ What, Why, Cure string }
 
 // Check is one line of the table.
 type Check struct {
@@ -56,7 +56,7 @@ func Checks() []Check {
 		{"ports", "side channels of two engines on one port of one machine", func(p *Picture, r *report) { p.Members.ports(r) }},
 		{"pair", "connectors, transfer modes and builds that leave an instance without a partner", func(p *Picture, r *report) { p.Members.pairs(p.Proxies.connector(), r) }},
 		{"kv_role", "NIXL engines of one role with kv_role kv_both, which vLLM 0.32 deprecates", func(p *Picture, r *report) { p.Members.kvRoles(p.Proxies.connector(), r) }},
-		{"agent", "agents that are not registered: those of this machine, and others that wrote their reason to etcd", func(p *Picture, r *report) { p.Agents.unregistered(r) }},
+		{"agent", "agents that are not registered, or in another etcd: those of this machine, and others that wrote their reason to etcd", func(p *Picture, r *report) { p.Agents.unregistered(&p.Members, r) }},
 		{"notification", "prefill instances whose LMCache notifications do not arrive", func(p *Picture, r *report) { p.Proxies.notifications(r) }},
 		{"notice", "other notices of the proxies", func(p *Picture, r *report) { p.Proxies.notices(r) }},
 		{"unseen", "what could not be checked", (*Picture).couldNotSee},
@@ -94,7 +94,7 @@ func (p *Picture) couldNotSee(r *report) {
 	for _, u := range p.Unseen {
 		r.say(Finding{
 			Severity: Note, Subject: u.What, What: "could not be checked", Why: u.Why,
-			Cure: "use an etcd user with the right: root sees alarms, the operator sees all keys below " + p.Etcd.Root,
+			Cure: cmp.Or(u.Cure, "use an etcd user with the right: root sees alarms, the operator sees all keys below "+p.Etcd.Root),
 		})
 	}
 }

@@ -95,8 +95,8 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 	return p, err
 }
 
-// reach returns the flags with which suggested commands reach this etcd, without the user of
-// pdctl and the password.
+// reach returns the flags with which suggested commands reach this etcd and the proxies, without the
+// user of pdctl and the password.
 func reach(s *session.Session) doctor.Reach {
 	secure := s.Etcd.TLS
 	list := strings.Join(access.Written(s.Etcd.Endpoints, secure.Used()), ",")
@@ -109,6 +109,13 @@ func reach(s *session.Session) doctor.Reach {
 	} {
 		if f.value != "" {
 			r.Pdctl, r.Etcdctl = append(r.Pdctl, f.pdctl, f.value), append(r.Etcdctl, f.etcdctl, f.value)
+		}
+	}
+	for _, f := range []struct{ value, pdctl string }{
+		{s.Proxies.Files.CA, "--proxy-ca"}, {s.Proxies.Files.Cert, "--proxy-cert"}, {s.Proxies.Files.Key, "--proxy-key"},
+	} {
+		if f.value != "" {
+			r.Pdctl = append(r.Pdctl, f.pdctl, f.value)
 		}
 	}
 	if s.Etcd.Username != "" {
@@ -212,7 +219,7 @@ func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) e
 }
 
 // gatherPaces reads from the proxies how fast instances are, if there are enough to compare. A proxy
-// that cannot be reached from here is no problem of the fleet.
+// that cannot be reached from here is no problem of the fleet, but its measurements are missing.
 func gatherPaces(ctx context.Context, s *session.Session, p *doctor.Picture) {
 	snap := p.Members.Snapshot
 	if max(len(snap.Usable(instance.Prefill)), len(snap.Usable(instance.Decode))) < 3 {
@@ -224,8 +231,10 @@ func gatherPaces(ctx context.Context, s *session.Session, p *doctor.Picture) {
 	}
 	p.Members.Paces = map[instance.Key]instance.ListedPace{}
 	statuses, errs := s.Statuses(ctx, proxies)
+	var failed []error
 	for i, st := range statuses {
 		if errs[i] != nil {
+			failed = append(failed, errs[i])
 			continue
 		}
 		for _, l := range st.Instances {
@@ -233,6 +242,13 @@ func gatherPaces(ctx context.Context, s *session.Session, p *doctor.Picture) {
 				p.Members.Paces[k] = p.Members.Paces[k].Plus(l.Load.Pace)
 			}
 		}
+	}
+	if len(failed) > 0 {
+		p.Unseen = append(p.Unseen, doctor.Unseen{
+			What: "how fast instances are",
+			Why:  fmt.Sprintf("%d of %d proxies did not return their /status: %s", len(failed), len(proxies), instance.Printable(failed[0].Error(), 200)),
+			Cure: "run doctor where it reaches the admin_url of the proxies; for proxies with https, set --proxy-ca",
+		})
 	}
 }
 
@@ -263,7 +279,7 @@ func gatherEngines(ctx context.Context, s *session.Session, o *doctorOptions, p 
 		}
 	}
 	if n := len(asked) - o.most; n > 0 {
-		p.Unseen = append(p.Unseen, doctor.Unseen{What: "engines", Why: fmt.Sprintf("%d of %d were not asked: see --probe-most", n, len(asked))})
+		p.Unseen = append(p.Unseen, doctor.Unseen{What: "engines", Why: fmt.Sprintf("%d of %d were not asked", n, len(asked)), Cure: "set a higher --probe-most"})
 		asked = asked[:o.most]
 	}
 	p.Members.Probes, p.Members.Models = map[instance.Key]error{}, map[instance.Key]instance.Facts{}
@@ -296,7 +312,7 @@ func gatherEngines(ctx context.Context, s *session.Session, o *doctorOptions, p 
 	}
 	_ = g.Wait()
 	if ctx.Err() != nil {
-		p.Unseen = append(p.Unseen, doctor.Unseen{What: "engines", Why: "not all were probed in time: set a longer --timeout"})
+		p.Unseen = append(p.Unseen, doctor.Unseen{What: "engines", Why: "not all were probed in time", Cure: "set a longer --timeout"})
 	}
 	return nil
 }

@@ -65,22 +65,22 @@ func (s *Session) ProxyURLs(ctx context.Context) (urls []string, err error) {
 }
 
 // Proxies holds the TLS files for requests to proxies.
-type Proxies struct{ files certs.Files }
+type Proxies struct{ Files certs.Files }
 
 func (p *Proxies) settings() settings.Table {
 	return settings.About("Proxies",
-		settings.Setting{Name: "proxy-ca", Kind: settings.Text, Usage: "for proxies with https: PEM file of the CAs of their certificates (default: the system's CAs)", Into: &p.files.CA},
-		settings.Setting{Name: "proxy-cert", Kind: settings.Text, Usage: "for proxies with --tls-client-ca: PEM file of the client certificate", Into: &p.files.Cert},
-		settings.Setting{Name: "proxy-key", Kind: settings.Text, Usage: "PEM file of the key of --proxy-cert", Into: &p.files.Key},
+		settings.Setting{Name: "proxy-ca", Kind: settings.Text, Usage: "for proxies with https: PEM file of the CAs of their certificates (default: the system's CAs)", Into: &p.Files.CA},
+		settings.Setting{Name: "proxy-cert", Kind: settings.Text, Usage: "for proxies with --tls-client-ca: PEM file of the client certificate", Into: &p.Files.Cert},
+		settings.Setting{Name: "proxy-key", Kind: settings.Text, Usage: "PEM file of the key of --proxy-cert", Into: &p.Files.Key},
 	)
 }
 
 // Client returns an HTTP client with these files, which follows no redirects.
 func (p *Proxies) Client() (*http.Client, error) {
-	if (p.files.Cert == "") != (p.files.Key == "") {
+	if (p.Files.Cert == "") != (p.Files.Key == "") {
 		return nil, cli.Wrongf("set --proxy-cert and --proxy-key together")
 	}
-	source, err := certs.Open(certs.Options{Use: certs.UseProxies, Files: p.files})
+	source, err := certs.Open(certs.Options{Use: certs.UseProxies, Files: p.Files})
 	if err != nil {
 		return nil, cli.Wrongf("certificates for proxies: %w", err)
 	}

@@ -81,7 +81,7 @@ func (h *Handle) Follow(ctx context.Context) {
 // Findings returns what an operator has to change, for /status.
 func (h *Handle) Findings() (texts []string) {
 	for _, endpoint := range h.members.Status().Departed {
-		texts = append(texts, fmt.Sprintf("the configured etcd endpoint %s is no longer a member of the cluster: update --etcd-endpoints", endpoint))
+		texts = append(texts, fmt.Sprintf("the configured etcd endpoint %s is not a member of the cluster, or does not answer: update --etcd-endpoints if the member was replaced", endpoint))
 	}
 	return texts
 }
