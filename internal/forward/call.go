@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -243,7 +244,10 @@ func (c *call) readBody() bool {
 	if length <= 0 { // an announced length is within the limit
 		in = http.MaxBytesReader(client, c.r.Body, limit)
 	}
-	c.upload = upload{in: in, client: client, timeout: c.h.opts.BodyTimeout}
+	c.upload = upload{in: in, r: c.r, client: client, timeout: c.h.opts.BodyTimeout}
+	if length < 0 || length > uploadPiece { // only these may take as long as --shutdown-timeout
+		defer context.AfterFunc(c.r.Context(), func() { _ = client.SetReadDeadline(time.Now()) })()
+	}
 	body, err := c.h.bodies.Read(&c.upload, length)
 	c.flow.Body, c.bytesIn = body, int64(len(body.Bytes()))
 	if err == nil {
@@ -258,7 +262,7 @@ func (c *call) readBody() bool {
 	case errors.As(err, &over):
 		c.answer.Refuse(tooLarge(limit))
 	// net/http ends the context of a request whose body it can't read, whatever the reason.
-	case c.r.Context().Err() != nil && !errors.Is(err, os.ErrDeadlineExceeded):
+	case c.r.Context().Err() != nil && !errors.Is(err, os.ErrDeadlineExceeded), errors.Is(context.Cause(c.r.Context()), leg.ErrStopping):
 		c.answer.ClientGone()
 	default:
 		c.answer.CloseAfter()
@@ -282,6 +286,7 @@ const uploadPiece = 256 << 10
 // upload reads the body of a request, each uploadPiece under a deadline of its own.
 type upload struct {
 	in      io.Reader
+	r       *http.Request
 	client  Client
 	timeout time.Duration
 	left    int // bytes until the next deadline
@@ -292,6 +297,9 @@ func (u *upload) Read(p []byte) (int, error) {
 	if u.left <= 0 {
 		u.left = uploadPiece
 		_ = u.client.SetReadDeadline(time.Now().Add(u.timeout)) // not supported: no deadline
+		if err := u.r.Context().Err(); err != nil {
+			return 0, err // the deadline has replaced that of readBody
+		}
 	}
 	n, err := u.in.Read(p)
 	u.left -= n

@@ -392,6 +392,37 @@ func TestProxyCutsPassthrough(t *testing.T) {
 	}
 }
 
+// An upload that has not ended is cut, too.
+func TestProxyCutsUpload(t *testing.T) {
+	t.Parallel()
+	for _, length := range []int64{1 << 20, -1} {
+		r := start(t, fakevllm.NIXL, 1, 1, nil)
+		in, out := io.Pipe()
+		t.Cleanup(func() { _ = out.Close() })
+		q := newRequest(t.Context(), t, http.MethodPost, r.URL+completionsPath, in)
+		q.ContentLength = length
+		got := make(chan *http.Response, 1)
+		go func() {
+			resp, err := http.DefaultClient.Do(q)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- resp
+		}()
+		_, _ = io.WriteString(out, `{"model":"m"`)
+		eventually(t, "the upload to begin", func() bool { return r.handler.Requests() == 1 })
+		r.cut(leg.ErrStopping)
+		resp := <-got
+		if resp == nil {
+			continue
+		}
+		defer resp.Body.Close()
+		if e := r.entry(); resp.StatusCode != http.StatusServiceUnavailable || e.Outcome != relay.OutcomeUnavailable {
+			t.Errorf("length %d: %d, entry %+v", length, resp.StatusCode, e)
+		}
+	}
+}
+
 func TestHandoverMissing(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, both(), func(t *testing.T, q scenario) {

@@ -1,9 +1,13 @@
 package httpapi_test
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 )
@@ -60,5 +64,46 @@ func TestConnectionLimit_CORS(t *testing.T) {
 		if got := w.Header().Get("Access-Control-Allow-Origin"); w.Code != http.StatusServiceUnavailable || got != tc.want {
 			t.Errorf("%s, allowed to %s: %d, Access-Control-Allow-Origin %q, want %q", tc.path, tc.allowed, w.Code, got, tc.want)
 		}
+	}
+}
+
+// slowLink is a client on a link that transfers 4 KiB every 40 ms, until the read deadline.
+type slowLink struct {
+	*httptest.ResponseRecorder
+
+	deadline time.Time
+	left     int // bytes
+}
+
+func (l *slowLink) SetReadDeadline(t time.Time) error {
+	l.deadline = t
+	return nil
+}
+
+func (l *slowLink) Read(p []byte) (int, error) {
+	if l.left == 0 {
+		return 0, io.EOF
+	}
+	time.Sleep(40 * time.Millisecond)
+	if time.Now().After(l.deadline) {
+		return 0, os.ErrDeadlineExceeded
+	}
+	n := min(len(p), 4<<10, l.left)
+	l.left -= n
+	return n, nil
+}
+
+// The rest of a refused upload is read while it goes on, but not for longer than 10 s: otherwise, the
+// connection would be reset, and a client that first sends all of it would not see the answer.
+func TestRefusedSlowUpload(t *testing.T) {
+	t.Parallel()
+	for size, want := range map[int]bool{800 << 10: true, 2 << 20: false} {
+		synctest.Test(t, func(t *testing.T) {
+			l := &slowLink{httptest.NewRecorder(), time.Time{}, size}
+			httpapi.RefuseAtLimit(httpapi.CORS{})(l, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", l))
+			if whole := l.left == 0; whole != want || !l.Flushed {
+				t.Errorf("%d of %d bytes were not read, flushed %t", l.left, size, l.Flushed)
+			}
+		})
 	}
 }

@@ -11,9 +11,9 @@ import (
 // Bounds of linger.
 const (
 	lingerTotal = 10 * time.Second
-	lingerPiece = 1 << 20         // bytes
+	lingerPiece = 64 << 10        // bytes
 	lingerPause = 2 * time.Second // for one piece
-	lingerMax   = 256             // pieces
+	lingerMax   = 4096            // pieces
 )
 
 // linger sends the response to a refused request, and then discards the rest of the

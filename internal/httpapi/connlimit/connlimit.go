@@ -19,11 +19,14 @@ import (
 
 const (
 	// maxExcess bounds the connections beyond the limit. Further ones wait in the
-	// kernel until one of them has been answered.
+	// kernel until one of them has ended.
 	maxExcess = 64
 	// firstRequest is how long a connection beyond the limit may take for its first
 	// request, including the TLS handshake.
 	firstRequest = 2 * time.Second
+	// silence is how long it may take for that, or for a body that is of no use, once there are
+	// maxExcess of them.
+	silence = 200 * time.Millisecond
 )
 
 // Limit bounds the connections of one server. A nil Limit bounds nothing. It is safe
@@ -34,7 +37,7 @@ type Limit struct {
 	reached          rate.Sometimes // limits log entries about it
 
 	mu     sync.Mutex // guards the fields below
-	freed  sync.Cond  // signals that a connection has ended, or that the listener was closed
+	freed  sync.Cond  // signals that a connection has ended or may be closed, or that the listener was closed
 	open   int
 	excess map[net.Conn]*excess // those of the open connections that are beyond the limit
 	closed bool
@@ -44,6 +47,7 @@ type Limit struct {
 type excess struct {
 	conn    net.Conn
 	timeout *time.Timer // closes the connection if it sends no request
+	silent  time.Time   // since when it waits for the client; zero while a request is served
 }
 
 // New returns a Limit of n connections. n <= 0 means no limit.
@@ -75,6 +79,7 @@ func (ln *listener) Accept() (net.Conn, error) {
 	l := ln.limit
 	l.mu.Lock()
 	for l.open >= l.limit+l.maxExcess && !l.closed {
+		l.closeSilent()
 		l.freed.Wait()
 	}
 	l.mu.Unlock()
@@ -116,9 +121,11 @@ func (l *Limit) Apply(s *http.Server, exempt func(r *http.Request) bool, refuse 
 		if e, ok := r.Context().Value(contextKey{}).(*excess); ok && !l.admit(e) {
 			w.Header().Set("Connection", "close")
 			if !exempt(r) {
+				l.ignore(e)
 				refuse(w, r)
 				return
 			}
+			defer l.ignore(e)
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -136,20 +143,39 @@ func (l *Limit) opened(c net.Conn) *excess {
 	l.reached.Do(func() {
 		l.log.WithField("connections", l.limit).Warn("connection limit reached: requests on further connections are answered with 503")
 	})
-	e := &excess{conn: c, timeout: time.AfterFunc(firstRequest, func() { _ = c.Close() })}
+	e := &excess{conn: c, timeout: time.AfterFunc(firstRequest, func() { _ = c.Close() }), silent: time.Now()}
 	l.excess[c] = e
 	return e
 }
 
 // admit reports whether a connection with a request is within the limit by now.
 func (l *Limit) admit(e *excess) bool {
-	e.timeout.Stop()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	e.timeout.Stop()
+	e.silent = time.Time{}
 	if l.excess[e.conn] != nil && l.open-len(l.excess) < l.limit {
 		delete(l.excess, e.conn)
 	}
 	return l.excess[e.conn] == nil
+}
+
+// ignore records that what a connection beyond the limit still sends is of no use.
+func (l *Limit) ignore(e *excess) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e.silent = time.Now()
+	l.freed.Signal()
+}
+
+// closeSilent has the connections beyond the limit closed that wait for their clients for longer than
+// silence. The caller holds the lock.
+func (l *Limit) closeSilent() {
+	for _, e := range l.excess {
+		if !e.silent.IsZero() {
+			e.timeout.Reset(time.Until(e.silent.Add(silence)))
+		}
+	}
 }
 
 // ended removes a closed connection from the count.

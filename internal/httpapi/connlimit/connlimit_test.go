@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -200,6 +201,96 @@ func TestSilentClientsBeyondTheLimit(t *testing.T) {
 		}
 		s.expect(s.dial(), "/health", http.StatusOK, true)
 	})
+}
+
+// Connections beyond the limit on which nothing happens do not delay a health check: those that send
+// nothing, those whose refused body does not come, and those whose request was served without its body.
+func TestHealthNextToSilentClients(t *testing.T) {
+	t.Parallel()
+	for name, sent := range map[string]string{
+		"silent":  "",
+		"refused": "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n",
+		"served":  "GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				log := logrus.New()
+				log.SetOutput(io.Discard)
+				limit, pipes := connlimit.New(1, log), &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+				server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+				limit.Apply(server, func(r *http.Request) bool { return r.URL.Path == "/health" }, func(w http.ResponseWriter, r *http.Request) {
+					w.WriteHeader(http.StatusServiceUnavailable)
+					_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(time.Minute))
+					_, _ = io.Copy(io.Discard, r.Body)
+				})
+				var work sync.WaitGroup
+				work.Go(func() { _ = server.Serve(limit.Listen(pipes)) })
+				defer func() {
+					_ = server.Close()
+					work.Wait()
+					time.Sleep(time.Second) // package net/http waits before it closes
+				}()
+				work.Go(func() { _, _ = pipes.dial() }) // within the limit
+				synctest.Wait()
+				const silent = 100
+				for range silent {
+					work.Go(func() {
+						if c, err := pipes.dial(); err == nil {
+							_, _ = io.WriteString(c, sent)
+							_, _ = io.Copy(io.Discard, c)
+						}
+					})
+				}
+				synctest.Wait()
+				began := time.Now()
+				c, err := pipes.dial()
+				require.NoError(t, err)
+				_, err = io.WriteString(c, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+				require.NoError(t, err)
+				resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+				require.NoError(t, err)
+				if took := time.Since(began); resp.StatusCode != http.StatusOK || took > 20*time.Second {
+					t.Errorf("status %d after %s", resp.StatusCode, took)
+				}
+			})
+		})
+	}
+}
+
+// pipeListener accepts pipes.
+type pipeListener struct {
+	net.Listener
+
+	conns  chan net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (l *pipeListener) dial() (net.Conn, error) {
+	server, client := net.Pipe()
+	select {
+	case l.conns <- server:
+		return client, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
 }
 
 func TestNoLimit(t *testing.T) {
