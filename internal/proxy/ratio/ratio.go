@@ -251,7 +251,7 @@ func (f *Follower) loads() []*group {
 			}
 		}
 		share := 1.0
-		if other, ok := snap.Lookup(instance.Key{Role: in.Role.Other(), Address: in.Address}); ok && other.Usable() {
+		if other, ok := snap.Lookup(in.Key.Other()); ok && other.Usable() {
 			share = 0.5
 		}
 		t, _ := f.o.Load(in.Key)
