@@ -35,7 +35,7 @@ type IntentChange struct {
 	Weight *int          // for SetWeight; nil resets it to the weight in the record
 	For    time.Duration // duration of the change; 0: until it is reverted
 	Reason string
-	// Auto and Force are for SetRole; see store.RoleOptions.
+	// Auto and Force are for SetRole; see store.IntentOptions.
 	Auto, Force bool
 }
 
