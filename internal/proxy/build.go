@@ -263,9 +263,8 @@ func (b *builder) registerMetrics() {
 
 // makeRoutes makes the routers of all listeners.
 func (b *builder) makeRoutes() {
-	service := b.adminRoutes()
 	deps := httpapi.Deps{
-		Data: b.dataRoutes(), Admin: service, KeyLimits: service,
+		Data: b.dataRoutes(), Admin: b.adminRoutes(),
 		Fleet: httpapi.Fleet{
 			Members: b.watcher, InFlight: b.sched.InFlight, Details: b.load.Of, Opinion: b.opinion, NotServing: b.notServing,
 			Connector: b.cfg.Connector,
