@@ -29,8 +29,8 @@ const (
 // all succeed the client gets the answer of the first, else an error that names those that
 // failed. The client's key is the admin key, and is not passed on. When the answer to a request
 // that loads or unloads a LoRA adapter is sent, this proxy knows the new lists of models.
-func (h *Handler) FanOut(endpoint string, members func() *instance.Snapshot) HandlerFunc {
-	return h.serve(endpoint, openai.Other, func(c *call) { c.fanOut(members()) })
+func (h *Handler) FanOut(endpoint string) HandlerFunc {
+	return h.serve(endpoint, openai.Other, (*call).fanOut)
 }
 
 // fanOutResult is the result of one instance.
@@ -39,7 +39,7 @@ type fanOutResult struct {
 	failure string // "" if it succeeded
 }
 
-func (c *call) fanOut(members *instance.Snapshot) {
+func (c *call) fanOut() {
 	var body splice.Body
 	if c.r.ContentLength != 0 {
 		if !c.readJSON() {
@@ -49,7 +49,7 @@ func (c *call) fanOut(members *instance.Snapshot) {
 	}
 	c.origin.Header = c.r.Header.Clone()
 	c.origin.Header.Del("Authorization")
-	list := c.instancesToAsk(members)
+	list := c.instancesToAsk(c.h.opts.Picker.Members())
 	if len(list) == 0 {
 		c.answer.Refuse(leg.Unavailable(instance.Decode, ""))
 		return

@@ -58,7 +58,7 @@ func TestFanOut(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		path, _, _ := strings.Cut(target, "?")
-		r.handler.FanOut(path, r.members.Snapshot)(relay.Std(w), q)
+		r.handler.FanOut(path)(relay.Std(w), q)
 		r.entry()
 		return w
 	}
@@ -108,7 +108,7 @@ func TestFanOut_NewConnection(t *testing.T) {
 		q := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader("{}"))
 		q.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
-		r.handler.FanOut(path, r.members.Snapshot)(relay.Std(w), q)
+		r.handler.FanOut(path)(relay.Std(w), q)
 		if r.entry(); w.Code != http.StatusOK {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
@@ -129,7 +129,7 @@ func TestFanOut_EngineInBothRoles(t *testing.T) {
 		q := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(`{"lora_name":"a","lora_path":"."}`))
 		q.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
-		r.handler.FanOut(path, r.members.Snapshot)(relay.Std(w), q)
+		r.handler.FanOut(path)(relay.Std(w), q)
 		if r.entry(); w.Code != http.StatusOK {
 			t.Errorf("%s: %d %s", what, w.Code, w.Body)
 		}

@@ -443,8 +443,7 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 	deps := httpapi.Deps{
 		Data: httpapi.DataHandlers{
 			Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, PassthroughGet: h.PassthroughGet, Stored: h.Stored, Requests: h.Requests,
-			FanOut: func(endpoint string) forward.HandlerFunc { return h.FanOut(endpoint, r.members.Snapshot) },
-			Models: func(id func(*http.Request) string) forward.HandlerFunc { return h.Models(r.members.Snapshot, id) },
+			FanOut: h.FanOut, Models: h.Models,
 		},
 		Log: log,
 	}

@@ -30,12 +30,12 @@ const probeTimeout = 5 * time.Second
 // instances, each object exactly as its engine wrote it, since clients read
 // vLLM's own fields in it ("root", "max_model_len"). id returns the wanted
 // model, "" for the list.
-func (h *Handler) Models(members func() *instance.Snapshot, id func(*http.Request) string) HandlerFunc {
+func (h *Handler) Models(id func(*http.Request) string) HandlerFunc {
 	return h.serve("/v1/models", openai.Other, func(c *call) {
 		name := id(c.r)
-		if !c.models(members(), name, true) {
+		if !c.models(name, true) {
 			c.h.opts.Models.Find(c.r.Context(), name)
-			c.models(members(), name, false)
+			c.models(name, false)
 		}
 	})
 }
@@ -47,7 +47,8 @@ type modelList struct {
 
 // models answers with the list and the model routes, or with the model id. It returns false, and has not answered, if
 // no instance lists id and the lists may be read again.
-func (c *call) models(members *instance.Snapshot, id string, again bool) (answered bool) {
+func (c *call) models(id string, again bool) (answered bool) {
+	members := c.h.opts.Picker.Members()
 	route, wanted := c.h.opts.Routes.Find(id), id
 	if route != nil && !c.h.opts.Picker.Lists(id) {
 		wanted = "" // the model of a target

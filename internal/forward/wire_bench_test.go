@@ -107,8 +107,7 @@ func wired(b *testing.B, prefill, decode []string) string {
 	})
 	require.NoError(b, err)
 	deps := httpapi.Deps{Log: quiet(), Data: httpapi.DataHandlers{
-		Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, PassthroughGet: h.PassthroughGet, Stored: h.Stored,
-		Models: func(id func(*http.Request) string) forward.HandlerFunc { return h.Models(m.Snapshot, id) },
+		Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, PassthroughGet: h.PassthroughGet, Stored: h.Stored, Models: h.Models,
 	}}
 	s := &http.Server{Handler: httpapi.NewRouter(deps, true), ReadHeaderTimeout: time.Minute}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

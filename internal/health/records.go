@@ -136,7 +136,7 @@ func (rs *Records) find(in *instance.Instance) *record {
 	if r = rs.byAddress[in.Address]; r == nil || r.incarnations[in.Role.Index()] != "" {
 		r = &record{}
 		rs.byAddress[in.Address] = r
-		if other, ok := snap.Lookup(instance.Key{Role: in.Role.Other(), Address: in.Address}); ok {
+		if other, ok := snap.Lookup(in.Key.Other()); ok {
 			r.incarnations[other.Role.Index()] = other.Incarnation()
 		}
 	}

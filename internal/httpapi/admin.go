@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -35,9 +34,9 @@ var ErrRefused = errors.New("refused")
 // ErrUnavailable is wrapped by the error for a change that etcd cannot store now. The status is 503.
 var ErrUnavailable = errors.New("etcd is not available")
 
-// Admin changes the membership in etcd. A key of role instance.Both represents two
-// memberships, which change together. Errors that wrap neither ErrRefused nor
-// ErrUnavailable are answered with 500.
+// Admin changes the membership, model routes and limits of API keys in etcd. A key of role
+// instance.Both represents two memberships, which change together. Errors that wrap neither
+// ErrRefused nor ErrUnavailable are answered with 500.
 type Admin interface {
 	// Add returns when the snapshot of this proxy contains the change. ranks is the number
 	// of data-parallel ranks of the instance, 0 if the request does not specify it.
@@ -52,6 +51,12 @@ type Admin interface {
 	SetModelRoute(ctx context.Context, name string, route []byte, d time.Duration) (int64, error)
 	// DeleteModelRoute returns revision 0 if there is no such model route.
 	DeleteModelRoute(ctx context.Context, name, reason string) (int64, error)
+	// Limits returns the limits of all API keys, by name.
+	Limits(ctx context.Context) (map[string]instance.KeyLimits, error)
+	// SetLimits replaces the limits of a key.
+	SetLimits(ctx context.Context, key string, l instance.KeyLimits, reason string) error
+	// RemoveLimits reports whether the key had limits.
+	RemoveLimits(ctx context.Context, key string) (bool, error)
 }
 
 // maxAdminBody bounds the body of an admin request in bytes.
@@ -71,26 +76,18 @@ type change struct {
 	ranks  int // data-parallel ranks of each instance, 0 if not specified
 }
 
-// adminRoutes are the routes with which operators change the fleet and the log level.
-type adminRoutes struct {
-	admin   Admin
-	members instance.Source
-	level   LogLevel
-	routes  func() []instance.ListedModelRoute
-	log     logrus.FieldLogger
-}
-
-// add registers the routes after the key check: read for those that change nothing.
-func (a *adminRoutes) add(e *gin.Engine, read, require gin.HandlerFunc) {
+// addAdminRoutes adds the routes with which operators change the fleet and the log level, after the
+// key check: read for those that change nothing.
+func (d *Deps) addAdminRoutes(e *gin.Engine, read, require gin.HandlerFunc) {
 	g := e.Group("/instances", require, refuseEncoded)
-	g.POST("/add", a.handleBody(a.addInstances))
-	g.POST("/remove", a.handleBody(a.removeInstances))
+	g.POST("/add", d.handleBody(d.addInstances))
+	g.POST("/remove", d.handleBody(d.removeInstances))
 	for _, verb := range allVerbs() {
-		g.POST("/"+string(verb), a.intend(verb))
+		g.POST("/"+string(verb), d.intend(verb))
 	}
-	a.addModelRoutes(e, read, require)
-	e.GET(logLevelPath, read, a.answerLevel)
-	e.PUT(logLevelPath, require, refuseEncoded, a.handleBody(a.setLevel))
+	d.addModelRoutes(e, read, require)
+	e.GET(logLevelPath, read, d.answerLevel)
+	e.PUT(logLevelPath, require, refuseEncoded, d.handleBody(d.setLevel))
 }
 
 type changeAnswer struct {
@@ -99,14 +96,14 @@ type changeAnswer struct {
 	Decode  []string `json:"current_decode_instances"`
 }
 
-func (a *adminRoutes) addInstances(c *gin.Context, raw []byte) error {
+func (d *Deps) addInstances(c *gin.Context, raw []byte) error {
 	ch, err := parseChange(raw)
 	if err != nil {
 		return err
 	}
 	var members, waiting []string
 	for _, k := range ch.keys {
-		outcome, err := a.admin.Add(c.Request.Context(), k, ch.ranks)
+		outcome, err := d.Admin.Add(c.Request.Context(), k, ch.ranks)
 		if err != nil {
 			return withDone(err, k, append(members, waiting...))
 		}
@@ -116,7 +113,7 @@ func (a *adminRoutes) addInstances(c *gin.Context, raw []byte) error {
 			members = append(members, k.Address)
 		}
 	}
-	a.answer(c, addMessage(ch, members, waiting))
+	d.answer(c, addMessage(ch, members, waiting))
 	return nil
 }
 
@@ -137,14 +134,14 @@ func addMessage(ch change, members, waiting []string) string {
 	return strings.Join(parts, " ")
 }
 
-func (a *adminRoutes) removeInstances(c *gin.Context, raw []byte) error {
+func (d *Deps) removeInstances(c *gin.Context, raw []byte) error {
 	ch, err := parseChange(raw)
 	if err != nil {
 		return err
 	}
 	var removed, unknown []string
 	for _, k := range ch.keys {
-		existed, err := a.admin.Remove(c.Request.Context(), k)
+		existed, err := d.Admin.Remove(c.Request.Context(), k)
 		if err != nil {
 			return withDone(err, k, removed)
 		}
@@ -162,38 +159,38 @@ func (a *adminRoutes) removeInstances(c *gin.Context, raw []byte) error {
 		failAdmin(c, http.StatusNotFound, openai.TypeNotFound, asMessage,
 			fmt.Sprintf("Instances %s are not in the %s instances.", pythonList(unknown), ch.role))
 	case !ch.plural:
-		a.answer(c, fmt.Sprintf("Removed %s from %s_instances.", removed[0], ch.role))
+		d.answer(c, fmt.Sprintf("Removed %s from %s_instances.", removed[0], ch.role))
 	default:
 		msg := fmt.Sprintf("remove %s instances: %s.", ch.role, pythonList(removed))
 		if len(unknown) > 0 {
 			msg += fmt.Sprintf(" Instances %s are not in the %s instances.", pythonList(unknown), ch.role)
 		}
-		a.answer(c, msg)
+		d.answer(c, msg)
 	}
 	return nil
 }
 
-func (a *adminRoutes) answer(c *gin.Context, message string) {
-	writeJSON(c, http.StatusOK, a.lists(message))
+func (d *Deps) answer(c *gin.Context, message string) {
+	writeJSON(c, http.StatusOK, d.lists(message))
 }
 
-func (a *adminRoutes) lists(message string) changeAnswer {
-	s := a.members.Snapshot()
+func (d *Deps) lists(message string) changeAnswer {
+	s := d.Members.Snapshot()
 	return changeAnswer{Message: message, Prefill: addresses(s, instance.Prefill), Decode: addresses(s, instance.Decode)}
 }
 
 // handle makes a handler of f, whose error refuses the request.
-func (a *adminRoutes) handle(f func(*gin.Context) error) gin.HandlerFunc {
+func (d *Deps) handle(f func(*gin.Context) error) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		if err := f(c); err != nil {
-			a.refuse(c, err)
+			d.refuse(c, err)
 		}
 	}
 }
 
 // handleBody is handle for a route whose requests have a JSON body.
-func (a *adminRoutes) handleBody(f func(c *gin.Context, raw []byte) error) gin.HandlerFunc {
-	return a.handle(func(c *gin.Context) error {
+func (d *Deps) handleBody(f func(c *gin.Context, raw []byte) error) gin.HandlerFunc {
+	return d.handle(func(c *gin.Context) error {
 		raw, err := readAdminBody(c.Request)
 		if err != nil {
 			return err
@@ -202,7 +199,7 @@ func (a *adminRoutes) handleBody(f func(c *gin.Context, raw []byte) error) gin.H
 	})
 }
 
-func (a *adminRoutes) refuse(c *gin.Context, err error) {
+func (d *Deps) refuse(c *gin.Context, err error) {
 	switch {
 	case errors.Is(err, ErrRefused):
 		failAdmin(c, http.StatusBadRequest, openai.TypeBadRequest, asDetail, strings.TrimPrefix(err.Error(), ErrRefused.Error()+": "))
@@ -210,7 +207,7 @@ func (a *adminRoutes) refuse(c *gin.Context, err error) {
 		unavailable(c, err.Error())
 		c.Abort()
 	default:
-		a.log.WithError(err).Error("admin request failed")
+		d.Log.WithError(err).Error("admin request failed")
 		fail(c, http.StatusInternalServerError, openai.TypeInternal, err.Error())
 	}
 }

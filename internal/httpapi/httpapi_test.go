@@ -43,7 +43,7 @@ func (o opinion) of(k instance.Key) instance.Opinion {
 }
 
 // admin answers by address: the host's name says how.
-type admin struct{}
+type admin struct{ httpapi.Admin }
 
 func (admin) Add(_ context.Context, k instance.Key, _ int) (httpapi.Outcome, error) {
 	switch host, _, _ := strings.Cut(k.Address, ":"); host {

@@ -35,7 +35,7 @@ type IntentChange struct {
 	Weight *int          // for SetWeight; nil resets it to the weight in the record
 	For    time.Duration // duration of the change; 0: until it is reverted
 	Reason string
-	// Auto and Force are for SetRole; see store.RoleOptions.
+	// Auto and Force are for SetRole; see store.IntentOptions.
 	Auto, Force bool
 }
 
@@ -98,8 +98,8 @@ func parseIntentChange(verb Verb, raw []byte) (IntentChange, error) {
 }
 
 // intend returns the handler of a verb.
-func (a *adminRoutes) intend(verb Verb) gin.HandlerFunc {
-	return a.handleBody(func(c *gin.Context, raw []byte) error {
+func (d *Deps) intend(verb Verb) gin.HandlerFunc {
+	return d.handleBody(func(c *gin.Context, raw []byte) error {
 		ch, err := parseChange(raw)
 		if err != nil {
 			return err
@@ -114,7 +114,7 @@ func (a *adminRoutes) intend(verb Verb) gin.HandlerFunc {
 		var done, unknown []string
 		revision := int64(0)
 		for _, k := range ch.keys {
-			result, err := a.admin.ChangeIntent(c.Request.Context(), k, ic)
+			result, err := d.Admin.ChangeIntent(c.Request.Context(), k, ic)
 			switch {
 			case err != nil:
 				return withDone(err, k, done)
@@ -137,7 +137,7 @@ func (a *adminRoutes) intend(verb Verb) gin.HandlerFunc {
 		writeJSON(c, http.StatusOK, struct {
 			changeAnswer
 			Revision int64 `json:"revision"`
-		}{a.lists(msg), revision})
+		}{d.lists(msg), revision})
 		return nil
 	})
 }

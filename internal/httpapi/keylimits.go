@@ -2,14 +2,12 @@ package httpapi
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
@@ -20,16 +18,6 @@ const (
 	limitsPath = "/limits"
 )
 
-// KeyLimits reads and changes the limits of API keys in etcd. Errors are as those of Admin.
-type KeyLimits interface {
-	// Limits returns the limits of all keys, by name.
-	Limits(ctx context.Context) (map[string]instance.KeyLimits, error)
-	// SetLimits replaces the limits of a key.
-	SetLimits(ctx context.Context, key string, l instance.KeyLimits, reason string) error
-	// RemoveLimits reports whether the key had limits.
-	RemoveLimits(ctx context.Context, key string) (bool, error)
-}
-
 // Usage is the response of GET /usage.
 type Usage struct {
 	Proxy string              `json:"proxy"` // id
@@ -37,18 +25,17 @@ type Usage struct {
 }
 
 // addKeyRoutes adds these routes.
-func (d *Deps) addKeyRoutes(e *gin.Engine, a *adminRoutes) {
-	read := requireRight(d.AdminKey, apikeys.Read)
+func (d *Deps) addKeyRoutes(e *gin.Engine, read, require gin.HandlerFunc) {
 	e.GET(usagePath, read, func(c *gin.Context) { writeJSON(c, http.StatusOK, Usage{Proxy: d.ID, Keys: d.Usage()}) })
-	e.GET(limitsPath, read, a.handle(d.answerLimits))
+	e.GET(limitsPath, read, d.handle(d.answerLimits))
 	name := func(c *gin.Context) {
 		if !instance.ValidKeyName(c.Param("key")) {
-			a.refuse(c, badRequest("invalid name of an API key: 1 to 64 visible ASCII characters without a slash"))
+			d.refuse(c, badRequest("invalid name of an API key: 1 to 64 visible ASCII characters without a slash"))
 		}
 	}
-	e.GET(limitsPath+"/:key", read, name, a.handle(d.answerLimits))
-	one := e.Group(limitsPath+"/:key", requireAdmin(d.AdminKey), refuseEncoded, name)
-	one.PUT("", a.handleBody(func(c *gin.Context, raw []byte) error {
+	e.GET(limitsPath+"/:key", read, name, d.handle(d.answerLimits))
+	one := e.Group(limitsPath+"/:key", require, refuseEncoded, name)
+	one.PUT("", d.handleBody(func(c *gin.Context, raw []byte) error {
 		var body struct {
 			instance.KeyLimits
 			Reason string `json:"reason"`
@@ -69,14 +56,14 @@ func (d *Deps) addKeyRoutes(e *gin.Engine, a *adminRoutes) {
 		case len(body.Reason) > maxReason:
 			return badRequest(`"reason" is longer than %d bytes`, maxReason)
 		}
-		if err := d.KeyLimits.SetLimits(c.Request.Context(), c.Param("key"), body.KeyLimits, body.Reason); err != nil {
+		if err := d.Admin.SetLimits(c.Request.Context(), c.Param("key"), body.KeyLimits, body.Reason); err != nil {
 			return err
 		}
 		writeJSON(c, http.StatusOK, body.KeyLimits)
 		return nil
 	}))
-	one.DELETE("", a.handle(func(c *gin.Context) error {
-		existed, err := d.KeyLimits.RemoveLimits(c.Request.Context(), c.Param("key"))
+	one.DELETE("", d.handle(func(c *gin.Context) error {
+		existed, err := d.Admin.RemoveLimits(c.Request.Context(), c.Param("key"))
 		switch {
 		case err != nil:
 			return err
@@ -91,7 +78,7 @@ func (d *Deps) addKeyRoutes(e *gin.Engine, a *adminRoutes) {
 
 // answerLimits answers with the limits of one key, or of all.
 func (d *Deps) answerLimits(c *gin.Context) error {
-	all, err := d.KeyLimits.Limits(c.Request.Context())
+	all, err := d.Admin.Limits(c.Request.Context())
 	key := c.Param("key")
 	switch one, ok := all[key]; {
 	case err != nil:

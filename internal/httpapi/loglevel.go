@@ -16,20 +16,20 @@ type LogLevel interface {
 // logLevelPath is the route that shows and changes the log level; it needs the admin key.
 const logLevelPath = "/log-level"
 
-func (a *adminRoutes) answerLevel(c *gin.Context) {
-	writeJSON(c, http.StatusOK, gin.H{"level": a.level.Name()})
+func (d *Deps) answerLevel(c *gin.Context) {
+	writeJSON(c, http.StatusOK, gin.H{"level": d.LogLevel.Name()})
 }
 
-func (a *adminRoutes) setLevel(c *gin.Context, raw []byte) error {
+func (d *Deps) setLevel(c *gin.Context, raw []byte) error {
 	var body struct {
 		Level string `json:"level"`
 	}
 	if err := json.Unmarshal(raw, &body); err != nil || body.Level == "" {
 		return badRequest(`send {"level":"debug"}`)
 	}
-	if err := a.level.Set(body.Level); err != nil {
+	if err := d.LogLevel.Set(body.Level); err != nil {
 		return badRequest("%w", err)
 	}
-	a.answerLevel(c)
+	d.answerLevel(c)
 	return nil
 }

@@ -17,13 +17,13 @@ import (
 // slashes.
 const modelRoutesPath = "/models/routes"
 
-func (a *adminRoutes) addModelRoutes(e *gin.Engine, read, require gin.HandlerFunc) {
+func (d *Deps) addModelRoutes(e *gin.Engine, read, require gin.HandlerFunc) {
 	g := e.Group(modelRoutesPath)
 	g.GET("", read, func(c *gin.Context) {
-		writeJSON(c, http.StatusOK, gin.H{"routes": append([]instance.ListedModelRoute{}, a.routes()...)})
+		writeJSON(c, http.StatusOK, gin.H{"routes": append([]instance.ListedModelRoute{}, d.ModelRoutes()...)})
 	})
 	g.GET("/*name", read, func(c *gin.Context) {
-		list, name := a.routes(), c.Param("name")[1:]
+		list, name := d.ModelRoutes(), c.Param("name")[1:]
 		at := slices.IndexFunc(list, func(r instance.ListedModelRoute) bool { return r.Name == name })
 		if at < 0 {
 			noModelRoute(c, name)
@@ -31,9 +31,9 @@ func (a *adminRoutes) addModelRoutes(e *gin.Engine, read, require gin.HandlerFun
 		}
 		writeJSON(c, http.StatusOK, list[at])
 	})
-	g.PUT("/*name", require, refuseEncoded, a.handleBody(a.setModelRoute))
-	g.DELETE("/*name", require, a.handle(func(c *gin.Context) error {
-		revision, err := a.admin.DeleteModelRoute(c.Request.Context(), c.Param("name")[1:], instance.Printable(c.Query("reason"), maxReason))
+	g.PUT("/*name", require, refuseEncoded, d.handleBody(d.setModelRoute))
+	g.DELETE("/*name", require, d.handle(func(c *gin.Context) error {
+		revision, err := d.Admin.DeleteModelRoute(c.Request.Context(), c.Param("name")[1:], instance.Printable(c.Query("reason"), maxReason))
 		switch {
 		case err != nil:
 			return err
@@ -51,15 +51,15 @@ func noModelRoute(c *gin.Context, name string) {
 }
 
 // setModelRoute writes the model route in the body, which is that of the key in etcd, with "for".
-func (a *adminRoutes) setModelRoute(c *gin.Context, raw []byte) (err error) {
+func (d *Deps) setModelRoute(c *gin.Context, raw []byte) (err error) {
 	var limit struct{ For string }
-	var d time.Duration
+	var lasts time.Duration
 	if json.Unmarshal(raw, &limit) != nil || limit.For != "" {
-		if d, err = settings.Duration(limit.For); err != nil || d <= 0 {
+		if lasts, err = settings.Duration(limit.For); err != nil || lasts <= 0 {
 			return badRequest(`send {"targets":[{"model":"NAME"}]}; "for" is a duration such as "1h"`)
 		}
 	}
-	revision, err := a.admin.SetModelRoute(c.Request.Context(), c.Param("name")[1:], raw, d)
+	revision, err := d.Admin.SetModelRoute(c.Request.Context(), c.Param("name")[1:], raw, lasts)
 	if err != nil {
 		return err
 	}

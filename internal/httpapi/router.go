@@ -103,8 +103,6 @@ type Deps struct {
 	Limits map[string]any
 	// Usage returns the use of API keys at this proxy.
 	Usage func() []instance.KeyUsage
-	// KeyLimits changes the limits of API keys in etcd.
-	KeyLimits KeyLimits
 }
 
 // NewRouter returns the handler of the client routes. With split, it does not have the

@@ -66,13 +66,12 @@ func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	e.GET("/status", d.status)
 	e.POST("/status", d.status) // the reference proxy's example sends POST
 	e.GET("/roles", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"roles": d.Roles()}) })
-	read := requireRight(d.AdminKey, apikeys.Read)
-	admin := &adminRoutes{admin: d.Admin, members: d.Members, level: d.LogLevel, routes: d.ModelRoutes, log: d.Log}
-	admin.add(e, read, requireAdmin(d.AdminKey))
+	read, require := requireRight(d.AdminKey, apikeys.Read), requireAdmin(d.AdminKey)
+	d.addAdminRoutes(e, read, require)
 	e.GET(configPath, read, d.config)
 	e.GET(logPath, read, d.log)
 	e.POST("/route", read, refuseEncoded, func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
-	d.addKeyRoutes(e, admin)
+	d.addKeyRoutes(e, read, require)
 	for _, path := range fanOutRoutes() {
 		e.POST(path, requireAdminOrHide(d.AdminKey), dataRoute(d.Data.FanOut(path)))
 	}

@@ -36,6 +36,9 @@ func (r Role) Other() Role {
 	return Prefill
 }
 
+// Other is the key of the engine's membership in the other role.
+func (k Key) Other() Key { return Key{k.Role.Other(), k.Address} }
+
 // Serving lists the usable instances of a key's role, other than the key's own, that serve at least
 // one of the models.
 func (s *Snapshot) Serving(k Key, models []string) (out []*Instance) {
@@ -54,4 +57,12 @@ func (k Key) Each() []Key {
 		return []Key{k}
 	}
 	return []Key{{Prefill, k.Address}, {Decode, k.Address}}
+}
+
+// Memberships returns the memberships that several keys mean.
+func Memberships(keys []Key) (out []Key) {
+	for _, k := range keys {
+		out = append(out, k.Each()...)
+	}
+	return out
 }

@@ -302,7 +302,7 @@ func TestApplyKeepsRoles(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "fleet.yaml")
 	testkit.WriteFile(t, path, "intents: {prefill/"+x+": {weight: 50}}")
-	if _, err := store.New(r.cli, members.Layout(t), "ann").Intents.SetRole(t.Context(), x, instance.Decode, store.RoleOptions{Reason: "night", Auto: true}); err != nil {
+	if _, err := store.New(r.cli, members.Layout(t), "ann").Intents.SetRole(t.Context(), x, instance.Decode, store.IntentOptions{Reason: "night", Auto: true}); err != nil {
 		t.Fatal(err)
 	}
 	role := r.operated()[override]

@@ -263,9 +263,8 @@ func (b *builder) registerMetrics() {
 
 // makeRoutes makes the routers of all listeners.
 func (b *builder) makeRoutes() {
-	service := b.adminRoutes()
 	deps := httpapi.Deps{
-		Data: b.dataRoutes(), Admin: service, KeyLimits: service,
+		Data: b.dataRoutes(), Admin: b.adminRoutes(),
 		Fleet: httpapi.Fleet{
 			Members: b.watcher, InFlight: b.sched.InFlight, Details: b.load.Of, Opinion: b.opinion, NotServing: b.notServing,
 			Connector: b.cfg.Connector,
@@ -287,11 +286,8 @@ func (b *builder) makeRoutes() {
 func (b *builder) dataRoutes() httpapi.DataHandlers {
 	h := b.handler
 	return httpapi.DataHandlers{
-		Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, PassthroughGet: h.PassthroughGet, Stored: h.Stored, Explain: h.Explain, Requests: h.Requests,
-		FanOut: func(endpoint string) forward.HandlerFunc { return h.FanOut(endpoint, b.watcher.Snapshot) },
-		Models: func(id func(*http.Request) string) forward.HandlerFunc {
-			return h.Models(b.watcher.Snapshot, id)
-		},
+		Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, PassthroughGet: h.PassthroughGet, Stored: h.Stored,
+		FanOut: h.FanOut, Models: h.Models, Explain: h.Explain, Requests: h.Requests,
 	}
 }
 

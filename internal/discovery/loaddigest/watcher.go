@@ -70,8 +70,11 @@ func (w *Watcher) Changed() <-chan struct{} {
 	return w.changed
 }
 
-// set replaces the digest of one proxy; nil deletes it. The caller holds mu.
+// set replaces the digest of one proxy; nil deletes it. Only the goroutine of Run calls it, and may
+// read the map without the lock.
 func (w *Watcher) set(id string, p *ProxyLoad) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if p == nil {
 		delete(w.proxies, id)
 	} else {
@@ -100,13 +103,11 @@ func (w *Watcher) follow(ctx context.Context) error {
 		listed[string(kv.Key)] = true
 		w.put(kv)
 	}
-	w.mu.Lock()
 	for id := range w.proxies {
 		if !listed[prefix+id] {
 			w.set(id, nil)
 		}
 	}
-	w.mu.Unlock()
 	wctx, stop := etcd.WatchContext(ctx)
 	defer stop()
 	// A watch that is silent may hang, so each one is replaced after about a minute.
@@ -131,9 +132,7 @@ func (w *Watcher) follow(ctx context.Context) error {
 			}
 			for _, ev := range resp.Events {
 				if ev.Type == mvccpb.Event_DELETE {
-					w.mu.Lock()
 					w.set(strings.TrimPrefix(string(ev.Kv.Key), prefix), nil)
-					w.mu.Unlock()
 				} else {
 					w.put(ev.Kv)
 				}
@@ -145,9 +144,7 @@ func (w *Watcher) follow(ctx context.Context) error {
 // put stores a digest, unless it is the one that is known already, which keeps its age.
 func (w *Watcher) put(kv *mvccpb.KeyValue) {
 	id := strings.TrimPrefix(string(kv.Key), w.layout.Load(""))
-	w.mu.Lock()
 	old, full := w.proxies[id], len(w.proxies) >= maxProxies
-	w.mu.Unlock()
 	if old != nil && old.revision == kv.ModRevision && old.lease == kv.Lease || old == nil && full {
 		return
 	}
@@ -155,9 +152,7 @@ func (w *Watcher) put(kv *mvccpb.KeyValue) {
 	if p.Ignored != "" && (old == nil || old.Ignored != p.Ignored) {
 		w.log.WithField("proxy", p.ID).Warn("load digest of another proxy ignored: " + p.Ignored)
 	}
-	w.mu.Lock()
 	w.set(id, p)
-	w.mu.Unlock()
 }
 
 // maxProxies is the number of proxies whose digests are kept.

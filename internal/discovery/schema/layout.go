@@ -154,23 +154,21 @@ func (l Layout) ListedPrefixes() []string {
 // Name is a key taken apart. Address is as spelled in the key, unchecked. Of a document Role is
 // the folder, and Address the name, which may contain slashes.
 type Name struct {
-	Kind    Kind
-	Role    instance.Role
-	Address string
+	Kind Kind
+	instance.Key
 }
 
 // Path is the key without its root.
 func (n Name) Path() string {
-	at := string(n.Role) + "/" + n.Address
 	switch n.Kind {
 	case KindPending:
-		return segPending + at
+		return segPending + n.String()
 	case KindOverride:
-		return segOverride + at
+		return segOverride + n.String()
 	case KindOther:
 		return n.Address
 	default:
-		return at
+		return n.String()
 	}
 }
 
@@ -202,7 +200,7 @@ func (l Layout) Parse(key string) Name {
 		if n.Kind != KindInstance || address == "" {
 			return Name{}
 		}
-		return Name{Kind: KindDocument, Role: r, Address: address}
+		return Name{KindDocument, instance.Key{Role: r, Address: address}}
 	default:
 		return Name{}
 	}

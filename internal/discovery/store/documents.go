@@ -35,7 +35,7 @@ func (s *Documents) List(ctx context.Context, folder instance.Role) ([]instance.
 	out := make([]instance.Document, 0, len(kvs))
 	for _, kv := range kvs {
 		n := s.layout.Parse(string(kv.Key))
-		out = append(out, instance.Document{Key: instance.Key{Role: n.Role, Address: n.Address}, Value: kv.Value, Revision: kv.ModRevision})
+		out = append(out, instance.Document{Key: n.Key, Value: kv.Value, Revision: kv.ModRevision})
 	}
 	return out, nil
 }

@@ -275,7 +275,7 @@ func (s *Edits) Write(ctx context.Context, f *Fleet, values map[string]*string, 
 		before[key] = f.kvs[name]
 		compares, gets = append(compares, etcd.Unchanged(key, f.kvs[name])), append(gets, clientv3.OpGet(key, clientv3.WithKeysOnly()))
 		n := s.layout.Parse(key)
-		of := instance.Key{Role: n.Role, Address: n.Address}
+		of := n.Key
 		if i == 0 || k == of {
 			k = of
 		} else {

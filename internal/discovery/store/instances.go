@@ -234,7 +234,7 @@ func (s *Instances) remove(ctx context.Context, k instance.Key, reason string, f
 		}
 		f.Aliases = aliases
 		held[k] = f.Record != nil || f.Pending != nil || len(f.Aliases) > 0
-		if other, decided := held[instance.Key{Role: k.Role.Other(), Address: k.Address}]; decided && !force && other != held[k] {
+		if other, decided := held[k.Other()]; decided && !force && other != held[k] {
 			role := k.Role
 			if other {
 				role = k.Role.Other()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -32,8 +33,19 @@ type IntentOptions struct {
 	For time.Duration
 	// MoveAfter is after what time of a drain running streams move; nil: they stay.
 	MoveAfter *time.Duration
-	// Force writes it also of what etcd does not hold, as an orphan.
+	// Force writes it also of what etcd does not hold, as an orphan. Of a change of a role, it allows
+	// one that leaves a role without an instance.
 	Force bool
+
+	// The following are for changes of a role.
+
+	// Auto lets proxies change the role again (--auto-roles).
+	Auto bool
+	// Fits returns why an engine can't serve in a role; nil: it is not checked.
+	Fits func(instance.Key, instance.Record) error
+	// Since is the revision of the last change of a role (LastMove) that a proxy's decision is based
+	// on. With it, an instance with an operator's intent is refused. nil for an operator.
+	Since *int64
 	// role is that of a change of role, "" for others. instance.Both is allowed for an engine of which
 	// etcd has one membership, if a change of its role is set there.
 	role instance.Role
@@ -68,6 +80,22 @@ func (i *IntentResult) add(f *etcd.Found, was schema.Override) {
 // known reports whether etcd holds anything of an instance.
 func known(f *etcd.Found) bool {
 	return f.Record != nil || f.Pending != nil || f.Override != nil || len(f.Aliases) > 0
+}
+
+// Change makes the change that has the name of a command of pdctl, which is also that of a route of
+// proxies. weight is for "weight"; for "role", the key has the role in which the engine is kept.
+func (s *Intents) Change(ctx context.Context, k instance.Key, verb string, weight *int, w IntentOptions) (IntentResult, error) {
+	switch verb {
+	case "drain", "cordon":
+		return s.Intend(ctx, k, instance.Intent(verb), w)
+	case "undrain", "uncordon":
+		return s.Lift(ctx, k, instance.Intent(strings.TrimPrefix(verb, "un")), w.Reason)
+	case "weight":
+		return s.SetWeight(ctx, k, weight, w)
+	case "role":
+		return s.SetRole(ctx, k.Address, k.Role, w)
+	}
+	return IntentResult{}, fmt.Errorf("%w: %q is none of the verbs", ErrIntent, verb)
 }
 
 // Intend drains or cordons an instance, so that no proxy picks it any more: state is

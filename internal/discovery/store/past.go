@@ -89,7 +89,7 @@ func (r *Reader) pastFrom(ctx context.Context, since, now int64) (out []Past, ol
 func (r *Reader) past(ev *clientv3.Event) (Past, bool) {
 	n := r.layout.Parse(string(ev.Kv.Key))
 	return Past{
-		Revision: ev.Kv.ModRevision, Kind: n.Kind, Key: instance.Key{Role: n.Role, Address: n.Address},
+		Revision: ev.Kv.ModRevision, Kind: n.Kind, Key: n.Key,
 		Deleted: ev.Type == mvccpb.Event_DELETE, Created: ev.IsCreate(), Value: ev.Kv.Value,
 	}, n.Kind == schema.KindInstance || n.Kind == schema.KindPending || n.Kind == schema.KindOverride
 }

@@ -43,7 +43,7 @@ func (r *Reader) List(ctx context.Context) (*instance.Snapshot, []Removal, error
 		if n.Kind != schema.KindOverride {
 			continue
 		}
-		k := instance.Key{Role: n.Role, Address: n.Address}
+		k := n.Key
 		if _, shown := snap.Lookup(k); shown {
 			continue
 		}
@@ -67,7 +67,7 @@ func (r *Reader) Ends(ctx context.Context, prefix string) (map[instance.Key]time
 			continue
 		}
 		n := r.layout.Parse(string(kv.Key))
-		if ends[instance.Key{Role: n.Role, Address: n.Address}], err = r.expiry(ctx, kv.Lease); err != nil {
+		if ends[n.Key], err = r.expiry(ctx, kv.Lease); err != nil {
 			return nil, err
 		}
 	}
@@ -151,7 +151,7 @@ func (r *Reader) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
 	keys := []instance.Key{k}
 	for _, kv := range aliases {
 		n := r.layout.Parse(string(kv.Key))
-		if alias := (instance.Key{Role: n.Role, Address: n.Address}); !slices.Contains(keys, alias) {
+		if alias := (n.Key); !slices.Contains(keys, alias) {
 			keys = append(keys, alias)
 		}
 	}

@@ -61,7 +61,7 @@ func (r *Reader) Reports(ctx context.Context, keys []instance.Key) (Reports, err
 		for _, kv := range kvs(i) {
 			n := r.layout.Parse(string(kv.Key))
 			if o, err := schema.DecodeOverride(kv.Value); err == nil && o.State != "" {
-				t.Intents[instance.Key{Role: n.Role, Address: n.Address}] = Standing{o.State, kv.ModRevision}
+				t.Intents[n.Key] = Standing{o.State, kv.ModRevision}
 			}
 		}
 	}

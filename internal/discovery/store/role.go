@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -20,23 +19,6 @@ import (
 // ErrMoved is wrapped by the error of an automatic change of a role if another change was made since
 // the decision.
 var ErrMoved = errors.New("another role was changed meanwhile")
-
-// RoleOptions are the options of a change of a role.
-type RoleOptions struct {
-	Reason string
-	// For is the duration of the change, after which the engine is in both roles again; 0 means
-	// until it is changed.
-	For time.Duration
-	// Auto lets proxies change the role again (--auto-roles).
-	Auto bool
-	// Force allows a change that leaves a role without an instance.
-	Force bool
-	// Fits returns why an engine can't serve in a role; nil: it is not checked.
-	Fits func(instance.Key, instance.Record) error
-	// Since is the revision of the last change of a role (LastMove) that a proxy's decision is based
-	// on. With it, an instance with an operator's intent is refused. nil for an operator.
-	Since *int64
-}
 
 // LastMove returns the mod revision of the key that holds the last change of a role, 0 if there was
 // none.
@@ -74,7 +56,7 @@ func (s *Intents) Undigested(ctx context.Context) ([]string, error) {
 // SetRole keeps an engine in both roles in one of them, or lets it serve both again. It is one
 // transaction: the other role is drained, with a mark, and such a drain of the role itself is
 // lifted. An operator's drain, cordon or removal is not changed, but is an error.
-func (s *Intents) SetRole(ctx context.Context, address string, role instance.Role, w RoleOptions) (IntentResult, error) {
+func (s *Intents) SetRole(ctx context.Context, address string, role instance.Role, w IntentOptions) (IntentResult, error) {
 	both := instance.Key{Role: instance.Both, Address: address}
 	var last *mvccpb.KeyValue
 	done, err := s.intend(ctx, both, IntentOptions{Reason: w.Reason, For: w.For, role: role}, func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (p plan, err error) {
@@ -113,7 +95,7 @@ func (s *Intents) SetRole(ctx context.Context, address string, role instance.Rol
 }
 
 // leave plans the drain of the role that an engine leaves.
-func (s *Intents) leave(ctx context.Context, k instance.Key, f *etcd.Found, o schema.Override, role instance.Role, w RoleOptions) (plan, error) {
+func (s *Intents) leave(ctx context.Context, k instance.Key, f *etcd.Found, o schema.Override, role instance.Role, w IntentOptions) (plan, error) {
 	switch {
 	case o.Role == role && o.Auto == w.Auto && w.For == 0 && !f.Temporary() && (w.Reason == "" || w.Reason == o.Reason):
 		return plan{}, nil
@@ -129,7 +111,7 @@ func (s *Intents) leave(ctx context.Context, k instance.Key, f *etcd.Found, o sc
 }
 
 // serve plans that an engine serves a role, again if that role was drained by an earlier change.
-func (s *Intents) serve(ctx context.Context, k instance.Key, f *etcd.Found, o schema.Override, w RoleOptions) (plan, error) {
+func (s *Intents) serve(ctx context.Context, k instance.Key, f *etcd.Found, o schema.Override, w IntentOptions) (plan, error) {
 	if f.Record != nil && w.Fits != nil {
 		rec, _, err := schema.DecodeRecord(k, f.Record.Value)
 		if err == nil {

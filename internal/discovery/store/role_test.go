@@ -56,14 +56,14 @@ func (r *roleRig) roles() string {
 	return strings.Join(out, " ")
 }
 
-func (r *roleRig) set(at int, role instance.Role, o store.RoleOptions) (store.IntentResult, error) {
+func (r *roleRig) set(at int, role instance.Role, o store.IntentOptions) (store.IntentResult, error) {
 	return r.st.Intents.SetRole(r.t.Context(), roleEngines[at], role, o)
 }
 
 func TestSetRole(t *testing.T) {
 	t.Parallel()
 	r := newRoleRig(t)
-	step := func(at int, role instance.Role, o store.RoleOptions, want string) store.IntentResult {
+	step := func(at int, role instance.Role, o store.IntentOptions, want string) store.IntentResult {
 		t.Helper()
 		done, err := r.set(at, role, o)
 		require.NoError(t, err)
@@ -72,7 +72,7 @@ func TestSetRole(t *testing.T) {
 		}
 		return done
 	}
-	refused := func(at int, role instance.Role, o store.RoleOptions, says string) {
+	refused := func(at int, role instance.Role, o store.IntentOptions, says string) {
 		t.Helper()
 		was := r.roles()
 		if done, err := r.set(at, role, o); !errors.Is(err, store.ErrIntent) || !strings.Contains(err.Error(), says) || done.Changed {
@@ -82,60 +82,60 @@ func TestSetRole(t *testing.T) {
 			t.Fatalf("a refused change made %q of %q", got, was)
 		}
 	}
-	step(0, instance.Decode, store.RoleOptions{Reason: "night"}, "d pd pd")
+	step(0, instance.Decode, store.IntentOptions{Reason: "night"}, "d pd pd")
 	snap, err := r.st.Reader.Snapshot(t.Context())
 	require.NoError(t, err)
 	in, _ := snap.Lookup(instance.Key{Role: instance.Prefill, Address: roleEngines[0]})
 	if in.Status() != "decode-only" || in.Intent != instance.Drain || in.Reason != "role decode by ann: night" {
 		t.Errorf("shown as %s, %s: %s", in.Status(), in.Intent, in.Reason)
 	}
-	if done := step(0, instance.Decode, store.RoleOptions{}, "d pd pd"); done.Changed {
+	if done := step(0, instance.Decode, store.IntentOptions{}, "d pd pd"); done.Changed {
 		t.Errorf("again: %+v", done)
 	}
-	step(0, instance.Prefill, store.RoleOptions{}, "p pd pd") // one transaction, both keys
-	step(0, instance.Both, store.RoleOptions{}, "pd pd pd")
-	step(0, instance.Decode, store.RoleOptions{}, "d pd pd")
-	step(1, instance.Decode, store.RoleOptions{}, "d d pd")
-	refused(2, instance.Decode, store.RoleOptions{}, "no other usable prefill instance serves m")
-	step(2, instance.Decode, store.RoleOptions{Force: true}, "d d d")
-	refused(2, instance.Prefill, store.RoleOptions{Fits: func(k instance.Key, _ instance.Record) error {
+	step(0, instance.Prefill, store.IntentOptions{}, "p pd pd") // one transaction, both keys
+	step(0, instance.Both, store.IntentOptions{}, "pd pd pd")
+	step(0, instance.Decode, store.IntentOptions{}, "d pd pd")
+	step(1, instance.Decode, store.IntentOptions{}, "d d pd")
+	refused(2, instance.Decode, store.IntentOptions{}, "no other usable prefill instance serves m")
+	step(2, instance.Decode, store.IntentOptions{Force: true}, "d d d")
+	refused(2, instance.Prefill, store.IntentOptions{Fits: func(k instance.Key, _ instance.Record) error {
 		return errors.New("a fixed " + string(k.Role))
 	}}, "a fixed prefill")
-	step(2, instance.Prefill, store.RoleOptions{}, "d d p")
+	step(2, instance.Prefill, store.IntentOptions{}, "d d p")
 
 	// An operator's own drain is never overwritten, and takes the place of the mark.
 	k := instance.Key{Role: instance.Decode, Address: roleEngines[1]}
 	if _, err := r.st.Intents.Intend(t.Context(), k, instance.Cordon, store.IntentOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	refused(1, instance.Prefill, store.RoleOptions{}, "uncordon lifts that")
-	refused(1, instance.Both, store.RoleOptions{}, "uncordon lifts that")
+	refused(1, instance.Prefill, store.IntentOptions{}, "uncordon lifts that")
+	refused(1, instance.Both, store.IntentOptions{}, "uncordon lifts that")
 	if _, err := r.st.Intents.Intend(t.Context(), instance.Key{Role: instance.Prefill, Address: roleEngines[0]}, instance.Drain, store.IntentOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	refused(0, instance.Prefill, store.RoleOptions{}, "undrain lifts that")
+	refused(0, instance.Prefill, store.IntentOptions{}, "undrain lifts that")
 
 	// With weight 0 in the role that it keeps, an engine would serve in none.
 	zero := 0
 	for _, role := range instance.Roles() {
 		k := instance.Key{Role: role, Address: roleEngines[2]}
-		step(2, instance.Both, store.RoleOptions{}, "d  pd")
+		step(2, instance.Both, store.IntentOptions{}, "d  pd")
 		if _, err := r.st.Intents.SetWeight(t.Context(), k, &zero, store.IntentOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		refused(2, role, store.RoleOptions{Force: true}, k.String()+" has weight 0 and would get no requests; change its weight first")
-		step(2, role.Other(), store.RoleOptions{Force: true}, "d  "+string(role.Other())[:1])
-		step(2, instance.Both, store.RoleOptions{}, "d  "+string(role.Other())[:1])
+		refused(2, role, store.IntentOptions{Force: true}, k.String()+" has weight 0 and would get no requests; change its weight first")
+		step(2, role.Other(), store.IntentOptions{Force: true}, "d  "+string(role.Other())[:1])
+		step(2, instance.Both, store.IntentOptions{}, "d  "+string(role.Other())[:1])
 		if _, err := r.st.Intents.SetWeight(t.Context(), k, nil, store.IntentOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	members.Put(t, r.cli, members.Layout(t).Instance(members.Prefill(roleEngines[2])), `{"models":["m"],"weight":0}`)
-	refused(2, instance.Prefill, store.RoleOptions{}, "has weight 0")
+	refused(2, instance.Prefill, store.IntentOptions{}, "has weight 0")
 
 	// One role only.
 	members.Put(t, r.cli, members.Layout(t).Instance(instance.Key{Role: instance.Decode, Address: "127.0.0.1:9"}), members.Ready)
-	if _, err := r.st.Intents.SetRole(t.Context(), "127.0.0.1:9", instance.Prefill, store.RoleOptions{}); !errors.Is(err, store.ErrIntent) ||
+	if _, err := r.st.Intents.SetRole(t.Context(), "127.0.0.1:9", instance.Prefill, store.IntentOptions{}); !errors.Is(err, store.ErrIntent) ||
 		!strings.Contains(err.Error(), "is registered as decode only") {
 		t.Errorf("of one role: %v", err)
 	}
@@ -188,7 +188,7 @@ func TestSetRoleSeenByProxies(t *testing.T) {
 			for i, value := range tc.proxies {
 				members.Put(t, cli, l.Proxy(fmt.Sprint(i)), value)
 			}
-			_, err = store.New(cli, l, "ann").Intents.SetRole(t.Context(), engine, instance.Decode, store.RoleOptions{})
+			_, err = store.New(cli, l, "ann").Intents.SetRole(t.Context(), engine, instance.Decode, store.IntentOptions{})
 			if tc.want == "" && err != nil || tc.want != "" && (!errors.Is(err, store.ErrIntent) || !strings.HasSuffix(err.Error(), tc.want)) {
 				t.Errorf("%v, want %q", err, tc.want)
 			}
@@ -228,12 +228,12 @@ func TestMovesOfOtherChanges(t *testing.T) {
 			_, err := r.st.Intents.Lift(t.Context(), members.Prefill(roleEngines[0]), instance.Drain, "")
 			return err
 		}, false},
-		{"role", func() error { _, err := r.set(0, instance.Decode, store.RoleOptions{}); return err }, true},
+		{"role", func() error { _, err := r.set(0, instance.Decode, store.IntentOptions{}); return err }, true},
 		{"undrained", func() error {
 			_, err := r.st.Intents.Lift(t.Context(), members.Prefill(roleEngines[0]), instance.Drain, "")
 			return err
 		}, true},
-		{"role", func() error { _, err := r.set(0, instance.Decode, store.RoleOptions{}); return err }, true},
+		{"role", func() error { _, err := r.set(0, instance.Decode, store.IntentOptions{}); return err }, true},
 		{"deleted", func() error { return write(read(), map[string]*string{override: nil}) }, true},
 		{"in two parts", func() error {
 			f := read()
@@ -258,7 +258,7 @@ func TestMovesOfOtherChanges(t *testing.T) {
 
 	// Another role was changed since the edit was prepared.
 	f := read()
-	if _, err := r.set(0, instance.Both, store.RoleOptions{}); err != nil {
+	if _, err := r.set(0, instance.Both, store.IntentOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := write(f, map[string]*string{"override/prefill/" + roleEngines[1]: nil}); !errors.Is(err, store.ErrConflict) || !errors.Is(err, store.ErrMoved) {
@@ -276,16 +276,16 @@ func TestSetRoleBothWithoutRecords(t *testing.T) {
 	l := members.Layout(t)
 	for at, missing := range [][]instance.Role{{instance.Prefill, instance.Decode}, {instance.Prefill}, {instance.Decode}} {
 		for _, role := range instance.Roles() {
-			if _, err := r.set(at, role, store.RoleOptions{Force: true}); err != nil {
+			if _, err := r.set(at, role, store.IntentOptions{Force: true}); err != nil {
 				t.Fatal(err)
 			}
 			for _, role := range missing {
 				members.Del(t, r.cli, l.Instance(instance.Key{Role: role, Address: roleEngines[at]}))
 			}
-			if done, err := r.set(at, instance.Both, store.RoleOptions{}); err != nil || !done.Changed {
+			if done, err := r.set(at, instance.Both, store.IntentOptions{}); err != nil || !done.Changed {
 				t.Errorf("%s of %d without %v: %+v, %v", role, at, missing, done, err)
 			}
-			done, err := r.set(at, instance.Both, store.RoleOptions{})
+			done, err := r.set(at, instance.Both, store.IntentOptions{})
 			if one := len(missing) == 1; done.Known || done.Changed || one != (err != nil) || one && !strings.Contains(err.Error(), "is registered as "+string(missing[0].Other())+" only") {
 				t.Errorf("%d again: %+v, %v", at, done, err)
 			}
@@ -300,7 +300,7 @@ func TestSetRoleBothWithoutRecords(t *testing.T) {
 func TestSetRoleForATime(t *testing.T) {
 	t.Parallel()
 	r := newRoleRig(t)
-	if _, err := r.set(0, instance.Decode, store.RoleOptions{For: 2 * time.Second}); err != nil {
+	if _, err := r.set(0, instance.Decode, store.IntentOptions{For: 2 * time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, time.Minute, func() error {
@@ -323,7 +323,7 @@ func TestSetRoleAtTheSameTime(t *testing.T) {
 				if round%2 == 0 {
 					role = instance.Decode // of all three
 				}
-				if _, err := r.set(at, role, store.RoleOptions{}); err != nil && !errors.Is(err, store.ErrIntent) && !errors.Is(err, store.ErrBusy) {
+				if _, err := r.set(at, role, store.IntentOptions{}); err != nil && !errors.Is(err, store.ErrIntent) && !errors.Is(err, store.ErrBusy) {
 					t.Error(err)
 				}
 			})
@@ -350,7 +350,7 @@ func TestSetRoleAutomatic(t *testing.T) {
 	var errs [2]error
 	for i := range 2 {
 		wg.Go(func() {
-			done[i], errs[i] = r.set(i, instance.Decode, store.RoleOptions{Auto: true, Since: &since})
+			done[i], errs[i] = r.set(i, instance.Decode, store.IntentOptions{Auto: true, Since: &since})
 		})
 	}
 	wg.Wait()
@@ -360,13 +360,13 @@ func TestSetRoleAutomatic(t *testing.T) {
 	if since, err = r.st.Intents.LastMove(t.Context()); err != nil || since != max(done[0].Revision, done[1].Revision) {
 		t.Errorf("last move at %d: %v", since, err)
 	}
-	if _, err := r.set(2, instance.Decode, store.RoleOptions{}); err != nil {
+	if _, err := r.set(2, instance.Decode, store.IntentOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if since, err = r.st.Intents.LastMove(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.set(2, instance.Prefill, store.RoleOptions{Auto: true, Since: &since}); err == nil || !strings.Contains(err.Error(), "an operator has set the role") {
+	if _, err := r.set(2, instance.Prefill, store.IntentOptions{Auto: true, Since: &since}); err == nil || !strings.Contains(err.Error(), "an operator has set the role") {
 		t.Errorf("of an operator's: %v", err)
 	}
 }

@@ -80,7 +80,7 @@ func (c *client) spellings(ctx context.Context, k instance.Key) ([]*mvccpb.KeyVa
 			if n.Address == k.Address || len(same) == most {
 				continue
 			}
-			if is, _ := watch.KeyOf(schema.Name{Kind: schema.KindOther, Role: n.Role, Address: n.Address}, kv); is == k {
+			if is, _ := watch.KeyOf(schema.Name{Kind: schema.KindOther, Key: n.Key}, kv); is == k {
 				same = append(same, kv)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -159,7 +160,7 @@ func (c *contact) behind(n schema.Name, mod int64) bool {
 func (c *contact) differences(a *etcd.Listing) map[schema.Name]int64 {
 	out := map[schema.Name]int64{}
 	if a.Schema != c.schema {
-		out[schema.Name{Address: schema.KeySchema}] = a.Schema
+		out[schema.Name{Key: instance.Key{Address: schema.KeySchema}}] = a.Schema
 	}
 	there := make(map[schema.Name]bool, len(a.KVs))
 	for _, kv := range a.KVs {

@@ -15,7 +15,7 @@ func (t *table) touch(k instance.Key) {
 	}
 	for _, role := range instance.Roles() {
 		for _, kind := range []schema.Kind{schema.KindInstance, schema.KindPending} {
-			if e, ok := t.entries[schema.Name{Kind: kind, Role: role, Address: k.Address}]; ok {
+			if e, ok := t.entries[schema.Name{Kind: kind, Key: instance.Key{Role: role, Address: k.Address}}]; ok {
 				e.old = true
 			}
 		}
@@ -23,7 +23,7 @@ func (t *table) touch(k instance.Key) {
 }
 
 func (t *table) touchAll() {
-	t.dirty, t.durable.dirty = true, true
+	t.dirty, t.unsaved = true, true
 	for _, e := range t.order {
 		e.old = true
 	}
@@ -38,28 +38,13 @@ func (t *table) updateBad(e *entry) {
 	}
 }
 
-// durable reports whether the file has to be written soon.
-type durable struct{ dirty bool }
-
 // changed records the change of an entry, which is saved soon unless it is a leased instance.
-func (d *durable) changed(e *entry) {
+func (t *table) changed(e *entry) {
 	if e != nil && e.saved() && (e.Kind != schema.KindInstance || e.leased == 0) {
-		d.dirty = true
+		t.unsaved = true
 	}
 }
 
 // cameOrWent records that an entry was added or removed. That is saved soon for all entries: a
 // proxy that is killed and starts without etcd knows only what is on the disk.
-func (d *durable) cameOrWent(e *entry) {
-	if e.saved() {
-		d.dirty = true
-	}
-}
-
-// take reports whether an entry was added or removed since the last call, or one that is not a
-// leased instance has changed.
-func (d *durable) take() bool {
-	was := d.dirty
-	d.dirty = false
-	return was
-}
+func (t *table) cameOrWent(e *entry) { t.unsaved = t.unsaved || e.saved() }

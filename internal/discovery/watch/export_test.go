@@ -17,7 +17,7 @@ func BuildAfter(l schema.Layout, kvs []*mvccpb.KeyValue, revision int64, prev *i
 		if in.View == instance.Rejected || in.View == instance.Pending {
 			continue
 		}
-		n := schema.Name{Kind: schema.KindInstance, Role: in.Role, Address: in.Address}
+		n := schema.Name{Kind: schema.KindInstance, Key: in.Key}
 		t.entries[n] = &entry{Name: n, Key: in.Key, create: in.CreateRevision, life: in.CreateRevision, mod: in.ModRevision, good: true, rec: in.Record, bare: in.Bare}
 	}
 	t.load(kvs, revision)

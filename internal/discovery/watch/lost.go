@@ -183,12 +183,15 @@ func (l *lost) sameEngine(e *entry, v *verify.Answer) bool {
 
 // absentees returns counts for the status.
 func (l *lost) absentees(s *Status) {
-	s.Orphans, s.Held, s.Kept = l.table.tally.orphans, l.table.tally.held, nil
-	if l.table.tally.kept == 0 {
-		return
-	}
+	s.Orphans, s.Held, s.Kept = 0, 0, nil
 	for n, e := range l.table.absent {
-		if e.absent.kind == kept {
+		switch e.absent.kind {
+		case orphaned:
+			s.Orphans++
+			if e.absent.held {
+				s.Held++
+			}
+		case kept:
 			s.Kept = append(s.Kept, n.Text())
 		}
 	}

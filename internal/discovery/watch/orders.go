@@ -20,7 +20,7 @@ func (l *lost) applyOrder(kv *mvccpb.KeyValue, believed bool) {
 	if kv == nil || kv.ModRevision <= l.order {
 		return
 	}
-	l.order, l.table.durable.dirty = kv.ModRevision, true
+	l.order, l.table.unsaved = kv.ModRevision, true
 	var cmd schema.Order
 	if !believed {
 		return

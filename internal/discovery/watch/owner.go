@@ -193,7 +193,7 @@ func (o *owner) addLocal() {
 			o.w.log.WithField("instance", k.String()).WithError(err).Warn("instance of the command line is not usable")
 			continue
 		}
-		e := decodeEntry(schema.Name{Kind: schema.KindInstance, Role: k.Role, Address: k.Address}, &mvccpb.KeyValue{Value: value}, nil)
+		e := decodeEntry(schema.Name{Kind: schema.KindInstance, Key: k}, &mvccpb.KeyValue{Value: value}, nil)
 		e.absent = &absence{kind: unwritten, proven: true}
 		o.table.add(e)
 		o.table.sort()

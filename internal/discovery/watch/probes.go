@@ -239,9 +239,8 @@ func (a *probeScheduler) promote(ctx context.Context, t target, facts instance.F
 // instances that were removed.
 func (a *probeScheduler) retarget(ctx context.Context) {
 	a.update(ctx, a.targets())
-	find := a.table.finder()
 	removed := func(kind schema.Kind, k instance.Key) bool {
-		return find(schema.Name{Kind: kind, Role: k.Role, Address: k.Address}) == nil
+		return a.table.find(kind, k) == nil
 	}
 	maps.DeleteFunc(a.facts.Instances, func(k instance.Key, _ *verify.Answer) bool { return removed(schema.KindInstance, k) })
 	maps.DeleteFunc(a.facts.Models, func(k instance.Key, _ *verify.Models) bool { return removed(schema.KindInstance, k) })

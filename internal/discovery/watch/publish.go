@@ -64,7 +64,8 @@ func (o *owner) publish(ctx context.Context) {
 	o.w.suspension.openGate(o.fresh)
 	o.announce()
 	if o.listed || o.table.revision > 0 {
-		o.w.saver.Changed(o.table.durable.take())
+		o.w.saver.Changed(o.table.unsaved)
+		o.table.unsaved = false
 	}
 }
 

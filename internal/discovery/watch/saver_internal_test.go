@@ -17,19 +17,21 @@ func TestWhatIsSavedSoon(t *testing.T) {
 	const leased, static, override, pending = "decode/10.0.0.1:1", "decode/10.0.0.2:1", "override/decode/10.0.0.1:1", "pending/decode/10.0.0.3:1"
 	tab := newTable(l)
 	tab.load(nil, 1)
-	if !tab.durable.take() {
+	if !tab.unsaved {
 		t.Error("a list")
 	}
 	rev := int64(1)
 	put := func(key, value string, lease int64) bool {
 		rev++
+		tab.unsaved = false
 		tab.put(kvOf(l.Root()+key, value, rev, lease))
-		return tab.durable.take()
+		return tab.unsaved
 	}
 	remove := func(key string) bool {
 		rev++
+		tab.unsaved = false
 		tab.remove(kvOf(l.Root()+key, "", rev, 0))
-		return tab.durable.take()
+		return tab.unsaved
 	}
 	for _, tc := range []struct {
 		what      string

@@ -21,10 +21,9 @@ type table struct {
 	entries  map[schema.Name]*entry
 	// order holds all entries in the order in which snapshots list them, so that
 	// making a snapshot sorts nothing and walks no map.
-	order   []*entry
-	aliased int // entries that are not spelled in the canonical way
+	order []*entry
 
-	durable durable // since it was last taken
+	unsaved bool // the file has to be written soon
 
 	// dirty reports whether a view may differ from the last publication. Every change of the table
 	// sets it.
@@ -44,16 +43,22 @@ type table struct {
 type counts struct {
 	absent map[schema.Name]*entry // those that etcd does not hold
 	census map[instance.Role]census
-	tally  tally
 	leases map[int64]int // how many of the keys that etcd holds are under a lease
+
+	aliased int // entries that are not spelled in the canonical way
+	// alias has those of them that count, by their canonical names; nil: not found yet.
+	alias map[schema.Name]*entry
 }
 
 func newCounts() counts {
 	return counts{absent: make(map[schema.Name]*entry), census: make(map[instance.Role]census), leases: make(map[int64]int)}
 }
 
-// add adds an entry to the counts, or removes it with -1: the census, the leases and the absent.
+// add adds an entry to the counts, or removes it with -1.
 func (c *counts) add(e *entry, by int) {
+	if e.Aliased {
+		c.aliased, c.alias = c.aliased+by, nil
+	}
 	switch {
 	case e.absent == nil && e.leased != 0:
 		if c.leases[e.leased] += by; c.leases[e.leased] == 0 {
@@ -64,15 +69,6 @@ func (c *counts) add(e *entry, by int) {
 			c.absent[e.Name] = e
 		} else {
 			delete(c.absent, e.Name)
-		}
-		switch e.absent.kind {
-		case kept:
-			c.tally.kept += by
-		case orphaned:
-			c.tally.orphans += by
-			if e.absent.held {
-				c.tally.held += by
-			}
 		}
 	}
 	if e.Kind != schema.KindInstance {
@@ -89,9 +85,6 @@ func (c *counts) add(e *entry, by int) {
 	}
 	c.census[e.Role] = r
 }
-
-// tally counts the absent entries by their view.
-type tally struct{ orphans, held, kept int }
 
 func newTable(l schema.Layout) *table {
 	return &table{layout: l, entries: make(map[schema.Name]*entry), bad: make(map[schema.Name]*entry), counts: newCounts()}
@@ -217,7 +210,6 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 	old := t.entries
 	t.entries = make(map[schema.Name]*entry, len(kvs))
 	t.order = make([]*entry, 0, len(kvs))
-	t.aliased = 0
 	clear(t.bad)
 	t.counts = newCounts()
 	applied := int64(0)
@@ -264,9 +256,6 @@ func (t *table) sort() { slices.SortFunc(t.order, (*entry).compare) }
 func (t *table) add(e *entry) {
 	t.entries[e.Name] = e
 	t.order = append(t.order, e)
-	if e.Aliased {
-		t.aliased++
-	}
 	t.counts.add(e, 1)
 	t.updateBad(e)
 }
@@ -281,19 +270,16 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 	}
 	t.applied = max(t.applied, kv.ModRevision)
 	e := decodeEntry(n, kv, prev)
-	t.durable.changed(prev)
-	t.durable.changed(e)
+	t.changed(prev)
+	t.changed(e)
 	at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare)
 	if found {
 		e.in, e.shadowed = prev.in, prev.shadowed // what it was until now
 		t.counts.add(prev, -1)
 		t.order[at] = e
 	} else {
-		t.durable.cameOrWent(e)
+		t.cameOrWent(e)
 		t.order = slices.Insert(t.order, at, e)
-		if e.Aliased {
-			t.aliased++
-		}
 	}
 	t.entries[n] = e
 	t.counts.add(e, 1)
@@ -336,15 +322,12 @@ func (t *table) remove(kv *mvccpb.KeyValue) bool {
 
 // drop removes an entry.
 func (t *table) drop(e *entry) {
-	t.durable.cameOrWent(e)
+	t.cameOrWent(e)
 	t.counts.add(e, -1)
 	delete(t.entries, e.Name)
 	delete(t.bad, e.Name)
 	if at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare); found {
 		t.order = slices.Delete(t.order, at, at+1)
-	}
-	if e.Aliased {
-		t.aliased--
 	}
 	t.touch(e.Key)
 }
@@ -352,7 +335,7 @@ func (t *table) drop(e *entry) {
 // mark sets the absence of an entry, or changes it.
 func (t *table) mark(e *entry, a *absence) {
 	t.dirty = true
-	t.durable.changed(e)
+	t.changed(e)
 	unseen := e.absent == nil && a.kind == asking // it is shown as before
 	t.counts.add(e, -1)
 	e.absent = a
@@ -374,8 +357,12 @@ func (e *entry) describe() string {
 // find returns the entry that represents a membership: that of the canonical key,
 // or of a key with another spelling.
 func (t *table) find(kind schema.Kind, k instance.Key) *entry {
-	if e, ok := t.entries[schema.Name{Kind: kind, Role: k.Role, Address: k.Address}]; ok || t.aliased == 0 {
+	n := schema.Name{Kind: kind, Key: k}
+	if e, ok := t.entries[n]; ok || t.aliased == 0 {
 		return e
 	}
-	return t.aliases()[schema.Name{Kind: kind, Role: k.Role, Address: k.Address}]
+	if t.alias == nil {
+		t.alias = t.aliases()
+	}
+	return t.alias[n]
 }

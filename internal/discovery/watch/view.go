@@ -37,14 +37,13 @@ type surroundings struct {
 // since the last snapshot are shared with it. All snapshots of a table use the same
 // Model and Probing, and a change of the facts is recorded by touch.
 func (t *table) snapshot(v verify.Facts) *instance.Snapshot {
-	find := t.finder()
 	all := make([]*instance.Instance, 0, len(t.order))
 	documents := &instance.Documents{}
 	for _, e := range t.order {
 		switch {
 		case e.shown():
 			if e.in == nil || e.old {
-				t.show(e, v, find)
+				t.show(e, v)
 			}
 			all = append(all, e.in)
 		case e.Kind == schema.KindDocument && e.good:
@@ -65,33 +64,22 @@ func (t *table) snapshot(v verify.Facts) *instance.Snapshot {
 // shown reports whether an entry is an instance of the view: a membership, or a pending add.
 func (e *entry) shown() bool { return e.Kind == schema.KindInstance || e.Kind == schema.KindPending }
 
-// finder finds the entry that represents a name in any spelling.
-func (t *table) finder() func(schema.Name) *entry {
-	alias := t.aliases()
-	return func(n schema.Name) *entry {
-		if e, ok := t.entries[n]; ok {
-			return e
-		}
-		return alias[n]
-	}
-}
-
 // show rebuilds the instance of an entry.
-func (t *table) show(e *entry, v verify.Facts, find func(schema.Name) *entry) {
+func (t *table) show(e *entry, v verify.Facts) {
 	var c surroundings
 	if e.Aliased {
-		other := find(schema.Name{Kind: e.Kind, Role: e.Role, Address: e.Key.Address})
+		other := t.find(e.Kind, e.Key)
 		c.shadowed = other != nil && other != e
 	}
-	c.override = find(schema.Name{Kind: schema.KindOverride, Role: e.Role, Address: e.Key.Address})
+	c.override = t.find(schema.KindOverride, e.Key)
 	if e.Kind == schema.KindPending {
 		c.waiting = v.Pending[e.Key]
 		e.in = pendingInstance(e, c)
 	} else {
 		c.answer = v.Instances[e.Key]
-		c.clash = clashes(e, find)
+		c.clash = t.clashes(e)
 		if o := c.override; o != nil && o.good && o.override.Role != "" {
-			c.roleless = roleless(e, find)
+			c.roleless = t.roleless(e)
 		}
 		e.in, e.learns = recordInstance(e, c, v), v.MustLearn(e.Key, e.rec)
 	}
@@ -103,15 +91,12 @@ func (t *table) show(e *entry, v verify.Facts, find func(schema.Name) *entry) {
 // localhost:8100. They count as what they mean, unless the canonical key is
 // there too; of several the first in byte order counts.
 func (t *table) aliases() map[schema.Name]*entry {
-	if t.aliased == 0 {
-		return nil
-	}
 	alias := make(map[schema.Name]*entry, t.aliased)
 	for _, e := range t.order {
 		if !e.Aliased || !e.good {
 			continue
 		}
-		n := schema.Name{Kind: e.Kind, Role: e.Role, Address: e.Key.Address}
+		n := schema.Name{Kind: e.Kind, Key: e.Key}
 		if old, ok := alias[n]; !ok || e.Name.Address < old.Name.Address {
 			alias[n] = e
 		}
@@ -122,8 +107,8 @@ func (t *table) aliases() map[schema.Name]*entry {
 // clashes reports whether an address has both roles although its records
 // do not say that one engine serves both. It is a warning only: a wrong guess
 // must not take capacity away.
-func clashes(e *entry, find func(schema.Name) *entry) bool {
-	o := find(schema.Name{Kind: schema.KindInstance, Role: e.Role.Other(), Address: e.Key.Address})
+func (t *table) clashes(e *entry) bool {
+	o := t.find(schema.KindInstance, e.Key.Other())
 	if o == nil || !o.good || !e.good {
 		return false
 	}
@@ -132,13 +117,12 @@ func clashes(e *entry, find func(schema.Name) *entry) bool {
 }
 
 // roleless returns why an override can't keep the engine of an entry in its other role, "" if it can.
-func roleless(e *entry, find func(schema.Name) *entry) string {
-	other := schema.Name{Kind: schema.KindInstance, Role: e.Role.Other(), Address: e.Key.Address}
-	if o := find(other); o == nil || e.absent == nil && o.absent != nil && o.absent.kind == orphaned {
+func (t *table) roleless(e *entry) string {
+	o := t.find(schema.KindInstance, e.Key.Other())
+	if o == nil || e.absent == nil && o.absent != nil && o.absent.kind == orphaned {
 		return "registered as " + string(e.Role) + " only"
 	}
-	other.Kind = schema.KindOverride
-	if o := find(other); o != nil && o.good && o.override.Role != "" {
+	if o := t.find(schema.KindOverride, e.Key.Other()); o != nil && o.good && o.override.Role != "" {
 		return "role " + string(o.override.Role) + " is set, too"
 	}
 	return ""

@@ -197,7 +197,7 @@ func (s *Scraper) forget() {
 	for k, r := range s.known {
 		if _, member := snap.Lookup(k); !member || time.Since(r.at) >= stale*s.o.Interval+timeout {
 			delete(s.known, k)
-			if _, read := s.known[instance.Key{Role: k.Role.Other(), Address: k.Address}]; read {
+			if _, read := s.known[k.Other()]; read {
 				continue
 			}
 			s.o.Sink(k, nil)

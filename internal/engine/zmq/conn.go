@@ -11,9 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/go-zeromq/zmq4"
-	"github.com/go-zeromq/zmq4/security/null"
 )
 
 // The flags of a frame.
@@ -33,6 +30,9 @@ const readAhead = 32 << 10
 // bodyStep is the initial allocation in bytes for a frame whose header announces more.
 // The buffer grows as bytes arrive.
 const bodyStep = 1 << 20
+
+// ErrTooLarge means that a peer announced a message above the bounds.
+var ErrTooLarge = errors.New("message is too large")
 
 var errFrame = errors.New("malformed frame")
 
@@ -76,7 +76,7 @@ func Dial(ctx context.Context, kind Kind, endpoint string, b Bounds, dial DialFu
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })() // the handshake then returns an error
-	peer, err := open(c, kind, b, false)
+	peer, err := open(c, kind, b)
 	if err != nil {
 		_ = c.Close() // err is returned
 		return nil, err
@@ -85,24 +85,18 @@ func Dial(ctx context.Context, kind Kind, endpoint string, b Bounds, dial DialFu
 }
 
 // open performs the handshake. If it fails, the caller must close the connection.
-func open(c net.Conn, kind Kind, b Bounds, server bool) (_ *Conn, err error) {
-	defer func() { // the library indexes what a peer sent without looking at its length
-		if p := recover(); p != nil {
-			err = fmt.Errorf("malformed: %v", p)
-		}
-	}()
-	if err := c.SetDeadline(time.Now().Add(b.Handshake)); err != nil {
+func open(nc net.Conn, kind Kind, b Bounds) (*Conn, error) {
+	if err := nc.SetDeadline(time.Now().Add(b.Handshake)); err != nil {
 		return nil, fmt.Errorf("deadline: %w", err)
 	}
-	r := bufio.NewReaderSize(c, readAhead)
-	guarded := &guard{Conn: c, from: r, maxBytes: b.Bytes, maxFrames: b.Frames, greeting: greetingSize}
-	if _, err := zmq4.Open(guarded, null.Security(), zmq4.SocketType(kind), nil, server, nil); err != nil {
+	c := &Conn{conn: nc, read: bufio.NewReaderSize(nc, readAhead), bounds: b}
+	if err := c.handshake(kind); err != nil {
 		return nil, fmt.Errorf("handshake: %w", err)
 	}
-	if err := c.SetDeadline(time.Time{}); err != nil {
+	if err := nc.SetDeadline(time.Time{}); err != nil {
 		return nil, fmt.Errorf("deadline: %w", err)
 	}
-	return &Conn{conn: c, read: r, bounds: b}, nil
+	return c, nil
 }
 
 // Subscribe asks a PUB for the messages whose first frame begins with the topic.
@@ -115,7 +109,7 @@ func (c *Conn) Ping() error {
 	c.pinged.Store(true)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.out = appendFrame(c.out[:0], flagCommand, []byte("\x04"+zmq4.CmdPing+"\x00\x00")) // a TTL of 0: none
+	c.out = appendFrame(c.out[:0], flagCommand, []byte("\x04PING\x00\x00")) // a TTL of 0: none
 	return c.write()
 }
 
@@ -238,25 +232,33 @@ func receiveError(err error) error { return fmt.Errorf("receive: %w", err) }
 // the form in which peers of ZMTP 3.0 send it. answered reports the PONG to a Ping. Other
 // commands are ignored.
 func (c *Conn) command(flags byte, body []byte) (subscription [][]byte, answered bool, err error) {
-	if flags&flagMore != 0 || len(body) == 0 || int(body[0]) > len(body)-1 {
-		return nil, false, fmt.Errorf("%w: a command", errFrame)
+	name, rest, err := splitCommand(flags, body)
+	if err != nil {
+		return nil, false, err
 	}
-	name, rest := string(body[1:1+body[0]]), body[1+body[0]:]
 	switch name {
-	case zmq4.CmdPing:
+	case "PING":
 		if len(rest) < 2 { // how long the peer waits
 			return nil, false, fmt.Errorf("%w: PING", errFrame)
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.out = appendFrame(c.out[:0], flagCommand, append([]byte("\x04"+zmq4.CmdPong), rest[2:]...))
+		c.out = appendFrame(c.out[:0], flagCommand, append([]byte("\x04PONG"), rest[2:]...))
 		return nil, false, c.write()
-	case zmq4.CmdPong:
+	case "PONG":
 		return nil, c.pinged.Swap(false), nil
-	case zmq4.CmdSubscribe:
+	case "SUBSCRIBE":
 		return [][]byte{append([]byte{1}, rest...)}, false, nil
-	case zmq4.CmdCancel:
+	case "CANCEL":
 		return [][]byte{append([]byte{0}, rest...)}, false, nil
 	}
 	return nil, false, nil
+}
+
+// splitCommand returns the name of a command, and what follows it.
+func splitCommand(flags byte, body []byte) (name string, rest []byte, err error) {
+	if flags&flagMore != 0 || len(body) == 0 || int(body[0]) > len(body)-1 {
+		return "", nil, fmt.Errorf("%w: a command", errFrame)
+	}
+	return string(body[1 : 1+body[0]]), body[1+body[0]:], nil
 }

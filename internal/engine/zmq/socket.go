@@ -121,7 +121,7 @@ func (s *Socket) admit(c net.Conn) error {
 
 // attend serves a peer until it disconnects, which is no error.
 func (s *Socket) attend(c net.Conn) {
-	peer, err := open(c, s.kind, s.bounds, true)
+	peer, err := open(c, s.kind, s.bounds)
 	if err == nil {
 		if err = s.serve(s.closing, peer); disconnected(err) {
 			err = nil

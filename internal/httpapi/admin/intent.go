@@ -23,7 +23,11 @@ func (s *Service) ChangeIntent(ctx context.Context, k instance.Key, change httpa
 		shown = shown && ok
 	}
 	// An orphan, which has lost its key, still serves.
-	done, err := s.carry(ctx, k, change, store.IntentOptions{Reason: change.Reason, For: change.For, Force: shown})
+	how := store.IntentOptions{Reason: change.Reason, For: change.For, Force: shown}
+	if change.Verb == httpapi.SetRole {
+		how.Force, how.Auto, how.Fits = change.Force, change.Auto, s.o.Fits
+	}
+	done, err := s.o.Store.Intents.Change(ctx, k, string(change.Verb), change.Weight, how)
 	switch {
 	case errors.Is(err, store.ErrIntent):
 		return httpapi.IntentResult{}, fmt.Errorf("%w: %w", httpapi.ErrRefused, err)
@@ -38,22 +42,4 @@ func (s *Service) ChangeIntent(ctx context.Context, k instance.Key, change httpa
 	}
 	s.await(ctx, func(snap *instance.Snapshot) bool { return snap.Revision >= done.Revision })
 	return httpapi.IntentResult{Known: true, Revision: cmp.Or(done.Revision, done.Read)}, nil
-}
-
-func (s *Service) carry(ctx context.Context, k instance.Key, change httpapi.IntentChange, how store.IntentOptions) (store.IntentResult, error) {
-	switch change.Verb {
-	case httpapi.Drain, httpapi.Cordon:
-		return s.o.Store.Intents.Intend(ctx, k, instance.Intent(change.Verb), how)
-	case httpapi.Undrain:
-		return s.o.Store.Intents.Lift(ctx, k, instance.Drain, change.Reason)
-	case httpapi.Uncordon:
-		return s.o.Store.Intents.Lift(ctx, k, instance.Cordon, change.Reason)
-	case httpapi.SetWeight:
-		return s.o.Store.Intents.SetWeight(ctx, k, change.Weight, how)
-	case httpapi.SetRole:
-		return s.o.Store.Intents.SetRole(ctx, k.Address, k.Role, store.RoleOptions{
-			Reason: change.Reason, For: change.For, Auto: change.Auto, Force: change.Force, Fits: s.o.Fits,
-		})
-	}
-	return store.IntentResult{}, fmt.Errorf("%w: %q is none of the verbs", store.ErrIntent, change.Verb)
 }

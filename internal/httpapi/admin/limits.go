@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Limits implements httpapi.KeyLimits. Documents that cannot be read are left out.
+// Limits implements httpapi.Admin. Documents that cannot be read are left out.
 func (s *Service) Limits(ctx context.Context) (map[string]instance.KeyLimits, error) {
 	list, err := s.o.Store.Documents.List(ctx, schema.Limits)
 	if err != nil {
@@ -24,7 +24,7 @@ func (s *Service) Limits(ctx context.Context) (map[string]instance.KeyLimits, er
 	return all, nil
 }
 
-// SetLimits implements httpapi.KeyLimits.
+// SetLimits implements httpapi.Admin.
 func (s *Service) SetLimits(ctx context.Context, key string, l instance.KeyLimits, reason string) error {
 	ctx = named(ctx)
 	value, _ := json.Marshal(l) // integers have no error
@@ -32,7 +32,7 @@ func (s *Service) SetLimits(ctx context.Context, key string, l instance.KeyLimit
 	return s.documentChanged(ctx, revision, err)
 }
 
-// RemoveLimits implements httpapi.KeyLimits.
+// RemoveLimits implements httpapi.Admin.
 func (s *Service) RemoveLimits(ctx context.Context, key string) (bool, error) {
 	ctx = named(ctx)
 	revision, err := s.o.Store.Documents.Delete(ctx, instance.Key{Role: schema.Limits, Address: key}, "")

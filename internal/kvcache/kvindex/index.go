@@ -229,11 +229,10 @@ func (x *Index) Complete(t Target) bool {
 
 // Stats is the state of one target in the index.
 type Stats struct {
-	Blocks    int // that count
-	BlockSize int
-	Live      bool
-	Orphans   uint64 // blocks left out because what they hang on was not known
-	Full      uint64 // blocks left out or evicted because the memory was used up
+	Blocks  int // that count
+	Live    bool
+	Orphans uint64 // blocks left out because what they hang on was not known
+	Full    uint64 // blocks left out or evicted because the memory was used up
 }
 
 // Stats returns the state of a target, the zero Stats if it is unknown.
@@ -243,7 +242,7 @@ func (x *Index) Stats(t Target) Stats {
 		return Stats{}
 	}
 	return Stats{
-		Blocks: int(known.counted.Load()), BlockSize: int(known.blockSize.Load()), Live: known.live.Load(),
+		Blocks: int(known.counted.Load()), Live: known.live.Load(),
 		Orphans: known.orphans.Load(), Full: known.full.Load(),
 	}
 }

@@ -15,16 +15,13 @@ import (
 // claimant is an agent that registers an instance, on this machine or, if its refusal is in
 // etcd, on another.
 type claimant struct {
-	role         instance.Role
-	address      string
+	instance.Key
 	phase        string
 	registration lease.Phase
 	reason       string // of the agent: why the engine does not serve
 	refusal      string // of etcd: why the instance is not registered
 	host         string // "" for this machine
 }
-
-func (c *claimant) subject() string { return string(c.role) + "/" + c.address }
 
 func (c *claimant) where() string {
 	if c.host == "" {
@@ -36,7 +33,7 @@ func (c *claimant) where() string {
 // cured adds a command of the agent. For an agent on another machine the command is part of the
 // cure text, because it cannot be run here.
 func (c *claimant) cured(f *Finding, verb string) {
-	command := shell("pdmesh-agent", verb, "--role", string(c.role), "--address", c.address)
+	command := shell("pdmesh-agent", verb, "--role", string(c.Role), "--address", c.Address)
 	if c.host == "" {
 		f.Commands = append(f.Commands, command)
 		return
@@ -59,14 +56,14 @@ func (a *Agents) claimants() (out []claimant) {
 	for _, r := range a.Here {
 		here[r.ID] = true
 		out = append(out, claimant{
-			role: r.Role, address: r.Address, phase: r.Phase, reason: r.Reason,
+			Key: instance.Key{Role: r.Role, Address: r.Address}, phase: r.Phase, reason: r.Reason,
 			registration: lease.Phase(r.Registration.Phase), refusal: r.Registration.Reason,
 		})
 	}
 	for i := range a.Afar {
 		if one := &a.Afar[i]; !here[one.ID] {
 			c := claimant{
-				role: one.Role, address: one.Address, phase: instance.Printable(one.Phase, 40), registration: one.Registration,
+				Key: instance.Key{Role: one.Role, Address: one.Address}, phase: instance.Printable(one.Phase, 40), registration: one.Registration,
 				host: cmp.Or(instance.Printable(one.Host, 80), "another machine"),
 			}
 			if one.Registration == lease.Idle {
@@ -85,7 +82,7 @@ func (a *Agents) claimants() (out []claimant) {
 func (a *Agents) unregistered(m *Members, r *report) {
 	for _, c := range a.claimants() {
 		f := Finding{
-			Severity: Warning, Subject: c.subject(),
+			Severity: Warning, Subject: c.String(),
 			What: fmt.Sprintf("its agent %s has the phase %s, and its registration is %s", c.where(), c.phase, instance.Printable(string(c.registration), 40)),
 			Why:  cmp.Or(c.refusal, c.reason, "the agent reports no reason"),
 		}
@@ -94,12 +91,12 @@ func (a *Agents) unregistered(m *Members, r *report) {
 			continue
 		case c.registration == lease.Overridden:
 			f.Severity, f.Cure = Note, "allow it again if it should serve"
-			f.Commands = []string{r.pdctl("allow", string(c.role), c.address)}
+			f.Commands = []string{r.pdctl("allow", string(c.Role), c.Address)}
 		case c.registration == lease.StaticPresent:
 			f.Severity, f.Cure = Note, "remove the static record if the agent should register the instance"
-			f.Commands = []string{r.pdctl("remove", string(c.role), c.address), r.pdctl("allow", string(c.role), c.address)}
+			f.Commands = []string{r.pdctl("remove", string(c.Role), c.Address), r.pdctl("allow", string(c.Role), c.Address)}
 		case strings.Contains(f.Why, "denies this user"), strings.Contains(f.Why, "does not accept this user"):
-			f.Cure = fmt.Sprintf("set the user of the agent's role with --etcd-username %s and --etcd-password-file; root of etcd creates users and their rights with this command", userOf(c.role))
+			f.Cure = fmt.Sprintf("set the user of the agent's role with --etcd-username %s and --etcd-password-file; root of etcd creates users and their rights with this command", userOf(c.Role))
 			f.Commands = []string{r.pdctl("auth", "init", "--dry-run")}
 		default:
 			f.Cure = "remove the cause: the engine must answer /health and /v1/models, and etcd must answer the agent"
@@ -150,12 +147,12 @@ func (a *Agents) conflicts(r *report) {
 			continue
 		}
 		f := Finding{
-			Severity: Error, Subject: c.subject(), What: "two agents claim this address: the one " + c.where() + " is not registered",
+			Severity: Error, Subject: c.String(), What: "two agents claim this address: the one " + c.where() + " is not registered",
 			Why: c.refusal,
 			Cure: "stop one of the two agents, or set another --address for one of the two engines: the one by which proxies reach it; " +
 				"the first command shows which agent has the key",
 		}
-		for _, one := range (instance.Key{Role: c.role, Address: c.address}).Each() {
+		for _, one := range c.Each() {
 			f.Commands = append(f.Commands, r.pdctl("get", one.String()))
 		}
 		c.cured(&f, "drain")

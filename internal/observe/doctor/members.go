@@ -150,7 +150,7 @@ func (m *Members) engines(proxies Proxies, r *report) {
 // has no other value. byDefault is the connector of records that name none.
 func (m *Members) kvRoles(byDefault string, r *report) {
 	for _, in := range m.all() {
-		_, both := m.Snapshot.Lookup(instance.Key{Role: in.Role.Other(), Address: in.Address})
+		_, both := m.Snapshot.Lookup(in.Key.Other())
 		d, err := dialect(in, byDefault)
 		nixl := in.Record.Transfer == instance.TransferNIXL || err == nil && (d.Name() == "nixl" || d.Name() == "nixl_push")
 		if in.Record.KVRole != "kv_both" || both || !nixl || in.View == instance.Rejected || in.Intent == instance.Removed {

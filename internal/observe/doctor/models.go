@@ -35,7 +35,7 @@ func (x Proxies) wrongModels(members []*instance.Instance, r *report) {
 func (a *Agents) wrongModels(r *report) {
 	for _, c := range a.claimants() {
 		if wrongModel.MatchString(c.reason) {
-			f := ofWrongModel(c.subject(), "its agent "+c.where()+": "+c.reason)
+			f := ofWrongModel(c.String(), "its agent "+c.where()+": "+c.reason)
 			c.cured(&f, "status")
 			r.say(f)
 		}

@@ -134,7 +134,7 @@ const (
 
 // section returns the section and the name in it of a key, "" for others.
 func section(n schema.Name) (string, string) {
-	k := instance.Key{Role: n.Role, Address: n.Address}
+	k := n.Key
 	switch n.Kind {
 	case schema.KindInstance:
 		return statics, k.String()
@@ -399,7 +399,7 @@ func foreign(section string, n schema.Name, value string) bool {
 		o, err := schema.DecodeOverride([]byte(value))
 		return err == nil && o.Role != ""
 	case statics:
-		rec, _, err := schema.DecodeRecord(instance.Key{Role: n.Role, Address: n.Address}, []byte(value))
+		rec, _, err := schema.DecodeRecord(n.Key, []byte(value))
 		return err == nil && (len(rec.Proxies) > 0 || rec.Source == schema.SourceFlags)
 	}
 	return false

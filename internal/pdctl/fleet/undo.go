@@ -171,7 +171,7 @@ func write(ctx context.Context, s *session.Session, conn *session.Conn, now *sto
 	var taken []instance.Key
 	for key, value := range values {
 		n := conn.Layout.Parse(conn.Layout.Root() + key)
-		k := instance.Key{Role: n.Role, Address: n.Address}
+		k := n.Key
 		switch {
 		case n.Kind == schema.KindInstance && value == nil:
 			taken = append(taken, k)

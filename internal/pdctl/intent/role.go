@@ -36,7 +36,6 @@ leaves. The exit codes are those of "pdctl drain --wait".`
 // Role returns the command role.
 func Role(s *session.Session) *cobra.Command {
 	var f intentFlags
-	var auto bool
 	cmd := &cobra.Command{
 		Use: "role prefill|decode|both host:port...", Short: "keep engines of both roles in one of them", Long: roleHelp,
 		Example: "  pdctl role decode 10.0.0.6:8100 --reason \"long answers at night\" --wait\n" +
@@ -54,30 +53,30 @@ func Role(s *session.Session) *cobra.Command {
 			if err := f.checkWait(s, cmd); err != nil {
 				return err
 			}
-			if role == instance.Both && (f.wish.For > 0 || auto) {
+			if role == instance.Both && (f.wish.For > 0 || f.wish.Auto) {
 				return cli.Wrongf("--for and --auto need the role prefill or decode")
 			}
-			return s.With(cmd.Context(), func(conn *session.Conn) error { return setRole(cmd.Context(), s, conn, keys, f, auto) })
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return setRole(cmd.Context(), s, conn, keys, f) })
 		},
 	}
 	f.add(cmd)
 	fs := cmd.Flags()
 	fs.BoolVar(&f.wait, "wait", false, "return when no proxy has requests in flight in the role that is left")
 	settings.DurationVar(fs, &f.limit, "timeout", waitLimit, "with --wait: how long to wait; else how long to try to reach etcd")
-	fs.BoolVar(&auto, "auto", false, "let proxies with --auto-roles on change the role again")
+	fs.BoolVar(&f.wish.Auto, "auto", false, "let proxies with --auto-roles on change the role again")
 	fs.BoolVar(&f.wish.Force, "force", false, "change it also if that leaves a role without an instance")
 	return cmd
 }
 
-func setRole(ctx context.Context, s *session.Session, conn *session.Conn, keys []instance.Key, f intentFlags, auto bool) error {
+func setRole(ctx context.Context, s *session.Session, conn *session.Conn, keys []instance.Key, f intentFlags) error {
 	proxies, err := conn.Store.Reader.Proxies(ctx)
 	if err != nil {
 		return s.Hint(err)
 	}
 	usual := session.DefaultConnector(proxies)
-	o := store.RoleOptions{Reason: f.wish.Reason, For: f.wish.For, Auto: auto, Force: f.wish.Force, Fits: func(k instance.Key, rec instance.Record) error { return connector.Lacks(k, rec, usual) }}
+	f.wish.Fits = func(k instance.Key, rec instance.Record) error { return connector.Lacks(k, rec, usual) }
 	results, revision := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
-		return conn.Store.Intents.SetRole(ctx, k.Address, k.Role, o)
+		return conn.Store.Intents.SetRole(ctx, k.Address, k.Role, f.wish)
 	}, func(r *session.Result, done store.IntentResult) {
 		if r.Outcome, r.Text = "role", string(r.Role)+" only"; r.Role == instance.Both {
 			r.Text = "in both roles"

@@ -114,9 +114,7 @@ func Wait(s *session.Session) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				for _, k := range named {
-					w.named = append(w.named, k.Each()...)
-				}
+				w.named = instance.Memberships(named)
 			}
 			return w.run(cmd.Context(), s)
 		},
@@ -190,10 +188,7 @@ var (
 // awaitProxies reads the reports of proxies until all of them meet the condition, or the limit
 // has passed. It writes its progress to stderr.
 func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, drained []instance.Key, limit time.Duration) (drainproof.State, error) {
-	var keys []instance.Key
-	for _, k := range drained {
-		keys = append(keys, k.Each()...)
-	}
+	keys := instance.Memberships(drained)
 	var p *drainproof.Proof                            // nil before the first reading
 	newest := revision                                 // of etcd, as far as it is known
 	limited, cancel := context.WithTimeout(ctx, limit) // of the pauses: a reading is not cut short
@@ -221,7 +216,7 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 			if p == nil {
 				// An engine in both roles may have an entry for one of them only.
 				keys = slices.DeleteFunc(keys, func(k instance.Key) bool {
-					return free(k) && !free(instance.Key{Role: k.Role.Other(), Address: k.Address}) && slices.Contains(drained, instance.Key{Role: instance.Both, Address: k.Address})
+					return free(k) && !free(k.Other()) && slices.Contains(drained, instance.Key{Role: instance.Both, Address: k.Address})
 				})
 				p = drainproof.New(revision, keys)
 			}

@@ -37,11 +37,9 @@ func Allow(s *session.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var keys []instance.Key
-			for _, k := range named {
-				keys = append(keys, k.Each()...)
-			}
-			return s.With(cmd.Context(), func(conn *session.Conn) error { return allow(cmd.Context(), s, conn, keys, reason) })
+			return s.With(cmd.Context(), func(conn *session.Conn) error {
+				return allow(cmd.Context(), s, conn, instance.Memberships(named), reason)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")

@@ -31,10 +31,7 @@ func (s *Session) Confirm(ctx context.Context, conn *Conn, keys []instance.Key) 
 	if err != nil {
 		return err
 	}
-	var taken []instance.Key
-	for _, k := range keys {
-		taken = append(taken, k.Each()...)
-	}
+	taken := instance.Memberships(keys)
 	for _, role := range instance.Roles() {
 		usable := seen.Usable(role)
 		if len(usable) == 0 || slices.ContainsFunc(usable, func(in *instance.Instance) bool { return !slices.Contains(taken, in.Key) }) {

@@ -156,7 +156,7 @@ func pastEvents(ctx context.Context, s *session.Session, conn *session.Conn, of 
 		seen := map[instance.Key]bool{}
 		for _, c := range e.Changes { // several keys; an instance may have two of them
 			n := conn.Layout.Parse(conn.Layout.Root() + c.Key)
-			if k := (instance.Key{Role: n.Role, Address: n.Address}); !seen[k] {
+			if k := (n.Key); !seen[k] {
 				seen[k] = true
 				one.Role, one.Address = n.Role, instance.Printable(n.Address, 300)
 				events = append(events, one)

@@ -31,20 +31,12 @@ type change struct {
 
 // apply writes the change, or in a dry run only checks it, and returns its outcome.
 func (x change) apply(ctx context.Context, intents *store.Intents, dry bool) string {
-	var done store.IntentResult
-	var err error
-	switch wish := (store.IntentOptions{Reason: x.reason}); x.verb {
-	case "weight":
-		done, err = intents.SetWeight(ctx, x.key, &x.weight, wish)
-	case "role":
-		done, err = intents.SetRole(ctx, x.key.Address, x.role, store.RoleOptions{
-			Reason: x.reason, Force: x.sure, Fits: func(k instance.Key, rec instance.Record) error { return connector.Lacks(k, rec, x.usual) },
-		})
-	case "drain", "cordon":
-		done, err = intents.Intend(ctx, x.key, instance.Intent(x.verb), wish)
-	default:
-		done, err = intents.Lift(ctx, x.key, instance.Intent(x.verb[len("un"):]), x.reason)
+	k, wish := x.key, store.IntentOptions{Reason: x.reason}
+	if x.verb == "role" {
+		k.Role, wish.Force = x.role, x.sure
+		wish.Fits = func(k instance.Key, rec instance.Record) error { return connector.Lacks(k, rec, x.usual) }
 	}
+	done, err := intents.Change(ctx, k, x.verb, &x.weight, wish)
 	switch {
 	case err != nil:
 		return "failed: " + instance.Printable(err.Error(), 300)

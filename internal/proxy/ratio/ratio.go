@@ -175,7 +175,7 @@ func (f *Follower) change(ctx context.Context, now time.Time, all []*roles.Deman
 		log.Info("role change advised")
 		return
 	}
-	done, err := f.o.Intents.SetRole(ctx, m.Address, role, store.RoleOptions{Reason: m.Reason, Auto: true, Since: f.move, Fits: f.o.Fits})
+	done, err := f.o.Intents.SetRole(ctx, m.Address, role, store.IntentOptions{Reason: m.Reason, Auto: true, Since: f.move, Fits: f.o.Fits})
 	switch {
 	case errors.Is(err, store.ErrMoved): // by another proxy or an operator
 		f.polled = time.Time{}
@@ -251,7 +251,7 @@ func (f *Follower) loads() []*group {
 			}
 		}
 		share := 1.0
-		if other, ok := snap.Lookup(instance.Key{Role: in.Role.Other(), Address: in.Address}); ok && other.Usable() {
+		if other, ok := snap.Lookup(in.Key.Other()); ok && other.Usable() {
 			share = 0.5
 		}
 		t, _ := f.o.Load(in.Key)

@@ -54,7 +54,7 @@ func fleet(t *testing.T, etcd *testkit.Etcd, auto bool) {
 		if i == 0 {
 			role = instance.Prefill
 		}
-		if _, err := st.Intents.SetRole(t.Context(), address, role, store.RoleOptions{Auto: auto}); err != nil {
+		if _, err := st.Intents.SetRole(t.Context(), address, role, store.IntentOptions{Auto: auto}); err != nil {
 			t.Fatal(err)
 		}
 	}
