@@ -250,7 +250,7 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 	m, t := &c.move, &c.r.attempts
 	t.forgetTried(instance.Prefill)
 	t.forgetTried(instance.Decode)
-	t.secondRound = byRole[bool]{}
+	t.secondRound, t.lost = byRole[bool]{}, true
 	t.counted = -1 // the lost leg has served
 	ended := c.progress.Ended()
 	f.Rule.Retry = !ended
