@@ -162,6 +162,15 @@ func TestStreamContinuesOnTheSameInstance(t *testing.T) {
 	}
 }
 
+// A stream counts as continued once the client gets more of it, not while a leg repeats what the client has.
+func TestStreamContinuesWhenReplayGetsToItsEnd(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 2, continuing)
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 30, Times: 1})
+	script(t, r.D[1], fakevllm.Fault{Kind: fakevllm.FaultAbort, Tokens: 9, Times: 1})
+	r.checkContinues(messagesPath, `,"temperature":0`, "aborted replay")
+}
+
 // takeHook is a Picker that calls a function before Take counts.
 type takeHook struct {
 	flow.Picker
