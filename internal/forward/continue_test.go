@@ -145,12 +145,30 @@ func TestStreamIsRetriedAfterThink(t *testing.T) {
 	}
 }
 
-// With a single decode instance, a stream whose connection broke goes on there.
+// With a single decode instance, a stream goes on there: the instance may have lost only this request.
 func TestStreamContinuesOnTheSameInstance(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 1, continuing)
-	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 9, Times: 2})
-	r.checkContinues(completionsPath, "", "broke_off prompt", "broke_off prompt")
+	for class, fault := range map[leg.Class]fakevllm.Fault{
+		leg.BrokeOff: {Kind: fakevllm.FaultReset}, leg.ErrorEvent: {Kind: fakevllm.FaultErrorEvent},
+		leg.Aborted: {Kind: fakevllm.FaultAbort}, leg.GaveUp: {Kind: fakevllm.FaultRecomputed},
+	} {
+		t.Run(string(class), func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.Ascend, 1, 1, continuing)
+			fault.Tokens, fault.Times = 9, 2
+			script(t, r.D[0], fault)
+			r.checkContinues(completionsPath, "", string(class)+" prompt", string(class)+" prompt")
+		})
+	}
+}
+
+// A stream counts as continued once the client gets more of it, not while a leg repeats what the client has.
+func TestStreamContinuesWhenReplayGetsToItsEnd(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 2, continuing)
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 30, Times: 1})
+	script(t, r.D[1], fakevllm.Fault{Kind: fakevllm.FaultAbort, Tokens: 9, Times: 1})
+	r.checkContinues(messagesPath, `,"temperature":0`, "aborted replay")
 }
 
 // takeHook is a Picker that calls a function before Take counts.

@@ -28,16 +28,17 @@ func TestContinuedStreamUsage(t *testing.T) {
 	}
 }
 
-// A stream that was repeated counts its tokens once.
+// A stream that was repeated counts its tokens once, also if a leg that repeats it is lost before it has more.
 func TestReplayedStreamOutput(t *testing.T) {
 	t.Parallel()
-	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, sched: noProbes})
-	for _, d := range r.D {
-		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 20, Times: 1})
-	}
-	body := strings.Replace(sixtyBody(completionsPath, `,"ignore_eos":true,"temperature":0,"presence_penalty":0.5`), `,"stream_options":{"include_usage":true}`, "", 1)
-	r.post(completionsPath, body)
-	if e := r.entry(); e.Continued != 2 || e.Output != 60 {
-		t.Errorf("continued %d times, %d output tokens", e.Continued, e.Output)
+	for again, continued := range map[int]int{10: 1, 20: 1, 40: 2} {
+		r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, sched: noProbes})
+		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 20, Times: 1})
+		script(t, r.D[1], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: again, Times: 1})
+		body := strings.Replace(sixtyBody(completionsPath, `,"ignore_eos":true,"temperature":0,"presence_penalty":0.5`), `,"stream_options":{"include_usage":true}`, "", 1)
+		r.post(completionsPath, body)
+		if e := r.entry(); e.Continued != continued || e.Failed != 2 || e.Output != 60 {
+			t.Errorf("lost again after %d tokens: continued %d times, %d legs failed, %d output tokens", again, e.Continued, e.Failed, e.Output)
+		}
 	}
 }

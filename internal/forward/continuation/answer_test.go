@@ -508,6 +508,14 @@ func TestAnswer_RefusesMore(t *testing.T) {
 	if responses.Records() || responses.Refused() != continuation.ReasonAPI {
 		t.Errorf("responses: %s", responses.Refused())
 	}
+	for thinking, want := range map[string]string{
+		`{"type":"enabled","budget_tokens":9}`: continuation.ReasonThinking, `{"type":"disabled"}`: "", `null`: "",
+	} {
+		m := newAnswer(t, openai.Messages, `{"model":"m","messages":[],"max_tokens":20,"stream":true,"temperature":0,"thinking":`+thinking+`}`)
+		if why := m.Refused(); why != want {
+			t.Errorf("thinking %s: %q, want %q", thinking, why, want)
+		}
+	}
 	a := begin(t, openai.Completion, "")
 	pass(t, a, strings.Replace(first, "[10]", "null", 1))
 	if why := a.Refused(); why != continuation.ReasonNoIDs {

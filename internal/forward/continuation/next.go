@@ -261,7 +261,7 @@ func (f *parameters) read(name string, value []byte) {
 	case "presence_penalty", "frequency_penalty", "bad_words", "repetition_detection":
 		refuse(&f.why, set, ReasonPenalty)
 	case "thinking_token_budget", "thinking":
-		refuse(&f.never, !jsonscan.IsNull(value), ReasonThinking)
+		refuse(&f.never, !jsonscan.IsNull(value) && string(jsonscan.FindText(value, 0, "type")) != "disabled", ReasonThinking)
 	case "tools":
 		jsonscan.EachObject(value, func(tool []byte) {
 			if m, ok := jsonscan.Find(tool, 0, "type"); ok { // the engine runs others itself: not twice

@@ -32,7 +32,8 @@ type attempts struct {
 	// no other.
 	avoided     byRole[[]instance.Key]
 	promptIDs   bool // the legs get a chat's prompt as token ids, which older engines ignore: those are not picked
-	lostTwice   bool // a decode instance has lost the stream twice: those that need another partner come before it
+	lost        bool // a decode instance has lost the stream
+	lostTwice   bool // one has lost it twice: those that need another partner come before it
 	lastFailure *leg.Failure
 	counted     int // failed legs that count against MaxAttempts
 	// overtaken reports that a leg was given up because others had overtaken it. It may be the
@@ -230,7 +231,7 @@ func (t *attempts) mayTryAgain() bool {
 	if t.lastFailure != nil && (t.lastFailure.Class == leg.ConnectTimeout || t.lastFailure.Class == leg.Removed) {
 		return true
 	}
-	return t.counted > 0 && (t.lastFailure == nil || !t.lastFailure.Class.TimedOut())
+	return (t.counted > 0 || t.lost) && (t.lastFailure == nil || !t.lastFailure.Class.TimedOut())
 }
 
 // note blames the instance of a failed leg. It reports whether another attempt is

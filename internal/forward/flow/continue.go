@@ -89,8 +89,11 @@ func (c *completion) Pass(events []byte) ([]byte, error) {
 	case err != nil:
 		c.s.Recorder.NotContinued(continuation.ReasonSeam)
 		c.move.lost = time.Time{}
-	case !c.move.lost.IsZero():
+	case c.move.lost.IsZero():
+	case len(out) > 0:
 		c.continued()
+	default: // the leg repeats what the client has: others need not wait for that
+		c.move.endTurn()
 	}
 	return out, err
 }
@@ -103,14 +106,15 @@ func (c *completion) Continues(f *leg.Failure) bool {
 	}
 	if why != "" {
 		c.s.Recorder.NotContinued(why)
+		c.move.lost = time.Time{}
 	}
 	return why == ""
 }
 
-// MayMove implements relay.Continuation. A stream that may move has its turn in the pace; one that has a turn
-// is still moving.
+// MayMove implements relay.Continuation. A stream that may move has its turn in the pace; one that waits for the
+// first event after its last move does not move again.
 func (c *completion) MayMove(l *leg.Leg) bool {
-	if c.req == nil || c.move.end != nil || c.triedMoves >= maxTriedMoves || time.Since(c.askedMove) < movePause {
+	if c.req == nil || !c.move.lost.IsZero() || c.triedMoves >= maxTriedMoves || time.Since(c.askedMove) < movePause {
 		return false
 	}
 	c.askedMove = time.Now()
@@ -250,7 +254,7 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 	m, t := &c.move, &c.r.attempts
 	t.forgetTried(instance.Prefill)
 	t.forgetTried(instance.Decode)
-	t.secondRound = byRole[bool]{}
+	t.secondRound, t.lost = byRole[bool]{}, true
 	t.counted = -1 // the lost leg has served
 	ended := c.progress.Ended()
 	f.Rule.Retry = !ended

@@ -80,7 +80,12 @@ func finish(k openai.Kind, b []byte, open int) string {
 		if m, ok := jsonscan.Find(b, open, "incomplete_details"); ok && b[m.Value] == '{' {
 			return string(jsonscan.FindText(b, m.Value, "reason"))
 		}
-		return string(jsonscan.FindText(b, open, "status"))
+		switch status := string(jsonscan.FindText(b, open, "status")); status {
+		case "queued", "in_progress": // no end
+			return ""
+		default:
+			return status
+		}
 	case openai.Messages:
 		if m, ok := jsonscan.Find(b, open, "delta"); ok && b[m.Value] == '{' {
 			open = m.Value

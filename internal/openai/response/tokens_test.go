@@ -22,6 +22,8 @@ func TestTokensOf(t *testing.T) {
 		{"usage chunk", openai.Chat, `data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}`, response.Tokens{Input: 9, Output: 4}},
 		{"response", openai.Responses, `{"status":"completed","usage":{"input_tokens":9,"output_tokens":4,"input_tokens_details":{"cached_tokens":8}}}`, response.Tokens{Input: 9, Cached: 8, Output: 4, Finish: "completed"}},
 		{"response event", openai.Responses, `{"type":"response.incomplete","response":{"status":"incomplete","incomplete_details":{"reason":"max_output_tokens"},"usage":{"input_tokens":9,"output_tokens":4}}}`, response.Tokens{Input: 9, Output: 4, Finish: "max_output_tokens"}},
+		{"response that begins", openai.Responses, `{"type":"response.created","response":{"status":"in_progress","usage":null}}`, response.Tokens{}},
+		{"response in the background", openai.Responses, `{"status":"queued","usage":null}`, response.Tokens{}},
 		{"message", openai.Messages, `{"stop_reason":"end_turn","usage":{"input_tokens":1,"cache_read_input_tokens":8,"output_tokens":4}}`, response.Tokens{Input: 9, Cached: 8, Output: 4, Finish: "end_turn"}},
 		{"message_start", openai.Messages, `{"type":"message_start","message":{"stop_reason":null,"usage":{"input_tokens":9,"output_tokens":0}}}`, response.Tokens{Input: 9}},
 		{"message_delta", openai.Messages, `{"type":"message_delta","delta":{"stop_reason":"max_tokens"},"usage":{"output_tokens":4}}`, response.Tokens{Output: 4, Finish: "max_tokens"}},
