@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -22,6 +23,8 @@ func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 			Message: "endpoint is the path of a route that goes through prefill and decode, such as /v1/chat/completions"})
 		return
 	}
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(h.opts.BodyTimeout)) // not supported: no deadline
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.opts.MaxBody))
 	var over *http.MaxBytesError
 	switch {
@@ -29,8 +32,10 @@ func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 		openai.WriteError(w, tooLarge(h.opts.MaxBody))
 		return
 	case err != nil:
-		return // the client has left
+		openai.WriteError(w, &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest, Message: "the request body could not be read: " + err.Error()})
+		return
 	}
+	_ = control.SetReadDeadline(time.Time{})
 	req, err := request.Parse(kind, body)
 	if invalid, ok := errors.AsType[*openai.Error](err); ok {
 		openai.WriteError(w, invalid)

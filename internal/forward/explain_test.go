@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
@@ -249,6 +251,11 @@ func TestExplainRefuses(t *testing.T) {
 		if w.Code != tc.code || !strings.Contains(w.Body.String(), tc.says) {
 			t.Errorf("%s %s: %d %s", tc.endpoint, tc.body, w.Code, w.Body)
 		}
+	}
+	w := httptest.NewRecorder()
+	r.handler.Explain(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/route", iotest.ErrReader(os.ErrDeadlineExceeded)))
+	if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "the request body could not be read") {
+		t.Errorf("a body that does not arrive: %d %s", w.Code, w.Body)
 	}
 	if n := r.sched.InFlight(instance.Key{Role: instance.Prefill, Address: r.P[0].Address()}); n != 0 {
 		t.Errorf("%d in flight", n)

@@ -191,7 +191,7 @@ func (d *Deps) handle(f func(*gin.Context) error) gin.HandlerFunc {
 // handleBody is handle for a route whose requests have a JSON body.
 func (d *Deps) handleBody(f func(c *gin.Context, raw []byte) error) gin.HandlerFunc {
 	return d.handle(func(c *gin.Context) error {
-		raw, err := readAdminBody(c.Request)
+		raw, err := readAdminBody(c)
 		if err != nil {
 			return err
 		}
@@ -240,17 +240,20 @@ func badRequest(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrRefused, fmt.Errorf(format, args...))
 }
 
-func readAdminBody(r *http.Request) ([]byte, error) {
-	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
+func readAdminBody(c *gin.Context) ([]byte, error) {
+	if media, _, err := mime.ParseMediaType(c.GetHeader("Content-Type")); err != nil || media != "application/json" {
 		return nil, badRequest("send Content-Type: application/json")
 	}
-	b, err := io.ReadAll(io.LimitReader(r.Body, maxAdminBody+1))
+	control := http.NewResponseController(c.Writer)
+	_ = control.SetReadDeadline(time.Now().Add(lingerTotal)) // not supported: no deadline
+	b, err := io.ReadAll(io.LimitReader(c.Request.Body, maxAdminBody+1))
 	if err != nil {
 		return nil, badRequest("the request body could not be read: %w", err)
 	}
 	if len(b) > maxAdminBody {
 		return nil, badRequest("the request body is larger than %d bytes", maxAdminBody)
 	}
+	_ = control.SetReadDeadline(time.Time{})
 	return b, nil
 }
 

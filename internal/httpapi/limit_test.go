@@ -1,10 +1,14 @@
 package httpapi_test
 
 import (
+	"bufio"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -103,6 +107,64 @@ func TestRefusedSlowUpload(t *testing.T) {
 			httpapi.RefuseAtLimit(httpapi.CORS{})(l, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", l))
 			if whole := l.left == 0; whole != want || !l.Flushed {
 				t.Errorf("%d of %d bytes were not read, flushed %t", l.left, size, l.Flushed)
+			}
+		})
+	}
+}
+
+// oneConn is a listener that accepts one connection.
+type oneConn struct {
+	net.Listener
+
+	conns chan net.Conn
+}
+
+func (l oneConn) Accept() (net.Conn, error) {
+	if c, ok := <-l.conns; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (l oneConn) Close() error {
+	close(l.conns)
+	return nil
+}
+
+func (l oneConn) Addr() net.Addr { return &net.TCPAddr{} }
+
+// A request is answered although its body does not arrive.
+func TestMissingBody(t *testing.T) {
+	t.Parallel()
+	for _, head := range []string{"GET /livez", "GET /livez HTTP/1.1\r\nExpect: 100-continue", "GET /status", "HEAD /health", "DELETE /nowhere", "POST /instances/add", "PUT /models/routes/m"} {
+		synctest.Test(t, func(t *testing.T) {
+			l := oneConn{conns: make(chan net.Conn, 1)}
+			server, client := net.Pipe()
+			l.conns <- server
+			s := &http.Server{Handler: httpapi.NewRouter(deps(), true)}
+			var work sync.WaitGroup
+			work.Go(func() { _ = s.Serve(l) })
+			defer func() {
+				_ = client.Close()
+				_ = s.Close()
+				work.Wait()
+			}()
+			line, more, _ := strings.Cut(head, " HTTP/1.1")
+			work.Go(func() {
+				_, _ = io.WriteString(client, line+" HTTP/1.1\r\nHost: x\r\nX-Api-Key: secret\r\nContent-Type: application/json\r\nContent-Length: 5"+more+"\r\n\r\n")
+			})
+			in := bufio.NewReader(client)
+			for {
+				method, _, _ := strings.Cut(line, " ")
+				resp, err := http.ReadResponse(in, &http.Request{Method: method})
+				if err != nil {
+					t.Errorf("%s: %v", head, err)
+					return
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				if resp.StatusCode != http.StatusContinue {
+					return
+				}
 			}
 		})
 	}

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"time"
@@ -42,5 +43,19 @@ func lingerAfterRefusal(c *gin.Context) {
 	c.Next()
 	if c.Writer.Status() >= http.StatusBadRequest {
 		linger(c.Writer, c.Request)
+	}
+}
+
+// discardUnusedBody is the middleware that reads the body of a request that needs none. package net/http
+// would wait for it without a limit before it sends the response.
+func discardUnusedBody(c *gin.Context) {
+	r := c.Request
+	if r.ContentLength == 0 || r.Method == http.MethodPost || r.Method == http.MethodPut {
+		return
+	}
+	control := http.NewResponseController(c.Writer)
+	_ = control.SetReadDeadline(time.Now().Add(lingerTotal)) // not supported: no deadline
+	if _, err := io.CopyN(io.Discard, r.Body, lingerPiece); errors.Is(err, io.EOF) {
+		_ = control.SetReadDeadline(time.Time{})
 	}
 }

@@ -166,7 +166,7 @@ func newGin(log logrus.FieldLogger) *gin.Engine {
 	e.RedirectFixedPath = false
 	// Addresses in X-Forwarded-For are under the control of the client.
 	_ = e.SetTrustedProxies(nil) // nil cannot fail
-	e.Use(recovery(log), lingerAfterRefusal, refuseProbes)
+	e.Use(recovery(log), lingerAfterRefusal, discardUnusedBody, refuseProbes)
 	// These are the messages of FastAPI, which vLLM uses.
 	e.NoRoute(func(c *gin.Context) { fail(c, http.StatusNotFound, "", "Not Found") })
 	e.NoMethod(func(c *gin.Context) {
