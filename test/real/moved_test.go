@@ -299,7 +299,7 @@ func count(list []string) map[string]int {
 }
 
 // dropReasoning removes the tokens with logprobs up to the end of the reasoning. /v1/responses has them only if the
-// engine sends the end of the reasoning and the begin of the text at once: the logprobs of a text delta are those of all
+// engine sends the end of the reasoning and the beginning of the text at once: the logprobs of a text delta are those of all
 // tokens of the engine's output (vllm/entrypoints/openai/responses/serving.py, _create_stream_response_logprobs).
 func dropReasoning(a *answer) {
 	if end := slices.Index(a.Logged, "</think>"); end >= 0 {

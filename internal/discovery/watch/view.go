@@ -25,12 +25,12 @@ func Build(l schema.Layout, kvs []*mvccpb.KeyValue, revision int64, verified ver
 
 // surroundings are the inputs of an instance other than its entry.
 type surroundings struct {
-	override *entry
-	answer   *verify.Answer
-	waiting  verify.Wait
-	clash    bool
-	shadowed bool
-	roleless string // why the role of an override has no effect, "" if it has
+	override    *entry
+	answer      *verify.Answer
+	waiting     verify.Wait
+	clash       bool
+	shadowed    bool
+	roleProblem string // why the role of an override has no effect, "" if it has
 }
 
 // snapshot returns the instances at the table's revision. Those that have not changed
@@ -79,7 +79,7 @@ func (t *table) show(e *entry, v verify.Facts) {
 		c.answer = v.Instances[e.Key]
 		c.clash = t.clashes(e)
 		if o := c.override; o != nil && o.good && o.override.Role != "" {
-			c.roleless = t.roleless(e)
+			c.roleProblem = t.roleProblem(e)
 		}
 		e.in, e.learns = recordInstance(e, c, v), v.MustLearn(e.Key, e.rec)
 	}
@@ -116,8 +116,8 @@ func (t *table) clashes(e *entry) bool {
 	return !fine(e) || !fine(o)
 }
 
-// roleless returns why an override can't keep the engine of an entry in its other role, "" if it can.
-func (t *table) roleless(e *entry) string {
+// roleProblem returns why an override can't keep the engine of an entry in its other role, "" if it can.
+func (t *table) roleProblem(e *entry) string {
 	o := t.find(schema.KindInstance, e.Key.Other())
 	if o == nil || e.absent == nil && o.absent != nil && o.absent.kind == orphaned {
 		return "registered as " + string(e.Role) + " only"
@@ -172,7 +172,7 @@ func recordInstance(e *entry, c surroundings, v verify.Facts) *instance.Instance
 		say("registered in both roles, and not everywhere with kv_role kv_both")
 	}
 	if o := c.override; o != nil {
-		applyOverride(in, o, c.roleless, say)
+		applyOverride(in, o, c.roleProblem, say)
 	}
 	in.Reason = strings.Join(why, "; ")
 	return in
@@ -202,7 +202,7 @@ func pendingInstance(e *entry, c surroundings) *instance.Instance {
 }
 
 // applyOverride applies an override to an instance.
-func applyOverride(in *instance.Instance, e *entry, roleless string, say func(string, ...any)) {
+func applyOverride(in *instance.Instance, e *entry, roleProblem string, say func(string, ...any)) {
 	if e.problem != "" {
 		if !e.good {
 			say("its override cannot be used: %s", e.problem)
@@ -211,8 +211,8 @@ func applyOverride(in *instance.Instance, e *entry, roleless string, say func(st
 		say("of its override, %s", e.describe())
 	}
 	o := *e.override
-	if o.Role != "" && roleless != "" {
-		say("role %s has no effect: %s", o.Role, roleless)
+	if o.Role != "" && roleProblem != "" {
+		say("role %s has no effect: %s", o.Role, roleProblem)
 		o.State, o.Role, o.Auto = "", "", false
 	}
 	in.Intent, in.OnlyRole, in.AutoRole = o.State, o.Role, o.Auto

@@ -42,7 +42,7 @@ const (
 	share     = 20
 	readCost  = 250 * time.Microsecond
 	modelCost = 4 * time.Microsecond
-	// earlyAfter is how long after the begin of a round a request waits for its end although an instance that
+	// earlyAfter is how long after the start of a round a request waits for its end although an instance that
 	// serves the model is known: the other role may still be missing.
 	earlyAfter = 250 * time.Millisecond
 	// tick is the shortest time between two looks at what is due.
@@ -77,7 +77,7 @@ type Catalog struct {
 	slots chan struct{}
 
 	rounds chan struct{} // full while a round runs; guards next
-	next   time.Time     // earliest begin of the next round
+	next   time.Time     // earliest start of the next round
 
 	mu       sync.Mutex // guards everything below
 	ended    bool
