@@ -3,6 +3,8 @@
 GO          ?= go
 # The race detector sets it to 1; with one value elsewhere, packages are compiled once.
 export CGO_ENABLED ?= 0
+# Likewise, and packages compiled in another directory are used.
+export GOFLAGS := $(strip $(shell $(GO) env GOFLAGS) -trimpath)
 BIN         := bin
 PROGRAMS    := proxy agent pdctl fakevllm demo replay etcd
 COMMIT      ?= $(shell git describe --always --dirty --exclude="*" 2>/dev/null)
@@ -36,7 +38,7 @@ demo: build ## run a fleet on this machine, and a tour of it: [PROXIES=2] [ETCD=
 .PHONY: build
 build: ## build static programs into bin/; proxy and agent are links to pdmesh-proxy and pdmesh-agent
 	@mkdir -p $(BIN) && rm -f $(BIN)/proxy $(BIN)/agent
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ $(PROGRAMS:%=./cmd/%)
+	CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/ $(PROGRAMS:%=./cmd/%)
 	@scripts/long-names.sh $(BIN)
 
 # For scripts/test.sh.
@@ -266,7 +268,7 @@ BENCH_RUN     = $(BIN)/bench run --bin $(BIN) $(if $(REPEATS),--repeats $(REPEAT
 
 .PHONY: bench-build
 bench-build: build
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/bench ./cmd/bench
+	CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/bench ./cmd/bench
 
 .PHONY: bench
 bench: bench-build ## CPU and memory of requests through the proxy and other targets, into docs/performance; fails if a gate is missed: [WORKLOADS=small,open200] [TARGETS=vllm-router,pdmesh] [REPEATS=3] [DURATION=5s] [MACHINE=name]
@@ -292,7 +294,7 @@ PART          ?= second
 
 .PHONY: fleet-build
 fleet-build: build
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/fleetbench ./cmd/fleetbench
+	CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/fleetbench ./cmd/fleetbench
 
 .PHONY: fleet-bench
 fleet-bench: fleet-build ## compare scheduling policies and other routers on a recorded trace, into docs/scheduling.md: TRACE=file [TARGETS=session,smg:cache_aware] [PART=second] [SPEED=20] [RATE=1] [RUNS=3] [PROXIES=1] [DISAGGREGATE=auto]

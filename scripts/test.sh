@@ -13,7 +13,8 @@
 #   TESTFLAGS      passed to go test, e.g. '-run TestWatcher -count=5'
 #   TEST_TIMEOUT   of one package, default 15m
 #   REQUIRE_RACE   1 fails if the race detector is not available
-#   PD_TEST_BIN    directory with the built programs, default a new one
+#   PD_TEST_BIN    directory of the programs, default a temporary one; they are built into it
+#                  unless it exists
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -55,11 +56,13 @@ mapfile -t inside < <(among ./internal/forward
 	grep -E '^\./internal/(discovery|agent|pdctl|proxy)' "$dir/all" || true
 	grep -vE '^\./(test/|scripts$|bench/command$|internal/(forward$|discovery|agent|pdctl|proxy))' "$dir/all" || true)
 
-if [ ${#whole[@]} -gt 0 ] && [ -z "${PD_TEST_BIN:-}" ]; then
-	mkdir "$dir/bin"
-	CGO_ENABLED=0 $GO build -ldflags '-s -w' -o "$dir/bin/" ./cmd/...
-	scripts/long-names.sh "$dir/bin"
-	export PD_TEST_BIN=$dir/bin
+if [ ${#whole[@]} -gt 0 ]; then
+	export PD_TEST_BIN=${PD_TEST_BIN:-$dir/bin}
+	if [ ! -d "$PD_TEST_BIN" ]; then
+		mkdir "$PD_TEST_BIN"
+		CGO_ENABLED=0 $GO build -ldflags '-s -w' -o "$PD_TEST_BIN/" ./cmd/...
+		scripts/long-names.sh "$PD_TEST_BIN"
+	fi
 fi
 
 short() {
