@@ -25,7 +25,7 @@ func mixed() []loadgen.Entry {
 // From the worst ratio, automatic roles become better than any static one, and do not oscillate.
 func TestRoles_Day(t *testing.T) {
 	t.Parallel()
-	d := ground.NewDay(mixed(), 8, time.Hour, 0.8, 0.2, 1)
+	d := ground.NewDay(mixed(), 8, time.Duration(longform.Count(30, 60))*time.Minute, 0.8, 0.2, 1)
 	static := 0.0
 	for p := 1; p < 8; p++ {
 		static = max(static, d.Run([]int{p}, false).All)

@@ -35,7 +35,7 @@ func TestBodiesAreNotMixed(t *testing.T) {
 			for c := range 6 {
 				clients.Go(func() {
 					rnd := rand.New(rand.NewPCG(7, uint64(c)))
-					for i := range longform.Count(4, 12) {
+					for i := range longform.Count(2, 12) {
 						word := fmt.Sprintf("w%d-%d ", c, i)
 						n := 1 << (10 + rnd.IntN(10)) // 1 KiB to 512 KiB
 						body := fmt.Sprintf(`{"model":"m","prompt":"%s","max_tokens":4,"stream":%v}`,

@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
 )
@@ -375,8 +376,8 @@ func TestStreamIsCompletedByReplay(t *testing.T) {
 	r.checkMoved("broke_off replay")
 }
 
-// Streams are cut after every second token, those of the next kind after the others. Each of them
-// continues exactly, or is of a kind that is refused.
+// Streams are cut after every second token, in the short form after every third, those of the next
+// kind after others. Each of them continues exactly, or is of a kind that is refused.
 func TestStreamContinuesAtEveryCut(t *testing.T) {
 	t.Parallel()
 	parsers := func(reasoning string) func(*fakevllm.Options) {
@@ -437,12 +438,12 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 			if strings.Contains(c.name, "aborted") {
 				kind = fakevllm.FaultAbort
 			}
-			last := 62 // the answer ends before
+			last, step := 62, longform.Count(3, 2) // the answer ends before
 			tools := strings.Contains(c.more, "tools")
 			if tools {
 				last = 80
 			}
-			for cut := 1 + i%2; cut <= last; cut += 2 {
+			for cut := 1 + i%step; cut <= last; cut += step {
 				at := cut
 				body := strings.Replace(sixtyBody(c.path, c.more), "the sea", fmt.Sprint("sea ", cut), 1)
 				if tools {

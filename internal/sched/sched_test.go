@@ -126,31 +126,6 @@ func TestUnknownModelNeedsSomebodyWhoKnows(t *testing.T) {
 	}
 }
 
-func TestRoundRobinGoesOnAcrossSnapshots(t *testing.T) {
-	t.Parallel()
-	list := func(n int) (out []*instance.Instance) {
-		for i := range n {
-			out = append(out, inst(instance.Decode, fmt.Sprintf("d:%d", i+1)))
-		}
-		return out
-	}
-	s, src := build(nil, list(4)...)
-	got := map[string]int{}
-	for i := range 400 {
-		if i%10 == 0 {
-			src.set(list(4)...) // a new snapshot with the same members
-		}
-		a := pick(t, s, decode("m"))
-		got[a.Instance.Address]++
-		a.Done()
-	}
-	for addr, n := range got {
-		if n != 100 {
-			t.Errorf("%s got %d of 400", addr, n)
-		}
-	}
-}
-
 // decodes returns n decode instances.
 func decodes(n int) (out []*instance.Instance) {
 	for i := range n {
@@ -243,22 +218,6 @@ func TestProxiesBeginElsewhere(t *testing.T) {
 	}
 	if len(first) < 10 {
 		t.Errorf("20 proxies begin at %d places", len(first))
-	}
-}
-
-// The share of an ejected instance goes to all others, not to the next one in the list.
-func TestSickShareIsSpread(t *testing.T) {
-	t.Parallel()
-	ejected := sick{{Role: instance.Decode, Address: "d:2"}: true}
-	s, _ := build(ejected, inst(instance.Decode, "d:1"), inst(instance.Decode, "d:2"), inst(instance.Decode, "d:3"), inst(instance.Decode, "d:4"))
-	got := map[string]int{}
-	for range 1200 {
-		a := pick(t, s, decode("m"))
-		got[a.Instance.Address]++
-		a.Done()
-	}
-	if got["d:2"] != 0 || got["d:1"] != 400 || got["d:3"] != 400 || got["d:4"] != 400 {
-		t.Fatalf("shares %v", got)
 	}
 }
 

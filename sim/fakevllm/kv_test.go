@@ -182,8 +182,8 @@ func TestPullAfterTheLease(t *testing.T) {
 	if late.status != 200 || right.status != 200 || decode(t, late).Choices[0].Message.Content == decode(t, right).Choices[0].Message.Content {
 		t.Errorf("%s\n%s", late.body, right.body)
 	}
-	if n := d.Counters(); n.WrongKV != 1 || n.TransfersRefused != 0 {
-		t.Errorf("%+v", n)
+	if n, why := d.Counters(), d.Refusals(); n.WrongKV != 1 || n.TransfersRefused != 0 || len(why) != 1 || !strings.HasSuffix(why[0], ": the answer is wrong") {
+		t.Errorf("%+v, %q", n, why)
 	}
 }
 

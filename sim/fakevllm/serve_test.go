@@ -207,7 +207,7 @@ func TestMetrics(t *testing.T) {
 		`vllm:num_requests_running{model_name="m\"x",engine="0"} 0`, `vllm:num_requests_waiting{model_name="m\"x",engine="0"} 0`,
 		`vllm:generation_tokens_total{model_name="m\"x",engine="0"} 15`, `vllm:prompt_tokens_total{model_name="m\"x",engine="0"} 6`,
 		`vllm:request_success_total{model_name="m\"x",engine="0",finished_reason="length"} 3`,
-		`vllm:time_to_first_token_seconds_count{model_name="m\"x",engine="0"} 3`,
+		`vllm:time_to_first_token_seconds_bucket{model_name="m\"x",engine="0",le="+Inf"} 3`, `vllm:time_to_first_token_seconds_count{model_name="m\"x",engine="0"} 3`,
 	} {
 		if !strings.Contains(body, line+"\n") {
 			t.Errorf("no %s in\n%s", line, body)

@@ -24,8 +24,10 @@ type rig struct {
 	model   string
 }
 
+// newRig starts an etcd and proxies. Its test runs in parallel with others.
 func newRig(t *testing.T, proxies int, args ...string) *rig {
 	t.Helper()
+	t.Parallel()
 	chromium(t) // skips before any process is started
 	r := &rig{T: t, etcd: testkit.StartEtcdProcess(t), fleet: harness.NewFleet(t, binDir), model: harness.Model}
 	for i := range proxies {

@@ -59,7 +59,7 @@ func TestFleetOfBoth(t *testing.T) {
 	}
 
 	// One engine stops gracefully, another is killed together with its agent.
-	l := startLoad(t, 8, proxy.URL())
+	l := startLoad(t, 4, proxy.URL())
 	l.served(50)
 	require.NoError(t, nodes[0].Agent.Stop(t.Context()))
 	wait(2)

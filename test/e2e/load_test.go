@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
@@ -20,7 +21,7 @@ func (l load) finish()        { l.Finish() }
 
 func startLoad(t *testing.T, clients int, urls ...string) load {
 	t.Helper()
-	return load{harness.StartLoad(t, clients, 0, urls...)}
+	return load{harness.StartLoad(t, clients, 20*time.Millisecond, urls...)}
 }
 
 func newFleet(t *testing.T) *fleet.Fleet {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
@@ -107,7 +108,7 @@ func TestRoleChanges(t *testing.T) {
 		}
 	}
 	steady := startLoad(t, 6, r.proxies[0].URL(), r.proxies[1].URL())
-	third := load{harness.StartRetryingLoad(t, model, 2, 0, r.proxies[2].URL(), r.proxies[0].URL())} // its clients go to the next proxy if one refuses a connection
+	third := load{harness.StartRetryingLoad(t, model, 2, 10*time.Millisecond, r.proxies[2].URL(), r.proxies[0].URL())} // its clients go to the next proxy if one refuses a connection
 	steady.served(30)
 
 	const moves = 12 // by each proxy, of each engine to each role

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -38,7 +39,7 @@ func awaitLog(t testing.TB, p *fleet.Process, texts ...string) {
 func TestFault34_MembersReplaced(t *testing.T) {
 	row(t, 34)
 	host := testkit.OutsideAddress(t)
-	c := testkit.StartCluster(t, 3)
+	c := testkit.StartCluster(t, longform.Count(2, 3))
 	state := stateDir(t)
 	r := build(t, plan{etcd: c.Endpoints(), prefill: 1, decode: 1, ttl: longer, proxyArgs: []string{"--audit-interval", "1s", "--state-dir", state}})
 	configured := slices.Sorted(slices.Values(c.Endpoints()))

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -245,13 +246,14 @@ func TestPromotionHonoursWhatCameFirst(t *testing.T) {
 		{"end of the wait", func(k instance.Key) clientv3.Op { return clientv3.OpDelete(l.Pending(k)) }},
 	} {
 		won, lost := 0, 0
-		for round := range 150 {
+		rounds := longform.Count(50, 150)
+		for round := range rounds {
 			k := members.Decode(fmt.Sprintf("127.0.0.1:%d", 10000+1000*i+round))
 			p := add(k)
 			var byHand int64
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				pause := time.NewTimer(time.Duration(round) * 20 * time.Microsecond) // sweep over the moment
+				pause := time.NewTimer(time.Duration(round) * 3 * time.Millisecond / time.Duration(rounds)) // sweep over the moment
 				<-pause.C
 				resp, err := cli.Do(context.Background(), c.do(k))
 				if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -271,7 +272,7 @@ func TestPublishedEqualsScratch(t *testing.T) {
 	}{{"plain", false}, {"aliases", true}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(12) {
+			for seed := range uint64(longform.Count(4, 12)) {
 				s, names := simulate(t, rand.New(rand.NewPCG(seed, 11)), c.localhost)
 				ctx, cancel := context.WithCancel(t.Context())
 				s.relist()

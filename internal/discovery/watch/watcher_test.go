@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -294,7 +295,7 @@ func TestStatusGoesWithTheSnapshot(t *testing.T) {
 			}
 		}
 	})
-	for i := range 300 {
+	for i := range longform.Count(100, 300) {
 		rev := members.Put(t, cli, l.Instance(members.Prefill(fmt.Sprintf("10.0.0.%d:8100", i%200+1))), members.Ready)
 		testkit.Eventually(t, members.Soon, func() error {
 			if at := w.Snapshot().Revision; at < rev {

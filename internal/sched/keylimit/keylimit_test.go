@@ -189,7 +189,7 @@ func TestFleet(t *testing.T) {
 				seeds := uint64(1)
 				switch {
 				case limit == 600:
-					seeds = uint64(longform.Count(6, 36)) //nolint:gosec // a seed computes for 80 ms with the race detector
+					seeds = uint64(longform.Count(2, 36)) //nolint:gosec // a seed computes for 80 ms with the race detector
 				case limit == 300 && skew == "even":
 					seeds = 4
 				}

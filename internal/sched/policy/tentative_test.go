@@ -86,7 +86,7 @@ func TestTentativeChangesNothing(t *testing.T) {
 			var asked, plain []int
 			for _, times := range []int{0, 3} {
 				h := newHistory(t, k)
-				for range longform.Count(60, 150) {
+				for range longform.Count(40, 150) {
 					c, r := h.next()
 					foreseen := -1
 					for range times {
@@ -130,7 +130,7 @@ func TestConfirmedIsAsChosen(t *testing.T) {
 			var got [2][]int
 			for i := range got {
 				h := newHistory(t, k)
-				for range longform.Count(60, 150) {
+				for range longform.Count(40, 150) {
 					c, r := h.next()
 					if i == 1 {
 						r.Tentative = new(Tentative)
