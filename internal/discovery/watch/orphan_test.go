@@ -3,10 +3,13 @@ package watch_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
+	"github.com/sirupsen/logrus/hooks/test"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -137,7 +140,8 @@ func TestOrphanThatDoesNotAnswerGoes(t *testing.T) {
 // Fault matrix, row 30, and what else is no accident.
 func TestDeliberateDeletesAreNoOrphans(t *testing.T) {
 	t.Parallel()
-	r := newOrphanRig(t, 6, nil)
+	log, hook := test.NewNullLogger()
+	r := newOrphanRig(t, 6, func(o *watch.Options) { o.Log = log })
 	noOrphan(t, r.w)
 	static := members.Prefill("10.0.1.1:8100")
 	members.Put(t, r.cli, r.l.Instance(static), members.Ready)
@@ -166,6 +170,12 @@ func TestDeliberateDeletesAreNoOrphans(t *testing.T) {
 	} {
 		c.do(c.k)
 		members.WaitFor(t, r.w, c.k, nil)
+		logged := func(e *logrus.Entry) bool {
+			return e.Level == logrus.InfoLevel && e.Data["instance"] == c.k.String() && strings.HasPrefix(e.Message, "instance left")
+		}
+		if !slices.ContainsFunc(hook.AllEntries(), logged) {
+			t.Errorf("%s: no log line that %s has left", c.name, c.k)
+		}
 	}
 	// Those whose lease was revoked and that were written again right before
 	// are kept: the write counts, not what was published last.
