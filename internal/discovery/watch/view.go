@@ -220,7 +220,7 @@ func applyOverride(in *instance.Instance, e *entry, roleProblem string, say func
 		in.MoveAfter = new(time.Duration(*o.MoveAfter) * time.Second)
 	}
 	if o.Weight != nil {
-		in.Record.Weight = new(*o.Weight)
+		in.Record.Weight, in.TimedWeight = new(*o.Weight), e.leased != 0
 	}
 	if o.State == "" {
 		return
