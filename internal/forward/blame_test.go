@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -82,6 +83,65 @@ func TestSickInstanceIsEjectedAndReturns(t *testing.T) {
 				return legs([]*fakevllm.Server{s}) > 0
 			})
 			r.checkEngines()
+		})
+	}
+}
+
+// An instance that fails the requests of one of its models is not picked for it; it serves the others,
+// however their requests alternate.
+func TestInstanceThatFailsOneModel(t *testing.T) {
+	t.Parallel()
+	for _, role := range instance.Roles() {
+		t.Run(string(role), func(t *testing.T) {
+			t.Parallel()
+			r := startTuned(t, fakevllm.NIXL, 2, 2, tuning{
+				engine: func(o *fakevllm.Options) { o.Models = append(o.Models, "other") },
+				health: func(o *health.Options) { o.MaxEjection = time.Hour },
+			})
+			for _, in := range r.members.Snapshot().All() {
+				r.observe(in.Key, model, "other")
+			}
+			s := r.P[0]
+			if role == instance.Decode {
+				s = r.D[0]
+			}
+			fine, fails := chatBody(false, ""), strings.Replace(chatBody(false, ""), `"m"`, `"other"`, 1)
+			// pair sends requests for each model, and reports whether s got the one that it fails.
+			pair := func() (failed bool) {
+				got := func(body string) bool {
+					s.ForgetRequests()
+					if a := r.post("/v1/chat/completions", body); a.status != http.StatusOK {
+						t.Fatalf("%d %s", a.status, a.body)
+					}
+					return legs([]*fakevllm.Server{s}) > 0
+				}
+				script(t, s, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
+				failed = got(fails)
+				s.ClearFaults()
+				for range 4 {
+					if got(fine) {
+						return failed
+					}
+				}
+				t.Fatal("it does not get the requests that it serves")
+				return false
+			}
+			last := 0 // the number of the last pair with a failed leg
+			const pairs = 40
+			for i := range pairs {
+				if pair() {
+					last = i
+				}
+			}
+			if last >= pairs/2 {
+				t.Errorf("%s still gets the requests that it fails, the last one in pair %d of %d", s.Address(), last, pairs)
+			}
+			if !r.tracker.Available(key(role, s)) {
+				t.Error("it is ejected for all models")
+			}
+			if got := r.tracker.FailingModels(key(role, s)); !slices.Equal(got, []string{"other"}) {
+				t.Errorf("ejected for %v", got)
+			}
 		})
 	}
 }

@@ -92,9 +92,9 @@ type removingHealth struct {
 	removed *atomic.Bool
 }
 
-func (f removingHealth) Success(in *instance.Instance) {
+func (f removingHealth) Success(in *instance.Instance, model string) {
 	f.removed.Store(true)
-	f.Health.Success(in)
+	f.Health.Success(in, model)
 }
 
 // A request whose key is removed while it is served has the key's name in the log and in the use.

@@ -18,7 +18,7 @@ type panickingHealth struct {
 	panics *atomic.Int64
 }
 
-func (f panickingHealth) Success(in *instance.Instance) {
+func (f panickingHealth) Success(in *instance.Instance, model string) {
 	if in.Role == f.role {
 		f.panics.Add(1)
 		panic("test")

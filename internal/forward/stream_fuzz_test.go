@@ -90,23 +90,24 @@ func (*scriptedClient) ReleasesBody(*upstream.Request) bool { return true }
 // healthy is the health and the recorder of a fleet without trouble.
 type healthy struct{}
 
-func (healthy) Troubled() []instance.Key                { return nil }
-func (healthy) Available(instance.Key) bool             { return true }
-func (healthy) Unreachable(instance.Key) bool           { return false }
-func (healthy) SilentFor(instance.Key) time.Duration    { return 0 }
-func (healthy) Share(instance.Key) float64              { return 1 }
-func (healthy) Eject(*instance.Instance, string)        {}
-func (healthy) Strike(*instance.Instance, string, bool) {}
-func (healthy) Success(*instance.Instance)              {}
-func (healthy) Done(*forward.Entry)                     {}
-func (healthy) Failed(instance.Key, leg.Class)          {}
-func (healthy) Retried(instance.Role, leg.Class)        {}
-func (healthy) Handed(*instance.Instance, bool)         {}
-func (healthy) Disaggregated(bool, string, float64)     {}
-func (healthy) TransferSpent(leg.Class)                 {}
-func (healthy) Media()                                  {}
-func (healthy) Asked(string)                            {}
-func (healthy) NotContinued(string)                     {}
+func (healthy) Troubled() []instance.Key                        { return nil }
+func (healthy) Available(instance.Key) bool                     { return true }
+func (healthy) Unreachable(instance.Key) bool                   { return false }
+func (healthy) SilentFor(instance.Key) time.Duration            { return 0 }
+func (healthy) Share(instance.Key) float64                      { return 1 }
+func (healthy) Eject(*instance.Instance, string)                {}
+func (healthy) Strike(*instance.Instance, string, string, bool) {}
+func (healthy) Success(*instance.Instance, string)              {}
+func (healthy) Failing(instance.Key, string) bool               { return false }
+func (healthy) Done(*forward.Entry)                             {}
+func (healthy) Failed(instance.Key, leg.Class)                  {}
+func (healthy) Retried(instance.Role, leg.Class)                {}
+func (healthy) Handed(*instance.Instance, bool)                 {}
+func (healthy) Disaggregated(bool, string, float64)             {}
+func (healthy) TransferSpent(leg.Class)                         {}
+func (healthy) Media()                                          {}
+func (healthy) Asked(string)                                    {}
+func (healthy) NotContinued(string)                             {}
 func (healthy) Continued(leg.Class, string, time.Duration) {
 }
 

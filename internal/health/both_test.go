@@ -45,12 +45,12 @@ func TestBothRolesAreOneOpinion(t *testing.T) {
 		})
 		defer tr.Close()
 		// Strikes count together.
-		tr.Strike(p, "500", false)
-		tr.Strike(d, "500", false)
+		tr.Strike(p, "m", "500", false)
+		tr.Strike(d, "m", "500", false)
 		if !tr.Available(p.Key) || !tr.Available(d.Key) {
 			t.Fatal("two strikes have ejected it")
 		}
-		tr.Strike(p, "500", false)
+		tr.Strike(p, "m", "500", false)
 		if tr.Available(p.Key) || tr.Available(d.Key) {
 			t.Error("it is out in one role only")
 		}

@@ -414,7 +414,7 @@ func TestTracker_TimeoutsNeedATrial(t *testing.T) {
 		runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
 			resume := c.hang("d:1")
 			for range 3 {
-				tr.Strike(in, "first_byte_timeout", timedOut)
+				tr.Strike(in, "m", "first_byte_timeout", timedOut)
 			}
 			if tr.Unreachable(in.Key) || tr.Available(in.Key) {
 				t.Fatal("not ejected, or not as at first")
@@ -446,7 +446,7 @@ func TestTracker_TrialOfFullEngine(t *testing.T) {
 				c.changing["d:1"], c.idle["d:1"], c.takes["d:1"] = tc.changing, !tc.queued, time.Hour
 			})
 			for range 3 {
-				tr.Strike(in, "prefill_timeout", true)
+				tr.Strike(in, "m", "prefill_timeout", true)
 			}
 			time.Sleep(20 * time.Second)
 			if want := tc.changing && tc.queued; tr.Available(in.Key) != want {
@@ -463,7 +463,7 @@ func TestTracker_RefusedTrialReadmits(t *testing.T) {
 	runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
 		c.set(func() { c.refuses["d:1"] = true })
 		for range 3 {
-			tr.Strike(in, "first_byte_timeout", true)
+			tr.Strike(in, "m", "first_byte_timeout", true)
 		}
 		time.Sleep(2 * time.Second)
 		if !tr.Available(in.Key) {
@@ -479,7 +479,7 @@ func TestTracker_TrialNotSent(t *testing.T) {
 	runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
 		c.set(func() { c.unsent["d:1"] = true })
 		for range 3 {
-			tr.Strike(in, "first_byte_timeout", true)
+			tr.Strike(in, "m", "first_byte_timeout", true)
 		}
 		time.Sleep(time.Minute)
 		if tr.Available(in.Key) || tr.Unreachable(in.Key) {
@@ -563,9 +563,9 @@ func TestTracker_SuspendedEngine(t *testing.T) {
 			if v := tr.View(in.Key); v != state || tr.Available(in.Key) || tr.Share(in.Key) != 0 {
 				t.Fatalf("view %q, available %t, share %v", v, tr.Available(in.Key), tr.Share(in.Key))
 			}
-			tr.Success(in)
+			tr.Success(in, "m")
 			for range 5 {
-				tr.Strike(in, "status_503", false)
+				tr.Strike(in, "m", "status_503", false)
 			}
 			if v := tr.View(in.Key); v != state {
 				t.Errorf("view %q after failures", v)

@@ -21,6 +21,15 @@ type record struct {
 	silentSince  time.Time     // beginning of a time without answers to probes or without progress; zero: none
 	trial        bool          // it is readmitted only after a successful trial
 	suspended    instance.View // instance.Sleeping or instance.Paused; "" for neither
+	models       map[string]*modelStrikes
+}
+
+// modelStrikes are the strikes of one model on an engine in a row.
+type modelStrikes struct {
+	n      int
+	others bool      // requests for another model have succeeded since
+	last   time.Time // time of the last one
+	until  time.Time // the engine is not picked for the model until then; zero: it is
 }
 
 // life returns the instance of a record in the snapshot, in this role if there is one; nil

@@ -2,6 +2,7 @@ package health
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -80,6 +81,28 @@ func (rs *Records) View(k instance.Key) instance.View {
 	return r.suspended
 }
 
+// Failing reports whether the instance is ejected for a model only.
+func (rs *Records) Failing(k instance.Key, model string) bool {
+	return slices.Contains(rs.FailingModels(k), model)
+}
+
+// FailingModels returns the models for which the instance is ejected while it serves others.
+func (rs *Records) FailingModels(k instance.Key) (models []string) {
+	if !rs.Trouble() {
+		return nil
+	}
+	rs.mu.RLock()
+	defer rs.mu.RUnlock()
+	if r := rs.byAddress[k.Address]; r != nil {
+		for model, s := range r.models {
+			if time.Now().Before(s.until) {
+				models = append(models, model)
+			}
+		}
+	}
+	return models
+}
+
 // Unreachable reports whether the instance is ejected and could not be connected to, was
 // silent or hung, or has failed a trial, so that it is not tried even when few others are left.
 func (rs *Records) Unreachable(k instance.Key) bool {
@@ -134,7 +157,7 @@ func (rs *Records) find(in *instance.Instance) *record {
 		return r.life(snap, instance.Key{Role: in.Role, Address: address}) == nil
 	})
 	if r = rs.byAddress[in.Address]; r == nil || r.incarnations[in.Role.Index()] != "" {
-		r = &record{}
+		r = &record{models: map[string]*modelStrikes{}}
 		rs.byAddress[in.Address] = r
 		if other, ok := snap.Lookup(in.Key.Other()); ok {
 			r.incarnations[other.Role.Index()] = other.Incarnation()

@@ -77,7 +77,7 @@ func (t *Tracker) conclude(w *silenceWatch, v verdict, why string) {
 		if !t.closed && (!r.ejected || !r.hard) {
 			t.eject(in, r, true, v == failing, why)
 		}
-	case r.strikes == 0 && r.readmitted.IsZero() && !r.ejected && r.suspended == "":
+	case r.strikes+len(r.models) == 0 && r.readmitted.IsZero() && !r.ejected && r.suspended == "":
 		t.forget(in.Key)
 	}
 }

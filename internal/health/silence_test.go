@@ -119,7 +119,7 @@ func TestSilence_EndsWhileEjected(t *testing.T) {
 	for name, eject := range map[string]func(*health.Tracker, *instance.Instance){
 		"strikes": func(tr *health.Tracker, in *instance.Instance) {
 			for range 3 {
-				tr.Strike(in, "5xx", false)
+				tr.Strike(in, "m", "5xx", false)
 			}
 		},
 		"refused": func(tr *health.Tracker, in *instance.Instance) { tr.Eject(in, "refused") },

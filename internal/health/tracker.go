@@ -14,6 +14,7 @@
 package health
 
 import (
+	"maps"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -51,8 +52,8 @@ func (t *Tracker) Close() {
 	t.probes.close()
 }
 
-// Success clears the strikes of an instance that has served a request.
-func (t *Tracker) Success(in *instance.Instance) {
+// Success clears the strikes of an instance that has served a request for a model.
+func (t *Tracker) Success(in *instance.Instance, model string) {
 	if !t.Trouble() {
 		return
 	}
@@ -63,7 +64,11 @@ func (t *Tracker) Success(in *instance.Instance) {
 		return
 	}
 	r.strikes, r.trial = 0, false
-	if !r.suspected && r.suspended == "" && (r.readmitted.IsZero() || time.Since(r.readmitted) > t.forgiveAfter()) {
+	maps.DeleteFunc(r.models, func(m string, s *modelStrikes) bool {
+		s.others = true
+		return m == model || time.Since(s.last) > t.forgiveAfter()
+	})
+	if len(r.models) == 0 && !r.suspected && r.suspended == "" && (r.readmitted.IsZero() || time.Since(r.readmitted) > t.forgiveAfter()) {
 		t.forget(in.Key)
 	}
 }
@@ -71,12 +76,13 @@ func (t *Tracker) Success(in *instance.Instance) {
 // forgiveAfter is the time without a failure after which ejections are not counted any more.
 func (t *Tracker) forgiveAfter() time.Duration { return max(t.opts.SlowStart, 2*t.opts.MaxEjection) }
 
-// Strike counts a failure of an instance on a request that another one served. Enough of
-// them in a row eject it; while it starts slowly after an ejection a single one does. timedOut
-// reports that a time limit ended the request: after an ejection by such a failure only a
-// successful trial readmits the instance, since its API server may answer probes while its
-// core hangs.
-func (t *Tracker) Strike(in *instance.Instance, reason string, timedOut bool) {
+// Strike counts a failure of an instance on a request for a model that another one served. Enough of
+// them in a row eject it; while it starts slowly after an ejection a single one does. If requests for
+// another model have succeeded since the first one, they eject it for this model only, for
+// MaxEjection. timedOut reports that a time limit ended the request: after an ejection by such a
+// failure only a successful trial readmits the instance, since its API server may answer probes
+// while its core hangs.
+func (t *Tracker) Strike(in *instance.Instance, model, reason string, timedOut bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -87,6 +93,21 @@ func (t *Tracker) Strike(in *instance.Instance, reason string, timedOut bool) {
 		return
 	}
 	t.probes.work.Go(func() { t.CheckSuspended(t.probes.ctx, in) })
+	s := r.models[model]
+	if s == nil {
+		s = &modelStrikes{}
+		r.models[model] = s
+	}
+	s.n++
+	s.last = time.Now()
+	if s.others && !timedOut {
+		if s.n >= t.opts.MaxFailures {
+			s.until = s.last.Add(t.opts.MaxEjection)
+			t.opts.Log.WithFields(logrus.Fields{"instance": in.Key.String(), "model": instance.Printable(model, 128), "reason": reason, "for": t.opts.MaxEjection}).
+				Warn("instance ejected for one model: it serves others")
+		}
+		return
+	}
 	r.strikes++
 	r.trial = (r.trial || timedOut) && t.opts.Trial != nil
 	probation := !r.readmitted.IsZero() && time.Since(r.readmitted) < t.opts.SlowStart

@@ -173,12 +173,12 @@ func TestTroubledByName(t *testing.T) {
 			return got
 		}
 		ejected()
-		tr.Strike(in, "5xx", false)
+		tr.Strike(in, "m", "5xx", false)
 		first := ejected(in.Key)
 		tr.Eject(&other, "refused")
 		tr.Eject(&other, "refused again")
 		both := ejected(in.Key, other.Key)
-		tr.Success(in)
+		tr.Success(in, "m")
 		ejected(other.Key)
 		src.set(in) // the other one leaves
 		synctest.Wait()
@@ -189,12 +189,47 @@ func TestTroubledByName(t *testing.T) {
 	})
 }
 
+// Strikes for one model do not eject an engine that serves another one, not even while it starts slowly.
+func TestStrikesForOneModel(t *testing.T) {
+	t.Parallel()
+	run(t, nil, func(tr *health.Tracker, _ *source, _ *engine, in *instance.Instance) {
+		failing := func(want bool) {
+			t.Helper()
+			if got := tr.Failing(in.Key, "bad"); got != want || tr.Failing(in.Key, "m") {
+				t.Fatalf("ejected for one model: %t, want %t", got, want)
+			}
+		}
+		for range 3 {
+			tr.Strike(in, "bad", "5xx", false)
+		}
+		for !tr.Available(in.Key) { // it has served no other model yet
+			time.Sleep(10 * time.Millisecond)
+		}
+		for range 3 {
+			failing(false)
+			tr.Success(in, "m")
+			tr.Strike(in, "bad", "5xx", false)
+			if !tr.Available(in.Key) {
+				t.Fatal("ejected, although it serves another model")
+			}
+			failing(true)
+			time.Sleep(30 * time.Second)
+		}
+		failing(false)
+		tr.Success(in, "bad")
+		time.Sleep(2 * time.Minute)
+		if tr.Success(in, "m"); tr.Trouble() {
+			t.Error("it has a record although it serves all models")
+		}
+	})
+}
+
 func TestStrikesInARow(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, _ *source, _ *engine, in *instance.Instance) {
-		tr.Strike(in, "5xx", false)
-		tr.Strike(in, "5xx", false)
-		tr.Success(in) // not in a row
+		tr.Strike(in, "m", "5xx", false)
+		tr.Strike(in, "m", "5xx", false)
+		tr.Success(in, "m") // not in a row
 		if tr.Trouble() {
 			t.Fatal("a success did not clear the strikes")
 		}
@@ -202,7 +237,7 @@ func TestStrikesInARow(t *testing.T) {
 			if !tr.Available(in.Key) {
 				t.Fatal("ejected too early")
 			}
-			tr.Strike(in, "5xx", false)
+			tr.Strike(in, "m", "5xx", false)
 		}
 		if tr.Available(in.Key) || tr.Unreachable(in.Key) {
 			t.Fatal("three strikes eject, softly")
@@ -219,7 +254,7 @@ func TestStrikesInARow(t *testing.T) {
 			} else {
 				last = out
 			}
-			tr.Strike(in, "5xx", false)
+			tr.Strike(in, "m", "5xx", false)
 			if tr.Available(in.Key) {
 				t.Fatal("one strike on probation ejects")
 			}
@@ -257,7 +292,7 @@ func TestTracker_ReportsAboutFormerProcess(t *testing.T) {
 		run(t, func(o *health.Options) {
 			o.OnEject = func(instance.Key, bool, string) { ejections.Add(1) }
 		}, func(tr *health.Tracker, src *source, eng *engine, old *instance.Instance) {
-			tr.Strike(old, "lost", false)
+			tr.Strike(old, "m", "lost", false)
 			is := inst("b")
 			src.set(is)
 			eng.answer(errDead)
@@ -267,7 +302,7 @@ func TestTracker_ReportsAboutFormerProcess(t *testing.T) {
 			}
 			before := ejections.Load()
 			for _, report := range []func(){
-				func() { tr.Strike(old, "lost", false) }, func() { tr.Strike(old, "lost", false) }, func() { tr.Strike(old, "lost", false) },
+				func() { tr.Strike(old, "m", "lost", false) }, func() { tr.Strike(old, "m", "lost", false) }, func() { tr.Strike(old, "m", "lost", false) },
 				func() { tr.Suspect(old) }, func() { tr.Eject(old, "refused") },
 			} {
 				if report(); tr.Available(is.Key) == ejected {
@@ -290,7 +325,7 @@ func TestTracker_TroubledHaveLeft(t *testing.T) {
 			one := *in
 			one.Role, one.Address = instance.Roles()[i%2], fmt.Sprintf("d:%d", 1+i/2)
 			src.set(&one)
-			tr.Strike(&one, "5xx", false)
+			tr.Strike(&one, "m", "5xx", false)
 		}
 		if n := len(tr.Troubled()); n != 1 {
 			t.Errorf("%d instances are listed, and one is there", n)
@@ -345,7 +380,7 @@ func TestSuspectThatCannotBeAsked(t *testing.T) {
 			t.Errorf("logged %d times in 20 s:\n%s", n, &out)
 		}
 		// The strikes that it has stay.
-		tr.Strike(in, "x", false)
+		tr.Strike(in, "m", "x", false)
 		tr.Suspect(in)
 		synctest.Wait()
 		if !tr.Trouble() || !tr.Available(in.Key) {
@@ -375,7 +410,7 @@ func TestClosedTrackerDoesNothing(t *testing.T) {
 	run(t, nil, func(tr *health.Tracker, _ *source, eng *engine, in *instance.Instance) {
 		tr.Close()
 		tr.Eject(in, "x")
-		tr.Strike(in, "x", false)
+		tr.Strike(in, "m", "x", false)
 		tr.Suspect(in)
 		if tr.Trouble() || eng.probes() != 0 {
 			t.Fatal("it went on after Close")

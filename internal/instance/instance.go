@@ -124,6 +124,8 @@ type Instance struct {
 	OnlyRole Role
 	// AutoRole reports whether a proxy set OnlyRole, not an operator.
 	AutoRole bool
+	// TimedWeight reports whether the weight is an operator's, with a time limit.
+	TimedWeight bool
 	// Reason describes why View or Intent is what it is; may quote bytes
 	// from etcd and is therefore escaped already (see Printable).
 	Reason string

@@ -51,6 +51,10 @@ func (p *app) opinion(k instance.Key) instance.Opinion {
 	if d := p.tracker.SilentFor(k); d >= minSilence {
 		return instance.Opinion{Reason: fmt.Sprintf("no response for %s, and no other instance can take its requests: they wait within their own limits", d.Round(time.Second))}
 	}
+	if models := p.tracker.FailingModels(k); len(models) > 0 {
+		slices.Sort(models)
+		return instance.Opinion{Reason: instance.Printable("ejected for "+instance.Some(models)+", whose requests fail here", maxReason)}
+	}
 	return instance.Opinion{}
 }
 

@@ -19,6 +19,7 @@ import (
 type healthy struct{}
 
 func (healthy) Troubled() []instance.Key             { return nil }
+func (healthy) Failing(instance.Key, string) bool    { return false }
 func (healthy) Available(instance.Key) bool          { return true }
 func (healthy) Unreachable(instance.Key) bool        { return false }
 func (healthy) SilentFor(instance.Key) time.Duration { return 0 }

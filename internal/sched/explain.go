@@ -165,7 +165,7 @@ func (s *Scheduler) outReason(ix *index, list *candidates, at int, r *Request) s
 		return OutSuspended
 	case s.opts.Health.Unreachable(k):
 		return OutSilent
-	case !s.opts.Health.Available(k):
+	case !s.opts.Health.Available(k), s.opts.Health.Failing(k, r.Model):
 		return OutEjected
 	case list.facts[at].slow:
 		return OutSlow

@@ -113,7 +113,7 @@ func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, trou
 			}
 		}
 	}
-	markAll(troubled, func(at int) standing { return f.opinion(list.items[at].Instance.Key) })
+	markAll(troubled, func(at int) standing { return f.opinion(list.items[at].Instance.Key, r.Model) })
 	for i := 0; list.slow > 0 && i < len(list.facts); i++ {
 		if list.facts[i].slow && l.standings[i] < unreachable {
 			mark(i, unreachable)
@@ -172,14 +172,14 @@ func (r *Request) partnerPlace(list *candidates) int {
 	return -1
 }
 
-// opinion is the standing of an instance by health alone.
-func (f *filter) opinion(k instance.Key) standing {
+// opinion is the standing of an instance for a model by health alone.
+func (f *filter) opinion(k instance.Key, model string) standing {
 	switch {
 	case f.opts.Health.Share(k) == 0:
 		return suspended
 	case f.opts.Health.Unreachable(k):
 		return unreachable
-	case !f.opts.Health.Available(k):
+	case !f.opts.Health.Available(k), f.opts.Health.Failing(k, model):
 		return ejected
 	case f.opts.Health.Share(k) < 1:
 		return starting

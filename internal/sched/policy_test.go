@@ -162,6 +162,7 @@ func (r recovering) Troubled() []instance.Key {
 }
 func (r recovering) Available(k instance.Key) bool      { return !r.out[k] }
 func (recovering) SilentFor(instance.Key) time.Duration { return 0 }
+func (r recovering) Failing(instance.Key, string) bool  { return false }
 func (r recovering) Unreachable(k instance.Key) bool    { return r.out[k] }
 func (r recovering) Share(k instance.Key) float64 {
 	if s, ok := r.share[k]; ok {

@@ -52,6 +52,8 @@ type Health interface {
 	Troubled() []instance.Key
 	// Available reports whether an instance is neither ejected nor suspended.
 	Available(k instance.Key) bool
+	// Failing reports whether it is ejected for a model only.
+	Failing(k instance.Key, model string) bool
 	// Unreachable reports whether it is ejected because no connection to it could be made, it
 	// makes no progress, or it fails trials.
 	Unreachable(k instance.Key) bool

@@ -40,6 +40,7 @@ type sick map[instance.Key]bool
 
 func (s sick) Troubled() []instance.Key           { return slices.Collect(maps.Keys(s)) }
 func (s sick) Available(k instance.Key) bool      { return !s[k] }
+func (sick) Failing(instance.Key, string) bool    { return false }
 func (sick) SilentFor(instance.Key) time.Duration { return 0 }
 func (s sick) Unreachable(k instance.Key) bool    { return s[k] }
 func (s sick) Share(instance.Key) float64         { return 1 }

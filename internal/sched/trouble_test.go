@@ -23,6 +23,7 @@ func (w opinions) Troubled() []instance.Key {
 }
 func (w opinions) Available(k instance.Key) bool      { return !w[k].out && !w[k].suspended }
 func (w opinions) Unreachable(k instance.Key) bool    { return w[k].out && w[k].hard }
+func (opinions) Failing(instance.Key, string) bool    { return false }
 func (opinions) SilentFor(instance.Key) time.Duration { return 0 }
 func (w opinions) Share(k instance.Key) float64 {
 	if w[k].suspended {

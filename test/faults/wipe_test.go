@@ -54,6 +54,20 @@ func TestFault11_Wiped(t *testing.T) {
 	back := time.Now()
 	r.awaitAgreement(etcd.Client(t))
 	measured(t, 11, "wiped etcd back to all proxies agreeing with it (audit 2 s)", time.Since(back), audit+time.Second)
+	for _, proxy := range r.proxies {
+		testkit.Eventually(t, soon/2, func() error { // the next list is due after about a minute
+			all, _ := digests(t, proxy)
+			for id, d := range all {
+				if d.Applied >= 300 {
+					return fmt.Errorf("%s knows the digest of %s from the former store: %+v", proxy.Name(), id, d)
+				}
+			}
+			if len(all) != len(r.proxies) {
+				return fmt.Errorf("%s knows %d digests", proxy.Name(), len(all))
+			}
+			return nil
+		})
+	}
 	l.Served(20)
 	l.Finish()
 	p.neverBelow(2)

@@ -134,7 +134,8 @@ func (b *Bridge) handle(ctx context.Context, m zmq.Message, now time.Time) {
 		return
 	}
 	p, err := ParsePing(m.Frames[0])
-	switch known := b.members[p.Key]; {
+	known := cmp.Or(b.members[p.Key], b.members[p.Key.Other()]) // a MoRI-IO engine has one role
+	switch {
 	case errors.Is(err, ErrHello):
 	case err != nil:
 		b.counts.refused.Add(1)
@@ -149,9 +150,9 @@ func (b *Bridge) handle(ctx context.Context, m zmq.Message, now time.Time) {
 		known.pinged = now
 	case now.Sub(known.pinged) < b.o.TTL/2:
 		b.counts.refused.Add(1)
-		b.warnings.warn(m.Remote, fmt.Errorf("%s: two engines with different addresses, sizes or modes ping as this instance: stop one of them", p.Key))
+		b.warnings.warn(m.Remote, fmt.Errorf("%s: two engines with different roles, addresses, sizes or modes ping as this instance: stop one of them", p.Key))
 	default:
-		b.lose(known, "the engine was restarted with other addresses, sizes or another mode")
+		b.lose(known, "the engine was restarted with another role, other addresses, sizes or another mode")
 	}
 }
 

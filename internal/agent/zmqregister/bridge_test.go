@@ -147,6 +147,22 @@ func TestPingsAreARegistration(t *testing.T) {
 	waitReady(t, cli, pk)
 }
 
+// TestRestartInTheOtherRole: the new role is registered when the former one has left.
+func TestRestartInTheOtherRole(t *testing.T) {
+	t.Parallel()
+	cli := testkit.StartEtcd(t).Client(t)
+	b, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
+	p := engine(t, b, fakevllm.Options{Role: fakevllm.RolePrefill})
+	pk := key(instance.Prefill, p)
+	waitReady(t, cli, pk)
+	p.Kill()
+	d := engine(t, b, fakevllm.Options{Role: fakevllm.RoleDecode, Addr: p.Address()})
+	waitReady(t, cli, key(instance.Decode, d))
+	if rec := record(t, cli, pk); rec != nil {
+		t.Errorf("the former role is %+v", rec)
+	}
+}
+
 // TestTheEngineIsAskedFirst: a ping of what does not answer registers nothing, and a
 // registered engine that fails is "down".
 func TestTheEngineIsAskedFirst(t *testing.T) {

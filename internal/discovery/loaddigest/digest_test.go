@@ -159,6 +159,33 @@ func TestWatcher_SameRevisionInAWipedEtcd(t *testing.T) {
 	}
 }
 
+// The watch of a wiped etcd is silent until it has passed the former revision.
+func TestWatcher_Relist(t *testing.T) {
+	t.Parallel()
+	server := testkit.StartEtcd(t)
+	cli, l := server.Client(t), members.Layout(t)
+	for range 100 {
+		members.Put(t, cli, "/other", "")
+	}
+	members.Put(t, cli, l.Load("old"), `{"v":1,"applied":1}`)
+	w := following(t, cli)
+	knows := func(within time.Duration, id string) {
+		t.Helper()
+		testkit.Eventually(t, within, func() error {
+			if all := w.All(); len(all) != 1 || all[0].ID != id {
+				return fmt.Errorf("%+v", all)
+			}
+			return nil
+		})
+	}
+	knows(members.Soon, "old")
+	server.Wipe()
+	server.Restart()
+	members.Put(t, server.Client(t), l.Load("new"), `{"v":1,"applied":2}`)
+	w.Relist()
+	knows(members.Soon/2, "new") // the next list is due after about a minute
+}
+
 // Each of three proxies knows the sum of what the two others have; the share of one
 // that ends is removed with its key.
 func TestLoadsOfThree(t *testing.T) {

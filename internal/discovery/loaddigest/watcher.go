@@ -39,6 +39,7 @@ type Watcher struct {
 	cli    *clientv3.Client
 	layout schema.Layout
 	log    logrus.FieldLogger
+	relist chan struct{} // another store may have taken over; capacity one
 
 	mu      sync.Mutex // guards the fields below
 	proxies map[string]*ProxyLoad
@@ -47,7 +48,15 @@ type Watcher struct {
 
 // NewWatcher returns a Watcher that uses cli, which the caller closes after Run has returned.
 func NewWatcher(cli *clientv3.Client, l schema.Layout, log logrus.FieldLogger) *Watcher {
-	return &Watcher{cli: cli, layout: l, log: etcd.LogOrDiscard(log), proxies: map[string]*ProxyLoad{}, changed: make(chan struct{})}
+	return &Watcher{cli: cli, layout: l, log: etcd.LogOrDiscard(log), relist: make(chan struct{}, 1), proxies: map[string]*ProxyLoad{}, changed: make(chan struct{})}
+}
+
+// Relist makes Run list the digests again. It must be called after another store has taken over: there,
+// the watch is silent until the revisions have passed those of the former store.
+func (w *Watcher) Relist() {
+	if w != nil {
+		etcd.Signal(w.relist)
+	}
 }
 
 // All returns the last digest of each proxy, ordered by ID.
@@ -122,6 +131,8 @@ func (w *Watcher) follow(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-again.C:
+			return nil
+		case <-w.relist:
 			return nil
 		case resp, ok := <-events:
 			if !ok {

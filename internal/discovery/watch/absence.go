@@ -275,12 +275,14 @@ type census struct {
 	other   int // kept, loaded or unwritten
 }
 
+func (c census) total() int { return c.present + c.absent + c.other }
+
 // massLoss reports whether the lost part of a role suggests an accident: more than a third of
 // it, and at least two.
 func (c census) massLoss() bool {
-	return c.absent >= 2 && 3*c.absent > c.present+c.absent+c.other
+	return c.absent >= 2 && 3*c.absent > c.total()
 }
 
 // quorum reports whether most of a role is registered, so that instances which have not
 // registered again within their grace can be dropped.
-func (c census) quorum() bool { return 3*c.present >= 2*(c.present+c.absent+c.other) }
+func (c census) quorum() bool { return 3*c.present >= 2*c.total() }

@@ -91,8 +91,15 @@ func TestStartFromDisk(t *testing.T) {
 		t.Fatalf("%v, %v", info, err)
 	}
 	r.etcd.Kill()
+	log, hook := test.NewNullLogger()
+	r.o.Log = log
 	w, _ := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
 	members.WaitReady(t, w)
+	for _, e := range hook.AllEntries() {
+		if n, ok := e.Data["instances"]; ok && n != 5 { // the override of the removed one is saved, too
+			t.Errorf("%d instances: %s", n, e.Message)
+		}
+	}
 	for _, k := range []instance.Key{r.static, r.held, r.bare, r.root} {
 		if in := members.WaitFor(t, w, k, members.Usable); in.Reason == "" {
 			t.Errorf("%s does not say where it is known from", k)

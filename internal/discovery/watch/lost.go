@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -42,7 +43,17 @@ func (l *lost) onKeyLost(e *entry, lostAt int64) *absence {
 	if a == nil && l.foreign && e.good && (e.Kind == schema.KindPending || e.leased != 0 && !e.shown()) {
 		l.w.log.WithField("key", e.Text()).Warn("temporary entry of the former etcd dropped; set it again if it is still needed")
 	}
+	if a == nil {
+		l.logLeft(e)
+	}
 	return a
+}
+
+// logLeft logs that an instance is dropped because its key was deleted on purpose.
+func (l *lost) logLeft(e *entry) {
+	if e.Kind == schema.KindInstance {
+		l.w.log.WithFields(logrus.Fields{"instance": e.Key.String(), "state": e.rec.State}).Info("instance left: its key was deleted")
+	}
 }
 
 // unused reports whether this proxy has no use for an instance. One that is known from the
@@ -80,6 +91,7 @@ func (l *lost) leaseKnown(q leaseQuestion) {
 	if a := e.absent.onLeaseAnswer(q.alive, l.table.census[e.Role].massLoss()); a != nil {
 		l.table.mark(e, a)
 	} else {
+		l.logLeft(e)
 		l.table.drop(e)
 	}
 }
@@ -132,8 +144,11 @@ func (l *lost) dropEnded() {
 // entry from the disk: etcd may hold the key in spite of a removal, and a key that the table lacks
 // would mean another store.
 func (l *lost) verdict(e *entry) string {
-	if e.Kind != schema.KindInstance || e.absent.kind == loaded {
+	switch {
+	case e.Kind != schema.KindInstance, e.absent.kind == loaded:
 		return ""
+	case l.table.moved(e):
+		return "its engine was restarted as " + string(e.Role.Other())
 	}
 	return e.absent.ends(surrounding{
 		removed: l.removed(e.Key), followed: l.live(), quorum: l.table.census[e.Role].quorum(), alternative: l.alternative(e),

@@ -3,10 +3,13 @@ package watch_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
+	"github.com/sirupsen/logrus/hooks/test"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -137,7 +140,8 @@ func TestOrphanThatDoesNotAnswerGoes(t *testing.T) {
 // Fault matrix, row 30, and what else is no accident.
 func TestDeliberateDeletesAreNoOrphans(t *testing.T) {
 	t.Parallel()
-	r := newOrphanRig(t, 6, nil)
+	log, hook := test.NewNullLogger()
+	r := newOrphanRig(t, 6, func(o *watch.Options) { o.Log = log })
 	noOrphan(t, r.w)
 	static := members.Prefill("10.0.1.1:8100")
 	members.Put(t, r.cli, r.l.Instance(static), members.Ready)
@@ -166,6 +170,12 @@ func TestDeliberateDeletesAreNoOrphans(t *testing.T) {
 	} {
 		c.do(c.k)
 		members.WaitFor(t, r.w, c.k, nil)
+		logged := func(e *logrus.Entry) bool {
+			return e.Level == logrus.InfoLevel && e.Data["instance"] == c.k.String() && strings.HasPrefix(e.Message, "instance left")
+		}
+		if !slices.ContainsFunc(hook.AllEntries(), logged) {
+			t.Errorf("%s: no log line that %s has left", c.name, c.k)
+		}
 	}
 	// Those whose lease was revoked and that were written again right before
 	// are kept: the write counts, not what was published last.
@@ -288,6 +298,23 @@ func TestListWithMassLossIsHeld(t *testing.T) {
 	for _, k := range keys {
 		members.WaitFor(t, w, k, members.HasView(""))
 	}
+}
+
+// An orphan whose engine runs again in the other role is dropped, although most of its role is not registered.
+func TestOrphanInTheOtherRole(t *testing.T) {
+	t.Parallel()
+	r := newOrphanRig(t, 2, nil)
+	for i, value := range []string{`{"models":["m"],"id":"A","started_at":"2026-11-30T01:00:00Z"}`, `{"models":["m"],"id":"B","started_at":"2026-11-30T02:00:00Z"}`} {
+		k := r.keys[0]
+		if i == 1 {
+			members.Revoke(t, r.cli, r.ids[k])
+			members.WaitFor(t, r.w, k, orphan)
+			k, r.ids[k] = members.Decode(k.Address), members.Lease(t, r.cli, 600)
+		}
+		revision := members.Put(t, r.cli, r.l.Instance(k), value, clientv3.WithLease(r.ids[r.keys[0]]))
+		members.WaitFor(t, r.w, k, members.AtRevision(revision))
+	}
+	members.WaitFor(t, r.w, r.keys[0], nil)
 }
 
 // An orphan is not registered: the role of an engine whose agent was killed, and runs again with another --role, has

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/disk"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
@@ -34,7 +35,8 @@ func (o *owner) loadState() {
 	}
 	o.restoreState(s)
 	o.w.note(func(st *Status) { st.Loaded, st.Saved = true, s.SavedAt })
-	log.WithField("instances", len(s.Entries)).Info("the membership is known from disk: instances that answer are served until etcd is read")
+	census := o.table.census
+	log.WithField("instances", census[instance.Prefill].total()+census[instance.Decode].total()).Info("the membership is known from disk: instances that answer are served until etcd is read")
 }
 
 // newSaver returns the saver of the file, which requests the state from the owner.

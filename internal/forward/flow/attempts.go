@@ -295,14 +295,14 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 // served reports to health that an instance has served, and adds a strike to the suspects of its
 // role: another instance has served what they failed.
 func (t *attempts) served(in *instance.Instance) {
-	t.s.Health.Success(in)
+	t.s.Health.Success(in, t.wanted.Model)
 	rest := t.suspects[:0]
 	for _, s := range t.suspects {
 		if s.in.Role != in.Role || s.in.Key == in.Key {
 			rest = append(rest, s)
 			continue
 		}
-		t.s.Health.Strike(s.in, s.reason, s.class.TimedOut())
+		t.s.Health.Strike(s.in, t.wanted.Model, s.reason, s.class.TimedOut())
 	}
 	t.suspects = rest
 }

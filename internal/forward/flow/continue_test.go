@@ -34,6 +34,7 @@ type healthy struct{ Health }
 
 func (healthy) Troubled() []instance.Key             { return nil }
 func (healthy) Available(instance.Key) bool          { return true }
+func (healthy) Failing(instance.Key, string) bool    { return false }
 func (healthy) Unreachable(instance.Key) bool        { return false }
 func (healthy) SilentFor(instance.Key) time.Duration { return 0 }
 func (healthy) Share(instance.Key) float64           { return 1 }

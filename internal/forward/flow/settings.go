@@ -43,12 +43,12 @@ type Picker interface {
 type Health interface {
 	// Eject takes out an instance that refuses connections.
 	Eject(in *instance.Instance, reason string)
-	// Strike counts that it failed a request which another instance then served. timedOut
+	// Strike counts that it failed a request for a model which another instance then served. timedOut
 	// reports that one of the proxy's time limits ended the leg.
-	Strike(in *instance.Instance, reason string, timedOut bool)
-	// Success counts that it served. It is called for every leg, so it must be
+	Strike(in *instance.Instance, model, reason string, timedOut bool)
+	// Success counts that it served a request for a model. It is called for every leg, so it must be
 	// free while no instance is in trouble.
-	Success(in *instance.Instance)
+	Success(in *instance.Instance, model string)
 	// Available reports whether it is not ejected.
 	Available(k instance.Key) bool
 }

@@ -139,7 +139,12 @@ func (l *Loads) inFlight() []schema.LoadEntry {
 
 // FollowOthers updates the state of the other proxies for policies until ctx ends.
 func (l *Loads) FollowOthers(ctx context.Context) {
+	var stores int64 // that have replaced another one
 	l.Others.FollowOthers(ctx, l.ID, func(others loaddigest.Others) {
+		if n := l.Watcher.Status().Epochs; n != stores {
+			stores = n
+			l.Others.Relist()
+		}
 		l.Placements.SetOthers(others.Present)
 		for _, d := range others.New {
 			if err := l.Placements.Read(d.Prompts); err != nil {

@@ -219,7 +219,7 @@ func (f *Follower) engines(now time.Time) []roles.Engine {
 
 // movable reports whether proxies may change the role of an engine, by one of its instances.
 func movable(in *instance.Instance) bool {
-	return in.View == "" && in.Verified && in.Record.State == instance.Ready && in.Weight() > 0 && len(in.Record.Models) > 0 && (in.Intent == "" || in.AutoRole)
+	return in.View == "" && in.Verified && in.Record.State == instance.Ready && in.Weight() > 0 && !in.TimedWeight && len(in.Record.Models) > 0 && (in.Intent == "" || in.AutoRole)
 }
 
 // group is the instances whose first model is the same. Adapters count for it.

@@ -2,6 +2,7 @@ package ratio_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"sync"
 	"testing"
@@ -332,19 +333,39 @@ func TestRefusedEngine(t *testing.T) {
 	check(2, 2, 1, 2)
 }
 
-// An engine with weight 0 in a role keeps serving in the other one, also if it would move first.
-func TestEngineOfWeightZeroKeepsItsRole(t *testing.T) {
+// An engine with weight 0, or a weight with a time limit, is left out as long as it has that weight.
+func TestWeightKeepsTheRole(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	fleet(t, etcd, true)
-	p := newProxy(t, etcd, config.AutoRolesOn, "a")
-	zero := 0
-	if _, err := p.st.Intents.SetWeight(t.Context(), members.Prefill("127.0.0.1:2"), &zero, store.IntentOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	p.run(t.Context(), 130)
-	if got := p.serving(); got != [2]int{2, 2} || p.moves(ratio.Moved) != 1 || p.moves(ratio.Failed) != 0 {
-		t.Fatalf("%v, %d changes, %d failed", got, p.moves(ratio.Moved), p.moves(ratio.Failed))
+	for _, c := range []struct {
+		k      instance.Key
+		weight int
+		limit  time.Duration
+	}{{members.Prefill("127.0.0.1:2"), 0, 0}, {members.Decode("127.0.0.1:2"), 50, time.Hour}} {
+		t.Run(fmt.Sprint(c.weight), func(t *testing.T) {
+			t.Parallel()
+			etcd := testkit.StartEtcd(t)
+			fleet(t, etcd, true)
+			p := newProxy(t, etcd, config.AutoRolesOn, "a")
+			if _, err := p.st.Intents.SetWeight(t.Context(), c.k, &c.weight, store.IntentOptions{For: c.limit}); err != nil {
+				t.Fatal(err)
+			}
+			check := func(prefill, decode int, moved int64) {
+				t.Helper()
+				if got := p.serving(); got != [2]int{prefill, decode} || p.moves(ratio.Moved) != moved || p.moves(ratio.Failed) != 0 {
+					t.Fatalf("%v, %d changes, %d failed", got, p.moves(ratio.Moved), p.moves(ratio.Failed))
+				}
+			}
+			p.run(t.Context(), 130) // it would be the first to move
+			check(2, 2, 1)
+			if _, err := p.st.Intents.SetRole(t.Context(), "127.0.0.1:4", instance.Decode, store.IntentOptions{}); err != nil { // by an operator
+				t.Fatal(err)
+			}
+			if _, err := p.st.Intents.SetWeight(t.Context(), c.k, nil, store.IntentOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			p.run(t.Context(), 130)
+			check(3, 1, 2)
+		})
 	}
 }
 
