@@ -164,10 +164,9 @@ func (h *held) read(s *Source, idle time.Duration) error {
 
 // grow makes buf size bytes long.
 func (h *held) grow(size int) error {
-	reserved := h.reserved
 	if size > freeAnswer+1 && h.memory != nil {
-		if err := h.memory.Reserve(int64(size)); err != nil {
-			h.wanted = reserved + int64(size)
+		if err := h.memory.Reserve(int64(size) - h.reserved); err != nil {
+			h.wanted = int64(size)
 			return err
 		}
 		h.reserved = int64(size)
@@ -175,9 +174,6 @@ func (h *held) grow(size int) error {
 	bigger := make([]byte, size)
 	copy(bigger, h.buf[:h.n])
 	h.buf = bigger
-	if reserved > 0 {
-		h.memory.Free(reserved)
-	}
 	return nil
 }
 
