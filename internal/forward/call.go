@@ -245,9 +245,7 @@ func (c *call) readBody() bool {
 		in = http.MaxBytesReader(client, c.r.Body, limit)
 	}
 	c.upload = upload{in: in, r: c.r, client: client, timeout: c.h.opts.BodyTimeout}
-	if length < 0 || length > uploadPiece { // only these may take as long as --shutdown-timeout
-		defer context.AfterFunc(c.r.Context(), func() { _ = client.SetReadDeadline(time.Now()) })()
-	}
+	defer context.AfterFunc(c.r.Context(), func() { _ = client.SetReadDeadline(time.Now()) })()
 	body, err := c.h.bodies.Read(&c.upload, length)
 	c.flow.Body, c.bytesIn = body, int64(len(body.Bytes()))
 	if err == nil {

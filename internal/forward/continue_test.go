@@ -302,11 +302,21 @@ func TestStreamContinuesWithoutItsInstance(t *testing.T) {
 func TestStreamIsCompleted(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{completionsPath, chatPath} {
-		r := start(t, fakevllm.NIXL, 1, 2, continuing)
-		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultClose, Tokens: 60, Times: 1})
-		r.checkContinues(path, `,"ignore_eos":true`, "broke_off completed")
-		if n := legs(r.D); n != 1 {
+		r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: func(o *fakevllm.Options) { o.CacheBlocks = 100 }})
+		body := strings.Replace(sixtyBody(path, `,"ignore_eos":true`), "the sea", "the sea"+strings.Repeat(" and all that swims in it", 3), 1)
+		r.checkOne(r.post(path, body), path, body, engineOptions(func(*fakevllm.Options) {})) // prefill caches the prompt
+		before := legs(r.D)
+		for _, d := range r.D {
+			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultClose, Tokens: 60})
+		}
+		a := r.post(path, body)
+		r.checkOne(a, path, body, engineOptions(func(*fakevllm.Options) {}))
+		r.checkMoved("broke_off completed")
+		if n := legs(r.D) - before; n != 1 {
 			t.Errorf("%s: %d decode legs", path, n)
+		}
+		if !strings.Contains(string(a.body), `"prompt_tokens_details":{"cached_tokens":16}`) {
+			t.Errorf("no cached tokens in the usage of %s", a.body)
 		}
 	}
 }

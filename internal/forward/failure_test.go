@@ -395,8 +395,8 @@ func TestProxyCutsPassthrough(t *testing.T) {
 // An upload that has not ended is cut, too.
 func TestProxyCutsUpload(t *testing.T) {
 	t.Parallel()
-	for _, length := range []int64{1 << 20, -1} {
-		r := start(t, fakevllm.NIXL, 1, 1, nil)
+	for _, length := range []int64{20, 1 << 20, -1} {
+		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.BodyTimeout = time.Hour })
 		in, out := io.Pipe()
 		t.Cleanup(func() { _ = out.Close() })
 		q := newRequest(t.Context(), t, http.MethodPost, r.URL+completionsPath, in)
@@ -412,12 +412,12 @@ func TestProxyCutsUpload(t *testing.T) {
 		_, _ = io.WriteString(out, `{"model":"m"`)
 		eventually(t, "the upload to begin", func() bool { return r.handler.Requests() == 1 })
 		r.cut(leg.ErrStopping)
-		resp := <-got
+		e, resp := r.entry(), <-got
 		if resp == nil {
 			continue
 		}
 		defer resp.Body.Close()
-		if e := r.entry(); resp.StatusCode != http.StatusServiceUnavailable || e.Outcome != relay.OutcomeUnavailable {
+		if resp.StatusCode != http.StatusServiceUnavailable || e.Outcome != relay.OutcomeUnavailable {
 			t.Errorf("length %d: %d, entry %+v", length, resp.StatusCode, e)
 		}
 	}

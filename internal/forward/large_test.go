@@ -140,7 +140,7 @@ func TestLargeAnswer_NoMemory(t *testing.T) {
 func TestLargeAnswer_NoMemoryForUnknownLength(t *testing.T) {
 	t.Parallel()
 	const limit = 4 << 20
-	for _, n := range []int{3 << 20, 5 << 20, 20 << 20} {
+	for _, n := range []int{5 << 20, 9 << 20, 20 << 20} {
 		up := &unannounced{canned: canned{prefill: []byte(plainAnswer)}, bodies: []func() io.Reader{func() io.Reader { return bytes.NewReader(make([]byte, n)) }}}
 		w := httptest.NewRecorder()
 		askWhole(t, handlerOf(t, up, func(o *forward.Options) { o.MaxBodies = limit }), w)

@@ -42,3 +42,21 @@ func TestReplayedStreamOutput(t *testing.T) {
 		}
 	}
 }
+
+// A stream that breaks off counts its tokens, and no event around them.
+func TestBrokenStreamOutput(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{completionsPath, chatPath, messagesPath, responsesPath} {
+		for _, fault := range []fakevllm.Fault{{Kind: fakevllm.FaultAbort}, {Kind: fakevllm.FaultErrorEvent}, {Kind: fakevllm.FaultClose}} {
+			fault.Tokens = 20
+			for _, tune := range []tuning{{}, {forward: continuing}} {
+				r := startTuned(t, fakevllm.NIXL, 1, 1, tune)
+				script(t, r.D[0], fault)
+				r.post(path, strings.Replace(sixtyBody(path, `,"seed":1`), `,"stream_options":{"include_usage":true}`, "", 1))
+				if e := r.entry(); e.Output != 20 {
+					t.Errorf("%s %s: %d output tokens", path, fault.Kind, e.Output)
+				}
+			}
+		}
+	}
+}

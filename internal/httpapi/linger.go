@@ -46,11 +46,18 @@ func lingerAfterRefusal(c *gin.Context) {
 	}
 }
 
-// discardUnusedBody is the middleware that reads the body of a request that needs none. package net/http
-// would wait for it without a limit before it sends the response.
+// discardUnusedBody is the middleware that calls discardBody for the methods whose requests need no body.
 func discardUnusedBody(c *gin.Context) {
+	if c.Request.Method != http.MethodPost && c.Request.Method != http.MethodPut {
+		discardBody(c)
+	}
+}
+
+// discardBody reads the body of a request that needs none. Package net/http would wait for it without a
+// limit before it sends the response.
+func discardBody(c *gin.Context) {
 	r := c.Request
-	if r.ContentLength == 0 || r.Method == http.MethodPost || r.Method == http.MethodPut {
+	if r.ContentLength == 0 {
 		return
 	}
 	control := http.NewResponseController(c.Writer)

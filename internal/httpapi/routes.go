@@ -26,7 +26,7 @@ func (d *Deps) addStoredRoutes(client *gin.RouterGroup) {
 	cancel := d.Data.Stored(one+"/cancel", func(r *http.Request) string {
 		return strings.TrimSuffix(r.URL.Path[len("/v1/responses/"):], "/cancel")
 	})
-	client.POST("/v1/responses/:id/cancel", dataRoute(cancel))
+	client.POST("/v1/responses/:id/cancel", discardBody, dataRoute(cancel))
 }
 
 // passedRoutes returns the routes of vLLM that one instance serves without a pair, each

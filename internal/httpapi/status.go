@@ -64,7 +64,7 @@ type LoadDigest struct {
 
 func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	e.GET("/status", d.status)
-	e.POST("/status", d.status) // the reference proxy's example sends POST
+	e.POST("/status", discardBody, d.status) // the reference proxy's example sends POST
 	e.GET("/roles", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"roles": d.Roles()}) })
 	read, require := requireRight(d.AdminKey, apikeys.Read), requireAdmin(d.AdminKey)
 	d.addAdminRoutes(e, read, require)
@@ -91,7 +91,7 @@ func (d *Deps) addHealthRoutes(e *gin.Engine) {
 		e.GET(path, h)
 		e.HEAD(path, h) // for load balancers
 	}
-	e.POST("/ping", d.health)
+	e.POST("/ping", discardBody, d.health)
 	e.GET("/load", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"server_load": d.Data.Requests()}) })
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
@@ -82,10 +83,23 @@ func (l quickListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if tcp, ok := c.(*net.TCPConn); ok && err == nil {
 		if quick, err := sock.New(tcp); err == nil {
+			limitUnsent(quick.Raw())
 			return &clientConn{Conn: quick}, nil
 		}
 	}
 	return c, err
+}
+
+// limitUnsent sets TCP_NOTSENT_LOWAT on Linux: the socket buffer takes at most 128 KiB that are not sent yet. In one of
+// 4 MiB, which Linux makes it for a large answer, a write waits until the client has read a third of it, and its
+// deadline cuts a client that reads slowly. A kernel without the option is no error.
+func limitUnsent(c syscall.RawConn) {
+	const notSentLowWater = 25 // TCP_NOTSENT_LOWAT, in bytes
+	if runtime.GOOS == "linux" {
+		_ = c.Control(func(fd uintptr) {
+			_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, notSentLowWater, 128<<10)
+		})
+	}
 }
 
 // clientConn is a connection of a client. A read deadline that passed while the process was

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -49,4 +50,26 @@ func TestClientConn_DeadlineOfASuspendedProcess(t *testing.T) {
 	read(os.ErrDeadlineExceeded)
 	deadline(time.Time{})
 	read(nil)
+}
+
+// A write waits for what the client reads next, not for a large part of a large socket buffer.
+func TestClientConn_LimitsUnsent(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("an option of Linux")
+	}
+	ln := testkit.Listen(t)
+	client, err := net.Dial("tcp", ln.Addr().String())
+	require.NoError(t, err)
+	defer client.Close()
+	const window = 64 << 10
+	require.NoError(t, client.(*net.TCPConn).SetReadBuffer(window))
+	c, err := quickListener{ln}.Accept()
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, c.SetWriteDeadline(time.Now().Add(time.Second)))
+	n, err := c.Write(make([]byte, 16<<20))
+	if !errors.Is(err, os.ErrDeadlineExceeded) || n > 4*window+512<<10 {
+		t.Errorf("%d bytes were taken for a client that reads nothing, %v", n, err)
+	}
 }

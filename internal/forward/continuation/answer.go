@@ -19,6 +19,8 @@ import (
 // Answer is what the client has of one streamed answer. New creates it. It belongs to one
 // goroutine. A nil Answer records nothing and cannot go on.
 type Answer struct {
+	Cached int // tokens that prefill had in its cache, for a usage of the proxy; 0 if not known
+
 	req    *request.Request // the client's
 	moves  int              // how many times it may still go on
 	why    string           // why it cannot go on, one of Reasons; "" if it may

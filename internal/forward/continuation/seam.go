@@ -181,7 +181,7 @@ func (a *Answer) ending(rest string, finish bool) []byte {
 	begin := func() {
 		out = fmt.Appendf(out, `data: {"id":%s,"object":"%s","created":%s,"model":%s`, a.id, object, a.created, a.model)
 	}
-	usage := fmt.Sprintf(`,"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}`+"\n\n", len(a.prompt.list), len(a.prompt.list)+len(a.ids.list), len(a.ids.list))
+	usage := fmt.Sprintf(`,"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d`, len(a.prompt.list), len(a.prompt.list)+len(a.ids.list), len(a.ids.list))
 	if finish {
 		text := `"text":` + quoted([]byte(rest))
 		if a.req.Kind == openai.Chat {
@@ -190,14 +190,17 @@ func (a *Answer) ending(rest string, finish bool) []byte {
 		begin()
 		out = append(out, `,"choices":[{"index":0,`+text+`,"logprobs":null,"finish_reason":"length","stop_reason":null}]`...)
 		if a.wantsUsageOfEvents() {
-			out = append(out, usage...)
-		} else {
-			out = append(out, "}\n\n"...)
+			out = append(append(out, usage...), '}')
 		}
+		out = append(out, "}\n\n"...)
 	}
 	if a.req.IncludeUsage && !a.usage {
 		begin()
 		out = append(append(out, `,"choices":[]`...), usage...)
+		if a.Cached > 0 {
+			out = fmt.Appendf(out, `,"prompt_tokens_details":{"cached_tokens":%d}`, min(a.Cached, len(a.prompt.list)))
+		}
+		out = append(out, "}}\n\n"...)
 	}
 	return append(out, "data: [DONE]\n\n"...)
 }

@@ -278,6 +278,7 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 	m.asked = []instance.Key{d.Instance.Key}
 	t.promptIDs = false
 	c.noteEngine(d.Instance, t.tried.decode)
+	_, c.progress.Cached = c.usage.Prompt()
 	next, why := c.progress.Next(c.detokenize)
 	if why != "" {
 		return why

@@ -194,8 +194,7 @@ func (a *Answer) SendWhole(whole leg.Answer) {
 	}
 	a.copyHeader(whole.Header, int64(len(whole.Body)))
 	a.Client.WriteHeader(whole.Status)
-	n, _ := a.Client.Write(whole.Body) // a client that left needs no error
-	a.Bytes += int64(n)
+	a.writeLocked(whole.Body) // a client that left needs no error
 }
 
 // JSON answers with a value of the proxy's own.
@@ -210,8 +209,7 @@ func (a *Answer) JSON(v any) {
 	a.Client.Header().Set("Content-Length", strconv.Itoa(len(b)))
 	a.SetRequestID()
 	a.Client.WriteHeader(http.StatusOK)
-	n, _ := a.Client.Write(b) // a client that left needs no error
-	a.Bytes = int64(n)
+	a.writeLocked(b) // a client that left needs no error
 }
 
 // sendHeader sends the engine's status and header, or what of them belongs into a stream whose header is
@@ -284,19 +282,26 @@ func (a *Answer) send(b []byte, flush bool) bool {
 	return ok
 }
 
-// writeLocked writes to the client, and returns when it began. Its caller holds the lock of keep.
+// maxWrite is how much is written under one deadline, in bytes.
+const maxWrite = 256 << 10
+
+// writeLocked writes to the client, and returns when it began. Its caller holds the lock of keep, or has stopped it.
 func (a *Answer) writeLocked(b []byte) (at time.Time, ok bool) {
 	at = time.Now()
-	a.keep.last = at
-	if a.writeDeadline.Sub(at) < a.Idle/2 {
-		// A client that stops reading must not keep an instance busy forever. The deadline is moved
-		// rarely: that takes longer than the write.
-		a.writeDeadline = at.Add(a.Idle)
-		_ = a.Client.SetWriteDeadline(a.writeDeadline) // not supported: no deadline
+	for now := at; ; now = time.Now() {
+		a.keep.last = now
+		if a.writeDeadline.Sub(now) < a.Idle/2 {
+			// A client that stops reading must not keep an instance busy forever. The deadline is moved
+			// rarely: that takes longer than the write.
+			a.writeDeadline = now.Add(a.Idle)
+			_ = a.Client.SetWriteDeadline(a.writeDeadline) // not supported: no deadline
+		}
+		n, err := a.Client.Write(b[:min(len(b), maxWrite)])
+		a.Bytes += int64(n)
+		if b = b[n:]; err != nil || len(b) == 0 {
+			return at, err == nil
+		}
 	}
-	n, err := a.Client.Write(b)
-	a.Bytes += int64(n)
-	return at, err == nil
 }
 
 // breakOff ends a committed answer that cannot be completed: the connection is broken, in a stream after

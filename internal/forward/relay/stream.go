@@ -46,7 +46,7 @@ type events struct {
 
 	unsent   int // events that scan has counted and that have not been sent
 	passed   int // events that scan has seen, without the closing one and those that only keep the connection alive
-	preamble int // those of them before the first content
+	preamble int // those of them before the first content, or without a delta after it
 }
 
 // pace has the times between the events of one answer, over all of its legs.
@@ -234,6 +234,7 @@ func (e *events) end(a *Answer, replays bool) {
 // scan reads the events that end before end. If one of them breaks the answer off, it returns where that
 // begins and ends, and the class and the cause of that. givesUp is Source.GivesUp.
 func (e *events) scan(kind openai.Kind, end int, givesUp string) (before, after int, class leg.Class, cause error) {
+	named := kind == openai.Responses || kind == openai.Messages
 	for rest := e.Buf[:end]; ; {
 		event, tail, ok := sse.NextEvent(rest)
 		if !ok {
@@ -259,7 +260,9 @@ func (e *events) scan(kind openai.Kind, end int, givesUp string) (before, after 
 		case sse.SignNone:
 			if !sse.KeepsAlive(kind, event) {
 				e.unsent++
-				e.passed++
+				if e.passed++; named && e.passed > e.preamble && !sse.IsDelta(event) {
+					e.preamble++
+				}
 			}
 		}
 		rest = tail

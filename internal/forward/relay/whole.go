@@ -18,8 +18,6 @@ const (
 	maxAnswer = 1 << 30
 	// firstBuffer is the size of the first buffer for an answer of unknown length.
 	firstBuffer = 2 << 10
-	// maxWrite is how much of an answer is written under one deadline, in bytes.
-	maxWrite = 256 << 10
 )
 
 // whole passes an answer on that is no stream. Nothing is sent before it has been read to its end, so
@@ -66,7 +64,7 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 		length = int64(len(body))
 	}
 	a.sendHeader(resp, length)
-	if !a.writeWhole(body) {
+	if !a.write(body) {
 		return nil
 	}
 	for more {
@@ -107,17 +105,6 @@ func (a *Answer) judgeMemory(l *leg.Leg, h *held, length int64) *leg.Failure {
 		return l.JudgeTooLarge("more than 1 GiB")
 	}
 	return l.JudgeNoMemory()
-}
-
-// writeWhole writes an answer in pieces, each under a deadline of its own, and flushes it.
-func (a *Answer) writeWhole(p []byte) bool {
-	for len(p) > maxWrite {
-		if !a.writeUnflushed(p[:maxWrite]) {
-			return false
-		}
-		p = p[maxWrite:]
-	}
-	return a.write(p)
 }
 
 // held is an answer that is read before any of it is sent. The zero value is empty.
@@ -164,10 +151,9 @@ func (h *held) read(s *Source, idle time.Duration) error {
 
 // grow makes buf size bytes long.
 func (h *held) grow(size int) error {
-	reserved := h.reserved
 	if size > freeAnswer+1 && h.memory != nil {
-		if err := h.memory.Reserve(int64(size)); err != nil {
-			h.wanted = reserved + int64(size)
+		if err := h.memory.Reserve(int64(size) - h.reserved); err != nil {
+			h.wanted = int64(size)
 			return err
 		}
 		h.reserved = int64(size)
@@ -175,9 +161,6 @@ func (h *held) grow(size int) error {
 	bigger := make([]byte, size)
 	copy(bigger, h.buf[:h.n])
 	h.buf = bigger
-	if reserved > 0 {
-		h.memory.Free(reserved)
-	}
 	return nil
 }
 

@@ -86,30 +86,8 @@ func (b *Body) Release(reuse bool) {
 	if reuse {
 		putBuffer(b.pooled)
 	}
-	b.bytes, b.pooled = nil, nil
-	b.uncount(b.held)
-}
-
-// countedBuffer returns a buffer for n bytes, and counts it unless it is small.
-func (b *Body) countedBuffer(n int64) (buf []byte, pooled *[]byte, err error) {
-	if n < minPooledBody {
-		return make([]byte, n), nil, nil
-	}
-	_, size, _ := bodyClass(n)
-	if err := b.bodies.reserve(b.held, int64(size)); err != nil {
-		return nil, nil, err
-	}
-	buf, pooled = getBuffer(n)
-	b.held += int64(size)
-	return buf, pooled, nil
-}
-
-// uncount counts n bytes that are not held any more.
-func (b *Body) uncount(n int64) {
-	if n > 0 {
-		b.held -= n
-		b.bodies.held.Add(-n)
-	}
+	b.bodies.held.Add(-b.held)
+	b.bytes, b.pooled, b.held = nil, nil, 0
 }
 
 const (
@@ -158,17 +136,20 @@ func (b *Body) growAndRead(r io.Reader, size int64) error {
 	return err
 }
 
-// grow replaces the body's buffer by one of size bytes or more, and copies the bytes read so far.
+// grow replaces the body's buffer by one of size bytes or more, and copies the bytes read so far. It counts
+// the new buffer in place of the old one, unless it is small.
 func (b *Body) grow(size int64) error {
-	before := b.held
-	buf, pooled, err := b.countedBuffer(size)
-	if err != nil {
-		return err
+	if size >= minPooledBody {
+		_, n, _ := bodyClass(size)
+		if err := b.bodies.reserve(b.held, int64(n)-b.held); err != nil {
+			return err
+		}
+		b.held = int64(n)
 	}
+	buf, pooled := getBuffer(size)
 	n := copy(buf, b.bytes)
 	putBuffer(b.pooled) // no leg has seen it
 	b.bytes, b.pooled = buf[:n], pooled
-	b.uncount(before)
 	return nil
 }
 

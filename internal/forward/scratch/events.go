@@ -75,10 +75,10 @@ func (e *Events) grow() error {
 	} else {
 		size := 2 * len(old.Buf)
 		if size > MaxEvent && e.Memory != nil {
-			if err := e.Memory.Reserve(int64(size)); err != nil {
+			if err := e.Memory.Reserve(int64(size) - old.reserved); err != nil {
 				return err
 			}
-			e.reserved = int64(size)
+			e.reserved, old.reserved = int64(size), 0
 		}
 		e.pooled, e.Buf = nil, make([]byte, size)
 	}

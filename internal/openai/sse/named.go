@@ -63,6 +63,11 @@ func ClosesBlock(event []byte) bool {
 	return string(eventName(event)) == "content_block_stop" || bytes.Contains(event, []byte(`"type":"signature_delta"`))
 }
 
+// IsDelta reports whether an event of /v1/responses or /v1/messages has a part of the answer's text.
+func IsDelta(event []byte) bool {
+	return bytes.HasSuffix(eventName(event), []byte("delta")) && !ClosesBlock(event)
+}
+
 func responsesClass(name string, event []byte) (class EventClass, code int) {
 	switch name {
 	case "response.created", "response.queued", "response.in_progress", "response.output_item.added",
