@@ -284,12 +284,13 @@ func texts(keys map[connector.PairKey]int) string {
 	return strings.Join(out, " and ")
 }
 
-// models reports models that only one of the roles serves. Decode instances for which no connector
-// is known need no prefill: they may serve embeddings.
+// models reports models that only one of the roles serves. A decode instance whose record has no
+// connector, and which shows no NIXL, needs no prefill: it may serve embeddings.
 func (v View) models(prefill, decode []*instance.Instance, say func(string, ...any)) {
 	ps, ds := served(prefill), served(decode)
 	fetching := served(slices.DeleteFunc(slices.Clone(decode), func(in *instance.Instance) bool {
-		return in.Record.Connector == "" && v.Connector(in) == connector.Default
+		name := v.Connector(in)
+		return in.Record.Connector == "" && in.Record.Transfer == "" && (name == connector.Default || name == instance.TransferNIXL)
 	}))
 	only := func(a, b map[string]int64) (names []string) {
 		for _, name := range slices.Sorted(maps.Keys(a)) {

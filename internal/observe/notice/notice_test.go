@@ -141,8 +141,9 @@ func TestWordsOfTheMembership(t *testing.T) {
 			want: "only prefill serves model p: requests that generate are refused\nno prefill instance serves model d: decode computes its prompts",
 		},
 		{name: "embeddings", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1"), in(d, "b:2", models("e"), connector(""))}},
+		{name: "embeddings next to NIXL", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1"), in(d, "b:2", models("e"), connector(""))}, byDefault: "nixl"},
 		{
-			name: "another model with a default", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1"), in(d, "b:2", models("d"), connector(""))}, byDefault: "nixl",
+			name: "another model with a default", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1"), in(d, "b:2", models("d"), connector(""))}, byDefault: "mooncake",
 			want: "no prefill instance serves model d: decode computes its prompts",
 		},
 	} {
