@@ -54,7 +54,7 @@ func TestAddListRemove(t *testing.T) {
 		t.Errorf("list decode:\n%s", table)
 	}
 
-	r.want(0, removed("prefill", p), "remove", "prefill", p, "--reason", "test")
+	r.want(0, removed("prefill", p), "remove", "prefill", p, "prefill/"+p, "--reason", "test")
 	r.want(1, "prefill/"+p+": failed: there is no such instance; see pdctl list\n", "remove", "prefill", p)
 	if got := r.listings(); len(got.Instances) != 1 {
 		t.Errorf("after removal: %+v", got)

@@ -77,7 +77,7 @@ func TestUsage(t *testing.T) {
 	one := proxy(200, `{"proxy":"p","keys":[{"key":"a","hour":{"requests":3,"input_tokens":40,"cached_tokens":10,"output_tokens":5,"refused":1},"in_flight":2}]}`)
 	two := proxy(200, `{"proxy":"q","keys":[{"key":"a","hour":{"requests":4,"input_tokens":2,"refused":1}},{"key":"b","hour":{"requests":1}}]}`)
 	broken := proxy(403, `{"detail":"Forbidden"}`)
-	code, out, errs := r.run("usage", "--admin-key", "k", "--proxy", one, "--proxy", two)
+	code, out, errs := r.run("usage", "--admin-key", "k", "--proxy", one, "--proxy", two, "--proxy", one)
 	if rows := strings.Join(strings.Fields(out), " "); code != 0 || !strings.Contains(rows, "a 7 2 42 10 5 2 b 1 0 0 0 0 0") {
 		t.Errorf("%d %s %s", code, out, errs)
 	}

@@ -40,6 +40,7 @@ func TestRole(t *testing.T) {
 	r.put("/pd/prefill/"+one, strings.ReplaceAll(strings.ReplaceAll(record, "kv_both", "kv_consumer"), "nixl", "mooncake"))
 	r.want(1, "prefill/"+one+": failed: not done: prefill/"+one+" can't serve: connector mooncake: its engine is a kv_consumer, which a leg in the role prefill would end\n", "role", "prefill", one)
 	r.want(1, "decode/10.0.0.9:1: failed: there is no such instance; see pdctl list\n", "role", "decode", "10.0.0.9:1")
+	r.want(1, "decode/10.0.0.9:1: would be: failed: there is no such instance; see pdctl list\n", "role", "decode", "10.0.0.9:1", "--dry-run")
 	r.want(0, "prefill/"+y+": drained\n", "drain", "prefill", y)
 	r.want(1, "prefill/"+y+": failed: not done: prefill/"+y+" is drained; undrain lifts that\n", "role", "prefill", y)
 	r.want(0, "prefill/"+y+": undrained; proxies use it again as it registers\n", "undrain", "prefill", y)

@@ -67,6 +67,8 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"revert", "7", "--only", "7"}, "or the one to undo with --only"},
 		{[]string{"revert", "--only", "7", "--to", "8"}, "or the one to undo with --only"},
 		{[]string{"revert", "--only", "0"}, "name a revision of 1 or more"},
+		{[]string{"revert", "0"}, "name a revision of 1 or more, not 0"},
+		{[]string{"model", "route", "chat"}, `"chat": write NAME=TARGET`},
 		{[]string{"route", "--explain", "x"}, "ADMIN_API_KEY"},
 		{[]string{"route", "--explain", "root.go", "--admin-key", "k", "--proxy", "10.0.0.1:8000"}, "must be a URL such as"},
 		{[]string{"add"}, "requires at least 1 arg"},

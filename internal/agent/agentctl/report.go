@@ -25,6 +25,9 @@ type Report struct {
 	State       instance.State `json:"state,omitempty"` // of the record last wanted
 	Incarnation string         `json:"incarnation,omitempty"`
 	Models      []string       `json:"models,omitempty"`
+	// ZMQRegister is --zmq-register. An agent with it has no instance, but Registered of them.
+	ZMQRegister string `json:"zmq_register,omitempty"`
+	Registered  int64  `json:"registered,omitempty"`
 
 	Registration Registration `json:"registration"`
 	Process      *Process     `json:"process,omitempty"`      // nil unless the agent starts the engine

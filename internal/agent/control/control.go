@@ -119,9 +119,13 @@ func showReport(w io.Writer, r agentctl.Report) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-14s "+format+"\n", append([]any{name}, args...)...)
 	}
-	line("instance", "%s/%s", r.Role, r.Address)
+	if r.ZMQRegister != "" {
+		line("zmq-register", "%s, %d engines", r.ZMQRegister, r.Registered)
+	} else {
+		line("instance", "%s/%s", r.Role, r.Address)
+		line("engine", "%s", r.Engine)
+	}
 	line("phase", "%s", WithReason(r.Phase, r.Reason))
-	line("engine", "%s", r.Engine)
 	if r.EtcdPrefix != "" { // of an older agent it is not known
 		line("etcd", "%s, prefix %s", strings.Join(r.Etcd, ","), r.EtcdPrefix)
 	}
@@ -135,7 +139,9 @@ func showReport(w io.Writer, r agentctl.Report) {
 		}
 	}
 	g := r.Registration
-	line("registration", "%s", WithReason(g.Phase, g.Reason))
+	if g.Phase != "" {
+		line("registration", "%s", WithReason(g.Phase, g.Reason))
+	}
 	if g.Lease != "" {
 		line("lease", "%s, renewed %s ago, %d renewals, %d failed, %d lost", g.Lease,
 			rounded(g.AgeSeconds), g.Renewals, g.RenewalFails, g.LeasesLost)

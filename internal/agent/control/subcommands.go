@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -135,7 +136,7 @@ func healthCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s %s/%s\n", r.Phase, r.Role, r.Address)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", r.Phase, cmp.Or(r.ZMQRegister, string(r.Role)+"/"+r.Address))
 			return nil
 		})
 }

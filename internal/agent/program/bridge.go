@@ -2,6 +2,7 @@ package program
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"net"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/agent/control"
 	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
@@ -24,7 +26,7 @@ import (
 
 // bridge registers the engines that ping, until ctx or a signal ends it.
 func (s *service) bridge(ctx context.Context) (code int, err error) {
-	ctx, _, _, stopListening := listen(ctx, false, s.log)
+	ctx, _, drain, stopListening := listen(ctx, false, s.log)
 	defer stopListening()
 	s.log.WithFields(logrus.Fields{
 		"zmq_register": s.ZMQRegister, "etcd": strings.Join(s.EtcdEndpoints, ","), "etcd_prefix": s.EtcdPrefix, "ttl": s.TTL, "host_id": s.HostID,
@@ -49,11 +51,11 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	stopMetrics, err := s.showBridge(ctx, b)
+	stopControl, err := s.controlBridge(ctx, b, drain)
 	if err != nil {
 		return 1, errors.Join(err, b.Close())
 	}
-	defer stopMetrics()
+	defer stopControl()
 	defer s.notifyBridge(ctx)()
 	if err := b.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		return 1, err
@@ -62,9 +64,9 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 	return 0, nil
 }
 
-// showBridge serves the bridge's metrics on the socket of --socket. Without an instance it has
-// no default name. stop waits.
-func (s *service) showBridge(ctx context.Context, b *zmqregister.Bridge) (stop func(), err error) {
+// controlBridge serves the bridge's local control on the socket of --socket. Without an instance it
+// has no default name. stop waits.
+func (s *service) controlBridge(ctx context.Context, b *zmqregister.Bridge, drain func()) (stop func(), err error) {
 	if s.Socket == "" || s.Socket == control.SocketOff {
 		return func() {}, nil
 	}
@@ -72,9 +74,18 @@ func (s *service) showBridge(ctx context.Context, b *zmqregister.Bridge) (stop f
 	if err != nil {
 		return nil, err
 	}
-	shown := bridgemetrics.Bridge(b.Counts).Handler(control.CertificateProblems(s.certs.findings))
+	id := rand.Text()
+	source := agentctl.Source{
+		Report: func() agentctl.Report {
+			return agentctl.Report{
+				ID: id, Version: version.String(), Etcd: s.EtcdEndpoints, EtcdPrefix: s.EtcdPrefix, Phase: string(agent.Serving),
+				ZMQRegister: s.ZMQRegister, Registered: b.Counts().Instances, Certificates: s.certs.findings(),
+			}
+		},
+		Drain: drain, Metrics: bridgemetrics.Bridge(b.Counts).Handler(control.CertificateProblems(s.certs.findings)),
+	}
 	return background.Start(ctx, func(ctx context.Context) {
-		agentctl.Serve(ctx, lis, agentctl.Source{Metrics: shown}, s.log.WithField(logging.FieldComponent, "control"))
+		agentctl.Serve(ctx, lis, source, s.log.WithField(logging.FieldComponent, "control"))
 	}), nil
 }
 

@@ -169,6 +169,30 @@ func TestHealthWithAnAddressInTheEnvironment(t *testing.T) {
 	})
 }
 
+// An agent with --zmq-register has no instance, and answers the same commands.
+func TestControl_Bridge(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	socket, endpoint := filepath.Join(t.TempDir(), "a.sock"), "tcp://"+testkit.FreePort(t)
+	_, stop := startAgent(t, []string{"--zmq-register", endpoint, "--etcd-endpoints", etcd.Endpoint(), "--socket", socket})
+	testkit.Eventually(t, patience, func() error {
+		if code, out, errs := ask(t, "health", "--socket", socket); code != 0 || out != "serving "+endpoint+"\n" {
+			return fmt.Errorf("health: %d %s%s", code, out, errs)
+		}
+		return nil
+	})
+	want := "zmq-register   " + endpoint + ", 0 engines\nphase          serving\netcd           " + etcd.Endpoint() + ", prefix /pd\n"
+	if code, out, errs := ask(t, "status", "--socket", socket); code != 0 || out != want {
+		t.Errorf("status: %d %s%s", code, out, errs)
+	}
+	if code, _, errs := ask(t, "drain", "--socket", socket, "--wait", "30s"); code != 0 {
+		t.Errorf("drain: %d %s", code, errs)
+	}
+	if code := stop(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}
+
 func TestSocketTrouble(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -110,8 +110,8 @@ func (s *service) ended(ctx context.Context, last wrap.Exit, failed error) (int,
 func (s *service) engineLife(ctx context.Context, proc *wrap.Process) error {
 	lctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	slow := make(chan bool, 1)
-	go func() { slow <- s.awaitStart(lctx, proc); cancel() }()
+	late := make(chan error, 1)
+	go func() { late <- s.awaitStart(lctx, proc); cancel() }()
 	s.live(lctx, proc.Exited())
 	if ctx.Err() != nil {
 		// The registration has ended. A further signal skips the wait for the engine.
@@ -132,15 +132,12 @@ func (s *service) engineLife(ctx context.Context, proc *wrap.Process) error {
 		proc.Stop(context.WithoutCancel(ctx), syscall.SIGTERM, s.StopTimeout)
 	}
 	cancel()
-	if <-slow {
-		return fmt.Errorf("the engine did not answer within --start-timeout (%s)", s.StartTimeout)
-	}
-	return nil
+	return <-late
 }
 
-// awaitStart waits until ctx ends. It returns true earlier if the engine has not answered
-// within --start-timeout.
-func (s *service) awaitStart(ctx context.Context, proc *wrap.Process) (slow bool) {
+// awaitStart waits until ctx ends. It returns an error earlier, with the reason, if the engine has
+// not answered as it should within --start-timeout.
+func (s *service) awaitStart(ctx context.Context, proc *wrap.Process) error {
 	var deadline <-chan time.Time
 	if s.StartTimeout > 0 {
 		timer := time.NewTimer(s.StartTimeout)
@@ -151,12 +148,18 @@ func (s *service) awaitStart(ctx context.Context, proc *wrap.Process) (slow bool
 	case <-ctx.Done():
 	case <-proc.Exited(): // live ends by itself, after it has revoked the registration
 	case <-deadline:
-		if p := s.ctl.Life.Load(); p == nil || p.Agent.Status().Record.ID == "" {
-			return true
+		reason := "no answer yet"
+		if p := s.ctl.Life.Load(); p != nil {
+			st := p.Agent.Status()
+			if st.Record.ID != "" {
+				break
+			}
+			reason = cmp.Or(st.Reason, reason)
 		}
+		return fmt.Errorf("not ready within --start-timeout (%s): %s", s.StartTimeout, reason)
 	}
 	<-ctx.Done()
-	return false
+	return nil
 }
 
 // freeTimeout is the time limit of free.

@@ -292,7 +292,7 @@ func TestWrapStartTimeout(t *testing.T) {
 	t.Parallel()
 	w := wrapEngine(t, "load=/no/such", "--start-timeout", "1s")
 	// 143 where the machine is so slow that the engine has not begun to listen for signals.
-	if code := w.code(t); code != 7 && code != 143 || !strings.Contains(w.log.String(), "did not answer within --start-timeout (1s)") {
+	if code := w.code(t); code != 7 && code != 143 || !strings.Contains(w.log.String(), "not ready within --start-timeout (1s): ") {
 		t.Errorf("exit %d", code)
 	}
 	// One that has come up in time is left alone.

@@ -284,9 +284,14 @@ func texts(keys map[connector.PairKey]int) string {
 	return strings.Join(out, " and ")
 }
 
-// models reports models that only one of the roles serves.
+// models reports models that only one of the roles serves. A decode instance whose record has no
+// connector, and which shows no NIXL, needs no prefill: it may serve embeddings.
 func (v View) models(prefill, decode []*instance.Instance, say func(string, ...any)) {
 	ps, ds := served(prefill), served(decode)
+	fetching := served(slices.DeleteFunc(slices.Clone(decode), func(in *instance.Instance) bool {
+		name := v.Connector(in)
+		return in.Record.Connector == "" && in.Record.Transfer == "" && (name == connector.Default || name == instance.TransferNIXL)
+	}))
 	only := func(a, b map[string]int64) (names []string) {
 		for _, name := range slices.Sorted(maps.Keys(a)) {
 			if b[name] == 0 && len(names) < mostListed {
@@ -296,9 +301,9 @@ func (v View) models(prefill, decode []*instance.Instance, say func(string, ...a
 		return names
 	}
 	for _, name := range only(ps, ds) {
-		say("no decode instance serves model %s, which %d prefill instances serve: it is not served", name, ps[name])
+		say("only prefill serves model %s: requests that generate are refused", name)
 	}
-	for _, name := range only(ds, ps) {
+	for _, name := range only(fetching, ps) {
 		say("no prefill instance serves model %s: decode computes its prompts", name)
 	}
 }

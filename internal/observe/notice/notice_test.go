@@ -1,6 +1,7 @@
 package notice_test
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"sync"
@@ -35,10 +36,12 @@ type fleet struct {
 	out      map[string]bool // ejected addresses
 	hung     map[string]bool // those of them that hang
 	counts   *notice.Counts
+	// byDefault is the connector of records that name none.
+	byDefault string
 }
 
 func newFleet(list ...*instance.Instance) *fleet {
-	f := &fleet{snapshot: instance.NewSnapshot(1, list), out: map[string]bool{}, hung: map[string]bool{}}
+	f := &fleet{snapshot: instance.NewSnapshot(1, list), out: map[string]bool{}, hung: map[string]bool{}, byDefault: "plain"}
 	f.counts = notice.NewCounts(func() *instance.Snapshot { return f.snapshot })
 	return f
 }
@@ -47,7 +50,7 @@ func (f *fleet) words() string {
 	return strings.Join(notice.View{
 		Snapshot: f.snapshot, Counts: f.counts,
 		Opinion: f.opinion, Fallback: true,
-		Connector: func(i *instance.Instance) string { return i.Record.Connector },
+		Connector: func(i *instance.Instance) string { return cmp.Or(i.Record.Connector, f.byDefault) },
 		Build:     func(i *instance.Instance) string { return i.Record.Version },
 		Blocks: func(i *instance.Instance) int {
 			if i.Record.Connector == "p2p" {
@@ -96,6 +99,8 @@ func TestWordsOfTheMembership(t *testing.T) {
 		list []*instance.Instance
 		out  []string
 		want string
+		// byDefault is the connector of records that name none; default plain.
+		byDefault string
 	}{
 		{name: "an empty fleet", want: "no decode instance is registered: nothing is served"},
 		{name: "all is well", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1")}},
@@ -133,12 +138,19 @@ func TestWordsOfTheMembership(t *testing.T) {
 		},
 		{
 			name: "another model", list: []*instance.Instance{in(p, "a:1", models("m", "p")), in(d, "b:1", models("m", "d"))},
-			want: "no decode instance serves model p, which 1 prefill instances serve: it is not served\nno prefill instance serves model d: decode computes its prompts",
+			want: "only prefill serves model p: requests that generate are refused\nno prefill instance serves model d: decode computes its prompts",
+		},
+		{name: "embeddings", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1"), in(d, "b:2", models("e"), connector(""))}},
+		{name: "embeddings next to NIXL", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1"), in(d, "b:2", models("e"), connector(""))}, byDefault: "nixl"},
+		{
+			name: "another model with a default", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1"), in(d, "b:2", models("d"), connector(""))}, byDefault: "mooncake",
+			want: "no prefill instance serves model d: decode computes its prompts",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			f := newFleet(tc.list...)
+			f.byDefault = cmp.Or(tc.byDefault, f.byDefault)
 			for _, address := range tc.out {
 				f.out[address] = true
 			}

@@ -130,7 +130,7 @@ func localAgents(ctx context.Context, s *session.Session) (here, elsewhere []age
 	getenv := func(name string) string { v, _ := s.LookupEnv(name); return v }
 	for _, path := range agentctl.All(getenv) {
 		r, err := agentctl.NewClient(path).Status(ctx)
-		if err != nil {
+		if err != nil || r.ZMQRegister != "" {
 			continue
 		}
 		ours := func(endpoint string) bool { return slices.Contains(s.Etcd.Endpoints, endpoint) }

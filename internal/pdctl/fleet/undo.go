@@ -101,7 +101,7 @@ func Revert(s *session.Session) *cobra.Command {
 func check(from, to int64) error {
 	switch {
 	case from <= 0:
-		return cli.Wrongf("--from %d: name a revision of 1 or more; pdctl history shows them", from)
+		return cli.Wrongf("name a revision of 1 or more, not %d; pdctl history shows them", from)
 	case to < 0 || to > 0 && to <= from:
 		return cli.Wrongf("--to %d: must be later than %d", to, from)
 	}

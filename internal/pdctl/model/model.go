@@ -64,7 +64,10 @@ func setCommand(s *session.Session) *cobra.Command {
 			"  pdctl model route qwen=80:qwen,20:qwen-next --dry-run",
 		Args: cobra.ExactArgs(1),
 		RunE: s.Wrap(func(cmd *cobra.Command, args []string) error {
-			name, targets, _ := strings.Cut(args[0], "=")
+			name, targets, ok := strings.Cut(args[0], "=")
+			if !ok {
+				return cli.Wrongf("%q: write NAME=TARGET", instance.Printable(args[0], 200))
+			}
 			if at := percent.FindString(targets); at != "" {
 				return cli.Wrongf("%q: a weight is a number without %%, such as 20:MODEL", instance.Printable(args[0], 200))
 			}

@@ -59,8 +59,8 @@ func (a Accept) role(text string) (instance.Role, error) {
 }
 
 // Named returns the instances that arguments name: "role host:port...", "role/host:port..." or
-// "host:port..." of addresses that etcd has in one role only. Its error names every invalid
-// argument.
+// "host:port..." of addresses that etcd has in one role only. An instance that is named twice is
+// returned once. The error names every invalid argument.
 func (s *Session) Named(ctx context.Context, args []string, accept Accept) ([]instance.Key, error) {
 	var of instance.Role
 	if role, err := accept.role(args[0]); err == nil {
@@ -108,7 +108,13 @@ func (s *Session) Named(ctx context.Context, args []string, accept Accept) ([]in
 	if len(bad) > 0 {
 		return nil, cli.Wrongf("%w; nothing was done", errors.Join(bad...))
 	}
-	return keys, nil
+	var once []instance.Key
+	for _, k := range keys {
+		if !slices.Contains(once, k) {
+			once = append(once, k)
+		}
+	}
+	return once, nil
 }
 
 // One returns the instance that arguments name as in Named. Several instances are wrong usage.

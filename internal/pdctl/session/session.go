@@ -4,6 +4,7 @@
 package session
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os/user"
@@ -90,10 +91,10 @@ func (s *Session) Wrap(do func(*cobra.Command, []string) error) func(*cobra.Comm
 		if cli.IsWrong(err) {
 			return err
 		}
-		if seenByProxies := s.printDry(); err == nil {
-			err = seenByProxies
+		if err != nil && len(s.Dry.Planned()) == 0 {
+			return err // and not that nothing would be written
 		}
-		return err
+		return cmp.Or(err, s.printDry())
 	}
 }
 
