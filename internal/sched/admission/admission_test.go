@@ -339,6 +339,48 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// A key that fills the queue does not keep the others out: its newest request makes room, until the keys have
+// the same.
+func TestBounds_OfKeys(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*admission.Options, *rig){
+		"number": func(o *admission.Options, _ *rig) { o.MaxWaiting = 4 },
+		"bytes":  func(o *admission.Options, _ *rig) { o.MaxBytes = 49 },
+	} {
+		for _, class := range []admission.Class{admission.Default, admission.Batch} {
+			r := newRig(t, change)
+			r.busy("m")
+			sent := map[string][]*one{}
+			send := func(key string, class admission.Class) {
+				q := of(class)
+				q.Key = key
+				sent[key] = append(sent[key], r.send(q))
+			}
+			for _, key := range []string{"heavy", "heavy", "heavy", "heavy", "light", "heavy", "light", "light"} {
+				send(key, class)
+			}
+			want := map[string]int{"heavy": 2, "light": 2}
+			check := func() {
+				for key, list := range sent {
+					for i, o := range list {
+						if i < want[key] {
+							o.waits(t)
+						} else if got := refused(o.end(t)); got != admission.ReasonFull {
+							t.Errorf("%s, %s: request %d of key %s: %s", name, class, i, key, got)
+						}
+					}
+				}
+			}
+			check()
+			if class == admission.Batch { // the key with the most waiting in the lowest class makes room for a higher one
+				send("chat", admission.Default)
+				want["chat"], want["light"] = 1, 1
+				check()
+			}
+		}
+	}
+}
+
 // No request is refused for one that does not fit even then.
 func TestBounds_RefusesNoneInVain(t *testing.T) {
 	t.Parallel()
