@@ -599,7 +599,7 @@ func TestShare(t *testing.T) {
 		{"the same key", &admission.Others{Queues: [][]admission.Entry{{backlog(admission.Default, "", 3*120)}}}, 0.25},
 		{"three keys", &admission.Others{Queues: [][]admission.Entry{{backlog(admission.Default, "a", 500), backlog(admission.Default, "b", 500)}, {backlog(admission.Default, "c", 500)}}}, 0.25},
 		{"a lower class", &admission.Others{Queues: [][]admission.Entry{{backlog(admission.Batch, "a", 1e6)}}}, 0.95},
-		{"a higher class", &admission.Others{Queues: [][]admission.Entry{{backlog(admission.Interactive, "a", 1e6)}}}, 0.25}, // the least, since it may be new
+		{"a higher class", &admission.Others{Queues: [][]admission.Entry{{backlog(admission.Interactive, "a", 1e6)}}}, 0.05},
 		{"old digests", &admission.Others{Blind: 2}, 1.0 / 3},
 	} {
 		r := newRig(t, nil)
@@ -609,6 +609,14 @@ func TestShare(t *testing.T) {
 		if got := r.Status()[0].Share; math.Abs(got-tc.want) > 0.01 {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
+	}
+	// A proxy without a backlog has a share all the same.
+	r := newRig(t, nil)
+	require.NoError(t, r.send(of(admission.Default)).end(t))
+	r.SetOthers(&admission.Others{Queues: [][]admission.Entry{{backlog(admission.Default, "a", 1e6)}}})
+	r.pass(time.Second)
+	if got := r.Status()[0].Share; got != 0.25 {
+		t.Errorf("without a backlog: %v, want 0.25", got)
 	}
 }
 
