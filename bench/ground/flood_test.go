@@ -492,11 +492,8 @@ func TestFloodFairness(t *testing.T) {
 			}
 			return all
 		}
-		got, index := map[string]float64{}, 1.0
-		if !c.apart { // else the key that is at all proxies gets more: they use idle engines beyond their shares
-			got = sum(equal)
-			index = jain(got)
-		}
+		got := sum(equal)
+		index := jain(got)
 		alone, beside, worst := sum(fair), sum(heavy), 1.0
 		for _, s := range fair[1:] {
 			worst = min(worst, beside[s.key]/alone[s.key])

@@ -615,8 +615,8 @@ func TestShare(t *testing.T) {
 	require.NoError(t, r.send(of(admission.Default)).end(t))
 	r.SetOthers(&admission.Others{Queues: [][]admission.Entry{{backlog(admission.Default, "a", 1e6)}}})
 	r.pass(time.Second)
-	if got := r.Status()[0].Share; got != 0.25 {
-		t.Errorf("without a backlog: %v, want 0.25", got)
+	if got := r.Status()[0].Share; got != 0.05 {
+		t.Errorf("without a backlog: %v, want 0.05", got)
 	}
 }
 

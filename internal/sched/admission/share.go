@@ -225,7 +225,7 @@ func (m *queue) share(p *plan) {
 	p.target += digestPeriod.Seconds()
 	// The service of a second, from what was attained lately.
 	divide(max(attained*math.Ln2/halfLife.Seconds(), 1), list)
-	if p.share = shareOf(list); p.share == 0 { // no backlog yet, but the next request may have to wait
-		p.share = 0.5 / float64(1+competing)
+	if p.share = shareOf(list); p.share == 0 { // a request fits without a backlog, too
+		p.share = leastShare
 	}
 }
