@@ -618,6 +618,9 @@ func TestShare(t *testing.T) {
 	if got := r.Status()[0].Share; got != 0.05 {
 		t.Errorf("without a backlog: %v, want 0.05", got)
 	}
+	// The first request that waits has the share of its backlog at once.
+	r.prefill["m"].Waiting.Store(150)
+	require.NoError(t, r.send(of(admission.Interactive)).end(t))
 }
 
 // The load of a proxy with a backlog for another model counts, since it has no share for this one.

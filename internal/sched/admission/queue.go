@@ -202,6 +202,10 @@ func (m *queue) enqueue(r *Request, now time.Time) error {
 	}
 	r.ready = make(chan error, 1)
 	m.order.add(r, now)
+	if m.order.len() == 1 && m.plan.Load().share < 1 { // it was that without a backlog
+		m.stale.Store(true)
+		m.replan(now)
+	}
 	m.waiting.Add(1)
 	m.dispatchLocked(now)
 	return nil
