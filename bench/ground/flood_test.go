@@ -38,6 +38,8 @@ type flood struct {
 	warm    *Workload // sent first, so that the proxies have learned how fast the engines are
 	// ask sets what the i-th client asks for.
 	ask func(i int, r *admission.Request)
+	// at returns the proxy of n that gets the i-th request; nil: each in turn.
+	at func(i, n int) int
 	// byClass has prefill engines compute waiting prompts by class (--scheduling-policy priority).
 	byClass bool
 
@@ -137,7 +139,11 @@ func (f *flood) run(t *testing.T, w *Workload, n int) (samples []sample) {
 			start := time.Now()
 			for i := range w.Requests {
 				time.Sleep(w.Requests[i].At - time.Since(start))
-				all.Go(func() { samples[i] = f.serve(ctx, f.proxies[i%n], i, &w.Requests[i]) })
+				at := i % n
+				if f.at != nil {
+					at = f.at(i, n)
+				}
+				all.Go(func() { samples[i] = f.serve(ctx, f.proxies[at], i, &w.Requests[i]) })
 			}
 			all.Wait()
 		}
@@ -450,11 +456,13 @@ func jain(of map[string]float64) float64 {
 // the same, with any number of proxies.
 func TestFloodFairness(t *testing.T) {
 	t.Parallel()
-	counts := []int{4}
-	if longform.Run() {
-		counts = []int{1, 4, 8}
-	}
-	for _, proxies := range counts {
+	for _, c := range []struct {
+		proxies int
+		apart   bool // the heavy key is at all proxies, and the others at one
+	}{{4, false}, {3, true}, {1, false}, {8, false}} {
+		if (c.proxies == 1 || c.proxies == 8) && !longform.Run() {
+			continue
+		}
 		var equal, fair, heavy []source
 		for i := range 8 {
 			key := strconv.Itoa(i)
@@ -469,8 +477,16 @@ func TestFloodFairness(t *testing.T) {
 		sum := func(list []source) map[string]float64 {
 			all := map[string]float64{}
 			f, w, of := newSources(t, time.Duration(longform.Count(90, 180))*time.Second, list)
+			if c.apart {
+				f.at = func(i, n int) int {
+					if of[i%len(of)].key == "0" {
+						return i % n
+					}
+					return 0
+				}
+			}
 			for range longform.Count(1, 3) {
-				for key, work := range attained(w, of, f.run(t, w, proxies)) {
+				for key, work := range attained(w, of, f.run(t, w, c.proxies)) {
 					all[key] += work
 				}
 			}
@@ -482,7 +498,7 @@ func TestFloodFairness(t *testing.T) {
 		for _, s := range fair[1:] {
 			worst = min(worst, beside[s.key]/alone[s.key])
 		}
-		t.Logf("%d proxies: Jain index %.4f, least kept beside a heavy key %.3f", proxies, index, worst)
+		t.Logf("%+v: Jain index %.4f, least kept beside a heavy key %.3f", c, index, worst)
 		if index < 0.95 || worst < 0.95 {
 			t.Errorf("%v\n%v\n%v", got, alone, beside)
 		}

@@ -339,6 +339,48 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// A key that fills the queue does not keep the others out: its newest request makes room, until the keys have
+// the same.
+func TestBounds_OfKeys(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*admission.Options, *rig){
+		"number": func(o *admission.Options, _ *rig) { o.MaxWaiting = 4 },
+		"bytes":  func(o *admission.Options, _ *rig) { o.MaxBytes = 49 },
+	} {
+		for _, class := range []admission.Class{admission.Default, admission.Batch} {
+			r := newRig(t, change)
+			r.busy("m")
+			sent := map[string][]*one{}
+			send := func(key string, class admission.Class) {
+				q := of(class)
+				q.Key = key
+				sent[key] = append(sent[key], r.send(q))
+			}
+			for _, key := range []string{"heavy", "heavy", "heavy", "heavy", "light", "heavy", "light", "light"} {
+				send(key, class)
+			}
+			want := map[string]int{"heavy": 2, "light": 2}
+			check := func() {
+				for key, list := range sent {
+					for i, o := range list {
+						if i < want[key] {
+							o.waits(t)
+						} else if got := refused(o.end(t)); got != admission.ReasonFull {
+							t.Errorf("%s, %s: request %d of key %s: %s", name, class, i, key, got)
+						}
+					}
+				}
+			}
+			check()
+			if class == admission.Batch { // the key with the most waiting in the lowest class makes room for a higher one
+				send("chat", admission.Default)
+				want["chat"], want["light"] = 1, 1
+				check()
+			}
+		}
+	}
+}
+
 // No request is refused for one that does not fit even then.
 func TestBounds_RefusesNoneInVain(t *testing.T) {
 	t.Parallel()
@@ -557,7 +599,7 @@ func TestShare(t *testing.T) {
 		{"the same key", &admission.Others{Queues: [][]admission.Entry{{backlog(admission.Default, "", 3*120)}}}, 0.25},
 		{"three keys", &admission.Others{Queues: [][]admission.Entry{{backlog(admission.Default, "a", 500), backlog(admission.Default, "b", 500)}, {backlog(admission.Default, "c", 500)}}}, 0.25},
 		{"a lower class", &admission.Others{Queues: [][]admission.Entry{{backlog(admission.Batch, "a", 1e6)}}}, 0.95},
-		{"a higher class", &admission.Others{Queues: [][]admission.Entry{{backlog(admission.Interactive, "a", 1e6)}}}, 0.25}, // the least, since it may be new
+		{"a higher class", &admission.Others{Queues: [][]admission.Entry{{backlog(admission.Interactive, "a", 1e6)}}}, 0.05},
 		{"old digests", &admission.Others{Blind: 2}, 1.0 / 3},
 	} {
 		r := newRig(t, nil)
@@ -568,6 +610,17 @@ func TestShare(t *testing.T) {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
 	}
+	// A proxy without a backlog has a share all the same.
+	r := newRig(t, nil)
+	require.NoError(t, r.send(of(admission.Default)).end(t))
+	r.SetOthers(&admission.Others{Queues: [][]admission.Entry{{backlog(admission.Default, "a", 1e6)}}})
+	r.pass(time.Second)
+	if got := r.Status()[0].Share; got != 0.05 {
+		t.Errorf("without a backlog: %v, want 0.05", got)
+	}
+	// The first request that waits has the share of its backlog at once.
+	r.prefill["m"].Waiting.Store(150)
+	require.NoError(t, r.send(of(admission.Interactive)).end(t))
 }
 
 // The load of a proxy with a backlog for another model counts, since it has no share for this one.

@@ -93,10 +93,14 @@ func TestOrder_Exhaustive(t *testing.T) {
 		do   func(m *model) string
 	}
 	steps := []step{{"dispatch", (*model).dispatchOne}, {"leave", func(m *model) string {
-		if r := m.newest(); r != nil {
+		if r := m.newest((*account).number); r != nil {
+			n := map[*account]int{}
 			for _, w := range m.waiting {
-				if w.Class > r.Class || w.Class == r.Class && w.seq > r.seq {
-					return "it is not the newest of the lowest class"
+				n[w.account]++
+			}
+			for _, w := range m.waiting {
+				if w.Class > r.Class || w.Class == r.Class && (n[w.account] > n[r.account] || n[w.account] == n[r.account] && w.seq > r.seq) {
+					return "it is not the newest of the largest key in the lowest class"
 				}
 			}
 			m.remove(r)

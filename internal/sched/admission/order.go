@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"container/heap"
 	"math"
 	"slices"
@@ -44,6 +45,22 @@ func (a *account) fold(now time.Time) {
 
 // attained returns the service in all proxies. The account must be folded.
 func (a *account) attained() float64 { return a.service + a.others }
+
+// number returns the number of the waiting requests.
+func (a *account) number() int64 { return int64(len(a.waiting)) }
+
+// bytes returns the bytes of the waiting requests.
+func (a *account) bytes() (sum int64) {
+	for _, r := range a.waiting {
+		sum += r.Bytes
+	}
+	return sum
+}
+
+// newest returns the newest of the waiting requests.
+func (a *account) newest() *Request {
+	return slices.MaxFunc(a.waiting, func(b, c *Request) int { return cmp.Compare(b.seq, c.seq) })
+}
 
 func (a *account) active() bool { return len(a.waiting) > 0 || a.running.Load() > 0 }
 
@@ -209,18 +226,25 @@ func (o *order) dispatch(r *Request) {
 	o.remove(r)
 }
 
-// newest returns the newest request of the lowest class that waits, nil if none does.
-func (o *order) newest() (last *Request) {
-	for c := classes; c > 0; c-- {
-		for _, a := range o.accounts[c-1] {
-			for _, r := range a.waiting {
-				if last == nil || r.seq > last.seq {
-					last = r
-				}
-			}
+// largest returns the account with the most waiting requests of a class, by a size; of equal ones that of the
+// newest request. It is nil if none waits.
+func (o *order) largest(c Class, size func(*account) int64) (most *account) {
+	for _, a := range o.accounts[c] {
+		if len(a.waiting) == 0 {
+			continue
 		}
-		if last != nil {
-			return last
+		if most == nil || size(a) > size(most) || size(a) == size(most) && a.newest().seq > most.newest().seq {
+			most = a
+		}
+	}
+	return most
+}
+
+// newest returns the newest request of the largest account in the lowest class that waits, nil if none does.
+func (o *order) newest(size func(*account) int64) *Request {
+	for c := classes; c > 0; c-- {
+		if a := o.largest(c-1, size); a != nil {
+			return a.newest()
 		}
 	}
 	return nil

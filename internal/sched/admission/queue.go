@@ -186,15 +186,26 @@ func (m *queue) enqueue(r *Request, now time.Time) error {
 	excess := func(waiting int, bytes int64) bool {
 		return waiting >= m.opts.MaxWaiting || bytes+r.Bytes > m.opts.MaxBytes
 	}
+	size, own := (*account).number, int64(1)
+	if _, bytes := m.order.upTo(classes - 1); bytes+r.Bytes > m.opts.MaxBytes {
+		size, own = (*account).bytes, r.Bytes
+	}
 	if excess(m.order.upTo(r.Class)) {
-		return m.refusal(r, ReasonFull)
+		// Another key makes space only if it still has as much as this one afterwards.
+		if a := m.order.largest(r.Class, size); a == nil || size(a)-own < size(r.account)+own {
+			return m.refusal(r, ReasonFull)
+		}
 	}
 	for excess(m.order.upTo(classes - 1)) {
-		last := m.order.newest()
+		last := m.order.newest(size)
 		m.end(last, m.refusal(last, ReasonFull))
 	}
 	r.ready = make(chan error, 1)
 	m.order.add(r, now)
+	if m.order.len() == 1 && m.plan.Load().share < 1 { // it was that without a backlog
+		m.stale.Store(true)
+		m.replan(now)
+	}
 	m.waiting.Add(1)
 	m.dispatchLocked(now)
 	return nil
@@ -443,7 +454,7 @@ func (m *queue) interval() time.Duration {
 func (m *queue) refuseAll() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for r := m.order.newest(); r != nil; r = m.order.newest() {
+	for r := m.order.newest((*account).number); r != nil; r = m.order.newest((*account).number) {
 		m.end(r, m.refusal(r, ReasonStopping))
 	}
 }

@@ -225,6 +225,7 @@ func (m *queue) share(p *plan) {
 	p.target += digestPeriod.Seconds()
 	// The service of a second, from what was attained lately.
 	divide(max(attained*math.Ln2/halfLife.Seconds(), 1), list)
-	// A proxy whose backlog has just begun is not known to the others yet.
-	p.share = max(shareOf(list), 0.5/float64(1+competing))
+	if p.share = shareOf(list); p.share == 0 { // a request fits without a backlog, too
+		p.share = leastShare
+	}
 }

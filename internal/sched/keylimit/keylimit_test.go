@@ -341,6 +341,26 @@ func TestSet_AddsALimit(t *testing.T) {
 	}
 }
 
+// Requests that began before a limit was set return no tokens to it, since they have taken none.
+func TestSet_AddsALimitOfTokens(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, want := new(keylimit.Table), keylimit.Want{Bytes: 400, Generates: true}
+		p.Set(map[string]instance.KeyLimits{"k": {V: 1, Requests: 1e9}})
+		before, _ := p.Reserve("k", want)
+		p.Set(map[string]instance.KeyLimits{"k": {V: 1, Output: 100}})
+		first, _ := p.Reserve("k", want)
+		before.End(keylimit.Usage{Input: 100, Served: true})
+		if _, refusal := p.Reserve("k", want); refusal == nil {
+			t.Error("admitted above the limit")
+		}
+		first.End(keylimit.Usage{})
+		if _, refusal := p.Reserve("k", want); refusal != nil {
+			t.Errorf("%+v", refusal)
+		}
+	})
+}
+
 // While another proxy uses up a limit, the reset of an almost unused share is the time in which the share
 // grows, however little demand it had.
 func TestStandings_SmallShare(t *testing.T) {

@@ -14,6 +14,7 @@ type Ticket struct {
 	k     *key
 	want  Want
 	est   Amounts
+	limit Amounts // those that est was taken from
 	start time.Time
 }
 
@@ -44,7 +45,7 @@ func (t *Table) Reserve(name string, w Want) (Ticket, *Refusal) {
 	now := time.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	ticket := Ticket{k: k, want: w, start: now, est: k.estimate(w)}
+	ticket := Ticket{k: k, want: w, start: now, est: k.estimate(w), limit: k.limit}
 	for kind := range Concurrent {
 		k.demand[kind].add(ticket.est[kind], now)
 	}
@@ -155,7 +156,7 @@ func (t *Ticket) End(u Usage) {
 		}
 	}
 	for kind := Input; kind < Concurrent; kind++ {
-		if k.limit[kind] > 0 {
+		if k.limit[kind] > 0 && t.limit[kind] > 0 {
 			k.buckets[kind].advance(now)
 			k.buckets[kind].take(used[kind] - t.est[kind])
 		}
