@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
@@ -16,8 +15,7 @@ import (
 )
 
 // Counts counts the requests of a proxy for notices. It receives the events of the recorder of
-// package forward and is safe for concurrent use. Without problems a request needs two atomic
-// reads.
+// package forward and is safe for concurrent use.
 type Counts struct {
 	members func() *instance.Snapshot
 
@@ -25,8 +23,6 @@ type Counts struct {
 	alone   map[string]int64
 	lost    map[instance.Key]lost
 	refused map[leg.Class]map[instance.Key]time.Time // the last refusals of keys and of certificates
-	// The sizes of the maps, to be read without the lock.
-	reasons, losers atomic.Int64
 }
 
 // lost counts the consecutive answers without a KV transfer of one incarnation of a prefill
@@ -48,30 +44,22 @@ func NewCounts(members func() *instance.Snapshot) *Counts {
 // Done counts a request that has ended. Decode-only requests are counted until a pair serves one;
 // those whose reason is a choice are not counted.
 func (c *Counts) Done(e *forward.Entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch {
 	case e.Decode == "", bypass.Chosen(e.DecodeOnly):
 	case e.DecodeOnly != "":
-		c.mu.Lock()
 		c.alone[e.DecodeOnly]++
-		c.reasons.Store(int64(len(c.alone)))
-		c.mu.Unlock()
-	case e.Prefill != "" && c.reasons.Load() > 0:
-		c.mu.Lock()
+	case e.Prefill != "":
 		clear(c.alone)
-		c.reasons.Store(0)
-		c.mu.Unlock()
 	}
 }
 
 // Handed counts an answer of a prefill instance whose connector has transfer params in it;
 // something reports whether they were there.
 func (c *Counts) Handed(in *instance.Instance, something bool) {
-	if something && c.losers.Load() == 0 {
-		return
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	defer func() { c.losers.Store(int64(len(c.lost))) }()
 	if something {
 		delete(c.lost, in.Key)
 		return
@@ -115,7 +103,6 @@ func (c *Counts) read() (alone map[string]int64, lost map[instance.Key]int64, re
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.forget()
-	c.losers.Store(int64(len(c.lost)))
 	lost = make(map[instance.Key]int64, len(c.lost))
 	for k, l := range c.lost {
 		lost[k] = l.answers

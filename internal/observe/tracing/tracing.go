@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -194,8 +193,7 @@ func (r *Request) End(o *Outcome) {
 	if c.secure {
 		scheme = "https"
 	}
-	// All at once: the SDK copies what it has at each call.
-	all := append(make([]attribute.KeyValue, 0, 13), attribute.String("http.request.method", c.method), attribute.String("http.route", c.route),
+	c.span.SetAttributes(attribute.String("http.request.method", c.method), attribute.String("http.route", c.route),
 		attribute.String("url.path", written(c.path)), attribute.String("url.scheme", scheme),
 		attribute.Int("http.response.status_code", o.Status), attribute.String("pd.request.id", o.ID),
 		attribute.String("pd.outcome", o.Outcome), attribute.Int("pd.legs.failed", o.Failed), attribute.Bool("pd.stream", o.Stream))
@@ -204,10 +202,9 @@ func (r *Request) End(o *Outcome) {
 		attribute.String("pd.decode_only", o.DecodeOnly), attribute.String("error.type", o.Failure),
 	} {
 		if a.Value.AsString() != "" {
-			all = append(all, a)
+			c.span.SetAttributes(a)
 		}
 	}
-	c.span.SetAttributes(all...)
 	if o.Status >= 500 || o.Outcome == "broken" {
 		c.span.SetStatus(codes.Error, o.Outcome)
 	}
@@ -215,26 +212,11 @@ func (r *Request) End(o *Outcome) {
 }
 
 // Span is a part of a request's trace. It is safe for concurrent use.
-type Span struct {
-	span trace.Span
+type Span struct{ span trace.Span }
 
-	mu  sync.Mutex // guards what follows
-	all []attribute.KeyValue
-}
-
-// mostOf is how many attributes a span has at most.
-const mostOf = 9
-
-func (c *chosen) start(name string, attributes []attribute.KeyValue, o ...trace.SpanStartOption) *Span {
+func (c *chosen) start(name string, o ...trace.SpanStartOption) *Span {
 	_, s := c.tracer.Start(c.ctx, name, o...)
-	return &Span{span: s, all: attributes}
-}
-
-// note keeps an attribute for the end: the SDK copies what it has at each call.
-func (s *Span) note(a attribute.KeyValue) {
-	s.mu.Lock()
-	s.all = append(s.all, a)
-	s.mu.Unlock()
+	return &Span{s}
 }
 
 // Pick starts the choice of an instance in a role.
@@ -242,7 +224,7 @@ func (r *Request) Pick(role string) *Span {
 	if !r.Chosen() {
 		return nil
 	}
-	return r.of.start("pick "+role, append(make([]attribute.KeyValue, 0, 3), attribute.String("pd.role", role)))
+	return r.of.start("pick "+role, trace.WithAttributes(attribute.String("pd.role", role)))
 }
 
 // Picked ends the choice. err reports whether there was none.
@@ -253,10 +235,9 @@ func (s *Span) Picked(err error, address, policy string) {
 	if err != nil {
 		s.span.SetStatus(codes.Error, err.Error())
 	} else {
-		s.note(attribute.String("pd.instance", address))
-		s.note(attribute.String("pd.policy", policy))
+		s.span.SetAttributes(attribute.String("pd.instance", address), attribute.String("pd.policy", policy))
 	}
-	s.End()
+	s.span.End()
 }
 
 // Leg starts a request to an engine.
@@ -266,9 +247,9 @@ func (r *Request) Leg(role, address, connector string, start time.Time) *Span {
 	}
 	host, port, _ := net.SplitHostPort(address)
 	n, _ := strconv.Atoi(port)
-	all := append(make([]attribute.KeyValue, 0, mostOf), attribute.String("pd.role", role), attribute.String("pd.instance", address),
-		attribute.String("pd.connector", connector), attribute.String("server.address", host), attribute.Int("server.port", n))
-	return r.of.start(role, all, trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(start))
+	return r.of.start(role, trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(start),
+		trace.WithAttributes(attribute.String("pd.role", role), attribute.String("pd.instance", address),
+			attribute.String("pd.connector", connector), attribute.String("server.address", host), attribute.Int("server.port", n)))
 }
 
 // Inject sets the parent of the engine's spans in the header of its leg. If there is no trace the
@@ -297,15 +278,14 @@ func (r *Request) Inject(s *Span, h http.Header) {
 func (s *Span) Sent(method, target string) {
 	if s != nil {
 		path, _, _ := strings.Cut(target, "?")
-		s.note(attribute.String("http.request.method", method))
-		s.note(attribute.String("url.path", written(path)))
+		s.span.SetAttributes(attribute.String("http.request.method", method), attribute.String("url.path", written(path)))
 	}
 }
 
 // Answered notes the status of the engine's answer.
 func (s *Span) Answered(status int) {
 	if s != nil {
-		s.note(attribute.Int("http.response.status_code", status))
+		s.span.SetAttributes(attribute.Int("http.response.status_code", status))
 	}
 }
 
@@ -319,22 +299,14 @@ func (s *Span) First() {
 // Failed notes the class of a failure; the last one counts.
 func (s *Span) Failed(class string) {
 	if s != nil {
-		s.note(attribute.String("error.type", class))
+		s.span.SetAttributes(attribute.String("error.type", class))
 		s.span.SetStatus(codes.Error, class)
 	}
 }
 
 // End ends the span. More calls do no harm.
 func (s *Span) End() {
-	if s == nil {
-		return
+	if s != nil {
+		s.span.End()
 	}
-	s.mu.Lock()
-	all := s.all
-	s.all = nil
-	s.mu.Unlock()
-	if len(all) > 0 {
-		s.span.SetAttributes(all...)
-	}
-	s.span.End()
 }

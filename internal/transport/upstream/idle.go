@@ -11,26 +11,12 @@ import (
 // maxIdle bounds the number of idle connections to one instance.
 const maxIdle = 1024
 
-// incarnation identifies one process start of an instance, as instance.Incarnation does,
-// without allocating a string.
-type incarnation struct {
-	id       string
-	revision int64 // of a record without an id
-}
-
-func incarnationOf(in *instance.Instance) incarnation {
-	if in.Record.ID != "" {
-		return incarnation{id: in.Record.ID}
-	}
-	return incarnation{revision: in.CreateRevision}
-}
-
 // host holds the idle connections to one instance. An engine in both roles has two
 // hosts, since its two records may have different incarnations.
 type host struct {
 	mu          sync.Mutex // guards the fields below, and conn.idleSince of idle
 	idle        []*conn    // in the order of their last use
-	incarnation incarnation
+	incarnation string
 	// generation counts incarnations and calls of Forget: connections of an earlier
 	// generation are not reused.
 	generation uint64
@@ -57,7 +43,7 @@ func (p *Pool) activeHost(in *instance.Instance) (h *host, toClose []*conn) {
 			continue
 		}
 		h.active++
-		if current := incarnationOf(in); current != h.incarnation {
+		if current := in.Incarnation(); current != h.incarnation {
 			h.incarnation = current
 			h.generation++
 			toClose = h.dropIdle()
