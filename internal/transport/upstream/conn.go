@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net"
@@ -46,6 +47,8 @@ type conn struct {
 
 	peekFunc func(fd uintptr) bool // for raw.Read; created once to avoid an allocation per call
 	peeked   peekResult
+	sendFunc func(fd uintptr) bool // sendStep; created once as well
+	sending  sendState
 }
 
 // peekResult is what a read of the connection would find.
@@ -64,16 +67,9 @@ func newConn(tcp *net.TCPConn) (*conn, error) {
 	}
 	c := &conn{tcp: wrapped, reader: wrapped, raw: wrapped.Raw()}
 	c.abort = func() { _ = tcp.Close() }
+	c.sendFunc = c.sendStep
 	c.peekFunc = func(fd uintptr) bool {
-		var b [1]byte
-		switch n, err := sock.Peek(fd, b[:]); {
-		case err == syscall.EAGAIN: //nolint:errorlint // a system call's, unwrapped
-			c.peeked = peekNothing
-		case err != nil || n == 0:
-			c.peeked = peekEnd
-		default:
-			c.peeked = peekData
-		}
+		c.peeked = peekFD(fd)
 		return true // do not wait
 	}
 	return c, nil
@@ -81,10 +77,25 @@ func newConn(tcp *net.TCPConn) (*conn, error) {
 
 // peek returns what a read of the socket would find. It does not wait or consume data.
 func (c *conn) peek() peekResult {
+	c.peeked = peekEnd
 	if err := c.raw.Read(c.peekFunc); err != nil {
 		return peekEnd
 	}
 	return c.peeked
+}
+
+// peekFD returns what a read of this non-blocking socket would find.
+func peekFD(fd uintptr) peekResult {
+	var b [1]byte
+	n, err := sock.Peek(fd, b[:])
+	switch {
+	case err == syscall.EAGAIN: //nolint:errorlint // a system call's, unwrapped
+		return peekNothing
+	case err != nil || n == 0:
+		return peekEnd
+	default:
+		return peekData
+	}
 }
 
 // setRequest sets the request for send. The bytes of the body are shared with other legs
@@ -144,10 +155,17 @@ var errNotIdle = errors.New("not idle any more")
 // responses. sentAll reports whether the whole request was sent.
 func (c *conn) exchange(watchEarlyReply bool, h *head) (sentAll bool, err error) {
 	c.answered = false
-	if c.reused && c.peek() != peekNothing {
-		return false, errNotIdle
+	more, early := true, false
+	var sendErr error
+	if c.raw != nil {
+		more, sendErr, err = c.sendAndRead()
+		if err != nil || sendErr == errNotIdle { //nolint:errorlint // our own, unwrapped
+			return false, cmp.Or(err, sendErr)
+		}
 	}
-	early, sendErr := c.send(watchEarlyReply)
+	if more && sendErr == nil {
+		early, sendErr = c.send(watchEarlyReply)
+	}
 	for range maxInterim + 1 {
 		// A peer that closed the connection may have responded first. A read returns
 		// that response, and cannot block on a closed connection.
