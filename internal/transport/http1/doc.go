@@ -2,7 +2,7 @@
 // package upstream. It works on bytes in memory and uses no connections.
 //
 //	HeadLen ─ SplitHead ─▶ start line ─ ParseStatusLine
-//	                 └───▶ fields ───── ParseFields
+//	                 └───▶ fields ───── HeadCache.Parse
 //	ChunkDecoder, AppendField, Buffer
 //
 // A message with ambiguous framing is an error: a desynchronized connection must not

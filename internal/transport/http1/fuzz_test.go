@@ -32,7 +32,7 @@ func FuzzHead(f *testing.F) {
 		if err != nil {
 			return
 		}
-		head, err := ParseFields(fields, http10)
+		head, _, err := parseFields(fields, http10)
 		if err != nil {
 			return
 		}

@@ -3,7 +3,6 @@ package http1
 import (
 	"bytes"
 	"net/http"
-	"net/textproto"
 	"slices"
 )
 
@@ -74,7 +73,8 @@ type Head struct {
 	Chunked   bool
 	Close     bool // "Connection: close"
 	KeepAlive bool // "Connection: keep-alive"
-	// Header has canonical names, without Transfer-Encoding and Content-Length.
+	// Header has canonical names, without Transfer-Encoding and Content-Length. Heads
+	// may share one Header, so it must not be changed.
 	Header http.Header
 }
 
@@ -132,28 +132,78 @@ func (h *Head) addConnection(value []byte) {
 	}
 }
 
-// ParseFields parses the fields of a head and does not modify them. http10 is true for an
-// HTTP/1.0 message.
-func ParseFields(fields []byte, http10 bool) (Head, error) {
-	h := Head{Length: -1, Header: http.Header{}}
+// span is a part of a text as two offsets. A head is far shorter than 2 GiB.
+type span struct{ from, to int32 }
+
+func newSpan(from, to int) span { return span{int32(from), int32(to)} } //nolint:gosec // both are within a head
+
+// parseFields parses the fields of a head and does not modify them. http10 is true for an
+// HTTP/1.0 message. digits is the position of the digits of Content-Length in fields.
+func parseFields(fields []byte, http10 bool) (h Head, digits span, err error) {
+	h.Length = -1
+	// On the stack, and large enough for most heads. The stack of a goroutine that serves a
+	// connection is 8 KiB; if these were larger it would be doubled for as long as the connection lasts.
+	var textBuf [640]byte
+	var spanBuf [2 * 16]span
+	text, spans := append(textBuf[:0], fields...), spanBuf[:0] // a name and its value, in turn
 	lines := 0
-	for rest := fields; len(rest) > 0; lines++ {
-		name, value, behind, err := nextField(rest)
-		if err != nil {
-			return Head{}, err
+	for rest := text; len(rest) > 0; lines++ {
+		at := len(text) - len(rest)
+		var name, value []byte
+		if name, value, rest, err = nextField(rest); err != nil {
+			return Head{}, span{}, err
 		}
-		if err := h.add(name, value, http10); err != nil {
-			return Head{}, err
+		if err = h.add(name, value, http10); err != nil {
+			return Head{}, span{}, err
 		}
-		switch key := textproto.CanonicalMIMEHeaderKey(string(name)); key {
-		case "Content-Length", "Transfer-Encoding":
+		canonicalize(name)
+		from := at + len(name) + 1
+		for from < len(text) && isBlank(text[from]) {
+			from++
+		}
+		v := newSpan(from, from+len(value))
+		switch string(name) {
+		case "Content-Length":
+			digits = v
+		case "Transfer-Encoding":
 		default:
-			h.Header[key] = slices.Clip(append(h.Header[key], string(value))) // without capacity, which copies of the header would share
+			spans = append(spans, newSpan(at, at+len(name)), v)
 		}
-		rest = behind
 	}
 	if lines > maxFields {
-		return Head{}, ErrManyFields
+		return Head{}, span{}, ErrManyFields
 	}
-	return h, nil
+	h.Header = makeHeader(string(text), spans)
+	return h, digits, nil
+}
+
+// makeHeader builds a Header. All names and values share one string, and all slices of
+// values share one array.
+func makeHeader(text string, spans []span) http.Header {
+	h := make(http.Header, len(spans)/2)
+	values := make([]string, 0, len(spans)/2)
+	for i := 0; i < len(spans); i += 2 {
+		name, value := text[spans[i].from:spans[i].to], text[spans[i+1].from:spans[i+1].to]
+		if earlier, ok := h[name]; ok {
+			h[name] = slices.Clip(append(earlier, value)) // without capacity, so that an append to a copy does not write here
+			continue
+		}
+		values = append(values, value)
+		h[name] = values[len(values)-1 : len(values) : len(values)]
+	}
+	return h
+}
+
+// canonicalize rewrites a name to the canonical form of http.Header.
+func canonicalize(name []byte) {
+	upper := true
+	for i, c := range name {
+		switch {
+		case upper && 'a' <= c && c <= 'z':
+			name[i] = c - ('a' - 'A')
+		case !upper && 'A' <= c && c <= 'Z':
+			name[i] = c + ('a' - 'A')
+		}
+		upper = c == '-'
+	}
 }

@@ -54,7 +54,7 @@ func TestFieldsTaken(t *testing.T) {
 	t.Parallel()
 	const fields = "date: now\r\nX-rEQUEST-iD:a\r\nset-cookie: \t a \t\r\nSet-Cookie: b\r\nSET-COOKIE: c\r\nx-empty:\r\ncontent-length:  07 \r\nconnection: x, Close ,KEEP-alive\r\n"
 	in := []byte(fields)
-	got, err := ParseFields(in, false)
+	got, _, err := parseFields(in, false)
 	want := Head{Length: 7, Close: true, KeepAlive: true, Header: http.Header{
 		"Date": {"now"}, "X-Request-Id": {"a"}, "Set-Cookie": {"a", "b", "c"}, "X-Empty": {""}, "Connection": {"x, Close ,KEEP-alive"},
 	}}
@@ -74,10 +74,10 @@ func TestFieldsTaken(t *testing.T) {
 			t.Errorf("%s has room for more, which copies of the header would share", name)
 		}
 	}
-	if h, err := ParseFields([]byte("Transfer-ENCODING: Chunked\r\n"), false); err != nil || !h.Chunked || h.Length != -1 || len(h.Header) > 0 {
+	if h, _, err := parseFields([]byte("Transfer-ENCODING: Chunked\r\n"), false); err != nil || !h.Chunked || h.Length != -1 || len(h.Header) > 0 {
 		t.Errorf("%+v, %v", h, err)
 	}
-	if h, err := ParseFields(nil, false); err != nil || h.Length != -1 {
+	if h, _, err := parseFields(nil, false); err != nil || h.Length != -1 {
 		t.Errorf("no fields: %+v, %v", h, err)
 	}
 }

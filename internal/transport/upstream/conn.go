@@ -41,6 +41,7 @@ type conn struct {
 	reused     bool
 
 	buf      http1.Buffer
+	heads    http1.HeadCache
 	answered bool     // a byte of this exchange's response was received
 	vector   [][]byte // the request
 	rest     [][]byte // the part of vector that is not yet sent

@@ -60,7 +60,7 @@ func (c *conn) parseHead(h *head, text []byte) error {
 	if err != nil {
 		return err
 	}
-	parsed, err := http1.ParseFields(fields, http10)
+	parsed, err := c.heads.Parse(fields, http10)
 	*h = head{Head: parsed, status: status, http10: http10}
 	return err
 }

@@ -86,7 +86,7 @@ type Request struct {
 // Response is the response of an engine. Errors of Body are of type *Error with
 // StageBody. Closing Body before its end closes the connection. Body is not safe for
 // concurrent use. Names in Header are canonical, without Transfer-Encoding and
-// Content-Length.
+// Content-Length. Responses may share one Header, so it must not be modified.
 type Response struct {
 	Status int
 	Header http.Header
