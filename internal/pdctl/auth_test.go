@@ -297,6 +297,14 @@ func TestAuthInitAgain(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "pass")
 	testkit.WriteFile(t, file, "secret\n")
+	_, err := r.cli.RoleAdd(t.Context(), "reader")
+	require.NoError(t, err)
+	_, err = r.cli.RoleGrantPermission(t.Context(), "reader", "/pd/", "/pd0", clientv3.PermissionType(clientv3.PermRead))
+	require.NoError(t, err)
+	_, err = r.cli.UserAdd(t.Context(), "reader", "secret")
+	require.NoError(t, err)
+	_, err = r.cli.UserGrantRole(t.Context(), "reader", "reader")
+	require.NoError(t, err)
 	if code, out, errs := r.run("auth", "init", "--apply", "--password-file", "root="+file); code != 0 {
 		t.Fatalf("%d %s%s", code, out, errs)
 	}
@@ -310,6 +318,9 @@ func TestAuthInitAgain(t *testing.T) {
 	}
 	if code, out, errs := r.run("list", "--etcd-username", "pd-operator", "--etcd-password-file", file); code != 0 {
 		t.Errorf("the operator: %d %s%s", code, out, errs)
+	}
+	if code, out, errs := r.run("cordon", "decode", "10.0.0.1:8200", "--etcd-username", "reader", "--etcd-password-file", file); code == 0 || !strings.Contains(out, "denies this user") || strings.Contains(out+errs, "applied all the same") {
+		t.Errorf("a user with read rights only: %d %s%s", code, out, errs)
 	}
 	for user, want := range map[string]string{
 		"pd-operator":     "pdctl get decode/10.0.0.1:8200 --etcd-endpoints " + r.etcd.Endpoint() + " --etcd-username pd-operator --etcd-password-file " + file + "\n",

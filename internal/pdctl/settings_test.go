@@ -35,8 +35,8 @@ func TestSettingsFile(t *testing.T) {
 		{"own", nil, nil, []string{"etcd-endpoints: ['10.0.0.1:1'] # file " + own, "etcd-prefix: /own # file " + own, "timeout: 7 # file " + own}},
 		{"environment", map[string]string{"PD_ETCD_PREFIX": "/env", "OPENAI_API_KEY": "secret"}, nil, []string{"etcd-prefix: /env # environment PD_ETCD_PREFIX", "timeout: 7 #", `# engine-api-key: "********" # environment OPENAI_API_KEY`}},
 		{"flag", map[string]string{"PD_ETCD_PREFIX": "/env"}, []string{"--etcd-prefix=/flag"}, []string{"etcd-prefix: /flag # flag --etcd-prefix"}},
-		{"named", nil, []string{"--config", named}, []string{"etcd-endpoints: ['https://10.0.0.2:1', 'https://10.0.0.3:1'] # file " + named, "etcd-prefix: /pd\n", "timeout: 2s\n"}},
-		{"named by environment", map[string]string{"PD_PDCTL_CONFIG": named, "PD_CONFIG": "/nowhere/of-the-proxy.yaml"}, nil, []string{"etcd-username: u # file " + named}},
+		{"named", map[string]string{"PD_ETCD_PASSWORD": "secret"}, []string{"--config", named}, []string{"etcd-endpoints: ['https://10.0.0.2:1', 'https://10.0.0.3:1'] # file " + named, "etcd-prefix: /pd\n", "timeout: 2s\n"}},
+		{"named by environment", map[string]string{"PD_PDCTL_CONFIG": named, "PD_ETCD_PASSWORD": "secret", "PD_CONFIG": "/nowhere/of-the-proxy.yaml"}, nil, []string{"etcd-username: u # file " + named}},
 		{"none", nil, []string{"--config="}, []string{"etcd-prefix: /pd\n"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -117,8 +117,8 @@ func Load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 		r.fail("etcd-prefix", err)
 	}
 	r.checkTimes(&c)
-	if c.EtcdUsername == "" && c.EtcdPassword != "" {
-		r.fail("etcd-password", errors.New("given without --etcd-username"))
+	if (c.EtcdUsername == "") != (c.EtcdPassword == "") {
+		r.fail("etcd-username", errors.New("set --etcd-username and --etcd-password (or PD_ETCD_PASSWORD) together"))
 	}
 	if strings.ContainsFunc(c.EngineAPIKey, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 		r.fail("engine-api-key", errors.New("holds a space or a control character"))

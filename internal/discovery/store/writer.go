@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
@@ -280,10 +281,13 @@ func (w *writer) apply(ctx context.Context, k instance.Key, why string, p plan) 
 	return resp.Header.Revision, nil, nil
 }
 
-// commit is txn for changes, which may have been applied also if it returns an error.
+// commit is txn for changes, which may have been applied also if it returns an error other than ErrPermissionDenied.
 func (w *writer) commit(ctx context.Context, doing string, compares []clientv3.Cmp, then []clientv3.Op, otherwise ...clientv3.Op) (*clientv3.TxnResponse, error) {
 	resp, err := w.txn(ctx, doing, compares, then, otherwise...)
-	if err != nil {
+	switch {
+	case errors.Is(err, rpctypes.ErrPermissionDenied):
+		return nil, err
+	case err != nil:
 		return nil, fmt.Errorf("%w (it may have been applied all the same; repeating it does no harm)", err)
 	}
 	return resp, nil

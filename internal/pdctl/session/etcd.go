@@ -43,8 +43,8 @@ func (e *Etcd) settle(from settings.Sources) error {
 	if e.password, err = access.Password(e.password, e.PasswordFile); err != nil {
 		return from.Complain("etcd-password-file", err)
 	}
-	if e.password != "" && e.Username == "" {
-		return from.Complain("etcd-password", errors.New("given without --etcd-username"))
+	if (e.password == "") != (e.Username == "") {
+		return errors.New("set --etcd-username and --etcd-password (or PD_ETCD_PASSWORD) together")
 	}
 	out, https, err := access.ParseEndpoints(e.Endpoints)
 	switch {
