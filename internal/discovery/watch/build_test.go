@@ -126,37 +126,6 @@ func TestBuildWarnsOfBothRoles(t *testing.T) {
 	}
 }
 
-// An engine that was restarted in the other role, so that its agent had no time to deregister it, is not used in
-// the former role.
-func TestBuildRejectsFormerRole(t *testing.T) {
-	t.Parallel()
-	l := members.Layout(t)
-	const before, after = `"started_at":"2026-11-30T01:00:00Z"`, `"started_at":"2026-11-30T02:00:00Z"`
-	for _, c := range []struct {
-		name         string
-		former, next string
-		mod          int64 // of the former record; the next one is created at 3
-		lease        int64 // of the former record
-		usable       bool
-	}{
-		{"restarted", before, after, 2, 7, false},
-		{"restarted as kv_producer", before + `,"kv_role":"kv_consumer"`, after + `,"kv_role":"kv_producer"`, 2, 7, false},
-		{"restarted as kv_both", before, after + `,"kv_role":"kv_both"`, 2, 7, true},
-		{"the same process", before, before, 2, 7, true},
-		{"start not known", `"id":"a"`, after, 2, 7, true},
-		{"written again since", before, after, 4, 7, true},
-		{"static", before, after, 2, 0, true},
-	} {
-		d, p := kv("/pd/decode/10.0.0.1:1", `{"models":["m"],`+c.former+`}`, c.mod), kv("/pd/prefill/10.0.0.1:1", `{"models":["m"],`+c.next+`}`, 3)
-		d.Lease, p.Lease = c.lease, 8
-		for _, in := range watch.Build(l, []*mvccpb.KeyValue{d, p}, 9, verify.Facts{}).All() {
-			if want := c.usable || in.Role == instance.Prefill; in.Usable() != want {
-				t.Errorf("%s: %s usable %t: %s", c.name, in.Key, in.Usable(), in.Reason)
-			}
-		}
-	}
-}
-
 // The change of a role drains the other role, so it has no effect on an engine that is registered in one only, as
 // after a restart of its agent with another --role, nor where both roles are drained so, as after the revert of one of
 // several changes.

@@ -144,11 +144,8 @@ func (l *lost) dropEnded() {
 // entry from the disk: etcd may hold the key in spite of a removal, and a key that the table lacks
 // would mean another store.
 func (l *lost) verdict(e *entry) string {
-	switch {
-	case e.Kind != schema.KindInstance, e.absent.kind == loaded:
+	if e.Kind != schema.KindInstance || e.absent.kind == loaded {
 		return ""
-	case l.table.moved(e):
-		return "its engine was restarted as " + string(e.Role.Other())
 	}
 	return e.absent.ends(surrounding{
 		removed: l.removed(e.Key), followed: l.live(), quorum: l.table.census[e.Role].quorum(), alternative: l.alternative(e),

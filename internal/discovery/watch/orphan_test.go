@@ -300,23 +300,6 @@ func TestListWithMassLossIsHeld(t *testing.T) {
 	}
 }
 
-// An orphan whose engine runs again in the other role is dropped, although most of its role is not registered.
-func TestOrphanInTheOtherRole(t *testing.T) {
-	t.Parallel()
-	r := newOrphanRig(t, 2, nil)
-	for i, value := range []string{`{"models":["m"],"id":"A","started_at":"2026-11-30T01:00:00Z"}`, `{"models":["m"],"id":"B","started_at":"2026-11-30T02:00:00Z"}`} {
-		k := r.keys[0]
-		if i == 1 {
-			members.Revoke(t, r.cli, r.ids[k])
-			members.WaitFor(t, r.w, k, orphan)
-			k, r.ids[k] = members.Decode(k.Address), members.Lease(t, r.cli, 600)
-		}
-		revision := members.Put(t, r.cli, r.l.Instance(k), value, clientv3.WithLease(r.ids[r.keys[0]]))
-		members.WaitFor(t, r.w, k, members.AtRevision(revision))
-	}
-	members.WaitFor(t, r.w, r.keys[0], nil)
-}
-
 // An orphan is not registered: the role of an engine whose agent was killed, and runs again with another --role, has
 // no effect.
 func TestOrphanEndsRole(t *testing.T) {

@@ -29,7 +29,6 @@ type surroundings struct {
 	answer      *verify.Answer
 	waiting     verify.Wait
 	clash       bool
-	moved       bool
 	shadowed    bool
 	roleProblem string // why the role of an override has no effect, "" if it has
 }
@@ -78,7 +77,7 @@ func (t *table) show(e *entry, v verify.Facts) {
 		e.in = pendingInstance(e, c)
 	} else {
 		c.answer = v.Instances[e.Key]
-		c.clash, c.moved = t.clashes(e), t.moved(e)
+		c.clash = t.clashes(e)
 		if o := c.override; o != nil && o.good && o.override.Role != "" {
 			c.roleProblem = t.roleProblem(e)
 		}
@@ -115,13 +114,6 @@ func (t *table) clashes(e *entry) bool {
 	}
 	fine := func(e *entry) bool { return e.leased == 0 || e.rec.KVRole == "kv_both" }
 	return !fine(e) || !fine(o)
-}
-
-// moved reports whether the engine of an entry was restarted in its other role only, and registered there since.
-func (t *table) moved(e *entry) bool {
-	o := t.find(schema.KindInstance, e.Key.Other())
-	return o != nil && o.good && o.absent == nil && o.leased != 0 && e.leased != 0 && o.create > e.mod && o.rec.KVRole != "kv_both" &&
-		o.rec.StartedAt != nil && e.rec.StartedAt != nil && o.rec.StartedAt.After(*e.rec.StartedAt)
 }
 
 // roleProblem returns why an override can't keep the engine of an entry in its other role, "" if it can.
@@ -167,9 +159,6 @@ func recordInstance(e *entry, c surroundings, v verify.Facts) *instance.Instance
 	case v.Refuses(e.Key, e.rec) != nil:
 		in.View = instance.Rejected
 		say("%s", instance.Printable(v.Refuses(e.Key, e.rec).Error(), 300))
-	case c.moved:
-		in.View = instance.Rejected
-		say("its engine was restarted as %s", e.Role.Other())
 	default:
 		if e.problem != "" {
 			say("%s", e.describe())
