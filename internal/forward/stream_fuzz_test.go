@@ -432,7 +432,7 @@ func FuzzWhole(f *testing.F) {
 		if response.MayHaveTransferParams(want) {
 			want = response.HideTransferParams(openai.Completion, want)
 		}
-		lost := s.length > int64(len(answer)) || s.length < 0 && !errors.Is(s.end, io.EOF) || sse.Aborted(openai.Completion, answer)
+		lost := len(answer) == 0 || s.length > int64(len(answer)) || s.length < 0 && !errors.Is(s.end, io.EOF) || sse.Aborted(openai.Completion, answer)
 		for _, s.cuts = range [][]byte{nil, cuts} {
 			if enlarged && len(s.cuts) > 0 && slices.Min(s.cuts) < 2 {
 				continue // it would take long

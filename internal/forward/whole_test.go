@@ -11,11 +11,13 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // unannounced answers the decode legs one after the other with bodies without a
@@ -63,7 +65,7 @@ func wholeAnswer(n int) []byte {
 func TestAnswerOfUnknownLength(t *testing.T) {
 	t.Parallel()
 	const held = 1 << 20
-	for _, n := range []int{0, 1, 4<<10 - 1, 4 << 10, 4<<10 + 1, 8 << 10, 100 << 10, 1<<19 + 1, held - 1, held, held + 1, 3 * held} {
+	for _, n := range []int{1, 2, 4<<10 - 1, 4 << 10, 4<<10 + 1, 8 << 10, 100 << 10, 1<<19 + 1, held - 1, held, held + 1, 3 * held} {
 		want := wholeAnswer(n)
 		for name, cut := range map[string]func(io.Reader) io.Reader{
 			"as it is":       func(r io.Reader) io.Reader { return r },
@@ -122,5 +124,27 @@ func TestShortAnswerOfUnknownLengthTakesLittle(t *testing.T) { //nolint:parallel
 	runtime.ReadMemStats(&after)
 	if each := (after.TotalAlloc - before.TotalAlloc) / requests; each > 64<<10 {
 		t.Errorf("%d KiB for an answer of 2", each>>10)
+	}
+}
+
+// An engine that ends may answer with status 200 and nothing else. That is no answer.
+func TestEmptyAnswer(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if _, _ = io.Copy(io.Discard, r.Body); r.Method == http.MethodPost {
+			asked.Add(1)
+		}
+	}))
+	t.Cleanup(s.Close)
+	r := start(t, fakevllm.Plain, 0, 1, nil)
+	r.members.set(instanceAt("decode", strings.TrimPrefix(s.URL, "http://"), fakevllm.Plain), instanceAt("decode", r.D[0].Address(), fakevllm.Plain))
+	for range 20 {
+		for _, stream := range []bool{false, true} {
+			r.checkServed(scenario{chatPath, stream})
+		}
+	}
+	if asked.Load() == 0 {
+		t.Error("the engine with empty answers was not asked")
 	}
 }

@@ -390,6 +390,8 @@ type Source struct {
 // the request; nil if it does not.
 func (s *Source) judgeEnd(kind openai.Kind, b []byte) *leg.Failure {
 	switch {
+	case len(b) == 0 && kind != openai.Other:
+		return s.Leg.JudgeBadAnswer("it is empty")
 	case sse.Aborted(kind, b):
 		return s.Leg.JudgeFinish(leg.Aborted)
 	case s.GivesUp != "" && sse.StopsBy(b, s.GivesUp):
