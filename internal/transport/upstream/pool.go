@@ -52,6 +52,12 @@ func (p *Pool) Close() {
 // ReleasesBody implements Client. It is false for https, which Std serves.
 func (p *Pool) ReleasesBody(r *Request) bool { return !isHTTPS(r.Instance) }
 
+var headBuffers = sync.Pool{New: func() any { return new(make([]byte, 0, 1<<10)) }} //nolint:gochecknoglobals // a pool is shared by nature
+
+// maxPooledHead bounds the size in bytes of pooled buffers: one huge head must not stay
+// in memory forever.
+const maxPooledHead = 16 << 10
+
 // Do implements Client. A request that meets a stale connection is retried once,
 // immediately, on a new one, unless Request.Once excludes it.
 func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
@@ -61,7 +67,14 @@ func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 	if ctx.Err() != nil {
 		return nil, &Error{Stage: StageNotConnected, Address: r.Instance.Address, Err: context.Cause(ctx)}
 	}
-	wire, err := appendHead(make([]byte, 0, 1<<10), r)
+	buf, _ := headBuffers.Get().(*[]byte)
+	defer func() {
+		if cap(*buf) <= maxPooledHead {
+			headBuffers.Put(buf)
+		}
+	}()
+	wire, err := appendHead((*buf)[:0], r)
+	*buf = wire
 	if err != nil {
 		return nil, &Error{Stage: StageNotConnected, Address: r.Instance.Address, Err: err}
 	}
@@ -70,7 +83,7 @@ func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 		for _, s := range body {
 			wire = append(wire, s...)
 		}
-		body = nil
+		*buf, body = wire, nil
 	}
 	m := message{head: wire, body: body, method: r.Method, instance: r.Instance, once: r.Once, watchEarlyReply: size > minWatchedBody, started: time.Now()}
 	h, toClose := p.activeHost(r.Instance)
