@@ -3,7 +3,10 @@
 package metrics
 
 import (
+	"maps"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -44,6 +47,10 @@ type Metrics struct {
 	instances *instances
 
 	duration, firstToken, between, stages *prometheus.HistogramVec
+
+	known atomic.Pointer[map[kind]*series]
+	usual atomic.Pointer[series] // most frequent kind of request
+	learn sync.Mutex             // serializes additions to known
 }
 
 // Options configure Metrics.
@@ -90,6 +97,7 @@ func New(reg prometheus.Registerer, o Options) *Metrics {
 	for _, result := range health.TrialResults() {
 		m.trials.WithLabelValues(result)
 	}
+	m.known.Store(&map[kind]*series{})
 	f.NewGauge(prometheus.GaugeOpts{
 		Name: "pd_build_info", Help: "Always 1; the version is in the label.",
 		ConstLabels: prometheus.Labels{"version": o.Version},
@@ -149,15 +157,72 @@ func (m *Metrics) Follow(last, now *instance.Snapshot) {
 	})
 }
 
+// kind has the labels by which requests are counted.
+type kind struct {
+	endpoint, outcome string
+	status            int
+	alone             bool // no prefill instance was involved
+}
+
+// series are the counters of one kind, looked up once.
+type series struct {
+	of                   kind
+	requests             prometheus.Counter
+	duration, firstToken prometheus.Observer
+
+	queue, retry, prefill, handover, decode prometheus.Observer
+}
+
+// of returns the counters of a kind. There are few kinds, and new ones are rare, so the map
+// is replaced as a whole: a lookup takes no lock and does not allocate.
+func (m *Metrics) of(k kind) *series {
+	if s := m.usual.Load(); s != nil && s.of == k {
+		return s
+	}
+	if s, ok := (*m.known.Load())[k]; ok {
+		return s
+	}
+	s := m.newSeries(k)
+	m.learn.Lock()
+	defer m.learn.Unlock()
+	next := maps.Clone(*m.known.Load())
+	next[k] = s
+	m.known.Store(&next)
+	if k.outcome == relay.OutcomeOK {
+		m.usual.Store(s)
+	}
+	return s
+}
+
+func (m *Metrics) newSeries(k kind) *series {
+	way, first := "pair", string(instance.Prefill)
+	if k.alone {
+		way, first = "decode_only", string(instance.Decode)
+	}
+	stage := func(name, role string) prometheus.Observer { return m.stages.WithLabelValues(k.endpoint, name, role) }
+	return &series{
+		of:         k,
+		requests:   m.requests.WithLabelValues(k.endpoint, k.outcome, strconv.Itoa(k.status)),
+		duration:   m.duration.WithLabelValues(k.endpoint),
+		firstToken: m.firstToken.WithLabelValues(k.endpoint, way),
+		queue:      stage("queue", first),
+		retry:      stage("retry", first),
+		prefill:    stage("prefill", first),
+		handover:   stage("handover", string(instance.Decode)),
+		decode:     stage("decode", string(instance.Decode)),
+	}
+}
+
 // Done counts one finished request.
 func (m *Metrics) Done(e *forward.Entry) {
 	prefill, _ := e.Began()
-	m.requests.WithLabelValues(e.Endpoint, e.Outcome, strconv.Itoa(e.Status)).Inc()
-	m.duration.WithLabelValues(e.Endpoint).Observe(e.Duration.Seconds())
+	s := m.of(kind{e.Endpoint, e.Outcome, e.Status, prefill == ""})
+	s.requests.Inc()
+	s.duration.Observe(e.Duration.Seconds())
 	m.models.done(e)
 	m.instances.done(e)
 	if e.TTFT > 0 && (prefill != "" || e.DecodeOnly != "" || e.BeganDecode != "") {
-		m.passed(e, prefill == "")
+		s.passed(e)
 	}
 	if e.DecodeOnly != "" {
 		m.alone.WithLabelValues(e.DecodeOnly).Inc()
@@ -170,28 +235,24 @@ func (m *Metrics) Done(e *forward.Entry) {
 	}
 }
 
-// passed counts the first token and the stages of a request whose response has started. alone
-// reports that no prefill instance was involved. Stages that it did not pass have a series too,
-// so that their first increase is visible.
-func (m *Metrics) passed(e *forward.Entry, alone bool) {
-	way, first := "pair", instance.Prefill
-	if alone {
-		way, first = "decode_only", instance.Decode
+// passed counts the first token and the stages of a request whose response has started.
+func (s *series) passed(e *forward.Entry) {
+	if e.FirstToken > 0 {
+		s.firstToken.Observe(e.FirstToken.Seconds())
 	}
-	observe := func(passed bool, took time.Duration, h *prometheus.HistogramVec, labels ...string) {
-		if series := h.WithLabelValues(labels...); passed {
-			series.Observe(took.Seconds())
-		}
+	s.queue.Observe(e.Stages.Queue.Seconds())
+	if e.Failed > 0 {
+		s.retry.Observe(e.Stages.Retry.Seconds())
 	}
-	stage := func(name string, role instance.Role, passed bool, took time.Duration) {
-		observe(passed, took, m.stages, e.Endpoint, name, string(role))
+	if e.Stages.Prefill > 0 {
+		s.prefill.Observe(e.Stages.Prefill.Seconds())
 	}
-	observe(e.FirstToken > 0, e.FirstToken, m.firstToken, e.Endpoint, way)
-	stage("queue", first, true, e.Stages.Queue)
-	stage("retry", first, e.Failed > 0, e.Stages.Retry)
-	stage("prefill", first, e.Stages.Prefill > 0, e.Stages.Prefill)
-	stage("handover", instance.Decode, e.Stages.Handover > 0, e.Stages.Handover)
-	stage("decode", instance.Decode, e.Outcome == relay.OutcomeOK, e.Stages.Decode)
+	if e.Stages.Handover > 0 {
+		s.handover.Observe(e.Stages.Handover.Seconds())
+	}
+	if e.Outcome == relay.OutcomeOK {
+		s.decode.Observe(e.Stages.Decode.Seconds())
+	}
 }
 
 // Retried counts a leg that was retried.
