@@ -189,9 +189,9 @@ func TestModelRoute_Splits(t *testing.T) {
 	t.Parallel()
 	for _, targets := range [][]string{{"70:new", "30:old"}, {"70:new{pair=0}", "30:old{pair notin (0)}"}} {
 		r, change := startRoutes(t, []string{"new", "old"}, map[string][]string{"chat": targets}, nil)
-		// Any 200 turns in sequence have the shares within 1.5 %; random ones would be off by more in half of the runs.
-		const sessions, clients = 30, 8
-		requests := longform.Count(200, 10_000)
+		// Any 400 turns in sequence have the shares within 1 %; random ones would be off by more in half of the runs.
+		const sessions, clients = 60, 8
+		requests := longform.Count(400, 10_000)
 		var counts [2]atomic.Int64
 		var all sync.WaitGroup
 		for range clients {
@@ -216,15 +216,15 @@ func TestModelRoute_Splits(t *testing.T) {
 		}
 		var side [sessions]string
 		moved := 0
-		for round := range 3 {
-			if round == 2 {
+		for round := range 4 {
+			if round == 3 {
 				change("chat", strings.Replace(targets[0], "70", "50", 1), strings.Replace(targets[1], "30", "50", 1))
 			}
 			for i := range sessions {
 				switch is := r.targetOf("chat", false, "Session-Id", fmt.Sprint("session-", i)); {
 				case round == 0:
 					side[i] = is
-				case round < 2 && side[i] != is:
+				case round < 3 && side[i] != is:
 					t.Errorf("session %d went from %s to %s", i, side[i], is)
 				case side[i] != is:
 					if moved++; side[i][:3] != "new" {
@@ -247,10 +247,10 @@ func TestModelRoute_TargetDies(t *testing.T) {
 		r, _ := startRoutes(t, []string{"new", "old"}, map[string][]string{"chat": {"90:new", "10:old"}}, nil)
 		var lost atomic.Int64
 		var all sync.WaitGroup
-		begun := make(chan struct{}, 200)
+		begun := make(chan struct{}, 400)
 		for client := range 4 {
 			all.Go(func() {
-				for i := range 50 {
+				for i := range 100 {
 					begun <- struct{}{}
 					stream := kind != "killed" && (client+i)%2 == 0 // a stream that has begun is lost with its engine
 					if a := r.post(chatPath, chatOf("chat", stream)); a.status != http.StatusOK || a.err != nil || !strings.Contains(string(a.body), `"model":"chat"`) {

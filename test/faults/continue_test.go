@@ -427,3 +427,84 @@ func TestStreamsContinueUpToCapacity(t *testing.T) {
 		t.Errorf("%d streams went on, %d were lost", c.moved["completion"], c.lost["completion"])
 	}
 }
+
+// The memory of a stream in a proxy, and the bytes that an engine sends for a token, with and without
+// --continue-streams. PD_TEST_CONTINUE_CHECK runs it.
+func TestStreamsContinueCost(t *testing.T) {
+	if os.Getenv("PD_TEST_CONTINUE_CHECK") == "" {
+		t.Skip("make continue-check runs it (PD_TEST_CONTINUE_CHECK=5m)")
+	}
+	const n = 40
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{
+		etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer,
+		engineArgs: []string{"--vllm-version", "0.32.0", "--itl", "10ms", "--max-model-len", "100000"},
+	})
+	ids := strings.TrimSuffix(strings.Repeat("12345,", 32000), ",")
+	for _, c := range []struct {
+		name, prompt string
+		tokens       int
+	}{{"4,000 tokens of history", `"four thousand"`, 4000}, {"a prompt of 32,000 tokens", "[" + ids + "]", 100}} {
+		var memory [2]float64
+		for moves := range 2 {
+			listen := testkit.FreePort(t)
+			p := r.proxy(fmt.Sprintf("cost-%d-%d", c.tokens, moves), "--continue-streams", strconv.Itoa(3*moves), "--pprof-listen", listen)
+			require.NoError(t, p.WaitFor(t.Context(), 1, 1))
+			began := heapOf(t, p, listen)
+			ctx, leave := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			var full atomic.Int64
+			for i := range n {
+				wg.Go(func() {
+					events := 0
+					body := fmt.Sprintf(`{"prompt":%s,"model":%q,"stream":true,"ignore_eos":true,"max_tokens":50000,"user":"%d"}`, c.prompt, harness.Model, i)
+					_ = eachLine(ctx, p.URL()+"/v1/completions", body, func(line string) {
+						if strings.HasPrefix(line, "data:") {
+							if events++; events == c.tokens {
+								full.Add(1)
+							}
+						}
+					})
+				})
+			}
+			testkit.Eventually(t, 5*time.Minute, func() error {
+				if k := full.Load(); k < n {
+					return fmt.Errorf("%d streams have %s", k, c.name)
+				}
+				return nil
+			})
+			memory[moves] = (heapOf(t, p, listen) - began) / n / 1024
+			leave()
+			wg.Wait()
+		}
+		t.Logf("%s: %.0f KiB for a stream, %.0f without --continue-streams", c.name, memory[1], memory[0])
+	}
+	for path, body := range map[string]string{
+		"/v1/completions": `{"prompt":"bytes","ignore_eos":true,"max_tokens":1000`, "/v1/chat/completions": ofChat + `"ignore_eos":true,"max_tokens":1000`,
+	} {
+		var size [2]int
+		for i, more := range []string{"", `,"return_token_ids":true`} {
+			text, err := readAll(t.Context(), "http://"+r.decode[0].Address+path, fmt.Sprintf(body+"%[2]s", 1, more)+`,"model":"`+harness.Model+`","stream":true}`)
+			require.NoError(t, err)
+			size[i] = len(text)
+		}
+		t.Logf("%s: an engine sends %.1f bytes for a token, %.1f without token ids", path, float64(size[1])/1000, float64(size[0])/1000)
+	}
+}
+
+var heapLine = regexp.MustCompile(`(?m)^go_memstats_heap_alloc_bytes (\S+)`)
+
+// heapOf returns the bytes on the heap of a proxy after a collection.
+func heapOf(t *testing.T, p *fleet.Proxy, profiles string) float64 {
+	t.Helper()
+	resp, err := http.Get("http://" + profiles + "/debug/pprof/heap?gc=1") //nolint:noctx // a test of minutes
+	require.NoError(t, err)
+	_ = resp.Body.Close()
+	m := heapLine.FindStringSubmatch(string(harness.Get(t, p.URL()+"/metrics")))
+	if m == nil {
+		t.Fatal("no heap in /metrics")
+	}
+	v, err := strconv.ParseFloat(m[1], 64)
+	require.NoError(t, err)
+	return v
+}

@@ -183,7 +183,7 @@ func TestWrapCrashLoop(t *testing.T) {
 	// The first pause is long enough for a slow machine to see it.
 	w := wrapEngine(t, "crash="+crash, "--restart", "on-failure", "--restart-delay", "5s", "--restart-delay-max", "1h")
 	var ids []string
-	const lives = 2
+	const lives = 3
 	for range lives {
 		_, rec := awaitState(t, w.cli, w.key, instance.Ready)
 		ids = append(ids, rec.ID)
@@ -204,14 +204,14 @@ func TestWrapCrashLoop(t *testing.T) {
 			return os.Remove(crash)
 		})
 	}
-	if ids[0] == ids[1] {
+	if ids[0] == ids[1] || ids[1] == ids[2] || ids[0] == ids[2] {
 		t.Errorf("incarnations %q", ids)
 	}
-	for _, want := range []string{"restarting in 5s", "restarting in 10s"} {
+	for _, want := range []string{"restarting in 5s", "restarting in 10s", "restarting in 20s"} {
 		w.log.awaits(t, want)
 	}
 	awaitState(t, w.cli, w.key, instance.Ready)
-	if code, out, _ := ask(t, "status", "--socket", w.socket); code != 0 || !strings.Contains(out, "starts         3") || !strings.Contains(out, "last exit      exit code 3") {
+	if code, out, _ := ask(t, "status", "--socket", w.socket); code != 0 || !strings.Contains(out, "starts         4") || !strings.Contains(out, "last exit      exit code 3") {
 		t.Errorf("status\n%s", out)
 	}
 	w.send(t, syscall.SIGTERM)

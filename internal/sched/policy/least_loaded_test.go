@@ -32,9 +32,9 @@ func TestLeastLoaded(t *testing.T) {
 	for i := range many {
 		many[i] = 1
 	}
-	near(t, "many, all idle", shares(newLeastLoaded(seeded()), All(fleet(ones(100)...)), 20_000, 0), 0.3, many...)
-	near(t, "many, all the same", shares(newLeastLoaded(seeded()), All(busy(ones(100)...)), 20_000, 0), 0.3, many...)
-	near(t, "many, nearly all busy", shares(newLeastLoaded(seeded()), All(fleet(ones(100)...)), 20_000, 97), 0.3, many...)
+	near(t, "many, all idle", shares(newLeastLoaded(seeded()), All(fleet(ones(100)...)), 50_000, 0), 0.2, many...)
+	near(t, "many, all the same", shares(newLeastLoaded(seeded()), All(busy(ones(100)...)), 50_000, 0), 0.2, many...)
+	near(t, "many, nearly all busy", shares(newLeastLoaded(seeded()), All(fleet(ones(100)...)), 50_000, 97), 0.2, many...)
 	near(t, "3:1, all the same", shares(newLeastLoaded(seeded()), All(busy(3, 1)), 10_000, 0), 2, 75, 25)
 	near(t, "even, 3 held", shares(newLeastLoaded(seeded()), All(fleet(1, 1, 1, 1)), 10_000, 3), 2, 25, 25, 25, 25)
 }

@@ -30,7 +30,7 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 		}
 		return cached
 	}
-	for n := range 40 {
+	for n := range 100 {
 		for model := range models {
 			ask(model, n)
 			ask(0, 0) // a prompt that comes again and again
@@ -41,7 +41,7 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 	}
 	first, last := 0, 0
 	for model := 1; model < models; model++ {
-		if ask(model, 39) > 0 {
+		if ask(model, 99) > 0 {
 			last++
 		}
 		if ask(model, 0) > 0 {
@@ -66,7 +66,7 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 		memories[1+i].Close()
 	}
 	for n := range 2000 {
-		ask(0, 40+n)
+		ask(0, 100+n)
 	}
 	if used := budget.Used(indexmem.Prompts); used < limit*9/10 || int64(memories[0].All().Memory) != used {
 		t.Errorf("one model has %d bytes of %d", used, limit)

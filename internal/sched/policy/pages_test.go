@@ -49,7 +49,7 @@ func TestEveryScoreIsOnThePage(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds() {
 		h, names := newHistory(t, k), map[string]bool{}
-		for range 30 {
+		for range 60 {
 			c, r := h.next()
 			r.Explanation = new(Explanation)
 			h.choose(c, r)

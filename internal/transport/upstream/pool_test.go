@@ -356,9 +356,9 @@ func TestPoolUnderChange(t *testing.T) {
 	for w := range 6 {
 		wg.Go(func() {
 			rnd := rand.New(rand.NewPCG(uint64(w), 3))
-			for i := range 200 {
+			for i := range 400 {
 				in := *s.Instance
-				in.Record.ID = strconv.Itoa(i / 25)
+				in.Record.ID = strconv.Itoa(i / 50)
 				if _, b, err := fetch(t.Context(), p, request(&in)); err != nil || b != "ok" {
 					t.Errorf("%q, %v", b, err)
 					return
