@@ -23,6 +23,10 @@ for patch in scripts/planted-bugs/*.patch; do
 	fi
 	# shellcheck disable=SC2086 # several arguments of go test
 	if (cd "$tree/copy" && PD_TEST_LONG=1 go test -count=1 -failfast -timeout 10m $tests) >"$tree/log" 2>&1; then
+		if grep -F '[no tests to run]' "$tree/log" >&2; then
+			echo "the tests do not exist: $tests" >&2
+			exit 2
+		fi
 		echo "   NOT DETECTED by go test $tests"
 		missed=$((missed + 1))
 	elif ! grep -E '^ *--- FAIL' "$tree/log" | sed 's/^ */   detected by /; s/--- FAIL: //'; then
