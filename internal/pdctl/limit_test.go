@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -63,8 +65,10 @@ func TestLimit(t *testing.T) {
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
+	var asked atomic.Int64
 	proxy := func(status int, answer string) string {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			asked.Add(1)
 			if q.URL.Path != "/usage" || q.Header.Get("X-Api-Key") != "k" || q.Method != http.MethodGet {
 				t.Errorf("%s %s %v", q.Method, q.URL, q.Header)
 			}
@@ -84,6 +88,17 @@ func TestUsage(t *testing.T) {
 	code, out, errs = r.run("usage", "--admin-key", "k", "--proxy", one, "--proxy", broken, "-o", "json")
 	if code != 1 || !strings.Contains(out, `"requests": 3`) || !strings.Contains(errs, "1 of 2 proxies did not answer") || !strings.Contains(errs, broken+": the proxy says 403: Forbidden") {
 		t.Errorf("%d %s %s", code, out, errs)
+	}
+	before := asked.Load()
+	twice, stop := r.background("usage", "--admin-key", "k", "--proxy", one, "--proxy", one, "--watch")
+	testkit.Eventually(t, patience, func() error {
+		if n := asked.Load() - before; n < 3 {
+			return fmt.Errorf("asked %d times", n)
+		}
+		return nil
+	})
+	if stop(true); twice.has("did not answer") == nil {
+		t.Errorf("a proxy that is named twice: %s", twice)
 	}
 	// A proxy in etcd is asked at its admin URL.
 	r.put("/pd/proxies/p", `{"v":1,"id":"p","address":"[::]:8000","admin_url":"`+one+`"}`)

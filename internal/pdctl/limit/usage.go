@@ -42,8 +42,7 @@ func Usage(s *session.Session) *cobra.Command {
 			if key, err = s.AdminKey(key); err != nil {
 				return err
 			}
-			slices.Sort(proxies)
-			asked := slices.Compact(proxies) // with --watch this runs again, and the proxies may have changed
+			asked := slices.Compact(slices.Sorted(slices.Values(proxies))) // with --watch this runs again, and the proxies may have changed
 			if len(asked) == 0 {
 				if asked, err = s.ProxyURLs(cmd.Context()); err != nil {
 					return err
