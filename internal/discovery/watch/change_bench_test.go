@@ -24,7 +24,7 @@ func benchOwner(b *testing.B, ctx context.Context, n int) *owner {
 		kvs = append(kvs, benchKV(i, int64(i+2)))
 	}
 	o.following = true
-	o.handle(func(o *owner) { o.load(&etcd.Listing{KVs: kvs, Revision: int64(n + 2), Cluster: 1, Schema: 1}) })
+	o.load(&etcd.Listing{KVs: kvs, Revision: int64(n + 2), Cluster: 1, Schema: 1})
 	o.publish(ctx)
 	return o
 }
@@ -39,11 +39,9 @@ func benchKV(i int, mod int64) *mvccpb.KeyValue {
 }
 
 func (o *owner) benchEvent(kind mvccpb.Event_EventType, kv *mvccpb.KeyValue) {
-	o.handle(func(o *owner) {
-		o.apply(&clientv3.WatchResponse{
-			Header: &etcdserverpb.ResponseHeader{Revision: kv.ModRevision},
-			Events: []*clientv3.Event{{Type: kind, Kv: kv}},
-		})
+	o.apply(&clientv3.WatchResponse{
+		Header: &etcdserverpb.ResponseHeader{Revision: kv.ModRevision},
+		Events: []*clientv3.Event{{Type: kind, Kv: kv}},
 	})
 }
 
@@ -73,7 +71,7 @@ func BenchmarkChange(b *testing.B) {
 				o.publish(b.Context())
 				q := o.questions[0]
 				o.questions, q.alive = nil, true
-				o.handle(func(o *owner) { o.leaseKnown(q) })
+				o.leaseKnown(q)
 				o.publish(b.Context())
 				mod++
 				o.benchEvent(mvccpb.Event_PUT, benchKV(int(mod*7-7)%n, mod))

@@ -55,7 +55,7 @@ func newLeaseRig(t *testing.T) *leaseRig {
 func (r *leaseRig) list(t *testing.T, kvs []*mvccpb.KeyValue) {
 	t.Helper()
 	r.rev++
-	r.handle(func(o *owner) { o.load(&etcd.Listing{KVs: kvs, Revision: r.rev, Cluster: 1, Schema: 1}) })
+	r.load(&etcd.Listing{KVs: kvs, Revision: r.rev, Cluster: 1, Schema: 1})
 	r.publish(t.Context())
 }
 
@@ -77,9 +77,7 @@ func (r *leaseRig) deliver(events ...*clientv3.Event) {
 	for _, e := range events {
 		r.rev = max(r.rev, e.Kv.ModRevision)
 	}
-	r.handle(func(o *owner) {
-		o.apply(&clientv3.WatchResponse{Header: &etcdserverpb.ResponseHeader{Revision: r.rev}, Events: events})
-	})
+	r.apply(&clientv3.WatchResponse{Header: &etcdserverpb.ResponseHeader{Revision: r.rev}, Events: events})
 }
 
 // A lease is asked for when a key under it goes, unless etcd still holds
@@ -142,7 +140,7 @@ func TestLeaseIsAskedForUnlessAKeyProvesIt(t *testing.T) {
 		{"the other one is an orphan", func(r *leaseRig, t *testing.T) {
 			r.deliver(r.deleted(30, "A"), r.deleted(30, "B"))
 			for _, q := range r.unanswered() {
-				r.handle(func(o *owner) { o.leaseKnown(q) })
+				r.leaseKnown(q)
 			}
 			r.deliver(r.written(31, "A", 1))
 			r.deliver(r.deleted(32, "A"))

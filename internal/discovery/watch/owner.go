@@ -85,7 +85,7 @@ func (w *Watcher) own(ctx context.Context) {
 			}
 			return
 		case m := <-w.inbox:
-			o.handle(m)
+			m(o)
 		case <-o.timer.C:
 			o.publish(ctx)
 			continue
@@ -96,6 +96,7 @@ func (w *Watcher) own(ctx context.Context) {
 		}
 		o.sendQuestions(ctx)
 		o.schedule(ctx)
+		o.state() // after the publication: a reader that sees Live finds what was listed
 	}
 }
 
@@ -116,11 +117,6 @@ func (o *owner) sendQuestions(ctx context.Context) {
 		o.ticking = true
 		o.tick.Reset(min(time.Second, max(o.w.o.OrphanGrace/4, 10*time.Millisecond)))
 	}
-}
-
-func (o *owner) handle(m message) {
-	m(o)
-	o.state()
 }
 
 // listFailed notes that a list failed.
@@ -174,6 +170,7 @@ func (o *owner) load(l *etcd.Listing) {
 	o.noteContact()
 	o.dropEnded()
 	o.w.note(func(s *Status) { s.Lists++ })
+	o.published = time.Time{} // a list is published at once
 }
 
 // addLocal adds, once, the instances of Options.Local that are not known.

@@ -116,7 +116,7 @@ func (s *simulated) step(names []string) {
 			q := s.questions[0]
 			s.questions = s.questions[1:]
 			q.alive = s.rng.IntN(2) == 0
-			s.handle(func(o *owner) { o.leaseKnown(q) })
+			s.leaseKnown(q)
 		}
 	case n < 17: // an instance has answered, or has not
 		if all := s.w.Snapshot().All(); len(all) > 0 {
@@ -158,11 +158,9 @@ func (s *simulated) step(names []string) {
 }
 
 func (s *simulated) event(kind mvccpb.Event_EventType, kv *mvccpb.KeyValue) {
-	s.handle(func(o *owner) {
-		o.apply(&clientv3.WatchResponse{
-			Header: &etcdserverpb.ResponseHeader{Revision: s.rev},
-			Events: []*clientv3.Event{{Type: kind, Kv: kv}},
-		})
+	s.apply(&clientv3.WatchResponse{
+		Header: &etcdserverpb.ResponseHeader{Revision: s.rev},
+		Events: []*clientv3.Event{{Type: kind, Kv: kv}},
 	})
 }
 
@@ -171,7 +169,7 @@ func (s *simulated) relist() {
 	for _, k := range slices.Sorted(maps.Keys(s.keys)) {
 		l.KVs = append(l.KVs, s.keys[k])
 	}
-	s.handle(func(o *owner) { o.load(l) })
+	s.load(l)
 }
 
 // scratch is what a table with the same entries, that has shown nothing yet, shows.

@@ -57,9 +57,7 @@ func TestSuspended_DropsNothingBeforeTheList(t *testing.T) {
 			kvs = append(kvs, kv)
 		}
 	}
-	r.handle(func(o *owner) {
-		o.load(&etcd.Listing{KVs: kvs, Revision: 31, Cluster: 1, Schema: 1, Asked: r.w.suspension.asked.Load()})
-	})
+	r.load(&etcd.Listing{KVs: kvs, Revision: 31, Cluster: 1, Schema: 1, Asked: r.w.suspension.asked.Load()})
 	r.publish(t.Context())
 	if r.table.entries[name] != e || e.absent.failed != 0 || !r.live() {
 		t.Fatalf("after the list: %+v, live %t", e.absent, r.live())
