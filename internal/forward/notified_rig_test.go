@@ -8,11 +8,13 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
@@ -55,8 +57,21 @@ type notifiedRig struct {
 	t     *testing.T
 	rig   *rig
 	legs  chan *notifiedLeg
+	waits *countedWaits
 	ranks []*zmqpeer.Sender // of the one process that represents all prefill engines
 	P, D  []*instance.Instance
+}
+
+// countedWaits counts the waits for notifications that are over.
+type countedWaits struct {
+	flow.Notifications
+
+	over atomic.Int64
+}
+
+func (c *countedWaits) Await(ctx context.Context, in *instance.Instance, id string, ranks int) error {
+	defer c.over.Add(1)
+	return c.Notifications.Await(ctx, in, id, ranks) //nolint:wrapcheck // of the wait itself
 }
 
 // notifiedLeg is one leg as an engine got it.
@@ -85,7 +100,8 @@ func startNotified(t *testing.T, prefills, decodes, ranks int, tune func(*forwar
 	inbox := lmcache.NewInbox()
 	receiver := pull(t, inbox)
 	w.rig = start(t, fakevllm.Plain, 0, 0, func(o *forward.Options) {
-		o.Notifications = &lmcache.Asker{Own: inbox, HTTP: http.DefaultClient}
+		w.waits = &countedWaits{Notifications: &lmcache.Asker{Own: inbox, HTTP: http.DefaultClient}}
+		o.Notifications = w.waits
 		if tune != nil {
 			tune(o)
 		}
@@ -170,9 +186,7 @@ func (w *notifiedRig) roundTrip() {
 	w.t.Helper()
 	got := w.begin(w.t.Context(), chatBody(true, ""))
 	p := w.leg(instance.Prefill)
-	for rank := range w.ranks {
-		w.notify(rank, p.spec.ID)
-	}
+	w.notifyAll(p)
 	p.reply(ok)
 	d := w.leg(instance.Decode)
 	if d.tag != p.tag {
@@ -196,6 +210,17 @@ func (w *notifiedRig) noLeg(after string) {
 func (w *notifiedRig) notify(rank int, id string) {
 	w.t.Helper()
 	require.NoError(w.t, w.ranks[rank].Send(w.t.Context(), connector.Notification(id)))
+}
+
+// notifyAll has each rank notify, and waits until the proxy knows: once prefill has answered, the
+// proxy would not wait long.
+func (w *notifiedRig) notifyAll(prefill *notifiedLeg) {
+	w.t.Helper()
+	over := w.waits.over.Load()
+	for rank := range w.ranks {
+		w.notify(rank, prefill.spec.ID)
+	}
+	eventually(w.t, "the wait for the notifications is over", func() bool { return w.waits.over.Load() > over })
 }
 
 // begin sends a request, whose answer comes later.

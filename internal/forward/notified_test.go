@@ -23,32 +23,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// countedNotifications counts the waits for notifications that are over.
-type countedNotifications struct {
-	inner interface {
-		CannotHear(in *instance.Instance) error
-		Address(in *instance.Instance) string
-		Await(ctx context.Context, in *instance.Instance, id string, ranks int) error
-	}
-	over atomic.Int64
-	fail func(id string) error // nil: none
-}
-
-func (c *countedNotifications) CannotHear(in *instance.Instance) error { return c.inner.CannotHear(in) }
-
-func (c *countedNotifications) Address(in *instance.Instance) string { return c.inner.Address(in) }
-
-func (c *countedNotifications) Await(ctx context.Context, in *instance.Instance, id string, ranks int) error {
-	if c.fail != nil {
-		if err := c.fail(id); err != nil {
-			return err
-		}
-	}
-	err := c.inner.Await(ctx, in, id, ranks)
-	c.over.Add(1)
-	return err
-}
-
 // Eight ranks: in any order, before the HTTP answer, after it, and around it. Decode is
 // sent after the eighth notification and not before.
 func TestNotifiedByEightRanks(t *testing.T) {
@@ -111,9 +85,7 @@ func TestNotificationLost(t *testing.T) {
 		t.Fatalf("tried again as %s at %s", second.spec.ID, second.address)
 	}
 	w.notify(ranks-1, first.spec.ID) // too late, and for an attempt that has ended
-	for rank := range ranks {
-		w.notify(rank, second.spec.ID)
-	}
+	w.notifyAll(second)
 	second.reply(ok)
 	d := w.leg(instance.Decode)
 	if d.tag != second.tag {
@@ -139,7 +111,7 @@ func TestNotificationsNeverCome(t *testing.T) {
 	var inbox *lmcache.Inbox
 	w := startNotified(t, 1, 1, 1, func(o *forward.Options) {
 		o.Notified, o.RetryRatio, o.Config.Log = 2*time.Second, -1, log
-		asker := o.Notifications.(*lmcache.Asker)
+		asker := o.Notifications.(*countedWaits).Notifications.(*lmcache.Asker)
 		asker.OwnAddress, inbox = "tcp://10.0.0.1:8500", asker.Own
 	})
 	serve := func(prefill bool) {
@@ -213,7 +185,7 @@ func TestNotificationsOfAnotherPrefill(t *testing.T) {
 				silent = l.address
 			}
 			if l.address != silent {
-				w.notify(0, l.spec.ID)
+				w.notifyAll(l)
 			}
 			l.reply(ok)
 			l = await(t, "a leg", w.legs)
@@ -230,7 +202,7 @@ func TestNotificationsOfAnotherPrefill(t *testing.T) {
 		if p.address == silent {
 			t.Error("sent to the silent instance")
 		}
-		w.notify(0, p.spec.ID)
+		w.notifyAll(p)
 		p.reply(ok)
 		w.leg(instance.Decode).reply(streams)
 		if e := w.checkServed(got); e.DecodeOnly != "" || e.Failed != 0 {
@@ -260,8 +232,7 @@ func TestNotifiedClientLeaves(t *testing.T) {
 	for _, at := range []string{"prefill", "notifications", "decode"} {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
-			var c countedNotifications
-			w := startNotified(t, 1, 1, 1, func(o *forward.Options) { c.inner = o.Notifications; o.Notifications = &c })
+			w := startNotified(t, 1, 1, 1, nil)
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
 			got := w.begin(ctx, chatBody(true, ""))
@@ -279,7 +250,7 @@ func TestNotifiedClientLeaves(t *testing.T) {
 			}
 			await(t, "the end of the leg", l.left)
 			<-got
-			eventually(t, "the wait is over", func() bool { return c.over.Load() == 1 })
+			eventually(t, "the wait is over", func() bool { return w.waits.over.Load() == 1 })
 			w.noLeg("the client left")
 			w.rig.checkEngines()
 		})
