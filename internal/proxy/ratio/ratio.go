@@ -38,7 +38,7 @@ type Options struct {
 	// Stale returns why the membership or the load of other proxies may be out of date, "" if not.
 	Stale func() string
 	// View returns why this proxy passes over an instance, such as ejected, "" if it does not. Such
-	// an engine would have the fewest requests, and be of no use in its new role.
+	// an engine does not count, nor does it move although it has the fewest requests.
 	View func(instance.Key) instance.View
 	Fits func(instance.Key, instance.Record) error
 	Log  logrus.FieldLogger
@@ -231,12 +231,12 @@ type group struct {
 	shares   float64 // of the same, those in both roles as half
 }
 
-// loads returns the load of each group now, ordered by model.
+// loads returns the load of each group now, ordered by model, without instances that this proxy passes over.
 func (f *Follower) loads() []*group {
 	groups := map[string]*group{}
 	snap := f.o.Snapshot()
 	for _, in := range snap.All() {
-		if !in.Usable() || len(in.Record.Models) == 0 {
+		if !in.Usable() || len(in.Record.Models) == 0 || f.o.View(in.Key) != "" { // an engine in both roles has one view
 			continue
 		}
 		model := in.Record.Models[0]

@@ -108,6 +108,7 @@ func pressure(queues func(tick int) []instance.ListedQueue, elsewhere map[string
 		},
 		Queues:    func() []instance.ListedQueue { return queues(tick) },
 		Elsewhere: func() map[string]float64 { return elsewhere },
+		View:      func(instance.Key) instance.View { return "" },
 	})
 	for ; tick < 60; tick++ {
 		f.Step(context.Background(), time.Unix(int64(tick), 0))
@@ -370,17 +371,33 @@ func TestWeightKeepsTheRole(t *testing.T) {
 }
 
 // An engine that is ejected or sleeps is not the one that changes its role, although it has the fewest
-// requests.
+// requests, nor one that its role can do with.
 func TestEjectedEngineKeepsItsRole(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
 	fleet(t, etcd, true)
 	p := newProxy(t, etcd, config.AutoRolesOn, "a")
+	check := func(prefill, decode float64, moved int64) {
+		t.Helper()
+		if a := p.Advice(); p.moves(ratio.Moved) != moved || p.moves(ratio.Failed) != 0 || a[0].Instances != prefill || a[1].Instances != decode {
+			t.Fatalf("%d changes, %d failed; %+v", p.moves(ratio.Moved), p.moves(ratio.Failed), a)
+		}
+	}
 	p.views = map[string]instance.View{"127.0.0.1:2": instance.Ejected, "127.0.0.1:3": instance.Sleeping}
 	p.run(t.Context(), 130)
-	if in, ok := p.snap.Lookup(instance.Key{Role: instance.Prefill, Address: "127.0.0.1:4"}); !ok || !in.Usable() || p.moves(ratio.Moved) != 1 {
-		t.Fatalf("%+v, %d changes", in, p.moves(ratio.Moved))
+	check(1, 1, 0)
+	p.views["127.0.0.1:3"] = ""
+	p.run(t.Context(), 40)
+	check(2, 1, 1)
+	if in, ok := p.snap.Lookup(instance.Key{Role: instance.Prefill, Address: "127.0.0.1:2"}); !ok || in.Usable() {
+		t.Fatalf("%+v is usable", in)
 	}
+	for _, address := range []string{"127.0.0.1:3", "127.0.0.1:4"} {
+		p.views[address] = instance.Ejected
+	}
+	p.views["127.0.0.1:2"] = ""
+	p.run(t.Context(), 130) // one of the two that are left serves in each role
+	check(1, 1, 1)
 }
 
 // The use of the KV cache is that of the engines that report it, whatever share of an instance they are.
@@ -404,6 +421,7 @@ func TestKVUseOfEngineInBothRoles(t *testing.T) {
 			return estimate.Rates{Prefill: line, Transfer: line, Token: line, Output: 10, Uncached: 5000}
 		},
 		Queues: func() []instance.ListedQueue { return nil }, Elsewhere: func() map[string]float64 { return nil },
+		View: func(instance.Key) instance.View { return "" },
 	})
 	for tick := range 60 {
 		f.Step(t.Context(), time.Unix(int64(tick), 0))

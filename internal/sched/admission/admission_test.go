@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -777,9 +778,18 @@ func TestEntries(t *testing.T) {
 }
 
 // An engine that runs the same number of streams in two reports while others wait gets no more than
-// these, until it reports that none wait.
+// these, until it reports that none wait, also after it could not be picked, or had no report, for a while.
 func TestSeatsOfDecode(t *testing.T) {
-	r := newRig(t, func(o *admission.Options, _ *rig) { o.TPOT = 0 })
+	var passedOver atomic.Bool
+	r := newRig(t, func(o *admission.Options, r *rig) {
+		o.TPOT = 0
+		o.Engines = func(string, instance.Selector) (prefill, decode []admission.Engine) {
+			if passedOver.Load() {
+				return engine("p", r.prefill["m"]), nil
+			}
+			return engine("p", r.prefill["m"]), engine("d", r.decode["m"])
+		}
+	})
 	d := r.decode["m"]
 	served := func() {
 		t.Helper()
@@ -805,7 +815,18 @@ func TestSeatsOfDecode(t *testing.T) {
 	d.InFlight.Store(7)
 	report(16, 5, 0, 0)
 	report(15, 9, 9, 4) // the KV caches of 4 have arrived
+	last := d.Engine.Swap(nil)
+	r.pass(2 * time.Second)
+	served()
+	d.Engine.Store(last)
 	d.InFlight.Store(16)
+	for _, is := range []bool{true, true, false} {
+		passedOver.Store(is)
+		r.pass(2 * time.Second)
+		if is {
+			served()
+		}
+	}
 	waits := r.send(admission.Request{})
 	waits.waits(t)
 	d.Engine.Store(&policy.Engine{All: policy.Rank{Running: 16}})

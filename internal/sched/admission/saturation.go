@@ -49,6 +49,7 @@ func (w work) cost() float64 { return w.uncached*inputCost + w.output*outputCost
 type plan struct {
 	at              time.Time
 	prefill, decode []stage
+	known           []stage        // decode, and engines with known seats that serve requests but may not be picked now
 	rates           estimate.Rates // of the model
 	miss            float64        // share of prompt tokens that are not cached
 	held            float64        // KV cache in use for each held token by the load counts
@@ -79,17 +80,20 @@ func crowded(e *policy.Engine) bool { return e.Queue() > e.All.Running/8 }
 // other numbers.
 func (s *stage) learn(last *plan, i int) {
 	s.most, s.seats, s.report = math.Inf(1), math.Inf(1), s.load.Engine.Load()
-	if last == nil || s.report == nil {
+	if last == nil {
 		return
 	}
-	if i >= len(last.decode) || last.decode[i].load != s.load {
-		i = slices.IndexFunc(last.decode, func(o stage) bool { return o.load == s.load })
+	if i >= len(last.known) || last.known[i].load != s.load {
+		i = slices.IndexFunc(last.known, func(o stage) bool { return o.load == s.load })
 	}
-	if i < 0 || last.decode[i].report == nil {
+	if i < 0 {
 		return
 	}
-	before, running := last.decode[i].report, s.report.All.Running
-	s.most, s.seats = last.decode[i].most, last.decode[i].seats
+	before := last.known[i].report
+	if s.most, s.seats = last.known[i].most, last.known[i].seats; s.report == nil || before == nil {
+		return
+	}
+	running := s.report.All.Running
 	switch {
 	case before == s.report:
 	case crowded(s.report) && crowded(before) && math.Abs(running-before.All.Running) <= max(1, running/16) && max(running, before.All.Running) >= minStreams:
@@ -241,6 +245,16 @@ func (o *Options) newPlan(m *queue, now time.Time, last *plan) *plan {
 		if report := e.Load.Engine.Load(); report != nil && s.capacity > 0 {
 			reported += report.All.Usage * e.Load.Capacity.Load()
 			held += float64(e.Load.Held.Load()) + e.Load.Others.Held.Load()
+		}
+	}
+	p.known = p.decode
+	for i := 0; last != nil && i < len(last.known); i++ {
+		s := &last.known[i]
+		if math.IsInf(s.seats, 1) || s.load.InFlight.Load() == 0 || i < len(decode) && decode[i].Load == s.load {
+			continue
+		}
+		if !slices.ContainsFunc(decode, func(e Engine) bool { return e.Load == s.load }) {
+			p.known = append(p.known, *s)
 		}
 	}
 	if held > 0 && reported > 0 {
