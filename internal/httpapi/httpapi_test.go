@@ -112,9 +112,16 @@ func members() *instance.Snapshot {
 func deps() httpapi.Deps {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	say := func(text string) forward.HandlerFunc {
-		return func(c forward.Client, _ *http.Request) { _, _ = io.WriteString(c, text) }
+	// As those of package forward, a handler has no response if the context of the request has ended.
+	handler := func(text func(*http.Request) string) forward.HandlerFunc {
+		return func(c forward.Client, r *http.Request) {
+			if r.Context().Err() != nil {
+				panic(http.ErrAbortHandler)
+			}
+			_, _ = io.WriteString(c, text(r))
+		}
 	}
+	say := func(text string) forward.HandlerFunc { return handler(func(*http.Request) string { return text }) }
 	return httpapi.Deps{
 		Data: httpapi.DataHandlers{
 			Generate: func(kind openai.Kind) forward.HandlerFunc {
@@ -125,14 +132,14 @@ func deps() httpapi.Deps {
 			},
 			FanOut: say,
 			Stored: func(endpoint string, id func(*http.Request) string) forward.HandlerFunc {
-				return func(w forward.Client, r *http.Request) { _, _ = io.WriteString(w, endpoint+" "+id(r)) }
+				return handler(func(r *http.Request) string { return endpoint + " " + id(r) })
 			},
 			Passthrough:    func(endpoint, _ string) forward.HandlerFunc { return say(endpoint) },
 			Form:           func(endpoint, _ string) forward.HandlerFunc { return say("form " + endpoint) },
 			PassthroughGet: say,
 			Requests:       func() int64 { return 5 },
 			Models: func(id func(*http.Request) string) forward.HandlerFunc {
-				return func(w forward.Client, r *http.Request) { _, _ = io.WriteString(w, "models:"+id(r)) }
+				return handler(func(r *http.Request) string { return "models:" + id(r) })
 			},
 		},
 		Admin: admin{},

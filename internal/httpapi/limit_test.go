@@ -136,7 +136,7 @@ func (l oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 // A request is answered although its body does not arrive.
 func TestMissingBody(t *testing.T) {
 	t.Parallel()
-	for _, head := range []string{"GET /livez", "GET /livez HTTP/1.1\r\nExpect: 100-continue", "GET /status", "HEAD /health", "DELETE /nowhere", "POST /instances/add", "PUT /models/routes/m", "POST /ping", "POST /status", "POST /v1/responses/x/cancel"} {
+	for _, head := range []string{"GET /livez", "GET /livez HTTP/1.1\r\nExpect: 100-continue", "GET /status", "HEAD /health", "DELETE /nowhere", "GET /tokenizer_info", "GET /v1/models", "GET /v1/models/m", "GET /v1/responses/x", "POST /instances/add", "PUT /models/routes/m", "POST /ping", "POST /status", "POST /v1/responses/x/cancel"} {
 		synctest.Test(t, func(t *testing.T) {
 			l := oneConn{conns: make(chan net.Conn, 1)}
 			server, client := net.Pipe()

@@ -1,9 +1,11 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -62,7 +64,11 @@ func discardBody(c *gin.Context) {
 	}
 	control := http.NewResponseController(c.Writer)
 	_ = control.SetReadDeadline(time.Now().Add(lingerTotal)) // not supported: no deadline
-	if _, err := io.CopyN(io.Discard, r.Body, lingerPiece); errors.Is(err, io.EOF) {
+	switch _, err := io.CopyN(io.Discard, r.Body, lingerPiece); {
+	case errors.Is(err, io.EOF):
 		_ = control.SetReadDeadline(time.Time{})
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		// net/http has ended the context, although the client waits.
+		c.Request = r.WithContext(context.WithoutCancel(r.Context()))
 	}
 }

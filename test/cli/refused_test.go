@@ -56,7 +56,7 @@ func (w *doctorRig) run(line string) (int, string) {
 // findings returns the exit code and the findings of pdctl doctor.
 func (w *doctorRig) findings(more ...string) (int, []doctor.Finding) {
 	w.t.Helper()
-	code, out := w.run("pdctl doctor -o json " + strings.Join(more, " ") + " 2>/dev/null")
+	code, out := w.run("pdctl doctor --agents=false -o json " + strings.Join(more, " ") + " 2>/dev/null")
 	var d struct{ Findings []doctor.Finding }
 	if err := json.Unmarshal([]byte(out), &d); err != nil {
 		w.t.Fatalf("exit %d: %v\n%s", code, err, out)

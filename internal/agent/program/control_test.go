@@ -156,17 +156,10 @@ func TestHealthWithAnAddressInTheEnvironment(t *testing.T) {
 	defer background.Start(t.Context(), func(ctx context.Context) {
 		agentctl.Serve(ctx, lis, agentctl.Source{Report: func() agentctl.Report { return agentctl.Report{Phase: "serving"} }}, testLog())
 	})()
-	// Agents of tests that run at the same time may have sockets in /run for a while.
-	testkit.Eventually(t, patience, func() error {
-		code, _, errs := ask(t, "health")
-		if code == 2 {
-			t.Fatal(errs)
-		}
-		if code != 0 {
-			return fmt.Errorf("health: %d %s", code, errs)
-		}
-		return nil
-	})
+	// If other agents of this user run on this machine, they are in the question which one is meant.
+	if code, _, errs := ask(t, "health"); code != 0 && !(code == 1 && strings.Contains(errs, path)) {
+		t.Errorf("health: %d %s", code, errs)
+	}
 }
 
 // An agent with --zmq-register has no instance, and answers the same commands.
