@@ -49,7 +49,7 @@ func (a *AccessLog) Write(e *Entry) {
 	l.some("key_name", e.KeyName)
 	l.text("method", e.Method)
 	l.text("path", e.Path)
-	l.text(logging.FieldModel, shown(e.Model))
+	l.some(logging.FieldModel, shown(e.Model))
 	l.some("target", e.Target)
 	l.some("passed_over", strings.Join(e.PassedOver, ","))
 	l.b = strconv.AppendBool(l.name("stream"), e.Stream)
