@@ -294,10 +294,10 @@ func TestClientsRefusedByTLS(t *testing.T) {
 		pair             []tls.Certificate
 		roots            *testkit.Authority
 	}{
-		{"none", "certificate required", "it shows no certificate", nil, a},
+		{"none", "certificate required", "it sent no certificate", nil, a},
 		{"expired", "expired certificate", "its certificate has expired at ", []tls.Certificate{a.Pair("old")}, a},
 		{"another authority's", "unknown certificate authority", "signed by an unknown authority", []tls.Certificate{other.Pair("stranger")}, a},
-		{"distrusts the proxy", "unknown authority", "it refuses our certificate", []tls.Certificate{a.Pair("good")}, other},
+		{"distrusts the proxy", "unknown authority", "it rejected our certificate", []tls.Certificate{a.Pair("good")}, other},
 	} {
 		tr := &http.Transport{TLSClientConfig: &tls.Config{
 			RootCAs: tc.roots.Pool(),
@@ -337,7 +337,7 @@ func TestHealthWithUnusableFiles(t *testing.T) {
 	}{
 		{name: "key of another certificate", health: "not ready: "},
 		{name: "key of another certificate, with client certificates", mutual: true, health: "ask 127.0.0.1:PORT: TLS: private key does not match public key"},
-		{name: "refused as a client", mutual: true, stranger: true, health: "ask 127.0.0.1:PORT: TLS: it refuses our certificate: an authority that it does not know has signed it"},
+		{name: "refused as a client", mutual: true, stranger: true, health: "ask 127.0.0.1:PORT: TLS: it rejected our certificate: signed by an authority that it does not know"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -390,8 +390,8 @@ func TestEnginesRefusedByTLS(t *testing.T) {
 		{name: "wrong name", engine: a.Pair("named"), cert: good, key: goodKey, reason: "wrong_name", says: "its certificate is for another name"},
 		{name: "expired", engine: a.Pair("old"), cert: good, key: goodKey, reason: "expired", says: "its certificate has expired at "},
 		{name: "unknown authority", engine: other.Pair("stranger"), cert: good, key: goodKey, reason: "unknown_authority", says: `signed by an unknown authority`},
-		{name: "wrong client certificate", engine: a.Pair("good"), mutual: true, cert: stranger, key: strangerKey, reason: "unknown_authority", says: "it refuses our certificate: an authority that it does not know"},
-		{name: "expired client certificate", engine: a.Pair("good"), mutual: true, cert: old, key: oldKey, reason: "expired", says: "it refuses our certificate: it says that it has expired"},
+		{name: "wrong client certificate", engine: a.Pair("good"), mutual: true, cert: stranger, key: strangerKey, reason: "unknown_authority", says: "it rejected our certificate: signed by an authority that it does not know"},
+		{name: "expired client certificate", engine: a.Pair("good"), mutual: true, cert: old, key: oldKey, reason: "expired", says: "it rejected our certificate: expired or revoked"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -494,7 +494,7 @@ func TestRegisteredEngineRefusedByTLS(t *testing.T) {
 			err = json.Unmarshal([]byte(text), &s)
 		}
 		for _, in := range s.Instances {
-			if in.Address == refusing && strings.Contains(in.Reason, "no TLS: it wants a certificate of us") {
+			if in.Address == refusing && strings.Contains(in.Reason, "no TLS: it requires a client certificate") {
 				return nil
 			}
 		}
@@ -518,9 +518,9 @@ func TestEtcdRefusedByTLS(t *testing.T) {
 	}{
 		{"unknown authority", endpoint, other.CA, good, goodKey, "its certificate is signed by an unknown authority"},
 		{"wrong name", elsewhere, a.CA, good, goodKey, "its certificate is for another name"},
-		{"wrong client certificate", endpoint, a.CA, stranger, strangerKey, "it refuses our certificate"},
-		{"expired client certificate", endpoint, a.CA, old, oldKey, "it refuses our certificate"},
-		{"no client certificate", endpoint, a.CA, "", "", "it wants a certificate of us"},
+		{"wrong client certificate", endpoint, a.CA, stranger, strangerKey, "it rejected our certificate"},
+		{"expired client certificate", endpoint, a.CA, old, oldKey, "it rejected our certificate"},
+		{"no client certificate", endpoint, a.CA, "", "", "it requires a client certificate"},
 		{"etcd without TLS", "https://" + strings.TrimPrefix(testkit.StartEtcd(t).Endpoint(), "http://"), a.CA, "", "", "it does not speak TLS"},
 		{"no TLS", strings.TrimPrefix(endpoint, "https://"), "", "", "", "speaks TLS: write https://"},
 	} {

@@ -647,7 +647,7 @@ func TestDoctorEjectedAndMemberDown(t *testing.T) {
 	r.put("/pd/decode/10.0.0.9:8200", `{"models":["m"]}`)
 	r.put("/pd/decode/10.0.0.10:8200", `{"models":["m"]}`)
 	const dead = `{"view":"ejected","reason":"connection refused"}`
-	r.put("/pd/proxies/p1", `{"v":1,"applied":99,"address":"10.0.0.1:8000","unverified":{},"instances":{"decode/10.0.0.8:8200":`+dead+`,"decode/10.0.0.9:8200":`+dead+`,"decode/10.0.0.10:8200":{"view":"ejected","reason":"no TLS: it wants a certificate of us"}}}`)
+	r.put("/pd/proxies/p1", `{"v":1,"applied":99,"address":"10.0.0.1:8000","unverified":{},"instances":{"decode/10.0.0.8:8200":`+dead+`,"decode/10.0.0.9:8200":`+dead+`,"decode/10.0.0.10:8200":{"view":"ejected","reason":"no TLS: it requires a client certificate"}}}`)
 	r.put("/pd/proxies/p2", `{"v":1,"applied":99,"address":"10.0.0.2:8000","unverified":{},"instances":{"decode/10.0.0.8:8200":`+dead+`}}`)
 	away := testkit.FreePort(t)
 	got := r.examined(5, "--etcd-endpoints", r.etcd.Endpoint()+","+away, "--timeout", "2s")
@@ -658,7 +658,7 @@ func TestDoctorEjectedAndMemberDown(t *testing.T) {
 	if f := finds(t, got, "engine", "decode/10.0.0.9:8200", "1 of 2 proxies cannot use it: ejected"); f.Severity != doctor.Warning {
 		t.Errorf("severity %s", f.Severity)
 	}
-	finds(t, got, "engine", "decode/10.0.0.10:8200", "1 of 2 proxies cannot use it: ejected", "it wants a certificate of us", "correct --engine-ca, --engine-cert")
+	finds(t, got, "engine", "decode/10.0.0.10:8200", "1 of 2 proxies cannot use it: ejected", "it requires a client certificate", "correct --engine-ca, --engine-cert")
 	if f := finds(t, got, "etcd", "etcd "+away, "a member of etcd does not answer; the others work"); f.Severity != doctor.Warning {
 		t.Errorf("severity %s", f.Severity)
 	}

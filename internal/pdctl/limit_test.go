@@ -192,12 +192,18 @@ func TestProxyRefusedByTLS(t *testing.T) {
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	local := strings.Replace(server.URL, "127.0.0.1", "localhost", 1)
-	for _, tc := range []struct{ url, ca, says, cure string }{
-		{local, other.CA, `its certificate is signed by an unknown authority ("CN=fleet")`, "name its CA with --proxy-ca"},
-		{server.URL, a.CA, "its certificate is for another name", "name it by --proxy https://HOST:PORT"},
-		{local, a.CA, "it refuses our certificate", "set --proxy-cert and --proxy-key"},
+	shown := []string{"--proxy-cert", cert, "--proxy-key", key}
+	for _, tc := range []struct {
+		url, ca    string
+		cert       []string
+		says, cure string
+	}{
+		{local, other.CA, shown, `its certificate is signed by an unknown authority ("CN=fleet")`, "name its CA with --proxy-ca"},
+		{server.URL, a.CA, shown, "its certificate is for another name", "name it by --proxy https://HOST:PORT"},
+		{local, a.CA, shown, "it rejected our certificate", "set --proxy-cert and --proxy-key"},
+		{local, a.CA, nil, "it requires a client certificate", "set --proxy-cert and --proxy-key"},
 	} {
-		flags := []string{"--proxy-ca", tc.ca, "--proxy-cert", cert, "--proxy-key", key}
+		flags := append([]string{"--proxy-ca", tc.ca}, tc.cert...)
 		code, _, errs := execute(t.Context(), nil, append([]string{"list", "--proxy", tc.url}, flags...)...)
 		if code != 1 || !strings.Contains(errs, tc.says) || !strings.Contains(errs, tc.cure) {
 			t.Errorf("%s: %d %s", tc.says, code, errs)

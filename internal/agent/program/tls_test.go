@@ -42,7 +42,7 @@ func TestAgentOverTLS(t *testing.T) {
 	log.awaits(t, "its certificate is for another name")
 	stop()
 	log, stop = startAgent(t, args(stranger, strangerKey, "--engine-server-name", "engine-7"))
-	log.awaits(t, "it refuses our certificate")
+	log.awaits(t, "it rejected our certificate")
 	stop()
 
 	socket, bridge := filepath.Join(t.TempDir(), "a.sock"), filepath.Join(t.TempDir(), "b.sock")

@@ -213,7 +213,7 @@ func lookAt(ctx context.Context, endpoints []string, overTLS bool) string {
 		}
 		text := e + " takes connections but does not answer as etcd"
 		if !overTLS && certs.Speaks(ctx, conn) {
-			text = e + " speaks TLS: write https://" + e + ", and name its authority by --etcd-ca"
+			text = e + " speaks TLS: write https://" + e + ", and name its CA with --etcd-ca"
 		}
 		_ = conn.Close() // nothing was asked
 		said = append(said, text)

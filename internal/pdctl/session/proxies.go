@@ -100,7 +100,7 @@ func (e explainer) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
 	case !ok:
 		return resp, err
-	case strings.HasPrefix(text, "it refuses our certificate"):
+	case reason == certs.NoCertificate, strings.HasPrefix(text, "it rejected our certificate"):
 		text += ": set --proxy-cert and --proxy-key to a certificate of the CA in its --tls-client-ca"
 	case reason == certs.UnknownAuthority:
 		text += ": name its CA with --proxy-ca"

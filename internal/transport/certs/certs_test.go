@@ -123,16 +123,16 @@ func TestRefusals(t *testing.T) {
 		},
 		{
 			name: "no client certificate", server: mutual, client: trusts,
-			reason: certs.NoCertificate, text: "it wants a certificate of us, and got none", counted: certs.NoCertificate, log: "it shows no certificate",
+			reason: certs.NoCertificate, text: "it requires a client certificate, and got none", counted: certs.NoCertificate, log: "it sent no certificate",
 		},
 		{
 			name: "client certificate of another authority", server: mutual, client: issue(theirs, "client", testkit.Certificate{CN: "client"}, ours.CA),
-			reason: certs.UnknownAuthority, text: "it refuses our certificate: an authority that it does not know has signed it",
+			reason: certs.UnknownAuthority, text: "it rejected our certificate: signed by an authority that it does not know",
 			counted: certs.UnknownAuthority, log: `its certificate is signed by an unknown authority (\"CN=theirs\")`,
 		},
 		{
 			name: "expired client certificate", server: mutual, client: issue(ours, "client-old", old, ours.CA),
-			reason: certs.Expired, text: "it refuses our certificate: it says that it has expired",
+			reason: certs.Expired, text: "it rejected our certificate: expired or revoked",
 			counted: certs.Expired, log: "its certificate has expired at ",
 		},
 	} {

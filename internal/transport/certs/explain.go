@@ -51,7 +51,7 @@ func Refused(err error) (reason Reason, text string, ok bool) {
 		reason, text = alert(op.Err.Error())
 		return reason, text, true
 	case strings.Contains(err.Error(), "client didn't provide a certificate"):
-		return NoCertificate, "it shows no certificate, and one is required", true
+		return NoCertificate, "it sent no certificate, and one is required", true
 	case strings.Contains(err.Error(), "tls: "):
 		return Protocol, strings.TrimPrefix(err.Error(), "tls: "), true
 	}
@@ -63,13 +63,13 @@ func alert(text string) (Reason, string) {
 	text = strings.TrimPrefix(text, "tls: ")
 	switch text {
 	case "expired certificate", "revoked certificate":
-		return Expired, "it refuses our certificate: it says that it has expired (" + text + ")"
+		return Expired, "it rejected our certificate: expired or revoked (" + text + ")"
 	case "unknown certificate authority":
-		return UnknownAuthority, "it refuses our certificate: an authority that it does not know has signed it (" + text + ")"
+		return UnknownAuthority, "it rejected our certificate: signed by an authority that it does not know (" + text + ")"
 	case "certificate required":
-		return NoCertificate, "it wants a certificate of us, and got none (" + text + ")"
+		return NoCertificate, "it requires a client certificate, and got none (" + text + ")"
 	case "bad certificate", "unknown certificate", "unsupported certificate", "access denied":
-		return BadCertificate, "it refuses our certificate, or that none was shown (" + text + ")"
+		return BadCertificate, "it rejected our certificate, or requires one (" + text + ")"
 	}
 	return Protocol, "it ended the handshake: " + text
 }
