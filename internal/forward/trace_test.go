@@ -100,9 +100,9 @@ func TestTraceHasBothLegs(t *testing.T) {
 			if root.Span == nil || root.Parent() != clientSpan || root.Service() != "pdmesh-proxy" || root.Attribute("gen_ai.request.model") != model {
 				t.Fatalf("the request's own span: %v of %v", root, byName)
 			}
-			for _, name := range []string{"pick prefill", "prefill", "pick decode", "decode", "hand-over"} {
+			for _, name := range []string{"pick prefill", "prefill", "pick decode", "decode", "kv transfer"} {
 				s, ok := byName[name]
-				if !ok && name == "hand-over" && mode == fakevllm.MoRIIOWrite {
+				if !ok && name == "kv transfer" && mode == fakevllm.MoRIIOWrite {
 					continue // decode may answer first where both legs run at once
 				}
 				if !ok || s.Parent() != root.ID() {

@@ -112,7 +112,7 @@ func TestTraces(t *testing.T) {
 	if s := all[root]; s.Parent() != "" || s.Service() != "ours" {
 		t.Errorf("the request's span: %v", s)
 	}
-	for _, name := range []string{"pick prefill", "prefill", "hand-over", "pick decode", "decode"} {
+	for _, name := range []string{"pick prefill", "prefill", "kv transfer", "pick decode", "decode"} {
 		if s := all[name]; s.Span == nil || s.Trace() != all[root].Trace() || s.Parent() != all[root].ID() {
 			t.Errorf("%s: %v", name, s)
 		}

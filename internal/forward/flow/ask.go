@@ -15,12 +15,12 @@ import (
 
 // The outcomes of sending an invalid request to an engine, for metrics.
 const (
-	AskRefused    = "refused"  // an engine refused it, and the client got that answer
-	AskAccepted   = "accepted" // an engine would have served it
-	AskFailed     = "failed"   // no engine gave an answer that could be passed on
-	AskNoInstance = "nobody"   // no instance was available
-	AskBusy       = "busy"     // too many questions were under way
-	AskWithheld   = "withheld" // it was not sent: see request.MayAsk
+	AskRefused    = "refused"     // an engine refused it, and the client got that answer
+	AskAccepted   = "accepted"    // an engine would have served it
+	AskFailed     = "failed"      // no engine sent an answer that could be passed on
+	AskNoInstance = "no_instance" // no instance was available
+	AskBusy       = "busy"        // too many questions were under way
+	AskWithheld   = "withheld"    // it was not sent: see request.MayAsk
 )
 
 // AskOutcomes lists these outcomes.

@@ -4,7 +4,7 @@
 //	POST /v1/completions        the request, below the client's span if it sent one
 //	├─ pick prefill
 //	├─ prefill                  the leg; traceparent of the engine names it
-//	├─ hand-over                KV transfer: from prefill's answer to decode's first content
+//	├─ kv transfer              from prefill's answer to decode's first content
 //	├─ pick decode
 //	└─ decode                   the leg, with an event "first token"
 //

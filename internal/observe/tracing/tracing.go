@@ -186,7 +186,7 @@ func (r *Request) End(o *Outcome) {
 	}
 	c := r.of
 	if !o.Handed.IsZero() && o.First.After(o.Handed) {
-		_, s := c.tracer.Start(c.ctx, "hand-over", trace.WithTimestamp(o.Handed))
+		_, s := c.tracer.Start(c.ctx, "kv transfer", trace.WithTimestamp(o.Handed))
 		s.End(trace.WithTimestamp(o.First))
 	}
 	scheme := "http"
