@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -69,6 +70,13 @@ func TestControl(t *testing.T) {
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%q is not in the metrics", want)
+		}
+	}
+	page, err := os.ReadFile("../../../docs/reference/metrics.md")
+	require.NoError(t, err)
+	for _, name := range regexp.MustCompile(`(?m)^# HELP (pd_\S+)`).FindAllStringSubmatch(string(text), -1) {
+		if !strings.Contains(string(page), "`"+name[1]+"`") {
+			t.Errorf("docs/reference/metrics.md does not mention %s", name[1])
 		}
 	}
 

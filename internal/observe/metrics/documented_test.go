@@ -65,7 +65,7 @@ func TestEveryFamilyIsDocumented(t *testing.T) {
 	others, err := os.ReadFile("../../../docs/api.md")
 	require.NoError(t, err)
 	for _, m := range regexp.MustCompile("pd_[a-z_]+").FindAllString(string(page)+string(others), -1) {
-		if !known[m] {
+		if !known[m] && !strings.HasPrefix(m, "pd_agent_") {
 			t.Errorf("the pages mention %s, which does not exist", m)
 		}
 	}
