@@ -50,7 +50,7 @@ func newCommand(env func(string) (string, bool)) *cobra.Command {
 		Use:   "pdmesh-proxy [flags]",
 		Short: "One OpenAI-compatible address in front of a changing fleet of prefill and decode instances",
 		Long: `pdmesh-proxy serves the OpenAI API. It sends each request to a prefill and a decode instance
-of vLLM, and streams the answer. It finds the instances in etcd. While etcd is away, it
+of vLLM, and streams the answer. It finds the instances in etcd. While etcd is down, it
 serves with the last membership that it knows.
 
 Without --etcd-endpoints it runs an embedded etcd, for one machine.

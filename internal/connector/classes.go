@@ -37,7 +37,7 @@ func refused(name, why string) Class { return Class{Name: name, Refused: why, Pa
 // Reasons of refused classes.
 const (
 	asksForPrefill = "decode asks the proxy for the prefill, which is not served yet"
-	encoderFirst   = "an encoder instance in front of prefill is not served yet; a request with media goes the ordinary way"
+	encoderFirst   = "separate encoder instances are not supported yet; prefill encodes media"
 )
 
 // Classes lists the connectors of vLLM, vllm-ascend and SGLang. Connectors with a store

@@ -55,6 +55,6 @@ func (p *probes) ask(in *instance.Instance) error {
 // complain logs that an instance could not be probed, at most once in complainEvery.
 func (p *probes) complain(k instance.Key, why string) {
 	p.complaints.Do(func() {
-		p.log.WithError(errors.New(why)).WithField("instance", k.String()).Warn("an instance that is silent could not be asked for a sign of life")
+		p.log.WithError(errors.New(why)).WithField("instance", k.String()).Warn("a silent instance could not be probed")
 	})
 }

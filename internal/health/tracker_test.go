@@ -376,7 +376,7 @@ func TestSuspectThatCannotBeAsked(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		if n := strings.Count(out.String(), "could not be asked"); n != 2 {
+		if n := strings.Count(out.String(), "could not be probed"); n != 2 {
 			t.Errorf("logged %d times in 20 s:\n%s", n, &out)
 		}
 		// The strikes that it has stay.

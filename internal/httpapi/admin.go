@@ -277,7 +277,7 @@ func parseChange(b []byte) (change, error) {
 	}
 	if n := body.Ranks; n != nil {
 		if *n < 1 || *n > instance.MaxRanks {
-			return change{}, badRequest(`"dp_size" is %d: give the number of data-parallel ranks, 1 to %d`, *n, instance.MaxRanks)
+			return change{}, badRequest(`"dp_size" is %d: must be the number of data-parallel ranks, 1 to %d`, *n, instance.MaxRanks)
 		}
 		ch.ranks = *n
 	}
@@ -296,7 +296,7 @@ func parseChange(b []byte) (change, error) {
 		err = json.Unmarshal(raw, &list)
 	}
 	if err != nil || len(list) == 0 {
-		return change{}, badRequest(`Invalid instance format. Give "instance":"host:port" or "instances":["host:port", ...]`)
+		return change{}, badRequest(`Invalid instance format. Set "instance":"host:port" or "instances":["host:port", ...]`)
 	}
 	if len(list) > maxPerRequest {
 		return change{}, badRequest("more than %d instances in one request", maxPerRequest)

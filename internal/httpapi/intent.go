@@ -70,7 +70,7 @@ func parseIntentChange(verb Verb, raw []byte) (IntentChange, error) {
 		d, err := settings.Duration(body.For)
 		switch {
 		case err != nil || d <= 0:
-			return ic, badRequest(`"for" is %q: give a duration such as "10m", or a number of seconds`, instance.Printable(body.For, 40))
+			return ic, badRequest(`"for" is %q: must be a duration such as "10m", or a number of seconds`, instance.Printable(body.For, 40))
 		case verb == Undrain || verb == Uncordon:
 			return ic, badRequest(`"for" goes with drain, cordon, weight and role`)
 		}
@@ -86,10 +86,10 @@ func parseIntentChange(verb Verb, raw []byte) (IntentChange, error) {
 	case verb != SetWeight:
 		return ic, nil
 	case len(weight) == 0:
-		return ic, badRequest(`"weight" is missing: give a whole number from 0 to %d, or null for the instance's own`, instance.MaxWeight)
+		return ic, badRequest(`"weight" is missing: must be a whole number from 0 to %d, or null for the instance's own`, instance.MaxWeight)
 	}
 	if err := json.Unmarshal(weight, &ic.Weight); err != nil || ic.Weight != nil && !instance.ValidWeight(*ic.Weight) {
-		return ic, badRequest(`"weight" is %s: give a whole number from 0 to %d, or null for the instance's own`, instance.Printable(string(weight), 40), instance.MaxWeight)
+		return ic, badRequest(`"weight" is %s: must be a whole number from 0 to %d, or null for the instance's own`, instance.Printable(string(weight), 40), instance.MaxWeight)
 	}
 	if ic.Weight == nil && ic.For > 0 {
 		return ic, badRequest(`"for" needs a weight, and cannot be used with null`)

@@ -19,20 +19,20 @@ var ErrAddress = errors.New("invalid instance address")
 // addresses, zones and URLs are refused with a hint.
 func ParseAddress(s string) (string, error) {
 	if s == "" {
-		return "", fmt.Errorf("%w: it is empty; give host:port", ErrAddress)
+		return "", fmt.Errorf("%w: it is empty; must be host:port", ErrAddress)
 	}
 	if len(s) > 300 {
 		return "", fmt.Errorf("%w: longer than 300 bytes", ErrAddress)
 	}
 	if strings.Contains(s, "://") {
-		return "", fmt.Errorf("%w %q: give host:port without a scheme", ErrAddress, Printable(s, 80))
+		return "", fmt.Errorf("%w %q: must be host:port without a scheme", ErrAddress, Printable(s, 80))
 	}
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
 		if strings.Count(s, ":") > 1 && !strings.HasPrefix(s, "[") {
 			return "", fmt.Errorf("%w %q: write IPv6 as [address]:port", ErrAddress, Printable(s, 80))
 		}
-		return "", fmt.Errorf("%w %q: give host:port", ErrAddress, Printable(s, 80))
+		return "", fmt.Errorf("%w %q: must be host:port", ErrAddress, Printable(s, 80))
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 || port[0] == '+' {
@@ -45,7 +45,7 @@ func ParseAddress(s string) (string, error) {
 		}
 		ip = ip.Unmap()
 		if ip.IsUnspecified() {
-			return "", fmt.Errorf("%w %q: a wildcard address names no machine; give the address other machines reach it by", ErrAddress, Printable(s, 80))
+			return "", fmt.Errorf("%w %q: a wildcard address names no machine; set the address by which other machines reach it", ErrAddress, Printable(s, 80))
 		}
 		if ip.IsMulticast() || ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 			return "", fmt.Errorf("%w %q: a multicast or broadcast address", ErrAddress, Printable(s, 80))

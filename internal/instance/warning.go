@@ -11,6 +11,6 @@ func (i *Instance) Warning(connector string) string {
 	if i.Record.Transfer != TransferNIXL || connector == "" || strings.Contains(strings.ToLower(connector), TransferNIXL) {
 		return ""
 	}
-	return "its engine transfers KV caches by NIXL, but is asked in the dialect " + Printable(connector, 40) +
+	return "its engine transfers KV caches by NIXL, but the proxy uses the connector " + Printable(connector, 40) +
 		": no cache is transferred, and decode computes each prompt again; set --connector nixl"
 }

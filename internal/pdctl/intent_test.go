@@ -64,10 +64,10 @@ func TestDrainAndCordon(t *testing.T) {
 	r.want(0, "decode/10.0.0.9:1: undrained; proxies use it again as it registers\n", "undrain", "decode", "10.0.0.9:1")
 	// With its time a weight ends, too.
 	r.want(0, "decode/"+x+": weight 20 for 1m0s\n", "weight", "decode", x, "20", "--for", "1m")
-	r.want(1, "decode/"+x+": failed: not done: decode/"+x+" has a weight of 20 with a time limit, which both would share; lift the weight first\n",
+	r.want(1, "decode/"+x+": failed: not done: decode/"+x+" has a weight of 20 with a time limit, which both would share; undo the weight first\n",
 		"drain", "decode", x)
 	r.want(0, "decode/"+x+": weight 20\n", "weight", "decode", x, "20")
-	r.want(1, "decode/"+x+": failed: not done: decode/"+x+" has a weight of 20 beside its record, which would end together with it; lift the weight first, or leave out the time\n",
+	r.want(1, "decode/"+x+": failed: not done: decode/"+x+" has a weight of 20 set by an operator, which would end at the same time; undo the weight first, or leave out the time\n",
 		"drain", "decode", x, "--for", "1m")
 	r.want(0, "decode/"+x+": weight override removed\n", "weight", "decode", x, "default")
 	r.want(0, "decode/"+x+": drained for 1h0m0s\n", "drain", "decode", x, "--for", "1h")

@@ -285,7 +285,7 @@ func checkNotices(t *testing.T, proxy *fleet.Proxy, model string) {
 		harness.Post(t, proxy.URL()+"/v1/completions", `{"model":"`+model+`","prompt":"a","max_tokens":2}`)
 	}
 	reported := func(text string) error {
-		for _, want := range []string{"prefill instances are ready, but each of the last ", " no_handover (prefill offered no KV transfer)", "(nixl) has handed nothing over in its last "} {
+		for _, want := range []string{"prefill instances are ready, but each of the last ", " no_handover (prefill offered no KV transfer)", "(nixl) has sent no transfer params in its last "} {
 			if !strings.Contains(text, want) {
 				return fmt.Errorf("%q is not in %s", want, text)
 			}

@@ -53,7 +53,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 		return nil
 	})
 	restore := noDescriptors(t, p)
-	const ejected, notAsked = "instance ejected", "an instance that is silent could not be asked"
+	const ejected, notAsked = "instance ejected", "a silent instance could not be probed"
 	log := func() string {
 		b, err := os.ReadFile(p.LogFile())
 		require.NoError(t, err)

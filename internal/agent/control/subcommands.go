@@ -127,7 +127,7 @@ func drainCommand() *cobra.Command {
 
 func healthCommand() *cobra.Command {
 	return asking("health", "exit 0 if the instance is registered and its engine answers",
-		"health is for supervisors, and for container health checks without a shell. It prints\none line. The exit code is 0 while the instance serves or drains, otherwise 1 with the\nreason, after three seconds at most. A registered instance stays healthy while etcd is\naway. An engine that still loads is not healthy: give the check a start period.",
+		"health is for supervisors, and for container health checks without a shell. It prints\none line. The exit code is 0 while the instance serves or drains, otherwise 1 with the\nreason, after three seconds at most. A registered instance stays healthy while etcd is\ndown. An engine that still loads is not healthy: set a start period for the check.",
 		func(ctx context.Context, cmd *cobra.Command, c *agentctl.Client) error {
 			r, err := c.Status(ctx)
 			if err == nil {

@@ -24,7 +24,7 @@ const help = `pdmesh-agent registers one vLLM engine with the proxies, through e
 
 The agent registers the engine once it answers /health, and /v1/models with the
 expected model. Then it renews the lease, and writes "down" when the engine fails
-and "ready" when it is back. While etcd is away, the agent keeps trying with the
+and "ready" when it is back. While etcd is down, the agent keeps trying with the
 same lease. It never stops the engine because of etcd.
 
 SIGTERM or SIGINT drains: proxies send no new requests. The agent waits until the

@@ -102,7 +102,7 @@ func askHTTP(ctx context.Context, address string) (what string, err error) {
 		return "", nil
 	}
 	if resp.StatusCode == http.StatusBadRequest && strings.Contains(string(body), "HTTPS") {
-		return "a server that speaks TLS answers there (if it is your etcd, give --etcd-endpoints https://" + address + " and its certificate)", nil
+		return "a server that speaks TLS answers there (if it is your etcd, set --etcd-endpoints https://" + address + " and its certificate)", nil
 	}
 	what = "an HTTP server that is no etcd answers there"
 	if name := resp.Header.Get("Server"); name != "" {

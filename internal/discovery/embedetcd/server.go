@@ -168,10 +168,10 @@ func listenAddress(address string, secure bool) (string, error) {
 	}
 	ip, err := netip.ParseAddr(host)
 	if err != nil || ip.IsUnspecified() {
-		return "", fmt.Errorf("%w %q: give the address that clients reach, as a number", ErrListen, address)
+		return "", fmt.Errorf("%w %q: must be the IP address that clients reach", ErrListen, address)
 	}
 	if !ip.IsLoopback() && !secure {
-		return "", fmt.Errorf("%w %q: the embedded etcd listens beyond loopback with TLS only (--etcd-listen-cert); or run an etcd of your own and give --etcd-endpoints", ErrListen, address)
+		return "", fmt.Errorf("%w %q: the embedded etcd listens beyond loopback with TLS only (--etcd-listen-cert); or run your own etcd and set --etcd-endpoints", ErrListen, address)
 	}
 	if _, err := netip.ParseAddrPort("127.0.0.1:" + port); err != nil {
 		return "", fmt.Errorf("%w %q: the port must be a number from 0 to 65535", ErrListen, address)

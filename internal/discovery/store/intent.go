@@ -170,9 +170,9 @@ func (s *Intents) lifted(ctx context.Context, k instance.Key, o schema.Override,
 // weighted returns the error of an intent for an instance that has a weight, if one of the two is temporary.
 func weighted(k instance.Key, f *etcd.Found, weight int) error {
 	if f.Temporary() {
-		return fmt.Errorf("%w: %s has a weight of %d with a time limit, which both would share; lift the weight first", ErrIntent, k, weight)
+		return fmt.Errorf("%w: %s has a weight of %d with a time limit, which both would share; undo the weight first", ErrIntent, k, weight)
 	}
-	return fmt.Errorf("%w: %s has a weight of %d beside its record, which would end together with it; lift the weight first, or leave out the time", ErrIntent, k, weight)
+	return fmt.Errorf("%w: %s has a weight of %d set by an operator, which would end at the same time; undo the weight first, or leave out the time", ErrIntent, k, weight)
 }
 
 // standing describes the intent that is set, and how to lift it.

@@ -112,7 +112,7 @@ func TestBadFiles(t *testing.T) {
 		{"cut", "{\n \"metadata_server\": \"a:2379\",\n", "line 3: unexpected end"},
 		{"trailing comma", "{\n \"protocol\": \"tcp\",\n}", "line 3: invalid character"},
 		{"a number", "{\n\n\"metadata_server\": 2379}", "line 3: metadata_server must be a text in quotes, not a number"},
-		{"no port", `{"metadata_server":"etcd://10.0.0.1"}`, "give host:port"},
+		{"no port", `{"metadata_server":"etcd://10.0.0.1"}`, "must be host:port"},
 		{"wildcard", `{"metadata_server":"0.0.0.0:2379"}`, "wildcard"},
 		{"no member", `{"metadata_server":"etcd://"}`, "names no etcd member"},
 		{"a password", `{"metadata_server":"etcd://u:topsecret@a:2379"}`, "set it by --etcd-username"},

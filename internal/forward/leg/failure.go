@@ -49,7 +49,7 @@ var ErrStopping = errors.New("this proxy is stopping")
 
 // MembershipUnread is the 503 of a proxy that has started and not read the membership yet.
 func MembershipUnread() *openai.Error {
-	return unavailable("this proxy has not read yet which instances there are; see its /readyz")
+	return unavailable("this proxy has not read the list of instances yet; see its /readyz")
 }
 
 // NoPick is the 503 of a request for which no instance was picked; err is the scheduler's.

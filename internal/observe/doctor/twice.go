@@ -156,7 +156,7 @@ func (m *Members) ports(r *report) {
 	}
 }
 
-// cureOfPort returns the setting that gives an engine a different port.
+// cureOfPort returns the setting that changes this port of an engine.
 func cureOfPort(name string) string {
 	by := map[string]string{
 		instance.PortNIXL:         "VLLM_NIXL_SIDE_CHANNEL_PORT (an agent that starts the engine chooses a free one where it is not set)",

@@ -156,7 +156,7 @@ func (v View) Words() []string {
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(lost), func(a, b instance.Key) int { return cmp.Compare(a.Address, b.Address) }) {
 		if in, ok := v.Snapshot.Lookup(k); ok && lost[k] >= fewLost {
-			say("prefill %s (%s) has handed nothing over in its last %d answers, and decode computes its prompts again: is its vLLM started with --kv-transfer-config?",
+			say("prefill %s (%s) has sent no transfer params in its last %d answers, and decode computes its prompts again: is its vLLM started with --kv-transfer-config?",
 				k.Address, v.Connector(in), lost[k])
 		}
 	}

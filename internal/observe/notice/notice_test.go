@@ -134,7 +134,7 @@ func TestWordsOfTheMembership(t *testing.T) {
 		},
 		{
 			name: "NIXL is asked as plain", list: []*instance.Instance{in(p, "a:1", connector("plain"), func(i *instance.Instance) { i.Record.Transfer = instance.TransferNIXL }), in(d, "b:1", connector("plain"))},
-			want: "prefill a:1: its engine transfers KV caches by NIXL, but is asked in the dialect plain: no cache is transferred, and decode computes each prompt again; set --connector nixl",
+			want: "prefill a:1: its engine transfers KV caches by NIXL, but the proxy uses the connector plain: no cache is transferred, and decode computes each prompt again; set --connector nixl",
 		},
 		{
 			name: "another model", list: []*instance.Instance{in(p, "a:1", models("m", "p")), in(d, "b:1", models("m", "d"))},
@@ -306,7 +306,7 @@ func TestWordsOfHandovers(t *testing.T) {
 		t.Errorf("after two: %q", got)
 	}
 	lose(bad, 1)
-	const want = "prefill 10.0.0.1:8000 (nixl) has handed nothing over in its last 3 answers, and decode computes its prompts again: is its vLLM started with --kv-transfer-config?"
+	const want = "prefill 10.0.0.1:8000 (nixl) has sent no transfer params in its last 3 answers, and decode computes its prompts again: is its vLLM started with --kv-transfer-config?"
 	if got := f.words(); got != want {
 		t.Errorf("%q\nwant %q", got, want)
 	}

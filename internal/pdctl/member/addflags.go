@@ -40,7 +40,7 @@ func (f *addFlags) register(fs *pflag.FlagSet, engines *session.Engines) {
 	fs.StringVar(&f.init, "lmcache-init-port", "", "pd_peer_init_port of a decode engine with LMCache's PD backend; one port for each rank, separated by commas")
 	fs.StringVar(&f.alloc, "lmcache-alloc-port", "", "pd_peer_alloc_port of that engine, in the same form")
 	fs.StringVar(&f.host, "lmcache-host", "", "host by which prefill engines reach these ports (default: that of the address)")
-	fs.StringVar(&f.wait, "wait", "", "add an address as soon as it answers; `--wait=10m` gives up after that time")
+	fs.StringVar(&f.wait, "wait", "", "add an address as soon as it answers; `--wait=10m` ends after that time")
 	fs.Lookup("wait").NoOptDefVal = forever // "--wait" alone
 	fs.BoolVar(&f.block, "block", false, "with --wait: return when every address is added or given up")
 	fs.BoolVar(&f.noVerify, "no-verify", false, "add without asking the instance; proxies probe it")

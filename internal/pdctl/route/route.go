@@ -32,8 +32,7 @@ unless the session or the API key keeps the target (--sticky); "pdctl model ls" 
 --prompt asks for a chat with this text, of --model or of any model. For another request,
 --explain has its body: in a file, or on standard input for "-". Every proxy chooses by its
 own requests: --proxy names the proxy. Without it pdctl asks the first one in etcd, and
-names it. It needs the admin key with which the proxies were
-started: --admin-key, or ADMIN_API_KEY.
+names it. It needs the proxies' admin key: --admin-key, or ADMIN_API_KEY.
 
 The exit code is 1 when the request would be refused.`
 

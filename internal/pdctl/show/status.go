@@ -31,8 +31,8 @@ exist, does not follow etcd.
 STATES counts the states that pdctl list shows.
 
 An error is a proxy that cannot serve any request. A notice is another problem of the fleet
-that a proxy reports, such as a role whose instances are not used, or a connector that hands
-nothing over. Its numbers can be some seconds old; the proxy's /status has the current ones.
+that a proxy reports, such as a role whose instances are not used, or a connector that
+transfers nothing. Its numbers can be some seconds old; the proxy's /status has the current ones.
 -o json has both under "proxies".
 
 The exit code is 1 when etcd does not answer, or has an alarm, or when a proxy reports that

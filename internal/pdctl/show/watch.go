@@ -22,11 +22,11 @@ const watchHelp = `watch prints changes as they happen, until Ctrl-C.
   2026-11-21T09:00:00Z  17  ~  prefill/10.0.0.7:8100  down  state ready -> down
 
 Columns: time (UTC), etcd revision, kind of change, instance, its present state, view or
-intent, and what changed. Kinds: "+" new, "-" gone, "~" changed, "=" present at the start
+intent, and what changed. Kinds: "+" new, "-" left, "~" changed, "=" present at the start
 (with --initial). -o json prints one object on each line, -o yaml one document for each.
 
-With --selector, an instance that begins to match is new, and one that stops matching is
-gone.
+With --selector, an instance that begins to match is "+", and one that stops matching is
+"-".
 
 watch continues when etcd restarts. While etcd is unavailable it reports that on stderr, and
 afterwards prints what has changed.`
@@ -105,7 +105,7 @@ func printContact(s *session.Session, st watch.Status, away bool) bool {
 	now := st.State == watch.Suspect || st.State == watch.Stale
 	switch {
 	case now && !away:
-		fmt.Fprintf(s.Out.Stderr, "etcd is away (%s); waiting for it.\n", instance.Printable(st.LastError, 300))
+		fmt.Fprintf(s.Out.Stderr, "etcd is unavailable (%s); waiting for it.\n", instance.Printable(st.LastError, 300))
 	case !now && away:
 		fmt.Fprintf(s.Out.Stderr, "etcd is back, at revision %d.\n", st.Revision)
 	}

@@ -75,7 +75,7 @@ func TestBadValues(t *testing.T) {
 		{"etcd listen port", "--etcd-listen 127.0.0.1:0", []string{"--etcd-listen:", "1 to 65535"}},
 		{"etcd both ways", "--etcd-listen 127.0.0.1:2379 --etcd-endpoints 127.0.0.1:2379", []string{"--etcd-listen:", "--etcd-endpoints", "one of the two"}},
 		{"etcd data dir with endpoints", "--etcd-data-dir /x --etcd-endpoints 127.0.0.1:2379", []string{"--etcd-data-dir:", "one of the two"}},
-		{"etcd endpoint", "--etcd-endpoints 127.0.0.1", []string{"--etcd-endpoints: invalid etcd endpoint \"127.0.0.1\": give host:port"}},
+		{"etcd endpoint", "--etcd-endpoints 127.0.0.1", []string{"--etcd-endpoints: invalid etcd endpoint \"127.0.0.1\": must be host:port"}},
 		{"etcd endpoints of two kinds", "--etcd-endpoints https://10.0.0.1:2379,http://10.0.0.2:2379 --instance-allow any", []string{"--etcd-endpoints", "http://", "https://", "one way"}},
 		{"etcd endpoint of another kind", "--etcd-endpoints ftp://10.0.0.1:2379 --instance-allow any", []string{"--etcd-endpoints", "write host:port or https://host:port"}},
 		{"certificate alone", "--tls-cert a.pem", []string{"--tls-cert", "--tls-key"}},

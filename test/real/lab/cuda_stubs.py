@@ -26,7 +26,7 @@ def output(*args):
 
 
 def missing_libraries(objects):
-    """Names that torch's objects need and nobody has installed."""
+    """Names that torch's objects need and that no package provides."""
     have = {p.name for p in lib.iterdir()} | {p.name for p in (site / "nvidia").rglob("*.so*")}
     needed = set()
     for o in objects:
