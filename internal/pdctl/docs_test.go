@@ -109,7 +109,7 @@ func TestChecksOfThePage(t *testing.T) {
 			t.Errorf("check %s is not on the page, or says something else", c.Name)
 		}
 	}
-	if !strings.Contains(string(page), "\n| 5 | there are errors or warnings |") {
+	if !strings.Contains(string(page), "5: errors or warnings") {
 		t.Error("exit code 5 is not on the page")
 	}
 }

@@ -18,8 +18,7 @@ func read(t *testing.T, file string) string {
 	return string(b)
 }
 
-// Every policy has a page that says when to use it, what it costs, what its knob is and what
-// its scores mean, and the page that helps to choose has it, and fits on a screen.
+// Every policy has a page with the same sections, and the page that helps to choose has it, and fits on a screen.
 func TestEveryPolicyHasAPage(t *testing.T) {
 	t.Parallel()
 	docs := filepath.Join("..", "..", "..", "docs")
@@ -29,7 +28,7 @@ func TestEveryPolicyHasAPage(t *testing.T) {
 	}
 	for _, name := range Names() {
 		page := read(t, filepath.Join(docs, "policies", name+".md"))
-		for _, wanted := range []string{"# `" + name + "`\n", "\n## When to use it\n", "\n## What it costs\n", "\n## Its knob\n", "\n## Its scores\n"} {
+		for _, wanted := range []string{"# `" + name + "`\n", "\n## When to use it\n", "\n## Cost\n", "\n## Settings\n", "\n## Scores\n"} {
 			if !strings.Contains(page, wanted) {
 				t.Errorf("the page of %s lacks %q", name, wanted)
 			}
@@ -59,7 +58,7 @@ func TestEveryScoreIsOnThePage(t *testing.T) {
 				}
 			}
 		}
-		_, section, _ := strings.Cut(read(t, filepath.Join("..", "..", "..", "docs", "policies", k.Name+".md")), "\n## Its scores\n")
+		_, section, _ := strings.Cut(read(t, filepath.Join("..", "..", "..", "docs", "policies", k.Name+".md")), "\n## Scores\n")
 		section, _, _ = strings.Cut(section, "\n## ")
 		for _, name := range slices.Sorted(maps.Keys(names)) {
 			if !strings.Contains(section, "`"+name+"`") {
