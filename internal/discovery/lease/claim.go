@@ -175,6 +175,9 @@ func (r *Registrar) write(ctx context.Context, claims []claim, due []*claim) (re
 		return 0, nil
 	}
 	if !renewed {
+		if r.Status().Phase.Holds() { // the loss was not noticed before
+			r.log.Warn("key was missing in etcd: registered again")
+		}
 		r.mu.Lock()
 		r.status.Registrations++
 		r.mu.Unlock()

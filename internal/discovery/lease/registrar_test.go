@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
+	"github.com/sirupsen/logrus/hooks/test"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
@@ -158,6 +160,8 @@ func TestRegistrarLeaseLost(t *testing.T) {
 	var mu sync.Mutex
 	var phases []lease.Phase
 	o := members.RegistrarOptions(t, k)
+	log, lines := test.NewNullLogger()
+	o.Log = log
 	o.OnEvent = func(s lease.Status) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -180,6 +184,14 @@ func TestRegistrarLeaseLost(t *testing.T) {
 		return nil
 	})
 	members.WaitPhase(t, r, lease.Registered)
+	// A key that only a check of it finds missing.
+	members.Del(t, cli, members.Layout(t).Instance(k))
+	r.Set(instance.Record{ID: "A"})
+	members.WaitRegistration(t, r, func(s lease.Status) bool { return s.Registrations == 3 })
+	logged := slices.ContainsFunc(lines.AllEntries(), func(e *logrus.Entry) bool { return e.Message == "key was missing in etcd: registered again" })
+	if !logged {
+		t.Errorf("log: %+v", lines.AllEntries())
+	}
 	mu.Lock()
 	defer mu.Unlock()
 	want := "[registering registered registering registered]"
