@@ -623,14 +623,23 @@ func TestDoctorStaleProxy(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("/pd/decode/10.0.0.8:8200", `{"models":["m"]}`)
+	r.put("/pd/limits/team-a", `{"v":1,"rpm":60}`)
 	r.put("/pd/proxies/behind", `{"v":1,"applied":1,"address":"10.0.0.1:8000","unverified":{}}`)
+	r.put("/pd/proxies/older", `{"v":1,"applied":2,"address":"10.0.0.4:8000","unverified":{}}`)
 	r.put("/pd/proxies/silent", strings.ReplaceAll(well, "10.0.0.1", "10.0.0.2"))
 	r.put("/pd/load/silent", `{"v":1,"applied":9,"load":{"decode/10.0.0.8:8200":{"in_flight":3}},"at":"2020-01-01T00:00:00Z"}`)
+	r.put("/pd/proxies/ahead", strings.ReplaceAll(well, "10.0.0.1", "10.0.0.5"))
+	r.put("/pd/load/ahead", `{"v":1,"applied":9,"load":{"decode/10.0.0.8:8200":{"in_flight":3}},"at":"2120-01-01T00:00:00Z"}`)
 	r.put("/pd/proxies/idle", strings.ReplaceAll(well, "10.0.0.1", "10.0.0.3"))
 	r.put("/pd/load/idle", `{"v":1,"applied":9,"load":{},"at":"2020-01-01T00:00:00Z"}`)
 	got := r.examined(5)
-	finds(t, got, "proxy", "proxy 10.0.0.1:8000", "it is stale", "applied revision 1 ", "restart this proxy", "pdctl status", "pdctl wait --revision 2 --timeout 30s")
-	finds(t, got, "proxy", "proxy 10.0.0.2:8000", "was not renewed", "not stopped", "restart this proxy")
+	finds(t, got, "proxy", "proxy 10.0.0.1:8000", "it is stale", "applied revision 1 ", "restart this proxy", "pdctl status", "pdctl wait --revision 3 --timeout 30s")
+	for _, address := range []string{"10.0.0.2:8000", "10.0.0.5:8000"} { // the second one's clock is ahead
+		finds(t, got, "proxy", "proxy "+address, "was not renewed", "not stopped", "restart this proxy")
+	}
+	if f := finds(t, got, "proxy", "proxy 10.0.0.4:8000", "limits or model routes of revision 3, it is at 2", "older release", "update this proxy"); f.Severity != doctor.Warning {
+		t.Errorf("severity %s", f.Severity)
+	}
 	for _, f := range got {
 		if strings.Contains(f.Subject, "10.0.0.3") {
 			t.Errorf("a proxy with nothing in flight has to publish that once: %+v", f)

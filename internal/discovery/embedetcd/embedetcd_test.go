@@ -54,6 +54,9 @@ func TestKeepsItsData(t *testing.T) {
 	s := start(t, cfg)
 	cli := testkit.Client(t, s.Endpoint())
 	members.Put(t, cli, "/pd/x", "kept")
+	if !s.Checkpoints() {
+		t.Error("time limits begin again with each start")
+	}
 	s.Close() // with a client connected
 	start(t, cfg)
 	resp, err := cli.Get(t.Context(), "/pd/x")

@@ -254,6 +254,11 @@ func (s *Server) configure(cfg Config, listen string) (*embed.Config, error) {
 	ec.InitialCluster = ec.InitialClusterFromName(memberName)
 	ec.AutoCompactionMode = embed.CompactorModePeriodic
 	ec.AutoCompactionRetention = compaction // off by default, and then the disk fills up
+	// Otherwise, all time limits begin again with each start.
+	gates, _ := ec.ServerFeatureGate.(interface{ Set(string) error })
+	if err := gates.Set("LeaseCheckpoint=true,LeaseCheckpointPersist=true"); err != nil {
+		return nil, err
+	}
 	ec.QuotaBackendBytes = cmp.Or(cfg.quota, quotaBytes)
 	ec.UnsafeNoFsync = cfg.Unsynced
 	if cfg.Unsynced {

@@ -83,8 +83,9 @@ type Removal struct {
 }
 
 // Newest is the highest revision at which something that proxies follow was written, and is
-// there still: records, pending adds and intents. A proxy that follows has applied it.
-func (r *Reader) Newest(ctx context.Context) (int64, error) {
+// there still. A proxy that follows has applied it. instances is the same without documents, which proxies
+// of an older release do not know.
+func (r *Reader) Newest(ctx context.Context) (newest, instances int64, err error) {
 	var ops []clientv3.Op
 	for _, prefix := range r.layout.ListedPrefixes() {
 		ops = append(ops, clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
@@ -92,15 +93,17 @@ func (r *Reader) Newest(ctx context.Context) (int64, error) {
 	}
 	resp, err := r.txn(ctx, "ask for the newest change", nil, ops)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	newest := int64(0)
 	for _, one := range resp.Responses {
 		for _, kv := range one.GetResponseRange().GetKvs() {
 			newest = max(newest, kv.ModRevision)
+			if r.layout.Parse(string(kv.Key)).Kind != schema.KindDocument {
+				instances = max(instances, kv.ModRevision)
+			}
 		}
 	}
-	return newest, nil
+	return newest, instances, nil
 }
 
 // Proxies lists the proxies that run, in the order of their ids. One whose

@@ -22,6 +22,8 @@ type Proxy struct {
 	Load *loaddigest.ProxyLoad // nil: it publishes no load
 	// Behind is a revision that it had not applied at either reading, 0 for none.
 	Behind int64
+	// Older reports whether it had applied all but documents, which an older release does not know.
+	Older bool
 	// Silent reports whether it had requests in flight and did not renew its digest between
 	// the readings.
 	Silent bool
@@ -77,6 +79,13 @@ func (x Proxies) behind(root string, r *report) {
 			r.say(Finding{
 				Severity: Warning, Subject: one.name(), What: "its presence cannot be read", Why: "the value of its key below " + root + "proxies/ is not that of a proxy",
 				Cure: "delete the key if no proxy with that id runs", Commands: []string{r.etcdctl("get", root+"proxies/"+one.ID)},
+			})
+		case one.Behind > 0 && one.Older:
+			r.say(Finding{
+				Severity: Warning, Subject: one.name(),
+				What: fmt.Sprintf("it has not applied limits or model routes of revision %d, it is at %d, also %s later", one.Behind, one.Applied, one.Watched.Round(100*time.Millisecond)),
+				Why:  "it is of an older release, which does not know them, or it has lost etcd, is suspended, or hangs",
+				Cure: "update this proxy; if it has the same release as the others, restart it", Commands: look,
 			})
 		case one.Behind > 0:
 			r.say(Finding{

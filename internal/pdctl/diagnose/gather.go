@@ -30,7 +30,7 @@ const (
 	// of its load digests.
 	recheckTime = loaddigest.Refresh + 2*time.Second
 	// staleAfter is the age at which a digest is read again. It compares the clocks of two
-	// machines.
+	// machines, so that one from the future is read again, too.
 	staleAfter = loaddigest.Refresh + time.Second
 	// recheckPoll is the interval between two reads of such a proxy.
 	recheckPoll = 200 * time.Millisecond
@@ -176,7 +176,7 @@ func gatherEtcd(ctx context.Context, s *session.Session, conn *session.Conn, p *
 
 // gatherProxies reads the state of the proxies, and polls those that seem to lag.
 func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) error {
-	newest, err := conn.Store.Reader.Newest(ctx)
+	newest, instances, err := conn.Store.Reader.Newest(ctx)
 	if err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) e
 		for _, x := range proxies {
 			y := doctor.Proxy{ProxyPresence: x, Load: loads[x.ID], Watched: time.Since(start)}
 			if x.Applied < newest {
-				y.Behind = newest
+				y.Behind, y.Older = newest, x.Applied >= instances
 			}
 			y.Silent = sameDigest(first[x.ID], y.Load) && isStale(y.Load)
 			lags = lags || y.Behind > 0 || y.Silent
@@ -259,7 +259,7 @@ func sameDigest(a, b *loaddigest.ProxyLoad) bool {
 
 // isStale reports whether a digest should have been renewed by now.
 func isStale(l *loaddigest.ProxyLoad) bool {
-	return l.Ignored == "" && len(l.Load) > 0 && time.Since(*l.At) > staleAfter
+	return l.Ignored == "" && len(l.Load) > 0 && time.Since(*l.At).Abs() > staleAfter
 }
 
 // gatherEngines probes the engines from this machine, at most probesAtOnce at a time.

@@ -128,7 +128,7 @@ func status(ctx context.Context, s *session.Session, conn *session.Conn) error {
 	rep := statusReport{
 		Endpoints: askEndpoints(ctx, s, conn), Prefix: conn.Layout.Root(), Revision: snap.Revision, Proxies: []proxyReport{},
 	}
-	rep.Membership, err = conn.Store.Reader.Newest(ctx)
+	rep.Membership, _, err = conn.Store.Reader.Newest(ctx)
 	rep.Notes.add("membership revision", err)
 	// A user with rights on the keys of pdmesh only may not read these; that is no failure.
 	rep.Alarms, err = askAlarms(ctx, s, conn)

@@ -99,7 +99,7 @@ func (c *collector) collect(ctx context.Context) (*frame, error) {
 	if err != nil {
 		return nil, c.s.Hint(err)
 	}
-	newest, err := reader.Newest(ctx)
+	newest, _, err := reader.Newest(ctx)
 	if err != nil {
 		return nil, c.s.Hint(err)
 	}
