@@ -254,7 +254,7 @@ func (s *Server) configure(cfg Config, listen string) (*embed.Config, error) {
 	ec.InitialCluster = ec.InitialClusterFromName(memberName)
 	ec.AutoCompactionMode = embed.CompactorModePeriodic
 	ec.AutoCompactionRetention = compaction // off by default, and then the disk fills up
-	// Otherwise, all time limits begin again with each start.
+	// Otherwise, the TTL of each lease begins again with each start. Those above 5 min are saved every 5 min.
 	gates, _ := ec.ServerFeatureGate.(interface{ Set(string) error })
 	if err := gates.Set("LeaseCheckpoint=true,LeaseCheckpointPersist=true"); err != nil {
 		return nil, err
