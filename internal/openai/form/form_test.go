@@ -113,6 +113,20 @@ func TestFormsWithoutAFile(t *testing.T) {
 	}
 }
 
+// TestCharsets checks that a charset in which names of fields are the same bytes as in UTF-8 is accepted. Apache
+// HttpClient 5 sends ISO-8859-1 by default.
+func TestCharsets(t *testing.T) {
+	t.Parallel()
+	const body = "--B\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n" +
+		"--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nR\r\n--B--\r\n"
+	for charset, accepted := range map[string]bool{"ISO-8859-1": true, "US-ASCII": true, "utf8": true, "UTF-8": true, "utf-7": false, "utf-16": false, "cp037": false} {
+		f, err := form.Parse([]string{"multipart/form-data; charset=" + charset + "; boundary=B"}, []byte(body))
+		if (err == nil) != accepted || accepted && f.Model != "m" {
+			t.Errorf("%s: %+v, %v", charset, f, err)
+		}
+	}
+}
+
 // TestAmbiguousForms checks forms that readers take apart in different ways.
 func TestAmbiguousForms(t *testing.T) {
 	t.Parallel()
