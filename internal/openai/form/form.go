@@ -161,6 +161,10 @@ func fieldOf(p *multipart.Part) (name string, isFile bool, err error) {
 		return "", false, errors.New("a part must have one Content-Disposition")
 	}
 	disposition, params, err := mime.ParseMediaType(fields[0])
+	if rest, file, ok := strings.Cut(fields[0], "; filename="); err != nil && ok && !strings.ContainsAny(file, `;\`) {
+		// Some clients neither quote nor escape the name of a file. No other parameter follows this one.
+		disposition, params, err = mime.ParseMediaType(rest + "; filename=x")
+	}
 	_, isFile = params["filename"] // also with an empty one
 	switch {
 	case err != nil:

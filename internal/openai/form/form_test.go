@@ -127,6 +127,29 @@ func TestCharsets(t *testing.T) {
 	}
 }
 
+// TestFileNames checks that the name of a file that a client does not quote or escape is accepted, as by engines.
+func TestFileNames(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		disposition string
+		accepted    bool
+	}{
+		{`name="file"; filename="a "good" one.wav"`, true}, // PHP's Guzzle
+		{`name="file"; filename=my file (1).wav`, true},
+		{`name="file"; filename=ä.wav`, true},
+		{`name="file"; filename="a" b"; name="vllm_xargs"`, false},
+		{`name="file"; filename="a" b\"`, false},
+		{`filename="a" b"; name="file"`, false},
+		{`filename="a" b"`, false},
+		{`name="vllm_xargs"; filename="a" b"`, false},
+	} {
+		body := "--B\r\nContent-Disposition: form-data; " + tc.disposition + "\r\n\r\n{\"kv_transfer_params\":1}\r\n--B--\r\n"
+		if _, err := form.Parse([]string{"multipart/form-data; boundary=B"}, []byte(body)); (err == nil) != tc.accepted {
+			t.Errorf("%s: %v", tc.disposition, err)
+		}
+	}
+}
+
 // TestAmbiguousForms checks forms that readers take apart in different ways.
 func TestAmbiguousForms(t *testing.T) {
 	t.Parallel()
