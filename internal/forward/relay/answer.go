@@ -283,7 +283,7 @@ func (a *Answer) send(b []byte, flush bool) bool {
 }
 
 // maxWrite is how much is written under one deadline, in bytes.
-const maxWrite = 256 << 10
+const maxWrite = 32 << 10
 
 // writeLocked writes to the client, and returns when it began. Its caller holds the lock of keep, or has stopped it.
 func (a *Answer) writeLocked(b []byte) (at time.Time, ok bool) {

@@ -4,9 +4,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	logtest "github.com/sirupsen/logrus/hooks/test"
@@ -71,6 +73,37 @@ func TestAnswerHeader(t *testing.T) {
 			t.Errorf("traced %v: %s", traced, strings.Join(got, "; "))
 		}
 	}
+}
+
+// slowClient is the connection of a client that reads 1 kB/s.
+type slowClient struct {
+	http.ResponseWriter
+	deadline time.Time
+}
+
+func (c *slowClient) Flush()                             {}
+func (c *slowClient) SetReadDeadline(time.Time) error    { return nil }
+func (c *slowClient) SetWriteDeadline(t time.Time) error { c.deadline = t; return nil }
+
+func (c *slowClient) Write(b []byte) (int, error) {
+	for n := 0; n < len(b); n += 1000 {
+		if time.Sleep(time.Second); time.Now().After(c.deadline) {
+			return n, os.ErrDeadlineExceeded
+		}
+	}
+	return len(b), nil
+}
+
+// A client that reads steadily gets all of a large answer, however long it takes.
+func TestSlowClient(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := Answer{Client: &slowClient{ResponseWriter: httptest.NewRecorder()}, Idle: 2 * time.Minute}
+		body := make([]byte, 1<<20)
+		if _, ok := a.writeLocked(body); !ok || a.Bytes != int64(len(body)) {
+			t.Errorf("cut after %d bytes", a.Bytes)
+		}
+	})
 }
 
 // goneClient is the connection of a client that has left.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"mime/multipart"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -113,14 +114,13 @@ func read(contentType []string, body []byte) (*Form, *openai.Error) {
 // boundaryOf returns the boundary of a multipart Content-Type.
 func boundaryOf(contentType []string) (string, error) {
 	_, params, err := mime.ParseMediaType(contentType[0])
-	charset := params["charset"]
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("Content-Type: %w", err)
 	case len(contentType) > 1 || strings.ContainsAny(contentType[0], `*\`): // the encodings of RFC 2231, and escapes
 		return "", errors.New("ambiguous Content-Type")
-	case charset != "" && !strings.EqualFold(charset, "utf-8"):
-		return "", errors.New("charset must be utf-8") // it would apply to the names of fields
+	case !slices.Contains([]string{"", "utf-8", "utf8", "us-ascii", "iso-8859-1"}, strings.ToLower(params["charset"])):
+		return "", errors.New("charset must be utf-8 or iso-8859-1") // in others, names of fields are other bytes
 	case params["boundary"] == "":
 		return "", errors.New("missing boundary in Content-Type")
 	}
@@ -161,6 +161,10 @@ func fieldOf(p *multipart.Part) (name string, isFile bool, err error) {
 		return "", false, errors.New("a part must have one Content-Disposition")
 	}
 	disposition, params, err := mime.ParseMediaType(fields[0])
+	if rest, file, ok := strings.Cut(fields[0], "; filename="); err != nil && ok && !strings.ContainsAny(file, `;\`) {
+		// Some clients neither quote nor escape the name of a file. No other parameter follows this one.
+		disposition, params, err = mime.ParseMediaType(rest + "; filename=x")
+	}
 	_, isFile = params["filename"] // also with an empty one
 	switch {
 	case err != nil:

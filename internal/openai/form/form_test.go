@@ -113,6 +113,43 @@ func TestFormsWithoutAFile(t *testing.T) {
 	}
 }
 
+// TestCharsets checks that a charset in which names of fields are the same bytes as in UTF-8 is accepted. Apache
+// HttpClient 5 sends ISO-8859-1 by default.
+func TestCharsets(t *testing.T) {
+	t.Parallel()
+	const body = "--B\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n" +
+		"--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nR\r\n--B--\r\n"
+	for charset, accepted := range map[string]bool{"ISO-8859-1": true, "US-ASCII": true, "utf8": true, "UTF-8": true, "utf-7": false, "utf-16": false, "cp037": false} {
+		f, err := form.Parse([]string{"multipart/form-data; charset=" + charset + "; boundary=B"}, []byte(body))
+		if (err == nil) != accepted || accepted && f.Model != "m" {
+			t.Errorf("%s: %+v, %v", charset, f, err)
+		}
+	}
+}
+
+// TestFileNames checks that the name of a file that a client does not quote or escape is accepted, as by engines.
+func TestFileNames(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		disposition string
+		accepted    bool
+	}{
+		{`name="file"; filename="a "good" one.wav"`, true}, // PHP's Guzzle
+		{`name="file"; filename=my file (1).wav`, true},
+		{`name="file"; filename=ä.wav`, true},
+		{`name="file"; filename="a" b"; name="vllm_xargs"`, false},
+		{`name="file"; filename="a" b\"`, false},
+		{`filename="a" b"; name="file"`, false},
+		{`filename="a" b"`, false},
+		{`name="vllm_xargs"; filename="a" b"`, false},
+	} {
+		body := "--B\r\nContent-Disposition: form-data; " + tc.disposition + "\r\n\r\n{\"kv_transfer_params\":1}\r\n--B--\r\n"
+		if _, err := form.Parse([]string{"multipart/form-data; boundary=B"}, []byte(body)); (err == nil) != tc.accepted {
+			t.Errorf("%s: %v", tc.disposition, err)
+		}
+	}
+}
+
 // TestAmbiguousForms checks forms that readers take apart in different ways.
 func TestAmbiguousForms(t *testing.T) {
 	t.Parallel()
