@@ -5,6 +5,7 @@ package limit
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -67,7 +68,11 @@ func Command(s *session.Session) *cobra.Command {
 		Use: "rm KEY", Short: "remove the limits of an API key", Args: cobra.ExactArgs(1), Example: "  pdctl limit rm team-a",
 		RunE: s.Wrap(func(cmd *cobra.Command, args []string) error {
 			return change(cmd.Context(), s, args[0], "removed", func(d *store.Documents, k instance.Key) (int64, error) {
-				return d.Delete(cmd.Context(), k, reason)
+				revision, err := d.Delete(cmd.Context(), k, reason)
+				if err == nil && revision == 0 {
+					err = fmt.Errorf("API key %s has no limits; see pdctl limit list", args[0])
+				}
+				return revision, err
 			})
 		}),
 	}
