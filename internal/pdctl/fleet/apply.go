@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"reflect"
 	"strings"
 
@@ -160,9 +159,6 @@ func keyOf(section, name string) string {
 // open reads a file.
 func open(ctx context.Context, path string, stdin io.Reader) (declared, error) {
 	text, err := session.ReadFile(ctx, path, stdin)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, cli.Wrong(err)
-	}
 	if err != nil {
 		return nil, err
 	}
