@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -49,7 +50,7 @@ func (d *Deps) addKeyRoutes(e *gin.Engine, read, require gin.HandlerFunc) {
 		if err != nil {
 			return badRequest(`send limits such as {"rpm":600,"concurrent":10}: %w`, err)
 		}
-		body.V = 1
+		body.V = cmp.Or(body.V, 1)
 		switch err := body.Check(); {
 		case err != nil:
 			return badRequest("%w", err)

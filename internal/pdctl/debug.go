@@ -51,7 +51,9 @@ func debugCommand(s *session.Session) *cobra.Command {
 		file = cmp.Or(file, "pdctl-debug-"+time.Now().UTC().Format("20060102T150405Z")+".tar.gz")
 		b := bundle{s: s, at: time.Now()}
 		b.commands(cmd)
-		b.proxies(cmd.Context(), proxies, key)
+		if err := b.proxies(cmd.Context(), proxies, key); err != nil {
+			return err
+		}
 		if err := b.write(file); err != nil {
 			return err
 		}
@@ -108,8 +110,8 @@ func (b *bundle) commands(cmd *cobra.Command) {
 	}
 }
 
-// proxies adds what proxies show of themselves.
-func (b *bundle) proxies(ctx context.Context, urls []string, key string) {
+// proxies adds what proxies show of themselves. The error is one of usage.
+func (b *bundle) proxies(ctx context.Context, urls []string, key string) error {
 	if len(urls) == 0 {
 		var err error
 		urls, err = b.s.ProxyURLs(ctx)
@@ -129,9 +131,13 @@ func (b *bundle) proxies(ctx context.Context, urls []string, key string) {
 				header.Set("X-Api-Key", key)
 			}
 			text, err := b.s.AskProxy(ctx, url, one.path, nil, header, nil)
+			if cli.IsWrong(err) {
+				return err
+			}
 			b.add(folder+one.file, text, err)
 		}
 	}
+	return nil
 }
 
 // unsafeName matches characters that are not in the names of the archive's folders.

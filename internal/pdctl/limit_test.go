@@ -51,7 +51,7 @@ func TestLimit(t *testing.T) {
 	if !strings.Contains(out, `"outcome": "removed"`) {
 		t.Error(out)
 	}
-	r.want(0, "limits/team-a: unchanged\n", "limit", "rm", "team-a")
+	r.want(1, "limits/team-a: failed: it has no limits; see pdctl limit list\n", "limit", "rm", "team-a")
 	for _, tc := range []struct{ args, want string }{
 		{"set a", "invalid limits: none is set"}, {"set a --rpm 0", "--rpm 0: leave the flag out"}, {"set a --rpm -1", "rpm: -1 is not between 1 and"}, {"set a/b --rpm 1", "invalid name"}, {"rm", "accepts 1 arg"},
 	} {

@@ -37,8 +37,8 @@ func TestLimitOfTheFleet(t *testing.T) {
 		return fmt.Sprint(resp.StatusCode, " ", strings.TrimSpace(text))
 	}
 	for _, tc := range []struct{ method, body, want string }{
-		{http.MethodGet, "", "404 "}, {http.MethodDelete, "", "404 "}, {http.MethodPut, `{"rpm":-1}`, "400 "}, {http.MethodPut, `{}`, "400 "}, {http.MethodPut, `{"rpm":1200,"tmp":1}`, "400 "}, {http.MethodPut, `{"rpm":1200}}`, "400 "},
-		{http.MethodPut, `{"rpm":1200,"reason":"test"}`, `200 {"v":1,"rpm":1200}`}, {http.MethodGet, "", `200 {"v":1,"rpm":1200}`},
+		{http.MethodGet, "", "404 "}, {http.MethodDelete, "", "404 "}, {http.MethodPut, `{"rpm":-1}`, "400 "}, {http.MethodPut, `{}`, "400 "}, {http.MethodPut, `{"rpm":1200,"tmp":1}`, "400 "}, {http.MethodPut, `{"rpm":1200}}`, "400 "}, {http.MethodPut, `{"v":2,"rpm":1200}`, "400 "},
+		{http.MethodPut, `{"v":1,"rpm":1200,"reason":"test"}`, `200 {"v":1,"rpm":1200}`}, {http.MethodGet, "", `200 {"v":1,"rpm":1200}`},
 	} {
 		if is := do(tc.method, tc.body); !strings.HasPrefix(is, tc.want) {
 			t.Fatalf("%s %s: %s, want %s", tc.method, tc.body, is, tc.want)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"reflect"
 	"strings"
 
@@ -160,28 +159,32 @@ func keyOf(section, name string) string {
 // open reads a file.
 func open(ctx context.Context, path string, stdin io.Reader) (declared, error) {
 	text, err := session.ReadFile(ctx, path, stdin)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, cli.Wrong(err)
-	}
 	if err != nil {
 		return nil, err
 	}
-	var doc map[string]map[string]any
 	documents := yaml.NewDecoder(bytes.NewReader(text))
-	if err := documents.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
+	doc, err := asMap[yaml.Node](documents, "the file must be a map of sections")
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, cli.Wrongf("%s: %w", path, err)
 	}
 	if err := documents.Decode(new(any)); !errors.Is(err, io.EOF) {
 		return nil, cli.Wrongf("%s: has more than one YAML document: put all sections into one", path)
 	}
 	d := declared{}
-	for sec, values := range doc {
+	for sec, node := range doc {
 		d[sec] = map[string]json.RawMessage{}
 		if sec != statics && sec != intents && sec != string(schema.Limits) && sec != string(schema.Models) {
 			return nil, cli.Wrongf("%s: unknown section %q: use %s, %s, %s or %s", path, instance.Printable(sec, 80), statics, intents, schema.Limits, schema.Models)
 		}
+		values, err := asMap[any](&node, sec+": must be a map")
+		if err != nil {
+			return nil, cli.Wrongf("%s: %w", path, err)
+		}
 		for name, value := range values {
 			raw, err := json.Marshal(value)
+			if _, wrong := errors.AsType[*json.UnsupportedTypeError](err); wrong { // a map with other keys
+				err = errors.New("names of fields must be strings: put numbers in quotes")
+			}
 			if sec == statics && value == nil {
 				raw = nil // as an empty value in etcd
 			}
@@ -196,6 +199,14 @@ func open(ctx context.Context, path string, stdin io.Reader) (declared, error) {
 	return d, nil
 }
 
+// asMap decodes a YAML map. wrong is the error about another type, in place of one with types of Go.
+func asMap[T any](from interface{ Decode(any) error }, wrong string) (m map[string]T, err error) {
+	if err = from.Decode(&m); err != nil && strings.Contains(err.Error(), " into map[") {
+		return nil, errors.New(wrong)
+	}
+	return m, err
+}
+
 // normal returns the value to compare and to write for a value of a file or of etcd; it is valid.
 func normal(section, name string, raw []byte) (json.RawMessage, error) {
 	role, address, _ := strings.Cut(name, "/")
@@ -204,9 +215,9 @@ func normal(section, name string, raw []byte) (json.RawMessage, error) {
 	switch section {
 	case statics:
 		rec, bare, err := schema.DecodeRecord(k, raw) // a bare value is an address, or empty
-		if err == nil && !bare {
+		if !bare && (err == nil || raw[0] == '{') {
 			rec = instance.Record{}
-			err = decode(raw, &rec)
+			err = cmp.Or(decode(raw, &rec), err)
 		}
 		if err != nil {
 			return nil, err
@@ -278,9 +289,24 @@ func decode(raw []byte, into any) error {
 	}
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		text = cmp.Or(wrong.Field, "the value") + " has the wrong type, " + wrong.Value
+		text = fmt.Sprintf("%s: %s in place of %s", cmp.Or(wrong.Field, "the value"), wrong.Value, expected(wrong.Type)) // for a map, of an element
 	}
 	return fmt.Errorf("%s; fields: %s", instance.Printable(text, 200), fieldNames(reflect.TypeOf(into).Elem()))
+}
+
+// expected describes the values that a field of a type can have.
+func expected(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "a map"
+	}
+	return "a whole number"
 }
 
 // fieldNames lists the JSON fields of a struct, those of a list of structs in parentheses.

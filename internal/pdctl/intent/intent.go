@@ -94,10 +94,7 @@ func (f *intentFlags) check() error {
 	if len(f.wish.Reason) > maxReason {
 		return cli.Wrongf("--reason: longer than %d bytes", maxReason)
 	}
-	if f.wish.For < 0 || f.wish.For > 0 && f.wish.For < 2*time.Second {
-		return cli.Wrongf("--for %s: must be 2s or more", f.wish.For)
-	}
-	return nil
+	return session.CheckFor(f.wish.For)
 }
 
 // maxMoveAfter bounds --move-after.

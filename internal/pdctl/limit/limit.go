@@ -66,7 +66,7 @@ func Command(s *session.Session) *cobra.Command {
 	rm := &cobra.Command{
 		Use: "rm KEY", Short: "remove the limits of an API key", Args: cobra.ExactArgs(1), Example: "  pdctl limit rm team-a",
 		RunE: s.Wrap(func(cmd *cobra.Command, args []string) error {
-			return change(cmd.Context(), s, args[0], "removed", func(d *store.Documents, k instance.Key) (int64, error) {
+			return change(cmd.Context(), s, args[0], removed, func(d *store.Documents, k instance.Key) (int64, error) {
 				return d.Delete(cmd.Context(), k, reason)
 			})
 		}),
@@ -82,6 +82,9 @@ func Command(s *session.Session) *cobra.Command {
 	return cmd
 }
 
+// removed is the outcome of limit rm.
+const removed = "removed"
+
 func change(ctx context.Context, s *session.Session, name, outcome string, write func(*store.Documents, instance.Key) (int64, error)) error {
 	if !instance.ValidKeyName(name) {
 		return cli.Wrongf("invalid name of an API key %q: must have 1 to 64 visible ASCII characters without a slash", instance.Printable(name, 80))
@@ -91,10 +94,13 @@ func change(ctx context.Context, s *session.Session, name, outcome string, write
 		if err != nil {
 			return s.Hint(err)
 		}
-		if revision == 0 {
-			outcome = "unchanged"
-		}
 		r := session.Result{Role: schema.Limits, Address: name, Outcome: outcome, Text: outcome, Revision: revision}
+		switch {
+		case revision == 0 && outcome == removed:
+			r = r.Failed("it has no limits; see pdctl limit list")
+		case revision == 0:
+			r.Outcome, r.Text = "unchanged", "unchanged"
+		}
 		s.Line(r)
 		return s.Finish([]session.Result{r})
 	})

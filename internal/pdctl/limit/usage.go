@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
@@ -48,7 +49,11 @@ func Usage(s *session.Session) *cobra.Command {
 					return err
 				}
 			}
-			return printUsage(s, ask(cmd.Context(), s, asked, key))
+			u, err := ask(cmd.Context(), s, asked, key)
+			if err != nil {
+				return err
+			}
+			return printUsage(s, u)
 		},
 	}
 	cmd.Flags().StringArrayVar(&proxies, "proxy", nil, "URL of a proxy, or of its --admin-listen if it has one; may be repeated (default: all proxies in etcd)")
@@ -56,12 +61,15 @@ func Usage(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-// ask sums what the proxies have counted.
-func ask(ctx context.Context, s *session.Session, proxies []string, key string) usage {
+// ask sums what the proxies have counted. The error is one of usage.
+func ask(ctx context.Context, s *session.Session, proxies []string, key string) (usage, error) {
 	out, sums := usage{Keys: []instance.KeyUsage{}, Failed: map[string]string{}}, map[string]instance.KeyUsage{}
 	for _, base := range proxies {
 		var answer struct{ Keys []instance.KeyUsage }
 		raw, err := s.AskProxy(ctx, base, "/usage", nil, http.Header{"X-Api-Key": {key}}, nil)
+		if cli.IsWrong(err) {
+			return out, err
+		}
 		if err == nil {
 			err = json.Unmarshal(raw, &answer)
 		}
@@ -84,7 +92,7 @@ func ask(ctx context.Context, s *session.Session, proxies []string, key string) 
 	for _, name := range slices.Sorted(maps.Keys(sums)) {
 		out.Keys = append(out.Keys, sums[name])
 	}
-	return out
+	return out, nil
 }
 
 func printUsage(s *session.Session, u usage) error {

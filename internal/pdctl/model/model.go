@@ -71,6 +71,9 @@ func setCommand(s *session.Session) *cobra.Command {
 			if at := percent.FindString(targets); at != "" {
 				return cli.Wrongf("%q: a weight is a number without %%, such as 20:MODEL", instance.Printable(args[0], 200))
 			}
+			if err := session.CheckFor(o.For); err != nil {
+				return err
+			}
 			r.V, r.Reason, r.Targets = 1, o.Reason, parseTargets(targets)
 			if r.Sticky == schema.StickySession {
 				r.Sticky = "" // the default

@@ -8,17 +8,27 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// ReadFile returns the contents of a file, or of stdin if path is "-".
+// ReadFile returns the contents of a file, or of stdin if path is "-". A file that cannot be read is wrong usage.
 func ReadFile(ctx context.Context, path string, stdin io.Reader) ([]byte, error) {
 	if path == "-" {
 		return await(ctx, func() ([]byte, error) { return io.ReadAll(stdin) })
 	}
-	return os.ReadFile(path)
+	text, err := os.ReadFile(path)
+	return text, cli.Wrong(err)
+}
+
+// CheckFor returns an error of usage unless --for is 0 or long enough for a lease.
+func CheckFor(limit time.Duration) error {
+	if limit < 0 || limit > 0 && limit < 2*time.Second {
+		return cli.Wrongf("--for %s: must be 2s or more", limit)
+	}
+	return nil
 }
 
 // await returns what read returns, or an error if ctx ends first: a read of a terminal or pipe cannot be
