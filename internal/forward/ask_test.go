@@ -95,29 +95,6 @@ func (r *rig) sendTo(base, method, path, contentType string, body []byte) answer
 	return a
 }
 
-// The error for a prompt that is too long has the length that the client requested, not that of the prefill leg.
-func TestTooLongPromptGetsAnEnginesError(t *testing.T) {
-	t.Parallel()
-	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.Mooncake} {
-		r := startTuned(t, mode, 1, 1, tuning{engine: func(o *fakevllm.Options) { o.MaxModelLen = 64 }})
-		text := strings.Repeat(`\u0078 `, 1<<14)
-		for path, body := range map[string]string{
-			completionsPath:        `{"model":"m","max_tokens":5,"kv_transfer_params":{"a":1},"prompt":"` + text + `"}`,
-			"/v1/chat/completions": `{"model":"m","max_tokens":5,"stream":true,"messages":[{"role":"user","content":"` + text + `"}]}`,
-			"/v1/responses":        `{"model":"m","max_output_tokens":5,"input":"` + text + `"}`,
-			"/v1/messages":         `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"` + text + `"}]}`,
-		} {
-			want := r.sendTo(r.D[0].URL(), http.MethodPost, path, "application/json", []byte(body))
-			got := r.sendTo(r.URL, http.MethodPost, path, "application/json", []byte(body))
-			if want.status != http.StatusBadRequest || got.status != want.status || string(got.body) != string(want.body) {
-				t.Errorf("%s: proxy  %d %s\nengine %d %s", path, got.status, got.body, want.status, want.body)
-			}
-		}
-		r.noneTroubled()
-		r.checkEngines()
-	}
-}
-
 // An invalid body goes to one engine, once, as it is. The engine's refusal is the answer,
 // and no instance is blamed.
 func TestInvalidRequestsAreAskedAbout(t *testing.T) {

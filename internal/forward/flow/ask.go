@@ -49,11 +49,7 @@ func (r *Request) Invalid(err error) {
 		r.Answer.Refuse(err)
 		return
 	}
-	var f *leg.Failure
-	outcome := AskWithheld
-	if request.MayAsk(r.Body.Bytes()) {
-		f, outcome = r.ask(splice.Of(r.Body.Bytes()))
-	}
+	f, outcome := r.ask()
 	r.Settings.Recorder.Asked(outcome)
 	switch {
 	case f != nil:
@@ -66,24 +62,12 @@ func (r *Request) Invalid(err error) {
 	}
 }
 
-// askAfter returns the refusal of an engine that gets the request without a KV transfer, after prefill has
-// refused its leg: that one requests a single token, which the error names. It returns f if no engine refuses.
-func (c *completion) askAfter(f *leg.Failure) *leg.Failure {
-	route := c.r.Route
-	c.req.Priority = "" // the engine may accept none
-	refused, outcome := c.r.ask(c.req.NewEdit().Body())
-	c.s.Recorder.Asked(outcome)
-	if refused == nil {
-		c.r.Route = route
-		return f
-	}
-	c.r.Route.answered = true
-	return refused
-}
-
-// ask sends a body that is to be refused to one engine. It returns the engine's refusal, nil if there is
+// ask sends an invalid body to one engine. It returns the engine's refusal, nil if there is
 // none, and the outcome.
-func (r *Request) ask(body splice.Body) (*leg.Failure, string) {
+func (r *Request) ask() (*leg.Failure, string) {
+	if !request.MayAsk(r.Body.Bytes()) {
+		return nil, AskWithheld
+	}
 	if !r.Settings.questions.TryAcquire(1) {
 		return nil, AskBusy
 	}
@@ -103,7 +87,7 @@ func (r *Request) ask(body splice.Body) (*leg.Failure, string) {
 	}
 	defer a.Done()
 	r.Route.notePick(a)
-	l, resp, err := r.Origin.Ask(a.Instance, askTimeout, http.MethodPost, r.Endpoint, r.plainHeader(a), body)
+	l, resp, err := r.Origin.Ask(a.Instance, askTimeout, http.MethodPost, r.Endpoint, r.plainHeader(a), splice.Of(r.Body.Bytes()))
 	defer l.End()
 	if err != nil {
 		return nil, AskFailed

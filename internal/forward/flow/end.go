@@ -89,8 +89,6 @@ func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bo
 			reason = bypass.NotNotified
 		}
 		c.runDecodeOnly(nil, reason)
-	case f.Class == leg.Status4xx && refusal(f.Answer.Status) && c.move.lost.IsZero():
-		c.r.sendFailure(c.askAfter(f))
 	default:
 		c.r.sendFailure(f)
 	}
