@@ -147,7 +147,7 @@ func TestNobodyThere(t *testing.T) {
 		name string
 		p, d int
 		want string
-	}{{"nothing", 0, 0, "no decode instance is available"}, {"no decode", 1, 0, "no decode instance is available"}, {"nothing read", 0, 0, "has not read yet"}} {
+	}{{"nothing", 0, 0, "no decode instance is available"}, {"no decode", 1, 0, "no decode instance is available"}, {"nothing read", 0, 0, "has not read the list of instances"}} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			eachAPI(t, both(), func(t *testing.T, q scenario) {

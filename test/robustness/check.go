@@ -99,7 +99,7 @@ func checkLost(h *History, v *Verdict) {
 				v.Excused[budgetExcuse]++
 				continue
 			}
-			if (strings.Contains(r.Err, "has not read") || strings.Contains(r.Err, "this proxy is stopping")) && h.away(r.From, r.To, r.Proxy) {
+			if (strings.Contains(r.Err, "has not read the list of instances") || strings.Contains(r.Err, "this proxy is stopping")) && h.away(r.From, r.To, r.Proxy) {
 				v.Excused["the proxy of the request had a fault"]++ // it starts or stops: its /readyz fails
 				continue
 			}

@@ -111,7 +111,7 @@ func TestCheck_BadHistories(t *testing.T) {
 			h.Faults = append(h.Faults, fault(h.Requests[0].Span, "to-etcd", "proxy-1"))
 		}},
 		"a running proxy knows no instances": {"lost", func(h *History) {
-			fails(&h.Requests[0], Failed, "503: it has not read yet which instances there are")
+			fails(&h.Requests[0], Failed, "503: it has not read the list of instances yet")
 			h.Faults = append(h.Faults, fault(h.Requests[0].Span, "cut-etcd", "proxy-1"))
 		}},
 		"all attempts are used up while KV transfers fail": {"lost", func(h *History) {
