@@ -77,10 +77,14 @@ func (p *Request) Limit(promptLen, maxModelLen int) (maxTokens int, echoOnly boo
 	switch {
 	case output > maxModelLen:
 		err = pydantic.BadRequest(name, "%s=%d cannot be greater than max_model_len=%d. Please request fewer output tokens.", name, output, maxModelLen)
-	case promptLen > maxModelLen-output:
-		err = pydantic.BadRequest("input_tokens", "You passed %d input tokens and requested %d output tokens. However, the model's context length "+
-			"is only %d tokens, resulting in a maximum input length of %d tokens. Please reduce the length of the input prompt.",
-			promptLen, output, maxModelLen, maxModelLen-output)
+	case promptLen > maxModelLen:
+		qualifier := ""
+		if promptLen == maxModelLen+1 {
+			qualifier = "at least " // the tokenizer truncates a text there
+		}
+		err = pydantic.BadRequest("input_tokens", "This model's maximum context length is %d tokens. However, your prompt contains %s%d input tokens, "+
+			"which exceeds this limit even without any output tokens. Please reduce the length of the input prompt.",
+			maxModelLen, qualifier, promptLen)
 	case !p.Chat && p.Echo && maxTokens == 0:
 		return 1, true, nil
 	case maxTokens < 1:
