@@ -72,7 +72,7 @@ func ask(t *testing.T, env map[string]string, args ...string) (code int, out, er
 func TestSystemdAndHealth(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
-	etcd.Stop()
+	etcd.Kill()
 	sd := testkit.StartSystemd(t)
 	_, port, err := net.SplitHostPort(testkit.FreePort(t))
 	require.NoError(t, err)

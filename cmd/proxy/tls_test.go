@@ -86,7 +86,7 @@ func secureEtcd(t *testing.T, a *testkit.Authority) (endpoint string, cli *clien
 	t.Helper()
 	cert, key := a.Issue("etcd", testkit.Certificate{CN: "etcd", Hosts: []string{"127.0.0.1"}})
 	a.Issue("test", testkit.Certificate{CN: "test"})
-	e := testkit.StartEtcdTLS(t, cert, key, a.CA)
+	e := testkit.StartEtcd(t, testkit.WithTLS(cert, key, a.CA))
 	cli, err := clientv3.New(clientv3.Config{
 		Endpoints:   []string{"https://" + e.Endpoint()},
 		TLS:         &tls.Config{RootCAs: a.Pool(), Certificates: []tls.Certificate{a.Pair("test")}},
@@ -512,7 +512,7 @@ func TestEtcdRefusedByTLS(t *testing.T) {
 	old, oldKey := a.Issue("old", testkit.Certificate{CN: "old", From: -2 * time.Hour, Until: -time.Hour})
 	stranger, strangerKey := other.Issue("stranger", testkit.Certificate{CN: "stranger"})
 	named, namedKey := a.Issue("named", testkit.Certificate{CN: "etcd", Hosts: []string{"etcd-1"}})
-	elsewhere := "https://" + testkit.StartEtcdTLS(t, named, namedKey, "").Endpoint()
+	elsewhere := "https://" + testkit.StartEtcd(t, testkit.WithTLS(named, namedKey, "")).Endpoint()
 	for _, tc := range []struct {
 		name, endpoint, ca, cert, key, says string
 	}{

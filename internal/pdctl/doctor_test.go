@@ -176,7 +176,7 @@ func TestDoctorKVBoth(t *testing.T) {
 // The commands that doctor prints for a full etcd are those that bring it back.
 func TestDoctorNOSPACE(t *testing.T) {
 	t.Parallel()
-	e := testkit.StartEtcdProcess(t, testkit.WithQuota(4<<20))
+	e := testkit.StartEtcd(t, testkit.WithQuota(4<<20))
 	cli := e.Client(t)
 	testkit.FillUp(t, cli)
 	env := map[string]string{"PD_ETCD_ENDPOINTS": e.Endpoint()}
@@ -703,7 +703,7 @@ func TestDoctorCertificates(t *testing.T) {
 
 	ca := testkit.NewAuthority(t, "ca")
 	cert, key := ca.Issue("server", testkit.Certificate{CN: "etcd", Hosts: []string{"127.0.0.1"}})
-	e := testkit.StartEtcdTLS(t, cert, key, ca.CA)
+	e := testkit.StartEtcd(t, testkit.WithTLS(cert, key, ca.CA))
 	old, oldKey := ca.Issue("old", testkit.Certificate{CN: "operator", From: -2 * time.Hour, Until: -time.Hour})
 	code, out, errs := execute(t.Context(), nil, "doctor", "--agents=false", "--etcd-endpoints", "https://"+e.Endpoint(), "--etcd-ca", ca.CA, "--etcd-cert", old, "--etcd-key", oldKey, "--timeout", "2s")
 	if code != 1 || !strings.Contains(out, "this pdctl: the certificate for etcd has expired at") || !strings.Contains(out, "get a new certificate") || !strings.Contains(out, "openssl x509 -noout -subject -enddate -in "+old) {

@@ -170,7 +170,7 @@ func TestDrainWaitWithoutEtcd(t *testing.T) {
 	for _, out := range []*lockedBuffer{waits, late} {
 		testkit.Eventually(t, time.Minute, func() error { return out.has("waiting: proxy b:8000") })
 	}
-	r.etcd.Stop()
+	r.etcd.Kill()
 	if code := endLate(false); code != 4 || late.has("is at 1; etcd does not answer. The drain stays in effect") != nil {
 		t.Errorf("exit %d: %s", code, late)
 	}
@@ -187,7 +187,7 @@ func TestDrainWaitWithoutEtcd(t *testing.T) {
 	// It stops after the writes, before the first reading.
 	r.written = func(text string) {
 		if strings.HasPrefix(text, "decode/"+x+": drained") {
-			r.etcd.Stop()
+			r.etcd.Kill()
 		}
 	}
 	waits, end = r.background("drain", "decode", x, "--wait", "--timeout", "5m")

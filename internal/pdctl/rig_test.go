@@ -26,7 +26,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testkit.MaybeRunEtcd()
 	leak.Main(m)
 }
 

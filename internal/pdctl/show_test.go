@@ -472,12 +472,13 @@ func TestStatusHasNotices(t *testing.T) {
 // alarm raises NOSPACE although there is space.
 func (r *rig) alarm() {
 	r.t.Helper()
-	server := r.etcd.Server().Server
-	if _, err := server.Alarm(r.t.Context(), &etcdserverpb.AlarmRequest{
-		Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: uint64(server.MemberID()), Alarm: etcdserverpb.AlarmType_NOSPACE,
-	}); err != nil {
-		r.t.Fatal(err)
-	}
+	cli := r.etcd.Client(r.t)
+	status, err := cli.Status(r.t.Context(), r.etcd.Endpoint())
+	require.NoError(r.t, err)
+	_, err = etcdserverpb.NewMaintenanceClient(cli.ActiveConnection()).Alarm(r.t.Context(), &etcdserverpb.AlarmRequest{
+		Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: status.Header.MemberId, Alarm: etcdserverpb.AlarmType_NOSPACE,
+	})
+	require.NoError(r.t, err)
 }
 
 func TestStatusWithAlarm(t *testing.T) {

@@ -3,7 +3,6 @@ package testkit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"slices"
 	"strconv"
@@ -18,15 +17,14 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// Cluster is an etcd of several members, each in a process of its own.
+// Cluster is an etcd of several members, each in its own process.
 type Cluster struct {
 	t       testing.TB
-	Members []*EtcdProcess
+	Members []*Etcd
 }
 
 // StartCluster starts an etcd of n members and waits until they have a leader.
-// The package's TestMain must call MaybeRunEtcd first.
-func StartCluster(t testing.TB, n int, opts ...ProcessOption) *Cluster {
+func StartCluster(t testing.TB, n int, opts ...EtcdOption) *Cluster {
 	t.Helper()
 	return StartClusterFrom(t, n, nil, opts...)
 }
@@ -41,29 +39,26 @@ type Member struct {
 
 // StartClusterFrom is StartCluster over data that prepare puts into the
 // directory of each member beforehand.
-func StartClusterFrom(t testing.TB, n int, prepare func(Member), opts ...ProcessOption) *Cluster {
+func StartClusterFrom(t testing.TB, n int, prepare func(Member), opts ...EtcdOption) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t}
 	var all []string
 	for i, peer := range quietPorts(t, n) {
 		name := "m" + strconv.Itoa(i+1)
 		all = append(all, name+"=http://"+peer)
-		c.Members = append(c.Members, newMember(t, memberConfig{Name: name, Peer: peer}, opts))
+		c.Members = append(c.Members, newMember(t, memberConfig{name: name, peer: peer}, opts))
 	}
-	waits := make([]func() error, n)
-	for i, m := range c.Members {
-		m.cfg.Cluster = strings.Join(all, ",")
+	for _, m := range c.Members {
+		m.cfg.cluster = strings.Join(all, ",")
 		if prepare != nil {
-			prepare(Member{Name: m.cfg.Name, Dir: m.cfg.Dir, PeerURL: "http://" + m.cfg.Peer, Cluster: m.cfg.Cluster})
+			prepare(Member{Name: m.cfg.name, Dir: m.cfg.dir, PeerURL: "http://" + m.cfg.peer, Cluster: m.cfg.cluster})
 		}
-		ready, err := m.launch()
-		if err != nil {
+		if err := m.launch(); err != nil {
 			t.Fatalf("etcd cluster: %v", err)
 		}
-		waits[i] = ready
 	}
-	for _, ready := range waits {
-		if err := ready(); err != nil {
+	for _, m := range c.Members {
+		if err := m.ready(); err != nil {
 			t.Fatalf("etcd cluster: %v", err)
 		}
 	}
@@ -102,14 +97,14 @@ func (c *Cluster) Client(t testing.TB) *clientv3.Client {
 }
 
 // Leader waits until the members that answer agree on a leader, and returns it.
-func (c *Cluster) Leader() *EtcdProcess {
+func (c *Cluster) Leader() *Etcd {
 	c.t.Helper()
-	var leader *EtcdProcess
+	var leader *Etcd
 	Eventually(c.t, startTimeout, func() error {
 		leader = nil
 		var id uint64
 		for _, m := range c.Members {
-			s, err := memberStatus(c.t, m)
+			s, err := c.status(m)
 			switch {
 			case err != nil:
 				continue
@@ -129,7 +124,7 @@ func (c *Cluster) Leader() *EtcdProcess {
 }
 
 // Follower returns a member that is not the leader.
-func (c *Cluster) Follower() *EtcdProcess {
+func (c *Cluster) Follower() *Etcd {
 	c.t.Helper()
 	leader := c.Leader()
 	for _, m := range c.Members {
@@ -143,10 +138,10 @@ func (c *Cluster) Follower() *EtcdProcess {
 
 // Replace adds a member that serves clients at a free port of host, and removes and kills old:
 // so an operator replaces a machine. It returns when the new member serves.
-func (c *Cluster) Replace(old *EtcdProcess, host string) *EtcdProcess {
+func (c *Cluster) Replace(old *Etcd, host string) *Etcd {
 	c.t.Helper()
-	if outside() != "" {
-		c.t.Skip("members are replaced with the etcd of the test binary only")
+	if otherEtcd() != "" {
+		c.t.Skip("members are replaced with the etcd of this module only")
 	}
 	cli := c.Client(c.t)
 	// change repeats a change of the members until it has been made. A member that has just lost
@@ -162,20 +157,21 @@ func (c *Cluster) Replace(old *EtcdProcess, host string) *EtcdProcess {
 		})
 	}
 	peer := quietPorts(c.t, 1)[0]
-	m := newMember(c.t, memberConfig{Name: "m" + peer, Peer: peer, Joins: true}, []ProcessOption{WithHost(host)})
+	m := newMember(c.t, memberConfig{name: "m" + peer, peer: peer},
+		[]EtcdOption{WithHost(host), withArgs("--initial-cluster-state", "existing")})
 	// A cluster refuses a change of its members until all of them have been connected for a
 	// while.
 	change(rpctypes.ErrPeerURLExist, func(ctx context.Context) error {
 		_, err := cli.MemberAdd(ctx, []string{"http://" + peer})
 		return err
 	})
-	all := []string{m.cfg.Name + "=http://" + peer}
+	all := []string{m.cfg.name + "=http://" + peer}
 	for _, one := range c.Members {
-		all = append(all, one.cfg.Name+"=http://"+one.cfg.Peer)
+		all = append(all, one.cfg.name+"=http://"+one.cfg.peer)
 	}
-	m.cfg.Cluster = strings.Join(all, ",")
+	m.cfg.cluster = strings.Join(all, ",")
 	m.start()
-	s, err := memberStatus(c.t, old)
+	s, err := c.status(old)
 	require.NoError(c.t, err)
 	change(rpctypes.ErrMemberNotFound, func(ctx context.Context) error {
 		_, err := cli.MemberRemove(ctx, s.Header.MemberId)
@@ -203,24 +199,13 @@ func OutsideAddress(t testing.TB) string {
 }
 
 // Others lists the members besides one.
-func (c *Cluster) Others(m *EtcdProcess) []*EtcdProcess {
-	return slices.DeleteFunc(slices.Clone(c.Members), func(o *EtcdProcess) bool { return o == m })
+func (c *Cluster) Others(m *Etcd) []*Etcd {
+	return slices.DeleteFunc(slices.Clone(c.Members), func(o *Etcd) bool { return o == m })
 }
 
-func memberStatus(t testing.TB, m *EtcdProcess) (*clientv3.StatusResponse, error) {
-	if m.cmd == nil {
-		return nil, errors.New("not running")
-	}
-	cli, err := quietClient(m.Endpoint())
-	if err != nil {
-		return nil, err
-	}
-	defer cli.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+// status returns the state of a member that answers within a second.
+func (c *Cluster) status(m *Etcd) (*clientv3.StatusResponse, error) {
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
 	defer cancel()
-	s, err := cli.Status(ctx, m.Endpoint())
-	if err != nil {
-		return nil, fmt.Errorf("status of %s: %w", m.Endpoint(), err)
-	}
-	return s, nil
+	return m.status(ctx)
 }

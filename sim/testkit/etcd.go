@@ -3,173 +3,341 @@ package testkit
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
-	"net/url"
+	"net"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"github.com/prometheus/procfs"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
+	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/tcpserver"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// startTimeout bounds the start of an etcd on a machine that is busy with
-// other tests.
+// envOtherEtcd names another etcd program for all tests, which shows whether the code works
+// with its version.
+const envOtherEtcd = "PD_TEST_ETCD"
+
+// startTimeout limits the start of an etcd on a machine that is busy with other tests.
 const startTimeout = 60 * time.Second
 
-// Etcd is a real etcd server of one member in the test's process, reached over
-// TCP like any other. It does not wait for the disk, so a crash of the test
-// process may lose data, and nothing else.
-type Etcd struct {
-	t      testing.TB
-	cfg    memberConfig
-	server *embed.Etcd
-	other  *EtcdProcess // instead of server where PD_TEST_ETCD names a program
-}
+// otherEtcd returns the program of envOtherEtcd, "" for the etcd of this module.
+func otherEtcd() string { return os.Getenv(envOtherEtcd) }
 
-// StartEtcd starts an etcd on a free port. It is stopped when the test ends,
-// after the clients that Client made. Where PD_TEST_ETCD names an etcd program
-// it is a process of that.
-func StartEtcd(t testing.TB) *Etcd {
-	t.Helper()
-	if outside() != "" {
-		p := StartEtcdProcess(t)
-		return &Etcd{t: t, cfg: p.cfg, other: p}
+// etcdProgram returns the path of the etcd program. The etcd of this module is the one that make
+// test built, or it is built into the build cache of go.
+var etcdProgram = sync.OnceValues(func() (string, error) {
+	if other := otherEtcd(); other != "" {
+		return other, nil
 	}
-	return StartEtcdTLS(t, "", "", "")
+	if dir := os.Getenv("PD_TEST_BIN"); dir != "" {
+		return filepath.Join(dir, "etcd"), nil
+	}
+	build := exec.Command("go", "tool", "-n", "etcd")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	path, err := build.Output()
+	if err != nil {
+		return "", fmt.Errorf("build etcd: %w", err)
+	}
+	return strings.TrimSpace(string(path)), nil
+})
+
+// Etcd is a real etcd of one member, or a member of a Cluster, in a process of its own. It can be
+// killed and paused, and it ends with the test process. It does not wait for the disk.
+type Etcd struct {
+	t     testing.TB
+	cfg   memberConfig
+	cmd   *exec.Cmd
+	free  func()        // releases the thread that the member depends on
+	ended chan struct{} // closed when the process has ended
 }
 
-// StartEtcdTLS is StartEtcd for one that speaks TLS with clients by these files; with ca
-// they must show a certificate that it has signed.
-func StartEtcdTLS(t testing.TB, cert, key, ca string) *Etcd {
+// memberConfig is the configuration of a member. Its addresses are fixed before it starts,
+// because the program does not report which ports it took.
+type memberConfig struct {
+	dir    string   // of its data
+	listen string   // host:port for clients
+	scheme string   // for clients
+	args   []string // more arguments
+	// Of a member of a cluster; all empty for one alone.
+	name    string
+	peer    string // host:port for the other members
+	cluster string // name=url of every member
+}
+
+// EtcdOption changes how a member is started.
+type EtcdOption func(*memberConfig)
+
+// WithQuota limits the size of the member's data in bytes.
+func WithQuota(bytes int64) EtcdOption {
+	return withArgs("--quota-backend-bytes", strconv.FormatInt(bytes, 10))
+}
+
+// WithHost makes the member serve clients at an address of this machine other than loopback, and
+// advertise it.
+func WithHost(host string) EtcdOption {
+	return func(c *memberConfig) {
+		if _, port, err := net.SplitHostPort(c.listen); err == nil {
+			c.listen = net.JoinHostPort(host, port)
+		}
+	}
+}
+
+// WithTokenTTL sets how many seconds logins of users last, once authentication is on.
+func WithTokenTTL(seconds uint) EtcdOption {
+	return withArgs("--auth-token-ttl", strconv.FormatUint(uint64(seconds), 10))
+}
+
+// WithTLS makes the member use TLS with clients, with these files. With ca, clients must
+// present a certificate that it has signed.
+func WithTLS(cert, key, ca string) EtcdOption {
+	return func(c *memberConfig) {
+		c.scheme = "https"
+		c.args = append(c.args, "--cert-file", cert, "--key-file", key)
+		if ca != "" {
+			c.args = append(c.args, "--trusted-ca-file", ca, "--client-cert-auth")
+		}
+	}
+}
+
+func withArgs(args ...string) EtcdOption {
+	return func(c *memberConfig) { c.args = append(c.args, args...) }
+}
+
+// StartEtcd starts an etcd on a free port. It is killed when the test ends, after the clients
+// that Client created are closed.
+func StartEtcd(t testing.TB, opts ...EtcdOption) *Etcd {
 	t.Helper()
-	e := &Etcd{t: t, cfg: memberConfig{Dir: t.TempDir(), Listen: FreePort(t), Cert: cert, Key: key, CA: ca}}
+	e := newMember(t, memberConfig{}, opts)
 	e.start()
-	t.Cleanup(e.Stop)
+	return e
+}
+
+// newMember returns a member that is not started.
+func newMember(t testing.TB, cfg memberConfig, opts []EtcdOption) *Etcd {
+	t.Helper()
+	cfg.dir, cfg.listen, cfg.scheme = t.TempDir(), FreePort(t), "http"
+	for _, o := range opts {
+		o(&cfg)
+	}
+	e := &Etcd{t: t, cfg: cfg}
+	t.Cleanup(e.Kill)
 	return e
 }
 
 func (e *Etcd) start() {
 	e.t.Helper()
-	server, err := runEtcd(e.cfg)
+	err := e.launch()
+	if err == nil {
+		err = e.ready()
+	}
 	if err != nil {
-		e.t.Fatalf("start etcd: %v", err)
+		e.t.Fatalf("etcd member: %v", err)
 	}
-	e.server = server
 }
 
-// memberConfig is what one member is started with.
-type memberConfig struct {
-	Dir    string // of its data
-	Listen string // host:port for clients
-	// Of a member of a cluster; all empty for one alone.
-	Name    string
-	Peer    string // host:port for the other members
-	Cluster string // name=url of every member
-	Joins   bool   // it was added to a cluster that exists
-	// QuotaBytes makes writes fail once the data are that large; 0 is etcd's default.
-	QuotaBytes int64
-	// TokenTTL is how many seconds a login lasts; 0 is etcd's default of 300.
-	TokenTTL uint
-	// Files for TLS with clients, who must show a certificate of CA; none: plain.
-	Cert, Key, CA string
-}
-
-// runEtcd starts an embedded etcd and waits until it serves.
-func runEtcd(m memberConfig) (*embed.Etcd, error) {
-	cfg := embed.NewConfig()
-	cfg.Dir = m.Dir
-	cfg.Name = cmp.Or(m.Name, "test")
-	peer := url.URL{Scheme: "http", Host: cmp.Or(m.Peer, "127.0.0.1:0")}
-	client := url.URL{Scheme: "http", Host: m.Listen}
-	if m.Cert != "" {
-		client.Scheme = "https"
-		cfg.ClientTLSInfo = transport.TLSInfo{CertFile: m.Cert, KeyFile: m.Key, TrustedCAFile: m.CA, ClientCertAuth: m.CA != ""}
-	}
-	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
-	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	cfg.InitialCluster = cmp.Or(m.Cluster, cfg.InitialClusterFromName(cfg.Name))
-	if m.Joins {
-		cfg.ClusterState = embed.ClusterStateFlagExisting
-	}
-	cfg.QuotaBackendBytes = m.QuotaBytes
-	if m.TokenTTL > 0 {
-		cfg.AuthTokenTTL = m.TokenTTL
-	}
-	cfg.UnsafeNoFsync = true
-	cfg.BcryptCost = 4 // the least there is: a login must not cost a second under the race detector
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	var server *embed.Etcd
-	err := tcpserver.WhenFree(context.Background(), func() (err error) { server, err = embed.StartEtcd(cfg); return err })
+// command returns the command of the member.
+func (e *Etcd) command() (*exec.Cmd, error) {
+	program, err := etcdProgram()
 	if err != nil {
 		return nil, err
 	}
-	timeout := time.NewTimer(startTimeout)
-	defer timeout.Stop()
-	select {
-	case <-server.Server.ReadyNotify():
-		return server, nil
-	case err := <-server.Err():
-		server.Close()
-		return nil, err
-	case <-timeout.C:
-		server.Close()
-		return nil, fmt.Errorf("not ready within %s", startTimeout)
+	// The ids of a member alone depend on these: they are the same for all stores.
+	name, peer := cmp.Or(e.cfg.name, "test"), cmp.Or(e.cfg.peer, "127.0.0.1:0")
+	cluster := cmp.Or(e.cfg.cluster, name+"=http://"+peer)
+	client := e.cfg.scheme + "://" + e.cfg.listen
+	args := []string{
+		"--name", name, "--data-dir", e.cfg.dir, "--initial-cluster", cluster,
+		"--listen-client-urls", client, "--advertise-client-urls", client,
+		"--listen-peer-urls", "http://" + peer, "--initial-advertise-peer-urls", "http://" + peer,
+		"--logger", "zap", "--log-level", "error",
+		"--bcrypt-cost", "4", // the lowest: a login must not take a second
+	}
+	if otherEtcd() == "" {
+		args = append(args, "--unsafe-no-fsync") // etcd 3.4 has no such flag
+	}
+	cmd := exec.Command(program, append(args, e.cfg.args...)...)
+	if runtime.GOARCH != "amd64" { // required by old versions
+		cmd.Env = append(os.Environ(), "ETCD_UNSUPPORTED_ARCH="+runtime.GOARCH)
+	}
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd, nil
+}
+
+// launch starts the process once its address is free. It does not wait until the member serves,
+// because members of a new cluster wait for each other.
+func (e *Etcd) launch() error {
+	cmd, err := e.command()
+	if err != nil {
+		return err
+	}
+	err = tcpserver.WhenFree(context.Background(), func() error {
+		l, err := net.Listen("tcp", e.cfg.listen)
+		if err != nil {
+			return err
+		}
+		return l.Close()
+	})
+	if err != nil {
+		return err
+	}
+	free, err := fleet.StartOnThread(cmd)
+	if err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	e.cmd, e.free, e.ended = cmd, free, ended
+	go func() { // ends with the process; Kill waits for it
+		_ = cmd.Wait() // mostly the status of the signal that ended it
+		close(ended)
+	}()
+	return nil
+}
+
+// ready waits until the member listens and, unless clients need a certificate or a login, knows
+// a leader.
+func (e *Etcd) ready() error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := e.serves(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-e.ended:
+			return fmt.Errorf("ended before it served; the last answer was: %w", err)
+		case <-ctx.Done():
+			return fmt.Errorf("not ready within %s: %w", startTimeout, err)
+		case <-tick.C:
+		}
 	}
 }
 
-// Endpoint is the host:port clients use. It stays the same over a Restart.
-func (e *Etcd) Endpoint() string { return e.cfg.Listen }
+func (e *Etcd) serves(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if e.cfg.scheme == "https" { // etcd answers a handshake once it serves
+		c, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", e.cfg.listen)
+		if err == nil {
+			err = c.Close()
+		}
+		return err
+	}
+	s, err := e.status(ctx)
+	if err == nil && s.Leader == 0 {
+		return errors.New("no leader")
+	}
+	return err
+}
 
-// Client makes a client that is closed when the test ends.
+// status returns the state of a member that runs without TLS.
+func (e *Etcd) status(ctx context.Context) (*clientv3.StatusResponse, error) {
+	if e.cmd == nil {
+		return nil, errors.New("not running")
+	}
+	cli, err := quietClient(e.cfg.listen)
+	if err != nil {
+		return nil, err
+	}
+	defer cli.Close()
+	s, err := cli.Status(ctx, e.cfg.listen)
+	if err != nil {
+		return nil, fmt.Errorf("status of %s: %w", e.cfg.listen, err)
+	}
+	return s, nil
+}
+
+// Endpoint returns the host:port for clients. It does not change with a Restart.
+func (e *Etcd) Endpoint() string { return e.cfg.listen }
+
+// Client returns a client that is closed when the test ends.
 func (e *Etcd) Client(t testing.TB) *clientv3.Client {
 	t.Helper()
-	return Client(t, e.cfg.Listen)
+	return Client(t, e.cfg.listen)
 }
 
-// Server is the embedded server, for tests that look inside; nil where another
-// program is used.
-func (e *Etcd) Server() *embed.Etcd { return e.server }
-
-// Stop stops the server. Its data and its port stay for Restart.
-func (e *Etcd) Stop() {
-	if e.other != nil {
-		e.other.Kill()
-	}
-	if e.server == nil {
+// Kill ends the member like a crash, and waits until it has exited.
+func (e *Etcd) Kill() {
+	if e.cmd == nil {
 		return
 	}
-	e.server.Close()
-	e.server = nil
+	if err := e.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		e.t.Errorf("kill etcd member: %v", err)
+	}
+	<-e.ended
+	e.free()
+	e.cmd, e.free = nil, nil
 }
 
-// Wipe stops the server and throws its data away: after Restart it is empty.
-func (e *Etcd) Wipe() {
+// Pause stops the member like a suspended machine: it keeps its sockets and answers nothing.
+// When Pause returns, all its threads are stopped.
+func (e *Etcd) Pause() {
 	e.t.Helper()
-	if e.other != nil {
-		e.other.Wipe()
-		return
-	}
-	e.Stop()
-	require.NoError(e.t, os.RemoveAll(e.cfg.Dir))
+	e.signal(syscall.SIGSTOP)
+	Eventually(e.t, 30*time.Second, func() error { return stopped(e.cmd.Process.Pid) })
 }
 
-// Restart stops the server, if it runs, and starts it on the same data and port.
+// stopped returns an error unless all threads of a process are stopped: the signal reaches one
+// after the other.
+func stopped(pid int) error {
+	threads, err := procfs.AllThreads(pid)
+	if err != nil {
+		return err
+	}
+	for _, t := range threads {
+		if stat, err := t.Stat(); err == nil && stat.State != "T" { // otherwise this thread has ended
+			return fmt.Errorf("thread %d is in state %s", t.PID, stat.State)
+		}
+	}
+	return nil
+}
+
+// Resume continues a paused member.
+func (e *Etcd) Resume() { e.signal(syscall.SIGCONT) }
+
+func (e *Etcd) signal(s syscall.Signal) {
+	e.t.Helper()
+	if e.cmd == nil {
+		e.t.Fatal("etcd member: not running")
+	}
+	if err := e.cmd.Process.Signal(s); err != nil {
+		e.t.Fatalf("etcd member: %v", err)
+	}
+}
+
+// Restart starts the member again with the same data and port. A running one is killed first.
 func (e *Etcd) Restart() {
 	e.t.Helper()
-	if e.other != nil {
-		e.other.Restart()
-		return
-	}
-	e.Stop()
+	e.Kill()
 	e.start()
+}
+
+// Wipe kills the member and deletes its data. After a Restart it is another, empty store at the
+// same address, with the same member id.
+func (e *Etcd) Wipe() {
+	e.t.Helper()
+	e.Kill()
+	require.NoError(e.t, os.RemoveAll(e.cfg.dir))
+	require.NoError(e.t, os.MkdirAll(e.cfg.dir, 0o700))
 }
 
 // Client makes a client of any etcd, closed when the test ends. It reconnects

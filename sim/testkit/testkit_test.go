@@ -19,7 +19,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testkit.MaybeRunEtcd()
 	leak.Main(m)
 }
 
@@ -191,7 +190,7 @@ func TestClusterSurvivesItsLeader(t *testing.T) {
 
 func TestNoSpaceAndAuth(t *testing.T) {
 	t.Parallel()
-	p := testkit.StartEtcdProcess(t, testkit.WithQuota(4<<20))
+	p := testkit.StartEtcd(t, testkit.WithQuota(4<<20))
 	cli := p.Client(t)
 	testkit.FillUp(t, cli)
 	if _, err := cli.Grant(t.Context(), 10); !errors.Is(err, rpctypes.ErrNoSpace) {
@@ -227,7 +226,7 @@ func TestPortsAreNotTheSystems(t *testing.T) {
 	}
 	for what, address := range map[string]string{
 		"a free port": testkit.FreePort(t), "an etcd in the process": testkit.StartEtcd(t).Endpoint(),
-		"an etcd of its own": testkit.StartEtcdProcess(t).Endpoint(), "a link": testkit.StartLink(t, "127.0.0.1:1").Address(),
+		"an etcd of its own": testkit.StartEtcd(t).Endpoint(), "a link": testkit.StartLink(t, "127.0.0.1:1").Address(),
 	} {
 		var port int
 		if _, err := fmt.Sscanf(address, "127.0.0.1:%d", &port); err != nil || low <= port && port <= high {
@@ -240,10 +239,7 @@ func TestPortsAreNotTheSystems(t *testing.T) {
 func TestEtcdWaitsForItsAddress(t *testing.T) {
 	t.Parallel()
 	e := testkit.StartEtcd(t)
-	if e.Server() == nil {
-		return // another program waits for its address or not
-	}
-	e.Stop()
+	e.Kill()
 	l, err := net.Listen("tcp", e.Endpoint())
 	require.NoError(t, err)
 	time.AfterFunc(100*time.Millisecond, func() { _ = l.Close() })

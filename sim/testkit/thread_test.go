@@ -11,9 +11,9 @@ import (
 // end with their thread locked take it down, and with it what was started there.
 func TestMembersOutliveThreads(t *testing.T) {
 	t.Parallel()
-	var members []*testkit.EtcdProcess
+	var members []*testkit.Etcd
 	for range 3 {
-		members = append(members, testkit.StartEtcdProcess(t))
+		members = append(members, testkit.StartEtcd(t))
 	}
 	done := make(chan struct{})
 	// Each takes a thread of its own and ends it, those that started the members

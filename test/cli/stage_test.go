@@ -257,7 +257,7 @@ func (s *stage) secure() {
 	s.t.Helper()
 	ca := testkit.NewAuthority(s.t, "ca")
 	cert, key := ca.Issue("etcd", testkit.Certificate{CN: "etcd", Hosts: []string{"127.0.0.1"}})
-	s.book = map[string]string{"https://10.0.0.1:2379": "https://" + testkit.StartEtcdTLS(s.t, cert, key, "").Endpoint()}
+	s.book = map[string]string{"https://10.0.0.1:2379": "https://" + testkit.StartEtcd(s.t, testkit.WithTLS(cert, key, "")).Endpoint()}
 	raw, err := os.ReadFile(ca.CA)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(s.dir, "ca.pem"), raw, 0o600)

@@ -46,7 +46,7 @@ func queueOf(t *testing.T, p *fleet.Proxy) instance.ListedQueue {
 // 503.
 func TestQueueOfTwoProxies(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	keys := filepath.Join(t.TempDir(), "keys")
 	require.NoError(t, os.WriteFile(keys, []byte("sk-a team-a\nsk-b team-b class=interactive\n"), 0o600))
 	running, prefill := newFleetOn(t, etcd.Endpoint(), keys)

@@ -17,7 +17,7 @@ import (
 // engine serves decode-only, and the loss of an engine under load fails no request.
 func TestFleetOfBoth(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	etcd := testkit.StartEtcd(t).Endpoint()
 	f := newFleet(t)
 	proxy := proxies(t, f, etcd, 1)[0]
 	nodes := make([]*fleet.Node, 3)
@@ -88,7 +88,7 @@ func TestFleetOfBoth(t *testing.T) {
 // An engine with both roles is used where instances of one role are missing.
 func TestBothStepsIn(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	etcd := testkit.StartEtcd(t).Endpoint()
 	f := newFleet(t)
 	proxy := proxies(t, f, etcd, 1)[0]
 	p := node(t, f, "prefill", instance.Prefill, 0, etcd)
@@ -121,7 +121,7 @@ func TestBothStepsIn(t *testing.T) {
 // pdctl and the admin routes add and remove both memberships of an engine at once.
 func TestAddBoth(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	etcd := testkit.StartEtcd(t).Endpoint()
 	f := newFleet(t)
 	proxy := proxies(t, f, etcd, 1)[0]
 	n := node(t, f, "both", instance.Both, 0)

@@ -24,7 +24,7 @@ import (
 func TestNoDescriptorsLeft(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	etcd := testkit.StartEtcd(t).Endpoint()
 	f := newFleet(t)
 	p := proxies(t, f, etcd, 1)[0]
 	for _, role := range instance.Roles() {

@@ -132,7 +132,7 @@ func agree(t *testing.T, etcd string, list []*fleet.Proxy, n int) map[string]see
 // same, and nothing changes when all are restarted.
 func TestProxiesAgree(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	etcd := testkit.StartEtcd(t).Endpoint()
 	f := newFleet(t)
 	list := proxies(t, f, etcd, 3)
 	node(t, f, "p1", instance.Prefill, 0, etcd)

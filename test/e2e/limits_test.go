@@ -25,7 +25,7 @@ import (
 func TestLimitOfTheFleet(t *testing.T) {
 	t.Parallel()
 	const limit = 1200 // per minute
-	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	etcd := testkit.StartEtcd(t).Endpoint()
 	f := newFleet(t)
 	list := proxies(t, f, etcd, 3)
 	node(t, f, "p", instance.Prefill, 0, etcd)

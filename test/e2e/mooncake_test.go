@@ -17,7 +17,7 @@ import (
 // request that would harm real engines.
 func TestMooncakeFleet(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	etcd := testkit.StartEtcd(t).Endpoint()
 	f := newFleet(t)
 	p := startProxy(t, f, "proxy", etcd)
 	nodes := pair(t, f, fleet.NodeSpec{Connector: "mooncake", Model: model, Etcd: []string{etcd}, EngineArgs: []string{"--strict", "--faults"}})
@@ -76,7 +76,7 @@ func TestMooncakeFleet(t *testing.T) {
 // again under its new ID.
 func TestMooncakeWithoutAgents(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	etcd := testkit.StartEtcd(t).Endpoint()
 	f := newFleet(t)
 	p := startProxy(t, f, "proxy", etcd)
 	nodes := pair(t, f, fleet.NodeSpec{Connector: "mooncake", Model: model, EngineArgs: []string{"--strict", "--faults"}})

@@ -27,7 +27,7 @@ func TestMoRIIOFleet(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			etcd := testkit.StartEtcdProcess(t).Endpoint()
+			etcd := testkit.StartEtcd(t).Endpoint()
 			f := newFleet(t)
 			pingTo := "tcp://" + testkit.FreePort(t)
 			spec := fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{etcd}, AdminKey: adminKey}

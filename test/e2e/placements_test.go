@@ -16,7 +16,7 @@ import (
 // The next turn of a chat finds its cache through a proxy that has not seen the chat.
 func TestNextTurnThroughAnotherProxy(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	etcd := testkit.StartEtcd(t).Endpoint()
 	f := newFleet(t)
 	list := proxies(t, f, etcd, 2)
 	for i := range 4 {

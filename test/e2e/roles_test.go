@@ -20,7 +20,7 @@ import (
 // roleRig is a fleet of three proxies and four engines in both roles.
 type roleRig struct {
 	t       *testing.T
-	etcd    *testkit.EtcdProcess
+	etcd    *testkit.Etcd
 	proxies []*fleet.Proxy
 	nodes   []*fleet.Node
 }
@@ -93,7 +93,7 @@ func (r *roleRig) agree(wants []string, proxies ...int) {
 // lost during one.
 func TestRoleChanges(t *testing.T) {
 	t.Parallel()
-	r := &roleRig{t: t, etcd: testkit.StartEtcdProcess(t)}
+	r := &roleRig{t: t, etcd: testkit.StartEtcd(t)}
 	f := newFleet(t)
 	endpoint := r.etcd.Endpoint()
 	r.proxies = proxies(t, f, endpoint, 3)

@@ -20,7 +20,7 @@ func TestFault32_PingsEnd(t *testing.T) {
 	row(t, 32)
 	ttl := lastingTTL() // that of the witness must not expire
 	toDelete := fmt.Sprintf(" to DELETE (TTL %.0f s)", ttl.Seconds())
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	h := testkit.Record(t, etcd.Client(t), "/pd/")
 	f := newFleet(t)
 	pingTo := "tcp://" + testkit.FreePort(t)

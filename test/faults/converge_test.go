@@ -27,7 +27,7 @@ func TestFault16_ManyRegistrations(t *testing.T) {
 	if n >= 10000 {
 		proxies = 10
 	}
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	r := &rig{t: t, f: harness.NewFleet(t, bin), etcd: []string{etcd.Endpoint()}}
 	for i := range proxies {
 		r.proxies = append(r.proxies, r.proxy(fmt.Sprintf("proxy-%d", i+1), "--instance-allow", "any"))

@@ -36,7 +36,7 @@ func digests(t testing.TB, p *fleet.Proxy) (of map[string]httpapi.LoadDigest, ow
 // and the streams that it had open end normally.
 func TestDigestOfASuspendedProxy(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 3, proxyArgs: []string{"--decode-policy", "least_loaded"}, ttl: longer})
 	others, suspended := r.proxies[:2], r.proxies[2]
 	_, id := digests(t, suspended)

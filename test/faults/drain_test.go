@@ -130,7 +130,7 @@ func (s *streams) ended() { s.wg.Wait() }
 // pdctl drain --wait returns when the engine has no work left, and no stream is cut.
 func TestDrainUntilFree(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 3})
 	l := r.load()
 	x, p := r.decode[1], r.prefill[1]
@@ -171,7 +171,7 @@ func TestDrainUntilFree(t *testing.T) {
 func TestDrainWithASuspendedProxy(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 3})
 	x, suspended := r.decode[1], r.proxies[2]
 	others := harness.StartLoad(t, clients, pause, r.proxies[0].URL(), r.proxies[1].URL())
@@ -210,7 +210,7 @@ func TestDrainWithASuspendedProxy(t *testing.T) {
 func TestDrainTimesOut(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1})
 	open := r.open(r.proxies[0], 2, 3*longTokens, r.decode[0])
 	out, code := r.pdctl("drain", "decode", r.decode[0].Address, "--wait", "--timeout", "2s")
@@ -236,7 +236,7 @@ func rounds(t testing.TB) int {
 func TestDrainRounds(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2, decode: 4})
 	l := r.load()
 	n := rounds(t)
@@ -263,7 +263,7 @@ func TestDrainRounds(t *testing.T) {
 func TestIdleProxiesWriteNothing(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	cli := members.Dial(t, etcd.Endpoint())
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 5, ttl: longer})
 	// Each proxy publishes once that it has ejected this one, and probes it all the time.
@@ -310,7 +310,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 // client disconnects before the fetch.
 func TestDrainOfPrefillWaitsForItsBlocks(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer, proxyArgs: []string{"--kv-lease-budget", "10s"}})
 	p, d := r.prefill[0], r.decode[0]
 	require.NoError(t, d.Engine.Signal(syscall.SIGSTOP))

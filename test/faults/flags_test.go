@@ -21,7 +21,7 @@ func (r *rig) engines() {
 // accepts them again.
 func TestFault35_CommandLineWithoutSpace(t *testing.T) {
 	row(t, 35)
-	etcd := testkit.StartEtcdProcess(t, testkit.WithQuota(4<<20))
+	etcd := testkit.StartEtcd(t, testkit.WithQuota(4<<20))
 	cli := etcd.Client(t)
 	testkit.FillUp(t, cli)
 	r := &rig{t: t, f: newFleet(t), etcd: []string{etcd.Endpoint()}}
@@ -59,7 +59,7 @@ func TestFault35_CommandLineWithoutSpace(t *testing.T) {
 // The same while no etcd member answers, and etcd starts later.
 func TestFault35_CommandLineWithoutEtcd(t *testing.T) {
 	row(t, 35)
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	etcd.Kill()
 	r := &rig{t: t, f: newFleet(t), etcd: []string{etcd.Endpoint()}}
 	r.engines()

@@ -15,7 +15,7 @@ import (
 // An agent that registers again does not undo a drain.
 func TestFault22_DrainThenRegister(t *testing.T) {
 	row(t, 22)
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2})
 	l := r.load()
 	for i, role := range []instance.Role{instance.Prefill, instance.Decode} {
@@ -55,7 +55,7 @@ func TestFault22_DrainThenRegister(t *testing.T) {
 // An instance that an operator removed stays removed, whatever its agent does.
 func TestFault23_RemovedStaysOut(t *testing.T) {
 	row(t, 23)
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2})
 	h := testkit.Record(t, etcd.Client(t), "/pd/")
 	l := r.load()

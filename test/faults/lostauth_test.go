@@ -28,7 +28,7 @@ func TestFault28_PausedThenNoAuth(t *testing.T) {
 	for _, tc := range authFaults(user, password, root) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			etcd := testkit.StartEtcdProcess(t)
+			etcd := testkit.StartEtcd(t)
 			admin := testkit.EnableAuth(t, etcd.Client(t), user, password, root)
 			r := build(t, plan{
 				etcd: []string{etcd.Endpoint()},

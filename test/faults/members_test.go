@@ -179,7 +179,7 @@ func pingsOnly() watch.Options {
 
 // memberFault tests rows 5 to 7: the member that serves the watch fails while one instance registers
 // and another changes continuously.
-func memberFault(t *testing.T, leader bool, o watch.Options, fault func(*testkit.EtcdProcess, *testkit.Link)) (gap time.Duration) {
+func memberFault(t *testing.T, leader bool, o watch.Options, fault func(*testkit.Etcd, *testkit.Link)) (gap time.Duration) {
 	t.Helper()
 	c := testkit.StartCluster(t, 3)
 	victim := c.Follower()
@@ -218,13 +218,13 @@ func memberFault(t *testing.T, leader bool, o watch.Options, fault func(*testkit
 
 func TestFault05_FollowerKilled(t *testing.T) {
 	row(t, 5)
-	gap := memberFault(t, false, checking(), func(m *testkit.EtcdProcess, _ *testkit.Link) { m.Kill() })
+	gap := memberFault(t, false, checking(), func(m *testkit.Etcd, _ *testkit.Link) { m.Kill() })
 	measured(t, 5, "longest gap between two events", gap, time.Second)
 }
 
 func TestFault06_LeaderKilled(t *testing.T) {
 	row(t, 6)
-	gap := memberFault(t, true, checking(), func(m *testkit.EtcdProcess, _ *testkit.Link) { m.Kill() })
+	gap := memberFault(t, true, checking(), func(m *testkit.Etcd, _ *testkit.Link) { m.Kill() })
 	measured(t, 6, "longest gap between two events", gap, 4*time.Second)
 }
 
@@ -233,12 +233,12 @@ func TestFault07_MemberHangs(t *testing.T) {
 	row(t, 7)
 	for _, tc := range []struct {
 		name  string
-		fault func(*testkit.EtcdProcess, *testkit.Link)
+		fault func(*testkit.Etcd, *testkit.Link)
 	}{
-		{"paused", func(m *testkit.EtcdProcess, _ *testkit.Link) { m.Pause() }},
-		{"blackhole", func(_ *testkit.EtcdProcess, l *testkit.Link) { l.Freeze() }},
-		{"half open", func(_ *testkit.EtcdProcess, l *testkit.Link) { l.HalfOpen() }},
-		{"one way", func(_ *testkit.EtcdProcess, l *testkit.Link) { l.OneWay(testkit.ToClient) }},
+		{"paused", func(m *testkit.Etcd, _ *testkit.Link) { m.Pause() }},
+		{"blackhole", func(_ *testkit.Etcd, l *testkit.Link) { l.Freeze() }},
+		{"half open", func(_ *testkit.Etcd, l *testkit.Link) { l.HalfOpen() }},
+		{"one way", func(_ *testkit.Etcd, l *testkit.Link) { l.OneWay(testkit.ToClient) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -33,7 +33,7 @@ func awaitDeletion(t testing.TB, h *testkit.History, n *fleet.Node) testkit.Even
 // ends, since most instances of its role are registered.
 func TestFault01_AgentKilled(t *testing.T) {
 	row(t, 1)
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: []string{"--audit-interval", "2s", "--orphan-grace", "12s"}})
 	h := testkit.Record(t, etcd.Client(t), "/pd/")
 	l := r.load()
@@ -69,7 +69,7 @@ func TestFault01_AgentKilled(t *testing.T) {
 // before its lease expires.
 func TestFault02_NodeKilled(t *testing.T) {
 	row(t, 2)
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}})
 	h := testkit.Record(t, etcd.Client(t), "/pd/")
 	l := r.load()
@@ -88,7 +88,7 @@ func TestFault02_NodeKilled(t *testing.T) {
 // another instance.
 func TestFault03_EngineHangs(t *testing.T) {
 	row(t, 3)
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer, agentArgs: []string{"--probe-timeout", "500ms"}})
 	h := testkit.Record(t, etcd.Client(t), "/pd/")
 	l := r.load()
@@ -112,7 +112,7 @@ func TestFault03_EngineHangs(t *testing.T) {
 // A graceful stop cuts no stream.
 func TestFault04_GracefulStop(t *testing.T) {
 	row(t, 4)
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer})
 	h := testkit.Record(t, etcd.Client(t), "/pd/")
 	l := r.load()

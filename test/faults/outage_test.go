@@ -76,7 +76,7 @@ func TestFault09_EtcdPaused(t *testing.T) {
 	for _, length := range lengths {
 		t.Run(length.String(), func(t *testing.T) {
 			t.Parallel()
-			etcd := testkit.StartEtcdProcess(t)
+			etcd := testkit.StartEtcd(t)
 			r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxyArgs: []string{"--audit-interval", "2s"}})
 			cli := etcd.Client(t)
 			before := keys(t, cli)
@@ -107,7 +107,7 @@ func TestFault09_EtcdPaused(t *testing.T) {
 // A single etcd is killed and restarts on its data: the same leases hold the same keys.
 func TestFault10_EtcdKilled(t *testing.T) {
 	row(t, 10)
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	// After the restart a lease has its full TTL again. The agents by then try to connect every three
 	// seconds and must renew in time.
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2, ttl: longer, proxyArgs: []string{"--audit-interval", "2s"}})
@@ -136,7 +136,7 @@ func TestFault10_EtcdKilled(t *testing.T) {
 func TestFault28_PausedThenNoSpace(t *testing.T) {
 	longform.Test(t)
 	row(t, 28)
-	etcd := testkit.StartEtcdProcess(t, testkit.WithQuota(4<<20))
+	etcd := testkit.StartEtcd(t, testkit.WithQuota(4<<20))
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxyArgs: []string{"--audit-interval", "2s", "--orphan-grace", "2s"}})
 	cli := etcd.Client(t)
 	testkit.FillUp(t, cli)
@@ -172,7 +172,7 @@ func outOfSpace(rep agentctl.Report) error {
 func TestFault19_NoSpace(t *testing.T) {
 	longform.Test(t)
 	row(t, 19)
-	etcd := testkit.StartEtcdProcess(t, testkit.WithQuota(4<<20))
+	etcd := testkit.StartEtcd(t, testkit.WithQuota(4<<20))
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer, proxyArgs: []string{"--audit-interval", "2s"}})
 	cli := etcd.Client(t)
 	before := keys(t, cli)
@@ -200,7 +200,7 @@ func TestFault19_NoSpace(t *testing.T) {
 // becomes ready when etcd appears.
 func TestFault15_StartWithNothing(t *testing.T) {
 	row(t, 15)
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	etcd.Kill()
 	r := &rig{t: t, f: harness.NewFleet(t, bin), etcd: []string{etcd.Endpoint()}, agents: []string{etcd.Endpoint()}}
 	p, address := r.proxyNotReady("--audit-interval", "2s", "--state-dir", stateDir(t))

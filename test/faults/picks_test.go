@@ -106,7 +106,7 @@ func (p *picker) expiryRound(b *testing.B, cli *clientv3.Client, n int) (quiet, 
 func BenchmarkPickDuringExpiry10000(b *testing.B) {
 	const n, rounds = 10000, 3
 	for b.Loop() {
-		etcd := testkit.StartEtcdProcess(b)
+		etcd := testkit.StartEtcd(b)
 		p, cli := newPicker(b, members.Dial(b, etcd.Endpoint())), etcd.Client(b)
 		var quiet, during []time.Duration
 		for range rounds {

@@ -111,7 +111,7 @@ func awaitCount(t testing.TB, w *watch.Watcher, n int) {
 // acknowledgement until the last watcher has all of them.
 func converge(t testing.TB, n, watchers int) time.Duration {
 	t.Helper()
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	var list []*watch.Watcher
 	for range watchers {
 		list = append(list, watching(t, members.Dial(t, etcd.Endpoint()), watch.Options{}))
@@ -142,7 +142,7 @@ func (alive) Probe(context.Context, *instance.Instance) (instance.Facts, error) 
 // expire revokes n leases together and checks that no instance is lost while its engine answers.
 func expire(t testing.TB, n int) {
 	t.Helper()
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	w := watching(t, members.Dial(t, etcd.Endpoint()), watch.Options{Prober: alive{}})
 	cli := etcd.Client(t)
 	leases, _ := registerMany(t, cli, n, 600)
@@ -195,7 +195,7 @@ func TestFault17_ManyExpiries(t *testing.T) {
 // several watchers has published each change.
 func putToSnapshot(t testing.TB, size, watchers, puts int) (p50, p99 time.Duration) {
 	t.Helper()
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	cli, l := etcd.Client(t), members.Layout(t)
 	registerMany(t, cli, size, 600)
 	var list []*watch.Watcher
@@ -229,7 +229,7 @@ func putToSnapshot(t testing.TB, size, watchers, puts int) (p50, p99 time.Durati
 func TestFault24_ManyWatchers(t *testing.T) {
 	longform.Test(t)
 	rowAlone(t, 24)
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	const watchers = 1000
 	connections := watchers
 	if fleetSize() < 10000 {
@@ -319,7 +319,7 @@ func TestFault26_SlowReader(t *testing.T) {
 func TestFault27_Reconnects(t *testing.T) {
 	longform.Test(t)
 	row(t, 27)
-	server := testkit.StartEtcdProcess(t)
+	server := testkit.StartEtcd(t)
 	link := testkit.StartLink(t, server.Endpoint())
 	l := members.Layout(t)
 	direct := server.Client(t)

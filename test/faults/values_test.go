@@ -130,7 +130,7 @@ func TestFault20_Auth(t *testing.T) {
 	longform.Test(t)
 	row(t, 20)
 	const user, password = "pd", "secret"
-	server := testkit.StartEtcdProcess(t, testkit.WithTokenTTL(2))
+	server := testkit.StartEtcd(t, testkit.WithTokenTTL(2))
 	l := members.Layout(t)
 	root := testkit.EnableAuth(t, server.Client(t), user, password, l.Root())
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Username: user, Password: password})
@@ -175,7 +175,7 @@ func TestFault20_Auth(t *testing.T) {
 // Two agents on two hosts have the same address: the second does not register and reports why.
 func TestFault21_TwoAgents(t *testing.T) {
 	row(t, 21)
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer})
 	cli, first := etcd.Client(t), r.decode[0]
 	read := func() (string, int64) {
@@ -220,7 +220,7 @@ func TestFault21_TwoAgents(t *testing.T) {
 // orphan, and is registered again by the agent's check.
 func TestFault30_DeletedByHand(t *testing.T) {
 	row(t, 30)
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	ttl := lastingTTL()
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: ttl})
 	cli, victim := etcd.Client(t), r.decode[1]

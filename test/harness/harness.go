@@ -15,7 +15,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
-	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -26,9 +25,8 @@ const Model = "e2e/simulated"
 // Main builds the programs, stores their directory in *bin, runs the tests of a package, checks for
 // leaked goroutines and returns the exit code. PD_TEST_BIN names a directory with programs that are
 // already built: make test builds them once for all packages. The package must be two directories below
-// the module's root. In a child process that serves as an etcd member Main does not return.
+// the module's root.
 func Main(m *testing.M, bin *string) int {
-	testkit.MaybeRunEtcd()
 	code, err := buildAndRun(m, bin)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

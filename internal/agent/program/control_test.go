@@ -138,7 +138,7 @@ func TestHealthDoesNotDependOnEtcd(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "a.sock")
 	startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--socket", socket))
 	awaitState(t, cli, key("decode", engine.Address()), instance.Ready)
-	etcd.Stop()
+	etcd.Kill()
 	c := agentctl.NewClient(socket)
 	testkit.Eventually(t, patience, func() error {
 		r, err := c.Status(t.Context())

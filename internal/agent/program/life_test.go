@@ -109,7 +109,7 @@ func TestEngineNeedsAKey(t *testing.T) {
 func TestEtcdDownAtStart(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
-	etcd.Stop()
+	etcd.Kill()
 	engine := fakevllm.StartTest(t, fakevllm.Options{})
 	log, _ := startAgent(t, fast(etcd.Endpoint(), "prefill", engine.Address()))
 	log.awaits(t, "engine answers: registering")

@@ -29,7 +29,7 @@ func TestAgentOverTLS(t *testing.T) {
 	cert, key := a.Issue("agent", testkit.Certificate{CN: "agent"})
 	stranger, strangerKey := other.Issue("stranger", testkit.Certificate{CN: "stranger"})
 	a.Issue("engine", testkit.Certificate{Hosts: []string{"engine-7"}})
-	etcd := "https://" + testkit.StartEtcdTLS(t, etcdCert, etcdKey, a.CA).Endpoint()
+	etcd := "https://" + testkit.StartEtcd(t, testkit.WithTLS(etcdCert, etcdKey, a.CA)).Endpoint()
 	engine := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.Plain, Models: []string{"m"}})
 	address := testkit.TLSFront(t, &tls.Config{
 		Certificates: []tls.Certificate{a.Pair("engine")}, ClientCAs: a.Pool(), ClientAuth: tls.RequireAndVerifyClientCert,

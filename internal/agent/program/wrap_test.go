@@ -359,7 +359,7 @@ func TestWrapWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
 	w := &wrapped{etcd: etcd, address: testkit.FreePort(t), socket: filepath.Join(t.TempDir(), "a.sock")}
-	etcd.Stop()
+	etcd.Kill()
 	w.start(t, "serve")
 	w.log.awaits(t, "engine serves")
 	w.log.awaits(t, "engine answers: registering")

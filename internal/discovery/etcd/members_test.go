@@ -79,7 +79,7 @@ func newMembers(t *testing.T, dir, configured string) (*etcd.Members, func() []s
 func TestMembers_Saved(t *testing.T) {
 	t.Parallel()
 	host := testkit.OutsideAddress(t)
-	server := testkit.StartEtcdProcess(t, testkit.WithHost(host))
+	server := testkit.StartEtcd(t, testkit.WithHost(host))
 	dead, other := testkit.FreePort(t), testkit.FreePort(t)
 	id := clusterOf(t, server.Endpoint())
 	for _, c := range []struct {
@@ -143,7 +143,7 @@ func TestMembers_SavedAfterAFailure(t *testing.T) {
 func TestMembers_AnotherCluster(t *testing.T) {
 	t.Parallel()
 	host := testkit.OutsideAddress(t)
-	ours, theirs := testkit.StartEtcdProcess(t, testkit.WithHost(host)), testkit.StartCluster(t, 1).Members[0]
+	ours, theirs := testkit.StartEtcd(t, testkit.WithHost(host)), testkit.StartCluster(t, 1).Members[0]
 	configured, dir := theirs.Endpoint(), t.TempDir()
 	theirs.Kill()
 	require.NoError(t, disk.WriteMembers(dir, etcd.SavedMembers{Configured: []string{configured}, Cluster: clusterOf(t, ours.Endpoint()), Members: []string{ours.Endpoint()}}))
@@ -198,7 +198,7 @@ func TestMembers_TLSName(t *testing.T) {
 	t.Parallel()
 	ca := testkit.NewAuthority(t, "ca")
 	cert, key := ca.Issue("etcd", testkit.Certificate{Hosts: []string{"127.0.0.1"}})
-	server := testkit.StartEtcdTLS(t, cert, key, "")
+	server := testkit.StartEtcd(t, testkit.WithTLS(cert, key, ""))
 	_, port, err := net.SplitHostPort(server.Endpoint())
 	require.NoError(t, err)
 	config := func() *tls.Config { return &tls.Config{RootCAs: ca.Pool()} }

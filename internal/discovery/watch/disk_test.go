@@ -36,7 +36,7 @@ func runWatcher(t testing.TB, cli *clientv3.Client, o watch.Options) (w *watch.W
 
 // diskRig is a fleet that a first life of a proxy has seen.
 type diskRig struct {
-	etcd                                *testkit.EtcdProcess
+	etcd                                *testkit.Etcd
 	l                                   schema.Layout
 	prober                              *members.Prober
 	o                                   watch.Options
@@ -46,7 +46,7 @@ type diskRig struct {
 func newDiskRig(t testing.TB) *diskRig {
 	t.Helper()
 	r := &diskRig{
-		etcd: testkit.StartEtcdProcess(t), l: members.Layout(t), prober: members.NewProber(),
+		etcd: testkit.StartEtcd(t), l: members.Layout(t), prober: members.NewProber(),
 		static: members.Prefill("10.0.0.1:8100"), silent: members.Prefill("10.0.0.2:8100"), x: members.Prefill("10.0.0.3:8100"),
 		held: members.Decode("10.0.0.4:8200"), bare: members.Decode("10.0.0.5:8200"), root: members.Prefill("10.0.0.6:8100"),
 	}

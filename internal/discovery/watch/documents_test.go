@@ -19,7 +19,7 @@ import (
 // the loss of etcd's data. A document for a time ends with the store that it was written to.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
 	st := store.New(cli, l, "test")
 	chat, code := instance.Key{Role: schema.Models, Address: "org/chat"}, instance.Key{Role: schema.Models, Address: "code"}

@@ -15,7 +15,7 @@ import (
 func TestWatcherStartsWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
-	etcd.Stop()
+	etcd.Kill()
 	w := members.Watch(t, members.Dial(t, etcd.Endpoint()), members.WatcherOptions(t))
 	members.WaitStatus(t, w, func(s watch.Status) bool { return s.ListErrors != 0 && s.LastError != "" && s.State == watch.Cold })
 	select {
@@ -54,7 +54,7 @@ func TestWatcherEndsWhateverItDoes(t *testing.T) {
 		{"live", func(w *watch.Watcher) { members.WaitState(t, w, watch.Live) }},
 		{"without etcd", func(w *watch.Watcher) {
 			members.WaitReady(t, w)
-			etcd.Stop()
+			etcd.Kill()
 			members.WaitState(t, w, watch.Stale)
 		}},
 	} {

@@ -20,12 +20,12 @@ func TestRenewalLeavesAHungMember(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name  string
-		fault func(*testkit.EtcdProcess, *testkit.Link)
+		fault func(*testkit.Etcd, *testkit.Link)
 	}{
-		{"paused", func(m *testkit.EtcdProcess, _ *testkit.Link) { m.Pause() }},
-		{"blackhole", func(_ *testkit.EtcdProcess, l *testkit.Link) { l.Freeze() }},
-		{"half open", func(_ *testkit.EtcdProcess, l *testkit.Link) { l.HalfOpen() }},
-		{"one way", func(_ *testkit.EtcdProcess, l *testkit.Link) { l.OneWay(testkit.ToClient) }},
+		{"paused", func(m *testkit.Etcd, _ *testkit.Link) { m.Pause() }},
+		{"blackhole", func(_ *testkit.Etcd, l *testkit.Link) { l.Freeze() }},
+		{"half open", func(_ *testkit.Etcd, l *testkit.Link) { l.HalfOpen() }},
+		{"one way", func(_ *testkit.Etcd, l *testkit.Link) { l.OneWay(testkit.ToClient) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -332,7 +332,7 @@ func TestOrphanEndsRole(t *testing.T) {
 // While etcd is away an orphan that fails is not picked, but not forgotten.
 func TestOrphanWithoutEtcd(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t)
+	etcd := testkit.StartEtcd(t)
 	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
 	k, other := members.Prefill("10.0.0.1:8100"), members.Prefill("10.0.0.2:8100")
 	prober.Answer(k.Address, "m")

@@ -96,7 +96,7 @@ func TestFreshWithoutEtcd(t *testing.T) {
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	members.WaitFor(t, w, k, members.Usable)
 	members.WaitState(t, w, watch.Live)
-	etcd.Stop()
+	etcd.Kill()
 	w.Suspend()
 	for range 1000 {
 		w.Fresh(t.Context(), time.Now())

@@ -235,7 +235,7 @@ func TestEtcdAway(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
 	k := key(fakevllm.StartTest(t, fakevllm.Options{}).Address())
-	r.etcd.Stop()
+	r.etcd.Kill()
 	if _, err := r.svc.Add(t.Context(), k, 0); !errors.Is(err, httpapi.ErrUnavailable) {
 		t.Fatalf("Add: %v", err)
 	}

@@ -15,7 +15,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testkit.MaybeRunEtcd()
 	leak.Main(m)
 }
 

@@ -24,7 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-func TestMain(m *testing.M) { testkit.MaybeRunEtcd(); leak.Main(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 // proxy is a Follower in a fleet of engines in both roles, of which one is in prefill and full.
 type proxy struct {
@@ -452,7 +452,7 @@ func TestNothingChanges(t *testing.T) {
 	unchanged("stale")
 	p.stale = ""
 	p.run(t.Context(), 5)
-	etcd.Stop()
+	etcd.Kill()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // calls fail at once
 	p.run(ctx, 100)

@@ -347,7 +347,7 @@ func Dial(t testing.TB, endpoints ...string) *clientv3.Client {
 
 // OnMember makes a client that uses one member of a cluster, behind a link. The function that it
 // returns adds the other members: a client that knows them may leave the member before the fault.
-func OnMember(t testing.TB, c *testkit.Cluster, m *testkit.EtcdProcess) (*clientv3.Client, *testkit.Link, func()) {
+func OnMember(t testing.TB, c *testkit.Cluster, m *testkit.Etcd) (*clientv3.Client, *testkit.Link, func()) {
 	t.Helper()
 	link := testkit.StartLink(t, m.Endpoint())
 	cli := Dial(t, link.Address())
