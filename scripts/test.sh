@@ -117,14 +117,20 @@ long() {
 		exit $code
 	} &
 	others+=($!)
-	long_forms race '^\./internal/' '^\./internal/sched/keylimit ' || code=1
+	{
+		code=0
+		long_forms race '^\./internal/discovery/' || code=1
+		# The race detector supports only the calls of package syscall, which therefore replace
+		# those of package sock in a build with it.
+		cmd=("${plain[@]}")
+		again "without the race detector" ./internal/transport/sock ./internal/transport/upstream ./internal/forward || code=1
+		exit $code
+	} &
+	others+=($!)
+	long_forms race '^\./internal/' '^\./internal/(discovery/|sched/keylimit )' || code=1
 	# Not in the long form, which does not concern connections.
 	cmd=(env PD_TEST_UPSTREAM=std "${race[@]}")
 	again "over net/http" ./internal/forward || code=1
-	# The race detector supports only the calls of package syscall, which therefore replace
-	# those of package sock in a build with it.
-	cmd=("${plain[@]}")
-	again "without the race detector" ./internal/transport/sock ./internal/transport/upstream ./internal/forward || code=1
 	for other in "${others[@]}"; do
 		wait "$other" || code=1
 	done
