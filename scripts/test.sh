@@ -49,12 +49,12 @@ module=$($GO list -m)
 $GO list "${packages[@]}" | sed "s|^$module|.|" >"$dir/all"
 among() { printf '%s\n' "$@" | grep -xF -f "$dir/all" || true; }
 
-# Tests of whole programs, the slow ones first.
+# Tests of whole programs and simulations, the slow ones first.
 mapfile -t whole < <(among ./test/faults ./test/e2e ./test/browser ./test/migrate
-	grep -E '^\./(test/|scripts$|bench/command$)' "$dir/all" | grep -vxE '\./test/(faults|e2e|browser|migrate)' || true)
+	grep -E '^\./(test/|scripts$|bench/(command|ground)$)' "$dir/all" | grep -vxE '\./test/(faults|e2e|browser|migrate)' || true)
 mapfile -t inside < <(among ./internal/forward
 	grep -E '^\./internal/(discovery|agent|pdctl|proxy)' "$dir/all" || true
-	grep -vE '^\./(test/|scripts$|bench/command$|internal/(forward$|discovery|agent|pdctl|proxy))' "$dir/all" || true)
+	grep -vE '^\./(test/|scripts$|bench/(command|ground)$|internal/(forward$|discovery|agent|pdctl|proxy))' "$dir/all" || true)
 
 if [ ${#whole[@]} -gt 0 ]; then
 	export PD_TEST_BIN=${PD_TEST_BIN:-$dir/bin}
@@ -109,7 +109,7 @@ long() {
 	others+=($!)
 	{
 		code=0
-		# Simulations compute; their short form runs with the race detector.
+		# Simulations compute.
 		long_forms plain '^\./(bench/|internal/sched/keylimit )' || code=1
 		long_forms race '^\./test/' '^\./test/faults ' || code=1
 		cmd=(env PD_TEST_UPSTREAM=std "${plain[@]}")
