@@ -78,7 +78,7 @@ ETCD34 = $(firstword $(PD_TEST_ETCD) $(wildcard $(CURDIR)/dist/etcd34/usr/bin/et
 test-etcd34: ## test discovery with etcd 3.4 (scripts/get-etcd34.sh fetches it); REQUIRE_ETCD34=1 fails without it
 	@set -e; if [ -n "$(ETCD34)" ]; then \
 		echo "go test with $(ETCD34)"; \
-		PD_TEST_ETCD="$(ETCD34)" PD_TEST_ETCD_VERSION=3.4. $(GO) test -count=1 -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./internal/discovery/... ./sim/testkit; \
+		PD_TEST_ETCD="$(ETCD34)" PD_TEST_ETCD_VERSION=3.4. $(GO) test -count=1 -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./internal/discovery/... ./sim/testkit/etcdtest; \
 	elif [ -n "$(call on,$(REQUIRE_ETCD34))" ]; then \
 		echo "REQUIRE_ETCD34 is set, but there is no etcd 3.4: run scripts/get-etcd34.sh, or set PD_TEST_ETCD to its path" >&2; \
 		exit 1; \

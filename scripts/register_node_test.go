@@ -18,6 +18,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -64,9 +65,9 @@ func register(t *testing.T, args ...string) *script {
 // startEtcd starts an etcd with a working JSON gateway. The gateway connects to the
 // configured listen address, which must not have port 0; a restart sets it to the
 // assigned port.
-func startEtcd(t *testing.T) *testkit.Etcd {
+func startEtcd(t *testing.T) *etcdtest.Server {
 	t.Helper()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	etcd.Restart()
 	return etcd
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -20,7 +21,7 @@ func TestBodiesMemoryIsInForce(t *testing.T) {
 	address := testkit.FreePort(t)
 	_, port, err := net.SplitHostPort(address)
 	require.NoError(t, err)
-	startProxy(t, nil, "--port", port, "--host", "127.0.0.1", "--etcd-endpoints", testkit.StartEtcd(t).Endpoint(), "--max-bodies-memory", "5MiB")
+	startProxy(t, nil, "--port", port, "--host", "127.0.0.1", "--etcd-endpoints", etcdtest.Start(t).Endpoint(), "--max-bodies-memory", "5MiB")
 	testkit.Eventually(t, time.Minute, func() error {
 		resp, err := testkit.Ask(t.Context(), http.DefaultClient, http.MethodGet, "http://"+address+"/metrics", "")
 		if err != nil {
@@ -42,7 +43,7 @@ func TestHeapProfile_SettingInFile(t *testing.T) {
 	require.NoError(t, err)
 	profiles, file := testkit.FreePort(t), filepath.Join(t.TempDir(), "proxy.yaml")
 	testkit.WriteFile(t, file, "pprof-listen: "+profiles+"\n")
-	startProxy(t, nil, "--port", port, "--host", "127.0.0.1", "--etcd-endpoints", testkit.StartEtcd(t).Endpoint(), "--config", file)
+	startProxy(t, nil, "--port", port, "--host", "127.0.0.1", "--etcd-endpoints", etcdtest.Start(t).Endpoint(), "--config", file)
 	testkit.Eventually(t, time.Minute, func() error {
 		resp, err := testkit.Ask(t.Context(), http.DefaultClient, http.MethodGet, "http://"+profiles+"/debug/pprof/heap?debug=1", "")
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -23,7 +24,7 @@ func TestDebugArchive(t *testing.T) {
 	dir := t.TempDir()
 	keys := filepath.Join(dir, "keys")
 	testkit.WriteFile(t, keys, "secret-file team-a\n")
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	decode := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.Plain, Models: []string{"m"}, Shared: fakevllm.NewShared()})
 	p := runProxy(t, "--etcd-endpoints", etcd.Endpoint(), "--decode", decode.Address(), "--api-key", "secret-client", "--api-keys-file", keys,
 		"--admin-api-key", "secret-admin", "--log-level", "debug", "--engine-api-key", "secret-engine", "--otlp-endpoint", "http://user:secret-otlp@127.0.0.1:1")

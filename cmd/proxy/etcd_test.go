@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -33,7 +34,7 @@ func TestUnwritableStateDir(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
 	testkit.WriteFile(t, dir, "")
-	p := runProxy(t, "--etcd-endpoints", testkit.StartEtcd(t).Endpoint(), "--state-dir", dir, "--decode", "127.0.0.1:9")
+	p := runProxy(t, "--etcd-endpoints", etcdtest.Start(t).Endpoint(), "--state-dir", dir, "--decode", "127.0.0.1:9")
 	testkit.Eventually(t, tlsPatience, func() error {
 		if text, err := p.get(http.DefaultClient, "/status"); err != nil || !strings.Contains(text, "cannot be saved to --state-dir: mkdir "+dir) {
 			return fmt.Errorf("%w\n%s", err, text)

@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -71,7 +72,7 @@ func ask(t *testing.T, env map[string]string, args ...string) (code int, out, er
 // a stop is announced. health also needs an instance that can serve.
 func TestSystemdAndHealth(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	etcd.Kill()
 	sd := testkit.StartSystemd(t)
 	_, port, err := net.SplitHostPort(testkit.FreePort(t))
@@ -118,7 +119,7 @@ func TestSystemdAndHealth(t *testing.T) {
 // pd_ready is what /readyz answers: instances that all serve, but cannot be paired, need the fallback.
 func TestReadyMetric(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	for role, connector := range map[fakevllm.Role]string{fakevllm.RolePrefill: "nixl", fakevllm.RoleDecode: "ascend"} {
 		e := fakevllm.StartTest(t, fakevllm.Options{Role: role, Mode: fakevllm.Plain, Models: []string{"m"}})
@@ -206,7 +207,7 @@ func TestLogThatNobodyReads(t *testing.T) {
 			address := testkit.FreePort(t)
 			_, port, err := net.SplitHostPort(address)
 			require.NoError(t, err)
-			cmd := exec.CommandContext(t.Context(), self, "--port", port, "--etcd-endpoints", testkit.StartEtcd(t).Endpoint(), "--state-dir", t.TempDir())
+			cmd := exec.CommandContext(t.Context(), self, "--port", port, "--etcd-endpoints", etcdtest.Start(t).Endpoint(), "--state-dir", t.TempDir())
 			cmd.Env = append(os.Environ(), envRun+"=1")
 			cmd.Stderr = w
 			require.NoError(t, cmd.Start())

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -34,7 +35,7 @@ func TestKeysFile(t *testing.T) {
 		return fakevllm.StartTest(t, fakevllm.Options{Role: role, Mode: fakevllm.Plain, Models: []string{"m"}, Shared: shared})
 	}
 	prefill, decode := start(fakevllm.RolePrefill), start(fakevllm.RoleDecode)
-	p := runProxy(t, "--etcd-endpoints", testkit.StartEtcd(t).Endpoint(), "--api-keys-file", path, "--api-key", "secret-0",
+	p := runProxy(t, "--etcd-endpoints", etcdtest.Start(t).Endpoint(), "--api-keys-file", path, "--api-key", "secret-0",
 		"--prefill", prefill.Address(), "--decode", decode.Address())
 	hc := &http.Client{Timeout: tlsPatience, Transport: &http.Transport{DisableKeepAlives: true}}
 	ask := func(key string) (status int, traced bool) {
@@ -122,7 +123,7 @@ func TestAdminKeysFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keys")
 	testkit.WriteFile(t, path, "secret-a ann operate\nsecret-b bob read\nsecret-c eve\n")
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	decode := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.Plain, Models: []string{"m"}, Shared: fakevllm.NewShared()})
 	cli := etcd.Client(t)
 	members.Put(t, cli, members.Layout(t).Instance(instance.Key{Role: instance.Decode, Address: decode.Address()}), `{"models":["m"]}`)

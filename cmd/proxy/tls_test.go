@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/collector"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -86,7 +87,7 @@ func secureEtcd(t *testing.T, a *testkit.Authority) (endpoint string, cli *clien
 	t.Helper()
 	cert, key := a.Issue("etcd", testkit.Certificate{CN: "etcd", Hosts: []string{"127.0.0.1"}})
 	a.Issue("test", testkit.Certificate{CN: "test"})
-	e := testkit.StartEtcd(t, testkit.WithTLS(cert, key, a.CA))
+	e := etcdtest.Start(t, etcdtest.WithTLS(cert, key, a.CA))
 	cli, err := clientv3.New(clientv3.Config{
 		Endpoints:   []string{"https://" + e.Endpoint()},
 		TLS:         &tls.Config{RootCAs: a.Pool(), Certificates: []tls.Certificate{a.Pair("test")}},
@@ -256,7 +257,7 @@ func TestTracesOfTLS(t *testing.T) {
 	t.Parallel()
 	a := testkit.NewAuthority(t, "fleet")
 	cert, key := a.Issue("proxy", testkit.Certificate{Hosts: []string{"127.0.0.1"}})
-	etcd, engine := testkit.StartEtcd(t), fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}})
+	etcd, engine := etcdtest.Start(t), fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}})
 	for scheme, args := range map[string][]string{"http": nil, "https": {"--tls-cert", cert, "--tls-key", key}} {
 		spans := collector.Start(t)
 		p := runProxy(t, append(args, "--etcd-endpoints", etcd.Endpoint(), "--etcd-prefix", "/"+scheme, "--decode", engine.Address(),
@@ -288,7 +289,7 @@ func TestClientsRefusedByTLS(t *testing.T) {
 	a.Issue("old", testkit.Certificate{CN: "old", From: -2 * time.Hour, Until: -time.Hour})
 	other.Issue("stranger", testkit.Certificate{CN: "stranger"})
 	a.Issue("good", testkit.Certificate{CN: "good"})
-	p := runProxy(t, "--etcd-endpoints", testkit.StartEtcd(t).Endpoint(), "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", a.CA)
+	p := runProxy(t, "--etcd-endpoints", etcdtest.Start(t).Endpoint(), "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", a.CA)
 	for _, tc := range []struct {
 		name, alert, log string
 		pair             []tls.Certificate
@@ -329,7 +330,7 @@ func TestClientsRefusedByTLS(t *testing.T) {
 // health --live fail: a restart with them would end a proxy that serves.
 func TestHealthWithUnusableFiles(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	for _, tc := range []struct {
 		name             string
 		mutual, stranger bool
@@ -400,7 +401,7 @@ func TestEnginesRefusedByTLS(t *testing.T) {
 				c.ClientCAs, c.ClientAuth = a.Pool(), tls.RequireAndVerifyClientCert
 			}
 			prefill, decode := engines(t, c)
-			etcd := testkit.StartEtcd(t)
+			etcd := etcdtest.Start(t)
 			cli := etcd.Client(t)
 			// One of which another party says that it is ready, one that the proxy asks itself.
 			record := func(address string) string {
@@ -473,7 +474,7 @@ func TestRegisteredEngineRefusedByTLS(t *testing.T) {
 	mutual.ClientCAs, mutual.ClientAuth = a.Pool(), tls.RequireAndVerifyClientCert
 	prefill, decode := engines(t, open)
 	refusing, _ := engines(t, mutual)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	lease := members.Lease(t, cli, 600)
 	for _, k := range []string{"prefill/" + prefill, "prefill/" + refusing, "decode/" + decode} {
@@ -512,7 +513,7 @@ func TestEtcdRefusedByTLS(t *testing.T) {
 	old, oldKey := a.Issue("old", testkit.Certificate{CN: "old", From: -2 * time.Hour, Until: -time.Hour})
 	stranger, strangerKey := other.Issue("stranger", testkit.Certificate{CN: "stranger"})
 	named, namedKey := a.Issue("named", testkit.Certificate{CN: "etcd", Hosts: []string{"etcd-1"}})
-	elsewhere := "https://" + testkit.StartEtcd(t, testkit.WithTLS(named, namedKey, "")).Endpoint()
+	elsewhere := "https://" + etcdtest.Start(t, etcdtest.WithTLS(named, namedKey, "")).Endpoint()
 	for _, tc := range []struct {
 		name, endpoint, ca, cert, key, says string
 	}{
@@ -521,7 +522,7 @@ func TestEtcdRefusedByTLS(t *testing.T) {
 		{"wrong client certificate", endpoint, a.CA, stranger, strangerKey, "it rejected our certificate"},
 		{"expired client certificate", endpoint, a.CA, old, oldKey, "it rejected our certificate"},
 		{"no client certificate", endpoint, a.CA, "", "", "it requires a client certificate"},
-		{"etcd without TLS", "https://" + strings.TrimPrefix(testkit.StartEtcd(t).Endpoint(), "http://"), a.CA, "", "", "it does not speak TLS"},
+		{"etcd without TLS", "https://" + strings.TrimPrefix(etcdtest.Start(t).Endpoint(), "http://"), a.CA, "", "", "it does not speak TLS"},
 		{"no TLS", strings.TrimPrefix(endpoint, "https://"), "", "", "", "speaks TLS: write https://"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -32,6 +32,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -176,9 +177,9 @@ func TestDoctorKVBoth(t *testing.T) {
 // The commands that doctor prints for a full etcd are those that bring it back.
 func TestDoctorNOSPACE(t *testing.T) {
 	t.Parallel()
-	e := testkit.StartEtcd(t, testkit.WithQuota(4<<20))
+	e := etcdtest.Start(t, etcdtest.WithQuota(4<<20))
 	cli := e.Client(t)
-	testkit.FillUp(t, cli)
+	etcdtest.FillUp(t, cli)
 	env := map[string]string{"PD_ETCD_ENDPOINTS": e.Endpoint()}
 	code, out, errs := execute(t.Context(), env, "doctor", "--agents=false")
 	if code != 5 {
@@ -703,7 +704,7 @@ func TestDoctorCertificates(t *testing.T) {
 
 	ca := testkit.NewAuthority(t, "ca")
 	cert, key := ca.Issue("server", testkit.Certificate{CN: "etcd", Hosts: []string{"127.0.0.1"}})
-	e := testkit.StartEtcd(t, testkit.WithTLS(cert, key, ca.CA))
+	e := etcdtest.Start(t, etcdtest.WithTLS(cert, key, ca.CA))
 	old, oldKey := ca.Issue("old", testkit.Certificate{CN: "operator", From: -2 * time.Hour, Until: -time.Hour})
 	code, out, errs := execute(t.Context(), nil, "doctor", "--agents=false", "--etcd-endpoints", "https://"+e.Endpoint(), "--etcd-ca", ca.CA, "--etcd-cert", old, "--etcd-key", oldKey, "--timeout", "2s")
 	if code != 1 || !strings.Contains(out, "this pdctl: the certificate for etcd has expired at") || !strings.Contains(out, "get a new certificate") || !strings.Contains(out, "openssl x509 -noout -subject -enddate -in "+old) {
@@ -739,7 +740,7 @@ func TestDoctorCannotLook(t *testing.T) {
 		t.Errorf("exit %d\n%s%s", code, out, errs)
 	}
 	r := newRig(t)
-	testkit.EnableAuth(t, r.cli, "reader", "secret", "/other/")
+	etcdtest.EnableAuth(t, r.cli, "reader", "secret", "/other/")
 	for _, args := range [][]string{nil, {"--etcd-username", "reader", "--etcd-password", "secret"}, {"--etcd-username", "reader", "--etcd-password", "wrong"}} {
 		code, out, errs := r.run(append([]string{"doctor", "--agents=false"}, args...)...)
 		if code != 1 || !strings.Contains(out, "etcd refuses this user") || !strings.Contains(out, "--etcd-username pd-operator") || !strings.Contains(out, "pdctl auth init --dry-run") {

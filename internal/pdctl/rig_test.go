@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/internal/pdctl/show"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -32,7 +33,7 @@ func TestMain(m *testing.M) {
 // rig is an etcd and pdctl pointed at it.
 type rig struct {
 	t    *testing.T
-	etcd *testkit.Etcd
+	etcd *etcdtest.Server
 	cli  *clientv3.Client
 	// written, if not nil, is called with each write of a command that background starts from then on.
 	written func(text string)
@@ -40,7 +41,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	e := testkit.StartEtcd(t)
+	e := etcdtest.Start(t)
 	return &rig{t: t, etcd: e, cli: e.Client(t)}
 }
 

@@ -3,8 +3,10 @@ package testkit
 import (
 	"net"
 	"os"
+	"strconv"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -29,4 +31,13 @@ func Listen(t testing.TB) net.Listener {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = ln.Close() })
 	return ln
+}
+
+// FreePort returns a TCP address on the loopback that no process listens on, and that
+// the kernel assigns to no other socket before a test listens there itself.
+func FreePort(t testing.TB) string {
+	t.Helper()
+	ports, err := fleet.FreePorts(1)
+	require.NoError(t, err)
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0]))
 }

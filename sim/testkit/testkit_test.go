@@ -1,7 +1,6 @@
 package testkit_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,8 +9,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
@@ -152,66 +149,6 @@ func TestLink(t *testing.T) {
 	}
 }
 
-func TestClusterSurvivesItsLeader(t *testing.T) {
-	t.Parallel()
-	c := testkit.StartCluster(t, 3)
-	leader := c.Leader()
-	cli := testkit.Client(t, c.Others(leader)[0].Endpoint(), c.Others(leader)[1].Endpoint())
-	h := testkit.Record(t, cli, "k")
-	put := func(v string) {
-		t.Helper()
-		testkit.Eventually(t, soon, func() error {
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-			defer cancel()
-			_, err := cli.Put(ctx, "k", v)
-			return err
-		})
-	}
-	put("before")
-	leader.Kill()
-	put("after")
-	leader.Restart()
-	leader.Pause()
-	put("paused")
-	leader.Resume()
-	if c.Leader() == nil || c.Follower() == c.Leader() {
-		t.Error("no leader, or a follower that leads")
-	}
-	testkit.Eventually(t, soon, func() error {
-		if e := h.Of("k"); len(e) < 3 || e[len(e)-1].Value != "paused" {
-			return fmt.Errorf("history: %+v", e)
-		}
-		return nil
-	})
-	if _, ok := h.Deleted("k"); ok {
-		t.Error("a deletion that no client made")
-	}
-}
-
-func TestNoSpaceAndAuth(t *testing.T) {
-	t.Parallel()
-	p := testkit.StartEtcd(t, testkit.WithQuota(4<<20))
-	cli := p.Client(t)
-	testkit.FillUp(t, cli)
-	if _, err := cli.Grant(t.Context(), 10); !errors.Is(err, rpctypes.ErrNoSpace) {
-		t.Fatalf("grant: %v", err)
-	}
-	testkit.MakeRoom(t, cli)
-	if _, err := cli.Put(t.Context(), "/pd/x", "y"); err != nil {
-		t.Fatal(err)
-	}
-	root := testkit.EnableAuth(t, cli, "proxy", "secret", "/pd/")
-	if _, err := cli.Put(t.Context(), "/pd/x", "z"); err == nil {
-		t.Fatal("a client without a login may write")
-	}
-	if _, err := root.Put(t.Context(), "other", "z"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := root.AuthDisable(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // What is stopped and started again must find its port free: the system may not
 // assign it to a connection or a listener meanwhile.
 func TestPortsAreNotTheSystems(t *testing.T) {
@@ -225,26 +162,11 @@ func TestPortsAreNotTheSystems(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, address := range map[string]string{
-		"a free port": testkit.FreePort(t), "an etcd in the process": testkit.StartEtcd(t).Endpoint(),
-		"an etcd of its own": testkit.StartEtcd(t).Endpoint(), "a link": testkit.StartLink(t, "127.0.0.1:1").Address(),
+		"a free port": testkit.FreePort(t), "a link": testkit.StartLink(t, "127.0.0.1:1").Address(),
 	} {
 		var port int
 		if _, err := fmt.Sscanf(address, "127.0.0.1:%d", &port); err != nil || low <= port && port <= high {
 			t.Errorf("%s has %s, the system hands out %d to %d; %v", what, address, low, high, err)
 		}
-	}
-}
-
-// A restarted etcd starts although its address is taken for a moment.
-func TestEtcdWaitsForItsAddress(t *testing.T) {
-	t.Parallel()
-	e := testkit.StartEtcd(t)
-	e.Kill()
-	l, err := net.Listen("tcp", e.Endpoint())
-	require.NoError(t, err)
-	time.AfterFunc(100*time.Millisecond, func() { _ = l.Close() })
-	e.Restart()
-	if _, err := e.Client(t).Get(t.Context(), "x"); err != nil {
-		t.Error(err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
-	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -17,7 +17,7 @@ const adminKey = "operators-key"
 // rig is an etcd, its proxies, and engines with their agents.
 type rig struct {
 	*testing.T
-	etcd    *testkit.Etcd
+	etcd    *etcdtest.Server
 	fleet   *fleet.Fleet
 	proxies []*fleet.Proxy
 	nodes   int
@@ -29,7 +29,7 @@ func newRig(t *testing.T, proxies int, args ...string) *rig {
 	t.Helper()
 	t.Parallel()
 	chromium(t) // skips before any process is started
-	r := &rig{T: t, etcd: testkit.StartEtcd(t), fleet: harness.NewFleet(t, binDir), model: harness.Model}
+	r := &rig{T: t, etcd: etcdtest.Start(t), fleet: harness.NewFleet(t, binDir), model: harness.Model}
 	for i := range proxies {
 		p, err := r.fleet.StartProxy(t.Context(), fleet.ProxySpec{
 			Name: fmt.Sprintf("proxy-%d", i+1), EtcdEndpoints: []string{r.etcd.Endpoint()}, AdminKey: adminKey, Args: append([]string{"--connector", "nixl"}, args...),

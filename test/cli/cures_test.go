@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -35,7 +36,7 @@ func (w *doctorRig) runCommands(f doctor.Finding) {
 func TestCures(t *testing.T) {
 	t.Parallel()
 	needsCurl(t)
-	w := newDoctorRig(t, testkit.StartEtcd(t).Endpoint())
+	w := newDoctorRig(t, etcdtest.Start(t).Endpoint())
 	proxy := fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{w.etcd}, Args: []string{"--connector", "nixl"}}
 	if _, err := w.f.StartProxy(t.Context(), proxy); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 )
 
 // example describes how a line is run and its expected effect.
@@ -104,7 +105,7 @@ func (s *stage) play(line string, e example) {
 	t, etcd := s.t, s.etcd
 	t.Helper()
 	if e.alone {
-		etcd = testkit.StartEtcd(t).Endpoint()
+		etcd = etcdtest.Start(t).Endpoint()
 	}
 	defer s.reset()
 	switch s.book = s.registered; {

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -34,7 +35,7 @@ type doctorRig struct {
 func newDoctorRig(t *testing.T, etcd string) *doctorRig {
 	s := &stage{t: t, dir: t.TempDir()}
 	s.prepare(t.TempDir())
-	return &doctorRig{t: t, f: harness.NewFleet(t, binDir), s: s, etcd: etcd, cli: testkit.Client(t, etcd)}
+	return &doctorRig{t: t, f: harness.NewFleet(t, binDir), s: s, etcd: etcd, cli: etcdtest.Client(t, etcd)}
 }
 
 // needsCurl skips a test whose lines run curl.
@@ -130,7 +131,7 @@ func (w *doctorRig) published() map[string]int64 {
 // can register.
 func TestRefusedAgents(t *testing.T) {
 	t.Parallel()
-	w := newDoctorRig(t, testkit.StartEtcd(t).Endpoint())
+	w := newDoctorRig(t, etcdtest.Start(t).Endpoint())
 	if _, err := w.f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{w.etcd}, Args: []string{"--connector", "nixl"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +174,7 @@ func TestRefusedAgents(t *testing.T) {
 // An agent with the etcd user of another role may not write its keys, but can report that.
 func TestRefusedByEtcd(t *testing.T) {
 	t.Parallel()
-	w := newDoctorRig(t, testkit.StartEtcd(t).Endpoint())
+	w := newDoctorRig(t, etcdtest.Start(t).Endpoint())
 	passwords := ""
 	for _, user := range []string{"root", "pd-operator", "pd-agent-prefill", "pd-agent-decode", "pd-proxy"} {
 		require.NoError(t, os.WriteFile(filepath.Join(w.s.dir, user+".pass"), []byte(user), 0o600))

@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -40,7 +41,7 @@ type stage struct {
 	registered, spare map[string]string // by the address of an example
 	book              map[string]string // the one of the two that is in use
 	etcd              string            // endpoint of the fleet's etcd
-	other             *testkit.Etcd     // target of exports
+	other             *etcdtest.Server  // target of exports
 	before            int64             // revision before undone
 	change            int64             // revision of undone; 0 before it
 }
@@ -49,12 +50,12 @@ type stage struct {
 // unregistered engines.
 func newStage(t *testing.T) *stage {
 	f := harness.NewFleet(t, binDir)
-	s := &stage{t: t, dir: t.TempDir(), other: testkit.StartEtcd(t)}
+	s := &stage{t: t, dir: t.TempDir(), other: etcdtest.Start(t)}
 	var err error
 	s.proxy, err = f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: adminKey, Args: []string{"--connector", "nixl"}})
 	require.NoError(t, err)
 	s.etcd = s.proxy.Etcd[0]
-	s.cli = testkit.Client(t, s.etcd)
+	s.cli = etcdtest.Client(t, s.etcd)
 	ports, err := fleet.FreePorts(7)
 	require.NoError(t, err)
 	node := fleet.NodeSpec{Connector: "nixl", Model: modelName, Etcd: s.proxy.Etcd, TTL: 30 * time.Second, EngineArgs: []string{"--vllm-version", "0.32.0"}}
@@ -257,7 +258,7 @@ func (s *stage) secure() {
 	s.t.Helper()
 	ca := testkit.NewAuthority(s.t, "ca")
 	cert, key := ca.Issue("etcd", testkit.Certificate{CN: "etcd", Hosts: []string{"127.0.0.1"}})
-	s.book = map[string]string{"https://10.0.0.1:2379": "https://" + testkit.StartEtcd(s.t, testkit.WithTLS(cert, key, "")).Endpoint()}
+	s.book = map[string]string{"https://10.0.0.1:2379": "https://" + etcdtest.Start(s.t, etcdtest.WithTLS(cert, key, "")).Endpoint()}
 	raw, err := os.ReadFile(ca.CA)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(s.dir, "ca.pem"), raw, 0o600)

@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestDeadStaticInstance(t *testing.T) {
 	t.Parallel()
 	needsCurl(t)
-	w := newDoctorRig(t, testkit.StartEtcd(t).Endpoint())
+	w := newDoctorRig(t, etcdtest.Start(t).Endpoint())
 	proxy, err := w.f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{w.etcd}, Args: []string{"--connector", "nixl"}})
 	require.NoError(t, err)
 	engines := map[instance.Role]*fleet.Node{}

@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -31,7 +32,7 @@ type topRig struct {
 }
 
 func newTopRig(t *testing.T) *topRig {
-	w := &topRig{doctorRig: newDoctorRig(t, testkit.StartEtcd(t).Endpoint())}
+	w := &topRig{doctorRig: newDoctorRig(t, etcdtest.Start(t).Endpoint())}
 	for i, args := range [][]string{nil, {"--admin-listen", testkit.FreePort(t)}} {
 		p, err := w.f.StartProxy(t.Context(), fleet.ProxySpec{
 			Name: fmt.Sprintf("proxy-%d", i), EtcdEndpoints: []string{w.etcd}, Args: append(args, "--connector", "nixl", "--scrape-interval", "200ms"),

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -121,7 +122,7 @@ func TestKubernetesPreStopDrains(t *testing.T) {
 	}
 	p := kubernetesPods(t)["decode"]
 	dir := t.TempDir()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}})
 	const path = "/run/pdmesh/agent.sock"
 	socket := filepath.Join(dir, "agent.sock")
@@ -133,7 +134,7 @@ func TestKubernetesPreStopDrains(t *testing.T) {
 	require.NoError(t, agent.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- agent.Wait() }()
-	client := testkit.Client(t, etcd.Endpoint())
+	client := etcdtest.Client(t, etcd.Endpoint())
 	registered := func() (bool, error) {
 		got, err := client.Get(t.Context(), "/pd/decode/"+engine.Address())
 		return err == nil && got.Count == 1, err

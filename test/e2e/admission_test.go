@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -46,7 +47,7 @@ func queueOf(t *testing.T, p *fleet.Proxy) instance.ListedQueue {
 // 503.
 func TestQueueOfTwoProxies(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	keys := filepath.Join(t.TempDir(), "keys")
 	require.NoError(t, os.WriteFile(keys, []byte("sk-a team-a\nsk-b team-b class=interactive\n"), 0o600))
 	running, prefill := newFleetOn(t, etcd.Endpoint(), keys)

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -17,7 +18,7 @@ import (
 // engine serves decode-only, and the loss of an engine under load fails no request.
 func TestFleetOfBoth(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t).Endpoint()
+	etcd := etcdtest.Start(t).Endpoint()
 	f := newFleet(t)
 	proxy := proxies(t, f, etcd, 1)[0]
 	nodes := make([]*fleet.Node, 3)
@@ -88,7 +89,7 @@ func TestFleetOfBoth(t *testing.T) {
 // An engine with both roles is used where instances of one role are missing.
 func TestBothStepsIn(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t).Endpoint()
+	etcd := etcdtest.Start(t).Endpoint()
 	f := newFleet(t)
 	proxy := proxies(t, f, etcd, 1)[0]
 	p := node(t, f, "prefill", instance.Prefill, 0, etcd)
@@ -121,7 +122,7 @@ func TestBothStepsIn(t *testing.T) {
 // pdctl and the admin routes add and remove both memberships of an engine at once.
 func TestAddBoth(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t).Endpoint()
+	etcd := etcdtest.Start(t).Endpoint()
 	f := newFleet(t)
 	proxy := proxies(t, f, etcd, 1)[0]
 	n := node(t, f, "both", instance.Both, 0)

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -24,7 +25,7 @@ import (
 func TestNoDescriptorsLeft(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	etcd := testkit.StartEtcd(t).Endpoint()
+	etcd := etcdtest.Start(t).Endpoint()
 	f := newFleet(t)
 	p := proxies(t, f, etcd, 1)[0]
 	for _, role := range instance.Roles() {

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -79,7 +80,7 @@ func st(t *testing.T, etcd string) *store.Store {
 	t.Helper()
 	l, err := schema.NewLayout("/pd")
 	require.NoError(t, err)
-	return store.New(testkit.Client(t, etcd), l, "test")
+	return store.New(etcdtest.Client(t, etcd), l, "test")
 }
 
 // seen is the part of an instance on which all views of the membership must agree.
@@ -132,7 +133,7 @@ func agree(t *testing.T, etcd string, list []*fleet.Proxy, n int) map[string]see
 // same, and nothing changes when all are restarted.
 func TestProxiesAgree(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t).Endpoint()
+	etcd := etcdtest.Start(t).Endpoint()
 	f := newFleet(t)
 	list := proxies(t, f, etcd, 3)
 	node(t, f, "p1", instance.Prefill, 0, etcd)

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -25,7 +26,7 @@ import (
 func TestLimitOfTheFleet(t *testing.T) {
 	t.Parallel()
 	const limit = 1200 // per minute
-	etcd := testkit.StartEtcd(t).Endpoint()
+	etcd := etcdtest.Start(t).Endpoint()
 	f := newFleet(t)
 	list := proxies(t, f, etcd, 3)
 	node(t, f, "p", instance.Prefill, 0, etcd)

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -25,7 +26,7 @@ import (
 // not_notified and be retried.
 func TestLMCacheNotifiesTwoProxies(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t).Endpoint()
+	etcd := etcdtest.Start(t).Endpoint()
 	f := newFleet(t)
 	list := proxies(t, f, etcd, 2)
 	nodes := pair(t, f, fleet.NodeSpec{Connector: "lmcache", Model: model, Etcd: []string{etcd}, EngineArgs: []string{"--strict", "--faults"}})
@@ -72,7 +73,7 @@ func TestLMCacheNotifiesTwoProxies(t *testing.T) {
 // agent's port and the remedy.
 func TestLMCacheNotificationsGoElsewhere(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t).Endpoint()
+	etcd := etcdtest.Start(t).Endpoint()
 	f := newFleet(t)
 	p := startProxy(t, f, "proxy", etcd, "--connector", "nixl", "--lmcache-notify-timeout", "500ms")
 	ports, err := fleet.FreePorts(2)

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -17,7 +18,7 @@ import (
 // request that would harm real engines.
 func TestMooncakeFleet(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t).Endpoint()
+	etcd := etcdtest.Start(t).Endpoint()
 	f := newFleet(t)
 	p := startProxy(t, f, "proxy", etcd)
 	nodes := pair(t, f, fleet.NodeSpec{Connector: "mooncake", Model: model, Etcd: []string{etcd}, EngineArgs: []string{"--strict", "--faults"}})
@@ -49,7 +50,7 @@ func TestMooncakeFleet(t *testing.T) {
 		t.Fatalf("the engine has the ID %s again after its restart", id)
 	}
 	testkit.Eventually(t, soon, func() error {
-		resp, err := testkit.Client(t, etcd).Get(t.Context(), "/pd/prefill/"+nodes[instance.Prefill].Address)
+		resp, err := etcdtest.Client(t, etcd).Get(t.Context(), "/pd/prefill/"+nodes[instance.Prefill].Address)
 		if err != nil || len(resp.Kvs) != 1 {
 			return fmt.Errorf("%v, %v", resp, err)
 		}
@@ -76,7 +77,7 @@ func TestMooncakeFleet(t *testing.T) {
 // again under its new ID.
 func TestMooncakeWithoutAgents(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t).Endpoint()
+	etcd := etcdtest.Start(t).Endpoint()
 	f := newFleet(t)
 	p := startProxy(t, f, "proxy", etcd)
 	nodes := pair(t, f, fleet.NodeSpec{Connector: "mooncake", Model: model, EngineArgs: []string{"--strict", "--faults"}})
@@ -85,7 +86,7 @@ func TestMooncakeWithoutAgents(t *testing.T) {
 		if role == instance.Prefill {
 			rec = fmt.Sprintf(`{"connector":"MooncakeConnector","ports":{"bootstrap":[%d]}}`, n.Spec.KVPort)
 		}
-		if _, err := testkit.Client(t, etcd).Put(t.Context(), "/pd/"+string(role)+"/"+n.Address, rec); err != nil {
+		if _, err := etcdtest.Client(t, etcd).Put(t.Context(), "/pd/"+string(role)+"/"+n.Address, rec); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -27,7 +28,7 @@ func TestMoRIIOFleet(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			etcd := testkit.StartEtcd(t).Endpoint()
+			etcd := etcdtest.Start(t).Endpoint()
 			f := newFleet(t)
 			pingTo := "tcp://" + testkit.FreePort(t)
 			spec := fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{etcd}, AdminKey: adminKey}
@@ -83,7 +84,7 @@ func TestMoRIIOFleet(t *testing.T) {
 
 			registered := func(want int) {
 				t.Helper()
-				cli := testkit.Client(t, etcd)
+				cli := etcdtest.Client(t, etcd)
 				testkit.Eventually(t, time.Minute, func() error {
 					n := 0
 					for role, node := range nodes {

@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -186,7 +187,7 @@ func (h *moveRig) awaitMembers(etcd []string, before map[string]member) {
 }
 
 // move performs the whole move under load; fill copies the data to the new etcd.
-func (h *moveRig) move(fill func() *testkit.Cluster) {
+func (h *moveRig) move(fill func() *etcdtest.Cluster) {
 	h.t.Helper()
 	before := h.membership(h.old)
 	if len(before) != 5 {
@@ -212,8 +213,8 @@ func TestMoveByExport(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
 	h := newMoveRig(t)
-	h.move(func() *testkit.Cluster {
-		c := testkit.StartCluster(t, 3)
+	h.move(func() *etcdtest.Cluster {
+		c := etcdtest.StartCluster(t, 3)
 		file := filepath.Join(t.TempDir(), "fleet.yaml")
 		require.NoError(t, os.WriteFile(file, []byte(runProgram(t, "pdctl", "--etcd-endpoints", h.old, "export")), 0o600))
 		out := runProgram(t, "pdctl", "--etcd-endpoints", strings.Join(c.Endpoints(), ","), "apply", "-f", file)
@@ -230,10 +231,10 @@ func TestMoveBySnapshot(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
 	h := newMoveRig(t)
-	h.move(func() *testkit.Cluster {
+	h.move(func() *etcdtest.Cluster {
 		file := filepath.Join(t.TempDir(), "etcd.snapshot")
 		saveSnapshot(t, h.old, file)
-		c := testkit.StartClusterFrom(t, 3, func(m testkit.Member) {
+		c := etcdtest.StartClusterFrom(t, 3, func(m etcdtest.Member) {
 			err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
 				SnapshotPath: file, Name: m.Name, OutputDataDir: m.Dir, PeerURLs: []string{m.PeerURL},
 				InitialCluster: m.Cluster, InitialClusterToken: "moved",
@@ -256,7 +257,7 @@ func TestMoveBySnapshot(t *testing.T) {
 // saveSnapshot does what etcdctl snapshot save does, over the client port.
 func saveSnapshot(t *testing.T, etcd, file string) {
 	t.Helper()
-	r, err := testkit.Client(t, etcd).Snapshot(t.Context())
+	r, err := etcdtest.Client(t, etcd).Snapshot(t.Context())
 	require.NoError(t, err)
 	defer r.Close()
 	f, err := os.Create(file)

@@ -10,13 +10,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/explain"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // The next turn of a chat finds its cache through a proxy that has not seen the chat.
 func TestNextTurnThroughAnotherProxy(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t).Endpoint()
+	etcd := etcdtest.Start(t).Endpoint()
 	f := newFleet(t)
 	list := proxies(t, f, etcd, 2)
 	for i := range 4 {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
-	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -15,7 +15,7 @@ import (
 // budget of their KV transfer, are sent once: the engine's metrics show progress.
 func TestQueuedRequestsAreServedOnce(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t).Endpoint()
+	etcd := etcdtest.Start(t).Endpoint()
 	f := newFleet(t)
 	p := startProxy(t, f, "proxy", etcd, "--connector", "nixl", "--scrape-interval", "100ms",
 		"--decode-first-byte-timeout", "5s", "--idle-timeout", "5s", "--prefill-timeout", "5s", "--kv-lease-budget", "8s")

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -20,7 +21,7 @@ import (
 // roleRig is a fleet of three proxies and four engines in both roles.
 type roleRig struct {
 	t       *testing.T
-	etcd    *testkit.Etcd
+	etcd    *etcdtest.Server
 	proxies []*fleet.Proxy
 	nodes   []*fleet.Node
 }
@@ -93,7 +94,7 @@ func (r *roleRig) agree(wants []string, proxies ...int) {
 // lost during one.
 func TestRoleChanges(t *testing.T) {
 	t.Parallel()
-	r := &roleRig{t: t, etcd: testkit.StartEtcd(t)}
+	r := &roleRig{t: t, etcd: etcdtest.Start(t)}
 	f := newFleet(t)
 	endpoint := r.etcd.Endpoint()
 	r.proxies = proxies(t, f, endpoint, 3)

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -20,8 +21,8 @@ func TestFault32_PingsEnd(t *testing.T) {
 	row(t, 32)
 	ttl := lastingTTL() // that of the witness must not expire
 	toDelete := fmt.Sprintf(" to DELETE (TTL %.0f s)", ttl.Seconds())
-	etcd := testkit.StartEtcd(t)
-	h := testkit.Record(t, etcd.Client(t), "/pd/")
+	etcd := etcdtest.Start(t)
+	h := etcdtest.Record(t, etcd.Client(t), "/pd/")
 	f := newFleet(t)
 	pingTo := "tcp://" + testkit.FreePort(t)
 	bridge := func(name string) *fleet.Process {
@@ -64,7 +65,7 @@ func TestFault32_PingsEnd(t *testing.T) {
 
 // awaitRegistered waits until an engine has been written to etcd as ready after the given time, and
 // returns the time of that write.
-func awaitRegistered(t *testing.T, h *testkit.History, n *fleet.Node, after time.Time) (at time.Time) {
+func awaitRegistered(t *testing.T, h *etcdtest.History, n *fleet.Node, after time.Time) (at time.Time) {
 	t.Helper()
 	k := instance.Key{Role: n.Spec.Role, Address: n.Address}
 	testkit.Eventually(t, soon, func() error {

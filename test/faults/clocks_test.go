@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
-	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -85,7 +85,7 @@ func TestFault25_Clocks(t *testing.T) {
 		t.Errorf("only %d files were searched", files)
 	}
 
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, l := etcd.Client(t), members.Layout(t)
 	w := watching(t, members.Dial(t, etcd.Endpoint()), quick())
 	for i, off := range []time.Duration{-time.Hour, time.Hour, 24 * 365 * 50 * time.Hour} {

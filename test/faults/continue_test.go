@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -157,7 +158,7 @@ func TestStreamsContinueAfterKill(t *testing.T) {
 	if err != nil {
 		clients, every, tokens, kills = 12, 1500*time.Millisecond, 120, 2
 	}
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	parsed := 12
 	engine := []string{"--vllm-version", "0.32.0", "--split-characters", "--reasoning-parser", "qwen3", "--tool-call-parser", "hermes", "--parsed-words", strconv.Itoa(parsed), "--itl", "40ms"}
 	r := build(t, plan{
@@ -311,7 +312,7 @@ func TestStreamsMoveOffDrainedNode(t *testing.T) {
 	if os.Getenv("PD_TEST_CONTINUE_CHECK") == "" {
 		n, tokens = 8, 500 // 20 s: the drain must return long before
 	}
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{
 		etcd: []string{etcd.Endpoint()}, proxies: 3, engineArgs: []string{"--vllm-version", "0.32.0", "--itl", "40ms"}, ttl: longer,
 		proxyArgs: []string{"--continue-streams", "3"},
@@ -348,7 +349,7 @@ func TestStreamsContinueUpToCapacity(t *testing.T) {
 		t.Skip("make continue-check runs it (PD_TEST_CONTINUE_CHECK=5m)")
 	}
 	const n, capacity, tokens = 300, 200, 1500
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	engine := []string{"--vllm-version", "0.32.0", "--itl", "60ms"}
 	r := build(t, plan{
 		etcd: []string{etcd.Endpoint()}, proxies: 3, prefill: 2, decode: 1, engineArgs: engine, ttl: longer,
@@ -435,7 +436,7 @@ func TestStreamsContinueCost(t *testing.T) {
 		t.Skip("make continue-check runs it (PD_TEST_CONTINUE_CHECK=5m)")
 	}
 	const n = 40
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{
 		etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer,
 		engineArgs: []string{"--vllm-version", "0.32.0", "--itl", "10ms", "--max-model-len", "100000"},

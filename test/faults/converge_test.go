@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -27,7 +28,7 @@ func TestFault16_ManyRegistrations(t *testing.T) {
 	if n >= 10000 {
 		proxies = 10
 	}
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := &rig{t: t, f: harness.NewFleet(t, bin), etcd: []string{etcd.Endpoint()}}
 	for i := range proxies {
 		r.proxies = append(r.proxies, r.proxy(fmt.Sprintf("proxy-%d", i+1), "--instance-allow", "any"))

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -130,7 +131,7 @@ func (s *streams) ended() { s.wg.Wait() }
 // pdctl drain --wait returns when the engine has no work left, and no stream is cut.
 func TestDrainUntilFree(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 3})
 	l := r.load()
 	x, p := r.decode[1], r.prefill[1]
@@ -171,7 +172,7 @@ func TestDrainUntilFree(t *testing.T) {
 func TestDrainWithASuspendedProxy(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 3})
 	x, suspended := r.decode[1], r.proxies[2]
 	others := harness.StartLoad(t, clients, pause, r.proxies[0].URL(), r.proxies[1].URL())
@@ -210,7 +211,7 @@ func TestDrainWithASuspendedProxy(t *testing.T) {
 func TestDrainTimesOut(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1})
 	open := r.open(r.proxies[0], 2, 3*longTokens, r.decode[0])
 	out, code := r.pdctl("drain", "decode", r.decode[0].Address, "--wait", "--timeout", "2s")
@@ -236,7 +237,7 @@ func rounds(t testing.TB) int {
 func TestDrainRounds(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2, decode: 4})
 	l := r.load()
 	n := rounds(t)
@@ -263,7 +264,7 @@ func TestDrainRounds(t *testing.T) {
 func TestIdleProxiesWriteNothing(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := members.Dial(t, etcd.Endpoint())
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 5, ttl: longer})
 	// Each proxy publishes once that it has ejected this one, and probes it all the time.
@@ -290,7 +291,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	if after := revision(); after != before {
 		t.Errorf("%d revisions while nothing happened", after-before)
 	}
-	h := testkit.Record(t, cli, "/pd/")
+	h := etcdtest.Record(t, cli, "/pd/")
 	l := r.load()
 	l.Served(200)
 	l.Finish()
@@ -310,7 +311,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 // client disconnects before the fetch.
 func TestDrainOfPrefillWaitsForItsBlocks(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer, proxyArgs: []string{"--kv-lease-budget", "10s"}})
 	p, d := r.prefill[0], r.decode[0]
 	require.NoError(t, d.Engine.Signal(syscall.SIGSTOP))

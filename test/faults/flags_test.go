@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 )
 
 // engines starts an engine of each role without an agent.
@@ -21,9 +22,9 @@ func (r *rig) engines() {
 // accepts them again.
 func TestFault35_CommandLineWithoutSpace(t *testing.T) {
 	row(t, 35)
-	etcd := testkit.StartEtcd(t, testkit.WithQuota(4<<20))
+	etcd := etcdtest.Start(t, etcdtest.WithQuota(4<<20))
 	cli := etcd.Client(t)
-	testkit.FillUp(t, cli)
+	etcdtest.FillUp(t, cli)
 	r := &rig{t: t, f: newFleet(t), etcd: []string{etcd.Endpoint()}}
 	r.engines()
 	r.proxies = append(r.proxies, r.proxy("proxy-1", "--audit-interval", "1s", "--prefill", r.prefill[0].Address, "--decode", r.decode[0].Address))
@@ -32,7 +33,7 @@ func TestFault35_CommandLineWithoutSpace(t *testing.T) {
 	if n := len(keys(t, cli)); n > 0 {
 		t.Fatalf("%d keys in an etcd without space", n)
 	}
-	testkit.MakeRoom(t, cli)
+	etcdtest.MakeRoom(t, cli)
 	testkit.Eventually(t, soon, func() error {
 		want := []string{keyOf(t, r.decode[0]), keyOf(t, r.prefill[0])}
 		if got := slices.Sorted(maps.Keys(keys(t, cli))); !slices.Equal(got, want) {
@@ -59,7 +60,7 @@ func TestFault35_CommandLineWithoutSpace(t *testing.T) {
 // The same while no etcd member answers, and etcd starts later.
 func TestFault35_CommandLineWithoutEtcd(t *testing.T) {
 	row(t, 35)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	etcd.Kill()
 	r := &rig{t: t, f: newFleet(t), etcd: []string{etcd.Endpoint()}}
 	r.engines()

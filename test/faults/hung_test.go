@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
-	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -60,7 +60,7 @@ func viewIs(n *fleet.Node, v instance.View, reason string) func(status) error {
 // and it returns after a trial request.
 func TestFault03_HungCore(t *testing.T) {
 	row(t, 3)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer, proxyArgs: []string{"--scrape-interval", "1s"}})
 	l := r.load()
 	for _, n := range []*fleet.Node{r.decode[0], r.prefill[0]} {
@@ -83,7 +83,7 @@ func TestFault03_HungCore(t *testing.T) {
 // Engines that sleep or are paused are not picked, are shown as such, and do not count as failures.
 func TestFault03_SuspendedEngine(t *testing.T) {
 	row(t, 3)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, ttl: longer, engineArgs: []string{"--dev-mode"}, proxyArgs: []string{"--scrape-interval", "1s"}})
 	p := r.startPool()
 	l := r.load()
@@ -122,7 +122,7 @@ func TestFault03_LongWorkIsNotHung(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			etcd := testkit.StartEtcd(t)
+			etcd := etcdtest.Start(t)
 			r := build(t, plan{
 				etcd: []string{etcd.Endpoint()}, ttl: longer, engineArgs: c.engines,
 				proxyArgs: []string{"--prefill-timeout", "10m", "--decode-first-byte-timeout", "10m"},
@@ -223,7 +223,7 @@ func TestHungCheck(t *testing.T) {
 	if err != nil {
 		t.Skip("make hung-check runs it (PD_TEST_HUNG_CHECK=5m)")
 	}
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 2, decode: 4, ttl: longer, engineArgs: []string{"--itl", "10ms"}})
 	var healthy sent
 	healthy.run(t, r.url(), 20*time.Second, hungRate, hungTokens)

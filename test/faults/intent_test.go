@@ -9,13 +9,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An agent that registers again does not undo a drain.
 func TestFault22_DrainThenRegister(t *testing.T) {
 	row(t, 22)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2})
 	l := r.load()
 	for i, role := range []instance.Role{instance.Prefill, instance.Decode} {
@@ -55,9 +56,9 @@ func TestFault22_DrainThenRegister(t *testing.T) {
 // An instance that an operator removed stays removed, whatever its agent does.
 func TestFault23_RemovedStaysOut(t *testing.T) {
 	row(t, 23)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2})
-	h := testkit.Record(t, etcd.Client(t), "/pd/")
+	h := etcdtest.Record(t, etcd.Client(t), "/pd/")
 	l := r.load()
 	n := r.decode[1]
 	earlier := len(h.Of(keyOf(t, n)))

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -28,13 +28,13 @@ func TestFault28_PausedThenNoAuth(t *testing.T) {
 	for _, tc := range authFaults(user, password, root) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			etcd := testkit.StartEtcd(t)
-			admin := testkit.EnableAuth(t, etcd.Client(t), user, password, root)
+			etcd := etcdtest.Start(t)
+			admin := etcdtest.EnableAuth(t, etcd.Client(t), user, password, root)
 			r := build(t, plan{
 				etcd: []string{etcd.Endpoint()},
 				proxyArgs: []string{
 					"--audit-interval", "2s", "--orphan-grace", "2s",
-					"--etcd-username", "root", "--etcd-password", testkit.RootPassword,
+					"--etcd-username", "root", "--etcd-password", etcdtest.RootPassword,
 				},
 				agentArgs: []string{"--etcd-username", user, "--etcd-password", password},
 			})

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
@@ -179,9 +180,9 @@ func pingsOnly() watch.Options {
 
 // memberFault tests rows 5 to 7: the member that serves the watch fails while one instance registers
 // and another changes continuously.
-func memberFault(t *testing.T, leader bool, o watch.Options, fault func(*testkit.Etcd, *testkit.Link)) (gap time.Duration) {
+func memberFault(t *testing.T, leader bool, o watch.Options, fault func(*etcdtest.Server, *testkit.Link)) (gap time.Duration) {
 	t.Helper()
-	c := testkit.StartCluster(t, 3)
+	c := etcdtest.StartCluster(t, 3)
 	victim := c.Follower()
 	if leader {
 		victim = c.Leader()
@@ -196,7 +197,7 @@ func memberFault(t *testing.T, leader bool, o watch.Options, fault func(*testkit
 	r := register(t, members.Dial(t, append(others, victim.Endpoint())...), kept, schema.DefaultTTL)
 	before := awaitUsable(t, w, kept)
 	members.NeverWithout(t, w, kept)
-	x := startTicker(t, testkit.Client(t, others...), w, prefillAt(2))
+	x := startTicker(t, etcdtest.Client(t, others...), w, prefillAt(2))
 	x.awaitNewer()
 	all() // from now on the watch may move to another member
 	members.WaitState(t, w, watch.Live)
@@ -218,13 +219,13 @@ func memberFault(t *testing.T, leader bool, o watch.Options, fault func(*testkit
 
 func TestFault05_FollowerKilled(t *testing.T) {
 	row(t, 5)
-	gap := memberFault(t, false, checking(), func(m *testkit.Etcd, _ *testkit.Link) { m.Kill() })
+	gap := memberFault(t, false, checking(), func(m *etcdtest.Server, _ *testkit.Link) { m.Kill() })
 	measured(t, 5, "longest gap between two events", gap, time.Second)
 }
 
 func TestFault06_LeaderKilled(t *testing.T) {
 	row(t, 6)
-	gap := memberFault(t, true, checking(), func(m *testkit.Etcd, _ *testkit.Link) { m.Kill() })
+	gap := memberFault(t, true, checking(), func(m *etcdtest.Server, _ *testkit.Link) { m.Kill() })
 	measured(t, 6, "longest gap between two events", gap, 4*time.Second)
 }
 
@@ -233,12 +234,12 @@ func TestFault07_MemberHangs(t *testing.T) {
 	row(t, 7)
 	for _, tc := range []struct {
 		name  string
-		fault func(*testkit.Etcd, *testkit.Link)
+		fault func(*etcdtest.Server, *testkit.Link)
 	}{
-		{"paused", func(m *testkit.Etcd, _ *testkit.Link) { m.Pause() }},
-		{"blackhole", func(_ *testkit.Etcd, l *testkit.Link) { l.Freeze() }},
-		{"half open", func(_ *testkit.Etcd, l *testkit.Link) { l.HalfOpen() }},
-		{"one way", func(_ *testkit.Etcd, l *testkit.Link) { l.OneWay(testkit.ToClient) }},
+		{"paused", func(m *etcdtest.Server, _ *testkit.Link) { m.Pause() }},
+		{"blackhole", func(_ *etcdtest.Server, l *testkit.Link) { l.Freeze() }},
+		{"half open", func(_ *etcdtest.Server, l *testkit.Link) { l.HalfOpen() }},
+		{"one way", func(_ *etcdtest.Server, l *testkit.Link) { l.OneWay(testkit.ToClient) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -11,14 +11,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // awaitDeletion waits for the deletion of a node's key.
-func awaitDeletion(t testing.TB, h *testkit.History, n *fleet.Node) testkit.Event {
+func awaitDeletion(t testing.TB, h *etcdtest.History, n *fleet.Node) etcdtest.Event {
 	t.Helper()
-	var e testkit.Event
+	var e etcdtest.Event
 	testkit.Eventually(t, soon, func() error {
 		var ok bool
 		if e, ok = h.Deleted(keyOf(t, n)); !ok {
@@ -33,9 +34,9 @@ func awaitDeletion(t testing.TB, h *testkit.History, n *fleet.Node) testkit.Even
 // ends, since most instances of its role are registered.
 func TestFault01_AgentKilled(t *testing.T) {
 	row(t, 1)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: []string{"--audit-interval", "2s", "--orphan-grace", "12s"}})
-	h := testkit.Record(t, etcd.Client(t), "/pd/")
+	h := etcdtest.Record(t, etcd.Client(t), "/pd/")
 	l := r.load()
 	victim := r.decode[2]
 	killed := time.Now()
@@ -69,9 +70,9 @@ func TestFault01_AgentKilled(t *testing.T) {
 // before its lease expires.
 func TestFault02_NodeKilled(t *testing.T) {
 	row(t, 2)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}})
-	h := testkit.Record(t, etcd.Client(t), "/pd/")
+	h := etcdtest.Record(t, etcd.Client(t), "/pd/")
 	l := r.load()
 	for _, victim := range []*fleet.Node{r.prefill[1], r.decode[1]} {
 		killed := time.Now()
@@ -88,9 +89,9 @@ func TestFault02_NodeKilled(t *testing.T) {
 // another instance.
 func TestFault03_EngineHangs(t *testing.T) {
 	row(t, 3)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer, agentArgs: []string{"--probe-timeout", "500ms"}})
-	h := testkit.Record(t, etcd.Client(t), "/pd/")
+	h := etcdtest.Record(t, etcd.Client(t), "/pd/")
 	l := r.load()
 	for _, victim := range []*fleet.Node{r.prefill[0], r.decode[0]} {
 		hung := time.Now()
@@ -112,9 +113,9 @@ func TestFault03_EngineHangs(t *testing.T) {
 // A graceful stop cuts no stream.
 func TestFault04_GracefulStop(t *testing.T) {
 	row(t, 4)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer})
-	h := testkit.Record(t, etcd.Client(t), "/pd/")
+	h := etcdtest.Record(t, etcd.Client(t), "/pd/")
 	l := r.load()
 	for _, victim := range []*fleet.Node{r.prefill[1], r.decode[1]} {
 		require.NoError(t, control(t, r.f, victim).Drain(t.Context()))

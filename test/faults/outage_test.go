@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -40,7 +41,7 @@ func (r *rig) follows(n int) time.Duration {
 // Most members of etcd are down: the proxies use the last known membership and report it as stale.
 func TestFault08_QuorumLost(t *testing.T) {
 	row(t, 8)
-	c := testkit.StartCluster(t, 3)
+	c := etcdtest.StartCluster(t, 3)
 	// A TTL longer than the outage: leases do not expire while there is no leader, and row 9 covers the
 	// time after it resumes.
 	r := build(t, plan{etcd: c.Endpoints(), ttl: outage(30*time.Second, 120*time.Second), proxyArgs: []string{"--audit-interval", "2s"}})
@@ -76,7 +77,7 @@ func TestFault09_EtcdPaused(t *testing.T) {
 	for _, length := range lengths {
 		t.Run(length.String(), func(t *testing.T) {
 			t.Parallel()
-			etcd := testkit.StartEtcd(t)
+			etcd := etcdtest.Start(t)
 			r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxyArgs: []string{"--audit-interval", "2s"}})
 			cli := etcd.Client(t)
 			before := keys(t, cli)
@@ -107,7 +108,7 @@ func TestFault09_EtcdPaused(t *testing.T) {
 // A single etcd is killed and restarts on its data: the same leases hold the same keys.
 func TestFault10_EtcdKilled(t *testing.T) {
 	row(t, 10)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	// After the restart a lease has its full TTL again. The agents by then try to connect every three
 	// seconds and must renew in time.
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2, ttl: longer, proxyArgs: []string{"--audit-interval", "2s"}})
@@ -136,10 +137,10 @@ func TestFault10_EtcdKilled(t *testing.T) {
 func TestFault28_PausedThenNoSpace(t *testing.T) {
 	longform.Test(t)
 	row(t, 28)
-	etcd := testkit.StartEtcd(t, testkit.WithQuota(4<<20))
+	etcd := etcdtest.Start(t, etcdtest.WithQuota(4<<20))
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxyArgs: []string{"--audit-interval", "2s", "--orphan-grace", "2s"}})
 	cli := etcd.Client(t)
-	testkit.FillUp(t, cli)
+	etcdtest.FillUp(t, cli)
 	l, p := r.load(), r.startPool()
 	etcd.Pause()
 	wait(t, outage(6*time.Second, 30*time.Second))
@@ -150,7 +151,7 @@ func TestFault28_PausedThenNoSpace(t *testing.T) {
 	r.awaitView(instance.Orphan)
 	wait(t, 6*time.Second) // three times the grace period
 	l.Served(20)
-	testkit.MakeRoom(t, cli)
+	etcdtest.MakeRoom(t, cli)
 	for _, n := range r.nodes() {
 		r.awaitAgent(n, registrationIs(lease.Registered))
 	}
@@ -172,12 +173,12 @@ func outOfSpace(rep agentctl.Report) error {
 func TestFault19_NoSpace(t *testing.T) {
 	longform.Test(t)
 	row(t, 19)
-	etcd := testkit.StartEtcd(t, testkit.WithQuota(4<<20))
+	etcd := etcdtest.Start(t, etcdtest.WithQuota(4<<20))
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer, proxyArgs: []string{"--audit-interval", "2s"}})
 	cli := etcd.Client(t)
 	before := keys(t, cli)
 	l, p := r.load(), r.startPool()
-	testkit.FillUp(t, cli)
+	etcdtest.FillUp(t, cli)
 	late := r.node(instance.Decode, 3, ttl)
 	r.awaitAgent(late, outOfSpace)
 	if out := mustExit(t, 1, "pdctl", "add", "decode", "127.0.0.1:9", "--no-verify", "--etcd-endpoints", etcd.Endpoint()); !contains(out, "space") {
@@ -188,7 +189,7 @@ func TestFault19_NoSpace(t *testing.T) {
 		t.Errorf("keys before %v, after %v", before, after)
 	}
 	l.Served(20)
-	testkit.MakeRoom(t, cli)
+	etcdtest.MakeRoom(t, cli)
 	r.decode = append(r.decode, late)
 	r.awaitAll()
 	l.Served(20)
@@ -200,7 +201,7 @@ func TestFault19_NoSpace(t *testing.T) {
 // becomes ready when etcd appears.
 func TestFault15_StartWithNothing(t *testing.T) {
 	row(t, 15)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	etcd.Kill()
 	r := &rig{t: t, f: harness.NewFleet(t, bin), etcd: []string{etcd.Endpoint()}, agents: []string{etcd.Endpoint()}}
 	p, address := r.proxyNotReady("--audit-interval", "2s", "--state-dir", stateDir(t))

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -106,7 +107,7 @@ func (p *picker) expiryRound(b *testing.B, cli *clientv3.Client, n int) (quiet, 
 func BenchmarkPickDuringExpiry10000(b *testing.B) {
 	const n, rounds = 10000, 3
 	for b.Loop() {
-		etcd := testkit.StartEtcd(b)
+		etcd := etcdtest.Start(b)
 		p, cli := newPicker(b, members.Dial(b, etcd.Endpoint())), etcd.Client(b)
 		var quiet, during []time.Duration
 		for range rounds {

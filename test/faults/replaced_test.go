@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -38,8 +39,8 @@ func awaitLog(t testing.TB, p *fleet.Process, texts ...string) {
 // discovered, and a restarted proxy finds the members through its state directory.
 func TestFault34_MembersReplaced(t *testing.T) {
 	row(t, 34)
-	host := testkit.OutsideAddress(t)
-	c := testkit.StartCluster(t, longform.Count(2, 3))
+	host := etcdtest.OutsideAddress(t)
+	c := etcdtest.StartCluster(t, longform.Count(2, 3))
 	state := stateDir(t)
 	r := build(t, plan{etcd: c.Endpoints(), prefill: 1, decode: 1, ttl: longer, proxyArgs: []string{"--audit-interval", "1s", "--state-dir", state}})
 	configured := slices.Sorted(slices.Values(c.Endpoints()))

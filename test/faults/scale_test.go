@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -111,7 +112,7 @@ func awaitCount(t testing.TB, w *watch.Watcher, n int) {
 // acknowledgement until the last watcher has all of them.
 func converge(t testing.TB, n, watchers int) time.Duration {
 	t.Helper()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	var list []*watch.Watcher
 	for range watchers {
 		list = append(list, watching(t, members.Dial(t, etcd.Endpoint()), watch.Options{}))
@@ -142,7 +143,7 @@ func (alive) Probe(context.Context, *instance.Instance) (instance.Facts, error) 
 // expire revokes n leases together and checks that no instance is lost while its engine answers.
 func expire(t testing.TB, n int) {
 	t.Helper()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	w := watching(t, members.Dial(t, etcd.Endpoint()), watch.Options{Prober: alive{}})
 	cli := etcd.Client(t)
 	leases, _ := registerMany(t, cli, n, 600)
@@ -195,7 +196,7 @@ func TestFault17_ManyExpiries(t *testing.T) {
 // several watchers has published each change.
 func putToSnapshot(t testing.TB, size, watchers, puts int) (p50, p99 time.Duration) {
 	t.Helper()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, l := etcd.Client(t), members.Layout(t)
 	registerMany(t, cli, size, 600)
 	var list []*watch.Watcher
@@ -229,7 +230,7 @@ func putToSnapshot(t testing.TB, size, watchers, puts int) (p50, p99 time.Durati
 func TestFault24_ManyWatchers(t *testing.T) {
 	longform.Test(t)
 	rowAlone(t, 24)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	const watchers = 1000
 	connections := watchers
 	if fleetSize() < 10000 {
@@ -239,7 +240,7 @@ func TestFault24_ManyWatchers(t *testing.T) {
 	defer cancel()
 	clients := make([]*clientv3.Client, connections)
 	for i := range clients {
-		clients[i] = testkit.Client(t, etcd.Endpoint())
+		clients[i] = etcdtest.Client(t, etcd.Endpoint())
 	}
 	got := make(chan time.Time, watchers)
 	var wg sync.WaitGroup
@@ -280,7 +281,7 @@ func TestFault24_ManyWatchers(t *testing.T) {
 func TestFault26_SlowReader(t *testing.T) {
 	longform.Test(t)
 	row(t, 26)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, l := etcd.Client(t), members.Layout(t)
 	w := watching(t, members.Dial(t, etcd.Endpoint()), quick())
 	for i := range 200 {
@@ -319,7 +320,7 @@ func TestFault26_SlowReader(t *testing.T) {
 func TestFault27_Reconnects(t *testing.T) {
 	longform.Test(t)
 	row(t, 27)
-	server := testkit.StartEtcd(t)
+	server := etcdtest.Start(t)
 	link := testkit.StartLink(t, server.Endpoint())
 	l := members.Layout(t)
 	direct := server.Client(t)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
-	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -41,7 +41,7 @@ func hold(t *testing.T, d time.Duration, processes ...*fleet.Process) {
 func TestFault03_OnlyDecodeIsSlow(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer})
 	stops := []struct {
 		stopped, of time.Duration
@@ -71,7 +71,7 @@ func TestFault03_OnlyDecodeIsSlow(t *testing.T) {
 func TestFault03_WholeRoleIsSlow(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, ttl: longer})
 	p := r.startPool()
 	l := r.load()
@@ -94,7 +94,7 @@ func TestFault03_WholeRoleIsSlow(t *testing.T) {
 func TestFault03_OnlyDecodeHangsForGood(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer,
 		proxyArgs: []string{"--decode-first-byte-timeout", "5s"}})
 	require.NoError(t, r.decode[0].Engine.Signal(syscall.SIGSTOP))
@@ -122,7 +122,7 @@ func TestFault03_OnlyDecodeHangsForGood(t *testing.T) {
 // it is soon avoided, and the other instance serves its requests.
 func TestFault03_OneOfTwoHangs(t *testing.T) {
 	row(t, 3)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer})
 	l := r.load()
 	hung := time.Now()
@@ -142,7 +142,7 @@ func TestFault03_OneOfTwoHangs(t *testing.T) {
 func TestFault03_OnlyDecodeIsSlowSaysItsAgent(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer, agentArgs: []string{"--probe-timeout", "500ms"}})
 	l := r.load()
 	var down atomic.Bool

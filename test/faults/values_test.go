@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -27,12 +28,12 @@ func quick() watch.Options {
 // and no snapshot lacks an instance that remained.
 func TestFault13_Compaction(t *testing.T) {
 	row(t, 13)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, l := etcd.Client(t), members.Layout(t)
 	link := testkit.StartLink(t, etcd.Endpoint())
 	o := quick()
 	o.CheckInterval = time.Hour // the end of the watch alone must be enough
-	w := watching(t, testkit.Client(t, link.Address()), o)
+	w := watching(t, etcdtest.Client(t, link.Address()), o)
 	var kept []instance.Key
 	for i := range 50 {
 		kept = append(kept, prefillAt(i), decodeAt(i))
@@ -73,7 +74,7 @@ func TestFault13_Compaction(t *testing.T) {
 // One invalid value costs one entry, or none if a valid value was known.
 func TestFault18_BadValues(t *testing.T) {
 	row(t, 18)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, l := etcd.Client(t), members.Layout(t)
 	w := watching(t, members.Dial(t, etcd.Endpoint()), quick())
 	good := prefillAt(1)
@@ -130,9 +131,9 @@ func TestFault20_Auth(t *testing.T) {
 	longform.Test(t)
 	row(t, 20)
 	const user, password = "pd", "secret"
-	server := testkit.StartEtcd(t, testkit.WithTokenTTL(2))
+	server := etcdtest.Start(t, etcdtest.WithTokenTTL(2))
 	l := members.Layout(t)
-	root := testkit.EnableAuth(t, server.Client(t), user, password, l.Root())
+	root := etcdtest.EnableAuth(t, server.Client(t), user, password, l.Root())
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Username: user, Password: password})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
@@ -175,7 +176,7 @@ func TestFault20_Auth(t *testing.T) {
 // Two agents on two hosts have the same address: the second does not register and reports why.
 func TestFault21_TwoAgents(t *testing.T) {
 	row(t, 21)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer})
 	cli, first := etcd.Client(t), r.decode[0]
 	read := func() (string, int64) {
@@ -220,13 +221,13 @@ func TestFault21_TwoAgents(t *testing.T) {
 // orphan, and is registered again by the agent's check.
 func TestFault30_DeletedByHand(t *testing.T) {
 	row(t, 30)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	ttl := lastingTTL()
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: ttl})
 	cli, victim := etcd.Client(t), r.decode[1]
 	before := keys(t, cli)[keyOf(t, victim)]
 	l, p := r.load(), r.startPool()
-	h := testkit.Record(t, cli, keyOf(t, victim))
+	h := etcdtest.Record(t, cli, keyOf(t, victim))
 	deleted := time.Now()
 	if _, err := cli.Delete(t.Context(), keyOf(t, victim)); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -42,7 +43,7 @@ func (r *rig) awaitAgreement(cli *clientv3.Client) {
 // does, because the revision decreases.
 func TestFault11_Wiped(t *testing.T) {
 	row(t, 11)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2, proxyArgs: []string{"--audit-interval", "2s"}})
 	cli := etcd.Client(t)
 	for range 300 { // so that the new store's revision stays below the old one
@@ -80,7 +81,7 @@ func TestFault11_Wiped(t *testing.T) {
 // and valid, and must not be believed.
 func TestFault11_WipedAndEmpty(t *testing.T) {
 	row(t, 11)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	o := quick()
 	o.Prober = alive{}
@@ -111,7 +112,7 @@ func TestFault11_WipedAndEmpty(t *testing.T) {
 // and only the keys show the change.
 func TestFault12_WipedAndPast(t *testing.T) {
 	row(t, 12)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	link := testkit.StartLink(t, etcd.Endpoint())
 	r := build(t, plan{etcd: []string{link.Address()}, agents: []string{etcd.Endpoint()}, proxyArgs: []string{"--audit-interval", "2s"}})
 	old, err := fetchStatus(t.Context(), r.proxies[0])
@@ -142,7 +143,7 @@ func TestFault12_WipedAndPast(t *testing.T) {
 // comparison of the keys can detect it.
 func TestFault12_WipedUnheard(t *testing.T) {
 	row(t, 12)
-	before, after := testkit.StartEtcd(t), testkit.StartEtcd(t)
+	before, after := etcdtest.Start(t), etcdtest.Start(t)
 	link := testkit.StartLink(t, before.Endpoint())
 	w := watching(t, members.Dial(t, link.Address()), watch.Options{
 		Prober: alive{}, AuditInterval: audit, CheckInterval: time.Hour,
@@ -212,7 +213,7 @@ func identity(t testing.TB, cli *clientv3.Client) [2]uint64 {
 func TestFault29_WipedWithIntent(t *testing.T) {
 	longform.Test(t)
 	row(t, 29)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: []string{"--audit-interval", "2s"}})
 	cli, lay := etcd.Client(t), members.Layout(t)
 	for range 300 {
@@ -311,7 +312,7 @@ func requestsOf(t testing.TB, n *fleet.Node) int64 {
 // are used, and an instance that an operator removed is not used.
 func TestFault14_StartWithoutEtcd(t *testing.T) {
 	row(t, 14)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	dir := stateDir(t)
 	args := []string{"--audit-interval", "2s", "--state-dir", dir}
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: args})
@@ -348,7 +349,7 @@ func TestFault14_StartWithoutEtcd(t *testing.T) {
 func TestFault31_ProxySuspended(t *testing.T) {
 	longform.Test(t)
 	row(t, 31)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxyArgs: []string{"--audit-interval", "2s"}})
 	cli, p, drained := etcd.Client(t), r.proxies[0], r.decode[1]
 	l := harness.StartLoad(t, clients, pause, r.url())

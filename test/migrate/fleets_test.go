@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -75,7 +76,7 @@ func TestTwoCommandLinesAreTwoFleets(t *testing.T) {
 
 	// An instance that registers itself is used by both fleets.
 	e := fakevllm.StartTest(t, a.engine(fakevllm.RoleDecode, ""))
-	cli := testkit.Client(t, a.etcd)
+	cli := etcdtest.Client(t, a.etcd)
 	if _, err := cli.Put(t.Context(), "/pd/decode/"+e.Address(), ""); err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -293,7 +294,7 @@ func (s *site) served(ports ...string) (n int64) {
 // command line before it has written them.
 func (s *site) record(role instance.Role, port string) instance.Record {
 	s.t.Helper()
-	cli := testkit.Client(s.t, s.etcd)
+	cli := etcdtest.Client(s.t, s.etcd)
 	l, err := schema.NewLayout("/pd")
 	require.NoError(s.t, err)
 	k := instance.Key{Role: role, Address: "127.0.0.1:" + s.ports[port]}

@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 )
 
 // perform executes an action, holds it and undoes it. The fault is in the history from before its
@@ -339,7 +340,7 @@ func (r *rig) moveLeader(ctx context.Context) error {
 			if other.ID == s.Leader {
 				continue
 			}
-			cli := testkit.Client(r.t, m.client) // only the leader takes the call
+			cli := etcdtest.Client(r.t, m.client) // only the leader takes the call
 			if _, err = cli.MoveLeader(ctx, other.ID); err == nil {
 				return nil
 			}

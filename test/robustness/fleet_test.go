@@ -25,6 +25,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -152,7 +153,7 @@ func build(t *testing.T, plan Plan, old func(program, process string) string) *r
 		r.members, endpoints = append(r.members, m), append(endpoints, m.client)
 	}
 	r.must(r.startEtcd(t.Context()))
-	r.etcd = testkit.Client(t, endpoints...)
+	r.etcd = etcdtest.Client(t, endpoints...)
 	r.watch()
 	for i := range plan.Proxies {
 		p := &proxy{name: fmt.Sprintf("proxy-%d", i+1), port: port(testkit.FreePort(t))}

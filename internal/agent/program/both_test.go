@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -20,7 +21,7 @@ import (
 // revision.
 func TestBothRoles(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{Addr: testkit.FreePort(t), Models: []string{"org/m"}, TTFT: time.Hour})
 	p, d := key("prefill", engine.Address()), key("decode", engine.Address())
@@ -79,7 +80,7 @@ func TestBothRoles(t *testing.T) {
 // A drain of both roles waits for what decode instances may still pull.
 func TestBothRolesKeepFinishedPrefills(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}})
 	log, stop := startAgent(t, fast(etcd.Endpoint(), "both", engine.Address(), "--kv-lease", "1s"))

@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -31,7 +32,7 @@ func ask(t *testing.T, args ...string) (code int, out, errs string) {
 
 func TestControl(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}})
 	k := key("decode", engine.Address())
@@ -132,7 +133,7 @@ func TestDrainWaitsForOneAgent(t *testing.T) {
 // is shown.
 func TestHealthDoesNotDependOnEtcd(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{})
 	socket := filepath.Join(t.TempDir(), "a.sock")
@@ -173,7 +174,7 @@ func TestHealthWithAnAddressInTheEnvironment(t *testing.T) {
 // An agent with --zmq-register has no instance, and answers the same commands.
 func TestControl_Bridge(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	socket, endpoint := filepath.Join(t.TempDir(), "a.sock"), "tcp://"+testkit.FreePort(t)
 	_, stop := startAgent(t, []string{"--zmq-register", endpoint, "--etcd-endpoints", etcd.Endpoint(), "--socket", socket})
 	testkit.Eventually(t, patience, func() error {

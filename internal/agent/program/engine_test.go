@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -124,7 +125,7 @@ func lookFrom(endpoint, key string) string {
 // wrapped is an agent with an engine behind it, in a process of its own.
 type wrapped struct {
 	*process
-	etcd    *testkit.Etcd
+	etcd    *etcdtest.Server
 	cli     *clientv3.Client
 	key     string
 	address string
@@ -137,7 +138,7 @@ type wrapped struct {
 // wrapEngine starts one. more are further flags of the agent.
 func wrapEngine(t *testing.T, kind string, more ...string) *wrapped {
 	t.Helper()
-	w := &wrapped{etcd: testkit.StartEtcd(t), address: testkit.FreePort(t)}
+	w := &wrapped{etcd: etcdtest.Start(t), address: testkit.FreePort(t)}
 	w.cli, w.key = w.etcd.Client(t), key("decode", w.address)
 	w.socket = filepath.Join(t.TempDir(), "a.sock")
 	w.start(t, kind, more...)

@@ -11,12 +11,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestRegistersAndDrains(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m", "lora"}, MaxModelLen: 4096, TTFT: time.Hour})
 	k := key("decode", engine.Address())
@@ -72,7 +73,7 @@ func longRequest(t *testing.T, engine *fakevllm.Server) (leave func()) {
 
 func TestEngineDiesAndComesBack(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{Addr: testkit.FreePort(t)}) // no one else is given it while it is dead
 	k := key("prefill", engine.Address())
@@ -98,7 +99,7 @@ func TestEngineDiesAndComesBack(t *testing.T) {
 
 func TestEngineNeedsAKey(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{APIKey: "k"})
 	log, _ := startAgent(t, fast(etcd.Endpoint(), "prefill", engine.Address()))
 	log.awaits(t, "HTTP 401: the engine wants an API key (--engine-api-key)")
@@ -108,7 +109,7 @@ func TestEngineNeedsAKey(t *testing.T) {
 
 func TestEtcdDownAtStart(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	etcd.Kill()
 	engine := fakevllm.StartTest(t, fakevllm.Options{})
 	log, _ := startAgent(t, fast(etcd.Endpoint(), "prefill", engine.Address()))
@@ -137,7 +138,7 @@ func TestEtcdAwayFromStartToEnd(t *testing.T) {
 
 func TestOneAgentPerInstance(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{})
 	k := key("decode", engine.Address())

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -33,7 +34,7 @@ func TestPrintBootstrap(t *testing.T) {
 // The engine's id is in the record, a new one after each start.
 func TestMooncakeEngine(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	s := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.Mooncake, Role: fakevllm.RolePrefill})
 	log, stop := startAgent(t, fast(etcd.Endpoint(), "prefill", s.Address(), "--connector", "mooncake", "--bootstrap-port", strconv.Itoa(s.Bootstrap())))
@@ -59,7 +60,7 @@ func TestMooncakeEngine(t *testing.T) {
 // Until the bootstrap server answers, the instance is there but not ready.
 func TestMooncakeEngineWithoutBootstrap(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	s := fakevllm.StartTest(t, fakevllm.Options{})
 	address := testkit.FreePort(t)

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -43,7 +44,7 @@ func TestSystemd_Bridge(t *testing.T) {
 	sd := testkit.StartSystemd(t)
 	t.Setenv("NOTIFY_SOCKET", sd.Path)
 	t.Setenv("WATCHDOG_USEC", "200000")
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	p := startProcess(t, []string{"--zmq-register", "tcp://" + testkit.FreePort(t), "--etcd-endpoints", etcd.Endpoint(), "--ttl", "10s", "--socket", "off"})
 	sd.Await(t, "READY=1", 1)
 	sd.Await(t, "WATCHDOG=1", 3)

@@ -14,13 +14,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 )
 
 // Two engines with the same line, which names no port, publish both, and their records
 // say where.
 func TestWrappedEnginesPublish(t *testing.T) {
 	t.Parallel()
-	first := &wrapped{etcd: testkit.StartEtcd(t)}
+	first := &wrapped{etcd: etcdtest.Start(t)}
 	first.cli = first.etcd.Client(t)
 	second := &wrapped{etcd: first.etcd, cli: first.cli}
 	seen := map[string]bool{}

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -48,7 +49,7 @@ func startProcess(t *testing.T, args []string) *process {
 
 func TestSecondSignalSkipsTheWait(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}, TTFT: time.Hour})
 	k := key("decode", engine.Address())
@@ -75,7 +76,7 @@ func TestSecondSignalSkipsTheWait(t *testing.T) {
 // SIGTERM after "pdmesh-agent drain" is the first signal: the drain continues.
 func TestSignalAfterDrain(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}, TTFT: time.Hour})
 	k := key("decode", engine.Address())
@@ -102,7 +103,7 @@ func TestSignalAfterDrain(t *testing.T) {
 // SIGTERM keeps an idle engine registered as draining for --shutdown-delay; SIGINT does not.
 func TestShutdownDelay(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	for _, tc := range []struct {
 		signals []syscall.Signal
@@ -133,7 +134,7 @@ func TestShutdownDelay(t *testing.T) {
 
 func TestKilledAgentAndItsSuccessor(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{})
 	k := key("decode", engine.Address())
@@ -175,7 +176,7 @@ func TestGoodbyeBeforeTheEnd(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			etcd := testkit.StartEtcd(t)
+			etcd := etcdtest.Start(t)
 			cli := etcd.Client(t)
 			engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}})
 			k := key("decode", engine.Address())

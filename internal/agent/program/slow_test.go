@@ -13,13 +13,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A busy engine takes seconds to answer /health. --probe-timeout is how long it may.
 func TestProbeTimeoutAboveTwoSeconds(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}})
 	link := testkit.StartLink(t, engine.Address())
 	link.Delay(1500 * time.Millisecond) // each way
@@ -31,7 +32,7 @@ func TestProbeTimeoutAboveTwoSeconds(t *testing.T) {
 // when it answers again.
 func TestSilentEngineIsDownForBeingSlow(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}})
 	link := testkit.StartLink(t, engine.Address())
@@ -69,7 +70,7 @@ func TestSilentEngineIsDownForBeingSlow(t *testing.T) {
 // unread at the same moment. That says nothing about the engine.
 func TestStarvedAgentDoesNotWriteDown(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}})
 	link := testkit.StartLink(t, engine.Address())

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -29,7 +30,7 @@ func TestAgentOverTLS(t *testing.T) {
 	cert, key := a.Issue("agent", testkit.Certificate{CN: "agent"})
 	stranger, strangerKey := other.Issue("stranger", testkit.Certificate{CN: "stranger"})
 	a.Issue("engine", testkit.Certificate{Hosts: []string{"engine-7"}})
-	etcd := "https://" + testkit.StartEtcd(t, testkit.WithTLS(etcdCert, etcdKey, a.CA)).Endpoint()
+	etcd := "https://" + etcdtest.Start(t, etcdtest.WithTLS(etcdCert, etcdKey, a.CA)).Endpoint()
 	engine := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.Plain, Models: []string{"m"}})
 	address := testkit.TLSFront(t, &tls.Config{
 		Certificates: []tls.Certificate{a.Pair("engine")}, ClientCAs: a.Pool(), ClientAuth: tls.RequireAndVerifyClientCert,

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -37,7 +38,7 @@ func TestWrapExitCodes(t *testing.T) {
 	}
 	t.Run("no such program", func(t *testing.T) {
 		t.Parallel()
-		etcd := testkit.StartEtcd(t)
+		etcd := etcdtest.Start(t)
 		p := startProcess(t, fast(etcd.Endpoint(), "decode", "127.0.0.1:1", "--restart=on-failure", "--", "pdmesh-no-such-program", "--port", "1"))
 		_ = p.Wait()
 		if code := p.ProcessState.ExitCode(); code != 127 || !strings.Contains(p.log.String(), "check the command after --") {
@@ -50,7 +51,7 @@ func TestWrapExitCodes(t *testing.T) {
 // it only when it is idle, after the key was deleted.
 func TestWrapDrainsFirst(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	w := &wrapped{etcd: etcd, cli: etcd.Client(t), address: testkit.FreePort(t), socket: filepath.Join(t.TempDir(), "a.sock")}
 	w.key = key("decode", w.address)
 	w.start(t, "slow,look="+etcd.Endpoint()+"="+w.key)
@@ -226,7 +227,7 @@ func TestWrapCannotStartAgain(t *testing.T) {
 	crash := filepath.Join(dir, "crash")
 	env, err := exec.LookPath("env")
 	require.NoError(t, err)
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	w := &wrapped{etcd: etcd, cli: etcd.Client(t), address: testkit.FreePort(t), socket: filepath.Join(dir, "a.sock"), env: filepath.Join(dir, "env")}
 	w.key = key("decode", w.address)
 	link := func() {
@@ -357,7 +358,7 @@ func TestWrapAgentKilled(t *testing.T) {
 // nor the agent from ending it in order.
 func TestWrapWithoutEtcd(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	w := &wrapped{etcd: etcd, address: testkit.FreePort(t), socket: filepath.Join(t.TempDir(), "a.sock")}
 	etcd.Kill()
 	w.start(t, "serve")

@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
@@ -125,7 +126,7 @@ func key(role instance.Role, s *fakevllm.Server) instance.Key {
 // TestPingsAreARegistration: both generations, the whole record, silence, and return.
 func TestPingsAreARegistration(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	b, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
 	p := engine(t, b, fakevllm.Options{Role: fakevllm.RolePrefill, TPSize: 8})
 	d := engine(t, b, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.MoRIIORead, PingOld: true})
@@ -150,7 +151,7 @@ func TestPingsAreARegistration(t *testing.T) {
 // TestRestartInTheOtherRole: the new role is registered when the former one has left.
 func TestRestartInTheOtherRole(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	b, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
 	p := engine(t, b, fakevllm.Options{Role: fakevllm.RolePrefill})
 	pk := key(instance.Prefill, p)
@@ -167,7 +168,7 @@ func TestRestartInTheOtherRole(t *testing.T) {
 // registered engine that fails is "down".
 func TestTheEngineIsAskedFirst(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	b, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
 	d := engine(t, b, fakevllm.Options{Role: fakevllm.RoleDecode})
 	absent := instance.Key{Role: instance.Prefill, Address: testkit.FreePort(t)}
@@ -203,7 +204,7 @@ func TestTheEngineIsAskedFirst(t *testing.T) {
 // goes on with them under the same incarnation.
 func TestBridgeEnds(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	b, stop := bridge(t, cli, "tcp://"+testkit.FreePort(t), "host-1")
 	p := engine(t, b, fakevllm.Options{Role: fakevllm.RolePrefill})
 	k := key(instance.Prefill, p)
@@ -228,7 +229,7 @@ func TestBridgeEnds(t *testing.T) {
 // TestNobodysKeyIsTaken: two bridges, and a bridge and an agent, do not fight.
 func TestNobodysKeyIsTaken(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	b, stop := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
 	p := engine(t, b, fakevllm.Options{Role: fakevllm.RolePrefill})
 	k := key(instance.Prefill, p)
@@ -263,7 +264,7 @@ func TestNobodysKeyIsTaken(t *testing.T) {
 // TestMalformedPingsEndNothing: rubbish before and after, and the bridge goes on.
 func TestMalformedPingsEndNothing(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	b, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
 	to, err := zmqpeer.NewSender(zmq.Dealer, endpointOf(b))
 	require.NoError(t, err)
@@ -293,7 +294,7 @@ func TestMalformedPingsEndNothing(t *testing.T) {
 func TestLibzmqPings(t *testing.T) {
 	t.Parallel()
 	python := testkit.PythonWithZMQ(t)
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	b, stop := bridge(t, cli, "tcp://"+testkit.FreePort(t), "host-1")
 	endpoint := endpointOf(b)
 	d := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.MoRIIOWrite})

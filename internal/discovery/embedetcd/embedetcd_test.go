@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -33,7 +34,7 @@ func TestServesGRPC(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, "localhost:0")
 	s := start(t, cfg)
-	cli := testkit.Client(t, s.Endpoint())
+	cli := etcdtest.Client(t, s.Endpoint())
 	watch := cli.Watch(t.Context(), "/pd/prefill/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
 	if resp := <-watch; !resp.Created {
 		t.Fatalf("%+v", resp)
@@ -52,7 +53,7 @@ func TestKeepsItsData(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, testkit.FreePort(t))
 	s := start(t, cfg)
-	cli := testkit.Client(t, s.Endpoint())
+	cli := etcdtest.Client(t, s.Endpoint())
 	members.Put(t, cli, "/pd/x", "kept")
 	if !s.Checkpoints() {
 		t.Error("time limits begin again with each start")

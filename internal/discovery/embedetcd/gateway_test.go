@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -57,7 +58,7 @@ func b64(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) 
 func TestGatewayRegistersANode(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, "127.0.0.1:0"))
-	cli := testkit.Client(t, s.Endpoint())
+	cli := etcdtest.Client(t, s.Endpoint())
 	status, body := request(t, s, "POST", "/v3/lease/grant", `{"TTL":60}`, nil)
 	var grant struct{ ID, TTL string }
 	if err := json.Unmarshal([]byte(body), &grant); err != nil || status != 200 || grant.ID == "" || grant.TTL != "60" {
@@ -99,7 +100,7 @@ func TestGatewayRegistersANode(t *testing.T) {
 func TestGatewayWithUsers(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, "127.0.0.1:0"))
-	testkit.EnableAuth(t, testkit.Client(t, s.Endpoint()), "node", "secret", "/pd/")
+	etcdtest.EnableAuth(t, etcdtest.Client(t, s.Endpoint()), "node", "secret", "/pd/")
 	put := `{"key":"` + b64("/pd/prefill/127.0.0.1:8100") + `","value":""}`
 	if status, body := request(t, s, "POST", "/v3/kv/put", put, nil); status == 200 || !strings.Contains(body, "user name is empty") {
 		t.Fatalf("anonymous put: %d %s", status, body)
@@ -120,7 +121,7 @@ func TestGatewayWithUsers(t *testing.T) {
 func TestGatewayWatches(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, "127.0.0.1:0"))
-	cli := testkit.Client(t, s.Endpoint())
+	cli := etcdtest.Client(t, s.Endpoint())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, "POST", "http://"+s.Endpoint()+"/v3/watch",
@@ -151,7 +152,7 @@ func TestGatewayWatches(t *testing.T) {
 func TestGatewayRefusesWebPages(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, "127.0.0.1:0"))
-	cli := testkit.Client(t, s.Endpoint())
+	cli := etcdtest.Client(t, s.Endpoint())
 	put := `{"key":"` + b64("/pd/prefill/10.6.6.6:1") + `","value":""}`
 	for _, c := range []struct {
 		name, method string
@@ -239,7 +240,7 @@ func TestGatewayRefusesWebPages(t *testing.T) {
 func TestGatewayTakesWhatCurlSends(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, "127.0.0.1:0"))
-	cli := testkit.Client(t, s.Endpoint())
+	cli := etcdtest.Client(t, s.Endpoint())
 	curl, err := exec.LookPath("curl")
 	if err != nil {
 		t.Skip("no curl here")
@@ -314,7 +315,7 @@ func TestGatewayOff(t *testing.T) {
 	if status, _ := request(t, s, "GET", "/debug/vars", "", nil); status != 404 {
 		t.Fatalf("debug: %d", status)
 	}
-	if _, err := testkit.Client(t, s.Endpoint()).Put(t.Context(), "/a", "b"); err != nil {
+	if _, err := etcdtest.Client(t, s.Endpoint()).Put(t.Context(), "/a", "b"); err != nil {
 		t.Fatal(err)
 	}
 }

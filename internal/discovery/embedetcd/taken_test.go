@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -35,7 +36,7 @@ func TestPortTakenByEtcd(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			etcd := testkit.StartEtcd(t)
+			etcd := etcdtest.Start(t)
 			cli := etcd.Client(t)
 			for k, v := range c.keys {
 				members.Put(t, cli, k, v)

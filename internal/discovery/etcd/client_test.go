@@ -16,6 +16,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -24,7 +25,7 @@ import (
 // and every proxy as much as the event itself.
 func TestEventsAreNotAnswered(t *testing.T) {
 	t.Parallel()
-	server := testkit.StartEtcd(t)
+	server := etcdtest.Start(t)
 	link := testkit.StartLink(t, strings.TrimPrefix(server.Endpoint(), "http://"))
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{link.Address()}})
 	require.NoError(t, err)
@@ -65,8 +66,8 @@ func TestEventsAreNotAnswered(t *testing.T) {
 func TestUser(t *testing.T) {
 	t.Parallel()
 	const user, password = "pd", "secret"
-	server := testkit.StartEtcd(t)
-	root := testkit.EnableAuth(t, server.Client(t), user, password, "/watched")
+	server := etcdtest.Start(t)
+	root := etcdtest.EnableAuth(t, server.Client(t), user, password, "/watched")
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Username: user, Password: password})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })

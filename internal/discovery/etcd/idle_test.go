@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -25,7 +26,7 @@ const pingSize = 17
 func TestIdleConnectionIsNotPinged(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	server := testkit.StartEtcd(t)
+	server := etcdtest.Start(t)
 	address := strings.TrimPrefix(server.Endpoint(), "http://")
 	links := [2]*testkit.Link{testkit.StartLink(t, address), testkit.StartLink(t, address)}
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{links[0].Address(), links[1].Address()}})

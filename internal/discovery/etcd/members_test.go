@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/disk"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -54,7 +55,7 @@ func TestMembers_AddressesNeverUsed(t *testing.T) {
 // clusterOf returns the id of the cluster that serves at an endpoint.
 func clusterOf(t *testing.T, endpoint string) uint64 {
 	t.Helper()
-	resp, err := testkit.Client(t, endpoint).Get(t.Context(), "/any")
+	resp, err := etcdtest.Client(t, endpoint).Get(t.Context(), "/any")
 	require.NoError(t, err)
 	return resp.Header.ClusterId
 }
@@ -78,8 +79,8 @@ func newMembers(t *testing.T, dir, configured string) (*etcd.Members, func() []s
 // the same and the configuration too.
 func TestMembers_Saved(t *testing.T) {
 	t.Parallel()
-	host := testkit.OutsideAddress(t)
-	server := testkit.StartEtcd(t, testkit.WithHost(host))
+	host := etcdtest.OutsideAddress(t)
+	server := etcdtest.Start(t, etcdtest.WithHost(host))
 	dead, other := testkit.FreePort(t), testkit.FreePort(t)
 	id := clusterOf(t, server.Endpoint())
 	for _, c := range []struct {
@@ -105,7 +106,7 @@ func TestMembers_Saved(t *testing.T) {
 // A file that could not be written is written at the next read of the member list.
 func TestMembers_SavedAfterAFailure(t *testing.T) {
 	t.Parallel()
-	server := testkit.StartEtcd(t)
+	server := etcdtest.Start(t)
 	log, hook := test.NewNullLogger()
 	saves := 0
 	m := etcd.NewMembers(etcd.MembersOptions{
@@ -142,8 +143,8 @@ func TestMembers_SavedAfterAFailure(t *testing.T) {
 // once that one has stopped.
 func TestMembers_AnotherCluster(t *testing.T) {
 	t.Parallel()
-	host := testkit.OutsideAddress(t)
-	ours, theirs := testkit.StartEtcd(t, testkit.WithHost(host)), testkit.StartCluster(t, 1).Members[0]
+	host := etcdtest.OutsideAddress(t)
+	ours, theirs := etcdtest.Start(t, etcdtest.WithHost(host)), etcdtest.StartCluster(t, 1).Members[0]
 	configured, dir := theirs.Endpoint(), t.TempDir()
 	theirs.Kill()
 	require.NoError(t, disk.WriteMembers(dir, etcd.SavedMembers{Configured: []string{configured}, Cluster: clusterOf(t, ours.Endpoint()), Members: []string{ours.Endpoint()}}))
@@ -178,7 +179,7 @@ func TestMembers_AnotherCluster(t *testing.T) {
 func TestMembers_SilentEndpoint(t *testing.T) {
 	t.Parallel()
 	silent := testkit.FreePort(t)
-	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{testkit.StartEtcd(t).Endpoint(), silent}})
+	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{etcdtest.Start(t).Endpoint(), silent}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	log, hook := test.NewNullLogger()
@@ -198,7 +199,7 @@ func TestMembers_TLSName(t *testing.T) {
 	t.Parallel()
 	ca := testkit.NewAuthority(t, "ca")
 	cert, key := ca.Issue("etcd", testkit.Certificate{Hosts: []string{"127.0.0.1"}})
-	server := testkit.StartEtcd(t, testkit.WithTLS(cert, key, ""))
+	server := etcdtest.Start(t, etcdtest.WithTLS(cert, key, ""))
 	_, port, err := net.SplitHostPort(server.Endpoint())
 	require.NoError(t, err)
 	config := func() *tls.Config { return &tls.Config{RootCAs: ca.Pool()} }

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -15,7 +15,7 @@ import (
 // a new one by mistake.
 func TestWhichEtcd(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	s, err := etcd.Client(t).Status(t.Context(), etcd.Endpoint())
 	require.NoError(t, err)
 	t.Logf("these tests run against etcd %s", s.Version)

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -26,7 +27,7 @@ func inBoth(address string) instance.Key { return instance.Key{Role: instance.Bo
 // writes both in one transaction.
 func TestRegistrarBoth(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	r := members.Register(t, cli, members.RegistrarOptions(t, inBoth(bothAddress)))
 	for i, rec := range []instance.Record{
 		{ID: "A", KVRole: "kv_both"},
@@ -64,7 +65,7 @@ func TestRegistrarBoth(t *testing.T) {
 // Who holds one of the two keys keeps the agent from both: nothing is written by halves.
 func TestRegistrarBothIsRefusedAsAWhole(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	for i, c := range []struct {
 		role  instance.Role
 		value string
@@ -110,7 +111,7 @@ func TestRegistrarBothIsRefusedAsAWhole(t *testing.T) {
 // A removal concerns the role that it names; the other one stays and follows the engine.
 func TestRegistrarBothHonoursRemovalOfOne(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	store := store.New(cli, members.Layout(t), "test")
 	r := members.Register(t, cli, members.RegistrarOptions(t, inBoth(bothAddress)))
 	r.Set(instance.Record{ID: "A"})
@@ -154,7 +155,7 @@ type bothFleet struct {
 
 func newBothFleet(t *testing.T, n int) *bothFleet {
 	t.Helper()
-	f := &bothFleet{cli: testkit.StartEtcd(t).Client(t)}
+	f := &bothFleet{cli: etcdtest.Start(t).Client(t)}
 	prober := members.NewProber()
 	for i := range n {
 		address := fmt.Sprintf("10.0.0.%d:8100", i+1)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -15,7 +16,7 @@ import (
 // that abandons each of its calls before would never learn that its lease lives.
 func TestRenewalsWaitForASlowEtcd(t *testing.T) {
 	t.Parallel()
-	server := testkit.StartEtcd(t)
+	server := etcdtest.Start(t)
 	link := testkit.StartLink(t, server.Endpoint())
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{link.Address()}})
 	require.NoError(t, err)

@@ -17,13 +17,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestPresence(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	store := store.New(cli, l, "test")
 	var mu sync.Mutex
 	applied := int64(7)
@@ -88,7 +89,7 @@ func TestPresence(t *testing.T) {
 // has to move for that.
 func TestPresenceSaysFindings(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	store := store.New(cli, l, "test")
 	var mu sync.Mutex
 	unverified := map[string]string{}
@@ -129,7 +130,7 @@ func TestPresenceSaysFindings(t *testing.T) {
 // not write for each of its requests.
 func TestPresenceSaysNotices(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	store := store.New(cli, l, "test")
 	var asked atomic.Int64
 	var name atomic.Value
@@ -181,7 +182,7 @@ func TestPresenceSaysNotices(t *testing.T) {
 // The report about a large fleet has more bytes than the value of an instance may have.
 func TestPresenceOfLargeFleet(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	store := store.New(cli, l, "test")
 	var all []*instance.Instance
 	for i := range 300 {

@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -29,7 +30,7 @@ import (
 // What a new registrar does with the key as it finds it.
 func TestRegistrarOwnership(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	removed := `{"v":1,"state":"removed"}`
 	for i, c := range []struct {
 		name     string
@@ -101,7 +102,7 @@ func TestRegistrarFollowsRemoval(t *testing.T) {
 	for _, k := range []instance.Key{members.Decode("10.0.0.1:8200"), {Role: instance.Both, Address: "10.0.0.2:8200"}} {
 		t.Run(string(k.Role), func(t *testing.T) {
 			t.Parallel()
-			cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+			cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 			o := members.RegistrarOptions(t, k)
 			o.TTL = 5 * time.Hour
 			r := members.Register(t, cli, o)
@@ -133,7 +134,7 @@ func TestRegistrarFollowsRemoval(t *testing.T) {
 
 func TestRegistrarWaitsForFirstSet(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	k := members.Prefill("10.0.0.1:8100")
 	r := members.Register(t, cli, members.RegistrarOptions(t, k))
 	if s := r.Status(); s.Phase != lease.Idle || s.LeaseID != 0 {
@@ -154,7 +155,7 @@ func TestRegistrarWaitsForFirstSet(t *testing.T) {
 // Fault matrix, row 12's little sister: the lease is lost although the agent lives.
 func TestRegistrarLeaseLost(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	k := members.Prefill("10.0.0.1:8100")
 	var mu sync.Mutex
@@ -204,7 +205,7 @@ func TestRegistrarLeaseLost(t *testing.T) {
 // the same incarnation.
 func TestRegistrarTwoAgents(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	for i, id := range []string{"B", "A"} {
 		k := members.Prefill(fmt.Sprintf("10.0.0.2:%d", 8100+i))
 		first := members.Register(t, cli, members.RegistrarOptions(t, k))
@@ -225,7 +226,7 @@ func TestRegistrarTwoAgents(t *testing.T) {
 // written once.
 func TestRegistrarStartRace(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	for round := range 10 {
 		k := members.Decode(fmt.Sprintf("10.0.0.1:%d", 8200+round))
 		const n = 4
@@ -261,7 +262,7 @@ func TestRegistrarStartRace(t *testing.T) {
 
 func TestRegistrarNewIncarnation(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	k := members.Prefill("10.0.0.1:8100")
 	r := members.Register(t, cli, members.RegistrarOptions(t, k))
 	r.Set(instance.Record{ID: "A"})
@@ -282,7 +283,7 @@ func TestRegistrarNewIncarnation(t *testing.T) {
 // written: an agent that drains must not revoke its lease yet.
 func TestRegistrarArrivedAfterConflictingWrite(t *testing.T) {
 	t.Parallel()
-	server, l := testkit.StartEtcd(t), members.Layout(t)
+	server, l := etcdtest.Start(t), members.Layout(t)
 	other, k := server.Client(t), members.Prefill("10.0.0.1:8100")
 	var r *lease.Registrar
 	var armed, failed atomic.Bool
@@ -330,7 +331,7 @@ func TestRegistrarArrivedAfterConflictingWrite(t *testing.T) {
 
 func TestRegistrarEnds(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	k := members.Prefill("10.0.0.1:8100")
 
 	// The end of its context leaves the key.
@@ -357,7 +358,7 @@ func TestRegistrarEnds(t *testing.T) {
 
 func TestRegistrarRefusesWhatNobodyCouldRead(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	k := members.Prefill("10.0.0.1:8100")
 	r := members.Register(t, cli, members.RegistrarOptions(t, k))
 	r.Set(instance.Record{ID: "A", Address: "10.0.0.1:9"})

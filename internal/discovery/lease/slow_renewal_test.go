@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -15,7 +16,7 @@ import (
 // for longer: the lease is kept.
 func TestRenewalOfASlowEtcd(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	link := testkit.StartLink(t, etcd.Endpoint())
 	o := members.RegistrarOptions(t, members.Prefill("10.0.0.1:8100"))
 	o.TTL = 15 * time.Second

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -104,7 +105,7 @@ func (h *hungOnce) Watch(ctx context.Context, key string, opts ...clientv3.OpOpt
 
 func TestWatcher_LeavesAMemberThatHangs(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	cli.Watcher = &hungOnce{Watcher: cli.Watcher}
 	members.Put(t, cli, l.Load("a"), `{"v":1,"applied":1}`)
 	w := following(t, cli)
@@ -125,7 +126,7 @@ func TestWatcher_LeavesAMemberThatHangs(t *testing.T) {
 // The digest of a wiped etcd may have the revision of the former one.
 func TestWatcher_SameRevisionInAWipedEtcd(t *testing.T) {
 	t.Parallel()
-	server := testkit.StartEtcd(t)
+	server := etcdtest.Start(t)
 	cli, l := server.Client(t), members.Layout(t)
 	w := loaddigest.NewWatcher(cli, l, nil)
 	var revisions []int64
@@ -162,7 +163,7 @@ func TestWatcher_SameRevisionInAWipedEtcd(t *testing.T) {
 // The watch of a wiped etcd is silent until it has passed the former revision.
 func TestWatcher_Relist(t *testing.T) {
 	t.Parallel()
-	server := testkit.StartEtcd(t)
+	server := etcdtest.Start(t)
 	cli, l := server.Client(t), members.Layout(t)
 	for range 100 {
 		members.Put(t, cli, "/other", "")
@@ -190,7 +191,7 @@ func TestWatcher_Relist(t *testing.T) {
 // that ends is removed with its key.
 func TestLoadsOfThree(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	proxies := map[string]*proxy{}
 	for i, id := range []string{"a", "b", "c"} {
 		proxies[id] = publishing(t, cli, id, members.TTL, 10*time.Millisecond)
@@ -251,7 +252,7 @@ func TestLoadsOfThree(t *testing.T) {
 // is published at once, although the interval is an hour.
 func TestPublish_DrainedAtOnce(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	w := following(t, cli)
 	p := publishing(t, cli, "a", members.TTL, time.Hour)
 	says := func(applied int64, n int) {
@@ -279,7 +280,7 @@ func TestPublish_DrainedAtOnce(t *testing.T) {
 // An idle fleet writes nothing.
 func TestIdleProxiesWriteNothing(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	w := following(t, cli)
 	var proxies []*proxy
 	for i := range 5 {
@@ -338,7 +339,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 // else has changed.
 func TestPublish_Prompts(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	one := publishing(t, cli, "a", members.TTL, 10*time.Millisecond)
 	w := following(t, cli)
 	var seen loaddigest.Seen

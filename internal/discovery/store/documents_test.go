@@ -17,7 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -26,7 +26,7 @@ import (
 // concurrent writes follow each other.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
 	k := instance.Key{Role: schema.Limits, Address: "team-a"}
 	change := func(value string, changes bool) {
@@ -112,7 +112,7 @@ func TestDocuments(t *testing.T) {
 // Reads of leases have a deadline, also if the caller has none.
 func TestTimeLimitsAreReadWithADeadline(t *testing.T) {
 	t.Parallel()
-	e, l := testkit.StartEtcd(t), members.Layout(t)
+	e, l := etcdtest.Start(t), members.Layout(t)
 	leases := 0
 	cli, err := etcd.Dial(etcd.Config{
 		Endpoints: []string{e.Endpoint()},

@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -29,7 +29,7 @@ type fleets struct {
 
 func newFleets(t *testing.T) *fleets {
 	t.Helper()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	return &fleets{t: t, cli: cli, l: members.Layout(t), store: store.New(cli, members.Layout(t), "test")}
 }
 

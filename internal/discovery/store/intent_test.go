@@ -15,13 +15,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestIntend(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
 	k := instance.Key{Role: instance.Decode, Address: "127.0.0.1:8200"}
 	override := func() (out schema.Override, raw store.RawKey) {
@@ -121,7 +122,7 @@ func TestIntend(t *testing.T) {
 // A weight that outlives a removal has the reason of the change that ended the removal.
 func TestAllow_Weight(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	k := members.Prefill("127.0.0.1:8100")
 	members.Put(t, cli, l.Instance(k), members.Ready)
 	at := func(actor string) *store.Store { return store.New(cli, l, actor) }
@@ -157,7 +158,7 @@ func (o *overtaken) Txn(ctx context.Context) clientv3.Txn {
 // A drain that another operator has replaced by a cordon is not lifted, and that is an error.
 func TestLiftAfterAnotherIntent(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, late, l := etcd.Client(t), etcd.Client(t), members.Layout(t)
 	k := instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}
 	members.Put(t, cli, l.Instance(k), `{"models":["m"]}`)
@@ -179,7 +180,7 @@ func TestLiftAfterAnotherIntent(t *testing.T) {
 // with its name, unless forced.
 func TestIntendBoth(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
 	both := instance.Key{Role: instance.Both, Address: "127.0.0.1:8200"}
 	members.Put(t, cli, l.Instance(both.Each()[1]), members.Ready)
@@ -212,7 +213,7 @@ func TestIntendBoth(t *testing.T) {
 // A proxy sees an intent that was for a time end with its lease.
 func TestIntentEndsWithItsLease(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
 	k := instance.Key{Role: instance.Decode, Address: "127.0.0.1:8200"}
 	members.Put(t, cli, l.Instance(k), members.Ready)
@@ -245,7 +246,7 @@ func TestIntentEndsWithItsLease(t *testing.T) {
 // The entries of a day have one lease, and there are never more than a number of them.
 func TestAuditIsBounded(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
 	s.KeepAudit(20)
 	k := instance.Key{Role: instance.Decode, Address: "127.0.0.1:8200"}

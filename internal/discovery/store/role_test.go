@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -29,7 +30,7 @@ var roleEngines = []string{"127.0.0.1:8101", "127.0.0.1:8102", "127.0.0.1:8103"}
 
 func newRoleRig(t *testing.T) *roleRig {
 	t.Helper()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	for _, address := range roleEngines {
 		for _, k := range (instance.Key{Role: instance.Both, Address: address}).Each() {
 			members.Put(t, cli, l.Instance(k), `{"models":["m"]}`)
@@ -150,7 +151,7 @@ func TestSetRole(t *testing.T) {
 // publish them, and of a ready one that they have ejected it.
 func TestSetRoleSeenByProxies(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	const engine, other = "127.0.0.1:8101", "127.0.0.1:8102"
 	const listed, unlisted = `{"models":["m"]}`, `{}`
 	const old = `{"v":1,"applied":1000000,"unverified":null,"instances":null}`

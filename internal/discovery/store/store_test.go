@@ -19,13 +19,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestStoreAddAndRemove(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
 	k := members.Prefill("127.0.0.1:8100")
 
@@ -85,7 +86,7 @@ func TestStoreAddAndRemove(t *testing.T) {
 
 func TestStoreLeavesLeasedRecordsAlone(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
 	k := members.Prefill("127.0.0.1:8100")
 	members.Put(t, cli, l.Instance(k), members.Ready, clientv3.WithLease(members.Lease(t, cli, 100)))
@@ -115,7 +116,7 @@ func TestStoreLeavesLeasedRecordsAlone(t *testing.T) {
 
 func TestStoreRefusesWhatNobodyCouldRead(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	s := store.New(etcd.Client(t), members.Layout(t), "ann")
 	k := members.Prefill("127.0.0.1:8100")
 	minus := -1
@@ -136,7 +137,7 @@ func TestStoreRefusesWhatNobodyCouldRead(t *testing.T) {
 
 func TestStoreSchema(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
 	k := members.Prefill("127.0.0.1:8100")
 	for range 2 {
@@ -169,7 +170,7 @@ func TestStoreSchema(t *testing.T) {
 
 func TestStoreSyncFlags(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "proxy")
 	a, b, admin, agent, removed := members.Prefill("127.0.0.1:1"), members.Decode("127.0.0.1:2"), members.Decode("127.0.0.1:3"), members.Decode("127.0.0.1:4"), members.Decode("127.0.0.1:5")
 	if _, err := s.Instances.Add(t.Context(), admin, instance.Record{}, ""); err != nil {
@@ -224,7 +225,7 @@ func TestStoreSyncFlags(t *testing.T) {
 // outcomes, and what is left agrees with itself.
 func TestStoreConcurrentWriters(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, l := etcd.Client(t), members.Layout(t)
 	k := members.Prefill("127.0.0.1:8100")
 	var wg sync.WaitGroup
@@ -254,7 +255,7 @@ func TestStoreConcurrentWriters(t *testing.T) {
 // The keys of one membership are returned however they spell its address, the canonical ones first.
 func TestGetOtherSpellings(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	k := instance.Key{Role: instance.Decode, Address: "node7:8200"}
 	typed := instance.Key{Role: instance.Decode, Address: "Node7:8200"}
 	other := instance.Key{Role: instance.Decode, Address: "NODE7:8200"}
@@ -284,7 +285,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	if !errors.Is(err, etcd.ErrUnreachable) || !strings.Contains(err.Error(), unused) || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("unused port: %v", err)
 	}
-	server := testkit.StartEtcd(t)
+	server := etcdtest.Start(t)
 	link := testkit.StartLink(t, server.Endpoint())
 	cli := members.Dial(t, link.Address())
 	rev, err := etcd.Ping(ctx, cli, l)
@@ -312,7 +313,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 
 func TestStoreKeys(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
 	for _, k := range []instance.Key{members.Prefill("localhost:8100"), members.Prefill("0.0.0.0:1"), members.Prefill("x"), {Role: "all", Address: "127.0.0.1:1"}} {
 		if _, err := s.Instances.Add(t.Context(), k, instance.Record{}, ""); err == nil {

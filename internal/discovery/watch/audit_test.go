@@ -17,7 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -87,7 +87,7 @@ func TestAuditFindsMissedEvents(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			etcd := testkit.StartEtcd(t)
+			etcd := etcdtest.Start(t)
 			cli, l := etcd.Client(t), members.Layout(t)
 			require.NoError(t, store.New(cli, l, "test").EnsureSchema(t.Context()))
 			k, other := members.Prefill("10.0.0.1:8100"), members.Prefill("10.0.0.2:8100")
@@ -114,7 +114,7 @@ func TestAuditFindsMissedEvents(t *testing.T) {
 // many changes there are.
 func TestAuditOfAHealthyWatchFindsNothing(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	o := auditing(t, members.NewProber())
 	o.AuditInterval = 2 * time.Millisecond
 	w := members.Watch(t, cli, o)
@@ -141,7 +141,7 @@ func TestAuditOfAHealthyWatchFindsNothing(t *testing.T) {
 // one that has missed something.
 func TestAuditsOfLeasedKeysFindNothing(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	for i := range 3 {
 		members.Leased(t, cli, l, members.Prefill(fmt.Sprintf("10.0.0.%d:1", i+1)))
 	}

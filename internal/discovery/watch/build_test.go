@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -159,11 +160,11 @@ func TestBuildIgnoresRole(t *testing.T) {
 // What the watcher holds after any history equals what one list of etcd yields.
 func TestWatcherEqualsList(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	direct, l := etcd.Client(t), members.Layout(t)
 	link := testkit.StartLink(t, etcd.Endpoint())
 	o := members.WatcherOptions(t)
-	w := members.Watch(t, testkit.Client(t, link.Address()), o)
+	w := members.Watch(t, etcdtest.Client(t, link.Address()), o)
 	members.WaitReady(t, w)
 	rng := rand.New(rand.NewPCG(1, 2))
 	values := []string{members.Ready, `{"id":"B","models":["m"]}`, ``, `{"weight":7,"models":["x"]}`}
@@ -209,7 +210,7 @@ func TestWatcherEqualsList(t *testing.T) {
 // judge of the memory, the test of the content.
 func TestSnapshotsAreImmutable(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
+	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
 	w := members.Watch(t, cli, members.Probing(t, prober, ""))
 	members.WaitReady(t, w)
 	const n = 20

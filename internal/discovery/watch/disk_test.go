@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -36,7 +37,7 @@ func runWatcher(t testing.TB, cli *clientv3.Client, o watch.Options) (w *watch.W
 
 // diskRig is a fleet that a first life of a proxy has seen.
 type diskRig struct {
-	etcd                                *testkit.Etcd
+	etcd                                *etcdtest.Server
 	l                                   schema.Layout
 	prober                              *members.Prober
 	o                                   watch.Options
@@ -46,7 +47,7 @@ type diskRig struct {
 func newDiskRig(t testing.TB) *diskRig {
 	t.Helper()
 	r := &diskRig{
-		etcd: testkit.StartEtcd(t), l: members.Layout(t), prober: members.NewProber(),
+		etcd: etcdtest.Start(t), l: members.Layout(t), prober: members.NewProber(),
 		static: members.Prefill("10.0.0.1:8100"), silent: members.Prefill("10.0.0.2:8100"), x: members.Prefill("10.0.0.3:8100"),
 		held: members.Decode("10.0.0.4:8200"), bare: members.Decode("10.0.0.5:8200"), root: members.Prefill("10.0.0.6:8100"),
 	}
@@ -277,7 +278,7 @@ func TestUselessSnapshotsAreIgnored(t *testing.T) {
 // A directory that cannot be written is in the status until it can be, and costs nothing else.
 func TestUnwritableStateDir(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	file := filepath.Join(t.TempDir(), "file")
 	testkit.WriteFile(t, file, "")
 	o := members.WatcherOptions(t)
@@ -293,7 +294,7 @@ func TestUnwritableStateDir(t *testing.T) {
 // What could not be saved before is saved when the process ends.
 func TestSavedAtTheEndAfterAFailure(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	o := members.WatcherOptions(t)
 	o.StateDir = filepath.Join(t.TempDir(), "state")
 	testkit.WriteFile(t, o.StateDir, "")

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -19,7 +20,7 @@ import (
 // the loss of etcd's data. A document for a time ends with the store that it was written to.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
 	st := store.New(cli, l, "test")
 	chat, code := instance.Key{Role: schema.Models, Address: "org/chat"}, instance.Key{Role: schema.Models, Address: "code"}

@@ -8,13 +8,14 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 // No etcd at all: cold, a reason, and everything as soon as it is there.
 func TestWatcherStartsWithoutEtcd(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	etcd.Kill()
 	w := members.Watch(t, members.Dial(t, etcd.Endpoint()), members.WatcherOptions(t))
 	members.WaitStatus(t, w, func(s watch.Status) bool { return s.ListErrors != 0 && s.LastError != "" && s.State == watch.Cold })
@@ -30,7 +31,7 @@ func TestWatcherStartsWithoutEtcd(t *testing.T) {
 
 func TestWatcherEndsWhateverItDoes(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	l := members.Layout(t)
 	cli := members.Dial(t, etcd.Endpoint())
 	members.Put(t, cli, l.Instance(members.Prefill("10.0.0.1:1")), "")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -17,7 +18,7 @@ import (
 // fails later takes nothing away.
 func TestEngineIDsAreLearned(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
+	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
 	o := members.Probing(t, prober, "")
 	o.Learns = func(_ instance.Key, rec instance.Record) bool { return len(rec.EngineIDs) == 0 }
 	o.Check = func(_ instance.Key, rec instance.Record) error {
@@ -70,7 +71,7 @@ func TestEngineIDsAreLearned(t *testing.T) {
 // group. A restart of its engine is detected all the same.
 func TestSecondServerOfAGroupBeginsANewLife(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
+	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
 	o := members.Probing(t, prober, "")
 	o.Learns = func(_ instance.Key, rec instance.Record) bool { return len(rec.EngineIDs) == 0 }
 	w := members.Watch(t, cli, o)
@@ -91,7 +92,7 @@ func TestSecondServerOfAGroupBeginsANewLife(t *testing.T) {
 // something else.
 func TestWhatIsFoundOutMayBeRefused(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
+	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
 	o := members.Probing(t, prober, "")
 	o.Check = func(_ instance.Key, rec instance.Record) error {
 		if rec.Version == "0.15.1" {
@@ -118,7 +119,7 @@ func TestWhatIsFoundOutMayBeRefused(t *testing.T) {
 // and goes when it does not answer.
 func TestOrphanTellsItsEngineIDs(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
+	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
 	o := members.Probing(t, prober, "")
 	o.Learns = func(_ instance.Key, rec instance.Record) bool { return len(rec.EngineIDs) == 0 }
 	w := members.Watch(t, cli, o)

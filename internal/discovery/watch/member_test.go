@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -20,16 +21,16 @@ func TestRenewalLeavesAHungMember(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name  string
-		fault func(*testkit.Etcd, *testkit.Link)
+		fault func(*etcdtest.Server, *testkit.Link)
 	}{
-		{"paused", func(m *testkit.Etcd, _ *testkit.Link) { m.Pause() }},
-		{"blackhole", func(_ *testkit.Etcd, l *testkit.Link) { l.Freeze() }},
-		{"half open", func(_ *testkit.Etcd, l *testkit.Link) { l.HalfOpen() }},
-		{"one way", func(_ *testkit.Etcd, l *testkit.Link) { l.OneWay(testkit.ToClient) }},
+		{"paused", func(m *etcdtest.Server, _ *testkit.Link) { m.Pause() }},
+		{"blackhole", func(_ *etcdtest.Server, l *testkit.Link) { l.Freeze() }},
+		{"half open", func(_ *etcdtest.Server, l *testkit.Link) { l.HalfOpen() }},
+		{"one way", func(_ *etcdtest.Server, l *testkit.Link) { l.OneWay(testkit.ToClient) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			c := testkit.StartCluster(t, 3)
+			c := etcdtest.StartCluster(t, 3)
 			victim := c.Follower()
 			cli, link, addOthers := members.OnMember(t, c, victim)
 			const ttl = 10 * time.Second
@@ -62,7 +63,7 @@ func TestRenewalLeavesAHungMember(t *testing.T) {
 // followed all the same, and never called stale once it has answered.
 func TestSlowEtcdIsFollowed(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	direct, l := etcd.Client(t), members.Layout(t)
 	link := testkit.StartLink(t, etcd.Endpoint())
 	link.Delay(600 * time.Millisecond) // there and back: 1.2 s for each answer
@@ -87,7 +88,7 @@ func TestSlowEtcdIsFollowed(t *testing.T) {
 // elsewhere show, the second soon after the first.
 func TestWatchLeavesASilentMember(t *testing.T) {
 	t.Parallel()
-	c := testkit.StartCluster(t, 3)
+	c := etcdtest.StartCluster(t, 3)
 	victim := c.Follower()
 	cli, link, addOthers := members.OnMember(t, c, victim)
 	o := members.WatcherOptions(t)
@@ -106,7 +107,7 @@ func TestWatchLeavesASilentMember(t *testing.T) {
 		return err
 	})
 	k := members.Prefill("10.0.0.1:1")
-	members.Put(t, testkit.Client(t, c.Others(victim)[0].Endpoint()), members.Layout(t).Instance(k), members.Ready)
+	members.Put(t, etcdtest.Client(t, c.Others(victim)[0].Endpoint()), members.Layout(t).Instance(k), members.Ready)
 	members.WaitFor(t, w, k, members.Usable)
 	members.WaitState(t, w, watch.Live)
 	// After an audit without an answer, the next one, by another member, has the same effect.

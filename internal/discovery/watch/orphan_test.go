@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -32,7 +33,7 @@ type orphanRig struct {
 
 func newOrphanRig(t testing.TB, n int, change func(*watch.Options)) *orphanRig {
 	t.Helper()
-	r := &orphanRig{cli: testkit.StartEtcd(t).Client(t), l: members.Layout(t), prober: members.NewProber(), ids: map[instance.Key]clientv3.LeaseID{}}
+	r := &orphanRig{cli: etcdtest.Start(t).Client(t), l: members.Layout(t), prober: members.NewProber(), ids: map[instance.Key]clientv3.LeaseID{}}
 	for i := range n {
 		k := members.Prefill(fmt.Sprintf("10.0.0.%d:8100", i+1))
 		r.keys = append(r.keys, k)
@@ -261,7 +262,7 @@ func TestGraceEndsOnlyWhileMostAreRegistered(t *testing.T) {
 // A list that has lost most of a role counts no more than the events would.
 func TestListWithMassLossIsHeld(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	direct, l, prober := etcd.Client(t), members.Layout(t), members.NewProber()
 	link := testkit.StartLink(t, etcd.Endpoint())
 	o := members.Probing(t, prober, "")
@@ -273,7 +274,7 @@ func TestListWithMassLossIsHeld(t *testing.T) {
 		members.Leased(t, direct, l, k)
 		keys = append(keys, k)
 	}
-	w := members.Watch(t, testkit.Client(t, link.Address()), o)
+	w := members.Watch(t, etcdtest.Client(t, link.Address()), o)
 	for _, k := range keys {
 		members.WaitFor(t, w, k, members.Usable)
 		members.NeverWithout(t, w, k)
@@ -332,7 +333,7 @@ func TestOrphanEndsRole(t *testing.T) {
 // While etcd is away an orphan that fails is not picked, but not forgotten.
 func TestOrphanWithoutEtcd(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
 	k, other := members.Prefill("10.0.0.1:8100"), members.Prefill("10.0.0.2:8100")
 	prober.Answer(k.Address, "m")

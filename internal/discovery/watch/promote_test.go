@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -23,7 +24,7 @@ import (
 // Five proxies see the same pending add verify; one promotes it.
 func TestFivePromotersOneWins(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	l, prober := members.Layout(t), members.NewProber()
 	cli := etcd.Client(t)
 	st := store.New(cli, l, "operator")
@@ -95,7 +96,7 @@ func TestFivePromotersOneWins(t *testing.T) {
 
 func TestPendingThatCannotBePromoted(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
+	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
 	store := store.New(cli, l, "operator")
 	w := members.Watch(t, cli, members.Probing(t, prober, ""))
 	members.WaitReady(t, w)
@@ -173,7 +174,7 @@ func TestPendingThatCannotBePromoted(t *testing.T) {
 // instance never stays while it is removed.
 func TestPromotionAndRemovalRace(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, l := etcd.Client(t), members.Layout(t)
 	st := store.New(cli, l, "operator")
 	other := store.New(etcd.Client(t), l, "proxy")
@@ -204,7 +205,7 @@ func TestPromotionAndRemovalRace(t *testing.T) {
 // first in etcd's order decides.
 func TestPromotionHonoursWhatCameFirst(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, l := etcd.Client(t), members.Layout(t)
 	store := store.New(etcd.Client(t), l, "proxy")
 	rec := instance.Record{Models: []string{"m"}}

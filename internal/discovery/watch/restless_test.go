@@ -11,7 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
-	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -20,7 +20,7 @@ import (
 // another way at every audit, because it keeps changing.
 func TestAuditFindsSilentWatchOfARestlessKey(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, l := etcd.Client(t), members.Layout(t)
 	require.NoError(t, store.New(cli, l, "test").EnsureSchema(t.Context()))
 	k := members.Prefill("10.0.0.1:8100")

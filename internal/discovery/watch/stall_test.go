@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -121,7 +122,7 @@ func (p *silentProber) missed(address string) int {
 // while no other of its role answers: after a stall of the machine engines are slow.
 func TestOrphan_SilentIsKeptWithoutAlternative(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	p := &silentProber{Prober: members.NewProber(), silent: map[string]bool{}, misses: map[string]int{}}
 	a, b := members.Decode("10.0.0.1:8200"), members.Decode("10.0.0.2:8200")
 	id := members.Lease(t, cli, 600) // one, so that both lose it at once

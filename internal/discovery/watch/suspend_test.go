@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -18,7 +19,7 @@ import (
 // meanwhile, although the watch has not delivered it yet.
 func TestFreshAfterSuspension(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, l := etcd.Client(t), members.Layout(t)
 	k := members.Prefill("10.0.0.1:8100")
 	members.Put(t, cli, l.Instance(k), members.Ready)
@@ -52,7 +53,7 @@ func TestFreshAfterSuspension(t *testing.T) {
 // pdctl drain --wait has named it by then.
 func TestSuspendedSoonerThanThePresenceEnds(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	w := members.Watch(t, etcd.Client(t), watch.Options{Layout: members.Layout(t)})
 	members.WaitState(t, w, watch.Live)
 	w.SuspendFor(schema.DefaultTTL * 6 / 10)
@@ -89,7 +90,7 @@ func TestReceivedFrom(t *testing.T) {
 // Without etcd the wait ends by itself, and only the first picks wait.
 func TestFreshWithoutEtcd(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, l := etcd.Client(t), members.Layout(t)
 	k := members.Prefill("10.0.0.1:8100")
 	members.Put(t, cli, l.Instance(k), members.Ready)

@@ -10,12 +10,13 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func TestBareRegistrationIsVerified(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
+	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
 	w := members.Watch(t, cli, members.Probing(t, prober, ""))
 	members.WaitReady(t, w)
 	for i, value := range []string{"", "\n", "127.0.0.1:%d", "http://localhost:%d/", `{"v":1}`} {
@@ -62,7 +63,7 @@ func TestBareRegistrationIsVerified(t *testing.T) {
 // What was found out counts for one life of the engine only.
 func TestNewIncarnationIsVerifiedAgain(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
+	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
 	w := members.Watch(t, cli, members.Probing(t, prober, ""))
 	k := members.Decode("127.0.0.1:8200")
 	prober.Answer(k.Address, "one")
@@ -111,7 +112,7 @@ func TestNewIncarnationIsVerifiedAgain(t *testing.T) {
 
 func TestModelMustMatch(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
+	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
 	w := members.Watch(t, cli, members.Probing(t, prober, "Qwen/Qwen2.5-7B"))
 	for i, c := range []struct {
 		name   string
@@ -155,7 +156,7 @@ func TestModelMustMatch(t *testing.T) {
 
 func TestProbesAreBounded(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
+	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
 	prober.Hold = make(chan struct{})
 	const n = 200
 	for i := range n {
@@ -190,7 +191,7 @@ func TestProbesAreBounded(t *testing.T) {
 
 func TestCheckRefusesRecords(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
+	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
 	o := members.Probing(t, prober, "")
 	o.Check = func(_ instance.Key, rec instance.Record) error {
 		if rec.Connector == "carrier\x1bpigeon" {
@@ -216,7 +217,7 @@ func TestCheckRefusesRecords(t *testing.T) {
 // a list that is known.
 func TestObserveModels(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.Probing(t, members.NewProber(), "base"))
 	members.WaitReady(t, w)
 	k := members.Decode("127.0.0.1:8200")

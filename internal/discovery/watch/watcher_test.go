@@ -13,13 +13,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func TestWatcherColdStart(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	w := watch.New(cli, members.WatcherOptions(t))
 	if s := w.Snapshot(); s == nil || s.Revision != 0 || len(s.All()) != 0 {
 		t.Fatalf("before Run the snapshot is %+v, want an empty one of revision 0", s)
@@ -47,7 +48,7 @@ func TestWatcherColdStart(t *testing.T) {
 
 func TestWatcherFollowsChanges(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	members.WaitReady(t, w)
 	k := members.Decode("10.0.0.2:8200")
@@ -70,7 +71,7 @@ func TestWatcherFollowsChanges(t *testing.T) {
 // A transaction over several keys is seen whole or not at all.
 func TestWatcherAppliesTransactionsWhole(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	members.WaitReady(t, w)
 	a, b := members.Prefill("10.0.0.1:1"), members.Decode("10.0.0.1:2")
@@ -103,7 +104,7 @@ func TestWatcherAppliesTransactionsWhole(t *testing.T) {
 
 func TestWatcherKeepsToItsPrefix(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	foreign := []string{
 		"/pd-old/prefill/10.0.0.1:1", "/pd", "/pdx/decode/10.0.0.1:1", "mooncake/ram/10.0.0.1:1",
 		"/pd/prefill-old/10.0.0.1:1", "/pd/prefiller", "/pd/both/10.0.0.1:1", "/pd/load/x", "/pd/proxies/x", "/pd/audit/x",
@@ -130,7 +131,7 @@ func TestWatcherKeepsToItsPrefix(t *testing.T) {
 
 func TestWatcherKeepsLastGoodValue(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	members.WaitReady(t, w)
 	k := members.Prefill("10.0.0.1:8100")
@@ -172,7 +173,7 @@ func TestWatcherKeepsLastGoodValue(t *testing.T) {
 
 func TestWatcherRejectsBadKeys(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	members.WaitReady(t, w)
 	for _, c := range []struct{ name, key, shown, reason string }{
@@ -193,7 +194,7 @@ func TestWatcherRejectsBadKeys(t *testing.T) {
 
 func TestWatcherTakesOtherSpellingsOfAnAddress(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	members.WaitReady(t, w)
 	k := members.Prefill("127.0.0.1:8100")
@@ -219,7 +220,7 @@ func TestWatcherTakesOtherSpellingsOfAnAddress(t *testing.T) {
 
 func TestWatcherOverrides(t *testing.T) {
 	t.Parallel()
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	members.WaitReady(t, w)
 	k := members.Decode("10.0.0.1:8200")
@@ -273,7 +274,7 @@ func TestWatcherOverrides(t *testing.T) {
 // its snapshot.
 func TestStatusGoesWithTheSnapshot(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, l := etcd.Client(t), members.Layout(t)
 	w := members.Watch(t, members.Dial(t, etcd.Endpoint()), members.WatcherOptions(t))
 	quit := make(chan struct{})

@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -30,7 +31,7 @@ func TestWipedStore(t *testing.T) {
 	for _, past := range []bool{false, true} {
 		t.Run(fmt.Sprintf("passed=%t", past), func(t *testing.T) {
 			t.Parallel()
-			etcd := testkit.StartEtcd(t)
+			etcd := etcdtest.Start(t)
 			cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
 			link := testkit.StartLink(t, etcd.Endpoint())
 			static, held, out, fresh := members.Prefill("10.0.0.1:8100"), members.Decode("10.0.0.2:8200"), members.Prefill("10.0.0.3:8100"), members.Prefill("10.0.0.4:8100")
@@ -133,7 +134,7 @@ func TestWipedStore(t *testing.T) {
 // restored, it would be in the new one for ever. Operators learn of it from the log.
 func TestIntentForATimeIsNotKept(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
 	a, b := members.Decode("10.0.0.1:8200"), members.Decode("10.0.0.2:8200")
 	for _, k := range []instance.Key{a, b} {
@@ -199,7 +200,7 @@ func TestIntentForATimeIsNotKept(t *testing.T) {
 // decided about that one.
 func TestKeptIntentIsNotReplaced(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
 	st, weight := store.New(cli, l, "test"), 50
 	drained, weighted := members.Decode("10.0.0.1:8200"), members.Decode("10.0.0.2:8200")
@@ -273,7 +274,7 @@ func TestKeptIntentIsNotReplaced(t *testing.T) {
 // lower revision, and the watcher follows the orders in the new store.
 func TestForgetWhatAFormerStoreSaid(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
 	a, b, out := members.Prefill("10.0.0.1:8100"), members.Prefill("10.0.0.2:8100"), members.Decode("10.0.0.3:8200")
 	for range 50 {
@@ -314,7 +315,7 @@ func TestForgetWhatAFormerStoreSaid(t *testing.T) {
 // An engine that was still starting when the store was replaced is used once it answers.
 func TestKeptInstanceAnswersLater(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
 	k := members.Prefill("10.0.0.1:8100")
 	members.Put(t, cli, l.Instance(k), "")

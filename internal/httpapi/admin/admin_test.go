@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -33,12 +34,12 @@ type rig struct {
 	svc     *admin.Service
 	options admin.Options // of svc
 	watcher *watch.Watcher
-	etcd    *testkit.Etcd
+	etcd    *etcdtest.Server
 }
 
 func start(t *testing.T, model string, guard netguard.Policy) *rig {
 	t.Helper()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
 	l := members.Layout(t)
 	prober := vllm.New("")
@@ -175,7 +176,7 @@ func (l lagging) Snapshot() *instance.Snapshot { return l.snapshot }
 // does not respond, so the add must wait for it in etcd.
 func TestAddThroughALaggingProxy(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	l := members.Layout(t)
 	k := key(testkit.FreePort(t))
 	st := store.New(etcd.Client(t), l, "test")
@@ -361,7 +362,7 @@ func TestRemoveThroughALaggingProxy(t *testing.T) {
 		} {
 			t.Run(string(role)+" "+tc.name, func(t *testing.T) {
 				t.Parallel()
-				cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+				cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 				st := store.New(cli, l, "test")
 				k := instance.Key{Role: role, Address: "10.0.0.1:8200"}
 				if _, err := st.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}, Proxies: tc.proxies}, ""); err != nil {

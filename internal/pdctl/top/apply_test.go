@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/dryrun"
-	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 // Every change is written to etcd.
 func TestApply(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	layout := members.Layout(t)
 	for _, key := range []string{"prefill/10.0.0.1:1", "decode/10.0.0.1:1", "prefill/10.0.0.2:1", "decode/10.0.0.2:1"} {
 		members.Put(t, cli, "/pd/"+key, `{"v":1,"models":["chat"],"connector":"nixl","state":"ready"}`)
@@ -57,7 +57,7 @@ func TestApply(t *testing.T) {
 // A change of a dry run is not shown as done.
 func TestApplyDryRun(t *testing.T) {
 	t.Parallel()
-	server := testkit.StartEtcd(t)
+	server := etcdtest.Start(t)
 	layout := members.Layout(t)
 	k := instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}
 	if _, err := server.Client(t).Put(t.Context(), layout.Instance(k), `{"v":1}`); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/loads"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
-	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 func TestLoads_DrainOfOneRole(t *testing.T) {
 	t.Parallel()
 	const address = "10.0.0.1:8100"
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	for _, role := range instance.Roles() {
 		k := instance.Key{Role: role, Address: address}
@@ -83,7 +83,7 @@ func TestLoads_DrainOfOneRole(t *testing.T) {
 func TestLoads_PaceOfRanks(t *testing.T) {
 	t.Parallel()
 	k := members.Decode("10.0.0.1:8100")
-	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	members.Put(t, cli, l.Instance(k), `{"v":1,"id":"A","models":["m"],"state":"ready","dp_size":2}`)
 	members.WaitFor(t, w, k, members.Usable)

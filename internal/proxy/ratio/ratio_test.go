@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/internal/sched/roles"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -40,7 +41,7 @@ type proxy struct {
 }
 
 // fleet has the records of four engines, and keeps them in one role each.
-func fleet(t *testing.T, etcd *testkit.Etcd, auto bool) {
+func fleet(t *testing.T, etcd *etcdtest.Server, auto bool) {
 	t.Helper()
 	cli, l := etcd.Client(t), members.Layout(t)
 	st := store.New(cli, l, "test")
@@ -61,7 +62,7 @@ func fleet(t *testing.T, etcd *testkit.Etcd, auto bool) {
 	}
 }
 
-func newProxy(t *testing.T, etcd *testkit.Etcd, mode, name string) *proxy {
+func newProxy(t *testing.T, etcd *etcdtest.Server, mode, name string) *proxy {
 	t.Helper()
 	log := logrus.New()
 	log.SetOutput(io.Discard)
@@ -220,7 +221,7 @@ func (p *proxy) serving() [2]int {
 // If one engine is left, which serves in one role, it gets the other one, too, and keeps both.
 func TestLastEngine(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	fleet(t, etcd, true)
 	cli, l := etcd.Client(t), members.Layout(t)
 	for _, address := range []string{"127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"} {
@@ -242,7 +243,7 @@ func TestLastEngine(t *testing.T) {
 // it as the first one.
 func TestTwoProxies(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	fleet(t, etcd, true)
 	a, b := newProxy(t, etcd, config.AutoRolesOn, "a"), newProxy(t, etcd, config.AutoRolesOn, "b")
 	run := func(seconds int) {
@@ -287,7 +288,7 @@ func TestTwoProxies(t *testing.T) {
 // A proxy that has measured nothing moves an engine to a role whose last one has left.
 func TestEmptyRole(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	fleet(t, etcd, true)
 	p := newProxy(t, etcd, config.AutoRolesOn, "a")
 	p.full, p.rates = false, estimate.Rates{}
@@ -311,7 +312,7 @@ func TestEmptyRole(t *testing.T) {
 // An engine whose change is refused does not prevent that of the next one, and is tried again later.
 func TestRefusedEngine(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	fleet(t, etcd, true)
 	for _, k := range (instance.Key{Role: instance.Both, Address: "127.0.0.1:2"}).Each() { // the first that is chosen
 		members.Put(t, etcd.Client(t), members.Layout(t).Instance(k), `{"models":["m","adapter"]}`)
@@ -344,7 +345,7 @@ func TestWeightKeepsTheRole(t *testing.T) {
 	}{{members.Prefill("127.0.0.1:2"), 0, 0}, {members.Decode("127.0.0.1:2"), 50, time.Hour}} {
 		t.Run(fmt.Sprint(c.weight), func(t *testing.T) {
 			t.Parallel()
-			etcd := testkit.StartEtcd(t)
+			etcd := etcdtest.Start(t)
 			fleet(t, etcd, true)
 			p := newProxy(t, etcd, config.AutoRolesOn, "a")
 			if _, err := p.st.Intents.SetWeight(t.Context(), c.k, &c.weight, store.IntentOptions{For: c.limit}); err != nil {
@@ -374,7 +375,7 @@ func TestWeightKeepsTheRole(t *testing.T) {
 // requests, nor one that its role can do with.
 func TestEjectedEngineKeepsItsRole(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	fleet(t, etcd, true)
 	p := newProxy(t, etcd, config.AutoRolesOn, "a")
 	check := func(prefill, decode float64, moved int64) {
@@ -435,7 +436,7 @@ func TestKVUseOfEngineInBothRoles(t *testing.T) {
 // operator has set the roles; and nothing is written in mode advise.
 func TestNothingChanges(t *testing.T) {
 	t.Parallel()
-	etcd := testkit.StartEtcd(t)
+	etcd := etcdtest.Start(t)
 	fleet(t, etcd, true)
 	p := newProxy(t, etcd, config.AutoRolesOn, "a")
 	unchanged := func(what string) {
@@ -485,7 +486,7 @@ func TestNothingChanges(t *testing.T) {
 		unchanged("off")
 	}
 
-	operator := testkit.StartEtcd(t)
+	operator := etcdtest.Start(t)
 	fleet(t, operator, false)
 	p = newProxy(t, operator, config.AutoRolesOn, "a")
 	p.run(t.Context(), 400)

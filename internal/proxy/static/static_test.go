@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/internal/proxy/static"
-	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -50,7 +50,7 @@ func (refusedTxn) Commit() (*clientv3.TxnResponse, error) { return nil, errors.N
 // written, and the log has it once: the next try does not find it.
 func TestSync_LogsDroppedInstanceInSpiteOfAnError(t *testing.T) {
 	t.Parallel()
-	cli := testkit.StartEtcd(t).Client(t)
+	cli := etcdtest.Start(t).Client(t)
 	l := members.Layout(t)
 	instances := store.New(cli, l, "test").Instances
 	log, hook := test.NewNullLogger()

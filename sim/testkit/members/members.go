@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -347,7 +348,7 @@ func Dial(t testing.TB, endpoints ...string) *clientv3.Client {
 
 // OnMember makes a client that uses one member of a cluster, behind a link. The function that it
 // returns adds the other members: a client that knows them may leave the member before the fault.
-func OnMember(t testing.TB, c *testkit.Cluster, m *testkit.Etcd) (*clientv3.Client, *testkit.Link, func()) {
+func OnMember(t testing.TB, c *etcdtest.Cluster, m *etcdtest.Server) (*clientv3.Client, *testkit.Link, func()) {
 	t.Helper()
 	link := testkit.StartLink(t, m.Endpoint())
 	cli := Dial(t, link.Address())

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -73,7 +74,7 @@ func TestDamagedFiles(t *testing.T) {
 			cfg, out := config(t, t.TempDir())
 			cfg.ListenClient = testkit.FreePort(t)
 			h := start(t, cfg)
-			cli := testkit.Client(t, h.Endpoint())
+			cli := etcdtest.Client(t, h.Endpoint())
 			for range 20 {
 				members.Put(t, cli, "/pd/k", strings.Repeat("value ", 1000))
 			}
@@ -111,7 +112,7 @@ func TestFirstStartThatWasCut(t *testing.T) {
 	snap := filepath.Join(cfg.DataDir, "member", "snap")
 	require.NoError(t, os.MkdirAll(snap, 0o700))
 	testkit.WriteFile(t, filepath.Join(snap, "db"), "")
-	cli := testkit.Client(t, start(t, cfg).Endpoint())
+	cli := etcdtest.Client(t, start(t, cfg).Endpoint())
 	if _, err := cli.Put(t.Context(), "/pd/k", "v"); err != nil {
 		t.Error(err)
 	}
@@ -131,7 +132,7 @@ func TestFirstStart_LogWithoutEntries(t *testing.T) {
 	log, err := wal.Create(nil, filepath.Join(member, "wal"), metadata)
 	require.NoError(t, err)
 	require.NoError(t, log.Close())
-	cli := testkit.Client(t, start(t, cfg).Endpoint())
+	cli := etcdtest.Client(t, start(t, cfg).Endpoint())
 	if _, err := cli.Put(t.Context(), "/pd/k", "v"); err != nil {
 		t.Error(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -30,7 +31,7 @@ func TestStart_DiskFull(t *testing.T) {
 	}
 	require.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=300m"))
 	testkit.Eventually(t, soon, runs(h))
-	if _, err := testkit.Client(t, h.Endpoint()).Put(t.Context(), "/k", "v"); err != nil {
+	if _, err := etcdtest.Client(t, h.Endpoint()).Put(t.Context(), "/k", "v"); err != nil {
 		t.Error(err)
 	}
 	if !strings.Contains(out.String(), "trying again") || !strings.Contains(out.String(), "serves again") {

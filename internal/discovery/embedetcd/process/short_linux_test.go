@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -30,7 +31,7 @@ func TestNoDescriptors(t *testing.T) {
 	t.Parallel()
 	cfg, out := config(t, t.TempDir())
 	h := start(t, cfg)
-	cli := testkit.Client(t, h.Endpoint())
+	cli := etcdtest.Client(t, h.Endpoint())
 	members.Put(t, cli, "/k", "v")
 	limit(t, cfg.DataDir, unix.RLIMIT_NOFILE, 3)
 	testkit.Eventually(t, soon, func() error {

@@ -1,4 +1,9 @@
-package testkit
+// Package etcdtest runs a real etcd for tests, in processes of its own.
+//
+//	Server, Cluster     of one member, or of several
+//	FillUp, EnableAuth  conditions of an etcd: no space left, authentication
+//	History             every change of a key, with its time
+package etcdtest
 
 import (
 	"cmp"
@@ -26,6 +31,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/tcpserver"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -57,9 +63,9 @@ var etcdProgram = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(path)), nil
 })
 
-// Etcd is a real etcd of one member, or a member of a Cluster, in a process of its own. It can be
+// Server is a real etcd of one member, or a member of a Cluster, in a process of its own. It can be
 // killed and paused, and it ends with the test process. It does not wait for the disk.
-type Etcd struct {
+type Server struct {
 	t     testing.TB
 	cfg   memberConfig
 	cmd   *exec.Cmd
@@ -80,17 +86,17 @@ type memberConfig struct {
 	cluster string // name=url of every member
 }
 
-// EtcdOption changes how a member is started.
-type EtcdOption func(*memberConfig)
+// Option changes how a member is started.
+type Option func(*memberConfig)
 
 // WithQuota limits the size of the member's data in bytes.
-func WithQuota(bytes int64) EtcdOption {
+func WithQuota(bytes int64) Option {
 	return withArgs("--quota-backend-bytes", strconv.FormatInt(bytes, 10))
 }
 
 // WithHost makes the member serve clients at an address of this machine other than loopback, and
 // advertise it.
-func WithHost(host string) EtcdOption {
+func WithHost(host string) Option {
 	return func(c *memberConfig) {
 		if _, port, err := net.SplitHostPort(c.listen); err == nil {
 			c.listen = net.JoinHostPort(host, port)
@@ -99,13 +105,13 @@ func WithHost(host string) EtcdOption {
 }
 
 // WithTokenTTL sets how many seconds logins of users last, once authentication is on.
-func WithTokenTTL(seconds uint) EtcdOption {
+func WithTokenTTL(seconds uint) Option {
 	return withArgs("--auth-token-ttl", strconv.FormatUint(uint64(seconds), 10))
 }
 
 // WithTLS makes the member use TLS with clients, with these files. With ca, clients must
 // present a certificate that it has signed.
-func WithTLS(cert, key, ca string) EtcdOption {
+func WithTLS(cert, key, ca string) Option {
 	return func(c *memberConfig) {
 		c.scheme = "https"
 		c.args = append(c.args, "--cert-file", cert, "--key-file", key)
@@ -115,13 +121,13 @@ func WithTLS(cert, key, ca string) EtcdOption {
 	}
 }
 
-func withArgs(args ...string) EtcdOption {
+func withArgs(args ...string) Option {
 	return func(c *memberConfig) { c.args = append(c.args, args...) }
 }
 
-// StartEtcd starts an etcd on a free port. It is killed when the test ends, after the clients
+// Start starts an etcd on a free port. It is killed when the test ends, after the clients
 // that Client created are closed.
-func StartEtcd(t testing.TB, opts ...EtcdOption) *Etcd {
+func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 	e := newMember(t, memberConfig{}, opts)
 	e.start()
@@ -129,18 +135,18 @@ func StartEtcd(t testing.TB, opts ...EtcdOption) *Etcd {
 }
 
 // newMember returns a member that is not started.
-func newMember(t testing.TB, cfg memberConfig, opts []EtcdOption) *Etcd {
+func newMember(t testing.TB, cfg memberConfig, opts []Option) *Server {
 	t.Helper()
-	cfg.dir, cfg.listen, cfg.scheme = t.TempDir(), FreePort(t), "http"
+	cfg.dir, cfg.listen, cfg.scheme = t.TempDir(), testkit.FreePort(t), "http"
 	for _, o := range opts {
 		o(&cfg)
 	}
-	e := &Etcd{t: t, cfg: cfg}
+	e := &Server{t: t, cfg: cfg}
 	t.Cleanup(e.Kill)
 	return e
 }
 
-func (e *Etcd) start() {
+func (e *Server) start() {
 	e.t.Helper()
 	err := e.launch()
 	if err == nil {
@@ -152,7 +158,7 @@ func (e *Etcd) start() {
 }
 
 // command returns the command of the member.
-func (e *Etcd) command() (*exec.Cmd, error) {
+func (e *Server) command() (*exec.Cmd, error) {
 	program, err := etcdProgram()
 	if err != nil {
 		return nil, err
@@ -182,7 +188,7 @@ func (e *Etcd) command() (*exec.Cmd, error) {
 
 // launch starts the process once its address is free. It does not wait until the member serves,
 // because members of a new cluster wait for each other.
-func (e *Etcd) launch() error {
+func (e *Server) launch() error {
 	cmd, err := e.command()
 	if err != nil {
 		return err
@@ -212,7 +218,7 @@ func (e *Etcd) launch() error {
 
 // ready waits until the member listens and, unless clients need a certificate or a login, knows
 // a leader.
-func (e *Etcd) ready() error {
+func (e *Server) ready() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -232,7 +238,7 @@ func (e *Etcd) ready() error {
 	}
 }
 
-func (e *Etcd) serves(ctx context.Context) error {
+func (e *Server) serves(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	if e.cfg.scheme == "https" { // etcd answers a handshake once it serves
@@ -250,7 +256,7 @@ func (e *Etcd) serves(ctx context.Context) error {
 }
 
 // status returns the state of a member that runs without TLS.
-func (e *Etcd) status(ctx context.Context) (*clientv3.StatusResponse, error) {
+func (e *Server) status(ctx context.Context) (*clientv3.StatusResponse, error) {
 	if e.cmd == nil {
 		return nil, errors.New("not running")
 	}
@@ -267,16 +273,16 @@ func (e *Etcd) status(ctx context.Context) (*clientv3.StatusResponse, error) {
 }
 
 // Endpoint returns the host:port for clients. It does not change with a Restart.
-func (e *Etcd) Endpoint() string { return e.cfg.listen }
+func (e *Server) Endpoint() string { return e.cfg.listen }
 
 // Client returns a client that is closed when the test ends.
-func (e *Etcd) Client(t testing.TB) *clientv3.Client {
+func (e *Server) Client(t testing.TB) *clientv3.Client {
 	t.Helper()
 	return Client(t, e.cfg.listen)
 }
 
 // Kill ends the member like a crash, and waits until it has exited.
-func (e *Etcd) Kill() {
+func (e *Server) Kill() {
 	if e.cmd == nil {
 		return
 	}
@@ -290,10 +296,10 @@ func (e *Etcd) Kill() {
 
 // Pause stops the member like a suspended machine: it keeps its sockets and answers nothing.
 // When Pause returns, all its threads are stopped.
-func (e *Etcd) Pause() {
+func (e *Server) Pause() {
 	e.t.Helper()
 	e.signal(syscall.SIGSTOP)
-	Eventually(e.t, 30*time.Second, func() error { return stopped(e.cmd.Process.Pid) })
+	testkit.Eventually(e.t, 30*time.Second, func() error { return stopped(e.cmd.Process.Pid) })
 }
 
 // stopped returns an error unless all threads of a process are stopped: the signal reaches one
@@ -312,9 +318,9 @@ func stopped(pid int) error {
 }
 
 // Resume continues a paused member.
-func (e *Etcd) Resume() { e.signal(syscall.SIGCONT) }
+func (e *Server) Resume() { e.signal(syscall.SIGCONT) }
 
-func (e *Etcd) signal(s syscall.Signal) {
+func (e *Server) signal(s syscall.Signal) {
 	e.t.Helper()
 	if e.cmd == nil {
 		e.t.Fatal("etcd member: not running")
@@ -325,7 +331,7 @@ func (e *Etcd) signal(s syscall.Signal) {
 }
 
 // Restart starts the member again with the same data and port. A running one is killed first.
-func (e *Etcd) Restart() {
+func (e *Server) Restart() {
 	e.t.Helper()
 	e.Kill()
 	e.start()
@@ -333,7 +339,7 @@ func (e *Etcd) Restart() {
 
 // Wipe kills the member and deletes its data. After a Restart it is another, empty store at the
 // same address, with the same member id.
-func (e *Etcd) Wipe() {
+func (e *Server) Wipe() {
 	e.t.Helper()
 	e.Kill()
 	require.NoError(e.t, os.RemoveAll(e.cfg.dir))
@@ -367,11 +373,4 @@ func clientConfig(endpoints ...string) clientv3.Config {
 			MinConnectTimeout: time.Second,
 		})},
 	}
-}
-
-// FreePort returns a TCP address on the loopback that no process listens on, and that
-// the kernel assigns to no other socket before a test listens there itself.
-func FreePort(t testing.TB) string {
-	t.Helper()
-	return quietPorts(t, 1)[0]
 }

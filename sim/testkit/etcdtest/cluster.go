@@ -1,4 +1,4 @@
-package testkit
+package etcdtest
 
 import (
 	"context"
@@ -13,18 +13,18 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Cluster is an etcd of several members, each in its own process.
 type Cluster struct {
 	t       testing.TB
-	Members []*Etcd
+	Members []*Server
 }
 
 // StartCluster starts an etcd of n members and waits until they have a leader.
-func StartCluster(t testing.TB, n int, opts ...EtcdOption) *Cluster {
+func StartCluster(t testing.TB, n int, opts ...Option) *Cluster {
 	t.Helper()
 	return StartClusterFrom(t, n, nil, opts...)
 }
@@ -39,12 +39,12 @@ type Member struct {
 
 // StartClusterFrom is StartCluster over data that prepare puts into the
 // directory of each member beforehand.
-func StartClusterFrom(t testing.TB, n int, prepare func(Member), opts ...EtcdOption) *Cluster {
+func StartClusterFrom(t testing.TB, n int, prepare func(Member), opts ...Option) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t}
 	var all []string
-	for i, peer := range quietPorts(t, n) {
-		name := "m" + strconv.Itoa(i+1)
+	for i := range n {
+		name, peer := "m"+strconv.Itoa(i+1), testkit.FreePort(t)
 		all = append(all, name+"=http://"+peer)
 		c.Members = append(c.Members, newMember(t, memberConfig{name: name, peer: peer}, opts))
 	}
@@ -66,21 +66,6 @@ func StartClusterFrom(t testing.TB, n int, prepare func(Member), opts ...EtcdOpt
 	return c
 }
 
-// quietPorts finds n free addresses on the loopback that stay free while no process
-// listens there: their ports are not among those that the system hands out, to
-// outgoing connections or to who listens on port 0, and other tests of this
-// machine get others.
-func quietPorts(t testing.TB, n int) []string {
-	t.Helper()
-	ports, err := fleet.FreePorts(n)
-	require.NoError(t, err)
-	var out []string
-	for _, port := range ports {
-		out = append(out, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-	}
-	return out
-}
-
 // Endpoints lists the host:port of every member, running or not.
 func (c *Cluster) Endpoints() []string {
 	var out []string
@@ -97,10 +82,10 @@ func (c *Cluster) Client(t testing.TB) *clientv3.Client {
 }
 
 // Leader waits until the members that answer agree on a leader, and returns it.
-func (c *Cluster) Leader() *Etcd {
+func (c *Cluster) Leader() *Server {
 	c.t.Helper()
-	var leader *Etcd
-	Eventually(c.t, startTimeout, func() error {
+	var leader *Server
+	testkit.Eventually(c.t, startTimeout, func() error {
 		leader = nil
 		var id uint64
 		for _, m := range c.Members {
@@ -124,7 +109,7 @@ func (c *Cluster) Leader() *Etcd {
 }
 
 // Follower returns a member that is not the leader.
-func (c *Cluster) Follower() *Etcd {
+func (c *Cluster) Follower() *Server {
 	c.t.Helper()
 	leader := c.Leader()
 	for _, m := range c.Members {
@@ -138,7 +123,7 @@ func (c *Cluster) Follower() *Etcd {
 
 // Replace adds a member that serves clients at a free port of host, and removes and kills old:
 // so an operator replaces a machine. It returns when the new member serves.
-func (c *Cluster) Replace(old *Etcd, host string) *Etcd {
+func (c *Cluster) Replace(old *Server, host string) *Server {
 	c.t.Helper()
 	if otherEtcd() != "" {
 		c.t.Skip("members are replaced with the etcd of this module only")
@@ -147,7 +132,7 @@ func (c *Cluster) Replace(old *Etcd, host string) *Etcd {
 	// change repeats a change of the members until it has been made. A member that has just lost
 	// its leader may leave a proposal without an answer, so each attempt has its own time limit.
 	change := func(made error, f func(context.Context) error) {
-		Eventually(c.t, startTimeout, func() error {
+		testkit.Eventually(c.t, startTimeout, func() error {
 			ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Second)
 			defer cancel()
 			if err := f(ctx); !errors.Is(err, made) {
@@ -156,9 +141,9 @@ func (c *Cluster) Replace(old *Etcd, host string) *Etcd {
 			return nil
 		})
 	}
-	peer := quietPorts(c.t, 1)[0]
+	peer := testkit.FreePort(c.t)
 	m := newMember(c.t, memberConfig{name: "m" + peer, peer: peer},
-		[]EtcdOption{WithHost(host), withArgs("--initial-cluster-state", "existing")})
+		[]Option{WithHost(host), withArgs("--initial-cluster-state", "existing")})
 	// A cluster refuses a change of its members until all of them have been connected for a
 	// while.
 	change(rpctypes.ErrPeerURLExist, func(ctx context.Context) error {
@@ -199,12 +184,12 @@ func OutsideAddress(t testing.TB) string {
 }
 
 // Others lists the members besides one.
-func (c *Cluster) Others(m *Etcd) []*Etcd {
-	return slices.DeleteFunc(slices.Clone(c.Members), func(o *Etcd) bool { return o == m })
+func (c *Cluster) Others(m *Server) []*Server {
+	return slices.DeleteFunc(slices.Clone(c.Members), func(o *Server) bool { return o == m })
 }
 
 // status returns the state of a member that answers within a second.
-func (c *Cluster) status(m *Etcd) (*clientv3.StatusResponse, error) {
+func (c *Cluster) status(m *Server) (*clientv3.StatusResponse, error) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
 	defer cancel()
 	return m.status(ctx)

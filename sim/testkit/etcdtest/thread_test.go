@@ -1,19 +1,19 @@
-package testkit_test
+package etcdtest_test
 
 import (
 	"runtime"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 )
 
 // A member outlives the threads of the test process: goroutines elsewhere that
 // end with their thread locked take it down, and with it what was started there.
 func TestMembersOutliveThreads(t *testing.T) {
 	t.Parallel()
-	var members []*testkit.Etcd
+	var members []*etcdtest.Server
 	for range 3 {
-		members = append(members, testkit.StartEtcd(t))
+		members = append(members, etcdtest.Start(t))
 	}
 	done := make(chan struct{})
 	// Each takes a thread of its own and ends it, those that started the members
