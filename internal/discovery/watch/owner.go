@@ -81,7 +81,7 @@ func (w *Watcher) own(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			if w.o.StateDir != "" {
-				w.last = o.knownImage()
+				w.last = o.stateToSave()
 			}
 			return
 		case m := <-w.inbox:

@@ -169,7 +169,7 @@ type Watcher struct {
 	suspension suspension
 
 	saver *disk.Saver
-	last  *image // of the state when the owner ended; read only after that
+	last  *disk.State // when the owner ended; read only after that
 
 	slots chan struct{} // of queries about leases
 
@@ -219,7 +219,7 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 	work.Wait()
 	if w.last != nil {
-		w.saver.Last(w.last.onDisk())
+		w.saver.Last(w.last)
 	}
 }
 
