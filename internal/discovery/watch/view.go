@@ -84,7 +84,6 @@ func (t *table) show(e *entry, v verify.Facts) {
 		e.in, e.learns = recordInstance(e, c, v), v.MustLearn(e.Key, e.rec)
 	}
 	e.old, e.shadowed = false, c.shadowed
-	t.updateBad(e)
 }
 
 // aliases finds keys that are not spelled in the canonical way, such as
