@@ -164,7 +164,6 @@ type Watcher struct {
 	relist   chan string   // reason of a requested list; capacity one: full means already requested
 	inbox    chan message  // to the owner
 	progress chan struct{} // requests a progress notification of the watch; capacity one
-	doubt    chan struct{} // requests the next audit soon; capacity one
 
 	suspension suspension
 
@@ -194,7 +193,6 @@ func New(cli *clientv3.Client, o Options) *Watcher {
 		relist:   make(chan string, 1),
 		inbox:    make(chan message),
 		progress: make(chan struct{}, 1),
-		doubt:    make(chan struct{}, 1),
 		slots:    make(chan struct{}, maxLeaseQuestions),
 		status:   Status{State: Cold, WatchEnds: map[string]int64{}},
 	}
