@@ -257,44 +257,39 @@ func (o *owner) applyEvent(ev *clientv3.Event) {
 	}
 }
 
-// onVerdict applies the outcome of a probe.
-func (o *owner) onVerdict(v verdict) {
-	if v.wait != nil {
-		if o.table.find(schema.KindPending, v.key) == nil {
-			return // it was removed
-		}
-		if o.facts.Pending[v.key] != *v.wait {
-			o.facts.Pending[v.key] = *v.wait
-			o.table.touch(v.key)
-		}
-		return
+// onWait stores why a pending add still waits, unless it was removed.
+func (o *owner) onWait(k instance.Key, wait verify.Wait) {
+	if o.table.find(schema.KindPending, k) != nil && o.facts.Pending[k] != wait {
+		o.facts.Pending[k] = wait
+		o.table.touch(k)
 	}
-	if v.answer == nil {
-		return
-	}
-	e := o.table.find(schema.KindInstance, v.key)
+}
+
+// onAnswer applies the outcome of a probe of an instance.
+func (o *owner) onAnswer(k instance.Key, v *verify.Answer) {
+	e := o.table.find(schema.KindInstance, k)
 	if e == nil {
 		return // it was removed
 	}
-	old := o.facts.Instances[v.key]
+	old := o.facts.Instances[k]
 	if e.absent != nil && e.absent.kind != unwritten {
-		if e.incarnation() == v.answer.Incarnation {
-			o.learn(e, v.answer)
+		if e.incarnation() == v.Incarnation {
+			o.learn(e, v)
 			if e.absent.probed() {
-				o.onAbsentProbe(e, v.answer)
+				o.onAbsentProbe(e, v)
 			}
 		}
 		return
 	}
-	if old != nil && old.Incarnation == v.answer.Incarnation && !old.OK() && !v.answer.OK() && old.Reason == v.answer.Reason {
+	if old != nil && old.Incarnation == v.Incarnation && !old.OK() && !v.OK() && old.Reason == v.Reason {
 		return // nothing new
 	}
-	if old.OK() && old.Incarnation == v.answer.Incarnation && o.facts.MustLearn(e.Key, e.rec) &&
-		(!v.answer.OK() || maps.Equal(old.Facts.EngineIDs, v.answer.Facts.EngineIDs)) {
+	if old.OK() && old.Incarnation == v.Incarnation && o.facts.MustLearn(e.Key, e.rec) &&
+		(!v.OK() || maps.Equal(old.Facts.EngineIDs, v.Facts.EngineIDs)) {
 		return // the incarnation has not changed; package health judges whether it works
 	}
-	o.facts.Instances[v.key] = v.answer
-	o.table.touch(v.key)
+	o.facts.Instances[k] = v
+	o.table.touch(k)
 }
 
 // learn stores an answer of an entry that etcd does not hold: the models may verify it, and the

@@ -123,14 +123,14 @@ func (s *simulated) step(names []string) {
 				break // an entry shown under another name is not probed
 			}
 			if in.View == instance.Pending {
-				s.onVerdict(verdict{key: in.Key, wait: &verify.Wait{ModRevision: in.ModRevision, Reason: []string{"no", "not yet"}[s.rng.IntN(2)]}})
+				s.onWait(in.Key, verify.Wait{ModRevision: in.ModRevision, Reason: []string{"no", "not yet"}[s.rng.IntN(2)]})
 				break
 			}
 			v := &verify.Answer{Incarnation: in.Incarnation(), Reason: "no answer yet"}
 			if s.rng.IntN(2) == 0 {
 				v = &verify.Answer{Incarnation: in.Incarnation(), Facts: &instance.Facts{Models: []string{"m"}}}
 			}
-			s.onVerdict(verdict{key: in.Key, answer: v})
+			s.onAnswer(in.Key, v)
 		}
 	case n < 18:
 		s.dropEnded()
@@ -237,8 +237,8 @@ func (s *simulated) check(t *testing.T) {
 	}
 	// Those are asked whom a look at all would name.
 	wanted, signs := map[targetKey]string{}, int64(0)
-	for _, target := range s.ask.targets() {
-		wanted[targetKey{target.in.Key, target.pending}] = target.life
+	for k, target := range s.ask.targets() {
+		wanted[k] = target.life
 		if target.sign {
 			signs++
 		}
