@@ -39,15 +39,16 @@ func (c *client) get(ctx context.Context, doing, key string, o ...clientv3.OpOpt
 	return resp.Kvs, nil
 }
 
-// expiry returns when a lease ends, by the clock of this machine.
-func (c *client) expiry(ctx context.Context, id int64) (time.Time, error) {
+// timeToLive returns the time that is left of a lease, -1 s if it has ended, and the time that was
+// granted. doing describes that in an error.
+func (c *client) timeToLive(ctx context.Context, doing string, id int64) (left, granted time.Duration, err error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
-	left, err := c.cli.TimeToLive(cctx, clientv3.LeaseID(id))
+	resp, err := c.cli.TimeToLive(cctx, clientv3.LeaseID(id))
 	if err != nil {
-		return time.Time{}, etcd.Explain(ctx, c.cli, "read a time limit", err, true)
+		return 0, 0, etcd.Explain(ctx, c.cli, doing, err, true)
 	}
-	return time.Now().Add(time.Duration(left.TTL) * time.Second).UTC().Truncate(time.Second), nil
+	return time.Duration(resp.TTL) * time.Second, time.Duration(resp.GrantedTTL) * time.Second, nil
 }
 
 // txn makes a transaction. doing describes that in an error.
