@@ -94,8 +94,8 @@ func (c *child) receive(line []byte) {
 		c.log.WithFields(m.Log.Fields).Log(level, m.Log.Text)
 	case m.Failed != nil:
 		c.failure = m.Failed
-	case m.Ready != nil:
-		c.endpoint = m.Ready.Endpoint
+	case m.Ready != "":
+		c.endpoint = m.Ready
 		close(c.ready)
 	}
 }
