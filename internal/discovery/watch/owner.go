@@ -37,8 +37,6 @@ type owner struct {
 	timer     *time.Timer // runs while a publication is put off
 	logged    map[schema.Name]int64
 	asking    sync.WaitGroup
-	tick      *time.Timer // runs while there are orphans
-	ticking   bool
 	orphans   int // at the last publication
 }
 
@@ -57,12 +55,10 @@ func newOwner(w *Watcher) *owner {
 		facts:   facts,
 		ask:     newProbeScheduler(w, table, facts),
 		timer:   time.NewTimer(time.Hour),
-		tick:    time.NewTimer(time.Hour),
 		logged:  make(map[schema.Name]int64),
 	}
 	o.table.onKeyLost = o.onKeyLost
 	o.timer.Stop()
-	o.tick.Stop()
 	return o
 }
 
@@ -70,7 +66,8 @@ func newOwner(w *Watcher) *owner {
 func (w *Watcher) own(ctx context.Context) {
 	o := newOwner(w)
 	defer o.timer.Stop()
-	defer o.tick.Stop()
+	tick := time.NewTicker(min(time.Second, max(w.o.OrphanGrace/4, 10*time.Millisecond)))
+	defer tick.Stop()
 	defer o.ask.stop()
 	defer o.asking.Wait()
 	o.began = time.Now()
@@ -89,8 +86,7 @@ func (w *Watcher) own(ctx context.Context) {
 		case <-o.timer.C:
 			o.publish(ctx)
 			continue
-		case <-o.tick.C:
-			o.ticking = false
+		case <-tick.C:
 			o.dropEnded()
 			o.announce()
 		}
@@ -100,8 +96,7 @@ func (w *Watcher) own(ctx context.Context) {
 	}
 }
 
-// sendQuestions sends the questions about leases, and runs the timer of the
-// orphans while there are any.
+// sendQuestions sends the questions about leases, and writes back what an order restores.
 func (o *owner) sendQuestions(ctx context.Context) {
 	for _, q := range o.unanswered() {
 		o.asking.Go(func() {
@@ -112,10 +107,6 @@ func (o *owner) sendQuestions(ctx context.Context) {
 	if entries := o.writeBacks; len(entries) > 0 {
 		o.asking.Go(func() { o.w.writeBackAll(ctx, entries) })
 		o.writeBacks = nil
-	}
-	if !o.ticking && len(o.table.absent) > 0 {
-		o.ticking = true
-		o.tick.Reset(min(time.Second, max(o.w.o.OrphanGrace/4, 10*time.Millisecond)))
 	}
 }
 
