@@ -242,10 +242,7 @@ func checkRecord(rec *instance.Record) error {
 }
 
 func portOf(address string) string {
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return ""
-	}
+	_, port, _ := net.SplitHostPort(address)
 	return port
 }
 

@@ -189,9 +189,7 @@ func KeyOf(n schema.Name, kv *mvccpb.KeyValue) (k instance.Key, aliased bool) {
 }
 
 // same reports whether an entry is at exactly this version of its key.
-func (e *entry) same(kv *mvccpb.KeyValue) bool {
-	return e.mod == kv.ModRevision && e.create == kv.CreateRevision && e.version == kv.Version && e.leased == kv.Lease
-}
+func (e *entry) same(kv *mvccpb.KeyValue) bool { return e.sameKey(kv) && e.leased == kv.Lease }
 
 // sameKey is like same for a key that was requested without its value: etcd 3.7
 // answers that from its index of keys, which has no leases. Only a put changes the
