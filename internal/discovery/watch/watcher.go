@@ -210,8 +210,8 @@ func (w *Watcher) Run(ctx context.Context) {
 	work.Go(func() { w.follow(ctx) })
 	work.Go(func() { w.check(ctx) })
 	work.Go(func() { w.audit(ctx) })
-	w.suspension.pulse.beat(time.Now())
-	work.Go(func() { w.suspension.beat(ctx) })
+	w.suspension.beat(time.Now())
+	work.Go(func() { w.suspension.run(ctx) })
 	if w.o.StateDir != "" {
 		work.Go(func() { w.saver.Run(ctx) })
 	}
