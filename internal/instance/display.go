@@ -49,12 +49,8 @@ func (i *Instance) Status() string {
 		return string(i.View)
 	case i.OnlyRole != "":
 		return string(i.OnlyRole) + "-only"
-	case i.Intent == Drain:
-		return string(Draining)
-	case i.Intent == Cordon:
-		return Cordoned
 	case i.Intent != "":
-		return string(i.Intent)
+		return EffectiveState(string(i.Intent))
 	case i.View != "" && i.View != Orphan:
 		return string(i.View)
 	case i.Record.State == Ready && i.View == Orphan:

@@ -202,10 +202,7 @@ func (i *Instance) Slow() bool {
 // ServesModel reports whether the instance lists the model. It is true for the empty
 // model, since vLLM accepts requests without one.
 func (i *Instance) ServesModel(model string) bool {
-	if model == "" {
-		return true
-	}
-	return slices.Contains(i.Record.Models, model)
+	return model == "" || slices.Contains(i.Record.Models, model)
 }
 
 // Facts is what a probe of an engine finds out.

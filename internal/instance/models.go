@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"slices"
+	"sort"
 )
 
 // SourceAgent is the Source of records that an agent writes and keeps up to date.
@@ -13,33 +14,23 @@ const SourceAgent = "agent"
 // MaxRecordBytes, and sets ModelsTruncated if it has dropped any. Engines list base models first,
 // then LoRA adapters in the order in which they were loaded.
 func (r *Record) FitModels() {
-	over := r.size() - MaxRecordBytes
-	if over <= 0 || len(r.Models) == 0 {
+	if !r.tooLarge() || len(r.Models) == 0 {
 		return
 	}
-	if !r.ModelsTruncated {
-		r.ModelsTruncated = true
-		over += len(`,"models_truncated":true`)
-	}
-	n := len(r.Models)
-	for over > 0 && n > 0 {
-		n--
-		over -= jsonSize(r.Models[n]) + 1
-	}
-	r.Models = slices.Clone(r.Models[:n])
+	r.ModelsTruncated = true
+	all := r.Models
+	n := sort.Search(len(all), func(n int) bool { r.Models = all[:n+1]; return r.tooLarge() })
+	r.Models = slices.Clone(all[:n])
 }
 
-// size returns the length of the JSON value of the record as package schema encodes it.
-func (r *Record) size() int { return jsonSize(r) }
-
-func jsonSize(v any) int {
+// tooLarge reports whether the JSON value of the record, as package schema encodes it, has more than
+// MaxRecordBytes.
+func (r *Record) tooLarge() bool {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	if enc.Encode(v) != nil {
-		return 0 // cannot happen: the record has strings, numbers and times
-	}
-	return b.Len() - 1
+	_ = enc.Encode(r)                 // strings, numbers and times have no error
+	return b.Len()-1 > MaxRecordBytes // without the final line feed
 }
 
 // Maintained reports whether an agent keeps the record up to date. The record of any other

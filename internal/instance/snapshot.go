@@ -35,10 +35,22 @@ func (k Key) Compare(o Key) int {
 // look the same, such as two bad keys: with their revisions their order depends
 // on nothing but themselves.
 func compare(a, b *Instance) int {
-	if c := a.Key.Compare(b.Key); c != 0 {
+	if c := comparePlaces(a, b); c != 0 {
 		return c
 	}
 	return cmp.Or(cmp.Compare(a.View, b.View), cmp.Compare(a.CreateRevision, b.CreateRevision), cmp.Compare(a.ModRevision, b.ModRevision))
+}
+
+// comparePlaces orders entries by key, a membership before the pending add of the same key.
+func comparePlaces(a, b *Instance) int {
+	c := a.Key.Compare(b.Key)
+	switch {
+	case c == 0 && a.View != Pending && b.View == Pending:
+		return -1
+	case c == 0 && a.View == Pending && b.View != Pending:
+		return 1
+	}
+	return c
 }
 
 // NewSnapshot returns a snapshot of the instances, which must not change afterwards. An address

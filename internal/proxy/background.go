@@ -19,38 +19,28 @@ import (
 
 // background starts the background work, which ends with ctx.
 func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
-	work.Go(func() { p.watcher.Run(ctx) })
-	work.Go(func() { p.etcd.Follow(ctx) })
-	work.Go(func() { p.presence.Run(ctx) })
-	work.Go(func() { p.sched.Legs.Run(ctx) })
-	work.Go(func() { p.models.Run(ctx) })
-	work.Go(func() { p.queues.Run(ctx) })
-	work.Go(func() { p.ratio.Run(ctx) })
-	work.Go(func() { p.load.Scrape(ctx) })
-	work.Go(func() { p.tracker.ProbeStatic(ctx) })
-	work.Go(func() { p.load.FollowOthers(ctx) })
+	for _, run := range []func(context.Context){
+		p.watcher.Run, p.etcd.Follow, p.presence.Run, p.sched.Legs.Run, p.models.Run, p.queues.Run, p.ratio.Run,
+		p.load.Scrape, p.load.FollowOthers, p.tracker.ProbeStatic, p.keys.Watch, p.admins.Watch,
+		p.followMembership, p.followLimits, p.awaitFirstAnswers, p.writeStart,
+	} {
+		work.Go(func() { run(ctx) })
+	}
+	work.Go(func() { followSignals(ctx, p.level) })
+	work.Go(func() { p.flags.Watch(ctx, p.log) })
 	if p.load.Others != nil {
 		work.Go(func() { p.load.Others.Run(ctx) })
 	}
 	if p.kv != nil {
 		work.Go(func() { p.kv.Run(ctx) })
 	}
-	work.Go(func() { p.followMembership(ctx) })
-	work.Go(func() { p.followLimits(ctx) })
-	work.Go(func() { p.logWarnings(ctx) })
-	work.Go(func() { followSignals(ctx, p.level) })
-	work.Go(func() { p.awaitFirstAnswers(ctx) })
-	work.Go(func() { p.writeStart(ctx) })
-	work.Go(func() { p.flags.Watch(ctx, p.log) })
-	work.Go(func() { p.keys.Watch(ctx) })
-	work.Go(func() { p.admins.Watch(ctx) })
 	if p.board != nil {
 		work.Go(func() { p.board.Run(ctx) })
 	}
 }
 
 // followMembership drops pooled connections to engines that have a new incarnation at the same
-// address, and updates the metrics of the membership.
+// address, logs warnings about instances, and updates the metrics of the membership.
 func (p *app) followMembership(ctx context.Context) {
 	instance.Follow(ctx, p.watcher.Snapshot, func(last, snap *instance.Snapshot) {
 		p.counters.Follow(last, snap)
@@ -58,6 +48,7 @@ func (p *app) followMembership(ctx context.Context) {
 			if was != nil && is != nil && was.View != instance.Pending && was.Incarnation() != is.Incarnation() {
 				p.upstream.Forget(is.Address)
 			}
+			p.logWarning(was, is)
 		})
 		p.queues.Wake()
 	})

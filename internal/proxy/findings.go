@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -98,20 +97,16 @@ func (p *app) report() lease.Report {
 	}
 }
 
-// logWarnings logs the warnings about an instance, once in each incarnation.
-func (p *app) logWarnings(ctx context.Context) {
-	instance.Follow(ctx, p.watcher.Snapshot, func(last, snap *instance.Snapshot) {
-		instance.Changes(last, snap, func(was, is *instance.Instance) {
-			if is == nil || is.View == instance.Pending {
-				return
-			}
-			text, before := is.Warning(p.cfg.Connector), ""
-			if was != nil {
-				before = was.Warning(p.cfg.Connector)
-			}
-			if text != "" && text != before {
-				p.log.WithField(logging.FieldInstance, is.Key.String()).Warn(text)
-			}
-		})
-	})
+// logWarning logs the warning about an instance, once in each incarnation.
+func (p *app) logWarning(was, is *instance.Instance) {
+	if is == nil || is.View == instance.Pending {
+		return
+	}
+	text, before := is.Warning(p.cfg.Connector), ""
+	if was != nil {
+		before = was.Warning(p.cfg.Connector)
+	}
+	if text != "" && text != before {
+		p.log.WithField(logging.FieldInstance, is.Key.String()).Warn(text)
+	}
 }

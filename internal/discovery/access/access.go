@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/sirupsen/logrus"
@@ -23,7 +24,6 @@ var ErrEndpoint = errors.New("invalid etcd endpoint")
 func ParseEndpoints(list []string) (addresses []string, secure bool, err error) {
 	var errs []error
 	plain := false
-	seen := map[string]bool{}
 	for _, s := range list {
 		if s = strings.TrimSpace(s); s == "" {
 			continue
@@ -47,8 +47,7 @@ func ParseEndpoints(list []string) (addresses []string, secure bool, err error) 
 			errs = append(errs, fmt.Errorf("%w%s", ErrEndpoint, strings.TrimPrefix(err.Error(), instance.ErrAddress.Error())))
 			continue
 		}
-		if !seen[address] {
-			seen[address] = true
+		if !slices.Contains(addresses, address) {
 			addresses = append(addresses, address)
 		}
 	}

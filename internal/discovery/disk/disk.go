@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,13 +69,6 @@ const (
 	Kept   = "kept"
 )
 
-// Image is the content of the file: the membership at one moment.
-type Image struct {
-	Head    Head
-	Entries iter.Seq[Entry]
-	Size    int // about how many bytes the entries take in the file, for one allocation
-}
-
 // Read reads the file. A missing one is an error that is
 // os.ErrNotExist; every other error means that the file is of no use.
 func Read(dir, root string, limit time.Duration) (*State, error) {
@@ -112,8 +104,9 @@ func Read(dir, root string, limit time.Duration) (*State, error) {
 }
 
 // Write replaces the file.
-func Write(dir string, m *Image) error {
-	return replace(dir, fileName, m.File())
+func Write(dir string, s *State) error {
+	state, _ := json.Marshal(s) // texts, bytes, numbers and a present time have no error
+	return replace(dir, fileName, fmt.Appendf(nil, `{"sha256":"%x","state":%s}`+"\n", sha256.Sum256(state), state))
 }
 
 const (

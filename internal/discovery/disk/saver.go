@@ -25,8 +25,8 @@ type SaverOptions struct {
 	Dir string
 	// Age is how old the file may be when it is read.
 	Age time.Duration
-	// Take returns the image to write, nil if there is none. It returns false when ctx has ended.
-	Take func(ctx context.Context) (*Image, bool)
+	// Take returns the state to write, nil if there is none. It returns false when ctx has ended.
+	Take func(ctx context.Context) (*State, bool)
 	// Wrote is called after each write. at is the time of the state.
 	Wrote func(at time.Time, err error)
 	Log   logrus.FieldLogger
@@ -73,18 +73,18 @@ func (s *Saver) Run(ctx context.Context) {
 		case <-fresh.C:
 		}
 		last = time.Now()
-		for _, done := range []chan struct{}{s.durable, s.changed} { // the image has it
+		for _, done := range []chan struct{}{s.durable, s.changed} { // the state has it
 			select {
 			case <-done:
 			default:
 			}
 		}
-		m, ok := s.o.Take(ctx)
+		state, ok := s.o.Take(ctx)
 		if !ok {
 			return
 		}
-		if m != nil {
-			if failed = s.write(m, failed); failed {
+		if state != nil {
+			if failed = s.write(state, failed); failed {
 				etcd.Signal(s.changed) // try again after leasedPause
 			}
 		}
@@ -95,7 +95,7 @@ func (s *Saver) Run(ctx context.Context) {
 }
 
 // Last writes what was not written when Run ended.
-func (s *Saver) Last(m *Image) { s.write(m, false) }
+func (s *Saver) Last(state *State) { s.write(state, false) }
 
 // putOff waits for d, or until something is to be saved soon. It reports
 // whether ctx still runs.
@@ -112,11 +112,11 @@ func (s *Saver) putOff(ctx context.Context, d time.Duration) bool {
 }
 
 // write writes the file and reports whether that failed, which is logged when it begins only.
-func (s *Saver) write(m *Image, failed bool) bool {
-	err := Write(s.o.Dir, m)
+func (s *Saver) write(state *State, failed bool) bool {
+	err := Write(s.o.Dir, state)
 	if err != nil && !failed {
 		s.o.Log.WithField("error", err).Warn("cannot save the membership to --state-dir; trying on")
 	}
-	s.o.Wrote(m.Head.SavedAt, err)
+	s.o.Wrote(state.SavedAt, err)
 	return err != nil
 }

@@ -25,7 +25,7 @@ func TestSaveWaitsForLeasedInstances(t *testing.T) {
 		var saves atomic.Int64
 		s := disk.NewSaver(disk.SaverOptions{
 			Age:  24 * time.Hour,
-			Take: func(context.Context) (*disk.Image, bool) { saves.Add(1); return nil, true },
+			Take: func(context.Context) (*disk.State, bool) { saves.Add(1); return nil, true },
 		})
 		ended := make(chan struct{})
 		go func() { s.Run(ctx); close(ended) }()
@@ -77,9 +77,7 @@ func TestSaver_RepeatsFailedWrite(t *testing.T) {
 		var saves, failures atomic.Int64
 		s := disk.NewSaver(disk.SaverOptions{
 			Dir: dir, Age: 24 * time.Hour, Log: log,
-			Take: func(context.Context) (*disk.Image, bool) {
-				return &disk.Image{Entries: func(func(disk.Entry) bool) {}}, true
-			},
+			Take: func(context.Context) (*disk.State, bool) { return &disk.State{}, true },
 			Wrote: func(_ time.Time, err error) {
 				if err != nil {
 					failures.Add(1)
@@ -115,7 +113,7 @@ func TestWrite_RemovesInterrupted(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 		require.NoError(t, os.Chtimes(filepath.Join(dir, name), at, at))
 	}
-	require.NoError(t, disk.Write(dir, &disk.Image{Entries: func(func(disk.Entry) bool) {}}))
+	require.NoError(t, disk.Write(dir, &disk.State{}))
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	var names []string

@@ -29,7 +29,6 @@ const maxBody = 4 << 20
 type gateway struct {
 	on   bool
 	mux  atomic.Pointer[runtime.ServeMux] // nil until the etcd serves
-	end  context.CancelFunc
 	conn *grpc.ClientConn
 }
 
@@ -62,12 +61,10 @@ func (g *gateway) connect(endpoint string) error {
 			UnmarshalOptions: protojson.UnmarshalOptions{DiscardUnknown: true},
 		},
 	}))
-	ctx, cancel := context.WithCancel(context.Background())
-	g.end = cancel
 	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
 		gw.RegisterKVHandler, gw.RegisterWatchHandler, gw.RegisterLeaseHandler, gw.RegisterAuthHandler,
 	} {
-		if err := register(ctx, mux, conn); err != nil {
+		if err := register(context.Background(), mux, conn); err != nil { // which ignore the context
 			return fmt.Errorf("connect the JSON gateway: %w", err)
 		}
 	}
@@ -107,9 +104,6 @@ func offered(path string) bool {
 }
 
 func (g *gateway) close() {
-	if g.end != nil {
-		g.end()
-	}
 	if g.conn != nil {
 		_ = g.conn.Close() // its one failure is to be closed already
 	}

@@ -185,12 +185,11 @@ func start(ctx context.Context, cfg Config, listen string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := markFirstStart(cfg.DataDir); err != nil {
-		_ = lock.Close() // the first error is the one to report
-		return nil, err
-	}
 	s := &Server{lock: lock, quiet: &atomic.Bool{}, serves: make(chan struct{})}
-	if err := s.run(ctx, cfg, listen); err != nil {
+	if err = markFirstStart(cfg.DataDir); err == nil {
+		err = s.run(ctx, cfg, listen)
+	}
+	if err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -372,23 +371,17 @@ func lockDir(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the etcd data directory: %w", err)
 	}
-	if err := takeDir(f); err != nil {
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = fmt.Errorf("%w: %s belongs to another running process; stop it, or choose another --etcd-data-dir", ErrLocked, dir)
+	} else if err != nil {
+		err = fmt.Errorf("lock the etcd data directory %s: %w", dir, err)
+	} else if err = f.Chmod(0o700); err != nil {
+		err = fmt.Errorf("make the etcd data directory private: %w", err)
+	}
+	if err != nil {
 		_ = f.Close() // the first error is the one to report
 		return nil, err
 	}
 	return f, nil
-}
-
-func takeDir(f *os.File) error {
-	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return fmt.Errorf("%w: %s belongs to another running process; stop it, or choose another --etcd-data-dir", ErrLocked, f.Name())
-	}
-	if err != nil {
-		return fmt.Errorf("lock the etcd data directory %s: %w", f.Name(), err)
-	}
-	if err := f.Chmod(0o700); err != nil {
-		return fmt.Errorf("make the etcd data directory private: %w", err)
-	}
-	return nil
 }

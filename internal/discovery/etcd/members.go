@@ -9,7 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -38,7 +38,7 @@ type SavedMembers struct {
 	Members    []string `json:"members"` // host:port
 }
 
-// MembersStatus is a copy of the state of Members.
+// MembersStatus is the state of Members.
 type MembersStatus struct {
 	// Added are the endpoints of members in use besides the configured ones.
 	Added []string
@@ -63,24 +63,24 @@ type Members struct {
 	saved   SavedMembers
 	failed  bool // whether the last save failed
 
-	mu     sync.Mutex // guards status
-	status MembersStatus
+	status atomic.Pointer[MembersStatus]
 }
 
 // NewMembers returns Members for the present endpoints of a client.
 func NewMembers(o MembersOptions) *Members {
 	o.Interval = cmp.Or(o.Interval, 30*time.Second)
-	return &Members{o: o, log: LogOrDiscard(o.Log), configured: slices.Clone(o.Client.Endpoints())}
+	m := &Members{o: o, log: LogOrDiscard(o.Log), configured: slices.Clone(o.Client.Endpoints())}
+	m.status.Store(&MembersStatus{})
+	return m
 }
 
-// Status returns a copy of the current state. It is safe for concurrent use, also on nil.
+// Status returns the current state, whose lists must not be changed. It is safe for concurrent use,
+// also on nil.
 func (m *Members) Status() MembersStatus {
 	if m == nil {
 		return MembersStatus{}
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return MembersStatus{Added: slices.Clone(m.status.Added), Departed: slices.Clone(m.status.Departed)}
+	return *m.status.Load()
 }
 
 // Run reads the member list until ctx ends.
@@ -280,12 +280,10 @@ func (m *Members) checkConfigured(ctx context.Context, list []*pb.Member) {
 		return
 	}
 	m.setForeign(foreign)
-	m.mu.Lock()
-	was := m.status.Departed
-	m.status.Departed = departed
-	m.mu.Unlock()
+	was := m.Status()
+	m.status.Store(&MembersStatus{Added: was.Added, Departed: departed})
 	for _, endpoint := range departed {
-		if !slices.Contains(was, endpoint) {
+		if !slices.Contains(was.Departed, endpoint) {
 			m.log.WithField("endpoint", endpoint).Warn("configured etcd endpoint is not a member of the cluster, or does not answer: update --etcd-endpoints if the member was replaced")
 		}
 	}
@@ -333,9 +331,7 @@ func (m *Members) setAdded(added []string) {
 		m.o.Client.SetEndpoints(endpoints...)
 		m.log.WithField("endpoints", strings.Join(endpoints, ",")).Info("etcd endpoints changed")
 	}
-	m.mu.Lock()
-	m.status.Added = added
-	m.mu.Unlock()
+	m.status.Store(&MembersStatus{Added: added, Departed: m.Status().Departed})
 	now := SavedMembers{Configured: m.configured, Cluster: m.cluster, Members: added}
 	if m.o.Save == nil || len(added) == 0 && len(m.saved.Members) == 0 || now.Cluster == m.saved.Cluster && slices.Equal(now.Members, m.saved.Members) {
 		return

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync"
+	"sync/atomic"
 
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -80,7 +80,7 @@ func (w *watched) Read(p []byte) (int, error) {
 	switch {
 	case n > 0 && !w.said:
 		w.said = true
-		w.why.clear()
+		w.why.text.Store(nil)
 	case err != nil && !w.said:
 		w.why.set(w.authority, err)
 	}
@@ -89,11 +89,9 @@ func (w *watched) Read(p []byte) (int, error) {
 
 // lastRefusal is why TLS with etcd last failed.
 type lastRefusal struct {
-	log logrus.FieldLogger // nil: silent
-	tls bool               // it is used
-
-	mu   sync.Mutex // guards text
-	text string
+	log  logrus.FieldLogger // nil: silent
+	tls  bool               // it is used
+	text atomic.Pointer[string]
 }
 
 func (l *lastRefusal) set(authority string, err error) {
@@ -102,19 +100,9 @@ func (l *lastRefusal) set(authority string, err error) {
 		return // no matter of TLS
 	}
 	text := "TLS with " + authority + ": " + e.Text
-	l.mu.Lock()
-	changed := text != l.text
-	l.text = text
-	l.mu.Unlock()
-	if changed && l.log != nil {
+	if was := l.text.Swap(&text); l.log != nil && (was == nil || *was != text) {
 		l.log.Error("no connection to etcd: " + text)
 	}
-}
-
-func (l *lastRefusal) clear() {
-	l.mu.Lock()
-	l.text = ""
-	l.mu.Unlock()
 }
 
 type refusalKey struct{}
@@ -122,13 +110,12 @@ type refusalKey struct{}
 // refusal reports why TLS with etcd last failed, "" if it did not. It is found by the
 // client's context, since whatever words an error has the client alone.
 func refusal(cli *clientv3.Client) string {
-	l, _ := cli.Ctx().Value(refusalKey{}).(*lastRefusal)
-	if l == nil {
-		return ""
+	if l, _ := cli.Ctx().Value(refusalKey{}).(*lastRefusal); l != nil {
+		if text := l.text.Load(); text != nil {
+			return *text
+		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text
+	return ""
 }
 
 // overTLS reports whether a client uses TLS.

@@ -168,19 +168,14 @@ func (r *Registrar) leaseChanged(next *time.Timer) bool {
 		r.setPhase(Registering, 0, "the lease was lost")
 		// Those who lost theirs together shall not all come back at once.
 		next.Reset(rand.N(r.o.TTL / 4))
-		return true
-	case k.id == 0:
-		return true
 	case k.trouble != nil && s.Phase == Registered:
 		r.setPhase(Unknown, s.ModRevision, k.trouble.Error())
-		return true
 	case k.trouble == nil && s.Phase == Unknown:
 		// An old etcd can confirm a lease that it has revoked already; the key
 		// is correct.
 		return false
-	default:
-		return true
 	}
+	return true
 }
 
 const (

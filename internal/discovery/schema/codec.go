@@ -106,6 +106,19 @@ func valueText(value []byte) (string, error) {
 	return strings.TrimSpace(string(value)), nil
 }
 
+// decodeValue reads a value that must be one JSON object; otherwise is the reason to reject any other
+// text.
+func decodeValue(value []byte, into any, otherwise string) error {
+	text, err := valueText(value)
+	switch {
+	case err != nil:
+		return err
+	case text == "" || text[0] != '{':
+		return Rejectf("%s", otherwise)
+	}
+	return decodeObject(text, into)
+}
+
 // decodeObject reads one JSON object and nothing after it. Unknown fields are
 // from another program, maybe of a newer version, and no reason to reject.
 func decodeObject(text string, into any) error {
@@ -242,10 +255,7 @@ func checkRecord(rec *instance.Record) error {
 }
 
 func portOf(address string) string {
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return ""
-	}
+	_, port, _ := net.SplitHostPort(address)
 	return port
 }
 

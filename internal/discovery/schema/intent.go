@@ -53,15 +53,8 @@ const maxMoveAfter = 24 * 60 * 60
 // DecodeOverride reads an override. Every error is a *RejectedError. An empty
 // value is an error: it says nothing about what is wanted.
 func DecodeOverride(value []byte) (Override, error) {
-	text, err := valueText(value)
-	if err != nil {
-		return Override{}, err
-	}
-	if text == "" || text[0] != '{' {
-		return Override{}, Rejectf("an override must be a JSON object such as {\"v\":1,\"state\":\"drain\"}")
-	}
 	var o Override
-	if err := decodeObject(text, &o); err != nil {
+	if err := decodeValue(value, &o, `an override must be a JSON object such as {"v":1,"state":"drain"}`); err != nil {
 		return Override{}, err
 	}
 	switch o.State {
@@ -84,18 +77,11 @@ func DecodeOverride(value []byte) (Override, error) {
 // DecodePending reads a pending add. An empty value waits for whatever model
 // the instance serves. Every error is a *RejectedError.
 func DecodePending(k instance.Key, value []byte) (PendingAdd, error) {
-	text, err := valueText(value)
-	if err != nil {
-		return PendingAdd{}, err
-	}
-	if text == "" {
+	if text, err := valueText(value); err == nil && text == "" {
 		return PendingAdd{V: 1}, nil
 	}
-	if text[0] != '{' {
-		return PendingAdd{}, Rejectf("a pending add must be empty or a JSON object")
-	}
 	var p PendingAdd
-	if err := decodeObject(text, &p); err != nil {
+	if err := decodeValue(value, &p, "a pending add must be empty or a JSON object"); err != nil {
 		return PendingAdd{}, err
 	}
 	if p.Record != nil {

@@ -88,14 +88,7 @@ func (r *ModelRoute) Conflict(name string, all []*instance.Instance) string {
 
 // DecodeModelRoute reads and checks a model route. Every error is a *RejectedError.
 func DecodeModelRoute(value []byte) (r ModelRoute, err error) {
-	text, err := valueText(value)
-	if err != nil {
-		return r, err
-	}
-	if text == "" || text[0] != '{' {
-		return r, Rejectf(`a model route must be a JSON object such as {"v":1,"targets":[{"model":"Qwen2.5-72B"}]}`)
-	}
-	if err := decodeObject(text, &r); err != nil {
+	if err := decodeValue(value, &r, `a model route must be a JSON object such as {"v":1,"targets":[{"model":"Qwen2.5-72B"}]}`); err != nil {
 		return ModelRoute{}, err
 	}
 	return r, r.Check()

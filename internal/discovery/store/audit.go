@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"hash/fnv"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -53,13 +54,12 @@ func (w *writer) audit(ctx context.Context, k instance.Key, p plan, why string) 
 		V: 1, At: time.Now().UTC(), Who: w.by(ctx), What: p.what, Role: k.Role, Address: k.Address, Why: cut(why, maxWhy), Weight: p.weight,
 		Changes: p.changes,
 	}
-	e.fit()
 	if p.lease > 0 {
 		e.For = p.lease.String()
 	}
 	value, err := schema.Encode(e)
-	if errors.Is(err, schema.ErrTooLarge) { // with the escapes of the values
-		e.Changes = nil
+	if errors.Is(err, schema.ErrTooLarge) || slices.ContainsFunc(e.Changes, Change.binary) {
+		e.Changes = nil // it cannot be reverted
 		value, err = schema.Encode(e)
 	}
 	if err != nil {

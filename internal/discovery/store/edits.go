@@ -38,8 +38,6 @@ const (
 	MaxEdits = 100
 	// MaxEditBytes is the largest size of their values together. etcd's limit for a request is 1.5 MiB.
 	MaxEditBytes = 1 << 20
-	// maxChanges bounds the values in an audit entry, in bytes.
-	maxChanges = 16 << 10
 )
 
 // Errors of Edits.
@@ -75,22 +73,9 @@ func (w *writer) changesOf(ops []clientv3.Op, ends bool, before map[string]*mvcc
 	return changes
 }
 
-// fit drops the values of an entry that are not text or too long; it cannot be reverted then.
-func (e *AuditEntry) fit() {
-	size := 0
-	for _, c := range e.Changes {
-		for _, v := range []*string{c.Before, c.After} {
-			if v == nil {
-				continue
-			}
-			if size += len(*v); !utf8.ValidString(*v) {
-				size = maxChanges + 1
-			}
-		}
-	}
-	if size > maxChanges {
-		e.Changes = nil
-	}
+// binary reports whether a value is not text, which JSON cannot hold.
+func (c Change) binary() bool {
+	return c.Before != nil && !utf8.ValidString(*c.Before) || c.After != nil && !utf8.ValidString(*c.After)
 }
 
 // Between returns the changes from one revision to another, by the audit log, one for each key,

@@ -77,17 +77,7 @@ func (s *Instances) SyncFlags(ctx context.Context, proxy string, want map[instan
 		if rec, ok := want[k]; ok {
 			wanted = &rec
 		}
-		result, e := s.syncOne(ctx, proxy, k, wanted)
-		switch {
-		case e != nil:
-			err = cmp.Or(err, e)
-		case result.removed:
-			outcome.Removed = append(outcome.Removed, k)
-		case result.dropped:
-			outcome.Dropped = append(outcome.Dropped, k)
-		case result.differs:
-			outcome.Differ = append(outcome.Differ, k)
-		}
+		err = cmp.Or(err, s.syncOne(ctx, proxy, k, wanted, &outcome))
 	}
 	return outcome, err
 }
@@ -98,13 +88,10 @@ func fromFlags(kv *mvccpb.KeyValue, k instance.Key) (instance.Record, bool) {
 	return rec, err == nil && kv.Lease == 0 && rec.Source == schema.SourceFlags
 }
 
-// synced is what became of one instance: a removal keeps out what is wanted, it was
-// taken from this proxy, or another proxy's facts stay.
-type synced struct{ removed, dropped, differs bool }
-
 // syncOne brings one record in line; nil means that it is not wanted.
-func (s *Instances) syncOne(ctx context.Context, proxy string, k instance.Key, wanted *instance.Record) (result synced, err error) {
+func (s *Instances) syncOne(ctx context.Context, proxy string, k instance.Key, wanted *instance.Record, outcome *FlagsOutcome) error {
 	key := s.layout.Instance(k)
+	var list *[]instance.Key // of outcome, nil: none
 	put := func(f *etcd.Found, rec instance.Record) (plan, error) {
 		value, err := staticValue(k, rec, schema.SourceFlags)
 		if err != nil || f.Record != nil && bytes.Equal(f.Record.Value, value) {
@@ -120,8 +107,8 @@ func (s *Instances) syncOne(ctx context.Context, proxy string, k instance.Key, w
 	if wanted == nil {
 		why = "no longer on the command line of "
 	}
-	err = s.change(ctx, k, why+proxy, func(f *etcd.Found) (plan, error) {
-		result = synced{}
+	err := s.change(ctx, k, why+proxy, func(f *etcd.Found) (plan, error) {
+		list = nil
 		rec, ours := instance.Record{}, false
 		if f.Record != nil {
 			rec, ours = fromFlags(f.Record, k)
@@ -131,14 +118,14 @@ func (s *Instances) syncOne(ctx context.Context, proxy string, k instance.Key, w
 		case wanted == nil && !ours:
 			return plan{}, nil
 		case wanted == nil && len(others) == 0:
-			result.dropped = true
+			list = &outcome.Dropped
 			return plan{what: "sync-flags", ops: []clientv3.Op{clientv3.OpDelete(key)}}, nil
 		case wanted == nil:
-			result.dropped = true
+			list = &outcome.Dropped
 			rec.Proxies = others
 			return put(f, rec)
 		case f.Removed():
-			result.removed = true
+			list = &outcome.Removed
 			return plan{}, nil
 		case f.Record == nil, ours && len(others) == 0:
 			rec = *wanted
@@ -148,7 +135,9 @@ func (s *Instances) syncOne(ctx context.Context, proxy string, k instance.Key, w
 			}
 			return put(f, rec)
 		case ours:
-			result.differs = rec.Connector != wanted.Connector || !maps.EqualFunc(rec.Ports, wanted.Ports, slices.Equal[[]int])
+			if rec.Connector != wanted.Connector || !maps.EqualFunc(rec.Ports, wanted.Ports, slices.Equal[[]int]) {
+				list = &outcome.Differ
+			}
 			if !rec.For(proxy) {
 				rec.Proxies = named(rec.Proxies, proxy)
 			}
@@ -160,7 +149,10 @@ func (s *Instances) syncOne(ctx context.Context, proxy string, k instance.Key, w
 		}
 		return plan{what: "sync-flags", ops: []clientv3.Op{clientv3.OpPut(key, string(wider))}}, nil
 	})
-	return result, err
+	if err == nil && list != nil {
+		*list = append(*list, k)
+	}
+	return err
 }
 
 // without returns the names that do not mean a proxy.

@@ -36,31 +36,42 @@ type Instances struct{ *writer }
 // instance.Both means both memberships, in one transaction; Added then reports whether one of
 // them was not there.
 func (s *Instances) Add(ctx context.Context, k instance.Key, rec instance.Record, reason string) (AddOutcome, error) {
+	return s.add(ctx, k, reason, Added, rec.Proxies, func(k instance.Key, proxies []string) (plan, error) {
+		rec := rec
+		rec.Proxies = proxies
+		value, err := staticValue(k, rec, "admin")
+		return plan{what: "add", ops: []clientv3.Op{clientv3.OpPut(s.layout.Instance(k), string(value))}}, err
+	})
+}
+
+// add adds memberships for proxies. create plans what a membership without a record gets, for
+// these proxies and those of a pending add; outcome is that of its plan.
+func (s *Instances) add(ctx context.Context, k instance.Key, reason string, outcome AddOutcome, proxies []string, create func(instance.Key, []string) (plan, error)) (AddOutcome, error) {
 	if err := checkKeys(k); err != nil {
 		return "", err
 	}
 	outcomes := map[instance.Key]AddOutcome{}
 	_, err := s.changeEach(ctx, k, reason, func(k instance.Key, f *etcd.Found) (plan, error) {
-		outcomes[k] = AlreadyThere
-		p := plan{what: "add"}
-		rec := rec
-		rec.Proxies = withWaiting(k, rec.Proxies, f.Pending)
-		value, err := staticValue(k, rec, "admin")
+		proxies := withWaiting(k, proxies, f.Pending)
+		p, err := create(k, proxies)
 		if err != nil {
 			return plan{}, err
 		}
-		wider, err := widened(k, f.Record, rec.Proxies)
-		switch {
-		case err != nil:
-			return plan{}, err
-		case f.Record == nil:
-			outcomes[k] = Added
-			p.ops = append(p.ops, clientv3.OpPut(s.layout.Instance(k), string(value)))
-		case wider != nil:
-			outcomes[k] = Added
-			p.ops = append(p.ops, clientv3.OpPut(s.layout.Instance(k), string(wider)))
+		outcomes[k] = outcome
+		if f.Record != nil {
+			wider, err := widened(k, f.Record, proxies)
+			if err != nil {
+				return plan{}, err
+			}
+			p = plan{what: p.what}
+			if wider != nil {
+				p.ops = append(p.ops, clientv3.OpPut(s.layout.Instance(k), string(wider)))
+			}
+			if wider == nil || outcome == Waiting {
+				outcomes[k] = AlreadyThere
+			}
 		}
-		if f.Pending != nil {
+		if f.Pending != nil && outcomes[k] != Waiting {
 			p.ops = append(p.ops, clientv3.OpDelete(s.layout.Pending(k)))
 		}
 		lift, err := s.liftRemoval(ctx, k, f, reason)
@@ -142,51 +153,22 @@ func (s *Instances) liftRemoval(ctx context.Context, k instance.Key, f *etcd.Fou
 // instance is there already nothing waits, and a static record that belongs to other
 // proxies becomes that of p's, too, as by Add.
 func (s *Instances) AddPending(ctx context.Context, k instance.Key, p schema.PendingAdd, ttl time.Duration, reason string) (AddOutcome, error) {
-	if err := checkKeys(k); err != nil {
-		return "", err
-	}
 	p.V = cmp.Or(p.V, 1)
 	p.By = cmp.Or(p.By, s.by(ctx))
 	p.Reason = cmp.Or(p.Reason, reason)
 	if p.Since == nil {
 		p.Since = new(time.Now().UTC())
 	}
-	outcomes := map[instance.Key]AddOutcome{}
-	_, err := s.changeEach(ctx, k, reason, func(k instance.Key, f *etcd.Found) (plan, error) {
+	return s.add(ctx, k, reason, Waiting, p.FullRecord(k).Proxies, func(k instance.Key, proxies []string) (plan, error) {
 		p := p
 		if p.Record != nil {
 			rec := *p.Record
-			rec.Proxies = withWaiting(k, rec.Proxies, f.Pending)
+			rec.Proxies = proxies
 			p.Record = &rec
 		}
 		value, err := pendingValue(k, p)
-		if err != nil {
-			return plan{}, err
-		}
-		lift, err := s.liftRemoval(ctx, k, f, reason)
-		if err != nil {
-			return plan{}, err
-		}
-		pl := plan{what: "wait", ops: lift}
-		if f.Record != nil {
-			outcomes[k] = AlreadyThere
-			if f.Pending != nil {
-				pl.ops = append(pl.ops, clientv3.OpDelete(s.layout.Pending(k)))
-			}
-			wider, err := widened(k, f.Record, p.FullRecord(k).Proxies)
-			if wider != nil {
-				pl.ops = append(pl.ops, clientv3.OpPut(s.layout.Instance(k), string(wider)))
-			}
-			return pl, err
-		}
-		outcomes[k] = Waiting
-		pl.lease, pl.timed = ttl, []keyValue{{s.layout.Pending(k), value}}
-		return pl, nil
+		return plan{what: "wait", lease: ttl, timed: []keyValue{{s.layout.Pending(k), value}}}, err
 	})
-	if err != nil {
-		return "", err
-	}
-	return together(outcomes), nil
 }
 
 // pendingValue encodes a pending add of one membership.

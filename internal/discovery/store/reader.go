@@ -66,10 +66,11 @@ func (r *Reader) Ends(ctx context.Context, prefix string) (map[instance.Key]time
 		if kv.Lease == 0 {
 			continue
 		}
-		n := r.layout.Parse(string(kv.Key))
-		if ends[n.Key], err = r.expiry(ctx, kv.Lease); err != nil {
+		left, _, err := r.timeToLive(ctx, "read a time limit", kv.Lease)
+		if err != nil {
 			return nil, err
 		}
+		ends[r.layout.Parse(string(kv.Key)).Key] = time.Now().Add(left).UTC().Truncate(time.Second)
 	}
 	return ends, nil
 }
@@ -153,8 +154,7 @@ func (r *Reader) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
 	}
 	keys := []instance.Key{k}
 	for _, kv := range aliases {
-		n := r.layout.Parse(string(kv.Key))
-		if alias := (n.Key); !slices.Contains(keys, alias) {
+		if alias := r.layout.Parse(string(kv.Key)).Key; !slices.Contains(keys, alias) {
 			keys = append(keys, alias)
 		}
 	}
@@ -176,14 +176,9 @@ func (r *Reader) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
 			CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision, Version: kv.Version,
 		}
 		if kv.Lease != 0 {
-			cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-			ttl, err := r.cli.TimeToLive(cctx, clientv3.LeaseID(kv.Lease))
-			cancel()
-			if err != nil {
-				return nil, etcd.Explain(ctx, r.cli, "ask for the lease of "+strings.TrimPrefix(one.Key, r.layout.Root()), err, true)
+			if one.TTL, one.GrantedTTL, err = r.timeToLive(ctx, "ask for the lease of "+strings.TrimPrefix(one.Key, r.layout.Root()), kv.Lease); err != nil {
+				return nil, err
 			}
-			one.TTL = time.Duration(ttl.TTL) * time.Second
-			one.GrantedTTL = time.Duration(ttl.GrantedTTL) * time.Second
 		}
 		raw = append(raw, one)
 	}

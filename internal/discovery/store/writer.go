@@ -39,15 +39,16 @@ func (c *client) get(ctx context.Context, doing, key string, o ...clientv3.OpOpt
 	return resp.Kvs, nil
 }
 
-// expiry returns when a lease ends, by the clock of this machine.
-func (c *client) expiry(ctx context.Context, id int64) (time.Time, error) {
+// timeToLive returns the time that is left of a lease, -1 s if it has ended, and the time that was
+// granted. doing describes that in an error.
+func (c *client) timeToLive(ctx context.Context, doing string, id int64) (left, granted time.Duration, err error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
-	left, err := c.cli.TimeToLive(cctx, clientv3.LeaseID(id))
+	resp, err := c.cli.TimeToLive(cctx, clientv3.LeaseID(id))
 	if err != nil {
-		return time.Time{}, etcd.Explain(ctx, c.cli, "read a time limit", err, true)
+		return 0, 0, etcd.Explain(ctx, c.cli, doing, err, true)
 	}
-	return time.Now().Add(time.Duration(left.TTL) * time.Second).UTC().Truncate(time.Second), nil
+	return time.Duration(resp.TTL) * time.Second, time.Duration(resp.GrantedTTL) * time.Second, nil
 }
 
 // txn makes a transaction. doing describes that in an error.
@@ -233,8 +234,6 @@ func (p *plan) readFrom(l schema.Layout, keys []instance.Key, all []*etcd.Found)
 func (w *writer) retry(ctx context.Context, k instance.Key, why string, decide func(context.Context) (plan, error)) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	var leases []clientv3.LeaseID // granted but not used
-	defer func() { w.revokeUnused(ctx, leases...) }()
 	for try := range storeTries {
 		if try > 0 && !sleep.For(ctx, time.Duration(rand.Int64N(int64(20*time.Millisecond)*int64(try)))) {
 			break
@@ -243,8 +242,7 @@ func (w *writer) retry(ctx context.Context, k instance.Key, why string, decide f
 		if err != nil || len(p.ops)+len(p.timed) == 0 {
 			return 0, err
 		}
-		revision, unused, err := w.apply(ctx, k, why, p)
-		leases = append(leases, unused...)
+		revision, err := w.apply(ctx, k, why, p)
 		if err != nil || revision > 0 {
 			return revision, err
 		}
@@ -252,15 +250,13 @@ func (w *writer) retry(ctx context.Context, k instance.Key, why string, decide f
 	return 0, fmt.Errorf("change %s: %w; try again", k, ErrBusy)
 }
 
-// apply makes the transaction of a change. It returns its revision, 0 if it was not applied,
-// and the leases that it granted but did not use.
-func (w *writer) apply(ctx context.Context, k instance.Key, why string, p plan) (revision int64, unused []clientv3.LeaseID, err error) {
+// apply makes the transaction of a change. It returns its revision, 0 if it was not applied.
+func (w *writer) apply(ctx context.Context, k instance.Key, why string, p plan) (revision int64, err error) {
 	id := clientv3.NoLease
 	if len(p.timed) > 0 && p.lease > 0 {
 		if id, err = etcd.Grant(ctx, w.cli, p.lease); err != nil {
-			return 0, nil, err
+			return 0, err
 		}
-		unused = append(unused, id)
 	}
 	var timed []clientv3.Op
 	for _, t := range p.timed {
@@ -269,16 +265,18 @@ func (w *writer) apply(ctx context.Context, k instance.Key, why string, p plan) 
 	p.changes = append(w.changesOf(p.ops, false, p.found), w.changesOf(timed, id != clientv3.NoLease, p.found)...)
 	audit, err := w.audit(ctx, k, p, why)
 	if err != nil {
-		return 0, unused, err
+		w.revokeUnused(ctx, id)
+		return 0, err
 	}
 	resp, err := w.commit(ctx, p.what+" "+k.String(), p.compares, slices.Concat(p.ops, timed, p.once, audit))
 	switch {
 	case err != nil:
-		return 0, nil, err // its leases must not be revoked
+		return 0, err // the lease may be in use
 	case !resp.Succeeded:
-		return 0, unused, nil
+		w.revokeUnused(ctx, id)
+		return 0, nil
 	}
-	return resp.Header.Revision, nil, nil
+	return resp.Header.Revision, nil
 }
 
 // commit is txn for changes, which may have been applied also if it returns an error other than ErrPermissionDenied.
@@ -293,16 +291,12 @@ func (w *writer) commit(ctx context.Context, doing string, compares []clientv3.C
 	return resp, nil
 }
 
-// revokeUnused revokes leases that were granted but not used. Its errors are ignored: the
-// leases have no key and expire by themselves.
-func (w *writer) revokeUnused(ctx context.Context, leases ...clientv3.LeaseID) {
-	ctx = context.WithoutCancel(ctx)
-	for _, id := range leases {
-		cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-		_, err := w.cli.Revoke(cctx, id)
-		cancel()
-		if err != nil {
-			return
-		}
+// revokeUnused revokes a lease that was granted but not used. An error is ignored: the lease has no
+// key and expires by itself.
+func (w *writer) revokeUnused(ctx context.Context, id clientv3.LeaseID) {
+	if id != clientv3.NoLease {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), etcd.CallTimeout)
+		defer cancel()
+		_, _ = w.cli.Revoke(ctx, id)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -18,25 +19,24 @@ const auditRetry = 200 * time.Millisecond
 // as one on a wiped store.
 func (w *Watcher) audit(ctx context.Context) {
 	wait := etcd.Jitter(w.o.AuditInterval)
-	failed, hurried := false, 0
+	failed, early := false, 0
 	answers := &etcd.Patience{Client: w.cli, Longest: etcd.LongestWait}
-	for {
-		early := w.pauseOrDoubt(ctx, wait, hurried < earlyAudits)
-		if ctx.Err() != nil {
-			return
-		}
-		hurried++
-		if !early {
-			hurried = 0
-		}
+	differs := make(chan bool, 1)
+	for sleep.For(ctx, wait) {
 		got, err := w.list(ctx, answers, !failed, clientv3.WithKeysOnly())
-		wait = etcd.Jitter(w.o.AuditInterval)
-		if err != nil { // list at another member, if there is one: this one may hang, and the watch with it
-			wait = min(wait, etcd.Jitter(auditRetry))
-		}
 		failed = err != nil
-		if !w.send(ctx, func(o *owner) { o.audited(&got, err) }) {
+		if !w.send(ctx, func(o *owner) { differs <- o.audited(&got, err) }) {
 			return
+		}
+		wait = etcd.Jitter(w.o.AuditInterval)
+		if <-differs && early < earlyAudits {
+			wait = min(wait, doubtPause)
+			early++
+			continue
+		}
+		early = 0
+		if failed { // list at another member, if there is one: this one may hang, and the watch with it
+			wait = min(wait, etcd.Jitter(auditRetry))
 		}
 	}
 }
@@ -50,35 +50,6 @@ const (
 	// differs at each audit.
 	earlyAudits = 2
 )
-
-// pauseOrDoubt waits until the next audit is due: d, or doubtPause if the last one found a
-// difference and mayDoubt is set. It reports whether the pause was the short one.
-func (w *Watcher) pauseOrDoubt(ctx context.Context, d time.Duration, mayDoubt bool) (early bool) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	doubt := w.doubt
-	if !mayDoubt {
-		doubt = nil
-	}
-	due := time.Now().Add(d)
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-timer.C:
-			select {
-			case <-w.doubt: // it comes too late for this round
-			default:
-			}
-			return early
-		case <-doubt:
-			if time.Until(due) > doubtPause {
-				timer.Reset(doubtPause)
-			}
-			early, doubt = true, nil
-		}
-	}
-}
 
 // suspicion holds the differences that an audit found, and the state of the watch at that
 // time. One audit proves nothing: the events may still be under way.
@@ -99,34 +70,34 @@ const apart = 300 * time.Millisecond
 // counts as silent.
 const stillFor = 2 * time.Second
 
-// audited applies the outcome of an audit, which lists keys only. What differs in two audits running
-// is drift, if the watch has since passed the revision of the first, or has not
-// moved at all: a watch that only lags moves.
-func (c *contact) audited(a *etcd.Listing, err error) {
+// audited applies the outcome of an audit, which lists keys only, and reports whether the next one
+// must confirm that it differs. What differs in two audits running is drift, if the watch has since
+// passed the revision of the first, or has not moved at all: a watch that only lags moves.
+func (c *contact) audited(a *etcd.Listing, err error) (differs bool) {
 	if err != nil {
 		c.failures++
 		c.doubt = time.Now()
 		c.w.note(func(s *Status) { s.AuditErrors++; s.LastError = err.Error() })
-		return
+		return false
 	}
 	c.w.note(func(s *Status) { s.Audits++ })
 	c.answered(a.Before, a.Revision, a.Cluster, a.Member)
 	if !c.listed || !c.following {
 		c.suspicion = nil // a list is on its way
-		return
+		return false
 	}
 	now := &suspicion{keys: c.differences(a), revision: a.Revision, watch: c.reached, still: time.Now(), at: time.Now()}
 	was := c.suspicion
 	c.suspicion = nil
 	if len(now.keys) == 0 {
-		return
+		return false
 	}
 	if was != nil && time.Since(was.at) < apart {
 		c.suspicion = was
 		if was.watch != now.watch {
 			was.still = now.still
 		}
-		return
+		return false
 	}
 	if was != nil && was.watch == now.watch {
 		now.still = was.still
@@ -139,13 +110,13 @@ func (c *contact) audited(a *etcd.Listing, err error) {
 				c.w.log.WithField("key", n.Text()).Warn("the watch missed a change of this key: reading everything again")
 				c.w.note(func(s *Status) { s.Drift++ })
 				c.w.Relist(relistDrift)
-				return
+				return false
 			}
 		}
 	}
 	c.suspicion = now
-	etcd.Signal(c.w.doubt)
 	etcd.Signal(c.w.progress) // if the watch has delivered everything, its progress shows it
+	return true
 }
 
 // behind reports whether the table holds a key as it was before revision mod. It returns false

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"testing"
 
@@ -81,11 +82,13 @@ func BenchmarkChange(b *testing.B) {
 				b.Fatalf("%d instances of %d", all, n)
 			}
 		})
-		b.Run(fmt.Sprintf("image/%d", n), func(b *testing.B) {
+		b.Run(fmt.Sprintf("state/%d", n), func(b *testing.B) {
 			o := benchOwner(b, b.Context(), n)
 			b.ReportAllocs()
 			for b.Loop() {
-				_ = o.imageOf().onDisk().File()
+				if _, err := json.Marshal(o.stateToSave()); err != nil {
+					b.Fatal(err)
+				}
 			}
 		})
 	}

@@ -29,15 +29,6 @@ func (t *table) touchAll() {
 	}
 }
 
-// updateBad updates the set of entries that cannot be used.
-func (t *table) updateBad(e *entry) {
-	if e.problem != "" || (e.in != nil && e.in.View == instance.Rejected) {
-		t.bad[e.Name] = e
-	} else {
-		delete(t.bad, e.Name)
-	}
-}
-
 // changed records the change of an entry, which is saved soon unless it is a leased instance.
 func (t *table) changed(e *entry) {
 	if e != nil && e.saved() && (e.Kind != schema.KindInstance || e.leased == 0) {

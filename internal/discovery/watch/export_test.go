@@ -25,10 +25,10 @@ func BuildAfter(l schema.Layout, kvs []*mvccpb.KeyValue, revision int64, prev *i
 }
 
 // Suspend makes the Watcher believe that its process has not run for an hour.
-func (w *Watcher) Suspend() { w.suspension.pulse.beat(time.Now().Add(-time.Hour)) }
+func (w *Watcher) Suspend() { w.suspension.beat(time.Now().Add(-time.Hour)) }
 
 // SuspendFor makes the Watcher believe that its process has not run for a time.
 func (w *Watcher) SuspendFor(d time.Duration) { w.SuspendUntil(time.Now(), d) }
 
 // SuspendUntil makes the Watcher believe that its process has not run for a time before now.
-func (w *Watcher) SuspendUntil(now time.Time, d time.Duration) { w.suspension.pulse.beat(now.Add(-d)) }
+func (w *Watcher) SuspendUntil(now time.Time, d time.Duration) { w.suspension.beat(now.Add(-d)) }

@@ -37,8 +37,6 @@ type owner struct {
 	timer     *time.Timer // runs while a publication is put off
 	logged    map[schema.Name]int64
 	asking    sync.WaitGroup
-	tick      *time.Timer // runs while there are orphans
-	ticking   bool
 	orphans   int // at the last publication
 }
 
@@ -57,12 +55,10 @@ func newOwner(w *Watcher) *owner {
 		facts:   facts,
 		ask:     newProbeScheduler(w, table, facts),
 		timer:   time.NewTimer(time.Hour),
-		tick:    time.NewTimer(time.Hour),
 		logged:  make(map[schema.Name]int64),
 	}
 	o.table.onKeyLost = o.onKeyLost
 	o.timer.Stop()
-	o.tick.Stop()
 	return o
 }
 
@@ -70,7 +66,8 @@ func newOwner(w *Watcher) *owner {
 func (w *Watcher) own(ctx context.Context) {
 	o := newOwner(w)
 	defer o.timer.Stop()
-	defer o.tick.Stop()
+	tick := time.NewTicker(min(time.Second, max(w.o.OrphanGrace/4, 10*time.Millisecond)))
+	defer tick.Stop()
 	defer o.ask.stop()
 	defer o.asking.Wait()
 	o.began = time.Now()
@@ -81,7 +78,7 @@ func (w *Watcher) own(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			if w.o.StateDir != "" {
-				w.last = o.knownImage()
+				w.last = o.stateToSave()
 			}
 			return
 		case m := <-w.inbox:
@@ -89,8 +86,7 @@ func (w *Watcher) own(ctx context.Context) {
 		case <-o.timer.C:
 			o.publish(ctx)
 			continue
-		case <-o.tick.C:
-			o.ticking = false
+		case <-tick.C:
 			o.dropEnded()
 			o.announce()
 		}
@@ -100,8 +96,7 @@ func (w *Watcher) own(ctx context.Context) {
 	}
 }
 
-// sendQuestions sends the questions about leases, and runs the timer of the
-// orphans while there are any.
+// sendQuestions sends the questions about leases, and writes back what an order restores.
 func (o *owner) sendQuestions(ctx context.Context) {
 	for _, q := range o.unanswered() {
 		o.asking.Go(func() {
@@ -112,10 +107,6 @@ func (o *owner) sendQuestions(ctx context.Context) {
 	if entries := o.writeBacks; len(entries) > 0 {
 		o.asking.Go(func() { o.w.writeBackAll(ctx, entries) })
 		o.writeBacks = nil
-	}
-	if !o.ticking && len(o.table.absent) > 0 {
-		o.ticking = true
-		o.tick.Reset(min(time.Second, max(o.w.o.OrphanGrace/4, 10*time.Millisecond)))
 	}
 }
 
@@ -257,44 +248,39 @@ func (o *owner) applyEvent(ev *clientv3.Event) {
 	}
 }
 
-// onVerdict applies the outcome of a probe.
-func (o *owner) onVerdict(v verdict) {
-	if v.wait != nil {
-		if o.table.find(schema.KindPending, v.key) == nil {
-			return // it was removed
-		}
-		if o.facts.Pending[v.key] != *v.wait {
-			o.facts.Pending[v.key] = *v.wait
-			o.table.touch(v.key)
-		}
-		return
+// onWait stores why a pending add still waits, unless it was removed.
+func (o *owner) onWait(k instance.Key, wait verify.Wait) {
+	if o.table.find(schema.KindPending, k) != nil && o.facts.Pending[k] != wait {
+		o.facts.Pending[k] = wait
+		o.table.touch(k)
 	}
-	if v.answer == nil {
-		return
-	}
-	e := o.table.find(schema.KindInstance, v.key)
+}
+
+// onAnswer applies the outcome of a probe of an instance.
+func (o *owner) onAnswer(k instance.Key, v *verify.Answer) {
+	e := o.table.find(schema.KindInstance, k)
 	if e == nil {
 		return // it was removed
 	}
-	old := o.facts.Instances[v.key]
+	old := o.facts.Instances[k]
 	if e.absent != nil && e.absent.kind != unwritten {
-		if e.incarnation() == v.answer.Incarnation {
-			o.learn(e, v.answer)
+		if e.incarnation() == v.Incarnation {
+			o.learn(e, v)
 			if e.absent.probed() {
-				o.onAbsentProbe(e, v.answer)
+				o.onAbsentProbe(e, v)
 			}
 		}
 		return
 	}
-	if old != nil && old.Incarnation == v.answer.Incarnation && !old.OK() && !v.answer.OK() && old.Reason == v.answer.Reason {
+	if old != nil && old.Incarnation == v.Incarnation && !old.OK() && !v.OK() && old.Reason == v.Reason {
 		return // nothing new
 	}
-	if old.OK() && old.Incarnation == v.answer.Incarnation && o.facts.MustLearn(e.Key, e.rec) &&
-		(!v.answer.OK() || maps.Equal(old.Facts.EngineIDs, v.answer.Facts.EngineIDs)) {
+	if old.OK() && old.Incarnation == v.Incarnation && o.facts.MustLearn(e.Key, e.rec) &&
+		(!v.OK() || maps.Equal(old.Facts.EngineIDs, v.Facts.EngineIDs)) {
 		return // the incarnation has not changed; package health judges whether it works
 	}
-	o.facts.Instances[v.key] = v.answer
-	o.table.touch(v.key)
+	o.facts.Instances[k] = v
+	o.table.touch(k)
 }
 
 // learn stores an answer of an entry that etcd does not hold: the models may verify it, and the

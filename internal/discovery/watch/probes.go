@@ -49,14 +49,6 @@ type targetKey struct {
 	pending bool
 }
 
-// verdict is the outcome of one probe. At most one of wait and answer is set; neither if the
-// probe is no evidence about the instance.
-type verdict struct {
-	key    instance.Key
-	answer *verify.Answer
-	wait   *verify.Wait
-}
-
 // probeScheduler runs the goroutines that probe, one for each target, with a common bound
 // on the probes under way. Only the owner uses it.
 type probeScheduler struct {
@@ -70,8 +62,7 @@ type probeScheduler struct {
 }
 
 type probing struct {
-	life   string
-	sign   bool
+	target
 	cancel context.CancelFunc
 }
 
@@ -90,34 +81,30 @@ func (a *probeScheduler) stop() {
 // update starts and ends probes, so that those of the targets run. It does not wait for probes
 // that it ends: they are cancelled, and late results are dropped because they name an outdated
 // incarnation or revision.
-func (a *probeScheduler) update(ctx context.Context, targets []target) {
+func (a *probeScheduler) update(ctx context.Context, want map[targetKey]target) {
 	if a.w.o.Prober == nil {
 		return
 	}
-	want := make(map[targetKey]*target, len(targets))
-	for i := range targets {
-		t := &targets[i]
-		want[targetKey{t.in.Key, t.pending}] = t
-	}
 	for k := range a.run {
-		if want[k] == nil {
+		if _, ok := want[k]; !ok {
 			a.end(k)
 		}
 	}
-	var begin []target
+	var begin []targetKey
 	for k, t := range want {
 		if r, ok := a.run[k]; ok && r.life == t.life {
 			continue
 		}
 		a.end(k)
-		begin = append(begin, *t)
+		begin = append(begin, k)
 		if t.sign {
 			a.signs.Add(1) // of all, before the first of them spreads its probes by it
 		}
 	}
-	for _, t := range begin {
+	for _, k := range begin {
 		actx, cancel := context.WithCancel(ctx)
-		a.run[targetKey{t.in.Key, t.pending}] = probing{life: t.life, sign: t.sign, cancel: cancel}
+		t := want[k]
+		a.run[k] = probing{t, cancel}
 		a.wg.Go(func() {
 			defer cancel()
 			a.probeLoop(actx, ctx, t)
@@ -152,12 +139,17 @@ func (a *probeScheduler) probeLoop(ctx, run context.Context, t target) {
 			return
 		case a.slots <- struct{}{}:
 		}
-		v, slow := a.once(ctx, run, t)
+		outcome, slow := a.once(ctx, run, t)
 		<-a.slots
 		if ctx.Err() != nil {
 			return
 		}
-		if !a.w.send(ctx, func(o *owner) { o.onVerdict(v); o.announce() }) {
+		if !a.w.send(ctx, func(o *owner) {
+			if outcome != nil {
+				outcome(o)
+			}
+			o.announce()
+		}) {
 			return
 		}
 		wait := a.w.o.WaitingInterval
@@ -174,14 +166,14 @@ func (a *probeScheduler) probeLoop(ctx, run context.Context, t target) {
 	}
 }
 
-// once makes one probe. slow reports whether the next one may come later than usual.
-func (a *probeScheduler) once(ctx, run context.Context, t target) (v verdict, slow bool) {
-	v.key = t.in.Key
+// once makes one probe, and returns what the owner does with its outcome, nil if it is no evidence
+// about the instance. slow reports whether the next one may come later than usual.
+func (a *probeScheduler) once(ctx, run context.Context, t target) (outcome message, slow bool) {
 	if t.drop {
 		if _, err := a.w.o.Writer.DropPending(run, t.in); err != nil && run.Err() == nil {
 			a.w.log.WithField("instance", t.in.Key.String()).Warn(err.Error())
 		}
-		return v, true
+		return nil, true
 	}
 	suspensions := a.w.suspension.asked.Load()
 	pctx, cancel := context.WithTimeout(ctx, a.w.o.ProbeTimeout)
@@ -193,7 +185,7 @@ func (a *probeScheduler) once(ctx, run context.Context, t target) (v verdict, sl
 		// a probe that was not sent.
 		a.w.suspension.noticeGap(time.Now())
 		if errors.Is(err, vllm.ErrNotAsked) || suspensions != a.w.suspension.asked.Load() {
-			return v, false
+			return nil, false
 		}
 	}
 	var reason string
@@ -208,17 +200,17 @@ func (a *probeScheduler) once(ctx, run context.Context, t target) (v verdict, sl
 		reason = verify.WrongModel(facts.Models, t.model)
 	}
 	if !t.pending {
-		v.answer = &verify.Answer{Incarnation: t.in.Incarnation(), Mismatch: mismatch, Silent: silent, Reason: reason}
+		answer := &verify.Answer{Incarnation: t.in.Incarnation(), Mismatch: mismatch, Silent: silent, Reason: reason}
 		if err == nil && len(facts.Models) > 0 {
-			v.answer.Facts = &facts
+			answer.Facts = &facts
 		}
-		return v, mismatch
+		return func(o *owner) { o.onAnswer(t.in.Key, answer) }, mismatch
 	}
 	if reason == "" {
 		reason = a.promote(run, t, facts)
 	}
-	v.wait = &verify.Wait{ModRevision: t.in.ModRevision, Reason: reason}
-	return v, mismatch
+	wait := verify.Wait{ModRevision: t.in.ModRevision, Reason: reason}
+	return func(o *owner) { o.onWait(t.in.Key, wait) }, mismatch
 }
 
 // promote registers the instance of a pending add. Another proxy may have done so first, which
@@ -247,15 +239,15 @@ func (a *probeScheduler) retarget(ctx context.Context) {
 	maps.DeleteFunc(a.facts.Pending, func(k instance.Key, _ verify.Wait) bool { return removed(schema.KindPending, k) })
 }
 
-// targets lists the instances to probe.
-func (a *probeScheduler) targets() []target {
-	var ts []target
+// targets returns the instances to probe.
+func (a *probeScheduler) targets() map[targetKey]target {
+	targets := map[targetKey]target{}
 	for _, e := range a.table.order {
 		if t, ok := a.target(e); ok {
-			ts = append(ts, t)
+			targets[targetKey{t.in.Key, t.pending}] = t
 		}
 	}
-	return ts
+	return targets
 }
 
 // target reports whether the instance of an entry is to be probed, and how.

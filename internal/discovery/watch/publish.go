@@ -3,7 +3,6 @@ package watch
 import (
 	"context"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -91,15 +90,14 @@ func (o *owner) logOrphans(n int) {
 }
 
 // rejected counts the entries that cannot be used, and logs each once for each revision.
-func (o *owner) rejected() int {
-	var fresh []*entry
-	for name, e := range o.table.bad {
-		if o.logged[name] != e.mod {
-			fresh = append(fresh, e)
+func (o *owner) rejected() (n int) {
+	for _, e := range o.table.order {
+		if !e.bad() {
+			continue
 		}
-	}
-	slices.SortFunc(fresh, (*entry).compare)
-	for _, e := range fresh {
+		if n++; o.logged[e.Name] == e.mod {
+			continue
+		}
 		o.logged[e.Name] = e.mod
 		why := e.problem
 		if e.in != nil && e.in.Reason != "" {
@@ -108,5 +106,5 @@ func (o *owner) rejected() int {
 		o.w.log.WithField("instance", e.Key.String()).WithField("revision", e.mod).Warn("entry in etcd rejected: " + why)
 	}
 	maps.DeleteFunc(o.logged, func(n schema.Name, _ int64) bool { return o.table.entries[n] == nil })
-	return len(o.table.bad)
+	return n
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"slices"
 	"strconv"
 	"time"
 
@@ -43,12 +42,12 @@ func (o *owner) loadState() {
 func (w *Watcher) newSaver() *disk.Saver {
 	return disk.NewSaver(disk.SaverOptions{
 		Dir: w.o.StateDir, Age: w.o.StateAge, Log: w.log,
-		Take: func(ctx context.Context) (*disk.Image, bool) {
-			reply := make(chan *image, 1)
-			if !w.send(ctx, func(o *owner) { reply <- o.knownImage() }) {
+		Take: func(ctx context.Context) (*disk.State, bool) {
+			reply := make(chan *disk.State, 1)
+			if !w.send(ctx, func(o *owner) { reply <- o.stateToSave() }) {
 				return nil, false
 			}
-			return (<-reply).onDisk(), true
+			return <-reply, true
 		},
 		Wrote: func(at time.Time, err error) {
 			w.note(func(st *Status) {
@@ -77,82 +76,47 @@ func (o *owner) readyFromDisk() bool {
 	return true
 }
 
-// image is the state to write. It refers to the entries of the table, and only their immutable
-// fields are read.
-type image struct {
-	head   disk.Head
-	order  []*entry
-	absent map[*entry]string // those that have something in disk.Entry.Absent
-}
-
-// onDisk returns the image for the file, nil for none.
-func (m *image) onDisk() *disk.Image {
-	if m == nil {
-		return nil
-	}
-	out := &disk.Image{Head: m.head}
-	for _, e := range m.order {
-		if e.saved() {
-			out.Size += disk.LineSize(e.Name.Address, e.value)
-		}
-	}
-	out.Entries = func(yield func(disk.Entry) bool) {
-		for _, e := range m.order {
-			if e.saved() && !yield(disk.Entry{
-				Key: e.Path(), Value: e.value, Create: e.create, Mod: e.mod, Version: e.version, Lease: e.leased, Absent: m.absent[e],
-			}) {
-				return
-			}
-		}
-	}
-	return out
-}
-
 // saved reports whether an entry is written to disk. Pending adds, unwritten instances of the
 // command line, and entries that cannot be decoded are not.
 func (e *entry) saved() bool { return e.good && e.Kind != schema.KindPending && e.mod > 0 }
 
-// knownImage returns the image to save, nil if nothing is known.
-func (o *owner) knownImage() *image {
+// stateToSave returns the membership to save, nil if nothing is known. It shares the values of the
+// table's entries, which are immutable.
+func (o *owner) stateToSave() *disk.State {
 	if !o.listed && !o.restored {
 		return nil
 	}
-	return o.imageOf()
-}
-
-// imageOf returns an image of the present state. It runs on the goroutine of the owner, so it
-// copies only pointers.
-func (o *owner) imageOf() *image {
-	m := &image{
-		head: disk.Head{
+	s := &disk.State{
+		Head: disk.Head{
 			Format: disk.Format, Root: o.table.layout.Root(), Revision: o.table.revision, Schema: o.schema, Order: o.order,
 			SavedAt: time.Now().UTC(),
 		},
-		order: slices.Clone(o.table.order),
+		Entries: make([]disk.Entry, 0, len(o.table.order)),
 	}
 	if o.cluster != 0 {
-		m.head.Cluster = strconv.FormatUint(o.cluster, 16)
+		s.Cluster = strconv.FormatUint(o.cluster, 16)
 	}
 	answers := o.listed
-	for _, e := range o.table.absent {
+	for _, e := range o.table.order {
 		if !e.saved() {
 			continue
 		}
-		answers = answers || (e.Kind == schema.KindInstance && e.absent.proven)
-		if m.absent == nil {
-			m.absent = make(map[*entry]string, len(o.table.absent))
+		d := disk.Entry{Key: e.Path(), Value: e.value, Create: e.create, Mod: e.mod, Version: e.version, Lease: e.leased}
+		if e.absent != nil {
+			answers = answers || e.Kind == schema.KindInstance && e.absent.proven
+			switch e.absent.kind {
+			case orphaned, asking:
+				d.Absent = disk.Orphan
+			case kept:
+				d.Absent = disk.Kept
+			}
 		}
-		switch e.absent.kind {
-		case orphaned, asking:
-			m.absent[e] = disk.Orphan
-		case kept:
-			m.absent[e] = disk.Kept
-		}
+		s.Entries = append(s.Entries, d)
 	}
 	if !answers {
-		m.head.SavedAt = o.loadedAt // not confirmed since
+		s.SavedAt = o.loadedAt // not confirmed since
 	}
-	return m
+	return s
 }
 
 // restoreState loads the saved state. It is provisional: every instance must answer before it

@@ -15,17 +15,9 @@ import (
 // unavailable, they use the old membership.
 const freshTimeout = time.Second
 
-// pulse is the last time at which this process was known to run.
-type pulse struct{ last atomic.Pointer[time.Time] }
-
-func (p *pulse) beat(now time.Time) { p.last.Store(&now) }
-
-// gap returns how long this process has not run. The monotonic clock continues during SIGSTOP,
-// but stops while the machine sleeps, which the wall clock shows. If the wall clock is set
-// forward, the only effect is an additional list.
-func (p *pulse) gap(now time.Time) time.Duration { return gapSince(p.last.Load(), now) }
-
-// gapSince is gap for a given last time; nil: there was none.
+// gapSince returns how long this process has not run since it was last known to, 0 if last is nil.
+// The monotonic clock continues during SIGSTOP, but stops while the machine sleeps, which the wall
+// clock shows. If the wall clock is set forward, the only effect is an additional list.
 func gapSince(last *time.Time, now time.Time) time.Duration {
 	if last == nil {
 		return 0
@@ -52,20 +44,23 @@ type suspension struct {
 	after time.Duration // how long it must not have run
 	found func()        // requests a list
 
-	pulse pulse
-	last  atomic.Pointer[pause] // the last one of a quarter of after or more
-	asked atomic.Int64          // number of requests for a list that starts later
-	gate  atomic.Pointer[gate]  // set from a suspension until the list after it
+	ran   atomic.Pointer[time.Time] // last time at which this process was known to run
+	last  atomic.Pointer[pause]     // the last one of a quarter of after or more
+	asked atomic.Int64              // number of requests for a list that starts later
+	gate  atomic.Pointer[gate]      // set from a suspension until the list after it
 }
 
-// beat updates the pulse periodically.
-func (s *suspension) beat(ctx context.Context) {
+// beat records that this process runs.
+func (s *suspension) beat(now time.Time) { s.ran.Store(&now) }
+
+// run notices suspensions until ctx ends.
+func (s *suspension) run(ctx context.Context) {
 	sleep.Every(ctx, max(s.after/8, time.Millisecond), func(time.Time) { s.noticeGap(time.Now()) })
 }
 
 // noticeGap closes the gate if this process has not run for at least s.after.
 func (s *suspension) noticeGap(now time.Time) {
-	last := s.pulse.last.Load()
+	last := s.ran.Load()
 	gap := gapSince(last, now)
 	if gap >= s.after/4 {
 		s.last.Store(&pause{now.Add(-gap), now})
@@ -84,7 +79,7 @@ func (s *suspension) noticeGap(now time.Time) {
 			break
 		}
 	}
-	s.pulse.beat(now)
+	s.beat(now)
 }
 
 // openGate unblocks picks after the publication of a list that answers the first asked requests,
@@ -97,7 +92,7 @@ func (s *suspension) openGate(asked int64) {
 
 // wait implements Watcher.Fresh.
 func (s *suspension) wait(ctx context.Context, now time.Time) {
-	if s.gate.Load() == nil && s.pulse.gap(now) < s.after {
+	if s.gate.Load() == nil && gapSince(s.ran.Load(), now) < s.after {
 		return
 	}
 	s.noticeGap(now)
@@ -123,7 +118,7 @@ func (w *Watcher) Fresh(ctx context.Context, now time.Time) { w.suspension.wait(
 // is read now: it may have arrived during a pause of this process that has just ended.
 func (w *Watcher) ReceivedFrom(since, now time.Time) time.Time {
 	s := &w.suspension
-	if s.pulse.gap(now) >= s.after/4 {
+	if gapSince(s.ran.Load(), now) >= s.after/4 {
 		s.noticeGap(now)
 	}
 	if p := s.last.Load(); p != nil && p.to.After(since) && now.Sub(p.to) < resumeLag {

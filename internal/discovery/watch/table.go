@@ -29,8 +29,6 @@ type table struct {
 	// sets it.
 	dirty bool
 
-	bad map[schema.Name]*entry // entries that cannot be used
-
 	documents *instance.Documents // of the last view
 
 	// onKeyLost returns the absence of an entry whose key is missing since a revision;
@@ -87,7 +85,7 @@ func (c *counts) add(e *entry, by int) {
 }
 
 func newTable(l schema.Layout) *table {
-	return &table{layout: l, entries: make(map[schema.Name]*entry), bad: make(map[schema.Name]*entry), counts: newCounts()}
+	return &table{layout: l, entries: make(map[schema.Name]*entry), counts: newCounts()}
 }
 
 // entry is one key. All fields but absent and those from in on are fixed once
@@ -191,9 +189,7 @@ func KeyOf(n schema.Name, kv *mvccpb.KeyValue) (k instance.Key, aliased bool) {
 }
 
 // same reports whether an entry is at exactly this version of its key.
-func (e *entry) same(kv *mvccpb.KeyValue) bool {
-	return e.mod == kv.ModRevision && e.create == kv.CreateRevision && e.version == kv.Version && e.leased == kv.Lease
-}
+func (e *entry) same(kv *mvccpb.KeyValue) bool { return e.sameKey(kv) && e.leased == kv.Lease }
 
 // sameKey is like same for a key that was requested without its value: etcd 3.7
 // answers that from its index of keys, which has no leases. Only a put changes the
@@ -210,7 +206,6 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 	old := t.entries
 	t.entries = make(map[schema.Name]*entry, len(kvs))
 	t.order = make([]*entry, 0, len(kvs))
-	clear(t.bad)
 	t.counts = newCounts()
 	applied := int64(0)
 	for _, kv := range kvs {
@@ -257,7 +252,6 @@ func (t *table) add(e *entry) {
 	t.entries[e.Name] = e
 	t.order = append(t.order, e)
 	t.counts.add(e, 1)
-	t.updateBad(e)
 }
 
 // put applies one PUT. A revision that the table has already is not applied
@@ -283,7 +277,6 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 	}
 	t.entries[n] = e
 	t.counts.add(e, 1)
-	t.updateBad(e)
 	e.old = true // touch does not find a key with a bad address
 	t.touch(e.Key)
 	return true
@@ -325,7 +318,6 @@ func (t *table) drop(e *entry) {
 	t.cameOrWent(e)
 	t.counts.add(e, -1)
 	delete(t.entries, e.Name)
-	delete(t.bad, e.Name)
 	if at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare); found {
 		t.order = slices.Delete(t.order, at, at+1)
 	}
@@ -348,6 +340,9 @@ func (t *table) mark(e *entry, a *absence) {
 
 // advance notes that the table is complete up to revision.
 func (t *table) advance(revision int64) { t.revision = max(t.revision, revision) }
+
+// bad reports whether an entry cannot be used, as of the last view.
+func (e *entry) bad() bool { return e.problem != "" || e.in != nil && e.in.View == instance.Rejected }
 
 // describe returns a short text of an entry's problem while an older value is used.
 func (e *entry) describe() string {

@@ -23,16 +23,6 @@ func Build(l schema.Layout, kvs []*mvccpb.KeyValue, revision int64, verified ver
 	return t.snapshot(verified)
 }
 
-// surroundings are the inputs of an instance other than its entry.
-type surroundings struct {
-	override    *entry
-	answer      *verify.Answer
-	waiting     verify.Wait
-	clash       bool
-	shadowed    bool
-	roleProblem string // why the role of an override has no effect, "" if it has
-}
-
 // snapshot returns the instances at the table's revision. Those that have not changed
 // since the last snapshot are shared with it. All snapshots of a table use the same
 // Model and Probing, and a change of the facts is recorded by touch.
@@ -66,25 +56,17 @@ func (e *entry) shown() bool { return e.Kind == schema.KindInstance || e.Kind ==
 
 // show rebuilds the instance of an entry.
 func (t *table) show(e *entry, v verify.Facts) {
-	var c surroundings
+	e.old, e.shadowed = false, false
 	if e.Aliased {
 		other := t.find(e.Kind, e.Key)
-		c.shadowed = other != nil && other != e
+		e.shadowed = other != nil && other != e
 	}
-	c.override = t.find(schema.KindOverride, e.Key)
+	override := t.find(schema.KindOverride, e.Key)
 	if e.Kind == schema.KindPending {
-		c.waiting = v.Pending[e.Key]
-		e.in = pendingInstance(e, c)
+		e.in = pendingInstance(e, override, v.Pending[e.Key])
 	} else {
-		c.answer = v.Instances[e.Key]
-		c.clash = t.clashes(e)
-		if o := c.override; o != nil && o.good && o.override.Role != "" {
-			c.roleProblem = t.roleProblem(e)
-		}
-		e.in, e.learns = recordInstance(e, c, v), v.MustLearn(e.Key, e.rec)
+		e.in, e.learns = t.recordInstance(e, override, v), v.MustLearn(e.Key, e.rec)
 	}
-	e.old, e.shadowed = false, c.shadowed
-	t.updateBad(e)
 }
 
 // aliases finds keys that are not spelled in the canonical way, such as
@@ -140,13 +122,13 @@ func (e *entry) instance() *instance.Instance {
 
 // recordInstance applies three sources in this order: the record, the facts of this
 // process, and the intent of the operator.
-func recordInstance(e *entry, c surroundings, v verify.Facts) *instance.Instance {
+func (t *table) recordInstance(e, override *entry, v verify.Facts) *instance.Instance {
 	in := e.instance()
 	var why []string
 	say := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
 
 	switch {
-	case c.shadowed:
+	case e.shadowed:
 		in.Address = instance.Printable(e.Name.Address, 300) // its own line, not that of the canonical key
 		in.View = instance.Rejected
 		say("another key already names %s; delete this one", e.Key.Address)
@@ -163,46 +145,46 @@ func recordInstance(e *entry, c surroundings, v verify.Facts) *instance.Instance
 		if e.problem != "" {
 			say("%s", e.describe())
 		}
-		v.Apply(in, c.answer, say)
+		v.Apply(in, v.Instances[e.Key], say)
 		if e.absent != nil {
 			e.absent.show(in, e.pickable(), say)
 		}
 	}
-	if c.clash {
+	if t.clashes(e) {
 		say("registered in both roles, and not everywhere with kv_role kv_both")
 	}
-	if o := c.override; o != nil {
-		applyOverride(in, o, c.roleProblem, say)
+	if override != nil {
+		t.applyOverride(in, e, override, say)
 	}
 	in.Reason = strings.Join(why, "; ")
 	return in
 }
 
-func pendingInstance(e *entry, c surroundings) *instance.Instance {
+func pendingInstance(e, override *entry, waiting verify.Wait) *instance.Instance {
 	in := e.instance()
 	in.View = instance.Pending
 	if e.good {
 		in.Record = e.pending.FullRecord(e.Key)
 	}
 	switch {
-	case c.shadowed:
+	case e.shadowed:
 		in.Address = instance.Printable(e.Name.Address, 300)
 		in.Reason = "another key already waits for " + e.Key.Address
 	case !e.good:
 		in.Reason = e.problem
-	case c.override != nil && c.override.good && c.override.override.State == instance.Removed:
+	case override != nil && override.good && override.override.State == instance.Removed:
 		in.Intent = instance.Removed
 		in.Reason = "removed by an operator: it will not be added until that is lifted"
-	case c.waiting.ModRevision == e.mod && c.waiting.Reason != "":
-		in.Reason = c.waiting.Reason
+	case waiting.ModRevision == e.mod && waiting.Reason != "":
+		in.Reason = waiting.Reason
 	default:
 		in.Reason = "waits for the instance to answer"
 	}
 	return in
 }
 
-// applyOverride applies an override to an instance.
-func applyOverride(in *instance.Instance, e *entry, roleProblem string, say func(string, ...any)) {
+// applyOverride applies an override to the instance of an entry.
+func (t *table) applyOverride(in *instance.Instance, of, e *entry, say func(string, ...any)) {
 	if e.problem != "" {
 		if !e.good {
 			say("its override cannot be used: %s", e.problem)
@@ -211,9 +193,11 @@ func applyOverride(in *instance.Instance, e *entry, roleProblem string, say func
 		say("of its override, %s", e.describe())
 	}
 	o := *e.override
-	if o.Role != "" && roleProblem != "" {
-		say("role %s has no effect: %s", o.Role, roleProblem)
-		o.State, o.Role, o.Auto = "", "", false
+	if o.Role != "" {
+		if why := t.roleProblem(of); why != "" {
+			say("role %s has no effect: %s", o.Role, why)
+			o.State, o.Role, o.Auto = "", "", false
+		}
 	}
 	in.Intent, in.OnlyRole, in.AutoRole = o.State, o.Role, o.Auto
 	if o.MoveAfter != nil && o.State == instance.Drain {

@@ -164,12 +164,11 @@ type Watcher struct {
 	relist   chan string   // reason of a requested list; capacity one: full means already requested
 	inbox    chan message  // to the owner
 	progress chan struct{} // requests a progress notification of the watch; capacity one
-	doubt    chan struct{} // requests the next audit soon; capacity one
 
 	suspension suspension
 
 	saver *disk.Saver
-	last  *image // of the state when the owner ended; read only after that
+	last  *disk.State // when the owner ended; read only after that
 
 	slots chan struct{} // of queries about leases
 
@@ -194,7 +193,6 @@ func New(cli *clientv3.Client, o Options) *Watcher {
 		relist:   make(chan string, 1),
 		inbox:    make(chan message),
 		progress: make(chan struct{}, 1),
-		doubt:    make(chan struct{}, 1),
 		slots:    make(chan struct{}, maxLeaseQuestions),
 		status:   Status{State: Cold, WatchEnds: map[string]int64{}},
 	}
@@ -212,14 +210,14 @@ func (w *Watcher) Run(ctx context.Context) {
 	work.Go(func() { w.follow(ctx) })
 	work.Go(func() { w.check(ctx) })
 	work.Go(func() { w.audit(ctx) })
-	w.suspension.pulse.beat(time.Now())
-	work.Go(func() { w.suspension.beat(ctx) })
+	w.suspension.beat(time.Now())
+	work.Go(func() { w.suspension.run(ctx) })
 	if w.o.StateDir != "" {
 		work.Go(func() { w.saver.Run(ctx) })
 	}
 	work.Wait()
 	if w.last != nil {
-		w.saver.Last(w.last.onDisk())
+		w.saver.Last(w.last)
 	}
 }
 

@@ -102,7 +102,7 @@ func serve(in io.Reader, out io.Writer) int {
 	case err != nil:
 		return r.failed(err)
 	}
-	r.say(message{Ready: &ready{Endpoint: server.Endpoint()}})
+	r.say(message{Ready: server.Endpoint()})
 	select {
 	case <-ctx.Done():
 		server.Close()

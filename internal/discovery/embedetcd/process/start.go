@@ -94,8 +94,8 @@ func (c *child) receive(line []byte) {
 		c.log.WithFields(m.Log.Fields).Log(level, m.Log.Text)
 	case m.Failed != nil:
 		c.failure = m.Failed
-	case m.Ready != nil:
-		c.endpoint = m.Ready.Endpoint
+	case m.Ready != "":
+		c.endpoint = m.Ready
 		close(c.ready)
 	}
 }
@@ -123,15 +123,9 @@ func (c *child) trace() string { return strings.TrimSpace(string(c.last.b)) }
 
 // close ends the process, with force after limit, and waits for it.
 func (c *child) close(limit time.Duration) {
-	_ = c.in.Close() // it may have ended already
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-c.done:
-		return
-	case <-timer.C:
-	}
-	_ = c.cmd.Process.Kill() // it may end just now
+	_ = c.in.Close()                                                   // it may have ended already
+	kill := time.AfterFunc(limit, func() { _ = c.cmd.Process.Kill() }) // it may end just now
+	defer kill.Stop()
 	<-c.done
 }
 

@@ -12,7 +12,7 @@ import (
 // message is one line of the child's output. Exactly one of the fields is set.
 type message struct {
 	Log    *logLine `json:"log,omitempty"`
-	Ready  *ready   `json:"ready,omitempty"`
+	Ready  string   `json:"ready,omitempty"` // the endpoint
 	Failed *failed  `json:"failed,omitempty"`
 }
 
@@ -20,10 +20,6 @@ type logLine struct {
 	Level  string         `json:"level"`
 	Text   string         `json:"text"`
 	Fields map[string]any `json:"fields,omitempty"`
-}
-
-type ready struct {
-	Endpoint string `json:"endpoint"`
 }
 
 // failed is the last message of a child that exits, and the error of its parent.
