@@ -3,7 +3,6 @@ package testkit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"slices"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -43,32 +43,37 @@ type Member struct {
 // directory of each member beforehand.
 func StartClusterFrom(t testing.TB, n int, prepare func(Member), opts ...ProcessOption) *Cluster {
 	t.Helper()
-	c := &Cluster{t: t}
-	var all []string
-	for i, peer := range quietPorts(t, n) {
-		name := "m" + strconv.Itoa(i+1)
-		all = append(all, name+"=http://"+peer)
-		c.Members = append(c.Members, newMember(t, memberConfig{Name: name, Peer: peer}, opts))
-	}
-	waits := make([]func() error, n)
-	for i, m := range c.Members {
-		m.cfg.Cluster = strings.Join(all, ",")
-		if prepare != nil {
-			prepare(Member{Name: m.cfg.Name, Dir: m.cfg.Dir, PeerURL: "http://" + m.cfg.Peer, Cluster: m.cfg.Cluster})
-		}
-		ready, err := m.launch()
-		if err != nil {
-			t.Fatalf("etcd cluster: %v", err)
-		}
-		waits[i] = ready
-	}
-	for _, ready := range waits {
-		if err := ready(); err != nil {
-			t.Fatalf("etcd cluster: %v", err)
-		}
-	}
+	c := &Cluster{t: t, Members: startMembers(t, n, prepare, opts)}
 	c.Leader()
 	return c
+}
+
+// startMembers starts the members of a cluster, which wait for each other.
+func startMembers(t testing.TB, n int, prepare func(Member), opts []ProcessOption) []*EtcdProcess {
+	t.Helper()
+	var members []*EtcdProcess
+	for i, peer := range quietPorts(t, n) {
+		members = append(members, newMember(t, "m"+strconv.Itoa(i+1), peer, opts))
+	}
+	var group errgroup.Group
+	for _, m := range members {
+		m.spec.Cluster = initialCluster(members)
+		if prepare != nil {
+			prepare(Member{Name: m.spec.Name, Dir: m.dir(), PeerURL: "http://" + m.spec.Peer, Cluster: m.spec.Cluster})
+		}
+		group.Go(m.start)
+	}
+	require.NoError(t, group.Wait())
+	return members
+}
+
+// initialCluster is name=url of each member.
+func initialCluster(members []*EtcdProcess) string {
+	var all []string
+	for _, m := range members {
+		all = append(all, m.spec.Name+"=http://"+m.spec.Peer)
+	}
+	return strings.Join(all, ",")
 }
 
 // quietPorts finds n free addresses on the loopback that stay free while no process
@@ -109,7 +114,10 @@ func (c *Cluster) Leader() *EtcdProcess {
 		leader = nil
 		var id uint64
 		for _, m := range c.Members {
-			s, err := memberStatus(c.t, m)
+			if m.process == nil {
+				continue
+			}
+			s, err := status(c.t.Context(), m.Endpoint())
 			switch {
 			case err != nil:
 				continue
@@ -133,7 +141,7 @@ func (c *Cluster) Follower() *EtcdProcess {
 	c.t.Helper()
 	leader := c.Leader()
 	for _, m := range c.Members {
-		if m != leader && m.cmd != nil {
+		if m != leader && m.process != nil {
 			return m
 		}
 	}
@@ -162,20 +170,17 @@ func (c *Cluster) Replace(old *EtcdProcess, host string) *EtcdProcess {
 		})
 	}
 	peer := quietPorts(c.t, 1)[0]
-	m := newMember(c.t, memberConfig{Name: "m" + peer, Peer: peer, Joins: true}, []ProcessOption{WithHost(host)})
+	m := newMember(c.t, "m"+peer, peer, []ProcessOption{WithHost(host)})
+	m.spec.Args = append(m.spec.Args, "--initial-cluster-state=existing")
 	// A cluster refuses a change of its members until all of them have been connected for a
 	// while.
 	change(rpctypes.ErrPeerURLExist, func(ctx context.Context) error {
 		_, err := cli.MemberAdd(ctx, []string{"http://" + peer})
 		return err
 	})
-	all := []string{m.cfg.Name + "=http://" + peer}
-	for _, one := range c.Members {
-		all = append(all, one.cfg.Name+"=http://"+one.cfg.Peer)
-	}
-	m.cfg.Cluster = strings.Join(all, ",")
-	m.start()
-	s, err := memberStatus(c.t, old)
+	m.spec.Cluster = initialCluster(append(c.Members, m))
+	require.NoError(c.t, m.start())
+	s, err := status(c.t.Context(), old.Endpoint())
 	require.NoError(c.t, err)
 	change(rpctypes.ErrMemberNotFound, func(ctx context.Context) error {
 		_, err := cli.MemberRemove(ctx, s.Header.MemberId)
@@ -207,20 +212,14 @@ func (c *Cluster) Others(m *EtcdProcess) []*EtcdProcess {
 	return slices.DeleteFunc(slices.Clone(c.Members), func(o *EtcdProcess) bool { return o == m })
 }
 
-func memberStatus(t testing.TB, m *EtcdProcess) (*clientv3.StatusResponse, error) {
-	if m.cmd == nil {
-		return nil, errors.New("not running")
-	}
-	cli, err := quietClient(m.Endpoint())
+// status returns the status of the member at address.
+func status(ctx context.Context, address string) (*clientv3.StatusResponse, error) {
+	cli, err := quietClient(address)
 	if err != nil {
 		return nil, err
 	}
 	defer cli.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	s, err := cli.Status(ctx, m.Endpoint())
-	if err != nil {
-		return nil, fmt.Errorf("status of %s: %w", m.Endpoint(), err)
-	}
-	return s, nil
+	return cli.Status(ctx, address)
 }

@@ -1,7 +1,6 @@
 package testkit
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -28,10 +27,11 @@ const startTimeout = 60 * time.Second
 // TCP like any other. It does not wait for the disk, so a crash of the test
 // process may lose data, and nothing else.
 type Etcd struct {
-	t      testing.TB
-	cfg    memberConfig
-	server *embed.Etcd
-	other  *EtcdProcess // instead of server where PD_TEST_ETCD names a program
+	t             testing.TB
+	dir, listen   string // of the data; host:port for clients
+	cert, key, ca string // files for TLS with clients, which must present a certificate of ca; none: plain
+	server        *embed.Etcd
+	other         *EtcdProcess // instead of server if PD_TEST_ETCD names a program
 }
 
 // StartEtcd starts an etcd on a free port. It is stopped when the test ends,
@@ -41,7 +41,7 @@ func StartEtcd(t testing.TB) *Etcd {
 	t.Helper()
 	if outside() != "" {
 		p := StartEtcdProcess(t)
-		return &Etcd{t: t, cfg: p.cfg, other: p}
+		return &Etcd{t: t, listen: p.Endpoint(), other: p}
 	}
 	return StartEtcdTLS(t, "", "", "")
 }
@@ -50,88 +50,53 @@ func StartEtcd(t testing.TB) *Etcd {
 // they must show a certificate that it has signed.
 func StartEtcdTLS(t testing.TB, cert, key, ca string) *Etcd {
 	t.Helper()
-	e := &Etcd{t: t, cfg: memberConfig{Dir: t.TempDir(), Listen: FreePort(t), Cert: cert, Key: key, CA: ca}}
+	e := &Etcd{t: t, dir: t.TempDir(), listen: FreePort(t), cert: cert, key: key, ca: ca}
 	e.start()
 	t.Cleanup(e.Stop)
 	return e
 }
 
+// start starts the server and waits until it serves.
 func (e *Etcd) start() {
 	e.t.Helper()
-	server, err := runEtcd(e.cfg)
-	if err != nil {
-		e.t.Fatalf("start etcd: %v", err)
-	}
-	e.server = server
-}
-
-// memberConfig is what one member is started with.
-type memberConfig struct {
-	Dir    string // of its data
-	Listen string // host:port for clients
-	// Of a member of a cluster; all empty for one alone.
-	Name    string
-	Peer    string // host:port for the other members
-	Cluster string // name=url of every member
-	Joins   bool   // it was added to a cluster that exists
-	// QuotaBytes makes writes fail once the data are that large; 0 is etcd's default.
-	QuotaBytes int64
-	// TokenTTL is how many seconds a login lasts; 0 is etcd's default of 300.
-	TokenTTL uint
-	// Files for TLS with clients, who must show a certificate of CA; none: plain.
-	Cert, Key, CA string
-}
-
-// runEtcd starts an embedded etcd and waits until it serves.
-func runEtcd(m memberConfig) (*embed.Etcd, error) {
 	cfg := embed.NewConfig()
-	cfg.Dir = m.Dir
-	cfg.Name = cmp.Or(m.Name, "test")
-	peer := url.URL{Scheme: "http", Host: cmp.Or(m.Peer, "127.0.0.1:0")}
-	client := url.URL{Scheme: "http", Host: m.Listen}
-	if m.Cert != "" {
+	cfg.Dir = e.dir
+	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
+	client := url.URL{Scheme: "http", Host: e.listen}
+	if e.cert != "" {
 		client.Scheme = "https"
-		cfg.ClientTLSInfo = transport.TLSInfo{CertFile: m.Cert, KeyFile: m.Key, TrustedCAFile: m.CA, ClientCertAuth: m.CA != ""}
+		cfg.ClientTLSInfo = transport.TLSInfo{CertFile: e.cert, KeyFile: e.key, TrustedCAFile: e.ca, ClientCertAuth: e.ca != ""}
 	}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	cfg.InitialCluster = cmp.Or(m.Cluster, cfg.InitialClusterFromName(cfg.Name))
-	if m.Joins {
-		cfg.ClusterState = embed.ClusterStateFlagExisting
-	}
-	cfg.QuotaBackendBytes = m.QuotaBytes
-	if m.TokenTTL > 0 {
-		cfg.AuthTokenTTL = m.TokenTTL
-	}
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	cfg.UnsafeNoFsync = true
-	cfg.BcryptCost = 4 // the least there is: a login must not cost a second under the race detector
+	cfg.BcryptCost = 4 // as of EtcdProcess
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	var server *embed.Etcd
-	err := tcpserver.WhenFree(context.Background(), func() (err error) { server, err = embed.StartEtcd(cfg); return err })
+	err := tcpserver.WhenFree(context.Background(), func() (err error) { e.server, err = embed.StartEtcd(cfg); return err })
 	if err != nil {
-		return nil, err
+		e.t.Fatalf("start etcd: %v", err)
 	}
 	timeout := time.NewTimer(startTimeout)
 	defer timeout.Stop()
 	select {
-	case <-server.Server.ReadyNotify():
-		return server, nil
-	case err := <-server.Err():
-		server.Close()
-		return nil, err
+	case <-e.server.Server.ReadyNotify():
+		return
+	case err = <-e.server.Err():
 	case <-timeout.C:
-		server.Close()
-		return nil, fmt.Errorf("not ready within %s", startTimeout)
+		err = fmt.Errorf("not ready within %s", startTimeout)
 	}
+	e.Stop()
+	e.t.Fatalf("start etcd: %v", err)
 }
 
 // Endpoint is the host:port clients use. It stays the same over a Restart.
-func (e *Etcd) Endpoint() string { return e.cfg.Listen }
+func (e *Etcd) Endpoint() string { return e.listen }
 
 // Client makes a client that is closed when the test ends.
 func (e *Etcd) Client(t testing.TB) *clientv3.Client {
 	t.Helper()
-	return Client(t, e.cfg.Listen)
+	return Client(t, e.listen)
 }
 
 // Server is the embedded server, for tests that look inside; nil where another
@@ -158,7 +123,7 @@ func (e *Etcd) Wipe() {
 		return
 	}
 	e.Stop()
-	require.NoError(e.t, os.RemoveAll(e.cfg.Dir))
+	require.NoError(e.t, os.RemoveAll(e.dir))
 }
 
 // Restart stops the server, if it runs, and starts it on the same data and port.

@@ -1,88 +1,68 @@
 package testkit
 
 import (
-	"bufio"
-	"encoding/json"
-	"errors"
+	"cmp"
+	"context"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
-	"os/signal"
-	"strings"
+	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/prometheus/procfs"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdmain"
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// envMember makes a test binary run again as an etcd member; it holds the
-// member's configuration as JSON.
+// envMember makes a test binary run again as an etcd member, with the command line of etcd.
 const envMember = "PDMESH_TEST_ETCD_MEMBER"
+
+// envOutside names an etcd program. If it is set, every etcd of the tests is a process of that
+// program: the same tests then show whether our code works with that version.
+const envOutside = "PD_TEST_ETCD"
+
+func outside() string { return os.Getenv(envOutside) }
 
 // MaybeRunEtcd is called first in the TestMain of a package that uses
 // StartEtcdProcess: in the child process it runs the etcd member and never
 // returns, in the test process it does nothing.
 func MaybeRunEtcd() {
-	text := os.Getenv(envMember)
-	if text == "" {
-		return
+	if os.Getenv(envMember) != "" {
+		etcdmain.Main(os.Args)
+		os.Exit(0)
 	}
-	os.Exit(member(text))
 }
-
-func member(text string) int {
-	var cfg memberConfig
-	err := json.Unmarshal([]byte(text), &cfg)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "etcd member:", err)
-		return 1
-	}
-	server, err := runEtcd(cfg)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "etcd member:", err)
-		return 1
-	}
-	fmt.Println(readyLine + server.Clients[0].Addr().String())
-	stop := make(chan os.Signal, 1)
-	signal.Notify(stop, syscall.SIGTERM, os.Interrupt)
-	<-stop
-	server.Close()
-	return 0
-}
-
-const readyLine = "serving on "
 
 // EtcdProcess is an etcd member in a process of its own, which can be killed
 // and paused. It ends with the test process, whatever happens to that.
 type EtcdProcess struct {
-	t     testing.TB
-	cfg   memberConfig
-	cmd   *exec.Cmd
-	free  func()        // releases the thread that the member depends on
-	ended chan struct{} // closed when the process has ended
+	t       testing.TB
+	fleet   *fleet.Fleet
+	spec    fleet.MemberSpec
+	process *fleet.Member // nil if it does not run
 }
 
 // ProcessOption changes how a member is started.
-type ProcessOption func(*memberConfig)
+type ProcessOption func(*fleet.MemberSpec)
 
 // WithQuota lets the member's data grow to that many bytes and no further.
 func WithQuota(bytes int64) ProcessOption {
-	return func(c *memberConfig) { c.QuotaBytes = bytes }
+	return func(s *fleet.MemberSpec) { s.Args = append(s.Args, fmt.Sprint("--quota-backend-bytes=", bytes)) }
 }
 
 // WithHost makes the member serve clients at an address of this machine other than loopback, and
 // advertise it.
 func WithHost(host string) ProcessOption {
-	return func(c *memberConfig) {
-		if _, port, err := net.SplitHostPort(c.Listen); err == nil {
-			c.Listen = net.JoinHostPort(host, port)
+	return func(s *fleet.MemberSpec) {
+		if _, port, err := net.SplitHostPort(s.Client); err == nil {
+			s.Client = net.JoinHostPort(host, port)
 		}
 	}
 }
@@ -90,110 +70,68 @@ func WithHost(host string) ProcessOption {
 // WithTokenTTL makes logins of users last that many seconds, once
 // authentication is on.
 func WithTokenTTL(seconds uint) ProcessOption {
-	return func(c *memberConfig) { c.TokenTTL = seconds }
+	return func(s *fleet.MemberSpec) { s.Args = append(s.Args, fmt.Sprint("--auth-token-ttl=", seconds)) }
 }
 
 // StartEtcdProcess starts an etcd member on a free port. The package's
 // TestMain must call MaybeRunEtcd first.
 func StartEtcdProcess(t testing.TB, opts ...ProcessOption) *EtcdProcess {
 	t.Helper()
-	p := newMember(t, memberConfig{}, opts)
-	p.start()
-	return p
+	return startMembers(t, 1, nil, opts)[0]
 }
 
-// newMember makes a member that does not run yet.
-func newMember(t testing.TB, cfg memberConfig, opts []ProcessOption) *EtcdProcess {
+// newMember makes a member that does not run yet. Its Cluster is to be set.
+func newMember(t testing.TB, name, peer string, opts []ProcessOption) *EtcdProcess {
 	t.Helper()
-	cfg.Dir, cfg.Listen = t.TempDir(), FreePort(t)
-	for _, o := range opts {
-		o(&cfg)
+	f, err := fleet.New(fleet.Options{Dir: t.TempDir(), ReadyTimeout: startTimeout})
+	require.NoError(t, err)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	program, err := exec.LookPath(cmp.Or(outside(), self))
+	require.NoError(t, err)
+	p := &EtcdProcess{t: t, fleet: f, spec: fleet.MemberSpec{
+		Name: name, Client: FreePort(t), Peer: peer, Program: program,
+		// With the least bcrypt cost, a login does not take a second under the race detector.
+		Args: []string{"--auto-compaction-retention=0", "--logger=zap", "--log-level=error", "--bcrypt-cost=4"},
+		Env:  []string{"ETCD_UNSUPPORTED_ARCH=" + runtime.GOARCH}, // old versions require it except on amd64
+	}}
+	if outside() == "" {
+		p.spec.Args, p.spec.Env = append(p.spec.Args, "--unsafe-no-fsync"), append(p.spec.Env, envMember+"=1")
 	}
-	p := &EtcdProcess{t: t, cfg: cfg}
+	for _, o := range opts {
+		o(&p.spec)
+	}
 	t.Cleanup(p.Kill)
 	return p
 }
 
-func (p *EtcdProcess) start() {
-	p.t.Helper()
-	ready, err := p.launch()
-	if err == nil {
-		err = ready()
-	}
-	if err != nil {
-		p.t.Fatalf("etcd member: %v", err)
-	}
+// start starts the member and waits until it knows a leader.
+func (p *EtcdProcess) start() (err error) {
+	p.process, err = p.fleet.StartMember(context.Background(), p.spec)
+	return err
 }
 
-// launch starts the process; ready waits until it serves. The two are apart
-// because members of a new cluster wait for each other.
-func (p *EtcdProcess) launch() (ready func() error, err error) {
-	var cmd *exec.Cmd
-	var out io.Reader // of the test binary
-	if outside() != "" {
-		cmd = outsideCommand(p.t, &p.cfg)
-	} else {
-		self, err := os.Executable()
-		if err != nil {
-			return nil, err
-		}
-		text, err := json.Marshal(p.cfg)
-		if err != nil {
-			return nil, err
-		}
-		cmd = exec.Command(self)
-		cmd.Env = append(os.Environ(), envMember+"="+string(text))
-		cmd.Stderr = os.Stderr
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		if out, err = cmd.StdoutPipe(); err != nil {
-			return nil, err
-		}
-	}
-	free, err := fleet.StartOnThread(cmd)
-	if err != nil {
-		return nil, err
-	}
-	ended := make(chan struct{})
-	p.cmd, p.free, p.ended = cmd, free, ended
-	go func() { // ends with the process; Kill waits for it
-		_ = cmd.Wait() // mostly the status of the signal that ended it
-		close(ended)
-	}()
-	return func() error {
-		if out == nil {
-			return outsideReady(p.cfg.Listen, ended)
-		}
-		lines := bufio.NewScanner(out)
-		for lines.Scan() {
-			if address, ok := strings.CutPrefix(lines.Text(), readyLine); ok {
-				p.cfg.Listen = address
-				return nil
-			}
-		}
-		return errors.New("ended before it served")
-	}, nil
-}
+// dir returns the directory of the data.
+func (p *EtcdProcess) dir() string { return filepath.Join(p.fleet.Dir(), p.spec.Name) }
 
 // Endpoint is the host:port clients use. It stays the same over a Restart.
-func (p *EtcdProcess) Endpoint() string { return p.cfg.Listen }
+func (p *EtcdProcess) Endpoint() string { return p.spec.Client }
 
 // Client makes a client that is closed when the test ends.
 func (p *EtcdProcess) Client(t testing.TB) *clientv3.Client {
 	t.Helper()
-	return Client(t, p.cfg.Listen)
+	return Client(t, p.spec.Client)
 }
 
 // Kill ends the member as a crash does, and waits until it has exited.
 func (p *EtcdProcess) Kill() {
-	if p.cmd == nil {
+	if p.process == nil {
 		return
 	}
-	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := p.process.Kill(); err != nil {
 		p.t.Errorf("kill etcd member: %v", err)
 	}
-	<-p.ended
-	p.free()
-	p.cmd, p.free = nil, nil
+	p.process = nil
 }
 
 // Pause stops the member as a suspended machine does: it keeps its sockets and
@@ -201,7 +139,7 @@ func (p *EtcdProcess) Kill() {
 func (p *EtcdProcess) Pause() {
 	p.t.Helper()
 	p.signal(syscall.SIGSTOP)
-	Eventually(p.t, 30*time.Second, func() error { return stopped(p.cmd.Process.Pid) })
+	Eventually(p.t, 30*time.Second, func() error { return stopped(p.process.PID()) })
 }
 
 // stopped returns an error unless all threads of a process are stopped: the signal reaches one
@@ -224,12 +162,10 @@ func (p *EtcdProcess) Resume() { p.signal(syscall.SIGCONT) }
 
 func (p *EtcdProcess) signal(s syscall.Signal) {
 	p.t.Helper()
-	if p.cmd == nil {
+	if p.process == nil {
 		p.t.Fatal("etcd member: not running")
 	}
-	if err := p.cmd.Process.Signal(s); err != nil {
-		p.t.Fatalf("etcd member: %v", err)
-	}
+	require.NoError(p.t, p.process.Signal(s))
 }
 
 // Restart starts the member again on the same data and port. A running one is
@@ -237,7 +173,7 @@ func (p *EtcdProcess) signal(s syscall.Signal) {
 func (p *EtcdProcess) Restart() {
 	p.t.Helper()
 	p.Kill()
-	p.start()
+	require.NoError(p.t, p.start())
 }
 
 // Wipe kills the member and throws its data away: after Restart it is another,
@@ -245,6 +181,5 @@ func (p *EtcdProcess) Restart() {
 func (p *EtcdProcess) Wipe() {
 	p.t.Helper()
 	p.Kill()
-	require.NoError(p.t, os.RemoveAll(p.cfg.Dir))
-	require.NoError(p.t, os.MkdirAll(p.cfg.Dir, 0o700))
+	require.NoError(p.t, os.RemoveAll(p.dir()))
 }
