@@ -60,7 +60,7 @@ func (s *lives) Close() {
 	s.mu.Unlock()
 	l.end()
 	// Without a deadline: handlers see the end of the life at once.
-	<-l.idle
+	l.handlers.Wait()
 	l.serving.Wait()
 	l.work.Wait()
 }

@@ -80,9 +80,7 @@ func (s *Server) Restart(ctx context.Context) error {
 	if !old.isDead() {
 		return errRunning
 	}
-	if err := old.wait(ctx); err != nil {
-		return err
-	}
+	old.handlers.Wait()
 	return tcpserver.WhenFree(ctx, func() error { return s.begin(ctx) })
 }
 

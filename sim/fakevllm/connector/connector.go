@@ -66,10 +66,8 @@ type Connector interface {
 	// Inspect reports what vLLM takes but no good proxy sends.
 	Inspect(r *Request, report func(what string))
 
-	// Transfers counts what a rank keeps for decodes.
+	// Transfers counts what a rank keeps for decodes. It releases the blocks that no decode fetched in time.
 	Transfers(rank int) Transfers
-	// EndLeases releases the blocks of a rank that no decode fetched in time.
-	EndLeases(rank int)
 	// Port is that of a rank's side channel, 0 for none.
 	Port(rank int) int
 	// Addresses are those that the next life is to have, too.
@@ -183,7 +181,6 @@ func (b *base) Close()                         {}
 func (b *base) Refuse(context.Context, []byte) {}
 func (b *base) Inspect(*Request, func(string)) {}
 func (b *base) Transfers(int) (none Transfers) { return none }
-func (b *base) EndLeases(int)                  {}
 func (b *base) Port(int) int                   { return 0 }
 func (b *base) Addresses() Addresses           { return b.At }
 

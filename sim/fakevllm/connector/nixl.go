@@ -245,8 +245,6 @@ func (l *ledgers) Transfers(rank int) (h Transfers) {
 	return h
 }
 
-func (l *ledgers) EndLeases(rank int) { l.Transfers(rank) }
-
 // of is the rank that a request was given to.
 func (l *ledgers) of(r *Request) *rank { return &l.ranks[r.Engine.Core.Rank] }
 
