@@ -126,7 +126,7 @@ func (panicLog) Write(line []byte) (int, error) {
 // addCores makes the cores of a life and the connector they share. Data-parallel ranks are
 // cores behind one address: each has a queue, a cache, an engine id and a side channel of
 // its own. The ids of ranks differ in their suffix, as in vLLM.
-func (l *life) addCores(dpSize int, at connector.Addresses, events *kvevents.Publisher) {
+func (l *life) addCores(dpSize int, at *connector.Addresses, events *kvevents.Publisher) {
 	o := &l.server.opt
 	ids := []string{cmp.Or(o.EngineID, newUUID())}
 	if dpSize > 1 {

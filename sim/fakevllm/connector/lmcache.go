@@ -39,6 +39,10 @@ func (c *LMCache) Start(ctx context.Context) (err error) {
 		if c.receiver, err = transfer.StartReceiver(ctx, c.At.Alloc); err != nil {
 			return err
 		}
+		c.At.Alloc = nil
+		for _, s := range c.receiver.Sides() {
+			c.At.Alloc = append(c.At.Alloc, s.Addr())
+		}
 	}
 	if c.Role == RoleDecode || c.NotifyAddr == "" {
 		return nil
@@ -71,18 +75,6 @@ func (c *LMCache) AllocPorts() (ports []int) {
 
 // Unread returns the number of prompts in the buffer of a decode.
 func (c *LMCache) Unread() int { return c.receiver.Unread() }
-
-// Addresses are those of this life, for the next one.
-func (c *LMCache) Addresses() Addresses {
-	at := c.At
-	if c.receiver != nil {
-		at.Alloc = nil
-	}
-	for _, s := range c.receiver.Sides() {
-		at.Alloc = append(at.Alloc, s.Addr())
-	}
-	return at
-}
 
 // Leg knows what the request asked for.
 func (c *LMCache) Leg(*Request) Leg { return &lmcacheLeg{c: c} }
