@@ -34,8 +34,8 @@ type driver struct {
 	running sync.WaitGroup
 
 	made, missed atomic.Int64 // changes; those that did not arrive in etcd
-	mu           sync.Mutex   // guards first
-	first        error
+	once         sync.Once
+	first        error // of a change
 }
 
 // node is an engine with its registration, which lease.Registrar makes as in an agent.
@@ -173,17 +173,7 @@ func (d *driver) note(err error) {
 		return
 	}
 	d.missed.Add(1)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.first == nil {
-		d.first = err
-	}
-}
-
-func (d *driver) failure() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.first
+	d.once.Do(func() { d.first = err })
 }
 
 var errLate = errors.New("etcd does not have the change in time")
