@@ -31,7 +31,7 @@ const envOutside = "PD_TEST_ETCD"
 func outside() string { return os.Getenv(envOutside) }
 
 // MaybeRunEtcd is called first in the TestMain of a package that uses
-// StartEtcdProcess: in the child process it runs the etcd member and never
+// StartEtcdProcess, before flags are parsed: in the child process it runs the etcd member and never
 // returns, in the test process it does nothing.
 func MaybeRunEtcd() {
 	if os.Getenv(envMember) != "" {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -23,6 +24,7 @@ var bin string
 const parallelTests = "4"
 
 func TestMain(m *testing.M) {
+	testkit.MaybeRunEtcd() // before the flags are parsed
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
