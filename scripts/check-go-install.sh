@@ -4,7 +4,7 @@
 #
 #   scripts/check-go-install.sh [VERSION]
 #
-# A directory replaces the module proxy that would serve the tag. All other modules
+# git reads a clone of this repository instead of the published one. All other modules
 # come from the module cache of this machine, or from GOPROXY.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,11 +22,10 @@ finish() {
 }
 trap finish EXIT
 
-# A clone, because the library of modproxy does not accept a linked work tree as a
-# repository.
-git clone --quiet --shared --no-checkout "$PWD" "$work/clone"
-go -C tools run ./modproxy "$work/clone" "$version" "$work/proxy"
-served=file://$work/proxy,file://$(go env GOMODCACHE)/cache/download,$(go env GOPROXY)
+# The only tag of the clone is that of the version, so it is @latest.
+git clone --quiet --bare --shared --no-tags "$PWD" "$work/clone"
+git -C "$work/clone" tag "$version" "$(git rev-parse HEAD)"
+served=file://$(go env GOMODCACHE)/cache/download,$(go env GOPROXY)
 
 # Runs outside of any module. The sums of the modules were compared with go.sum when
 # they were downloaded into the cache. Without cgo, the packages that make release
@@ -34,7 +33,8 @@ served=file://$work/proxy,file://$(go env GOMODCACHE)/cache/download,$(go env GO
 mkdir "$work/empty"
 cd "$work/empty"
 env GOPATH="$work/gopath" GOMODCACHE= GOBIN= GOFLAGS=-trimpath GOWORK=off CGO_ENABLED=0 \
-	GOPROXY="$served" GONOPROXY=none GONOSUMDB='*' go install "$module/cmd/...@latest" >"$work/log" 2>&1 ||
+	GOPROXY="$served" GONOPROXY="$module" GONOSUMDB='*' \
+	GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0="url.file://$work/clone.insteadOf" GIT_CONFIG_VALUE_0="https://$module" go install "$module/cmd/...@latest" >"$work/log" 2>&1 ||
 	fail "go install $module/cmd/...@latest: $(cat "$work/log")"
 cd - >/dev/null
 for dir in cmd/*/; do

@@ -143,7 +143,7 @@ func (p *Replay) send(ctx context.Context, list []Request, urls []string) (sampl
 	samples = make([]sample, len(list))
 	client := loadgen.NewClient(1024, nil)
 	defer client.Close()
-	var mu sync.Mutex // guards first
+	var once sync.Once
 	lag = loadgen.OpenLoop(ctx, loadgen.Schedule{
 		Requests: len(list),
 		At:       func(i int) time.Duration { return time.Duration(float64(list[i].At) / p.Speed) },
@@ -159,11 +159,7 @@ func (p *Replay) send(ctx context.Context, list []Request, urls []string) (sampl
 				return
 			}
 			if r.Err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				if first == nil {
-					first = fmt.Errorf("request %d: %w", i, r.Err)
-				}
+				once.Do(func() { first = fmt.Errorf("request %d: %w", i, r.Err) })
 				return
 			}
 			samples[i].ok, samples[i].ttft = true, p.traceTime(r.TTFT)

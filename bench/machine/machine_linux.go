@@ -1,9 +1,8 @@
 package machine
 
 import (
-	"bytes"
+	"cmp"
 	"fmt"
-	"os"
 	"strings"
 	"syscall"
 
@@ -105,20 +104,17 @@ func RaiseFiles() int {
 }
 
 func (f *Facts) fill() {
-	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		if _, rest, ok := bytes.Cut(info, []byte("model name")); ok {
-			line, _, _ := bytes.Cut(rest, []byte("\n"))
-			f.CPU = strings.TrimLeft(string(line), "\t :")
-		}
-		if n := bytes.Count(info, []byte("processor\t")); n > 0 {
-			f.Cores = n // NumCPU counts only those this process may use
-		}
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return
 	}
-	var system syscall.Sysinfo_t
-	if syscall.Sysinfo(&system) == nil {
-		f.Memory = int64(system.Totalram) * int64(system.Unit) >> 20 //nolint:gosec,unconvert // fits; other types elsewhere
+	if cpus, err := fs.CPUInfo(); err == nil && len(cpus) > 0 {
+		f.CPU, f.Cores = cmp.Or(cpus[0].ModelName, f.CPU), len(cpus) // NumCPU counts only those this process may use
 	}
-	if v, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
-		f.Kernel = "Linux " + strings.TrimSpace(string(v))
+	if m, err := fs.Meminfo(); err == nil && m.MemTotal != nil {
+		f.Memory = int64(*m.MemTotal >> 10) //nolint:gosec // fits
+	}
+	if v, err := fs.SysctlStrings("kernel.osrelease"); err == nil {
+		f.Kernel = "Linux " + strings.Join(v, " ")
 	}
 }

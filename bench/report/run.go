@@ -12,6 +12,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dustin/go-humanize"
+
 	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 )
@@ -187,11 +189,7 @@ func number(v float64) string {
 	case math.IsNaN(v):
 		return "–"
 	case a >= 1000:
-		s := fmt.Sprintf("%.0f", v)
-		for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-			s = s[:i] + "," + s[i:]
-		}
-		return s
+		return humanize.Comma(int64(math.RoundToEven(v)))
 	case a >= 100 || v == math.Trunc(v):
 		return fmt.Sprintf("%.0f", v)
 	case a >= 10:

@@ -24,7 +24,6 @@ import (
 type driver struct {
 	clients []*clientv3.Client
 	layout  schema.Layout
-	shared  *fakevllm.Shared
 	engines []*fakevllm.Server
 	stay    []*node         // whose records are changed
 	move    []*node         // that leave and return
@@ -34,8 +33,8 @@ type driver struct {
 	running sync.WaitGroup
 
 	made, missed atomic.Int64 // changes; those that did not arrive in etcd
-	mu           sync.Mutex   // guards first
-	first        error
+	once         sync.Once
+	first        error // of a change
 }
 
 // node is an engine with its registration, which lease.Registrar makes as in an agent.
@@ -59,7 +58,7 @@ const (
 )
 
 func startDriver(ctx context.Context, endpoints []string, o Options) (_ *driver, err error) {
-	d := &driver{shared: fakevllm.NewShared(), behind: 1 + o.Changes*int(apart.Seconds())/(60*6)}
+	d := &driver{behind: 1 + o.Changes*int(apart.Seconds())/(60*6)}
 	if d.layout, err = schema.NewLayout(schema.DefaultPrefix); err != nil {
 		return nil, err
 	}
@@ -97,7 +96,7 @@ func startDriver(ctx context.Context, endpoints []string, o Options) (_ *driver,
 // engine starts an engine and returns its record.
 func (d *driver) engine(ctx context.Context, role fakevllm.Role, model string) (instance.Record, error) {
 	o := fakevllm.Options{
-		Role: role, Mode: fakevllm.NIXL, Models: []string{model}, Shared: d.shared, RecordLimit: fakevllm.RecordNone,
+		Role: role, Mode: fakevllm.NIXL, Models: []string{model}, RecordLimit: fakevllm.RecordNone,
 		Version: "0.33.0", IdleTimeout: 10 * time.Minute,
 	}
 	if model != probeModel {
@@ -173,17 +172,7 @@ func (d *driver) note(err error) {
 		return
 	}
 	d.missed.Add(1)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.first == nil {
-		d.first = err
-	}
-}
-
-func (d *driver) failure() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.first
+	d.once.Do(func() { d.first = err })
 }
 
 var errLate = errors.New("etcd does not have the change in time")

@@ -137,7 +137,7 @@ func Run(ctx context.Context, o Options) (_ *Result, err error) {
 	if err := r.complete(ctx); err != nil {
 		return nil, fmt.Errorf("after the changes: %w", err)
 	}
-	if err := r.driver.failure(); err != nil {
+	if err := r.driver.first; err != nil {
 		_, _ = fmt.Fprintf(o.Progress, "a change failed: %v\n", err)
 	}
 	if n := res.Quiet.Failures + res.Changing.Failures; n > 0 {

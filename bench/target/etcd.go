@@ -2,55 +2,36 @@ package target
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
-	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/bench/answer"
-	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Etcd is an etcd for our proxies.
+// Etcd is an etcd for our proxies. It runs until the Lab is closed.
 type Etcd struct {
 	Endpoint string
-	server   *embedetcd.Server
 	client   *clientv3.Client
-	log      *os.File
 }
 
-// StartEtcd starts an etcd in this process. It does not wait for the disk, and Register
-// writes to it without a network, so that it takes little time of the core that it shares
-// with the engines.
-func (l *Lab) StartEtcd(ctx context.Context) (_ *Etcd, err error) {
-	e := new(Etcd)
-	if e.log, err = os.Create(filepath.Join(l.dir, "etcd.log")); err != nil {
-		return nil, fmt.Errorf("start etcd: %w", err)
-	}
-	log := logrus.New()
-	log.SetOutput(e.log)
-	e.server, err = embedetcd.Start(ctx, embedetcd.Config{
-		ListenClient: "127.0.0.1:0", DataDir: filepath.Join(l.dir, "etcd"), Log: log, Unsynced: true,
-	})
+// StartEtcd starts an etcd that does not wait for the disk.
+func (l *Lab) StartEtcd(ctx context.Context) (*Etcd, error) {
+	members, err := l.fleet.StartEtcd(ctx, 1, "--unsafe-no-fsync")
 	if err != nil {
-		return nil, errors.Join(err, e.log.Close())
+		return nil, err
 	}
-	e.Endpoint, e.client = e.server.Endpoint(), e.server.Client()
-	return e, nil
+	e := &Etcd{Endpoint: members[0].Spec.Client}
+	e.client, err = etcd.Dial(etcd.Config{Endpoints: []string{e.Endpoint}})
+	return e, err
 }
 
-// Close stops it.
-func (e *Etcd) Close() {
-	_ = e.client.Close() // returns only that its context has ended
-	e.server.Close()
-	_ = e.log.Close() // nothing was buffered
-}
+// Close closes the connections to it.
+func (e *Etcd) Close() { _ = e.client.Close() } // returns only that its context has ended
 
 // Register writes a record for each instance, with a lease that outlasts any run.
 func (e *Etcd) Register(ctx context.Context, prefix, connector string, prefill, decode []string) error {

@@ -5,11 +5,11 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/conns"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
+	"github.com/pdmesh/pdmesh/sim/tcpserver"
 )
 
 // client is the client side of a request: it writes the response and ends the connection.
@@ -110,7 +110,7 @@ func (c *client) drop(reset bool) {
 		return
 	}
 	if reset {
-		conns.SetReset(conn)
+		tcpserver.Reset(conn)
 	}
 	_ = conn.Close()
 }

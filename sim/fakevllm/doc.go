@@ -31,9 +31,8 @@
 //	pydantic   what is taken, and the words of refusals    jsontext   texts and numbers in JSON
 //	kvparams   kv_transfer_params as each connector reads  transfer   what waits for a decode, and the side channels
 //	kvcache    the prefix cache                            kvevents   the publisher of its changes
-//	metrics    the page /metrics
-//	fault      scripted faults                             record     the requests that came
-//	conns      connections that end by RST                 answer     answers and streams, one file for each form
+//	metrics    the page /metrics                           record     the requests that came
+//	fault      scripted faults                             answer     answers and streams, one file for each form
 //	responses  what /v1/responses has stored               counters   what happened in all lives, and remarks on it
 //
 // Package command is the program's command line.

@@ -145,7 +145,7 @@ func (g *generation) background() {
 	g.connect()
 	g.Stream = false
 	go func() {
-		defer x.life.leave()
+		defer x.life.handlers.Done()
 		defer cancel()
 		g.run()
 	}()

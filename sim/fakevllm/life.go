@@ -17,13 +17,13 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/conns"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/counters"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvevents"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/responses"
+	"github.com/pdmesh/pdmesh/sim/tcpserver"
 )
 
 const (
@@ -37,7 +37,8 @@ type life struct {
 	count     *counters.Counters
 	engineID  string // of rank 0
 	started   time.Time
-	ln        *conns.Listener
+	ln        net.Listener
+	open      sync.Map // its connections
 	http      *http.Server
 	connector connector.Connector
 	cores     []*engine.Core   // one for each data-parallel rank
@@ -50,39 +51,38 @@ type life struct {
 	done      chan struct{}          // closed when this life ends
 	stop      chan struct{}          // closed when its requests end, not after done
 	stopOnce  sync.Once
-	failed    atomic.Bool // they end with an error of the engine
+	handlers  sync.WaitGroup // none is added to a dead life
+	failed    atomic.Bool    // they end with an error of the engine
 
-	mu     sync.Mutex // guards everything below
-	dead   bool
-	active int           // handlers at work
-	idle   chan struct{} // closed when dead and no handler is left
+	mu   sync.Mutex // guards dead
+	dead bool
 }
 
 // begin starts a life at the engine's address.
 func (s *Server) begin(ctx context.Context) error {
 	addr, at, dpSize := s.next()
-	raw, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", addr, err)
 	}
 	l := &life{
 		server: s, count: &s.count, started: time.Now(),
 		adapters: adapters{list: startAdapters(&s.opt)},
-		ln:       conns.Track(raw), done: make(chan struct{}), stop: make(chan struct{}), idle: make(chan struct{}),
+		ln:       ln, done: make(chan struct{}), stop: make(chan struct{}),
 	}
 	if s.opt.StoreResponses {
 		l.responses = responses.New()
 	}
 	events, err := kvevents.Start(ctx, s.opt.KVEvents, connector.Minor(s.opt.Version), s.opt.BlockSize)
 	if err != nil {
-		return errors.Join(err, raw.Close())
+		return errors.Join(err, ln.Close())
 	}
 	l.addCores(dpSize, at, events)
 	if events != nil {
 		l.serving.Go(events.Replay)
 	}
 	l.http = &http.Server{
-		Handler: l, MaxHeaderBytes: maxHeaderBytes, ReadHeaderTimeout: readHeaderTimeout,
+		Handler: l, ConnState: l.track, MaxHeaderBytes: maxHeaderBytes, ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout: s.opt.IdleTimeout, ErrorLog: stdlog.New(panicLog{}, "", 0),
 	}
 	err = l.connector.Start(ctx)
@@ -100,6 +100,19 @@ func (s *Server) begin(ctx context.Context) error {
 	return nil
 }
 
+// track records the open connections, which end by RST with the life.
+func (l *life) track(c net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		if l.open.Store(c, nil); l.isDead() {
+			tcpserver.Reset(c)
+		}
+	case http.StateClosed, http.StateHijacked:
+		l.open.Delete(c)
+	case http.StateActive, http.StateIdle:
+	}
+}
+
 // panicLog passes the panics of handlers in the log of net/http on to stderr, and nothing else.
 type panicLog struct{}
 
@@ -113,7 +126,7 @@ func (panicLog) Write(line []byte) (int, error) {
 // addCores makes the cores of a life and the connector they share. Data-parallel ranks are
 // cores behind one address: each has a queue, a cache, an engine id and a side channel of
 // its own. The ids of ranks differ in their suffix, as in vLLM.
-func (l *life) addCores(dpSize int, at connector.Addresses, events *kvevents.Publisher) {
+func (l *life) addCores(dpSize int, at *connector.Addresses, events *kvevents.Publisher) {
 	o := &l.server.opt
 	ids := []string{cmp.Or(o.EngineID, newUUID())}
 	if dpSize > 1 {
@@ -133,7 +146,7 @@ func (l *life) addCores(dpSize int, at connector.Addresses, events *kvevents.Pub
 		l.cores = append(l.cores, engine.New(engine.Config{
 			Rank: rank, ID: id, MaxRunning: o.MaxRunning, MaxQueuedRequests: o.MaxQueuedRequests, MaxQueuedTokens: o.MaxQueuedTokens, BlockSize: o.BlockSize, CacheBlocks: o.CacheBlocks, Events: events,
 			PrefillRate: o.PrefillRate, LoadRate: o.LoadRate, ITLPerRequest: o.ITLPerRequest, ChunkTokens: o.ChunkTokens,
-			Count: l.count, EndLeases: func() { l.connector.EndLeases(rank) },
+			Count: l.count, EndLeases: func() { l.connector.Transfers(rank) },
 		}))
 		events = nil // of the first alone
 	}
@@ -172,20 +185,10 @@ func (l *life) hold(on bool) {
 func (l *life) enter() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.dead {
-		return false
+	if !l.dead {
+		l.handlers.Add(1)
 	}
-	l.active++
-	return true
-}
-
-func (l *life) leave() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.active--
-	if l.dead && l.active == 0 {
-		close(l.idle)
-	}
+	return !l.dead
 }
 
 func (l *life) isDead() bool {
@@ -217,24 +220,16 @@ func (l *life) end() {
 	l.dead = true
 	close(l.done)
 	l.stopOnce.Do(func() { close(l.stop) })
-	if l.active == 0 {
-		close(l.idle)
-	}
 	l.mu.Unlock()
-	l.ln.ResetAll()
+	_ = l.ln.Close()
+	l.open.Range(func(c, _ any) bool {
+		tcpserver.Reset(c.(net.Conn)) //nolint:forcetypeassert // of track
+		return true
+	})
 	_ = l.http.Close()
 	l.connector.Close()
 	if e := l.cores[0].Events; e != nil {
 		e.Close()
-	}
-}
-
-func (l *life) wait(ctx context.Context) error {
-	select {
-	case <-l.idle:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

@@ -10,10 +10,10 @@ import (
 
 // lives has the current life of an engine and the state that all lives share.
 type lives struct {
-	mu     sync.Mutex          // guards everything below
-	addr   string              // host:port
-	at     connector.Addresses // of the connector
-	dpSize int                 // of the next life
+	mu     sync.Mutex           // guards everything below
+	addr   string               // host:port
+	at     *connector.Addresses // of the connector
+	dpSize int                  // of the next life
 	life   *life
 	closed bool
 }
@@ -21,7 +21,7 @@ type lives struct {
 var errRunning = errors.New("the engine runs already, or was closed for good")
 
 // next configures the next life.
-func (s *lives) next() (addr string, at connector.Addresses, dpSize int) {
+func (s *lives) next() (addr string, at *connector.Addresses, dpSize int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.addr, s.at, s.dpSize
@@ -34,7 +34,7 @@ func (s *lives) enter(l *life) error {
 	if s.closed || s.life != nil && !s.life.isDead() {
 		return errRunning
 	}
-	s.addr, s.at = l.ln.Addr().String(), l.connector.Addresses()
+	s.addr = l.ln.Addr().String()
 	s.life = l
 	return nil
 }
@@ -60,7 +60,7 @@ func (s *lives) Close() {
 	s.mu.Unlock()
 	l.end()
 	// Without a deadline: handlers see the end of the life at once.
-	<-l.idle
+	l.handlers.Wait()
 	l.serving.Wait()
 	l.work.Wait()
 }

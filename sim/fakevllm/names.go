@@ -45,7 +45,7 @@ const (
 	LMCache     = kvparams.LMCache
 )
 
-// Shared is the common state of the engines in one process.
+// Shared is the KV pool of the engines of one process in plain mode.
 type Shared = transfer.Shared
 
 // NewShared returns an empty Shared.

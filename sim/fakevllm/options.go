@@ -84,8 +84,7 @@ type Options struct {
 	ITLPerRequest time.Duration
 	ChunkTokens   int
 
-	// Shared joins engines of one process: their KV pool, and a short cut for KV
-	// transfers. With nil transfers use the side channel, as between processes.
+	// Shared joins engines of one process in plain mode: it is their KV pool.
 	Shared *Shared
 	// KVLease is the time that a finished prefill waits for its decode; default 30 s.
 	KVLease time.Duration

@@ -70,7 +70,7 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !l.enter() {
 		panic(http.ErrAbortHandler)
 	}
-	defer l.leave()
+	defer l.handlers.Done()
 	s := l.server
 	w.Header().Set("Server", "uvicorn")
 	w.Header().Set("Vary", "Origin") // by the CORS middleware, whatever it allows

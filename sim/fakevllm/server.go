@@ -42,7 +42,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{opt: o, lives: lives{
 		addr: o.Addr, dpSize: o.DPSize,
-		at: connector.Addresses{Bootstrap: o.BootstrapAddr, Side: o.SideChannelAddr, Alloc: o.AllocAddrs},
+		at: &connector.Addresses{Bootstrap: o.BootstrapAddr, Side: o.SideChannelAddr, Alloc: o.AllocAddrs},
 	}}
 	s.remarks = &s.count.Remarks
 	s.record.Limit = o.RecordLimit
@@ -80,9 +80,7 @@ func (s *Server) Restart(ctx context.Context) error {
 	if !old.isDead() {
 		return errRunning
 	}
-	if err := old.wait(ctx); err != nil {
-		return err
-	}
+	old.handlers.Wait()
 	return tcpserver.WhenFree(ctx, func() error { return s.begin(ctx) })
 }
 

@@ -186,18 +186,10 @@ func (g *generation) streamTokens(lanes []answer.Lane, buf []byte) (ok bool) {
 func (g *generation) endStream(lanes []answer.Lane, head, buf []byte) {
 	buf = buf[:0]
 	if g.IncludeUsage {
-		prompt, completion, reasoning := 0, 0, 0
-		for _, ids := range g.Prompts {
-			prompt += len(ids)
-		}
-		for i := range lanes {
-			completion += lanes[i].Seq.N
-			reasoning += lanes[i].Reasoning()
-		}
 		// head ends in the beginning of a choice; this event has none.
 		buf = append(buf, head[:len(head)-len(`{"index":`)]...)
 		buf = append(buf, `],"usage":`...)
-		buf = g.AppendUsage(buf, prompt, completion, reasoning, true, false)
+		buf = g.AppendTotals(buf, lanes, false)
 		buf = append(buf, "}\n\n"...)
 		if !g.emit(buf) {
 			return

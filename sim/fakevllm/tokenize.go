@@ -23,14 +23,10 @@ func (x *exchange) tokenize(body []byte) {
 	}
 	var texts any
 	if strs {
-		list := make([]byte, 0, 12*len(ids))
-		for i, id := range ids {
-			if i > 0 {
-				list = append(list, ',')
-			}
-			list = append(model.AppendWordJSON(append(list, '"'), id), '"')
-		}
-		texts = jsontext.Raw("[" + string(list) + "]")
+		list := jsontext.AppendList([]byte("["), ids, func(list []byte, _, id int) []byte {
+			return append(model.AppendWordJSON(append(list, '"'), id), '"')
+		})
+		texts = jsontext.Raw(append(list, ']'))
 	}
 	pydantic.WriteJSON(x.w, http.StatusOK, jsontext.Append(make([]byte, 0, 7*len(ids)+96), `{"count":$,"max_model_len":$,"tokens":$,"token_strs":$}`,
 		len(ids), x.life.server.opt.MaxModelLen, ids, texts))

@@ -10,5 +10,5 @@
 //
 // All processes keep their files in one directory and listen on free loopback
 // ports. Readiness is probed over HTTP, never assumed after a pause. Close stops
-// the children in order; on Linux the kernel kills them if the parent was killed.
+// the last child first; on Linux the kernel kills them if the parent was killed.
 package fleet

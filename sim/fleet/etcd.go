@@ -13,9 +13,10 @@ import (
 // was killed starts it again, with its data.
 type MemberSpec struct {
 	Name    string
-	Client  string // host:port for clients
-	Peer    string // host:port for the other members
-	Cluster string // name=url of every member, separated by commas
+	Client  string   // host:port for clients
+	Peer    string   // host:port for the other members
+	Cluster string   // name=url of every member, separated by commas
+	Args    []string // added to the command line
 }
 
 // Member is a running etcd member.
@@ -25,8 +26,8 @@ type Member struct {
 }
 
 // StartEtcd starts an etcd cluster of n members and waits until each of them
-// serves clients. The members run program etcd of the BinDir.
-func (f *Fleet) StartEtcd(ctx context.Context, n int) ([]*Member, error) {
+// serves clients. The members run program etcd of the BinDir, with more args.
+func (f *Fleet) StartEtcd(ctx context.Context, n int, args ...string) ([]*Member, error) {
 	ports, err := FreePorts(2 * n)
 	if err != nil {
 		return nil, err
@@ -34,7 +35,7 @@ func (f *Fleet) StartEtcd(ctx context.Context, n int) ([]*Member, error) {
 	specs := make([]MemberSpec, n)
 	urls := make([]string, n)
 	for i := range specs {
-		specs[i] = MemberSpec{Name: fmt.Sprintf("etcd-%d", i+1), Client: loopback(ports[2*i]), Peer: loopback(ports[2*i+1])}
+		specs[i] = MemberSpec{Name: fmt.Sprintf("etcd-%d", i+1), Client: loopback(ports[2*i]), Peer: loopback(ports[2*i+1]), Args: args}
 		urls[i] = specs[i].Name + "=http://" + specs[i].Peer
 	}
 	members := make([]*Member, n)
@@ -59,15 +60,15 @@ func (f *Fleet) StartEtcd(ctx context.Context, n int) ([]*Member, error) {
 func (f *Fleet) StartMember(ctx context.Context, s MemberSpec) (*Member, error) {
 	client, peer := "http://"+s.Client, "http://"+s.Peer
 	p, err := f.Start(ctx, Spec{
-		Name: s.Name, Program: "etcd", Stage: stageEtcd,
-		Args: []string{
+		Name: s.Name, Program: "etcd",
+		Args: append([]string{
 			"--name=" + s.Name, "--data-dir=" + filepath.Join(f.dir, s.Name),
 			"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
 			"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer,
 			"--initial-cluster=" + s.Cluster, "--initial-cluster-token=pdmesh",
 			"--auto-compaction-mode=periodic", "--auto-compaction-retention=5m",
-		},
-		Ready: func(ctx context.Context) error { return f.Get(ctx, client+"/health", nil) },
+		}, s.Args...),
+		Ready: func(ctx context.Context) error { return f.Get(ctx, client+"/health?exclude=NOSPACE", nil) },
 	})
 	if err != nil {
 		return nil, err

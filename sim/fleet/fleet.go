@@ -23,8 +23,6 @@ type Options struct {
 	Dir string
 	// ReadyTimeout bounds each wait for readiness; 0 means 30 s.
 	ReadyTimeout time.Duration
-	// StopTimeout is the time between SIGTERM and SIGKILL in Close; 0 means 5 s.
-	StopTimeout time.Duration
 	// ProxyEnv holds environment variables of every proxy, NAME=value.
 	ProxyEnv []string
 }
@@ -51,7 +49,7 @@ func New(o Options) (*Fleet, error) {
 		return nil, fmt.Errorf("fleet: %w", err)
 	}
 	o.BinDir = bin
-	o.ReadyTimeout, o.StopTimeout = cmp.Or(o.ReadyTimeout, 30*time.Second), cmp.Or(o.StopTimeout, 5*time.Second)
+	o.ReadyTimeout = cmp.Or(o.ReadyTimeout, 30*time.Second)
 	dir := o.Dir
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "pdmesh-"); err != nil {
@@ -127,10 +125,9 @@ func (f *Fleet) Running() []*Process {
 	})
 }
 
-// Close stops every member in stages, the highest first and the members of one
-// stage at once, and removes the directory if it is temporary. The error names
-// the members that had to be killed; no member runs afterwards. A second Close
-// does nothing.
+// Close stops every member, the last one first, and removes the directory if it
+// is temporary. The error names the members that had to be killed; no member runs
+// afterwards. A second Close does nothing.
 func (f *Fleet) Close() error {
 	f.mu.Lock()
 	again := f.closed
@@ -141,32 +138,14 @@ func (f *Fleet) Close() error {
 	}
 
 	var errs []error
-	running := f.Running()
-	for len(running) > 0 {
-		top := running[0].stage
-		for _, p := range running {
-			top = max(top, p.stage)
-		}
-		errs = append(errs, f.stopStage(running, top))
-		running = slices.DeleteFunc(running, func(p *Process) bool { return p.stage == top })
+	for _, p := range slices.Backward(f.Running()) {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		errs = append(errs, p.Stop(ctx))
+		cancel()
 	}
 	if f.o.Dir == "" {
 		errs = append(errs, os.RemoveAll(f.dir))
 	}
-	return errors.Join(errs...)
-}
-
-func (f *Fleet) stopStage(members []*Process, stage int) error {
-	ctx, cancel := context.WithTimeout(context.Background(), f.o.StopTimeout)
-	defer cancel()
-	errs := make([]error, len(members))
-	var group sync.WaitGroup
-	for i, p := range members {
-		if p.stage == stage {
-			group.Go(func() { errs[i] = p.Stop(ctx) })
-		}
-	}
-	group.Wait()
 	return errors.Join(errs...)
 }
 

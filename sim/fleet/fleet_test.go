@@ -240,9 +240,8 @@ func TestCloseStopsInOrder(t *testing.T) {
 	order := filepath.Join(t.TempDir(), "order")
 	f, err := fleet.New(fleet.Options{BinDir: "."})
 	require.NoError(t, err)
-	for i, name := range []string{"etcd", "agent", "engine"} {
+	for _, name := range []string{"etcd", "engine", "agent"} {
 		s := spec(name, "serve:"+order+","+name)
-		s.Stage = []int{0, 2, 1}[i]
 		s.Ready = saidHello(f, name)
 		if _, err := f.Start(t.Context(), s); err != nil {
 			t.Fatal(err)

@@ -53,12 +53,10 @@ func (f *Fleet) StartProxy(ctx context.Context, s ProxySpec) (*Proxy, error) {
 	args := []string{"--host", "127.0.0.1", "--port", strconv.Itoa(s.Port),
 		"--state-dir", filepath.Join(f.dir, "proxy-"+strconv.Itoa(s.Port))}
 	p := &Proxy{Address: loopback(s.Port), Etcd: s.EtcdEndpoints, fleet: f}
-	stage := stageProxy
 	if len(s.EtcdEndpoints) > 0 {
 		args = append(args, "--etcd-endpoints", strings.Join(s.EtcdEndpoints, ","))
 	} else {
 		s.EtcdPort = cmp.Or(s.EtcdPort, ports[1])
-		stage = stageEtcd
 		p.Etcd = []string{loopback(s.EtcdPort)}
 		args = append(args, "--etcd-listen", p.Etcd[0], "--etcd-data-dir", filepath.Join(f.dir, "etcd-"+strconv.Itoa(s.EtcdPort)))
 	}
@@ -68,7 +66,7 @@ func (f *Fleet) StartProxy(ctx context.Context, s ProxySpec) (*Proxy, error) {
 	}
 	p.Spec = s
 	p.Process, err = f.Start(ctx, Spec{
-		Name: s.Name, Program: "proxy", Args: append(args, s.Args...), Env: env, Stage: stage,
+		Name: s.Name, Program: "proxy", Args: append(args, s.Args...), Env: env,
 		Ready: func(ctx context.Context) error { return f.started(ctx, p.URL()+"/readyz") },
 	})
 	if err != nil {
@@ -174,7 +172,7 @@ func (f *Fleet) StartNode(ctx context.Context, s NodeSpec) (*Node, error) {
 	}
 	connector, _ := s.connectorArgs()
 	n.Engine, err = f.Start(ctx, Spec{
-		Name: s.Name, Program: "fakevllm", Args: slices.Concat(args, connector, s.EngineArgs), Stage: stageEngine,
+		Name: s.Name, Program: "fakevllm", Args: slices.Concat(args, connector, s.EngineArgs),
 		Ready: func(ctx context.Context) error { return f.Get(ctx, "http://"+n.Address+"/health", nil) },
 	})
 	if err != nil || len(s.Etcd) == 0 {
@@ -210,7 +208,7 @@ func (n *Node) startAgent(ctx context.Context) error {
 	}
 	_, connector := s.connectorArgs()
 	var err error
-	n.Agent, err = n.fleet.Start(ctx, Spec{Name: s.Name + "-agent", Program: "agent", Args: slices.Concat(args, connector, s.AgentArgs), Stage: stageAgent})
+	n.Agent, err = n.fleet.Start(ctx, Spec{Name: s.Name + "-agent", Program: "agent", Args: slices.Concat(args, connector, s.AgentArgs)})
 	return err
 }
 

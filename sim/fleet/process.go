@@ -28,19 +28,7 @@ type Spec struct {
 	// Ready is called until it returns nil. A nil Ready means that the process is
 	// ready once it has started. The context of each call has a deadline.
 	Ready func(ctx context.Context) error
-	// Stage orders Close, which stops members of a higher stage first.
-	Stage int
 }
-
-// The stages of the usual members: agents deregister while etcd runs, then the
-// engines stop, then the proxies, and last the etcd members or the proxy that
-// embeds etcd.
-const (
-	stageEtcd = iota
-	stageProxy
-	stageEngine
-	stageAgent
-)
 
 // ErrExited is wrapped by errors about a child that ended unexpectedly.
 var ErrExited = errors.New("process ended")
@@ -48,12 +36,11 @@ var ErrExited = errors.New("process ended")
 // Process is one child, which Fleet.Start creates. Its methods are safe for
 // concurrent use.
 type Process struct {
-	name  string
-	log   string
-	stage int
-	cmd   *exec.Cmd
-	done  chan struct{} // closed when the child has ended and err is set
-	err   error         // of Wait; valid once done is closed
+	name string
+	log  string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the child has ended and err is set
+	err  error         // of Wait; valid once done is closed
 }
 
 // Name returns the name of the Spec.
@@ -145,7 +132,7 @@ func (f *Fleet) Start(ctx context.Context, s Spec) (*Process, error) {
 	if !strings.ContainsRune(path, filepath.Separator) {
 		path = filepath.Join(f.o.BinDir, path)
 	}
-	p := &Process{name: s.Name, stage: s.Stage, log: filepath.Join(f.dir, "logs", s.Name+".log"), done: make(chan struct{})}
+	p := &Process{name: s.Name, log: filepath.Join(f.dir, "logs", s.Name+".log"), done: make(chan struct{})}
 	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", s.Name, err)

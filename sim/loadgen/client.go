@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -169,6 +170,24 @@ type stream struct {
 	cached   int
 }
 
+// chunk has the checked fields of one event of a stream.
+type chunk struct {
+	Choices []struct {
+		Text  string // of completions
+		Delta struct{ Content string }
+		// FinishReason is empty while null.
+		FinishReason string `json:"finish_reason"`
+	}
+	Usage *struct {
+		PromptTokens     int `json:"prompt_tokens"`
+		CompletionTokens int `json:"completion_tokens"`
+		Details          struct {
+			Cached int `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
+	}
+	Error any
+}
+
 func (s *stream) event(data []byte) error {
 	if s.done {
 		return fmt.Errorf("%w: an event after [DONE]: %.200q", ErrWrong, data)
@@ -178,9 +197,13 @@ func (s *stream) event(data []byte) error {
 		return nil
 	}
 	var k chunk
-	text, finish, err := k.parse(data)
-	if err != nil {
+	if err := json.Unmarshal(data, &k); err != nil {
 		return fmt.Errorf("%w: event %.200q is not valid JSON of a chunk: %w", ErrWrong, data, err)
+	}
+	text, finish := "", ""
+	for i := range k.Choices {
+		text += k.Choices[i].Text + k.Choices[i].Delta.Content
+		finish += k.Choices[i].FinishReason
 	}
 	if k.Error != nil {
 		return fmt.Errorf("an error event after %d bytes of text: %.300q", s.offset, data)

@@ -84,3 +84,11 @@ func (s *Server) Close() {
 	s.mu.Unlock()
 	s.wg.Wait()
 }
+
+// Reset closes a TCP connection with RST.
+func Reset(c net.Conn) {
+	if tc, ok := c.(*net.TCPConn); ok {
+		_ = tc.SetLinger(0) // the close that follows matters, not how
+	}
+	_ = c.Close() // it may be closed already
+}

@@ -114,7 +114,7 @@ func (l *Link) Redirect(target string) {
 
 func (l *Link) resetAll() {
 	for c := range l.conns {
-		reset(c)
+		tcpserver.Reset(c)
 	}
 }
 
@@ -159,7 +159,7 @@ func (l *Link) HalfOpen() {
 	defer l.mu.Unlock()
 	for c, e := range l.conns {
 		if e == serverEnd {
-			reset(c)
+			tcpserver.Reset(c)
 		}
 	}
 }
@@ -231,7 +231,7 @@ func (l *Link) accept(lis net.Listener) {
 			return
 		}
 		if !l.add(in, clientEnd) {
-			reset(in)
+			tcpserver.Reset(in)
 			continue
 		}
 		l.wg.Go(func() { l.relay(in) })
@@ -253,7 +253,7 @@ func (l *Link) drop(c net.Conn) {
 	l.mu.Lock()
 	delete(l.conns, c)
 	l.mu.Unlock()
-	reset(c)
+	tcpserver.Reset(c)
 }
 
 func (l *Link) relay(in net.Conn) {
@@ -267,7 +267,7 @@ func (l *Link) relay(in net.Conn) {
 		return
 	}
 	if !l.add(out, serverEnd) {
-		reset(out)
+		tcpserver.Reset(out)
 		return
 	}
 	defer l.drop(out)
@@ -307,8 +307,8 @@ func (l *Link) pump(to, from net.Conn, d Direction) {
 		l.mu.Unlock()
 	}
 	close(hungUp)
-	reset(to)
-	reset(from)
+	tcpserver.Reset(to)
+	tcpserver.Reset(from)
 	wg.Wait()
 }
 
@@ -378,12 +378,4 @@ func (l *Link) arrives(due time.Time) bool {
 	case <-l.ended:
 		return false
 	}
-}
-
-// reset closes a connection so that the other end sees a reset, not an end.
-func reset(c net.Conn) {
-	if tc, ok := c.(*net.TCPConn); ok {
-		_ = tc.SetLinger(0) // the close that follows matters, not how
-	}
-	_ = c.Close() // may be closed already from the other side of the relay
 }

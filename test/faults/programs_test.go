@@ -59,7 +59,7 @@ func (r *rig) proxyNotReady(args ...string) (p *fleet.Process, address string) {
 	require.NoError(r.t, err)
 	address = "127.0.0.1:" + strconv.Itoa(ports[0])
 	args = append([]string{"--host", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--etcd-endpoints", strings.Join(r.etcd, ",")}, proxyArgs(args...)...)
-	p, err = r.f.Start(r.t.Context(), fleet.Spec{Name: "proxy-cold", Program: "proxy", Args: args, Env: []string{"ADMIN_API_KEY=" + adminKey}, Stage: 1})
+	p, err = r.f.Start(r.t.Context(), fleet.Spec{Name: "proxy-cold", Program: "proxy", Args: args, Env: []string{"ADMIN_API_KEY=" + adminKey}})
 	require.NoError(r.t, err)
 	testkit.Eventually(r.t, soon, func() error {
 		code, _, err := request(r.t, http.MethodGet, "http://"+address+"/livez", "")
@@ -102,7 +102,7 @@ func (r *rig) try(address string) (int, string) {
 // fleetAgent describes an additional agent for a node's engine.
 func fleetAgent(n *fleet.Node, etcd, socket string, more ...string) fleet.Spec {
 	return fleet.Spec{
-		Name: n.Spec.Name + "-second", Program: "agent", Stage: 3,
+		Name: n.Spec.Name + "-second", Program: "agent",
 		Args: append([]string{
 			"--role", string(n.Spec.Role), "--address", n.Address, "--etcd-endpoints", etcd, "--connector", "nixl",
 			"--ttl", ttl.String(), "--allow-short-ttl", "--kv-lease", "0s", "--probe-interval", "200ms", "--socket", socket,

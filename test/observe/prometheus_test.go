@@ -87,7 +87,7 @@ func follow(t *testing.T, f *fleet.Fleet, proxies ...string) *prometheus {
 	require.NoError(t, err)
 	p := &prometheus{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", ports[0])}
 	_, err = f.Start(t.Context(), fleet.Spec{
-		Name: "prometheus", Program: program, Stage: 1,
+		Name: "prometheus", Program: program,
 		Args: []string{"--config.file=" + filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path=" + filepath.Join(dir, "data"),
 			"--web.listen-address=" + strings.TrimPrefix(p.url, "http://")},
 		Ready: func(ctx context.Context) error {

@@ -59,7 +59,7 @@ func (r *rig) bench(t *testing.T) {
 	for _, backend := range [][2]string{{"openai", "/v1/completions"}, {"openai-chat", "/v1/chat/completions"}} {
 		dir := t.TempDir()
 		p, err := r.fleet.Start(t.Context(), fleet.Spec{
-			Name: "bench-" + backend[0], Program: absolute("lab/bin/vllm"), Env: environment(), Stage: 3,
+			Name: "bench-" + backend[0], Program: absolute("lab/bin/vllm"), Env: environment(),
 			Args: []string{
 				"bench", "serve", "--backend", backend[0], "--base-url", r.proxy.URL(), "--endpoint", backend[1],
 				"--model", model, "--tokenizer", filepath.Join(lab.dir, "model"), "--dataset-name", "random", "--ignore-eos",

@@ -129,7 +129,7 @@ func TestEventsThroughAgents(t *testing.T) {
 		e := &engine{name: "prefill-" + strconv.Itoa(i), role: instance.Prefill, address: "127.0.0.1:" + strconv.Itoa(ports[0])}
 		args := []string{"--etcd-endpoints", strings.Join(r.proxy.Etcd, ","), "--role", "prefill", "--connector", "plain", "--restart", "on-failure", "--restart-delay", "100ms", "--", absolute("lab/bin/vllm")}
 		args = slices.Concat(args, command(ports[0]), []string{"--max-model-len", "100", "--trust-remote-code", "--kv-events-config", `{"enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv-events"}`})
-		e.Process, err = r.fleet.Start(t.Context(), fleet.Spec{Name: e.name, Program: "agent", Args: args, Env: environment(), Stage: 3})
+		e.Process, err = r.fleet.Start(t.Context(), fleet.Spec{Name: e.name, Program: "agent", Args: args, Env: environment()})
 		require.NoError(t, err)
 		engines = append(engines, e)
 	}

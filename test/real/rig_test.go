@@ -51,7 +51,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	f, err := fleet.New(fleet.Options{BinDir: binDir, Dir: t.TempDir(), ReadyTimeout: patience, StopTimeout: time.Minute})
+	f, err := fleet.New(fleet.Options{BinDir: binDir, Dir: t.TempDir(), ReadyTimeout: patience})
 	require.NoError(t, err)
 	r := &rig{t: t, fleet: f, class: "NixlConnector", dialect: "nixl", http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 	t.Cleanup(func() {
@@ -129,7 +129,7 @@ func (r *rig) launch(name string, role instance.Role) (*engine, error) {
 	e := &engine{name: name, address: "127.0.0.1:" + strconv.Itoa(ports[0]), role: role}
 	began := time.Now()
 	e.Process, err = r.fleet.Start(r.t.Context(), fleet.Spec{
-		Name: name, Program: absolute("lab/bin/vllm"), Args: args, Env: env, Stage: 2,
+		Name: name, Program: absolute("lab/bin/vllm"), Args: args, Env: env,
 		Ready: func(ctx context.Context) error { return r.get(ctx, e.url()+"/health", nil) },
 	})
 	if err != nil {
@@ -144,7 +144,7 @@ func (r *rig) startAgent(e *engine) {
 	r.t.Helper()
 	var err error
 	e.agent, err = r.fleet.Start(r.t.Context(), fleet.Spec{
-		Name: e.name + "-agent", Program: "agent", Stage: 3,
+		Name: e.name + "-agent", Program: "agent",
 		Args: []string{
 			"--role", string(e.role), "--address", e.address, "--connector", r.dialect, "--etcd-endpoints", strings.Join(r.proxy.Etcd, ","),
 		},

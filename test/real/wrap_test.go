@@ -23,7 +23,7 @@ func (r *rig) wrapped(name string, role instance.Role, more ...string) *engine {
 	args = slices.Concat(args, command(ports[0]), []string{transfer(role)}, more)
 	e := &engine{name: name, role: role, address: "127.0.0.1:" + strconv.Itoa(ports[0])}
 	e.Process, err = r.fleet.Start(r.t.Context(), fleet.Spec{
-		Name: name, Program: "agent", Args: args, Env: environment("VLLM_NIXL_SIDE_CHANNEL_PORT=" + strconv.Itoa(ports[1])), Stage: 3,
+		Name: name, Program: "agent", Args: args, Env: environment("VLLM_NIXL_SIDE_CHANNEL_PORT=" + strconv.Itoa(ports[1])),
 	})
 	require.NoError(r.t, err)
 	return e

@@ -264,7 +264,7 @@ func (r *rig) startProxy(ctx context.Context, p *proxy) (err error) {
 		queue = append(queue, "--continue-streams", "3")
 	}
 	p.proc, err = r.f.Start(ctx, fleet.Spec{
-		Name: p.name, Program: r.program("proxy", p.name), Stage: 1, Env: []string{"ADMIN_API_KEY=" + adminKey},
+		Name: p.name, Program: r.program("proxy", p.name), Env: []string{"ADMIN_API_KEY=" + adminKey},
 		Args: append(queue,
 			"--host", "127.0.0.1", "--port", strconv.Itoa(p.port), "--state-dir", p.dir, "--etcd-endpoints", strings.Join(p.etcd, ","),
 			"--connector", "nixl", "--kv-lease-budget", (kvLease * 2 / 3).String(), "--waiting-retry-interval", "500ms", "--access-log=off", "--trace-headers", "--audit-interval", audit.String(),
@@ -304,7 +304,7 @@ func (r *rig) startAgain(ctx context.Context, e *engine, models ...string) (err 
 		args = append(args, "--transfer-timeout", "15s", "--prefill-rate", strconv.Itoa(engineRate), "--max-num-batched-tokens", "1") // an engine in both roles decodes between the tokens of prompts
 	}
 	e.proc, err = r.f.Start(ctx, fleet.Spec{
-		Name: e.Name, Program: "fakevllm", Args: args, Stage: 2,
+		Name: e.Name, Program: "fakevllm", Args: args,
 		Ready: func(ctx context.Context) error { return r.get(ctx, e.direct()+"/health", nil) },
 	})
 	if err == nil {
@@ -337,7 +337,7 @@ func (r *rig) startAgent(ctx context.Context, e *engine) (err error) {
 	if e.Connector == "mooncake" && e.Role != "decode" {
 		args = append(args, "--bootstrap-port", strconv.Itoa(e.boot))
 	}
-	e.agent, err = r.f.Start(ctx, fleet.Spec{Name: e.Name + "-agent", Program: r.program("agent", e.Name), Args: args, Stage: 3})
+	e.agent, err = r.f.Start(ctx, fleet.Spec{Name: e.Name + "-agent", Program: r.program("agent", e.Name), Args: args})
 	return err
 }
 

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"time"
 )
 
@@ -30,12 +29,6 @@ func main() {
 	}
 }
 
-// list is a flag that may be given more than once.
-type list []string
-
-func (l *list) String() string     { return strings.Join(*l, ",") }
-func (l *list) Set(v string) error { *l = append(*l, v); return nil }
-
 func run(args []string, stdout io.Writer) error {
 	if len(args) == 0 {
 		return errors.New(usage)
@@ -43,7 +36,6 @@ func run(args []string, stdout io.Writer) error {
 	switch args[0] {
 	case "build":
 		var r recipe
-		var tags, docs list
 		var created int64
 		fs := flag.NewFlagSet("build", flag.ContinueOnError)
 		fs.StringVar(&r.bin, "bin", "", "directory of the programs")
@@ -52,15 +44,15 @@ func run(args []string, stdout io.Writer) error {
 		fs.StringVar(&r.version, "version", "", "the release")
 		fs.StringVar(&r.revision, "revision", "", "the commit")
 		fs.Int64Var(&created, "created", 0, "when, in seconds since 1970")
-		fs.Var(&tags, "tag", "a name, as in pdmesh:latest")
-		fs.Var(&docs, "doc", "a file for /usr/share/doc/pdmesh")
+		fs.Func("tag", "a name, as in pdmesh:latest", func(v string) error { r.tags = append(r.tags, v); return nil })
+		fs.Func("doc", "a file for /usr/share/doc/pdmesh", func(v string) error { r.docs = append(r.docs, v); return nil })
 		if err := fs.Parse(args[1:]); err != nil {
 			return err
 		}
-		if r.bin == "" || r.arch == "" || r.out == "" || len(tags) == 0 || fs.NArg() > 0 {
+		if r.bin == "" || r.arch == "" || r.out == "" || len(r.tags) == 0 || fs.NArg() > 0 {
 			return errors.New(usage)
 		}
-		r.tags, r.docs, r.created = tags, docs, time.Unix(created, 0).UTC()
+		r.created = time.Unix(created, 0).UTC()
 		return r.write()
 	case "unpack":
 		if len(args) != 3 {

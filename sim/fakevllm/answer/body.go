@@ -3,7 +3,6 @@ package answer
 import (
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
@@ -22,24 +21,14 @@ func (j *Reply) Body(lanes []Lane) []byte {
 		object = "chat.completion"
 	}
 	b := jsontext.Append(make([]byte, 0, size), `{"id":$,"object":$,"created":$,"model":$,"choices":[`, j.ID, object, j.Created, j.ServedAs)
-	prompt, completion, reasoning := 0, 0, 0
-	for _, ids := range j.Prompts {
-		prompt += len(ids)
-	}
-	for i := range lanes {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		completion += lanes[i].Seq.N
+	b = jsontext.AppendList(b, lanes, func(b []byte, i int, _ Lane) []byte {
 		if j.Chat {
-			b = appendChatChoice(b, j, &lanes[i])
-			reasoning += lanes[i].Reasoning()
-		} else {
-			b = appendTextChoice(b, j, &lanes[i])
+			return appendChatChoice(b, j, &lanes[i])
 		}
-	}
+		return appendTextChoice(b, j, &lanes[i])
+	})
 	b = append(b, `],"service_tier":null,"system_fingerprint":null,"usage":`...)
-	b = j.AppendUsage(b, prompt, completion, reasoning, true, true)
+	b = j.AppendTotals(b, lanes, true)
 	if j.Chat {
 		b = appendPromptLogprobs(append(b, `,"prompt_logprobs":`...), j, 0)
 		b = jsontext.Append(b, `,"prompt_token_ids":$,"prompt_text":null`, maybe(j.Prompts[0], j.ReturnTokenIDs))
@@ -60,9 +49,10 @@ func appendChatChoice(b []byte, j *Reply, ln *Lane) []byte {
 	var calls []parsedCall
 	hidden := false
 	switch {
-	case ln.call != nil:
+	case ln.calling:
 		content = ""
-		calls = []parsedCall{{id: ln.call.id, name: ln.call.name, args: ln.call.upTo(ln.Seq.N)}}
+		call := ln.said()[0]
+		calls = []parsedCall{{id: call.id, name: call.name, args: call.text}}
 	case j.Model.parses():
 		m := j.parse(ln)
 		if m.content != "" {
@@ -77,15 +67,14 @@ func appendChatChoice(b []byte, j *Reply, ln *Lane) []byte {
 		content = j.EchoText() + string(ln.Seq.Text)
 	}
 	b = jsontext.Append(b, `{"index":$,"message":{"role":$,"content":$,"refusal":null,"annotations":null,"audio":null,"function_call":null`, ln.Index, j.role(), content)
-	for i, c := range calls {
-		b = append(b, []string{`,"tool_calls":[`, `,`}[min(i, 1)]...)
-		b = jsontext.Append(b, `{"id":$,"type":"function","function":{"name":$,"arguments":$}}`, c.id, c.name, c.args)
-	}
 	if len(calls) > 0 {
+		b = jsontext.AppendList(append(b, `,"tool_calls":[`...), calls, func(b []byte, _ int, c parsedCall) []byte {
+			return jsontext.Append(b, `{"id":$,"type":"function","function":{"name":$,"arguments":$}}`, c.id, c.name, c.args)
+		})
 		b = append(b, ']')
 	}
 	b = jsontext.Append(b, `,"reasoning":$},"logprobs":`, reasoning)
-	if j.Logprobs == nil || ln.call != nil || hidden {
+	if j.Logprobs == nil || ln.calling || hidden {
 		b = append(b, "null"...)
 	} else {
 		b = appendChatLogprobs(b, ln.Tokens, *j.Logprobs)
@@ -135,15 +124,6 @@ func appendPromptLogprobs(b []byte, j *Reply, prompt int) []byte {
 	return append(b, ']')
 }
 
-// upTo returns the arguments after n tokens of the call.
-func (c *call) upTo(n int) string {
-	var s strings.Builder
-	for i := 0; i < len(c.parts) && i+2 <= n; i++ {
-		s.WriteString(c.parts[i])
-	}
-	return s.String()
-}
-
 // AppendTokenChoice renders the token ids of one choice, and what goes with them.
 func AppendTokenChoice(b []byte, ln *Lane, ids []int, finish string) []byte {
 	var reason, stop any
@@ -156,18 +136,10 @@ func AppendTokenChoice(b []byte, ln *Lane, ids []int, finish string) []byte {
 
 // TokensBody renders the whole answer of /inference/v1/generate.
 func (j *Reply) TokensBody(lanes []Lane) []byte {
-	completion := 0
-	var choices []byte
-	for i := range lanes {
-		completion += lanes[i].Seq.N
-		if i > 0 {
-			choices = append(choices, ',')
-		}
-		choices = AppendTokenChoice(choices, &lanes[i], lanes[i].Tokens, lanes[i].Seq.Finish)
-	}
+	choices := jsontext.AppendList(nil, lanes, func(b []byte, _ int, ln Lane) []byte { return AppendTokenChoice(b, &ln, ln.Tokens, ln.Seq.Finish) })
 	return jsontext.Append(nil, `{"request_id":$,"model":$,"created":$,"usage":$,"prompt_logprobs":null,"prompt_token_id_logprobs":null,"prompt_token_ids":$,`+
 		`"mm_placeholders":null,"metrics":null,"kv_transfer_params":$,"ec_transfer_params":null,"output_mode":"tokens","choices":[$]}`,
-		j.ID, j.ServedAs, j.Created, raw(j.AppendUsage(nil, len(j.Prompts[0]), completion, 0, true, true)), maybe(j.Prompts[0], j.ReturnTokenIDs), raw(j.TransferParams), raw(choices))
+		j.ID, j.ServedAs, j.Created, raw(j.AppendTotals(nil, lanes, true)), maybe(j.Prompts[0], j.ReturnTokenIDs), raw(j.TransferParams), raw(choices))
 }
 
 // AgentBody renders the whole answer of one of the two agents' APIs.
@@ -189,12 +161,7 @@ func (j *Reply) appendMessage(b []byte, ln *Lane, details bool) []byte {
 	if len(parts) == 0 {
 		parts = []part{{kind: kindText}} // clients look for one
 	}
-	for i, p := range parts {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = j.appendBlock(b, i, p)
-	}
+	b = jsontext.AppendList(b, parts, j.appendBlock)
 	b = jsontext.Append(b, `],"model":$`, j.ServedAs)
 	if reason := j.stopReason(ln); reason != "" {
 		b = jsontext.Append(b, `,"stop_reason":$`, reason)
@@ -271,12 +238,7 @@ func (j *Reply) AppendResponse(b []byte, ln *Lane, status string) []byte {
 		if j.Stream {
 			items = ln.said() // as in the events
 		}
-		for i, p := range items {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = j.appendItem(b, i, p, "completed")
-		}
+		b = jsontext.AppendList(b, items, func(b []byte, i int, p part) []byte { return j.appendItem(b, i, p, "completed") })
 	}
 	b = jsontext.Append(b, `],"parallel_tool_calls":true,"temperature":1.0,"tools":[],"top_p":1.0,"background":false,"max_output_tokens":$,`+
 		`"previous_response_id":null,"status":$,"truncation":"disabled","usage":`, j.limits[0], status)

@@ -65,7 +65,7 @@ func (ln *Lane) Begin(j *Reply, head []byte) {
 	ln.head = strconv.AppendInt(append(make([]byte, 0, len(head)+32), head...), int64(ln.Index), 10)
 	ln.parser = j.newParser(ln)
 	switch {
-	case ln.call != nil, ln.parser != nil:
+	case ln.calling, ln.parser != nil:
 		ln.head = append(ln.head, `,"delta":{`...)
 	case j.Chat:
 		ln.head = append(ln.head, `,"delta":{"content":"`...)
@@ -80,7 +80,7 @@ func (ln *Lane) Begin(j *Reply, head []byte) {
 func (j *Reply) AppendEvent(buf []byte, ln *Lane, id int, text bool) []byte {
 	ln.pending = append(ln.pending, id)
 	first := !ln.began
-	if !first && ln.Seq.Finish == "" && ln.call == nil && len(ln.pending) < j.Interval {
+	if !first && ln.Seq.Finish == "" && !ln.calling && len(ln.pending) < j.Interval {
 		return buf
 	}
 	var d delta
@@ -91,16 +91,16 @@ func (j *Reply) AppendEvent(buf []byte, ln *Lane, id int, text bool) []byte {
 			return buf
 		}
 	}
-	simple := j.Logprobs == nil && !j.ReturnTokenIDs && !j.ContinuousUsage && !j.Echo && ln.Seq.Finish == "" && ln.call == nil && ln.parser == nil
+	simple := j.Logprobs == nil && !j.ReturnTokenIDs && !j.ContinuousUsage && !j.Echo && ln.Seq.Finish == "" && !ln.calling && ln.parser == nil
 	buf = append(buf, ln.head...)
-	if ln.call == nil && ln.parser == nil && first && j.Echo {
+	if !ln.calling && ln.parser == nil && first && j.Echo {
 		buf = jsontext.AppendText(buf, j.Text(ln.Prompt))
 	}
 	switch {
 	case ln.parser != nil:
 		buf = d.render(buf)
-	case ln.call != nil:
-		buf = ln.call.appendDelta(buf, ln.Seq.N)
+	case ln.calling:
+		buf = ln.scripted.appendDelta(buf, ln.Seq.N)
 	case j.EchoOnly:
 	case ln.Seq.Keep:
 		buf = jsontext.AppendText(buf, ln.Seq.Delta())
@@ -137,7 +137,7 @@ func (j *Reply) parsed(ln *Lane) delta {
 // appendTail closes the text and renders the rest of an event in full.
 func (j *Reply) appendTail(b []byte, ln *Lane, first bool) []byte {
 	switch {
-	case ln.call != nil, ln.parser != nil:
+	case ln.calling, ln.parser != nil:
 		b = append(b, `},"logprobs":`...)
 	case j.Chat:
 		b = append(b, `"},"logprobs":`...)
@@ -147,7 +147,7 @@ func (j *Reply) appendTail(b []byte, ln *Lane, first bool) []byte {
 	ids := j.Prompts[ln.Prompt]
 	hidden := ln.parser != nil && j.HideReasoning
 	switch {
-	case j.Logprobs == nil || ln.call != nil || hidden:
+	case j.Logprobs == nil || ln.calling || hidden:
 		b = append(b, "null"...)
 	case j.Chat:
 		b = appendChatLogprobs(b, ln.pending, *j.Logprobs)
@@ -183,13 +183,13 @@ func (j *Reply) appendTail(b []byte, ln *Lane, first bool) []byte {
 	return append(b, "}\n\n"...)
 }
 
-// appendDelta renders the inside of "delta" for the nth token of a tool call.
-func (c *call) appendDelta(b []byte, n int) []byte {
+// appendDelta appends what the newest token of a required call adds.
+func (o *scripted) appendDelta(b []byte, n int) []byte {
 	switch {
 	case n == 1:
-		return jsontext.Append(b, `"tool_calls":[{"id":$,"type":"function","index":0,"function":{"name":$,"arguments":""}}]`, c.id, c.name)
-	case n-2 < len(c.parts):
-		return jsontext.Append(b, `"tool_calls":[{"index":0,"function":{"arguments":$}}]`, c.parts[n-2])
+		return jsontext.Append(b, `"tool_calls":[{"id":$,"type":"function","index":0,"function":{"name":$,"arguments":""}}]`, o.parts[0].id, o.parts[0].name)
+	case n <= len(o.said):
+		return jsontext.Append(b, `"tool_calls":[{"index":0,"function":{"arguments":$}}]`, o.said[n-1].text)
 	}
 	return b // EOS: an empty delta
 }

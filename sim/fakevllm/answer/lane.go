@@ -36,10 +36,10 @@ type Reply struct {
 type Lane struct {
 	Seq      model.Sequence
 	sampling model.Sampling
-	Index    int // of the choice
-	Prompt   int // which prompt
-	call     *call
+	Index    int       // of the choice
+	Prompt   int       // which prompt
 	scripted *scripted // scripted answer of the model, nil for its own
+	calling  bool      // scripted is the tool call that the request requires
 	head     []byte    // everything of a chunk before its text
 	parser   *parser   // nil for an answer that is not parsed
 	began    bool      // an event was sent
@@ -77,12 +77,9 @@ func (j *Reply) Lanes(keepText bool) []Lane {
 			ln.sampling = j.Sampling
 			ln.sampling.MaxTokens, ln.sampling.Choice = j.limits[p], i
 			ln.sampling.Split, ln.sampling.Restarts = j.Model.Split, j.Restarts()
-			if j.Chat && j.WantsCall() {
-				c := newCall(j.loaded(ids), j.Request, i)
-				ln.call = &c
-			}
 			switch {
-			case ln.call != nil:
+			case j.Chat && j.WantsCall():
+				ln.scripted, ln.calling = newCall(j.loaded(ids), j.Request, i), true
 			case j.Scripted != nil && !j.WrongKV:
 				ln.scripted = newScripted(j.Scripted, ids)
 			default:
@@ -107,16 +104,10 @@ func (j *Reply) loaded(ids []int) []int {
 
 // Step generates the next token of a lane.
 func (ln *Lane) Step() (id int, text bool) {
-	var ids []int
-	switch {
-	case ln.scripted != nil:
-		ids = ln.scripted.ids
-	case ln.call != nil:
-		ids = ln.call.ids
-	default:
+	if ln.scripted == nil {
 		return ln.Seq.Step()
 	}
-	q := &ln.Seq
+	q, ids := &ln.Seq, ln.scripted.ids
 	id = ids[q.N]
 	q.N++
 	switch {
@@ -138,7 +129,7 @@ func (ln *Lane) Reasoning() int {
 
 // FinishReason returns the finish reason of a lane as the response has it.
 func (ln *Lane) FinishReason(j *Reply) string {
-	if (ln.call != nil && j.ToolChoice == "required" || ln.called) && ln.Seq.Finish == "stop" {
+	if (ln.calling && j.ToolChoice == "required" || ln.called) && ln.Seq.Finish == "stop" {
 		return "tool_calls"
 	}
 	return ln.Seq.Finish
@@ -151,11 +142,7 @@ func logprob(id int) float64 {
 
 // appendChatLogprobs renders the logprobs object of a chat.
 func appendChatLogprobs(b []byte, ids []int, top int) []byte {
-	b = append(b, `{"content":[`...)
-	for i, id := range ids {
-		if i > 0 {
-			b = append(b, ',')
-		}
+	b = jsontext.AppendList(append(b, `{"content":[`...), ids, func(b []byte, _, id int) []byte {
 		word := model.AppendWord(nil, id)
 		bytes := make([]int, len(word))
 		for i, c := range word {
@@ -166,8 +153,8 @@ func appendChatLogprobs(b []byte, ids []int, top int) []byte {
 		if top != 0 {
 			b = append(append(b, entry...), '}')
 		}
-		b = append(b, "]}"...)
-	}
+		return append(b, "]}"...)
+	})
 	return append(b, "]}"...)
 }
 
@@ -192,6 +179,19 @@ func appendTextLogprobs(b []byte, ids []int, nullFirst, offset int) []byte {
 		tops = jsontext.Append(tops, `{$:$}`, word, logprob(id))
 	}
 	return fmt.Appendf(b, `{"text_offset":%s,"token_logprobs":[%s],"tokens":[%s],"top_logprobs":[%s]}`, jsontext.AppendInts(nil, offsets), probs, tokens, tops)
+}
+
+// AppendTotals appends the usage of a whole answer, or of its last event.
+func (j *Reply) AppendTotals(b []byte, lanes []Lane, full bool) []byte {
+	prompt, completion, reasoning := 0, 0, 0
+	for _, ids := range j.Prompts {
+		prompt += len(ids)
+	}
+	for i := range lanes {
+		completion += lanes[i].Seq.N
+		reasoning += lanes[i].Reasoning()
+	}
+	return j.AppendUsage(b, prompt, completion, reasoning, true, full)
 }
 
 // AppendUsage renders a usage object. Only chats report what was put into the cache, and reasoning tokens. full is for

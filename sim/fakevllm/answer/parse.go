@@ -54,7 +54,7 @@ func (d *delta) empty() bool { return d.reasoning == "" && d.content == "" && le
 
 // newParser returns nil for a request whose answer is not parsed.
 func (j *Reply) newParser(ln *Lane) *parser {
-	if j.API != request.Chat || !j.Model.parses() || ln.call != nil {
+	if j.API != request.Chat || !j.Model.parses() || ln.calling {
 		return nil
 	}
 	prompt := j.Prompts[ln.Prompt]
@@ -189,17 +189,12 @@ func (d *delta) render(b []byte) []byte {
 		return b
 	}
 	comma()
-	b = append(b, `"tool_calls":[`...)
-	for i, c := range d.calls {
-		if i > 0 {
-			b = append(b, ',')
-		}
+	b = jsontext.AppendList(append(b, `"tool_calls":[`...), d.calls, func(b []byte, _ int, c callDelta) []byte {
 		if c.name != "" {
-			b = jsontext.Append(b, `{"id":$,"type":"function","index":$,"function":{"name":$}}`, c.id, c.index, c.name)
-		} else {
-			b = jsontext.Append(b, `{"index":$,"function":{"arguments":$}}`, c.index, c.args)
+			return jsontext.Append(b, `{"id":$,"type":"function","index":$,"function":{"name":$}}`, c.id, c.index, c.name)
 		}
-	}
+		return jsontext.Append(b, `{"index":$,"function":{"arguments":$}}`, c.index, c.args)
+	})
 	return append(b, ']')
 }
 
@@ -231,7 +226,7 @@ func (j *Reply) parse(ln *Lane) message {
 
 // Parse sets the parts of a complete answer, if it is one that is parsed.
 func (j *Reply) Parse(ln *Lane, a *model.Answer) {
-	if j.API != request.Chat || !j.Model.parses() || ln.call != nil {
+	if j.API != request.Chat || !j.Model.parses() || ln.calling {
 		return
 	}
 	m := j.parse(ln)

@@ -161,8 +161,6 @@ func (ln *Lane) said() []part {
 	switch {
 	case ln.scripted != nil:
 		return ln.scripted.upTo(ln.Seq.N)
-	case ln.call != nil:
-		return []part{{kind: kindCall, id: ln.call.id, name: ln.call.name, text: ln.call.upTo(ln.Seq.N)}}
 	case len(ln.Seq.Text) > 0:
 		return []part{{kind: kindText, text: string(ln.Seq.Text)}}
 	}
@@ -173,7 +171,7 @@ func (ln *Lane) said() []part {
 // vLLM's parser of calls leaves it.
 func (ln *Lane) parts() []part {
 	out := ln.said()
-	if last := len(out) - 1; ln.scripted != nil && ln.Seq.Finish == "length" && last >= 0 && out[last].kind == kindCall {
+	if last := len(out) - 1; ln.scripted != nil && !ln.calling && ln.Seq.Finish == "length" && last >= 0 && out[last].kind == kindCall {
 		cut := out[last]
 		out[last] = part{kind: kindText, text: "<tool_call>\n{\"name\": \"" + cut.name + "\", \"arguments\": " + cut.text}
 	}
@@ -184,17 +182,13 @@ func (ln *Lane) parts() []part {
 func (ln *Lane) newest() (p part, index int) {
 	switch i := ln.Seq.N; {
 	case ln.scripted != nil:
-		if i > len(ln.scripted.said) {
+		if i > len(ln.scripted.said) || i == 1 && ln.calling {
 			return part{}, 0
 		}
 		s := ln.scripted.said[i-1]
 		p = ln.scripted.parts[s.part]
 		p.text = s.text
 		return p, s.part
-	case ln.call != nil:
-		if i -= 2; i >= 0 && i < len(ln.call.parts) {
-			return part{kind: kindCall, id: ln.call.id, name: ln.call.name, text: ln.call.parts[i]}, 0
-		}
 	default:
 		if text := ln.Seq.Delta(); len(text) > 0 {
 			return part{kind: kindText, text: string(text)}, 0
@@ -205,31 +199,20 @@ func (ln *Lane) newest() (p part, index int) {
 
 // calls reports whether the answer of a lane holds a tool call that is whole.
 func (ln *Lane) calls() bool {
-	if ln.scripted == nil {
-		return ln.call != nil
-	}
-	return ln.Seq.Finish == "stop" && slices.ContainsFunc(ln.scripted.parts, func(p part) bool { return p.kind == kindCall })
+	return ln.scripted != nil && ln.Seq.Finish == "stop" && slices.ContainsFunc(ln.scripted.parts, func(p part) bool { return p.kind == kindCall })
 }
 
-// call is the tool call that a prompt gets when one is required: a name token,
+// newCall makes the tool call that a prompt gets when one is required: a name token,
 // an opening, a few words, a closing, and EOS.
-type call struct {
-	id    string
-	name  string
-	ids   []int
-	parts []string // argument fragments, one per token but the first and last
-}
-
-func newCall(prompt []int, p *request.Request, choice int) call {
+func newCall(prompt []int, p *request.Request, choice int) *scripted {
 	g := model.NewGenerator(prompt, choice)
 	x := model.Mix(g.Hash())
-	c := call{name: p.ToolName}
-	if c.name == "" {
+	name := p.ToolName
+	if name == "" {
 		hi, _ := bits.Mul64(x, uint64(len(p.Tools)))
-		c.name = p.Tools[hi].Name
+		name = p.Tools[hi].Name
 	}
-	c.id = callID(x)
-	words := 3 + int(x%6)
+	c := &scripted{parts: []part{{kind: kindCall, id: callID(x), name: name}}}
 	take := func() int {
 		id, _ := g.Next()
 		g.Push(id)
@@ -238,12 +221,12 @@ func newCall(prompt []int, p *request.Request, choice int) call {
 	}
 	take()
 	take()
-	c.parts = append(c.parts, `{"text":"`)
-	for range words {
-		c.parts = append(c.parts, string(model.AppendWordJSON(nil, take())))
+	c.said = []saying{{}, {text: `{"text":"`}}
+	for range 3 + x%6 {
+		c.said = append(c.said, saying{text: string(model.AppendWordJSON(nil, take()))})
 	}
 	take()
-	c.parts = append(c.parts, `"}`)
+	c.said = append(c.said, saying{text: `"}`})
 	c.ids = append(c.ids, model.EOS)
 	return c
 }
@@ -251,7 +234,10 @@ func newCall(prompt []int, p *request.Request, choice int) call {
 func callID(x uint64) string { return "chatcmpl-tool-" + model.Hex16(x) + model.Hex16(model.Mix(x)) }
 
 // Calling reports whether a lane's answer is a tool call that the request requires.
-func (ln *Lane) Calling() bool { return ln.call != nil }
+func (ln *Lane) Calling() bool { return ln.calling }
 
 // ToolCall is that call as far as it was said.
-func (ln *Lane) ToolCall() (name, arguments string) { return ln.call.name, ln.call.upTo(ln.Seq.N) }
+func (ln *Lane) ToolCall() (name, arguments string) {
+	p := ln.said()[0]
+	return p.name, p.text
+}

@@ -66,14 +66,10 @@ type Connector interface {
 	// Inspect reports what vLLM takes but no good proxy sends.
 	Inspect(r *Request, report func(what string))
 
-	// Transfers counts what a rank keeps for decodes.
+	// Transfers counts what a rank keeps for decodes. It releases the blocks that no decode fetched in time.
 	Transfers(rank int) Transfers
-	// EndLeases releases the blocks of a rank that no decode fetched in time.
-	EndLeases(rank int)
 	// Port is that of a rank's side channel, 0 for none.
 	Port(rank int) int
-	// Addresses are those that the next life is to have, too.
-	Addresses() Addresses
 }
 
 // Leg is one request's way through a connector. The methods are called in this order, by one
@@ -108,7 +104,7 @@ type Request struct {
 // decodes came for blocks, of the connectors that know their legs by transfer_id.
 type Transfers struct{ Waiting, Expired, Pulls int64 }
 
-// Addresses are host:port of what has the same place in every life.
+// Addresses are host:port of what has the same place in every life. Start sets the ports that it chose.
 type Addresses struct {
 	Bootstrap string   // of a Mooncake producer
 	Side      string   // of a MoRI-IO engine's side channel
@@ -146,7 +142,7 @@ type Config struct {
 type Life struct {
 	EngineIDs []string // one for each rank
 	HTTP      string   // host:port that the engine serves at
-	At        Addresses
+	At        *Addresses
 	Done      <-chan struct{} // closed when the life ends
 	Work      *sync.WaitGroup // of what goes on when a request is over
 	Crash     func()          // ends the engine
@@ -183,9 +179,7 @@ func (b *base) Close()                         {}
 func (b *base) Refuse(context.Context, []byte) {}
 func (b *base) Inspect(*Request, func(string)) {}
 func (b *base) Transfers(int) (none Transfers) { return none }
-func (b *base) EndLeases(int)                  {}
 func (b *base) Port(int) int                   { return 0 }
-func (b *base) Addresses() Addresses           { return b.At }
 
 // quiet is a leg that does nothing.
 type quiet struct{}

@@ -29,15 +29,19 @@ func Notification(id string) []byte {
 // transfer.Receiver, and then notifies the proxy.
 type LMCache struct {
 	base
-	receiver *transfer.Receiver // nil of a prefill
-	pushers  []*zmqpeer.Sender  // of a prefill, one for each rank
+	receiver transfer.Receiver // without sides of a prefill
+	pushers  []*zmqpeer.Sender // of a prefill, one for each rank
 }
 
 // Start brings up the buffer, and what notifies.
 func (c *LMCache) Start(ctx context.Context) (err error) {
 	if c.Role != RolePrefill {
-		if c.receiver, err = transfer.StartReceiver(ctx, c.At.Alloc); err != nil {
+		if err = c.receiver.Start(ctx, c.At.Alloc); err != nil {
 			return err
+		}
+		c.At.Alloc = nil
+		for _, s := range c.receiver.Sides() {
+			c.At.Alloc = append(c.At.Alloc, s.Addr())
 		}
 	}
 	if c.Role == RoleDecode || c.NotifyAddr == "" {
@@ -72,18 +76,6 @@ func (c *LMCache) AllocPorts() (ports []int) {
 // Unread returns the number of prompts in the buffer of a decode.
 func (c *LMCache) Unread() int { return c.receiver.Unread() }
 
-// Addresses are those of this life, for the next one.
-func (c *LMCache) Addresses() Addresses {
-	at := c.At
-	if c.receiver != nil {
-		at.Alloc = nil
-	}
-	for _, s := range c.receiver.Sides() {
-		at.Alloc = append(at.Alloc, s.Addr())
-	}
-	return at
-}
-
 // Leg knows what the request asked for.
 func (c *LMCache) Leg(*Request) Leg { return &lmcacheLeg{c: c} }
 
@@ -107,7 +99,7 @@ func (l *lmcacheLeg) Begin(r *Request) *pydantic.Error {
 		c.violate(r, fmt.Sprintf("disagg_spec names %d and %d ports for %d ranks", len(spec.Init), len(spec.Alloc), c.Ranks))
 		return c.crash() // a worker finds no port for its rank, and dies
 	}
-	if c.receiver == nil || spec != nil {
+	if c.Role == RolePrefill || spec != nil {
 		return nil
 	}
 	for _, ids := range r.Prompts {

@@ -33,6 +33,9 @@ func (m *Mooncake) Start(ctx context.Context) (err error) {
 	}
 	host, port := m.advertised(m.side)
 	m.boot, err = startBootstrap(ctx, m.At.Bootstrap, m.EngineIDs[0], net.JoinHostPort(host, strconv.Itoa(port)), func() { m.Count.BootstrapQueries.Add(1) })
+	if err == nil {
+		m.At.Bootstrap = m.boot.ln.Addr().String()
+	}
 	return err
 }
 
@@ -50,15 +53,6 @@ func (m *Mooncake) Bootstrap() int {
 		return 0
 	}
 	return m.boot.ln.Addr().(*net.TCPAddr).Port
-}
-
-// Addresses are those of this life, for the next one.
-func (m *Mooncake) Addresses() Addresses {
-	at := m.At
-	if m.boot != nil {
-		at.Bootstrap = m.boot.ln.Addr().String()
-	}
-	return at
 }
 
 // Leg knows the transfer.

@@ -25,31 +25,22 @@ import (
 type MoRIIO struct {
 	transferring
 	known partners
-	at    string // of the side channel, for the next life
 }
 
 // Start brings up the port that partners find the engine by.
 func (m *MoRIIO) Start(ctx context.Context) (err error) {
 	m.keep()
-	m.at = m.At.Side
-	if m.side, err = transfer.StartSide(ctx, m.at, m.answer); err != nil {
+	if m.side, err = transfer.StartSide(ctx, m.At.Side, m.answer); err != nil {
 		return err
 	}
-	if host, port, splitErr := net.SplitHostPort(m.at); splitErr == nil && port == "0" { // it is configured: the same in every life
-		m.at = net.JoinHostPort(host, strconv.Itoa(m.side.Port()))
+	if host, port, splitErr := net.SplitHostPort(m.At.Side); splitErr == nil && port == "0" { // it is configured: the same in every life
+		m.At.Side = net.JoinHostPort(host, strconv.Itoa(m.side.Port()))
 	}
 	return nil
 }
 
 // Close ends it.
 func (m *MoRIIO) Close() { m.side.Close() }
-
-// Addresses are those of this life, for the next one.
-func (m *MoRIIO) Addresses() Addresses {
-	at := m.At
-	at.Side = m.at
-	return at
-}
 
 // ZMQAddress is what an engine says of itself.
 func (m *MoRIIO) ZMQAddress() string {

@@ -85,15 +85,12 @@ func isUnknown(err error) bool {
 	return err != nil && strings.Contains(err.Error(), transfer.ErrUnknown.Error()) // the side channel sends the text
 }
 
-// fetch takes it from a neighbour in this process or over the side channel.
+// fetch takes it over the side channel.
 func (l *nixlLeg) fetch(r *Request) error {
 	n, c := l.n, l.params.Claim
 	c.Prompt, c.Base, c.Version = promptHash(r.Prompts[0]), n.meeting(r), n.handshake()
 	if c.Token == "" && !n.RewrittenParams {
 		return transfer.ErrTampered
-	}
-	if peer := n.Shared.Ledger(c.EngineID); peer != nil {
-		return peer.Take(c, time.Now())
 	}
 	addr := net.JoinHostPort(l.params.Host, strconv.Itoa(l.params.Port))
 	return transfer.Ask(r.HTTP.Context(), addr, transfer.Question{Op: "take", Claim: c})
@@ -145,10 +142,6 @@ func (n *nixl) Refuse(ctx context.Context, kv []byte) {
 	}
 	k := kvparams.ParseNIXL(kv, n.Mode)
 	if k.Form != kvparams.Load {
-		return
-	}
-	if peer := n.Shared.Ledger(k.Claim.EngineID); peer != nil {
-		peer.Free(k.Claim.EngineID, k.Claim.RequestID)
 		return
 	}
 	_ = transfer.Ask(ctx, net.JoinHostPort(k.Host, strconv.Itoa(k.Port)), transfer.Question{Op: "free", Claim: k.Claim}) // else its lease ends
@@ -223,7 +216,6 @@ func (l *ledgers) Start(ctx context.Context) error {
 		if r.side, err = transfer.StartSide(ctx, net.JoinHostPort(host, strconv.Itoa(at)), r.Answer); err != nil {
 			return err
 		}
-		l.Shared.Join(r.Ledger)
 	}
 	return nil
 }
@@ -231,10 +223,7 @@ func (l *ledgers) Start(ctx context.Context) error {
 // Close ends them.
 func (l *ledgers) Close() {
 	for i := range l.ranks {
-		if r := &l.ranks[i]; r.side != nil {
-			l.Shared.Leave(r.Ledger)
-			r.side.Close()
-		}
+		l.ranks[i].side.Close()
 	}
 }
 
@@ -244,8 +233,6 @@ func (l *ledgers) Transfers(rank int) (h Transfers) {
 	h.Waiting, h.Expired = l.ranks[rank].Counts(time.Now())
 	return h
 }
-
-func (l *ledgers) EndLeases(rank int) { l.Transfers(rank) }
 
 // of is the rank that a request was given to.
 func (l *ledgers) of(r *Request) *rank { return &l.ranks[r.Engine.Core.Rank] }

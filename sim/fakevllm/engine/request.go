@@ -53,14 +53,8 @@ func (r *Request) Queue(prompts [][]int, salt string) (ok bool) {
 		c.waiting.Add(1)
 		defer c.waiting.Add(-1)
 	}
-	if c.slots != nil {
-		select {
-		case c.slots <- struct{}{}:
-		case <-r.Life.Client:
-			return false
-		case <-r.Life.Engine:
-			return false
-		}
+	if c.slots != nil && !r.Life.enter(c.slots) {
+		return false
 	}
 	if !r.schedule(salt) || !r.step() {
 		r.endTurn()
@@ -138,9 +132,14 @@ func (r *Request) Detach() (free func()) {
 
 // await waits for the request's turn.
 func (r *Request) await() bool {
-	if turn := r.Core.turns.join(); turn != nil && !r.Life.await(turn) {
-		r.Core.turns.leave(turn)
-		return false
+	t := &r.Core.turns
+	select {
+	case t.busy <- struct{}{}:
+		t.idle()
+	default:
+		if !r.Life.enter(t.busy) {
+			return false
+		}
 	}
 	r.turn = true
 	return true
@@ -149,7 +148,7 @@ func (r *Request) await() bool {
 func (r *Request) endTurn() {
 	if r.turn {
 		r.turn = false
-		r.Core.turns.leave(nil)
+		<-r.Core.turns.busy
 	}
 }
 
@@ -336,22 +335,26 @@ func (l *Lifetime) Wait(d time.Duration) bool {
 	} else {
 		l.timer.Reset(d)
 	}
-	select {
-	case <-l.timer.C:
-		return true
-	case <-l.Client:
-		l.timer.Stop()
-		return false
-	case <-l.Engine:
-		l.timer.Stop()
-		return false
-	}
+	ok := await(l, l.timer.C)
+	l.timer.Stop()
+	return ok
 }
 
-// await waits for a channel to be closed; false means the same as of Wait.
-func (l *Lifetime) await(closed <-chan struct{}) bool {
+// await waits for an element of a channel, or its end; false means the same as of Wait.
+func await[T any](l *Lifetime, c <-chan T) bool {
 	select {
-	case <-closed:
+	case <-c:
+		return true
+	case <-l.Client:
+	case <-l.Engine:
+	}
+	return false
+}
+
+// enter waits until a channel has space; false means the same as of Wait. Channels are fair.
+func (l *Lifetime) enter(c chan<- struct{}) bool {
+	select {
+	case c <- struct{}{}:
 		return true
 	case <-l.Client:
 	case <-l.Engine:

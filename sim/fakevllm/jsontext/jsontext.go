@@ -95,14 +95,19 @@ func decodeRune[T string | []byte](s T) (rune, int) {
 	return utf8.DecodeRune(b[:n])
 }
 
-// AppendInts appends a list of integers.
-func AppendInts(dst []byte, ids []int) []byte {
-	dst = append(dst, '[')
-	for i, id := range ids {
+// AppendList appends elements with commas between them.
+func AppendList[T any](dst []byte, list []T, element func(dst []byte, i int, v T) []byte) []byte {
+	for i, v := range list {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = strconv.AppendInt(dst, int64(id), 10)
+		dst = element(dst, i, v)
 	}
+	return dst
+}
+
+// AppendInts appends a list of integers.
+func AppendInts(dst []byte, ids []int) []byte {
+	dst = AppendList(append(dst, '['), ids, func(dst []byte, _, id int) []byte { return strconv.AppendInt(dst, int64(id), 10) })
 	return append(dst, ']')
 }

@@ -10,6 +10,7 @@
 package kvcache
 
 import (
+	"container/list"
 	"slices"
 	"sync"
 )
@@ -50,49 +51,34 @@ type Cache struct {
 	conf Config
 	room chan struct{} // has an element after blocks were freed
 
-	mu     sync.Mutex // guards everything below
-	blocks []block
-	found  map[uint64]int // by hash
-	free   int            // blocks without holders
-	stats  Stats
+	mu    sync.Mutex        // guards everything below
+	found map[uint64]*block // by hash
+	free  list.List         // blocks without holders, the next one to be taken first
+	stats Stats
 }
 
-// block is an element of the list of free blocks while it has no holders. The list
-// is a ring through blocks[0], which holds nothing.
 type block struct {
-	hash       uint64 // 0 for none
-	holders    int
-	prev, next int
+	hash    uint64 // 0 for none
+	holders int
+	at      *list.Element // of the free list
 }
 
 // New makes an empty cache.
 func New(conf Config) *Cache {
-	c := &Cache{conf: conf, room: make(chan struct{}, 1), blocks: make([]block, conf.Blocks+1), found: make(map[uint64]int)}
-	for i := 1; i <= conf.Blocks; i++ {
-		c.push(i)
+	c := &Cache{conf: conf, room: make(chan struct{}, 1), found: make(map[uint64]*block)}
+	for range conf.Blocks {
+		c.push(new(block))
 	}
 	return c
 }
 
-// push puts a block at the end of the free list, from where it is taken last.
-func (c *Cache) push(i int) {
-	last := c.blocks[0].prev
-	c.blocks[i].prev, c.blocks[i].next = last, 0
-	c.blocks[last].next, c.blocks[0].prev = i, i
-	c.free++
-}
-
-func (c *Cache) unlink(i int) {
-	b := &c.blocks[i]
-	c.blocks[b.prev].next, c.blocks[b.next].prev = b.next, b.prev
-	c.free--
-}
+func (c *Cache) push(b *block) { b.at = c.free.PushBack(b) }
 
 // Hold is what one prompt has of the cache. Its methods are called by one
 // goroutine; Free may be called more than once.
 type Hold struct {
 	cache    *Cache
-	blocks   []int
+	blocks   []*block
 	computed int    // blocks that can be found, or whose like can
 	last     uint64 // hash of the last of these
 	salt     string
@@ -113,23 +99,23 @@ func (c *Cache) Room() <-chan struct{} { return c.room }
 func (c *Cache) Peek(ids []int, salt string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	list, _ := c.lookup(nil, ids, salt)
-	return len(list) * c.conf.BlockSize
+	found, _ := c.lookup(ids, salt)
+	return len(found) * c.conf.BlockSize
 }
 
-// lookup appends the blocks that are found of a prompt, whose last token is always
+// lookup returns the blocks that are found of a prompt, whose last token is always
 // computed; last is the hash of the last of them. c.mu is held.
-func (c *Cache) lookup(list []int, ids []int, salt string) (found []int, last uint64) {
+func (c *Cache) lookup(ids []int, salt string) (found []*block, last uint64) {
 	size, last := c.conf.BlockSize, c.root(salt)
 	for at := 0; at+size < len(ids); at += size {
 		hash := chain(last, ids[at:at+size])
-		i, ok := c.found[hash]
+		b, ok := c.found[hash]
 		if !ok {
 			break
 		}
-		list, last = append(list, i), hash
+		found, last = append(found, b), hash
 	}
-	return list, last
+	return found, last
 }
 
 // TryTake holds the blocks of a prompt, those that are found and new ones for the
@@ -139,10 +125,10 @@ func (c *Cache) TryTake(ids []int, salt string) *Hold {
 	defer c.mu.Unlock()
 	size := c.conf.BlockSize
 	h := &Hold{cache: c, salt: salt}
-	h.blocks, h.last = c.lookup(make([]int, 0, c.blocksOf(len(ids))), ids, salt)
-	hits, free := len(h.blocks), c.free
-	for _, i := range h.blocks {
-		if c.blocks[i].holders == 0 {
+	h.blocks, h.last = c.lookup(ids, salt)
+	hits, free := len(h.blocks), c.free.Len()
+	for _, b := range h.blocks {
+		if b.holders == 0 {
 			free--
 		}
 	}
@@ -152,11 +138,11 @@ func (c *Cache) TryTake(ids []int, salt string) *Hold {
 	h.computed, h.cached = hits, hits*size
 	c.stats.Queries += int64(len(ids))
 	c.stats.Hits += int64(h.cached)
-	for _, i := range h.blocks {
-		if c.blocks[i].holders == 0 {
-			c.unlink(i)
+	for _, b := range h.blocks {
+		if b.holders == 0 {
+			c.free.Remove(b.at)
 		}
-		c.blocks[i].holders++
+		b.holders++
 	}
 	h.grow(c.blocksOf(len(ids)))
 	h.tokens = ids[h.cached:]
@@ -176,16 +162,14 @@ func (c *Cache) root(salt string) uint64 {
 func (h *Hold) grow(n int) {
 	c := h.cache
 	var evicted []uint64
-	for len(h.blocks) < n && c.free > 0 {
-		i := c.blocks[0].next
-		c.unlink(i)
-		b := &c.blocks[i]
+	for len(h.blocks) < n && c.free.Len() > 0 {
+		b := c.free.Remove(c.free.Front()).(*block) //nolint:forcetypeassert // of push
 		if b.hash != 0 {
 			delete(c.found, b.hash)
 			evicted = append(evicted, b.hash)
 		}
 		b.hash, b.holders = 0, 1
-		h.blocks = append(h.blocks, i)
+		h.blocks = append(h.blocks, b)
 	}
 	if evicted != nil {
 		c.notify(Event{Hashes: evicted})
@@ -224,8 +208,8 @@ func (h *Hold) register() {
 			flush() // another request was quicker; the run ends here
 			e = Event{Stored: true, Parent: hash}
 		} else {
-			i := h.blocks[h.computed]
-			c.blocks[i].hash, c.found[hash] = hash, i
+			b := h.blocks[h.computed]
+			b.hash, c.found[hash] = hash, b
 			e.Hashes = append(e.Hashes, hash)
 			e.Tokens = append(e.Tokens, h.tokens[:size]...)
 		}
@@ -258,9 +242,9 @@ func (h *Hold) Append(ids ...int) {
 func (h *Hold) Free() {
 	c := h.cache
 	c.mu.Lock()
-	for _, i := range slices.Backward(h.blocks) {
-		if c.blocks[i].holders--; c.blocks[i].holders == 0 {
-			c.push(i)
+	for _, b := range slices.Backward(h.blocks) {
+		if b.holders--; b.holders == 0 {
+			c.push(b)
 		}
 	}
 	h.blocks = nil
@@ -276,7 +260,7 @@ func (c *Cache) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.stats
-	s.Blocks, s.Held = c.conf.Blocks, c.conf.Blocks-c.free
+	s.Blocks, s.Held = c.conf.Blocks, c.conf.Blocks-c.free.Len()
 	return s
 }
 

@@ -29,18 +29,14 @@ func (r *recent[K, V]) put(key K, v V) {
 	r.m[key] = v
 }
 
-// Shared is what the engines of one process have in common: the KV pool of plain mode and the
-// ledgers of NIXL mode, by engine id.
+// Shared is the KV pool of the engines of one process in plain mode.
 type Shared struct {
-	mu      sync.Mutex // guards everything below
-	pool    recent[uint64, struct{}]
-	engines map[string]*Ledger
+	mu   sync.Mutex // guards pool
+	pool recent[uint64, struct{}]
 }
 
 // NewShared returns an empty Shared.
-func NewShared() *Shared {
-	return &Shared{pool: newRecent[uint64, struct{}](1 << 16), engines: make(map[string]*Ledger)}
-}
+func NewShared() *Shared { return &Shared{pool: newRecent[uint64, struct{}](1 << 16)} }
 
 // Store puts a prompt into the pool.
 func (s *Shared) Store(prompt uint64) {
@@ -55,25 +51,4 @@ func (s *Shared) Has(prompt uint64) bool {
 	defer s.mu.Unlock()
 	_, ok := s.pool.m[prompt]
 	return ok
-}
-
-// Join makes a ledger known to the engines of the process.
-func (s *Shared) Join(l *Ledger) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.engines[l.EngineID] = l
-}
-
-// Leave takes a ledger back.
-func (s *Shared) Leave(l *Ledger) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.engines, l.EngineID)
-}
-
-// Ledger returns the ledger of an engine, or nil for an engine of another process.
-func (s *Shared) Ledger(engineID string) *Ledger {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.engines[engineID]
 }

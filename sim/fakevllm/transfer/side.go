@@ -144,37 +144,28 @@ type Receiver struct {
 // chunk is the chunks of one prompt, by rank.
 type chunk struct{ listed, filled []bool }
 
-// StartReceiver starts a receiver with an address for each rank.
-func StartReceiver(ctx context.Context, addrs []string) (*Receiver, error) {
-	r := &Receiver{chunks: make(map[string]*chunk)}
+// Start starts the side channels, with an address for each rank.
+func (r *Receiver) Start(ctx context.Context, addrs []string) error {
+	r.chunks = make(map[string]*chunk)
 	for rank, addr := range addrs {
 		s, err := StartSide(ctx, addr, func(q Question) (uint64, error) { return 0, r.receive(rank, len(addrs), q) })
 		if err != nil {
-			r.Close()
-			return nil, err
+			return err
 		}
 		r.ranks = append(r.ranks, s)
 	}
-	return r, nil
+	return nil
 }
 
-// Close ends the receiver. It does nothing to nil.
+// Close ends the receiver.
 func (r *Receiver) Close() {
-	if r == nil {
-		return
-	}
 	for _, s := range r.ranks {
 		s.Close()
 	}
 }
 
-// Sides returns the side channels of the ranks, or none for nil.
-func (r *Receiver) Sides() []*Side {
-	if r == nil {
-		return nil
-	}
-	return r.ranks
-}
+// Sides returns the side channels of the ranks.
+func (r *Receiver) Sides() []*Side { return r.ranks }
 
 // receive handles a question to a rank. Its RequestID is the prompt's hash and the tags of
 // kv_transfer_params.
@@ -209,11 +200,8 @@ func (r *Receiver) Take(key string) (found, filled bool) {
 	return true, !slices.Contains(c.filled, false)
 }
 
-// Unread returns the number of prompts in the buffer, 0 for nil.
+// Unread returns the number of prompts in the buffer.
 func (r *Receiver) Unread() int {
-	if r == nil {
-		return 0
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.chunks)

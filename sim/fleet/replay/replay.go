@@ -8,12 +8,14 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fleet"
@@ -54,14 +56,7 @@ func replay(ctx context.Context, o options, stdout io.Writer) (err error) {
 
 	fmt.Fprintf(stdout, "Starting %d proxies, %d prefill and %d decode engines with an agent each ...\n", o.proxies, o.prefill, o.decode)
 	key := rand.Text()
-	running, err := f.Launch(ctx, fleet.Topology{
-		Proxies: o.proxies, Prefill: o.prefill, Decode: o.decode, AdminKey: key,
-		ProxyArgs: []string{"--access-log=off", "--connector", o.connector},
-		Node: fleet.NodeSpec{
-			Connector: o.connector, Model: modelName, TTFT: o.ttft, ITL: o.itl, TTL: agentTTL,
-			EngineArgs: []string{"--faults", "--strict"}, // --faults serves /fake/state, --strict counts invalid requests of a proxy
-		},
-	})
+	proxies, nodes, err := o.launch(ctx, f, key)
 	if err != nil {
 		return err
 	}
@@ -81,7 +76,7 @@ func replay(ctx context.Context, o options, stdout io.Writer) (err error) {
 			body, want := request(&entries[i])
 			reqCtx, cancel := context.WithTimeout(ctx, o.timeout)
 			defer cancel()
-			proxy := running.Proxies[i%len(running.Proxies)]
+			proxy := proxies[i%len(proxies)]
 			r := client.Stream(reqCtx, proxy.URL()+"/v1/completions", body, want, loadgen.Observer{ITL: &t.itl})
 			if ctx.Err() == nil { // otherwise the interrupt ended the request
 				t.add(i, want, r)
@@ -91,7 +86,7 @@ func replay(ctx context.Context, o options, stdout io.Writer) (err error) {
 	t.took = time.Since(t.start)
 	stopProgress()
 
-	engines, engineErr := engineStates(context.WithoutCancel(ctx), running)
+	engines, engineErr := engineStates(context.WithoutCancel(ctx), nodes)
 	t.report(stdout, o, lag, engines)
 	switch {
 	case ctx.Err() != nil:
@@ -100,6 +95,44 @@ func replay(ctx context.Context, o options, stdout io.Writer) (err error) {
 		return errIncorrect
 	}
 	return engineErr
+}
+
+// launch starts the proxies, then all engines and agents together, and waits until each proxy uses all engines.
+func (o *options) launch(ctx context.Context, f *fleet.Fleet, key string) (proxies []*fleet.Proxy, nodes []*fleet.Node, err error) {
+	var etcd []string
+	for i := range o.proxies {
+		p, err := f.StartProxy(ctx, fleet.ProxySpec{
+			Name: fmt.Sprintf("proxy-%d", i+1), EtcdEndpoints: etcd, AdminKey: key, Args: []string{"--access-log=off", "--connector", o.connector},
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		etcd, proxies = p.Etcd, append(proxies, p)
+	}
+	nodes = make([]*fleet.Node, o.prefill+o.decode)
+	var group errgroup.Group
+	for i := range nodes {
+		s := fleet.NodeSpec{
+			Name: fmt.Sprintf("prefill-%d", i+1), Role: instance.Prefill, Connector: o.connector, Model: modelName, TTFT: o.ttft, ITL: o.itl, Etcd: etcd, TTL: agentTTL,
+			EngineArgs: []string{"--faults", "--strict"}, // --faults serves /fake/state, --strict counts invalid requests of a proxy
+		}
+		if i >= o.prefill {
+			s.Name, s.Role, s.TTFT = fmt.Sprintf("decode-%d", i-o.prefill+1), instance.Decode, 0 // it receives a computed prompt
+		}
+		group.Go(func() (err error) {
+			nodes[i], err = f.StartNode(ctx, s)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, nil, err
+	}
+	for _, p := range proxies {
+		if err := p.WaitFor(ctx, o.prefill, o.decode); err != nil {
+			return nil, nil, err
+		}
+	}
+	return proxies, nodes, nil
 }
 
 // request returns the body for an entry, and the expected answer.
@@ -179,12 +212,12 @@ var errEngines = errors.New("the engines received invalid requests")
 
 // engineStates reads the state of every engine. The error lists the invalid
 // requests that the engines received.
-func engineStates(ctx context.Context, running *fleet.Running) ([]engine, error) {
+func engineStates(ctx context.Context, nodes []*fleet.Node) ([]engine, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	var engines []engine
 	var errs []error
-	for _, node := range append(slices.Clip(running.Prefill), running.Decode...) {
+	for _, node := range nodes {
 		var s fakevllm.State
 		if err := node.Get(ctx, "/fake/state", &s); err != nil {
 			errs = append(errs, err)

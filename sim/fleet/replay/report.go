@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"sync"
 	"text/tabwriter"
 	"time"
+
+	"github.com/dustin/go-humanize"
 
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 )
@@ -112,10 +113,4 @@ func round(d time.Duration) time.Duration {
 }
 
 // thousands formats 12031 as 12,031.
-func thousands[T int | int64](n T) string {
-	s := strconv.FormatInt(int64(n), 10)
-	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
+func thousands[T int | int64](n T) string { return humanize.Comma(int64(n)) }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
 )
 
 // Piece is what one event of a stream has.
@@ -55,45 +57,22 @@ func Join(list []Piece) (v Answer) {
 
 // Read reads the data of an event, and the ids of the prompt in it; p is nil for an event without content.
 func Read(data string) (prompt []int, p *Piece, err error) {
-	type entry struct{ Token string }
 	var e struct {
-		Type, Delta    string          // of /v1/responses
-		Logprobs       []entry         // of /v1/responses
-		PromptTokenIDs []int           `json:"prompt_token_ids"`
-		Error          json.RawMessage `json:"error"`
-		Usage          Usage           `json:"usage"`
-		Choices        []struct {
-			Text  string
-			Delta struct {
-				Role, Content, Reasoning string
-				ToolCalls                []struct {
-					Index    int
-					Function struct{ Name, Arguments string }
-				} `json:"tool_calls"`
-			}
-			TokenIDs       []int  `json:"token_ids"`
-			PromptTokenIDs []int  `json:"prompt_token_ids"`
-			FinishReason   string `json:"finish_reason"`
-			Logprobs       struct {
-				Content []entry
-				Tokens  []string
-			}
-		}
+		Type, Delta    string           // of /v1/responses
+		Logprobs       sseanswer.Tokens // of /v1/responses
+		PromptTokenIDs []int            `json:"prompt_token_ids"`
+		Error          json.RawMessage  `json:"error"`
+		Usage          Usage            `json:"usage"`
+		Choices        []sseanswer.Choice
 	}
 	if err := json.Unmarshal([]byte(data), &e); err != nil || e.Error != nil {
 		return nil, nil, fmt.Errorf("error %s: %w", e.Error, err)
-	}
-	tokens := func(list []entry) (tokens []string) {
-		for _, one := range list {
-			tokens = append(tokens, one.Token)
-		}
-		return tokens
 	}
 	switch e.Type {
 	case "":
 	case "response.output_text.delta":
 		// vLLM leaves out those of tokens without text, unless they are in one event with others.
-		logged := slices.DeleteFunc(tokens(e.Logprobs), func(token string) bool { return token == "" })
+		logged := slices.DeleteFunc(e.Logprobs.Texts(), func(token string) bool { return token == "" })
 		return nil, &Piece{Text: e.Delta, Logged: logged}, nil
 	case "response.completed":
 		return nil, &Piece{Finish: "completed"}, nil
@@ -104,12 +83,12 @@ func Read(data string) (prompt []int, p *Piece, err error) {
 		return nil, &Piece{Usage: e.Usage}, nil
 	}
 	c := e.Choices[0]
-	prompt = append(e.PromptTokenIDs, c.PromptTokenIDs...)
+	prompt = append(e.PromptTokenIDs, c.Prompt...)
 	if c.Delta.Role != "" {
 		return prompt, nil, nil
 	}
-	p = &Piece{Text: c.Text + c.Delta.Content, Reasoning: c.Delta.Reasoning, IDs: c.TokenIDs, Finish: c.FinishReason, Calls: map[int]string{}, Logged: append(tokens(c.Logprobs.Content), c.Logprobs.Tokens...)}
-	for _, call := range c.Delta.ToolCalls {
+	p = &Piece{Text: c.Text + c.Delta.Content, Reasoning: c.Delta.Reasoning, IDs: c.IDs, Finish: c.Finish, Calls: map[int]string{}, Logged: append(c.Logprobs.Content.Texts(), c.Logprobs.Tokens...)}
+	for _, call := range c.Delta.Calls {
 		p.Calls[call.Index] += call.Function.Name + call.Function.Arguments
 	}
 	return prompt, p, nil

@@ -47,7 +47,7 @@ type event struct {
 	Error   json.RawMessage
 	Usage   *Usage
 	Prompt  []int `json:"prompt_token_ids"`
-	Choices []choice
+	Choices []Choice
 	named
 }
 
@@ -68,7 +68,8 @@ type named struct {
 	Block struct{ Type, Name string } `json:"content_block"`
 }
 
-type choice struct {
+// Choice is a choice in an event of /v1/completions or /v1/chat/completions.
+type Choice struct {
 	Text  string
 	Delta struct {
 		Role, Content, Reasoning string
@@ -81,9 +82,20 @@ type choice struct {
 	Prompt   []int  `json:"prompt_token_ids"`
 	Finish   string `json:"finish_reason"`
 	Logprobs struct {
-		Tokens  []string                 // of a completion
-		Content []struct{ Token string } // of a chat
+		Tokens  []string // of a completion
+		Content Tokens   // of a chat
 	}
+}
+
+// Tokens are tokens with logprobs.
+type Tokens []struct{ Token string }
+
+// Texts returns the texts of the tokens.
+func (t Tokens) Texts() (list []string) {
+	for _, one := range t {
+		list = append(list, one.Token)
+	}
+	return list
 }
 
 // Read reads a whole stream.
@@ -227,15 +239,12 @@ func (a *Answer) addDelta(e *event) error {
 	return nil
 }
 
-func (a *Answer) add(c *choice) {
+func (a *Answer) add(c *Choice) {
 	a.Text += c.Text + c.Delta.Content
 	a.Reasoning += c.Delta.Reasoning
 	a.Finish += c.Finish
 	a.IDs = append(a.IDs, c.IDs...)
-	a.Logprobs = append(a.Logprobs, c.Logprobs.Tokens...)
-	for _, l := range c.Logprobs.Content {
-		a.Logprobs = append(a.Logprobs, l.Token)
-	}
+	a.Logprobs = slices.Concat(a.Logprobs, c.Logprobs.Tokens, c.Logprobs.Content.Texts())
 	if c.Prompt != nil {
 		a.Prompts++
 	}
