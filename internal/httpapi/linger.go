@@ -14,6 +14,7 @@ const (
 	lingerPiece = 64 << 10        // bytes
 	lingerPause = 2 * time.Second // for one piece
 	lingerMax   = 4096            // pieces
+	lingerClose = 200 * time.Millisecond
 )
 
 // linger sends the response to a refused request, and then discards the rest of the
@@ -64,11 +65,15 @@ func discardBody(c *gin.Context) {
 		defer close(read)
 		_, _ = io.Copy(io.Discard, r.Body)
 	}()
+	wait := lingerTotal
+	if c.Writer.Header().Get("Connection") == "close" {
+		wait = lingerClose // a connection beyond the limit must not be held
+	}
 	select {
 	case <-read:
 		return
 	case <-r.Context().Done():
-	case <-time.After(lingerTotal):
+	case <-time.After(wait):
 	}
 	defer func() {
 		_ = http.NewResponseController(c.Writer).SetReadDeadline(time.Now()) // ends the read
