@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -419,6 +420,54 @@ func TestProxyCutsUpload(t *testing.T) {
 		defer resp.Body.Close()
 		if resp.StatusCode != http.StatusServiceUnavailable || e.Outcome != relay.OutcomeUnavailable {
 			t.Errorf("length %d: %d, entry %+v", length, resp.StatusCode, e)
+		}
+	}
+}
+
+// Requests whose announced bodies do not arrive end with their clients, and with the proxy.
+func TestMissingBody(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	clients := map[string][]*net.TCPConn{}
+	sent := 0
+	for _, path := range []string{"/v1/responses/x", "/tokenizer_info"} {
+		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, Path: path + "*"})
+	}
+	for _, line := range []string{"GET /v1/responses/x", "POST /v1/responses/x/cancel", "GET /tokenizer_info"} {
+		for _, rest := range []string{
+			"Content-Length: 5\r\n\r\n", "Content-Length: 5\r\nExpect: 100-continue\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n",
+			"Transfer-Encoding: chunked\r\n\r\n100000\r\n" + strings.Repeat("x", 100<<10),
+		} {
+			for _, end := range []string{"close", "reset", "cut"} {
+				c, err := net.Dial("tcp", strings.TrimPrefix(r.URL, "http://"))
+				require.NoError(t, err)
+				t.Cleanup(func() { _ = c.Close() })
+				_, err = io.WriteString(c, line+" HTTP/1.1\r\nHost: x\r\n"+rest)
+				require.NoError(t, err)
+				clients[end] = append(clients[end], c.(*net.TCPConn))
+				sent++
+			}
+		}
+	}
+	eventually(t, "the engine to hang", func() bool { return r.D[0].Counters().Faults == int64(sent) })
+	for _, c := range clients["reset"] {
+		require.NoError(t, c.SetLinger(0))
+	}
+	for _, c := range slices.Concat(clients["reset"], clients["close"]) {
+		require.NoError(t, c.Close())
+	}
+	for range sent - len(clients["cut"]) {
+		if e := r.entry(); e.Outcome != relay.OutcomeClientGone {
+			t.Errorf("the client has left: entry %+v", e)
+		}
+	}
+	r.cut(leg.ErrStopping)
+	for _, c := range clients["cut"] {
+		if got, err := io.ReadAll(c); err != nil || !strings.Contains(string(got), "HTTP/1.1 503 ") {
+			t.Errorf("the proxy is stopping: %v: %s", err, got)
+		}
+		if e := r.entry(); e.Outcome != relay.OutcomeUnavailable {
+			t.Errorf("the proxy is stopping: entry %+v", e)
 		}
 	}
 }

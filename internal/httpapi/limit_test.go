@@ -133,15 +133,22 @@ func (l oneConn) Close() error {
 
 func (l oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
-// A request is answered although its body does not arrive.
+// A request is answered although its body does not arrive, and soon if its connection ends, as one beyond the limit.
 func TestMissingBody(t *testing.T) {
 	t.Parallel()
-	for _, head := range []string{"GET /livez", "GET /livez HTTP/1.1\r\nExpect: 100-continue", "GET /status", "HEAD /health", "DELETE /nowhere", "GET /tokenizer_info", "GET /v1/models", "GET /v1/models/m", "GET /v1/responses/x", "POST /instances/add", "PUT /models/routes/m", "POST /ping", "POST /status", "POST /v1/responses/x/cancel"} {
+	router := httpapi.NewRouter(deps(), true)
+	for _, head := range []string{"GET /health", "GET /livez", "GET /livez HTTP/1.1\r\nExpect: 100-continue", "GET /status", "HEAD /health", "DELETE /nowhere", "GET /tokenizer_info", "GET /v1/models", "GET /v1/models/m", "GET /v1/responses/x", "POST /instances/add", "PUT /models/routes/m", "POST /ping", "POST /status", "POST /v1/responses/x/cancel"} {
 		synctest.Test(t, func(t *testing.T) {
 			l := oneConn{conns: make(chan net.Conn, 1)}
 			server, client := net.Pipe()
 			l.conns <- server
-			s := &http.Server{Handler: httpapi.NewRouter(deps(), true)}
+			closes, began := head == "GET /health", time.Now()
+			s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if closes {
+					w.Header().Set("Connection", "close")
+				}
+				router.ServeHTTP(w, r)
+			})}
 			var work sync.WaitGroup
 			work.Go(func() { _ = s.Serve(l) })
 			defer func() {
@@ -162,6 +169,9 @@ func TestMissingBody(t *testing.T) {
 					return
 				}
 				_, _ = io.Copy(io.Discard, resp.Body)
+				if took := time.Since(began); closes && took > time.Second {
+					t.Errorf("%s: took %s", head, took)
+				}
 				if resp.StatusCode != http.StatusContinue {
 					return
 				}

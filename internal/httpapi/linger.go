@@ -1,11 +1,8 @@
 package httpapi
 
 import (
-	"context"
-	"errors"
 	"io"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -17,6 +14,7 @@ const (
 	lingerPiece = 64 << 10        // bytes
 	lingerPause = 2 * time.Second // for one piece
 	lingerMax   = 4096            // pieces
+	lingerClose = 200 * time.Millisecond
 )
 
 // linger sends the response to a refused request, and then discards the rest of the
@@ -55,20 +53,32 @@ func discardUnusedBody(c *gin.Context) {
 	}
 }
 
-// discardBody reads the body of a request that needs none. Package net/http would wait for it without a
-// limit before it sends the response.
+// discardBody reads the body of a request that needs none. If it does not arrive, the request is served while
+// the read goes on, because package net/http notices only by a read that the client has left.
 func discardBody(c *gin.Context) {
 	r := c.Request
 	if r.ContentLength == 0 {
 		return
 	}
-	control := http.NewResponseController(c.Writer)
-	_ = control.SetReadDeadline(time.Now().Add(lingerTotal)) // not supported: no deadline
-	switch _, err := io.CopyN(io.Discard, r.Body, lingerPiece); {
-	case errors.Is(err, io.EOF):
-		_ = control.SetReadDeadline(time.Time{})
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		// net/http has ended the context, although the client waits.
-		c.Request = r.WithContext(context.WithoutCancel(r.Context()))
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		_, _ = io.Copy(io.Discard, r.Body)
+	}()
+	wait := lingerTotal
+	if c.Writer.Header().Get("Connection") == "close" {
+		wait = lingerClose // a connection beyond the limit must not be held
 	}
+	select {
+	case <-read:
+		return
+	case <-r.Context().Done():
+	case <-time.After(wait):
+	}
+	defer func() {
+		_ = http.NewResponseController(c.Writer).SetReadDeadline(time.Now()) // ends the read
+		<-read
+	}()
+	c.Header("Connection", "close") // otherwise net/http would wait for the body before it sends the response
+	c.Next()
 }

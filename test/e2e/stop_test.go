@@ -230,9 +230,22 @@ func TestCutRequests(t *testing.T) {
 		status, _, err := waits.get(http.MethodPost, "/v1/completions", strings.Replace(body, "true", "false", 1))
 		answered <- fmt.Sprint(status, err)
 	}()
+	// Its body does not arrive.
+	partial, read := dialPeer(t, address), make(chan string, 1)
+	require.NoError(t, engine.Script(fakevllm.Fault{Kind: fakevllm.FaultHang, Path: "/v1/responses/x"}))
+	go func() {
+		_, err := io.WriteString(partial, "GET /v1/responses/x HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n")
+		resp, readErr := http.ReadResponse(partial.in, nil)
+		if err := errors.Join(err, readErr); err != nil {
+			read <- err.Error()
+			return
+		}
+		_ = resp.Body.Close()
+		read <- resp.Status
+	}()
 	testkit.Eventually(t, soon, func() error {
-		if n := engine.Counters().Requests; n <= streams {
-			return fmt.Errorf("%d requests", n)
+		if c := engine.Counters(); c.Requests <= streams || c.Faults == 0 {
+			return fmt.Errorf("%d requests, %d faults", c.Requests, c.Faults)
 		}
 		return nil
 	})
@@ -246,8 +259,11 @@ func TestCutRequests(t *testing.T) {
 	if got := <-answered; got != "503 <nil>" {
 		t.Errorf("the request that waited: %s", got)
 	}
+	if got := <-read; got != "503 Service Unavailable" {
+		t.Errorf("the request whose body does not arrive: %s", got)
+	}
 	log := awaitEnd(t, p)
-	for text, want := range map[string]int{"outcome=broken": streams, "outcome=unavailable": 1, fmt.Sprintf("requests=%d", streams+1): 1} {
+	for text, want := range map[string]int{"outcome=broken": streams, "outcome=unavailable": 2, fmt.Sprintf("requests=%d", streams+2): 1} {
 		if n := strings.Count(log, text); n != want {
 			t.Errorf("%d lines with %s:\n%s", n, text, log)
 		}

@@ -290,7 +290,7 @@ func (a *Answer) writeLocked(b []byte) (at time.Time, ok bool) {
 	at = time.Now()
 	for now := at; ; now = time.Now() {
 		a.keep.last = now
-		if a.writeDeadline.Sub(now) < a.Idle/2 {
+		if a.writeDeadline.Sub(now) < a.Idle*7/8 {
 			// A client that stops reading must not keep an instance busy forever. The deadline is moved
 			// rarely: that takes longer than the write.
 			a.writeDeadline = now.Add(a.Idle)

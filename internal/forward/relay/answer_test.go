@@ -79,6 +79,7 @@ func TestAnswerHeader(t *testing.T) {
 type slowClient struct {
 	http.ResponseWriter
 	deadline time.Time
+	behind   int // bytes that it reads before a write begins
 }
 
 func (c *slowClient) Flush()                             {}
@@ -86,9 +87,9 @@ func (c *slowClient) SetReadDeadline(time.Time) error    { return nil }
 func (c *slowClient) SetWriteDeadline(t time.Time) error { c.deadline = t; return nil }
 
 func (c *slowClient) Write(b []byte) (int, error) {
-	for n := 0; n < len(b); n += 1000 {
+	for n := -c.behind; n < len(b); n += 1000 {
 		if time.Sleep(time.Second); time.Now().After(c.deadline) {
-			return n, os.ErrDeadlineExceeded
+			return max(n, 0), os.ErrDeadlineExceeded
 		}
 	}
 	return len(b), nil
@@ -98,10 +99,16 @@ func (c *slowClient) Write(b []byte) (int, error) {
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := Answer{Client: &slowClient{ResponseWriter: httptest.NewRecorder()}, Idle: 2 * time.Minute}
+		c := &slowClient{ResponseWriter: httptest.NewRecorder()}
+		a := Answer{Client: c, Idle: 2 * time.Minute}
 		body := make([]byte, 1<<20)
 		if _, ok := a.writeLocked(body); !ok || a.Bytes != int64(len(body)) {
 			t.Errorf("cut after %d bytes", a.Bytes)
+		}
+		for _, c.behind = range []int{0, 0, 50_000, 90_000} {
+			if _, ok := a.writeLocked([]byte("x")); !ok {
+				t.Errorf("an event is cut after %d bytes", c.behind)
+			}
 		}
 	})
 }
