@@ -677,6 +677,23 @@ func TestDoctorEjectedAndMemberDown(t *testing.T) {
 	}
 }
 
+// A cluster without a quorum is not one that is not running, or has another address.
+func TestDoctor_NoQuorum(t *testing.T) {
+	t.Parallel()
+	c := testkit.StartCluster(t, 3)
+	c.Members[0].Kill()
+	c.Members[1].Kill()
+	testkit.Eventually(t, patience, func() error { // until the last member has noticed it
+		code, out, _ := execute(t.Context(), nil, "doctor", "--agents=false", "--etcd-endpoints", strings.Join(c.Endpoints(), ","))
+		for _, text := range []string{"etcd has no leader", c.Members[2].Endpoint() + " has no leader", "bring members back"} {
+			if code != 1 || !strings.Contains(out, text) {
+				return fmt.Errorf("exit %d, want 1, and %q in\n%s", code, text, out)
+			}
+		}
+		return nil
+	})
+}
+
 // A proxy that catches up between two looks is no finding.
 func TestDoctorWaitsForAProxyThatCatchesUp(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -192,7 +193,7 @@ func Explain(ctx context.Context, cli *clientv3.Client, what string, err error, 
 		case text != "":
 			at += " (" + text + ")"
 		case look:
-			at += " (" + lookAt(ctx, cli.Endpoints(), overTLS(cli)) + ")"
+			at += " (" + lookAt(ctx, cli) + ")"
 		}
 		return fmt.Errorf("%s: %w: %s; is it running, and is the address right? (%w)", what, ErrUnreachable, at, err)
 	default:
@@ -200,23 +201,35 @@ func Explain(ctx context.Context, cli *clientv3.Client, what string, err error, 
 	}
 }
 
-// lookAt dials each endpoint once and describes the results.
-func lookAt(ctx context.Context, endpoints []string, overTLS bool) string {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
-	said := make([]string, 0, len(endpoints))
-	for _, e := range endpoints {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", e)
-		if err != nil {
-			said = append(said, err.Error())
-			continue
-		}
-		text := e + " takes connections but does not answer as etcd"
-		if !overTLS && certs.Speaks(ctx, conn) {
-			text = e + " speaks TLS: write https://" + e + ", and name its CA with --etcd-ca"
-		}
-		_ = conn.Close() // nothing was asked
-		said = append(said, text)
+// lookAt asks each endpoint once for its status, and describes the results.
+func lookAt(ctx context.Context, cli *clientv3.Client) string {
+	said := make([]string, len(cli.Endpoints()))
+	var work sync.WaitGroup
+	for i, e := range cli.Endpoints() {
+		work.Go(func() { said[i] = lookAtMember(ctx, cli, e) })
 	}
+	work.Wait()
 	return strings.Join(said, "; ")
+}
+
+func lookAtMember(ctx context.Context, cli *clientv3.Client, e string) string {
+	ctx, cancel := context.WithTimeout(ctx, 2*lookTimeout)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", e)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = conn.Close() }() // nothing was asked
+	half, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	s, err := cli.Status(half, e)
+	switch {
+	case err == nil && s.Leader == 0:
+		return e + " has no leader: most members of its cluster are away"
+	case err == nil:
+		return e + " is running but does not answer in time"
+	case !overTLS(cli) && certs.Speaks(ctx, conn):
+		return e + " speaks TLS: write https://" + e + ", and name its CA with --etcd-ca"
+	}
+	return e + " takes connections but does not answer as etcd"
 }

@@ -3,6 +3,7 @@ package etcd_test
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -162,4 +163,23 @@ func TestUser_Unreachable(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An error of a cluster without a quorum names the members that are away, and those that have no leader.
+func TestPing_NoQuorum(t *testing.T) {
+	t.Parallel()
+	c := testkit.StartCluster(t, 3)
+	cli, l := c.Client(t), members.Layout(t)
+	c.Members[0].Kill()
+	c.Members[1].Pause()
+	killed, paused, left := c.Members[0].Endpoint(), c.Members[1].Endpoint(), c.Members[2].Endpoint()
+	testkit.Eventually(t, members.Soon, func() error { // until the last one has noticed it
+		_, err := etcd.Ping(t.Context(), cli, l)
+		for _, text := range []string{killed + ": connect: connection refused", paused + " takes connections but does not answer", left + " has no leader"} {
+			if !errors.Is(err, etcd.ErrUnreachable) || !strings.Contains(err.Error(), text) {
+				return fmt.Errorf("%w, which lacks %s", err, text)
+			}
+		}
+		return nil
+	})
 }

@@ -47,10 +47,15 @@ type Alarm struct {
 
 func (e *Etcd) members(r *report) {
 	if e.Refused != nil && !e.Refused.Auth {
-		r.say(Finding{
+		f := Finding{
 			Severity: Error, Subject: "etcd", What: "etcd does not answer", Why: e.Refused.Text,
-			Cure: "start etcd, or a proxy with an embedded etcd, or set the right address with --etcd-endpoints; meanwhile proxies use the last membership that they know",
-		})
+			Cure: "start etcd, or a proxy with an embedded etcd, or set the right address with --etcd-endpoints",
+		}
+		if strings.Contains(e.Refused.Text, "has no leader") {
+			f.What, f.Cure = "etcd has no leader: nothing can be read or written", "bring members back until more than half of them run"
+		}
+		f.Cure += "; meanwhile proxies use the last membership that they know"
+		r.say(f)
 		return
 	}
 	for _, m := range e.Endpoints {
@@ -68,10 +73,10 @@ func (e *Etcd) members(r *report) {
 			continue
 		}
 		if !m.Leader {
-			r.say(Finding{
-				Severity: Error, Subject: "etcd " + m.Address, What: "it has no leader: nothing can be written",
-				Why:      "most members of its cluster are away, or cannot reach each other",
-				Cure:     "bring members back until more than half of them run",
+			r.say(Finding{ // etcd has answered: the others have one
+				Severity: Warning, Subject: "etcd " + m.Address, What: "it has no leader; the others work",
+				Why:      "it cannot reach the other members",
+				Cure:     "check the network between its peer address and theirs",
 				Commands: []string{r.etcdctl("endpoint", "status", "--cluster", "-w", "table")},
 			})
 		}

@@ -12,15 +12,17 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/collector"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// openTo returns a tracer of every request that sends to a collector.
-func openTo(t *testing.T, url string) *Tracer {
+// openTo returns a tracer of every request that sends to a collector. Its log goes to out, also the errors
+// of later tests until the next call: the SDK reports them to one log of the process.
+func openTo(t *testing.T, url string, out io.Writer) *Tracer {
 	t.Helper()
 	log, all := logrus.New(), 1.
-	log.SetOutput(io.Discard) // the SDK reports errors to one log of the process, also when this test has ended
+	log.SetOutput(out)
 	tracer, err := Open(t.Context(), Options{Endpoint: url, Sample: &all, Version: "v", ID: "i", Log: log})
 	require.NoError(t, err)
 	return tracer
@@ -31,7 +33,7 @@ func openTo(t *testing.T, url string) *Tracer {
 func TestWhatClientsWriteIsBounded(t *testing.T) {
 	t.Parallel()
 	c := collector.Start(t)
-	tracer := openTo(t, c.URL)
+	tracer := openTo(t, c.URL, io.Discard)
 	const route = "/v1/responses/{response_id}"
 	path := "/v1/responses/\xff" + strings.Repeat("i", 1<<12)
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
@@ -68,7 +70,7 @@ func TestCollectorThatHangs(t *testing.T) {
 		<-release
 	}))
 	t.Cleanup(func() { close(release); server.Close() })
-	tracer := openTo(t, server.URL)
+	tracer := openTo(t, server.URL, io.Discard)
 	request := func() {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", nil)
 		tracer.Begin(r, "/v1/completions", time.Now()).End(&Outcome{Status: http.StatusOK})
@@ -84,5 +86,21 @@ func TestCollectorThatHangs(t *testing.T) {
 	defer cancel()
 	if err := tracer.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want the end of the wait", err)
+	}
+}
+
+// The log has the answer of a collector that refuses traces, but only its beginning.
+func TestCollectorThatRefusesAtLength(t *testing.T) { //nolint:paralleltest // the log is that of the process
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "quota exceeded "+strings.Repeat("x", 1<<20), http.StatusInternalServerError)
+	}))
+	t.Cleanup(server.Close)
+	var lines testkit.Buffer
+	tracer := openTo(t, server.URL, &lines)
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", nil)
+	tracer.Begin(r, "/v1/completions", time.Now()).End(&Outcome{Status: http.StatusOK})
+	require.NoError(t, tracer.Close(t.Context()))
+	if got := lines.String(); len(got) > 2000 || !strings.Contains(got, "quota exceeded") {
+		t.Errorf("%d bytes: %.300s", len(got), got)
 	}
 }

@@ -18,6 +18,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"golang.org/x/time/rate"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // DefaultSample is the share of the requests without a parent that are traced.
@@ -61,9 +63,10 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 		choose, s = share(of)
 		settings = append(settings, sdktrace.WithSampler(s))
 	}
-	minute := rate.Sometimes{Interval: time.Minute} // most errors are of an unreachable collector
+	// Most errors are of an unreachable collector. Others have its answer, up to 4 MiB.
+	minute := rate.Sometimes{Interval: time.Minute}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		minute.Do(func() { o.Log.WithError(err).Warn("traces dropped") })
+		minute.Do(func() { o.Log.WithField("error", instance.Printable(err.Error(), 500)).Warn("traces dropped") })
 	}))
 	return newTracer(sdktrace.NewTracerProvider(settings...), choose), nil
 }

@@ -778,7 +778,8 @@ func TestEntries(t *testing.T) {
 }
 
 // An engine that runs the same number of streams in two reports while others wait gets no more than
-// these, until it reports that none wait, also after it could not be picked, or had no report, for a while.
+// these, until it reports that none wait or was restarted, also after it could not be picked, or had no
+// report, for a while.
 func TestSeatsOfDecode(t *testing.T) {
 	var passedOver atomic.Bool
 	r := newRig(t, func(o *admission.Options, r *rig) {
@@ -834,4 +835,14 @@ func TestSeatsOfDecode(t *testing.T) {
 	if err := waits.end(t); err != nil {
 		t.Error(err)
 	}
+	waits.Done(0, 0, 0)
+	// It was restarted, maybe with another --max-num-seqs, while the queue was idle, and had no report meanwhile.
+	d.Engine.Store(nil)
+	r.pass(2 * time.Second)
+	d.InFlight.Store(0)
+	served()
+	d.InFlight.Store(40)
+	d.Engine.Store(&policy.Engine{StartedAt: time.Unix(1, 0), All: policy.Rank{Running: 40}})
+	r.pass(2 * time.Second)
+	served()
 }

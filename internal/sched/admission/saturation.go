@@ -90,12 +90,17 @@ func (s *stage) learn(last *plan, i int) {
 		return
 	}
 	before := last.known[i].report
-	if s.most, s.seats = last.known[i].most, last.known[i].seats; s.report == nil || before == nil {
+	if s.most, s.seats = last.known[i].most, last.known[i].seats; s.report == nil {
+		s.report = before // the next one is compared with it
+	}
+	if before == nil {
 		return
 	}
 	running := s.report.All.Running
 	switch {
 	case before == s.report:
+	case !before.StartedAt.Equal(s.report.StartedAt): // restarted, maybe with another --max-num-seqs
+		s.most, s.seats = math.Inf(1), math.Inf(1)
 	case crowded(s.report) && crowded(before) && math.Abs(running-before.All.Running) <= max(1, running/16) && max(running, before.All.Running) >= minStreams:
 		s.most = max(running, before.All.Running)
 		s.seats = s.most
