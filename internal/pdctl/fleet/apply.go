@@ -262,11 +262,8 @@ func normal(section, name string, raw []byte) (json.RawMessage, error) {
 	if err := decode(raw, &l); err != nil {
 		return nil, err
 	}
-	_ = json.Unmarshal(raw, &set) // it is an object of numbers
-	for field, n := range set {
-		if n == 0.0 && field != "v" {
-			return nil, fmt.Errorf("%s: 0 is no limit: leave it out", field)
-		}
+	if err := instance.CheckSet(raw); err != nil {
+		return nil, err
 	}
 	if !instance.ValidKeyName(name) {
 		return nil, errors.New("the name of an API key has 1 to 64 visible ASCII characters without a slash")
@@ -283,30 +280,10 @@ var errWeight = fmt.Errorf("weight: must be between 0 and %d", instance.MaxWeigh
 func decode(raw []byte, into any) error {
 	strict := json.NewDecoder(bytes.NewReader(raw))
 	strict.DisallowUnknownFields()
-	err := strict.Decode(into)
-	if err == nil {
-		return nil
+	if err := strict.Decode(into); err != nil {
+		return fmt.Errorf("%s; fields: %s", instance.JSONError(err), fieldNames(reflect.TypeOf(into).Elem()))
 	}
-	text := strings.TrimPrefix(err.Error(), "json: ")
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		text = fmt.Sprintf("%s: %s in place of %s", cmp.Or(wrong.Field, "the value"), wrong.Value, expected(wrong.Type)) // for a map, of an element
-	}
-	return fmt.Errorf("%s; fields: %s", instance.Printable(text, 200), fieldNames(reflect.TypeOf(into).Elem()))
-}
-
-// expected describes the values that a field of a type can have.
-func expected(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.String:
-		return "a string"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Struct, reflect.Map:
-		return "a map"
-	}
-	return "a whole number"
+	return nil
 }
 
 // fieldNames lists the JSON fields of a struct, those of a list of structs in parentheses.
