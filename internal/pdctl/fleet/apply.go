@@ -163,8 +163,12 @@ func open(ctx context.Context, path string, stdin io.Reader) (declared, error) {
 		return nil, err
 	}
 	documents := yaml.NewDecoder(bytes.NewReader(text))
-	doc, err := asMap[yaml.Node](documents, "the file must be a map of sections")
-	if err != nil && !errors.Is(err, io.EOF) {
+	var file yaml.Node
+	if err := documents.Decode(&file); err != nil && !errors.Is(err, io.EOF) {
+		return nil, cli.Wrongf("%s: %w", path, err)
+	}
+	doc, err := asMap[yaml.Node](&file, "the file must be a map of sections")
+	if err != nil {
 		return nil, cli.Wrongf("%s: %w", path, err)
 	}
 	if err := documents.Decode(new(any)); !errors.Is(err, io.EOF) {
@@ -199,10 +203,20 @@ func open(ctx context.Context, path string, stdin io.Reader) (declared, error) {
 	return d, nil
 }
 
-// asMap decodes a YAML map. wrong is the error about another type, in place of one with types of Go.
-func asMap[T any](from interface{ Decode(any) error }, wrong string) (m map[string]T, err error) {
-	if err = from.Decode(&m); err != nil && strings.Contains(err.Error(), " into map[") {
+// asMap decodes a YAML map. wrong is the error about another type, in place of one with types of Go. A name that is
+// null is an error: yaml leaves its value out.
+func asMap[T any](node *yaml.Node, wrong string) (m map[string]T, err error) {
+	if err = node.Decode(&m); err != nil && strings.Contains(err.Error(), " into map[") {
 		return nil, errors.New(wrong)
+	}
+	if node.Kind == yaml.DocumentNode {
+		node = node.Content[0]
+	}
+	names := cmp.Or(node.Alias, node).Content // and the values
+	for i := 0; err == nil && i < len(names); i += 2 {
+		if names[i].ShortTag() == "!!null" {
+			err = fmt.Errorf("line %d: a name is missing: write null and ~ in quotes", names[i].Line)
+		}
 	}
 	return m, err
 }
@@ -258,7 +272,7 @@ func normal(section, name string, raw []byte) (json.RawMessage, error) {
 		}
 		return schema.Encode(r)
 	}
-	l, set := instance.KeyLimits{V: 1}, map[string]any{}
+	l := instance.KeyLimits{V: 1}
 	if err := decode(raw, &l); err != nil {
 		return nil, err
 	}
