@@ -55,20 +55,22 @@ func (r *Reader) List(ctx context.Context) (*instance.Snapshot, []Removal, error
 }
 
 // Ends returns when the keys with a prefix that have a time limit end, by the clock of this machine.
-// The prefix is one of overrides or documents.
-func (r *Reader) Ends(ctx context.Context, prefix string) (map[instance.Key]time.Time, error) {
-	kvs, err := r.get(ctx, "read time limits", prefix, clientv3.WithPrefix()) // with values: keys only have no lease in etcd 3.7
-	if err != nil {
-		return nil, err
-	}
+// The prefixes are those of overrides, pending adds or documents.
+func (r *Reader) Ends(ctx context.Context, prefixes ...string) (map[instance.Key]time.Time, error) {
 	ends := map[instance.Key]time.Time{}
-	for _, kv := range kvs {
-		if kv.Lease == 0 {
-			continue
-		}
-		n := r.layout.Parse(string(kv.Key))
-		if ends[n.Key], err = r.expiry(ctx, kv.Lease); err != nil {
+	for _, prefix := range prefixes {
+		kvs, err := r.get(ctx, "read time limits", prefix, clientv3.WithPrefix()) // with values: keys only have no lease in etcd 3.7
+		if err != nil {
 			return nil, err
+		}
+		for _, kv := range kvs {
+			if kv.Lease == 0 {
+				continue
+			}
+			n := r.layout.Parse(string(kv.Key))
+			if ends[n.Key], err = r.expiry(ctx, kv.Lease); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return ends, nil
