@@ -192,11 +192,11 @@ func (r *Reader) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
 	return raw, nil
 }
 
-// AuditLog reads the newest audit entries, newest first; limit 0 reads all.
+// AuditLog reads the newest audit entries, newest first by revision: clocks differ. limit 0 reads all.
 // Entries that cannot be read are shown with their text in Why.
 func (r *Reader) AuditLog(ctx context.Context, limit int64) ([]AuditEntry, error) {
 	kvs, err := r.get(ctx, "read the audit log", r.layout.Audit(""), clientv3.WithPrefix(), clientv3.WithLimit(limit),
-		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
+		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend))
 	if err != nil {
 		return nil, err
 	}
