@@ -226,6 +226,17 @@ func TestResponsesInTheBackground(t *testing.T) {
 	}
 }
 
+// A stream in the background has the events of any other.
+func TestResponsesInTheBackground_Stream(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	want, _ := r.post(responsesPath, agentBody(responsesPath, true, "")).agentText(t)
+	stream := r.post(responsesPath, agentBody(responsesPath, true, `,"background":true`))
+	if text, names := stream.agentText(t); stream.err != nil || text != want || names != wholeStream(responsesPath) {
+		t.Errorf("%d %v %q, %s: %s", stream.status, stream.err, text, names, stream.body)
+	}
+}
+
 // An instance is queried for stored responses also if the proxy does not speak its connector,
 // or has not verified it yet.
 func TestStoredResponsesOfAnyInstance(t *testing.T) {

@@ -265,7 +265,7 @@ func parseChange(b []byte) (change, error) {
 		Ranks     *int            `json:"dp_size"`
 	}
 	if err := json.Unmarshal(b, &body); err != nil {
-		return change{}, badRequest(`send {"type":"prefill"|"decode"|"both","instance":"host:port"}: %w`, err)
+		return change{}, badRequest(`send {"type":"prefill"|"decode"|"both","instance":"host:port"}: %s`, instance.JSONError(err))
 	}
 	var ch change
 	if body.Type == nil {

@@ -291,6 +291,28 @@ func TestModelRoutes(t *testing.T) {
 	}
 }
 
+// Errors about the body name the field and what its value must be, without types of Go.
+func TestLimitsRefuse(t *testing.T) {
+	t.Parallel()
+	s := serve(t, deps(), false)
+	for body, want := range map[string]string{
+		`{"rpm":"x"}`:              "rpm: string in place of a whole number",
+		`{"rpm":1.5}`:              "rpm: number 1.5 in place of a whole number",
+		`{"rpm":1,"reason":5}`:     "reason: number in place of a string",
+		`[]`:                       "the value: array in place of a map",
+		`{"rpm":1,"tmp":1}`:        `unknown field \"tmp\"`,
+		`{"rpm":1}}`:               "text follows the object",
+		`{}`:                       "none is set",
+		`{"rpm":0,"concurrent":5}`: "rpm: 0 and null are no limit",
+		`{"rpm":1000000000000000}`: "is not between 1",
+	} {
+		code, _, got := call(t, http.MethodPut, s.URL+"/limits/team-a", body, "Content-Type", "application/json", "X-Api-Key", "secret")
+		if code != 400 || !strings.Contains(got, want) || strings.Contains(got, "json: ") {
+			t.Errorf("%s: %d %s", body, code, got)
+		}
+	}
+}
+
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
@@ -541,7 +563,7 @@ func TestAdminWordsAndErrors(t *testing.T) {
 		{"no type", "add", `{"instance":"a:1"}`, 400, `{"detail":"Invalid instance type. \"type\" is missing`},
 		{"in both roles", "add", `{"type":"both","instance":"a:1"}`, 200, "Added a:1 to both_instances."},
 		{"bad type", "add", `{"type":"all","instance":"a:1"}`, 400, "Invalid instance type"},
-		{"type is a number", "add", `{"type":1,"instance":"a:1"}`, 400, "BadRequestError"},
+		{"type is a number", "add", `{"type":1,"instance":"a:1"}`, 400, ": type: number in place of a string"},
 		{"no instance", "add", `{"type":"decode"}`, 400, `{"detail":"Invalid instance format. Set`},
 		{"both fields", "add", `{"type":"decode","instance":"a:1","instances":["b:1"]}`, 400, "either"},
 		{"no port", "add", `{"type":"decode","instance":"a"}`, 400, `{"detail":"Invalid instance format. \"a\": must be host:port","error":{"message":"Invalid instance format. \"a\"`},
@@ -558,7 +580,7 @@ func TestAdminWordsAndErrors(t *testing.T) {
 		{"of ranks", "add", `{"type":"decode","instance":"a:1","dp_size":4}`, 200, "Added a:1"},
 		{"of no ranks", "add", `{"type":"decode","instance":"a:1","dp_size":0}`, 400, `"dp_size\" is 0`},
 		{"of too many ranks", "add", `{"type":"decode","instance":"a:1","dp_size":257}`, 400, "1 to 256"},
-		{"ranks as text", "add", `{"type":"decode","instance":"a:1","dp_size":"4"}`, 400, "dp_size"},
+		{"ranks as text", "add", `{"type":"decode","instance":"a:1","dp_size":"4"}`, 400, ": dp_size: string in place of a whole number"},
 		{"removed", "remove", `{"type":"decode","instance":"a:1"}`, 200, `{"message":"Removed a:1 from decode_instances.",` + lists},
 		{"removed several", "remove", `{"type":"decode","instances":["a:1","b:1"]}`, 200, "remove decode instances: ['a:1', 'b:1']."},
 		{"removed some", "remove", `{"type":"decode","instances":["a:1","unknown:1"]}`, 200, "remove decode instances: ['a:1']. Instances ['unknown:1'] are not"},
@@ -577,7 +599,7 @@ func TestAdminWordsAndErrors(t *testing.T) {
 		{"uncordoned", "uncordon", `{"type":"prefill","instance":"a:1"}`, 200, "uncordon prefill instances: ['a:1']."},
 		{"uncordoned for a time", "uncordon", `{"type":"prefill","instance":"a:1","for":"1m"}`, 400, "goes with drain, cordon, weight and role"},
 		{"no duration", "cordon", `{"type":"prefill","instance":"a:1","for":"soon"}`, 400, `\"for\" is \"soon\": must be a duration`},
-		{"duration is a number", "cordon", `{"type":"prefill","instance":"a:1","for":5}`, 400, `\"for\" a duration such as`},
+		{"duration is a number", "cordon", `{"type":"prefill","instance":"a:1","for":5}`, 400, "are true or false: for: number in place of a string"},
 		{"long reason", "cordon", `{"type":"prefill","instance":"a:1","reason":"` + strings.Repeat("x", 2000) + `"}`, 400, "longer than"},
 		{"weighed", "weight", `{"type":"prefill","instance":"a:1","weight":300}`, 200, `"revision":1300`},
 		{"its own weight", "weight", `{"type":"prefill","instance":"a:1","weight":null}`, 200, `"revision":7`},

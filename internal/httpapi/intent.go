@@ -61,7 +61,7 @@ func parseIntentChange(verb Verb, raw []byte) (IntentChange, error) {
 		Force  bool            `json:"force"`
 	}
 	if err := json.Unmarshal(raw, &body); err != nil {
-		return ic, badRequest(`"reason" is a text, "for" a duration such as "10m", "auto" and "force" are true or false: %w`, err)
+		return ic, badRequest(`"reason" is a text, "for" a duration such as "10m", "auto" and "force" are true or false: %s`, instance.JSONError(err))
 	}
 	if ic.Reason = body.Reason; len(ic.Reason) > maxReason {
 		return ic, badRequest(`"reason" is longer than %d bytes`, maxReason)

@@ -48,10 +48,10 @@ func (d *Deps) addKeyRoutes(e *gin.Engine, read, require gin.HandlerFunc) {
 			err = errors.New("text follows the object")
 		}
 		if err != nil {
-			return badRequest(`send limits such as {"rpm":600,"concurrent":10}: %w`, err)
+			return badRequest(`send limits such as {"rpm":600,"concurrent":10}: %s`, instance.JSONError(err))
 		}
 		body.V = cmp.Or(body.V, 1)
-		switch err := body.Check(); {
+		switch err := cmp.Or(instance.CheckSet(raw), body.Check()); {
 		case err != nil:
 			return badRequest("%w", err)
 		case len(body.Reason) > maxReason:

@@ -34,7 +34,7 @@ type ListedModelRoute struct {
 	Reason  string              `json:"reason,omitempty"`
 	Problem string              `json:"problem,omitempty"` // why it is not used
 	Targets []ListedModelTarget `json:"targets"`
-	// Ends is the time at which the route ends, with --for; nil in /status and pdctl.
+	// Ends is the time at which the route ends, with --for; nil in /status.
 	Ends *time.Time `json:"ends,omitempty"`
 
 	Revision int64 `json:"revision"` // mod_revision of its key

@@ -32,9 +32,21 @@ var ErrKeyLimits = errors.New("invalid limits")
 func DecodeKeyLimits(raw []byte) (KeyLimits, error) {
 	var l KeyLimits
 	if err := json.Unmarshal(raw, &l); err != nil {
-		return KeyLimits{}, fmt.Errorf("%w: %s", ErrKeyLimits, Printable(err.Error(), 200))
+		return KeyLimits{}, fmt.Errorf("%w: %s", ErrKeyLimits, JSONError(err))
 	}
 	return l, l.Check()
+}
+
+// CheckSet returns an error if new limits, a JSON object, have a limit of 0 or null, which would set none.
+func CheckSet(raw []byte) error {
+	set := map[string]any{}
+	_ = json.Unmarshal(raw, &set) // has been decoded
+	for field, n := range set {
+		if (n == 0.0 || n == nil) && field != "v" && field != "reason" {
+			return fmt.Errorf("%w: %s: 0 and null are no limit: leave it out", ErrKeyLimits, field)
+		}
+	}
+	return nil
 }
 
 // Check returns an error unless the limits have version 1, at least one is set, and all are

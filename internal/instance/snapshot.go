@@ -147,7 +147,7 @@ type Listing struct {
 	Version  string   `json:"version,omitempty"`
 	Revision int64    `json:"revision"` // mod_revision of its key
 	InFlight *int64   `json:"in_flight,omitempty"`
-	// Ends is when the operator's intent or weight ends by itself; nil: never, or not known. Only
+	// Ends is when the operator's intent, weight or pending add ends by itself; nil: never, or not known. Only
 	// pdctl, which reads its lease, sets it.
 	Ends *time.Time `json:"intent_ends,omitempty"`
 	// StartedAt is when this start of the engine was registered, by the clock of its machine.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -171,6 +172,9 @@ func TestAddWait(t *testing.T) {
 	_, out, _ = r.run("get", "decode", dead, "-o", "json")
 	if !strings.Contains(out, `"granted_ttl": 600`) {
 		t.Errorf("get:\n%s", out)
+	}
+	if out := r.ok("list"); !regexp.MustCompile(`waits for the instance to answer; ends in (9|10)m`).MatchString(out) {
+		t.Errorf("list:\n%s", out)
 	}
 	r.want(0, removed("decode", dead), "remove", "decode", dead)
 	if n := pendings(r); n != 0 {

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -294,6 +295,33 @@ func agentSocket(t *testing.T, name string, report func() agentctl.Report) map[s
 	require.NoError(t, err)
 	serveAgent(t, ln, agentctl.Source{Report: report})
 	return map[string]string{"XDG_RUNTIME_DIR": run}
+}
+
+// The agents of this machine are queried at the same time, so that each one that hangs does not take its time limit.
+func TestDoctorQueriesAgentsTogether(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/proxies/p1", well)
+	const agents = 3
+	var all sync.WaitGroup // of the queries: none is answered before the last one arrives
+	all.Add(agents)
+	report := func(i int) func() agentctl.Report {
+		await := sync.OnceFunc(func() { all.Done(); all.Wait() })
+		return func() agentctl.Report {
+			await()
+			return agentctl.Report{Role: instance.Decode, Address: fmt.Sprintf("10.0.0.9:820%d", i), Phase: "probing", Registration: agentctl.Registration{Phase: "idle"}}
+		}
+	}
+	env := agentSocket(t, "decode-0", report(0))
+	for i := 1; i < agents; i++ {
+		ln, err := agentctl.Listen(t.Context(), filepath.Join(env["XDG_RUNTIME_DIR"], "pd-agent", fmt.Sprintf("decode-%d.sock", i)))
+		require.NoError(t, err)
+		serveAgent(t, ln, agentctl.Source{Report: report(i)})
+	}
+	list := r.examinedWith(env, 5)
+	for i := range agents {
+		finds(t, list, "agent", fmt.Sprintf("decode/10.0.0.9:820%d", i), "has the phase probing, and its registration the phase idle")
+	}
 }
 
 // Agents of another fleet on this machine are no problem of this one.

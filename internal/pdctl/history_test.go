@@ -89,6 +89,34 @@ func TestHistory(t *testing.T) {
 	}
 }
 
+// An entry of a writer whose clock is wrong does not hide the changes before it.
+func TestHistorySinceWithWrongClocks(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const x, y = "10.0.0.1:8200", "10.0.0.2:8200"
+	const late = `{"v":1,"at":"2020-01-01T00:00:00Z","who":"late","what":"cordon","role":"decode","address":"` + x + `"}`
+	r.put("/pd/decode/"+x, `{"v":1,"state":"ready","models":["m"]}`)
+	r.put("/pd/audit/2", late) // before --since
+	r.put("/pd/decode/"+y, `{"v":1,"state":"ready","models":["m"]}`)
+	r.ok("weight", "decode", y, "20")
+	r.put("/pd/decode/"+x, `{"v":1,"state":"down","models":["m"]}`)
+	r.put("/pd/audit/1", late) // in the order of keys, before the other entry
+	r.put("/pd/audit/3", "unreadable")
+	members.Del(t, r.cli, "/pd/decode/"+y)
+	out := strings.Join(strings.Fields(r.ok("history", "--since", "1h")), " ")
+	at := 0
+	for _, want := range []string{"registered: ready decode/" + y, "weight 20", "record changed: down decode/" + x, "late", "unreadable", "registration ended"} {
+		i := strings.Index(out[at:], want)
+		if i < 0 {
+			t.Fatalf("%q is missing, or not in the order of revisions: %s", want, out)
+		}
+		at += i
+	}
+	if strings.Contains(out, "registered: ready decode/"+x) || strings.Count(out, "late") != 1 {
+		t.Errorf("changes before the time: %s", out)
+	}
+}
+
 // The history of an instance has the registrations at keys that are not spelled in the canonical way.
 func TestHistoryOtherSpelling(t *testing.T) {
 	t.Parallel()

@@ -52,6 +52,8 @@ func TestLimit(t *testing.T) {
 		t.Error(out)
 	}
 	r.want(1, "limits/team-a: failed: it has no limits; see pdctl limit list\n", "limit", "rm", "team-a")
+	r.put("/pd/limits/c", `{"v":1,"rpm":"x"}`)
+	require.Contains(t, r.ok("limit", "list"), "invalid limits: rpm: string in place of a whole number")
 	for _, tc := range []struct{ args, want string }{
 		{"set a", "invalid limits: none is set"}, {"set a --rpm 0", "--rpm 0: leave the flag out"}, {"set a --rpm -1", "rpm: -1 is not between 1 and"}, {"set a/b --rpm 1", "invalid name"}, {"rm", "accepts 1 arg"},
 	} {

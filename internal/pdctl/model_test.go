@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -26,13 +27,15 @@ func TestModel(t *testing.T) {
 	r.want(0, "models/org/chat: unchanged\n", "model", "route", "org/chat=70:org/new,30:old:8b", "--reason", "trial")
 	r.want(0, "models/qwen: set for 1h0m0s\n", "model", "route", "qwen=90:qwen{tier in (stable,x)},10:qwen{tier=canary},0:org/new", "--sticky", "key", "--for", "1h")
 	r.want(1, "", "model", "route", "org/new=old")
-	r.want(0, `NAME      TARGET                    WEIGHT  REQUESTS  SHARE  PREFILL  DECODE  STICKY   NOTE
+	if got := regexp.MustCompile(`ends in (59|60)m`).ReplaceAllString(r.ok("model", "ls"), "ends in 1h"); got != `NAME      TARGET                    WEIGHT  REQUESTS  SHARE  PREFILL  DECODE  STICKY   NOTE
 org/chat  org/new                       70  -         -            1       0  session  trial
 org/chat  old:8b                        30  -         -            0       0  session  no usable instance: its share goes to the others
-qwen      qwen{tier in (stable,x)}      90  -         -            1       1  key      -
-qwen      qwen{tier=canary}             10  -         -            0       0  key      no usable instance: its share goes to the others
-qwen      org/new                        0  -         -            1       0  key      -
-`, "model", "ls")
+qwen      qwen{tier in (stable,x)}      90  -         -            1       1  key      ends in 1h
+qwen      qwen{tier=canary}             10  -         -            0       0  key      no usable instance: its share goes to the others; ends in 1h
+qwen      org/new                        0  -         -            1       0  key      ends in 1h
+` {
+		t.Error(got)
+	}
 	// Proxies count requests. One that does not answer is named.
 	addresses := map[string]string{}
 	for id, requests := range map[string]string{"p1": "7", "p2": "1", "gone": ""} {
@@ -66,7 +69,7 @@ qwen      org/new                        0  -         -            1       0  ke
 	_, text, _ := r.run("model", "ls", "-o", "json")
 	var out struct{ Routes []instance.ListedModelRoute }
 	if err := json.Unmarshal([]byte(text), &out); err != nil || len(out.Routes) != 4 || !strings.Contains(out.Routes[0].Problem, "1 to 16 targets") ||
-		!strings.Contains(out.Routes[2].Problem, "prefill/10.0.0.2:8100 serves") || out.Routes[1].Problem != "" {
+		!strings.Contains(out.Routes[2].Problem, "prefill/10.0.0.2:8100 serves") || out.Routes[1].Problem != "" || out.Routes[1].Ends != nil || out.Routes[3].Ends == nil {
 		t.Errorf("%v %s", err, text)
 	}
 	for _, bad := range []string{"chat", "=new", "chat=", "chat=a,a", "chat=0:a", "chat=20000:a", "chat=80:a,20%:b", "chat=a{state=down}", "chat=a{x==}=", "a b=c"} {

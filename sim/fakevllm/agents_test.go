@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -164,6 +165,24 @@ func TestAgentsRoutesCallTools(t *testing.T) {
 		if cut.status != map[string]int{pathResponses: 400, pathMessages: 500}[path] {
 			t.Errorf("%s: half a call: %d %s", path, cut.status, cut.body)
 		}
+	}
+}
+
+// The answer to a request in the background is a queued response, with stream the events; both are stored.
+func TestBackground(t *testing.T) {
+	t.Parallel()
+	s := fakevllm.StartTest(t, fakevllm.Options{StoreResponses: true})
+	const body = `{"input":"hi","max_output_tokens":4,"background":true`
+	if queued := post(t, client(t), s.URL()+pathResponses, "", body+`}`); queued.status != http.StatusOK || !strings.Contains(queued.body, `"status":"queued"`) {
+		t.Errorf("%d %s", queued.status, queued.body)
+	}
+	stream := post(t, client(t), s.URL()+pathResponses, "", body+`,"stream":true}`)
+	if got := stream.header.Get("Content-Type"); stream.status != http.StatusOK || !strings.HasPrefix(got, "text/event-stream") || deltas(t, stream.body) == "" {
+		t.Errorf("%d %s %s", stream.status, got, stream.body)
+	}
+	id := regexp.MustCompile(`resp_[0-9a-f]+`).FindString(stream.body)
+	if stored := get(t, client(t), s.URL()+pathResponses+"/"+id); stored.status != http.StatusOK || !strings.Contains(stored.body, `"status":"incomplete"`) {
+		t.Errorf("%d %s", stored.status, stored.body)
 	}
 }
 

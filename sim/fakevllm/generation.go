@@ -127,11 +127,18 @@ func (g *generation) connect() {
 	g.leg = g.life.connector.Leg(&g.kv)
 }
 
-// background responds immediately that the request is queued, and then processes it.
+// background responds immediately that the request is queued, and then processes it. With stream, it responds with
+// the events (vLLM 0.32, entrypoints/openai/responses/serving.py).
 func (g *generation) background() {
 	ctx, cancel := context.WithCancel(context.Background())
 	body := append(g.AppendResponse(nil, nil, "queued"), '}')
 	g.life.responses.Queue(g.ID, body, cancel)
+	if g.Stream {
+		defer cancel()
+		g.lifetime.Client = ctx.Done()
+		g.run()
+		return
+	}
 	pydantic.WriteJSON(g.w, http.StatusOK, body)
 	g.life.count.Completed.Add(1)
 	if !g.life.enter() {

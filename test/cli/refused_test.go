@@ -151,7 +151,7 @@ func TestRefusedAgents(t *testing.T) {
 	w.agent("early", nil, "--role", "decode", "--address", unused)
 	w.agent("wrong", nil, "--role", "decode", "--address", other.Address())
 	w.finds("conflict", "decode/"+decode, "the one on "+host+" is not registered", `another host holds this key (host id "d1"`, "pdctl get decode/"+decode, "(on "+host+": pdmesh-agent drain --role decode --address "+decode+")")
-	w.finds("agent", "decode/"+unused, "its agent on "+host+" has the phase probing, and its registration is idle", "refused", "(on "+host+": pdmesh-agent status --role decode --address "+unused+")")
+	w.finds("agent", "decode/"+unused, "its agent on "+host+" has the phase probing, and its registration the phase idle", "refused", "(on "+host+": pdmesh-agent status --role decode --address "+unused+")")
 	w.finds("model", "decode/"+other.Address(), "serves llama, not "+modelName, "start the engine with the right model")
 
 	if err := taker.Stop(t.Context()); err != nil {

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // JSONList is a list of names in the form of vLLM's options.
@@ -17,7 +19,7 @@ func parseJSONList(s string) (JSONList, error) {
 		return nil, nil
 	case s[0] == '[':
 		if err := json.Unmarshal([]byte(s), &list); err != nil {
-			return nil, fmt.Errorf("%w %q: must be a list such as [\"*\"]: %w", ErrValue, s, err)
+			return nil, fmt.Errorf("%w %q: must be a list such as [\"*\"]: %s", ErrValue, s, instance.JSONError(err))
 		}
 	default:
 		list = strings.Split(s, ",")

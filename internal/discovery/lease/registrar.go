@@ -278,7 +278,7 @@ func (r *Registrar) setPhase(phase Phase, revision int64, why string) {
 	case Conflict, Unknown, StaticPresent, Overridden:
 		log.Warn(why)
 	default:
-		log.Info("registration is " + string(phase))
+		log.Info("registration has a new phase")
 	}
 	if r.o.OnEvent != nil {
 		r.o.OnEvent(r.Status())

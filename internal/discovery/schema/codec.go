@@ -130,7 +130,7 @@ func decodeObject(text string, into any) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &typeErr):
-		return Rejectf("field %s has the wrong type: a JSON %s does not fit", Quote(typeErr.Field, 80), instance.Printable(typeErr.Value, 40))
+		return Rejectf("field %s", instance.JSONError(err))
 	case errors.As(err, &syntaxErr):
 		return Rejectf("broken JSON at byte %d: %s", syntaxErr.Offset, instance.Printable(syntaxErr.Error(), 120))
 	case errors.As(err, &timeErr):

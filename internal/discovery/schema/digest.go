@@ -168,7 +168,7 @@ func DecodeDigest(value []byte) (Digest, error) {
 		return d, fmt.Errorf("%w: %d bytes, more than %d", ErrDigest, len(value), maxDigest)
 	}
 	if err := json.Unmarshal(value, &d); err != nil {
-		return Digest{}, fmt.Errorf("%w: %s", ErrDigest, instance.Printable(err.Error(), 200))
+		return Digest{}, fmt.Errorf("%w: %s", ErrDigest, instance.JSONError(err))
 	}
 	if d.V != 1 {
 		return Digest{}, fmt.Errorf("%w: schema %d, this program reads 1", ErrDigest, d.V)

@@ -87,7 +87,7 @@ func (s *Edits) Between(ctx context.Context, from, to int64) (out []Change, gap 
 	if err != nil {
 		return nil, "", err
 	}
-	slices.SortStableFunc(entries, func(a, b AuditEntry) int { return cmp.Compare(a.Revision, b.Revision) })
+	slices.Reverse(entries)
 	switch {
 	case len(entries) == 0:
 		gap = "the audit log is empty; it keeps 30 days"

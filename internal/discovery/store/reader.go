@@ -55,22 +55,24 @@ func (r *Reader) List(ctx context.Context) (*instance.Snapshot, []Removal, error
 }
 
 // Ends returns when the keys with a prefix that have a time limit end, by the clock of this machine.
-// The prefix is one of overrides or documents.
-func (r *Reader) Ends(ctx context.Context, prefix string) (map[instance.Key]time.Time, error) {
-	kvs, err := r.get(ctx, "read time limits", prefix, clientv3.WithPrefix()) // with values: keys only have no lease in etcd 3.7
-	if err != nil {
-		return nil, err
-	}
+// The prefixes are those of overrides, pending adds or documents.
+func (r *Reader) Ends(ctx context.Context, prefixes ...string) (map[instance.Key]time.Time, error) {
 	ends := map[instance.Key]time.Time{}
-	for _, kv := range kvs {
-		if kv.Lease == 0 {
-			continue
-		}
-		left, _, err := r.timeToLive(ctx, "read a time limit", kv.Lease)
+	for _, prefix := range prefixes {
+		kvs, err := r.get(ctx, "read time limits", prefix, clientv3.WithPrefix()) // with values: keys only have no lease in etcd 3.7
 		if err != nil {
 			return nil, err
 		}
-		ends[r.layout.Parse(string(kv.Key)).Key] = time.Now().Add(left).UTC().Truncate(time.Second)
+		for _, kv := range kvs {
+			if kv.Lease == 0 {
+				continue
+			}
+			left, _, err := r.timeToLive(ctx, "read a time limit", kv.Lease)
+			if err != nil {
+				return nil, err
+			}
+			ends[r.layout.Parse(string(kv.Key)).Key] = time.Now().Add(left).UTC().Truncate(time.Second)
+		}
 	}
 	return ends, nil
 }
@@ -185,11 +187,11 @@ func (r *Reader) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
 	return raw, nil
 }
 
-// AuditLog reads the newest audit entries, newest first; limit 0 reads all.
+// AuditLog reads the newest audit entries, newest first by revision: clocks differ. limit 0 reads all.
 // Entries that cannot be read are shown with their text in Why.
 func (r *Reader) AuditLog(ctx context.Context, limit int64) ([]AuditEntry, error) {
 	kvs, err := r.get(ctx, "read the audit log", r.layout.Audit(""), clientv3.WithPrefix(), clientv3.WithLimit(limit),
-		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
+		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend))
 	if err != nil {
 		return nil, err
 	}

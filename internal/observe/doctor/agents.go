@@ -83,7 +83,7 @@ func (a *Agents) unregistered(m *Members, r *report) {
 	for _, c := range a.claimants() {
 		f := Finding{
 			Severity: Warning, Subject: c.String(),
-			What: fmt.Sprintf("its agent %s has the phase %s, and its registration is %s", c.where(), c.phase, instance.Printable(string(c.registration), 40)),
+			What: fmt.Sprintf("its agent %s has the phase %s, and its registration the phase %s", c.where(), c.phase, instance.Printable(string(c.registration), 40)),
 			Why:  cmp.Or(c.refusal, c.reason, "the agent reports no reason"),
 		}
 		switch {

@@ -24,6 +24,8 @@ const (
 	fieldXargs = "vllm_xargs"
 
 	maxPartHeader = 4 << 10 // bytes
+	// boundaryBytes are those of a boundary (RFC 2046, section 5.1.1), without space.
+	boundaryBytes = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ'()+_,-./:=?"
 	// maxField bounds a field that is read, in bytes. It is the bound of vLLM's framework for
 	// fields that are not files.
 	maxField = 1 << 20
@@ -114,6 +116,9 @@ func read(contentType []string, body []byte) (*Form, *openai.Error) {
 // boundaryOf returns the boundary of a multipart Content-Type.
 func boundaryOf(contentType []string) (string, error) {
 	_, params, err := mime.ParseMediaType(contentType[0])
+	if before, boundary, _ := strings.Cut(contentType[0], "boundary="); err != nil && strings.Trim(boundary, boundaryBytes) == "" {
+		_, params, err = mime.ParseMediaType(before + `boundary="` + boundary + `"`) // engines accept it without quotes
+	}
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("Content-Type: %w", err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"mime"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai/form"
@@ -17,12 +18,16 @@ func FuzzForm(f *testing.F) {
 	for _, r := range recordedForms(f) {
 		f.Add(r.Type, r.bytes())
 	}
+	f.Add("multipart/form-data; boundary=a=b", []byte("--a=b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nR\r\n--a=b--\r\n"))
 	f.Fuzz(func(t *testing.T, contentType string, body []byte) {
 		got, err := form.Parse([]string{contentType}, body)
 		if err != nil {
 			return
 		}
 		_, params, err := mime.ParseMediaType(contentType)
+		if _, boundary, _ := strings.Cut(contentType, "boundary="); err != nil && !strings.ContainsAny(boundary, "\"; \\") {
+			params, err = map[string]string{"boundary": boundary}, nil
+		}
 		if err != nil {
 			t.Fatalf("accepted %q: %v", contentType, err)
 		}

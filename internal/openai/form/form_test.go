@@ -127,6 +127,23 @@ func TestCharsets(t *testing.T) {
 	}
 }
 
+// TestBoundaries checks that a boundary that should be in quotes is accepted without, as by engines.
+func TestBoundaries(t *testing.T) {
+	t.Parallel()
+	for boundary, accepted := range map[string]bool{
+		"----=_Part_1.2": true, "a/b:c?d": true, "a(b)": true, `"a=b"`: true,
+		"a=b; boundary=c": false, "a=b c": false, `a="b"`: false, `a=\b`: false, "a=b*": false, "a=<b>": false,
+	} {
+		b := strings.Trim(boundary, `"`)
+		body := "--" + b + "\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--" + b +
+			"\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nR\r\n--" + b + "--\r\n"
+		f, err := form.Parse([]string{"multipart/form-data; charset=utf-8; boundary=" + boundary}, []byte(body))
+		if (err == nil) != accepted || accepted && f.Model != "m" {
+			t.Errorf("%s: %+v, %v", boundary, f, err)
+		}
+	}
+}
+
 // TestFileNames checks that the name of a file that a client does not quote or escape is accepted, as by engines.
 func TestFileNames(t *testing.T) {
 	t.Parallel()

@@ -34,7 +34,7 @@ const (
 	staleAfter = loaddigest.Refresh + time.Second
 	// recheckPoll is the interval between two reads of such a proxy.
 	recheckPoll = 200 * time.Millisecond
-	// probesAtOnce bounds the engines that are probed at the same time.
+	// probesAtOnce bounds the engines, and the agents of this machine, that are queried at the same time.
 	probesAtOnce = 16
 )
 
@@ -128,16 +128,28 @@ func reach(s *session.Session) doctor.Reach {
 // agent of an older release does not report which it uses.
 func localAgents(ctx context.Context, s *session.Session) (here, elsewhere []agentctl.Report) {
 	getenv := func(name string) string { v, _ := s.LookupEnv(name); return v }
-	for _, path := range agentctl.All(getenv) {
-		r, err := agentctl.NewClient(path).Status(ctx)
-		if err != nil || r.ZMQRegister != "" {
+	paths := agentctl.All(getenv)
+	reports := make([]*agentctl.Report, len(paths)) // nil: no answer
+	var g errgroup.Group
+	g.SetLimit(probesAtOnce)
+	for i, path := range paths {
+		g.Go(func() error {
+			if r, err := agentctl.NewClient(path).Status(ctx); err == nil {
+				reports[i] = &r
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
+	for _, r := range reports {
+		if r == nil || r.ZMQRegister != "" {
 			continue
 		}
 		ours := func(endpoint string) bool { return slices.Contains(s.Etcd.Endpoints, endpoint) }
 		if r.EtcdPrefix != "" && (strings.Trim(r.EtcdPrefix, "/") != strings.Trim(s.Etcd.Prefix, "/") || !slices.ContainsFunc(r.Etcd, ours)) {
-			elsewhere = append(elsewhere, r)
+			elsewhere = append(elsewhere, *r)
 		} else {
-			here = append(here, r)
+			here = append(here, *r)
 		}
 	}
 	return here, elsewhere

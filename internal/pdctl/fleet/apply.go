@@ -163,8 +163,12 @@ func open(ctx context.Context, path string, stdin io.Reader) (declared, error) {
 		return nil, err
 	}
 	documents := yaml.NewDecoder(bytes.NewReader(text))
-	doc, err := asMap[yaml.Node](documents, "the file must be a map of sections")
-	if err != nil && !errors.Is(err, io.EOF) {
+	var file yaml.Node
+	if err := documents.Decode(&file); err != nil && !errors.Is(err, io.EOF) {
+		return nil, cli.Wrongf("%s: %w", path, err)
+	}
+	doc, err := asMap[yaml.Node](&file, "the file must be a map of sections")
+	if err != nil {
 		return nil, cli.Wrongf("%s: %w", path, err)
 	}
 	if err := documents.Decode(new(any)); !errors.Is(err, io.EOF) {
@@ -199,10 +203,20 @@ func open(ctx context.Context, path string, stdin io.Reader) (declared, error) {
 	return d, nil
 }
 
-// asMap decodes a YAML map. wrong is the error about another type, in place of one with types of Go.
-func asMap[T any](from interface{ Decode(any) error }, wrong string) (m map[string]T, err error) {
-	if err = from.Decode(&m); err != nil && strings.Contains(err.Error(), " into map[") {
+// asMap decodes a YAML map. wrong is the error about another type, in place of one with types of Go. A name that is
+// null is an error: yaml leaves its value out.
+func asMap[T any](node *yaml.Node, wrong string) (m map[string]T, err error) {
+	if err = node.Decode(&m); err != nil && strings.Contains(err.Error(), " into map[") {
 		return nil, errors.New(wrong)
+	}
+	if node.Kind == yaml.DocumentNode {
+		node = node.Content[0]
+	}
+	names := cmp.Or(node.Alias, node).Content // and the values
+	for i := 0; err == nil && i < len(names); i += 2 {
+		if names[i].ShortTag() == "!!null" {
+			err = fmt.Errorf("line %d: a name is missing: write null and ~ in quotes", names[i].Line)
+		}
 	}
 	return m, err
 }
@@ -258,15 +272,12 @@ func normal(section, name string, raw []byte) (json.RawMessage, error) {
 		}
 		return schema.Encode(r)
 	}
-	l, set := instance.KeyLimits{V: 1}, map[string]any{}
+	l := instance.KeyLimits{V: 1}
 	if err := decode(raw, &l); err != nil {
 		return nil, err
 	}
-	_ = json.Unmarshal(raw, &set) // it is an object of numbers
-	for field, n := range set {
-		if n == 0.0 && field != "v" {
-			return nil, fmt.Errorf("%s: 0 is no limit: leave it out", field)
-		}
+	if err := instance.CheckSet(raw); err != nil {
+		return nil, err
 	}
 	if !instance.ValidKeyName(name) {
 		return nil, errors.New("the name of an API key has 1 to 64 visible ASCII characters without a slash")
@@ -283,30 +294,10 @@ var errWeight = fmt.Errorf("weight: must be between 0 and %d", instance.MaxWeigh
 func decode(raw []byte, into any) error {
 	strict := json.NewDecoder(bytes.NewReader(raw))
 	strict.DisallowUnknownFields()
-	err := strict.Decode(into)
-	if err == nil {
-		return nil
+	if err := strict.Decode(into); err != nil {
+		return fmt.Errorf("%s; fields: %s", instance.JSONError(err), fieldNames(reflect.TypeOf(into).Elem()))
 	}
-	text := strings.TrimPrefix(err.Error(), "json: ")
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		text = fmt.Sprintf("%s: %s in place of %s", cmp.Or(wrong.Field, "the value"), wrong.Value, expected(wrong.Type)) // for a map, of an element
-	}
-	return fmt.Errorf("%s; fields: %s", instance.Printable(text, 200), fieldNames(reflect.TypeOf(into).Elem()))
-}
-
-// expected describes the values that a field of a type can have.
-func expected(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.String:
-		return "a string"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Struct, reflect.Map:
-		return "a map"
-	}
-	return "a whole number"
+	return nil
 }
 
 // fieldNames lists the JSON fields of a struct, those of a list of structs in parentheses.

@@ -152,7 +152,7 @@ func set(ctx context.Context, s *session.Session, conn *session.Conn, k instance
 
 const lsHelp = `ls lists the model routes: for each target its weight, how many prefill and decode instances
 it can use now, and the requests that it served or failed since the proxies started, with its
-share of those of the route.
+share of those of the route. NOTE has when a route with --for ends ("ends" in -o json).
 
 pdctl sums the requests in /status of the proxies in etcd; "-" if none of them answers. The
 metric pd_model_route_requests_total has the same counts.
@@ -183,6 +183,10 @@ func list(ctx context.Context, s *session.Session, conn *session.Conn) error {
 		return s.Hint(err)
 	}
 	s.NoteKept(presences, string(schema.Models)+"/")
+	ends, err := conn.Store.Reader.Ends(ctx, conn.Layout.Document(instance.Key{Role: schema.Models}))
+	if err != nil {
+		return s.Hint(err)
+	}
 	requests, proxies := map[string]uint64{}, 0
 	if len(documents) > 0 {
 		requests, proxies = countRequests(ctx, s, presences)
@@ -190,13 +194,16 @@ func list(ctx context.Context, s *session.Session, conn *session.Conn) error {
 	table := output.NewTable("NAME", "TARGET", "WEIGHT", "REQUESTS", "SHARE", "PREFILL", "DECODE", "STICKY", "NOTE")
 	for _, d := range documents {
 		r := schema.ListModelRoute(d, seen.All())
-		routes = append(routes, r)
-		note := output.Shown(r.Reason)
+		note, end := r.Reason, ""
 		if r.Problem != "" {
 			note = "not used: " + r.Problem
 		}
+		if at, ok := ends[d.Key]; ok {
+			r.Ends, end = &at, output.EndsIn(at)
+		}
+		routes = append(routes, r)
 		if len(r.Targets) == 0 {
-			table.AppendRow([]any{r.Name, "-", "-", "-", "-", "-", "-", "-", note})
+			table.AppendRow([]any{r.Name, "-", "-", "-", "-", "-", "-", "-", instance.JoinReasons(note, end)})
 		}
 		all := uint64(0)
 		for i := range r.Targets {
@@ -213,7 +220,7 @@ func list(ctx context.Context, s *session.Session, conn *session.Conn) error {
 			if t.Prefill+t.Decode == 0 && len(r.Targets) > 1 && r.Problem == "" {
 				text = "no usable instance: its share goes to the others"
 			}
-			table.AppendRow([]any{r.Name, t.Target, t.Weight, count, share, t.Prefill, t.Decode, r.Sticky, text})
+			table.AppendRow([]any{r.Name, t.Target, t.Weight, count, share, t.Prefill, t.Decode, r.Sticky, cmp.Or(instance.JoinReasons(text, end), "-")})
 		}
 	}
 	switch {

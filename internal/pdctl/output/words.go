@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -38,6 +39,23 @@ func Weight(w *int) string {
 	}
 	return strconv.Itoa(*w)
 }
+
+// Short formats a duration as kubectl does, at least 0s.
+func Short(d time.Duration) string {
+	d = max(0, d)
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// EndsIn describes when something ends by itself.
+func EndsIn(at time.Time) string { return "ends in " + Short(time.Until(at)) }
 
 // Proxies formats a number of proxies.
 func Proxies(n int) string {

@@ -43,7 +43,7 @@ func columns() []column {
 		{"KIND", false, "leased: its key is deleted with its lease. static: it stays until it is removed", kind},
 		{"MODELS", false, "the first two model names, and the number of others", func(e *listed) string { return output.ShortModels(e.Models) }},
 		{"CONNECTOR", false, "KV connector. (default): its record names none, and this is the --connector of the proxies", connector},
-		{"REASON", false, "reason for its state, a problem of an instance that proxies use, and when an intent or a weight ends by itself (--for)", reason},
+		{"REASON", false, "reason for its state, a problem of an instance that proxies use, and when an intent, a weight (--for) or a pending add (--wait) ends by itself", reason},
 		{"RANKS", true, "number of data-parallel ranks, if it has several; proxies choose among ranks", func(e *listed) string {
 			if e.Ranks == 0 {
 				return ""
@@ -86,21 +86,7 @@ func age(then *time.Time) string {
 	if then == nil {
 		return ""
 	}
-	return short(time.Since(*then))
-}
-
-// short formats a duration as kubectl does, at least 0s.
-func short(d time.Duration) string {
-	d = max(0, d)
-	switch {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
+	return output.Short(time.Since(*then))
 }
 
 func kind(e *listed) string {
@@ -116,7 +102,7 @@ func kind(e *listed) string {
 func reason(e *listed) string {
 	parts := []string{instance.Printable(e.Reason, 200), e.Warning}
 	if e.Ends != nil {
-		parts = append(parts, "ends in "+short(time.Until(*e.Ends)))
+		parts = append(parts, output.EndsIn(*e.Ends))
 	}
 	return instance.JoinReasons(parts...)
 }

@@ -24,7 +24,8 @@ const historyHelp = `history shows the changes of the fleet, or of one instance,
 It combines two sources, ordered by revision. Every change by an operator or a proxy has an
 audit entry for 30 days: who, what, why. etcd has the changes of the membership that it
 has not compacted yet: registrations, states, ends of leases. These have no time and no
-author; with --since, those before an older audit entry are left out.`
+author; --since leaves out the audit entries up to the first one since that time, and what is
+before them. Later entries with an older time, of a clock that is wrong, are shown.`
 
 // History returns the command history.
 func History(s *session.Session) *cobra.Command {
@@ -138,11 +139,11 @@ func pastEvents(ctx context.Context, s *session.Session, conn *session.Conn, of 
 	}
 	events := []event{}
 	audited := map[int64]bool{}
-	older := int64(0) // revision of the last entry before from
-	for _, e := range entries {
+	older := int64(0) // revision of the last entry before the first one since from
+	for _, e := range slices.Backward(entries) {
 		audited[e.Revision] = true
-		if e.At.Before(from) {
-			older = max(older, e.Revision)
+		if len(events) == 0 && e.At.Before(from) {
+			older = e.Revision
 			continue
 		}
 		one := event{

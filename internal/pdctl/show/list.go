@@ -102,7 +102,8 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role, order 
 	if err != nil && !session.RefusedUser(err) { // a user may have no rights for them
 		return s.Hint(err)
 	}
-	ends, err := conn.Store.Reader.Ends(ctx, conn.Layout.Overrides())
+	ends, err := conn.Store.Reader.Ends(ctx, conn.Layout.Overrides(),
+		conn.Layout.Pending(instance.Key{Role: instance.Prefill}), conn.Layout.Pending(instance.Key{Role: instance.Decode}))
 	if err != nil && !session.RefusedUser(err) {
 		return s.Hint(err)
 	}

@@ -32,7 +32,7 @@ func TestBadValues(t *testing.T) {
 		{"origin with a slash", `--allowed-origins ["https://a.example/"]`, []string{"--allowed-origins:", "without a path"}},
 		{"origin without a scheme", "--allowed-origins a.example", []string{"--allowed-origins:", "https://host"}},
 		{"origins that are no list", `--allowed-origins ["*"`, []string{"--allowed-origins:", `["*"]`}},
-		{"origins of numbers", "--allowed-origins [1]", []string{"--allowed-origins:", `["*"]`}},
+		{"origins of numbers", "--allowed-origins [1]", []string{"--allowed-origins:", `["*"]`, "the value: number in place of a string"}},
 		{"origin empty", `--allowed-origins ["*",""]`, []string{"--allowed-origins:", "empty"}},
 		{"header of two lines", `--allowed-headers ["a\r\nb"]`, []string{"--allowed-headers:", "invalid name"}},
 		{"upstream", "--upstream grpc", []string{"--upstream:", "own or std"}},
