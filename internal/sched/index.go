@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
-	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
@@ -55,20 +54,6 @@ type roleIndex struct {
 
 // canPair reports whether instances with these keys can serve a request together.
 func canPair(a, b connector.PairKey) bool { return a.Mismatch(b) == "" }
-
-// mismatch returns why two instances cannot serve a request together, nil if they can.
-func mismatch(a, b connector.PairKey) error {
-	switch a.Mismatch(b) {
-	case "":
-		return nil
-	case bypass.VersionMismatch:
-		return ErrVersions
-	case bypass.BlockMismatch:
-		return ErrBlocks
-	default:
-		return ErrConnectors
-	}
-}
 
 // canPairWith reports whether a decode instance of the index can be paired with a prefill
 // instance. itself reports whether one of those that could is the same engine, which does not

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
@@ -227,8 +228,15 @@ func (ix *index) noneReason(list *candidates, r *Request) error {
 	if ix.snapshot.Revision == 0 && len(ix.snapshot.All()) == 0 {
 		return ErrMembershipUnread
 	}
-	if err := ix.noPairReason(list, r); err != nil {
-		return err
+	switch ix.noPairReason(list, r) {
+	case bypass.VersionMismatch:
+		return ErrVersions
+	case bypass.BlockMismatch:
+		return ErrBlocks
+	case bypass.ConnectorMismatch:
+		return ErrConnectors
+	case bypass.SameInstance:
+		return ErrSelf
 	}
 	if len(list.items) == 0 && list != ix.role(r.Role).all {
 		return ErrModelAbsent
