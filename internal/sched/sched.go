@@ -281,35 +281,27 @@ func (s *Scheduler) Lists(model string) bool { return s.index.current().decode.b
 // in flight.
 func (s *Scheduler) Take(in *instance.Instance) (*Assignment, error) {
 	for {
-		a, err := s.take(in)
-		if err != nil {
-			return nil, err
+		revision := s.index.current().snapshot.Revision
+		c, ok := s.Loads.counters.find(in.Address)
+		if !ok {
+			return nil, ErrNone // it has just left
 		}
+		rank, load := 0, &c.load
+		for i, other := range s.Loads.counters.ranks(in.Address, in.Ranks()) {
+			if other.InFlight.Load() < load.InFlight.Load() {
+				rank, load = i+1, other
+			}
+		}
+		a := &Assignment{
+			Instance: in, Rank: rank, PairKey: connector.PairKey{Connector: s.opts.Connector(in)}, Policy: PolicyTaken, Revision: revision, counter: c, load: load,
+		}
+		a.begin()
 		// The counter may have been dropped before the pick was counted on it.
-		if c, ok := s.Loads.counters.find(in.Address); ok && c == a.counter {
+		if now, ok := s.Loads.counters.find(in.Address); ok && now == c {
 			return a, nil
 		}
 		a.Done()
 	}
-}
-
-func (s *Scheduler) take(in *instance.Instance) (*Assignment, error) {
-	revision := s.index.current().snapshot.Revision
-	c, ok := s.Loads.counters.find(in.Address)
-	if !ok {
-		return nil, ErrNone // it has just left
-	}
-	rank, load := 0, &c.load
-	for i, other := range s.Loads.counters.ranks(in.Address, in.Ranks()) {
-		if other.InFlight.Load() < load.InFlight.Load() {
-			rank, load = i+1, other
-		}
-	}
-	a := &Assignment{
-		Instance: in, Rank: rank, PairKey: connector.PairKey{Connector: s.opts.Connector(in)}, Policy: PolicyTaken, Revision: revision, counter: c, load: load,
-	}
-	a.begin()
-	return a, nil
 }
 
 // Prepare builds the index of a snapshot that is about to be published, so that no request
