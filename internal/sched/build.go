@@ -40,9 +40,9 @@ func (m *model) add(role instance.Role, s span) {
 // build makes the index of a snapshot; building is held. It continues the index that was built
 // last, also if that was never used, since the counters fit that one.
 func (x *indexer) build(snap *instance.Snapshot) *index {
-	old := x.built
-	if old == nil {
-		old = &index{prefill: &roleIndex{}, decode: &roleIndex{}}
+	old := &index{prefill: &roleIndex{}, decode: &roleIndex{}}
+	if latest := x.latest.Load(); latest != nil {
+		old = latest[1]
 	}
 	var changes []change
 	instance.Changes(old.snapshot, snap, func(was, is *instance.Instance) { changes = append(changes, change{was, is}) })
@@ -79,7 +79,6 @@ func (x *indexer) build(snap *instance.Snapshot) *index {
 	}
 	next.prefill = x.roleIndex(instance.Prefill, old.prefill, &all[0], models)
 	next.decode = x.roleIndex(instance.Decode, old.decode, &all[1], models)
-	x.built = next
 	return next
 }
 

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"sync"
@@ -17,12 +18,12 @@ type indexer struct {
 	loads  *Loads
 	chains map[instance.Role][]chainPolicy
 
-	inUse    atomic.Pointer[index] // the one that picks use
-	prepared atomic.Pointer[index] // perhaps for a snapshot that is not published yet
+	// latest are the one that picks use, and the one that was built last, perhaps for a snapshot
+	// that is not published yet; nil: there is none.
+	latest atomic.Pointer[[2]*index]
 	// building keeps several requests from building the same index. A pick waits for it
 	// only while there is no index at all, or to be made again from the newest one.
 	building sync.Mutex
-	built    *index // the one that was built last; guarded by building
 }
 
 // index is what one snapshot means for picking. Its lists are built once, when the
@@ -116,17 +117,18 @@ func place(items []policy.Candidate, address string) (at int, found bool) {
 	return slices.BinarySearchFunc(items, address, func(c policy.Candidate, a string) int { return strings.Compare(c.Instance.Address, a) })
 }
 
-// current returns the index of the current snapshot, or, while that is built, the one before.
+// current returns the index of the current snapshot, or, while that is built, an older one.
 func (x *indexer) current() *index {
-	if ix := x.ready(x.opts.Source.Snapshot()); ix != nil {
+	ix, ready := x.find(x.opts.Source.Snapshot())
+	if ready {
 		return ix
 	}
 	// The index is not prepared. One request builds it; the others do not wait for it,
 	// but use the old one, which is a few milliseconds old at most.
-	if old := x.inUse.Load(); old == nil {
+	if ix == nil {
 		x.building.Lock()
 	} else if !x.building.TryLock() {
-		return old
+		return ix
 	}
 	defer x.building.Unlock()
 	return x.rebuild()
@@ -135,7 +137,7 @@ func (x *indexer) current() *index {
 // newest is current for callers that must not use an old index. It does not wait for prepare
 // unless the current snapshot was published without it.
 func (x *indexer) newest() *index {
-	if ix := x.ready(x.opts.Source.Snapshot()); ix != nil {
+	if ix, ready := x.find(x.opts.Source.Snapshot()); ready {
 		return ix
 	}
 	x.building.Lock()
@@ -146,26 +148,27 @@ func (x *indexer) newest() *index {
 // rebuild returns the index of the current snapshot. The lock is held.
 func (x *indexer) rebuild() *index {
 	snap := x.opts.Source.Snapshot()
-	if ix := x.ready(snap); ix != nil {
-		return ix
+	ix, ready := x.find(snap)
+	if !ready {
+		ix = x.build(snap)
+		x.latest.Store(&[2]*index{ix, ix})
 	}
-	ix := x.build(snap)
-	x.inUse.Store(ix)
 	return ix
 }
 
-// ready returns the index of the current snapshot, nil if it has not been built.
-func (x *indexer) ready(snap *instance.Snapshot) *index {
-	next, old := x.prepared.Load(), x.inUse.Load() // in this order: prepare makes the one the other
-	switch {
-	case old != nil && old.snapshot == snap:
-		return old
-	case next != nil && next.snapshot == snap:
-		x.inUse.CompareAndSwap(old, next) // unless another pick has done it
-		return next
-	default:
-		return nil
+// find returns the index of a snapshot. If it is not ready, find returns the one that picks used
+// until now, nil if there is none.
+func (x *indexer) find(snap *instance.Snapshot) (ix *index, ready bool) {
+	latest := x.latest.Load()
+	if latest == nil {
+		return nil, false
 	}
+	for _, ix := range latest {
+		if ix.snapshot == snap {
+			return ix, true
+		}
+	}
+	return latest[0], false
 }
 
 // prepare builds the index of a snapshot that is about to be published, so that no request
@@ -173,11 +176,9 @@ func (x *indexer) ready(snap *instance.Snapshot) *index {
 func (x *indexer) prepare(snap *instance.Snapshot) {
 	x.building.Lock()
 	defer x.building.Unlock()
-	// No pick may have used the index that was prepared last.
-	if next := x.prepared.Load(); next != nil && next.snapshot == x.opts.Source.Snapshot() {
-		x.inUse.Store(next)
-	}
-	x.prepared.Store(x.build(snap))
+	used, _ := x.find(x.opts.Source.Snapshot())
+	next := x.build(snap)
+	x.latest.Store(&[2]*index{cmp.Or(used, next), next})
 }
 
 // candidates finds the list for a model; known is false for a model that

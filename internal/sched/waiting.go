@@ -398,7 +398,7 @@ func (g *Legs) Removed(a *Assignment) error {
 	snap := g.opts.Source.Snapshot()
 	// Nearly always the instance is in the newest snapshot, which its counter knows
 	// without a search. A counter that was dropped has no entries.
-	if ix := g.index.inUse.Load(); ix != nil && ix.snapshot == snap && a.counter.entry(a.Instance.Role).Load() == a.Instance {
+	if _, ready := g.index.find(snap); ready && a.counter.entry(a.Instance.Role).Load() == a.Instance {
 		return nil
 	}
 	return g.whyRemoved(snap, a.Instance, a.wanted)
