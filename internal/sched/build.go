@@ -211,9 +211,7 @@ func same[T comparable](a, b []T) bool {
 // close drops the state of the policies of a list that no later index has. A pick that still
 // uses an older index continues without that state.
 func (c *candidates) close() {
-	for i := range c.policies {
-		if m := c.policies[i].memory; m.Close != nil {
-			m.Close()
-		}
+	for _, r := range c.recorders() {
+		r.Close()
 	}
 }

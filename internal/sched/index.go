@@ -97,16 +97,12 @@ type facts struct {
 type listPolicy struct {
 	chainPolicy
 	policy.Policy
-	memory *policy.Memory
 }
 
 // newPolicies returns the policies of a new list of a role.
 func (x *indexer) newPolicies(role instance.Role) (out []listPolicy) {
-	for _, l := range x.chains[role] {
-		memory := new(policy.Memory)
-		o := x.opts.Options
-		o.Memory = memory
-		out = append(out, listPolicy{l, l.New(o), memory})
+	for _, k := range x.chains[role] {
+		out = append(out, listPolicy{k, k.New(x.opts.Options)})
 	}
 	return out
 }

@@ -96,9 +96,8 @@ type Options struct {
 	// Zone is the zone of this proxy: instances with the same label zone are preferred. If it is
 	// empty, those in the zone of the partner are.
 	Zone string
-	// Options are those of all policies; the Scheduler sets Memory. Start should differ between
-	// proxies, so that they do not pick the same instances at the same time. Rand defaults to
-	// math/rand/v2.Float64.
+	// Options are those of all policies. Start should differ between proxies, so that they do not
+	// pick the same instances at the same time. Rand defaults to math/rand/v2.Float64.
 	policy.Options
 }
 
