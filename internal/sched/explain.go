@@ -70,7 +70,7 @@ func (s *Scheduler) Explain(r Request) *Explained {
 		f.Tentative, f.Explanation, f.Passed = &unsure, &why, &passed
 		by := list.choose(among, f)
 		chosen = by.at
-		e.Policy, e.Assignment = by.by.Name, &Assignment{Revision: e.Revision, Elsewhere: elsewhereText(zone, passed)}
+		e.Policy, e.Assignment = by.by, &Assignment{Revision: e.Revision, Elsewhere: elsewhereText(zone, passed)}
 		e.Assignment.set(list, by, f.Tokens)
 		e.Assignment.measure()
 	}

@@ -16,7 +16,7 @@ import (
 type indexer struct {
 	opts   *Options
 	loads  *Loads
-	chains map[instance.Role][]chainPolicy
+	chains map[instance.Role][]policy.Kind
 
 	// latest are the one that picks use, and the one that was built last, perhaps for a snapshot
 	// that is not published yet; nil: there is none.
@@ -95,7 +95,7 @@ type facts struct {
 
 // listPolicy is a policy that chooses from one list.
 type listPolicy struct {
-	chainPolicy
+	policy.Kind
 	policy.Policy
 }
 
