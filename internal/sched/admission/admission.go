@@ -174,7 +174,6 @@ type Request struct {
 	arrived  time.Time
 	deadline time.Time
 	seq      uint64
-	index    int        // in account.waiting
 	again    int        // calls of Again
 	ready    chan error // receives the end of the wait
 }

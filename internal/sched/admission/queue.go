@@ -426,7 +426,7 @@ func (m *queue) tick() {
 	var first *Request
 	if len(overdue) > 0 && !refuse && !now.Before(m.overdue) {
 		first = slices.MinFunc(overdue, func(a, b *Request) int {
-			return cmp.Or(cmp.Compare(a.Class, b.Class), a.deadline.Compare(b.deadline), cmp.Compare(a.seq, b.seq))
+			return cmp.Or(cmp.Compare(a.Class, b.Class), byDeadline(a, b))
 		})
 		// No more than one per report of the engines in all proxies: it is beyond what fits.
 		m.overdue = now.Add(time.Duration(float64(refresh) / p.share))
