@@ -242,10 +242,8 @@ func (q *Queues) Again(ctx context.Context, r *Request) (again bool, err error) 
 	}
 	was := r.pending
 	r.Picked(instance.Decode) // meanwhile, others may use its part of the engines
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(wait):
 		r.pending = was
 		r.queue.out.add(was)
 		return true, nil
@@ -387,33 +385,22 @@ func (q *Queues) Run(ctx context.Context) {
 	if q == nil {
 		return
 	}
-	due := time.Now().Add(time.Hour)
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	set := func(wait time.Duration) {
-		due = time.Now().Add(wait)
-		timer.Reset(wait)
-	}
-	for {
-		wait := time.Hour
+	for due := time.Now().Add(time.Hour); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-q.active:
+		case <-time.After(time.Until(due)):
 			for _, m := range *q.models.Load() {
-				wait = min(wait, m.interval())
+				m.tick()
 			}
-			if wait < time.Until(due) {
-				set(wait)
-			}
-			continue
-		case <-timer.C:
+			due = time.Now().Add(time.Hour)
 		}
 		for _, m := range *q.models.Load() {
-			m.tick()
-			wait = min(wait, m.interval())
+			if next := time.Now().Add(m.interval()); next.Before(due) {
+				due = next
+			}
 		}
-		set(wait)
 	}
 }
 
