@@ -43,7 +43,7 @@ type hits struct {
 	asked, expected, found atomic.Int64
 	picks                  [2]atomic.Uint64
 	legs                   [2]atomic.Int64
-	moves                  [2]atomic.Bool // see ShouldMove
+	moves                  [2]atomic.Int64 // time in ns since 1970 from which ShouldMove is true; 0: never
 }
 
 // Each is Totals for callers that need only the number of legs.
