@@ -11,9 +11,6 @@ import (
 // An index is built from its whole snapshot. It takes the policies of its lists from the previous
 // index, and the lists whose candidates have not changed.
 
-// change is one difference between two snapshots; see instance.Changes.
-type change struct{ was, is *instance.Instance }
-
 // model is a model that an instance lists, usable or not: a model whose instances are all down,
 // draining or cordoned is known all the same, since "not now" is another answer to a client than
 // "unknown".
@@ -44,9 +41,7 @@ func (x *indexer) build(snap *instance.Snapshot) *index {
 	if latest := x.latest.Load(); latest != nil {
 		old = latest[1]
 	}
-	var changes []change
-	instance.Changes(old.snapshot, snap, func(was, is *instance.Instance) { changes = append(changes, change{was, is}) })
-	x.loads.counters.update(changes)
+	x.loads.counters.update(old.snapshot, snap)
 
 	next := &index{snapshot: snap}
 	var all [2]candidates
