@@ -210,19 +210,23 @@ func (q *Queues) Admit(ctx context.Context, r *Request) error {
 		m.begin(r)
 		return nil
 	}
-	if err := m.enqueue(r, now); err != nil || r.ready == nil {
-		return m.note(r, err)
+	err := m.enqueue(r, now)
+	if err != nil || r.ready == nil {
+		return err
 	}
 	q.wakeRun()
 	select {
-	case err := <-r.ready:
-		return m.note(r, err)
+	case err = <-r.ready:
 	case <-ctx.Done():
 		if m.leave(r) {
 			return ErrGone
 		}
-		return m.note(r, <-r.ready)
+		err = <-r.ready
 	}
+	if err == nil {
+		q.opts.Observer.Waited(r.Class, q.opts.Now().Sub(r.arrived))
+	}
+	return err
 }
 
 // Again waits before an admitted request that engines have refused as busy is sent again: clients that bypass

@@ -281,14 +281,6 @@ func (m *queue) refusal(r *Request, reason string) error {
 	return &RefusedError{Reason: reason, Wait: jitter(wait), queue: m}
 }
 
-// note reports the end of the wait of a request.
-func (m *queue) note(r *Request, err error) error {
-	if err == nil && r.ready != nil {
-		m.opts.Observer.Waited(r.Class, m.opts.Now().Sub(r.arrived))
-	}
-	return err
-}
-
 // observe returns what would happen to a request that does not fit.
 func (m *queue) observe(r *Request, now time.Time) string {
 	m.mu.Lock()
