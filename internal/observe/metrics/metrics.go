@@ -146,7 +146,9 @@ func (m *Metrics) Follow(last, now *instance.Snapshot) {
 			m.vanished.WithLabelValues(string(was.Role)).Inc()
 		}
 		if is != nil {
-			m.models.listed(is.Record.Models)
+			for _, model := range is.Record.Models {
+				m.models.admit(model, false) // its series begin at zero
+			}
 		}
 		if was != nil {
 			m.instances.changed(now, was)
