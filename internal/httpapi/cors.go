@@ -31,38 +31,28 @@ const (
 	preflightMaxAge = "600"
 )
 
-// cors is the compiled form of CORS.
+// cors is a CORS with the methods for "*", and with the headers that are always allowed.
 type cors struct {
-	origins, methods, headers []string // headers in lower case
-	anyOrigin, anyHeader      bool
-	credentials               bool
-	methodsText, headersText  string
+	CORS
+	anyOrigin, anyHeader bool
 }
 
 func newCORS(o CORS) *cors {
-	c := &cors{
-		origins: o.Origins, methods: o.Methods, credentials: o.Credentials,
-		anyOrigin: slices.Contains(o.Origins, "*"), anyHeader: slices.Contains(o.Headers, "*"),
-	}
+	c := &cors{CORS: o, anyOrigin: slices.Contains(o.Origins, "*"), anyHeader: slices.Contains(o.Headers, "*")}
 	if slices.Contains(o.Methods, "*") {
-		c.methods = strings.Split(allMethods, ", ")
+		c.Methods = strings.Split(allMethods, ", ")
 	}
-	c.methodsText = strings.Join(c.methods, ", ")
-	headers := append([]string{"Accept", "Accept-Language", "Content-Language", "Content-Type"}, o.Headers...)
-	slices.Sort(headers)
-	headers = slices.Compact(headers)
-	c.headersText = strings.Join(headers, ", ")
-	for _, h := range headers {
-		c.headers = append(c.headers, strings.ToLower(h))
-	}
+	c.Headers = append([]string{"Accept", "Accept-Language", "Content-Language", "Content-Type"}, o.Headers...)
+	slices.Sort(c.Headers)
+	c.Headers = slices.Compact(c.Headers)
 	return c
 }
 
-func (c *cors) allows(origin string) bool { return c.anyOrigin || slices.Contains(c.origins, origin) }
+func (c *cors) allows(origin string) bool { return c.anyOrigin || slices.Contains(c.Origins, origin) }
 
 // setHeaders sets the CORS headers of a response whose head is not yet sent.
 func (c *cors) setHeaders(answer http.Header, r *http.Request) {
-	if len(c.origins) == 0 {
+	if len(c.Origins) == 0 {
 		return
 	}
 	origins := r.Header["Origin"]
@@ -70,12 +60,12 @@ func (c *cors) setHeaders(answer http.Header, r *http.Request) {
 		answer["Vary"] = []string{"Origin"}
 		return
 	}
-	if c.credentials {
+	if c.Credentials {
 		answer["Access-Control-Allow-Credentials"] = []string{"true"}
 	}
 	answer["Access-Control-Expose-Headers"] = []string{exposedHeaders}
 	switch {
-	case c.anyOrigin && !c.credentials:
+	case c.anyOrigin && !c.Credentials:
 		answer["Access-Control-Allow-Origin"] = []string{"*"}
 	case c.allows(origins[0]):
 		answer["Access-Control-Allow-Origin"] = origins[:1]
@@ -108,21 +98,21 @@ func isPreflight(r *http.Request) bool {
 func (c *cors) preflight(g *gin.Context) {
 	asked, answer := g.Request.Header, g.Writer.Header()
 	answer.Set("Vary", preflightVary)
-	answer.Set("Access-Control-Allow-Methods", c.methodsText)
+	answer.Set("Access-Control-Allow-Methods", strings.Join(c.Methods, ", "))
 	answer.Set("Access-Control-Max-Age", preflightMaxAge)
-	if c.credentials {
+	if c.Credentials {
 		answer.Set("Access-Control-Allow-Credentials", "true")
 	}
 	var failed []string
 	switch origin := asked.Get("Origin"); {
-	case c.anyOrigin && !c.credentials:
+	case c.anyOrigin && !c.Credentials:
 		answer.Set("Access-Control-Allow-Origin", "*")
 	case c.allows(origin):
 		answer.Set("Access-Control-Allow-Origin", origin)
 	default:
 		failed = append(failed, "origin")
 	}
-	if !slices.Contains(c.methods, asked.Get("Access-Control-Request-Method")) {
+	if !slices.Contains(c.Methods, asked.Get("Access-Control-Request-Method")) {
 		failed = append(failed, "method")
 	}
 	wanted, wants := asked["Access-Control-Request-Headers"]
@@ -130,9 +120,9 @@ func (c *cors) preflight(g *gin.Context) {
 	case c.anyHeader && wants:
 		answer.Set("Access-Control-Allow-Headers", wanted[0])
 	case !c.anyHeader:
-		answer.Set("Access-Control-Allow-Headers", c.headersText)
+		answer.Set("Access-Control-Allow-Headers", strings.Join(c.Headers, ", "))
 		if wants && slices.ContainsFunc(strings.Split(wanted[0], ","), func(h string) bool {
-			return !slices.Contains(c.headers, strings.ToLower(strings.TrimSpace(h)))
+			return !slices.ContainsFunc(c.Headers, func(allowed string) bool { return strings.EqualFold(allowed, strings.TrimSpace(h)) })
 		}) {
 			failed = append(failed, "headers")
 		}

@@ -3,6 +3,7 @@ package sched
 import (
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -156,7 +157,10 @@ func (a *Assignment) NoteProgress() { a.counter.progress.Add(1) }
 
 // ShouldMove reports whether another instance should continue a stream of the instance, which was drained
 // with a time for that.
-func (a *Assignment) ShouldMove() bool { return a.counter.hits.moves[a.Instance.Role.Index()].Load() }
+func (a *Assignment) ShouldMove() bool {
+	at := a.counter.hits.moves[a.Instance.Role.Index()].Load()
+	return at != 0 && time.Now().UnixNano() >= at
+}
 
 // Prefilled records that the instance has computed the prompt, which therefore no longer waits
 // there. tokens is the length of the prompt, and cached the number of them that were in the prefix

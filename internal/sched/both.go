@@ -1,10 +1,6 @@
 package sched
 
-import (
-	"sync/atomic"
-
-	"github.com/pdmesh/pdmesh/internal/sched/policy"
-)
+import "github.com/pdmesh/pdmesh/internal/sched/policy"
 
 // Why an engine in both roles was picked for one of them.
 const (
@@ -14,26 +10,18 @@ const (
 	BothOnly = "no_other"
 )
 
-// bothPicks counts the picks, in one role, of engines in both.
-type bothPicks struct{ chosen, only atomic.Uint64 }
-
-// counterFor returns the counter for the pick of such an engine among these candidates.
-func (b *bothPicks) counterFor(list *candidates, among policy.Candidates) *atomic.Uint64 {
-	if hasOneRole(list, among) {
-		return &b.chosen
-	}
-	return &b.only
-}
-
-// hasOneRole reports whether an instance of one role only is among those that may be picked.
-func hasOneRole(list *candidates, among policy.Candidates) bool {
-	if list.both == len(list.items) || among.Len() == len(list.items) {
-		return list.both < len(list.items)
+// bothReason returns the reason for the pick of such an engine among these candidates.
+func bothReason(list *candidates, among policy.Candidates) string {
+	switch len(list.items) {
+	case list.both:
+		return BothOnly
+	case among.Len():
+		return BothChosen
 	}
 	for i := range among.Len() {
 		if !list.facts[among.Index(i)].both {
-			return true
+			return BothChosen
 		}
 	}
-	return false
+	return BothOnly
 }

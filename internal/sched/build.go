@@ -11,9 +11,6 @@ import (
 // An index is built from its whole snapshot. It takes the policies of its lists from the previous
 // index, and the lists whose candidates have not changed.
 
-// change is one difference between two snapshots; see instance.Changes.
-type change struct{ was, is *instance.Instance }
-
 // model is a model that an instance lists, usable or not: a model whose instances are all down,
 // draining or cordoned is known all the same, since "not now" is another answer to a client than
 // "unknown".
@@ -40,13 +37,11 @@ func (m *model) add(role instance.Role, s span) {
 // build makes the index of a snapshot; building is held. It continues the index that was built
 // last, also if that was never used, since the counters fit that one.
 func (x *indexer) build(snap *instance.Snapshot) *index {
-	old := x.built
-	if old == nil {
-		old = &index{prefill: &roleIndex{}, decode: &roleIndex{}}
+	old := &index{prefill: &roleIndex{}, decode: &roleIndex{}}
+	if latest := x.latest.Load(); latest != nil {
+		old = latest[1]
 	}
-	var changes []change
-	instance.Changes(old.snapshot, snap, func(was, is *instance.Instance) { changes = append(changes, change{was, is}) })
-	x.loads.counters.update(changes)
+	x.loads.counters.update(old.snapshot, snap)
 
 	next := &index{snapshot: snap}
 	var all [2]candidates
@@ -79,7 +74,6 @@ func (x *indexer) build(snap *instance.Snapshot) *index {
 	}
 	next.prefill = x.roleIndex(instance.Prefill, old.prefill, &all[0], models)
 	next.decode = x.roleIndex(instance.Decode, old.decode, &all[1], models)
-	x.built = next
 	return next
 }
 
@@ -212,9 +206,7 @@ func same[T comparable](a, b []T) bool {
 // close drops the state of the policies of a list that no later index has. A pick that still
 // uses an older index continues without that state.
 func (c *candidates) close() {
-	for i := range c.policies {
-		if m := c.policies[i].memory; m.Close != nil {
-			m.Close()
-		}
+	for _, r := range c.recorders() {
+		r.Close()
 	}
 }

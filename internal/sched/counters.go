@@ -148,18 +148,18 @@ func (c *counters) busy() []*counter {
 	return out
 }
 
-// update assigns a counter to every instance that is not pending.
-func (c *counters) update(changes []change) {
+// update assigns a counter to every instance of snap that is not pending. last is the snapshot of the
+// last call, nil at first.
+func (c *counters) update(last, snap *instance.Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.m == nil {
-		c.m = make(map[string]*engine, len(changes))
+		c.m = make(map[string]*engine, len(snap.All()))
 	}
 	c.dropIdle()
-	for _, ch := range changes {
-		was, is := ch.was, ch.is
+	instance.Changes(last, snap, func(was, is *instance.Instance) {
 		if was != nil && was.View == instance.Pending || is != nil && is.View == instance.Pending {
-			continue
+			return
 		}
 		if is == nil {
 			e := c.m[was.Address]
@@ -168,7 +168,7 @@ func (c *counters) update(changes []change) {
 			if e.absent() {
 				c.leaving = append(c.leaving, was.Address)
 			}
-			continue
+			return
 		}
 		e := c.m[is.Address]
 		if e == nil {
@@ -180,7 +180,7 @@ func (c *counters) update(changes []change) {
 		}
 		e.hadRole[is.Role.Index()] = true
 		e.entry(is.Role).Store(is)
-	}
+	})
 }
 
 // dropIdle drops the counters of absent engines without legs. A counter is not dropped as soon as

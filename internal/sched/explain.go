@@ -1,7 +1,7 @@
 package sched
 
 import (
-	"errors"
+	"cmp"
 	"slices"
 
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
@@ -70,7 +70,7 @@ func (s *Scheduler) Explain(r Request) *Explained {
 		f.Tentative, f.Explanation, f.Passed = &unsure, &why, &passed
 		by := list.choose(among, f)
 		chosen = by.at
-		e.Policy, e.Assignment = by.by.Name, &Assignment{Revision: e.Revision, Elsewhere: elsewhereText(zone, passed)}
+		e.Policy, e.Assignment = by.by, &Assignment{Revision: e.Revision, Elsewhere: elsewhereText(zone, passed)}
 		e.Assignment.set(list, by, f.Tokens)
 		e.Assignment.measure()
 	}
@@ -149,16 +149,7 @@ func (s *Scheduler) outReason(ix *index, list *candidates, at int, r *Request) s
 	case !list.fits(at, ix, r):
 		one := *list
 		one.items, one.facts = list.items[at:at+1], list.facts[at:at+1]
-		switch err := ix.noPairReason(&one, r); {
-		case errors.Is(err, ErrVersions):
-			return bypass.VersionMismatch
-		case errors.Is(err, ErrBlocks):
-			return bypass.BlockMismatch
-		case errors.Is(err, ErrSelf):
-			return bypass.SameInstance
-		default:
-			return bypass.ConnectorMismatch
-		}
+		return cmp.Or(ix.noPairReason(&one, r), bypass.ConnectorMismatch)
 	case r.Partner != nil && r.Partner.Instance != nil && r.Partner.Instance.Address == k.Address:
 		return bypass.SameInstance
 	case s.opts.Health.Share(k) == 0:

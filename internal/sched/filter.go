@@ -1,11 +1,11 @@
 package sched
 
 import (
-	"errors"
 	"slices"
 	"sync"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
@@ -288,24 +288,23 @@ func (ix *index) allFit(list *candidates, r *Request) bool {
 	}
 }
 
-// noPairReason reports why no candidate of a list can be paired, for a request that gets none:
-// nil if that is not the reason.
-func (ix *index) noPairReason(list *candidates, r *Request) error {
+// noPairReason returns the reason, of package bypass, why no candidate of a list can be paired, for
+// a request that gets none: "" if another reason applies.
+func (ix *index) noPairReason(list *candidates, r *Request) (why string) {
 	if r.Partner == nil && (r.Role != instance.Prefill || r.Alone) {
-		return nil
+		return ""
 	}
 	partners := ix.decode.pairKeys
 	if r.Partner != nil {
 		partners = map[connector.PairKey]int{r.Partner.PairKey: 1}
 	}
-	var why error
 	for i := range list.items {
 		if list.excluded(i, r) || !r.Labels.Matches(list.items[i].Instance) || list.fits(i, ix, r) {
 			continue
 		}
 		self := list.facts[i].both && r.Partner == nil
-		if self && why == nil {
-			why = ErrSelf
+		if self && why == "" {
+			why = bypass.SameInstance
 		}
 		if self && ix.single(r.Model) {
 			continue // no other instance serves the model
@@ -314,10 +313,10 @@ func (ix *index) noPairReason(list *candidates, r *Request) error {
 			if self && canPair(list.facts[i].pairKey, partner) {
 				continue // that partner is itself
 			}
-			switch is := mismatch(list.facts[i].pairKey, partner); {
-			case errors.Is(is, ErrVersions):
+			switch is := list.facts[i].pairKey.Mismatch(partner); {
+			case is == bypass.VersionMismatch:
 				return is
-			case why == nil || !errors.Is(why, ErrBlocks):
+			case why != bypass.BlockMismatch:
 				why = is
 			}
 		}

@@ -1,13 +1,13 @@
 package sched
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
-	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
@@ -16,14 +16,14 @@ import (
 type indexer struct {
 	opts   *Options
 	loads  *Loads
-	chains map[instance.Role][]chainPolicy
+	chains map[instance.Role][]policy.Kind
 
-	inUse    atomic.Pointer[index] // the one that picks use
-	prepared atomic.Pointer[index] // perhaps for a snapshot that is not published yet
+	// latest are the one that picks use, and the one that was built last, perhaps for a snapshot
+	// that is not published yet; nil: there is none.
+	latest atomic.Pointer[[2]*index]
 	// building keeps several requests from building the same index. A pick waits for it
 	// only while there is no index at all, or to be made again from the newest one.
 	building sync.Mutex
-	built    *index // the one that was built last; guarded by building
 }
 
 // index is what one snapshot means for picking. Its lists are built once, when the
@@ -55,20 +55,6 @@ type roleIndex struct {
 
 // canPair reports whether instances with these keys can serve a request together.
 func canPair(a, b connector.PairKey) bool { return a.Mismatch(b) == "" }
-
-// mismatch returns why two instances cannot serve a request together, nil if they can.
-func mismatch(a, b connector.PairKey) error {
-	switch a.Mismatch(b) {
-	case "":
-		return nil
-	case bypass.VersionMismatch:
-		return ErrVersions
-	case bypass.BlockMismatch:
-		return ErrBlocks
-	default:
-		return ErrConnectors
-	}
-}
 
 // canPairWith reports whether a decode instance of the index can be paired with a prefill
 // instance. itself reports whether one of those that could is the same engine, which does not
@@ -109,18 +95,14 @@ type facts struct {
 
 // listPolicy is a policy that chooses from one list.
 type listPolicy struct {
-	chainPolicy
+	policy.Kind
 	policy.Policy
-	memory *policy.Memory
 }
 
 // newPolicies returns the policies of a new list of a role.
 func (x *indexer) newPolicies(role instance.Role) (out []listPolicy) {
-	for _, l := range x.chains[role] {
-		memory := new(policy.Memory)
-		o := x.opts.Options
-		o.Memory = memory
-		out = append(out, listPolicy{l, l.New(o), memory})
+	for _, k := range x.chains[role] {
+		out = append(out, listPolicy{k, k.New(x.opts.Options)})
 	}
 	return out
 }
@@ -131,17 +113,18 @@ func place(items []policy.Candidate, address string) (at int, found bool) {
 	return slices.BinarySearchFunc(items, address, func(c policy.Candidate, a string) int { return strings.Compare(c.Instance.Address, a) })
 }
 
-// current returns the index of the current snapshot, or, while that is built, the one before.
+// current returns the index of the current snapshot, or, while that is built, an older one.
 func (x *indexer) current() *index {
-	if ix := x.ready(x.opts.Source.Snapshot()); ix != nil {
+	ix, ready := x.find(x.opts.Source.Snapshot())
+	if ready {
 		return ix
 	}
 	// The index is not prepared. One request builds it; the others do not wait for it,
 	// but use the old one, which is a few milliseconds old at most.
-	if old := x.inUse.Load(); old == nil {
+	if ix == nil {
 		x.building.Lock()
 	} else if !x.building.TryLock() {
-		return old
+		return ix
 	}
 	defer x.building.Unlock()
 	return x.rebuild()
@@ -150,7 +133,7 @@ func (x *indexer) current() *index {
 // newest is current for callers that must not use an old index. It does not wait for prepare
 // unless the current snapshot was published without it.
 func (x *indexer) newest() *index {
-	if ix := x.ready(x.opts.Source.Snapshot()); ix != nil {
+	if ix, ready := x.find(x.opts.Source.Snapshot()); ready {
 		return ix
 	}
 	x.building.Lock()
@@ -161,26 +144,27 @@ func (x *indexer) newest() *index {
 // rebuild returns the index of the current snapshot. The lock is held.
 func (x *indexer) rebuild() *index {
 	snap := x.opts.Source.Snapshot()
-	if ix := x.ready(snap); ix != nil {
-		return ix
+	ix, ready := x.find(snap)
+	if !ready {
+		ix = x.build(snap)
+		x.latest.Store(&[2]*index{ix, ix})
 	}
-	ix := x.build(snap)
-	x.inUse.Store(ix)
 	return ix
 }
 
-// ready returns the index of the current snapshot, nil if it has not been built.
-func (x *indexer) ready(snap *instance.Snapshot) *index {
-	next, old := x.prepared.Load(), x.inUse.Load() // in this order: prepare makes the one the other
-	switch {
-	case old != nil && old.snapshot == snap:
-		return old
-	case next != nil && next.snapshot == snap:
-		x.inUse.CompareAndSwap(old, next) // unless another pick has done it
-		return next
-	default:
-		return nil
+// find returns the index of a snapshot. If it is not ready, find returns the one that picks used
+// until now, nil if there is none.
+func (x *indexer) find(snap *instance.Snapshot) (ix *index, ready bool) {
+	latest := x.latest.Load()
+	if latest == nil {
+		return nil, false
 	}
+	for _, ix := range latest {
+		if ix.snapshot == snap {
+			return ix, true
+		}
+	}
+	return latest[0], false
 }
 
 // prepare builds the index of a snapshot that is about to be published, so that no request
@@ -188,11 +172,9 @@ func (x *indexer) ready(snap *instance.Snapshot) *index {
 func (x *indexer) prepare(snap *instance.Snapshot) {
 	x.building.Lock()
 	defer x.building.Unlock()
-	// No pick may have used the index that was prepared last.
-	if next := x.prepared.Load(); next != nil && next.snapshot == x.opts.Source.Snapshot() {
-		x.inUse.Store(next)
-	}
-	x.prepared.Store(x.build(snap))
+	used, _ := x.find(x.opts.Source.Snapshot())
+	next := x.build(snap)
+	x.latest.Store(&[2]*index{cmp.Or(used, next), next})
 }
 
 // candidates finds the list for a model; known is false for a model that

@@ -2,7 +2,6 @@ package sched
 
 import (
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -13,8 +12,7 @@ import (
 // reports. It outlives snapshots. New creates it; it is safe for concurrent use.
 type Loads struct {
 	counters counters
-	full     atomic.Pointer[[]instance.Key] // see Full
-	fullMu   sync.Mutex                     // held while full is changed
+	full     atomic.Pointer[[]instance.Key] // see Full; counters.mu is held while it is changed
 	pins     pins
 }
 
@@ -43,7 +41,7 @@ type hits struct {
 	asked, expected, found atomic.Int64
 	picks                  [2]atomic.Uint64
 	legs                   [2]atomic.Int64
-	moves                  [2]atomic.Bool // see ShouldMove
+	moves                  [2]atomic.Int64 // time in ns since 1970 from which ShouldMove is true; 0: never
 }
 
 // Each is Totals for callers that need only the number of legs.
@@ -83,29 +81,25 @@ func (l *Loads) RanksInFlight(in *instance.Instance) (out []int64) {
 // SetEngine sets the last report of an instance's engine; nil if it is too old. Each rank gets its
 // part of it. The size of the KV cache stays known.
 func (l *Loads) SetEngine(k instance.Key, report *policy.Engine) {
-	l.noteFull(k.Address, l.counters.setEngine(k.Address, report))
-}
-
-// noteFull updates the list of Full. A full prefill instance is picked all the same: its blocks are
-// free once decode has fetched them.
-func (l *Loads) noteFull(address string, is bool) {
-	k := instance.Key{Role: instance.Decode, Address: address}
-	l.fullMu.Lock()
-	defer l.fullMu.Unlock()
-	list := l.Full()
-	if slices.Contains(list, k) == is {
-		return
+	l.counters.mu.Lock()
+	defer l.counters.mu.Unlock()
+	full := false
+	if e := l.counters.m[k.Address]; e != nil { // else it has left just now
+		full = e.setReport(report) && e.present[instance.Decode.Index()] > 0
 	}
-	if is {
-		list = append(slices.Clone(list), k)
-	} else {
-		list = slices.DeleteFunc(slices.Clone(list), func(o instance.Key) bool { return o == k })
+	k.Role = instance.Decode
+	if list := slices.Clone(l.Full()); slices.Contains(list, k) != full {
+		list = slices.DeleteFunc(list, func(o instance.Key) bool { return o == k })
+		if full {
+			list = append(list, k)
+		}
+		l.full.Store(&list)
 	}
-	l.full.Store(&list)
 }
 
 // Full returns the decode instances of which a rank's KV cache had no space in the last report. It
-// may have keys of former members.
+// may have keys of former members. A full prefill instance is picked all the same: its blocks are
+// free once decode has fetched them.
 func (l *Loads) Full() []instance.Key {
 	if list := l.full.Load(); list != nil {
 		return *list
@@ -185,14 +179,8 @@ func (l *Loads) Picks(f func(k instance.Key, n uint64)) {
 	}
 }
 
-// setEngine sets a report, and reports whether the engine is a decode instance and a rank of it is full.
-func (c *counters) setEngine(address string, report *policy.Engine) (full bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e := c.m[address]
-	if e == nil {
-		return false // left just now
-	}
+// setReport sets the report of the engine, and reports whether a rank of it is full.
+func (e *engine) setReport(report *policy.Engine) (full bool) {
 	e.report = report
 	for rank, l := range e.loads() {
 		is := report
@@ -206,7 +194,7 @@ func (c *counters) setEngine(address string, report *policy.Engine) (full bool) 
 		l.Weigh()
 		full = full || is.Full()
 	}
-	return full && e.present[instance.Decode.Index()] > 0
+	return full
 }
 
 func (e *engine) total() Total {

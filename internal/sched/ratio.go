@@ -42,26 +42,13 @@ func (r *ratio) learn(bytes, tokens int) {
 
 // ratios has the ratio of each model. Only requests that have found candidates add one, so there
 // are no more than models that instances have ever listed, at some 100 bytes each.
-type ratios struct {
-	mu sync.RWMutex // guards m
-	m  map[string]*ratio
-}
+type ratios struct{ m sync.Map } // from string to *ratio
 
 func (r *ratios) of(model string) *ratio {
-	r.mu.RLock()
-	one := r.m[model]
-	r.mu.RUnlock()
-	if one != nil {
-		return one
+	one, known := r.m.Load(model)
+	if !known {
+		one, _ = r.m.LoadOrStore(model, new(ratio))
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if one = r.m[model]; one == nil {
-		if r.m == nil {
-			r.m = map[string]*ratio{}
-		}
-		one = new(ratio)
-		r.m[model] = one
-	}
-	return one
+	is, _ := one.(*ratio)
+	return is
 }

@@ -23,13 +23,9 @@ func (s *Scheduler) Ranks(in *instance.Instance) []RankLoad {
 	lists := s.index.current().role(in.Role)
 	for rank := range out {
 		hash := policy.NewCandidate(in, rank, nil).Hash
-		lists.eachMemory(func(m *policy.Memory) {
-			if m.Of != nil {
-				r := m.Of(hash)
-				out[rank].Prompts.Entries += r.Entries
-				out[rank].Prompts.Text += r.Text
-			}
-		})
+		for _, r := range lists.recorders() {
+			out[rank].Prompts.Add(r.RememberedOf(hash))
+		}
 	}
 	return out
 }
@@ -37,27 +33,28 @@ func (s *Scheduler) Ranks(in *instance.Instance) []RankLoad {
 // Remembered sums what the policies of a role remember of prompts. ok is false if none of
 // them remembers prompts.
 func (s *Scheduler) Remembered(role instance.Role) (sum policy.Remembered, ok bool) {
-	s.index.current().role(role).eachMemory(func(m *policy.Memory) {
-		if m.All != nil {
-			r := m.All()
-			sum.Entries += r.Entries
-			sum.Text += r.Text
-			sum.Memory += r.Memory
-			ok = true
-		}
-	})
+	for _, r := range s.index.current().role(role).recorders() {
+		sum.Add(r.Remembered())
+		ok = true
+	}
 	return sum, ok
 }
 
-// eachMemory calls f with the memory of every policy of every list of the role.
-func (ri *roleIndex) eachMemory(f func(*policy.Memory)) {
-	of := func(c *candidates) {
-		for i := range c.policies {
-			f(c.policies[i].memory)
+// recorders returns the policies of all lists of the role that record prompts.
+func (ri *roleIndex) recorders() []policy.Recorder {
+	all := ri.all.recorders()
+	for _, list := range ri.byModel {
+		all = append(all, list.recorders()...)
+	}
+	return all
+}
+
+// recorders returns the policies of the list that record prompts.
+func (c *candidates) recorders() (list []policy.Recorder) {
+	for i := range c.policies {
+		if r, ok := c.policies[i].Policy.(policy.Recorder); ok {
+			list = append(list, r)
 		}
 	}
-	of(ri.all)
-	for _, list := range ri.byModel {
-		of(list)
-	}
+	return list
 }

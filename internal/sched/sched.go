@@ -10,10 +10,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
@@ -95,9 +95,8 @@ type Options struct {
 	// Zone is the zone of this proxy: instances with the same label zone are preferred. If it is
 	// empty, those in the zone of the partner are.
 	Zone string
-	// Options are those of all policies; the Scheduler sets Memory. Start should differ between
-	// proxies, so that they do not pick the same instances at the same time. Rand defaults to
-	// math/rand/v2.Float64.
+	// Options are those of all policies. Start should differ between proxies, so that they do not
+	// pick the same instances at the same time. Rand defaults to math/rand/v2.Float64.
 	policy.Options
 }
 
@@ -135,15 +134,13 @@ func New(o Options) *Scheduler {
 	if o.Budget == nil {
 		o.Budget = indexmem.New(0)
 	}
-	loads, tally := &Loads{}, &Tally{chains: map[instance.Role][]chainPolicy{}}
+	loads, chains := &Loads{}, map[instance.Role][]policy.Kind{}
 	for _, role := range instance.Roles() {
-		for _, k := range policy.Chain(o.Policies[role], !o.NoBinding) {
-			tally.chains[role] = append(tally.chains[role], chainPolicy{k, new(atomic.Uint64)})
-		}
+		chains[role] = policy.Chain(o.Policies[role], !o.NoBinding)
 	}
-	ix := &indexer{opts: &o, loads: loads, chains: tally.chains}
+	ix := &indexer{opts: &o, loads: loads, chains: chains}
 	s := &Scheduler{
-		Loads: loads, Legs: &Legs{opts: &o, loads: loads, index: ix}, Tally: tally,
+		Loads: loads, Legs: &Legs{opts: &o, loads: loads, index: ix}, Tally: newTally(chains),
 		opts: &o, index: ix, filter: &filter{opts: &o, loads: loads, scratches: sync.Pool{New: func() any { return new(scratch) }}},
 	}
 	for _, role := range instance.Roles() {
@@ -227,8 +224,15 @@ func (ix *index) noneReason(list *candidates, r *Request) error {
 	if ix.snapshot.Revision == 0 && len(ix.snapshot.All()) == 0 {
 		return ErrMembershipUnread
 	}
-	if err := ix.noPairReason(list, r); err != nil {
-		return err
+	switch ix.noPairReason(list, r) {
+	case bypass.VersionMismatch:
+		return ErrVersions
+	case bypass.BlockMismatch:
+		return ErrBlocks
+	case bypass.ConnectorMismatch:
+		return ErrConnectors
+	case bypass.SameInstance:
+		return ErrSelf
 	}
 	if len(list.items) == 0 && list != ix.role(r.Role).all {
 		return ErrModelAbsent
@@ -273,35 +277,27 @@ func (s *Scheduler) Lists(model string) bool { return s.index.current().decode.b
 // in flight.
 func (s *Scheduler) Take(in *instance.Instance) (*Assignment, error) {
 	for {
-		a, err := s.take(in)
-		if err != nil {
-			return nil, err
+		revision := s.index.current().snapshot.Revision
+		c, ok := s.Loads.counters.find(in.Address)
+		if !ok {
+			return nil, ErrNone // it has just left
 		}
+		rank, load := 0, &c.load
+		for i, other := range s.Loads.counters.ranks(in.Address, in.Ranks()) {
+			if other.InFlight.Load() < load.InFlight.Load() {
+				rank, load = i+1, other
+			}
+		}
+		a := &Assignment{
+			Instance: in, Rank: rank, PairKey: connector.PairKey{Connector: s.opts.Connector(in)}, Policy: PolicyTaken, Revision: revision, counter: c, load: load,
+		}
+		a.begin()
 		// The counter may have been dropped before the pick was counted on it.
-		if c, ok := s.Loads.counters.find(in.Address); ok && c == a.counter {
+		if now, ok := s.Loads.counters.find(in.Address); ok && now == c {
 			return a, nil
 		}
 		a.Done()
 	}
-}
-
-func (s *Scheduler) take(in *instance.Instance) (*Assignment, error) {
-	revision := s.index.current().snapshot.Revision
-	c, ok := s.Loads.counters.find(in.Address)
-	if !ok {
-		return nil, ErrNone // it has just left
-	}
-	rank, load := 0, &c.load
-	for i, other := range s.Loads.counters.ranks(in.Address, in.Ranks()) {
-		if other.InFlight.Load() < load.InFlight.Load() {
-			rank, load = i+1, other
-		}
-	}
-	a := &Assignment{
-		Instance: in, Rank: rank, PairKey: connector.PairKey{Connector: s.opts.Connector(in)}, Policy: PolicyTaken, Revision: revision, counter: c, load: load,
-	}
-	a.begin()
-	return a, nil
 }
 
 // Prepare builds the index of a snapshot that is about to be published, so that no request
@@ -333,9 +329,9 @@ func (r *Request) promptBytes() int {
 
 // choice is the candidate that a policy has chosen.
 type choice struct {
-	at     int // its place in the list
-	by     *chainPolicy
-	cached int // tokens of the prompt that should be in its cache
+	at     int    // its place in the list
+	by     string // name of the policy
+	cached int    // tokens of the prompt that should be in its cache
 }
 
 // choose returns the choice of the policies of the list among the candidates, which are not empty.
@@ -343,7 +339,7 @@ func (c *candidates) choose(among policy.Candidates, r policy.Request) (by choic
 	for i := range c.policies {
 		p := &c.policies[i]
 		if i, cached := p.Choose(among, r); i >= 0 {
-			return choice{among.Index(i), &p.chainPolicy, min(cached, r.Tokens)}
+			return choice{among.Index(i), p.Name, min(cached, r.Tokens)}
 		}
 	}
 	return by // the last of the policies always chooses
@@ -353,7 +349,7 @@ func (c *candidates) choose(among policy.Candidates, r policy.Request) (by choic
 func (a *Assignment) set(c *candidates, by choice, tokens int) {
 	chosen, own := &c.items[by.at], &c.facts[by.at]
 	a.Instance, a.Rank, a.PairKey = chosen.Instance, chosen.Rank, own.pairKey
-	a.Policy, a.Tokens, a.Cached = by.by.Name, tokens, by.cached
+	a.Policy, a.Tokens, a.Cached = by.by, tokens, by.cached
 	a.counter, a.load = own.counter, chosen.Load
 }
 
@@ -364,7 +360,7 @@ func (a *Assignment) measure() {
 }
 
 // assign assigns the request one of the candidates among, which are not empty.
-func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewhere, r *Request) *Assignment {
+func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone string, r *Request) *Assignment {
 	f, bytes, ratio := r.features(), r.promptBytes(), s.ratios.of(r.Model)
 	f.Tokens = ratio.tokens(bytes)
 	a := &Assignment{}
@@ -377,15 +373,14 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 	}
 	by := c.choose(among, f)
 	own := &c.facts[by.at]
-	a.counts[0], a.counts[4] = by.by.picks, &own.counter.hits.picks[r.Role.Index()]
+	a.counts[0], a.counts[4] = s.Tally.picks.of(r.Role, by.by), &own.counter.hits.picks[r.Role.Index()]
 	if own.both {
-		a.counts[1] = s.Tally.both[r.Role.Index()].counterFor(c, among)
+		a.counts[1] = s.Tally.both.of(r.Role, bothReason(c, among))
 	}
-	if a.passedOver != nil || zone != notElsewhere {
-		away := &s.Tally.elsewhere[r.Role.Index()]
-		a.Elsewhere, a.counts[2] = elsewhereText(zone, a.passedOver), away.counterFor(zone)
+	if a.passedOver != nil || zone != "" {
+		a.Elsewhere, a.counts[2] = elsewhereText(zone, a.passedOver), s.Tally.elsewhere.of(r.Role, zone)
 		if a.passedOver != nil {
-			a.counts[3] = away.counterFor(sessionOverloaded)
+			a.counts[3] = s.Tally.elsewhere.of(r.Role, sessionOverloaded)
 		}
 		a.passedOver = nil
 	}

@@ -9,43 +9,61 @@ import (
 
 // Tally counts picks: by the policy that chose, those of engines in both roles, and those
 // of another instance than was preferred.
-type Tally struct {
-	chains    map[instance.Role][]chainPolicy
-	both      [2]bothPicks
-	elsewhere [2]elsewhereCounts
+type Tally struct{ picks, both, elsewhere tallies }
+
+func newTally(chains map[instance.Role][]policy.Kind) *Tally {
+	t := &Tally{}
+	for role, chain := range chains {
+		for i := range chain {
+			t.picks.add(role, chain[i].Name)
+		}
+		t.both.add(role, BothChosen, BothOnly)
+		t.elsewhere.add(role, sessionOverloaded, zoneOverloaded, zoneNone)
+	}
+	return t
 }
 
-// chainPolicy is one policy in the chain of a role, and its count.
-type chainPolicy struct {
-	policy.Kind
-	picks *atomic.Uint64 // how many picks it has chosen
+// tallies has the counters of each role by the name of a policy or a reason.
+type tallies [2][]*tally
+
+type tally struct {
+	name  string
+	picks atomic.Uint64
+}
+
+func (t *tallies) add(role instance.Role, names ...string) {
+	for _, name := range names {
+		t[role.Index()] = append(t[role.Index()], &tally{name: name})
+	}
+}
+
+// of returns the counter of a name; nil if there is none.
+func (t *tallies) of(role instance.Role, name string) *atomic.Uint64 {
+	for _, one := range t[role.Index()] {
+		if one.name == name {
+			return &one.picks
+		}
+	}
+	return nil
+}
+
+func (t *tallies) each(f func(role instance.Role, name string, picks uint64)) {
+	for _, role := range instance.Roles() {
+		for _, one := range t[role.Index()] {
+			f(role, one.name, one.picks.Load())
+		}
+	}
 }
 
 // Picks calls f for every policy that may choose for a role, with how many picks it
 // has chosen.
-func (t *Tally) Picks(f func(role instance.Role, policy string, picks uint64)) {
-	for _, role := range instance.Roles() {
-		for _, l := range t.chains[role] {
-			f(role, l.Name, l.picks.Load())
-		}
-	}
-}
+func (t *Tally) Picks(f func(role instance.Role, policy string, picks uint64)) { t.picks.each(f) }
 
 // Both calls f for each role and each reason with how often an engine in both roles was
 // picked.
-func (t *Tally) Both(f func(role instance.Role, reason string, picks uint64)) {
-	for _, role := range instance.Roles() {
-		b := &t.both[role.Index()]
-		f(role, BothChosen, b.chosen.Load())
-		f(role, BothOnly, b.only.Load())
-	}
-}
+func (t *Tally) Both(f func(role instance.Role, reason string, picks uint64)) { t.both.each(f) }
 
 // Elsewhere calls f for each role and each reason with how many picks went elsewhere.
 func (t *Tally) Elsewhere(f func(role instance.Role, reason string, picks uint64)) {
-	for _, role := range instance.Roles() {
-		for e := sessionOverloaded; e <= zoneNone; e++ {
-			f(role, e.String(), t.elsewhere[role.Index()][e].Load())
-		}
-	}
+	t.elsewhere.each(f)
 }

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -213,7 +214,6 @@ func (g *Legs) Run(ctx context.Context) {
 	var checks sync.WaitGroup
 	defer checks.Wait()
 	checks.Go(func() { g.checkSilent(ctx) })
-	moves := map[instance.Key]*time.Timer{} // see moveDrained
 	instance.Follow(ctx, g.opts.Source.Snapshot, func(last, snap *instance.Snapshot) {
 		if last == nil {
 			for _, c := range g.loads.counters.busy() { // instances removed before Run began
@@ -222,43 +222,30 @@ func (g *Legs) Run(ctx context.Context) {
 			return
 		}
 		g.cancelRemoved(last, snap)
-		g.moveDrained(ctx, moves, last, snap)
+		g.moveDrained(last, snap)
 	})
 }
 
-// moveDrained has the streams move of instances that are drained since the last snapshot with a time
-// for that. moves has a timer for each such drain, which ends with it.
-func (g *Legs) moveDrained(ctx context.Context, moves map[instance.Key]*time.Timer, last, snap *instance.Snapshot) {
+// moveDrained sets when the streams move of instances that are drained since the last snapshot with a
+// time for that.
+func (g *Legs) moveDrained(last, snap *instance.Snapshot) {
+	moveAfter := func(in *instance.Instance) time.Duration {
+		if in == nil || in.MoveAfter == nil {
+			return -1
+		}
+		return *in.MoveAfter
+	}
 	instance.Changes(last, snap, func(was, is *instance.Instance) {
-		var key instance.Key
-		var before, after *time.Duration
-		if was != nil {
-			key, before = was.Key, was.MoveAfter
-		}
-		if is != nil {
-			key, after = is.Key, is.MoveAfter
-		}
-		if before == after || before != nil && after != nil && *before == *after {
+		after, in, at := moveAfter(is), cmp.Or(is, was), int64(0)
+		if after == moveAfter(was) {
 			return
 		}
-		if t := moves[key]; t != nil {
-			t.Stop()
-			delete(moves, key)
+		if after >= 0 {
+			at = time.Now().Add(after).UnixNano()
 		}
-		if c, ok := g.loads.counters.find(key.Address); ok {
-			c.hits.moves[key.Role.Index()].Store(false)
+		if c, ok := g.loads.counters.find(in.Address); ok {
+			c.hits.moves[in.Role.Index()].Store(at)
 		}
-		if after == nil {
-			return
-		}
-		moves[key] = time.AfterFunc(*after, func() {
-			if now, ok := g.opts.Source.Snapshot().Lookup(key); !ok || now.MoveAfter == nil || ctx.Err() != nil {
-				return
-			}
-			if c, ok := g.loads.counters.find(key.Address); ok {
-				c.hits.moves[key.Role.Index()].Store(true)
-			}
-		})
 	})
 }
 
@@ -398,7 +385,7 @@ func (g *Legs) Removed(a *Assignment) error {
 	snap := g.opts.Source.Snapshot()
 	// Nearly always the instance is in the newest snapshot, which its counter knows
 	// without a search. A counter that was dropped has no entries.
-	if ix := g.index.inUse.Load(); ix != nil && ix.snapshot == snap && a.counter.entry(a.Instance.Role).Load() == a.Instance {
+	if _, ready := g.index.find(snap); ready && a.counter.entry(a.Instance.Role).Load() == a.Instance {
 		return nil
 	}
 	return g.whyRemoved(snap, a.Instance, a.wanted)

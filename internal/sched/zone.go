@@ -2,7 +2,6 @@ package sched
 
 import (
 	"slices"
-	"sync/atomic"
 
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
@@ -11,47 +10,29 @@ import (
 // share one are near.
 const zoneLabel = "zone"
 
-// elsewhere is why a request does not go to the instance of its session, or into the
-// preferred zone.
-type elsewhere uint8
-
+// The reasons why a request does not go to the instance of its session, or into the
+// preferred zone; "" for none.
 const (
-	notElsewhere elsewhere = iota
 	// sessionOverloaded: the instance of the session has more than twice as much in
 	// flight as instances have on average.
-	sessionOverloaded
+	sessionOverloaded = "session_overloaded"
 	// zoneOverloaded: the instances of the zone have.
-	zoneOverloaded
+	zoneOverloaded = "zone_overloaded"
 	// zoneNone: no instance of the zone may be picked.
-	zoneNone
+	zoneNone = "zone_none"
 )
-
-func (e elsewhere) String() string {
-	return [...]string{"", "session_overloaded", "zone_overloaded", "zone_none"}[e]
-}
-
-// elsewhereCounts counts them.
-type elsewhereCounts [zoneNone + 1]atomic.Uint64
-
-// counterFor returns the counter of a reason; nil for notElsewhere.
-func (c *elsewhereCounts) counterFor(e elsewhere) *atomic.Uint64 {
-	if e == notElsewhere {
-		return nil
-	}
-	return &c[e]
-}
 
 // elsewhereText returns the preference that a pick did not meet: the preferred zone, or the
 // instance of its session.
-func elsewhereText(zone elsewhere, passed *policy.Candidate) string {
+func elsewhereText(zone string, passed *policy.Candidate) string {
 	if passed == nil {
-		return zone.String()
+		return zone
 	}
-	words := sessionOverloaded.String() + "(" + passed.Instance.Address + ")"
-	if zone != notElsewhere {
-		words += "," + zone.String()
+	text := sessionOverloaded + "(" + passed.Instance.Address + ")"
+	if zone != "" {
+		text += "," + zone
 	}
-	return words
+	return text
 }
 
 // preferredZone is the zone in which a request should be served: this proxy's, or, if it has
@@ -66,13 +47,13 @@ func (f *filter) preferredZone(r *Request) string {
 // preferZone returns the candidates of a request that are in the preferred zone. If there are
 // none, or if they have far more to do than the others, it returns the others. It costs
 // nothing while no instance of the list has a zone.
-func (f *filter) preferZone(list *candidates, among policy.Candidates, r *Request, l *scratch) (policy.Candidates, *scratch, elsewhere) {
+func (f *filter) preferZone(list *candidates, among policy.Candidates, r *Request, l *scratch) (_ policy.Candidates, _ *scratch, elsewhere string) {
 	if list.zones == 0 || among.Len() == 0 {
-		return among, l, notElsewhere
+		return among, l, ""
 	}
 	near := f.preferredZone(r)
 	if near == "" {
-		return among, l, notElsewhere
+		return among, l, ""
 	}
 	n, weights, requests := 0, 0.0, 0.0
 	for i := range among.Len() {
@@ -83,7 +64,7 @@ func (f *filter) preferZone(list *candidates, among policy.Candidates, r *Reques
 		}
 	}
 	if n == among.Len() {
-		return among, l, notElsewhere
+		return among, l, ""
 	}
 	if n == 0 {
 		return among, l, zoneNone
@@ -102,5 +83,5 @@ func (f *filter) preferZone(list *candidates, among policy.Candidates, r *Reques
 	if over {
 		return some, l, zoneOverloaded
 	}
-	return some, l, notElsewhere
+	return some, l, ""
 }

@@ -197,14 +197,11 @@ func (c *Catalog) Run(ctx context.Context) {
 		if !sleep.Until(ctx, now.Add(tick)) {
 			return
 		}
-		wait := time.NewTimer(time.Until(next))
 		select {
 		case <-ctx.Done():
-			wait.Stop()
 			return
-		case <-wait.C:
+		case <-time.After(time.Until(next)):
 		case <-snap.Changed():
-			wait.Stop()
 		}
 	}
 }

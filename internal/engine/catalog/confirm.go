@@ -24,10 +24,10 @@ const (
 	Broken
 )
 
-// confirm is a read of one engine that requests wait for, and the last verdict.
+// confirm is a read of one engine that requests wait for.
 type confirm struct {
-	done   chan struct{} // closed when the read has ended
-	began  time.Time
+	began  time.Time         // zero until then; guarded by Catalog.mu
+	done   chan struct{}     // closed when the read has ended
 	read   read              // written before done
 	listed map[string]series // by model; guarded by Catalog.mu
 }
@@ -43,44 +43,34 @@ func (c *Catalog) Confirm(ctx context.Context, in *instance.Instance, model stri
 	if c == nil {
 		return Broken
 	}
-	since := time.Now()
-	for {
-		r := c.confirmation(in, since)
-		if r == nil {
-			return Unclear
-		}
-		select {
-		case <-ctx.Done():
-			return Unclear
-		case <-r.done:
-		}
-		if !r.began.Before(since) {
-			return c.verdict(r, model)
-		}
+	r := c.confirmation(in)
+	if r == nil {
+		return Unclear
+	}
+	select {
+	case <-ctx.Done():
+		return Unclear
+	case <-r.done:
+		return c.verdict(r, model)
 	}
 }
 
-// confirmation returns the running read of an engine, or starts one; nil after the end of Run.
-func (c *Catalog) confirmation(in *instance.Instance, since time.Time) *confirm {
+// confirmation returns the read of an engine that begins when the one before has ended; nil after the
+// end of Run.
+func (c *Catalog) confirmation(in *instance.Instance) *confirm {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last := c.confirms[in.Address]
-	if last != nil {
-		select {
-		case <-last.done:
-			if !last.began.Before(since) {
-				return last
-			}
-		default:
-			return last
-		}
-	}
-	if c.ended {
+	switch {
+	case last != nil && last.began.IsZero():
+		return last
+	case c.ended:
 		return nil
 	}
-	next := &confirm{done: make(chan struct{}), began: time.Now(), listed: map[string]series{}}
+	next := &confirm{done: make(chan struct{}), listed: map[string]series{}}
+	var former chan struct{}
 	if last != nil {
-		next.listed = last.listed
+		former, next.listed = last.done, last.listed
 	}
 	if len(c.confirms) >= maxNames {
 		clear(c.confirms) // reads that run go on for those that wait for them
@@ -88,6 +78,12 @@ func (c *Catalog) confirmation(in *instance.Instance, since time.Time) *confirm 
 	c.confirms[in.Address] = next
 	c.work.Go(func() {
 		defer close(next.done)
+		if former != nil {
+			<-former
+		}
+		c.mu.Lock()
+		next.began = time.Now()
+		c.mu.Unlock()
 		snap := c.o.Members()
 		var e engine
 		for _, role := range instance.Roles() {

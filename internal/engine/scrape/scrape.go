@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -89,9 +91,9 @@ func (s *Scraper) Run(ctx context.Context) {
 
 // rounds calls read for each engine of a list once in each interval, until ctx ends.
 func (s *Scraper) rounds(ctx context.Context, interval time.Duration, next func() []*instance.Instance, read func(context.Context, *instance.Instance)) {
-	var open sync.WaitGroup
-	defer open.Wait()
-	slots := make(chan struct{}, atOnce)
+	var open errgroup.Group
+	open.SetLimit(atOnce)
+	defer func() { _ = open.Wait() }() // read returns no error
 	for {
 		began := time.Now()
 		list := next()
@@ -101,14 +103,9 @@ func (s *Scraper) rounds(ctx context.Context, interval time.Duration, next func(
 			if !sleep.Until(ctx, began.Add(time.Duration(i)*part+rand.N(part+1))) {
 				return
 			}
-			select {
-			case <-ctx.Done():
-				return
-			case slots <- struct{}{}:
-			}
-			open.Go(func() {
+			open.Go(func() error {
 				read(ctx, in)
-				<-slots
+				return nil
 			})
 		}
 		if !sleep.Until(ctx, began.Add(interval)) {

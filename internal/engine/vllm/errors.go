@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"syscall"
 	"time"
@@ -77,6 +78,7 @@ func (e *StatusError) quoted() string {
 func explain(ctx, cctx context.Context, base string, timeout time.Duration, err error) error {
 	var dns *net.DNSError
 	var refused *certs.Error
+	var late net.Error
 	text := err.Error()
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
@@ -89,7 +91,7 @@ func explain(ctx, cctx context.Context, base string, timeout time.Duration, err 
 		return fmt.Errorf("%w: %w", ErrNotAsked, unwrapURL(err))
 	case errors.As(err, &dns) && dns.Temporary():
 		return fmt.Errorf("%w: cannot resolve %s: %s", ErrNotAsked, hostOf(base), dns.Err)
-	case cctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), isTimeout(err):
+	case cctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.As(err, &late) && late.Timeout():
 		return fmt.Errorf("%w from %s within %s: is it hung or unreachable?", ErrTimeout, hostOf(base), rounded(timeout))
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%w: is vLLM running at %s?", ErrRefused, hostOf(base))
@@ -111,18 +113,10 @@ func rounded(d time.Duration) time.Duration {
 	return d.Round(100 * time.Millisecond)
 }
 
-func isTimeout(err error) bool {
-	var ne net.Error
-	return errors.As(err, &ne) && ne.Timeout()
-}
-
 // unwrapURL removes net/http's prefix `Get "http://…": `, which callError adds already.
 func unwrapURL(err error) error {
-	var ue interface{ Unwrap() error }
-	if strings.HasPrefix(err.Error(), "Get ") && errors.As(err, &ue) {
-		if inner := ue.Unwrap(); inner != nil {
-			return inner
-		}
+	if ue, ok := errors.AsType[*url.Error](err); ok && ue.Op == "Get" {
+		return ue.Err
 	}
 	return err
 }

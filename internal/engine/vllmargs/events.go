@@ -93,24 +93,26 @@ func EndpointHost(endpoint string) string {
 	return host
 }
 
+// EndpointOf is the endpoint of a rank, by the endpoint of rank 0, with a host in the place of a
+// wildcard; "" where the port is not known.
+func EndpointOf(rank int, endpoint, host string) string {
+	port := EndpointPort(endpoint)
+	if port == 0 {
+		return ""
+	}
+	return "tcp://" + net.JoinHostPort(cmp.Or(EndpointHost(endpoint), host), strconv.Itoa(port+rank))
+}
+
 // Sources is where each rank that the command starts is reached at a host, by its number
 // in the whole group: vLLM adds that number to the ports. There are none where the ports
 // are not known, and of a publisher that connects.
 func (e *Events) Sources(host string, ranks Ranks) map[string]instance.KVEvents {
-	port := EndpointPort(e.Endpoint)
-	if !e.Publishes || port == 0 || !Binds(e.Endpoint) {
+	if !e.Publishes || EndpointPort(e.Endpoint) == 0 || !Binds(e.Endpoint) {
 		return nil
-	}
-	at := func(endpoint string, rank int) string {
-		port := EndpointPort(endpoint)
-		if port == 0 {
-			return ""
-		}
-		return "tcp://" + net.JoinHostPort(cmp.Or(EndpointHost(endpoint), host), strconv.Itoa(port+rank))
 	}
 	out := map[string]instance.KVEvents{}
 	for rank := ranks.First; rank < ranks.First+min(max(ranks.Local, 1), instance.MaxRanks); rank++ {
-		out[strconv.Itoa(rank)] = instance.KVEvents{Endpoint: at(e.Endpoint, rank), ReplayEndpoint: at(e.Replay, rank), Topic: e.Topic}
+		out[strconv.Itoa(rank)] = instance.KVEvents{Endpoint: EndpointOf(rank, e.Endpoint, host), ReplayEndpoint: EndpointOf(rank, e.Replay, host), Topic: e.Topic}
 	}
 	return out
 }

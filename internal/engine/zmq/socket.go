@@ -88,12 +88,10 @@ func (s *Socket) accept() {
 		}
 		if err != nil {
 			s.trouble("", err)
-			again := time.NewTimer(acceptPause)
 			select {
 			case <-s.closing:
-				again.Stop()
 				return
-			case <-again.C:
+			case <-time.After(acceptPause):
 			}
 			continue
 		}

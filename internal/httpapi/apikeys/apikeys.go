@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"crypto/subtle"
 	"fmt"
 	"maps"
 	"net/http"
@@ -55,11 +54,6 @@ type Key struct {
 // classes returns the names of the classes, the highest first.
 func classes() []string { return []string{"interactive", "", "batch"} }
 
-type entry struct {
-	sum [sha256.Size]byte
-	Key
-}
-
 const (
 	maxFile = 1 << 20
 	maxKeys = 10_000
@@ -68,8 +62,8 @@ const (
 
 // parse parses lines of "key name rights class=... max-class=...", of which key and name are required. Errors contain the number of the line, never its
 // content. other reports a key that the lines must not contain; nil: there is none.
-func parse(raw []byte, rights words, other func(key string) bool) (list []entry, err error) {
-	names, sums := map[string]bool{}, map[[sha256.Size]byte]bool{}
+func parse(raw []byte, rights words, other func(key string) bool) (table, error) {
+	names, keys := map[string]bool{}, table{}
 	lines := bufio.NewScanner(bytes.NewReader(raw))
 	lines.Buffer(nil, maxFile+1)
 	for n := 1; lines.Scan(); n++ {
@@ -89,8 +83,8 @@ func parse(raw []byte, rights words, other func(key string) bool) (list []entry,
 		if other != nil && other(fields[0]) {
 			return nil, fail("its key is both an admin key and a client's: that client could change the fleet")
 		}
-		e := entry{sum: sha256.Sum256([]byte(fields[0])), Key: Key{Name: fields[1]}}
-		if !isName(e.Name) {
+		sum, key := sha256.Sum256([]byte(fields[0])), Key{Name: fields[1]}
+		if !isName(key.Name) {
 			return nil, fail("the name, its second word, may have letters, digits, dashes, dots and _, 64 at most")
 		}
 		more := fields[2:]
@@ -101,25 +95,25 @@ func parse(raw []byte, rights words, other func(key string) bool) (list []entry,
 				if !ok {
 					return nil, fail("the rights, its third word, are of " + rights.String() + ", by comma")
 				}
-				e.Rights |= right
+				key.Rights |= right
 			}
 		}
-		if err := e.setClasses(more); err != "" {
+		if err := key.setClasses(more); err != "" {
 			return nil, fail(err)
 		}
-		if names[e.Name] || sums[e.sum] {
+		if _, known := keys[sum]; known || names[key.Name] {
 			return nil, fail("its name or its key is also in an earlier line")
 		}
-		names[e.Name], sums[e.sum] = true, true
-		if list = append(list, e); len(list) > maxKeys {
+		names[key.Name], keys[sum] = true, key
+		if len(keys) > maxKeys {
 			return nil, fail(fmt.Sprintf("more than %d keys", maxKeys))
 		}
 	}
-	return list, lines.Err()
+	return keys, lines.Err()
 }
 
 // setClasses reads the words after the rights, and returns what is wrong with them, "" if they are valid.
-func (e *entry) setClasses(list []string) (problem string) {
+func (k *Key) setClasses(list []string) (problem string) {
 	bounded := false
 	for _, word := range list {
 		name, value, _ := strings.Cut(word, "=")
@@ -129,18 +123,18 @@ func (e *entry) setClasses(list []string) (problem string) {
 		value = strings.TrimPrefix(value, "default")
 		switch name {
 		case "class":
-			e.Class = value
+			k.Class = value
 		case "max-class":
-			e.MaxClass, bounded = value, true
+			k.MaxClass, bounded = value, true
 		default:
 			return "after the rights, it may have class= and max-class=, each with interactive, default or batch"
 		}
 	}
 	rank := func(class string) int { return slices.Index(classes(), class) }
-	if !bounded && rank(e.Class) < rank(e.MaxClass) {
-		e.MaxClass = e.Class
+	if !bounded && rank(k.Class) < rank(k.MaxClass) {
+		k.MaxClass = k.Class
 	}
-	if rank(e.Class) < rank(e.MaxClass) {
+	if rank(k.Class) < rank(k.MaxClass) {
 		return "its class is above its max-class"
 	}
 	return ""
@@ -150,23 +144,13 @@ func isName(s string) bool {
 	return len(s) <= maxName && !slices.ContainsFunc([]byte(s), func(c byte) bool { return !http1.IsToken(c) })
 }
 
-// table maps the first bytes of digests to keys, so that the time of a lookup does not depend
-// on the number of keys.
-type table map[[8]byte][]entry
-
-func tableOf(lists ...[]entry) *table {
-	t := table{}
-	for _, list := range lists {
-		for _, e := range list {
-			t[[8]byte(e.sum[:8])] = append(t[[8]byte(e.sum[:8])], e)
-		}
-	}
-	return &t
-}
+// table maps digests to keys. The time of a lookup depends on the digest only, and maps hash it with
+// a seed, so that it reveals nothing that helps to guess a key.
+type table map[[sha256.Size]byte]Key
 
 // Ring holds the keys. Open creates it. It is safe for concurrent use; a nil Ring requires no key.
 type Ring struct {
-	fixed *table               // used without a file
+	fixed table                // used without a file
 	files *reload.Files[table] // nil without a file
 	// Refused counts the requests that were refused for want of a valid key.
 	Refused atomic.Int64
@@ -195,11 +179,11 @@ func open(keys []string, all Rights, path string, rights words, log logrus.Field
 	if len(keys) == 0 && path == "" {
 		return nil, nil
 	}
-	var fixed []entry
+	fixed := table{}
 	for _, key := range keys {
-		fixed = append(fixed, entry{sum: sha256.Sum256([]byte(key)), Key: Key{Rights: all}})
+		fixed[sha256.Sum256([]byte(key))] = Key{Rights: all}
 	}
-	r := &Ring{fixed: tableOf(fixed)}
+	r := &Ring{fixed: fixed}
 	if path == "" {
 		return r, nil
 	}
@@ -208,7 +192,9 @@ func open(keys []string, all Rights, path string, rights words, log logrus.Field
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		return tableOf(list, fixed), nil
+		active := maps.Clone(fixed)
+		maps.Copy(active, list)
+		return &active, nil
 	}}
 	if log != nil {
 		file.Loaded = func(t *table) {
@@ -243,7 +229,7 @@ func (r *Ring) Problem() string {
 // now returns the active keys.
 func (r *Ring) now() table {
 	if r.files == nil {
-		return *r.fixed
+		return r.fixed
 	}
 	return *r.files.Current()
 }
@@ -256,19 +242,13 @@ func (r *Ring) Len() int {
 	return len(r.now())
 }
 
-// Find looks a key up by its digest. The lookup by the first bytes of a digest reveals nothing
-// that helps to guess a key, and whole digests are compared in constant time.
+// Find looks a key up by its digest.
 func (r *Ring) Find(key string) (found Key, ok bool) {
 	if r == nil {
 		return Key{}, false
 	}
-	sum := sha256.Sum256([]byte(key))
-	for _, e := range r.now()[[8]byte(sum[:8])] {
-		if subtle.ConstantTimeCompare(e.sum[:], sum[:]) == 1 {
-			return e.Key, true
-		}
-	}
-	return Key{}, false
+	found, ok = r.now()[sha256.Sum256([]byte(key))]
+	return found, ok
 }
 
 // Of returns the key of a request, the zero Key if it has none.

@@ -16,9 +16,22 @@ import (
 // each event. of is printed after the time unless it is "". Events have all members that were sent,
 // with vLLM's names.
 func Text(payload []byte, of string) (string, error) {
-	ts, events, err := halves(payload)
-	if err != nil {
+	var ts float64
+	var events []byte
+	err := eachPart(payload, func(name string, value []byte) (err error) {
+		switch name {
+		case "ts":
+			ts, err = readFloat(value)
+		case "events":
+			events = value
+		}
+		return err
+	})
+	switch {
+	case err != nil:
 		return "", err
+	case events == nil:
+		return "", errShort
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "Received event batch at %s%s:\n", strconv.FormatFloat(ts, 'f', -1, 64), of)
@@ -31,23 +44,6 @@ func Text(payload []byte, of string) (string, error) {
 		return nil
 	})
 	return b.String(), err
-}
-
-// halves are the time and the events of a message.
-func halves(payload []byte) (ts float64, events []byte, err error) {
-	err = eachPart(payload, func(name string, value []byte) (err error) {
-		switch name {
-		case "ts":
-			ts, err = readFloat(value)
-		case "events":
-			events = value
-		}
-		return err
-	})
-	if err == nil && events == nil {
-		err = errShort
-	}
-	return ts, events, err
 }
 
 func printEvent(b *strings.Builder, p []byte) error {

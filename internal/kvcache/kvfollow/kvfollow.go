@@ -14,7 +14,6 @@ import (
 	"maps"
 	"net"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -215,8 +214,11 @@ func Find(ctx context.Context, ask func(context.Context, *instance.Instance) (ma
 		publishers = publishersOf(in.Record.KVEvents)
 	}
 	publishers = instance.LocalRanks(in, publishers)
+	host, _, _ := net.SplitHostPort(in.Address)
 	for rank, p := range publishers {
-		p.Endpoint, p.Replay = onHost(p.Endpoint, in.Address), onHost(p.Replay, in.Address)
+		for _, endpoint := range []*string{&p.Endpoint, &p.Replay} {
+			*endpoint = cmp.Or(vllmargs.EndpointOf(0, *endpoint, host), *endpoint)
+		}
 		publishers[rank] = p
 	}
 	return publishers, instance.LocalRanks(in, hints), err
@@ -237,16 +239,6 @@ func connecting(publishers map[int]kvevents.Publisher) map[int]string {
 		}
 	}
 	return hints
-}
-
-// onHost puts the instance's host where an endpoint has a wildcard.
-func onHost(endpoint, address string) string {
-	port := vllmargs.EndpointPort(endpoint)
-	host, _, err := net.SplitHostPort(address)
-	if port == 0 || err != nil || vllmargs.EndpointHost(endpoint) != "" {
-		return endpoint
-	}
-	return "tcp://" + net.JoinHostPort(host, strconv.Itoa(port))
 }
 
 // handler writes what a Source reads into the index.

@@ -1,6 +1,7 @@
 package kvindex
 
 import (
+	"hash/maphash"
 	"math/bits"
 	"math/rand/v2"
 
@@ -14,7 +15,10 @@ type Key uint64
 // secrets are odd, so that no multiplication loses much.
 //
 //nolint:gochecknoglobals // of the process, like the seed of a map
-var secrets = [3]uint64{rand.Uint64() | 1, rand.Uint64() | 1, rand.Uint64() | 1}
+var (
+	secrets = [3]uint64{rand.Uint64() | 1, rand.Uint64() | 1, rand.Uint64() | 1}
+	seed    = maphash.MakeSeed() // for texts
+)
 
 // mix is one round of a chain: both halves of a product of 128 bits.
 func mix(a, b uint64) uint64 {
@@ -32,7 +36,7 @@ func Chain(dst []Key, tokens []uint32, blockSize int, lora, salt string) []Key {
 	parent := root(lora)
 	extra := uint64(0)
 	if salt != "" {
-		extra = text(salt)
+		extra = maphash.String(seed, salt)
 	}
 	for len(tokens) >= blockSize {
 		parent = block(parent, tokens[:blockSize], extra)
@@ -44,7 +48,7 @@ func Chain(dst []Key, tokens []uint32, blockSize int, lora, salt string) []Key {
 }
 
 // root is what the first block of a prompt hangs on.
-func root(lora string) Key { return Key(mix(text(lora), secrets[2])) }
+func root(lora string) Key { return Key(mix(maphash.String(seed, lora), secrets[2])) }
 
 // block is the name of a block. extra is what it depends on besides tokens, 0 for
 // nothing.
@@ -60,19 +64,6 @@ func block(parent Key, tokens []uint32, extra uint64) Key {
 	return Key(h)
 }
 
-// text is a number for a text; two texts have the same one by accident only.
-func text[T string | []byte](s T) uint64 {
-	h := mix(uint64(len(s)), secrets[2])
-	for i := 0; i < len(s); i += 8 {
-		var word uint64
-		for j := i; j < min(i+8, len(s)); j++ {
-			word = word<<8 | uint64(s[j])
-		}
-		h = mix(h, word)
-	}
-	return h
-}
-
 // extras makes one number of what an event says that a block depends on: an array, in
 // MessagePack, of the adapter's name, which the chain begins with and is left out here,
 // cache_salt, and others, of which it only matters that they differ. It is what Chain
@@ -83,13 +74,13 @@ func extras(array, lora []byte) uint64 {
 	}
 	n, rest, err := msgp.ReadArrayHeaderBytes(array)
 	if err != nil {
-		return text(array)
+		return maphash.Bytes(seed, array)
 	}
 	var sum uint64
 	for range n {
 		next, err := msgp.Skip(rest)
 		if err != nil {
-			return text(array)
+			return maphash.Bytes(seed, array)
 		}
 		item := rest[:len(rest)-len(next)]
 		rest = next
@@ -100,9 +91,9 @@ func extras(array, lora []byte) uint64 {
 				lora = nil // once: cache_salt may be the same word
 				continue
 			}
-			one = text(s)
+			one = maphash.Bytes(seed, s)
 		} else {
-			one = mix(text(item), secrets[2])
+			one = mix(maphash.Bytes(seed, item), secrets[2])
 		}
 		if sum == 0 {
 			sum = one

@@ -162,22 +162,17 @@ func (x *Index) SetLive(t Target, live bool) {
 // Drop removes a target.
 func (x *Index) Drop(t Target) {
 	x.mu.Lock()
+	defer x.mu.Unlock()
 	known := x.lookup(t)
 	if known == nil {
-		x.mu.Unlock()
 		return
 	}
 	x.replace(func(all map[Target]*target) { delete(all, t) })
-	x.mu.Unlock()
-
 	known.mu.Lock()
+	defer known.mu.Unlock()
 	known.clear()
 	known.dropped = true
-	known.mu.Unlock()
-
-	x.mu.Lock()
 	x.free = append(x.free, known.slot) // nothing refers to it any more
-	x.mu.Unlock()
 }
 
 // BlockSize returns the block size of a target in tokens; 0 until it has stored a block.

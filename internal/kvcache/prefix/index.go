@@ -105,8 +105,8 @@ func (x *Index) Oldest() (tick uint32, ok bool) {
 		return 0, false
 	}
 	for _, is := range x.targets {
-		if is != nil && is.oldest != nil && (!ok || indexmem.Before(is.oldest.at, tick)) {
-			tick, ok = is.oldest.at, true
+		if is != nil && is.oldest() != nil && (!ok || indexmem.Before(is.oldest().at, tick)) {
+			tick, ok = is.oldest().at, true
 		}
 	}
 	return tick, ok
@@ -120,8 +120,8 @@ func (x *Index) Evict(until uint32, bytes int64) (freed int64) {
 	}
 	before := x.bytes
 	for _, is := range x.targets {
-		for is != nil && is.oldest != nil && indexmem.Before(is.oldest.at, until) && int64(before-x.bytes) < bytes {
-			x.forget(is.oldest, math.MaxInt)
+		for is != nil && is.oldest() != nil && indexmem.Before(is.oldest().at, until) && int64(before-x.bytes) < bytes {
+			x.forget(is.oldest(), math.MaxInt)
 		}
 	}
 	x.report()
@@ -146,7 +146,7 @@ func (x *Index) Add() int {
 	if t < 0 {
 		t, x.targets = len(x.targets), append(x.targets, nil)
 	}
-	x.targets[t] = &target{}
+	x.targets[t] = newTarget()
 	return t
 }
 
@@ -158,8 +158,8 @@ func (x *Index) Remove(t int) {
 
 // Clear removes all that a target holds.
 func (x *Index) Clear(t int) {
-	for is := x.targets[t]; is.oldest != nil; {
-		x.forget(is.oldest, math.MaxInt)
+	for is := x.targets[t]; is.oldest() != nil; {
+		x.forget(is.oldest(), math.MaxInt)
 	}
 	x.report()
 }
@@ -281,7 +281,7 @@ func (x *Index) split(n *node, at int) *node {
 			continue
 		}
 		upper := &use{node: first, target: int32(h.target)} //nolint:gosec // the number of a target
-		x.targets[h.target].linkBehind(upper, h.use)
+		upper.linkBehind(h.use)
 		first.holders = append(first.holders, holder{h.target, at, upper})
 		h.borders -= at
 		n.holders = append(n.holders, h)
@@ -301,7 +301,7 @@ func (x *Index) hold(t int, n *node, borders int) {
 	is := x.targets[t]
 	i, ok := n.holder(t)
 	if ok {
-		is.unlink(n.holders[i].use)
+		n.holders[i].use.unlink()
 	} else {
 		u := &n.firstUse
 		if u.node != nil {
@@ -336,8 +336,8 @@ func (x *Index) count(t, borders, bytes int) {
 
 // bound removes what a target cannot hold; if its capacity is unknown, nothing.
 func (x *Index) bound(t int) {
-	for is := x.targets[t]; is.capacity > 0 && is.bytes > is.capacity && is.oldest != nil; {
-		x.forget(is.oldest, bordersIn(is.oldest, is.bytes-is.capacity))
+	for is := x.targets[t]; is.capacity > 0 && is.bytes > is.capacity && is.oldest() != nil; {
+		x.forget(is.oldest(), bordersIn(is.oldest(), is.bytes-is.capacity))
 	}
 }
 
@@ -361,10 +361,9 @@ func bordersIn(u *use, bytes int) int {
 // forget removes the given number of borders at the end of u, at most all.
 func (x *Index) forget(u *use, borders int) {
 	t, n := int(u.target), u.node
-	is := x.targets[t]
 	if n == nil {
 		x.remote.remove(u)
-		is.unlink(u)
+		u.unlink()
 		x.count(t, -len(u.placed.Keys), -int(u.placed.Bytes))
 		x.bytes -= remoteBytes
 		return
@@ -375,7 +374,7 @@ func (x *Index) forget(u *use, borders int) {
 	depth := int(n.depth)
 	x.count(t, -borders, end(depth+h.borders-borders)-end(depth+h.borders))
 	if h.borders -= borders; h.borders == 0 {
-		is.unlink(u)
+		u.unlink()
 		if n.holders = slices.Delete(n.holders, at, at+1); len(n.holders) == 0 {
 			delete(x.following(n.parent), n.keys[0])
 			x.bytes -= int(n.bytes)

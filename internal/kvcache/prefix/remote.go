@@ -35,7 +35,7 @@ func (r remote) find(t int, last Key) *use {
 func (x *Index) AddRemote(t int, p *Placed) {
 	is := x.targets[t]
 	if u := x.remote.find(t, p.Keys[tail-1]); u != nil {
-		is.unlink(u)
+		u.unlink()
 		is.link(u, x.memory.Now())
 		return
 	}

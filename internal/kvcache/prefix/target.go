@@ -2,11 +2,24 @@ package prefix
 
 // target is what one instance or rank holds.
 type target struct {
-	// newest and oldest are the ends of the LRU list.
-	newest, oldest *use
-	borders        int
-	bytes          int // of text
-	capacity       int // in bytes of text, by the last Note; 0: unknown
+	lru      use // its LRU list is a ring: after this comes the oldest use, before it the newest
+	borders  int
+	bytes    int // of text
+	capacity int // in bytes of text, by the last Note; 0: unknown
+}
+
+func newTarget() *target {
+	is := &target{}
+	is.lru.older, is.lru.newer = &is.lru, &is.lru
+	return is
+}
+
+// oldest returns the least recent use, nil if there is none.
+func (is *target) oldest() *use {
+	if is.lru.newer == &is.lru {
+		return nil
+	}
+	return is.lru.newer
 }
 
 // use is an entry of the LRU list of a target: a node of the tree, or a prompt that it holds
@@ -21,36 +34,14 @@ type use struct {
 
 // link makes u the newest entry, used in the tick now.
 func (is *target) link(u *use, now uint32) {
+	u.linkBehind(is.lru.older)
 	u.at = now
-	u.newer, u.older = nil, is.newest
-	if is.newest != nil {
-		is.newest.newer = u
-	} else {
-		is.oldest = u
-	}
-	is.newest = u
 }
 
 // linkBehind inserts u as the next newer entry after older.
-func (is *target) linkBehind(u, older *use) {
+func (u *use) linkBehind(older *use) {
 	u.older, u.newer, u.at = older, older.newer, older.at
-	older.newer = u
-	if u.newer != nil {
-		u.newer.older = u
-	} else {
-		is.newest = u
-	}
+	u.older.newer, u.newer.older = u, u
 }
 
-func (is *target) unlink(u *use) {
-	if u.newer != nil {
-		u.newer.older = u.older
-	} else {
-		is.newest = u.older
-	}
-	if u.older != nil {
-		u.older.newer = u.newer
-	} else {
-		is.oldest = u.newer
-	}
-}
+func (u *use) unlink() { u.older.newer, u.newer.older = u.newer, u.older }

@@ -36,10 +36,7 @@ type feed struct {
 func (f *feed) add(c Change, at time.Time) {
 	f.n++
 	c.N, c.At = f.n, at.UnixMilli()
-	if len(f.all) == maxFeed {
-		f.all = f.all[:copy(f.all, f.all[1:])]
-	}
-	f.all = append(f.all, c)
+	f.all = append(f.all[max(0, len(f.all)+1-maxFeed):], c)
 }
 
 // since returns the changes after number n.

@@ -10,21 +10,13 @@ import (
 // history has the time series of the page, for this proxy and for every instance. It is
 // owned by the goroutine of the Board.
 type history struct {
-	own    figures.History // of this proxy, for one step
-	rounds int64           // points so far
-	total  totals
+	own    figures.History  // of this proxy, for one step
+	rounds int64            // points so far
+	total  map[string]*ring // of all requests, by their names on the page
 	of     map[instance.Key]*line
 	// fleet reports whether the newest points are those of all proxies; switched, that the ones
 	// before were not and have been cleared since the last event.
 	fleet, switched bool
-}
-
-// totals are the series of all requests.
-type totals struct {
-	served, refused, failed, decodeOnly ring // a second
-	inFlight, input, output             ring // input and output in tokens a second
-	first50, first95                    ring // ms
-	between50, between95                ring
 }
 
 // line has the series of one instance.
@@ -34,7 +26,7 @@ type line struct {
 }
 
 func newHistory() *history {
-	return &history{own: figures.History{Window: (step - 1) * time.Second}, of: map[instance.Key]*line{}}
+	return &history{own: figures.History{Window: (step - 1) * time.Second}, total: map[string]*ring{}, of: map[instance.Key]*line{}}
 }
 
 // keep creates the series of new members of a snapshot and drops those of all others.
@@ -57,7 +49,7 @@ func (h *history) point(requests int64, own *figures.Sample, fleet *figures.Flee
 	}
 	h.own.Add(samples)
 	if is := fleet != nil; is != h.fleet {
-		h.fleet, h.switched, h.total = is, true, totals{}
+		h.fleet, h.switched, h.total = is, true, map[string]*ring{}
 		for _, l := range h.of {
 			*l = line{}
 		}
@@ -69,18 +61,24 @@ func (h *history) point(requests int64, own *figures.Sample, fleet *figures.Flee
 	} else if f = h.own.Fleet(); f.Seconds == 0 { // of one sample: since the proxy started
 		f = &figures.Fleet{}
 	}
-	t, first, between := &h.total, figures.Series{Name: figures.FirstToken}, figures.Series{Name: figures.Between}
-	t.served.figure(f.Rate(figures.Requests, "ok"), 1)
-	t.refused.figure(f.Rate(figures.Requests, "client_error", "client_gone"), 1)
-	t.failed.figure(f.Rate(figures.Requests, "unavailable", "upstream_error", "broken"), 1)
-	t.decodeOnly.figure(f.Rate(figures.DecodeOnly, ""), 1)
-	t.input.figure(f.Rate(figures.Tokens, "input"), 1)
-	t.output.figure(f.Rate(figures.Tokens, "output"), 1)
-	t.inFlight.figure(&inFlight, 1)
-	t.first50.figure(f.Quantile(.5, first), 1e3)
-	t.first95.figure(f.Quantile(.95, first), 1e3)
-	t.between50.figure(f.Quantile(.5, between), 1e3)
-	t.between95.figure(f.Quantile(.95, between), 1e3)
+	total := func(name string, v *float64, factor float64) {
+		if h.total[name] == nil {
+			h.total[name] = new(ring)
+		}
+		h.total[name].figure(v, factor)
+	}
+	total("served", f.Rate(figures.Requests, "ok"), 1)
+	total("refused", f.Rate(figures.Requests, "client_error", "client_gone"), 1)
+	total("failed", f.Rate(figures.Requests, "unavailable", "upstream_error", "broken"), 1)
+	total("alone", f.Rate(figures.DecodeOnly, ""), 1)
+	total("input", f.Rate(figures.Tokens, "input"), 1) // tokens a second
+	total("output", f.Rate(figures.Tokens, "output"), 1)
+	total("in_flight", &inFlight, 1)
+	first, between := figures.Series{Name: figures.FirstToken}, figures.Series{Name: figures.Between}
+	total("first50", f.Quantile(.5, first), 1e3)
+	total("first95", f.Quantile(.95, first), 1e3)
+	total("between50", f.Quantile(.5, between), 1e3)
+	total("between95", f.Quantile(.95, between), 1e3)
 	for k, l := range h.of {
 		prompts := func(what string) *float64 {
 			return f.Counter(figures.Series{Name: figures.Prompts, Instance: k.Address, Label: what})
@@ -100,13 +98,5 @@ func (h *history) hit(k instance.Key) value {
 			return value(min(l.found.sum()/asked, 1))
 		}
 	}
-	return value(none)
-}
-
-// lines returns the series of all requests by their names on the page.
-func (t *totals) lines() map[string]*ring {
-	return map[string]*ring{
-		"served": &t.served, "refused": &t.refused, "failed": &t.failed, "alone": &t.decodeOnly, "in_flight": &t.inFlight, "input": &t.input, "output": &t.output,
-		"first50": &t.first50, "first95": &t.first95, "between50": &t.between50, "between95": &t.between95,
-	}
+	return none
 }

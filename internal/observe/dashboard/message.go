@@ -34,7 +34,7 @@ type point struct {
 
 func (h *history) lines() *lines {
 	out := &lines{Step: step, Total: map[string][]value{}, Of: map[string][2][]value{}}
-	for name, r := range h.total.lines() {
+	for name, r := range h.total {
 		out.Total[name] = r.line()
 	}
 	for k, l := range h.of {
@@ -47,7 +47,7 @@ func (h *history) lines() *lines {
 
 func (h *history) newest() *point {
 	out := &point{Total: map[string]value{}, Of: map[string][2]value{}}
-	for name, r := range h.total.lines() {
+	for name, r := range h.total {
 		out.Total[name] = r.last()
 	}
 	for k, l := range h.of {

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"math"
+	"slices"
 	"strconv"
 )
 
@@ -9,7 +10,7 @@ const (
 	// points is the number of points of a series, and step the seconds between two of them.
 	points, step = 60, 5
 	// none represents a point without a measurement.
-	none float32 = -1
+	none value = -1
 )
 
 // value is a number of a series; none is encoded as null.
@@ -27,55 +28,42 @@ func (v value) MarshalJSON() ([]byte, error) {
 	return strconv.AppendFloat(nil, f, 'g', 3, 64), nil
 }
 
-// ring has the last points of a series.
-type ring struct {
-	at   [points]float32
-	next int
-	n    int
-}
+// ring has the last points of a series, oldest first.
+type ring []value
 
-func (r *ring) add(v float32) {
-	r.at[r.next] = v
-	r.next = (r.next + 1) % points
-	r.n = min(r.n+1, points)
+func (r *ring) add(v value) {
+	*r = append((*r)[max(0, len(*r)+1-points):], v)
 }
 
 // figure adds a figure times a factor, none if it is nil.
 func (r *ring) figure(v *float64, factor float64) {
 	is := none
 	if v != nil {
-		is = float32(*v * factor)
+		is = value(*v * factor)
 	}
 	r.add(is)
 }
 
-// line returns the points, oldest first, or nil if there never was a value.
-func (r *ring) line() []value {
-	out, some := make([]value, 0, r.n), false
-	for i := range r.n {
-		v := r.at[(r.next-r.n+i+points)%points]
-		out, some = append(out, value(v)), some || v >= 0
-	}
-	if !some {
+// line returns the points, or nil if none has a value.
+func (r ring) line() []value {
+	if !slices.ContainsFunc(r, func(v value) bool { return v >= 0 }) {
 		return nil
 	}
-	return out
+	return r
 }
 
 // last returns the newest point.
-func (r *ring) last() value {
-	if r.n == 0 {
-		return value(none)
+func (r ring) last() value {
+	if len(r) == 0 {
+		return none
 	}
-	return value(r.at[(r.next-1+points)%points])
+	return r[len(r)-1]
 }
 
 // sum returns the sum of all points.
-func (r *ring) sum() (s float64) {
-	for i := range r.n {
-		if v := r.at[(r.next-1-i+points)%points]; v > 0 {
-			s += float64(v)
-		}
+func (r ring) sum() (s float64) {
+	for _, v := range r {
+		s += float64(max(v, 0))
 	}
 	return s
 }

@@ -9,7 +9,7 @@ import (
 func TestRingKeepsTheLast(t *testing.T) {
 	t.Parallel()
 	var r ring
-	if r.line() != nil || r.last() != value(none) {
+	if r.line() != nil || r.last() != none {
 		t.Error("an empty ring has points")
 	}
 	r.add(none)
@@ -17,7 +17,7 @@ func TestRingKeepsTheLast(t *testing.T) {
 		t.Error("a ring in which nothing was measured has a line")
 	}
 	for i := range points + 5 {
-		r.add(float32(i))
+		r.add(value(i))
 	}
 	line := r.line()
 	if len(line) != points || line[0] != 5 || line[points-1] != points+4 || r.last() != points+4 {

@@ -329,16 +329,13 @@ func (f *Fleet) queue(q *instance.ListedQueue) {
 }
 
 // Gauge returns the sum of a gauge of all proxies, for Usage the newest; nil if no proxy has it.
-func (f *Fleet) Gauge(s Series) *float64 {
-	if v, ok := f.gauges[s]; ok {
-		return &v
-	}
-	return nil
-}
+func (f *Fleet) Gauge(s Series) *float64 { return valueOf(f.gauges, s) }
 
 // Counter returns the increase of a counter of all proxies; nil if no proxy has it.
-func (f *Fleet) Counter(s Series) *float64 {
-	if v, ok := f.counters[s]; ok {
+func (f *Fleet) Counter(s Series) *float64 { return valueOf(f.counters, s) }
+
+func valueOf(all map[Series]float64, s Series) *float64 {
+	if v, ok := all[s]; ok {
 		return &v
 	}
 	return nil

@@ -65,7 +65,10 @@ func (q *Queue) write(idle chan struct{}) {
 	var out []byte
 	for first := true; ; first = false {
 		if !first {
-			q.wait()
+			select { // further lines
+			case <-time.After(gather):
+			case <-q.hurry:
+			}
 		}
 		q.mu.Lock()
 		if len(q.buf) == 0 {
@@ -89,20 +92,9 @@ func (q *Queue) write(idle chan struct{}) {
 	}
 }
 
-// wait waits for further lines.
-func (q *Queue) wait() {
-	timer := time.NewTimer(gather)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-q.hurry:
-	}
-}
-
 // Flush blocks until all lines are written, for at most limit, and reports whether they are.
 func (q *Queue) Flush(limit time.Duration) bool {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
+	late := time.After(limit)
 	for {
 		q.mu.Lock()
 		idle := q.idle
@@ -116,7 +108,7 @@ func (q *Queue) Flush(limit time.Duration) bool {
 		}
 		select {
 		case <-idle:
-		case <-timer.C:
+		case <-late:
 			return false
 		}
 	}

@@ -3,7 +3,6 @@
 package metrics
 
 import (
-	"maps"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -48,9 +47,8 @@ type Metrics struct {
 
 	duration, firstToken, between, stages *prometheus.HistogramVec
 
-	known atomic.Pointer[map[kind]*series]
+	known sync.Map               // from kind to *series
 	usual atomic.Pointer[series] // most frequent kind of request
-	learn sync.Mutex             // serializes additions to known
 }
 
 // Options configure Metrics.
@@ -97,7 +95,6 @@ func New(reg prometheus.Registerer, o Options) *Metrics {
 	for _, result := range health.TrialResults() {
 		m.trials.WithLabelValues(result)
 	}
-	m.known.Store(&map[kind]*series{})
 	f.NewGauge(prometheus.GaugeOpts{
 		Name: "pd_build_info", Help: "Always 1; the version is in the label.",
 		ConstLabels: prometheus.Labels{"version": o.Version},
@@ -149,7 +146,9 @@ func (m *Metrics) Follow(last, now *instance.Snapshot) {
 			m.vanished.WithLabelValues(string(was.Role)).Inc()
 		}
 		if is != nil {
-			m.models.listed(is.Record.Models)
+			for _, model := range is.Record.Models {
+				m.models.admit(model, false) // its series begin at zero
+			}
 		}
 		if was != nil {
 			m.instances.changed(now, was)
@@ -173,22 +172,17 @@ type series struct {
 	queue, retry, prefill, handover, decode prometheus.Observer
 }
 
-// of returns the counters of a kind. There are few kinds, and new ones are rare, so the map
-// is replaced as a whole: a lookup takes no lock and does not allocate.
+// of returns the counters of a kind. There are few kinds.
 func (m *Metrics) of(k kind) *series {
 	if s := m.usual.Load(); s != nil && s.of == k {
 		return s
 	}
-	if s, ok := (*m.known.Load())[k]; ok {
-		return s
+	one, known := m.known.Load(k)
+	if !known {
+		one, _ = m.known.LoadOrStore(k, m.newSeries(k))
 	}
-	s := m.newSeries(k)
-	m.learn.Lock()
-	defer m.learn.Unlock()
-	next := maps.Clone(*m.known.Load())
-	next[k] = s
-	m.known.Store(&next)
-	if k.outcome == relay.OutcomeOK {
+	s, _ := one.(*series)
+	if !known && k.outcome == relay.OutcomeOK {
 		m.usual.Store(s)
 	}
 	return s

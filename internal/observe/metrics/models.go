@@ -106,12 +106,13 @@ func (m *models) done(e *forward.Entry) {
 }
 
 // admit returns the series of a model, which gets a label of its own if one is free. used
-// reports that it has a request.
+// reports that it has a request; else an instance lists it.
 func (m *models) admit(model string, used bool) *modelSeries {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	known := *m.known.Load()
 	if s := known[model]; s != nil {
+		s.listed = s.listed || !used
 		return s
 	}
 	if model == otherModels || len(known) >= m.max && !m.free(used) {
@@ -197,27 +198,8 @@ func (m *models) follow(now *instance.Snapshot) {
 	defer m.mu.Unlock()
 	m.snapshot = now
 	for _, route := range now.Documents.In(schema.Models) {
-		m.mark(route.Address)
-	}
-}
-
-// mark records that a model is listed or a model route. The caller holds mu.
-func (m *models) mark(model string) {
-	if s := (*m.known.Load())[model]; s != nil {
-		s.listed = true
-	}
-}
-
-// listed adds series, at zero, of the models that an instance lists.
-func (m *models) listed(models []string) {
-	m.mu.Lock()
-	for _, model := range models {
-		m.mark(model)
-	}
-	m.mu.Unlock()
-	for _, model := range models {
-		if (*m.known.Load())[model] == nil && len(*m.known.Load()) <= m.max {
-			m.admit(model, false)
+		if s := (*m.known.Load())[route.Address]; s != nil {
+			s.listed = true
 		}
 	}
 }

@@ -174,7 +174,6 @@ type Request struct {
 	arrived  time.Time
 	deadline time.Time
 	seq      uint64
-	index    int        // in account.waiting
 	again    int        // calls of Again
 	ready    chan error // receives the end of the wait
 }
@@ -211,19 +210,23 @@ func (q *Queues) Admit(ctx context.Context, r *Request) error {
 		m.begin(r)
 		return nil
 	}
-	if err := m.enqueue(r, now); err != nil || r.ready == nil {
-		return m.note(r, err)
+	err := m.enqueue(r, now)
+	if err != nil || r.ready == nil {
+		return err
 	}
 	q.wakeRun()
 	select {
-	case err := <-r.ready:
-		return m.note(r, err)
+	case err = <-r.ready:
 	case <-ctx.Done():
 		if m.leave(r) {
 			return ErrGone
 		}
-		return m.note(r, <-r.ready)
+		err = <-r.ready
 	}
+	if err == nil {
+		q.opts.Observer.Waited(r.Class, q.opts.Now().Sub(r.arrived))
+	}
+	return err
 }
 
 // Again waits before an admitted request that engines have refused as busy is sent again: clients that bypass
@@ -243,10 +246,8 @@ func (q *Queues) Again(ctx context.Context, r *Request) (again bool, err error) 
 	}
 	was := r.pending
 	r.Picked(instance.Decode) // meanwhile, others may use its part of the engines
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(wait):
 		r.pending = was
 		r.queue.out.add(was)
 		return true, nil
@@ -388,33 +389,22 @@ func (q *Queues) Run(ctx context.Context) {
 	if q == nil {
 		return
 	}
-	due := time.Now().Add(time.Hour)
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	set := func(wait time.Duration) {
-		due = time.Now().Add(wait)
-		timer.Reset(wait)
-	}
-	for {
-		wait := time.Hour
+	for due := time.Now().Add(time.Hour); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-q.active:
+		case <-time.After(time.Until(due)):
 			for _, m := range *q.models.Load() {
-				wait = min(wait, m.interval())
+				m.tick()
 			}
-			if wait < time.Until(due) {
-				set(wait)
-			}
-			continue
-		case <-timer.C:
+			due = time.Now().Add(time.Hour)
 		}
 		for _, m := range *q.models.Load() {
-			m.tick()
-			wait = min(wait, m.interval())
+			if next := time.Now().Add(m.interval()); next.Before(due) {
+				due = next
+			}
 		}
-		set(wait)
 	}
 }
 

@@ -2,7 +2,6 @@ package admission
 
 import (
 	"cmp"
-	"container/heap"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -30,8 +29,8 @@ type account struct {
 	service float64 // at the time at, without fresh
 	others  float64 // that other proxies have published
 	at      time.Time
-	waiting backlog
-	cost    float64 // of waiting
+	waiting []*Request // in the order of byDeadline
+	cost    float64    // of waiting
 }
 
 // fold adds what is fresh and decreases the weight of the past.
@@ -64,31 +63,9 @@ func (a *account) newest() *Request {
 
 func (a *account) active() bool { return len(a.waiting) > 0 || a.running.Load() > 0 }
 
-// backlog is a heap of requests: the earliest deadline first, then the earliest arrival.
-type backlog []*Request
-
-func (b backlog) Len() int { return len(b) }
-func (b backlog) Less(i, j int) bool {
-	if !b[i].deadline.Equal(b[j].deadline) {
-		return b[i].deadline.Before(b[j].deadline)
-	}
-	return b[i].seq < b[j].seq
-}
-func (b backlog) Swap(i, j int) {
-	b[i], b[j] = b[j], b[i]
-	b[i].index, b[j].index = i, j
-}
-func (b *backlog) Push(x any) {
-	r, _ := x.(*Request)
-	r.index = len(*b)
-	*b = append(*b, r)
-}
-func (b *backlog) Pop() any {
-	last := len(*b) - 1
-	r := (*b)[last]
-	(*b)[last] = nil
-	*b = (*b)[:last]
-	return r
+// byDeadline compares requests: the earliest deadline first, then the earliest arrival.
+func byDeadline(a, b *Request) int {
+	return cmp.Or(a.deadline.Compare(b.deadline), cmp.Compare(a.seq, b.seq))
 }
 
 // order has the waiting requests of a queue. The zero value is empty. The queue's lock guards it.
@@ -124,7 +101,8 @@ func (o *order) add(r *Request, now time.Time) {
 	}
 	o.seq++
 	r.seq = o.seq
-	heap.Push(&a.waiting, r)
+	at, _ := slices.BinarySearchFunc(a.waiting, r, byDeadline)
+	a.waiting = slices.Insert(a.waiting, at, r)
 	o.account(r, 1)
 }
 
@@ -159,7 +137,8 @@ func (o *order) account(r *Request, sign int) {
 
 // remove takes a request out that leaves without being dispatched.
 func (o *order) remove(r *Request) {
-	heap.Remove(&r.account.waiting, r.index)
+	at, _ := slices.BinarySearchFunc(r.account.waiting, r, byDeadline)
+	r.account.waiting = slices.Delete(r.account.waiting, at, at+1)
 	o.account(r, -1)
 }
 
@@ -254,13 +233,11 @@ func (o *order) newest(size func(*account) int64) *Request {
 func (o *order) overdue(now time.Time) (list []*Request) {
 	for _, accounts := range o.accounts {
 		for _, a := range accounts {
-			if len(a.waiting) == 0 || a.waiting[0].deadline.After(now) {
-				continue
-			}
 			for _, r := range a.waiting {
-				if !r.deadline.After(now) {
-					list = append(list, r)
+				if r.deadline.After(now) {
+					break
 				}
+				list = append(list, r)
 			}
 		}
 	}

@@ -281,14 +281,6 @@ func (m *queue) refusal(r *Request, reason string) error {
 	return &RefusedError{Reason: reason, Wait: jitter(wait), queue: m}
 }
 
-// note reports the end of the wait of a request.
-func (m *queue) note(r *Request, err error) error {
-	if err == nil && r.ready != nil {
-		m.opts.Observer.Waited(r.Class, m.opts.Now().Sub(r.arrived))
-	}
-	return err
-}
-
 // observe returns what would happen to a request that does not fit.
 func (m *queue) observe(r *Request, now time.Time) string {
 	m.mu.Lock()
@@ -426,7 +418,7 @@ func (m *queue) tick() {
 	var first *Request
 	if len(overdue) > 0 && !refuse && !now.Before(m.overdue) {
 		first = slices.MinFunc(overdue, func(a, b *Request) int {
-			return cmp.Or(cmp.Compare(a.Class, b.Class), a.deadline.Compare(b.deadline), cmp.Compare(a.seq, b.seq))
+			return cmp.Or(cmp.Compare(a.Class, b.Class), byDeadline(a, b))
 		})
 		// No more than one per report of the engines in all proxies: it is beyond what fits.
 		m.overdue = now.Add(time.Duration(float64(refresh) / p.share))

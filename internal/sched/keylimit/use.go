@@ -1,11 +1,9 @@
 package keylimit
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -20,13 +18,12 @@ const (
 // uses counts the use of keys. The first maxUses keys are counted separately, the rest as
 // otherKeys.
 type uses struct {
-	known atomic.Pointer[map[string]*use]
-	mu    sync.Mutex // serializes changes of known
+	mu    sync.Mutex // guards known, and the uses in it
+	known map[string]*use
 }
 
 // use is the use of one key.
 type use struct {
-	mu      sync.Mutex // guards the fields below
 	total   instance.KeyUse
 	refused Amounts
 	slots   [minutes]slot // by minute of the hour
@@ -38,57 +35,41 @@ type slot struct {
 	instance.KeyUse
 }
 
-// all returns the use by key. The map must not be changed.
-func (u *uses) all() map[string]*use {
-	if p := u.known.Load(); p != nil {
-		return *p
-	}
-	return nil
-}
-
-func (u *uses) of(name string) *use {
-	if one := u.all()[name]; one != nil {
-		return one
-	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	known := u.all()
-	if len(known) >= maxUses {
+// add adds to the use of a key, and returns it. The caller holds mu.
+func (u *uses) add(name string, n instance.KeyUse) *use {
+	one := u.known[name]
+	if one == nil && len(u.known) >= maxUses {
 		name = otherKeys
+		one = u.known[name]
 	}
-	if one := known[name]; one != nil {
-		return one
+	if one == nil {
+		if u.known == nil {
+			u.known = map[string]*use{}
+		}
+		one = new(use)
+		u.known[name] = one
 	}
-	next := map[string]*use{name: new(use)}
-	maps.Copy(next, known)
-	u.known.Store(&next)
-	return next[name]
-}
-
-func (u *use) add(n instance.KeyUse) {
 	minute := time.Now().Unix() / 60
-	s := &u.slots[minute%minutes]
+	s := &one.slots[minute%minutes]
 	if s.minute != minute {
 		*s = slot{minute: minute}
 	}
 	s.Add(n)
-	u.total.Add(n)
+	one.total.Add(n)
+	return one
 }
 
 func (u *uses) refused(name string, kind Kind) {
-	one := u.of(name)
-	one.mu.Lock()
-	defer one.mu.Unlock()
-	one.add(instance.KeyUse{Refused: 1})
-	one.refused[kind]++
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.add(name, instance.KeyUse{Refused: 1}).refused[kind]++
 }
 
 // Count counts a request that has ended and was not refused by a limit.
 func (t *Table) Count(name string, u Usage) {
-	one := t.use.of(name)
-	one.mu.Lock()
-	defer one.mu.Unlock()
-	one.add(instance.KeyUse{Requests: 1, Input: int64(u.Input), Cached: int64(u.Cached), Output: int64(u.Output)})
+	t.use.mu.Lock()
+	defer t.use.mu.Unlock()
+	t.use.add(name, instance.KeyUse{Requests: 1, Input: int64(u.Input), Cached: int64(u.Cached), Output: int64(u.Output)})
 }
 
 // Totals is the use of one key since the start.
@@ -99,11 +80,14 @@ type Totals struct {
 
 // Each calls f for each key with its use since the start.
 func (t *Table) Each(f func(name string, all Totals)) {
-	for name, one := range t.use.all() {
-		one.mu.Lock()
-		all := Totals{one.total, one.refused}
-		one.mu.Unlock()
-		f(name, all)
+	t.use.mu.Lock()
+	all := make(map[string]Totals, len(t.use.known))
+	for name, one := range t.use.known {
+		all[name] = Totals{one.total, one.refused}
+	}
+	t.use.mu.Unlock()
+	for name, totals := range all {
+		f(name, totals)
 	}
 }
 
@@ -112,19 +96,19 @@ func (t *Table) Each(f func(name string, all Totals)) {
 func (t *Table) Usage() []instance.KeyUsage {
 	now := time.Now().Unix() / 60
 	all := map[string]*instance.KeyUsage{}
-	for name, one := range t.use.all() {
+	t.use.mu.Lock()
+	for name, one := range t.use.known {
 		is := &instance.KeyUsage{Key: name}
-		one.mu.Lock()
 		for _, s := range one.slots {
 			if s.minute > now-minutes && s.minute <= now { // the clock may have been set back
 				is.Hour.Add(s.KeyUse)
 			}
 		}
-		one.mu.Unlock()
 		if is.Hour != (instance.KeyUse{}) {
 			all[name] = is
 		}
 	}
+	t.use.mu.Unlock()
 	for name, k := range t.keys() {
 		is := all[name]
 		if is == nil {

@@ -16,9 +16,16 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 	const limit, models = 400 << 10, 50
 	budget := indexmem.New(limit)
 	list := fleet(1, 1, 1)
-	policies, memories := make([]Policy, models), make([]Memory, models)
+	policies := make([]Policy, models)
 	for i := range policies {
-		policies[i] = newKVAware(Options{Budget: budget, Memory: &memories[i], Caches: kvindex.New(budget)})
+		policies[i] = newKVAware(Options{Budget: budget, Caches: kvindex.New(budget)})
+	}
+	recorder := func(p Policy) Recorder {
+		r, ok := p.(Recorder)
+		if !ok {
+			t.Fatalf("%T records no prompts", p)
+		}
+		return r
 	}
 	ask := func(model, n int) (cached int) {
 		t.Helper()
@@ -55,24 +62,24 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 		t.Error("no eviction is counted")
 	}
 	sum := 0
-	for i := range memories {
-		sum += memories[i].All().Memory
+	for i := range policies {
+		sum += recorder(policies[i]).Remembered().Memory
 	}
 	if used := budget.Used(indexmem.Prompts); int64(sum) != used || used < limit/2 {
 		t.Errorf("%d bytes, the policies have %d", used, sum)
 	}
 	// One model may use what the others do not need.
-	for i := range memories[1:] {
-		memories[1+i].Close()
+	for _, p := range policies[1:] {
+		recorder(p).Close()
 	}
 	for n := range 2000 {
 		ask(0, 100+n)
 	}
-	if used := budget.Used(indexmem.Prompts); used < limit*9/10 || int64(memories[0].All().Memory) != used {
+	if used := budget.Used(indexmem.Prompts); used < limit*9/10 || int64(recorder(policies[0]).Remembered().Memory) != used {
 		t.Errorf("one model has %d bytes of %d", used, limit)
 	}
 	ask(1, 0)
-	memories[0].Close()
+	recorder(policies[0]).Close()
 	if used := budget.Used(indexmem.Prompts); used != 0 {
 		t.Errorf("%d bytes after all are closed", used)
 	}

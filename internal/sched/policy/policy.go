@@ -38,8 +38,6 @@ type Options struct {
 	CacheWeight float64
 	// Caches provides the contents of KV caches; nil if unknown.
 	Caches *kvindex.Index
-	// Memory is filled in by a policy that records prompts; nil if it is not needed.
-	Memory *Memory
 	// Budget bounds the memory of policies that record prompts; nil: a separate one with the
 	// default limit.
 	Budget *indexmem.Budget
@@ -47,15 +45,14 @@ type Options struct {
 	Placements *prefix.Placements
 }
 
-// Memory provides access to the prompts that a policy records. Its functions are safe for
-// concurrent use, and nil if the policy records none.
-type Memory struct {
-	// All returns the total, including candidates that have just left.
-	All func() Remembered
-	// Of returns the part of one candidate, by its Hash.
-	Of func(hash uint64) Remembered
+// Recorder is implemented by policies that record prompts.
+type Recorder interface {
+	// Remembered returns the total, including candidates that have just left.
+	Remembered() Remembered
+	// RememberedOf returns the part of one candidate, by its Hash.
+	RememberedOf(hash uint64) Remembered
 	// Close removes everything; the list of the policy is no longer used.
-	Close func()
+	Close()
 }
 
 // Remembered is the size of what a policy has recorded of computed prompts.
@@ -63,6 +60,13 @@ type Remembered struct {
 	Entries int // parts of prompts
 	Text    int // their bytes
 	Memory  int // bytes of memory; 0 for a single candidate, since candidates share it
+}
+
+// Add adds another size.
+func (r *Remembered) Add(o Remembered) {
+	r.Entries += o.Entries
+	r.Text += o.Text
+	r.Memory += o.Memory
 }
 
 func (o *Options) now() time.Time {

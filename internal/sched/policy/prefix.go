@@ -45,9 +45,6 @@ func newPrefixCache(o *Options) *prefixCache {
 	budget.Register(indexmem.Prompts, p)
 	p.targets.index = p.index
 	p.chains.New = func() any { return new(prefix.Chain) }
-	if o.Memory != nil {
-		*o.Memory = Memory{All: p.remembered, Of: p.rememberedOf, Close: p.close}
-	}
 	return p
 }
 
@@ -74,8 +71,8 @@ func (p *prefixCache) Evict(until uint32, bytes int64) {
 	}
 }
 
-// close removes everything; nothing is recorded from then on.
-func (p *prefixCache) close() {
+// Close implements Recorder. Nothing is recorded from then on.
+func (p *prefixCache) Close() {
 	p.mu.Lock()
 	p.closed = true
 	for _, n := range p.targets.of {
@@ -89,8 +86,8 @@ func (p *prefixCache) close() {
 	p.memory.Unregister(indexmem.Prompts, p)
 }
 
-// remembered returns the size of the index; its memory includes that of the names of blocks.
-func (p *prefixCache) remembered() Remembered {
+// Remembered implements Recorder. The memory includes that of the names of blocks.
+func (p *prefixCache) Remembered() Remembered {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := Remembered{Entries: p.index.Borders(), Memory: p.index.Memory()}
@@ -103,8 +100,8 @@ func (p *prefixCache) remembered() Remembered {
 	return r
 }
 
-// rememberedOf returns the size of the index for one candidate.
-func (p *prefixCache) rememberedOf(hash uint64) Remembered {
+// RememberedOf implements Recorder.
+func (p *prefixCache) RememberedOf(hash uint64) Remembered {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n := p.targets.of[hash]; n != nil {
