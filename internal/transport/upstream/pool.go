@@ -78,14 +78,14 @@ func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 	if err != nil {
 		return nil, &Error{Stage: StageNotConnected, Address: r.Instance.Address, Err: err}
 	}
-	body, size := r.Body, r.size()
-	if size <= maxJoinedBody {
+	body := r.Body
+	if r.size() <= maxJoinedBody {
 		for _, s := range body {
 			wire = append(wire, s...)
 		}
 		*buf, body = wire, nil
 	}
-	m := message{head: wire, body: body, method: r.Method, instance: r.Instance, once: r.Once, watchEarlyReply: size > minWatchedBody, started: time.Now()}
+	m := message{Request: r, head: wire, body: body, started: time.Now()}
 	h, toClose := p.activeHost(r.Instance)
 	closeAll(toClose)
 	a, e := p.reuseOrDial(ctx, h, &m)
@@ -97,13 +97,11 @@ func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 
 // message is a request ready for the wire.
 type message struct {
-	head            []byte // includes a small body
-	body            [][]byte
-	method          string
-	instance        *instance.Instance
-	once            bool // see Request.Once
-	watchEarlyReply bool // argument of conn.send
-	started         time.Time
+	*Request
+
+	head    []byte // includes a small body
+	body    [][]byte
+	started time.Time
 }
 
 // reuseOrDial runs the exchange on an idle connection, or on a new one if there is none
@@ -120,7 +118,7 @@ func (p *Pool) reuseOrDial(ctx context.Context, h *host, m *message) (*answer, *
 			break
 		}
 	}
-	if e == nil || e.Stage != StageStale || m.once || ctx.Err() != nil {
+	if e == nil || e.Stage != StageStale || m.Once || ctx.Err() != nil {
 		return a, e
 	}
 	p.staleRetries.Add(1)
@@ -134,10 +132,10 @@ func (p *Pool) reuseOrDial(ctx context.Context, h *host, m *message) (*answer, *
 
 // tryNew runs the exchange on a new connection.
 func (p *Pool) tryNew(ctx context.Context, h *host, m *message) (*answer, *Error) {
-	c, err := p.dial(ctx, h, m.instance.Address)
+	c, err := p.dial(ctx, h, m.Instance.Address)
 	if err != nil {
 		h.addActive(-1)
-		return nil, &Error{Stage: StageNotConnected, Address: m.instance.Address, Err: causeOf(ctx, err)}
+		return nil, &Error{Stage: StageNotConnected, Address: m.Instance.Address, Err: causeOf(ctx, err)}
 	}
 	return p.try(ctx, c, m)
 }
@@ -174,10 +172,10 @@ func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
 	unwatch := context.AfterFunc(ctx, c.abort)
 	c.setRequest(m.head, m.body)
 	var h head
-	sentAll, err := c.exchange(m.watchEarlyReply, &h)
+	sentAll, err := c.exchange(&h)
 	if err == nil {
-		a := &answer{ctx: ctx, unwatch: unwatch, pool: p, conn: c, address: m.instance.Address}
-		if err = a.start(m.method, &h, sentAll); err == nil {
+		a := &answer{ctx: ctx, unwatch: unwatch, pool: p, conn: c, address: m.Instance.Address}
+		if err = a.start(m.Method, &h, sentAll); err == nil {
 			return a, nil
 		}
 	}
@@ -186,7 +184,7 @@ func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
 		c.close() // h.active still counts the exchange
 		return nil, errTryAnother
 	}
-	e := &Error{Address: m.instance.Address, MaybeTaken: true}
+	e := &Error{Address: m.Instance.Address, MaybeTaken: true}
 	switch {
 	case c.answered:
 		e.Stage = StageHeaders
