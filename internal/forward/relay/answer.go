@@ -264,10 +264,7 @@ func (a *Answer) addProxyHeader() {
 // write sends and flushes bytes to the client; it reports false if the client has left.
 func (a *Answer) write(b []byte) bool { return a.send(b, true) }
 
-// writeUnflushed writes bytes that the server may buffer; it reports false if the client has
-// left.
-func (a *Answer) writeUnflushed(b []byte) bool { return a.send(b, false) }
-
+// send is write, or without flush for bytes that the server may buffer.
 func (a *Answer) send(b []byte, flush bool) bool {
 	a.keep.mu.Lock()
 	at, ok := a.writeLocked(b)
