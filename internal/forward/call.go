@@ -264,8 +264,7 @@ func (c *call) readBody() bool {
 		c.answer.ClientGone()
 	default:
 		c.answer.CloseAfter()
-		c.answer.Refuse(&openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest,
-			Message: "the request body could not be read: " + c.bodyError(err).Error()})
+		c.answer.Refuse(openai.BadRequest("", "the request body could not be read: "+c.bodyError(err).Error()))
 	}
 	return false
 }
