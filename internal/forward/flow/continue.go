@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -216,15 +217,11 @@ func (c *completion) continued() {
 func (c *completion) endProgress() {
 	m := &c.move
 	if !m.lost.IsZero() && c.r.Origin.Client.Err() == nil {
-		why := m.why
-		switch {
-		case why != "":
-		case time.Since(m.lost) >= continueWithin:
+		why := continuation.ReasonFailed
+		if time.Since(m.lost) >= continueWithin {
 			why = continuation.ReasonDeadline
-		default:
-			why = continuation.ReasonFailed
 		}
-		c.s.Recorder.NotContinued(why)
+		c.s.Recorder.NotContinued(cmp.Or(m.why, why))
 	}
 	c.progress.Release()
 }
