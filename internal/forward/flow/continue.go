@@ -349,12 +349,11 @@ func (c *completion) detokenizeOnce(ids []byte, limit time.Duration) (_ string, 
 	r, t, m := c.r, &c.r.attempts, &c.move
 	t.wanted.Tentative = true
 	tried, ranks := t.tried, t.triedRanks
-	t.tried.decode = slices.Concat(tried.decode, m.asked)
-	a, err := t.pickOnce(instance.Decode, nil, false)
+	a, err := t.pickOnce(instance.Decode, nil, m.asked...)
 	if errors.Is(err, sched.ErrNone) { // the instance that lost the stream may still do it
 		m.asked = nil
 		t.forgetTried(instance.Decode)
-		a, err = t.pickOnce(instance.Decode, nil, false)
+		a, err = t.pickOnce(instance.Decode, nil)
 	}
 	t.tried, t.triedRanks = tried, ranks
 	t.wanted.Tentative = false

@@ -198,7 +198,7 @@ func (r *Request) begin(wanted sched.Request) {
 	if r.choice != nil {
 		wanted.Labels = r.choice.Target.Labels
 	}
-	r.attempts = attempts{s: r.Settings, ctx: r.Origin.Client, id: r.Origin.ID, trace: r.Origin.Trace, wanted: wanted}
+	r.attempts = attempts{s: r.Settings, origin: r.Origin, wanted: wanted}
 }
 
 // countFailed counts a failed leg.
