@@ -18,7 +18,7 @@ type Pool struct {
 	dialer *Dialer
 	https  *Std
 
-	mu    sync.RWMutex // guards hosts; taken before any host.mu
+	mu    sync.Mutex // guards hosts; taken before any host.mu
 	hosts map[instance.Key]*host
 
 	sweeper      *time.Timer // runs sweep
@@ -122,7 +122,8 @@ func (p *Pool) reuseOrDial(ctx context.Context, h *host, m *message) (*answer, *
 		return a, e
 	}
 	p.staleRetries.Add(1)
-	h.addActive(1)
+	h, toClose := p.activeHost(m.Instance)
+	closeAll(toClose)
 	a, e = p.tryNew(ctx, h, m)
 	if e != nil {
 		e.MaybeTaken = true
@@ -134,7 +135,9 @@ func (p *Pool) reuseOrDial(ctx context.Context, h *host, m *message) (*answer, *
 func (p *Pool) tryNew(ctx context.Context, h *host, m *message) (*answer, *Error) {
 	c, err := p.dial(ctx, h, m.Instance.Address)
 	if err != nil {
-		h.addActive(-1)
+		h.mu.Lock()
+		h.active--
+		h.mu.Unlock()
 		return nil, &Error{Stage: StageNotConnected, Address: m.Instance.Address, Err: causeOf(ctx, err)}
 	}
 	return p.try(ctx, c, m)
