@@ -2,7 +2,6 @@ package forward
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -46,7 +45,5 @@ func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 		choice = route.Preview(session, h.opts.KeyName(r))
 	}
 	w.Header().Set("Content-Type", "application/json")
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(h.flow.Explain(req, session, choice)) // the client may have left
+	_, _ = w.Write(append(openai.Marshal(h.flow.Explain(req, session, choice)), '\n')) // the client may have left
 }
