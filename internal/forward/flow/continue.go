@@ -382,9 +382,9 @@ func (c *completion) detokenizeOnce(ids []byte, limit time.Duration) (_ string, 
 	if resp.Status != http.StatusOK {
 		return "", fmt.Errorf("%s answered /detokenize with %d", a.Instance.Key, resp.Status)
 	}
-	text, err := jsonscan.TopLevel(answer, "prompt")
-	if err != nil || len(text) == 0 || text[0] != '"' {
+	text := jsonscan.FindText(answer, 0, "prompt")
+	if text == nil {
 		return "", fmt.Errorf("%s answered /detokenize with no text", a.Instance.Key)
 	}
-	return string(jsonscan.Unquote(text)), nil
+	return string(text), nil
 }
