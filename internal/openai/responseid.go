@@ -3,6 +3,7 @@ package openai
 import (
 	"encoding/hex"
 	"hash/fnv"
+	"strconv"
 	"strings"
 )
 
@@ -35,6 +36,6 @@ func MayHold(address, id string) bool {
 // holder is FNV-1a with 32 bits, in hexadecimal digits.
 func holder(address string) string {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(address)) // has no error
-	return hex.EncodeToString(h.Sum(nil))
+	_, _ = h.Write([]byte(address))                            // has no error
+	return strconv.FormatUint(1<<32|uint64(h.Sum32()), 16)[1:] // with leading zeros
 }
