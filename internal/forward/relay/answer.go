@@ -267,12 +267,12 @@ func (a *Answer) write(b []byte) bool { return a.send(b, true) }
 // send is write, or without flush for bytes that the server may buffer.
 func (a *Answer) send(b []byte, flush bool) bool {
 	a.keep.mu.Lock()
+	defer a.keep.mu.Unlock()
 	at, ok := a.writeLocked(b)
 	a.keep.relayed = true
 	if ok && flush {
 		a.Client.Flush()
 	}
-	a.keep.mu.Unlock()
 	if a.lastWrite = at; !ok {
 		a.clientLeft()
 	}
