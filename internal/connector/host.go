@@ -15,5 +15,5 @@ func WithHost(params []byte, in *instance.Instance) []byte {
 	if err != nil {
 		return params
 	}
-	return jsonscan.Replace(params, "remote_host", quote(host))
+	return jsonscan.Replace(params, "remote_host", toJSON(host))
 }

@@ -1,6 +1,7 @@
 package connector
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -11,11 +12,7 @@ import (
 )
 
 // release is a release of vLLM, without its last number.
-type release struct{ major, minor int }
-
-func (r release) before(o release) bool {
-	return r.major < o.major || r.major == o.major && r.minor < o.minor
-}
+type release [2]int
 
 // releaseOf reads an engine's version. ok is false if the version does not name a release:
 // it is empty, or the 0.1.dev of a build that does not know its release. The caller then
@@ -26,13 +23,10 @@ func releaseOf(in *instance.Instance) (r release, ok bool) {
 		return release{}, false
 	}
 	major, rest, _ := strings.Cut(version, ".")
-	end := 0
-	for end < len(rest) && rest[end] >= '0' && rest[end] <= '9' {
-		end++
-	}
+	minor := strings.TrimSuffix(rest, strings.TrimLeft(rest, "0123456789"))
 	var errMajor, errMinor error
-	r.major, errMajor = strconv.Atoi(major)
-	r.minor, errMinor = strconv.Atoi(rest[:end])
+	r[0], errMajor = strconv.Atoi(major)
+	r[1], errMinor = strconv.Atoi(minor)
 	return r, errMajor == nil && errMinor == nil
 }
 
@@ -43,7 +37,7 @@ func older(in *instance.Instance, than release) bool {
 		return false
 	}
 	r, ok := releaseOf(in)
-	return ok && r.before(than)
+	return ok && slices.Compare(r[:], than[:]) < 0
 }
 
 // TakesPromptIDs reports whether an engine computes a chat's prompt from prompt_token_ids in

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
@@ -60,9 +59,9 @@ func (lmcache) Unfit(k openai.Kind, p Pair) string {
 // from others: a receiver lists a chunk before it has arrived, and forgets it when it has
 // been read, so an attempt must not find chunks of another attempt.
 func (lmcache) Prefill(r *request.Request, p Pair) Leg {
-	params := `{"disagg_spec":{"req_id":` + quote(p.Key) + `,"receiver_host":` + quote(receiverHost(p.Decode)) +
-		`,"receiver_init_port":` + list(p.Decode.Record.Ports[instance.PortLMCacheInit]) +
-		`,"receiver_alloc_port":` + list(p.Decode.Record.Ports[instance.PortLMCacheAlloc]) + `},` + tag(p) + `}`
+	params := `{"disagg_spec":{"req_id":` + toJSON(p.Key) + `,"receiver_host":` + toJSON(receiverHost(p.Decode)) +
+		`,"receiver_init_port":` + toJSON(p.Decode.Record.Ports[instance.PortLMCacheInit]) +
+		`,"receiver_alloc_port":` + toJSON(p.Decode.Record.Ports[instance.PortLMCacheAlloc]) + `},` + tag(p) + `}`
 	return Leg{Body: prefillBody(r, p, params), Awaits: Notices{ID: p.Key, Ranks: receivers(p.Decode)}}
 }
 
@@ -72,7 +71,7 @@ func (lmcache) Decode(r *request.Request, p Pair, _ TransferParams) Leg {
 
 // tag becomes a part of each chunk's key: LMCache's CacheEngineKey takes the members of
 // kv_transfer_params that begin with "lmcache.tag.".
-func tag(p Pair) string { return `"lmcache.tag.pdmesh":` + quote(p.Key) }
+func tag(p Pair) string { return `"lmcache.tag.pdmesh":` + toJSON(p.Key) }
 
 // receivers is the number of ranks of a decode instance that get chunks.
 func receivers(in *instance.Instance) int { return len(in.Record.Ports[instance.PortLMCacheInit]) }
@@ -88,16 +87,4 @@ func receiverHost(in *instance.Instance) string {
 		host = "[" + host + "]"
 	}
 	return host
-}
-
-// list returns ports as JSON.
-func list(ports []int) string {
-	b := []byte{'['}
-	for i, port := range ports {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendInt(b, int64(port), 10)
-	}
-	return string(append(b, ']'))
 }

@@ -63,14 +63,14 @@ func (mooncake) Prefill(r *request.Request, p Pair) Leg {
 
 func (mooncake) Decode(r *request.Request, p Pair, _ TransferParams) Leg {
 	return Leg{Body: decodeBody(r, p, `{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":`+
-		quote("http://"+p.Prefill.Bootstrap())+`,"remote_engine_id":`+
-		quote(p.Prefill.EngineID(p.PrefillRank))+`,"transfer_id":"`+transferID(p)+`"}`)}
+		toJSON("http://"+p.Prefill.Bootstrap())+`,"remote_engine_id":`+
+		toJSON(p.Prefill.EngineID(p.PrefillRank))+`,"transfer_id":"`+transferID(p)+`"}`)}
 }
 
 func transferID(p Pair) string { return "xfer-" + p.Key }
 
-// quote returns a string as JSON, because an engine id may contain any character.
-func quote(s string) string {
-	b, _ := json.Marshal(s) // a string has no error
+// toJSON returns a string, because an engine id may contain any character, or a list of ports as JSON.
+func toJSON(v any) string {
+	b, _ := json.Marshal(v) // neither has an error
 	return string(b)
 }

@@ -99,7 +99,7 @@ func moriioPeer(in *instance.Instance) string {
 	if err != nil { // Lacks keeps such an instance from being picked
 		return ""
 	}
-	return `"remote_host":` + quote(z.Host) + `,"remote_handshake_port":` + strconv.Itoa(z.Handshake) +
+	return `"remote_host":` + toJSON(z.Host) + `,"remote_handshake_port":` + strconv.Itoa(z.Handshake) +
 		`,"remote_notify_port":` + strconv.Itoa(z.Notify) + `,"remote_dp_size":` + strconv.Itoa(max(1, in.Record.DPSize)) +
 		`,"remote_tp_size":` + strconv.Itoa(max(0, in.Record.TPSize)) + `,`
 }

@@ -62,7 +62,7 @@ func (p2p) Decode(r *request.Request, p Pair, h TransferParams) Leg {
 	}
 	host, port := sideChannel(p.Prefill, p.PrefillRank)
 	return Leg{Body: decodeBody(r, p, `{"remote_prefiller":{"kv_request_id":"`+p2pID(p)+
-		`","remote_host":`+quote(host)+`,"remote_port":`+strconv.Itoa(port)+`}}`)}
+		`","remote_host":`+toJSON(host)+`,"remote_port":`+strconv.Itoa(port)+`}}`)}
 }
 
 func p2pID(p Pair) string { return "kv-" + p.Key }

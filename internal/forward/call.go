@@ -136,7 +136,7 @@ func (c *call) passThrough(reason string) {
 	if c.parsed(req, err) && c.admit(c.passed(len(req.Body), reason)) {
 		c.split(req)
 		c.answer.Generates = reason != ""
-		c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: req.NewEdit().Body(), Named: req, Stream: req.Stream, DecodeOnly: reason})
+		c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: req.NewEdit().Body(), Named: req.Named, Stream: req.Stream, DecodeOnly: reason})
 	}
 }
 
@@ -156,7 +156,7 @@ func (c *call) passThroughForm(reason string) {
 		return
 	}
 	c.split(nil)
-	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: splice.Of(bytes), Named: f, Stream: f.Stream, DecodeOnly: reason})
+	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: splice.Of(bytes), Named: f.Named, Stream: f.Stream, DecodeOnly: reason})
 }
 
 // passThroughNoBody passes a request without a body to one instance.
@@ -264,8 +264,7 @@ func (c *call) readBody() bool {
 		c.answer.ClientGone()
 	default:
 		c.answer.CloseAfter()
-		c.answer.Refuse(&openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest,
-			Message: "the request body could not be read: " + c.bodyError(err).Error()})
+		c.answer.Refuse(openai.BadRequest("", "the request body could not be read: "+c.bodyError(err).Error()))
 	}
 	return false
 }

@@ -515,9 +515,9 @@ func TestConcurrentDecodeErrorStalls(t *testing.T) {
 			<-decode.left
 		})
 		await(t, "the end of the prefill leg", prefill.left)
-		prefill, decode = m.pair()
-		prefill.reply(ok)
-		decode.reply(streams)
+		again, next := m.pair()
+		again.reply(ok)
+		next.reply(streams)
 		if e := m.checkServed(got); e.Failed != 1 {
 			t.Errorf("%+v", e)
 		}

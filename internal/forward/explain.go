@@ -2,7 +2,6 @@ package forward
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -19,8 +18,7 @@ func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 	endpoint := cmp.Or(r.URL.Query().Get("endpoint"), openai.Chat.Path())
 	kind := openai.KindOf(endpoint)
 	if kind == openai.Other {
-		openai.WriteError(w, &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest, Param: "endpoint",
-			Message: "endpoint is the path of a route that goes through prefill and decode, such as /v1/chat/completions"})
+		openai.WriteError(w, openai.BadRequest("endpoint", "endpoint is the path of a route that goes through prefill and decode, such as /v1/chat/completions"))
 		return
 	}
 	control := http.NewResponseController(w)
@@ -32,7 +30,7 @@ func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 		openai.WriteError(w, tooLarge(h.opts.MaxBody))
 		return
 	case err != nil:
-		openai.WriteError(w, &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest, Message: "the request body could not be read: " + err.Error()})
+		openai.WriteError(w, openai.BadRequest("", "the request body could not be read: "+err.Error()))
 		return
 	}
 	_ = control.SetReadDeadline(time.Time{})
@@ -47,7 +45,5 @@ func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 		choice = route.Preview(session, h.opts.KeyName(r))
 	}
 	w.Header().Set("Content-Type", "application/json")
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(h.flow.Explain(req, session, choice)) // the client may have left
+	_, _ = w.Write(append(openai.Marshal(h.flow.Explain(req, session, choice)), '\n')) // the client may have left
 }

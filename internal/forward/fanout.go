@@ -6,8 +6,9 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
@@ -61,16 +62,15 @@ func (c *call) fanOut() {
 		return twice
 	})
 	all := make([]fanOutResult, len(engines))
-	slots := make(chan struct{}, maxFanOut)
-	var asking sync.WaitGroup
+	var asking errgroup.Group
+	asking.SetLimit(maxFanOut)
 	for i, in := range engines {
-		slots <- struct{}{}
-		asking.Go(func() {
+		asking.Go(func() error {
 			all[i] = c.fanOutTo(in, body)
-			<-slots
+			return nil
 		})
 	}
-	asking.Wait()
+	_ = asking.Wait()
 	if strings.HasSuffix(c.endpoint, "_lora_adapter") {
 		// Also after a failure, and for a client that has left: some engines have changed.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), probeTimeout)

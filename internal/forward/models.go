@@ -142,18 +142,15 @@ func (c *call) list(members *instance.Snapshot, id string) (*modelList, *leg.Fai
 // returns the names of all.
 func (l *modelList) add(data []json.RawMessage, seen map[string]bool, id string) (names []string) {
 	for _, m := range data {
-		var name struct{ ID string }
-		if json.Unmarshal(m, &name) != nil || name.ID == "" {
+		name := string(jsonscan.FindText(m, 0, "id"))
+		if name == "" {
 			continue
 		}
-		names = append(names, name.ID)
-		if seen[name.ID] {
-			continue
-		}
-		seen[name.ID] = true
-		if id == "" || id == name.ID {
+		names = append(names, name)
+		if !seen[name] && (id == "" || id == name) {
 			l.Data = append(l.Data, m)
 		}
+		seen[name] = true
 	}
 	return names
 }

@@ -83,23 +83,22 @@ func (e *Error) RetryAfterSeconds() string {
 // JSON returns the body of the error.
 func (e *Error) JSON() []byte {
 	if e.Type == "" {
-		return marshal(map[string]string{"detail": e.Message})
+		return Marshal(map[string]string{"detail": e.Message})
 	}
 	body := errorBody{Message: e.Message, Type: e.Type, Code: e.Status}
 	if e.Param != "" {
 		body.Param = &e.Param
 	}
-	return marshal(map[string]errorBody{"error": body})
+	return Marshal(map[string]errorBody{"error": body})
 }
 
-// marshal spells it as vLLM does, without escapes that only HTML needs.
-func marshal(v any) []byte {
+// Marshal returns a value that JSON can represent, spelled as vLLM does, without escapes that only HTML
+// needs.
+func Marshal(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil { // strings and an int always marshal
-		return []byte(`{"error":{"message":"internal error","type":"InternalServerError","param":null,"code":500}}`)
-	}
+	_ = e.Encode(v)
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 

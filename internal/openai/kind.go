@@ -38,20 +38,10 @@ func ErrorKindOf(path string) Kind {
 	return KindOf(path)
 }
 
-// Path is the endpoint's path, the same at the proxy and at the engine.
+// Path is the endpoint's path, the same at the proxy and at the engine; "" for Other.
 func (k Kind) Path() string {
-	switch k {
-	case Completion:
-		return "/v1/completions"
-	case Chat:
-		return "/v1/chat/completions"
-	case Responses:
-		return "/v1/responses"
-	case Messages:
-		return "/v1/messages"
-	case Generate:
-		return "/inference/v1/generate"
-	case Other:
-	}
-	return ""
+	return [...]string{
+		Completion: "/v1/completions", Chat: "/v1/chat/completions", Responses: "/v1/responses", Messages: "/v1/messages",
+		Generate: "/inference/v1/generate", Other: "",
+	}[k]
 }

@@ -2,6 +2,8 @@ package openai
 
 import (
 	"encoding/hex"
+	"hash/fnv"
+	"strconv"
 	"strings"
 )
 
@@ -33,15 +35,7 @@ func MayHold(address, id string) bool {
 
 // holder is FNV-1a with 32 bits, in hexadecimal digits.
 func holder(address string) string {
-	const offset, prime, digits = 2166136261, 16777619, "0123456789abcdef"
-	h := uint32(offset)
-	for i := range len(address) {
-		h = (h ^ uint32(address[i])) * prime
-	}
-	var text [holderLen]byte
-	for i := holderLen - 1; i >= 0; i-- {
-		text[i] = digits[h&0xf]
-		h >>= 4
-	}
-	return string(text[:])
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(address))                            // has no error
+	return strconv.FormatUint(1<<32|uint64(h.Sum32()), 16)[1:] // with leading zeros
 }

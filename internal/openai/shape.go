@@ -3,24 +3,29 @@ package openai
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 )
 
 // ErrorEvent is an error of ours as an event of a stream of this kind. sequence is its sequence_number
 // on /v1/responses.
 func (k Kind) ErrorEvent(e *Error, sequence int) []byte {
-	var event []byte
 	switch k {
 	case Responses:
-		event = append(event, "event: error\ndata: "...)
-		event = append(event, marshal(responsesError{Type: "error", SequenceNumber: sequence, Code: e.Type, Message: e.Message})...)
+		return k.errorEvent(Marshal(responsesError{Type: "error", SequenceNumber: sequence, Code: e.Type, Message: e.Message}))
 	case Messages:
-		event = append(event, "event: error\ndata: "...)
-		event = append(event, e.anthropic()...)
+		return k.errorEvent(e.anthropic())
 	case Completion, Chat, Generate, Other:
-		event = append(event, "data: "...)
-		event = append(event, e.JSON()...)
 	}
-	return append(event, "\n\n"...)
+	return k.errorEvent(e.JSON())
+}
+
+// errorEvent returns an event of a stream of this kind, with the data of an error.
+func (k Kind) errorEvent(data []byte) []byte {
+	before := "data: "
+	if k == Responses || k == Messages {
+		before = "event: error\ndata: "
+	}
+	return slices.Concat([]byte(before), data, []byte("\n\n"))
 }
 
 // ErrorEventOf is the body of an engine's error as an event of a stream of this kind, with sequence as
@@ -38,10 +43,7 @@ func (k Kind) ErrorEventOf(status int, body []byte, sequence int) []byte {
 	}
 	var line bytes.Buffer
 	if len(said.Error) > 0 && said.Error[0] == '{' && k != Responses && (k != Messages || said.Type == "error") && json.Compact(&line, body) == nil {
-		if k == Messages {
-			return append(append([]byte("event: error\ndata: "), line.Bytes()...), "\n\n"...)
-		}
-		return append(append([]byte("data: "), line.Bytes()...), "\n\n"...)
+		return k.errorEvent(line.Bytes())
 	}
 	var inner struct{ Type, Message string }
 	switch {
@@ -81,7 +83,7 @@ type anthropicErrorInner struct {
 }
 
 func (e *Error) anthropic() []byte {
-	return marshal(anthropicError{"error", anthropicErrorInner{e.Type, e.Message}})
+	return Marshal(anthropicError{"error", anthropicErrorInner{e.Type, e.Message}})
 }
 
 // ErrorJSON returns the body of an error on an endpoint of this kind. Errors of the framework below vLLM, and

@@ -193,12 +193,7 @@ func (a *Answer) noteHead(event []byte) {
 	if open < 0 || sse.IsDone(event) {
 		return
 	}
-	value := func(name string) []byte {
-		if m, ok := jsonscan.Find(event, open, name); ok {
-			return bytes.Clone(event[m.Value:m.End])
-		}
-		return nil
-	}
+	value := func(name string) []byte { return bytes.Clone(jsonscan.Value(event, open, name)) }
 	a.id, a.created, a.model = value("id"), value("created"), value("model")
 }
 
@@ -277,14 +272,12 @@ func (a *Answer) sayCall(index int, args []byte) {
 
 // arguments returns the text of the arguments of a tool call in an event.
 func arguments(call []byte) []byte {
-	f, _ := jsonscan.Find(call, 0, "function")
-	return jsonscan.FindText(call, f.Value, "arguments")
+	return jsonscan.FindText(call, 0, "function", "arguments")
 }
 
 // callIndex returns the index of a tool call in an event, 0 if it has none.
 func callIndex(call []byte) int {
-	m, _ := jsonscan.Find(call, 0, "index")
-	i, _ := strconv.Atoi(string(call[m.Value:m.End]))
+	i, _ := strconv.Atoi(string(jsonscan.Value(call, 0, "index")))
 	return i
 }
 

@@ -61,20 +61,17 @@ const firstChoice = `"choices":[{`
 // the first event of a leg has them.
 func readChunk(event []byte, wantPrompt bool) chunk {
 	c := chunk{event: event}
-	s := jsonscan.Scanner{Text: event}
 	// A quote inside a string has a backslash before it, so this is no text.
 	if i := bytes.Index(event, []byte(firstChoice)); i >= 0 {
 		c.open = i + len(firstChoice) - 1
 	} else if m, ok := jsonscan.Find(event, max(0, bytes.IndexByte(event, '{')), "choices"); ok {
+		s := jsonscan.Scanner{Text: event}
 		if i := s.Space(m.Value + 1); event[m.Value] == '[' && event[i] == '{' {
 			c.open = i
 		}
 	}
-	if c.open > 0 {
-		_, err := s.Members(c.open, 0, c.member)
-		if err != nil {
-			return chunk{event: event}
-		}
+	if c.open > 0 && jsonscan.EachMember(event, c.open, c.member) != nil {
+		return chunk{event: event}
 	}
 	if wantPrompt && c.prompt.end == 0 {
 		if m, ok := jsonscan.Find(event, max(0, bytes.IndexByte(event, '{')), "prompt_token_ids"); ok {
@@ -101,16 +98,14 @@ func (c *chunk) inside(m jsonscan.Member) int {
 }
 
 // member notes a member of the choice.
-func (c *chunk) member(m jsonscan.Member) error {
-	switch string(jsonscan.Unquote(c.event[m.Key:m.KeyEnd])) {
+func (c *chunk) member(name []byte, m jsonscan.Member) {
+	switch string(name) {
 	case "text":
 		c.text, c.textAt = c.value(m), c.inside(m)
 	case "delta":
 		if c.event[m.Value] == '{' {
 			c.delta = span{m.Value, m.End}
-			s := jsonscan.Scanner{Text: c.event}
-			_, err := s.Members(m.Value, 0, c.deltaMember)
-			return err
+			_ = jsonscan.EachMember(c.event, m.Value, c.deltaMember) // was scanned before
 		}
 	case "finish_reason":
 		c.finish = c.value(m)
@@ -121,11 +116,10 @@ func (c *chunk) member(m jsonscan.Member) error {
 	case "logprobs":
 		c.logprobs = c.value(m)
 	}
-	return nil
 }
 
-func (c *chunk) deltaMember(m jsonscan.Member) error {
-	switch string(jsonscan.Unquote(c.event[m.Key:m.KeyEnd])) {
+func (c *chunk) deltaMember(name []byte, m jsonscan.Member) {
+	switch string(name) {
 	case "role":
 		c.role = true
 	case "content":
@@ -137,5 +131,4 @@ func (c *chunk) deltaMember(m jsonscan.Member) error {
 	case "tool_calls":
 		c.calls = c.value(m)
 	}
-	return nil
 }

@@ -166,12 +166,9 @@ func (a *Answer) shiftCalls(c *chunk, out *edited) {
 
 // shiftOffsets adds the length of the tokens of earlier legs to the offsets of logprobs.
 func (a *Answer) shiftOffsets(c *chunk, out *edited) {
-	m, ok := jsonscan.Find(c.event, c.logprobs.start, "text_offset")
-	if !ok || c.event[m.Value] != '[' {
-		return
-	}
 	var offsets []int
-	if json.Unmarshal(c.event[m.Value:m.End], &offsets) != nil {
+	m, ok := jsonscan.Find(c.event, c.logprobs.start, "text_offset")
+	if !ok || json.Unmarshal(c.event[m.Value:m.End], &offsets) != nil {
 		return
 	}
 	for i := range offsets {
@@ -188,12 +185,8 @@ func (a *Answer) addUsage(event []byte, open int, out *edited) {
 	if a.leg.ids == 0 || !bytes.Contains(event, []byte(`"completion_tokens":`)) {
 		return
 	}
-	usage, ok := jsonscan.Find(event, open, "usage")
-	if !ok || event[usage.Value] != '{' {
-		return
-	}
-	m, _ := jsonscan.Find(event, usage.Value, "completion_tokens")
-	completion, err := strconv.Atoi(string(event[m.Value:m.End]))
+	usage, _ := jsonscan.Find(event, open, "usage")
+	completion, err := strconv.Atoi(string(jsonscan.Value(event, open, "usage", "completion_tokens")))
 	if err != nil {
 		return
 	}
@@ -209,11 +202,7 @@ func (a *Answer) addUsage(event []byte, open int, out *edited) {
 	if m, ok := jsonscan.Find(event, usage.Value, "completion_tokens_details"); ok {
 		out.replace(span{m.Value, m.End}, "null")
 	}
-	details, ok := jsonscan.Find(event, usage.Value, "prompt_tokens_details")
-	if !ok || event[details.Value] != '{' {
-		return
-	}
-	m, _ = jsonscan.Find(event, details.Value, "cached_tokens")
+	m, _ := jsonscan.Find(event, usage.Value, "prompt_tokens_details", "cached_tokens")
 	if cached, err := strconv.Atoi(string(event[m.Value:m.End])); err == nil && cached > a.promptTokens {
 		out.replace(span{m.Value, m.End}, strconv.Itoa(a.promptTokens))
 	}

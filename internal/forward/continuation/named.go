@@ -32,9 +32,8 @@ type namedEvent struct {
 
 // readNamed reads an event whose data begins at open.
 func readNamed(event []byte, open int) (e namedEvent, err error) {
-	s := jsonscan.Scanner{Text: event}
-	_, err = s.Members(open, 0, func(m jsonscan.Member) error {
-		switch string(jsonscan.Unquote(event[m.Key:m.KeyEnd])) {
+	err = jsonscan.EachMember(event, open, func(name []byte, m jsonscan.Member) {
+		switch string(name) {
 		case "delta":
 			if e.text = (span{m.Value, m.End}); event[m.Value] != '"' {
 				e.text = deltaText(event, m.Value)
@@ -44,7 +43,6 @@ func readNamed(event []byte, open int) (e namedEvent, err error) {
 		case "sequence_number":
 			e.sequence = span{m.Value, m.End}
 		}
-		return nil
 	})
 	e.walk(event[open:])
 	e.mark = append(e.mark, 1) // no mark is the beginning of another one
@@ -63,10 +61,9 @@ func deltaText(event []byte, open int) span {
 
 // walk notes the types, names and ids in an object.
 func (e *namedEvent) walk(object []byte) {
-	s := jsonscan.Scanner{Text: object}
-	_, _ = s.Members(0, 0, func(m jsonscan.Member) error { // the members before an error are those that count
+	_ = jsonscan.EachMember(object, 0, func(name []byte, m jsonscan.Member) { // the members before an error are those that count
 		value := object[m.Value:m.End]
-		switch key := string(jsonscan.Unquote(object[m.Key:m.KeyEnd])); {
+		switch key := string(name); {
 		case value[0] == '{':
 			e.walk(value)
 		case value[0] == '[':
@@ -78,7 +75,6 @@ func (e *namedEvent) walk(object []byte) {
 		case key == "created_at":
 			e.names = append(e.names, object[m.Key:m.End])
 		}
-		return nil
 	})
 }
 
@@ -141,9 +137,7 @@ func lastLogprobs(list []byte, bytes int) string {
 	_ = json.Unmarshal(list, &entries) // a value of another kind has none
 	first := len(entries)
 	for ; first > 0 && bytes > 0; first-- {
-		e := entries[first-1]
-		m, _ := jsonscan.Find(e, 0, "token")
-		bytes -= len(jsonscan.Unquote(e[m.Value:m.End]))
+		bytes -= len(jsonscan.FindText(entries[first-1], 0, "token"))
 	}
 	b, _ := json.Marshal(entries[first:]) // was parsed before
 	return string(b)

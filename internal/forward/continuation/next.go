@@ -192,10 +192,9 @@ func (a *Answer) history(out []byte, n int) []byte {
 func (a *Answer) body(n int, limit int64) []byte {
 	out := append(make([]byte, 0, len(a.req.Body)+8*(len(a.prompt.list)+n)+128), `{"stream":true`...)
 	minTokens := int64(0)
-	s := jsonscan.Scanner{Text: a.req.Body}
-	_, _ = s.Members(s.Space(0), 0, func(m jsonscan.Member) error { // was scanned before
+	_ = jsonscan.EachMember(a.req.Body, 0, func(key []byte, m jsonscan.Member) { // was scanned before
 		value := a.req.Body[m.Value:m.End]
-		switch name := string(jsonscan.Unquote(a.req.Body[m.Key:m.KeyEnd])); {
+		switch name := string(key); {
 		case name == "min_tokens":
 			minTokens, _, _ = jsonscan.LaxInt(value)
 		case name == "stream", name == "return_token_ids", name == "max_tokens", name == "max_completion_tokens", name == "min_completion_tokens", name == "truncate_prompt_tokens":
@@ -203,7 +202,6 @@ func (a *Answer) body(n int, limit int64) []byte {
 		default:
 			out = append(append(append(append(out, ','), a.req.Body[m.Key:m.KeyEnd]...), ':'), value...)
 		}
-		return nil
 	})
 	if a.req.Kind == openai.Completion {
 		out = a.history(append(out, `,"prompt":[`...), n)
@@ -222,10 +220,8 @@ func (a *Answer) body(n int, limit int64) []byte {
 
 // parameters reads the sampling parameters of the request.
 func (a *Answer) parameters() (f parameters) {
-	s := jsonscan.Scanner{Text: a.req.Body}
-	_, _ = s.Members(s.Space(0), 0, func(m jsonscan.Member) error { // was scanned before
-		f.read(string(jsonscan.Unquote(a.req.Body[m.Key:m.KeyEnd])), a.req.Body[m.Value:m.End])
-		return nil
+	_ = jsonscan.EachMember(a.req.Body, 0, func(name []byte, m jsonscan.Member) { // was scanned before
+		f.read(string(name), a.req.Body[m.Value:m.End])
 	})
 	if f.seed && !f.greedy {
 		f.never = ReasonSeed
@@ -264,17 +260,14 @@ func (f *parameters) read(name string, value []byte) {
 		refuse(&f.never, !jsonscan.IsNull(value) && string(jsonscan.FindText(value, 0, "type")) != "disabled", ReasonThinking)
 	case "tools":
 		jsonscan.EachObject(value, func(tool []byte) {
-			if m, ok := jsonscan.Find(tool, 0, "type"); ok { // the engine runs others itself: not twice
-				kind := string(tool[m.Value:m.End])
-				refuse(&f.never, kind != `"function"` && kind != `"custom"`, ReasonCustom)
-			}
+			kind := string(jsonscan.Value(tool, 0, "type"))
+			refuse(&f.never, kind != "" && kind != `"function"` && kind != `"custom"`, ReasonCustom) // the engine runs others itself: not twice
 		})
 	case "prompt_embeds":
 		refuse(&f.never, !jsonscan.IsNull(value), ReasonEmbeds)
 	case "response_format":
-		if m, ok := jsonscan.Find(value, 0, "type"); ok {
-			refuse(&f.why, string(value[m.Value:m.End]) != `"text"`, ReasonStructure)
-		}
+		kind := string(jsonscan.Value(value, 0, "type"))
+		refuse(&f.why, kind != "" && kind != `"text"`, ReasonStructure)
 	case "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag":
 		refuse(&f.why, !jsonscan.IsNull(value), ReasonStructure)
 	case "logits_processors", "vllm_xargs":

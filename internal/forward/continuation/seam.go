@@ -207,11 +207,10 @@ func (a *Answer) ending(rest string, finish bool) []byte {
 
 // wantsUsageOfEvents reports whether the client wants the usage so far in every event.
 func (a *Answer) wantsUsageOfEvents() bool {
-	options := a.req.Raw(request.FieldStreamOptions)
-	m, ok := jsonscan.Find(options, 0, "continuous_usage_stats")
-	if !ok || !a.req.IncludeUsage {
+	raw := jsonscan.Value(a.req.Raw(request.FieldStreamOptions), 0, "continuous_usage_stats")
+	if raw == nil || !a.req.IncludeUsage {
 		return false
 	}
-	on, _ := jsonscan.LaxBool(options[m.Value:m.End]) // the engine has accepted it
+	on, _ := jsonscan.LaxBool(raw) // the engine has accepted it
 	return on
 }

@@ -16,9 +16,7 @@ type Passthrough struct {
 	Method, Target string // Target is the path with its query
 	Body           splice.Body
 	// Named returns the body with another model, which is JSON.
-	Named interface {
-		Named(model string) splice.Body
-	}
+	Named  func(model string) splice.Body
 	Stream bool
 	// DecodeOnly is why no prefill computes its prompt, "" if nothing is generated from one.
 	DecodeOnly string
@@ -34,11 +32,11 @@ func (r *Request) PassThrough(p Passthrough) {
 }
 
 func (r *Request) passThrough(p Passthrough) {
-	r.begin(sched.Request{})
+	r.begin(sched.Request{Alone: true})
 	r.Route.DecodeOnly = p.DecodeOnly
 	body := p.Body
 	if model := r.served(); model != "" {
-		body = p.Named.Named(model)
+		body = p.Named(model)
 	}
 	for done := false; !done; {
 		a, err := r.attempts.pickAny(p.DecodeOnly != "")

@@ -72,14 +72,14 @@ func (r *Request) ask() (*leg.Failure, string) {
 		return nil, AskBusy
 	}
 	defer r.Settings.questions.Release(1)
-	r.begin(sched.Request{})
+	r.begin(sched.Request{Alone: true})
 	a, err := r.attempts.pickAny(false)
 	unknown := ""
 	if errors.Is(err, sched.ErrUnknownModel) {
 		// Any engine reports what else is wrong: vLLM checks some fields before the model and
 		// some after it.
 		unknown, r.Origin.Model = r.Origin.Model, ""
-		r.begin(sched.Request{})
+		r.begin(sched.Request{Alone: true})
 		a, err = r.attempts.pickAny(false)
 	}
 	if err != nil {

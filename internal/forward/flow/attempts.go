@@ -1,7 +1,6 @@
 package flow
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"time"
@@ -9,7 +8,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/observe/tracing"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
@@ -18,9 +16,7 @@ import (
 // It belongs to one goroutine.
 type attempts struct {
 	s      *Settings
-	ctx    context.Context //nolint:containedctx // the client's, for the duration of the request
-	id     string          // of the request, for the log
-	trace  *tracing.Request
+	origin *leg.Origin
 	wanted sched.Request // what each pick of the request has in common
 
 	tried       byRole[[]instance.Key]
@@ -69,17 +65,15 @@ const secondRoundWait = 50 * time.Millisecond
 // with the partner, other prefill instances are due before that.
 func (t *attempts) pick(role instance.Role, partner *sched.Assignment) (*sched.Assignment, error) {
 	if avoided := *t.avoided.of(role); len(avoided) > 0 {
-		tried := *t.tried.of(role)
-		*t.tried.of(role) = slices.Concat(tried, avoided)
-		a, err := t.pickOnce(role, partner, false)
-		if *t.tried.of(role) = tried; err == nil {
+		a, err := t.pickOnce(role, partner, avoided...)
+		if err == nil {
 			return a, nil
 		}
 		if t.lostTwice && role == instance.Decode && mismatchReason(err) != "" {
 			return nil, err
 		}
 	}
-	a, err := t.pickOnce(role, partner, false)
+	a, err := t.pickOnce(role, partner)
 	if err == nil || !errors.Is(err, sched.ErrNone) {
 		return a, err
 	}
@@ -88,10 +82,10 @@ func (t *attempts) pick(role instance.Role, partner *sched.Assignment) (*sched.A
 	}
 	*t.secondRound.of(role) = true
 	t.forgetTried(role)
-	if !pauseBeforeRetry(t.ctx) {
-		return nil, t.ctx.Err()
+	if !pauseBeforeRetry(t.origin.Client) {
+		return nil, t.origin.Client.Err()
 	}
-	return t.pickOnce(role, partner, false)
+	return t.pickOnce(role, partner)
 }
 
 // pickTentative is pick without a partner, for a leg that may not be sent after all.
@@ -102,20 +96,20 @@ func (t *attempts) pickTentative(role instance.Role) (*sched.Assignment, error) 
 	return a, err
 }
 
-// pickAny chooses a single instance to serve the request. Instances are tried once more, as in pick, only
-// after all of both roles, but decode instances before prefill instances if it generates. The lists of models
-// are read again only if no usable instance of either role lists the model.
+// pickAny chooses a single instance to serve the request, whose picks are Alone. Instances are tried once
+// more, as in pick, only after all of both roles, but decode instances before prefill instances if it
+// generates. The lists of models are read again only if no usable instance of either role lists the model.
 func (t *attempts) pickAny(generates bool) (*sched.Assignment, error) {
 	a, err := t.pickAnyOnce(generates)
 	switch {
 	case errors.Is(err, sched.ErrModelAbsent):
-		t.s.Models.Find(t.ctx, t.wanted.Model)
+		t.s.Models.Find(t.origin.Client, t.wanted.Model)
 	case errors.Is(err, sched.ErrNone) && (t.maySecondRound(instance.Decode) || t.maySecondRound(instance.Prefill)):
 		t.secondRound = byRole[bool]{true, true}
 		t.forgetTried(instance.Decode)
 		t.forgetTried(instance.Prefill)
-		if !pauseBeforeRetry(t.ctx) {
-			return nil, t.ctx.Err()
+		if !pauseBeforeRetry(t.origin.Client) {
+			return nil, t.origin.Client.Err()
 		}
 	default:
 		return a, err
@@ -127,12 +121,12 @@ func (t *attempts) pickAny(generates bool) (*sched.Assignment, error) {
 // decode instance is left that may serve decode-only, nor may be tried once more if it generates.
 func (t *attempts) pickAnyOnce(generates bool) (*sched.Assignment, error) {
 	for {
-		a, err := t.pickOnce(instance.Decode, nil, true)
+		a, err := t.pickOnce(instance.Decode, nil)
 		if errors.Is(err, sched.ErrNone) {
 			if generates && t.maySecondRound(instance.Decode) {
 				return nil, sched.ErrNone
 			}
-			p, none := t.pickOnce(instance.Prefill, nil, true)
+			p, none := t.pickOnce(instance.Prefill, nil)
 			if errors.Is(none, sched.ErrModelAbsent) {
 				none = err
 			}
@@ -146,13 +140,17 @@ func (t *attempts) pickAnyOnce(generates bool) (*sched.Assignment, error) {
 	}
 }
 
-func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, single bool) (*sched.Assignment, error) {
-	span := t.trace.Pick(string(role))
+// pickOnce chooses an instance that this request has not tried, and none of those in without.
+func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, without ...instance.Key) (*sched.Assignment, error) {
+	span := t.origin.Trace.Pick(string(role))
 	r := t.wanted
-	r.Role, r.Partner, r.Alone = role, partner, single
+	r.Role, r.Partner = role, partner
 	r.Tried, r.TriedRanks = *t.tried.of(role), *t.triedRanks.of(role)
 	if t.promptIDs {
-		r.Tried = slices.Concat(r.Tried, ignorePromptIDs(t.s.Picker.Members()))
+		without = slices.Concat(without, ignorePromptIDs(t.s.Picker.Members()))
+	}
+	if len(without) > 0 {
+		r.Tried = slices.Concat(r.Tried, without)
 	}
 	a, err := t.choose(r)
 	switch {
@@ -168,13 +166,13 @@ func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, singl
 // choose waits for the membership and picks an instance.
 func (t *attempts) choose(r sched.Request) (*sched.Assignment, error) {
 	if t.s.AwaitMembership != nil {
-		if t.s.AwaitMembership(t.ctx); t.ctx.Err() != nil {
-			return nil, t.ctx.Err()
+		if t.s.AwaitMembership(t.origin.Client); t.origin.Client.Err() != nil {
+			return nil, t.origin.Client.Err()
 		}
 	}
 	a, err := t.s.Picker.Pick(r)
 	if errors.Is(err, sched.ErrUnknownModel) || errors.Is(err, sched.ErrModelAbsent) && !r.Alone {
-		t.s.Models.Find(t.ctx, r.Model)
+		t.s.Models.Find(t.origin.Client, r.Model)
 		a, err = t.s.Picker.Pick(r) // also if it was not found: the other role may serve it
 	}
 	return a, err
@@ -254,7 +252,7 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	}
 	blame := f.Rule.Blame
 	if f.Class == leg.ModelMissing {
-		switch t.s.Models.Confirm(t.ctx, in, t.wanted.Model) {
+		switch t.s.Models.Confirm(t.origin.Client, in, t.wanted.Model) {
 		case catalog.Broken:
 		case catalog.Unloaded:
 			blame, f.Rule.Free = leg.BlameNone, true // it is not picked for this model any more
@@ -288,7 +286,7 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 		}
 	}
 	t.s.Recorder.Retried(in.Role, f.Class)
-	t.s.Log.WithError(f.Err).WithField("request_id", t.id).Debug("leg failed, trying another instance")
+	t.s.Log.WithError(f.Err).WithField("request_id", t.origin.ID).Debug("leg failed, trying another instance")
 	return true
 }
 

@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -216,15 +217,11 @@ func (c *completion) continued() {
 func (c *completion) endProgress() {
 	m := &c.move
 	if !m.lost.IsZero() && c.r.Origin.Client.Err() == nil {
-		why := m.why
-		switch {
-		case why != "":
-		case time.Since(m.lost) >= continueWithin:
+		why := continuation.ReasonFailed
+		if time.Since(m.lost) >= continueWithin {
 			why = continuation.ReasonDeadline
-		default:
-			why = continuation.ReasonFailed
 		}
-		c.s.Recorder.NotContinued(why)
+		c.s.Recorder.NotContinued(cmp.Or(m.why, why))
 	}
 	c.progress.Release()
 }
@@ -352,12 +349,11 @@ func (c *completion) detokenizeOnce(ids []byte, limit time.Duration) (_ string, 
 	r, t, m := c.r, &c.r.attempts, &c.move
 	t.wanted.Tentative = true
 	tried, ranks := t.tried, t.triedRanks
-	t.tried.decode = slices.Concat(tried.decode, m.asked)
-	a, err := t.pickOnce(instance.Decode, nil, false)
+	a, err := t.pickOnce(instance.Decode, nil, m.asked...)
 	if errors.Is(err, sched.ErrNone) { // the instance that lost the stream may still do it
 		m.asked = nil
 		t.forgetTried(instance.Decode)
-		a, err = t.pickOnce(instance.Decode, nil, false)
+		a, err = t.pickOnce(instance.Decode, nil)
 	}
 	t.tried, t.triedRanks = tried, ranks
 	t.wanted.Tentative = false
@@ -386,9 +382,9 @@ func (c *completion) detokenizeOnce(ids []byte, limit time.Duration) (_ string, 
 	if resp.Status != http.StatusOK {
 		return "", fmt.Errorf("%s answered /detokenize with %d", a.Instance.Key, resp.Status)
 	}
-	text, err := jsonscan.TopLevel(answer, "prompt")
-	if err != nil || len(text) == 0 || text[0] != '"' {
+	text := jsonscan.FindText(answer, 0, "prompt")
+	if text == nil {
 		return "", fmt.Errorf("%s answered /detokenize with no text", a.Instance.Key)
 	}
-	return string(jsonscan.Unquote(text)), nil
+	return string(text), nil
 }

@@ -106,7 +106,7 @@ func (c *completion) extra() *sched.Assignment {
 	tried := t.tried.decode
 	defer func() { t.tried.decode = tried }()
 	for t.tried.decode = nil; ; {
-		d, err := t.pickOnce(instance.Decode, nil, false)
+		d, err := t.pickOnce(instance.Decode, nil)
 		if err != nil {
 			c.working = nil
 			return nil
@@ -145,7 +145,7 @@ func (c *completion) lastResort() *sched.Assignment {
 		if t.tried.decode = tried; i == 3 {
 			t.forgetTried(instance.Decode)
 		}
-		d, err := t.pickOnce(instance.Decode, nil, false)
+		d, err := t.pickOnce(instance.Decode, nil)
 		switch {
 		case err == nil && !c.s.needsPrefill(d):
 			return d

@@ -27,10 +27,7 @@ func (a *attempt) runNotified() (done bool) {
 		a.p.Done()
 		a.c.runDecodeOnly(nil, bypass.NotNotified)
 		return true
-	case slices.Contains(a.c.unnotified.keys, a.p.Instance.Key):
-		a.c.r.attempts.skip(a.p.Instance)
-		return false
-	case a.c.s.unnotified.bypassed(a.p.Instance):
+	case slices.Contains(a.c.unnotified.keys, a.p.Instance.Key) || a.c.s.unnotified.bypassed(a.p.Instance):
 		a.c.unnotified.keys = append(a.c.unnotified.keys, a.p.Instance.Key)
 		a.c.r.attempts.skip(a.p.Instance)
 		return false
@@ -141,33 +138,14 @@ func (a *attempt) awaitNotifications(l *leg.Leg, n connector.Notices) <-chan boo
 
 // watchDecode calls a prefill leg off when the decode instance that its KV cache goes to is
 // removed: no answer of an engine would report it (TestNotifiedInstanceRemoved).
-func (a *attempt) watchDecode(d *sched.Assignment, prefill *leg.Leg) watch {
-	w := watch(func(cause error) {
+func (a *attempt) watchDecode(d *sched.Assignment, prefill *leg.Leg) leg.RemovalFunc {
+	w := leg.RemovalFunc(func(cause error) {
 		a.decodeRemoved.CompareAndSwap(nil, &cause)
 		prefill.CallOff(leg.ErrPartner)
 	})
-	d.Await(w, time.Now().Add(owesNothing))
-	if err := a.c.s.Picker.Removed(d); err != nil { // between the pick and Await
+	w.Watch(d)
+	if err := a.c.s.Picker.Removed(d); err != nil { // between the pick and Watch
 		w(err)
 	}
 	return w
 }
-
-// owesNothing is added to the time from which an instance is awaited that has no request
-// to answer yet, so that it never counts as silent: longer than any prefill.
-const owesNothing = 365 * 24 * time.Hour
-
-// watch is called when an instance is removed that has no leg to end, or whose leg is not the one
-// to end. It implements sched.Leg.
-type watch func(cause error)
-
-var _ sched.Leg = watch(nil)
-
-// CallOff implements sched.Leg.
-func (w watch) CallOff(cause error) { w(cause) }
-
-// Overtaken implements sched.Leg.
-func (watch) Overtaken(int) {}
-
-// Silent implements sched.Leg: the other leg of the pair has limits itself.
-func (watch) Silent(time.Duration) {}

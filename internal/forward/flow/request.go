@@ -162,22 +162,14 @@ func (r *Route) timing(now time.Duration) string {
 // Elsewhere returns for which role, and why, the request went to another instance than its
 // session or its zone would have it; "" if it did not.
 func (r *Route) Elsewhere() string {
-	prefill, decode := "", ""
-	if r.Prefill != "" {
-		prefill = r.PrefillElsewhere
+	var roles []string
+	if r.Prefill != "" && r.PrefillElsewhere != "" {
+		roles = append(roles, "prefill:"+r.PrefillElsewhere)
 	}
-	if r.Decode != "" {
-		decode = r.DecodeElsewhere
+	if r.Decode != "" && r.DecodeElsewhere != "" {
+		roles = append(roles, "decode:"+r.DecodeElsewhere)
 	}
-	switch {
-	case prefill == "" && decode == "":
-		return ""
-	case decode == "":
-		return "prefill:" + prefill
-	case prefill == "":
-		return "decode:" + decode
-	}
-	return "prefill:" + prefill + ";decode:" + decode
+	return strings.Join(roles, ";")
 }
 
 // policy returns the policy that chose: one name if both roles have the same, else prefill's
@@ -206,7 +198,7 @@ func (r *Request) begin(wanted sched.Request) {
 	if r.choice != nil {
 		wanted.Labels = r.choice.Target.Labels
 	}
-	r.attempts = attempts{s: r.Settings, ctx: r.Origin.Client, id: r.Origin.ID, trace: r.Origin.Trace, wanted: wanted}
+	r.attempts = attempts{s: r.Settings, origin: r.Origin, wanted: wanted}
 }
 
 // countFailed counts a failed leg.

@@ -178,8 +178,8 @@ func (a *attempt) watchPrefill(decode *leg.Leg) {
 			decode.CallOff(leg.ErrSource)
 		}
 	}
-	a.p.Await(watch(check), time.Now().Add(owesNothing)) // prefill has answered already
-	check(nil)                                           // if it was removed before Await
+	leg.RemovalFunc(check).Watch(a.p)
+	check(nil) // if it was removed before Watch
 	decode.Recheck = func() { check(nil) }
 }
 

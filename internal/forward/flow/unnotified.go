@@ -3,7 +3,6 @@ package flow
 import (
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -30,13 +29,12 @@ const (
 
 // unnotified tracks the prefill instances whose notifications do not arrive. Requests bypass
 // them, but for a trial request from time to time; a new incarnation of the engine or its agent is tried at
-// once. It is safe for concurrent use; while all notifications arrive a request reads one atomic.
+// once. It is safe for concurrent use.
 type unnotified struct {
 	log logrus.FieldLogger
 
-	missing atomic.Int32 // size of byKey
-	mu      sync.Mutex   // guards byKey
-	byKey   map[instance.Key]*missed
+	mu    sync.Mutex // guards byKey
+	byKey map[instance.Key]*missed
 }
 
 // missed is what is known of one instance whose last notifications did not arrive.
@@ -60,24 +58,15 @@ func (m *missed) of(in *instance.Instance) bool {
 func (u *unnotified) find(in *instance.Instance) *missed {
 	m := u.byKey[in.Key]
 	if m != nil && !m.of(in) {
-		u.forget(in.Key)
+		delete(u.byKey, in.Key)
 		return nil
 	}
 	return m
 }
 
-// forget deletes an entry; u.mu is held.
-func (u *unnotified) forget(k instance.Key) {
-	delete(u.byKey, k)
-	u.missing.Store(int32(len(u.byKey))) //nolint:gosec // a number of instances
-}
-
 // bypassed reports whether an instance must not get a request. If it returns false for an
 // instance that is bypassed, the request is its trial.
 func (u *unnotified) bypassed(in *instance.Instance) bool {
-	if u.missing.Load() == 0 {
-		return false
-	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	m := u.find(in)
@@ -92,23 +81,20 @@ func (u *unnotified) bypassed(in *instance.Instance) bool {
 	return false
 }
 
-// bypasses is bypassed without any effect.
+// bypasses is bypassed without a trial.
 func (u *unnotified) bypasses(in *instance.Instance) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	m := u.byKey[in.Key]
-	return m != nil && m.of(in) && m.failures >= bypassAfter && time.Now().Before(m.trial)
+	m := u.find(in)
+	return m != nil && m.failures >= bypassAfter && time.Now().Before(m.trial)
 }
 
 // arrived notes that all notifications of an instance have arrived.
 func (u *unnotified) arrived(in *instance.Instance) {
-	if u.missing.Load() == 0 {
-		return
-	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if m := u.find(in); m != nil {
-		u.forget(in.Key)
+		delete(u.byKey, in.Key)
 		if m.failures >= bypassAfter {
 			u.log.WithField("instance", in.Key.String()).Info("notifications of a prefill instance arrive again: it is used again")
 		}
@@ -127,7 +113,6 @@ func (u *unnotified) failed(in *instance.Instance, address string, err error) {
 		}
 		m = &missed{incarnation: in.Incarnation(), ports: in.Record.Ports[instance.PortLMCacheNotify], pause: firstTrial}
 		u.byKey[in.Key] = m
-		u.missing.Store(int32(len(u.byKey))) //nolint:gosec // a number of instances
 	}
 	now := time.Now()
 	m.address = address
@@ -150,16 +135,13 @@ func (u *unnotified) failed(in *instance.Instance, address string, err error) {
 // list returns the addresses at which the notifications of bypassed instances are expected, by
 // instance. Instances that have left the membership are forgotten.
 func (u *unnotified) list(members *instance.Snapshot) map[instance.Key]string {
-	if u.missing.Load() == 0 {
-		return nil
-	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	out := map[instance.Key]string{}
 	for k, m := range u.byKey {
 		switch in, ok := members.Lookup(k); {
 		case !ok || !m.of(in):
-			u.forget(k)
+			delete(u.byKey, k)
 		case m.failures >= bypassAfter:
 			out[k] = m.address
 		}

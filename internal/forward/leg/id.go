@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 )
 
 // maxID bounds a client's X-Request-Id, in bytes.
@@ -13,16 +14,11 @@ const maxID = 200
 // RequestID returns the client's own X-Request-Id, or a new one if it sent none that
 // is valid in a header and a log line.
 func RequestID(h http.Header) string {
-	values := h["X-Request-Id"]
-	if len(values) == 0 || values[0] == "" || len(values[0]) > maxID {
-		return newUUID()
+	invalid := func(c rune) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' }
+	if id := h.Get("X-Request-Id"); id != "" && len(id) <= maxID && !strings.ContainsFunc(id, invalid) {
+		return id
 	}
-	for _, c := range []byte(values[0]) {
-		if c <= ' ' || c > '~' || c == '"' || c == '\\' {
-			return newUUID()
-		}
-	}
-	return values[0]
+	return newUUID()
 }
 
 // EngineID makes the X-Request-Id that engines get in one attempt: the client's id and a

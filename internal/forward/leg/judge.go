@@ -10,6 +10,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
@@ -216,11 +217,8 @@ const NoSuchRoute = `{"detail":"Not Found"}`
 // (--max-num-queued-reqs, --max-num-queued-tokens), or a 429. The type is the phrase of the
 // status; vLLM's other 503s, such as that of a paused engine, have another one.
 func saturated(status int, body []byte) bool {
-	var e struct {
-		Error struct{ Type string }
-	}
 	return status == http.StatusTooManyRequests ||
-		status == http.StatusServiceUnavailable && json.Unmarshal(body, &e) == nil && e.Error.Type == http.StatusText(status)
+		status == http.StatusServiceUnavailable && string(jsonscan.FindText(body, 0, "error", "type")) == http.StatusText(status)
 }
 
 // JudgeBody judges a refusal again when its body has been read. Only the body distinguishes a
@@ -241,10 +239,7 @@ func (l *Leg) JudgeBody(f *Failure, body []byte) *Failure {
 	if f.Class != Status4xx || f.Answer.Status != http.StatusBadRequest || l.pick == nil || l.Instance.Ranks() == 1 {
 		return f
 	}
-	var e struct {
-		Error struct{ Message string }
-	}
-	if json.Unmarshal(body, &e) != nil || !strings.HasPrefix(e.Error.Message, fmt.Sprintf("data_parallel_rank %d is out of range", l.pick.Rank)) {
+	if !strings.HasPrefix(string(jsonscan.FindText(body, 0, "error", "message")), fmt.Sprintf("data_parallel_rank %d is out of range", l.pick.Rank)) {
 		return f
 	}
 	return l.failed(RankMissing, ProxyError(Unavailable(l.Instance.Role, l.origin.Model)), fmt.Errorf("%s has no rank %d", l.Instance.Key, l.pick.Rank))

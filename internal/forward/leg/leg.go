@@ -60,6 +60,7 @@ type Leg struct {
 var (
 	_ context.Context = (*Leg)(nil)
 	_ sched.Leg       = (*Leg)(nil)
+	_ sched.Leg       = RemovalFunc(nil)
 )
 
 // Send sends the leg's request and returns the answer once its header has arrived. It is
@@ -196,21 +197,12 @@ func (l *Leg) ShouldMove() bool { return l.pick != nil && l.pick.ShouldMove() }
 // answer. Otherwise only a limit would end it, for the client would not get more.
 func (l *Leg) Watch() {
 	if l.pick != nil {
-		l.pick.Await(committedLeg{l}, time.Now().Add(noWait))
+		RemovalFunc(l.doubtStream).Watch(l.pick)
 	}
 }
 
-// noWait is added to the time from which sched counts a leg as waiting: a committed leg does not wait.
-const noWait = 365 * 24 * time.Hour
-
-// committedLeg is a leg after its commit. It implements sched.Leg.
-type committedLeg struct{ leg *Leg }
-
-var _ sched.Leg = committedLeg{}
-
-// CallOff implements sched.Leg.
-func (c committedLeg) CallOff(cause error) {
-	l := c.leg
+// doubtStream makes a silence of streamSilence end the leg.
+func (l *Leg) doubtStream(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.doubt == nil && l.Err() == nil {
@@ -219,11 +211,25 @@ func (c committedLeg) CallOff(cause error) {
 	}
 }
 
+// RemovalFunc is called when an instance is removed whose leg is committed, not sent yet, or not the one to
+// end. It implements sched.Leg.
+type RemovalFunc func(cause error)
+
+// Watch makes sched call f if the instance of a pick is removed before its EndAwait. The pick never counts
+// as waiting.
+func (f RemovalFunc) Watch(a *sched.Assignment) { a.Await(f, time.Now().Add(noWait)) }
+
+// noWait is longer than any request takes.
+const noWait = 365 * 24 * time.Hour
+
+// CallOff implements sched.Leg.
+func (f RemovalFunc) CallOff(cause error) { f(cause) }
+
 // Overtaken implements sched.Leg.
-func (committedLeg) Overtaken(int) {}
+func (RemovalFunc) Overtaken(int) {}
 
 // Silent implements sched.Leg.
-func (committedLeg) Silent(time.Duration) {}
+func (RemovalFunc) Silent(time.Duration) {}
 
 // End ends the leg, if it has not ended yet, and releases what it holds. It may be called
 // more than once.

@@ -76,12 +76,6 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("%s for %s s (%s)", what, strconv.FormatFloat(e.Limit.After.Seconds(), 'f', -1, 64), e.Limit.Setting)
 }
 
-// Timeout implements net.Error.
-func (*LimitError) Timeout() bool { return true }
-
-// Temporary implements net.Error.
-func (*LimitError) Temporary() bool { return true }
-
 // Progress reports when the engine of an instance last made progress, with any request, when its core
 // was last observed to run, if only for a trial request, and whether both can be observed. It must not
 // block.

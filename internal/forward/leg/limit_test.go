@@ -219,7 +219,7 @@ func TestLimit_Suspension(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := observed(t, 0, true, Wait{Limit: FirstByteLimit(20 * time.Second), Streamed: true})
 			if _ = l.Commit(false); tt.watched {
-				committedLeg{l}.CallOff(lost)
+				l.doubtStream(lost)
 			}
 			l.timer.Stop() // as if it were late
 			time.Sleep(tt.suspended)
@@ -245,7 +245,7 @@ func TestLimit_InstanceIsBack(t *testing.T) {
 		l.origin.Settings.Removed = func(*sched.Assignment) error { return nil }
 		l.origin.Settings.Available = func(instance.Key) bool { return true }
 		_ = l.Commit(false)
-		committedLeg{l}.CallOff(errors.New("lost"))
+		l.doubtStream(errors.New("lost"))
 		time.Sleep(19 * time.Second)
 		if l.Err() != nil {
 			t.Fatalf("ended by %v", context.Cause(l))

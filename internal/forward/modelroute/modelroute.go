@@ -7,14 +7,13 @@
 package modelroute
 
 import (
-	"bytes"
-	"encoding/json"
 	"math/bits"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
@@ -118,13 +117,7 @@ func (t *table) target(route, name string) *Target {
 	return nil
 }
 
-func quote(name string) string {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(name) // a string has no error
-	return string(bytes.TrimSpace(b.Bytes()))
-}
+func quote(name string) string { return string(openai.Marshal(name)) }
 
 // Find returns the route with the name of a model, nil if there is none. A nil Routes has none.
 func (r *Routes) Find(model string) *Route {

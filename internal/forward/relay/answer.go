@@ -217,8 +217,8 @@ func (a *Answer) JSON(v any) {
 func (a *Answer) sendHeader(resp *upstream.Response, length int64) {
 	a.TTFT = time.Since(a.Times.Start)
 	a.Status = resp.Status
-	a.keep.lock()
-	defer a.keep.unlock()
+	a.keep.mu.Lock()
+	defer a.keep.mu.Unlock()
 	if a.keep.begun {
 		if why := a.reasons(); why != nil {
 			a.writeLocked(why) // a client that left is noticed by the next write
@@ -264,18 +264,15 @@ func (a *Answer) addProxyHeader() {
 // write sends and flushes bytes to the client; it reports false if the client has left.
 func (a *Answer) write(b []byte) bool { return a.send(b, true) }
 
-// writeUnflushed writes bytes that the server may buffer; it reports false if the client has
-// left.
-func (a *Answer) writeUnflushed(b []byte) bool { return a.send(b, false) }
-
+// send is write, or without flush for bytes that the server may buffer.
 func (a *Answer) send(b []byte, flush bool) bool {
-	a.keep.lock()
+	a.keep.mu.Lock()
+	defer a.keep.mu.Unlock()
 	at, ok := a.writeLocked(b)
 	a.keep.relayed = true
 	if ok && flush {
 		a.Client.Flush()
 	}
-	a.keep.unlock()
 	if a.lastWrite = at; !ok {
 		a.clientLeft()
 	}

@@ -33,18 +33,6 @@ type keepAlive struct {
 	sent    int       // comments and pings of the proxy
 }
 
-func (k *keepAlive) lock() {
-	if k.interval > 0 {
-		k.mu.Lock()
-	}
-}
-
-func (k *keepAlive) unlock() {
-	if k.interval > 0 {
-		k.mu.Unlock()
-	}
-}
-
 // StartKeepAlive begins to keep the client's connection alive, if the interval is positive. The answer
 // must be a stream of a kind that generates. From now on the client's header map belongs to the Answer.
 func (a *Answer) StartKeepAlive(interval time.Duration) {
@@ -62,8 +50,8 @@ func (a *Answer) StartKeepAlive(interval time.Duration) {
 // before the request ends; it may be called more than once.
 func (a *Answer) StopKeepAlive() {
 	k := &a.keep
-	k.lock()
-	defer k.unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if k.ended = true; k.timer != nil {
 		k.timer.Stop()
 	}
@@ -103,8 +91,8 @@ func (a *Answer) passKeepAlive(event []byte) {
 	if a.Kind == openai.Messages {
 		event = []byte(keepAliveComment)
 	}
-	a.keep.lock()
-	defer a.keep.unlock()
+	a.keep.mu.Lock()
+	defer a.keep.mu.Unlock()
 	a.sendKeepAlive(event)
 }
 
@@ -126,8 +114,8 @@ func (a *Answer) sendKeepAlive(text []byte) bool {
 // because the header of a stream is out.
 func (a *Answer) beginsWhole() bool {
 	k := &a.keep
-	k.lock()
-	defer k.unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if k.begun {
 		return false
 	}

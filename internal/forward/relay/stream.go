@@ -152,25 +152,12 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 	case e.done:
 		a.Outcome = OutcomeOK
 	}
-	batch, err := a.pass(s, e, e.Buf[:end])
-	if err != nil {
-		a.breakOff(true, leg.BadAnswer, err)
-		return nil, true
-	}
-	a.noteEvents(batch)
 	if e.done {
 		a.StopKeepAlive() // nothing follows the closing event
 	}
-	if e.done && e.atEnd {
-		a.writeUnflushed(batch) // the server flushes it together with the end of the body
-		a.countSent(e)
+	last := e.done && e.atEnd // the server flushes it together with the end of the body
+	if !a.passOn(s, e, e.Buf[:end], !last) || last {
 		return nil, true
-	}
-	if len(batch) > 0 { // else all events were of token ids only
-		if !a.write(batch) {
-			return nil, true
-		}
-		a.countSent(e)
 	}
 	e.Drop(end)
 	e.searched = e.N
@@ -180,6 +167,24 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 		return f, true
 	}
 	return nil, false
+}
+
+// passOn sends whole events to the client. It reports false if the answer has ended.
+func (a *Answer) passOn(s *Source, e *events, events []byte, flush bool) bool {
+	batch, err := a.pass(s, e, events)
+	if err != nil {
+		a.breakOff(true, leg.BadAnswer, err)
+		return false
+	}
+	a.noteEvents(batch)
+	if len(batch) == 0 { // all events were of token ids only
+		return true
+	}
+	if !a.send(batch, flush) {
+		return false
+	}
+	a.countSent(e)
+	return true
 }
 
 // countSent counts the events of a batch that was sent by the last write: the first came a gap after the
@@ -337,19 +342,8 @@ func (a *Answer) streamEnded(s *Source, e *events, f *leg.Failure) *leg.Failure 
 // failInEvents handles an event that breaks a committed answer off, Buf[before:after].
 func (a *Answer) failInEvents(s *Source, e *events, before, after int, class leg.Class, cause error) *leg.Failure {
 	event := bytes.Clone(e.Buf[before:after]) // pass may use the buffer
-	if before = a.withoutClosing(s, e.Buf[:before]); before > 0 {
-		batch, err := a.pass(s, e, e.Buf[:before])
-		if err != nil {
-			a.breakOff(true, leg.BadAnswer, err)
-			return nil
-		}
-		a.noteEvents(batch)
-		if len(batch) > 0 {
-			if !a.write(batch) {
-				return nil
-			}
-			a.countSent(e)
-		}
+	if before = a.withoutClosing(s, e.Buf[:before]); before > 0 && !a.passOn(s, e, e.Buf[:before], true) {
+		return nil
 	}
 	if s.Continuation != nil {
 		f := s.Leg.JudgeFinish(class)

@@ -15,11 +15,12 @@ type Budget struct {
 	burst int64
 	now   func() time.Time
 
-	mu       sync.Mutex // guards what follows; held for a few additions only
-	requests [budgetSeconds]int64
-	retries  [budgetSeconds]int64
-	second   int64 // the newest second counted
+	mu      sync.Mutex // guards seconds; held for a few additions only
+	seconds [budgetSeconds]counts
 }
+
+// counts are the counts of one second.
+type counts struct{ unix, requests, retries int64 }
 
 const budgetSeconds = 10
 
@@ -35,7 +36,7 @@ func (b *Budget) Request(now time.Time) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.requests[b.advance(now)]++
+	b.at(now.Unix()).requests++
 }
 
 // Take counts one retry if the budget allows it. inFlight is what is in flight
@@ -46,36 +47,26 @@ func (b *Budget) Take(inFlight int64) bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	i := b.advance(b.now())
+	now := b.now().Unix()
 	var requests, retries int64
-	for k := range budgetSeconds {
-		requests += b.requests[k]
-		retries += b.retries[k]
+	for _, s := range b.seconds {
+		if age := now - s.unix; age < budgetSeconds && age > -budgetSeconds { // else the clock was set back
+			requests += s.requests
+			retries += s.retries
+		}
 	}
 	if float64(retries) >= b.ratio*float64(requests)+float64(max(b.burst, inFlight)) {
 		return false
 	}
-	b.retries[i]++
+	b.at(now).retries++
 	return true
 }
 
-// advance clears the seconds that have passed since the last call, and returns the index of
-// the newest one. Requests may come a little late, with the time at which they began.
-func (b *Budget) advance(now time.Time) int64 {
-	s := now.Unix()
-	switch {
-	case b.second == 0:
-		b.second = s
-	case s < b.second-budgetSeconds: // the clock was set back: what was counted lies in the future
-		b.requests, b.retries = [budgetSeconds]int64{}, [budgetSeconds]int64{}
-		b.second = s
+// at returns the counts of a second. Requests may come a little late, with the time at which they began.
+func (b *Budget) at(unix int64) *counts {
+	s := &b.seconds[unix%budgetSeconds]
+	if s.unix != unix {
+		*s = counts{unix: unix}
 	}
-	for ; b.second < s; b.second++ {
-		if s-b.second > budgetSeconds {
-			b.second = s - budgetSeconds
-		}
-		i := (b.second + 1) % budgetSeconds
-		b.requests[i], b.retries[i] = 0, 0
-	}
-	return b.second % budgetSeconds
+	return s
 }

@@ -6,29 +6,56 @@ import (
 	"slices"
 )
 
-// Find finds a member of the object that begins at i; of duplicates the last.
-func Find(b []byte, i int, name string) (found Member, ok bool) {
+// EachMember calls f for every member of the object that begins at i, with the text of its name. If the
+// object is not JSON, it does so for the members before the error.
+func EachMember(b []byte, i int, f func(name []byte, m Member)) error {
 	s := Scanner{Text: b}
-	if i = s.Space(i); i >= len(b) || b[i] != '{' {
-		return Member{}, false
-	}
-	_, err := s.Members(i, 0, func(m Member) error {
-		if string(Unquote(b[m.Key:m.KeyEnd])) == name {
-			found, ok = m, true
-		}
+	_, err := s.Members(s.Space(i), 0, func(m Member) error {
+		f(Unquote(b[m.Key:m.KeyEnd]), m)
 		return nil
 	})
-	return found, ok && err == nil
+	return err
 }
 
-// FindText returns the text of a member of the object that begins at i, nil if there is none, or if it
-// is no string. It may share the bytes of b.
-func FindText(b []byte, i int, name string) []byte {
-	m, ok := Find(b, i, name)
-	if !ok || b[m.Value] != '"' {
+// Find finds a member of the object that begins at i, or with several names a member of the object in the
+// member before; of duplicates the last.
+func Find(b []byte, i int, path ...string) (found Member, ok bool) {
+	for _, name := range path {
+		s := Scanner{Text: b}
+		if i = s.Space(i); i >= len(b) || b[i] != '{' {
+			return Member{}, false
+		}
+		ok = false
+		err := EachMember(b, i, func(key []byte, m Member) {
+			if string(key) == name {
+				found, ok = m, true
+			}
+		})
+		if !ok || err != nil {
+			return Member{}, false
+		}
+		i = found.Value
+	}
+	return found, ok
+}
+
+// Value returns the value of the member that Find finds, nil if there is none.
+func Value(b []byte, i int, path ...string) []byte {
+	m, ok := Find(b, i, path...)
+	if !ok {
 		return nil
 	}
-	return Unquote(b[m.Value:m.End])
+	return b[m.Value:m.End]
+}
+
+// FindText returns the text of the member that Find finds, nil if there is none, or if it is no string. It
+// may share the bytes of b.
+func FindText(b []byte, i int, path ...string) []byte {
+	raw := Value(b, i, path...)
+	if raw == nil || raw[0] != '"' {
+		return nil
+	}
+	return Unquote(raw)
 }
 
 // EachObject calls f for every object in an array.

@@ -1,6 +1,9 @@
 package jsonscan
 
-import "unicode/utf8"
+import (
+	"strconv"
+	"unicode/utf8"
+)
 
 // Unquote returns the text of a string token that the scanner accepted. The
 // result shares the token's bytes unless it holds an escape.
@@ -54,17 +57,6 @@ func unescape(tok []byte, i int) []byte {
 }
 
 func hex4(b []byte) rune {
-	var r rune
-	for _, c := range b[:4] {
-		r <<= 4
-		switch {
-		case c <= '9':
-			r |= rune(c - '0')
-		case c >= 'a':
-			r |= rune(c-'a') + 10
-		default:
-			r |= rune(c-'A') + 10
-		}
-	}
-	return r
+	r, _ := strconv.ParseUint(string(b[:4]), 16, 16) // the scanner accepts hexadecimal digits only
+	return rune(r)
 }

@@ -13,20 +13,19 @@ import (
 // badJSON returns the error of a body that could not be read.
 func badJSON(body []byte, err error) *openai.Error {
 	if !utf8.Valid(body) {
-		return &openai.Error{Status: http.StatusBadRequest, Message: "There was an error parsing the body", Final: true}
+		return notUTF8()
 	}
-	var e *jsonscan.Error
-	switch {
-	case errors.Is(err, errTooMany):
-		return ownLimit(fmt.Sprintf("more than %d fields in the request", maxTopLevel))
-	case errors.Is(err, errTooManyObjects):
-		return ownLimit(fmt.Sprintf("more than %d objects named sampling_params, extra_args or vllm_xargs in the request", maxContainers))
-	case !errors.As(err, &e):
-		return ownLimit("the request body is not valid JSON: " + err.Error())
-	case e.What == jsonscan.NestedTooDeep:
+	if limit, ok := errors.AsType[*openai.Error](err); ok {
+		return limit
+	}
+	if e, ok := errors.AsType[*jsonscan.Error](err); ok && e.What == jsonscan.NestedTooDeep {
 		return ownLimit(fmt.Sprintf("more than %d levels of lists and objects in the request", jsonscan.MaxDepth))
 	}
 	return openai.BadRequest("", "the request body is "+err.Error())
+}
+
+func notUTF8() *openai.Error {
+	return &openai.Error{Status: http.StatusBadRequest, Message: "There was an error parsing the body", Final: true}
 }
 
 // ownLimit returns the error of a request that vLLM would accept.

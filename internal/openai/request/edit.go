@@ -15,17 +15,7 @@ import (
 type Edit struct {
 	r      *Request
 	action [numFields]action
-	// sets are the fields that are set or replaced, in the order of Field.
-	sets []setting
-}
-
-// usualSets is how many fields a leg sets at most, but for rare ones.
-const usualSets = 8
-
-// setting is a field and its new value.
-type setting struct {
-	field Field
-	value string
+	value  [numFields]string // of the fields that are set or replaced, as JSON
 }
 
 type action uint8
@@ -39,7 +29,7 @@ const (
 
 // NewEdit starts a leg of the request.
 func (r *Request) NewEdit() *Edit {
-	e := &Edit{r: r, sets: make([]setting, 0, usualSets)}
+	e := &Edit{r: r}
 	for f := FieldKVTransferParams; f <= FieldBootstrap; f++ {
 		e.action[f] = remove
 	}
@@ -63,30 +53,7 @@ func (r *Request) Named(model string) splice.Body {
 func (e *Edit) Kind() openai.Kind { return e.r.Kind }
 
 // Set sets the field to this JSON value, adding the field if it is absent.
-func (e *Edit) Set(f Field, rawJSON string) { e.assign(f, set, rawJSON) }
-
-func (e *Edit) assign(f Field, a action, rawJSON string) {
-	e.action[f] = a
-	i := len(e.sets)
-	for i > 0 && e.sets[i-1].field >= f {
-		i--
-	}
-	if i < len(e.sets) && e.sets[i].field == f {
-		e.sets[i].value = rawJSON
-		return
-	}
-	e.sets = slices.Insert(e.sets, i, setting{f, rawJSON})
-}
-
-// value returns the value that the field was set to.
-func (e *Edit) value(f Field) string {
-	for i := range e.sets {
-		if e.sets[i].field == f {
-			return e.sets[i].value
-		}
-	}
-	return ""
-}
+func (e *Edit) Set(f Field, rawJSON string) { e.action[f], e.value[f] = set, rawJSON }
 
 // SetBytes is Set with bytes that must not be changed afterwards.
 func (e *Edit) SetBytes(f Field, rawJSON []byte) {
@@ -94,7 +61,7 @@ func (e *Edit) SetBytes(f Field, rawJSON []byte) {
 }
 
 // Replace sets the field to this JSON value where the client sent one.
-func (e *Edit) Replace(f Field, rawJSON string) { e.assign(f, replace, rawJSON) }
+func (e *Edit) Replace(f Field, rawJSON string) { e.action[f], e.value[f] = replace, rawJSON }
 
 // Delete removes the field.
 func (e *Edit) Delete(f Field) { e.action[f] = remove }
@@ -112,13 +79,13 @@ func (e *Edit) Body() splice.Body {
 		e.Replace(FieldModel, r.Served)
 	}
 	if r.PromptTokenIDs != nil {
-		e.SetBytes(FieldKVTransferParams, withPromptIDs(e.value(FieldKVTransferParams), r.PromptTokenIDs))
+		e.SetBytes(FieldKVTransferParams, withPromptIDs(e.value[FieldKVTransferParams], r.PromptTokenIDs))
 	}
 	var room [maxUsualSplices]splice.Splice
 	splices := room[:0]
 	for i := range r.occ {
 		if o := &r.occ[i]; !e.removes(o) && r.counts(o.field, o.object) && e.action[o.field] != keep {
-			splices = append(splices, splice.Splice{Start: o.val, End: o.end, Text: readOnly(e.value(o.field))})
+			splices = append(splices, splice.Splice{Start: o.val, End: o.end, Text: readOnly(e.value[o.field])})
 		}
 	}
 	splices = append(splices, e.removals()...)
@@ -189,24 +156,20 @@ func (e *Edit) adds(f Field, id uint16) bool {
 // add inserts the fields that an object of the request lacks, before all others.
 func (e *Edit) add(splices []splice.Splice, id uint16, in object) []splice.Splice {
 	n := 0
-	for _, s := range e.sets {
-		if e.adds(s.field, id) {
-			n += len(fieldNames[s.field]) + len(s.value) + len(`"":,`)
+	for f := range numFields {
+		if e.adds(f, id) {
+			n += len(fieldNames[f]) + len(e.value[f]) + len(`"":,`)
 		}
 	}
 	if n == 0 {
 		return splices
 	}
 	b := make([]byte, 0, n)
-	for _, s := range e.sets {
-		if !e.adds(s.field, id) {
-			continue
+	for f := range numFields {
+		if e.adds(f, id) {
+			b = append(append(b, '"'), fieldNames[f]...)
+			b = append(append(append(b, `":`...), e.value[f]...), ',')
 		}
-		b = append(b, '"')
-		b = append(b, fieldNames[s.field]...)
-		b = append(b, `":`...)
-		b = append(b, s.value...)
-		b = append(b, ',')
 	}
 	if !e.survives(id, in.members) {
 		b = b[:len(b)-1]

@@ -48,10 +48,9 @@ func (r *Request) Media() bool {
 func mediaIn(array []byte, result bool) bool {
 	found := false
 	jsonscan.EachObject(array, func(part []byte) {
-		s := jsonscan.Scanner{Text: part}
-		_, _ = s.Members(0, 0, func(m jsonscan.Member) error { // was scanned before
+		_ = jsonscan.EachMember(part, 0, func(key []byte, m jsonscan.Member) { // was scanned before
 			value := part[m.Value:m.End]
-			switch name := string(jsonscan.Unquote(part[m.Key:m.KeyEnd])); name {
+			switch name := string(key); name {
 			case "type":
 				found = found || value[0] == '"' && isMedia(string(jsonscan.Unquote(value)))
 			case "content":
@@ -59,7 +58,6 @@ func mediaIn(array []byte, result bool) bool {
 			default:
 				found = found || isMedia(name) && !jsonscan.IsNull(value)
 			}
-			return nil
 		})
 	})
 	return found

@@ -1,7 +1,7 @@
 package request
 
 import (
-	"errors"
+	"fmt"
 	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -51,49 +51,31 @@ type object struct {
 	members int
 }
 
-// The scanner callback's own refusals.
-var (
-	errTooMany        = errors.New("too many fields")
-	errTooManyObjects = errors.New("too many objects with sampling parameters")
-	errNotUTF8        = errors.New("not UTF-8")
-)
-
 func (r *Scanned) scan() error {
-	s := jsonscan.Scanner{Text: r.Body}
-	r.body.open = s.Space(0)
 	if len(r.Body) == 0 {
 		return openai.BadRequest("", "the request body is empty")
 	}
-	if r.body.open >= len(r.Body) || r.Body[r.body.open] != '{' {
-		return r.noObject(&s)
+	s := jsonscan.Scanner{Text: r.Body}
+	open := s.Space(0)
+	isObject := open < len(r.Body) && r.Body[open] == '{'
+	var end int
+	var err error
+	if isObject {
+		r.body.open, r.occ = open, make([]occurrence, 0, 8)
+		end, err = r.scanObject(&s, open, 0, 0)
+	} else {
+		end, err = s.Value(open, 0)
 	}
-	r.occ = make([]occurrence, 0, 8)
-	end, err := r.scanObject(&s, r.body.open, 0, 0)
-	if err != nil {
+	switch rest := s.Space(end); {
+	case err != nil:
 		return badJSON(r.Body, err)
-	}
-	if end = s.Space(end); end != len(r.Body) {
-		return badJSON(r.Body, jsonscan.ErrorAt(end, jsonscan.ExtraData))
-	}
-	if !utf8.Valid(r.Body[s.High:s.HighEnd]) {
-		return badJSON(r.Body, errNotUTF8)
-	}
-	return nil
-}
-
-// noObject returns the error of a body that does not begin with an object.
-func (r *Scanned) noObject(s *jsonscan.Scanner) error {
-	end, err := s.Value(r.body.open, 0)
-	if err != nil {
-		return badJSON(r.Body, err)
-	}
-	raw := r.Body[r.body.open:end]
-	switch end = s.Space(end); {
-	case end != len(r.Body):
-		return badJSON(r.Body, jsonscan.ErrorAt(end, jsonscan.ExtraData))
-	case !utf8.Valid(r.Body):
-		return badJSON(r.Body, errNotUTF8)
-	case jsonscan.IsNull(raw):
+	case rest != len(r.Body):
+		return badJSON(r.Body, jsonscan.ErrorAt(rest, jsonscan.ExtraData))
+	case !utf8.Valid(r.Body[s.High:s.HighEnd]):
+		return notUTF8()
+	case isObject:
+		return nil
+	case jsonscan.IsNull(r.Body[open:end]):
 		return openai.BadRequest("", "the request body is empty")
 	}
 	return openai.BadRequest("", "the request body must be a JSON object")
@@ -117,7 +99,7 @@ func (r *Scanned) scanObject(s *jsonscan.Scanner, at int, object uint16, depth i
 			// Containers are rare; the second pass over one is not worth avoiding.
 			if s.Text[m.Value] == '{' {
 				if r.objects++; r.objects > maxContainers {
-					return errTooManyObjects
+					return ownLimit(fmt.Sprintf("more than %d objects named sampling_params, extra_args or vllm_xargs in the request", maxContainers))
 				}
 				if object == 0 && f == FieldSamplingParams {
 					r.beginSampling(m.Value)
@@ -145,7 +127,7 @@ func (r *Scanned) scanObject(s *jsonscan.Scanner, at int, object uint16, depth i
 		prevEnd, arrays = m.End, s.Arrays
 		index++
 		if (object == 0 && index > maxTopLevel) || len(r.occ) > maxTopLevel {
-			return errTooMany
+			return ownLimit(fmt.Sprintf("more than %d fields in the request", maxTopLevel))
 		}
 		return nil
 	})

@@ -9,12 +9,8 @@ import (
 
 // readGenerate is validate for /inference/v1/generate.
 func readGenerate(r *Request) error {
-	var sampling jsonscan.Member
-	if r.samplingID == 0 {
-		sampling, _ = jsonscan.Find(r.Body, r.body.open, FieldSamplingParams.String())
-	}
 	required := []Field{FieldTokenIDs}
-	if r.samplingID == 0 && sampling.End == 0 {
+	if r.samplingID == 0 && jsonscan.Value(r.Body, r.body.open, FieldSamplingParams.String()) == nil {
 		required = append(required, FieldSamplingParams)
 	}
 	if err := r.missing(required...); err != nil {

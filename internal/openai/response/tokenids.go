@@ -8,7 +8,6 @@ import (
 // PromptTokenIDs returns the tokens of the prompt in a response to a request with
 // return_token_ids, or nil if there are none.
 func PromptTokenIDs(k openai.Kind, answer []byte) []uint32 {
-	const name = "prompt_token_ids"
 	s, at := jsonscan.Scanner{Text: answer}, 0
 	if k == openai.Completion {
 		m, ok := jsonscan.Find(answer, 0, "choices")
@@ -17,14 +16,7 @@ func PromptTokenIDs(k openai.Kind, answer []byte) []uint32 {
 		}
 		at = s.Space(m.Value + 1)
 	}
-	m, ok := jsonscan.Find(answer, at, name)
-	if !ok {
-		return nil
-	}
-	list := answer[m.Value:m.End]
-	ids, ok := jsonscan.AppendUints(make([]uint32, 0, len(list)/5+1), list)
-	if !ok {
-		return nil
-	}
+	list := jsonscan.Value(answer, at, "prompt_token_ids")
+	ids, _ := jsonscan.AppendUints(make([]uint32, 0, len(list)/5+1), list)
 	return ids
 }

@@ -58,10 +58,9 @@ func TokensOf(k openai.Kind, b []byte) (t Tokens) {
 		t.Output = bounded(n)
 	}
 	names := namesOf(k)
-	if m, ok := names.find(b, usage, names.tokens); ok {
-		if n, ok := number(b[m.Value:m.End]); ok {
-			t.Cached = bounded(n)
-		}
+	m, _ := names.find(b, usage, names.tokens)
+	if n, ok := number(b[m.Value:m.End]); ok {
+		t.Cached = bounded(n)
 	}
 	return t
 }
@@ -93,12 +92,8 @@ func finish(k openai.Kind, b []byte, open int) string {
 		return string(jsonscan.FindText(b, open, "stop_reason"))
 	case openai.Completion, openai.Chat, openai.Generate, openai.Other:
 	}
-	m, ok := jsonscan.Find(b, open, "choices")
-	if !ok {
-		return ""
-	}
 	reason := ""
-	jsonscan.EachObject(b[m.Value:m.End], func(choice []byte) {
+	jsonscan.EachObject(jsonscan.Value(b, open, "choices"), func(choice []byte) {
 		if reason == "" {
 			reason = string(jsonscan.FindText(choice, 0, "finish_reason"))
 		}

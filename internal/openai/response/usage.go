@@ -120,32 +120,22 @@ func (n cacheNames) set(answer []byte, usage int, name, value string) []byte {
 // the position of its brace.
 func usageIn(k openai.Kind, b []byte, open int) (at int, ok bool) {
 	m, ok := jsonscan.Find(b, open, "usage")
-	if !ok {
-		var outer jsonscan.Member
-		switch k {
-		case openai.Responses:
-			outer, ok = jsonscan.Find(b, open, "response")
-		case openai.Messages:
-			outer, ok = jsonscan.Find(b, open, "message")
-		case openai.Completion, openai.Chat, openai.Other:
-		}
-		if ok {
-			m, ok = jsonscan.Find(b, outer.Value, "usage")
-		}
+	switch {
+	case ok:
+	case k == openai.Responses:
+		m, ok = jsonscan.Find(b, open, "response", "usage")
+	case k == openai.Messages:
+		m, ok = jsonscan.Find(b, open, "message", "usage")
 	}
 	return m.Value, ok && b[m.Value] == '{'
 }
 
 // find finds one of the numbers of a usage that begins at usage.
 func (n cacheNames) find(b []byte, usage int, name string) (jsonscan.Member, bool) {
-	if n.details != "" {
-		details, ok := jsonscan.Find(b, usage, n.details)
-		if !ok || b[details.Value] != '{' {
-			return jsonscan.Member{}, false
-		}
-		usage = details.Value
+	if n.details == "" {
+		return jsonscan.Find(b, usage, name)
 	}
-	return jsonscan.Find(b, usage, name)
+	return jsonscan.Find(b, usage, n.details, name)
 }
 
 // HasCachedTokens is a cheap test whether there may be something to replace.

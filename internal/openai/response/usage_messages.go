@@ -34,20 +34,13 @@ func setMessageUsage(answer []byte, usage int, c Cached) []byte {
 
 // count reads a member of the object at open that is digits.
 func count(b []byte, open int, name string) (n int64, ok bool) {
-	m, ok := jsonscan.Find(b, open, name)
-	if !ok {
-		return 0, false
-	}
-	return number(b[m.Value:m.End])
+	return number(jsonscan.Value(b, open, name))
 }
 
 // number reads a value that is digits.
 func number(value []byte) (n int64, ok bool) {
-	if jsonscan.Digits(value, 0) != len(value) {
-		return 0, false
-	}
-	n, err := strconv.ParseInt(string(value), 10, 64)
-	return n, err == nil
+	u, err := strconv.ParseUint(string(value), 10, 63)
+	return int64(u), err == nil
 }
 
 // setCount replaces a member of the object at open that count has read.

@@ -37,16 +37,15 @@ func abortedChoices(b []byte, open int) bool {
 	if !bytes.Contains(b, []byte("abort")) { // not with its quotes: they begin every member, which makes the search slow
 		return false
 	}
-	return anyChoice(b, open, func(choice []byte) bool { return string(member(choice, 0, "finish_reason")) == `"abort"` })
+	return anyChoice(b, open, func(choice []byte) bool { return string(jsonscan.Value(choice, 0, "finish_reason")) == `"abort"` })
 }
 
 func abortedMessage(b []byte, open int) bool {
-	switch string(member(b, open, "type")) {
+	switch string(jsonscan.Value(b, open, "type")) {
 	case `"message_delta"`:
-		m, ok := jsonscan.Find(b, open, "delta")
-		return ok && string(member(b, m.Value, "stop_reason")) == "null"
+		return string(jsonscan.Value(b, open, "delta", "stop_reason")) == "null"
 	case `"message"`:
-		reason := member(b, open, "stop_reason")
+		reason := jsonscan.Value(b, open, "stop_reason")
 		return reason == nil || jsonscan.IsNull(reason)
 	}
 	return false
@@ -57,23 +56,13 @@ func abortedResponse(b []byte, open int) bool {
 	if m, ok := jsonscan.Find(b, open, "response"); ok {
 		open = m.Value
 	}
-	switch string(member(b, open, "status")) {
+	switch string(jsonscan.Value(b, open, "status")) {
 	case `"cancelled"`:
 		return true
 	case `"completed"`, `"incomplete"`:
-		m, ok := jsonscan.Find(b, open, "usage")
-		return ok && string(member(b, m.Value, "output_tokens")) == "0"
+		return string(jsonscan.Value(b, open, "usage", "output_tokens")) == "0"
 	}
 	return false
-}
-
-// member returns the value of a member of the object at open, nil if there is none.
-func member(b []byte, open int, name string) []byte {
-	m, ok := jsonscan.Find(b, open, name)
-	if !ok {
-		return nil
-	}
-	return b[m.Value:m.End]
 }
 
 // Finished reports whether a choice of an event has a finish reason.
@@ -94,15 +83,13 @@ func StopsBy(b []byte, reason string) bool {
 	if open < 0 || !bytes.Contains(b, []byte(quoted)) {
 		return false
 	}
-	return anyChoice(b, open, func(choice []byte) bool { return string(member(choice, 0, "stop_reason")) == quoted })
+	return anyChoice(b, open, func(choice []byte) bool { return string(jsonscan.Value(choice, 0, "stop_reason")) == quoted })
 }
 
 // anyChoice reports whether f is true for a choice of the object at open. f gets the bytes from the
 // opening brace of the choice.
 func anyChoice(b []byte, open int, f func(choice []byte) bool) (found bool) {
-	if m, ok := jsonscan.Find(b, open, "choices"); ok {
-		jsonscan.EachObject(b[m.Value:m.End], func(choice []byte) { found = found || f(choice) })
-	}
+	jsonscan.EachObject(jsonscan.Value(b, open, "choices"), func(choice []byte) { found = found || f(choice) })
 	return found
 }
 

@@ -96,10 +96,9 @@ func classifyChunk(k openai.Kind, event []byte) (class EventClass, code int) {
 		return EventContent, 0 // unknown data is passed on
 	}
 	class = EventPreamble
-	s := jsonscan.Scanner{Text: data}
-	_, err := s.Members(0, 0, func(m jsonscan.Member) error {
+	err := jsonscan.EachMember(data, 0, func(name []byte, m jsonscan.Member) {
 		val := data[m.Value:m.End]
-		switch string(jsonscan.Unquote(data[m.Key:m.KeyEnd])) {
+		switch string(name) {
 		case "error":
 			if !jsonscan.IsNull(val) {
 				class, code = EventError, errorCode(val)
@@ -114,7 +113,6 @@ func classifyChunk(k openai.Kind, event []byte) (class EventClass, code int) {
 				class, code = EventError, errorCode(data)
 			}
 		}
-		return nil
 	})
 	if err != nil && class == EventPreamble {
 		return EventContent, 0
@@ -172,10 +170,9 @@ func hasContent(k openai.Kind, choices []byte) bool {
 // readChoice reports whether a choice has text, tokens, content or a tool call, and whether it has a
 // finish reason. In a chat, tokens alone are those of a tag such as <think>, or of text that a parser holds back.
 func readChoice(k openai.Kind, choice []byte) (content, finished bool) {
-	s := jsonscan.Scanner{Text: choice}
-	_, _ = s.Members(0, 0, func(m jsonscan.Member) error {
+	_ = jsonscan.EachMember(choice, 0, func(name []byte, m jsonscan.Member) { // was scanned before
 		val := choice[m.Value:m.End]
-		switch string(jsonscan.Unquote(choice[m.Key:m.KeyEnd])) {
+		switch string(name) {
 		case "finish_reason":
 			finished = finished || !jsonscan.IsNull(val)
 		case "text":
@@ -185,7 +182,6 @@ func readChoice(k openai.Kind, choice []byte) (content, finished bool) {
 		case "delta", "message":
 			content = content || deltaSays(val)
 		}
-		return nil
 	})
 	return content, finished
 }
@@ -195,14 +191,12 @@ func deltaSays(delta []byte) bool {
 		return false
 	}
 	found := false
-	s := jsonscan.Scanner{Text: delta}
-	_, _ = s.Members(0, 0, func(m jsonscan.Member) error {
-		switch string(jsonscan.Unquote(delta[m.Key:m.KeyEnd])) {
+	_ = jsonscan.EachMember(delta, 0, func(name []byte, m jsonscan.Member) { // was scanned before
+		switch string(name) {
 		case "role", "name":
 		default: // content, reasoning, reasoning_content, tool_calls, refusal, audio, what may come
 			found = found || says(delta[m.Value:m.End])
 		}
-		return nil
 	})
 	return found
 }

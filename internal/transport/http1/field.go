@@ -51,17 +51,8 @@ func equalFold(s []byte, lower string) bool {
 
 // parseLength parses a Content-Length. It accepts 1 to 18 digits, which fit into an int64.
 func parseLength(digits []byte) (n int64, ok bool) {
-	if len(digits) == 0 || len(digits) > 18 {
-		return 0, false
-	}
-	for i := range len(digits) {
-		d := digits[i] - '0'
-		if d > 9 {
-			return 0, false
-		}
-		n = 10*n + int64(d)
-	}
-	return n, true
+	u, err := strconv.ParseUint(string(digits), 10, 63)
+	return int64(u), err == nil && len(digits) <= 18
 }
 
 // AppendField appends a field line to b. A byte that could end the line early is an error,

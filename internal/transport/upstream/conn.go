@@ -18,9 +18,6 @@ const (
 	// maxJoinedBody is the size in bytes up to which a body is appended to the head:
 	// for small sizes a plain write is faster than a vectored one.
 	maxJoinedBody = 4 << 10
-	// minWatchedBody is the size in bytes from which a body may exceed the socket's
-	// buffer. While it sends such a body, send watches for an early response.
-	minWatchedBody = 16 << 10
 	// minPeekWait and maxPeekWait bound the time that a blocked send waits before it
 	// checks for an early response.
 	minPeekWait = 10 * time.Millisecond
@@ -46,9 +43,7 @@ type conn struct {
 	vector   [][]byte // the request
 	rest     [][]byte // the part of vector that is not yet sent
 
-	peekFunc func(fd uintptr) bool // for raw.Read; created once to avoid an allocation per call
-	peeked   peekResult
-	sendFunc func(fd uintptr) bool // sendStep; created once as well
+	sendFunc func(fd uintptr) bool // sendStep; created once to avoid an allocation per call
 	sending  sendState
 }
 
@@ -69,20 +64,17 @@ func newConn(tcp *net.TCPConn) (*conn, error) {
 	c := &conn{tcp: wrapped, reader: wrapped, raw: wrapped.Raw()}
 	c.abort = func() { _ = tcp.Close() }
 	c.sendFunc = c.sendStep
-	c.peekFunc = func(fd uintptr) bool {
-		c.peeked = peekFD(fd)
-		return true // do not wait
-	}
 	return c, nil
 }
 
 // peek returns what a read of the socket would find. It does not wait or consume data.
 func (c *conn) peek() peekResult {
-	c.peeked = peekEnd
-	if err := c.raw.Read(c.peekFunc); err != nil {
-		return peekEnd
-	}
-	return c.peeked
+	found := peekEnd
+	_ = c.raw.Read(func(fd uintptr) bool { // is not called if the connection is closed
+		found = peekFD(fd)
+		return true // do not wait
+	})
+	return found
 }
 
 // peekFD returns what a read of this non-blocking socket would find.
@@ -106,14 +98,9 @@ func (c *conn) setRequest(head []byte, body [][]byte) {
 	c.rest = c.vector
 }
 
-// send writes the rest of the request. With watchEarlyReply it stops if a response
+// send writes the rest of a request that exceeds the socket's buffer. It stops if a response
 // arrives before the end of the request; early reports whether one did.
-func (c *conn) send(watchEarlyReply bool) (early bool, err error) {
-	if !watchEarlyReply {
-		_, err = c.tcp.WriteAll(c.rest)
-		c.releaseRequest()
-		return false, err
-	}
+func (c *conn) send() (early bool, err error) {
 	for wait := minPeekWait; ; wait = min(2*wait, maxPeekWait) {
 		// No other goroutine waits for the response meanwhile, so this one checks for
 		// it between short writes. An ended context closes the connection, which a
@@ -154,18 +141,15 @@ var errNotIdle = errors.New("not idle any more")
 
 // exchange sends the request and reads the head of the response, skipping interim
 // responses. sentAll reports whether the whole request was sent.
-func (c *conn) exchange(watchEarlyReply bool, h *head) (sentAll bool, err error) {
+func (c *conn) exchange(h *head) (sentAll bool, err error) {
 	c.answered = false
-	more, early := true, false
-	var sendErr error
-	if c.raw != nil {
-		more, sendErr, err = c.sendAndRead()
-		if err != nil || sendErr == errNotIdle { //nolint:errorlint // our own, unwrapped
-			return false, cmp.Or(err, sendErr)
-		}
+	more, sendErr, err := c.sendAndRead()
+	if err != nil || sendErr == errNotIdle { //nolint:errorlint // our own, unwrapped
+		return false, cmp.Or(err, sendErr)
 	}
-	if more && sendErr == nil {
-		early, sendErr = c.send(watchEarlyReply)
+	early := false
+	if more {
+		early, sendErr = c.send()
 	}
 	for range maxInterim + 1 {
 		// A peer that closed the connection may have responded first. A read returns
@@ -186,7 +170,7 @@ func (c *conn) exchange(watchEarlyReply bool, h *head) (sentAll bool, err error)
 			c.releaseRequest()
 			return !early && sendErr == nil, nil
 		case early && len(c.buf.Bytes()) == 0: // after an interim response the rest of the request is sent
-			early, sendErr = c.send(watchEarlyReply)
+			early, sendErr = c.send()
 		}
 	}
 	return false, errInterim

@@ -21,7 +21,6 @@ type host struct {
 	// generation are not reused.
 	generation uint64
 	active     int32 // exchanges that may return a connection
-	removed    bool  // deleted from Pool.hosts
 }
 
 // dropIdle empties the idle list and returns its connections, which the caller closes
@@ -32,75 +31,48 @@ func (h *host) dropIdle() []*conn {
 	return toClose
 }
 
-// activeHost returns the host of an instance and counts the caller as active there.
-// The caller must close the connections in toClose, which are to an earlier incarnation.
+// activeHost returns the host of an instance and counts the caller as active there, so that sweep
+// keeps it. The caller must close the connections in toClose, which are to an earlier incarnation.
 func (p *Pool) activeHost(in *instance.Instance) (h *host, toClose []*conn) {
-	for {
-		h = p.host(in.Key)
-		h.mu.Lock()
-		if h.removed {
-			h.mu.Unlock()
-			continue
-		}
-		h.active++
-		if current := in.Incarnation(); current != h.incarnation {
-			h.incarnation = current
-			h.generation++
-			toClose = h.dropIdle()
-		}
-		h.mu.Unlock()
-		return h, toClose
+	current := in.Incarnation()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if h = p.hosts[in.Key]; h == nil {
+		h = &host{}
+		p.hosts[in.Key] = h
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.active++
+	if current != h.incarnation {
+		h.incarnation = current
+		h.generation++
+		toClose = h.dropIdle()
+	}
+	return h, toClose
 }
 
 func isHTTPS(in *instance.Instance) bool { return in.Record.Scheme == "https" }
-
-func (p *Pool) host(k instance.Key) *host {
-	p.mu.RLock()
-	h := p.hosts[k]
-	p.mu.RUnlock()
-	if h != nil {
-		return h
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if h = p.hosts[k]; h == nil {
-		h = &host{}
-		p.hosts[k] = h
-	}
-	return h
-}
-
-// addActive adds n, which may be negative, to the exchanges that may return a connection.
-func (h *host) addActive(n int32) {
-	h.mu.Lock()
-	h.active += n
-	h.mu.Unlock()
-}
 
 // popIdle returns the most recently used connection, or nil if all have been idle for too
 // long at that time. The exchange must check that the peer has neither closed it nor sent
 // anything since: unsolicited bytes would be read as the response to the next client
 // (TestUnaskedAnswerBeforeTheNextRequest).
-func (p *Pool) popIdle(h *host, at time.Time) *conn {
+func (p *Pool) popIdle(h *host, at time.Time) (c *conn) {
 	oldest := at.Sub(p.started) - p.opts.IdleTimeout
+	var toClose []*conn
 	h.mu.Lock()
-	n := len(h.idle) - 1
-	if n < 0 {
-		h.mu.Unlock()
-		return nil
+	switch n := len(h.idle) - 1; {
+	case n < 0:
+	case h.idle[n].idleSince < oldest: // and so are all others, which were used before it
+		toClose = h.dropIdle()
+	default:
+		c, h.idle[n] = h.idle[n], nil
+		h.idle = h.idle[:n]
+		c.reused = true
 	}
-	c := h.idle[n]
-	if c.idleSince < oldest { // and so are all others, which were used before it
-		toClose := h.dropIdle()
-		h.mu.Unlock()
-		closeAll(toClose)
-		return nil
-	}
-	h.idle[n] = nil
-	h.idle = h.idle[:n]
 	h.mu.Unlock()
-	c.reused = true
+	closeAll(toClose)
 	return c
 }
 
@@ -109,7 +81,7 @@ func (p *Pool) release(c *conn, reusable bool) {
 	h := c.host
 	h.mu.Lock()
 	h.active--
-	reusable = reusable && c.generation == h.generation && len(h.idle) < maxIdle && !h.removed && !p.closed.Load()
+	reusable = reusable && c.generation == h.generation && len(h.idle) < maxIdle && !p.closed.Load()
 	if reusable {
 		c.idleSince = p.now()
 		h.idle = append(h.idle, c)
@@ -147,7 +119,6 @@ func (p *Pool) sweep() {
 		if len(h.idle) > 0 {
 			anyIdle = true
 		} else if h.active == 0 {
-			h.removed = true
 			delete(p.hosts, k)
 		}
 		h.mu.Unlock()
@@ -168,7 +139,7 @@ func (p *Pool) Forget(address string) {
 
 func (p *Pool) closeIdle(match func(instance.Key) bool) {
 	var toClose []*conn
-	p.mu.RLock()
+	p.mu.Lock()
 	for k, h := range p.hosts {
 		if match(k) {
 			h.mu.Lock()
@@ -177,7 +148,7 @@ func (p *Pool) closeIdle(match func(instance.Key) bool) {
 			h.mu.Unlock()
 		}
 	}
-	p.mu.RUnlock()
+	p.mu.Unlock()
 	closeAll(toClose)
 }
 

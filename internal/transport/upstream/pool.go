@@ -18,7 +18,7 @@ type Pool struct {
 	dialer *Dialer
 	https  *Std
 
-	mu    sync.RWMutex // guards hosts; taken before any host.mu
+	mu    sync.Mutex // guards hosts; taken before any host.mu
 	hosts map[instance.Key]*host
 
 	sweeper      *time.Timer // runs sweep
@@ -78,14 +78,14 @@ func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 	if err != nil {
 		return nil, &Error{Stage: StageNotConnected, Address: r.Instance.Address, Err: err}
 	}
-	body, size := r.Body, r.size()
-	if size <= maxJoinedBody {
+	body := r.Body
+	if r.size() <= maxJoinedBody {
 		for _, s := range body {
 			wire = append(wire, s...)
 		}
 		*buf, body = wire, nil
 	}
-	m := message{head: wire, body: body, method: r.Method, instance: r.Instance, once: r.Once, watchEarlyReply: size > minWatchedBody, started: time.Now()}
+	m := message{Request: r, head: wire, body: body, started: time.Now()}
 	h, toClose := p.activeHost(r.Instance)
 	closeAll(toClose)
 	a, e := p.reuseOrDial(ctx, h, &m)
@@ -97,13 +97,11 @@ func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 
 // message is a request ready for the wire.
 type message struct {
-	head            []byte // includes a small body
-	body            [][]byte
-	method          string
-	instance        *instance.Instance
-	once            bool // see Request.Once
-	watchEarlyReply bool // argument of conn.send
-	started         time.Time
+	*Request
+
+	head    []byte // includes a small body
+	body    [][]byte
+	started time.Time
 }
 
 // reuseOrDial runs the exchange on an idle connection, or on a new one if there is none
@@ -120,11 +118,12 @@ func (p *Pool) reuseOrDial(ctx context.Context, h *host, m *message) (*answer, *
 			break
 		}
 	}
-	if e == nil || e.Stage != StageStale || m.once || ctx.Err() != nil {
+	if e == nil || e.Stage != StageStale || m.Once || ctx.Err() != nil {
 		return a, e
 	}
 	p.staleRetries.Add(1)
-	h.addActive(1)
+	h, toClose := p.activeHost(m.Instance)
+	closeAll(toClose)
 	a, e = p.tryNew(ctx, h, m)
 	if e != nil {
 		e.MaybeTaken = true
@@ -134,10 +133,12 @@ func (p *Pool) reuseOrDial(ctx context.Context, h *host, m *message) (*answer, *
 
 // tryNew runs the exchange on a new connection.
 func (p *Pool) tryNew(ctx context.Context, h *host, m *message) (*answer, *Error) {
-	c, err := p.dial(ctx, h, m.instance.Address)
+	c, err := p.dial(ctx, h, m.Instance.Address)
 	if err != nil {
-		h.addActive(-1)
-		return nil, &Error{Stage: StageNotConnected, Address: m.instance.Address, Err: causeOf(ctx, err)}
+		h.mu.Lock()
+		h.active--
+		h.mu.Unlock()
+		return nil, &Error{Stage: StageNotConnected, Address: m.Instance.Address, Err: causeOf(ctx, err)}
 	}
 	return p.try(ctx, c, m)
 }
@@ -146,7 +147,7 @@ func (p *Pool) dial(ctx context.Context, h *host, address string) (*conn, error)
 	h.mu.Lock()
 	generation := h.generation // read before the dial: an incarnation that starts meanwhile must not get this connection
 	h.mu.Unlock()
-	nc, err := p.dialAside(ctx, address)
+	nc, err := p.dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
@@ -164,20 +165,6 @@ func (p *Pool) dial(ctx context.Context, h *host, address string) (*conn, error)
 	return c, nil
 }
 
-// dialAside dials on a separate goroutine. A dial needs 3 KiB of stack. On the goroutine of the
-// request, which lives as long as the client's connection, it would double the stack to 16 KiB: a
-// fifth of the memory of an idle stream.
-func (p *Pool) dialAside(ctx context.Context, address string) (net.Conn, error) {
-	var dialled struct {
-		sync.WaitGroup
-		conn net.Conn
-		err  error
-	}
-	dialled.Go(func() { dialled.conn, dialled.err = p.dialer.DialContext(ctx, "tcp", address) })
-	dialled.Wait()
-	return dialled.conn, dialled.err
-}
-
 // errTryAnother is the error of a try that sent nothing because its connection was no
 // longer idle. The exchange then tries another connection.
 var errTryAnother = &Error{Stage: StageStale, Err: errNotIdle}
@@ -188,10 +175,10 @@ func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
 	unwatch := context.AfterFunc(ctx, c.abort)
 	c.setRequest(m.head, m.body)
 	var h head
-	sentAll, err := c.exchange(m.watchEarlyReply, &h)
+	sentAll, err := c.exchange(&h)
 	if err == nil {
-		a := &answer{ctx: ctx, unwatch: unwatch, pool: p, conn: c, address: m.instance.Address}
-		if err = a.start(m.method, &h, sentAll); err == nil {
+		a := &answer{ctx: ctx, unwatch: unwatch, pool: p, conn: c, address: m.Instance.Address}
+		if err = a.start(m.Method, &h, sentAll); err == nil {
 			return a, nil
 		}
 	}
@@ -200,7 +187,7 @@ func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
 		c.close() // h.active still counts the exchange
 		return nil, errTryAnother
 	}
-	e := &Error{Address: m.instance.Address, MaybeTaken: true}
+	e := &Error{Address: m.Instance.Address, MaybeTaken: true}
 	switch {
 	case c.answered:
 		e.Stage = StageHeaders

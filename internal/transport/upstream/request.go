@@ -15,13 +15,8 @@ var errBadRequest = errors.New("the request cannot be sent")
 // appendHead appends the head of the request to b. It validates every byte: input of a
 // client must not end a line.
 func appendHead(b []byte, r *Request) ([]byte, error) {
-	for _, c := range []byte(r.Method) {
-		if !http1.IsToken(c) {
-			return b, fmt.Errorf("%w: method %q", errBadRequest, r.Method)
-		}
-	}
-	if r.Method == "" {
-		return b, fmt.Errorf("%w: no method", errBadRequest)
+	if r.Method == "" || strings.ContainsFunc(r.Method, func(c rune) bool { return c > '~' || !http1.IsToken(byte(c)) }) {
+		return b, fmt.Errorf("%w: method %q", errBadRequest, r.Method)
 	}
 	b = append(b, r.Method...)
 	b = append(b, ' ')
@@ -30,10 +25,8 @@ func appendHead(b []byte, r *Request) ([]byte, error) {
 		return b, err
 	}
 	b = append(b, " HTTP/1.1\r\nHost: "...)
-	for _, c := range []byte(r.Instance.Address) {
-		if c <= ' ' || c >= 0x7f {
-			return b, fmt.Errorf("%w: address %q", errBadRequest, r.Instance.Address)
-		}
+	if strings.ContainsFunc(r.Instance.Address, func(c rune) bool { return c <= ' ' || c > '~' }) {
+		return b, fmt.Errorf("%w: address %q", errBadRequest, r.Instance.Address)
 	}
 	b = append(b, r.Instance.Address...)
 	b = append(b, "\r\n"...)
@@ -94,27 +87,22 @@ func appendTarget(b []byte, target string) ([]byte, error) {
 	if path == "" || path[0] != '/' {
 		return b, fmt.Errorf("%w: path %q", errBadRequest, path)
 	}
-	for i := range len(path) {
-		if !isPlainPath(path[i]) {
-			path = (&url.URL{Path: path}).EscapedPath()
-			break
-		}
+	if strings.ContainsFunc(path, needsEscape) {
+		path = (&url.URL{Path: path}).EscapedPath()
 	}
 	b = append(b, path...)
 	if query == "" {
 		return b, nil
 	}
-	for i := range len(query) {
-		if query[i] <= ' ' || query[i] == 0x7f {
-			return b, fmt.Errorf("%w: a space or control character in the query", errBadRequest)
-		}
+	if strings.ContainsFunc(query, func(c rune) bool { return c <= ' ' || c == 0x7f }) {
+		return b, fmt.Errorf("%w: a space or control character in the query", errBadRequest)
 	}
 	b = append(b, '?')
 	return append(b, query...), nil
 }
 
-// isPlainPath reports whether a byte needs no escaping in a path.
-func isPlainPath(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
-		c == '/' || c == '_' || c == '-' || c == '.' || c == '~'
+// needsEscape reports whether a character may need escaping in a path.
+func needsEscape(c rune) bool {
+	return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') &&
+		c != '/' && c != '_' && c != '-' && c != '.' && c != '~'
 }
