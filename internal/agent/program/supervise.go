@@ -108,58 +108,40 @@ func (s *service) ended(ctx context.Context, last wrap.Exit, failed error) (int,
 // engineLife registers the engine until its process exits or ctx ends, and then stops the
 // process. The error is nil if the engine has not failed, whatever its exit code.
 func (s *service) engineLife(ctx context.Context, proc *wrap.Process) error {
-	lctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	late := make(chan error, 1)
-	go func() { late <- s.awaitStart(lctx, proc); cancel() }()
+	lctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if s.StartTimeout > 0 {
+		defer time.AfterFunc(s.StartTimeout, func() {
+			if err := s.late(proc); err != nil {
+				cancel(err)
+			}
+		}).Stop()
+	}
 	s.live(lctx, proc.Exited())
 	if ctx.Err() != nil {
 		// The registration has ended. A further signal skips the wait for the engine.
-		sctx, hurry := context.WithCancel(context.WithoutCancel(ctx))
-		hurried := make(chan struct{})
-		go func() {
-			defer close(hurried)
-			select {
-			case <-s.orders.more:
-				hurry()
-			case <-sctx.Done():
-			}
-		}()
-		proc.Stop(sctx, s.orders.stopSignal(), s.StopTimeout)
-		hurry()
-		<-hurried
-	} else {
-		proc.Stop(context.WithoutCancel(ctx), syscall.SIGTERM, s.StopTimeout)
+		proc.Stop(s.orders.more, s.orders.stopSignal(), s.StopTimeout)
+		return nil
 	}
-	cancel()
-	return <-late
+	proc.Stop(nil, syscall.SIGTERM, s.StopTimeout)
+	return context.Cause(lctx)
 }
 
-// awaitStart waits until ctx ends. It returns an error earlier, with the reason, if the engine has
-// not answered as it should within --start-timeout.
-func (s *service) awaitStart(ctx context.Context, proc *wrap.Process) error {
-	var deadline <-chan time.Time
-	if s.StartTimeout > 0 {
-		timer := time.NewTimer(s.StartTimeout)
-		defer timer.Stop()
-		deadline = timer.C
-	}
-	select {
-	case <-ctx.Done():
-	case <-proc.Exited(): // live ends by itself, after it has revoked the registration
-	case <-deadline:
-		reason := "no answer yet"
-		if p := s.ctl.Life.Load(); p != nil {
-			st := p.Agent.Status()
-			if st.Record.ID != "" {
-				break
-			}
-			reason = cmp.Or(st.Reason, reason)
+// late returns the error of an engine that runs, and has not answered as it should within
+// --start-timeout.
+func (s *service) late(proc *wrap.Process) error {
+	reason := "no answer yet"
+	if p := s.ctl.Life.Load(); p != nil {
+		st := p.Agent.Status()
+		if st.Record.ID != "" {
+			return nil
 		}
-		return fmt.Errorf("not ready within --start-timeout (%s): %s", s.StartTimeout, reason)
+		reason = cmp.Or(st.Reason, reason)
 	}
-	<-ctx.Done()
-	return nil
+	if !proc.Exit().At.IsZero() {
+		return nil
+	}
+	return fmt.Errorf("not ready within --start-timeout (%s): %s", s.StartTimeout, reason)
 }
 
 // freeTimeout is the time limit of free.

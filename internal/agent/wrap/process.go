@@ -2,7 +2,6 @@ package wrap
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -195,8 +194,8 @@ func (p *Process) SignalGroup(sig syscall.Signal) error {
 
 // Stop ends the child: sig (SIGINT to the whole group, as a terminal does it;
 // anything else to the child, which knows its own), and SIGKILL to the group
-// after limit or when ctx ends. It returns when Done is closed.
-func (p *Process) Stop(ctx context.Context, sig syscall.Signal, limit time.Duration) {
+// after limit or when hurry delivers. It returns when Done is closed.
+func (p *Process) Stop(hurry <-chan struct{}, sig syscall.Signal, limit time.Duration) {
 	send := p.Signal
 	if sig == syscall.SIGINT {
 		send = p.SignalGroup
@@ -207,21 +206,16 @@ func (p *Process) Stop(ctx context.Context, sig syscall.Signal, limit time.Durat
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
-	case <-p.done:
-		return
-	case <-p.exited:
-	case <-ctx.Done():
+	case <-p.exited: // the sweep ends the rest
+	case <-hurry:
+		p.kill()
 	case <-timer.C:
 		p.o.Log.WithField("limit", limit).Warn("the engine has not ended: killing it")
-	}
-	select {
-	case <-p.exited: // the sweep looks after the rest
-	default:
 		p.kill()
 	}
 	select {
 	case <-p.done:
-	case <-ctx.Done():
+	case <-hurry:
 		p.kill()
 		<-p.done
 	}
