@@ -167,8 +167,7 @@ func applyAuth(ctx context.Context, s *session.Session, u *users) error {
 	if _, err := conn.Client.AuthEnable(ctx); err != nil {
 		return fmt.Errorf("enable authentication: %w", err)
 	}
-	fmt.Fprintln(s.Out.Stdout, "authentication is on; set for proxies, agents and pdctl their --etcd-username and --etcd-password-file")
-	return nil
+	return s.Out.Println("authentication is on; set for proxies, agents and pdctl their --etcd-username and --etcd-password-file")
 }
 
 // authSteps executes the steps of one run.

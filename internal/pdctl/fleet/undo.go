@@ -244,9 +244,7 @@ func report(s *session.Session, changes []store.Change, revision int64) error {
 		case c.After == nil:
 			kind = "-"
 		}
-		if err := s.Out.Println(kind + " " + instance.Printable(c.Key, 0) + lines); err != nil {
-			return err
-		}
+		s.Out.Printf("%s %s%s\n", kind, instance.Printable(c.Key, 0), lines)
 	}
 	switch {
 	case len(changes) == 0:

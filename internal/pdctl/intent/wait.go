@@ -144,7 +144,7 @@ func waitApplied(ctx context.Context, s *session.Session, conn *session.Conn, re
 	if s.Out.Structured() {
 		return s.Out.Write(map[string]any{"revision": revision, "proxies": state.Done})
 	}
-	fmt.Fprintf(s.Out.Stdout, "revision %d: applied by %s\n", revision, output.Proxies(state.Done))
+	s.Out.Printf("revision %d: applied by %s\n", revision, output.Proxies(state.Done))
 	return nil
 }
 

@@ -94,7 +94,7 @@ func (s *Session) Wrap(do func(*cobra.Command, []string) error) func(*cobra.Comm
 		if err != nil && len(s.Dry.Planned()) == 0 {
 			return err // and not that nothing would be written
 		}
-		return cmp.Or(err, s.printDry())
+		return cmp.Or(err, s.printDry(), s.Out.Err())
 	}
 }
 

@@ -74,13 +74,13 @@ func (n *notes) add(what string, err error) {
 
 func (n notes) print(s *session.Session) {
 	for _, note := range n {
-		fmt.Fprintln(s.Out.Stdout, "note: "+note)
+		s.Out.Printf("note: %s\n", note)
 	}
 }
 
-func printDetails(s *session.Session, views []proxyView, events []event, unread notes) error {
+func printDetails(s *session.Session, views []proxyView, events []event, unread notes) {
 	if len(views) > 0 {
-		fmt.Fprintln(s.Out.Stdout)
+		s.Out.Printf("\n")
 		t := output.NewTable("PROXY", "APPLIED", "IN FLIGHT", "DIGEST AGE", "VIEW", "REASON")
 		for _, v := range views {
 			inFlight := "-"
@@ -89,16 +89,11 @@ func printDetails(s *session.Session, views []proxyView, events []event, unread 
 			}
 			t.AppendRow([]any{cmp.Or(v.Address, v.ID), v.Applied, inFlight, cmp.Or(v.DigestAge, "-"), cmp.Or(string(v.View), "-"), cmp.Or(v.Reason, "-")})
 		}
-		if err := s.Out.Println(t.Render()); err != nil {
-			return err
-		}
+		s.Out.Printf("%s\n", t.Render())
 	}
 	if len(events) > 0 {
-		fmt.Fprintln(s.Out.Stdout)
-		if err := printEvents(s, events); err != nil {
-			return err
-		}
+		s.Out.Printf("\n")
+		printEvents(s, events)
 	}
 	unread.print(s)
-	return nil
 }

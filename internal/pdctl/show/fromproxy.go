@@ -72,7 +72,7 @@ func proxyGet(ctx context.Context, s *session.Session, k instance.Key) error {
 	}
 	for _, c := range columns() {
 		if cell := c.cell(&listed{Listing: *l}); cell != "" {
-			fmt.Fprintf(s.Out.Stdout, "%-11s  %s\n", c.name, cell)
+			s.Out.Printf("%-11s  %s\n", c.name, cell)
 		}
 	}
 	return nil
@@ -91,24 +91,22 @@ func proxyState(ctx context.Context, s *session.Session) error {
 	if s.Out.Structured() {
 		return cmp.Or(s.Out.Write(st), unserved)
 	}
-	fmt.Fprintf(s.Out.Stdout, "proxy: %s, version %s\netcd: %s, last contact %s\n", instance.Printable(st.ID, 64), instance.Printable(st.Version, 40),
+	s.Out.Printf("proxy: %s, version %s\netcd: %s, last contact %s\n", instance.Printable(st.ID, 64), instance.Printable(st.Version, 40),
 		instance.Printable(st.Etcd.State, 20), instance.Printable(st.Etcd.LastContact, 40))
 	if st.Etcd.LastError != "" {
-		fmt.Fprintf(s.Out.Stdout, "last error of etcd: %s\n", instance.Printable(st.Etcd.LastError, 300))
+		s.Out.Printf("last error of etcd: %s\n", instance.Printable(st.Etcd.LastError, 300))
 	}
-	fmt.Fprintf(s.Out.Stdout, "revision: %d\n\n", st.Revision)
+	s.Out.Printf("revision: %d\n\n", st.Revision)
 	all := make([]*instance.Instance, 0, len(st.Instances))
 	for _, l := range st.Instances {
 		all = append(all, asInstance(l))
 	}
-	if err := printCounts(s, counts(instance.NewSnapshot(st.Revision, all))); err != nil {
-		return err
-	}
+	printCounts(s, counts(instance.NewSnapshot(st.Revision, all)))
 	for i, n := range st.Notices {
 		if i == 0 {
-			fmt.Fprintln(s.Out.Stdout)
+			s.Out.Printf("\n")
 		}
-		fmt.Fprintf(s.Out.Stdout, "notice: %s\n", instance.Printable(n, 500))
+		s.Out.Printf("notice: %s\n", instance.Printable(n, 500))
 	}
 	return unserved
 }

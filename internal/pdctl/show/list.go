@@ -164,23 +164,18 @@ func printList(s *session.Session, entries []*listed, order string, removed []Re
 		return s.Out.Write(out)
 	case s.Out.Format == output.Name:
 		for _, e := range entries {
-			if err := s.Out.Println(string(e.Role) + "/" + instance.Printable(e.Address, 0)); err != nil {
-				return err
-			}
+			s.Out.Printf("%s/%s\n", e.Role, instance.Printable(e.Address, 0))
 		}
 		return nil
 	case len(entries) == 0 && len(s.Selectors) > 0:
 		return nil
 	case len(entries) == 0:
-		if err := s.Out.Println(fmt.Sprintf("No instances below %s. Add one with: pdctl add prefill host:port", root)); err != nil {
-			return err
-		}
+		s.Out.Printf("No instances below %s. Add one with: pdctl add prefill host:port\n", root)
 	default:
-		if err := s.Out.Println(listTable(entries, s.Out.Format == output.Wide).Render()); err != nil {
-			return err
-		}
+		s.Out.Printf("%s\n", listTable(entries, s.Out.Format == output.Wide).Render())
 	}
-	return printRemoved(s, removed)
+	printRemoved(s, removed)
+	return nil
 }
 
 // removedOf returns the removals of some roles.
@@ -200,11 +195,12 @@ func removedOf(removals []store.Removal, roles []instance.Role) []Removal {
 // maxRemoved bounds the removals that are printed.
 const maxRemoved = 20
 
-func printRemoved(s *session.Session, removed []Removal) error {
+func printRemoved(s *session.Session, removed []Removal) {
 	slices.SortFunc(removed, func(a, b Removal) int { return cmp.Compare(b.Revision, a.Revision) })
 	for i, r := range removed {
 		if i == maxRemoved {
-			return s.Out.Println(fmt.Sprintf("removed: %d older; pdctl list -o json shows all, pdctl allow ends them", len(removed)-i))
+			s.Out.Printf("removed: %d older; pdctl list -o json shows all, pdctl allow ends them\n", len(removed)-i)
+			return
 		}
 		line := fmt.Sprintf("removed: %s/%s", r.Role, r.Address)
 		if r.By != "" {
@@ -213,9 +209,6 @@ func printRemoved(s *session.Session, removed []Removal) error {
 		if r.Reason != "" {
 			line += ": " + r.Reason
 		}
-		if err := s.Out.Println(line); err != nil {
-			return err
-		}
+		s.Out.Printf("%s\n", line)
 	}
-	return nil
 }
