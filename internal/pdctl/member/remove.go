@@ -32,7 +32,7 @@ func Remove(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "remove [ROLE/]HOST:PORT...", Aliases: []string{"rm"}, SuggestFor: []string{"delete"}, Short: "remove instances", Long: removeHelp,
 		Example: "  pdctl remove prefill 10.0.0.7:8100\n  pdctl remove decode 10.0.0.8:8200 10.0.0.9:8200 --reason \"new disks\"",
-		Args:    s.Selectors.NamedOrSelected(0),
+		Args:    s.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.WithChosen(cmd.Context(), args, session.Malformed, func(conn *session.Conn, keys []instance.Key) error {
 				return remove(cmd.Context(), s, conn, keys, reason, force)

@@ -15,11 +15,7 @@ import (
 
 // proxyList is list, from a proxy.
 func proxyList(ctx context.Context, s *session.Session, roles []instance.Role, order string) error {
-	sel, err := s.Selectors.Parse()
-	if err != nil {
-		return err
-	}
-	if sel.Labels() {
+	if s.Selector.Labels() {
 		return cli.Wrongf("--proxy: a proxy does not show labels; use role, model or state in --selector")
 	}
 	st, err := s.StatusOf(ctx, s.Proxy)
@@ -28,7 +24,7 @@ func proxyList(ctx context.Context, s *session.Session, roles []instance.Role, o
 	}
 	entries := []*listed{}
 	for _, l := range st.Instances {
-		if slices.Contains(roles, l.Role) && sel.Matches(asInstance(l)) {
+		if slices.Contains(roles, l.Role) && s.Selector.Matches(asInstance(l)) {
 			entries = append(entries, &listed{Listing: l})
 		}
 	}
@@ -36,8 +32,8 @@ func proxyList(ctx context.Context, s *session.Session, roles []instance.Role, o
 	if err := printList(s, entries, order, []Removal{}, st.Revision, s.Proxy); err != nil {
 		return err
 	}
-	if len(entries) == 0 && len(sel) > 0 {
-		return s.Selectors.NoMatch("", instance.NewSnapshot(0, nil))
+	if len(entries) == 0 && len(s.Selector) > 0 {
+		return s.NoMatch("", instance.NewSnapshot(0, nil))
 	}
 	return nil
 }

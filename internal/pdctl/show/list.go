@@ -81,10 +81,6 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role, order 
 	if s.Proxy != "" {
 		return proxyList(ctx, s, roles, order)
 	}
-	sel, err := s.Selectors.Parse()
-	if err != nil {
-		return err
-	}
 	conn, err := s.Connect(ctx)
 	if err != nil {
 		return err
@@ -109,11 +105,11 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role, order 
 	s.NoteKept(proxies, "")
 	all := lease.Seen(snap, proxies)
 	removed := []Removal{}
-	if len(sel) == 0 {
+	if len(s.Selector) == 0 {
 		removed = removedOf(removals, roles)
 	}
 	entries := []*listed{}
-	for _, in := range sel.Filter(all).All() {
+	for _, in := range s.Selector.Filter(all).All() {
 		if !slices.Contains(roles, in.Role) {
 			continue
 		}
@@ -127,8 +123,8 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role, order 
 	if err := printList(s, entries, order, removed, snap.Revision, conn.Layout.Root()); err != nil {
 		return err
 	}
-	if len(entries) == 0 && len(sel) > 0 {
-		return s.Selectors.NoMatch("", all)
+	if len(entries) == 0 && len(s.Selector) > 0 {
+		return s.NoMatch("", all)
 	}
 	return nil
 }
@@ -167,7 +163,7 @@ func printList(s *session.Session, entries []*listed, order string, removed []Re
 			s.Out.Printf("%s/%s\n", e.Role, instance.Printable(e.Address, 0))
 		}
 		return nil
-	case len(entries) == 0 && len(s.Selectors) > 0:
+	case len(entries) == 0 && len(s.Selector) > 0:
 		return nil
 	case len(entries) == 0:
 		s.Out.Printf("No instances below %s. Add one with: pdctl add prefill host:port\n", root)
