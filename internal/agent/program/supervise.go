@@ -17,7 +17,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
-	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
 )
 
@@ -39,7 +38,7 @@ func (s *service) reap(ctx context.Context) (stop func()) {
 // supervise starts the engine and registers it, and restarts it with --restart. It returns the
 // exit code of its last process.
 func (s *service) supervise(ctx context.Context) (code int, err error) {
-	log := s.log.WithField(logging.FieldComponent, "engine")
+	log := s.logFor("engine")
 	if s.Side.Chosen {
 		log.Infof("%s=%s: free port for NIXL's side channel", setup.EnvSidePort, &s.Side)
 	}
@@ -65,9 +64,9 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 			return 1, failed
 		case failed == nil:
 			log.WithField("pid", proc.PID()).Info("started: " + strings.Join(vllmargs.Masked(s.Argv()), " "))
-			s.ctl.Engine.Started(proc)
+			s.process.started(proc)
 			if start == 1 {
-				s.notify.ready()
+				s.notifyReady()
 			}
 			failed = s.engineLife(ctx, proc)
 			last = proc.Exit()
@@ -81,8 +80,8 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 		}
 		delay := backoff.After(lasted)
 		log.WithError(failed).WithField("after", lasted.Round(time.Millisecond)).Warnf("engine failed; restarting in %s", delay)
-		s.ctl.Engine.Waits(failed, delay)
-		s.ctl.Life.Store(nil)
+		s.process.waits(failed, delay)
+		s.life.Store(nil)
 		sleep.For(ctx, delay)
 	}
 	return last.Status(), nil
@@ -131,8 +130,8 @@ func (s *service) engineLife(ctx context.Context, proc *wrap.Process) error {
 // --start-timeout.
 func (s *service) late(proc *wrap.Process) error {
 	reason := "no answer yet"
-	if p := s.ctl.Life.Load(); p != nil {
-		st := p.Agent.Status()
+	if p := s.life.Load(); p != nil {
+		st := p.agent.Status()
 		if st.Record.ID != "" {
 			return nil
 		}
