@@ -136,18 +136,12 @@ func (p *Process) launch() (free func(), err error) {
 
 func exitOf(state *os.ProcessState, err error) Exit {
 	e := Exit{At: time.Now()}
-	var failed *exec.ExitError
-	status, ok := syscall.WaitStatus(0), false
-	if state != nil {
-		status, ok = state.Sys().(syscall.WaitStatus)
-	}
-	switch {
-	case ok && status.Signaled():
-		e.Signal = status.Signal()
-	case ok:
-		e.Code = status.ExitStatus()
-	case err != nil && !errors.As(err, &failed):
+	if state == nil {
 		e.Err = fmt.Errorf("how it ended is not known: %w", err)
+	} else if status := state.Sys().(syscall.WaitStatus); status.Signaled() { //nolint:forcetypeassert // on every Unix
+		e.Signal = status.Signal()
+	} else {
+		e.Code = status.ExitStatus()
 	}
 	return e
 }
