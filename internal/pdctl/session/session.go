@@ -32,6 +32,7 @@ type Session struct {
 	Timeout   time.Duration
 	Proxy     string            // --proxy of commands that can read the fleet from a proxy
 	Selector  instance.Selector // --selector of commands that list or select instances
+	Reason    string            // --reason of commands that write, for the audit log
 	Dry       dryrun.Run        // --dry-run of commands that write, and the recorded writes
 
 	said      *settings.Values
@@ -134,6 +135,12 @@ func (s *Session) printSettings() error {
 // Writes adds the flag --dry-run to a command that writes.
 func (s *Session) Writes(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().BoolVar(&s.Dry.On, "dry-run", false, "compare with etcd, print what would be written, and write nothing")
+	return cmd
+}
+
+// Audits adds the flag --reason to a command that writes.
+func (s *Session) Audits(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().StringVar(&s.Reason, "reason", "", "reason, for the audit log")
 	return cmd
 }
 
