@@ -29,13 +29,7 @@ func proxyList(ctx context.Context, s *session.Session, roles []instance.Role, o
 		}
 	}
 	noteProxy(s, st)
-	if err := printList(s, entries, order, []Removal{}, st.Revision, s.Proxy); err != nil {
-		return err
-	}
-	if len(entries) == 0 && len(s.Selector) > 0 {
-		return s.NoMatch("", instance.NewSnapshot(0, nil))
-	}
-	return nil
+	return printList(s, entries, order, []Removal{}, instance.NewSnapshot(st.Revision, nil), s.Proxy)
 }
 
 // noteProxy says on stderr where the data comes from.

@@ -120,13 +120,7 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role, order 
 		}
 		entries = append(entries, e)
 	}
-	if err := printList(s, entries, order, removed, snap.Revision, conn.Layout.Root()); err != nil {
-		return err
-	}
-	if len(entries) == 0 && len(s.Selector) > 0 {
-		return s.NoMatch("", all)
-	}
-	return nil
+	return printList(s, entries, order, removed, all, conn.Layout.Root())
 }
 
 // inFlight returns the number of requests that proxies have in flight at an instance, nil if none
@@ -146,25 +140,29 @@ func inFlight(loads []*loaddigest.ProxyLoad, k instance.Key) *int64 {
 	return sum
 }
 
-// printList prints entries and removals in the format of -o.
-func printList(s *session.Session, entries []*listed, order string, removed []Removal, revision int64, root string) error {
+// printList prints entries of a snapshot, and removals, in the format of -o.
+func printList(s *session.Session, entries []*listed, order string, removed []Removal, snap *instance.Snapshot, root string) error {
 	if err := sortBy(entries, order); err != nil {
 		return err
 	}
+	var none error
+	if len(entries) == 0 && len(s.Selector) > 0 {
+		none = s.NoMatch("", snap)
+	}
 	switch {
 	case s.Out.Structured():
-		out := listing{Revision: revision, Instances: []instance.Listing{}, Removed: removed}
+		out := listing{Revision: snap.Revision, Instances: []instance.Listing{}, Removed: removed}
 		for _, e := range entries {
 			out.Instances = append(out.Instances, e.Listing)
 		}
-		return s.Out.Write(out)
+		return cmp.Or(s.Out.Write(out), none)
 	case s.Out.Format == output.Name:
 		for _, e := range entries {
 			s.Out.Printf("%s/%s\n", e.Role, instance.Printable(e.Address, 0))
 		}
-		return nil
-	case len(entries) == 0 && len(s.Selector) > 0:
-		return nil
+		return none
+	case none != nil:
+		return none
 	case len(entries) == 0:
 		s.Out.Printf("No instances below %s. Add one with: pdctl add prefill host:port\n", root)
 	default:
