@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -166,13 +167,9 @@ func (s *service) free(ctx context.Context) error {
 // engineEnv returns the environment without variables for the agent only: with systemd's
 // socket, the engine would notify in the name of the agent.
 func engineEnv(env []string) []string {
-	out := make([]string, 0, len(env))
-	for _, e := range env {
-		switch name, _, _ := strings.Cut(e, "="); name {
-		case sdnotify.EnvSocket, sdnotify.EnvWatchdogUsec, sdnotify.EnvWatchdogPID, "PD_ETCD_PASSWORD":
-		default:
-			out = append(out, e)
-		}
-	}
-	return out
+	own := []string{sdnotify.EnvSocket, sdnotify.EnvWatchdogUsec, sdnotify.EnvWatchdogPID, "PD_ETCD_PASSWORD"}
+	return slices.DeleteFunc(env, func(e string) bool {
+		name, _, _ := strings.Cut(e, "=")
+		return slices.Contains(own, name)
+	})
 }
