@@ -67,7 +67,7 @@ type Agent struct {
 	ranks      ranks
 
 	mu     sync.Mutex // guards status; only the goroutine of Run writes Record, and it reads it without mu
-	status Status     // Phase is Probing or Gone; Status derives the others
+	status Status     // Phase is Probing until the end of Run; Status derives the phases between
 }
 
 // New makes an agent; nothing happens before Run.

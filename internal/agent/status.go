@@ -33,7 +33,7 @@ func (a *Agent) Status() Status {
 	s := a.status
 	s.Record = clone(s.Record)
 	switch {
-	case s.Phase == Gone:
+	case s.Phase != Probing: // Run has ended
 	case s.Record.State == instance.Draining:
 		s.Phase = Draining
 	case s.Record.State == instance.Down:
