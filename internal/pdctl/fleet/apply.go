@@ -288,24 +288,12 @@ func decode(raw []byte, into any) error {
 	}
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		text = fmt.Sprintf("%s: %s in place of %s", cmp.Or(wrong.Field, "the value"), wrong.Value, expected(wrong.Type)) // for a map, of an element
+		expected := map[reflect.Kind]string{
+			reflect.String: "a string", reflect.Bool: "true or false", reflect.Slice: "a list", reflect.Struct: "a map", reflect.Map: "a map",
+		}[wrong.Type.Kind()] // for a map, of an element
+		text = fmt.Sprintf("%s: %s in place of %s", cmp.Or(wrong.Field, "the value"), wrong.Value, cmp.Or(expected, "a whole number"))
 	}
 	return fmt.Errorf("%s; fields: %s", instance.Printable(text, 200), fieldNames(reflect.TypeOf(into).Elem()))
-}
-
-// expected describes the values that a field of a type can have.
-func expected(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.String:
-		return "a string"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Struct, reflect.Map:
-		return "a map"
-	}
-	return "a whole number"
 }
 
 // fieldNames lists the JSON fields of a struct, those of a list of structs in parentheses.

@@ -54,12 +54,9 @@ func details(ctx context.Context, s *session.Session, conn *session.Conn, k inst
 		}
 		views = append(views, v)
 	}
-	if past, _, err := pastEvents(ctx, s, conn, &k, time.Time{}, mostEvents); err != nil {
-		unread.add("history", err)
-	} else {
-		events = past
-	}
-	return views, events, unread
+	past, _, err := pastEvents(ctx, s, conn, &k, time.Time{}, mostEvents)
+	unread.add("history", err)
+	return views, append(events, past...), unread
 }
 
 // notes name what this etcd user could not read, and why.

@@ -1,6 +1,7 @@
 package show
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -117,15 +118,10 @@ func look(ctx context.Context, conn *session.Conn, k instance.Key) (*instance.Li
 
 // printable returns a key without control characters.
 func printable(raw *store.RawKey, layout schema.Layout) rawJSON {
+	kind := map[schema.Kind]string{schema.KindPending: "pending", schema.KindOverride: "override"}[layout.Parse(raw.Key).Kind]
 	r := rawJSON{
-		Kind: "record", Key: instance.Printable(raw.Key, 0), Value: output.EscapeValue(raw.Value),
+		Kind: cmp.Or(kind, "record"), Key: instance.Printable(raw.Key, 0), Value: output.EscapeValue(raw.Value),
 		CreateRevision: raw.CreateRevision, ModRevision: raw.ModRevision, Version: raw.Version,
-	}
-	switch layout.Parse(raw.Key).Kind {
-	case schema.KindPending:
-		r.Kind = "pending"
-	case schema.KindOverride:
-		r.Kind = "override"
 	}
 	if raw.Lease != 0 {
 		r.Lease = output.LeaseName(raw.Lease)
