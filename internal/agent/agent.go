@@ -49,13 +49,13 @@ const MaxBackoff = 5 * time.Second
 // Agent maintains the registration of one engine. Create it with New and call Run once.
 type Agent struct {
 	engine    Engine
+	registrar Registrar
 	o         Options
 	hurry     chan struct{} // closed to skip the wait of a drain
 	hurryOnce sync.Once
 	ticks     func(time.Duration) (<-chan time.Time, func())
 
 	// The following fields are used by the goroutine of Run only.
-	said       registration
 	up         bool // the record says ready
 	tally      tally
 	backoff    time.Duration
@@ -66,22 +66,21 @@ type Agent struct {
 	lastModels int    // number of models that the engine listed
 	ranks      ranks
 
-	status status // safe for concurrent use
+	mu     sync.Mutex // guards status; only the goroutine of Run writes Record, and it reads it without mu
+	status Status     // Phase is Probing until the end of Run; Status derives the phases between
 }
 
 // New makes an agent; nothing happens before Run.
 func New(engine Engine, registrar Registrar, o Options) *Agent {
 	o.fill()
-	a := &Agent{
-		engine: engine, o: o,
+	return &Agent{
+		engine: engine, registrar: registrar, o: o,
 		hurry:  make(chan struct{}),
 		ticks:  newTicks,
 		life:   life{host: o.Base.HostID, key: o.Key},
 		tally:  tally{period: max(o.ProbeTimeout, o.ProbeInterval), slowAfter: o.SlowAfter},
-		status: status{current: Status{Phase: Probing}},
+		status: Status{Phase: Probing},
 	}
-	a.said = registration{key: o.Key, registrar: registrar, status: &a.status}
-	return a
 }
 
 // Run probes and registers the engine. It returns after the drain that follows the end of
@@ -89,24 +88,13 @@ func New(engine Engine, registrar Registrar, o Options) *Agent {
 // which the key is deleted when its lease expires.
 func (a *Agent) Run(ctx context.Context) error {
 	a.serve(ctx)
-	end := a.drain
-	if closed(a.o.Exited) {
-		end = a.withdraw
-	}
-	err := end(context.WithoutCancel(ctx))
-	a.status.update(func(s *Status) { s.Phase = Gone; s.Registered = false })
+	err := a.leave(context.WithoutCancel(ctx))
+	a.update(func(s *Status) { s.Phase = Gone; s.Registered = false })
 	return err
 }
 
 // Hurry makes the current or a later drain skip its wait.
 func (a *Agent) Hurry() { a.hurryOnce.Do(func() { close(a.hurry) }) }
-
-// Registered reports to the agent whether etcd holds its record. It is safe for concurrent
-// use.
-func (a *Agent) Registered(ok bool) { a.status.registered(ok) }
-
-// Status returns a copy of the status. It is safe for concurrent use.
-func (a *Agent) Status() Status { return a.status.read() }
 
 // serve probes until ctx ends or the engine's process exits, which also ends a hung probe.
 // The delay counts from the start of the last probe, so that a hung engine does not stretch
@@ -123,7 +111,7 @@ func (a *Agent) serve(ctx context.Context) {
 		case <-timer.C:
 		}
 		start := time.Now()
-		a.status.beat()
+		a.beat()
 		facts, err := a.probe(ctx)
 		if ctx.Err() != nil || closed(a.o.Exited) {
 			return // an interrupted probe does not count
@@ -138,7 +126,7 @@ func (a *Agent) serve(ctx context.Context) {
 func (a *Agent) probe(ctx context.Context) (instance.Facts, error) {
 	ticks, end := a.ticks(a.o.ProbeTimeout / fairTicks)
 	defer end()
-	pctx, stop := allow(ctx, a.o.ProbeTimeout, ticks, a.status.beat)
+	pctx, stop := allow(ctx, a.o.ProbeTimeout, ticks, a.beat)
 	defer stop()
 	facts, err := a.engine.Probe(pctx)
 	switch {
@@ -176,7 +164,7 @@ func (a *Agent) judge(facts instance.Facts, err error) time.Duration {
 	case err == nil:
 		a.good(facts)
 		return a.o.ProbeInterval
-	case !a.said.set: // probing
+	case !a.hasRecord(): // probing
 		a.showReason(err, "not registered: ")
 		a.backoff = min(max(2*a.backoff, firstBackoff), MaxBackoff)
 		return a.backoff
@@ -193,14 +181,14 @@ func (a *Agent) judge(facts instance.Facts, err error) time.Duration {
 }
 
 func (a *Agent) good(facts instance.Facts) {
-	if sure := a.tally.good(); a.said.set && !a.up && !sure {
+	if sure := a.tally.good(); a.hasRecord() && !a.up && !sure {
 		return
 	}
 	fresh := a.life.seen(facts.StartedAt)
 	rec := a.record(facts)
 	log := a.o.Log.WithFields(logrus.Fields{"incarnation": rec.ID, "models": printable(rec.Models)})
 	switch {
-	case !a.said.set:
+	case !a.hasRecord():
 		log.Info("engine answers: registering")
 	case !a.up:
 		log.Info("engine answers again: ready")
@@ -209,10 +197,10 @@ func (a *Agent) good(facts instance.Facts) {
 	}
 	if a.ranks.err != nil {
 		a.showReason(a.ranks.err, "engine answers, but is not ready: ")
-	} else if a.said.rec.State == instance.Starting {
+	} else if a.status.Record.State == instance.Starting {
 		log.WithField("engine_ids", rec.EngineIDs).Info("bootstrap server answers: ready")
 	}
-	remark(log, a.said.rec, rec)
+	remark(log, a.status.Record, rec)
 	if n := len(facts.Models); len(rec.Models) < n && n != a.lastModels {
 		log.Infof("record holds %d of %d models; proxies read the others from the engine", len(rec.Models), n)
 	}
@@ -220,14 +208,14 @@ func (a *Agent) good(facts instance.Facts) {
 	if a.ranks.err == nil {
 		a.lastShown = ""
 	}
-	a.said.put(rec)
+	a.put(rec)
 }
 
 func (a *Agent) bad(err error) {
 	cause, down := a.tally.bad(err)
 	dead := down && cause == "" // not merely slow
 	switch {
-	case !a.up && !(dead && a.said.rec.Cause == instance.CauseSlow):
+	case !a.up && !(dead && a.status.Record.Cause == instance.CauseSlow):
 		a.showReason(err, "engine stays down: ")
 		return
 	case !down && cause == "":
@@ -243,7 +231,7 @@ func (a *Agent) bad(err error) {
 		a.showReason(err, "engine is slow: ")
 	}
 	a.up = false
-	a.said.putState(instance.Down, cause)
+	a.putState(instance.Down, cause)
 }
 
 // causeOf returns in a few words why probes fail, "" if it has none for an error.
@@ -265,7 +253,7 @@ func causeOf(err error) string {
 // showReason logs why the engine does not serve, once per reason.
 func (a *Agent) showReason(err error, prefix string) {
 	text := err.Error()
-	a.status.update(func(s *Status) { s.Reason = text })
+	a.update(func(s *Status) { s.Reason = text })
 	if text == a.lastShown {
 		a.o.Log.Debug(prefix + text)
 		return

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -15,14 +16,30 @@ const (
 	goodbyeLimit = 5 * time.Second
 )
 
-// drain ends the registration: it puts "draining" under the same lease, waits until the
-// engine is idle, and revokes. It waits first until etcd has stored "draining", because until
-// then proxies send requests, and would treat the end of the lease as a loss.
-func (a *Agent) drain(ctx context.Context) error {
-	if !a.said.set {
+// leave ends the registration, if there is one.
+func (a *Agent) leave(ctx context.Context) error {
+	if !a.hasRecord() {
 		return nil
 	}
-	a.said.putState(instance.Draining, "")
+	if closed(a.o.Exited) {
+		// Without "down", proxies treat the end of the lease as a loss and keep the instance as
+		// an orphan.
+		a.putState(instance.Down, "")
+		a.settle(ctx, goodbyeLimit)
+	} else {
+		a.drain(ctx)
+	}
+	if err := a.registrar.Revoke(ctx); err != nil {
+		return fmt.Errorf("revoke %s (its key is deleted when the lease expires): %w", a.o.Key, err)
+	}
+	return nil
+}
+
+// drain puts "draining" under the same lease, and waits until the engine is idle. It waits first
+// until etcd has stored "draining", because until then proxies send requests, and would treat the
+// end of the lease as a loss.
+func (a *Agent) drain(ctx context.Context) {
+	a.putState(instance.Draining, "")
 	start, limit := time.Now(), a.o.DrainTimeout
 	idle := idleWait{Agent: a, earliest: start}
 	if a.o.ShutdownDelay != nil {
@@ -32,26 +49,13 @@ func (a *Agent) drain(ctx context.Context) error {
 	a.o.Log.WithField("limit", limit).Info("draining: waiting for the engine to be idle")
 	limited, cancel := context.WithTimeout(ctx, limit)
 	stop := endsWith(limited, cancel, a.hurry, a.o.Exited) // also ends a hung reading
-	stored := a.said.settle(limited, goodbyeLimit)
+	stored := a.settle(limited, goodbyeLimit)
 	why := idle.wait(limited)
 	stop()
 	a.o.Log.WithField("after", time.Since(start).Round(time.Millisecond)).Info("drained: " + why)
-	if !stored && !a.said.settle(ctx, settleLimit) {
+	if !stored && !a.settle(ctx, settleLimit) {
 		a.o.Log.Warn("etcd did not store the drain: proxies may treat the end of the lease as a loss and probe the engine")
 	}
-	return a.said.revoke(ctx)
-}
-
-// withdraw ends the registration of an engine whose process has exited. It puts "down" first,
-// because proxies treat the end of a lease without it as a loss and keep the instance as an
-// orphan.
-func (a *Agent) withdraw(ctx context.Context) error {
-	if !a.said.set {
-		return nil
-	}
-	a.said.putState(instance.Down, "")
-	a.said.settle(ctx, goodbyeLimit)
-	return a.said.revoke(ctx)
 }
 
 // endsWith calls cancel, which ends ctx, when either channel is closed. stop calls it, too.

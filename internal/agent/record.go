@@ -24,8 +24,8 @@ func (a *Agent) record(facts instance.Facts) instance.Record {
 	rec.Models, rec.ModelsTruncated = slices.Clone(facts.Models), facts.ModelsTruncated
 	rec.MaxModelLen = facts.MaxModelLen
 	rec.Version = facts.Version
-	if rec.Version == "" && a.said.rec.ID == rec.ID {
-		rec.Version = a.said.rec.Version // /version failed once
+	if rec.Version == "" && a.status.Record.ID == rec.ID {
+		rec.Version = a.status.Record.Version // /version failed once
 	}
 	rec.DPSize, rec.Transfer = a.shown(rec, facts)
 	if rec.Connector == "" && rec.Transfer == instance.TransferNIXL {
@@ -43,15 +43,15 @@ const nixl = "nixl"
 // shown returns the ranks and the transfer from the engine's /metrics, or those of the last
 // record if they are missing.
 func (a *Agent) shown(rec instance.Record, facts instance.Facts) (ranks int, transfer string) {
-	same := a.said.rec.ID == rec.ID
+	same := a.status.Record.ID == rec.ID
 	switch ranks = rec.DPSize; {
 	case facts.DPSize > 1, facts.DPSize == 1 && ranks > 1:
 		ranks = facts.DPSize
 	case facts.DPSize == 0 && same:
-		ranks = a.said.rec.DPSize
+		ranks = a.status.Record.DPSize
 	}
 	if transfer = cmp.Or(rec.Transfer, facts.Transfer); same {
-		transfer = cmp.Or(transfer, a.said.rec.Transfer)
+		transfer = cmp.Or(transfer, a.status.Record.Transfer)
 	}
 	return ranks, transfer
 }

@@ -196,7 +196,7 @@ func TestAStarvedAgentJudgesNobody(t *testing.T) {
 		reg := &fakeRegistrar{start: time.Now()}
 		a := New(e, reg, Options{Log: silentLog(), Key: instance.Key{Role: instance.Decode, Address: "10.0.0.7:8100"}})
 		a.ticks = func(time.Duration) (<-chan time.Time, func()) { return nil, func() {} }
-		a.said.put(instance.Record{State: instance.Ready}) // as after a good probe
+		a.put(instance.Record{State: instance.Ready}) // as after a good probe
 		a.up = true
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)

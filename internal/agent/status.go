@@ -1,11 +1,21 @@
 package agent
 
 import (
-	"sync"
+	"context"
+	"reflect"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
+
+// Registrar keeps the record that was set last in etcd. Set does not wait for etcd. Settle
+// waits until etcd has the last Set, or it is not to be written now, and returns false if ctx
+// ends first. Revoke ends the registration within a time limit.
+type Registrar interface {
+	Set(rec instance.Record)
+	Settle(ctx context.Context) bool
+	Revoke(ctx context.Context) error
+}
 
 // Status is the status of an agent.
 type Status struct {
@@ -16,56 +26,64 @@ type Status struct {
 	Reason     string          // why the engine is not serving; "" when it is
 }
 
-// status guards the Status of an agent.
-type status struct {
-	mu      sync.Mutex // guards current
-	current Status
+// Status returns a copy of the status. It is safe for concurrent use.
+func (a *Agent) Status() Status {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.status
+	s.Record = clone(s.Record)
+	switch {
+	case s.Phase != Probing: // Run has ended
+	case s.Record.State == instance.Draining:
+		s.Phase = Draining
+	case s.Record.State == instance.Down:
+		s.Phase = Down
+	case s.Record.State == instance.Ready && s.Registered:
+		s.Phase = Serving
+	case a.hasRecord():
+		s.Phase = Registering
+	}
+	return s
 }
 
-func (s *status) read() Status {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	current := s.current
-	current.Record = clone(current.Record)
-	return current
+func (a *Agent) update(f func(*Status)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f(&a.status)
 }
 
-func (s *status) update(f func(*Status)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f(&s.current)
-}
+func (a *Agent) beat() { a.update(func(s *Status) { s.Beat = time.Now() }) }
 
-func (s *status) beat() { s.update(func(s *Status) { s.Beat = time.Now() }) }
+// Registered reports to the agent whether etcd holds its record. It is safe for concurrent
+// use.
+func (a *Agent) Registered(ok bool) { a.update(func(s *Status) { s.Registered = ok }) }
 
-// registered sets whether etcd holds the record.
-func (s *status) registered(ok bool) {
-	s.update(func(s *Status) {
-		s.Registered = ok
-		switch {
-		case ok && s.Phase == Registering && s.Record.State != instance.Starting:
-			s.Phase = Serving
-		case !ok && s.Phase == Serving:
-			s.Phase = Registering
+// hasRecord reports whether a record was put.
+func (a *Agent) hasRecord() bool { return a.status.Record.State != "" }
+
+// put passes a record to the registrar if it has changed.
+func (a *Agent) put(rec instance.Record) {
+	changed := !reflect.DeepEqual(a.status.Record, rec)
+	a.update(func(s *Status) {
+		if s.Record = rec; rec.State == instance.Ready {
+			s.Reason = ""
 		}
 	})
+	if changed {
+		a.registrar.Set(clone(rec))
+	}
 }
 
-// setRecord sets the record that was put last.
-func (s *status) setRecord(rec instance.Record) {
-	s.update(func(s *Status) {
-		s.Record = rec
-		switch {
-		case rec.State == instance.Draining:
-			s.Phase = Draining
-		case rec.State == instance.Down:
-			s.Phase = Down
-		case rec.State == instance.Starting:
-			s.Phase = Registering // the reason is there already
-		case s.Registered:
-			s.Phase, s.Reason = Serving, ""
-		default:
-			s.Phase, s.Reason = Registering, ""
-		}
-	})
+// putState puts the last record with another state.
+func (a *Agent) putState(state instance.State, cause string) {
+	rec := clone(a.status.Record)
+	rec.State, rec.Cause = state, cause
+	a.put(rec)
+}
+
+// settle waits until etcd has the last record, and reports whether it has.
+func (a *Agent) settle(ctx context.Context, limit time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return a.registrar.Settle(ctx)
 }

@@ -159,7 +159,9 @@ func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr 
 func explain(cmd *cobra.Command, err error) error {
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		flag := bad.GetFlag()
-		if want := wanted(flag.Value.Type()); want != "" {
+		// In place of the errors of package strconv; other types have errors of their own.
+		wanted := map[string]string{"int": "a whole number", "int64": "a whole number", "float64": "a number", "bool": "true or false"}
+		if want := wanted[flag.Value.Type()]; want != "" {
 			return fmt.Errorf("--%s: %w %q: must be %s", flag.Name, settings.ErrValue, bad.GetValue(), want)
 		}
 		if cause := bad.Unwrap(); errors.Is(cause, settings.ErrValue) {
@@ -177,20 +179,6 @@ func explain(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; did you mean --%s?", err, best)
 	}
 	return err
-}
-
-// wanted returns what a value must be, by the type of its flag, in place of the error of package strconv; ""
-// for types that have an error of their own.
-func wanted(kind string) string {
-	switch kind {
-	case "int", "int64":
-		return "a whole number"
-	case "float64":
-		return "a number"
-	case "bool":
-		return "true or false"
-	}
-	return ""
 }
 
 // variables is the key of the error about environment variables in a context.

@@ -34,6 +34,8 @@ func expected(t reflect.Type) string {
 		return "a list"
 	case reflect.Struct, reflect.Map:
 		return "a map"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
 	}
 	return "a whole number"
 }

@@ -708,7 +708,7 @@ func TestDoctorEjectedAndMemberDown(t *testing.T) {
 // A cluster without a quorum is not one that is not running, or has another address.
 func TestDoctor_NoQuorum(t *testing.T) {
 	t.Parallel()
-	c := testkit.StartCluster(t, 3)
+	c := etcdtest.StartCluster(t, 3)
 	c.Members[0].Kill()
 	c.Members[1].Kill()
 	testkit.Eventually(t, patience, func() error { // until the last member has noticed it

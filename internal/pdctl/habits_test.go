@@ -1,6 +1,7 @@
 package pdctl_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -254,6 +256,25 @@ func TestWatchOfLists(t *testing.T) {
 		}
 		if err := errs.has("from proxy"); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// fullDisk is an output that cannot be written.
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// A command whose output cannot be written fails, whatever part of it is lost.
+func TestOutputFails(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/decode/10.0.0.1:8200", `{"models":["m"]}`)
+	for _, line := range []string{"version", "list", "list -o name", "get decode/10.0.0.1:8200", "status", "history", "drain --yes decode/10.0.0.1:8200"} {
+		var errs bytes.Buffer
+		code := pdctl.Run(t.Context(), strings.Fields(line), fullDisk{}, &errs, func(name string) (string, bool) { v, ok := r.env()[name]; return v, ok })
+		if code != 1 || !strings.Contains(errs.String(), "write output: no space left on device") {
+			t.Errorf("%s: exit %d\n%s", line, code, &errs)
 		}
 	}
 }

@@ -14,12 +14,11 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Source is what the socket shows and does; what is nil it does not. Its functions are
-// called from several goroutines.
+// Source is what the socket shows and does. Its functions are called from several goroutines.
 type Source struct {
 	Report  func() Report
 	Drain   func()
-	Metrics http.Handler
+	Metrics http.Handler // nil: none
 }
 
 // ErrInUse means that another agent answers on the socket.
@@ -67,19 +66,15 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 // the socket removed.
 func Serve(ctx context.Context, lis net.Listener, s Source, log logrus.FieldLogger) {
 	mux := http.NewServeMux()
-	if s.Report != nil {
-		mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			_ = s.Report().WriteJSON(w) // the client may have disconnected
-		})
-	}
-	if s.Drain != nil {
-		mux.HandleFunc("POST /drain", func(w http.ResponseWriter, _ *http.Request) {
-			log.Info("asked to drain on the control socket")
-			s.Drain()
-			w.WriteHeader(http.StatusAccepted)
-		})
-	}
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = s.Report().WriteJSON(w) // the client may have disconnected
+	})
+	mux.HandleFunc("POST /drain", func(w http.ResponseWriter, _ *http.Request) {
+		log.Info("asked to drain on the control socket")
+		s.Drain()
+		w.WriteHeader(http.StatusAccepted)
+	})
 	if s.Metrics != nil {
 		mux.Handle("GET /metrics", s.Metrics)
 	}

@@ -19,8 +19,8 @@ func CertificateProblems(certs func() []string) prometheus.Collector {
 		scraped.New(name, "Certificate files that are rejected, not valid now, or valid for less than a week."))
 }
 
-// metricsHandler serves the metrics of a report that is made at the moment of the scrape.
-func metricsHandler(report func() agentctl.Report, certs func() []string) http.Handler {
+// MetricsHandler serves the metrics of a report that is made at the moment of the scrape.
+func MetricsHandler(report func() agentctl.Report, certs func() []string) http.Handler {
 	return scraped.Handler(scraped.Collector(func(emit scraped.Emit) { emitMetrics(emit, report()) },
 		scraped.New("pd_agent_info", "Always 1; the instance and the agent's version are in the labels.", "role", "instance", "version"),
 		scraped.New("pd_agent_phase", "1 for the present phase of the agent, 0 for the others.", "phase"),

@@ -2,7 +2,6 @@ package program
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"net"
 	"net/http"
@@ -19,7 +18,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
-	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/bridgemetrics"
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 )
@@ -46,47 +44,31 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 			return lease.NewRegistrar(cli, o)
 		},
 		Agents: agents, HostID: s.HostID, TTL: s.TTL, AllowLoopback: s.AllowLoopback,
-		Log: s.log.WithField(logging.FieldComponent, "zmq-register"),
+		Log: s.logFor("zmq-register"),
 	})
 	if err != nil {
 		return 1, err
 	}
-	stopControl, err := s.controlBridge(ctx, b, drain)
+	stopControl, err := s.serveControl(ctx, agentctl.Source{
+		Report: func() agentctl.Report {
+			return agentctl.Report{
+				ID: s.id, Version: version.String(), Etcd: s.EtcdEndpoints, EtcdPrefix: s.EtcdPrefix, Phase: string(agent.Serving),
+				ZMQRegister: s.ZMQRegister, Registered: b.Counts().Instances, Certificates: s.certs.findings(),
+			}
+		},
+		Drain: drain, Metrics: bridgemetrics.Bridge(b.Counts).Handler(control.CertificateProblems(s.certs.findings)),
+	})
 	if err != nil {
 		return 1, errors.Join(err, b.Close())
 	}
 	defer stopControl()
-	defer s.notifyBridge(ctx)()
+	s.notifyReady()
+	defer background.Start(ctx, s.watchdog)()
 	if err := b.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		return 1, err
 	}
 	s.log.Info("registrations remain until their leases expire")
 	return 0, nil
-}
-
-// controlBridge serves the bridge's local control on the socket of --socket. Without an instance it
-// has no default name. stop waits.
-func (s *service) controlBridge(ctx context.Context, b *zmqregister.Bridge, drain func()) (stop func(), err error) {
-	if s.Socket == "" || s.Socket == control.SocketOff {
-		return func() {}, nil
-	}
-	lis, err := agentctl.Listen(ctx, s.Socket)
-	if err != nil {
-		return nil, err
-	}
-	id := rand.Text()
-	source := agentctl.Source{
-		Report: func() agentctl.Report {
-			return agentctl.Report{
-				ID: id, Version: version.String(), Etcd: s.EtcdEndpoints, EtcdPrefix: s.EtcdPrefix, Phase: string(agent.Serving),
-				ZMQRegister: s.ZMQRegister, Registered: b.Counts().Instances, Certificates: s.certs.findings(),
-			}
-		},
-		Drain: drain, Metrics: bridgemetrics.Bridge(b.Counts).Handler(control.CertificateProblems(s.certs.findings)),
-	}
-	return background.Start(ctx, func(ctx context.Context) {
-		agentctl.Serve(ctx, lis, source, s.log.WithField(logging.FieldComponent, "control"))
-	}), nil
 }
 
 // guarded restricts the addresses of a client to those of engines, because every program that

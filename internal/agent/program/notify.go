@@ -6,70 +6,47 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
-	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/agent/control"
-	"github.com/pdmesh/pdmesh/internal/agent/setup"
-	"github.com/pdmesh/pdmesh/internal/cli/background"
-	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
 )
 
-// notifier reports the agent's state to systemd. READY means that the agent runs,
-// not that the engine has loaded or that etcd answers: a unit that waited for
-// these would be killed by systemd's start timeout, and the engine with it.
-type notifier struct {
-	c   setup.Config
-	ctl *control.Control
-	log logrus.FieldLogger
-}
-
-func (n *notifier) ready() { sdnotify.Notify(n.log, daemon.SdNotifyReady) }
+// notifyReady reports to systemd that the agent runs, not that the engine has loaded or that etcd
+// answers: a unit that waited for these would be killed by systemd's start timeout, and the engine
+// with it.
+func (s *service) notifyReady() { sdnotify.Notify(s.logFor("systemd"), daemon.SdNotifyReady) }
 
 // statusPoll is the interval between updates of the text in systemctl status.
 const statusPoll = time.Second
 
-// start runs the notifications in the background until stop is called. The agent begins
-// to drain when ctx ends.
-func (n *notifier) start(ctx context.Context) (stop func()) {
-	if !sdnotify.Enabled() {
-		return func() {}
-	}
-	return background.Start(ctx,
-		func(bg context.Context) { sdnotify.Watchdog(bg, "agent", n.sane, n.log) },
-		func(bg context.Context) { n.status(bg, ctx.Done()) },
-	)
+// watchdog feeds the watchdog of systemd until ctx ends.
+func (s *service) watchdog(ctx context.Context) {
+	sdnotify.Watchdog(ctx, "agent", s.sane, s.logFor("systemd"))
 }
 
-// notifyBridge reports to systemd that a bridge runs, and that it is alive, until stop is called.
-func (s *service) notifyBridge(ctx context.Context) (stop func()) {
+// notifyStatus reports the state of the agent to systemd until ctx ends. The agent begins to drain when
+// stopping is closed.
+func (s *service) notifyStatus(ctx context.Context, stopping <-chan struct{}) {
 	if !sdnotify.Enabled() {
-		return func() {}
+		return
 	}
-	n := notifier{log: s.log.WithField(logging.FieldComponent, "systemd")}
-	n.ready()
-	return background.Start(ctx, func(bg context.Context) {
-		sdnotify.Watchdog(bg, "agent", func(context.Context) error { return nil }, n.log)
-	})
-}
-
-func (n *notifier) status(ctx context.Context, stopping <-chan struct{}) {
+	log := s.logFor("systemd")
 	tick := time.NewTicker(statusPoll)
 	defer tick.Stop()
 	shown := ""
 	for {
-		r := n.ctl.Report()
+		r := s.report()
 		if text := control.WithReason(r.Phase, r.Reason) + "; registration " + r.Registration.Phase; text != shown {
 			shown = text
-			sdnotify.Notify(n.log, sdnotify.Status(text))
+			sdnotify.Notify(log, sdnotify.Status(text))
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-stopping:
 			stopping = nil
-			sdnotify.Notify(n.log, daemon.SdNotifyStopping, sdnotify.ExtendTimeout(n.stopTime()))
+			sdnotify.Notify(log, daemon.SdNotifyStopping, sdnotify.ExtendTimeout(s.stopTime()))
 		case <-tick.C:
 		}
 	}
@@ -79,28 +56,28 @@ func (n *notifier) status(ctx context.Context, stopping <-chan struct{}) {
 const stopMargin = 20 * time.Second
 
 // stopTime returns the time limit of an orderly stop.
-func (n *notifier) stopTime() time.Duration {
-	d := n.c.ShutdownDelay + n.c.DrainTimeout + stopMargin
-	if n.c.Command != nil {
-		d += n.c.StopTimeout
+func (s *service) stopTime() time.Duration {
+	d := s.ShutdownDelay + s.DrainTimeout + stopMargin
+	if s.Command != nil {
+		d += s.StopTimeout
 	}
 	return d
 }
 
-// sane returns an error if the agent's loop is stuck. A drain has limits of its own, and
-// there is no loop between two starts of an engine.
-func (n *notifier) sane(context.Context) error {
-	p := n.ctl.Life.Load()
+// sane returns an error if the agent's loop is stuck. A drain has limits of its own, and there is no
+// loop between two starts of an engine, and none with --zmq-register.
+func (s *service) sane(context.Context) error {
+	p := s.life.Load()
 	if p == nil {
 		return nil
 	}
-	st := p.Agent.Status()
+	st := p.agent.Status()
 	switch st.Phase {
 	case agent.Draining, agent.Gone:
 		return nil
 	}
 	// Time for a few rounds that take as long as they may.
-	limit := 3*(n.c.ProbeInterval+n.c.ProbeTimeout) + 3*agent.MaxBackoff
+	limit := 3*(s.ProbeInterval+s.ProbeTimeout) + 3*agent.MaxBackoff
 	if age := time.Since(st.Beat); !st.Beat.IsZero() && age > limit {
 		return fmt.Errorf("no probe for %s", age.Round(time.Second))
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
-	"github.com/pdmesh/pdmesh/internal/agent/control"
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -72,14 +71,13 @@ func (noRegistrar) Revoke(context.Context) error { return nil }
 // begun, or has ended, is not judged.
 func TestSane(t *testing.T) {
 	t.Parallel()
-	ctl := &control.Control{}
-	n := &notifier{ctl: ctl, c: setup.Config{Options: agent.Options{ProbeInterval: time.Second, ProbeTimeout: time.Second}}}
+	n := &service{Config: setup.Config{Options: agent.Options{ProbeInterval: time.Second, ProbeTimeout: time.Second}}}
 	if err := n.sane(t.Context()); err != nil {
 		t.Errorf("without an agent: %v", err)
 	}
 	log := testLog()
 	ag := agent.New(stuckEngine{}, noRegistrar{}, agent.Options{ProbeTimeout: time.Hour, Log: log})
-	ctl.Life.Store(&control.Parts{Agent: ag})
+	n.life.Store(&parts{agent: ag})
 	if err := n.sane(t.Context()); err != nil {
 		t.Errorf("before its first turn: %v", err)
 	}
@@ -92,7 +90,7 @@ func TestSane(t *testing.T) {
 		}
 		return nil
 	})
-	n.c.ProbeInterval, n.c.ProbeTimeout = -agent.MaxBackoff, 0 // no time at all
+	n.ProbeInterval, n.ProbeTimeout = -agent.MaxBackoff, 0 // no time at all
 	testkit.Eventually(t, patience, func() error {
 		if err := n.sane(t.Context()); err == nil || !strings.Contains(err.Error(), "no probe for") {
 			return fmt.Errorf("stuck: %v", err)

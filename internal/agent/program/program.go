@@ -111,7 +111,7 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 			if err != nil {
 				return cli.Wrong(err)
 			}
-			code, err = serve(cmd.Context(), service{Config: c, log: log, stdout: stdout, stderr: stderr, whole: p.whole})
+			code, err = serve(cmd.Context(), &service{Config: c, log: log, stdout: stdout, stderr: stderr, whole: p.whole})
 			if err != nil {
 				return cli.Exit(err, max(code, cli.Failure))
 			}

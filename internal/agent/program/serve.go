@@ -2,8 +2,10 @@ package program
 
 import (
 	"context"
+	"crypto/rand"
 	"io"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
+	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/agent/control"
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/agent/wrap"
@@ -32,19 +35,26 @@ type service struct {
 	stdout, stderr io.Writer // of a wrapped engine
 	whole          bool      // see program
 
-	layout schema.Layout
-	orders *orders
-	ctl    *control.Control
-	cli    *clientv3.Client
-	certs  certificates
-	notify *notifier
-	reaper *wrap.Reaper // nil if this process reaps no orphans
+	layout  schema.Layout
+	id      string // of this process
+	orders  *orders
+	cli     *clientv3.Client
+	certs   certificates
+	reaper  *wrap.Reaper // nil if this process reaps no orphans
+	process engineState
+	life    atomic.Pointer[parts] // nil between two starts of an engine, and with --zmq-register
+}
+
+// logFor returns the log of a component.
+func (s *service) logFor(component string) logrus.FieldLogger {
+	return s.log.WithField(logging.FieldComponent, component)
 }
 
 // serve starts the parts and stops them in order: the agent drains and revokes, the registrar
 // stops renewing, the engine is stopped, and the connection to etcd is closed. Outages of etcd
 // do not end it. code is the exit code if err is nil.
-func serve(ctx context.Context, s service) (code int, err error) {
+func serve(ctx context.Context, s *service) (code int, err error) {
+	s.id = rand.Text()
 	if s.layout, err = schema.NewLayout(s.EtcdPrefix); err != nil {
 		return 1, err
 	}
@@ -81,24 +91,22 @@ func serve(ctx context.Context, s service) (code int, err error) {
 		return 1, err
 	}
 	defer stopNotices()
-	ctl, stopControl, err := control.Start(ctx, s.Config, drain, s.certs.findings, log)
+	stopControl, err := s.serveControl(ctx, agentctl.Source{Report: s.report, Drain: drain, Metrics: control.MetricsHandler(s.report, s.certs.findings)})
 	if err != nil {
 		return 1, err
 	}
 	defer stopControl()
-	s.ctl = ctl
 	if s.cli, err = dial(s.Config, s.certs, log); err != nil {
 		return 1, err
 	}
 	defer func() { _ = s.cli.Close() }()
 	defer followMembers(ctx, s.cli, s.TTL, log)()
 	defer s.publishRefusal(ctx)()
-	s.notify = &notifier{c: s.Config, ctl: ctl, log: log.WithField(logging.FieldComponent, "systemd")}
-	defer s.notify.start(ctx)()
+	defer background.Start(ctx, s.watchdog, func(bg context.Context) { s.notifyStatus(bg, ctx.Done()) })()
 	if s.Command != nil {
 		return s.supervise(ctx)
 	}
-	s.notify.ready()
+	s.notifyReady()
 	s.live(ctx, nil)
 	return 0, nil
 }
@@ -109,16 +117,16 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) {
 	var ag *agent.Agent
 	reg := lease.NewRegistrar(s.cli, lease.RegistrarOptions{
 		Layout: s.layout, Key: s.Key, TTL: s.TTL, HostID: s.HostID,
-		Log:     log.WithField(logging.FieldComponent, "registrar"),
+		Log:     s.logFor("registrar"),
 		OnEvent: func(st lease.Status) { ag.Registered(st.Phase.Holds()) },
 	})
 	client := s.certs.client(s.EngineAPIKey)
 	o := s.Options
 	o.Base, o.EngineIDs, o.ShutdownDelay = s.Record(), s.engineIDs(), s.shutdownDelay
-	o.Exited, o.Log = exited, log.WithField(logging.FieldComponent, "agent")
+	o.Exited, o.Log = exited, s.logFor("agent")
 	ag = agent.New(&agent.HTTPEngine{Client: client, Base: s.Engine}, reg, o)
 
-	s.ctl.Life.Store(&control.Parts{Agent: ag, Registrar: reg})
+	s.life.Store(&parts{ag, reg})
 
 	stop := background.Start(ctx, reg.Run) // it outlives ctx, because it publishes the drain
 	stopSide := background.Start(ctx, func(ctx context.Context) { remind(ctx, s.orders.more, ag, reg, log) })

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -17,7 +18,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
-	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
 )
 
@@ -39,7 +39,7 @@ func (s *service) reap(ctx context.Context) (stop func()) {
 // supervise starts the engine and registers it, and restarts it with --restart. It returns the
 // exit code of its last process.
 func (s *service) supervise(ctx context.Context) (code int, err error) {
-	log := s.log.WithField(logging.FieldComponent, "engine")
+	log := s.logFor("engine")
 	if s.Side.Chosen {
 		log.Infof("%s=%s: free port for NIXL's side channel", setup.EnvSidePort, &s.Side)
 	}
@@ -65,9 +65,9 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 			return 1, failed
 		case failed == nil:
 			log.WithField("pid", proc.PID()).Info("started: " + strings.Join(vllmargs.Masked(s.Argv()), " "))
-			s.ctl.Engine.Started(proc)
+			s.process.started(proc)
 			if start == 1 {
-				s.notify.ready()
+				s.notifyReady()
 			}
 			failed = s.engineLife(ctx, proc)
 			last = proc.Exit()
@@ -81,8 +81,8 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 		}
 		delay := backoff.After(lasted)
 		log.WithError(failed).WithField("after", lasted.Round(time.Millisecond)).Warnf("engine failed; restarting in %s", delay)
-		s.ctl.Engine.Waits(failed, delay)
-		s.ctl.Life.Store(nil)
+		s.process.waits(failed, delay)
+		s.life.Store(nil)
 		sleep.For(ctx, delay)
 	}
 	return last.Status(), nil
@@ -108,58 +108,40 @@ func (s *service) ended(ctx context.Context, last wrap.Exit, failed error) (int,
 // engineLife registers the engine until its process exits or ctx ends, and then stops the
 // process. The error is nil if the engine has not failed, whatever its exit code.
 func (s *service) engineLife(ctx context.Context, proc *wrap.Process) error {
-	lctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	late := make(chan error, 1)
-	go func() { late <- s.awaitStart(lctx, proc); cancel() }()
+	lctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if s.StartTimeout > 0 {
+		defer time.AfterFunc(s.StartTimeout, func() {
+			if err := s.late(proc); err != nil {
+				cancel(err)
+			}
+		}).Stop()
+	}
 	s.live(lctx, proc.Exited())
 	if ctx.Err() != nil {
 		// The registration has ended. A further signal skips the wait for the engine.
-		sctx, hurry := context.WithCancel(context.WithoutCancel(ctx))
-		hurried := make(chan struct{})
-		go func() {
-			defer close(hurried)
-			select {
-			case <-s.orders.more:
-				hurry()
-			case <-sctx.Done():
-			}
-		}()
-		proc.Stop(sctx, s.orders.stopSignal(), s.StopTimeout)
-		hurry()
-		<-hurried
-	} else {
-		proc.Stop(context.WithoutCancel(ctx), syscall.SIGTERM, s.StopTimeout)
+		proc.Stop(s.orders.more, s.orders.stopSignal(), s.StopTimeout)
+		return nil
 	}
-	cancel()
-	return <-late
+	proc.Stop(nil, syscall.SIGTERM, s.StopTimeout)
+	return context.Cause(lctx)
 }
 
-// awaitStart waits until ctx ends. It returns an error earlier, with the reason, if the engine has
-// not answered as it should within --start-timeout.
-func (s *service) awaitStart(ctx context.Context, proc *wrap.Process) error {
-	var deadline <-chan time.Time
-	if s.StartTimeout > 0 {
-		timer := time.NewTimer(s.StartTimeout)
-		defer timer.Stop()
-		deadline = timer.C
-	}
-	select {
-	case <-ctx.Done():
-	case <-proc.Exited(): // live ends by itself, after it has revoked the registration
-	case <-deadline:
-		reason := "no answer yet"
-		if p := s.ctl.Life.Load(); p != nil {
-			st := p.Agent.Status()
-			if st.Record.ID != "" {
-				break
-			}
-			reason = cmp.Or(st.Reason, reason)
+// late returns the error of an engine that runs, and has not answered as it should within
+// --start-timeout.
+func (s *service) late(proc *wrap.Process) error {
+	reason := "no answer yet"
+	if p := s.life.Load(); p != nil {
+		st := p.agent.Status()
+		if st.Record.ID != "" {
+			return nil
 		}
-		return fmt.Errorf("not ready within --start-timeout (%s): %s", s.StartTimeout, reason)
+		reason = cmp.Or(st.Reason, reason)
 	}
-	<-ctx.Done()
-	return nil
+	if !proc.Exit().At.IsZero() {
+		return nil
+	}
+	return fmt.Errorf("not ready within --start-timeout (%s): %s", s.StartTimeout, reason)
 }
 
 // freeTimeout is the time limit of free.
@@ -185,13 +167,9 @@ func (s *service) free(ctx context.Context) error {
 // engineEnv returns the environment without variables for the agent only: with systemd's
 // socket, the engine would notify in the name of the agent.
 func engineEnv(env []string) []string {
-	out := make([]string, 0, len(env))
-	for _, e := range env {
-		switch name, _, _ := strings.Cut(e, "="); name {
-		case sdnotify.EnvSocket, sdnotify.EnvWatchdogUsec, sdnotify.EnvWatchdogPID, "PD_ETCD_PASSWORD":
-		default:
-			out = append(out, e)
-		}
-	}
-	return out
+	own := []string{sdnotify.EnvSocket, sdnotify.EnvWatchdogUsec, sdnotify.EnvWatchdogPID, "PD_ETCD_PASSWORD"}
+	return slices.DeleteFunc(env, func(e string) bool {
+		name, _, _ := strings.Cut(e, "=")
+		return slices.Contains(own, name)
+	})
 }

@@ -2,7 +2,6 @@ package wrap
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -137,18 +136,12 @@ func (p *Process) launch() (free func(), err error) {
 
 func exitOf(state *os.ProcessState, err error) Exit {
 	e := Exit{At: time.Now()}
-	var failed *exec.ExitError
-	status, ok := syscall.WaitStatus(0), false
-	if state != nil {
-		status, ok = state.Sys().(syscall.WaitStatus)
-	}
-	switch {
-	case ok && status.Signaled():
-		e.Signal = status.Signal()
-	case ok:
-		e.Code = status.ExitStatus()
-	case err != nil && !errors.As(err, &failed):
+	if state == nil {
 		e.Err = fmt.Errorf("how it ended is not known: %w", err)
+	} else if status := state.Sys().(syscall.WaitStatus); status.Signaled() { //nolint:forcetypeassert // on every Unix
+		e.Signal = status.Signal()
+	} else {
+		e.Code = status.ExitStatus()
 	}
 	return e
 }
@@ -195,8 +188,8 @@ func (p *Process) SignalGroup(sig syscall.Signal) error {
 
 // Stop ends the child: sig (SIGINT to the whole group, as a terminal does it;
 // anything else to the child, which knows its own), and SIGKILL to the group
-// after limit or when ctx ends. It returns when Done is closed.
-func (p *Process) Stop(ctx context.Context, sig syscall.Signal, limit time.Duration) {
+// after limit or when hurry delivers. It returns when Done is closed.
+func (p *Process) Stop(hurry <-chan struct{}, sig syscall.Signal, limit time.Duration) {
 	send := p.Signal
 	if sig == syscall.SIGINT {
 		send = p.SignalGroup
@@ -207,21 +200,16 @@ func (p *Process) Stop(ctx context.Context, sig syscall.Signal, limit time.Durat
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
-	case <-p.done:
-		return
-	case <-p.exited:
-	case <-ctx.Done():
+	case <-p.exited: // the sweep ends the rest
+	case <-hurry:
+		p.kill()
 	case <-timer.C:
 		p.o.Log.WithField("limit", limit).Warn("the engine has not ended: killing it")
-	}
-	select {
-	case <-p.exited: // the sweep looks after the rest
-	default:
 		p.kill()
 	}
 	select {
 	case <-p.done:
-	case <-ctx.Done():
+	case <-hurry:
 		p.kill()
 		<-p.done
 	}

@@ -90,11 +90,11 @@ func TestStop(t *testing.T) {
 			if tc.hurried {
 				cancel()
 			}
-			p.Stop(ctx, tc.sig, tc.limit)
+			p.Stop(ctx.Done(), tc.sig, tc.limit)
 			if e := p.Exit(); e.Status() != tc.want || !strings.Contains(out.String(), tc.says) {
 				t.Errorf("%s, output %q", e, out)
 			}
-			p.Stop(t.Context(), tc.sig, tc.limit) // after its exit
+			p.Stop(t.Context().Done(), tc.sig, tc.limit) // after its exit
 		})
 	}
 }
@@ -125,7 +125,7 @@ func TestKillTakesTheGroup(t *testing.T) {
 	child := out.awaits(t, "ready")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	p.Stop(ctx, syscall.SIGTERM, time.Hour)
+	p.Stop(ctx.Done(), syscall.SIGTERM, time.Hour)
 	if alive(child) || alive(p.PID()) {
 		t.Errorf("%d or %d is left behind", child, p.PID())
 	}

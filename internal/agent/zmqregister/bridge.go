@@ -13,7 +13,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
-	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
@@ -199,18 +198,13 @@ func (b *Bridge) sweep(now time.Time) {
 	}
 }
 
-// lose takes an instance out.
+// lose takes an instance out; the end of its run follows.
 func (b *Bridge) lose(m *member, why string) {
-	if m.end(why) {
-		b.counts.lost.Add(1)
+	if m.ended {
+		return
 	}
-}
-
-// agentOptions are those of the agent that runs for an instance.
-func (o *Options) agentOptions(p Ping, exited <-chan struct{}, log logrus.FieldLogger) agent.Options {
-	a := o.Agents
-	a.Key, a.Exited, a.Log = p.Key, exited, log
-	a.Base.Connector, a.Base.TransferMode, a.Base.ZMQAddress = connector.MoRIIO, p.Mode, p.ZMQ.String()
-	a.Base.DPSize, a.Base.TPSize, a.Base.HostID = p.DPSize, p.TPSize, o.HostID
-	return a
+	m.ended = true
+	b.counts.lost.Add(1)
+	m.log.Warn(why + ": the instance is taken out")
+	m.leave()
 }

@@ -2,12 +2,13 @@ package zmqregister
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
+	"github.com/pdmesh/pdmesh/internal/cli/background"
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -22,17 +23,6 @@ type member struct {
 	log    logrus.FieldLogger
 }
 
-// end takes the instance out; run's end follows. It reports whether that is new.
-func (m *member) end(why string) bool {
-	if m.ended {
-		return false
-	}
-	m.ended = true
-	m.log.Warn(why + ": the instance is taken out")
-	m.leave()
-	return true
-}
-
 // run is the instance's agent, until exited is closed. Once ctx has ended it leaves the
 // registration as it is.
 func (m *member) run(ctx context.Context, exited <-chan struct{}, o *Options) {
@@ -41,16 +31,16 @@ func (m *member) run(ctx context.Context, exited <-chan struct{}, o *Options) {
 		Key: m.ping.Key, HostID: o.HostID, TTL: o.TTL, Log: m.log,
 		OnEvent: func(s lease.Status) { ag.Registered(s.Phase.Holds()) },
 	})
-	ag = agent.New(&agent.HTTPEngine{Client: o.Client, Base: vllm.BaseURL(&instance.Instance{Key: m.ping.Key})},
-		registration{reg, ctx}, o.agentOptions(m.ping, exited, m.log))
-	rctx, stop := context.WithCancel(ctx)
-	var work sync.WaitGroup
-	work.Go(func() { reg.Run(rctx) })
+	a := o.Agents
+	a.Key, a.Exited, a.Log = m.ping.Key, exited, m.log
+	a.Base.Connector, a.Base.TransferMode, a.Base.ZMQAddress = connector.MoRIIO, m.ping.Mode, m.ping.ZMQ.String()
+	a.Base.DPSize, a.Base.TPSize, a.Base.HostID = m.ping.DPSize, m.ping.TPSize, o.HostID
+	ag = agent.New(&agent.HTTPEngine{Client: o.Client, Base: vllm.BaseURL(&instance.Instance{Key: m.ping.Key})}, registration{reg, ctx}, a)
+	stop := background.Start(ctx, reg.Run)
 	if err := ag.Run(context.WithoutCancel(ctx)); err != nil {
 		m.log.WithError(err).Warn("the registration could not be taken back; it ends with its lease")
 	}
 	stop()
-	work.Wait()
 }
 
 // registration is a registrar whose key stays when the bridge stops: its engine continues to

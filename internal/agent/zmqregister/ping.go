@@ -63,12 +63,7 @@ func ParsePing(payload []byte) (Ping, error) {
 	if err != nil {
 		return Ping{}, fmt.Errorf("%w: %w", ErrPing, err)
 	}
-	switch role {
-	case "P":
-		p.Key.Role = instance.Prefill
-	case "D":
-		p.Key.Role = instance.Decode
-	default:
+	if p.Key.Role = map[string]instance.Role{"P": instance.Prefill, "D": instance.Decode}[role]; p.Key.Role == "" {
 		return Ping{}, fmt.Errorf("%w: its role is %q and neither P nor D", ErrPing, instance.Printable(role, 32))
 	}
 	switch p.Mode = strings.ToUpper(f.text["transfer_mode"]); p.Mode {

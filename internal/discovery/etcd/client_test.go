@@ -168,7 +168,7 @@ func TestUser_Unreachable(t *testing.T) {
 // An error of a cluster without a quorum names the members that are away, and those that have no leader.
 func TestPing_NoQuorum(t *testing.T) {
 	t.Parallel()
-	c := testkit.StartCluster(t, 3)
+	c := etcdtest.StartCluster(t, 3)
 	cli, l := c.Client(t), members.Layout(t)
 	c.Members[0].Kill()
 	c.Members[1].Pause()

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
@@ -70,11 +70,11 @@ func Command(s *session.Session) *cobra.Command {
 			if err := u.readPasswords(files); err != nil {
 				return err
 			}
-			if !apply {
-				printAuth(s, &u)
-				return nil
+			if apply {
+				return u.apply(cmd.Context(), s)
 			}
-			return applyAuth(cmd.Context(), s, &u)
+			u.print(&s.Out)
+			return nil
 		}),
 	}
 	fs := init.Flags()
@@ -114,32 +114,30 @@ func (u *users) readPasswords(files []string) error {
 	return nil
 }
 
-// printAuth prints the equivalent commands of etcdctl.
-func printAuth(s *session.Session, u *users) {
-	out := s.Out.Stdout
-	fmt.Fprintln(out, "# Nothing is changed. These commands do the same as --apply; etcdctl asks for the passwords.")
+// print prints the equivalent commands of etcdctl.
+func (u *users) print(out *output.Printer) {
+	out.Printf("# Nothing is changed. These commands do the same as --apply; etcdctl asks for the passwords.\n")
 	for _, r := range u.roles {
-		fmt.Fprintf(out, "\n# %s\netcdctl role add %s\n", r.What, r.Name)
+		out.Printf("\n# %s\netcdctl role add %s\n", r.What, r.Name)
 		for _, g := range r.Grants {
 			kind := "read"
 			if g.Write {
 				kind = "readwrite"
 			}
 			if strings.HasSuffix(g.Prefix, "/") {
-				fmt.Fprintf(out, "etcdctl role grant-permission --prefix=true %s %s %s\n", r.Name, kind, g.Prefix)
+				out.Printf("etcdctl role grant-permission --prefix=true %s %s %s\n", r.Name, kind, g.Prefix)
 			} else {
-				fmt.Fprintf(out, "etcdctl role grant-permission %s %s %s\n", r.Name, kind, g.Prefix)
+				out.Printf("etcdctl role grant-permission %s %s %s\n", r.Name, kind, g.Prefix)
 			}
 		}
-		fmt.Fprintf(out, "etcdctl user add %s\netcdctl user grant-role %s %s\n", r.Name, r.Name, r.Name)
+		out.Printf("etcdctl user add %s\netcdctl user grant-role %s %s\n", r.Name, r.Name, r.Name)
 	}
-	fmt.Fprint(out, "\n# etcd itself\netcdctl user add root\netcdctl user grant-role root root\netcdctl auth enable\n")
+	out.Printf("\n# etcd itself\netcdctl user add root\netcdctl user grant-role root root\netcdctl auth enable\n")
 }
 
-// applyAuth sets up roles and users and turns authentication on. Root and authentication
-// come last: if a step before them fails, etcd is as open as it was, and the command can be
-// repeated.
-func applyAuth(ctx context.Context, s *session.Session, u *users) error {
+// apply sets up roles and users and turns authentication on. Root and authentication come last:
+// if a step before them fails, etcd is as open as it was, and the command can be repeated.
+func (u *users) apply(ctx context.Context, s *session.Session) error {
 	if !s.Etcd.TLS.Used() && !s.Etcd.Local() {
 		return cli.Wrongf("passwords would go over the network unencrypted: use https:// endpoints and --etcd-ca, or run this on etcd's own machine")
 	}
@@ -153,38 +151,24 @@ func applyAuth(ctx context.Context, s *session.Session, u *users) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, max(s.Timeout, authLimit))
 	defer cancel()
-	auth := authSteps{ctx: ctx, cli: conn.Client, given: u.given, out: s.Out.Stdout}
 	for _, r := range u.roles {
-		if err := auth.role(r); err != nil {
+		if err := addRole(ctx, conn.Client, r); err != nil {
 			return fmt.Errorf("role %s: %w", r.Name, err)
 		}
 	}
 	for _, name := range append(u.names()[1:], rootUser) {
-		if err := auth.user(name); err != nil {
+		if err := u.add(ctx, conn.Client, name, &s.Out); err != nil {
 			return fmt.Errorf("user %s: %w", name, err)
 		}
 	}
 	if _, err := conn.Client.AuthEnable(ctx); err != nil {
 		return fmt.Errorf("enable authentication: %w", err)
 	}
-	fmt.Fprintln(s.Out.Stdout, "authentication is on; set for proxies, agents and pdctl their --etcd-username and --etcd-password-file")
-	return nil
+	return s.Out.Println("authentication is on; set for proxies, agents and pdctl their --etcd-username and --etcd-password-file")
 }
 
-// authSteps executes the steps of one run.
-type authSteps struct {
-	ctx   context.Context //nolint:containedctx // of this one run
-	cli   *clientv3.Client
-	given map[string]string
-	out   io.Writer
-}
-
-// say prints the result for a user immediately: a later step may fail, and a generated password
-// is stored nowhere else.
-func (x *authSteps) say(format string, args ...any) { fmt.Fprintf(x.out, format+"\n", args...) }
-
-func (x *authSteps) role(r schema.EtcdRole) error {
-	if _, err := x.cli.RoleAdd(x.ctx, r.Name); err != nil && !errors.Is(err, rpctypes.ErrRoleAlreadyExist) {
+func addRole(ctx context.Context, client *clientv3.Client, r schema.EtcdRole) error {
+	if _, err := client.RoleAdd(ctx, r.Name); err != nil && !errors.Is(err, rpctypes.ErrRoleAlreadyExist) {
 		return err
 	}
 	for _, g := range r.Grants {
@@ -195,37 +179,39 @@ func (x *authSteps) role(r schema.EtcdRole) error {
 		if g.Write {
 			kind = clientv3.PermissionType(clientv3.PermReadWrite)
 		}
-		if _, err := x.cli.RoleGrantPermission(x.ctx, r.Name, g.Prefix, end, kind); err != nil {
+		if _, err := client.RoleGrantPermission(ctx, r.Name, g.Prefix, end, kind); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (x *authSteps) user(name string) error {
-	password, given := x.given[name]
+// add adds a user and prints the result immediately: a later step may fail, and a generated
+// password is stored nowhere else.
+func (u *users) add(ctx context.Context, client *clientv3.Client, name string, out *output.Printer) error {
+	password, given := u.given[name]
 	if !given {
 		password = rand.Text()
 	}
-	_, err := x.cli.UserAdd(x.ctx, name, password)
+	_, err := client.UserAdd(ctx, name, password)
 	switch {
 	case errors.Is(err, rpctypes.ErrUserAlreadyExist) && given:
-		if _, err := x.cli.UserChangePassword(x.ctx, name, password); err != nil {
+		if _, err := client.UserChangePassword(ctx, name, password); err != nil {
 			return err
 		}
-		if name == x.cli.Username { // the change has ended the session
-			x.cli.Password = password
+		if name == client.Username { // the change has ended the session
+			client.Password = password
 		}
-		x.say("%s: existed; its password is now that of its file", name)
+		out.Printf("%s: existed; its password is now that of its file\n", name)
 	case errors.Is(err, rpctypes.ErrUserAlreadyExist):
-		x.say("%s: existed, and keeps its password", name)
+		out.Printf("%s: existed, and keeps its password\n", name)
 	case err != nil:
 		return err
 	case given:
-		x.say("%s: created with the password of its file", name)
+		out.Printf("%s: created with the password of its file\n", name)
 	default:
-		x.say("%s: password %s", name, password)
+		out.Printf("%s: password %s\n", name, password)
 	}
-	_, err = x.cli.UserGrantRole(x.ctx, name, name)
+	_, err = client.UserGrantRole(ctx, name, name)
 	return err
 }

@@ -106,16 +106,13 @@ func reach(s *session.Session) doctor.Reach {
 	}
 	for _, f := range []struct{ value, pdctl, etcdctl string }{
 		{secure.Files.CA, "--etcd-ca", "--cacert"}, {secure.Files.Cert, "--etcd-cert", "--cert"}, {secure.Files.Key, "--etcd-key", "--key"},
-	} {
-		if f.value != "" {
-			r.Pdctl, r.Etcdctl = append(r.Pdctl, f.pdctl, f.value), append(r.Etcdctl, f.etcdctl, f.value)
-		}
-	}
-	for _, f := range []struct{ value, pdctl string }{
-		{s.Proxies.Files.CA, "--proxy-ca"}, {s.Proxies.Files.Cert, "--proxy-cert"}, {s.Proxies.Files.Key, "--proxy-key"},
+		{s.Proxies.Files.CA, "--proxy-ca", ""}, {s.Proxies.Files.Cert, "--proxy-cert", ""}, {s.Proxies.Files.Key, "--proxy-key", ""},
 	} {
 		if f.value != "" {
 			r.Pdctl = append(r.Pdctl, f.pdctl, f.value)
+		}
+		if f.value != "" && f.etcdctl != "" {
+			r.Etcdctl = append(r.Etcdctl, f.etcdctl, f.value)
 		}
 	}
 	if s.Etcd.Username != "" {

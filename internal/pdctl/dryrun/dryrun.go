@@ -87,8 +87,7 @@ func (d *Run) txn(req *pb.TxnRequest, out *pb.TxnResponse, ask func(*pb.TxnReque
 			case op.GetRequestRange() != nil:
 				read = op.GetRequestRange()
 			case op.GetRequestDeleteRange() != nil:
-				of := op.GetRequestDeleteRange()
-				read = &pb.RangeRequest{Key: of.Key, RangeEnd: of.RangeEnd, CountOnly: !of.PrevKv}
+				read.Key = op.GetRequestDeleteRange().Key // a store deletes single keys
 			}
 			reads = append(reads, &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: read}})
 		}
@@ -113,10 +112,10 @@ func (d *Run) txn(req *pb.TxnRequest, out *pb.TxnResponse, ask func(*pb.TxnReque
 			out.Responses[i] = &pb.ResponseOp{Response: &pb.ResponseOp_ResponsePut{ResponsePut: &pb.PutResponse{Header: out.Header}}}
 		case op.GetRequestDeleteRange() != nil:
 			if found.Count > 0 {
-				would.Writes = append(would.Writes, Write{Op: "delete", Key: rangeName(op.GetRequestDeleteRange())})
+				would.Writes = append(would.Writes, Write{Op: "delete", Key: instance.Printable(string(op.GetRequestDeleteRange().Key), 0)})
 			}
 			out.Responses[i] = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: &pb.DeleteRangeResponse{
-				Header: out.Header, Deleted: found.Count, PrevKvs: found.Kvs,
+				Header: out.Header, Deleted: found.Count,
 			}}}
 		}
 	}
@@ -132,39 +131,13 @@ func (d *Run) txn(req *pb.TxnRequest, out *pb.TxnResponse, ask func(*pb.TxnReque
 	return nil
 }
 
-func rangeName(of *pb.DeleteRangeRequest) string {
-	name := instance.Printable(string(of.Key), 0)
-	if len(of.RangeEnd) > 0 {
-		name += " up to " + instance.Printable(string(of.RangeEnd), 0)
-	}
-	return name
-}
-
-// condition describes one comparison.
+// condition describes one comparison, which is one of etcd.Unchanged.
 func condition(c *pb.Compare) string {
 	key := instance.Printable(string(c.Key), 0)
-	switch c.Target {
-	case pb.Compare_CREATE:
-		if c.GetCreateRevision() == 0 && c.Result == pb.Compare_EQUAL {
-			return key + " does not exist"
-		}
-		return fmt.Sprintf("%s: created at revision %s %d", key, sign(c), c.GetCreateRevision())
-	case pb.Compare_MOD:
-		if c.Result == pb.Compare_EQUAL {
-			return fmt.Sprintf("%s has not changed since revision %d", key, c.GetModRevision())
-		}
-		return fmt.Sprintf("%s: revision %s %d", key, sign(c), c.GetModRevision())
-	case pb.Compare_LEASE:
-		return fmt.Sprintf("%s: lease %s %x", key, sign(c), c.GetLease())
-	case pb.Compare_VALUE:
-		return fmt.Sprintf("%s: value %s %s", key, sign(c), output.EscapeValue(c.GetValue()))
-	default:
-		return fmt.Sprintf("%s: version %s %d", key, sign(c), c.GetVersion())
+	if c.Target == pb.Compare_CREATE {
+		return key + " does not exist"
 	}
-}
-
-func sign(c *pb.Compare) string {
-	return map[pb.Compare_CompareResult]string{pb.Compare_EQUAL: "=", pb.Compare_GREATER: ">", pb.Compare_LESS: "<", pb.Compare_NOT_EQUAL: "!="}[c.Result]
+	return fmt.Sprintf("%s has not changed since revision %d", key, c.GetModRevision())
 }
 
 // Planned returns the transactions that were recorded so far.

@@ -84,7 +84,7 @@ func Export(s *session.Session) *cobra.Command {
 
 // Apply returns the command apply.
 func Apply(s *session.Session) *cobra.Command {
-	var file, reason string
+	var file string
 	var prune bool
 	cmd := &cobra.Command{
 		Use: "apply -f FILE", Short: "make the fleet as a file declares it", Long: applyHelp,
@@ -110,15 +110,14 @@ func Apply(s *session.Session) *cobra.Command {
 				if err := d.conflict(cmd.Context(), s, conn, values); err != nil {
 					return err
 				}
-				return write(cmd.Context(), s, conn, now, values, "apply", reason)
+				return write(cmd.Context(), s, conn, now, values, "apply")
 			})
 		},
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&file, "filename", "f", "", "file that declares the fleet, - for standard input")
 	fs.BoolVar(&prune, "prune", false, "delete what a section of the file does not have")
-	fs.StringVar(&reason, "reason", "", "reason, for the audit log")
-	return cmd
+	return s.Audits(cmd)
 }
 
 // declared has the sections of a file, by name, and the values in each, by the name of the

@@ -69,7 +69,6 @@ func Diff(s *session.Session) *cobra.Command {
 // Revert returns the command revert.
 func Revert(s *session.Session) *cobra.Command {
 	var to, only int64
-	var reason string
 	cmd := &cobra.Command{
 		Use: "revert REVISION | --only REVISION", Short: "restore what operators have set as it was at a revision", Long: revertHelp,
 		SuggestFor: []string{"undo", "rollback"},
@@ -89,13 +88,12 @@ func Revert(s *session.Session) *cobra.Command {
 			if err := check(from, to); err != nil {
 				return err
 			}
-			return s.With(cmd.Context(), func(conn *session.Conn) error { return revert(cmd.Context(), s, conn, from, to, reason) })
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return revert(cmd.Context(), s, conn, from, to) })
 		},
 	}
 	cmd.Flags().Int64Var(&to, "to", 0, "undo the changes up to this revision; 0: all")
 	cmd.Flags().Int64Var(&only, "only", 0, "undo only the change of this revision")
-	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
-	return cmd
+	return s.Audits(cmd)
 }
 
 func check(from, to int64) error {
@@ -135,7 +133,7 @@ func diff(ctx context.Context, s *session.Session, conn *session.Conn, from, to 
 	return report(s, changes, 0)
 }
 
-func revert(ctx context.Context, s *session.Session, conn *session.Conn, from, to int64, reason string) error {
+func revert(ctx context.Context, s *session.Session, conn *session.Conn, from, to int64) error {
 	if err := s.CheckRevision(ctx, conn, max(from, to)); err != nil {
 		return err
 	}
@@ -159,7 +157,7 @@ func revert(ctx context.Context, s *session.Session, conn *session.Conn, from, t
 	if len(values) > store.MaxEdits {
 		return nothing(fmt.Errorf("%w: %d keys would be restored, the limit is %d; undo a part with --to", store.ErrTooMany, len(values), store.MaxEdits))
 	}
-	return write(ctx, s, conn, now, values, "revert", reason)
+	return write(ctx, s, conn, now, values, "revert")
 }
 
 func nothing(err error) error {
@@ -167,7 +165,7 @@ func nothing(err error) error {
 }
 
 // write asks for a confirmation where one is needed, writes values and reports them.
-func write(ctx context.Context, s *session.Session, conn *session.Conn, now *store.Fleet, values map[string]*string, what, reason string) error {
+func write(ctx context.Context, s *session.Session, conn *session.Conn, now *store.Fleet, values map[string]*string, what string) error {
 	var taken []instance.Key
 	for key, value := range values {
 		n := conn.Layout.Parse(conn.Layout.Root() + key)
@@ -197,7 +195,7 @@ func write(ctx context.Context, s *session.Session, conn *session.Conn, now *sto
 			}
 			batch[c.Key] = c.After
 		}
-		at, err := conn.Store.Edits.Write(ctx, now, batch, what, reason)
+		at, err := conn.Store.Edits.Write(ctx, now, batch, what, s.Reason)
 		switch {
 		case err != nil && revision > 0:
 			return fmt.Errorf("%w; %d of %d changes were written; repeat the command to write the others", err, len(values)-len(changes), len(values))
@@ -244,9 +242,7 @@ func report(s *session.Session, changes []store.Change, revision int64) error {
 		case c.After == nil:
 			kind = "-"
 		}
-		if err := s.Out.Println(kind + " " + instance.Printable(c.Key, 0) + lines); err != nil {
-			return err
-		}
+		s.Out.Printf("%s %s%s\n", kind, instance.Printable(c.Key, 0), lines)
 	}
 	switch {
 	case len(changes) == 0:

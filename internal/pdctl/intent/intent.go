@@ -116,7 +116,7 @@ func Drain(s *session.Session) *cobra.Command {
 		Use: "drain [ROLE/]HOST:PORT...", Short: "stop new requests to instances, and wait until they are idle", Long: drainHelp,
 		Example: "  pdctl drain decode 10.0.0.8:8200 --wait --timeout 5m --reason \"new disks\"\n" +
 			"  pdctl drain both 10.0.0.6:8100\n  pdctl drain decode --selector rack=3 --dry-run\n  pdctl drain prefill 10.0.0.7:8100 10.0.0.8:8100 --for 30m",
-		Args: s.Selectors.NamedOrSelected(0),
+		Args: s.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.checkWait(s, cmd); err != nil {
 				return err
@@ -147,7 +147,7 @@ func Cordon(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cordon [ROLE/]HOST:PORT...", Short: "stop new requests to instances", Long: cordonHelp,
 		Example: "  pdctl cordon decode 10.0.0.8:8200 --reason \"being looked at\"\n  pdctl cordon prefill 10.0.0.7:8100 --for 1h",
-		Args:    s.Selectors.NamedOrSelected(0),
+		Args:    s.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.check(); err != nil {
 				return err
@@ -177,7 +177,7 @@ func liftCommand(s *session.Session, state instance.Intent, long, examples strin
 	name := "un" + string(state)
 	cmd := &cobra.Command{
 		Use: name + " [ROLE/]HOST:PORT...", Short: "lift a " + string(state), Long: long, Example: examples,
-		Args: s.Selectors.NamedOrSelected(0),
+		Args: s.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.check(); err != nil {
 				return err

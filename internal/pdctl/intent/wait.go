@@ -77,7 +77,7 @@ func Wait(s *session.Session) *cobra.Command {
 				return cli.Wrongf("--timeout %s: must be more than zero", w.limit)
 			case (condition == "") == (revision == 0):
 				return cli.Wrongf("use either --for state=STATE or --revision N")
-			case condition == "" && (len(args) > 0 || w.count != 0 || len(s.Selectors) > 0):
+			case condition == "" && (len(args) > 0 || w.count != 0 || len(s.Selector) > 0):
 				return cli.Wrongf("instances, --selector and --count need --for")
 			case condition == "" && revision < 0:
 				return cli.Wrongf("--revision %d: set it to the revision of a change, from drain -o json", revision)
@@ -89,9 +89,7 @@ func Wait(s *session.Session) *cobra.Command {
 			if w.state, err = parseFor(condition); err != nil {
 				return err
 			}
-			if w.sel, err = s.Selectors.Parse(); err != nil {
-				return err
-			}
+			w.sel = s.Selector
 			if w.each, err = parseEach(args); err != nil {
 				return err
 			}
@@ -144,7 +142,7 @@ func waitApplied(ctx context.Context, s *session.Session, conn *session.Conn, re
 	if s.Out.Structured() {
 		return s.Out.Write(map[string]any{"revision": revision, "proxies": state.Done})
 	}
-	fmt.Fprintf(s.Out.Stdout, "revision %d: applied by %s\n", revision, output.Proxies(state.Done))
+	s.Out.Printf("revision %d: applied by %s\n", revision, output.Proxies(state.Done))
 	return nil
 }
 

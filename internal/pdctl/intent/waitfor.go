@@ -222,9 +222,7 @@ func (w *waitFor) print(s *session.Session, met []instance.Key, revision int64) 
 		return s.Out.Println("no instance is left")
 	}
 	for _, name := range names {
-		if err := s.Out.Println(name + suffix); err != nil {
-			return err
-		}
+		s.Out.Printf("%s%s\n", name, suffix)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func Weight(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "weight [ROLE/]HOST:PORT... N|default", Short: "set the share of requests that instances get", Long: weightHelp,
 		Example: "  pdctl weight decode 10.0.0.8:8200 300 --reason \"more memory\"\n  pdctl weight prefill 10.0.0.7:8100 10.0.0.8:8100 0 --for 1h\n  pdctl weight decode 10.0.0.8:8200 default",
-		Args:    s.Selectors.NamedOrSelected(1),
+		Args:    s.NamedOrSelected(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			last := len(args) - 1
 			if err := f.check(); err != nil {

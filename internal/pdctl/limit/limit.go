@@ -33,7 +33,6 @@ func Command(s *session.Session) *cobra.Command {
 		Use: "limit", Short: "show and change the limits of API keys", Long: limitHelp, Example: "  pdctl limit list", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	var reason string
 	l := instance.KeyLimits{V: 1}
 	set := &cobra.Command{
 		Use: "set KEY", Short: "replace the limits of an API key", Long: setHelp, Args: cobra.ExactArgs(1),
@@ -53,7 +52,7 @@ func Command(s *session.Session) *cobra.Command {
 			}
 			value, _ := json.Marshal(l) // integers have no error
 			return change(cmd.Context(), s, args[0], "set", func(d *store.Documents, k instance.Key) (int64, error) {
-				return d.Put(cmd.Context(), k, value, store.DocumentOptions{Reason: reason})
+				return d.Put(cmd.Context(), k, value, store.DocumentOptions{Reason: s.Reason})
 			})
 		}),
 	}
@@ -67,15 +66,11 @@ func Command(s *session.Session) *cobra.Command {
 		Use: "rm KEY", Short: "remove the limits of an API key", Args: cobra.ExactArgs(1), Example: "  pdctl limit rm team-a",
 		RunE: s.Wrap(func(cmd *cobra.Command, args []string) error {
 			return change(cmd.Context(), s, args[0], removed, func(d *store.Documents, k instance.Key) (int64, error) {
-				return d.Delete(cmd.Context(), k, reason)
+				return d.Delete(cmd.Context(), k, s.Reason)
 			})
 		}),
 	}
-	for _, c := range []*cobra.Command{set, rm} {
-		c.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
-		cmd.AddCommand(s.Writes(c))
-	}
-	cmd.AddCommand(&cobra.Command{
+	cmd.AddCommand(s.Audits(s.Writes(set)), s.Audits(s.Writes(rm)), &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "list the limits of API keys", Args: cobra.NoArgs, Example: "  pdctl limit list\n  pdctl limit list -o json",
 		RunE: s.Wrap(func(cmd *cobra.Command, _ []string) error { return list(cmd.Context(), s) }),
 	})

@@ -26,8 +26,7 @@ pods, end the removals from time to time, as in the second example, which ends a
 
 // Allow returns the command allow.
 func Allow(s *session.Session) *cobra.Command {
-	var reason string
-	cmd := &cobra.Command{
+	return s.Audits(&cobra.Command{
 		Use: "allow [ROLE/]HOST:PORT...", Short: "undo removals, so that agents register again", Long: allowHelp,
 		Example: "  pdctl allow decode 10.0.0.8:8200 10.0.0.9:8200 --reason \"disks replaced\"\n" +
 			`  pdctl allow $(pdctl list -o json | jq -r '.removed[] | .role + "/" + .address')`,
@@ -38,19 +37,17 @@ func Allow(s *session.Session) *cobra.Command {
 				return err
 			}
 			return s.With(cmd.Context(), func(conn *session.Conn) error {
-				return allow(cmd.Context(), s, conn, instance.Memberships(named), reason)
+				return allow(cmd.Context(), s, conn, instance.Memberships(named))
 			})
 		},
-	}
-	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
-	return cmd
+	})
 }
 
-func allow(ctx context.Context, s *session.Session, conn *session.Conn, keys []instance.Key, reason string) error {
+func allow(ctx context.Context, s *session.Session, conn *session.Conn, keys []instance.Key) error {
 	results := make([]session.Result, 0, len(keys))
 	for _, k := range keys {
 		r := session.Result{Role: k.Role, Address: k.Address}
-		removed, err := conn.Store.Instances.Allow(ctx, k, reason)
+		removed, err := conn.Store.Instances.Allow(ctx, k, s.Reason)
 		switch {
 		case err != nil:
 			r = r.Failed("%w", err)

@@ -27,24 +27,22 @@ well formed is removed by the address that list shows.
 
 // Remove returns the command remove.
 func Remove(s *session.Session) *cobra.Command {
-	var reason string
 	var force bool
 	cmd := &cobra.Command{
 		Use: "remove [ROLE/]HOST:PORT...", Aliases: []string{"rm"}, SuggestFor: []string{"delete"}, Short: "remove instances", Long: removeHelp,
 		Example: "  pdctl remove prefill 10.0.0.7:8100\n  pdctl remove decode 10.0.0.8:8200 10.0.0.9:8200 --reason \"new disks\"",
-		Args:    s.Selectors.NamedOrSelected(0),
+		Args:    s.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.WithChosen(cmd.Context(), args, session.Malformed, func(conn *session.Conn, keys []instance.Key) error {
-				return remove(cmd.Context(), s, conn, keys, reason, force)
+				return remove(cmd.Context(), s, conn, keys, force)
 			})
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
 	cmd.Flags().BoolVar(&force, "force", false, "remove it even if it is not in etcd")
-	return cmd
+	return s.Audits(cmd)
 }
 
-func remove(ctx context.Context, s *session.Session, conn *session.Conn, keys []instance.Key, reason string, force bool) error {
+func remove(ctx context.Context, s *session.Session, conn *session.Conn, keys []instance.Key, force bool) error {
 	if err := s.Confirm(ctx, conn, keys); err != nil {
 		return err
 	}
@@ -55,7 +53,7 @@ func remove(ctx context.Context, s *session.Session, conn *session.Conn, keys []
 		if force {
 			remove = conn.Store.Instances.ForceRemove
 		}
-		existed, err := remove(ctx, k, reason)
+		existed, err := remove(ctx, k, s.Reason)
 		switch {
 		case err != nil:
 			r = r.Failed("%w", err)

@@ -35,7 +35,6 @@ func Forget(s *session.Session) *cobra.Command {
 }
 
 func orderCommand(s *session.Session, verb, short string) *cobra.Command {
-	var reason string
 	var all bool
 	cmd := &cobra.Command{
 		Use: verb + " --all | ROLE/HOST:PORT...", Short: short, Long: fmt.Sprintf(orderHelp, verb),
@@ -54,20 +53,19 @@ func orderCommand(s *session.Session, verb, short string) *cobra.Command {
 					return err
 				}
 			}
-			return s.With(cmd.Context(), func(conn *session.Conn) error { return order(cmd.Context(), s, conn, verb, keys, reason) })
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return order(cmd.Context(), s, conn, verb, keys) })
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
 	cmd.Flags().BoolVar(&all, "all", false, "everything that proxies keep")
-	return cmd
+	return s.Audits(cmd)
 }
 
-func order(ctx context.Context, s *session.Session, conn *session.Conn, verb string, keys []instance.Key, reason string) error {
+func order(ctx context.Context, s *session.Session, conn *session.Conn, verb string, keys []instance.Key) error {
 	proxies, err := conn.Store.Reader.Proxies(ctx) // first: an error means that nothing is written
 	if err != nil {
 		return err
 	}
-	if err := conn.Store.Kept.Order(ctx, verb, keys, reason); err != nil {
+	if err := conn.Store.Kept.Order(ctx, verb, keys, s.Reason); err != nil {
 		return err
 	}
 	switch {

@@ -256,8 +256,7 @@ func countRequests(ctx context.Context, s *session.Session, proxies []lease.Prox
 }
 
 func removeCommand(s *session.Session) *cobra.Command {
-	var reason string
-	cmd := &cobra.Command{
+	return s.Audits(s.Writes(&cobra.Command{
 		Use: "rm NAME...", Aliases: []string{"remove"}, Short: "remove model routes", Args: cobra.MinimumNArgs(1),
 		Long:    "rm removes model routes. Requests for the name get 404 again, unless an engine serves it.",
 		Example: "  pdctl model rm chat --reason \"all clients use new\"",
@@ -267,7 +266,7 @@ func removeCommand(s *session.Session) *cobra.Command {
 				for _, name := range args {
 					r := session.Result{Role: schema.Models, Address: name, Outcome: "removed", Text: "removed"}
 					var err error
-					switch r.Revision, err = conn.Store.Documents.Delete(cmd.Context(), instance.Key{Role: schema.Models, Address: name}, reason); {
+					switch r.Revision, err = conn.Store.Documents.Delete(cmd.Context(), instance.Key{Role: schema.Models, Address: name}, s.Reason); {
 					case err != nil:
 						r = r.Failed("%w", err)
 					case r.Revision == 0:
@@ -279,7 +278,5 @@ func removeCommand(s *session.Session) *cobra.Command {
 				return s.Finish(results)
 			})
 		}),
-	}
-	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
-	return s.Writes(cmd)
+	}))
 }

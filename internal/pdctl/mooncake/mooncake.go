@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"regexp"
 	"slices"
@@ -133,10 +134,7 @@ func readSegments(ctx context.Context, conn *session.Conn) ([]*segment, error) {
 			byKey[at].RPC = rpcAddress(value.Kvs[0].Value)
 		}
 	}
-	list := make([]*segment, 0, len(byKey))
-	for _, x := range byKey {
-		list = append(list, x)
-	}
+	list := slices.AppendSeq([]*segment{}, maps.Values(byKey))
 	slices.SortFunc(list, func(a, b *segment) int { return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Name, b.Name)) })
 	return list, nil
 }

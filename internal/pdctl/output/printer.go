@@ -25,10 +25,11 @@ const (
 	Name  = "name" // role/host:port of each instance, one on a line
 )
 
-// Printer prints the results of a command.
+// Printer prints the results of a command. After an error it prints nothing more on stdout.
 type Printer struct {
 	Stdout, Stderr io.Writer
 	Format         string // one of the forms
+	err            error  // first one of Stdout
 }
 
 func forms() []string { return []string{Table, Wide, JSON, YAML, Name} }
@@ -120,12 +121,20 @@ func (p *Printer) WriteRaw(text []byte) error {
 	return p.print(text)
 }
 
-// Println prints a line.
+// Println prints a line. The error is that of the whole output.
 func (p *Printer) Println(line string) error { return p.print([]byte(line + "\n")) }
 
+// Printf prints a part of the output. Err returns its error.
+func (p *Printer) Printf(format string, args ...any) { _ = p.print(fmt.Appendf(nil, format, args...)) }
+
+// Err returns the first error of the output.
+func (p *Printer) Err() error { return p.err }
+
 func (p *Printer) print(text []byte) error {
-	if _, err := p.Stdout.Write(text); err != nil {
-		return fmt.Errorf("write output: %w", err)
+	if p.err == nil {
+		if _, err := p.Stdout.Write(text); err != nil {
+			p.err = fmt.Errorf("write output: %w", err)
+		}
 	}
-	return nil
+	return p.err
 }

@@ -135,9 +135,9 @@ func printPlan(s *session.Session, p *explain.Plan) error {
 			model += fmt.Sprintf(" (%.3g %%)", 100*p.Share)
 		}
 	}
-	fmt.Fprintf(s.Out.Stdout, "way       %s\nmodel     %s\nprompt    %d bytes, about %d tokens\nrevision  %d\n", way, model, p.Bytes, p.Tokens, p.Revision)
+	s.Out.Printf("way       %s\nmodel     %s\nprompt    %d bytes, about %d tokens\nrevision  %d\n", way, model, p.Bytes, p.Tokens, p.Revision)
 	if d := p.Disaggregate; d != nil {
-		fmt.Fprintf(s.Out.Stdout, "decided   %s, %s: pair takes %.3f s, decode-only %.3f s, of which others wait %.3f s\n", name(d.Decision), name(d.Reason), d.Pair, d.DecodeOnly, d.Stall)
+		s.Out.Printf("decided   %s, %s: pair takes %.3f s, decode-only %.3f s, of which others wait %.3f s\n", name(d.Decision), name(d.Reason), d.Pair, d.DecodeOnly, d.Stall)
 	}
 	t := output.NewTable("ROLE", "ADDRESS", "", "OUT", "WEIGHT", "IN FLIGHT", "WAITING", "HELD", "OTHERS", "SCORES")
 	for _, one := range []struct {
@@ -154,7 +154,7 @@ func printPlan(s *session.Session, p *explain.Plan) error {
 		if one.leg.Elsewhere != "" {
 			outcome += ", elsewhere: " + name(one.leg.Elsewhere)
 		}
-		fmt.Fprintf(s.Out.Stdout, "%-8s  %s\n", one.role, outcome)
+		s.Out.Printf("%-8s  %s\n", one.role, outcome)
 		for i := range one.leg.Candidates {
 			c := &one.leg.Candidates[i]
 			mark := ""

@@ -36,7 +36,7 @@ func (s *Session) Line(r Result) {
 		if r.Outcome == "failed" {
 			fmt.Fprintf(s.Out.Stderr, "%s/%s: %s\n", r.Role, r.Address, r.Text)
 		} else if !r.Interim {
-			fmt.Fprintf(s.Out.Stdout, "%s/%s\n", r.Role, r.Address)
+			s.Out.Printf("%s/%s\n", r.Role, r.Address)
 		}
 		return
 	}
@@ -44,10 +44,10 @@ func (s *Session) Line(r Result) {
 		r.Text = "would be: " + r.Text
 	}
 	if r.Outcome == "waiting" {
-		fmt.Fprintf(s.Out.Stdout, "Waiting for %s/%s: %s\n", r.Role, r.Address, r.Text)
+		s.Out.Printf("Waiting for %s/%s: %s\n", r.Role, r.Address, r.Text)
 		return
 	}
-	fmt.Fprintf(s.Out.Stdout, "%s/%s: %s\n", r.Role, r.Address, r.Text)
+	s.Out.Printf("%s/%s: %s\n", r.Role, r.Address, r.Text)
 }
 
 // Finish prints the JSON form and turns failures into the exit code.

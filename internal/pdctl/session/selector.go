@@ -12,22 +12,18 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Selectors are the values of --selector as on the command line.
-type Selectors []string
-
 const selectorUsage = "only instances that match, in kubectl's notation: key=value, key!=value, key in (a,b), key notin (a,b), key, !key, separated by commas; " +
 	"key is role, model, state, or the name of a label (label:NAME for a label with one of these names); if repeated, all must match"
 
 // Selects adds the flag to a command.
 func (s *Session) Selects(cmd *cobra.Command) *cobra.Command {
-	cmd.Flags().StringArrayVarP((*[]string)(&s.Selectors), "selector", "l", nil, selectorUsage)
+	cmd.Flags().StringArrayVarP(&s.selectors, "selector", "l", nil, selectorUsage)
 	_ = cmd.RegisterFlagCompletionFunc("selector", s.completeSelector) // the flag is there
 	return cmd
 }
 
-// Parse parses the selectors.
-func (l *Selectors) Parse() (out instance.Selector, err error) {
-	for _, text := range *l {
+func (s *Session) parseSelectors() (out instance.Selector, err error) {
+	for _, text := range s.selectors {
 		one, err := instance.ParseSelector(text)
 		if err != nil {
 			return nil, cli.Wrongf("--selector %q: %w", instance.Printable(text, 80), err)
@@ -39,9 +35,9 @@ func (l *Selectors) Parse() (out instance.Selector, err error) {
 
 // NamedOrSelected checks the number of arguments after the flags are parsed: instances, or a role
 // or nothing with --selector; more is the number of further arguments.
-func (l *Selectors) NamedOrSelected(more int) cobra.PositionalArgs {
+func (s *Session) NamedOrSelected(more int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(*l) > 0 {
+		if len(s.selectors) > 0 {
 			if len(args) < more || len(args) > 1+more {
 				return fmt.Errorf("with --selector, name only a role: %q", args)
 			}
@@ -52,12 +48,9 @@ func (l *Selectors) NamedOrSelected(more int) cobra.PositionalArgs {
 }
 
 // NoMatch returns the error that no instance of what, such as "decode ", matches.
-func (l *Selectors) NoMatch(what string, snap *instance.Snapshot) error {
-	hint := ""
-	if sel, err := l.Parse(); err == nil {
-		hint = sel.SetHint(snap)
-	}
-	return fmt.Errorf("no %sinstance matches --selector %s%s; see pdctl list", strings.TrimLeft(what, " "), instance.Printable(strings.Join(*l, " "), 200), instance.Printable(hint, 200))
+func (s *Session) NoMatch(what string, snap *instance.Snapshot) error {
+	selected := instance.Printable(strings.Join(s.selectors, " "), 200)
+	return fmt.Errorf("no %sinstance matches --selector %s%s; see pdctl list", strings.TrimLeft(what, " "), selected, instance.Printable(s.Selector.SetHint(snap), 200))
 }
 
 // WithChosen connects to etcd and calls do with the instances that a command changes: those named,
@@ -73,11 +66,7 @@ func (s *Session) WithChosen(ctx context.Context, args []string, accept Accept, 
 // chosen returns the instances that are named, or that match the selector. For the role "both",
 // both entries of an engine have to match.
 func (s *Session) chosen(ctx context.Context, args []string, accept Accept) ([]instance.Key, error) {
-	sel, err := s.Selectors.Parse()
-	if err != nil {
-		return nil, err
-	}
-	if len(sel) == 0 {
+	if len(s.Selector) == 0 {
 		return s.Named(ctx, args, BothRoles|accept)
 	}
 	roles := instance.Roles()
@@ -99,7 +88,7 @@ func (s *Session) chosen(ctx context.Context, args []string, accept Accept) ([]i
 	}
 	fit := map[instance.Key]bool{}
 	var order []string
-	for _, in := range sel.Filter(snap).All() {
+	for _, in := range s.Selector.Filter(snap).All() {
 		if !fit[in.Key] {
 			order = append(order, in.Address)
 		}
@@ -116,7 +105,7 @@ func (s *Session) chosen(ctx context.Context, args []string, accept Accept) ([]i
 		}
 	}
 	if len(keys) == 0 {
-		return nil, s.Selectors.NoMatch(strings.Join(args, "")+" ", snap)
+		return nil, s.NoMatch(strings.Join(args, "")+" ", snap)
 	}
 	return keys, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/discovery/access"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/dryrun"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 )
@@ -29,15 +30,17 @@ type Session struct {
 	Engines   Engines // how engines are asked, by commands that do
 	Proxies   Proxies // how proxies are asked
 	Timeout   time.Duration
-	Proxy     string // --proxy of commands that can read the fleet from a proxy
-	Selectors Selectors
-	Dry       dryrun.Run // --dry-run of commands that write, and the recorded writes
+	Proxy     string            // --proxy of commands that can read the fleet from a proxy
+	Selector  instance.Selector // --selector of commands that list or select instances
+	Reason    string            // --reason of commands that write, for the audit log
+	Dry       dryrun.Run        // --dry-run of commands that write, and the recorded writes
 
-	said   *settings.Values
-	file   string // --config
-	prints bool   // --print-config
-	yes    bool   // --yes of commands that confirm
-	again  bool   // --watch of lists
+	said      *settings.Values
+	file      string   // --config
+	prints    bool     // --print-config
+	yes       bool     // --yes of commands that confirm
+	again     bool     // --watch of lists
+	selectors []string // Selector as on the command line
 	// canProxy is set while a command runs that has the flag --proxy of ReadsProxy.
 	canProxy bool
 }
@@ -86,15 +89,19 @@ func (s *Session) Wrap(do func(*cobra.Command, []string) error) func(*cobra.Comm
 		if s.Out.Format == output.Name && cmd.Annotations[names] == "" {
 			return cli.Wrongf("-o name: %s does not have this format", cmd.CommandPath())
 		}
+		var err error
+		if s.Selector, err = s.parseSelectors(); err != nil {
+			return err
+		}
 		s.canProxy = cmd.Annotations[readsProxy] != ""
-		err := s.repeat(cmd, args, do)
+		err = s.repeat(cmd, args, do)
 		if cli.IsWrong(err) {
 			return err
 		}
 		if err != nil && len(s.Dry.Planned()) == 0 {
 			return err // and not that nothing would be written
 		}
-		return cmp.Or(err, s.printDry())
+		return cmp.Or(err, s.printDry(), s.Out.Err())
 	}
 }
 
@@ -128,6 +135,12 @@ func (s *Session) printSettings() error {
 // Writes adds the flag --dry-run to a command that writes.
 func (s *Session) Writes(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().BoolVar(&s.Dry.On, "dry-run", false, "compare with etcd, print what would be written, and write nothing")
+	return cmd
+}
+
+// Audits adds the flag --reason to a command that writes.
+func (s *Session) Audits(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().StringVar(&s.Reason, "reason", "", "reason, for the audit log")
 	return cmd
 }
 

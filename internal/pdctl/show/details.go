@@ -54,12 +54,9 @@ func details(ctx context.Context, s *session.Session, conn *session.Conn, k inst
 		}
 		views = append(views, v)
 	}
-	if past, _, err := pastEvents(ctx, s, conn, &k, time.Time{}, mostEvents); err != nil {
-		unread.add("history", err)
-	} else {
-		events = past
-	}
-	return views, events, unread
+	past, _, err := pastEvents(ctx, s, conn, &k, time.Time{}, mostEvents)
+	unread.add("history", err)
+	return views, append(events, past...), unread
 }
 
 // notes name what this etcd user could not read, and why.
@@ -74,13 +71,13 @@ func (n *notes) add(what string, err error) {
 
 func (n notes) print(s *session.Session) {
 	for _, note := range n {
-		fmt.Fprintln(s.Out.Stdout, "note: "+note)
+		s.Out.Printf("note: %s\n", note)
 	}
 }
 
-func printDetails(s *session.Session, views []proxyView, events []event, unread notes) error {
+func printDetails(s *session.Session, views []proxyView, events []event, unread notes) {
 	if len(views) > 0 {
-		fmt.Fprintln(s.Out.Stdout)
+		s.Out.Printf("\n")
 		t := output.NewTable("PROXY", "APPLIED", "IN FLIGHT", "DIGEST AGE", "VIEW", "REASON")
 		for _, v := range views {
 			inFlight := "-"
@@ -89,16 +86,11 @@ func printDetails(s *session.Session, views []proxyView, events []event, unread 
 			}
 			t.AppendRow([]any{cmp.Or(v.Address, v.ID), v.Applied, inFlight, cmp.Or(v.DigestAge, "-"), cmp.Or(string(v.View), "-"), cmp.Or(v.Reason, "-")})
 		}
-		if err := s.Out.Println(t.Render()); err != nil {
-			return err
-		}
+		s.Out.Printf("%s\n", t.Render())
 	}
 	if len(events) > 0 {
-		fmt.Fprintln(s.Out.Stdout)
-		if err := printEvents(s, events); err != nil {
-			return err
-		}
+		s.Out.Printf("\n")
+		printEvents(s, events)
 	}
 	unread.print(s)
-	return nil
 }

@@ -15,11 +15,7 @@ import (
 
 // proxyList is list, from a proxy.
 func proxyList(ctx context.Context, s *session.Session, roles []instance.Role, order string) error {
-	sel, err := s.Selectors.Parse()
-	if err != nil {
-		return err
-	}
-	if sel.Labels() {
+	if s.Selector.Labels() {
 		return cli.Wrongf("--proxy: a proxy does not show labels; use role, model or state in --selector")
 	}
 	st, err := s.StatusOf(ctx, s.Proxy)
@@ -28,18 +24,12 @@ func proxyList(ctx context.Context, s *session.Session, roles []instance.Role, o
 	}
 	entries := []*listed{}
 	for _, l := range st.Instances {
-		if slices.Contains(roles, l.Role) && sel.Matches(asInstance(l)) {
+		if slices.Contains(roles, l.Role) && s.Selector.Matches(asInstance(l)) {
 			entries = append(entries, &listed{Listing: l})
 		}
 	}
 	noteProxy(s, st)
-	if err := printList(s, entries, order, []Removal{}, st.Revision, s.Proxy); err != nil {
-		return err
-	}
-	if len(entries) == 0 && len(sel) > 0 {
-		return s.Selectors.NoMatch("", instance.NewSnapshot(0, nil))
-	}
-	return nil
+	return printList(s, entries, order, []Removal{}, instance.NewSnapshot(st.Revision, nil), s.Proxy)
 }
 
 // noteProxy says on stderr where the data comes from.
@@ -72,7 +62,7 @@ func proxyGet(ctx context.Context, s *session.Session, k instance.Key) error {
 	}
 	for _, c := range columns() {
 		if cell := c.cell(&listed{Listing: *l}); cell != "" {
-			fmt.Fprintf(s.Out.Stdout, "%-11s  %s\n", c.name, cell)
+			s.Out.Printf("%-11s  %s\n", c.name, cell)
 		}
 	}
 	return nil
@@ -91,24 +81,22 @@ func proxyState(ctx context.Context, s *session.Session) error {
 	if s.Out.Structured() {
 		return cmp.Or(s.Out.Write(st), unserved)
 	}
-	fmt.Fprintf(s.Out.Stdout, "proxy: %s, version %s\netcd: %s, last contact %s\n", instance.Printable(st.ID, 64), instance.Printable(st.Version, 40),
+	s.Out.Printf("proxy: %s, version %s\netcd: %s, last contact %s\n", instance.Printable(st.ID, 64), instance.Printable(st.Version, 40),
 		instance.Printable(st.Etcd.State, 20), instance.Printable(st.Etcd.LastContact, 40))
 	if st.Etcd.LastError != "" {
-		fmt.Fprintf(s.Out.Stdout, "last error of etcd: %s\n", instance.Printable(st.Etcd.LastError, 300))
+		s.Out.Printf("last error of etcd: %s\n", instance.Printable(st.Etcd.LastError, 300))
 	}
-	fmt.Fprintf(s.Out.Stdout, "revision: %d\n\n", st.Revision)
+	s.Out.Printf("revision: %d\n\n", st.Revision)
 	all := make([]*instance.Instance, 0, len(st.Instances))
 	for _, l := range st.Instances {
 		all = append(all, asInstance(l))
 	}
-	if err := printCounts(s, counts(instance.NewSnapshot(st.Revision, all))); err != nil {
-		return err
-	}
+	printCounts(s, counts(instance.NewSnapshot(st.Revision, all)))
 	for i, n := range st.Notices {
 		if i == 0 {
-			fmt.Fprintln(s.Out.Stdout)
+			s.Out.Printf("\n")
 		}
-		fmt.Fprintf(s.Out.Stdout, "notice: %s\n", instance.Printable(n, 500))
+		s.Out.Printf("notice: %s\n", instance.Printable(n, 500))
 	}
 	return unserved
 }

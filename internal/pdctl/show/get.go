@@ -1,6 +1,7 @@
 package show
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -84,14 +85,15 @@ func get(ctx context.Context, s *session.Session, conn *session.Conn, k instance
 		return s.Out.Write(all)
 	}
 	if shown != nil {
-		fmt.Fprintf(s.Out.Stdout, "state     %s\n", state(&listed{Listing: *shown}))
+		s.Out.Printf("state     %s\n", state(&listed{Listing: *shown}))
 		if shown.Reason != "" {
-			fmt.Fprintf(s.Out.Stdout, "reason    %s\n", instance.Printable(shown.Reason, 1000))
+			s.Out.Printf("reason    %s\n", instance.Printable(shown.Reason, 1000))
 		}
-		fmt.Fprintln(s.Out.Stdout)
+		s.Out.Printf("\n")
 	}
 	printKeys(s, out)
-	return printDetails(s, views, events, unread)
+	printDetails(s, views, events, unread)
+	return nil
 }
 
 // look returns the entry of an instance in pdctl list, the membership before a pending add;
@@ -116,15 +118,10 @@ func look(ctx context.Context, conn *session.Conn, k instance.Key) (*instance.Li
 
 // printable returns a key without control characters.
 func printable(raw *store.RawKey, layout schema.Layout) rawJSON {
+	kind := map[schema.Kind]string{schema.KindPending: "pending", schema.KindOverride: "override"}[layout.Parse(raw.Key).Kind]
 	r := rawJSON{
-		Kind: "record", Key: instance.Printable(raw.Key, 0), Value: output.EscapeValue(raw.Value),
+		Kind: cmp.Or(kind, "record"), Key: instance.Printable(raw.Key, 0), Value: output.EscapeValue(raw.Value),
 		CreateRevision: raw.CreateRevision, ModRevision: raw.ModRevision, Version: raw.Version,
-	}
-	switch layout.Parse(raw.Key).Kind {
-	case schema.KindPending:
-		r.Kind = "pending"
-	case schema.KindOverride:
-		r.Kind = "override"
 	}
 	if raw.Lease != 0 {
 		r.Lease = output.LeaseName(raw.Lease)
@@ -136,7 +133,7 @@ func printable(raw *store.RawKey, layout schema.Layout) rawJSON {
 func printKeys(s *session.Session, keys []rawJSON) {
 	for i, r := range keys {
 		if i > 0 {
-			fmt.Fprintln(s.Out.Stdout)
+			s.Out.Printf("\n")
 		}
 		lease := "none (static)"
 		switch {
@@ -154,7 +151,7 @@ func printKeys(s *session.Session, keys []rawJSON) {
 				value = "(empty)"
 			}
 		}
-		fmt.Fprintf(s.Out.Stdout, "%s\n  key       %s\n  value     %s\n  created   revision %d\n  changed   revision %d, written %d times\n  lease     %s\n",
+		s.Out.Printf("%s\n  key       %s\n  value     %s\n  created   revision %d\n  changed   revision %d, written %d times\n  lease     %s\n",
 			r.Kind, r.Key, value, r.CreateRevision, r.ModRevision, r.Version, lease)
 	}
 }

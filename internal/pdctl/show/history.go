@@ -114,14 +114,10 @@ func history(ctx context.Context, s *session.Session, conn *session.Conn, of *in
 		return s.Out.Write(map[string]any{"events": events, "remembered_since": since})
 	}
 	if len(events) == 0 {
-		fmt.Fprintln(s.Out.Stdout, "There is no history.")
-		return nil
+		return s.Out.Println("There is no history.")
 	}
-	if err := printEvents(s, events); err != nil {
-		return err
-	}
-	if since > 1 {
-		fmt.Fprintf(s.Out.Stdout, "\netcd has registrations only since revision %d.\n", since)
+	if printEvents(s, events); since > 1 {
+		s.Out.Printf("\netcd has registrations only since revision %d.\n", since)
 	}
 	return nil
 }
@@ -174,7 +170,7 @@ func pastEvents(ctx context.Context, s *session.Session, conn *session.Conn, of 
 	return events[max(0, len(events)-limit):], since, nil
 }
 
-func printEvents(s *session.Session, events []event) error {
+func printEvents(s *session.Session, events []event) {
 	t := output.NewTable("REVISION", "AT", "WHO", "WHAT", "INSTANCE", "WHY")
 	for _, h := range events {
 		at := "-"
@@ -196,7 +192,7 @@ func printEvents(s *session.Session, events []event) error {
 		}
 		t.AppendRow([]any{h.Revision, at, cmp.Or(h.Who, "-"), what, in, cmp.Or(h.Why, "-")})
 	}
-	return s.Out.Println(t.Render())
+	s.Out.Printf("%s\n", t.Render())
 }
 
 // describe returns the text for a past change without an audit entry.

@@ -81,10 +81,6 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role, order 
 	if s.Proxy != "" {
 		return proxyList(ctx, s, roles, order)
 	}
-	sel, err := s.Selectors.Parse()
-	if err != nil {
-		return err
-	}
 	conn, err := s.Connect(ctx)
 	if err != nil {
 		return err
@@ -110,11 +106,11 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role, order 
 	s.NoteKept(proxies, "")
 	all := lease.Seen(snap, proxies)
 	removed := []Removal{}
-	if len(sel) == 0 {
+	if len(s.Selector) == 0 {
 		removed = removedOf(removals, roles)
 	}
 	entries := []*listed{}
-	for _, in := range sel.Filter(all).All() {
+	for _, in := range s.Selector.Filter(all).All() {
 		if !slices.Contains(roles, in.Role) {
 			continue
 		}
@@ -125,13 +121,7 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role, order 
 		}
 		entries = append(entries, e)
 	}
-	if err := printList(s, entries, order, removed, snap.Revision, conn.Layout.Root()); err != nil {
-		return err
-	}
-	if len(entries) == 0 && len(sel) > 0 {
-		return s.Selectors.NoMatch("", all)
-	}
-	return nil
+	return printList(s, entries, order, removed, all, conn.Layout.Root())
 }
 
 // inFlight returns the number of requests that proxies have in flight at an instance, nil if none
@@ -151,37 +141,36 @@ func inFlight(loads []*loaddigest.ProxyLoad, k instance.Key) *int64 {
 	return sum
 }
 
-// printList prints entries and removals in the format of -o.
-func printList(s *session.Session, entries []*listed, order string, removed []Removal, revision int64, root string) error {
+// printList prints entries of a snapshot, and removals, in the format of -o.
+func printList(s *session.Session, entries []*listed, order string, removed []Removal, snap *instance.Snapshot, root string) error {
 	if err := sortBy(entries, order); err != nil {
 		return err
 	}
+	var none error
+	if len(entries) == 0 && len(s.Selector) > 0 {
+		none = s.NoMatch("", snap)
+	}
 	switch {
 	case s.Out.Structured():
-		out := listing{Revision: revision, Instances: []instance.Listing{}, Removed: removed}
+		out := listing{Revision: snap.Revision, Instances: []instance.Listing{}, Removed: removed}
 		for _, e := range entries {
 			out.Instances = append(out.Instances, e.Listing)
 		}
-		return s.Out.Write(out)
+		return cmp.Or(s.Out.Write(out), none)
 	case s.Out.Format == output.Name:
 		for _, e := range entries {
-			if err := s.Out.Println(string(e.Role) + "/" + instance.Printable(e.Address, 0)); err != nil {
-				return err
-			}
+			s.Out.Printf("%s/%s\n", e.Role, instance.Printable(e.Address, 0))
 		}
-		return nil
-	case len(entries) == 0 && len(s.Selectors) > 0:
-		return nil
+		return none
+	case none != nil:
+		return none
 	case len(entries) == 0:
-		if err := s.Out.Println(fmt.Sprintf("No instances below %s. Add one with: pdctl add prefill host:port", root)); err != nil {
-			return err
-		}
+		s.Out.Printf("No instances below %s. Add one with: pdctl add prefill host:port\n", root)
 	default:
-		if err := s.Out.Println(listTable(entries, s.Out.Format == output.Wide).Render()); err != nil {
-			return err
-		}
+		s.Out.Printf("%s\n", listTable(entries, s.Out.Format == output.Wide).Render())
 	}
-	return printRemoved(s, removed)
+	printRemoved(s, removed)
+	return nil
 }
 
 // removedOf returns the removals of some roles.
@@ -201,11 +190,12 @@ func removedOf(removals []store.Removal, roles []instance.Role) []Removal {
 // maxRemoved bounds the removals that are printed.
 const maxRemoved = 20
 
-func printRemoved(s *session.Session, removed []Removal) error {
+func printRemoved(s *session.Session, removed []Removal) {
 	slices.SortFunc(removed, func(a, b Removal) int { return cmp.Compare(b.Revision, a.Revision) })
 	for i, r := range removed {
 		if i == maxRemoved {
-			return s.Out.Println(fmt.Sprintf("removed: %d older; pdctl list -o json shows all, pdctl allow ends them", len(removed)-i))
+			s.Out.Printf("removed: %d older; pdctl list -o json shows all, pdctl allow ends them\n", len(removed)-i)
+			return
 		}
 		line := fmt.Sprintf("removed: %s/%s", r.Role, r.Address)
 		if r.By != "" {
@@ -214,9 +204,6 @@ func printRemoved(s *session.Session, removed []Removal) error {
 		if r.Reason != "" {
 			line += ": " + r.Reason
 		}
-		if err := s.Out.Println(line); err != nil {
-			return err
-		}
+		s.Out.Printf("%s\n", line)
 	}
-	return nil
 }

@@ -212,18 +212,12 @@ func counts(snap *instance.Snapshot) map[string]map[string]int {
 }
 
 func printStatus(s *session.Session, rep statusReport) error {
-	if err := printMembers(s, rep.Endpoints); err != nil {
-		return err
-	}
-	fmt.Fprintf(s.Out.Stdout, "\nalarms: %s\nkeys below: %s\nrevision: %d\nmembership revision: %d\n\n",
+	printMembers(s, rep.Endpoints)
+	s.Out.Printf("\nalarms: %s\nkeys below: %s\nrevision: %d\nmembership revision: %d\n\n",
 		cmp.Or(strings.Join(rep.Alarms, ", "), "none"), rep.Prefix, rep.Revision, rep.Membership)
-	if err := printCounts(s, rep.Counts); err != nil {
-		return err
-	}
-	fmt.Fprintln(s.Out.Stdout)
-	if err := printProxies(s, rep.Proxies); err != nil {
-		return err
-	}
+	printCounts(s, rep.Counts)
+	s.Out.Printf("\n")
+	printProxies(s, rep.Proxies)
 	printNotices(s, "error", rep.Proxies, func(p *proxyReport) []string {
 		if p.NotServing == "" {
 			return nil
@@ -232,11 +226,11 @@ func printStatus(s *session.Session, rep statusReport) error {
 	})
 	printNotices(s, "notice", rep.Proxies, func(p *proxyReport) []string { return p.Notices })
 	rep.Notes.print(s)
-	return nil
+	return s.Out.Err()
 }
 
 // printMembers prints the members of etcd.
-func printMembers(s *session.Session, members []endpointReport) error {
+func printMembers(s *session.Session, members []endpointReport) {
 	t := output.NewTable("ETCD", "VERSION", "DB SIZE", "MEMBER")
 	for _, e := range members {
 		member := "follower"
@@ -249,10 +243,10 @@ func printMembers(s *session.Session, members []endpointReport) error {
 		}
 		t.AppendRow([]any{e.Endpoint, e.Version, output.ByteSize(e.DBSize), member})
 	}
-	return s.Out.Println(t.Render())
+	s.Out.Printf("%s\n", t.Render())
 }
 
-func printCounts(s *session.Session, counts map[string]map[string]int) error {
+func printCounts(s *session.Session, counts map[string]map[string]int) {
 	t := output.NewTable("ROLE", "INSTANCES", "STATES")
 	for _, role := range instance.Roles() {
 		total := 0
@@ -264,12 +258,13 @@ func printCounts(s *session.Session, counts map[string]map[string]int) error {
 		}
 		t.AppendRow([]any{role, total, cmp.Or(strings.Join(parts, ", "), "-")})
 	}
-	return s.Out.Println(t.Render())
+	s.Out.Printf("%s\n", t.Render())
 }
 
-func printProxies(s *session.Session, proxies []proxyReport) error {
+func printProxies(s *session.Session, proxies []proxyReport) {
 	if len(proxies) == 0 {
-		return s.Out.Println("No proxy is registered in etcd.")
+		s.Out.Printf("No proxy is registered in etcd.\n")
+		return
 	}
 	t := output.NewTable("PROXY", "ADDRESS", "VERSION", "APPLIED", "IN FLIGHT", "DIGEST AGE")
 	for _, p := range proxies {
@@ -279,7 +274,7 @@ func printProxies(s *session.Session, proxies []proxyReport) error {
 		}
 		t.AppendRow([]any{p.ID, p.Address, p.Version, p.Applied, inFlight, p.Load.age(time.Now())})
 	}
-	return s.Out.Println(t.Render())
+	s.Out.Printf("%s\n", t.Render())
 }
 
 // printNotices prints each notice once, with the proxies that report it.
@@ -289,12 +284,12 @@ func printNotices(s *session.Session, kind string, proxies []proxyReport, of fun
 	})
 	for i, text := range texts {
 		if i == 0 {
-			fmt.Fprintln(s.Out.Stdout)
+			s.Out.Printf("\n")
 		}
 		who := strings.Join(by[text], ", ")
 		if len(by[text]) == len(proxies) && len(proxies) > 1 {
 			who = "every proxy"
 		}
-		fmt.Fprintf(s.Out.Stdout, "%s (%s): %s\n", kind, who, text)
+		s.Out.Printf("%s (%s): %s\n", kind, who, text)
 	}
 }

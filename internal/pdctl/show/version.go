@@ -37,9 +37,9 @@ func Version(s *session.Session) *cobra.Command {
 			if s.Out.Structured() {
 				return s.Out.Write(map[string]any{"pdctl": version.String(), "proxies": proxies})
 			}
-			fmt.Fprintf(s.Out.Stdout, "pdctl %s\n", version.String())
+			s.Out.Printf("pdctl %s\n", version.String())
 			for _, p := range proxies {
-				fmt.Fprintf(s.Out.Stdout, "proxy %s %s\n", cmp.Or(p["address"], p["id"]), cmp.Or(p["version"], "?"))
+				s.Out.Printf("proxy %s %s\n", cmp.Or(p["address"], p["id"]), cmp.Or(p["version"], "?"))
 			}
 			return nil
 		},

@@ -50,10 +50,6 @@ func Watch(s *session.Session) *cobra.Command {
 // follow fails if etcd does not answer at the start, so that a wrong address is reported. From
 // then on only ctx ends it.
 func follow(ctx context.Context, s *session.Session, initial bool) error {
-	sel, err := s.Selectors.Parse()
-	if err != nil {
-		return err
-	}
 	conn, err := s.Connect(ctx)
 	if err != nil {
 		return err
@@ -72,13 +68,13 @@ func follow(ctx context.Context, s *session.Session, initial bool) error {
 	}
 	prev := w.Snapshot()
 	if initial {
-		for _, in := range sel.Filter(prev).All() {
+		for _, in := range s.Selector.Filter(prev).All() {
 			if err := printChange(s, change{kind: "=", revision: in.ModRevision, in: in}); err != nil {
 				return err
 			}
 		}
 	}
-	fmt.Fprintf(s.Out.Stderr, "Watching %d instances from revision %d.\n", len(sel.Filter(prev).All()), prev.Revision)
+	fmt.Fprintf(s.Out.Stderr, "Watching %d instances from revision %d.\n", len(s.Selector.Filter(prev).All()), prev.Revision)
 	tick := time.NewTicker(statusPoll)
 	defer tick.Stop()
 	away := false
@@ -90,7 +86,7 @@ func follow(ctx context.Context, s *session.Session, initial bool) error {
 			away = printContact(s, w.Status(), away)
 		case <-prev.Changed():
 			next := w.Snapshot()
-			for _, c := range diff(sel.Filter(prev), sel.Filter(next)) {
+			for _, c := range diff(s.Selector.Filter(prev), s.Selector.Filter(next)) {
 				if err := printChange(s, c); err != nil {
 					return err
 				}

@@ -65,35 +65,29 @@ func newDialog(verb string, r *row) *dialog {
 // parse reads the typed text: the weight, "yes" if no instance would remain, and the reason. It
 // returns what is missing or wrong, "" if nothing is.
 func (d *dialog) parse(f *frame) string {
-	words := strings.Fields(d.typed)
-	if d.weight = -1; d.verb == "weight" {
-		var err error
-		if len(words) > 0 {
-			d.weight, err = strconv.Atoi(words[0])
-		}
-		if err != nil || !instance.ValidWeight(d.weight) {
+	text := strings.Join(strings.Fields(d.typed), " ")
+	word, rest, _ := strings.Cut(text, " ")
+	d.weight, d.role, d.reason = -1, "", text
+	switch d.verb {
+	case "weight":
+		n, err := strconv.Atoi(word)
+		if err != nil || !instance.ValidWeight(n) {
 			return fmt.Sprintf("type a weight, a whole number from 0 to %d", instance.MaxWeight)
 		}
-		words = words[1:]
-	}
-	if d.role = ""; d.verb == "role" {
-		var err error
-		if len(words) > 0 {
-			d.role, err = instance.ParseRoles(words[0])
-		}
-		if d.role == "" || err != nil {
+		d.weight, d.reason = n, rest
+	case "role":
+		role, err := instance.ParseRoles(word)
+		if err != nil {
 			return "type a role: prefill, decode or both"
 		}
-		words = words[1:]
+		d.role, d.reason = role, rest
 	}
-	_, d.sure = d.effect(f)
-	if d.sure {
-		if len(words) == 0 || words[0] != "yes" {
+	if _, d.sure = d.effect(f); d.sure {
+		if word, rest, _ = strings.Cut(d.reason, " "); word != "yes" {
 			return fmt.Sprintf(`no %s instance would remain: type "yes" before the reason`, d.key.Role)
 		}
-		words = words[1:]
+		d.reason = rest
 	}
-	d.reason = strings.Join(words, " ")
 	return ""
 }
 

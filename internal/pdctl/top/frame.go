@@ -80,7 +80,6 @@ type proxy struct {
 type collector struct {
 	s      *session.Session
 	conn   *session.Conn
-	sel    instance.Selector
 	client *http.Client
 
 	mu      sync.Mutex // held while a frame is read; guards history
@@ -141,7 +140,7 @@ func (c *collector) collect(ctx context.Context) (*frame, error) {
 		f.Proxies = append(f.Proxies, one)
 	}
 	seen, selected := lease.Seen(snap, reports.Proxies), map[instance.Key]bool{}
-	for _, in := range c.sel.Filter(seen).All() {
+	for _, in := range c.s.Selector.Filter(seen).All() {
 		selected[in.Key] = true
 	}
 	for _, in := range seen.All() {

@@ -66,11 +66,8 @@ func Command(s *session.Session) *cobra.Command {
 }
 
 func run(ctx context.Context, s *session.Session, o *options, in io.Reader) error {
-	sel, err := s.Selectors.Parse()
 	out, file := s.Out.Stdout.(*os.File)
 	switch o.once = o.once || s.Out.Structured(); {
-	case err != nil:
-		return err
 	case !slices.Contains(sorts(), o.sort):
 		return cli.Wrongf("--sort-by %q: use one of %s", o.sort, strings.Join(sorts(), ", "))
 	case o.every < time.Second/2 || o.every > time.Minute:
@@ -83,7 +80,7 @@ func run(ctx context.Context, s *session.Session, o *options, in io.Reader) erro
 		if err != nil {
 			return err
 		}
-		c := &collector{s: s, conn: conn, sel: sel, client: client}
+		c := &collector{s: s, conn: conn, client: client}
 		defer c.client.CloseIdleConnections()
 		if !o.once {
 			return live(ctx, c, o, in, out)

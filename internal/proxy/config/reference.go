@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -156,8 +157,8 @@ func (r *reference) lists(f form) bool {
 // mixed refuses flags of two forms, and a setting under two names.
 func (r *reference) mixed() {
 	first := map[form]string{}
-	for _, name := range []string{"prefill", "decode"} {
-		if _, ok := first[formElastic]; !ok && r.changed(name) {
+	for _, name := range []string{"decode", "prefill"} {
+		if r.changed(name) {
 			first[formElastic] = name
 		}
 	}
@@ -175,9 +176,7 @@ func (r *reference) mixed() {
 			r.fail("--%s is from the command line of %s, --%s from that of %s: use the flags of one of them%s", other, f, g.name, g.form, hint)
 			return
 		}
-		if _, ok := first[g.form]; !ok {
-			first[g.form] = g.name
-		}
+		first[g.form] = cmp.Or(first[g.form], g.name)
 		if g.instead != "" && r.changed(g.instead) {
 			r.fail("--%s and --%s are the same setting; remove one of the two", g.name, g.instead)
 		}

@@ -37,7 +37,7 @@ func (r *reference) balance() {
 			r.fail("--%s has %s and --%s %s: must be one port for each host", s.hosts, cli.Count(len(hosts), "host"), s.ports, cli.Count(len(ports), "port"))
 			continue
 		}
-		r.put(s, zip(hosts, ports))
+		r.put(s, hosts, ports)
 	}
 	if r.p.sources["connector"] == "" {
 		r.p.Connector = "nixl"
@@ -57,16 +57,16 @@ func (r *reference) lmcache() {
 		if !ok || !countOK {
 			continue
 		}
-		pairs, consecutive, err := pair(hosts, ports, count)
-		if err != nil {
+		hosts, ports, consecutive := expand(hosts, ports, count)
+		if len(hosts) != len(ports) {
 			r.fail("--%s has %s and --%s %s: must be one port for each host, or one port or one host for all",
 				s.hosts, cli.Count(len(hosts), "host"), s.ports, cli.Count(len(ports), "port"))
 			continue
 		}
-		if count > 1 && !consecutive && count != len(pairs) {
-			r.notice("--%s %d applies only to one host and one port; there are %d instances", s.count, count, len(pairs))
+		if count > 1 && !consecutive && count != len(hosts) {
+			r.notice("--%s %d applies only to one host and one port; there are %d instances", s.count, count, len(hosts))
 		}
-		addresses := r.put(s, pairs)
+		addresses := r.put(s, hosts, ports)
 		if s.setting == "decode" {
 			r.lmcachePorts(addresses, consecutive)
 		}
@@ -186,50 +186,33 @@ func (r *reference) count(flag string) (int, bool) {
 	return n, true
 }
 
-type hostPort struct {
-	host string
-	port int
-}
-
-// pair combines hosts and ports by LMCache's rules. consecutive
-// reports whether they are on consecutive ports of one host.
-func pair(hosts []string, ports []int, count int) (pairs []hostPort, consecutive bool, err error) {
-	if len(hosts) == 1 && len(ports) == 1 {
-		for i := range count {
-			pairs = append(pairs, hostPort{hosts[0], ports[0] + i})
+// expand repeats a single host or port by LMCache's rules. consecutive reports whether the
+// instances are on consecutive ports of one host.
+func expand(hosts []string, ports []int, count int) (_ []string, _ []int, consecutive bool) {
+	switch {
+	case len(hosts) == 1 && len(ports) == 1:
+		for i := 1; i < count; i++ {
+			ports = append(ports, ports[0]+i)
 		}
-		return pairs, count > 1, nil
-	}
-	if len(hosts) == 1 {
+		return slices.Repeat(hosts, count), ports, count > 1
+	case len(hosts) == 1:
 		hosts = slices.Repeat(hosts, len(ports))
-	}
-	if len(ports) == 1 {
+	case len(ports) == 1:
 		ports = slices.Repeat(ports, len(hosts))
 	}
-	if len(hosts) != len(ports) {
-		return nil, false, settings.ErrValue
-	}
-	return zip(hosts, ports), false, nil
+	return hosts, ports, false
 }
 
-func zip(hosts []string, ports []int) []hostPort {
-	out := make([]hostPort, len(hosts))
-	for i := range hosts {
-		out[i] = hostPort{hosts[i], ports[i]}
-	}
-	return out
-}
-
-// put sets the instances of a role and returns their addresses in order, or nil after an
-// error.
-func (r *reference) put(s side, pairs []hostPort) []string {
+// put sets the instances of a role, which has one port for each host, and returns their addresses
+// in order, or nil after an error.
+func (r *reference) put(s side, hosts []string, ports []int) []string {
 	flag := s.hosts
 	if !r.changed(s.hosts) {
 		flag = s.ports
 	}
-	addresses := make([]string, 0, len(pairs))
-	for _, hp := range pairs {
-		address, err := instance.ParseAddress(net.JoinHostPort(strings.Trim(hp.host, "[]"), strconv.Itoa(hp.port)))
+	addresses := make([]string, 0, len(hosts))
+	for i, host := range hosts {
+		address, err := instance.ParseAddress(net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(ports[i])))
 		if err != nil {
 			r.fail("--%s: %w", flag, err)
 			return nil

@@ -1,4 +1,4 @@
-package control
+package program
 
 import (
 	"sync"
@@ -19,14 +19,14 @@ type engineState struct {
 	until  time.Time // next start, while none runs
 }
 
-func (e *engineState) Started(p *wrap.Process) {
+func (e *engineState) started(p *wrap.Process) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.proc, e.until = p, time.Time{}
 	e.starts++
 }
 
-func (e *engineState) Waits(failed error, delay time.Duration) {
+func (e *engineState) waits(failed error, delay time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.proc, e.last, e.lastAt, e.until = nil, failed.Error(), time.Now(), time.Now().Add(delay)
