@@ -47,7 +47,7 @@ func otherEtcd() string { return os.Getenv(envOtherEtcd) }
 
 // etcdProgram returns the path of the etcd program. The etcd of this module is the one that make
 // test built, or it is built into the build cache of go.
-var etcdProgram = sync.OnceValues(func() (string, error) {
+var etcdProgram = sync.OnceValues(func() (string, error) { //nolint:gochecknoglobals // it is built once
 	if other := otherEtcd(); other != "" {
 		return other, nil
 	}
