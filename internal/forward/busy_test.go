@@ -89,7 +89,7 @@ func TestTrialsExtendNoLimit(t *testing.T) {
 			t.Parallel()
 			var r *rig
 			r = startTuned(t, fakevllm.NIXL, 2, 2, tuning{sched: noProbes, forward: func(o *forward.Options) {
-				const limit = 2 * time.Second // the retry must not take as long
+				const limit = 5 * time.Second // the retry must not take as long
 				o.Prefill, o.FirstByte, o.NonStream, o.Busy = limit, limit, limit, time.Hour
 				o.Progress = func(k instance.Key) (last, ran time.Time, observable bool) { return r.tracker.Progress(k) }
 			}})
