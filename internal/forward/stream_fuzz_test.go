@@ -392,7 +392,7 @@ func FuzzRelay(f *testing.F) {
 // FuzzWhole does the same with answers that are no streams.
 func FuzzWhole(f *testing.F) {
 	for _, s := range []string{`{"choices":[{"text":"x"}],"usage":{"prompt_tokens_details":{"cached_tokens":9}}}`, "", "{}", "\x00not JSON\n\n"} {
-		for how := range byte(6) {
+		for how := range byte(8) {
 			f.Add([]byte(s), []byte{2, 90}, how, int8(0), how%2 == 0)
 		}
 		f.Add([]byte(s), []byte{1}, byte(1), int8(3), true)

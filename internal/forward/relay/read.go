@@ -1,10 +1,8 @@
 package relay
 
 import (
-	"cmp"
 	"errors"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
@@ -20,21 +18,19 @@ func ReadAll(resp *upstream.Response, limit int64) ([]byte, error) {
 	if resp.Length > limit {
 		return nil, ErrTooLarge
 	}
-	b := make([]byte, 0, cmp.Or(resp.Length+1, 512)) // with space for the read that finds the end
-	for {
-		n, err := resp.Body.Read(b[len(b):cap(b)])
-		b = b[:len(b)+n]
-		switch {
-		case int64(len(b)) > limit:
-			return nil, ErrTooLarge
-		case errors.Is(err, io.EOF):
-			return b, nil
-		case err != nil:
-			return b, err
-		case len(b) == cap(b):
-			b = slices.Grow(b, 1)
+	if resp.Length > 0 {
+		buf := make([]byte, resp.Length+1)
+		n, err := io.ReadFull(resp.Body, buf[:resp.Length])
+		if err != nil {
+			return buf[:n], err
 		}
+		return buf[:n], readEnd(resp.Body, buf[n:])
 	}
+	b, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		return nil, ErrTooLarge
+	}
+	return b, err
 }
 
 const (

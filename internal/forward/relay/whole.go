@@ -29,6 +29,10 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 	err := h.read(s, a.Idle)
 	buf, n := h.buf, h.n
 	more := err == nil
+	if more && resp.Length == int64(n) {
+		more, err = false, io.EOF
+		_ = readEnd(resp.Body, buf[n:n+1]) // every announced byte is here: the answer is complete
+	}
 	switch {
 	case err == nil, errors.Is(err, io.EOF):
 	case errors.Is(err, scratch.ErrNoRoom):
@@ -106,10 +110,10 @@ func (a *Answer) judgeMemory(l *leg.Leg, h *held, length int64) *leg.Failure {
 // held is an answer that is read before any of it is sent. The zero value is empty.
 type held struct {
 	memory   *scratch.Bodies // nil: no bound
-	buf      []byte
-	n        int   // bytes of the answer in buf
-	reserved int64 // bytes of buf that are counted in memory
-	wanted   int64 // bytes that would have been counted with a larger buf, which memory refused
+	buf      []byte          // has capacity for one more byte if the length of the answer was announced
+	n        int             // bytes of the answer in buf
+	reserved int64           // bytes of buf that are counted in memory
+	wanted   int64           // bytes that would have been counted with a larger buf, which memory refused
 }
 
 // read reads the answer to its end, then the error is io.EOF, or as much as may be held. idle bounds each read.
@@ -119,19 +123,20 @@ func (h *held) read(s *Source, idle time.Duration) error {
 		most = freeAnswer
 	}
 	if resp.Length >= 0 {
+		size := min(resp.Length, int64(most))
 		if resp.Length > maxAnswer && most == maxAnswer {
 			return scratch.ErrNoRoom
 		}
-		if err := h.grow(int(min(resp.Length, int64(most))) + 1); err != nil { // with space for the read that finds the end
+		if err := h.grow(int(size) + 1); err != nil {
 			return err
 		}
-		return h.fill(s, idle)
+		return h.fill(s, idle, int(size))
 	}
 	for size := firstBuffer; ; {
 		if err := h.grow(size); err != nil {
 			return err
 		}
-		if err := h.fill(s, idle); err != nil || size == most && most == freeAnswer {
+		if err := h.fill(s, idle, size); err != nil || size == most && most == freeAnswer {
 			return err
 		}
 		if size == most {
@@ -159,11 +164,11 @@ func (h *held) grow(size int) error {
 	return nil
 }
 
-// fill reads until buf is full. io.EOF means that the answer ended before, or just then.
-func (h *held) fill(s *Source, idle time.Duration) error {
-	for h.n < len(h.buf) {
+// fill reads until buf has size bytes. io.EOF means that the answer ended before, or just then.
+func (h *held) fill(s *Source, idle time.Duration, size int) error {
+	for h.n < size {
 		s.Leg.Rearm(idle)
-		m, err := s.Resp.Body.Read(h.buf[h.n:])
+		m, err := s.Resp.Body.Read(h.buf[h.n:size])
 		h.n += m
 		if err != nil {
 			return err
@@ -177,4 +182,13 @@ func (h *held) release() {
 		h.memory.Free(h.reserved)
 	}
 	h.buf, h.reserved = nil, 0
+}
+
+// readEnd reads the end of a body of known length, so that its connection goes back to
+// the pool. one is a buffer of one byte, for a byte that should not come.
+func readEnd(r io.Reader, one []byte) error {
+	if _, err := r.Read(one); err != nil && err != io.EOF {
+		return err
+	}
+	return nil
 }
