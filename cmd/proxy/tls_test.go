@@ -439,7 +439,7 @@ func TestEnginesRefusedByTLS(t *testing.T) {
 				return
 			}
 			testkit.Eventually(t, tlsPatience, func() error { // the log is written in the background
-				if log := p.log.String(); !strings.Contains(log, "no TLS with an engine: "+tc.says) && !strings.Contains(log, strings.ReplaceAll(tc.says, `"`, `\"`)) {
+				if log := p.log.String(); !strings.Contains(log, "TLS with an engine failed: "+tc.says) && !strings.Contains(log, strings.ReplaceAll(tc.says, `"`, `\"`)) {
 					return fmt.Errorf("%q is not in the log", tc.says)
 				}
 				return nil

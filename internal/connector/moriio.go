@@ -55,7 +55,7 @@ func (moriio) Terms(in *instance.Instance) Terms {
 // Lacks: engines before 0.18 have no transfer_id, which the legs need to find each other.
 func (moriio) Lacks(in *instance.Instance) error {
 	if older(in, release{0, 18}) {
-		return fmt.Errorf("its vLLM %s is older than 0.18, whose MoRI-IO knows no transfer_id", instance.Printable(in.Record.Version, 32))
+		return fmt.Errorf("its vLLM %s is older than 0.18, whose MoRI-IO has no transfer_id", instance.Printable(in.Record.Version, 32))
 	}
 	if _, err := ParseZMQAddress(in.Record.ZMQAddress); err != nil {
 		return err

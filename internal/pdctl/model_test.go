@@ -46,7 +46,7 @@ qwen      org/new                        0  -         -            1       0  ke
 		addresses[id] = proxy.Listener.Addr().String()
 		r.put("/pd/proxies/"+id, `{"v":1,"id":"`+id+`","address":"`+addresses[id]+`"}`)
 	}
-	if code, out, errs := r.run("model", "ls"); code != 0 || !strings.Contains(strings.Join(strings.Fields(out), " "), "org/chat org/new 70 8 100.0 % 1 0 session trial org/chat old:8b 30 0 0.0 % 0 0") || !strings.Contains(errs, "1 of 3 proxies did not answer") || !strings.Contains(errs, `: http://`+addresses["gone"]+` is no proxy of this version: `) {
+	if code, out, errs := r.run("model", "ls"); code != 0 || !strings.Contains(strings.Join(strings.Fields(out), " "), "org/chat org/new 70 8 100.0 % 1 0 session trial org/chat old:8b 30 0 0.0 % 0 0") || !strings.Contains(errs, "1 of 3 proxies did not answer") || !strings.Contains(errs, `: http://`+addresses["gone"]+` does not answer as a proxy of this version: `) {
 		t.Errorf("%d %s %s", code, out, errs)
 	}
 	// The admin URL takes precedence, and no address without a host is dialled.

@@ -29,6 +29,6 @@ func (p *app) closeTracer() {
 	ctx, cancel := context.WithTimeout(context.Background(), traceGrace)
 	defer cancel()
 	if err := p.tracer.Close(ctx); err != nil {
-		p.log.WithError(err).Warn("last traces lost")
+		p.log.WithError(err).Warn("could not export the last traces")
 	}
 }

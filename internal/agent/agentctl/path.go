@@ -91,7 +91,7 @@ func Find(k instance.Key, getenv func(string) string) (string, error) {
 	case len(found) == 0:
 		return "", fmt.Errorf("%w on this machine under this user; name its socket with --socket", ErrNoAgent)
 	case len(found) > 1 && k.Address == "":
-		return "", fmt.Errorf("several agents run here: say which with --role and --address, or --socket: %s", strings.Join(found, ", "))
+		return "", fmt.Errorf("several agents run here: select one with --role and --address, or --socket: %s", strings.Join(found, ", "))
 	}
 	return found[0], nil
 }

@@ -35,7 +35,7 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	case err != nil:
 		return nil, fmt.Errorf("control socket: %w", err)
 	case info.Mode().Type() != fs.ModeSocket:
-		return nil, fmt.Errorf("control socket: %s is there and is no socket: remove it or choose another path with --socket", path)
+		return nil, fmt.Errorf("control socket: %s exists and is not a socket: remove it or choose another path with --socket", path)
 	default:
 		dctx, cancel := context.WithTimeout(ctx, probeTimeout)
 		conn, err := (&net.Dialer{}).DialContext(dctx, "unix", path)

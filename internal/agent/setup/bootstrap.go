@@ -56,7 +56,7 @@ func (r *reader) findBootstrap(f *facts, c *Config, dialect string) string {
 		server := m.Bootstrap
 		at, port, err := net.SplitHostPort(server)
 		if err != nil {
-			r.wrong(fmt.Errorf("%s: bootstrap_server_address %q is no host:port", f.from, instance.Printable(server, 80)))
+			r.wrong(fmt.Errorf("%s: bootstrap_server_address %q is not host:port", f.from, instance.Printable(server, 80)))
 			return ""
 		}
 		if instanceHost, _, _ := net.SplitHostPort(c.Key.Address); at != host && at != instanceHost && !instance.IsLoopback(server) {

@@ -74,7 +74,7 @@ func TestBootstrapFactsRefuse(t *testing.T) {
 	}{
 		{"no port", map[string]string{"VLLM_MOONCAKE_BOOTSTRAP_PORT": "x"}, []string{"--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeProducer}, `--bootstrap-port (from VLLM_MOONCAKE_BOOTSTRAP_PORT): invalid port "x"`},
 		{"another machine", nil, []string{"--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeServer("10.0.0.8:9000")}, "bootstrap_server_address 10.0.0.8:9000 is not on the engine's machine"},
-		{"no address", nil, []string{"--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeServer("9000")}, `bootstrap_server_address "9000" is no host:port`},
+		{"no address", nil, []string{"--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeServer("9000")}, `bootstrap_server_address "9000" is not host:port`},
 		{"decode", nil, []string{"--role=decode", "--connector=mooncake", "--address=127.0.0.1:1", "--bootstrap-port=1"}, "--bootstrap-port: a bootstrap port is for a prefill engine with MooncakeConnector"},
 		{"NIXL", nil, []string{"--role=prefill", "--connector=nixl", "--address=127.0.0.1:1", "--bootstrap-port=1"}, "--bootstrap-port: a bootstrap port is for"},
 		{"the wrong role", nil, []string{"--role=decode", "--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeProducer}, "--role: decode, but --kv-transfer-config of the command has kv_producer: a request for the other role ends a Mooncake engine"},

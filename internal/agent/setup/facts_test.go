@@ -183,7 +183,7 @@ func TestFactsRefuse(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{"handshake", map[string]string{"MOONCAKE_CONFIG_PATH": p2p}, append([]string{"--role=decode"}, serve...), []string{"MOONCAKE_CONFIG_PATH " + p2p, "is no etcd", "P2PHANDSHAKE", "set --etcd-endpoints, the host:port of the etcd that the proxies use"}},
+		{"handshake", map[string]string{"MOONCAKE_CONFIG_PATH": p2p}, append([]string{"--role=decode"}, serve...), []string{"MOONCAKE_CONFIG_PATH " + p2p, "is not etcd", "P2PHANDSHAKE", "set --etcd-endpoints, the host:port of the etcd that the proxies use"}},
 		{"HTTP metadata server", nil, append([]string{"--role=decode", "--mooncake-config", web}, serve...), []string{"HTTP metadata server", "set --etcd-endpoints"}},
 		{"broken file", map[string]string{"MOONCAKE_CONFIG_PATH": broken}, append([]string{"--role=decode"}, serve...), []string{"line 1: metadata_server must be a text", "or set --etcd-endpoints"}},
 		{"no such file", nil, append([]string{"--role=decode", "--etcd-endpoints=127.0.0.1:1", "--mooncake-config=/no/such"}, serve...), []string{"--mooncake-config: ", "no such file"}},

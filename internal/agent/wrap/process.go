@@ -241,7 +241,7 @@ func (p *Process) sweep() {
 	}
 	_ = syscall.Kill(-p.pid, syscall.SIGKILL)
 	if !p.awaitGroup(killWait) {
-		p.o.Log.WithField("group", p.pid).Error("processes of the engine withstand SIGKILL; is a device driver stuck?")
+		p.o.Log.WithField("group", p.pid).Error("processes of the engine survived SIGKILL; is a device driver stuck?")
 	}
 }
 

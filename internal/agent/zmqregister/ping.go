@@ -74,7 +74,7 @@ func ParsePing(payload []byte) (Ping, error) {
 	for name, size := range map[string]*int{"dp_size": &p.DPSize, "tp_size": &p.TPSize} {
 		n, ok := f.number[name]
 		if !ok || n < 1 || n > maxRanks {
-			return Ping{}, fmt.Errorf("%w: its %s is no size", ErrPing, name)
+			return Ping{}, fmt.Errorf("%w: its %s is not a size", ErrPing, name)
 		}
 		*size = int(n)
 	}
@@ -85,7 +85,7 @@ func ParsePing(payload []byte) (Ping, error) {
 func (p *Ping) fromURL(f fields) error {
 	u, err := url.Parse(f.text["request_address"])
 	if err != nil || u.Scheme != "http" || u.User != nil {
-		return fmt.Errorf("%w: request_address is no URL of http", ErrPing)
+		return fmt.Errorf("%w: request_address is not an http URL", ErrPing)
 	}
 	if p.Key.Address, err = parseAddress(u.Host); err != nil {
 		return err
@@ -108,7 +108,7 @@ func parseFields(b []byte) (fields, error) {
 	f := fields{text: map[string]string{}, number: map[string]int64{}}
 	n, b, err := msgp.ReadMapHeaderBytes(b)
 	if err != nil {
-		return f, fmt.Errorf("%w: no msgpack map", ErrPing)
+		return f, fmt.Errorf("%w: not a msgpack map", ErrPing)
 	}
 	for range n { // a number that is too large ends at the end of the bytes
 		var name []byte

@@ -115,7 +115,7 @@ func (s *Saver) putOff(ctx context.Context, d time.Duration) bool {
 func (s *Saver) write(state *State, failed bool) bool {
 	err := Write(s.o.Dir, state)
 	if err != nil && !failed {
-		s.o.Log.WithField("error", err).Warn("cannot save the membership to --state-dir; trying on")
+		s.o.Log.WithField("error", err).Warn("cannot save the membership to --state-dir; retrying")
 	}
 	s.o.Wrote(state.SavedAt, err)
 	return err != nil

@@ -104,7 +104,7 @@ func askHTTP(ctx context.Context, address string) (what string, err error) {
 	if resp.StatusCode == http.StatusBadRequest && strings.Contains(string(body), "HTTPS") {
 		return "a server that speaks TLS answers there (if it is your etcd, set --etcd-endpoints https://" + address + " and its certificate)", nil
 	}
-	what = "an HTTP server that is no etcd answers there"
+	what = "an HTTP server that is not etcd answers there"
 	if name := resp.Header.Get("Server"); name != "" {
 		what += " (it calls itself " + instance.Printable(name, 60) + ")"
 	}

@@ -155,7 +155,7 @@ func (p *Presence) hold(ctx context.Context) {
 			case ctx.Err() != nil:
 				return
 			case err != nil && !failed:
-				p.log.WithField("error", err).Warn("cannot write this proxy's presence; trying on")
+				p.log.WithField("error", err).Warn("cannot write this proxy's presence; retrying")
 			case err == nil:
 				written, published, under, at = applied, report, lease, time.Now()
 			}

@@ -247,7 +247,7 @@ func checkRecord(rec *instance.Record) error {
 	for what, ports := range rec.Ports {
 		for _, p := range ports {
 			if p < 1 || p > 65535 {
-				return Rejectf("ports[%s] has %d, which is no port", Quote(what, 40), p)
+				return Rejectf("ports[%s] has %d, which is not a port", Quote(what, 40), p)
 			}
 		}
 	}

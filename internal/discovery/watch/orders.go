@@ -26,7 +26,7 @@ func (l *lost) applyOrder(kv *mvccpb.KeyValue, believed bool) {
 		return
 	}
 	if err := json.Unmarshal(kv.Value, &cmd); err != nil {
-		l.w.log.WithField("error", err).Warn("an order to the proxies cannot be read")
+		l.w.log.WithField("error", err).Warn("cannot read an order for the proxies")
 		return
 	}
 	wanted := map[instance.Key]*Kept{}

@@ -111,7 +111,7 @@ func parse(body []byte) (map[string]string, error) {
 	ids := make(map[string]string, len(ranks))
 	for rank, e := range ranks {
 		if n, err := strconv.Atoi(rank); err != nil || n < 0 || strconv.Itoa(n) != rank {
-			return nil, fmt.Errorf("%w: %q is no data-parallel rank: vLLM before 0.16 answers by engine id, which is not supported",
+			return nil, fmt.Errorf("%w: %q is not a data-parallel rank: vLLM before 0.16 answers by engine id, which is not supported",
 				ErrForm, instance.Printable(rank, 60))
 		}
 		if e.EngineID == "" || len(e.EngineID) > maxIDBytes || instance.Printable(e.EngineID, 0) != e.EngineID {

@@ -59,7 +59,7 @@ func TestQuery(t *testing.T) {
 		{"cut", 200, `{"0":{"engine_id":"e"`, nil, bootstrap.ErrForm, "engine_id"},
 		{"something behind it", 200, `{"0":{"engine_id":"e"}} {}`, nil, bootstrap.ErrForm, "} {}"},
 		{"an older vLLM", 200, `{"e":{"0":{"0":{"0":"tcp://h:1"}}}}`, nil, bootstrap.ErrForm, "before 0.16"},
-		{"a rank with a sign", 200, `{"+1":{"engine_id":"e"}}`, nil, bootstrap.ErrForm, "no data-parallel rank"},
+		{"a rank with a sign", 200, `{"+1":{"engine_id":"e"}}`, nil, bootstrap.ErrForm, "not a data-parallel rank"},
 		{"no id", 200, `{"0":{"worker_addr":{}}}`, nil, bootstrap.ErrForm, "rank 0 has no usable engine_id"},
 		{"an empty id", 200, `{"0":{"engine_id":""}}`, nil, bootstrap.ErrForm, "rank 0"},
 		{"a number", 200, `{"0":{"engine_id":5}}`, nil, bootstrap.ErrForm, "engine_id"},

@@ -57,7 +57,7 @@ func (r *Receiver) receive(ctx context.Context) {
 			continue
 		}
 		trouble.Do(func() {
-			r.log.WithError(err).WithField("remote", m.Remote).Warn("a message that is no notification of LMCache")
+			r.log.WithError(err).WithField("remote", m.Remote).Warn("ignored a message that is not a notification of LMCache")
 		})
 	}
 }

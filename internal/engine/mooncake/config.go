@@ -25,7 +25,7 @@ var (
 	// ErrFile means that the file cannot be read or is not a mooncake.json.
 	ErrFile = errors.New("unusable mooncake.json")
 	// ErrNotEtcd means that the file is valid, but its metadata server is not etcd.
-	ErrNotEtcd = errors.New("the metadata server is no etcd")
+	ErrNotEtcd = errors.New("the metadata server is not etcd")
 )
 
 // Config has the relevant fields of a mooncake.json. Fields that the file does not
@@ -62,7 +62,7 @@ func Load(path string) (Config, error) {
 	case err != nil:
 		return Config{}, fmt.Errorf("%w: %w", ErrFile, err)
 	case !info.Mode().IsRegular():
-		return Config{}, fmt.Errorf("%w: %s is no file", ErrFile, path)
+		return Config{}, fmt.Errorf("%w: %s is not a file", ErrFile, path)
 	case info.Size() > maxBytes:
 		return Config{}, fmt.Errorf("%w: %s has more than %d bytes", ErrFile, path, maxBytes)
 	}
@@ -81,7 +81,7 @@ func Load(path string) (Config, error) {
 func Parse(raw []byte) (Config, error) {
 	raw = bytes.TrimPrefix(raw, []byte("\xef\xbb\xbf")) // editors on some systems write one
 	if trimmed := bytes.TrimSpace(raw); len(trimmed) == 0 || trimmed[0] != '{' {
-		return Config{}, fmt.Errorf("%w: it holds no JSON object", ErrFile)
+		return Config{}, fmt.Errorf("%w: it contains no JSON object", ErrFile)
 	}
 	var f fields
 	if err := json.Unmarshal(raw, &f); err != nil {

@@ -143,7 +143,7 @@ func TestLoad(t *testing.T) {
 	}
 	for name, tc := range map[string]struct{ path, says string }{
 		"missing":   {filepath.Join(dir, "no.json"), "no such file"},
-		"directory": {dir, "is no file"},
+		"directory": {dir, "is not a file"},
 		"large":     {write("large", strings.Repeat(" ", 2<<20)), "more than"},
 		"broken":    {write("broken", "{"), "broken: unusable mooncake.json"},
 	} {

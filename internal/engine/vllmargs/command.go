@@ -222,7 +222,7 @@ func (f flags) number(name string, least, most int) (int, error) {
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil || n < least || n > most {
-		return 0, fmt.Errorf("%w: --%s %q of the command is no number from %d to %d", ErrCommand, name, instance.Printable(s, 40), least, most)
+		return 0, fmt.Errorf("%w: --%s %q of the command is not a number from %d to %d", ErrCommand, name, instance.Printable(s, 40), least, most)
 	}
 	return n, nil
 }

@@ -151,7 +151,7 @@ func TestBadCommands(t *testing.T) {
 	}{
 		{"headless", []string{"vllm", "serve", "M", "--headless"}, "starts no API server"},
 		{"unix socket", []string{"vllm", "serve", "M", "--uds", "/run/v.sock"}, "add --port to the command"},
-		{"port", []string{"vllm", "serve", "M", "--port", "http"}, `--port "http" of the command is no number`},
+		{"port", []string{"vllm", "serve", "M", "--port", "http"}, `--port "http" of the command is not a number`},
 		{"port zero", []string{"vllm", "serve", "M", "--port=0"}, "from 1 to 65535"},
 		{"tensor parallel", []string{"vllm", "serve", "M", "-tp", "x"}, "--tensor-parallel-size"},
 		{"transfer", []string{"vllm", "serve", "M", "--kv-transfer-config", "{"}, "--kv-transfer-config of the command"},

@@ -64,7 +64,7 @@ func (t *Transfer) multi() (string, error) {
 		case err != nil:
 			return "", fmt.Errorf("in a MultiConnector: %w", err)
 		case dialect != "" && dialect != dialectPlain && d != "" && d != dialectPlain && d != dialect:
-			return "", fmt.Errorf("%w: in a MultiConnector: %s and %s both need the proxy's help; say with --connector which one hands over",
+			return "", fmt.Errorf("%w: in a MultiConnector: %s and %s both need the proxy's help; set --connector to the one that transfers the KV cache",
 				ErrConnector, dialect, d)
 		case d != "" && d != dialectPlain, dialect == "" && !c.Local:
 			dialect = d

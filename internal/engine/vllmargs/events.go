@@ -49,7 +49,7 @@ func ParseEvents(text string) (Events, error) {
 		Topic     string  `json:"topic"`
 	}
 	if s := strings.TrimSpace(text); s == "" || s[0] != '{' {
-		return Events{}, fmt.Errorf("%w: %q is no JSON object: quote it as one argument, '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\"}'",
+		return Events{}, fmt.Errorf("%w: %q is not a JSON object: quote it as one argument, '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\"}'",
 			ErrEvents, instance.Printable(text, 60))
 	}
 	raw.Publisher = "zmq"

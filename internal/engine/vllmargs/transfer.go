@@ -98,7 +98,7 @@ func (raw *transferJSON) tier() *P2PTier {
 // ParseTransfer reads the JSON of --kv-transfer-config.
 func ParseTransfer(text string) (Transfer, error) {
 	if s := strings.TrimSpace(text); s == "" || s[0] != '{' {
-		return Transfer{}, fmt.Errorf("%w: %q is no JSON object: quote it as one argument, '{\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_producer\"}'",
+		return Transfer{}, fmt.Errorf("%w: %q is not a JSON object: quote it as one argument, '{\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_producer\"}'",
 			ErrTransfer, instance.Printable(text, 60))
 	}
 	var raw transferJSON

@@ -172,10 +172,10 @@ func TestBadTransfers(t *testing.T) {
 		deep = `{"kv_connector":"MultiConnector","kv_connector_extra_config":{"connectors":[` + deep + `]}}`
 	}
 	for _, tc := range []struct{ name, text, says string }{
-		{"nothing", "", "no JSON object: quote it as one argument"},
+		{"nothing", "", "not a JSON object: quote it as one argument"},
 		{"split by the shell", "{kv_connector:NixlConnector}", "quote it as one argument"},
 		{"cut", `{"kv_connector":"Nixl`, "quote it as one argument"},
-		{"a file", "config.json", `"config.json" is no JSON object`},
+		{"a file", "config.json", `"config.json" is not a JSON object`},
 		{"role", `{"kv_connector":"NixlConnector","kv_role":"prefill"}`, `kv_role "prefill": vLLM knows kv_producer, kv_consumer and kv_both`},
 		{"inner role", `{"kv_connector":"MultiConnector","kv_connector_extra_config":{"connectors":[{"kv_role":"x"}]}}`, `kv_role "x"`},
 		{"a number", `{"kv_connector":1}`, "kv_connector must not be a number"},

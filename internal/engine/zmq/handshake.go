@@ -31,7 +31,7 @@ func (c *Conn) handshake(kind Kind) error {
 	mechanism, _, _ := bytes.Cut(theirs[12:32], []byte{0})
 	switch {
 	case theirs[0] != greeting[0] || theirs[9] != greeting[9] || theirs[10] < greeting[10]:
-		return fmt.Errorf("%w: no greeting of ZMTP 3", errFrame)
+		return fmt.Errorf("%w: not a ZMTP 3 greeting", errFrame)
 	case string(mechanism) != "NULL":
 		return fmt.Errorf("security mechanism %q, not NULL", mechanism)
 	}

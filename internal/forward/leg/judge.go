@@ -25,7 +25,7 @@ func (l *Leg) JudgeError(err error) *Failure {
 	f := l.failed(class, l.clientAnswer(class, err), err)
 	if e, ok := errors.AsType[*upstream.Error](err); ok {
 		if refused := e.Untrusted(); class == Untrusted {
-			l.origin.Settings.Log.WithField("instance", l.Instance.Key.String()).Errorf("no TLS with an engine: %s", refused.Text)
+			l.origin.Settings.Log.WithField("instance", l.Instance.Key.String()).Errorf("TLS with an engine failed: %s", refused.Text)
 			f.Answer = ProxyError(untrusted(l.Instance.Role, refused.Reason))
 		}
 		// Without a connection nothing was sent, whatever ended the leg. An earlier try on a
@@ -290,7 +290,7 @@ func tooLarge(role instance.Role, what string) *openai.Error {
 // JudgeNoMemory judges an answer that does not fit into the memory for bodies while other requests hold some of it.
 func (l *Leg) JudgeNoMemory() *Failure {
 	return l.failed(TooLarge, ProxyError(unavailable("this proxy has no memory left for the answer (--max-bodies-memory); try again")),
-		fmt.Errorf("%s: no memory for its answer", l.Instance.Key))
+		fmt.Errorf("%s: not enough memory for its answer", l.Instance.Key))
 }
 
 // JudgeFinish judges an answer that the engine ended for a reason of its own.

@@ -52,7 +52,7 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 		return l.JudgeCallOff(cause)
 	}
 	if !a.beginsWhole() {
-		return l.JudgeBadAnswer("it is no event stream")
+		return l.JudgeBadAnswer("it is not an event stream")
 	}
 	s.Commit() // before the write, which a slow client holds up
 	body, length := buf[:n], resp.Length

@@ -121,7 +121,7 @@ func (v View) Words() []string {
 		say("engines have refused the key of this proxy in the last 5 minutes: %s. Correct --engine-api-key", instance.Some(names))
 	}
 	if names := refused[leg.Untrusted]; len(names) > 0 {
-		say("no TLS with engines in the last 5 minutes: %s. The log of this proxy has the reasons", instance.Some(names))
+		say("TLS with engines failed in the last 5 minutes: %s. The log of this proxy has the reasons", instance.Some(names))
 	}
 	if v.Kept > 0 {
 		say("keys of a former etcd are in effect, which etcd lacks (%d): pdctl restore --all writes them back, pdctl forget --all drops them", v.Kept)

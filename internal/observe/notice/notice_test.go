@@ -185,7 +185,7 @@ func TestView_NamesRefusals(t *testing.T) {
 		fail(instance.Prefill, "a:1", leg.Untrusted)
 		fail(instance.Prefill, "a:1", leg.Lost)
 		const key = "engines have refused the key of this proxy in the last 5 minutes: decode/b:1, decode/b:2. Correct --engine-api-key\n"
-		const tls = "no TLS with engines in the last 5 minutes: prefill/a:1. The log of this proxy has the reasons"
+		const tls = "TLS with engines failed in the last 5 minutes: prefill/a:1. The log of this proxy has the reasons"
 		if got := f.words(); got != key+tls {
 			t.Errorf("%q\nwant %q", got, key+tls)
 		}

@@ -110,7 +110,7 @@ func printUsage(s *session.Session, u usage) error {
 		fmt.Fprintf(s.Out.Stderr, "%s: %s\n", instance.Printable(base, 200), u.Failed[base])
 	}
 	if err == nil && len(u.Failed) > 0 {
-		err = fmt.Errorf("%d of %d proxies did not answer: the sums lack them", len(u.Failed), len(u.Failed)+u.Proxies)
+		err = fmt.Errorf("%d of %d proxies did not answer and are missing from the sums", len(u.Failed), len(u.Failed)+u.Proxies)
 	}
 	return err
 }

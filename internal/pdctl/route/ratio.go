@@ -53,7 +53,7 @@ func ratio(ctx context.Context, s *session.Session, proxy string) error {
 	}
 	var answer struct{ Roles []instance.Advice }
 	if err := json.Unmarshal(raw, &answer); err != nil {
-		return fmt.Errorf("%s is no proxy of this version: %s", instance.Printable(proxy, 200), instance.Printable(string(raw), 200))
+		return fmt.Errorf("%s does not answer as a proxy of this version: %s", instance.Printable(proxy, 200), instance.Printable(string(raw), 200))
 	}
 	if s.Out.Structured() {
 		return s.Out.WriteRaw(raw)

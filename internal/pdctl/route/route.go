@@ -117,7 +117,7 @@ func askRoute(ctx context.Context, s *session.Session, o *routeOptions, body []b
 	}
 	answer := &explain.Plan{}
 	if err := json.Unmarshal(raw, answer); err != nil || answer.Way == "" {
-		return nil, nil, fmt.Errorf("%s is no proxy of this version: %s", instance.Printable(o.proxy, 200), instance.Printable(string(raw), 200))
+		return nil, nil, fmt.Errorf("%s does not answer as a proxy of this version: %s", instance.Printable(o.proxy, 200), instance.Printable(string(raw), 200))
 	}
 	return answer, raw, nil
 }

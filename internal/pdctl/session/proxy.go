@@ -69,7 +69,7 @@ func (s *Session) StatusOf(ctx context.Context, base string) (*ProxyStatus, erro
 	}
 	st := &ProxyStatus{}
 	if err := json.Unmarshal(raw, st); err != nil || st.ID == "" {
-		return nil, fmt.Errorf("%s is no proxy of this version: %s", instance.Printable(base, 200), instance.Printable(string(raw), 200))
+		return nil, fmt.Errorf("%s does not answer as a proxy of this version: %s", instance.Printable(base, 200), instance.Printable(string(raw), 200))
 	}
 	return st, nil
 }

@@ -76,10 +76,10 @@ func (l *Listener) failed(client net.Addr, err error) {
 	}
 	log := l.log.WithFields(logrus.Fields{"client": client.String(), "reason": string(reason), "refused": all})
 	if reason == Closed {
-		log.Debug("no TLS with a client: " + text)
+		log.Debug("TLS with a client failed: " + text)
 		return
 	}
-	log.Warn("no TLS with a client: " + text)
+	log.Warn("TLS with a client failed: " + text)
 }
 
 // serverConn is a client's connection.

@@ -57,7 +57,7 @@ func (f Files) parse(cert, key, ca []byte, protocol string) (*material, error) {
 	if f.CA != "" {
 		pool, all := x509.NewCertPool(), authorities(ca)
 		if len(all) == 0 {
-			return nil, fmt.Errorf("%s: %w: it holds no certificate in PEM form", f.CA, ErrFile)
+			return nil, fmt.Errorf("%s: %w: it contains no certificate in PEM form", f.CA, ErrFile)
 		}
 		for _, c := range all {
 			pool.AddCert(c)
