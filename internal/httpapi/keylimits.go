@@ -25,7 +25,7 @@ type Usage struct {
 	Keys  []instance.KeyUsage `json:"keys"`
 }
 
-// addKeyRoutes adds these routes.
+// addKeyRoutes adds the routes about API keys.
 func (d *Deps) addKeyRoutes(e *gin.Engine, read, require gin.HandlerFunc) {
 	e.GET(usagePath, read, func(c *gin.Context) { writeJSON(c, http.StatusOK, Usage{Proxy: d.ID, Keys: d.Usage()}) })
 	e.GET(limitsPath, read, d.handle(d.answerLimits))
