@@ -87,7 +87,7 @@ func (p *app) readiness() (ready, known bool) {
 	return p.ready() == nil && p.notServing() == "", !p.stopping.Load()
 }
 
-// report returns what this proxy publishes about the fleet.
+// report returns this proxy's report about the fleet, for its presence.
 func (p *app) report() lease.Report {
 	snap := p.watcher.Snapshot()
 	instances, leftOut := lease.NewInstanceReports(snap, p.opinion)

@@ -112,7 +112,7 @@ func parse(raw []byte, rights words, other func(key string) bool) (table, error)
 	return keys, lines.Err()
 }
 
-// setClasses reads the words after the rights, and returns what is wrong with them, "" if they are valid.
+// setClasses reads the words after the rights. It returns the reason why they are invalid, or "".
 func (k *Key) setClasses(list []string) (problem string) {
 	bounded := false
 	for _, word := range list {

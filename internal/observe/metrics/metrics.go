@@ -268,7 +268,7 @@ func (m *Metrics) Handed(_ *instance.Instance, something bool) {
 	}
 }
 
-// Disaggregated counts a decision.
+// Disaggregated counts a decision of --disaggregate.
 func (m *Metrics) Disaggregated(alone bool, reason string, stall float64) {
 	decision := "pair"
 	if alone {

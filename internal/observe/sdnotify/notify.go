@@ -55,7 +55,7 @@ func ExtendTimeout(d time.Duration) string {
 	return "EXTEND_TIMEOUT_USEC=" + strconv.FormatInt(d.Microseconds(), 10)
 }
 
-// Watchdog runs Watch for a program and logs what it reports.
+// Watchdog runs Watch for a program and logs its reports.
 func Watchdog(ctx context.Context, program string, sane func(context.Context) error, log logrus.FieldLogger) {
 	err := Watch(ctx, sane, func(err error) {
 		if err != nil {

@@ -132,7 +132,7 @@ func (s *Source) Status() Status {
 	return st
 }
 
-// Finding returns a description of what an operator has to fix, "" if nothing.
+// Finding returns the problem that an operator has to fix, "" if there is none.
 func (s Status) Finding(now time.Time) string {
 	switch left := s.NotAfter.Sub(now); {
 	case s.Problem != "":
