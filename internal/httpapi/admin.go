@@ -212,8 +212,8 @@ func (d *Deps) refuse(c *gin.Context, err error) {
 	}
 }
 
-// asMessage and asDetail are the fields in which the reference proxies, and so scripts,
-// expect the text of an error.
+// asMessage and asDetail are the fields in which the reference proxies send the text of an error, and
+// scripts expect it.
 const (
 	asMessage = "message" // of a response about instances
 	asDetail  = "detail"  // of a refused request

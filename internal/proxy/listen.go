@@ -115,7 +115,7 @@ type clientConn struct {
 const (
 	// suspended is the delay after a deadline from which the process counts as suspended.
 	suspended = time.Second
-	// suspendedRead is the new time limit of the read.
+	// suspendedRead is the time limit of the read after a suspension.
 	suspendedRead = 5 * time.Second
 )
 

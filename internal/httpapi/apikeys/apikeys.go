@@ -1,5 +1,5 @@
-// Package apikeys holds the API keys of clients: those of --api-key, which have no name and
-// no rights, and those of a file, which is reloaded when it changes.
+// Package apikeys holds the API keys of clients and of operators. A key of --api-key has no name and no
+// rights. A file of keys has both, and is reloaded when it changes.
 package apikeys
 
 import (
@@ -144,15 +144,15 @@ func isName(s string) bool {
 	return len(s) <= maxName && !slices.ContainsFunc([]byte(s), func(c byte) bool { return !http1.IsToken(c) })
 }
 
-// table maps digests to keys. The time of a lookup depends on the digest only, and maps hash it with
-// a seed, so that it reveals nothing that helps to guess a key.
+// table maps digests to keys. The time of a lookup depends only on the digest, which maps hash with a
+// seed, so that it does not help to guess a key.
 type table map[[sha256.Size]byte]Key
 
 // Ring holds the keys. Open creates it. It is safe for concurrent use; a nil Ring requires no key.
 type Ring struct {
 	fixed table                // used without a file
 	files *reload.Files[table] // nil without a file
-	// Refused counts the requests that were refused for want of a valid key.
+	// Refused counts the requests that were refused because they had no valid key.
 	Refused atomic.Int64
 }
 

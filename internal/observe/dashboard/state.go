@@ -17,7 +17,7 @@ type Row struct {
 	instance.Listing // without the load
 
 	Canonical string `json:"canonical,omitempty"` // canonical form of the address, if that differs
-	Group     string `json:"group,omitempty"`     // which instances it pairs with
+	Group     string `json:"group,omitempty"`     // group of instances that it pairs with
 	// Since is the time at which this proxy first saw the entry's lease, or the static
 	// entry. AtLeast reports whether the entry existed when the proxy started.
 	Since   int64 `json:"since"`

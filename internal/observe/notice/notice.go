@@ -28,7 +28,7 @@ const (
 // View is the state from which notices are derived.
 type View struct {
 	Snapshot *instance.Snapshot
-	// Opinion is this proxy's opinion of an instance.
+	// Opinion returns this proxy's view of an instance.
 	Opinion func(instance.Key) instance.Opinion
 	// Fallback reports whether decode instances serve requests without a prefill instance.
 	Fallback bool
@@ -205,7 +205,7 @@ func (v View) unusable(role instance.Role, consequence string) string {
 	return fmt.Sprintf("%s registered, but none can be used (%s)%s", instances(n, role), listed(states, func(name string) string { return name }), consequence)
 }
 
-// orphans reports those of the instances in use that pdctl list lacks, because they have lost their keys.
+// orphans reports the instances in use that pdctl list does not show, because their keys were lost.
 func orphans(used []*instance.Instance, say func(string, ...any)) {
 	var names []string
 	for _, in := range used {

@@ -90,8 +90,8 @@ type chosen struct {
 	secure              bool
 }
 
-// Begin starts the trace of a request. It returns nil if tracing is off, or if the client's traceparent is
-// not sampled; the engines receive that header unchanged.
+// Begin starts the trace of a request. It returns nil if tracing is off, or if a request with a traceparent
+// is not sampled; the engines then receive the client's header unchanged.
 func (t *Tracer) Begin(r *http.Request, route string, start time.Time) *Request {
 	if t == nil {
 		return nil

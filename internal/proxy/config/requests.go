@@ -26,7 +26,7 @@ type Requests struct {
 	DecodeFirstByteTimeout time.Duration
 	IdleTimeout            time.Duration // between two chunks of an answer
 	BusyTimeout            time.Duration // in place of all timeouts of answers, while the engine makes progress
-	SSEKeepAliveInterval   time.Duration // between two SSE comments in a silent stream; 0 = none
+	SSEKeepAliveInterval   time.Duration // between two keep-alives in a silent stream; 0 = none
 	NonStreamTimeout       time.Duration // until a non-streamed answer begins
 	ContinueStreams        int           // maximum continuations of a stream whose decode leg was lost
 	MaxAttempts            int           // attempts for one request, including the first

@@ -8,7 +8,7 @@ import (
 
 // TLS has the certificates for clients and engines. Those for etcd are in Etcd and EmbeddedEtcd.
 type TLS struct {
-	// ListenerFiles are for TLS with clients, which use plain HTTP without a certificate. With a CA,
+	// ListenerFiles are for TLS with clients; without a certificate, clients use plain HTTP. With a CA,
 	// clients need a certificate.
 	ListenerFiles certs.Files
 	// EngineFiles are for TLS to engines with scheme https, and EngineServerName is the name in

@@ -31,7 +31,7 @@ func (l *Loads) ranks(k instance.Key, to *instance.ListedLoad) {
 	to.Prompts = prompts(all)
 }
 
-// Remembered returns the number and size of the prompts that policies remember, by role.
+// Remembered returns the sizes of the policies' prompt indexes, by role.
 func (l *Loads) Remembered() map[instance.Role]policy.Remembered {
 	out := map[instance.Role]policy.Remembered{}
 	for _, role := range instance.Roles() {
