@@ -79,7 +79,7 @@ type Deps struct {
 	// KVEvents returns the state of the KV event streams of the engines.
 	KVEvents func() []KVEvents
 	Etcd     func() EtcdStatus
-	// Ready returns nil if the proxy may receive traffic, else the reason why not.
+	// Ready returns nil if the proxy has started and is not stopping, otherwise the reason.
 	Ready   func() error
 	Metrics http.Handler
 	// Dashboard serves a page to browsers at /, and its events at DashboardEvents;
@@ -179,7 +179,7 @@ func newGin(log logrus.FieldLogger) *gin.Engine {
 	return e
 }
 
-// isProxyRoute reports whether vLLM lacks the route. Errors of these routes have one form.
+// isProxyRoute reports whether the route does not exist in vLLM. Errors of these routes have one form.
 func isProxyRoute(path string) bool {
 	if verb, ok := strings.CutPrefix(path, "/instances/"); ok {
 		return slices.Contains(AdminActions(), verb)

@@ -102,9 +102,9 @@ func limitUnsent(c syscall.RawConn) {
 	}
 }
 
-// clientConn is a connection of a client. A read deadline that passed while the process was suspended,
-// by SIGSTOP or with its machine, does not end a read, because the data that the client sent meanwhile
-// is still unread. Otherwise, the server would reset the connection of a request that it can serve.
+// clientConn is a connection of a client. A read deadline that passed while the process or its machine
+// was suspended does not end a read: the data that the client sent meanwhile is still unread. Otherwise,
+// the server would reset the connection of a request that it can serve.
 type clientConn struct {
 	*sock.Conn
 

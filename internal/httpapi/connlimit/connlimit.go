@@ -21,8 +21,8 @@ const (
 	// maxExcess bounds the connections beyond the limit. Further ones wait in the
 	// kernel until one of them has ended.
 	maxExcess = 64
-	// firstRequest is how long a connection beyond the limit may take for its first
-	// request, including the TLS handshake.
+	// firstRequest bounds the time of a connection beyond the limit until its first request, including
+	// the TLS handshake.
 	firstRequest = 2 * time.Second
 	// silence replaces firstRequest, and bounds the read of an unused body, while there are maxExcess
 	// connections beyond the limit.

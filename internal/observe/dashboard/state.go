@@ -72,7 +72,7 @@ type Lost struct {
 	At      int64         `json:"at"` // ms since 1970
 }
 
-// lostFor is how long such an instance is shown.
+// lostFor is the time for which such an instance is shown.
 const lostFor = time.Hour
 
 // Failure is the number of failed legs of an instance since the proxies started, by class.

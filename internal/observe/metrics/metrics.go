@@ -48,7 +48,7 @@ type Metrics struct {
 	duration, firstToken, between, stages *prometheus.HistogramVec
 
 	known sync.Map               // from kind to *series
-	usual atomic.Pointer[series] // most frequent kind of request
+	usual atomic.Pointer[series] // newest kind of successful requests, tried first
 }
 
 // Options configure Metrics.

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// otherModels is the label of all models without one of their own.
+	// otherModels is the label of all models without their own label.
 	otherModels = "other"
 	// maxModelLabel bounds a label in bytes.
 	maxModelLabel = 200

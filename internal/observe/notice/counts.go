@@ -1,5 +1,5 @@
-// Package notice describes to operators the problems of a fleet that serves, but not as intended,
-// such as a role that is not used although it has instances, or a connector that transfers nothing.
+// Package notice describes problems of a fleet that serves, but not as intended, to operators. Examples are
+// a role that is not used although it has instances, and a connector that transfers nothing.
 package notice
 
 import (

@@ -21,7 +21,7 @@ const (
 	// most bounds the notices, mostListed the entries of a list in one of them.
 	most, mostListed = 8, 4
 	longest          = 400 // bytes of a notice
-	// recent is how long a refusal causes a notice.
+	// recent is the age up to which a refusal causes a notice.
 	recent = 5 * time.Minute
 )
 

@@ -123,7 +123,7 @@ func (f *Follower) Step(ctx context.Context, now time.Time) {
 const (
 	pollMove  = 5 * time.Second
 	pollLimit = 2 * time.Second
-	// skip is how long an engine is left out after its change was refused, so that others are tried.
+	// skip is the time for which an engine is left out after a refused change, so that others are tried.
 	skip = 10 * time.Minute
 )
 

@@ -47,7 +47,7 @@ type Instances struct {
 	since   time.Time
 }
 
-// flagGrace is how long readiness waits for the instances of the command line.
+// flagGrace bounds the time that readiness waits for the instances of the command line.
 const flagGrace = 5 * time.Second
 
 // New returns the instances of a configuration; proxy is the Name of this proxy.

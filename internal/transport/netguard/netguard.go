@@ -23,10 +23,9 @@ type Policy struct {
 // those that Check always refuses.
 func New(allow []netip.Prefix) Policy { return Policy{allow: allow} }
 
-// Check returns an error if the address must not be connected to. Link-local
-// addresses (which include most cloud metadata services), metadata services at
-// other addresses, wildcards and multicast are always refused, also as IPv6
-// addresses that a translator maps to such an IPv4 address.
+// Check returns an error if the address must not be connected to. It always refuses link-local addresses
+// (which include most cloud metadata services), metadata services at other addresses, wildcards and
+// multicast, and the IPv6 addresses that a translator maps to such an IPv4 address.
 func (p Policy) Check(ip netip.Addr) error {
 	ip = ip.Unmap()
 	if ip.IsUnspecified() || ip.IsMulticast() {
