@@ -46,8 +46,8 @@ type Admin interface {
 	// ChangeIntent changes the intent of operators for an instance. Like Add, it returns
 	// when the snapshot of this proxy contains the change.
 	ChangeIntent(ctx context.Context, k instance.Key, change IntentChange) (IntentResult, error)
-	// SetModelRoute writes the model route of a name, for a time if that is not 0, and returns the
-	// revision of the change; 0 if there was none. route is JSON.
+	// SetModelRoute writes the model route of a name, for the duration d unless it is 0. It returns the
+	// revision of the change, 0 if nothing changed. route is JSON.
 	SetModelRoute(ctx context.Context, name string, route []byte, d time.Duration) (int64, error)
 	// DeleteModelRoute returns revision 0 if there is no such model route.
 	DeleteModelRoute(ctx context.Context, name, reason string) (int64, error)
@@ -76,8 +76,8 @@ type change struct {
 	ranks  int // data-parallel ranks of each instance, 0 if not specified
 }
 
-// addAdminRoutes adds the routes with which operators change the fleet and the log level, after the
-// key check: read for those that change nothing.
+// addAdminRoutes adds the routes with which operators change the fleet and the log level. read checks
+// the key of routes that change nothing, require that of the others.
 func (d *Deps) addAdminRoutes(e *gin.Engine, read, require gin.HandlerFunc) {
 	g := e.Group("/instances", require, refuseEncoded)
 	g.POST("/add", d.handleBody(d.addInstances))
@@ -179,7 +179,7 @@ func (d *Deps) lists(message string) changeAnswer {
 	return changeAnswer{Message: message, Prefill: addresses(s, instance.Prefill), Decode: addresses(s, instance.Decode)}
 }
 
-// handle makes a handler of f, whose error refuses the request.
+// handle returns a handler that calls f, and refuses the request if f returns an error.
 func (d *Deps) handle(f func(*gin.Context) error) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		if err := f(c); err != nil {
@@ -212,8 +212,8 @@ func (d *Deps) refuse(c *gin.Context, err error) {
 	}
 }
 
-// asMessage and asDetail are the fields in which the reference proxies, and so scripts,
-// expect the text of an error.
+// asMessage and asDetail are the fields in which the reference proxies send the text of an error, and
+// scripts expect it.
 const (
 	asMessage = "message" // of a response about instances
 	asDetail  = "detail"  // of a refused request

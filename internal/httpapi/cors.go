@@ -89,7 +89,7 @@ func (c *cors) middleware(g *gin.Context) {
 	c.setHeaders(g.Writer.Header(), r)
 }
 
-// isPreflight reports whether a browser asks if it may send another request.
+// isPreflight reports whether a request is a CORS preflight.
 func isPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header["Access-Control-Request-Method"] != nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// Fleet is the view of this proxy on the instances.
+// Fleet is this proxy's view of the instances.
 type Fleet struct {
 	Members instance.Source
 	// InFlight returns the number of requests that this proxy has in flight on an instance.
@@ -20,7 +20,7 @@ type Fleet struct {
 	NotServing func() string
 	// Details returns further load figures of an instance, or nil.
 	Details   func(instance.Key) *instance.ListedLoad
-	Connector string // of instances whose record names none
+	Connector string // connector of instances whose record names none
 }
 
 // addresses returns the addresses of the instances of a role that are in use.

@@ -24,7 +24,7 @@ const (
 	Cordon    Verb = "cordon"
 	Uncordon  Verb = "uncordon"
 	SetWeight Verb = "weight"
-	SetRole   Verb = "role" // the key has the role in which the engine is kept
+	SetRole   Verb = "role" // the role is that of the key
 )
 
 func allVerbs() []Verb { return []Verb{Drain, Undrain, Cordon, Uncordon, SetWeight, SetRole} }
@@ -42,15 +42,15 @@ type IntentChange struct {
 // IntentResult is the result of an IntentChange.
 type IntentResult struct {
 	Known bool // false: no such instance, and nothing was changed
-	// Revision is the etcd revision of the change, or one at which nothing had to be changed. A proxy that
-	// has applied it has the change.
+	// Revision is the etcd revision of the change, or one at which no change was necessary. A proxy
+	// that has applied this revision has the change.
 	Revision int64
 }
 
 // maxReason bounds the text of a reason, in bytes.
 const maxReason = 1024
 
-// parseIntentChange reads the fields of a request that /instances/add does not accept.
+// parseIntentChange reads the fields that /instances/add does not accept.
 func parseIntentChange(verb Verb, raw []byte) (IntentChange, error) {
 	ic := IntentChange{Verb: verb}
 	var body struct {

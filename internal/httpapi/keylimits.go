@@ -25,7 +25,7 @@ type Usage struct {
 	Keys  []instance.KeyUsage `json:"keys"`
 }
 
-// addKeyRoutes adds these routes.
+// addKeyRoutes adds the routes about API keys.
 func (d *Deps) addKeyRoutes(e *gin.Engine, read, require gin.HandlerFunc) {
 	e.GET(usagePath, read, func(c *gin.Context) { writeJSON(c, http.StatusOK, Usage{Proxy: d.ID, Keys: d.Usage()}) })
 	e.GET(limitsPath, read, d.handle(d.answerLimits))
@@ -42,7 +42,7 @@ func (d *Deps) addKeyRoutes(e *gin.Engine, read, require gin.HandlerFunc) {
 			Reason string `json:"reason"`
 		}
 		strict := json.NewDecoder(bytes.NewReader(raw))
-		strict.DisallowUnknownFields() // a limit that is ignored would not be noticed
+		strict.DisallowUnknownFields() // otherwise a misspelled limit would be ignored silently
 		err := strict.Decode(&body)
 		if err == nil && !json.Valid(raw) {
 			err = errors.New("text follows the object")

@@ -42,8 +42,8 @@ func refuseEncoded(c *gin.Context) {
 	}
 }
 
-// requireAdmin rejects requests without an admin key that may change the fleet. The name of the
-// key is in the context of the request.
+// requireAdmin rejects requests without an admin key that may change the fleet. It adds the name of the
+// key to the context of the request.
 func requireAdmin(ring *apikeys.Ring) gin.HandlerFunc { return requireRight(ring, apikeys.Operate) }
 
 // requireRight rejects requests without an admin key that has a right.
@@ -67,10 +67,10 @@ func requireRight(ring *apikeys.Ring, right apikeys.Rights) gin.HandlerFunc {
 	}
 }
 
-// keyName is the key of the name of an admin key in a context.
+// keyName is the context key for the name of an admin key.
 type keyName struct{}
 
-// KeyName returns the name of the admin key of a request by its context; "" if the key has none.
+// KeyName returns the name of the admin key from the context of a request; "" if the key has none.
 func KeyName(ctx context.Context) string {
 	name, _ := ctx.Value(keyName{}).(string)
 	return name

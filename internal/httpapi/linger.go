@@ -53,8 +53,8 @@ func discardUnusedBody(c *gin.Context) {
 	}
 }
 
-// discardBody reads the body of a request that needs none. If it does not arrive, the request is served while
-// the read goes on, because package net/http notices only by a read that the client has left.
+// discardBody reads the body of a request that needs none. If the body does not arrive, the request is
+// served while the read continues, because net/http detects a disconnected client only by a read.
 func discardBody(c *gin.Context) {
 	r := c.Request
 	if r.ContentLength == 0 {

@@ -13,8 +13,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// modelRoutesPath is the route of model routes. The rest of the path is the name of one, which may have
-// slashes.
+// modelRoutesPath is the path of all model routes. A longer path ends with the name of one, which may
+// contain slashes.
 const modelRoutesPath = "/models/routes"
 
 func (d *Deps) addModelRoutes(e *gin.Engine, read, require gin.HandlerFunc) {
@@ -50,7 +50,7 @@ func noModelRoute(c *gin.Context, name string) {
 	failAdmin(c, http.StatusNotFound, openai.TypeNotFound, asMessage, "There is no model route "+instance.Printable(name, 200)+".")
 }
 
-// setModelRoute writes the model route in the body, which is that of the key in etcd, with "for".
+// setModelRoute writes the model route in the body: the JSON of its key in etcd, and optionally "for".
 func (d *Deps) setModelRoute(c *gin.Context, raw []byte) (err error) {
 	var limit struct{ For string }
 	var lasts time.Duration

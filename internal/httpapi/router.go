@@ -24,8 +24,8 @@ type EtcdStatus struct {
 	State       string   `json:"state"` // cold, listing, live, suspect, stale
 	Embedded    bool     `json:"embedded"`
 	Endpoints   []string `json:"endpoints"`              // as configured
-	Members     []string `json:"members,omitempty"`      // endpoints of members in use besides those
-	Departed    []string `json:"departed,omitempty"`     // configured endpoints that are not listed, and did not answer as members
+	Members     []string `json:"members,omitempty"`      // endpoints of further members in use
+	Departed    []string `json:"departed,omitempty"`     // configured endpoints that are not in the list of members, and did not answer as members
 	Ended       string   `json:"ended,omitempty"`        // why the embedded etcd does not run
 	Ends        int64    `json:"ends,omitempty"`         // number of unexpected exits of the embedded etcd
 	LastContact string   `json:"last_contact,omitempty"` // RFC 3339
@@ -33,7 +33,7 @@ type EtcdStatus struct {
 
 	Epochs  int64    `json:"epochs,omitempty"`  // number of times that etcd was replaced by another store
 	Orphans int      `json:"orphans,omitempty"` // instances that are used although their lease has ended
-	Held    int      `json:"held,omitempty"`    // orphans whose keys disappeared together with most of their role
+	Held    int      `json:"held,omitempty"`    // orphans whose keys disappeared together with many others of their role
 	Kept    []string `json:"kept,omitempty"`    // keys that are in use although etcd lacks them
 }
 
@@ -79,7 +79,7 @@ type Deps struct {
 	// KVEvents returns the state of the KV event streams of the engines.
 	KVEvents func() []KVEvents
 	Etcd     func() EtcdStatus
-	// Ready returns nil if the proxy may receive traffic, else the reason why not.
+	// Ready returns nil if the proxy has started and is not stopping, otherwise the reason.
 	Ready   func() error
 	Metrics http.Handler
 	// Dashboard serves a page to browsers at /, and its events at DashboardEvents;
@@ -179,7 +179,7 @@ func newGin(log logrus.FieldLogger) *gin.Engine {
 	return e
 }
 
-// isProxyRoute reports whether vLLM lacks the route. Errors of these routes have one form.
+// isProxyRoute reports whether the route does not exist in vLLM. Errors of these routes have one form.
 func isProxyRoute(path string) bool {
 	if verb, ok := strings.CutPrefix(path, "/instances/"); ok {
 		return slices.Contains(AdminActions(), verb)
@@ -194,8 +194,8 @@ func isProxyRoute(path string) bool {
 	return strings.HasPrefix(path, limitsPath+"/")
 }
 
-// refuseProbes refuses the probes of proxies and agents that mistake this proxy for an
-// engine. As one of its own instances it would forward each request to itself in a loop.
+// refuseProbes refuses the probes of proxies and agents that mistake this proxy for an engine. A proxy
+// that is its own instance would forward each request to itself in a loop.
 func refuseProbes(c *gin.Context) {
 	if c.GetHeader(instance.ProbeHeader) == "" {
 		return

@@ -12,8 +12,8 @@ import (
 
 const retryAfter = time.Second
 
-// Status is the response of /status. The first four fields are those of the reference
-// proxies. They count all members, including those that this proxy considers unhealthy.
+// Status is the response of /status. The first four fields are those of the reference proxies. They list
+// the usable members, including those that this proxy has ejected.
 type Status struct {
 	PrefillCount int                `json:"prefill_node_count"`
 	DecodeCount  int                `json:"decode_node_count"`

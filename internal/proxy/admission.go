@@ -41,7 +41,7 @@ func (b *builder) engines(role instance.Role, model string, labels instance.Sele
 	return out
 }
 
-// publishedQueue returns what the load digest of this proxy has of its queues.
+// publishedQueue returns the queue entries of this proxy's load digest.
 func (p *app) publishedQueue() []schema.QueueEntry {
 	var out []schema.QueueEntry
 	for _, e := range p.queues.Entries(schema.MaxQueue) {
@@ -50,7 +50,7 @@ func (p *app) publishedQueue() []schema.QueueEntry {
 	return out
 }
 
-// followQueues passes what the digests have of other proxies to the queues.
+// followQueues updates the queues with the digests of the other proxies.
 func (p *app) followQueues(digests []*loaddigest.ProxyLoad) {
 	if p.queues != nil {
 		waits := slices.ContainsFunc(p.publishedQueue(), func(e schema.QueueEntry) bool { return e.Backlog > 0 })
@@ -58,8 +58,8 @@ func (p *app) followQueues(digests []*loaddigest.ProxyLoad) {
 	}
 }
 
-// othersOf returns what the digests have of the proxies but own. waits reports that requests wait in
-// this proxy.
+// othersOf returns the queues and the load of all proxies except own, from their digests. waits reports
+// whether requests wait in this proxy.
 func othersOf(digests []*loaddigest.ProxyLoad, own string, waits bool, now time.Time) *admission.Others {
 	o := &admission.Others{}
 	byLoad, all, proxies, blind := 0.0, 0.0, 0, false
@@ -67,7 +67,7 @@ func othersOf(digests []*loaddigest.ProxyLoad, own string, waits bool, now time.
 		age := now.Sub(d.ReceivedAt)
 		weight := loaddigest.Weight(age)
 		if d.ID == own {
-			blind = (waits || len(d.Load) > 0) && weight < 1 // etcd would have returned a newer one
+			blind = (waits || len(d.Load) > 0) && weight < 1 // this proxy publishes its load: an old digest means that etcd does not deliver
 			continue
 		}
 		if d.Ignored != "" {

@@ -54,8 +54,8 @@ func (p *app) followMembership(ctx context.Context) {
 	})
 }
 
-// writeStart writes the schema and the instances of the command line to etcd, as soon as
-// etcd accepts them. Until then this proxy uses them all the same (watch.Options.Local).
+// writeStart writes the schema and the instances of the command line to etcd, as soon as etcd accepts
+// writes. The proxy uses these instances before that, too (watch.Options.Local).
 func (p *app) writeStart(ctx context.Context) {
 	failures := 0
 	b := backoff.NewExponentialBackOff()
@@ -85,8 +85,8 @@ func (p *app) writeStart(ctx context.Context) {
 // warnWrites is the number of failed writes at the start after which a warning is logged.
 const warnWrites = 3
 
-// ready returns nil once the proxy has started and until it stops, otherwise the reason why
-// not. systemd waits for it; /readyz also needs an instance that can serve.
+// ready returns nil from the end of the start until the proxy stops, otherwise the reason. systemd waits
+// for it; /readyz also requires an instance that can serve.
 func (p *app) ready() error {
 	if p.stopping.Load() {
 		return errors.New("the proxy is stopping")
@@ -103,8 +103,8 @@ func (p *app) ready() error {
 	return p.flags.Ready()
 }
 
-// followSignals changes the level of the log: SIGUSR1 by one step to more lines, SIGUSR2
-// back to the level of the start.
+// followSignals changes the log level: SIGUSR1 makes it one step more verbose, SIGUSR2 restores the
+// initial level.
 func followSignals(ctx context.Context, level *logging.Level) {
 	came := make(chan os.Signal, 8)
 	signal.Notify(came, syscall.SIGUSR1, syscall.SIGUSR2)

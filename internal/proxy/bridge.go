@@ -17,7 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 )
 
-// newBridge binds the port of --zmq-register. It is nil without that flag. registrar is
+// newBridge listens at the address of --zmq-register. It returns nil without that flag. registrar is
 // called only when the bridge runs.
 func newBridge(ctx context.Context, cfg *config.Proxy, certificates *secure.Certificates, log *logrus.Logger, registrar func(lease.RegistrarOptions) *lease.Registrar) (*zmqregister.Bridge, error) {
 	if cfg.ZMQRegister == "" {

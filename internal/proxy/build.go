@@ -53,7 +53,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
-// app is the wired program.
+// app is a proxy with all its parts.
 type app struct {
 	cfg      *config.Proxy
 	log      *logrus.Logger
@@ -73,12 +73,12 @@ type app struct {
 	models   *catalog.Catalog
 	upstream upstream.Client
 	tracer   *tracing.Tracer      // nil: off
-	registry *prometheus.Registry // of all metrics but those in counted
-	counted  *prometheus.Registry // of requests: cheap to read, also with thousands of instances
+	registry *prometheus.Registry // all metrics except those in counted
+	counted  *prometheus.Registry // metrics of requests: fast to read, even with thousands of instances
 	counters *metrics.Metrics
 	limits   *keylimit.Table
 	secure   *secure.Certificates
-	keys     *apikeys.Ring // nil: clients need none
+	keys     *apikeys.Ring // nil: clients need no key
 	admins   *apikeys.Ring // admin keys; nil: none
 	flags    *static.Instances
 	noticed  *notice.Counts
@@ -86,26 +86,26 @@ type app struct {
 	board    *dashboard.Board   // nil: off
 	stopping atomic.Bool
 	level    *logging.Level
-	recent   func() []byte // the last lines of the log
+	recent   func() []byte // returns the last lines of the log
 	started  chan struct{} // closed by awaitFirstAnswers
-	serving  atomic.Bool   // started is closed
+	serving  atomic.Bool   // true once a request has seen started closed
 
 	handler             *forward.Handler
 	router, adminRouter http.Handler
 }
 
-// builder has what one step of build passes to another.
+// builder is an app under construction, with the values that the steps of build share.
 type builder struct {
 	*app
-	// listen is where this proxy listens for clients, address how others reach it there, adminURL the
-	// base URL of its operator routes.
+	// listen is the address of the listener for clients, address the one at which others reach it, and
+	// adminURL the base URL of the operator routes.
 	listen, address, adminURL string
 
 	lmcache *lmcacheNotices
 	guard   netguard.Policy
 	prober  engines.Prober
-	memory  *indexmem.Budget // of policies and of index
-	index   *kvindex.Index   // nil: no policy asks for it
+	memory  *indexmem.Budget // shared by the policies and index
+	index   *kvindex.Index   // nil: no KV events are followed
 
 	estimator *estimate.Estimator
 }
@@ -151,8 +151,8 @@ func (b *builder) makeMembership() {
 	b.noticed = notice.NewCounts(b.watcher.Snapshot)
 }
 
-// makeLoad makes the load of instances, from in-flight requests of this proxy, digests of other
-// proxies and metrics of engines, and the presence, which publishes it.
+// makeLoad makes the load of instances (in-flight requests of this proxy, digests of other proxies,
+// metrics of engines), and the presence, which publishes it.
 func (b *builder) makeLoad() {
 	var others *loaddigest.Watcher
 	if b.cfg.LoadDigests {
@@ -170,7 +170,7 @@ func (b *builder) makeLoad() {
 	})
 }
 
-// makeHealth makes the tracker of outliers.
+// makeHealth makes the outlier tracker.
 func (b *builder) makeHealth() {
 	b.tracker = health.New(health.Options{
 		Source: b.watcher, Prober: b.prober, Log: b.log.WithField("component", "health"),
@@ -202,8 +202,8 @@ func (b *builder) makeScheduler() {
 	})
 }
 
-// openConnections makes the client of the engines, reads the API keys of clients, and connects to
-// the trace collector.
+// openConnections makes the client for engines, reads the API keys of clients, and connects to the
+// trace collector.
 func (b *builder) openConnections() error {
 	var err error
 	b.upstream = upstream.New(b.cfg.Upstream, upstream.Options{ConnectTimeout: b.cfg.ConnectTimeout, Guard: b.guard, TLS: b.secure.Engines.Client})
@@ -214,7 +214,7 @@ func (b *builder) openConnections() error {
 	return err
 }
 
-// makeForwarder makes the handler of requests for engines and its counters.
+// makeForwarder makes the handler that forwards requests to engines, and its counters.
 func (b *builder) makeForwarder() error {
 	b.registry, b.counted = prometheus.NewRegistry(), prometheus.NewRegistry()
 	b.counters = metrics.New(b.counted, metrics.Options{Version: version.String(), Models: b.cfg.MetricsModels})
@@ -235,7 +235,7 @@ func (b *builder) makeForwarder() error {
 		Routes:    b.routes,
 		EventGaps: b.counters.Between, Tracer: b.tracer, Recorder: recorder{b.counters, b.app},
 		Keys: b.limits, TraceAll: b.cfg.TraceHeaders, Sessions: sessions(b.cfg),
-		// A retry budget of 0 % is a very small share, because 0 would mean the default of the handler.
+		// A retry budget of 0 % becomes a tiny ratio, because 0 means the handler's default.
 		MaxBody: b.cfg.MaxBodyBytes, MaxBodies: memory.Bodies(b.cfg), RetryRatio: max(float64(b.cfg.RetryBudget)/100, 1e-9), KeepAlive: b.cfg.SSEKeepAliveInterval,
 	}
 	allow(b.keys, b.admins, &options)
@@ -244,7 +244,7 @@ func (b *builder) makeForwarder() error {
 	return err
 }
 
-// registerMetrics registers the counters of all parts.
+// registerMetrics registers the metrics of all parts.
 func (b *builder) registerMetrics() {
 	metrics.Membership{
 		Snapshot: b.watcher.Snapshot, InFlight: b.sched.Loads.Each, Picks: b.sched.Tally.Picks, Picked: b.sched.Loads.Picks, Both: b.sched.Tally.Both, Elsewhere: b.sched.Tally.Elsewhere, View: b.tracker.View,
@@ -282,7 +282,7 @@ func (b *builder) makeRoutes() {
 	b.adminRouter = httpapi.NewAdminRouter(deps)
 }
 
-// dataRoutes are the routes that engines answer.
+// dataRoutes returns the handlers of the routes that engines answer.
 func (b *builder) dataRoutes() httpapi.DataHandlers {
 	h := b.handler
 	return httpapi.DataHandlers{
@@ -291,7 +291,7 @@ func (b *builder) dataRoutes() httpapi.DataHandlers {
 	}
 }
 
-// adminRoutes are the routes that change the membership.
+// adminRoutes returns the handlers of the routes that change the membership.
 func (b *builder) adminRoutes() *admin.Service {
 	return admin.New(admin.Options{
 		Store: b.store, Members: b.watcher, Prober: b.prober, Guard: b.guard, Model: b.cfg.Model, Proxies: b.flags.Fleet,
@@ -300,12 +300,12 @@ func (b *builder) adminRoutes() *admin.Service {
 	})
 }
 
-// cors returns which other origins may use the routes of clients.
+// cors returns the CORS settings of the client routes.
 func cors(cfg *config.Proxy) httpapi.CORS {
 	return httpapi.CORS{Origins: cfg.AllowedOrigins, Methods: cfg.AllowedMethods, Headers: cfg.AllowedHeaders, Credentials: cfg.AllowCredentials}
 }
 
-// limits are the settings that decide what happens to a request, as /status shows them.
+// limits returns the settings that decide what happens to a request, for /status.
 func limits(cfg *config.Proxy) map[string]any {
 	return map[string]any{
 		"max_attempts": cfg.MaxAttempts, "max_failures": cfg.MaxFailures, "retry_budget_percent": cfg.RetryBudget,
@@ -321,14 +321,14 @@ func limits(cfg *config.Proxy) map[string]any {
 	}
 }
 
-// policies are the policies of the roles.
+// policies returns the policy of each role.
 func policies(cfg *config.Proxy) map[instance.Role]policy.Kind {
 	prefill, _ := policy.Find(cfg.PrefillPolicy) // config has validated both
 	decode, _ := policy.Find(cfg.DecodePolicy)
 	return map[instance.Role]policy.Kind{instance.Prefill: prefill, instance.Decode: decode}
 }
 
-// sessions says how requests name their session; none if no policy uses it.
+// sessions returns how requests name their session; the zero value if no policy uses sessions.
 func sessions(cfg *config.Proxy) forward.Sessions {
 	if !cfg.ClientBound && !policy.UsesSession(cfg.PrefillPolicy) && !policy.UsesSession(cfg.DecodePolicy) {
 		return forward.Sessions{}
@@ -336,7 +336,7 @@ func sessions(cfg *config.Proxy) forward.Sessions {
 	return forward.Sessions{Header: cfg.ClientBoundKey, Known: cfg.ClientBoundKey == ""}
 }
 
-// disaggregate decides which requests get a prefill leg. It is nil if all of them do.
+// disaggregate returns the rule for which requests get a prefill leg; nil if all of them do.
 func disaggregate(cfg *config.Proxy) *flow.Disaggregate {
 	if cfg.Disaggregate == config.DisaggregateAlways {
 		return nil

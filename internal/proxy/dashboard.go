@@ -19,8 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/engines"
 )
 
-// newBoard makes the dashboard. It is nil with --dashboard off. list returns an instance as
-// in /status.
+// newBoard returns the dashboard, or nil with --dashboard off. list returns an instance as in /status.
 func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func() httpapi.EtcdStatus, address string) *dashboard.Board {
 	if !p.cfg.Dashboard {
 		return nil
@@ -52,10 +51,10 @@ func boardEtcd(s httpapi.EtcdStatus) dashboard.Etcd {
 	}
 }
 
-// gatherers has the metrics of this proxy.
+// gatherers returns all metrics of this proxy.
 func (p *app) gatherers() prometheus.Gatherers { return prometheus.Gatherers{p.registry, p.counted} }
 
-// sample returns metrics of this proxy.
+// sample returns the figures of metrics and queues of this proxy.
 func sample(metrics prometheus.Gatherer, queues []instance.ListedQueue) (*figures.Sample, error) {
 	families, err := metrics.Gather()
 	if err != nil {
@@ -71,8 +70,8 @@ const surveyWindow = 15 * time.Second
 type survey struct {
 	*app
 	history figures.History
-	last    time.Time // when samples were added to it
-	// ends are the times at which the model routes among documents end.
+	last    time.Time // time of the latest samples in history
+	// ends has the times at which the model routes in documents expire.
 	ends      map[instance.Key]time.Time
 	documents *instance.Documents
 }
@@ -100,7 +99,7 @@ func (s *survey) read(ctx context.Context) (dashboard.Fleet, error) {
 	client.CloseIdleConnections()
 	samples[s.id] = own
 	now := time.Now()
-	if now.Sub(s.last) > surveyWindow { // the page was closed: older samples are of another time
+	if now.Sub(s.last) > surveyWindow { // no page was open: the older samples are outside the window
 		s.history = figures.History{Window: surveyWindow}
 	}
 	s.last = now
@@ -126,7 +125,7 @@ func (s *survey) read(ctx context.Context) (dashboard.Fleet, error) {
 // routes lists the model routes with the requests of all proxies.
 func (s *survey) routes(ctx context.Context, totals *figures.Fleet) ([]instance.ListedModelRoute, error) {
 	list := s.listModelRoutes()
-	if is := s.watcher.Snapshot().Documents; len(list) > 0 && s.documents != is { // a lease of --for is not renewed
+	if is := s.watcher.Snapshot().Documents; len(list) > 0 && s.documents != is { // cached ends stay valid: a lease of --for is not renewed
 		ends, err := s.store.Reader.Ends(ctx, s.layout.Document(instance.Key{Role: schema.Models}))
 		if err != nil {
 			return nil, err
@@ -150,7 +149,7 @@ func (s *survey) routes(ctx context.Context, totals *figures.Fleet) ([]instance.
 // surveyLimit bounds the time to read one proxy.
 const surveyLimit = 2 * time.Second
 
-// examine returns what doctor finds in the membership that this proxy knows, and in reports. It
+// examine returns the findings of doctor about reports and the membership that this proxy knows. It
 // omits notices, which the dashboard shows anyway.
 func (s *survey) examine(ctx context.Context, reports store.Reports) ([]dashboard.Finding, error) {
 	snap := s.watcher.Snapshot()

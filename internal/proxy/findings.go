@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/engines"
 )
 
-// maxUnverified bounds the instances in a presence. With more of them it has none.
+// maxUnverified bounds the unverified instances in a presence; with more, the presence lists none.
 const maxUnverified = 64
 
 // unverified returns the instances that did not answer this proxy, each with the reason. They
@@ -32,8 +32,8 @@ func unverified(snap *instance.Snapshot) map[string]string {
 	return out
 }
 
-// opinion returns the state of an instance at this proxy that is not in its record. It is the
-// only reader of the state of package health for display, /readyz and pdctl.
+// opinion returns this proxy's view of an instance, which is not in the record. Display, /readyz and
+// pdctl read the state of package health only through it.
 func (p *app) opinion(k instance.Key) instance.Opinion {
 	if !p.tracker.Trouble() {
 		return instance.Opinion{}
@@ -58,12 +58,12 @@ func (p *app) opinion(k instance.Key) instance.Opinion {
 }
 
 const (
-	// minSilence is how long an instance that may be picked is silent before that is shown.
+	// minSilence is the time without a response after which an instance that may be picked is shown as silent.
 	minSilence = 3 * time.Second
 	maxReason  = 300 // bytes
 )
 
-// view returns what the readiness of this proxy follows from.
+// view returns the inputs for the readiness and the notices of this proxy.
 func (p *app) view() notice.View {
 	return notice.View{
 		Snapshot: p.watcher.Snapshot(), Opinion: p.opinion, Fallback: p.cfg.Fallback == config.FallbackDecode,
@@ -87,7 +87,7 @@ func (p *app) readiness() (ready, known bool) {
 	return p.ready() == nil && p.notServing() == "", !p.stopping.Load()
 }
 
-// report returns what this proxy publishes about the fleet.
+// report returns this proxy's report about the fleet, for its presence.
 func (p *app) report() lease.Report {
 	snap := p.watcher.Snapshot()
 	instances, leftOut := lease.NewInstanceReports(snap, p.opinion)
@@ -97,7 +97,7 @@ func (p *app) report() lease.Report {
 	}
 }
 
-// logWarning logs the warning about an instance, once in each incarnation.
+// logWarning logs the warning about an instance when its text changes.
 func (p *app) logWarning(was, is *instance.Instance) {
 	if is == nil || is.View == instance.Pending {
 		return

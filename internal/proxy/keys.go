@@ -17,8 +17,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/admission"
 )
 
-// openKeys reads the clients' keys and the admin keys. A nil ring of clients means that they need
-// none, a nil ring of administrators that there are none.
+// openKeys reads the clients' keys and the admin keys. A nil ring means that clients need no key, a nil
+// admin that there are no admin keys.
 func openKeys(cfg *config.Proxy, log *logrus.Logger) (ring, admin *apikeys.Ring, err error) {
 	isClient := func(key string) bool {
 		_, ok := ring.Find(key)
@@ -35,7 +35,7 @@ func openKeys(cfg *config.Proxy, log *logrus.Logger) (ring, admin *apikeys.Ring,
 	return ring, admin, nil
 }
 
-// allow sets the permissions of holders of the admin key and of keys with rights.
+// allow sets the permissions of admin keys and of client keys with rights.
 func allow(ring, admins *apikeys.Ring, o *forward.Options) {
 	admin := httpapi.HoldsAdminKey(admins)
 	may := func(right apikeys.Rights) func(*http.Request) bool {
@@ -54,7 +54,7 @@ func allow(ring, admins *apikeys.Ring, o *forward.Options) {
 	}
 }
 
-// keyFindings are the problems with the file of API keys.
+// keyFindings returns the problems with the files of API keys.
 func (p *app) keyFindings() []string {
 	var found []string
 	for _, ring := range []*apikeys.Ring{p.keys, p.admins} {
@@ -65,8 +65,8 @@ func (p *app) keyFindings() []string {
 	return found
 }
 
-// followLimits applies the limits of API keys that etcd has. While a document is invalid or of a newer
-// release, the previous limits of its key stay.
+// followLimits applies the limits of API keys from etcd. While a document is invalid or from a newer
+// release, its key keeps the previous limits.
 func (p *app) followLimits(ctx context.Context) {
 	limits := map[string]instance.KeyLimits{}
 	instance.Follow(ctx, p.watcher.Snapshot, func(last, snap *instance.Snapshot) {

@@ -16,7 +16,7 @@ import (
 )
 
 // kvRoles returns the roles whose KV events are followed: both with --kv-events, otherwise prefill if
-// its policy uses them. The tokens of prompts, which name the blocks, are only learned for prefill.
+// its policy uses them. Only prefill policies learn the tokens of prompts, which name the blocks.
 func kvRoles(cfg *config.Proxy) []instance.Role {
 	switch {
 	case cfg.KVEvents:
@@ -27,7 +27,7 @@ func kvRoles(cfg *config.Proxy) []instance.Role {
 	return nil
 }
 
-// newKVIndex makes the index of KV blocks in engines. It is nil if none are followed.
+// newKVIndex returns the index of KV blocks in engines, or nil if no KV events are followed.
 func newKVIndex(cfg *config.Proxy, memory *indexmem.Budget) *kvindex.Index {
 	if len(kvRoles(cfg)) == 0 {
 		return nil
@@ -35,8 +35,8 @@ func newKVIndex(cfg *config.Proxy, memory *indexmem.Budget) *kvindex.Index {
 	return kvindex.New(memory)
 }
 
-// newKVEvents makes the follower of KV events. It is nil without an index. --instance-allow
-// applies to the endpoints that engines publish, too.
+// newKVEvents returns the follower of KV events, or nil without an index. --instance-allow also applies
+// to the endpoints that engines publish.
 func newKVEvents(cfg *config.Proxy, index *kvindex.Index, members kvfollow.Membership, asker engines.Prober, guard netguard.Policy) *kvfollow.Follower {
 	if index == nil {
 		return nil

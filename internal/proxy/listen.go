@@ -55,13 +55,13 @@ func (l *listeners) adminURL(ctx context.Context, scheme string, etcd []string) 
 	return scheme + "://" + reachable(ctx, ln, etcd)
 }
 
-// reachable returns the address by which others can reach a listener. For one on all addresses of
-// the machine it has the IP address from which the machine reaches etcd.
+// reachable returns the address by which others can reach a listener. For a listener on all addresses,
+// it uses the local IP address of the route to etcd.
 func reachable(ctx context.Context, ln net.Listener, etcd []string) string {
 	host, port, _ := net.SplitHostPort(ln.Addr().String())
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
-		target := "192.0.2.1:9" // of no machine (RFC 5737): the source is that of the default route
+		target := "192.0.2.1:9" // reserved by RFC 5737: selects the source address of the default route
 		if len(etcd) > 0 {
 			target = etcd[0]
 		}
@@ -74,8 +74,8 @@ func reachable(ctx context.Context, ln net.Listener, etcd []string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// quickListener accepts TCP connections whose reads and writes are those of package sock.
-// Streams write once per event, which takes a quarter more CPU with the calls of package net.
+// quickListener accepts TCP connections that read and write through package sock. Streams write once
+// per event, and writes through package net use a quarter more CPU.
 type quickListener struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -90,9 +90,9 @@ func (l quickListener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// limitUnsent sets TCP_NOTSENT_LOWAT on Linux: the socket buffer takes at most 128 KiB that are not sent yet. In one of
-// 4 MiB, which Linux makes it for a large answer, a write waits until the client has read a third of it, and its
-// deadline cuts a client that reads slowly. A kernel without the option is no error.
+// limitUnsent sets TCP_NOTSENT_LOWAT on Linux, so that a socket buffer accepts at most 128 KiB of unsent
+// data. Linux grows the buffer to 4 MiB for a large answer. A write then blocks until the client has read
+// a third of it, and a slow client misses the write deadline. A kernel without the option is no error.
 func limitUnsent(c syscall.RawConn) {
 	const notSentLowWater = 25 // TCP_NOTSENT_LOWAT, in bytes
 	if runtime.GOOS == "linux" {
@@ -102,10 +102,9 @@ func limitUnsent(c syscall.RawConn) {
 	}
 }
 
-// clientConn is a connection of a client. A read deadline that passed while the process was
-// suspended, by SIGSTOP or with its machine, ends no read: what the client has sent meanwhile can
-// only be read now. Without it the server would reset the connection of a request that it could
-// serve.
+// clientConn is a connection of a client. A read deadline that passed while the process or its machine
+// was suspended does not end a read: the data that the client sent meanwhile is still unread. Otherwise,
+// the server would reset the connection of a request that it can serve.
 type clientConn struct {
 	*sock.Conn
 
@@ -114,9 +113,9 @@ type clientConn struct {
 }
 
 const (
-	// suspended is by how much a deadline must be late until the process counts as suspended.
+	// suspended is the delay after a deadline from which the process counts as suspended.
 	suspended = time.Second
-	// suspendedRead is how long the connection is then read.
+	// suspendedRead is the time limit of the read after a suspension.
 	suspendedRead = 5 * time.Second
 )
 
@@ -140,8 +139,8 @@ func (c *clientConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// extend sets another deadline if the last one ended a read too late. It does so once for each
-// deadline.
+// extend sets a new deadline, and reports true, if the process was suspended at the last one. It does so
+// once for each deadline.
 func (c *clientConn) extend() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,7 +151,7 @@ func (c *clientConn) extend() bool {
 	return c.Conn.SetReadDeadline(time.Now().Add(suspendedRead)) == nil
 }
 
-// close closes the listeners. A server that was shut down has closed its own already.
+// close closes the listeners. A server that was shut down has already closed its listener.
 func (l *listeners) close() {
 	for _, ln := range []net.Listener{l.clients, l.admin, l.pprof} {
 		if ln != nil {

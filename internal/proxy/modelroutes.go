@@ -10,8 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// decodeModelRoutes returns the decoder of the documents of model routes. It leaves those out that
-// cannot be used.
+// decodeModelRoutes returns the decoder of the documents of model routes. It omits invalid documents.
 func decodeModelRoutes(log logrus.FieldLogger) modelroute.Decode {
 	return func(documents *instance.Documents) (routes []*modelroute.Route) {
 		for _, d := range documents.In(schema.Models) {
@@ -23,7 +22,7 @@ func decodeModelRoutes(log logrus.FieldLogger) modelroute.Decode {
 			out := &modelroute.Route{Name: d.Address, Sticky: r.Sticky, Own: r.Splits(d.Address)}
 			for i := range r.Targets {
 				t := &r.Targets[i]
-				labels, _ := t.Labels() // was checked
+				labels, _ := t.Labels() // DecodeModelRoute has checked it
 				out.Targets = append(out.Targets, &modelroute.Target{Name: instance.Printable(t.String(), 256), Model: t.Model, Labels: labels, Weight: t.Share()})
 			}
 			routes = append(routes, out)
@@ -59,7 +58,7 @@ func (p *app) listModelRoutes() []instance.ListedModelRoute {
 // maxRouteFindings bounds the findings about model routes.
 const maxRouteFindings = 16
 
-// routeFindings are the problems with model routes.
+// routeFindings returns the problems with model routes.
 func (p *app) routeFindings() (out []string) {
 	for _, r := range p.listModelRoutes() {
 		if r.Problem != "" {

@@ -8,13 +8,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// firstAnswersLimit is how long the first requests wait for instances that answer.
+// firstAnswersLimit bounds the wait of the first requests for instances that answer.
 const firstAnswersLimit = 5 * time.Second
 
-// awaitFirstAnswers closes started once an instance of each known role has answered;
-// picks wait for that. A proxy takes connections before it has read the membership and
-// asked the instances, which takes milliseconds. Without the wait, the clients of a proxy
-// that was restarted would be refused in that time, although nothing is wrong.
+// awaitFirstAnswers closes started once an instance of each known role has answered; picks wait for
+// that. A proxy accepts connections some milliseconds before it has read the membership and probed the
+// instances. Without the wait, a restarted proxy would refuse requests although the fleet is healthy.
 func (p *app) awaitFirstAnswers(ctx context.Context) {
 	defer close(p.started)
 	ctx, cancel := context.WithTimeout(ctx, firstAnswersLimit)
@@ -45,9 +44,9 @@ func everyRoleUsable(snap *instance.Snapshot, flags []instance.Key) bool {
 	return !slices.ContainsFunc(instance.Roles(), func(role instance.Role) bool { return known[role] && !usable[role] })
 }
 
-// awaitMembership blocks until the membership has been read, and read again after the
-// last suspension of this process, for firstAnswersLimit or a second at most. It returns
-// when ctx ends.
+// awaitMembership blocks until the membership has been read, for firstAnswersLimit at most. After a
+// suspension of this process, it blocks until the membership has been read again, for a second at most.
+// It returns when ctx ends.
 func (p *app) awaitMembership(ctx context.Context) {
 	if !p.serving.Load() { // faster than receiving from a closed channel, which takes its lock
 		select {

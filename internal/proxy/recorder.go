@@ -10,13 +10,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
 
-// recorder hands every finished request to the counters and the access log.
+// recorder passes every finished request to the counters, the notices and the access log.
 type recorder struct {
 	*metrics.Metrics
-	p *app // has the other outputs
+	p *app // has the notices and the access log
 }
 
-// newAccessLog returns nil with --access-log off. Its lines go to the output of the log:
+// newAccessLog returns the access log, or nil with --access-log off. It writes to the output of log: a
 // logging.Queue, which never blocks.
 func newAccessLog(cfg *config.Proxy, log *logrus.Logger) *forward.AccessLog {
 	if !cfg.AccessLog {

@@ -28,7 +28,7 @@ func stale(s watch.Status, digests bool, d metrics.Digests) string {
 	switch {
 	case s.State != watch.Live:
 		return "etcd does not answer"
-	case len(s.Kept) > 0: // a role that etcd lacks may be among them: SetRole would not lift it
+	case len(s.Kept) > 0: // they may include a role change that etcd lacks: SetRole would not lift it
 		return "etcd was replaced, and keys are kept"
 	case !digests:
 		return "load digests are off"

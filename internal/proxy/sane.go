@@ -6,12 +6,12 @@ import (
 	"net/http"
 )
 
-// sane uses what every request needs: the router, the snapshot, and the locks of watcher and
-// scheduler. It feeds systemd's watchdog. It does not use the network, so that a busy proxy is
-// not restarted.
+// sane checks the parts that every request needs: the router, the snapshot, and the locks of watcher and
+// scheduler. systemd's watchdog depends on it. It does not use the network, so that a busy proxy is not
+// restarted.
 func (p *app) sane(ctx context.Context) error {
 	done := make(chan int, 1)
-	go func() { // never ends if the proxy hangs, which is then killed
+	go func() { // leaks if the proxy hangs; the watchdog then kills the process
 		w := &statusOnly{header: http.Header{}, code: http.StatusOK}
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/livez", nil)
 		if err != nil {

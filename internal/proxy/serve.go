@@ -24,9 +24,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/systemd"
 )
 
-// Serve runs the proxy until ctx ends. It closes parts in reverse order, so that the proxy
-// stops accepting requests after --shutdown-delay, finishes the running ones, ends its
-// presence, and then closes etcd.
+// Serve runs the proxy until ctx ends. It closes the parts in reverse order: after --shutdown-delay, the
+// proxy stops accepting requests, finishes the running ones, ends its presence, and then closes etcd.
 func Serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io.Writer) error {
 	if cfg.PprofListen != "" {
 		memory.Profile()
@@ -35,8 +34,7 @@ func Serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 	if err != nil {
 		return err
 	}
-	// Sockets first: a port in use is the most common mistake, and is reported before an etcd
-	// starts.
+	// Sockets first: a port in use is the most common mistake, and is reported before etcd starts.
 	ln, err := openListeners(cfg)
 	if err != nil {
 		return err
@@ -128,7 +126,7 @@ func (p *app) startBackground(ctx context.Context, work *sync.WaitGroup, bridge 
 	return stop
 }
 
-// close releases what background work used.
+// close closes the parts that the background work used.
 func (p *app) close() {
 	p.tracker.Close()
 	p.upstream.Close()

@@ -46,17 +46,16 @@ func (p *app) startServers(requests context.Context, work *sync.WaitGroup, ln *l
 	return servers, failed
 }
 
-// limited returns a server of at most n connections, and the listener that it serves. Pages of the
-// origins that o allows can read its refusals.
+// limited returns a server for at most n connections, and its listener. Pages of the origins that o
+// allows can read the refusals at that limit.
 func (p *app) limited(h http.Handler, ln net.Listener, n int, o httpapi.CORS) (*http.Server, net.Listener) {
 	limit, s := connlimit.New(n, p.log), newServer(p.closeWhenStopping(h), p.log)
 	limit.Apply(s, httpapi.ExemptFromLimit, httpapi.RefuseAtLimit(o))
 	return s, p.secure.Listen(limit.Listen(quickListener{ln}), p.log)
 }
 
-// delayShutdown waits for --shutdown-delay, during which the proxy serves requests and
-// /readyz answers 503. The wait ends early if hurry is closed, or if a server fails, whose
-// error is returned.
+// delayShutdown waits for --shutdown-delay, during which the proxy serves requests and /readyz answers
+// 503. The wait ends early if hurry is closed or a server fails; it returns the error of that server.
 func (p *app) delayShutdown(hurry <-chan struct{}, failed <-chan error) error {
 	if p.cfg.ShutdownDelay <= 0 {
 		return nil
@@ -85,8 +84,7 @@ func (p *app) closeWhenStopping(next http.Handler) http.Handler {
 }
 
 const (
-	// cutLimit is how long requests that are cut may take to end, so that they are
-	// logged and counted.
+	// cutLimit bounds the wait for the end of cut requests, which are then logged and counted.
 	cutLimit = 2 * time.Second
 	cutPoll  = 10 * time.Millisecond
 )
@@ -165,8 +163,8 @@ func (l debugLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// profiles serves Go's own profiles, for --pprof-listen. They have a listener of their
-// own, so that clients cannot reach them.
+// profiles serves Go's runtime profiles for --pprof-listen, a separate listener that clients cannot
+// reach.
 func profiles() http.Handler {
 	m := http.NewServeMux()
 	m.HandleFunc("/debug/pprof/", pprof.Index)

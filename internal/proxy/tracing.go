@@ -21,7 +21,7 @@ func openTracer(cfg *config.Proxy, id string, log logrus.FieldLogger) (*tracing.
 	return tracing.Open(context.Background(), o)
 }
 
-// traceGrace is how long the last traces may take to reach their collector.
+// traceGrace bounds the time for the last traces to reach their collector.
 const traceGrace = 2 * time.Second
 
 // closeTracer flushes the last traces.

@@ -26,7 +26,7 @@ type Options struct {
 	Members instance.Source // as seen by this proxy
 	Prober  watch.Prober
 	Guard   netguard.Policy
-	// Fits returns why an engine can't serve in the role of its key; nil: it is not checked.
+	// Fits returns why an engine can't serve in the role of its key; nil: no check.
 	Fits  func(instance.Key, instance.Record) error
 	Model string // every instance must serve it; "" any
 	// Proxies are the proxies that use the instances added through this proxy; empty
@@ -81,7 +81,7 @@ func (s *Service) Add(ctx context.Context, k instance.Key, ranks int) (httpapi.O
 		return 0, fmt.Errorf("%w: Instance validation failed. Instance %s serves %q, this proxy serves %q", httpapi.ErrRefused,
 			k.Address, facts.Models, s.o.Model)
 	}
-	facts.DPSize = ranks // proxies find out what the request does not specify
+	facts.DPSize = ranks // 0 lets the proxies detect the number
 	rec := verify.WithFacts(instance.Record{Source: "admin", Proxies: s.o.Proxies(), DPSize: ranks}, facts)
 	if k.Role == instance.Both {
 		rec.KVRole = "kv_both"
@@ -108,8 +108,8 @@ func member(snap *instance.Snapshot, k instance.Key) bool {
 	return true
 }
 
-// wait stores a pending add for an instance that does not respond, unless etcd has its record: a
-// member that does not respond is still a member. The snapshot may be behind.
+// wait stores a pending add for an instance that does not respond, unless etcd has its record: a member
+// that does not respond is still a member. etcd decides this, because the snapshot may lag.
 func (s *Service) wait(ctx context.Context, k instance.Key, ranks int, why error) (httpapi.Outcome, error) {
 	p := schema.PendingAdd{V: 1, Model: s.o.Model, Reason: instance.Printable(why.Error(), 300)}
 	if proxies := s.o.Proxies(); len(proxies) > 0 || ranks > 0 {
@@ -134,11 +134,10 @@ func (s *Service) wait(ctx context.Context, k instance.Key, ranks int, why error
 	return httpapi.Waiting, nil
 }
 
-// Remove deletes the record and any pending add, and writes the intent "removed", so that
-// an agent cannot register the instance again. A record or pending add that is also for other
-// proxies stays for them, and one that is only for other proxies is unknown here. The snapshot may
-// lag, so etcd decides that. Both roles of an engine are removed in one transaction, unless
-// other proxies use one of them.
+// Remove deletes the record and any pending add, and writes the intent "removed", so that an agent
+// cannot register the instance again. A record or pending add that other proxies share stays for them;
+// one that is only for other proxies counts as unknown. etcd decides this, because the snapshot may lag.
+// Both roles of an engine are removed in one transaction, unless other proxies use one of them.
 func (s *Service) Remove(ctx context.Context, k instance.Key) (existed bool, err error) {
 	ctx = named(ctx)
 	proxies := s.o.Proxies()
@@ -180,14 +179,14 @@ func (s *Service) Remove(ctx context.Context, k instance.Key) (existed bool, err
 // erase is Remove for records that no other proxy uses.
 func (s *Service) erase(ctx context.Context, k instance.Key) (bool, error) {
 	const detail = "removed through the admin route"
-	snap, shown := s.o.Members.Snapshot(), true // in all roles: force would remove one that the engine does not have
+	snap, shown := s.o.Members.Snapshot(), true // in all roles: force would also remove a role that the engine does not have
 	for _, one := range k.Each() {
 		in, ok := snap.Lookup(one)
 		shown = shown && ok && in.Intent != instance.Removed && !s.elsewhere(in)
 	}
 	remove := s.o.Store.Instances.Remove
 	if shown {
-		remove = s.o.Store.Instances.ForceRemove // it may have lost its key
+		remove = s.o.Store.Instances.ForceRemove // the instance may be an orphan without a key
 	}
 	existed, err := remove(ctx, k, detail)
 	if errors.Is(err, instance.ErrAddress) && shown { // a misspelled key

@@ -14,7 +14,7 @@ import (
 // ChangeIntent implements httpapi.Admin.
 func (s *Service) ChangeIntent(ctx context.Context, k instance.Key, change httpapi.IntentChange) (httpapi.IntentResult, error) {
 	ctx = named(ctx)
-	shown := true // in all roles: force would change one that the engine does not have
+	shown := true // in all roles: force would also change a role that the engine does not have
 	for _, one := range k.Each() {
 		in, ok := s.o.Members.Snapshot().Lookup(one)
 		if ok && in.View == instance.Elsewhere {

@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Limits implements httpapi.Admin. Documents that cannot be read are left out.
+// Limits implements httpapi.Admin. It omits documents that cannot be read.
 func (s *Service) Limits(ctx context.Context) (map[string]instance.KeyLimits, error) {
 	list, err := s.o.Store.Documents.List(ctx, schema.Limits)
 	if err != nil {

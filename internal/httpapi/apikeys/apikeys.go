@@ -1,5 +1,5 @@
-// Package apikeys holds the API keys of clients: those of --api-key, which have no name and
-// no rights, and those of a file, which is reloaded when it changes.
+// Package apikeys holds the API keys of clients and of operators. A key of --api-key has no name and no
+// rights. A file of keys has both, and is reloaded when it changes.
 package apikeys
 
 import (
@@ -36,18 +36,18 @@ const (
 // Has reports whether r contains a right.
 func (r Rights) Has(one Rights) bool { return r&one != 0 }
 
-// words are the rights that the lines of a file may have.
+// words maps the names of rights in a keys file to the rights.
 type words map[string]Rights
 
-// String lists the words.
+// String lists the names.
 func (w words) String() string { return strings.Join(slices.Sorted(maps.Keys(w)), ", ") }
 
 // Key is the name and the rights of a key, without the key itself.
 type Key struct {
 	Name   string // "" for a key of --api-key or --admin-api-key
 	Rights Rights
-	// Class is the class of its requests, and MaxClass the highest that they may ask for: a name of
-	// package admission; "" is default.
+	// Class is the class of the key's requests, and MaxClass the highest that they may choose: names
+	// of package admission; "" is default.
 	Class, MaxClass string
 }
 
@@ -60,8 +60,8 @@ const (
 	maxName = 64
 )
 
-// parse parses lines of "key name rights class=... max-class=...", of which key and name are required. Errors contain the number of the line, never its
-// content. other reports a key that the lines must not contain; nil: there is none.
+// parse parses lines of "key name rights class=... max-class=..."; only key and name are required. Errors
+// contain the line number, never the content. other reports a key that no line may contain; may be nil.
 func parse(raw []byte, rights words, other func(key string) bool) (table, error) {
 	names, keys := map[string]bool{}, table{}
 	lines := bufio.NewScanner(bytes.NewReader(raw))
@@ -112,7 +112,7 @@ func parse(raw []byte, rights words, other func(key string) bool) (table, error)
 	return keys, lines.Err()
 }
 
-// setClasses reads the words after the rights, and returns what is wrong with them, "" if they are valid.
+// setClasses reads the words after the rights. It returns the reason why they are invalid, or "".
 func (k *Key) setClasses(list []string) (problem string) {
 	bounded := false
 	for _, word := range list {
@@ -144,29 +144,29 @@ func isName(s string) bool {
 	return len(s) <= maxName && !slices.ContainsFunc([]byte(s), func(c byte) bool { return !http1.IsToken(c) })
 }
 
-// table maps digests to keys. The time of a lookup depends on the digest only, and maps hash it with
-// a seed, so that it reveals nothing that helps to guess a key.
+// table maps digests to keys. The time of a lookup depends only on the digest, which maps hash with a
+// seed, so that it does not help to guess a key.
 type table map[[sha256.Size]byte]Key
 
 // Ring holds the keys. Open creates it. It is safe for concurrent use; a nil Ring requires no key.
 type Ring struct {
 	fixed table                // used without a file
 	files *reload.Files[table] // nil without a file
-	// Refused counts the requests that were refused for want of a valid key.
+	// Refused counts the requests that were refused because they had no valid key.
 	Refused atomic.Int64
 }
 
-// Open returns a Ring of keys without rights and the keys of a file. It returns nil if there are
-// neither keys nor a file, and an error if the file is invalid. The file must not contain an admin
-// key, then and when it changes; nil: there are none.
+// Open returns a Ring of keys without rights and the keys of a file. It returns nil if there are neither
+// keys nor a file, and an error if the file is invalid. A file with a key for which admin returns true is
+// invalid, also when it changes; nil: there are no admin keys.
 func Open(keys []string, path string, log logrus.FieldLogger, admin func(key string) bool) (*Ring, error) {
 	return open(keys, 0, path, words{"priority": Priority, "rank": Rank, "trace": Trace}, log, admin)
 }
 
-// OpenAdmin returns a Ring of admin keys: one with all rights and no name, unless it is "", and
-// those of a file, with the rights read and operate. It returns nil if there are none, and an
-// error if the file is invalid. The file must not contain the key of a client, then and when it
-// changes; nil: there are none.
+// OpenAdmin returns a Ring of admin keys: key, unless it is "", with all rights and no name, and those of
+// a file, with the rights read and operate. It returns nil if there are none, and an error if the file is
+// invalid. A file with a key for which client returns true is invalid, also when it changes; nil: there
+// are no client keys.
 func OpenAdmin(key, path string, log logrus.FieldLogger, client func(key string) bool) (*Ring, error) {
 	var keys []string
 	if key != "" {

@@ -21,11 +21,11 @@ const (
 	// maxExcess bounds the connections beyond the limit. Further ones wait in the
 	// kernel until one of them has ended.
 	maxExcess = 64
-	// firstRequest is how long a connection beyond the limit may take for its first
-	// request, including the TLS handshake.
+	// firstRequest bounds the time of a connection beyond the limit until its first request, including
+	// the TLS handshake.
 	firstRequest = 2 * time.Second
-	// silence is how long it may take for that, or for a body that is of no use, once there are
-	// maxExcess of them.
+	// silence replaces firstRequest, and bounds the read of an unused body, while there are maxExcess
+	// connections beyond the limit.
 	silence = 200 * time.Millisecond
 )
 
@@ -34,7 +34,7 @@ const (
 type Limit struct {
 	limit, maxExcess int
 	log              logrus.FieldLogger
-	reached          rate.Sometimes // limits log entries about it
+	reached          rate.Sometimes // limits log entries about the limit
 
 	mu     sync.Mutex // guards the fields below
 	freed  sync.Cond  // signals that a connection has ended or may be closed, or that the listener was closed
@@ -47,7 +47,7 @@ type Limit struct {
 type excess struct {
 	conn    net.Conn
 	timeout *time.Timer // closes the connection if it sends no request
-	silent  time.Time   // since when it waits for the client; zero while a request is served
+	silent  time.Time   // start of the wait for the client; zero while a request is served
 }
 
 // New returns a Limit of n connections. n <= 0 means no limit.
@@ -160,7 +160,7 @@ func (l *Limit) admit(e *excess) bool {
 	return l.excess[e.conn] == nil
 }
 
-// ignore records that what a connection beyond the limit still sends is of no use.
+// ignore records that the server needs no further bytes of a connection beyond the limit.
 func (l *Limit) ignore(e *excess) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -168,8 +168,8 @@ func (l *Limit) ignore(e *excess) {
 	l.freed.Signal()
 }
 
-// closeSilent has the connections beyond the limit closed that wait for their clients for longer than
-// silence. The caller holds the lock.
+// closeSilent reduces the time that connections beyond the limit may wait for their clients to silence.
+// The caller holds the lock.
 func (l *Limit) closeSilent() {
 	for _, e := range l.excess {
 		if !e.silent.IsZero() {

@@ -16,8 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
 )
 
-// Options configure a Board. All functions must be set. One goroutine calls them, and another one
-// Proxies; all but Members, Etcd, Own and Requests are called only while there are viewers.
+// Options configure a Board. All functions must be set. One goroutine calls them, except Proxies. Without
+// viewers, only Members, Etcd, Own, Requests and Opinion are called.
 type Options struct {
 	Self    Self
 	Members func() *instance.Snapshot
@@ -33,7 +33,7 @@ type Options struct {
 	Findings func() []string
 	// Proxies lists the running proxies, with their figures. It may block.
 	Proxies func(context.Context) (Fleet, error)
-	// Opinion is why this proxy does not use an instance. It is called every second.
+	// Opinion returns this proxy's view of an instance. It is called every second.
 	Opinion func(instance.Key) instance.Opinion
 	Log     logrus.FieldLogger
 }
@@ -64,9 +64,9 @@ type Board struct {
 	asking  atomic.Bool // a listing of the proxies is running
 }
 
-// shown is what all viewers have received.
+// shown is the state that all viewers have received.
 type shown struct {
-	frame  *frame // nil: nothing, there were no viewers
+	frame  *frame // nil: there were no viewers
 	at     time.Time
 	feed   int64
 	rounds int64
@@ -81,7 +81,7 @@ type proxies struct {
 	error string    // of the last listing
 }
 
-// figures returns the figures of all proxies; nil without current ones of another proxy.
+// figures returns the figures of all proxies; nil unless those of two or more proxies are current.
 func (p *proxies) figures(now time.Time) *figures.Fleet {
 	if p == nil || now.Sub(p.at) > currentFor {
 		return nil
@@ -92,7 +92,7 @@ func (p *proxies) figures(now time.Time) *figures.Fleet {
 			included++
 		}
 	}
-	if included < 2 || p.Figures == nil || p.Figures.Seconds == 0 { // of one sample: since the proxies started
+	if included < 2 || p.Figures == nil || p.Figures.Seconds == 0 { // from a single sample, they would be since the proxies started
 		return nil
 	}
 	return p.Figures
@@ -177,8 +177,8 @@ func (b *Board) tick(ctx context.Context, now time.Time) {
 	b.show(ctx, now)
 }
 
-// lookAtInstances adds to the feed which instances this proxy begins or ceases to pass over, such as
-// ejected ones, and forgets old losses.
+// lookAtInstances adds changes of this proxy's view of instances, such as ejections, to the feed. It
+// forgets old losses.
 func (b *Board) lookAtInstances(now time.Time) {
 	maps.DeleteFunc(b.lost, func(_ instance.Key, l Lost) bool { return now.UnixMilli()-l.At > lostFor.Milliseconds() })
 	views := make(map[instance.Key]instance.View, len(b.passed))
@@ -198,8 +198,8 @@ func (b *Board) lookAtInstances(now time.Time) {
 	b.passed = views
 }
 
-// look adds to the feed when etcd stops or starts responding. A new read of the membership is not
-// reported, because it happens every few minutes.
+// look adds an entry to the feed when etcd stops or starts responding. Reads of the membership get no
+// entry, because they happen every few minutes.
 func (b *Board) look(now time.Time) {
 	is := b.o.Etcd()
 	switch {

@@ -5,6 +5,6 @@
 // viewers. Without viewers it keeps only the changes of the membership, and every few seconds a
 // point from the metrics of this proxy.
 //
-// The page changes the fleet through the admin routes, as any other client, with a key that the user
+// The page changes the fleet through the admin routes, like any other client, with a key that the user
 // enters.
 package dashboard

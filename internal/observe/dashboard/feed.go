@@ -16,8 +16,8 @@ type Change struct {
 	N    int64         `json:"n"` // sequence number
 	At   int64         `json:"at"`
 	Role instance.Role `json:"role,omitempty"`
-	Who  string        `json:"who,omitempty"` // an address, or what else has changed
-	Kind string        `json:"kind"`          // good, bad or plain, for the mark in front
+	Who  string        `json:"who,omitempty"` // an address, or the name of another part, such as etcd
+	Kind string        `json:"kind"`          // good, bad or plain; selects the mark before the text
 	Text string        `json:"text"`
 }
 

@@ -14,8 +14,8 @@ type history struct {
 	rounds int64            // points so far
 	total  map[string]*ring // of all requests, by their names on the page
 	of     map[instance.Key]*line
-	// fleet reports whether the newest points are those of all proxies; switched, that the ones
-	// before were not and have been cleared since the last event.
+	// fleet reports whether the points are those of all proxies, switched whether fleet has changed, and
+	// the earlier points were cleared, since the last event.
 	fleet, switched bool
 }
 
@@ -40,8 +40,8 @@ func (h *history) keep(s *instance.Snapshot) {
 	}
 }
 
-// point adds a point to every series: of all proxies if fleet is not nil, else of this proxy, which
-// has a number of requests in progress. own is the sample of this proxy, nil if it is unknown.
+// point adds a point to every series: of all proxies if fleet is not nil, otherwise of this proxy, which
+// has that number of requests in progress. own is the sample of this proxy, nil if it is unknown.
 func (h *history) point(requests int64, own *figures.Sample, fleet *figures.Fleet) {
 	samples := map[string]*figures.Sample{}
 	if own != nil {
@@ -58,7 +58,7 @@ func (h *history) point(requests int64, own *figures.Sample, fleet *figures.Flee
 	f, inFlight := fleet, float64(requests)
 	if f != nil {
 		inFlight = f.Sum(figures.InFlight)
-	} else if f = h.own.Fleet(); f.Seconds == 0 { // of one sample: since the proxy started
+	} else if f = h.own.Fleet(); f.Seconds == 0 { // from a single sample, it would be since the proxy started
 		f = &figures.Fleet{}
 	}
 	total := func(name string, v *float64, factor float64) {

@@ -14,7 +14,7 @@ type message struct {
 	Loads map[string]json.RawMessage `json:"loads,omitempty"`
 	Parts map[string]json.RawMessage `json:"parts,omitempty"`
 	Feed  []Change                   `json:"feed,omitempty"`
-	// History has whole series, in a snapshot and when they are those of other proxies than before; Point has the next point of each.
+	// History has whole series, in a snapshot and after history.switched; Point has the next point of each.
 	History *lines `json:"history,omitempty"`
 	Point   *point `json:"point,omitempty"`
 }
@@ -26,7 +26,7 @@ type lines struct {
 	Of    map[string][2][]value `json:"of"` // first token, between tokens, by role/address
 }
 
-// point is the newest point of the lines; of instances those that have one.
+// point has the newest point of each line. Instances without one are absent.
 type point struct {
 	Total map[string]value    `json:"total"`
 	Of    map[string][2]value `json:"of"`

@@ -35,7 +35,7 @@ func (r *ring) add(v value) {
 	*r = append((*r)[max(0, len(*r)+1-points):], v)
 }
 
-// figure adds a figure times a factor, none if it is nil.
+// figure adds v times factor, or none if v is nil.
 func (r *ring) figure(v *float64, factor float64) {
 	is := none
 	if v != nil {

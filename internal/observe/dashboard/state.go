@@ -16,8 +16,8 @@ import (
 type Row struct {
 	instance.Listing // without the load
 
-	Canonical string `json:"canonical,omitempty"` // address of the instance that another key names, too
-	Group     string `json:"group,omitempty"`     // which instances it pairs with
+	Canonical string `json:"canonical,omitempty"` // canonical form of the address, if that differs
+	Group     string `json:"group,omitempty"`     // group of instances that it pairs with
 	// Since is the time at which this proxy first saw the entry's lease, or the static
 	// entry. AtLeast reports whether the entry existed when the proxy started.
 	Since   int64 `json:"since"`
@@ -41,19 +41,19 @@ type Proxy struct {
 	Applied int64  `json:"applied"`
 	Started int64  `json:"started,omitempty"`
 	Own     bool   `json:"own,omitempty"`
-	// Missing is why its figures are not included.
+	// Missing is the reason why its figures are not included.
 	Missing string `json:"missing,omitempty"`
 }
 
-// Fleet is what is known of all proxies.
+// Fleet has the state of all proxies.
 type Fleet struct {
 	Proxies []Proxy
 	// Findings are those of doctor.
 	Findings []Finding
 	// Routes are the model routes, with the requests of all proxies.
 	Routes []instance.ListedModelRoute
-	// Figures are those of this proxy and of all others without Missing, of the last seconds; Totals
-	// are those since the proxies started.
+	// Figures cover the last seconds, and Totals the time since the proxies started. Both include this
+	// proxy and all others without Missing.
 	Figures, Totals *figures.Fleet
 }
 
@@ -72,7 +72,7 @@ type Lost struct {
 	At      int64         `json:"at"` // ms since 1970
 }
 
-// lostFor is how long such an instance is shown.
+// lostFor is the time for which such an instance is shown.
 const lostFor = time.Hour
 
 // Failure is the number of failed legs of an instance since the proxies started, by class.
@@ -83,7 +83,7 @@ type Failure struct {
 	Count    int64  `json:"count"`
 }
 
-// failures returns the failed legs of all instances, without those of clients that left, the most
+// failures returns the failed legs of all instances, except those whose clients left, the most frequent
 // first.
 func failures(f *figures.Fleet) []Failure {
 	out := []Failure{}
@@ -98,8 +98,7 @@ func failures(f *figures.Fleet) []Failure {
 	return out
 }
 
-// labelled returns counters since the proxies started, by the values of their labels on lines of their
-// own.
+// labelled returns counters since the proxies started, by Series.Label.
 func labelled(f *figures.Fleet) map[string]map[string]float64 {
 	out := map[string]map[string]float64{}
 	for part, name := range map[string]string{
@@ -178,7 +177,7 @@ type Engine struct {
 	Capacity int64   `json:"capacity,omitempty"`
 	Running  float64 `json:"running"`
 	Waiting  float64 `json:"waiting"`
-	Old      bool    `json:"old,omitempty"` // older than the scrape interval
+	Old      bool    `json:"old,omitempty"` // older than oldEngine
 }
 
 // oldEngine is the maximum age of an engine's metrics in seconds.
@@ -207,8 +206,8 @@ type frame struct {
 	parts       map[string]json.RawMessage
 }
 
-// name assigns every entry of a frame a unique name: an address can represent a
-// membership and a pending add, or for several values that cannot be read.
+// name returns a unique name for an entry of a frame: one address can have a membership and a pending
+// add, or several values that cannot be read.
 func (f *frame) name(in *instance.Instance) string {
 	name := in.String()
 	if in.View == instance.Pending {

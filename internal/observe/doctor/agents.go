@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// claimant is an agent that registers an instance, on this machine or, if its refusal is in
-// etcd, on another.
+// claimant is an agent that registers an instance: one of this machine, or one of another machine whose
+// refusal is in etcd.
 type claimant struct {
 	instance.Key
 	phase        string
@@ -30,8 +30,8 @@ func (c *claimant) where() string {
 	return "on " + c.host
 }
 
-// cured adds a command of the agent. For an agent on another machine the command is part of the
-// cure text, because it cannot be run here.
+// cured adds an agent command to a finding. For an agent on another machine, the command is part of the
+// cure, because it cannot be run here.
 func (c *claimant) cured(f *Finding, verb string) {
 	command := shell("pdmesh-agent", verb, "--role", string(c.Role), "--address", c.Address)
 	if c.host == "" {
@@ -50,7 +50,7 @@ type Agents struct {
 	Afar []lease.RefusedAgent
 }
 
-// claimants returns the agents of this machine, by their own reports, and those of others.
+// claimants returns the agents of this machine, from their reports, and those of others, from etcd.
 func (a *Agents) claimants() (out []claimant) {
 	here := map[string]bool{}
 	for _, r := range a.Here {
@@ -107,8 +107,8 @@ func (a *Agents) unregistered(m *Members, r *report) {
 	a.elsewhere(m, r)
 }
 
-// elsewhere notes agents of this machine that use another etcd or prefix, unless that is another name
-// of this one.
+// elsewhere notes agents of this machine that use another etcd or prefix, unless it is this one under
+// another name.
 func (a *Agents) elsewhere(m *Members, r *report) {
 	for i := range a.Elsewhere {
 		one := &a.Elsewhere[i]

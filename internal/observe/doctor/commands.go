@@ -21,8 +21,8 @@ func (r *Reach) etcdctl(words ...string) string {
 	return shell(slices.Concat([]string{"etcdctl"}, r.Etcdctl, words)...)
 }
 
-// shell joins words to a command line. Those that are quoted are made printable before, because
-// values from etcd are untrusted.
+// shell joins words to a command line. It makes words that need quotes printable first, because values
+// from etcd are untrusted.
 func shell(words ...string) string {
 	out := make([]string, len(words))
 	for i, w := range words {

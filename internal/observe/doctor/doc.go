@@ -1,4 +1,4 @@
-// Package doctor diagnoses a fleet: what is wrong, why, and the remedy.
+// Package doctor diagnoses a fleet: its problems, their causes and remedies.
 //
 //	Picture ── checks ──▶ []Finding, most severe first
 //

@@ -20,7 +20,7 @@ type Members struct {
 	Probes map[instance.Key]error
 	// Models are the models of engines that were queried from here.
 	Models map[instance.Key]instance.Facts
-	// Paces has what the latest requests of all proxies took, for instances with samples.
+	// Paces has the pace of the latest requests of all proxies, for instances with samples.
 	Paces map[instance.Key]instance.ListedPace
 }
 
@@ -97,7 +97,7 @@ func (m *Members) limits(r *report) {
 	}
 }
 
-// engines reports the engines that get no requests, with the reports of proxies.
+// engines reports the engines that get no requests, from records, probes and the reports of proxies.
 func (m *Members) engines(proxies Proxies, r *report) {
 	for _, in := range m.all() {
 		if in.View == instance.Rejected || in.Intent == instance.Removed {
@@ -145,9 +145,9 @@ func (m *Members) engines(proxies Proxies, r *report) {
 	}
 }
 
-// kvRoles reports NIXL engines of one role with kv_role kv_both. vLLM 0.32 logs that this is
-// deprecated (NixlConnector in kv_connector/v1/nixl/connector.py). An engine in both roles
-// has no other value. byDefault is the connector of records that name none.
+// kvRoles reports NIXL engines of one role with kv_role kv_both. vLLM 0.32 logs that this is deprecated
+// (NixlConnector in kv_connector/v1/nixl/connector.py). Engines in both roles need kv_both. byDefault is
+// the connector of records that name none.
 func (m *Members) kvRoles(byDefault string, r *report) {
 	for _, in := range m.all() {
 		_, both := m.Snapshot.Lookup(in.Key.Other())

@@ -10,13 +10,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// group is instances of one role that have the same PairKey.
+// group has the instances of one role with the same PairKey.
 type group struct {
 	connector.PairKey
 	members []*instance.Instance
 }
 
-// pool is the instances of one role that requests could be sent to, in groups.
+// pool has the instances of one role that could get requests, in groups.
 type pool struct {
 	role    instance.Role
 	all     []group
@@ -101,8 +101,8 @@ func (m *Members) pairs(byDefault string, r *report) {
 	}
 }
 
-// unpaired returns the finding that a group of one role has no partner for a model among those of the
-// other; the model is "" if it is not known.
+// unpaired returns the finding that a group has no partner for a model in them, the groups of the other
+// role that serve it. model is "" if it is not known.
 func unpaired(role instance.Role, model string, g group, them []group, r *report) Finding {
 	first := g.members[0]
 	if model != "" {

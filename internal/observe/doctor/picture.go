@@ -24,10 +24,10 @@ type Picture struct {
 // Unseen is data that was not available. Without a Cure, the etcd user lacks a right.
 type Unseen struct{ What, Why, Cure string }
 
-// Check is one line of the table.
+// Check is one entry of Checks.
 type Check struct {
 	Name  string
-	Looks string // what it checks
+	Looks string // description of the check
 	find  func(*Picture, *report)
 }
 

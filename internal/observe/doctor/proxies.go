@@ -20,9 +20,9 @@ type Proxies []Proxy
 type Proxy struct {
 	lease.ProxyPresence
 	Load *loaddigest.ProxyLoad // nil: it publishes no load
-	// Behind is a revision that it had not applied at either reading, 0 for none.
+	// Behind is a revision that the proxy had not applied at either reading; 0 if there is none.
 	Behind int64
-	// Older reports whether it had applied all but documents, which an older release does not know.
+	// Older reports whether it had applied everything except documents, which older releases ignore.
 	Older bool
 	// Silent reports whether it had requests in flight and did not renew its digest between
 	// the readings.
@@ -45,7 +45,7 @@ func (x Proxies) connector() string {
 	return cmp.Or(x[0].Connector, connector.Default)
 }
 
-// reporters returns the wanted texts of the proxies, each once, and the proxies that report each.
+// reporters returns the wanted texts of the proxies, each once, and by text the proxies that report it.
 func (x Proxies) reporters(of func(*Proxy) []string, wanted func(string) bool) (texts []string, by map[string][]string) {
 	return instance.Reporters(len(x), func(i int) (string, []string) {
 		return cmp.Or(x[i].Address, x[i].ID), slices.DeleteFunc(slices.Clone(of(&x[i])), func(text string) bool { return !wanted(text) })

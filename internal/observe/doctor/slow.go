@@ -7,13 +7,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// slower is how many times the time of its peers an instance takes that is reported. leastSamples is
-// the number of requests from which its time is compared: the first one after the start of an engine
-// may take long.
+// slower is the ratio to the time of its peers from which an instance is reported. leastSamples is the
+// minimum number of requests for a comparison, because the first one after the start of an engine may
+// take long.
 const slower, leastSamples = 3, 10
 
 // slow reports the usable instances that take much longer than at least two others of their role and
-// model. Both the time of a request and that for its work must be longer: an instance with longer
+// model. Both the time per request and the time per unit of work must be longer: an instance with longer
 // prompts or with more streams than others is not slow.
 func (m *Members) slow(r *report) {
 	all := slices.DeleteFunc(m.all(), func(in *instance.Instance) bool { return !in.Usable() || m.Paces[in.Key].Samples < leastSamples })

@@ -25,8 +25,8 @@ func (m *Members) twice(r *report) {
 	}
 }
 
-// engineAt returns a function that returns the address of the engine of an instance: the first
-// address if several records are of one process.
+// engineAt returns a function for the address of an instance's engine: the first address if several
+// records describe one process.
 func (m *Members) engineAt() func(*instance.Instance) string {
 	type process struct {
 		host, port string

@@ -54,8 +54,8 @@ const (
 	KeyRefused    = "pd_key_refused_total"
 )
 
-// labels has the labels that Series.Label is, by metric. A Fleet adds up series that differ only in
-// other labels, without role and instance.
+// labels returns the labels whose values are in Series.Label, by metric. A Fleet adds up series that
+// differ only in other labels, except role and instance.
 func labels() map[string][]string {
 	return map[string][]string{
 		Requests: {"outcome"}, Tokens: {"what"}, Prompts: {"what"}, Failures: {"class"},
@@ -67,11 +67,11 @@ func labels() map[string][]string {
 // A Series is one time series of a proxy, or one bucket of a histogram, which counts the values
 // above Low and up to High.
 type Series struct {
-	// Label has the values of several labels on lines of their own.
+	// Label has the values of its labels, each on a separate line.
 	Name, Role, Instance, Label string
 	Low, High                   float64
 
-	rest string // other labels of a counter in a Sample: a series may end, such as that of a model
+	rest string // other labels of a counter in a Sample, kept apart because a series may end, such as that of a model
 }
 
 // Of returns the series of an instance.
@@ -107,8 +107,8 @@ func NewClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// Read reads proxies, each within a time limit. It returns the sample, or the printable reason why
-// there is none, of each by its id.
+// Read reads proxies, each within a time limit. It returns their samples by id, and for those without one
+// the printable reason.
 func Read(ctx context.Context, c *http.Client, limit time.Duration, proxies []Target) (map[string]*Sample, map[string]string) {
 	samples, failed := map[string]*Sample{}, map[string]string{}
 	var mu sync.Mutex // guards both
@@ -354,8 +354,8 @@ func (f *Fleet) Rate(name string, labels ...string) *float64 {
 	return &sum
 }
 
-// Sum returns the sum of a gauge of all engines. An engine in both roles has one value, listed with
-// each role.
+// Sum returns the sum of a gauge over all engines. It counts an engine in both roles once, although its
+// value is listed with each role.
 func (f *Fleet) Sum(name string) (sum float64) {
 	for s, v := range f.gauges {
 		decode := s

@@ -99,7 +99,7 @@ func (s *serial) Write(p []byte) (int, error) {
 	return s.w.Write(p)
 }
 
-// maxRecent bounds what KeepRecent returns, in bytes.
+// maxRecent bounds the lines that the function of KeepRecent returns, in bytes.
 const maxRecent = 256 << 10
 
 // newest returns the last lines of text, at most maxRecent bytes.

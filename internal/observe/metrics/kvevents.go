@@ -9,8 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/scraped"
 )
 
-// KVEvents is the source of the metrics of KV events, which are read when they are scraped. Their labels
-// are bounded by the membership: an engine that has left has no series.
+// KVEvents is the source of the metrics of KV events, read at scrape time. Their labels are bounded by the
+// membership: an engine that has left has no series.
 type KVEvents struct {
 	Status func() []kvfollow.Status
 	// Queue returns the bytes of events that wait to be applied, their limit, and the number

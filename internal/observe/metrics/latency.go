@@ -22,8 +22,8 @@ func (f factory) latency(name, help string, bounds []float64, labels ...string) 
 	return f.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: bounds}, labels)
 }
 
-// The bounds, in seconds, are those of vLLM's histograms, so that both can be compared. Those of
-// short times go lower, for warm caches and for the stages of the proxy itself.
+// The bounds, in seconds, are those of vLLM's histograms, so that both can be compared. Some histograms
+// have additional lower bounds, for warm caches and for the stages of the proxy itself.
 
 func firstTokens() []float64 {
 	return []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}

@@ -48,7 +48,7 @@ type Metrics struct {
 	duration, firstToken, between, stages *prometheus.HistogramVec
 
 	known sync.Map               // from kind to *series
-	usual atomic.Pointer[series] // most frequent kind of request
+	usual atomic.Pointer[series] // newest kind of successful requests, tried first
 }
 
 // Options configure Metrics.
@@ -268,7 +268,7 @@ func (m *Metrics) Handed(_ *instance.Instance, something bool) {
 	}
 }
 
-// Disaggregated counts a decision.
+// Disaggregated counts a decision of --disaggregate.
 func (m *Metrics) Disaggregated(alone bool, reason string, stall float64) {
 	decision := "pair"
 	if alone {

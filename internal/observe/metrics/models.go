@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// otherModels is the label of all models without one of their own.
+	// otherModels is the label of all models without their own label.
 	otherModels = "other"
 	// maxModelLabel bounds a label in bytes.
 	maxModelLabel = 200
 )
 
-// models counts requests by model. There are at most max labels besides otherModels, for models
-// that instances list or have served, and for model routes. A model loses its label to another one if
-// instances no longer list it and it is no model route, or if it has no requests and the other one has.
+// models counts requests by model. There are at most max labels besides otherModels, for models that
+// instances list or have served, and for model routes. A model loses its label to another one if it is
+// neither listed nor a model route any more, or if it has no requests and the other one has.
 type models struct {
 	max                int
 	requests, tokens   *prometheus.CounterVec
@@ -35,7 +35,7 @@ type models struct {
 	known    atomic.Pointer[map[string]*modelSeries] // by the name in requests
 	mu       sync.Mutex                              // serializes changes of known; guards the fields below
 	snapshot *instance.Snapshot
-	full     [2]*instance.Snapshot // with it no label could be freed: for a model without requests, with requests
+	full     [2]*instance.Snapshot // snapshots in which no label could be freed for a model without requests, and for one with requests
 }
 
 // modelSeries are the series of one model.
@@ -105,8 +105,8 @@ func (m *models) done(e *forward.Entry) {
 	}
 }
 
-// admit returns the series of a model, which gets a label of its own if one is free. used
-// reports that it has a request; else an instance lists it.
+// admit returns the series of a model, with its own label if one is free. used is true if the model has
+// a request, false if an instance lists it.
 func (m *models) admit(model string, used bool) *modelSeries {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -122,7 +122,7 @@ func (m *models) admit(model string, used bool) *modelSeries {
 	next := maps.Clone(*m.known.Load())
 	var s *modelSeries
 	for _, is := range next {
-		if is.label == label { // names that are cut look the same
+		if is.label == label { // truncated names may be equal
 			s = is
 		}
 	}
@@ -149,8 +149,8 @@ func (m *models) current() map[string]bool {
 	return current
 }
 
-// free takes labels from models that were listed or model routes and are not current; if there are none
-// and the label is for a model with requests, from one without. It reports whether it has
+// free takes the labels of models that were listed, or were model routes, and are not current. If there
+// are none and used is true, it takes the label of one model without requests. It reports whether it has
 // freed any. The caller holds mu.
 func (m *models) free(used bool) bool {
 	full := &m.full[0]
@@ -262,7 +262,7 @@ func (i *instances) changed(now *instance.Snapshot, was *instance.Instance) {
 	}
 }
 
-// outcome is a way in which requests end, with the status that it usually has.
+// outcome is an outcome of requests, with its usual status.
 type outcome struct {
 	name string
 	code string

@@ -22,8 +22,8 @@ type Queue struct {
 
 var _ admission.Observer = (*Queue)(nil)
 
-// NewQueue creates and registers the metrics. status is called at scrape time, and its list may be reordered; at
-// most limit models have series, the others are one.
+// NewQueue creates and registers the metrics. status is called at scrape time, and its list may be
+// reordered. At most limit models have their own series, the others share one.
 func NewQueue(reg prometheus.Registerer, status func() []instance.ListedQueue, limit int) *Queue {
 	f := factory{promauto.With(reg)}
 	q := &Queue{

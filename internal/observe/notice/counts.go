@@ -1,5 +1,5 @@
-// Package notice describes to operators the problems of a fleet that serves, but not as intended,
-// such as a role that is not used although it has instances, or a connector that transfers nothing.
+// Package notice describes problems of a fleet that serves, but not as intended, to operators. Examples are
+// a role that is not used although it has instances, and a connector that transfers nothing.
 package notice
 
 import (
@@ -55,8 +55,8 @@ func (c *Counts) Done(e *forward.Entry) {
 	}
 }
 
-// Handed counts an answer of a prefill instance whose connector has transfer params in it;
-// something reports whether they were there.
+// Handed counts an answer of a prefill instance whose connector requires transfer params; something
+// reports whether the answer had them.
 func (c *Counts) Handed(in *instance.Instance, something bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +73,7 @@ func (c *Counts) Handed(in *instance.Instance, something bool) {
 	c.lost[in.Key] = was
 }
 
-// Failed notes a leg that failed because of a key or a certificate.
+// Failed records a leg that failed because of a key or a certificate.
 func (c *Counts) Failed(k instance.Key, class leg.Class) {
 	if class != leg.EngineKey && class != leg.Untrusted {
 		return
@@ -98,7 +98,7 @@ func (c *Counts) forget() {
 	})
 }
 
-// read returns copies of the counts, and the names of the instances that have refused something.
+// read returns copies of the counts, and the names of the instances that refused a key or a certificate.
 func (c *Counts) read() (alone map[string]int64, lost map[instance.Key]int64, refused map[leg.Class][]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

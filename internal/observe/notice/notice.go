@@ -18,17 +18,17 @@ const (
 	// fewAlone is the number of consecutive decode-only requests that cause a notice, and
 	// fewLost the number of consecutive responses without a KV transfer.
 	fewAlone, fewLost = 5, 3
-	// most bounds the notices, and what one of them lists.
+	// most bounds the notices, mostListed the entries of a list in one of them.
 	most, mostListed = 8, 4
 	longest          = 400 // bytes of a notice
-	// recent is how long a refusal causes a notice.
+	// recent is the age up to which a refusal causes a notice.
 	recent = 5 * time.Minute
 )
 
 // View is the state from which notices are derived.
 type View struct {
 	Snapshot *instance.Snapshot
-	// Opinion is this proxy's opinion of an instance.
+	// Opinion returns this proxy's view of an instance.
 	Opinion func(instance.Key) instance.Opinion
 	// Fallback reports whether decode instances serve requests without a prefill instance.
 	Fallback bool
@@ -38,7 +38,7 @@ type View struct {
 	// Blocks returns the KV block size that the partner of an instance must have, 0 if any
 	// size works; nil means any size for all instances.
 	Blocks func(*instance.Instance) int
-	// Build is the build that a partner of an instance must have, too, "" for any; nil: any.
+	// Build returns the build that the partner of an instance must have, "" for any; nil: any.
 	Build func(*instance.Instance) string
 	// Deaf maps addresses of instances to the reason why their KV events cannot be followed.
 	Deaf map[string]string
@@ -47,7 +47,7 @@ type View struct {
 	Unnotified map[instance.Key]string
 	// Kept is the number of keys of a former etcd that are in effect although etcd lacks them.
 	Kept int
-	// Unsaved is why the membership cannot be written to disk, "" if it can.
+	// Unsaved is the reason why the membership cannot be written to disk, "" if it can.
 	Unsaved string
 }
 
@@ -82,8 +82,8 @@ func (v View) canPair(prefill, decode []*instance.Instance) bool {
 	return slices.ContainsFunc(sorted(v.pairKeys(prefill, v.Blocks)), func(p connector.PairKey) bool { return matches(p, ds) })
 }
 
-// pairKeys counts instances by what their partners must match. blocks returns the KV block size of
-// an instance, 0 for any; nil: any.
+// pairKeys counts instances by PairKey. blocks returns the KV block size of an instance, 0 for any; nil:
+// any.
 func (v View) pairKeys(list []*instance.Instance, blocks func(*instance.Instance) int) map[connector.PairKey]int {
 	out := map[connector.PairKey]int{}
 	for _, in := range list {
@@ -147,11 +147,11 @@ func (v View) Words() []string {
 		say("no KV events from %s: %s", address, v.Deaf[address])
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(v.Unnotified), func(a, b instance.Key) int { return cmp.Compare(a.Address, b.Address) }) {
-		// doctor reads this text (its file notifications.go).
+		// doctor parses this text (doctor/notifications.go).
 		say("prefill %s is bypassed: its LMCache notifications do not arrive; they are expected at %s", k.Address, v.Unnotified[k])
 	}
 	if v.canPair(prefill, decode) {
-		delete(counted, bypass.NoPrefill) // of a time when there were none
+		delete(counted, bypass.NoPrefill) // counted while there were none
 		unused(len(prefill), counted, say)
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(lost), func(a, b instance.Key) int { return cmp.Compare(a.Address, b.Address) }) {
@@ -205,7 +205,7 @@ func (v View) unusable(role instance.Role, consequence string) string {
 	return fmt.Sprintf("%s registered, but none can be used (%s)%s", instances(n, role), listed(states, func(name string) string { return name }), consequence)
 }
 
-// orphans reports those of the instances in use that pdctl list lacks, because they have lost their keys.
+// orphans reports the instances in use that pdctl list does not show, because their keys were lost.
 func orphans(used []*instance.Instance, say func(string, ...any)) {
 	var names []string
 	for _, in := range used {
@@ -230,11 +230,11 @@ func (v View) hung(say func(string, ...any)) {
 	}
 }
 
-// status returns the word for why an instance cannot be used.
+// status returns the short reason why an instance cannot be used.
 func (v View) status(in *instance.Instance) string {
 	switch s := in.Seen(v.Opinion(in.Key)).Status(); s {
 	case string(instance.Ready), string(instance.Orphan):
-		return "of weight 0" // nothing else is left
+		return "of weight 0" // no other reason is left
 	default:
 		return s
 	}
@@ -284,8 +284,8 @@ func texts(keys map[connector.PairKey]int) string {
 	return strings.Join(out, " and ")
 }
 
-// models reports models that only one of the roles serves. A decode instance whose record has no
-// connector, and which shows no NIXL, needs no prefill: it may serve embeddings.
+// models reports models that only one of the roles serves. A decode instance whose record has no connector
+// and no sign of NIXL needs no prefill: it may serve embeddings.
 func (v View) models(prefill, decode []*instance.Instance, say func(string, ...any)) {
 	ps, ds := served(prefill), served(decode)
 	fetching := served(slices.DeleteFunc(slices.Clone(decode), func(in *instance.Instance) bool {

@@ -55,7 +55,7 @@ func ExtendTimeout(d time.Duration) string {
 	return "EXTEND_TIMEOUT_USEC=" + strconv.FormatInt(d.Microseconds(), 10)
 }
 
-// Watchdog runs Watch for a program and logs what it reports.
+// Watchdog runs Watch for a program and logs its reports.
 func Watchdog(ctx context.Context, program string, sane func(context.Context) error, log logrus.FieldLogger) {
 	err := Watch(ctx, sane, func(err error) {
 		if err != nil {
@@ -67,11 +67,10 @@ func Watchdog(ctx context.Context, program string, sane func(context.Context) er
 	}
 }
 
-// Watch feeds systemd's watchdog at half of its interval until ctx ends. Before each ping
-// it calls sane with a deadline of that interval, and sends no ping while sane fails or
-// does not return. It calls report with each change from sane to not sane, and with nil
-// for each change back. It returns at once if systemd has no watchdog for this process,
-// with an error if the variables are invalid.
+// Watch feeds systemd's watchdog at half of its interval until ctx ends. Before each ping it calls sane
+// with a deadline of that interval, and sends no ping while sane fails or does not return. It calls report
+// with the error when sane begins to fail, and with nil when it succeeds again. It returns at once if
+// systemd has no watchdog for this process, with an error if the variables are invalid.
 func Watch(ctx context.Context, sane func(context.Context) error, report func(error)) error {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {

@@ -3,7 +3,7 @@
 //
 //	POST /v1/completions        the request, below the client's span if it sent one
 //	├─ pick prefill
-//	├─ prefill                  the leg; traceparent of the engine names it
+//	├─ prefill                  the leg; the engine's traceparent names it
 //	├─ kv transfer              from prefill's answer to decode's first content
 //	├─ pick decode
 //	└─ decode                   the leg, with an event "first token"

@@ -25,11 +25,10 @@ import (
 // DefaultSample is the share of the requests without a parent that are traced.
 const DefaultSample = 0.01
 
-// Options say where traces go. What they leave open is for the standard variables
-// OTEL_..., which the SDK reads itself.
+// Options configure Open. The SDK reads the standard variables OTEL_... for options that are not set.
 type Options struct {
-	Endpoint string   // URL of a collector, "" for what the variables say
-	Sample   *float64 // nil for what the variables say, or DefaultSample
+	Endpoint string   // URL of a collector; "" = from the variables
+	Sample   *float64 // nil = from the variables, or DefaultSample
 	Version  string   // of this program
 	ID       string   // of this process
 	Log      logrus.FieldLogger
@@ -45,7 +44,7 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("traces to %s: %w", named, err)
 	}
-	// The variables, read last, have the last word.
+	// WithFromEnv is last, so that the variables take precedence.
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(), resource.WithAttributes(
 		attribute.String("service.name", "pdmesh-proxy"), attribute.String("service.version", o.Version),
 		attribute.String("service.instance.id", o.ID)), resource.WithFromEnv())
@@ -63,7 +62,7 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 		choose, s = share(of)
 		settings = append(settings, sdktrace.WithSampler(s))
 	}
-	// Most errors are of an unreachable collector. Others have its answer, up to 4 MiB.
+	// Most errors mean that the collector is unreachable. Others contain its answer, up to 4 MiB.
 	minute := rate.Sometimes{Interval: time.Minute}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		minute.Do(func() { o.Log.WithField("error", instance.Printable(err.Error(), 500)).Warn("traces dropped") })
@@ -71,7 +70,7 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 	return newTracer(sdktrace.NewTracerProvider(settings...), choose), nil
 }
 
-// tracesPath is where a collector takes traces over HTTP.
+// tracesPath is the path at which a collector accepts traces over HTTP.
 const tracesPath = "/v1/traces"
 
 func newExporter(ctx context.Context, endpoint string) (*otlptrace.Exporter, error) {

@@ -31,13 +31,13 @@ const (
 type Tracer struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
-	// choose reports whether a request without a parent is traced; nil leaves it to the SDK,
-	// which is dear where nearly none are.
+	// choose reports whether a request without a parent is traced; nil leaves that to the SDK, which
+	// uses much more CPU if few requests are traced.
 	choose func() bool
 }
 
-// share makes the sampler of a share of the requests without a parent: the SDK is asked
-// about those only that were chosen.
+// share returns the sampler for a share of the requests without a parent. choose selects them, so that
+// the SDK handles only the chosen ones.
 func share(of float64) (choose func() bool, s sdktrace.Sampler) {
 	return func() bool { return rand.Float64() < of }, sdktrace.ParentBased(sdktrace.AlwaysSample())
 }
@@ -46,7 +46,7 @@ func newTracer(p *sdktrace.TracerProvider, choose func() bool) *Tracer {
 	return &Tracer{provider: p, tracer: p.Tracer("github.com/pdmesh/pdmesh/internal/observe/tracing"), choose: choose}
 }
 
-// Close sends what is left.
+// Close sends the remaining spans.
 func (t *Tracer) Close(ctx context.Context) error {
 	if t == nil {
 		return nil
@@ -90,9 +90,8 @@ type chosen struct {
 	secure              bool
 }
 
-// Begin starts the trace of a request. It returns nil if there is nothing to do: tracing
-// is off, or the client has said that its trace is not wanted, which reaches the engines
-// in its own header.
+// Begin starts the trace of a request. It returns nil if tracing is off, or if a request with a traceparent
+// is not sampled; the engines then receive the client's header unchanged.
 func (t *Tracer) Begin(r *http.Request, route string, start time.Time) *Request {
 	if t == nil {
 		return nil
@@ -130,7 +129,7 @@ func randomParent() string {
 	return header(trace.NewSpanContext(c))
 }
 
-// operation is what the semantic conventions call what a route does.
+// operation returns the gen_ai.operation.name of a route in the semantic conventions; "" for none.
 func operation(route string) string {
 	switch route {
 	case "/v1/chat/completions", "/v1/responses", "/v1/messages":
@@ -143,7 +142,7 @@ func operation(route string) string {
 	return ""
 }
 
-// header is the traceparent of a span.
+// header returns the traceparent of a span.
 func header(c trace.SpanContext) string {
 	id, span, sampled := c.TraceID(), c.SpanID(), "-00"
 	if c.IsSampled() {
@@ -154,11 +153,11 @@ func header(c trace.SpanContext) string {
 	return string(append(hex.AppendEncode(b, span[:]), sampled...))
 }
 
-// maxWritten bounds what a client may have written, such as a model's name.
+// maxWritten bounds text of a client, such as a model's name, in bytes.
 const maxWritten = 200
 
-// written is what a client has written as a trace may hold it: spans wait in memory for
-// their collector, and one that is not UTF-8 cannot be sent, nor what would go with it.
+// written returns text of a client in the form for a trace: bounded, because spans wait in memory for
+// their collector, and in UTF-8, because a batch with an invalid span cannot be sent.
 func written(s string) string {
 	if len(s) <= maxWritten && utf8.ValidString(s) {
 		return s
@@ -219,7 +218,7 @@ func (c *chosen) start(name string, o ...trace.SpanStartOption) *Span {
 	return &Span{s}
 }
 
-// Pick starts the choice of an instance in a role.
+// Pick starts the span of the choice of an instance in a role.
 func (r *Request) Pick(role string) *Span {
 	if !r.Chosen() {
 		return nil
@@ -227,7 +226,7 @@ func (r *Request) Pick(role string) *Span {
 	return r.of.start("pick "+role, trace.WithAttributes(attribute.String("pd.role", role)))
 }
 
-// Picked ends the choice. err reports whether there was none.
+// Picked ends the span of Pick. err is not nil if no instance was picked.
 func (s *Span) Picked(err error, address, policy string) {
 	if s == nil {
 		return
@@ -240,7 +239,7 @@ func (s *Span) Picked(err error, address, policy string) {
 	s.span.End()
 }
 
-// Leg starts a request to an engine.
+// Leg starts the span of a request to an engine.
 func (r *Request) Leg(role, address, connector string, start time.Time) *Span {
 	if !r.Chosen() {
 		return nil
@@ -252,8 +251,8 @@ func (r *Request) Leg(role, address, connector string, start time.Time) *Span {
 			attribute.String("pd.connector", connector), attribute.String("server.address", host), attribute.Int("server.port", n)))
 }
 
-// Inject sets the parent of the engine's spans in the header of its leg. If there is no trace the
-// client's header stays. s is the span of the leg, or nil.
+// Inject sets the parent of the engine's spans in the header of a leg. On nil, the client's header
+// stays. s is the span of the leg, or nil.
 func (r *Request) Inject(s *Span, h http.Header) {
 	switch {
 	case r == nil:
@@ -268,13 +267,13 @@ func (r *Request) Inject(s *Span, h http.Header) {
 			of = s.span.SpanContext()
 		}
 		h[traceparent] = []string{header(of)}
-		if of.TraceState().Len() == 0 { // else it is there as it came
+		if of.TraceState().Len() == 0 { // otherwise the client's tracestate stays
 			delete(h, tracestate)
 		}
 	}
 }
 
-// Sent notes what was asked of the engine. target is the path, which may have a query.
+// Sent records the method and the path of the request. target is the path, which may have a query.
 func (s *Span) Sent(method, target string) {
 	if s != nil {
 		path, _, _ := strings.Cut(target, "?")
@@ -282,21 +281,21 @@ func (s *Span) Sent(method, target string) {
 	}
 }
 
-// Answered notes the status of the engine's answer.
+// Answered records the status of the engine's answer.
 func (s *Span) Answered(status int) {
 	if s != nil {
 		s.span.SetAttributes(attribute.Int("http.response.status_code", status))
 	}
 }
 
-// First notes that the first token has come.
+// First records the arrival of the first token.
 func (s *Span) First() {
 	if s != nil {
 		s.span.AddEvent("first token")
 	}
 }
 
-// Failed notes the class of a failure; the last one counts.
+// Failed records the class of a failure; the last one counts.
 func (s *Span) Failed(class string) {
 	if s != nil {
 		s.span.SetAttributes(attribute.String("error.type", class))
@@ -304,7 +303,7 @@ func (s *Span) Failed(class string) {
 	}
 }
 
-// End ends the span. More calls do no harm.
+// End ends the span. Further calls have no effect.
 func (s *Span) End() {
 	if s != nil {
 		s.span.End()

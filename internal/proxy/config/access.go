@@ -13,17 +13,17 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Access has the keys of clients and engines, and where instances may be.
+// Access has the keys of clients and engines, and the networks of instances.
 type Access struct {
 	// InstanceAllow lists the networks of instances. Nil allows every address except those
 	// that are always refused.
 	InstanceAllow []netip.Prefix
 
-	APIKeys      []string // keys of clients; none = no key is asked for
-	APIKeysFile  string   // further ones, with names and rights; "" = none
+	APIKeys      []string // keys of clients; none = no key is required
+	APIKeysFile  string   // file of further keys, with names and rights; "" = none
 	EngineAPIKey string   // key sent to the engines
 	AdminAPIKey  string   // key of the routes that change the fleet; "" = these routes refuse
-	// AdminAPIKeysFile has further ones, with names and rights; "" = none.
+	// AdminAPIKeysFile is a file of further admin keys, with names and rights; "" = none.
 	AdminAPIKeysFile string
 	AdminListen      string // host:port for status, admin and metrics; "" = same as clients
 	Dashboard        bool   // the page at /
@@ -44,9 +44,9 @@ func (a *Access) settings() settings.Table {
 	)
 }
 
-// allowDefault allows loopback and the addresses of the command line, whose author decides
-// where prompts go. The notice is about instances with a host name, which it does not cover,
-// because a name is resolved when it is dialed; "" if there are none.
+// allowDefault allows loopback and the instance addresses of the command line, whose author decides
+// where prompts go. It does not cover host names, which are resolved only when they are dialed: notice
+// is about the first of them; "" without any.
 func (a *Access) allowDefault(instances []string) (notice string) {
 	a.InstanceAllow = []netip.Prefix{
 		netip.MustParsePrefix("127.0.0.0/8"),
@@ -111,8 +111,8 @@ func (a *Access) checkKeys(c *complaints) {
 	}
 }
 
-// checkNetworks requires InstanceAllow if others than the operator of this proxy can write to
-// etcd, and so could send prompts anywhere.
+// checkNetworks requires InstanceAllow if others than the operator of this proxy can write to etcd: they
+// could make the proxy send prompts anywhere.
 func (a *Access) checkNetworks(c *complaints, etcd *Etcd) {
 	if a.InstanceAllow == nil && !instance.AllLoopback(etcd.EtcdEndpoints) && etcd.EtcdUsername == "" && etcd.EtcdTLS.Files.Cert == "" {
 		c.bad("instance-allow", "required, because etcd at %s is not on loopback and requires no password or certificate: every client that can write there "+
@@ -136,7 +136,7 @@ func (o *Origins) settings() settings.Table {
 	)
 }
 
-// check refuses what never matches an origin or cannot be in a header.
+// check rejects origins that can never match, and names that cannot be in a header.
 func (o *Origins) check(c *complaints) {
 	for _, origin := range o.AllowedOrigins {
 		u, err := url.Parse(origin)

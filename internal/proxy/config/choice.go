@@ -44,10 +44,10 @@ type Choice struct {
 	// Zone is the zone of this proxy; instances with the same label zone are preferred.
 	Zone string
 
-	KVEvents       bool          // what engines publish of their KV caches is followed
-	LoadDigests    bool          // proxies publish their requests in flight
+	KVEvents       bool          // whether KV events of engines are followed
+	LoadDigests    bool          // whether proxies publish their load
 	LoadInterval   time.Duration // minimum between two digests of one proxy
-	ScrapeInterval time.Duration // between two looks at an engine's metrics; 0 = none
+	ScrapeInterval time.Duration // between two reads of an engine's metrics; 0 = none
 }
 
 func (ch *Choice) settings() settings.Table {
@@ -63,8 +63,8 @@ func (ch *Choice) settings() settings.Table {
 		settings.Setting{Name: "zone", Kind: settings.Text, Usage: "zone of this proxy, which prefers instances with the same label zone; without it, decode instances in the zone of the prefill instance are preferred", Into: &ch.Zone},
 		settings.Setting{Name: "kv-events", Kind: settings.OnOff, Default: "off", Usage: "follow the KV events that engines publish (--kv-events-config); the policy " + policy.KVAware + " always does for prefill", Into: &ch.KVEvents},
 		settings.Setting{Name: "load-digests", Kind: settings.OnOff, Default: "on", Rare: true, Usage: "publish the load of this proxy in etcd for the other proxies, and use their load", Into: &ch.LoadDigests},
-		// At most digest.Refresh: the others weigh an older digest less and less, and a
-		// drain waits for the next one.
+		// At most loaddigest.Refresh: other proxies reduce the weight of an older digest, and a drain
+		// waits for the next one.
 		settings.Setting{Name: "load-interval", Kind: settings.Time, Takes: "20ms to 3s", Default: "1s", Rare: true, Usage: "shortest time between two such digests of one proxy; each is a write to etcd", Into: &ch.LoadInterval},
 		settings.Setting{Name: "scrape-interval", Kind: settings.Time, Takes: "100ms to 1h, or 0s for none", Default: "5s", Rare: true, Usage: "how often the metrics of each engine are read, for KV cache use, waiting requests and progress; 0s means never, and that hung cores are not detected", Into: &ch.ScrapeInterval},
 	)

@@ -16,7 +16,7 @@ type Clients struct {
 	Host string // address to listen on: an IP or a host name, no port
 	Port int    // 0 = any free port
 
-	Model     string // "" serves whatever model the instances have
+	Model     string // model that instances must serve; "" = any
 	Connector string // dialect of instances whose record names none
 
 	// Instances named on the command line, canonical host:port, no duplicates.

@@ -40,11 +40,10 @@ func (c *complaints) pair(name string, f certs.Files) {
 	}
 }
 
-// anyTime is the range of times that have no range of their own.
+// anyTime is the range of times without a specific range.
 const anyTime = "1ms to 168h"
 
-// checkHost checks what precedes the port of a listen address; unlike an
-// instance's address it may be a wildcard.
+// checkHost checks the host of a listen address. Unlike that of an instance, it may be a wildcard.
 func checkHost(host string) error {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		if ip.IsUnspecified() {

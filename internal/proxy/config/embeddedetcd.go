@@ -14,8 +14,8 @@ import (
 // EmbeddedEtcd has the settings of the etcd that the proxy runs without --etcd-endpoints.
 type EmbeddedEtcd struct {
 	EtcdListen string // host:port of the client port
-	// EmbeddedEtcdFiles are for TLS at that port; without them it is plain, and on loopback. With
-	// a CA its clients need a certificate.
+	// EmbeddedEtcdFiles are for TLS at that port, which without them is plain and on loopback. With a
+	// CA, clients need a certificate.
 	EmbeddedEtcdFiles certs.Files
 
 	EtcdDataDir string // never empty while etcd is embedded

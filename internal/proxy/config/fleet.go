@@ -8,14 +8,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 )
 
-// Membership has the settings of the membership that the proxy keeps.
+// Membership has the settings of the membership.
 type Membership struct {
 	StateDir      string        // where the membership is saved; "" = nowhere
 	AuditInterval time.Duration // between two comparisons of all keys with etcd
 	OrphanGrace   time.Duration // for instances whose lease was lost, while most are registered
 
 	WaitingRetryInterval time.Duration // between two probes of a pending add
-	MaxWaitingRetries    int           // 0 = for ever
+	MaxWaitingRetries    int           // 0 = no limit
 }
 
 func (m *Membership) settings() settings.Table {
@@ -28,9 +28,8 @@ func (m *Membership) settings() settings.Table {
 	)
 }
 
-// complete sets the default of StateDir, which depends on the port. A user without a home has
-// none, because it is optional, and neither has a proxy on any free port, because two of them
-// would share it.
+// complete sets the default of StateDir, which depends on the port. StateDir is optional: it stays empty
+// for a user without a home directory, and with port 0, because two such proxies would share it.
 func (m *Membership) complete(c *complaints, port int, lookupEnv func(string) (string, bool)) {
 	if c.sources["state-dir"] != "" || port == 0 {
 		return
@@ -49,8 +48,8 @@ func (m *Membership) check(c *complaints) {
 // Health has the settings of outlier ejection and probes.
 type Health struct {
 	MaxFailures  int           // strikes in a row until an ejection
-	EjectionTime time.Duration // of the first one
-	SlowStart    time.Duration // after an ejection
+	EjectionTime time.Duration // of the first ejection
+	SlowStart    time.Duration // until the full share of requests after an ejection
 	SilenceLimit time.Duration // without data from an instance while others of its role send
 	ProbeTimeout time.Duration
 }

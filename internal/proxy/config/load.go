@@ -36,8 +36,8 @@ func LoadProxy(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Proxy,
 	return p, nil
 }
 
-// Print writes the configuration as a YAML file for --config. Settings of the embedded etcd
-// have no value where another etcd is used, nor has its gateway with TLS.
+// Print writes the configuration as a YAML file for --config. The settings of the embedded etcd have no
+// value if another etcd is used, and its gateway has none with TLS.
 func (p *Proxy) Print(w io.Writer) error {
 	own := p.EmbeddedEtcd.settings()
 	var remarks []string
@@ -65,7 +65,7 @@ type Listen struct {
 	Files certs.Files // none: plain HTTP
 }
 
-// listenSettings are what LoadListen reads.
+// listenSettings returns the settings that LoadListen reads.
 func listenSettings() []string { return []string{"host", "port", "tls-cert", "tls-key"} }
 
 // RegisterListenFlags adds the same flags as RegisterProxyFlags, and hides those that
@@ -75,9 +75,8 @@ func RegisterListenFlags(fs *pflag.FlagSet) {
 	fs.VisitAll(func(f *pflag.Flag) { f.Hidden = f.Name != "config" && !slices.Contains(listenSettings(), f.Name) })
 }
 
-// LoadListen returns where the proxy with these flags, environment and file listens. It
-// ignores all other settings, so that a health check needs no more than these. The parameters
-// are those of LoadProxy.
+// LoadListen returns the listener of the proxy with these flags, environment and file. It ignores all
+// other settings, so that a health check does not need them. The parameters are those of LoadProxy.
 func LoadListen(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Listen, error) {
 	var p Proxy
 	v, err := p.Settings().Load(fs, lookupEnv, "")

@@ -69,8 +69,8 @@ func RegisterProxyFlags(fs *pflag.FlagSet) {
 	referenceTable().Register(fs)
 }
 
-// NormalizeArgs rewrites the forms that the reference proxies' command lines have and pflag
-// does not know; see settings.Table.Normalize.
+// NormalizeArgs rewrites forms of the reference proxies' command lines that pflag does not accept; see
+// settings.Table.Normalize.
 func NormalizeArgs(args []string) []string {
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		return args // a shell completes an unfinished command line
@@ -78,7 +78,7 @@ func NormalizeArgs(args []string) []string {
 	return append(referenceTable(), new(Proxy).Settings()...).Normalize(args)
 }
 
-// complete brings addresses into canonical form and sets what follows from other settings.
+// complete brings addresses into canonical form and sets the settings that follow from others.
 func (p *Proxy) complete(lookupEnv func(string) (string, bool)) error {
 	c := &complaints{sources: p.sources}
 	p.Clients.complete(c)

@@ -13,11 +13,11 @@ import (
 // Records has the settings of logs, metrics and traces.
 type Records struct {
 	AccessLog    bool
-	TraceHeaders bool   // X-PD-... response headers for everybody
-	OTLPEndpoint string // URL of a collector; "" = what the OTEL_ variables say
-	TraceSample  string // share of the requests that are traced; "" = the same, or the default
+	TraceHeaders bool   // whether every answer has X-PD-... headers
+	OTLPEndpoint string // URL of a collector; "" = from the OTEL_ variables
+	TraceSample  string // share of the requests that are traced; "" = from the OTEL_ variables, or the default
 
-	MetricsModels int // models with labels of their own in metrics
+	MetricsModels int // maximum number of models with their own labels in metrics
 
 	LogLevel  string
 	LogFormat string

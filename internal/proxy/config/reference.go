@@ -33,9 +33,9 @@ type referenceFlag struct {
 	name string
 	kind settings.Kind
 	form form
-	// Exactly one of the three is set: the setting of pdmesh that the flag sets, the reason why
-	// the flag has no effect, or how it names instances. A command line with a flag of the last
-	// kind names all instances; the rest of their list has the defaults of that proxy.
+	// Exactly one of the three is set: the setting of pdmesh that the flag sets, the reason why the
+	// flag has no effect, or how it names instances. A command line with a flag of the last kind names
+	// all instances; lists that it omits have the defaults of that proxy.
 	instead, idle, instances string
 }
 
@@ -75,7 +75,7 @@ var referenceFlags = []referenceFlag{ //nolint:gochecknoglobals // a table that 
 	{name: "chunk-size", kind: settings.Number, form: formLMCache, idle: noBuffer},
 }
 
-// usage is the description in --help-all.
+// usage returns the description in --help-all.
 func (f *referenceFlag) usage() string {
 	switch {
 	case f.instead != "":
@@ -206,7 +206,7 @@ func (r *reference) values() {
 	if r.changed("max-retries") && r.p.MaxAttempts <= 0 {
 		r.p.MaxAttempts = 1
 	}
-	// A number of checks implies the interval of the script.
+	// The flag for the number of checks also implies the interval of the script.
 	if r.p.sources["waiting-retry-interval"] == "" {
 		switch {
 		case r.changed("check-times"):

@@ -98,8 +98,8 @@ func (r *reference) lmcacheChannel() {
 	r.p.sources["lmcache-notify"] = "the command line of " + string(formLMCache)
 }
 
-// lmcachePorts sets the LMCache ports of decode instances. Of consecutive instances, the i-th
-// has each port plus i.
+// lmcachePorts sets the LMCache ports of decode instances. With consecutive instances, the i-th has each
+// port plus i.
 func (r *reference) lmcachePorts(addresses []string, consecutive bool) {
 	initPorts, allocPorts := r.portList("decoder-init-port", "8300"), r.portList("decoder-alloc-port", "8400")
 	if r.changed("decoder-init-port") && r.changed("decoder-alloc-port") && initPorts != nil && allocPorts != nil && len(initPorts) != len(allocPorts) {
@@ -203,8 +203,8 @@ func expand(hosts []string, ports []int, count int) (_ []string, _ []int, consec
 	return hosts, ports, false
 }
 
-// put sets the instances of a role, which has one port for each host, and returns their addresses
-// in order, or nil after an error.
+// put sets the instances of a role from one port for each host, and returns their addresses in order, or
+// nil after an error.
 func (r *reference) put(s side, hosts []string, ports []int) []string {
 	flag := s.hosts
 	if !r.changed(s.hosts) {

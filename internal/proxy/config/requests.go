@@ -25,16 +25,16 @@ type Requests struct {
 	PrefillTimeout         time.Duration
 	DecodeFirstByteTimeout time.Duration
 	IdleTimeout            time.Duration // between two chunks of an answer
-	BusyTimeout            time.Duration // in place of the three before, while the engine makes progress
-	SSEKeepAliveInterval   time.Duration // between two signs of life in a stream that is silent; 0 = none
+	BusyTimeout            time.Duration // in place of all timeouts of answers, while the engine makes progress
+	SSEKeepAliveInterval   time.Duration // between two keep-alives in a silent stream; 0 = none
 	NonStreamTimeout       time.Duration // until a non-streamed answer begins
-	ContinueStreams        int           // times that a stream may go on after its decode leg was lost
-	MaxAttempts            int           // tries for one request, the first included
+	ContinueStreams        int           // maximum continuations of a stream whose decode leg was lost
+	MaxAttempts            int           // attempts for one request, including the first
 	RetryBudget            int           // percent of the requests of the last 10 s
 	Fallback               string        // FallbackDecode or FallbackNone
 	MaxBodyBytes           int64
-	MaxBodiesMemory        int64         // bytes of all request bodies and large answers together; 0 = by the memory limit
-	MaxConnections         int           // clients connected at once; 0 = by the limit on descriptors
+	MaxBodiesMemory        int64         // bytes of all request bodies and large answers together; 0 = from the memory limit
+	MaxConnections         int           // clients connected at once; 0 = from the limit on descriptors
 	ShutdownDelay          time.Duration // between SIGTERM and the end of accepting; 0 = none
 	ShutdownTimeout        time.Duration // for running requests after that
 }
@@ -71,9 +71,9 @@ func (r *Requests) check(c *complaints) {
 
 // KVTransfer has the settings of KV transfer between prefill and decode.
 type KVTransfer struct {
-	KVLeaseBudget        time.Duration // how long after a prefill its KV may still be used
-	VersionGroups        bool          // pairs of one vLLM version only
-	RewriteRemoteHost    bool          // in transfer params, by the host that was dialed
+	KVLeaseBudget        time.Duration // how long after prefill its KV cache may be transferred
+	VersionGroups        bool          // whether NIXL pairs must have the same vLLM version
+	RewriteRemoteHost    bool          // whether transfer params get the host at which the proxy reaches prefill
 	LMCacheNotify        string        // tcp://host:port where LMCache's prefill instances notify; "" = at their agents
 	LMCacheNotifyTimeout time.Duration // from a prefill's answer to its last notification
 }

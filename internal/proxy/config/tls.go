@@ -8,8 +8,8 @@ import (
 
 // TLS has the certificates for clients and engines. Those for etcd are in Etcd and EmbeddedEtcd.
 type TLS struct {
-	// ListenerFiles are for TLS with clients; without a certificate they speak plain HTTP. A CA makes
-	// them show a certificate.
+	// ListenerFiles are for TLS with clients; without a certificate, clients use plain HTTP. With a CA,
+	// clients need a certificate.
 	ListenerFiles certs.Files
 	// EngineFiles are for TLS to engines with scheme https, and EngineServerName is the name in
 	// their certificates where it is not the host of their address; each may be "".

@@ -27,12 +27,12 @@ import (
 // Prober probes engines with the same network guard as requests.
 type Prober struct {
 	Client    *vllm.Client
-	connector string        // of records that name none
-	idsLimit  time.Duration // of the query of a bootstrap server in Alive
+	connector string        // connector of records that name none
+	idsLimit  time.Duration // limit for the query of a bootstrap server in Alive
 }
 
-// idsLimit is well below health.Options.SilenceLimit: an engine that has answered is not silent
-// because its bootstrap server is.
+// idsLimit is well below health.Options.SilenceLimit, so that a silent bootstrap server does not make
+// its engine count as silent.
 const idsLimit = 500 * time.Millisecond
 
 // NewProber makes a Prober.
@@ -85,7 +85,7 @@ func Learns(def string) func(instance.Key, instance.Record) bool {
 // errRestarted is the error for an engine whose ids differ from those of its record.
 var errRestarted = errors.New("it has restarted, and its new engine ids are not known yet")
 
-// Alive implements health.Prober. An engine with other ids than its record is not alive: its
+// Alive implements health.Prober. An engine whose ids differ from its record is not alive, because its
 // legs could not find their partners.
 func (p Prober) Alive(ctx context.Context, in *instance.Instance) error {
 	err := p.Client.Health(ctx, vllm.BaseURL(in))
@@ -115,13 +115,13 @@ func (p Prober) Alive(ctx context.Context, in *instance.Instance) error {
 	return nil
 }
 
-// Usable returns a function that refuses records without what their connector needs. def is
-// the connector of records that name none.
+// Usable returns a function that rejects records that lack what their connector needs. def is the
+// connector of records that name none.
 func Usable(def string) func(instance.Key, instance.Record) error {
 	return func(k instance.Key, rec instance.Record) error {
 		if rec.State == instance.Starting {
 			_, err := connector.OfRecord(&rec, def)
-			return err // it gets no requests, and its agent has not queried everything yet
+			return err // it gets no requests, and its agent does not know everything yet
 		}
 		return connector.Lacks(k, rec, def)
 	}

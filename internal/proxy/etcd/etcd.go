@@ -28,8 +28,8 @@ import (
 type Handle struct {
 	Client    *clientv3.Client
 	endpoints []string
-	server    *process.Host // nil if it is not the embedded one
-	members   *etcd.Members // nil if it is embedded in a proxy
+	server    *process.Host // nil without an embedded etcd
+	members   *etcd.Members // nil with an embedded etcd
 	log       logrus.FieldLogger
 }
 
@@ -78,7 +78,7 @@ func (h *Handle) Follow(ctx context.Context) {
 	}
 }
 
-// Findings returns what an operator has to change, for /status.
+// Findings returns the settings of etcd that an operator has to change, for /status.
 func (h *Handle) Findings() (texts []string) {
 	for _, endpoint := range h.members.Status().Departed {
 		texts = append(texts, fmt.Sprintf("the configured etcd endpoint %s is not a member of the cluster, or does not answer: update --etcd-endpoints if the member was replaced", endpoint))
@@ -101,7 +101,7 @@ func (h *Handle) Close() {
 
 func (h *Handle) embedded() bool { return h.server != nil && !h.server.State().Joined }
 
-// Describe names it for the log.
+// Describe returns the endpoints for the log.
 func (h *Handle) Describe() string {
 	s := strings.Join(h.endpoints, ",")
 	if h.embedded() {
@@ -110,7 +110,7 @@ func (h *Handle) Describe() string {
 	return s
 }
 
-// Status returns what /status shows. w is the state of the watch.
+// Status returns the state of etcd for /status. w is the state of the watch.
 func (h *Handle) Status(w watch.Status) httpapi.EtcdStatus {
 	members := h.members.Status()
 	s := httpapi.EtcdStatus{
@@ -128,7 +128,7 @@ func (h *Handle) Status(w watch.Status) httpapi.EtcdStatus {
 	return s
 }
 
-// Metrics returns what /metrics shows.
+// Metrics returns the state of etcd for /metrics.
 func (h *Handle) Metrics(w watch.Status) metrics.Etcd {
 	e := metrics.Etcd{Status: w}
 	if h.embedded() {

@@ -23,8 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// Loads joins the scheduler's counts, the engines' own figures and the digests of other
-// proxies.
+// Loads combines the scheduler's counts, the metrics of engines and the digests of other proxies.
 type Loads struct {
 	ID             string // of this proxy
 	Watcher        *watch.Watcher
@@ -34,13 +33,13 @@ type Loads struct {
 	Keys           *keylimit.Table
 	Log            logrus.FieldLogger
 	Prober         scrape.Asker
-	ScrapeInterval time.Duration // 0: engines are not asked
+	ScrapeInterval time.Duration // 0: metrics of engines are not read
 
 	// Queue returns the state of the queue to publish, and OnDigests receives the digests of all
 	// proxies, at least once a second.
 	Queue     func() []schema.QueueEntry
 	OnDigests func([]*loaddigest.ProxyLoad)
-	// Pace returns what the latest requests took on a rank, whose address is that of sched.AddressOf.
+	// Pace returns the pace of the latest requests on a rank, whose address is from sched.AddressOf.
 	Pace func(instance.Key) instance.ListedPace
 	// Changed is called when an engine has reported its load.
 	Changed func()
@@ -48,7 +47,7 @@ type Loads struct {
 	scraper *scrape.Scraper
 }
 
-// Scrape reads the load of the engines until ctx ends, unless that is off.
+// Scrape reads the load of the engines until ctx ends. It does nothing if ScrapeInterval is 0.
 func (l *Loads) Scrape(ctx context.Context) {
 	if l.ScrapeInterval > 0 {
 		l.scraper.Run(ctx)
@@ -124,9 +123,9 @@ func (l *Loads) inFlight() []schema.LoadEntry {
 			Leaving: !there || in.Intent != "" || in.Record.State == instance.Draining,
 		}
 		if e.Leaving && t.InRole == 0 {
-			e.LoadCount = schema.LoadCount{} // an engine in both roles may go on in the other one
+			e.LoadCount = schema.LoadCount{} // an engine in both roles may continue to serve in the other one
 		}
-		// A drain waits for the end of its KV caches, too.
+		// A drain also waits until no KV cache of the instance is pinned.
 		if there && e.Leaving && e.InFlight == 0 && l.Scheduler.Loads.Pinned(in, now) {
 			e.InFlight = 1
 		}
@@ -139,7 +138,7 @@ func (l *Loads) inFlight() []schema.LoadEntry {
 
 // FollowOthers updates the state of the other proxies for policies until ctx ends.
 func (l *Loads) FollowOthers(ctx context.Context) {
-	var stores int64 // that have replaced another one
+	var stores int64 // number of times that etcd was replaced
 	l.Others.FollowOthers(ctx, l.ID, func(others loaddigest.Others) {
 		if n := l.Watcher.Status().Epochs; n != stores {
 			stores = n
@@ -157,7 +156,7 @@ func (l *Loads) FollowOthers(ctx context.Context) {
 	})
 }
 
-// Digests is what /status shows of the proxies' digests.
+// Digests returns the load digests of the proxies for /status.
 func (l *Loads) Digests() []httpapi.LoadDigest {
 	if l.Others == nil {
 		return nil
@@ -173,7 +172,7 @@ func (l *Loads) Digests() []httpapi.LoadDigest {
 	return out
 }
 
-// Metrics counts the digests of the others.
+// Metrics counts the digests of the other proxies.
 func (l *Loads) Metrics() (d metrics.Digests) {
 	for _, one := range l.Digests() {
 		switch {

@@ -6,7 +6,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// ranks adds what each rank has to do, what is remembered of it, and the pace of all ranks.
+// ranks adds the load and the remembered prompts of each rank, and the pace of all ranks.
 func (l *Loads) ranks(k instance.Key, to *instance.ListedLoad) {
 	in, ok := l.Watcher.Snapshot().Lookup(k)
 	if !ok {
@@ -31,7 +31,7 @@ func (l *Loads) ranks(k instance.Key, to *instance.ListedLoad) {
 	to.Prompts = prompts(all)
 }
 
-// Remembered is what policies remember of prompts, by role.
+// Remembered returns the sizes of the policies' prompt indexes, by role.
 func (l *Loads) Remembered() map[instance.Role]policy.Remembered {
 	out := map[instance.Role]policy.Remembered{}
 	for _, role := range instance.Roles() {
@@ -42,7 +42,7 @@ func (l *Loads) Remembered() map[instance.Role]policy.Remembered {
 	return out
 }
 
-// Prompts is the same, as /status shows it.
+// Prompts returns the same for /status.
 func (l *Loads) Prompts() map[instance.Role]instance.ListedPrompts {
 	out := map[instance.Role]instance.ListedPrompts{}
 	for role, r := range l.Remembered() {

@@ -29,8 +29,8 @@ func Tune() error {
 	return err
 }
 
-// Profile fills heap profiles again, at Go's default rate. It is called as early as possible: a
-// profile lacks what was allocated before.
+// Profile enables heap profiles again, at Go's default rate. Call it as early as possible: a profile
+// lacks earlier allocations.
 func Profile() { runtime.MemProfileRate = 512 << 10 }
 
 // memoryLimit returns nine tenths of the container's memory, or half of the machine's without
@@ -57,7 +57,7 @@ func Bodies(cfg *config.Proxy) int64 {
 }
 
 const (
-	// leastBodies is enough for the usual long prompts, whatever the limit.
+	// leastBodies is the minimum under any memory limit; it is enough for ordinary long prompts.
 	leastBodies = 16 << 20
 	// unlimitedBodies is the bound without a memory limit.
 	unlimitedBodies = 1 << 30

@@ -1,5 +1,5 @@
-// Package ratio follows the load of each role of the fleet, publishes advice about the number of its
-// instances, and with --auto-roles on changes the roles of engines in both roles.
+// Package ratio follows the load of each role of the fleet and publishes advice about the number of its
+// instances. With --auto-roles on, it changes the roles of engines that are registered in both.
 package ratio
 
 import (
@@ -28,7 +28,7 @@ type Options struct {
 	Targets  roles.Targets
 	Snapshot func() *instance.Snapshot
 	Load     func(instance.Key) (sched.Total, bool)
-	// Rates returns what is known of the speed of a model's engines.
+	// Rates returns the known speed of a model's engines.
 	Rates func(model, address string) estimate.Rates
 	// Queues returns the queues of this proxy, and Elsewhere the tokens of the prompts that wait in
 	// other proxies, by model.
@@ -37,8 +37,8 @@ type Options struct {
 	Intents   *store.Intents
 	// Stale returns why the membership or the load of other proxies may be out of date, "" if not.
 	Stale func() string
-	// View returns why this proxy passes over an instance, such as ejected, "" if it does not. Such
-	// an engine does not count, nor does it move although it has the fewest requests.
+	// View returns why this proxy does not pick an instance, such as ejected, or "". Such an engine neither
+	// counts nor moves, although it has the fewest requests.
 	View func(instance.Key) instance.View
 	Fits func(instance.Key, instance.Record) error
 	Log  logrus.FieldLogger
@@ -48,12 +48,12 @@ type Options struct {
 type Follower struct {
 	o       Options
 	demands map[string]*roles.Demand
-	refused map[string]int64     // at the last tick, by model
-	skipped map[string]time.Time // until when an engine is left out after a refusal, by address
+	refused map[string]int64     // requests refused until the last tick, by model
+	skipped map[string]time.Time // end of the pause after a refused change, by address of the engine
 	auto    roles.Automatic
 	move    *int64    // revision of the last change of a role; nil: unknown
-	polled  time.Time // last successful poll of it
-	// blind is since when a proxy publishes no load digest, by its id, as of the last poll.
+	polled  time.Time // last successful poll of move
+	// blind has the time since which a proxy publishes no load digest, by its id, as of the last poll.
 	blind  map[string]time.Time
 	advice atomic.Pointer[[]instance.Advice]
 	moves  [2]map[string]*atomic.Int64 // by role and result
@@ -119,15 +119,15 @@ func (f *Follower) Step(ctx context.Context, now time.Time) {
 	}
 }
 
-// pollMove is the interval in which the last change of a role is read, and pollLimit bounds a read.
+// pollMove is the interval between reads of the last role change, pollLimit the limit of one read.
 const (
 	pollMove  = 5 * time.Second
 	pollLimit = 2 * time.Second
-	// skip is how long an engine is left out after its change was refused, so that others are tried.
+	// skip is the time for which an engine is left out after a refused change, so that others are tried.
 	skip = 10 * time.Minute
 )
 
-// change changes the role of one engine, if that should be done now.
+// change changes the role of one engine, if auto decides so.
 func (f *Follower) change(ctx context.Context, now time.Time, all []*roles.Demand) {
 	if stale := f.o.Stale(); stale != "" {
 		f.auto.Reset()
@@ -144,7 +144,7 @@ func (f *Follower) change(ctx context.Context, now time.Time, all []*roles.Deman
 		}
 		if f.polled = now; f.move == nil || *f.move != is {
 			f.move = &is
-			f.auto.Moved(now) // the time at which this proxy learned of it: clocks are not compared
+			f.auto.Moved(now) // local time of the poll: clocks are not compared
 		}
 		blind := map[string]time.Time{}
 		for _, id := range without {
@@ -155,7 +155,7 @@ func (f *Follower) change(ctx context.Context, now time.Time, all []*roles.Deman
 		f.blind = blind
 	}
 	for _, since := range f.blind {
-		if now.Sub(since) >= pollMove { // the load that this proxy sees is a part; one that starts has a moment
+		if now.Sub(since) >= pollMove { // the known load is incomplete; a starting proxy has pollMove to publish
 			f.auto.Reset()
 			return
 		}
@@ -197,8 +197,8 @@ func (f *Follower) count(role instance.Role, result string) {
 	f.moves[slices.Index(instance.Roles(), role)][result].Add(1)
 }
 
-// engines returns the engines in both roles of which no operator has an intent, without those that
-// are left out.
+// engines returns the engines in both roles without an operator's intent, except those in skipped and
+// those that this proxy does not pick.
 func (f *Follower) engines(now time.Time) []roles.Engine {
 	maps.DeleteFunc(f.skipped, func(_ string, until time.Time) bool { return !now.Before(until) })
 	var out []roles.Engine
@@ -217,21 +217,21 @@ func (f *Follower) engines(now time.Time) []roles.Engine {
 	return out
 }
 
-// movable reports whether proxies may change the role of an engine, by one of its instances.
+// movable reports whether proxies may change the role of the engine of an instance.
 func movable(in *instance.Instance) bool {
 	return in.View == "" && in.Verified && in.Record.State == instance.Ready && in.Weight() > 0 && !in.TimedWeight && len(in.Record.Models) > 0 && (in.Intent == "" || in.AutoRole)
 }
 
-// group is the instances whose first model is the same. Adapters count for it.
+// group is the load of the instances with the same first model. Requests for adapters count for it.
 type group struct {
 	model    string
 	load     roles.Load
 	rates    estimate.Rates
-	reported float64 // decode instances whose engines report
-	shares   float64 // of the same, those in both roles as half
+	reported float64 // number of decode instances whose engines report their load
+	shares   float64 // the same, but instances in both roles count as half
 }
 
-// loads returns the load of each group now, ordered by model, without instances that this proxy passes over.
+// loads returns the load of each group, ordered by model, without instances that this proxy does not pick.
 func (f *Follower) loads() []*group {
 	groups := map[string]*group{}
 	snap := f.o.Snapshot()
@@ -264,8 +264,8 @@ func (f *Follower) loads() []*group {
 			for _, n := range q.Waiting {
 				g.load.Waiting += float64(n) * g.rates.Uncached
 			}
-			if before, listed := f.refused[q.Model]; listed { // else some may be from long ago
-				g.load.Refused += float64(max(0, q.Refused-before)) / max(q.Share, 0.01) // the others refuse in proportion
+			if before, listed := f.refused[q.Model]; listed { // otherwise the count may include old refusals
+				g.load.Refused += float64(max(0, q.Refused-before)) / max(q.Share, 0.01) // other proxies refuse in proportion
 			}
 		}
 	}
@@ -299,8 +299,8 @@ func groupOf(model string, groups map[string]*group, snap *instance.Snapshot) *g
 	return nil
 }
 
-// add adds an instance. The count of requests of an engine in both roles is one for both: those that
-// are not prompts are streams.
+// add adds an instance. An engine in both roles has one count of requests; those that are not waiting
+// prompts are streams.
 func (g *group) add(role instance.Role, share float64, t sched.Total) {
 	waiting := float64(t.Waiting) + t.OthersWaiting
 	if role == instance.Prefill {

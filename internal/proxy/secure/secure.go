@@ -22,7 +22,7 @@ type Certificates struct {
 	listener  *certs.Source // nil: clients speak plain HTTP
 	Engines   *certs.Source
 	Etcd      *certs.Source   // nil: etcd is reached without TLS
-	sources   []*certs.Source // those above that are set, and that of the embedded etcd, whose process reads the same files
+	sources   []*certs.Source // those above that are set, and that of the embedded etcd (its process reads the same files)
 	listeners []*certs.Listener
 }
 
@@ -62,7 +62,7 @@ func (c *Certificates) Watch(ctx context.Context, work *sync.WaitGroup) {
 	}
 }
 
-// Listen wraps a listener in TLS, if clients use it. It is called before the server serves.
+// Listen wraps a listener in TLS, if clients use it. It must be called before the server serves.
 func (c *Certificates) Listen(ln net.Listener, log *logrus.Logger) net.Listener {
 	if c.listener == nil {
 		return ln

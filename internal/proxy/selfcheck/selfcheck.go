@@ -23,9 +23,9 @@ const Timeout = 3 * time.Second
 // ErrUnhealthy is wrapped by the reason that the proxy reports.
 var ErrUnhealthy = errors.New("not ready")
 
-// client returns a client for the proxy of this machine. It does not verify the certificate,
-// which need not have the local address: nothing secret is sent. asked becomes true if the proxy asks
-// for a certificate. Only then are the files read, because the proxy may have rejected them.
+// client returns a client for the proxy of this machine. It does not verify the certificate, which may
+// lack the local address; nothing secret is sent. asked becomes true if the proxy requests a client
+// certificate. The files are read only then, because the proxy may have rejected them.
 func client(at config.Listen) (hc *http.Client, scheme string, asked *atomic.Bool) {
 	asked = new(atomic.Bool)
 	t := &http.Transport{DisableKeepAlives: true} // no HTTP proxy from the environment
@@ -58,7 +58,7 @@ func Ask(ctx context.Context, at config.Listen, path string) (string, error) {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return "", fmt.Errorf("no answer from %s within %s", address, Timeout)
-	case err != nil && asked.Load() && path == "/livez": // a restart would not mend certificates
+	case err != nil && asked.Load() && path == "/livez": // a restart would not fix certificates
 		return "alive", nil
 	case err != nil && asked.Load():
 		return "", fmt.Errorf("ask %s: %w", address, certs.Explain(errors.Unwrap(err)))

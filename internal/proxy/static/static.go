@@ -26,7 +26,7 @@ func Name(cfg *config.Proxy, address string) string {
 		return ""
 	}
 	if ap, err := netip.ParseAddrPort(address); err == nil && (ap.Addr().IsUnspecified() || ap.Addr().IsLoopback()) {
-		address = fmt.Sprintf("127.0.0.1:%d", ap.Port()) // the same one with another --host
+		address = fmt.Sprintf("127.0.0.1:%d", ap.Port()) // the name does not depend on --host
 	}
 	if cfg.EtcdIsLoopback() {
 		return address
@@ -40,17 +40,17 @@ func Name(cfg *config.Proxy, address string) string {
 
 // Instances are the instances of the command line.
 type Instances struct {
-	Proxy   string // the name of this one in their records; "" without instances
+	Proxy   string // name of this proxy in their records; "" without instances
 	Records map[instance.Key]instance.Record
 	Keys    []instance.Key // of Records
 	members func() *instance.Snapshot
 	since   time.Time
 }
 
-// flagGrace is how long readiness waits for the instances of the command line.
+// flagGrace bounds the time that readiness waits for the instances of the command line.
 const flagGrace = 5 * time.Second
 
-// New returns the instances of a configuration; proxy is the Name of this one.
+// New returns the instances of a configuration; proxy is the Name of this proxy.
 func New(cfg *config.Proxy, proxy string, members func() *instance.Snapshot) *Instances {
 	f := &Instances{Proxy: proxy, Records: map[instance.Key]instance.Record{}, members: members, since: time.Now()}
 	add := func(role instance.Role, address string, ports map[string][]int) {
@@ -86,9 +86,9 @@ func (f *Instances) Ready() error {
 	return fmt.Errorf("instances of the command line have not answered yet: %s", strings.Join(missing, ", "))
 }
 
-// Fleet returns the names of the proxies that use an instance which is added through this
-// one: itself, and those with all of its instances on their command lines. It is nil, which
-// means every proxy, if this one has no such instances.
+// Fleet returns the names of the proxies that use an instance added through this proxy: itself, and the
+// proxies whose command lines have all of its instances. It returns nil, which means every proxy, if
+// the command line of this proxy has no instances.
 func (f *Instances) Fleet() []string {
 	if f.Proxy == "" {
 		return nil
@@ -144,7 +144,7 @@ func (f *Instances) Sync(ctx context.Context, to *store.Instances, log logrus.Fi
 		return nil
 	}
 	changes, err := to.SyncFlags(ctx, f.Proxy, f.Records)
-	for _, k := range changes.Dropped { // the next call does not find them
+	for _, k := range changes.Dropped { // also after an error: the next call does not find them
 		log.Warnf("%s was on an earlier command line of this proxy but not on this one: removed", k)
 	}
 	if err != nil {

@@ -15,19 +15,19 @@ import (
 // readyPoll is the interval between checks of a proxy that is not ready yet.
 const readyPoll = 200 * time.Millisecond
 
-// stopMargin is added to --shutdown-timeout.
+// stopMargin is the time beyond ShutdownTimeout that systemd allows for the stop.
 const stopMargin = 15 * time.Second
 
 // Proxy reports the state of a proxy. All fields must be set.
 type Proxy struct {
-	Ready           func() error // as /readyz
+	Ready           func() error // returns nil once the proxy serves
 	Sane            func(ctx context.Context) error
 	ShutdownTimeout time.Duration
 	Log             logrus.FieldLogger
 }
 
-// Notify sends READY once /readyz would answer 200, feeds the watchdog while the proxy is
-// sane, and sends STOPPING when stopping is closed. It returns when ctx ends.
+// Notify sends READY once Ready returns nil, feeds the watchdog while the proxy is sane, and sends
+// STOPPING when stopping is closed. It returns when ctx ends.
 func (p Proxy) Notify(ctx context.Context, stopping <-chan struct{}) {
 	log := p.Log.WithField("component", "systemd")
 	if !sdnotify.Enabled() {

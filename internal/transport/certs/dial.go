@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// DialFunc is the shape of net.Dialer.DialContext.
+// DialFunc has the signature of net.Dialer.DialContext.
 type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
 // DialTLS returns a function that dials and completes the handshake within limit. config is called

@@ -28,10 +28,10 @@ type material struct {
 	parts          [2]part // of Cert and CA
 }
 
-// part is the certificates of a file. One of them must be valid.
+// part has the certificates of one file. At least one of them must be valid.
 type part struct {
 	name, file string
-	certs      []*x509.Certificate // that of Cert without its chain; empty without a file
+	certs      []*x509.Certificate // for Cert only the leaf; empty without a file
 }
 
 // parse builds the TLS configurations for the contents of the files.
@@ -73,7 +73,7 @@ func (f Files) parse(cert, key, ca []byte, protocol string) (*material, error) {
 }
 
 // whole returns an error if a PEM block of a file is damaged or cut off. Decoders skip such a block, and
-// without an authority or an intermediate certificate one side refuses the other.
+// handshakes then fail because an authority or an intermediate certificate is missing.
 func whole(path string, text []byte) error {
 	all, good := bytes.Count(text, []byte("-----BEGIN ")), 0
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
@@ -85,8 +85,8 @@ func whole(path string, text []byte) error {
 	return nil
 }
 
-// authorities returns the certificates in a file. It skips those that Go does not accept, which a bundle of
-// a system may have, as x509.CertPool does.
+// authorities returns the certificates in a file. Like x509.CertPool, it skips certificates that Go does
+// not accept, which a system's bundle may contain.
 func authorities(text []byte) (list []*x509.Certificate) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" || len(block.Headers) > 0 {
@@ -99,7 +99,7 @@ func authorities(text []byte) (list []*x509.Certificate) {
 	return list
 }
 
-// end returns when the last of the certificates expires, zero without any.
+// end returns the time at which the last of the certificates expires; zero without any.
 func (p part) end() (at time.Time) {
 	for _, c := range p.certs {
 		if c.NotAfter.After(at) {
@@ -109,7 +109,7 @@ func (p part) end() (at time.Time) {
 	return at
 }
 
-// over returns the reason why none of the certificates is valid at a time, "" if one is, or without any.
+// over returns the reason why none of the certificates is valid at a time; "" if one is, or without any.
 func (p part) over(now time.Time) (why string) {
 	for _, c := range p.certs {
 		switch {

@@ -109,8 +109,8 @@ func (s *Source) Watch(ctx context.Context) { s.files.Watch(ctx) }
 type Status struct {
 	Use      string
 	NotAfter time.Time // of the active certificate or the CA certificate, whichever ends first; zero without either
-	Name     string    // of that one
-	File     string    // of that one, or of the one that Over is about
+	Name     string    // of that certificate
+	File     string    // of that certificate, or of the one in Over
 	Over     string    // why peers are refused, or refuse this program; "" if the certificates are valid
 	reload.Status
 }
@@ -132,7 +132,7 @@ func (s *Source) Status() Status {
 	return st
 }
 
-// Finding returns a description of what an operator has to fix, "" if nothing.
+// Finding returns the problem that an operator has to fix, "" if there is none.
 func (s Status) Finding(now time.Time) string {
 	switch left := s.NotAfter.Sub(now); {
 	case s.Problem != "":

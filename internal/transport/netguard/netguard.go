@@ -1,7 +1,6 @@
-// Package netguard decides which addresses from etcd the proxy may connect to.
-// Otherwise, whatever can write an instance could receive prompts, or reach
-// services outside the fleet. The check runs at dial time, after name
-// resolution, so that a name cannot resolve to another address later.
+// Package netguard decides which addresses from etcd the proxy may connect to. Without it, any writer of
+// an instance could receive prompts, or reach services outside the fleet. The check runs at dial time,
+// after name resolution, so that a name cannot resolve to another address later.
 package netguard
 
 import (
@@ -20,14 +19,13 @@ type Policy struct {
 	allow []netip.Prefix
 }
 
-// New returns a Policy that allows exactly these networks. Without any, it
-// allows every address but those that Check always refuses.
+// New returns a Policy that allows exactly these networks. Without any, it allows every address except
+// those that Check always refuses.
 func New(allow []netip.Prefix) Policy { return Policy{allow: allow} }
 
-// Check returns an error if the address must not be connected to. Link-local
-// addresses (which include most cloud metadata services), metadata services at
-// other addresses, wildcards and multicast are always refused, also as IPv6
-// addresses that a translator maps to such an IPv4 address.
+// Check returns an error if the address must not be connected to. It always refuses link-local addresses
+// (which include most cloud metadata services), metadata services at other addresses, wildcards and
+// multicast, and the IPv6 addresses that a translator maps to such an IPv4 address.
 func (p Policy) Check(ip netip.Addr) error {
 	ip = ip.Unmap()
 	if ip.IsUnspecified() || ip.IsMulticast() {

@@ -16,15 +16,15 @@ const maxRawCall = 96 << 10
 // 0 bytes and no error.
 func Recv(fd uintptr, p []byte) (int, error) { return recv(fd, p, 0) }
 
-// Peek returns what Recv would, without consuming it.
+// Peek is Recv without consuming the bytes.
 func Peek(fd uintptr, p []byte) (int, error) { return recv(fd, p, syscall.MSG_PEEK) }
 
 func recv(fd uintptr, p []byte, flags uintptr) (int, error) {
 	return call(syscall.SYS_RECVFROM, fd, unsafe.Pointer(unsafe.SliceData(p)), len(p), flags, len(p))
 }
 
-// call makes a system call about n things at p, again if a signal interrupts it. size is the number
-// of bytes that the kernel may copy.
+// call makes a system call for n bytes or iovecs at p, and repeats it if a signal interrupts it. size is
+// the number of bytes that the kernel may copy.
 func call(trap, fd uintptr, p unsafe.Pointer, n int, flags uintptr, size int) (int, error) {
 	for {
 		var done uintptr
@@ -44,7 +44,7 @@ func call(trap, fd uintptr, p unsafe.Pointer, n int, flags uintptr, size int) (i
 	}
 }
 
-// partial returns the result of a write, which may also be that nothing fits.
+// partial returns the result of a write. EAGAIN is not an error: nothing fits.
 func partial(n int, err error) (int, error) {
 	if err == syscall.EAGAIN { //nolint:errorlint // a system call's, unwrapped
 		err = nil

@@ -18,7 +18,7 @@ func Recv(fd uintptr, p []byte) (int, error) {
 	}
 }
 
-// Peek returns what Recv would, without consuming it.
+// Peek is Recv without consuming the bytes.
 func Peek(fd uintptr, p []byte) (int, error) {
 	for {
 		n, _, err := syscall.Recvfrom(int(fd), p, syscall.MSG_PEEK)

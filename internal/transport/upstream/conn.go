@@ -47,7 +47,7 @@ type conn struct {
 	sending  sendState
 }
 
-// peekResult is what a read of the connection would find.
+// peekResult is the result that a read of the connection would have.
 type peekResult uint8
 
 const (
@@ -67,7 +67,7 @@ func newConn(tcp *net.TCPConn) (*conn, error) {
 	return c, nil
 }
 
-// peek returns what a read of the socket would find. It does not wait or consume data.
+// peek returns the result that a read of the socket would have. It does not wait or consume data.
 func (c *conn) peek() peekResult {
 	found := peekEnd
 	_ = c.raw.Read(func(fd uintptr) bool { // is not called if the connection is closed
@@ -77,7 +77,7 @@ func (c *conn) peek() peekResult {
 	return found
 }
 
-// peekFD returns what a read of this non-blocking socket would find.
+// peekFD returns the result that a read of this non-blocking socket would have.
 func peekFD(fd uintptr) peekResult {
 	var b [1]byte
 	n, err := sock.Peek(fd, b[:])

@@ -17,10 +17,10 @@ const (
 	maxRetryWait = 300 * time.Millisecond
 	// maxTries bounds the number of dials for one connection.
 	maxTries = 3
-	// maxSilence is how long the peer may acknowledge nothing, neither bytes nor keep-alives: a
-	// firewall that has lost the connection drops its packets without a reset. It is longer than
-	// usual outages of a network. On Linux it also ends a connection whose receive window stays
-	// full, even if the peer acknowledges the probes: the engine reads nothing of a large body.
+	// maxSilence bounds the time without an acknowledgement, of bytes or of keep-alives: a firewall that
+	// has lost the connection drops its packets without a reset. It is longer than usual outages of a
+	// network. On Linux it also ends a connection whose receive window stays full because the engine does
+	// not read a large body, even if the peer acknowledges the probes.
 	maxSilence = time.Minute
 	keepIdle   = 15 * time.Second
 	keepEvery  = 5 * time.Second

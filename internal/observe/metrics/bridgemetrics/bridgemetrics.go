@@ -11,15 +11,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/scraped"
 )
 
-// Bridge is what engines do that register themselves by ZeroMQ, read at scrape time.
+// Bridge returns the counts of the registration by ZeroMQ at scrape time.
 type Bridge func() zmqregister.Counts
 
-// Handler serves it with more, for an agent.
+// Handler serves the metrics of the bridge and those of more, for an agent.
 func (b Bridge) Handler(more prometheus.Collector) http.Handler {
 	return scraped.Handler(b.collector(), more)
 }
 
-// Register adds it.
+// Register registers the metrics.
 func (b Bridge) Register(reg prometheus.Registerer) { reg.MustRegister(b.collector()) }
 
 func (b Bridge) collector() prometheus.Collector {

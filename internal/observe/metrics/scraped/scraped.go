@@ -15,8 +15,8 @@ import (
 // Emit sends a sample of a family, with the values of its labels in order.
 type Emit func(name string, value float64, labels ...string)
 
-// A Family is a name with its help and labels. One whose name ends in _total is a counter,
-// any other a gauge.
+// A Family is a name with its help and labels. It is a counter if the name ends in _total, otherwise a
+// gauge.
 type Family struct {
 	name, help string
 	labels     []string
@@ -46,8 +46,8 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. Of samples with the same labels, as of names that were cut to
-// the same text, it sends the first: a second one would make the whole scrape fail.
+// Collect implements prometheus.Collector. It sends only the first of samples with equal labels, such as
+// names truncated to the same text, because duplicates would make the whole scrape fail.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	sent := map[string]bool{}
 	c.read(func(name string, value float64, labels ...string) {

@@ -45,7 +45,7 @@ type Files[T any] struct {
 
 // Status is the state of Files.
 type Status struct {
-	Problem string // why the files are not active as they are now; "" if they are
+	Problem string // why the present contents are not active; "" if they are
 	Reloads int64  // number of times that changed files were loaded
 }
 
