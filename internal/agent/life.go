@@ -29,7 +29,7 @@ func (l *life) refused() { l.ended = true }
 func (l *life) seen(started time.Time) bool {
 	if !l.isNew(started) {
 		if l.started.IsZero() && !started.IsZero() {
-			l.started, l.since = started, started // reported late: the same process
+			l.started, l.since = started, started // the same process, whose start time is now known
 		}
 		return false
 	}
