@@ -1,5 +1,5 @@
-// Package fleet implements diff and revert, which compare the settings of the fleet with their past
-// and restore them, and apply, which makes them as a file declares them.
+// Package fleet implements diff and revert, which show and undo changes of the fleet's settings, and
+// export and apply, which write the settings to a file and set them from one.
 package fleet
 
 import (

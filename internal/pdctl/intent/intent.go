@@ -77,7 +77,7 @@ func (f *intentFlags) add(cmd *cobra.Command) {
 	settings.DurationVar(fs, &f.wish.For, "for", 0, "how long it is in effect, e.g. 2h; 0: until it is undone")
 }
 
-// checkWait is check for commands with --wait, whose --timeout without it is that of etcd.
+// checkWait is check for commands with --wait. Without --wait, their --timeout limits calls to etcd.
 func (f *intentFlags) checkWait(s *session.Session, cmd *cobra.Command) error {
 	switch given := cmd.Flags().Changed("timeout"); {
 	case given && f.limit <= 0:

@@ -63,7 +63,7 @@ func parseFor(text string) (string, error) {
 	return instance.EffectiveState(state), nil
 }
 
-// run polls etcd until the condition is met. It also waits for an etcd that does not answer.
+// run polls etcd until the condition is met. It continues while etcd does not answer.
 func (w *waitFor) run(ctx context.Context, s *session.Session) error {
 	end := time.Now().Add(w.limit)
 	last, away := "", "" // away is the first of successive errors of etcd: they may differ in ports
@@ -171,7 +171,7 @@ func (w *waitFor) meets(snap *instance.Snapshot) (met []instance.Key, open strin
 	return met, open
 }
 
-// check returns the selected instances that have the state, and the others with theirs.
+// check returns the selected instances that have the state, and the others with their states.
 func (w *waitFor) check(snap *instance.Snapshot) (met []instance.Key, missing []string) {
 	state := map[instance.Key]string{}
 	for _, in := range w.sel.Filter(snap).All() {

@@ -15,7 +15,7 @@ import (
 const selectorUsage = "only instances that match, in kubectl's notation: key=value, key!=value, key in (a,b), key notin (a,b), key, !key, separated by commas; " +
 	"key is role, model, state, or the name of a label (label:NAME for a label with one of these names); if repeated, all must match"
 
-// Selects adds the flag to a command.
+// Selects adds the flag --selector to a command.
 func (s *Session) Selects(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().StringArrayVarP(&s.selectors, "selector", "l", nil, selectorUsage)
 	_ = cmd.RegisterFlagCompletionFunc("selector", s.completeSelector) // the flag is there

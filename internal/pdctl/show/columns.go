@@ -22,7 +22,7 @@ type column struct {
 
 // listed is the data of one line of the table.
 type listed struct {
-	in *instance.Instance // nil if a proxy has listed it
+	in *instance.Instance // nil with --proxy
 	instance.Listing
 }
 
