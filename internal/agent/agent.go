@@ -66,7 +66,7 @@ type Agent struct {
 	lastModels int    // number of models that the engine listed
 	ranks      ranks
 
-	mu     sync.Mutex // guards status; the goroutine of Run is the only writer of Record and reads it without mu
+	mu     sync.Mutex // guards status; only the goroutine of Run writes Record, so it reads Record without mu
 	status Status     // its Phase is Probing until Run ends; the method Status derives the other phases
 }
 

@@ -28,7 +28,7 @@ type KeyLimits struct {
 // ErrKeyLimits is wrapped by the error of invalid limits.
 var ErrKeyLimits = errors.New("invalid limits")
 
-// DecodeKeyLimits decodes and checks limits. Fields that it does not know are ignored.
+// DecodeKeyLimits decodes and checks limits. It ignores unknown fields.
 func DecodeKeyLimits(raw []byte) (KeyLimits, error) {
 	var l KeyLimits
 	if err := json.Unmarshal(raw, &l); err != nil {
@@ -40,7 +40,7 @@ func DecodeKeyLimits(raw []byte) (KeyLimits, error) {
 // CheckSet returns an error if new limits, a JSON object, have a limit of 0 or null, which would set none.
 func CheckSet(raw []byte) error {
 	set := map[string]any{}
-	_ = json.Unmarshal(raw, &set) // has been decoded
+	_ = json.Unmarshal(raw, &set) // the caller has decoded it
 	for field, n := range set {
 		if (n == 0.0 || n == nil) && field != "v" && field != "reason" {
 			return fmt.Errorf("%w: %s: 0 and null are no limit: leave it out", ErrKeyLimits, field)

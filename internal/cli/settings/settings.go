@@ -9,7 +9,7 @@
 // same code, so that "30s", "32MiB" and "on" mean the same everywhere. Errors name the setting
 // as a flag, and the source of the value. An empty variable counts as not set.
 //
-// It is the only package that knows viper.
+// No other package uses viper.
 package settings
 
 import (

@@ -59,7 +59,7 @@ type statusReport struct {
 	Alarms     []string                  `json:"alarms"`
 	Prefix     string                    `json:"prefix"`
 	Revision   int64                     `json:"revision"`
-	Membership int64                     `json:"membership_revision"` // highest mod_revision of the keys that proxies follow, including intents
+	Membership int64                     `json:"membership_revision"` // highest mod_revision of the keys that proxies follow
 	Counts     map[string]map[string]int `json:"counts"`              // role → state → number of instances
 	Proxies    []proxyReport             `json:"proxies"`
 	Notes      notes                     `json:"notes,omitempty"`
