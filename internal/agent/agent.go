@@ -31,15 +31,15 @@ const (
 
 // Engine provides access to the engine of an agent.
 type Engine interface {
-	// Probe checks that the engine is alive and returns what it serves. The error is
-	// vllm.ErrRefused if the port refuses connections.
+	// Probe checks that the engine is alive and returns its models and other facts. The
+	// error is vllm.ErrRefused if the port refuses connections.
 	Probe(ctx context.Context) (instance.Facts, error)
 	// Load reads the metrics of the engine.
 	Load(ctx context.Context) (vllm.Stats, error)
 }
 
 // firstBackoff is the first pause between two probes of an engine that has not answered
-// yet; each one is twice as long as the one before.
+// yet; each further pause is twice as long.
 const firstBackoff = 500 * time.Millisecond
 
 // MaxBackoff is the longest pause between two probes of an engine that has not
@@ -60,7 +60,7 @@ type Agent struct {
 	tally      tally
 	backoff    time.Duration
 	life       life
-	reread     bool // the metrics could not be read before the incarnation was known
+	reread     bool // a probe has failed because the metrics could not be read; see probe
 	load       loadWatch
 	lastShown  string // last reason logged
 	lastModels int    // number of models that the engine listed

@@ -1,5 +1,5 @@
-// Package cli has what the command lines of all programs share: exit codes, errors with
-// suggestions, signals, --version and --help.
+// Package cli has the parts that the command lines of all programs share: exit codes,
+// errors with suggestions, signals, --version and --help.
 package cli
 
 import (
@@ -159,7 +159,7 @@ func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr 
 func explain(cmd *cobra.Command, err error) error {
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		flag := bad.GetFlag()
-		// In place of the errors of package strconv; other types have errors of their own.
+		// These replace the errors of package strconv; other types have their own errors.
 		wanted := map[string]string{"int": "a whole number", "int64": "a whole number", "float64": "a number", "bool": "true or false"}
 		if want := wanted[flag.Value.Type()]; want != "" {
 			return fmt.Errorf("--%s: %w %q: must be %s", flag.Name, settings.ErrValue, bad.GetValue(), want)

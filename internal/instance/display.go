@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// An Opinion is what one proxy knows about an instance beyond its record and the
+// An Opinion is one proxy's assessment of an instance, in addition to the record and the
 // operator's intent. The zero value means that the proxy has no objection.
 type Opinion struct {
 	// View is why the proxy passes the instance over, such as Ejected; "" if it does not.

@@ -15,7 +15,7 @@ const DefaultKey = "default"
 const maxKeyLimit = 1_000_000_000_000
 
 // KeyLimits are the limits of one API key for all proxies together, and the JSON value of its
-// document below limits/. A limit of 0 does not exist.
+// document below limits/. 0 means no limit.
 type KeyLimits struct {
 	V          int   `json:"v"`
 	Requests   int64 `json:"rpm,omitempty"`          // requests per minute
@@ -79,7 +79,7 @@ func ValidKeyName(s string) bool {
 
 // KeyUse is the use of one API key. Tokens are those that engines reported.
 type KeyUse struct {
-	Requests int64 `json:"requests"` // that have ended, without those refused
+	Requests int64 `json:"requests"` // ended requests, without refused ones
 	Input    int64 `json:"input_tokens"`
 	Cached   int64 `json:"cached_tokens"` // of Input
 	Output   int64 `json:"output_tokens"`

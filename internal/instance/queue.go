@@ -9,7 +9,7 @@ type ListedQueue struct {
 	Mode    string         `json:"mode"`
 	Waiting map[string]int `json:"waiting"`        // requests, by class
 	Keys    map[string]int `json:"keys,omitempty"` // requests, by the name of the API key; "" for keys without a name
-	Bytes   int64          `json:"bytes"`          // of their bodies
+	Bytes   int64          `json:"bytes"`          // of the bodies of waiting requests
 	// PredictedWait is the wait in seconds that a request of class default would have, Oldest the wait
 	// in seconds of the oldest request.
 	PredictedWait float64 `json:"predicted_wait"`

@@ -15,8 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 )
 
-// serveControl serves the control socket until stop is called, which waits: clients follow a drain
-// through it. An error is fatal for a socket set by --socket, but not for the default socket.
+// serveControl serves the control socket until stop is called, also during a drain, which clients
+// follow. stop waits. An error is fatal for a socket set by --socket, but not for the default one.
 func (s *service) serveControl(ctx context.Context, source agentctl.Source) (stop func(), err error) {
 	path := s.Socket
 	switch {

@@ -89,7 +89,7 @@ func (s *sideChannel) choose(engine string) {
 	s.port = own // Free reports the port conflict at the start
 }
 
-// portOf returns the port of an engine's address, or vLLM's own if there is no address.
+// portOf returns the port of an engine's address, or vLLM's default port without an address.
 func portOf(engine string) int {
 	_, text, _ := net.SplitHostPort(engine)
 	if port, err := strconv.Atoi(text); err == nil {

@@ -121,7 +121,7 @@ func Start(o Options) (*Process, error) {
 	return p, nil
 }
 
-// launch starts the command through the reaper, which thus knows the child before it can exit.
+// launch starts the command, through the reaper if there is one: it must know the child from the start.
 func (p *Process) launch() (free func(), err error) {
 	start := p.cmd.Start
 	if p.o.Reaper != nil {

@@ -13,7 +13,7 @@ const Version = "0.1.0"
 // commit is set by the linker: -X .../internal/cli/version.commit=...
 var commit string //nolint:gochecknoglobals // the linker's
 
-// String returns Version, with the source of the build in parentheses if it is known.
+// String returns Version, with the commit or tag of the build in parentheses if it is known.
 func String() string {
 	from := commit
 	if from == "" {

@@ -32,14 +32,14 @@ const (
 	// staleAfter is the age from which a digest is read again. The age is measured by the clocks of
 	// two machines, so a digest that is as far in the future is read again, too.
 	staleAfter = loaddigest.Refresh + time.Second
-	// recheckPoll is the interval between two reads of such a proxy.
+	// recheckPoll is the interval between two reads of a proxy that seems to lag.
 	recheckPoll = 200 * time.Millisecond
 	// probesAtOnce bounds the engines, and the agents of this machine, that are queried at the same time.
 	probesAtOnce = 16
 )
 
-// gather collects the input of doctor. The picture also has the error if etcd could not be read. It is
-// nil if a setting is wrong.
+// gather collects the input of doctor. If etcd cannot be read, the picture has the error, too. The
+// picture is nil if a setting is wrong.
 func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.Picture, error) {
 	p := &doctor.Picture{Now: time.Now(), Reach: reach(s), Etcd: doctor.Etcd{Root: s.Etcd.Layout.Root()}}
 	source, err := s.Etcd.TLS.Open(nil)

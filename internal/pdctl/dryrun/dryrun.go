@@ -16,8 +16,8 @@ import (
 )
 
 // Run intercepts the calls of an etcd client. It sends reads and the comparisons of transactions to
-// etcd, and records writes instead of sending them. Commands get the same answers as without it, so
-// they need no code for --dry-run.
+// etcd, and records writes instead of sending them. Commands get the same answers as without
+// --dry-run, so they need no code for it.
 type Run struct {
 	On bool // if false, all calls are sent
 

@@ -374,8 +374,8 @@ func (d declared) changes(s *session.Session, now *store.Fleet, prune bool) (map
 	return values, nil
 }
 
-// withRole returns the present intent with the weight of a file, if it is of a change of roles. ok
-// is false if it is not, or if the file sets a state.
+// withRole returns the present intent of a role change with the weight of the file. ok is false if
+// the present intent is another one, or if the file sets a state.
 func withRole(section string, is *string, to json.RawMessage) (both json.RawMessage, ok bool) {
 	if section != intents || to == nil {
 		return nil, false

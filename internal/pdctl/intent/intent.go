@@ -1,5 +1,5 @@
 // Package intent implements the commands that set the intent for instances (drain, cordon,
-// weight and their inverses), and wait, which returns when every proxy has applied it.
+// weight, role and their inverses), and wait, which waits for their effect.
 package intent
 
 import (
@@ -61,7 +61,7 @@ const uncordonHelp = `uncordon lifts a cordon: proxies use the instance again, a
 It does not lift a drain or a removal; that is an error (exit 1). An instance that is not
 cordoned is not changed.`
 
-// intentFlags are the flags of drain, cordon and weight.
+// intentFlags are the flags of the commands that set intents.
 type intentFlags struct {
 	wish store.IntentOptions
 	wait bool

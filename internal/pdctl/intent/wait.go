@@ -47,7 +47,7 @@ passed, and what is missing is named.`
 
 // Exit codes other than 0, 1 and 2.
 const (
-	exitVanished = 3 // a proxy disappeared before it had confirmed that an instance is free
+	exitVanished = 3 // a proxy disappeared before it had confirmed that an instance is idle
 	exitTimeout  = 4 // --timeout of a wait has passed
 )
 

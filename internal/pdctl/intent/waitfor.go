@@ -93,8 +93,8 @@ func (w *waitFor) run(ctx context.Context, s *session.Session) error {
 	}
 }
 
-// poll reads the membership once. open describes what is missing. done reports whether the wait
-// is over; err is then its result.
+// poll reads the membership once. open describes the unmet part of the condition. done reports
+// whether the wait is over; err is then its result.
 func (w *waitFor) poll(ctx context.Context, s *session.Session, left time.Duration) (open string, done bool, err error) {
 	err = s.With(ctx, func(conn *session.Conn) error {
 		snap, err := s.Seen(ctx, conn)
@@ -139,7 +139,7 @@ func (w *waitFor) findLeft(ctx context.Context, s *session.Session, conn *sessio
 	return nil
 }
 
-// meets returns the instances that have the state; open describes what is missing.
+// meets returns the instances that have the state; open describes the unmet part of the condition.
 func (w *waitFor) meets(snap *instance.Snapshot) (met []instance.Key, open string) {
 	if w.each != nil {
 		var missing []string

@@ -1,5 +1,5 @@
 // Package limit implements pdctl limit, which changes the limits of API keys, and pdctl usage, which
-// shows what they use.
+// shows their use.
 package limit
 
 import (

@@ -127,7 +127,7 @@ func WithoutHint(err error) string {
 	return text
 }
 
-// Hint adds to an error the flags with which an etcd that does not answer may be reached.
+// Hint adds the flags that set the address of etcd to an error about an etcd that does not answer.
 func (s *Session) Hint(err error) error {
 	if !errors.Is(err, etcd.ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded) {
 		return err

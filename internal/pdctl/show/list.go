@@ -1,4 +1,4 @@
-// Package show implements the commands that only read: list, get, watch, history and status.
+// Package show implements the commands list, get, watch, history, status and version, which only read.
 package show
 
 import (

@@ -116,8 +116,8 @@ func (d *dialog) lines(f *frame) []string {
 	return []string{d.verb + " " + d.key.String(), effect, asks + d.typed + "_", d.error, "enter confirms, esc cancels"}
 }
 
-// effect describes what the change does to the role, as the dashboard does; last reports that no
-// instance of it would remain.
+// effect describes the effect of the change on its role, as the dashboard does. last reports whether
+// no instance of the role would remain.
 func (d *dialog) effect(f *frame) (what string, last bool) {
 	key := d.key
 	switch {

@@ -56,7 +56,6 @@ type row struct {
 	PerToken *float64 `json:"time_per_token_p50_seconds,omitempty"`
 }
 
-// key returns the key of the instance.
 func (r *row) key() instance.Key { return instance.Key{Role: r.Role, Address: r.Address} }
 
 // member reports whether the instance counts among those of its role.
