@@ -1,5 +1,5 @@
-// Package fleet implements diff and revert, which show and undo changes of the fleet's settings, and
-// export and apply, which write the settings to a file and set them from one.
+// Package fleet implements commands for the settings of the fleet. diff and revert show and undo
+// changes; export writes the settings as a file, and apply sets them from a file.
 package fleet
 
 import (

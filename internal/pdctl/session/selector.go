@@ -47,7 +47,7 @@ func (s *Session) NamedOrSelected(more int) cobra.PositionalArgs {
 	}
 }
 
-// NoMatch returns the error about a selector without a match among the instances of what ("decode ").
+// NoMatch returns the error about a selector without a match; what is a role with a space, or "".
 func (s *Session) NoMatch(what string, snap *instance.Snapshot) error {
 	selected := instance.Printable(strings.Join(s.selectors, " "), 200)
 	return fmt.Errorf("no %sinstance matches --selector %s%s; see pdctl list", strings.TrimLeft(what, " "), selected, instance.Printable(s.Selector.SetHint(snap), 200))
