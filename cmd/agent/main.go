@@ -1,5 +1,5 @@
-// Command agent is next to one vLLM engine, or in front of it, and keeps its
-// registration in etcd true.
+// Command agent registers one vLLM engine in etcd and keeps the registration up to
+// date. It can also start the engine.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command proxy is the OpenAI-compatible address in front of a fleet of
-// prefill and decode instances that it finds in etcd.
+// Command proxy serves the OpenAI API with a fleet of prefill and decode instances,
+// which it finds in etcd.
 package main
 
 import (

@@ -13,13 +13,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Phase is the phase of an agent.
+// Phase is the state of an agent's state machine.
 type Phase string
 
 // The phases, in order; Serving and Down alternate.
 const (
 	Probing     Phase = "probing"     // the engine has not answered correctly yet
-	Registering Phase = "registering" // it has; etcd has not confirmed the record
+	Registering Phase = "registering" // the engine has answered; etcd has not confirmed the record
 	Serving     Phase = "serving"
 	Down        Phase = "down"
 	Draining    Phase = "draining"
@@ -29,17 +29,17 @@ const (
 	Restarting Phase = "restarting"
 )
 
-// Engine is the engine of an agent.
+// Engine provides access to the engine of an agent.
 type Engine interface {
-	// Probe checks that the engine is alive and returns what it serves. The error is
-	// vllm.ErrRefused if the port refuses connections.
+	// Probe checks that the engine is alive and returns its models and other facts. The
+	// error is vllm.ErrRefused if the port refuses connections.
 	Probe(ctx context.Context) (instance.Facts, error)
 	// Load reads the metrics of the engine.
 	Load(ctx context.Context) (vllm.Stats, error)
 }
 
 // firstBackoff is the first pause between two probes of an engine that has not answered
-// yet; each one is twice as long as the one before.
+// yet; each further pause is twice as long.
 const firstBackoff = 500 * time.Millisecond
 
 // MaxBackoff is the longest pause between two probes of an engine that has not
@@ -56,18 +56,18 @@ type Agent struct {
 	ticks     func(time.Duration) (<-chan time.Time, func())
 
 	// The following fields are used by the goroutine of Run only.
-	up         bool // the record says ready
+	up         bool // the state of the record is ready or starting
 	tally      tally
 	backoff    time.Duration
 	life       life
-	reread     bool // the metrics could not be read before the incarnation was known
+	reread     bool // a probe has failed because the metrics could not be read; see probe
 	load       loadWatch
 	lastShown  string // last reason logged
 	lastModels int    // number of models that the engine listed
 	ranks      ranks
 
-	mu     sync.Mutex // guards status; only the goroutine of Run writes Record, and it reads it without mu
-	status Status     // Phase is Probing until the end of Run; Status derives the phases between
+	mu     sync.Mutex // guards status; only the goroutine of Run writes Record, so it reads Record without mu
+	status Status     // its Phase is Probing until Run ends; the method Status derives the other phases
 }
 
 // New makes an agent; nothing happens before Run.
@@ -83,9 +83,9 @@ func New(engine Engine, registrar Registrar, o Options) *Agent {
 	}
 }
 
-// Run probes and registers the engine. It returns after the drain that follows the end of
-// ctx, or when the engine's process has exited. The error is that of the final revoke, without
-// which the key is deleted when its lease expires.
+// Run probes and registers the engine. When ctx ends, it drains and returns. It also returns
+// when the engine's process has exited. The error is that of the final revoke; if that fails,
+// the key is deleted when its lease expires.
 func (a *Agent) Run(ctx context.Context) error {
 	a.serve(ctx)
 	err := a.leave(context.WithoutCancel(ctx))
@@ -96,7 +96,7 @@ func (a *Agent) Run(ctx context.Context) error {
 // Hurry makes the current or a later drain skip its wait.
 func (a *Agent) Hurry() { a.hurryOnce.Do(func() { close(a.hurry) }) }
 
-// serve probes until ctx ends or the engine's process exits, which also ends a hung probe.
+// serve probes until ctx ends or the engine's process exits; either also cancels a hung probe.
 // The delay counts from the start of the last probe, so that a hung engine does not stretch
 // the period.
 func (a *Agent) serve(ctx context.Context) {
@@ -121,8 +121,8 @@ func (a *Agent) serve(ctx context.Context) {
 	}
 }
 
-// probe probes the engine once and reads its metrics, which are optional. It fails once if they cannot
-// be read before the incarnation is known, which depends on the start time in them.
+// probe probes the engine once and reads its metrics, which are optional. But the incarnation depends
+// on the start time in the metrics: while it is unknown, the first failure to read them fails the probe.
 func (a *Agent) probe(ctx context.Context) (instance.Facts, error) {
 	ticks, end := a.ticks(a.o.ProbeTimeout / fairTicks)
 	defer end()
@@ -174,7 +174,7 @@ func (a *Agent) judge(facts instance.Facts, err error) time.Duration {
 	default:
 		a.bad(err)
 		if a.up && errors.Is(err, vllm.ErrRefused) {
-			return min(a.o.ProbeInterval, firstBackoff) // a refused connection is certain soon
+			return min(a.o.ProbeInterval, firstBackoff) // refusals come at once: confirm them quickly
 		}
 		return a.o.ProbeInterval
 	}
@@ -234,7 +234,7 @@ func (a *Agent) bad(err error) {
 	a.putState(instance.Down, cause)
 }
 
-// causeOf returns in a few words why probes fail, "" if it has none for an error.
+// causeOf returns the cause of failed probes for the record, "" for other errors.
 func causeOf(err error) string {
 	if _, ok := errors.AsType[*WrongModelError](err); ok {
 		return "wrong model"

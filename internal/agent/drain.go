@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// settleLimit is how long the end of a drain waits again for etcd to store "draining".
+	// settleLimit is the limit of the second wait for etcd to store "draining", after the drain.
 	settleLimit = time.Second
 	// goodbyeLimit is how long etcd may take to store "draining" or "down". An election takes
 	// a second or two.
@@ -35,9 +35,9 @@ func (a *Agent) leave(ctx context.Context) error {
 	return nil
 }
 
-// drain puts "draining" under the same lease, and waits until the engine is idle. It waits first
-// until etcd has stored "draining", because until then proxies send requests, and would treat the
-// end of the lease as a loss.
+// drain writes "draining" under the same lease, and waits until the engine is idle. It first waits
+// until etcd has stored "draining": until then proxies send requests, and would treat the end of
+// the lease as a loss.
 func (a *Agent) drain(ctx context.Context) {
 	a.putState(instance.Draining, "")
 	start, limit := time.Now(), a.o.DrainTimeout
@@ -48,7 +48,7 @@ func (a *Agent) drain(ctx context.Context) {
 	}
 	a.o.Log.WithField("limit", limit).Info("draining: waiting for the engine to be idle")
 	limited, cancel := context.WithTimeout(ctx, limit)
-	stop := endsWith(limited, cancel, a.hurry, a.o.Exited) // also ends a hung reading
+	stop := endsWith(limited, cancel, a.hurry, a.o.Exited) // also cancels a hung read of the load
 	stored := a.settle(limited, goodbyeLimit)
 	why := idle.wait(limited)
 	stop()
@@ -58,7 +58,7 @@ func (a *Agent) drain(ctx context.Context) {
 	}
 }
 
-// endsWith calls cancel, which ends ctx, when either channel is closed. stop calls it, too.
+// endsWith calls cancel, which must end ctx, when either channel is closed. stop calls it, too.
 func endsWith(ctx context.Context, cancel func(), one, other <-chan struct{}) (stop func()) {
 	watching := make(chan struct{})
 	go func() {

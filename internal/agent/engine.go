@@ -7,13 +7,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// HTTPEngine is an engine behind its HTTP side endpoints.
+// HTTPEngine is an Engine that is reached over HTTP.
 type HTTPEngine struct {
 	Client *vllm.Client
 	Base   string // e.g. http://127.0.0.1:8100
 }
 
-// Probe asks /health and /v1/models, which must answer, and /version, which may.
+// Probe queries /health and /v1/models, which must answer, and /version, which need not.
 func (e *HTTPEngine) Probe(ctx context.Context) (instance.Facts, error) {
 	if err := e.Client.Health(ctx, e.Base); err != nil {
 		return instance.Facts{}, err
@@ -28,7 +28,7 @@ func (e *HTTPEngine) Probe(ctx context.Context) (instance.Facts, error) {
 	return facts, nil
 }
 
-// Load asks /metrics.
+// Load reads /metrics.
 func (e *HTTPEngine) Load(ctx context.Context) (vllm.Stats, error) {
 	return e.Client.Stats(ctx, e.Base)
 }

@@ -27,10 +27,10 @@ func newTicks(every time.Duration) (ticks <-chan time.Time, stop func()) {
 
 // allow returns a context that ends when this process has run for limit. On an overloaded
 // machine an answer waits in the kernel until the agent is scheduled, and a plain deadline
-// would often pass first. So allow counts ticks, of which there are fairTicks in limit: a
-// ticker drops those that the process does not receive. tick is called for each.
+// would often pass first. So allow divides limit into fairTicks ticks and counts them: a ticker
+// drops ticks while the process does not run. tick is called for each tick.
 //
-// stop ends the context and waits.
+// stop ends the context and waits for the goroutine that counts.
 func allow(ctx context.Context, limit time.Duration, ticks <-chan time.Time, tick func()) (fair context.Context, stop func()) {
 	ctx, release := context.WithTimeoutCause(ctx, starvedAfter*limit, errStarved)
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -11,9 +11,9 @@ import (
 
 // HostID returns an id of this machine and network namespace, in which an address such as
 // 127.0.0.1:8100 is unique. Two containers on one machine have different ids. A restarted
-// agent has the same one, and may take over the key of its dead predecessor.
+// agent has the same id, so it may take over the key of its dead predecessor.
 //
-// It is a hash, because the machine id is confidential (machine-id(5)). root is the file
+// The id is a hash, because the machine id is confidential (machine-id(5)). root is the file
 // system of the machine, os.DirFS("/") in a program; readlink is os.Readlink or a
 // replacement.
 func HostID(root fs.FS, readlink func(string) (string, error)) (string, error) {

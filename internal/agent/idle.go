@@ -16,8 +16,8 @@ type loadWatch struct {
 	lastBusy time.Time // zero: never seen busy
 }
 
-// see records one reading. The counter of finished requests shows those that ran between two
-// readings; those finished before the first reading may have ended just now.
+// see records one reading. The counter of finished requests reveals requests that ran between two
+// readings. Requests in the first reading's counter may have finished just before.
 func (l *loadWatch) see(s vllm.Stats, now time.Time) {
 	if s.Running > 0 || s.Waiting > 0 || s.Finished != l.finished {
 		l.lastBusy = now
@@ -26,8 +26,8 @@ func (l *loadWatch) see(s vllm.Stats, now time.Time) {
 }
 
 const (
-	// idleAfter is the number of idle readings in a row that end a drain: a request that a
-	// proxy sent just before it noticed "draining" is in the second.
+	// idleAfter is the number of idle readings in a row that end a drain. The second one shows
+	// a request that a proxy sent just before it noticed "draining".
 	idleAfter = 2
 	drainPoll = 500 * time.Millisecond
 )
@@ -35,7 +35,7 @@ const (
 // idleWait waits until the engine of an agent is idle.
 type idleWait struct {
 	*Agent
-	earliest time.Time // minimum end of the wait
+	earliest time.Time // earliest end of the wait for an idle engine
 
 	idle, refused int    // consecutive readings
 	shown         string // last reason logged
@@ -64,7 +64,7 @@ func (w *idleWait) wait(ctx context.Context) string {
 	}
 }
 
-// read takes one reading. It returns the reason if it is the last one, else "".
+// read reads the load once. It returns the reason to end the wait, or "" to continue.
 func (w *idleWait) read(ctx context.Context) string {
 	lctx, cancel := context.WithTimeout(ctx, w.o.ProbeTimeout)
 	stats, err := w.engine.Load(lctx)

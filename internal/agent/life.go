@@ -29,7 +29,7 @@ func (l *life) refused() { l.ended = true }
 func (l *life) seen(started time.Time) bool {
 	if !l.isNew(started) {
 		if l.started.IsZero() && !started.IsZero() {
-			l.started, l.since = started, started // reported late: the same process
+			l.started, l.since = started, started // the same process, whose start time is now known
 		}
 		return false
 	}
@@ -52,8 +52,8 @@ func (l *life) isNew(started time.Time) bool {
 	return l.id == "" || l.ended || moved
 }
 
-// derived returns an id from host, key and start time of the engine process, so that an agent
-// that restarts while the engine runs keeps the incarnation, and proxies keep its state.
+// derived returns an id from host, key and start time of the engine process. It stays the same if
+// the agent restarts while the engine runs, so proxies keep the state of the incarnation.
 func (l *life) derived(started time.Time) string {
 	sum := sha256.Sum256([]byte(l.host + "\x00" + l.key.String() + "\x00" + started.UTC().Format(time.RFC3339Nano)))
 	var id ulid.ULID

@@ -15,12 +15,12 @@ type Options struct {
 	// Key of the instance; role instance.Both for an engine in both roles.
 	Key         instance.Key
 	Model       string // expected model; "" accepts any
-	StrictModel bool   // the last path component is not enough
+	StrictModel bool   // the whole name must match, not only its last path component
 	// Base is the record from the settings: connector, labels, host_id, agent, scheme. The
 	// facts of the engine are added to it.
 	Base          instance.Record
 	ProbeInterval time.Duration // default 2 s
-	ProbeTimeout  time.Duration // of one probe, in CPU time slices of this process; default 5 s
+	ProbeTimeout  time.Duration // limit of one probe, excluding time without CPU (see allow); default 5 s
 	// SlowAfter is how long probes, at least three in a row, must be unanswered until the
 	// engine is "down" because it is slow; default 15 s.
 	SlowAfter    time.Duration
@@ -36,8 +36,8 @@ type Options struct {
 	// instance is "starting", because decode cannot fetch from it. Nil for other engines.
 	EngineIDs func(ctx context.Context) (map[string]string, error)
 	// Exited is closed when the engine's process has exited; nil if the agent did not start
-	// it. The agent then puts "down", revokes the registration and ends; the next process gets
-	// another agent.
+	// it. The agent then writes "down", revokes the registration and ends; the next process
+	// gets another agent.
 	Exited <-chan struct{}
 	Log    logrus.FieldLogger
 }

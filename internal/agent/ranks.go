@@ -14,7 +14,7 @@ type ranks struct {
 	err error // why they are not known
 }
 
-// query queries the ids unless they are known. fresh means that the engine has restarted.
+// query queries the ids unless they are known. If fresh is true, the engine has restarted with new ids.
 func (r *ranks) query(ctx context.Context, engineIDs func(context.Context) (map[string]string, error), fresh bool) {
 	if fresh {
 		r.ids = nil

@@ -8,21 +8,21 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Registrar keeps the record that was set last in etcd. Set does not wait for etcd. Settle
-// waits until etcd has the last Set, or it is not to be written now, and returns false if ctx
-// ends first. Revoke ends the registration within a time limit.
+// Registrar keeps a record in etcd. Set sets the record and does not wait for etcd. Settle waits
+// until etcd has that record or it must not be written now; it returns false if ctx ends first.
+// Revoke ends the registration within a time limit.
 type Registrar interface {
 	Set(rec instance.Record)
 	Settle(ctx context.Context) bool
 	Revoke(ctx context.Context) error
 }
 
-// Status is the status of an agent.
+// Status describes the state of an agent.
 type Status struct {
 	Phase      Phase
 	Beat       time.Time       // start of the last probe or tick; zero before the first
 	Registered bool            // whether etcd holds the record, as far as is known
-	Record     instance.Record // last one set; zero before the first
+	Record     instance.Record // last record set; zero before the first
 	Reason     string          // why the engine is not serving; "" when it is
 }
 
@@ -58,7 +58,7 @@ func (a *Agent) beat() { a.update(func(s *Status) { s.Beat = time.Now() }) }
 // use.
 func (a *Agent) Registered(ok bool) { a.update(func(s *Status) { s.Registered = ok }) }
 
-// hasRecord reports whether a record was put.
+// hasRecord reports whether the registrar has a record.
 func (a *Agent) hasRecord() bool { return a.status.Record.State != "" }
 
 // put passes a record to the registrar if it has changed.
@@ -74,7 +74,7 @@ func (a *Agent) put(rec instance.Record) {
 	}
 }
 
-// putState puts the last record with another state.
+// putState passes the last record with another state to the registrar.
 func (a *Agent) putState(state instance.State, cause string) {
 	rec := clone(a.status.Record)
 	rec.State, rec.Cause = state, cause

@@ -16,11 +16,11 @@ const (
 
 // tally counts consecutive probes with the same result.
 type tally struct {
-	period    time.Duration // represented by one unanswered probe
+	period    time.Duration // time that one unanswered probe counts for
 	slowAfter time.Duration
 
 	goods, fails, silent int
-	quiet                time.Duration // total of the unanswered ones
+	quiet                time.Duration // sum of period over the unanswered probes
 }
 
 // good records a good probe and reports whether the engine is up.
@@ -42,7 +42,7 @@ func (t *tally) bad(err error) (cause string, down bool) {
 	t.silent, t.quiet = 0, 0
 	t.fails++
 	if _, ok := errors.AsType[*WrongModelError](err); ok {
-		t.fails = max(t.fails, downAfter) // certain, not flaky
+		t.fails = max(t.fails, downAfter) // needs no confirmation
 	}
 	return "", t.fails >= downAfter
 }

@@ -1,5 +1,5 @@
-// Package cli has what the command lines of all programs share: exit codes, errors with
-// suggestions, signals, --version and --help.
+// Package cli has the parts that the command lines of all programs share: exit codes,
+// errors with suggestions, signals, --version and --help.
 package cli
 
 import (
@@ -154,12 +154,12 @@ func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr 
 	return Usage
 }
 
-// explain adds the most similar flag to the error about an unknown one, and writes what the value of
-// a number or a switch must be.
+// explain adds the most similar flag to the error about an unknown one, and the valid values to the
+// error about a number or a switch.
 func explain(cmd *cobra.Command, err error) error {
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		flag := bad.GetFlag()
-		// In place of the errors of package strconv; other types have errors of their own.
+		// These replace the errors of package strconv; other types have their own errors.
 		wanted := map[string]string{"int": "a whole number", "int64": "a whole number", "float64": "a number", "bool": "true or false"}
 		if want := wanted[flag.Value.Type()]; want != "" {
 			return fmt.Errorf("--%s: %w %q: must be %s", flag.Name, settings.ErrValue, bad.GetValue(), want)
@@ -193,8 +193,9 @@ func WithVariables(ctx context.Context, environ []string) context.Context {
 	return ctx
 }
 
-// prepare marks errors of the RunE of a command and of its subcommands as failures, unless they have
-// an exit code or are wrong usage, adds similar commands to the error about an unknown one, and adds --help-all to commands with rare settings.
+// prepare changes a command and its subcommands. It marks errors of RunE as failures, unless they have
+// an exit code or are wrong usage. It adds similar commands to the error about an unknown one, and
+// --help-all to commands with rare settings.
 func prepare(cmd *cobra.Command) {
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -245,7 +246,7 @@ func checkTopics(root *cobra.Command, args []string) {
 		case "help":
 		case "completion":
 			path = []string{c.Name()}
-			c.Run = func(cmd *cobra.Command, _ []string) { _ = cmd.Help() } // without it, arguments are not checked
+			c.Run = func(cmd *cobra.Command, _ []string) { _ = cmd.Help() } // without it, cobra checks no arguments
 		default:
 			continue
 		}

@@ -13,8 +13,8 @@ import (
 // helpAll is the flag that lists rare settings, too.
 const helpAll = "help-all"
 
-// usage writes what --help prints after the description of a command. It has the form of
-// cobra's, except that flags are grouped and rare ones are left to --help-all.
+// usage writes the part of --help after the description of a command. It has cobra's form,
+// except that flags are grouped, and rare ones are left to --help-all.
 func usage(cmd *cobra.Command) error {
 	var out strings.Builder
 	out.WriteString("Usage:\n")

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// Both is how flags and admin routes name an engine that is in either role. No
-// membership has it: there are two, with one address.
+// Both is the role in flags and admin routes for an engine in both roles. No membership
+// has it: such an engine has two memberships with one address.
 const Both Role = "both"
 
-// ParseRoles accepts what ParseRole does, and "both".
+// ParseRoles parses "prefill", "decode" or "both".
 func ParseRoles(s string) (Role, error) {
 	if Role(s) == Both {
 		return Both, nil
@@ -28,7 +28,7 @@ func (r Role) Index() int {
 	return 1
 }
 
-// Other is the role that a pair needs beside this one.
+// Other returns the other role of a pair.
 func (r Role) Other() Role {
 	if r == Prefill {
 		return Decode
@@ -36,11 +36,11 @@ func (r Role) Other() Role {
 	return Prefill
 }
 
-// Other is the key of the engine's membership in the other role.
+// Other returns the key of the engine's membership in the other role.
 func (k Key) Other() Key { return Key{k.Role.Other(), k.Address} }
 
-// Serving lists the usable instances of a key's role, other than the key's own, that serve at least
-// one of the models.
+// Serving returns the usable instances of a key's role at other addresses that serve at least one of
+// the models.
 func (s *Snapshot) Serving(k Key, models []string) (out []*Instance) {
 	for _, in := range s.Usable(k.Role) {
 		if in.Address != k.Address && slices.ContainsFunc(models, in.ServesModel) {
@@ -50,8 +50,8 @@ func (s *Snapshot) Serving(k Key, models []string) (out []*Instance) {
 	return out
 }
 
-// Each returns the memberships that a key means: two for Both, in display order, else
-// itself.
+// Each returns the memberships of a key: two for Both, in display order, otherwise the
+// key itself.
 func (k Key) Each() []Key {
 	if k.Role != Both {
 		return []Key{k}
@@ -59,7 +59,7 @@ func (k Key) Each() []Key {
 	return []Key{{Prefill, k.Address}, {Decode, k.Address}}
 }
 
-// Memberships returns the memberships that several keys mean.
+// Memberships returns the memberships of several keys; see Key.Each.
 func Memberships(keys []Key) (out []Key) {
 	for _, k := range keys {
 		out = append(out, k.Each()...)

@@ -1,10 +1,9 @@
 package instance
 
-// Changes calls f for every membership and every pending add in which a later
-// snapshot differs from an earlier one, in the order of snapshots: was is nil
-// for what came, is for what went. A membership is not continued by a pending
-// add, nor the other way round. Entries that both share cost a comparison of
-// two pointers. A nil snapshot is empty.
+// Changes calls f for every membership and every pending add that differs between two
+// snapshots, in the order of snapshots. was is nil for an added entry, is for a removed
+// one. A membership and a pending add of the same key are different entries. Entries that
+// both snapshots share are compared by pointer. A nil snapshot is empty.
 func Changes(before, after *Snapshot, f func(was, is *Instance)) {
 	var a, b []*Instance
 	if before != nil {

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// An Opinion is what one proxy knows about an instance beyond its record and the
+// An Opinion is one proxy's assessment of an instance, in addition to the record and the
 // operator's intent. The zero value means that the proxy has no objection.
 type Opinion struct {
 	// View is why the proxy passes the instance over, such as Ejected; "" if it does not.
 	View View
-	// Reason explains View, or without a view what is wrong although the instance is
-	// picked; printable.
+	// Reason explains View. Without a view, it describes a problem of an instance that is
+	// picked nevertheless. It is printable.
 	Reason string
 	// Reachable reports, with a View, that the instance accepts connections: it is still
 	// picked while most of its role is passed over.
@@ -20,8 +20,8 @@ type Opinion struct {
 }
 
 // Seen returns the instance as a proxy with this opinion sees it: i itself if the opinion
-// adds nothing, otherwise a changed copy. An opinion about an instance that its record or
-// another view already keeps out of use is left out, except for its reason.
+// adds nothing, otherwise a changed copy. It ignores an opinion about an instance that its
+// record or another view already keeps out of use.
 func (i *Instance) Seen(o Opinion) *Instance {
 	if o.View == "" && o.Reason == "" || i.Record.State != Ready || !i.Verified || i.View != "" && i.View != Orphan {
 		return i
@@ -34,15 +34,14 @@ func (i *Instance) Seen(o Opinion) *Instance {
 	return &c
 }
 
-// Cordoned is the status of an instance with the intent Cordon. That of one with the intent Drain
-// is Draining, as if its agent had drained it.
+// Cordoned is the status of an instance with the intent Cordon. The status for the intent Drain is
+// Draining, as if the agent had drained the instance.
 const Cordoned = "cordoned"
 
-// Status returns the state of an instance in one word, for every place that shows one:
-// pdctl, /status and the dashboard. An engine in both roles that is kept in one of them is shown
-// as "decode-only" or "prefill-only" in the other. The operator's intent takes precedence over the
-// proxies' view, and the view over the record. An instance without a record worth showing
-// (pending, rejected) has no intent to show. Apply Seen first.
+// Status returns the state of an instance in one word, for pdctl, /status and the dashboard. An
+// engine in both roles that is kept in one of them is shown as "decode-only" or "prefill-only" in
+// the other. The operator's intent takes precedence over the proxies' view, and the view over the
+// record. The views Pending and Rejected take precedence over the intent. Apply Seen first.
 func (i *Instance) Status() string {
 	switch {
 	case i.View == Pending, i.View == Rejected:
@@ -69,8 +68,8 @@ func (i *Instance) CanServe(o Opinion) bool {
 	return i.Usable() && (o.View == "" || o.Reachable) || i.Slow() && o.View != Sleeping && o.View != Paused
 }
 
-// Reporters returns the texts of n reporters, each text once and in order, and the names of the
-// reporters that have it.
+// Reporters returns the texts of n reporters, each text once and in order, and the names of its
+// reporters by text.
 func Reporters(n int, of func(i int) (name string, texts []string)) (texts []string, by map[string][]string) {
 	by = map[string][]string{}
 	for i := range n {

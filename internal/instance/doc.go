@@ -1,9 +1,9 @@
-// Package instance holds the words of the domain: which vLLM instances exist,
-// in which role, and in which of three separate lists of states.
+// Package instance has the types of the domain: vLLM instances, their roles, and
+// three separate kinds of state.
 //
-//	State   what the record in etcd says   (written by the instance's side)
-//	View    what this proxy thinks of it   (never written to etcd)
-//	Intent  what an operator wants         (an override key, wins over the record)
+//	State   the state in the record in etcd   (written by the agent, if there is one)
+//	View    a proxy's assessment              (never part of the record)
+//	Intent  an operator's setting             (an override key, takes precedence over the record)
 //
 // It imports the standard library only, so that every other package can use it.
 package instance

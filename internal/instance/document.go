@@ -27,7 +27,7 @@ func (d *Documents) In(folder Role) []Document {
 	return in
 }
 
-// ListedModelRoute is how a model route is shown: by /status and pdctl.
+// ListedModelRoute is a model route as /status and pdctl show it.
 type ListedModelRoute struct {
 	Name    string              `json:"name"`
 	Sticky  string              `json:"sticky"`
@@ -46,11 +46,11 @@ type ListedModelTarget struct {
 	Model    string `json:"model"`
 	Selector string `json:"selector,omitempty"`
 	Weight   int    `json:"weight"`
-	// Prefill and Decode are the instances that can be used now.
+	// Prefill and Decode are the numbers of instances that can be used now.
 	Prefill int `json:"prefill"`
 	Decode  int `json:"decode"`
-	// Requests and PassedOver are those of this proxy since it started: requests that the target
-	// served or failed, and requests that went to another target although this one was chosen.
+	// Requests and PassedOver count requests of this proxy since its start: those that the target
+	// served or failed, and those that went to another target although this one was chosen.
 	Requests   uint64 `json:"requests,omitempty"`
 	PassedOver uint64 `json:"passed_over,omitempty"`
 }

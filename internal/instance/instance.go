@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Role is what an instance does for a request: compute the KV cache of the
-// prompt (prefill) or generate the answer (decode).
+// Role is the task of an instance: to compute the KV cache of a prompt (prefill) or to
+// generate the answer (decode).
 type Role string
 
 // The roles, spelled as in the etcd keys and the admin routes.
@@ -18,13 +18,13 @@ const (
 	Decode  Role = "decode"
 )
 
-// Roles lists every role in display order.
+// Roles returns every role in display order.
 func Roles() []Role { return []Role{Prefill, Decode} }
 
 // ErrRole is wrapped by the error of ParseRole.
 var ErrRole = errors.New("unknown role")
 
-// ParseRole accepts "prefill" and "decode", exactly.
+// ParseRole parses "prefill" or "decode", in exactly this spelling.
 func ParseRole(s string) (Role, error) {
 	switch r := Role(s); r {
 	case Prefill, Decode:
@@ -34,7 +34,7 @@ func ParseRole(s string) (Role, error) {
 	}
 }
 
-// State is the state that the record itself declares.
+// State is the state in a record.
 type State string
 
 // The record states. An absent state in a record means Ready.
@@ -45,13 +45,13 @@ const (
 	Down     State = "down"
 )
 
-// View is this proxy's own opinion; the empty view means "nothing to object".
+// View is a proxy's assessment of an instance; the empty view means no objection.
 type View string
 
-// The views.
+// The views of an instance.
 const (
-	// Unverified: no proxy has seen it answer /v1/models (a bare or
-	// unprobed registration); it is not picked.
+	// Unverified: it has not yet answered /v1/models (a bare or unprobed registration),
+	// and is not picked.
 	Unverified View = "unverified"
 	// Orphan: its lease was lost but its probes still pass.
 	Orphan View = "orphan"
@@ -69,7 +69,7 @@ const (
 	Pending View = "pending"
 )
 
-// Intent is what an operator asked for; the empty intent means "serve".
+// Intent is an operator's setting for an instance; the empty intent means "serve".
 type Intent string
 
 // The intents.
@@ -79,8 +79,8 @@ const (
 	Removed Intent = "removed"
 )
 
-// Key names one membership: an address in a role. It is comparable and is the
-// identity that counters and health records are kept under.
+// Key identifies one membership: an address in a role. It is comparable; counters and
+// health records are stored by it.
 type Key struct {
 	Role    Role
 	Address string // canonical host:port, see ParseAddress
@@ -88,8 +88,8 @@ type Key struct {
 
 func (k Key) String() string { return string(k.Role) + "/" + k.Address }
 
-// Instance is one entry of a Snapshot. It is immutable once published: whatever
-// wants to change one copies it first.
+// Instance is one entry of a Snapshot. It is immutable once published: code that changes
+// an instance must copy it first.
 type Instance struct {
 	Key
 
@@ -102,14 +102,14 @@ type Instance struct {
 	// proxy's own probe found them.
 	Verified bool
 
-	// ModelsRead is set if Record.Models is what this proxy has read from the engine since
+	// ModelsRead reports whether this proxy has read Record.Models from the engine since
 	// the record was written.
 	ModelsRead bool
 
-	// Learned reports that the models are those of a probe: the record names none.
+	// Learned reports whether the models are from a probe, because the record names none.
 	Learned bool
 
-	// As in the etcd key-value. Lease 0 means static.
+	// Metadata of the key in etcd. Lease 0 means static.
 	Lease          int64
 	CreateRevision int64
 	ModRevision    int64
@@ -126,13 +126,13 @@ type Instance struct {
 	AutoRole bool
 	// TimedWeight reports whether the weight is an operator's, with a time limit.
 	TimedWeight bool
-	// Reason describes why View or Intent is what it is; may quote bytes
-	// from etcd and is therefore escaped already (see Printable).
+	// Reason explains View or Intent. It may quote bytes from etcd, and is therefore
+	// already escaped (see Printable).
 	Reason string
 }
 
-// Static reports whether nothing but an operator ends this membership: its record
-// has no lease.
+// Static reports whether the key has no lease, so that only an operator ends the
+// membership.
 func (i *Instance) Static() bool { return i.Lease == 0 }
 
 // CanVanish reports whether the instance vanishes if it leaves the membership now: only its lease
@@ -151,7 +151,7 @@ func (i *Instance) Incarnation() string {
 }
 
 const (
-	// DefaultWeight is the weight of an instance that has none of its own.
+	// DefaultWeight is the weight of an instance whose record has none.
 	DefaultWeight = 100
 	// MaxWeight is the largest weight that an operator can set. A record may have a larger
 	// one, which is used as it is.
@@ -161,8 +161,8 @@ const (
 // ValidWeight reports whether an operator can set a weight.
 func ValidWeight(n int) bool { return n >= 0 && n <= MaxWeight }
 
-// Weight is what part of the picks of its role the instance should get, in
-// proportion to the weights of the others; with 0 it is not picked.
+// Weight returns the weight of the instance. Picks are in proportion to the weights of
+// the instances of a role; an instance of weight 0 is not picked.
 func (i *Instance) Weight() int {
 	if i.Record.Weight == nil {
 		return DefaultWeight
@@ -173,9 +173,9 @@ func (i *Instance) Weight() int {
 // MaxRanks bounds the data-parallel ranks of one instance that are distinguished.
 const MaxRanks = 256
 
-// Ranks is how many data-parallel ranks behind the address a request can be sent to,
-// each by its number. Of an instance with more than MaxRanks it is 1, as of one without
-// data parallelism: its engine chooses the rank.
+// Ranks returns the number of data-parallel ranks to which requests can be sent by their
+// number. It is 1 without data parallelism, and with more than MaxRanks ranks, among which
+// the engine chooses.
 func (i *Instance) Ranks() int {
 	if n := i.Record.DPSize; n > 1 && n <= MaxRanks {
 		return n
@@ -183,18 +183,18 @@ func (i *Instance) Ranks() int {
 	return 1
 }
 
-// Usable reports whether the scheduler may pick it at all, this proxy's passing
-// health opinion aside.
+// Usable reports whether the scheduler may pick the instance, apart from this proxy's
+// opinion of its health.
 func (i *Instance) Usable() bool { return i.Record.State == Ready && i.wanted() }
 
-// wanted reports whether nothing but the state of its engine speaks against picking it.
+// wanted reports whether the instance may be picked if the state in its record allows it.
 func (i *Instance) wanted() bool {
 	return i.Verified && i.Intent == "" && (i.View == "" || i.View == Orphan) && i.Weight() > 0
 }
 
-// Slow reports whether the instance would be usable, but its agent says down because its
-// engine left probes unanswered. It may only be busy: it is picked while no other
-// instance of its role is usable.
+// Slow reports whether the instance would be usable if it were not down because its engine
+// did not answer the agent's probes. The engine may only be busy: the instance is picked
+// while no other instance of its role is usable.
 func (i *Instance) Slow() bool {
 	return i.Record.State == Down && i.Record.Cause == CauseSlow && i.wanted()
 }
@@ -205,19 +205,19 @@ func (i *Instance) ServesModel(model string) bool {
 	return model == "" || slices.Contains(i.Record.Models, model)
 }
 
-// Facts is what a probe of an engine finds out.
+// Facts has the results of a probe of an engine.
 type Facts struct {
-	Models []string // every id of /v1/models once, in its order
-	// ModelsTruncated is set if /v1/models was longer than what was read of it.
+	Models []string // ids of /v1/models in its order, without duplicates
+	// ModelsTruncated reports whether /v1/models was longer than the part that was read.
 	ModelsTruncated bool
 	Roots           []string // the "root" of each model, same order; may hold ""
 	MaxModelLen     int      // of the first model, 0 if unknown
 	Version         string   // of /version, "" if unknown
 	DPSize          int      // data-parallel ranks behind the address, 0 if unknown
-	Transfer        string   // how it hands over: TransferNIXL, or "" if it does not show
+	Transfer        string   // KV transfer of the engine: TransferNIXL, or "" if unknown
 	// StartedAt is process_start_time_seconds of /metrics, zero if unknown.
 	StartedAt time.Time
-	// EngineIDs are those of a Mooncake prefill engine by rank, nil if no request was sent to its
-	// bootstrap server.
+	// EngineIDs has the engine ids of a Mooncake prefill engine by rank; nil if its bootstrap
+	// server was not queried.
 	EngineIDs map[string]string
 }

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// JSONError returns the text of an error of encoding/json. For a value of another type than its field, it names the
-// field and what the value must be, without types of Go.
+// JSONError returns the text of an error of encoding/json. For a value of the wrong type, the text names
+// the field and the valid values, without types of Go.
 func JSONError(err error) string {
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {

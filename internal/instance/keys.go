@@ -15,7 +15,7 @@ const DefaultKey = "default"
 const maxKeyLimit = 1_000_000_000_000
 
 // KeyLimits are the limits of one API key for all proxies together, and the JSON value of its
-// document below limits/. A limit of 0 does not exist.
+// document below limits/. 0 means no limit.
 type KeyLimits struct {
 	V          int   `json:"v"`
 	Requests   int64 `json:"rpm,omitempty"`          // requests per minute
@@ -28,7 +28,7 @@ type KeyLimits struct {
 // ErrKeyLimits is wrapped by the error of invalid limits.
 var ErrKeyLimits = errors.New("invalid limits")
 
-// DecodeKeyLimits decodes and checks limits. Fields that it does not know are ignored.
+// DecodeKeyLimits decodes and checks limits. It ignores unknown fields.
 func DecodeKeyLimits(raw []byte) (KeyLimits, error) {
 	var l KeyLimits
 	if err := json.Unmarshal(raw, &l); err != nil {
@@ -40,7 +40,7 @@ func DecodeKeyLimits(raw []byte) (KeyLimits, error) {
 // CheckSet returns an error if new limits, a JSON object, have a limit of 0 or null, which would set none.
 func CheckSet(raw []byte) error {
 	set := map[string]any{}
-	_ = json.Unmarshal(raw, &set) // has been decoded
+	_ = json.Unmarshal(raw, &set) // the caller has decoded it
 	for field, n := range set {
 		if (n == 0.0 || n == nil) && field != "v" && field != "reason" {
 			return fmt.Errorf("%w: %s: 0 and null are no limit: leave it out", ErrKeyLimits, field)
@@ -79,7 +79,7 @@ func ValidKeyName(s string) bool {
 
 // KeyUse is the use of one API key. Tokens are those that engines reported.
 type KeyUse struct {
-	Requests int64 `json:"requests"` // that have ended, without those refused
+	Requests int64 `json:"requests"` // ended requests, without refused ones
 	Input    int64 `json:"input_tokens"`
 	Cached   int64 `json:"cached_tokens"` // of Input
 	Output   int64 `json:"output_tokens"`

@@ -29,10 +29,10 @@ func (r *Record) tooLarge() bool {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(r)                 // strings, numbers and times have no error
+	_ = enc.Encode(r)                 // strings, numbers and times cannot fail
 	return b.Len()-1 > MaxRecordBytes // without the final line feed
 }
 
-// Maintained reports whether an agent keeps the record up to date. The record of any other
-// instance was written once: what its engine has loaded or unloaded since is not in it.
+// Maintained reports whether an agent keeps the record up to date. Any other record was written
+// once, and does not reflect models that the engine has loaded or unloaded since.
 func (i *Instance) Maintained() bool { return !i.Static() && i.Record.Source == SourceAgent }

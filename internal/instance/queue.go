@@ -5,20 +5,20 @@ import "strings"
 // ListedQueue is the queue of one model in a proxy, as /status shows it.
 type ListedQueue struct {
 	Model string `json:"model"` // see QueueName
-	// Mode is observe or on. In observe nothing waits, and PredictedWait is that of the engines' queues.
+	// Mode is observe or on. With observe no request waits; PredictedWait is for the engines' queues.
 	Mode    string         `json:"mode"`
 	Waiting map[string]int `json:"waiting"`        // requests, by class
 	Keys    map[string]int `json:"keys,omitempty"` // requests, by the name of the API key; "" for keys without a name
-	Bytes   int64          `json:"bytes"`          // of their bodies
-	// PredictedWait is the wait in seconds that a request of class default would have, Oldest the time
-	// that the first one has waited.
+	Bytes   int64          `json:"bytes"`          // of the bodies of waiting requests
+	// PredictedWait is the wait in seconds that a request of class default would have, Oldest the wait
+	// in seconds of the oldest request.
 	PredictedWait float64 `json:"predicted_wait"`
 	Oldest        float64 `json:"oldest"`
-	// Saturation is the load by role in terms of what the queue lets through: from 1 on, requests wait.
+	// Saturation is the saturation of each role; from 1 on, requests wait.
 	Saturation map[Role]float64 `json:"saturation"`
 	Refused    int64            `json:"refused"` // requests, since the queue was made
 	Samples    int              `json:"samples"` // of the prediction
-	Share      float64          `json:"share"`   // of the fleet's capacity that is this proxy's
+	Share      float64          `json:"share"`   // this proxy's share of the fleet's capacity
 	Full       bool             `json:"full"`    // every engine of a role reports a queue, or a full KV cache
 }
 

@@ -7,12 +7,12 @@ import (
 	"strconv"
 )
 
-// Where each server has some ranks of a larger data-parallel group (hybrid and external
-// load balancing), engines report their number in the group, and a request
-// names them by that among those of the server, from 0.
+// If a server has only some ranks of a data-parallel group (hybrid and external load
+// balancing), engines report the number of a rank in the group. Requests name the rank by
+// its number on the server, from 0.
 
-// LocalRanks returns what an instance reports of its ranks by the numbers that requests name.
-// Reports of other ranks are returned unchanged.
+// LocalRanks returns reports about an instance's ranks by the numbers that requests name. It
+// returns by itself if it has rank 0, or not as many ranks as the instance.
 func LocalRanks[V any](in *Instance, by map[int]V) map[int]V {
 	if _, ok := by[0]; ok || len(by) != in.Ranks() {
 		return by
@@ -24,7 +24,7 @@ func LocalRanks[V any](in *Instance, by map[int]V) map[int]V {
 	return out
 }
 
-// EngineID is how the engine of a rank calls itself, "" if the record does not say it.
+// EngineID returns the engine id of a rank, "" if the record has none.
 func (i *Instance) EngineID(rank int) string {
 	ids := i.Record.EngineIDs
 	if _, ok := ids["0"]; ok || len(ids) != i.Ranks() {

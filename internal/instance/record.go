@@ -14,13 +14,13 @@ const MaxRecordBytes = 16 << 10
 // RecordVersion is the version this code writes into "v".
 const RecordVersion = 1
 
-// ProbeHeader is in every question by which a program of this project finds out
-// whether an engine is at an address. Engines ignore it; a proxy answers 508
-// (Loop Detected) to it, since it is none.
+// ProbeHeader is in every request with which a program of this project checks that an
+// engine is at an address. Engines ignore it; a proxy answers 508 (Loop Detected), because
+// it is not an engine.
 const ProbeHeader = "X-Pd-Probe"
 
 // CauseSlow is the Cause of an instance that is Down because its engine has not
-// answered the agent's probes. None was refused or failed, so the engine may be busy,
+// answered the agent's probes. No probe was refused or failed, so the engine may be busy,
 // and a proxy uses the instance while no other one is ready.
 const CauseSlow = "slow"
 
@@ -47,12 +47,12 @@ const DefaultBootstrapPort = 8998
 // OffloadingConnector has a tier of type p2p: that of the first rank of the instance.
 const PortP2P = "p2p"
 
-// The names in Record.Ports of what LMCache's PD backend needs.
+// The names in Record.Ports of the ports for LMCache's PD backend.
 const (
 	PortLMCacheInit  = "lmcache_init"  // of decode: the peer handshake, one port for each rank
 	PortLMCacheAlloc = "lmcache_alloc" // of decode: where prefill asks for buffers, one port for each rank
-	// PortLMCacheNotify is where the agent of a prefill instance notifies proxies of
-	// LMCache's notifications, over HTTP.
+	// PortLMCacheNotify is where proxies read LMCache's notifications from the agent of a
+	// prefill instance, over HTTP.
 	PortLMCacheNotify = "lmcache_notify"
 	// PortLMCachePull is where the agent of a prefill instance receives these notifications,
 	// over ZeroMQ.
@@ -77,10 +77,10 @@ type Record struct {
 	Ports           map[string][]int  `json:"ports,omitempty"`
 	ReceiverHost    string            `json:"receiver_host,omitempty"` // host of the lmcache ports, "" = that of Address
 	ZMQAddress      string            `json:"zmq_address,omitempty"`
-	// KVEvents is where each data-parallel rank publishes what is in its KV cache.
+	// KVEvents has the endpoints of KV events by data-parallel rank.
 	KVEvents     map[string]KVEvents `json:"kv_events,omitempty"`
 	TransferMode string              `json:"transfer_mode,omitempty"`
-	Transfer     string              `json:"transfer,omitempty"` // what the engine itself hands over by, see TransferNIXL; "" unknown
+	Transfer     string              `json:"transfer,omitempty"` // KV transfer of the engine, see TransferNIXL; "" if unknown
 	DPSize       int                 `json:"dp_size,omitempty"`
 	TPSize       int                 `json:"tp_size,omitempty"`
 	PPSize       int                 `json:"pp_size,omitempty"`
@@ -91,39 +91,39 @@ type Record struct {
 	Weight       *int                `json:"weight,omitempty"` // nil = 100
 	State        State               `json:"state,omitempty"`
 	Cause        string              `json:"cause,omitempty"`      // why State is Down or Starting: CauseSlow, CauseNoEngineIDs, or a few words for display
-	StartedAt    *time.Time          `json:"started_at,omitempty"` // for people; never compared between machines
+	StartedAt    *time.Time          `json:"started_at,omitempty"` // for display; never compared between machines
 	Source       string              `json:"source,omitempty"`     // agent, direct, admin, flags, import
 	HostID       string              `json:"host_id,omitempty"`    // distinguishes network namespaces
 	Agent        string              `json:"agent,omitempty"`
 	Labels       map[string]string   `json:"labels,omitempty"`
-	// Proxies are those that the instance belongs to, because it is on their
-	// command lines or was added through one of them; none means every proxy.
+	// Proxies names the proxies that use the instance, because it is on their
+	// command lines or was added through one of them; empty means every proxy.
 	Proxies []string `json:"proxies,omitempty"`
 }
 
-// KVEvents is where one rank publishes, as vLLM's --kv-events-config has it: a wildcard
-// represents the instance's host.
+// KVEvents has the endpoints of one rank in the notation of vLLM's --kv-events-config; a
+// wildcard represents the instance's host.
 type KVEvents struct {
 	Endpoint       string `json:"endpoint"`
 	ReplayEndpoint string `json:"replay_endpoint,omitempty"`
 	Topic          string `json:"topic,omitempty"`
 }
 
-// For reports whether a record is for a proxy. The proxy's name is host:port of its
-// listener, with the machine's name and a slash before it where others may be on
-// other machines; entries without a machine are from before it moved there.
+// For reports whether a record is for a proxy. The name of a proxy is host:port of its
+// listener, or MACHINE/host:port if proxies on other machines may use the same etcd. An
+// entry without a machine also matches: it is from before other machines could use the etcd.
 func (r *Record) For(proxy string) bool {
 	return len(r.Proxies) == 0 || slices.ContainsFunc(r.Proxies, func(p string) bool { return SameProxy(p, proxy) })
 }
 
-// SameProxy reports whether an entry of Record.Proxies means a proxy.
+// SameProxy reports whether an entry of Record.Proxies names a proxy; see Record.For.
 func SameProxy(entry, proxy string) bool {
 	return entry == proxy || !strings.Contains(entry, "/") && strings.HasSuffix(proxy, "/"+entry)
 }
 
-// Printable makes text from etcd or a client safe for a terminal, a log line
-// or a reason: control characters and invalid UTF-8 are escaped, and what is
-// longer than max bytes is cut with "...".
+// Printable makes text from etcd or a client safe for a terminal, a log line or a reason.
+// It escapes control characters and invalid UTF-8, and cuts a result of more than limit
+// bytes with "..."; a limit of 0 means none.
 func Printable(s string, limit int) string {
 	var b strings.Builder
 	for i := 0; i < len(s); {
@@ -145,8 +145,8 @@ func Printable(s string, limit int) string {
 	return b.String()
 }
 
-// isFormatControl reports characters that change how the text around them is
-// shown: bidirectional overrides, zero-width marks, line separators.
+// isFormatControl reports whether a character changes the display of the text around it:
+// bidirectional overrides, zero-width marks, line separators.
 func isFormatControl(r rune) bool {
 	return r >= 0x200b && r <= 0x200f || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0xfeff
 }

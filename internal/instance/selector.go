@@ -28,7 +28,7 @@ const (
 	LabelPrefix = "label:"
 )
 
-// SelectorStates returns the values of state=: as Instance.Status returns them.
+// SelectorStates returns the values of state=, which are those of Instance.Status.
 func SelectorStates() []string {
 	return []string{
 		string(Starting), string(Ready), string(Draining), string(Down),
@@ -70,7 +70,7 @@ func ParseSelector(text string) (Selector, error) {
 	return out, nil
 }
 
-// String returns the selector in a form that does not depend on the order of its requirements and their values.
+// String returns the selector in a form that does not depend on the order of requirements and values.
 func (l Selector) String() string {
 	terms := make([]string, len(l))
 	for i, t := range l {
@@ -91,7 +91,7 @@ func (l Selector) String() string {
 	return strings.Join(terms, ",")
 }
 
-// OnlyLabels reports whether a selector has no other requirement than on labels.
+// OnlyLabels reports whether a selector has only requirements on labels.
 func (l Selector) OnlyLabels() bool {
 	return !slices.ContainsFunc(l, Term.builtIn)
 }
@@ -211,8 +211,8 @@ func (l Selector) Filter(snap *Snapshot) *Snapshot {
 	return NewSnapshot(snap.Revision, keep)
 }
 
-// SetHint returns how to select several values of a label if a selector that matches nothing may
-// mean that: in "rack=1,2" the 2 is the name of a label, as for kubectl. It is "" otherwise.
+// SetHint returns a hint at the notation for several values if a selector without a match may need
+// it: in "rack=1,2", 2 is the name of a label, as for kubectl. It returns "" otherwise.
 func (l Selector) SetHint(snap *Snapshot) (hint string) {
 	for i := 1; i < len(l); i++ {
 		t, before := &l[i], &l[i-1]

@@ -4,8 +4,8 @@ import "strings"
 
 // Serves reports whether an engine with these facts serves the wanted model: any
 // id or root of /v1/models equals it. Unless strict, the last path component is
-// enough, so that /models/Qwen2.5-7B and Qwen/Qwen2.5-7B name the same. An empty
-// want matches everything.
+// enough, so that /models/Qwen2.5-7B and Qwen/Qwen2.5-7B name the same model. An empty
+// want matches every engine.
 func (f *Facts) Serves(want string, strict bool) bool {
 	if want == "" {
 		return true

@@ -8,16 +8,16 @@ import (
 )
 
 // Snapshot is an immutable view of the membership, complete up to Revision.
-// Readers share it without locks and must not change what it holds.
+// Readers share it without locks and must not change its instances or documents.
 type Snapshot struct {
 	// Revision is the etcd store revision up to which this view is complete;
 	// 0 before the first list.
 	Revision int64
-	// Documents are the settings of the fleet at that revision. Snapshots between which none
-	// has changed share them. It may be nil.
+	// Documents are the settings of the fleet at that revision. Consecutive snapshots share
+	// them while no document changes. May be nil.
 	Documents *Documents
 
-	all     []*Instance // in the order of compare, by which Lookup finds them
+	all     []*Instance // sorted by compare; Lookup relies on it
 	usable  [2][]*Instance
 	changed chan struct{}
 	once    sync.Once
@@ -31,9 +31,8 @@ func (k Key) Compare(o Key) int {
 	return cmp.Compare(k.Address, o.Address)
 }
 
-// compare is the order of a snapshot. Beyond the view only entries differ that
-// look the same, such as two bad keys: with their revisions their order depends
-// on nothing but themselves.
+// compare orders the entries of a snapshot. Entries with the same key, such as two malformed
+// keys in etcd, are ordered by view and revisions, so that the order is deterministic.
 func compare(a, b *Instance) int {
 	if c := comparePlaces(a, b); c != 0 {
 		return c
@@ -73,10 +72,10 @@ func NewSnapshot(revision int64, all []*Instance) *Snapshot {
 	return s
 }
 
-// All lists every entry, prefill first, by address, pending and rejected ones included.
+// All returns every entry, prefill first, by address, including pending and rejected ones.
 func (s *Snapshot) All() []*Instance { return s.all }
 
-// Usable lists the instances of a role that the scheduler may pick.
+// Usable returns the instances of a role that the scheduler may pick.
 func (s *Snapshot) Usable(r Role) []*Instance {
 	if r != Prefill && r != Decode {
 		return nil
@@ -84,13 +83,13 @@ func (s *Snapshot) Usable(r Role) []*Instance {
 	return slices.Clip(s.usable[r.Index()]) // callers may append
 }
 
-// Lookup finds a membership; pending adds are not found by it.
+// Lookup returns the membership of a key; it ignores pending adds.
 func (s *Snapshot) Lookup(k Key) (*Instance, bool) { return s.find(k, false) }
 
-// Pending finds the add of an instance that waits for it to answer.
+// Pending returns the pending add of a key.
 func (s *Snapshot) Pending(k Key) (*Instance, bool) { return s.find(k, true) }
 
-// Waiting reports whether an add of the instance waits for it to answer.
+// Waiting reports whether a key has a pending add.
 func (s *Snapshot) Waiting(k Key) bool {
 	_, ok := s.Pending(k)
 	return ok
@@ -110,15 +109,15 @@ func (s *Snapshot) find(k Key, pending bool) (*Instance, bool) {
 	return nil, false
 }
 
-// Changed is closed when a newer snapshot has been published.
+// Changed returns a channel that is closed when a newer snapshot has been published.
 func (s *Snapshot) Changed() <-chan struct{} { return s.changed }
 
 // Supersede closes Changed. The publisher calls it after it has stored the
-// newer snapshot; more than one call does no harm.
+// newer snapshot; further calls have no effect.
 func (s *Snapshot) Supersede() { s.once.Do(func() { close(s.changed) }) }
 
-// Listing is how an instance is shown to people and scripts: by the proxy's
-// /status and by pdctl, field for field the same.
+// Listing is an instance as the /status of a proxy and pdctl show it, with the
+// same fields.
 type Listing struct {
 	Role    Role   `json:"role"`
 	Address string `json:"address"`
@@ -130,7 +129,7 @@ type Listing struct {
 	// OnlyRole is the role in which an engine in both roles is kept; see Instance.OnlyRole.
 	OnlyRole Role     `json:"only_role,omitempty"`
 	Reason   string   `json:"reason,omitempty"`
-	Warning  string   `json:"warning,omitempty"` // it serves, but not as it should
+	Warning  string   `json:"warning,omitempty"` // problem of an instance that serves
 	Static   bool     `json:"static"`
 	ID       string   `json:"id,omitempty"`
 	Models   []string `json:"models"`
@@ -140,44 +139,44 @@ type Listing struct {
 	// DefaultConnector is the connector that proxies use because the record names none.
 	DefaultConnector string `json:"default_connector,omitempty"`
 
-	Weight   *int     `json:"weight,omitempty"`  // none: DefaultWeight
-	Ranks    int      `json:"dp_size,omitempty"` // data-parallel ranks, where there are several
+	Weight   *int     `json:"weight,omitempty"`  // nil means DefaultWeight
+	Ranks    int      `json:"dp_size,omitempty"` // number of data-parallel ranks; 0 for a single one
 	Source   string   `json:"source,omitempty"`
-	Proxies  []string `json:"proxies,omitempty"` // whose it is; none: every proxy's
+	Proxies  []string `json:"proxies,omitempty"` // proxies that use it; empty means every proxy
 	Version  string   `json:"version,omitempty"`
 	Revision int64    `json:"revision"` // mod_revision of its key
 	InFlight *int64   `json:"in_flight,omitempty"`
-	// Ends is when the operator's intent, weight or pending add ends by itself; nil: never, or not known. Only
-	// pdctl, which reads its lease, sets it.
+	// Ends is when the operator's intent, weight or pending add ends by itself; nil means never, or
+	// unknown. Only pdctl sets it, from the lease.
 	Ends *time.Time `json:"intent_ends,omitempty"`
 	// StartedAt is when this start of the engine was registered, by the clock of its machine.
 	StartedAt *time.Time `json:"started_at,omitempty"`
-	// Load is more of what is known of its load; none where nothing is.
+	// Load has further figures of the load; nil if none are known.
 	Load *ListedLoad `json:"load,omitempty"`
 }
 
-// ListedLoad is what an instance has to do, for display.
+// ListedLoad is the load of an instance, for display.
 type ListedLoad struct {
-	WaitingTokens int64         `json:"waiting_tokens"`             // of this proxy's legs: yet to be computed
-	HeldTokens    int64         `json:"held_tokens"`                // of this proxy's legs
-	Others        float64       `json:"others_in_flight,omitempty"` // legs of the other proxies, old words for less
+	WaitingTokens int64         `json:"waiting_tokens"`             // prompt tokens of this proxy's legs, yet to be computed
+	HeldTokens    int64         `json:"held_tokens"`                // prompt tokens held for this proxy's legs
+	Others        float64       `json:"others_in_flight,omitempty"` // legs of the other proxies; older reports count less
 	Engine        *ListedEngine `json:"engine,omitempty"`
 	Pace          ListedPace    `json:"pace,omitzero"`
-	// Prompts is what policies remember that it has computed; none where they remember
-	// nothing.
+	// Prompts is the size of the prompts that policies expect in its cache; nil without
+	// such a policy.
 	Prompts *ListedPrompts `json:"prompts,omitempty"`
-	// Ranks is the same of each data-parallel rank, of an instance that has several.
+	// Ranks has the load of each data-parallel rank; empty for a single one.
 	Ranks []ListedRank `json:"ranks,omitempty"`
 }
 
-// ListedPace has the sums of the latest requests of an instance, of all models: of about 64, the
-// older ones count less. Paces of several proxies can be added.
+// ListedPace has sums over about the last 64 requests of an instance, of all models; older requests
+// count less. Paces of several proxies can be added.
 type ListedPace struct {
 	Samples float64 `json:"samples"`
 	// Seconds is the time to compute the prompt (prefill), or for one token of the answer (decode).
 	Seconds float64 `json:"seconds"`
-	// Work is the prompt's tokens that were not cached, and those queued before (prefill), or the
-	// streams of the instance (decode).
+	// Work is the number of the prompt's tokens that were not cached plus those queued before
+	// (prefill), or the number of streams of the instance (decode).
 	Work float64 `json:"work"`
 }
 
@@ -186,13 +185,13 @@ func (p ListedPace) Plus(q ListedPace) ListedPace {
 	return ListedPace{p.Samples + q.Samples, p.Seconds + q.Seconds, p.Work + q.Work}
 }
 
-// ListedPrompts is what a policy remembers of prompts.
+// ListedPrompts is the size of the prompts that a policy remembers.
 type ListedPrompts struct {
 	Entries int `json:"entries"`
 	Text    int `json:"text_bytes"`
 }
 
-// ListedRank is what one data-parallel rank has to do.
+// ListedRank is the load of one data-parallel rank.
 type ListedRank struct {
 	InFlight      int64          `json:"in_flight"`
 	WaitingTokens int64          `json:"waiting_tokens"`
@@ -200,7 +199,7 @@ type ListedRank struct {
 	Prompts       *ListedPrompts `json:"prompts,omitempty"`
 }
 
-// ListedEngine is what an engine said of itself last.
+// ListedEngine has the last metrics of an engine.
 type ListedEngine struct {
 	Age      float64 `json:"age_seconds"`
 	Capacity int64   `json:"kv_capacity_tokens,omitempty"`
@@ -210,12 +209,12 @@ type ListedEngine struct {
 	Starved  float64 `json:"waiting_for_kv_cache"`
 	Fetching float64 `json:"fetching_kv_cache"`
 	Ranks    int     `json:"ranks"`
-	// Full reports whether it is skipped while another instance has capacity.
+	// Full reports whether the instance is skipped while another one has capacity.
 	Full bool `json:"full,omitempty"`
 }
 
-// Listed returns List with what depends on connector, the connector of instances whose
-// record names none; "" if it is not known.
+// Listed returns List with the fields that depend on connector, the connector of instances
+// whose record names none; "" if it is not known.
 func (i *Instance) Listed(connector string) Listing {
 	l := i.List()
 	l.Warning = i.Warning(connector)
@@ -225,7 +224,7 @@ func (i *Instance) Listed(connector string) Listing {
 	return l
 }
 
-// why returns Reason, or what the state in the record means if that keeps the instance out of use.
+// why returns Reason, or else an explanation of the record's state if it keeps the instance out of use.
 func (i *Instance) why() string {
 	switch {
 	case i.Reason != "" || i.View != "":

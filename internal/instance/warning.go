@@ -2,8 +2,8 @@ package instance
 
 import "strings"
 
-// Warning describes a problem of an instance that serves, ""
-// if nothing is. connector is the dialect of instances whose record names none.
+// Warning returns a problem of an instance that serves, "" if there is none. connector is
+// the dialect of instances whose record names none.
 func (i *Instance) Warning(connector string) string {
 	if i.Record.Connector != "" {
 		connector = i.Record.Connector

@@ -88,10 +88,10 @@ func (b *bundle) add(name string, text []byte, err error) {
 	}
 }
 
-// commands adds the output of commands, run with the connection flags of this one.
+// commands runs other commands with the connection flags of cmd, and adds their output.
 func (b *bundle) commands(cmd *cobra.Command) {
 	var flags []string
-	cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { // Visit has only those that this set has parsed: none
+	cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { // Visit would skip them: this set has parsed none
 		if f.Changed && f.Name != "output" {
 			flags = append(flags, "--"+f.Name+"="+f.Value.String())
 		}
@@ -110,7 +110,7 @@ func (b *bundle) commands(cmd *cobra.Command) {
 	}
 }
 
-// proxies adds what proxies show of themselves. The error is one of usage.
+// proxies adds the answers of the proxies. It returns only errors of usage; others become notes.
 func (b *bundle) proxies(ctx context.Context, urls []string, key string) error {
 	if len(urls) == 0 {
 		var err error
@@ -140,7 +140,7 @@ func (b *bundle) proxies(ctx context.Context, urls []string, key string) error {
 	return nil
 }
 
-// unsafeName matches characters that are not in the names of the archive's folders.
+// unsafeName matches characters that must not be in the names of the archive's folders.
 var unsafeName = regexp.MustCompile(`[^A-Za-z0-9.:_-]`)
 
 // userInfo matches the user and the password of a URL.

@@ -6,11 +6,13 @@
 // the connection of one run). This package builds the command tree from them:
 //
 //	member      add, remove, allow, restore, forget: guarded transactions, with an audit entry
-//	intent      drain, undrain, cordon, uncordon, weight, wait
-//	show        list, get, watch, history, status: every entry, usable or not, and why not
+//	intent      drain, undrain, cordon, uncordon, weight, role, wait
+//	show        list, get, watch, history, status, version: every entry, usable or not, and why not
 //	fleet       diff, revert, apply, export
 //	diagnose    doctor; debug is in this package, because it runs other commands
-//	route, events, mooncake, auth
+//	limit       limit, usage
+//	route       route, ratio
+//	auth, events, model, mooncake, top
 //
 // Text from etcd or from an engine is escaped before it is printed.
 // Exit codes: 0 done, 1 failed, 2 wrong usage; 3 and 4 of commands that wait for proxies,

@@ -24,13 +24,13 @@ const (
 	maxAnswer     = 1 << 20
 )
 
-// Client talks to one agent. Each call has a deadline of its own.
+// Client calls one agent through its control socket. Each call is limited to clientTimeout.
 type Client struct {
 	path string
 	http *http.Client
 }
 
-// NewClient makes a client of the agent at a socket; nothing is sent yet.
+// NewClient returns a client for the agent's socket at path; it does not connect yet.
 func NewClient(path string) *Client {
 	return &Client{path: path, http: &http.Client{
 		Timeout: clientTimeout,
@@ -61,14 +61,14 @@ func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
 	return c.do(ctx, http.MethodGet, "/metrics")
 }
 
-// Drain makes the agent drain and end, as SIGTERM does. It does not wait for it.
+// Drain makes the agent drain and exit, as SIGTERM does. It does not wait for the exit.
 func (c *Client) Drain(ctx context.Context) error {
 	_, err := c.do(ctx, http.MethodPost, "/drain")
 	return err
 }
 
-// AwaitEnd waits until the agent with this Report.ID has exited or ctx ends. Its successor may
-// open the socket between two calls.
+// AwaitEnd waits until the agent with this Report.ID has exited or ctx ends. It compares ids, because
+// a successor may open the same socket between two polls.
 func (c *Client) AwaitEnd(ctx context.Context, id string) error {
 	for {
 		if r, err := c.Status(ctx); errors.Is(err, ErrNoAgent) || err == nil && r.ID != id {

@@ -1,10 +1,10 @@
-// Package agentctl is an agent's local control: HTTP over a unix socket that
-// only its own user can open.
+// Package agentctl is the local control API of an agent: HTTP over a unix socket that
+// only the agent's user can open.
 //
 //	GET  /status   Report as JSON
-//	POST /drain    begin what SIGTERM begins; answers at once
+//	POST /drain    drain and exit, like SIGTERM; answers at once
 //	GET  /metrics  Prometheus text
 //
-// Serve is the agent's side, Client that of the subcommands. Nothing here knows
-// etcd or the engine: what is shown comes in through Source.
+// The agent calls Serve, its subcommands use Client. The package uses neither etcd
+// nor the engine: Source provides all data.
 package agentctl

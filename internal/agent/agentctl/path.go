@@ -18,11 +18,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// maxPath is the length of a socket's path that every system takes.
+// maxPath is the maximum length of a socket's path, in bytes, below the limit of every system.
 const maxPath = 100
 
-// dirs lists where sockets may be, best first: the user's run-time directory,
-// /run, the temporary directory. Each gets a directory of our own.
+// dirs returns the directories for sockets in order of preference: a subdirectory of the
+// user's run-time directory, of /run, and of the temporary directory.
 func dirs(getenv func(string) string) []string {
 	var out []string
 	if d := getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(d) {
@@ -31,8 +31,8 @@ func dirs(getenv func(string) string) []string {
 	return append(out, "/run/pd-agent", filepath.Join(os.TempDir(), "pd-agent-"+strconv.Itoa(os.Getuid())))
 }
 
-// in returns the path of an instance's socket. An address too long for a path is
-// replaced by its digest.
+// in returns the path of an instance's socket. If the path would be too long, a hash of
+// the key replaces role and address.
 func in(dir string, k instance.Key) string {
 	name := string(k.Role) + "-" + strings.NewReplacer("[", "", "]", "").Replace(k.Address)
 	path := filepath.Join(dir, name+".sock")
@@ -43,8 +43,8 @@ func in(dir string, k instance.Key) string {
 	return path
 }
 
-// DefaultPath is where an agent of k makes its socket. It creates the directory,
-// for its user alone; one that is another party's or open to others is not used.
+// DefaultPath returns the path at which an agent of k creates its socket. It creates the
+// directory with mode 0700, and skips one that another user owns or can access.
 func DefaultPath(k instance.Key, getenv func(string) string) (string, error) {
 	var errs []error
 	for _, dir := range dirs(getenv) {
@@ -78,8 +78,7 @@ func private(dir string) error {
 	return nil
 }
 
-// Find returns the socket to talk to: that of k, or with a zero k the only one
-// there is.
+// Find returns the path of the socket of k, or of the only agent if k is zero.
 func Find(k instance.Key, getenv func(string) string) (string, error) {
 	found := sockets(k, getenv)
 	if len(found) > 1 {
@@ -99,7 +98,7 @@ func Find(k instance.Key, getenv func(string) string) (string, error) {
 // All returns the sockets of every agent of this user that answers on this machine.
 func All(getenv func(string) string) []string { return answering(sockets(instance.Key{}, getenv)) }
 
-// sockets returns the sockets of k, of all instances with a zero k.
+// sockets returns the paths of the sockets of k, or of all instances if k is zero.
 func sockets(k instance.Key, getenv func(string) string) (found []string) {
 	for _, dir := range dirs(getenv) {
 		if private(dir) != nil {
@@ -115,8 +114,8 @@ func sockets(k instance.Key, getenv func(string) string) (found []string) {
 	return found
 }
 
-// answering drops what dead agents have left behind, which a container that was
-// killed and started again finds in its file system.
+// answering drops sockets on which no agent listens. Killed agents leave them behind,
+// also in the file system of a container that is started again.
 func answering(paths []string) []string {
 	return slices.DeleteFunc(paths, func(path string) bool {
 		conn, err := net.DialTimeout("unix", path, time.Second)

@@ -13,19 +13,19 @@ import (
 
 // Report is the state of an agent.
 type Report struct {
-	ID          string         `json:"id,omitempty"` // of its process; what it says in etcd when it is refused has it too
+	ID          string         `json:"id,omitempty"` // of its process; also in lease.RefusedAgent
 	Version     string         `json:"version"`
 	Role        instance.Role  `json:"role"`
 	Address     string         `json:"address"`
 	Engine      string         `json:"engine"`         // URL by which the agent reaches it
 	Etcd        []string       `json:"etcd,omitempty"` // host:port, as configured
 	EtcdPrefix  string         `json:"etcd_prefix,omitempty"`
-	Phase       string         `json:"phase"` // as internal/agent names them
+	Phase       string         `json:"phase"` // an agent.Phase
 	Reason      string         `json:"reason,omitempty"`
-	State       instance.State `json:"state,omitempty"` // of the record last wanted
+	State       instance.State `json:"state,omitempty"` // of the last record that the agent set
 	Incarnation string         `json:"incarnation,omitempty"`
 	Models      []string       `json:"models,omitempty"`
-	// ZMQRegister is --zmq-register. An agent with it has no instance, but Registered of them.
+	// ZMQRegister is --zmq-register. Such an agent registers Registered instances instead of one.
 	ZMQRegister string `json:"zmq_register,omitempty"`
 	Registered  int64  `json:"registered,omitempty"`
 
@@ -34,19 +34,19 @@ type Report struct {
 	Certificates []string     `json:"certificates,omitempty"` // problems with certificate files
 }
 
-// Process is an engine that the agent has started itself.
+// Process is the state of an engine's process that the agent starts.
 type Process struct {
 	PID              int        `json:"pid,omitempty"` // 0 while none runs
 	AgeSeconds       float64    `json:"age_seconds,omitempty"`
 	Starts           int64      `json:"starts"`
-	LastExit         string     `json:"last_exit,omitempty"` // for people, e.g. "exit code 1"
+	LastExit         string     `json:"last_exit,omitempty"` // human-readable, e.g. "exit code 1"
 	LastExitAt       *time.Time `json:"last_exit_at,omitempty"`
 	NextStartSeconds float64    `json:"next_start_in_seconds,omitempty"`
 }
 
 // Registration is the state of the key in etcd.
 type Registration struct {
-	Phase         string     `json:"phase"` // as internal/discovery names them
+	Phase         string     `json:"phase"` // a lease.Phase
 	Reason        string     `json:"reason,omitempty"`
 	Lease         string     `json:"lease,omitempty"` // hexadecimal, as etcdctl shows it
 	Revision      int64      `json:"revision,omitempty"`
@@ -66,15 +66,15 @@ func (r Report) WriteJSON(w io.Writer) error {
 	return e.Encode(r)
 }
 
-// Refused is why the instance is not registered although its agent wants it to be. It is
-// "" while it is, while it leaves, and while nothing speaks against it yet.
+// Refused returns why the instance is not registered although its agent wants to register it. It
+// returns "" while the instance is registered or drains, and while no reason is known.
 func (r Report) Refused() string {
 	switch r.Phase {
 	case "draining", "gone":
 		return ""
 	}
 	switch r.Registration.Phase {
-	case "registered", "unknown": // or etcd is away
+	case "registered", "unknown": // etcd may be unavailable
 		return ""
 	case "idle":
 		return r.Reason
@@ -82,14 +82,12 @@ func (r Report) Refused() string {
 	return r.Registration.Reason
 }
 
-// ErrNotServing is wrapped by what Health says of an agent whose instance
-// should get no requests now.
+// ErrNotServing is wrapped by the error of Health for an instance that should get no requests now.
 var ErrNotServing = errors.New("not serving")
 
-// Health is nil while the instance is registered and its engine answers, or
-// while it drains. An etcd that is away changes nothing for an instance that
-// was registered: whatever restarts containers by this must not act on etcd's
-// troubles.
+// Health returns nil while the instance is registered and its engine answers, or while it
+// drains. An etcd outage does not change this for a registered instance: supervisors must not
+// restart containers because of etcd.
 func (r Report) Health() error {
 	switch r.Phase {
 	case "serving", "draining":

@@ -14,7 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Source is what the socket shows and does. Its functions are called from several goroutines.
+// Source has the functions behind the control socket. They must be safe for concurrent use.
 type Source struct {
 	Report  func() Report
 	Drain   func()
@@ -26,8 +26,8 @@ var ErrInUse = errors.New("another agent uses this control socket")
 
 const probeTimeout = time.Second
 
-// Listen makes the socket, for its user alone. What a dead agent left behind at
-// the path is replaced; anything but a socket is left alone.
+// Listen creates the socket with mode 0600. It replaces the socket of a dead agent at the
+// path, and fails if there is any other file.
 func Listen(ctx context.Context, path string) (net.Listener, error) {
 	info, err := os.Lstat(path)
 	switch {
@@ -44,7 +44,7 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 			_ = conn.Close()
 			return nil, fmt.Errorf("%w: %s", ErrInUse, path)
 		}
-		if !errors.Is(err, syscall.ECONNREFUSED) { // for example of an agent that is busy, or of another user
+		if !errors.Is(err, syscall.ECONNREFUSED) { // for example, the agent is busy or runs as another user
 			return nil, fmt.Errorf("control socket: %w", err)
 		}
 		if err := os.Remove(path); err != nil {
@@ -62,8 +62,8 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	return lis, nil
 }
 
-// Serve answers on lis until ctx ends, then returns with everything closed and
-// the socket removed.
+// Serve serves requests on lis until ctx ends. When it returns, all connections are
+// closed and the socket is removed.
 func Serve(ctx context.Context, lis net.Listener, s Source, log logrus.FieldLogger) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {

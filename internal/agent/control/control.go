@@ -27,7 +27,7 @@ func showReport(w io.Writer, r agentctl.Report) {
 		line("engine", "%s", r.Engine)
 	}
 	line("phase", "%s", WithReason(r.Phase, r.Reason))
-	if r.EtcdPrefix != "" { // of an older agent it is not known
+	if r.EtcdPrefix != "" { // older agents do not report it
 		line("etcd", "%s, prefix %s", strings.Join(r.Etcd, ","), r.EtcdPrefix)
 	}
 	if p := r.Process; p != nil {
@@ -73,12 +73,12 @@ func showProcess(line func(name, format string, args ...any), p *agentctl.Proces
 	}
 }
 
-// rounded returns a number of seconds for output.
+// rounded returns a number of seconds as a duration, rounded to 0.1 s.
 func rounded(seconds float64) time.Duration {
 	return time.Duration(seconds * float64(time.Second)).Round(100 * time.Millisecond)
 }
 
-// WithReason returns a phase with its reason, which is made printable, for output.
+// WithReason returns a phase and its reason for output; it makes the reason printable.
 func WithReason(phase, reason string) string {
 	if reason == "" {
 		return phase

@@ -19,7 +19,7 @@ func CertificateProblems(certs func() []string) prometheus.Collector {
 		scraped.New(name, "Certificate files that are rejected, not valid now, or valid for less than a week."))
 }
 
-// MetricsHandler serves the metrics of a report that is made at the moment of the scrape.
+// MetricsHandler returns a handler that serves metrics. It calls report for each scrape.
 func MetricsHandler(report func() agentctl.Report, certs func() []string) http.Handler {
 	return scraped.Handler(scraped.Collector(func(emit scraped.Emit) { emitMetrics(emit, report()) },
 		scraped.New("pd_agent_info", "Always 1; the instance and the agent's version are in the labels.", "role", "instance", "version"),
@@ -36,7 +36,7 @@ func MetricsHandler(report func() agentctl.Report, certs func() []string) http.H
 	), CertificateProblems(certs))
 }
 
-// emitMetrics emits a series of each phase always, so that an alert need not guess which ones exist.
+// emitMetrics emits the metrics of a report, with a series for every phase, as alerts expect.
 func emitMetrics(emit scraped.Emit, r agentctl.Report) {
 	emit("pd_agent_info", 1, string(r.Role), r.Address, r.Version)
 	for _, p := range []agent.Phase{agent.Probing, agent.Registering, agent.Serving, agent.Down, agent.Draining, agent.Gone, agent.Restarting} {

@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// target says which agent is meant.
+// target has the flags that select an agent.
 type target struct{ socket, role, address string }
 
 func (t *target) register(cmd *cobra.Command) {
@@ -36,7 +36,7 @@ func (t *target) client(given func(flag string) bool) (*agentctl.Client, error) 
 	if one && (given("role") || given("address")) {
 		return nil, cli.Wrongf("--role and --address: set both or none")
 	}
-	// An agent with one of the variables has found the other value in the engine's command.
+	// If only one variable is set, the agent took the other value from the engine's command.
 	if t.role != "" && !one {
 		role, err := instance.ParseRoles(t.role)
 		if err != nil {
@@ -55,12 +55,12 @@ func (t *target) client(given func(flag string) bool) (*agentctl.Client, error) 
 	return agentctl.NewClient(path), nil
 }
 
-// Commands are the subcommands that talk to a running agent.
+// Commands returns the subcommands that call a running agent.
 func Commands() []*cobra.Command {
 	return []*cobra.Command{statusCommand(), drainCommand(), healthCommand()}
 }
 
-// asking makes a subcommand that talks to one agent.
+// asking returns a subcommand that calls one agent.
 func asking(use, short, long string, do func(ctx context.Context, cmd *cobra.Command, c *agentctl.Client) error) *cobra.Command {
 	var t target
 	cmd := &cobra.Command{

@@ -71,8 +71,8 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 	return 0, nil
 }
 
-// guarded restricts the addresses of a client to those of engines, because every program that
-// reaches the port can send them.
+// guarded restricts a client to addresses that engines may have, because any program that
+// reaches the ZeroMQ port can send an address.
 func guarded(c *vllm.Client) *vllm.Client {
 	d := net.Dialer{Timeout: time.Minute, Control: netguard.New(nil).Control}
 	c.HTTP = &http.Client{Transport: &http.Transport{

@@ -21,7 +21,7 @@ type certificates struct {
 	etcd   *certs.Source // nil: etcd is reached without TLS
 }
 
-// open reads the files.
+// open reads the certificate files.
 func open(s setup.Secured, log logrus.FieldLogger) (c certificates, err error) {
 	log = log.WithField(logging.FieldComponent, "tls")
 	c.engine, err = certs.Open(certs.Options{Use: certs.UseEngines, Files: s.Engine, ServerName: s.ServerName, Log: log})

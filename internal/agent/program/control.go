@@ -15,8 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 )
 
-// serveControl serves the local control until stop is called, which waits: a drain is followed
-// through it. A socket that was set must work; without the default one the agent runs all the same.
+// serveControl serves the control socket until stop is called, also during a drain, which clients
+// follow. stop waits. An error is fatal for a socket set by --socket, but not for the default one.
 func (s *service) serveControl(ctx context.Context, source agentctl.Source) (stop func(), err error) {
 	path := s.Socket
 	switch {
@@ -40,7 +40,7 @@ func (s *service) serveControl(ctx context.Context, source agentctl.Source) (sto
 	return background.Start(ctx, func(ctx context.Context) { agentctl.Serve(ctx, lis, source, s.logFor("control")) }), nil
 }
 
-// parts are what the registration of an engine consists of.
+// parts has the two parts of an engine's registration.
 type parts struct {
 	agent     *agent.Agent
 	registrar *lease.Registrar

@@ -8,13 +8,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/wrap"
 )
 
-// engineState is what is shown of a wrapped engine's process. Its methods may
-// be called from several goroutines.
+// engineState has the state of a wrapped engine's process for reports. It is safe for
+// concurrent use.
 type engineState struct {
 	mu     sync.Mutex // guards all below
 	proc   *wrap.Process
 	starts int64
-	last   string // how the life before this one ended
+	last   string // failure of the previous start or process
 	lastAt time.Time
 	until  time.Time // next start, while none runs
 }
@@ -32,7 +32,7 @@ func (e *engineState) waits(failed error, delay time.Duration) {
 	e.proc, e.last, e.lastAt, e.until = nil, failed.Error(), time.Now(), time.Now().Add(delay)
 }
 
-// report is nil while no engine was started here.
+// report returns nil before the first attempt to start an engine.
 func (e *engineState) report() *agentctl.Process {
 	e.mu.Lock()
 	defer e.mu.Unlock()

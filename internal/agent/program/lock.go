@@ -22,14 +22,13 @@ import (
 // lockPoll is the pause between two attempts to get the lock.
 const lockPoll = 500 * time.Millisecond
 
-// lock makes this the only agent of its instance in this network namespace:
-// of two agents of one engine, the later one would take the key from the
-// other. While another one runs, for example the
-// predecessor that still drains, it waits. It returns nil when ctx ends first.
+// lock makes this the only agent of its instance in this network namespace: of two agents
+// of one engine, the later one would take the key from the other. It waits while another
+// agent runs, such as a predecessor that still drains. It returns nil if ctx ends first.
 //
-// The lock is a listening socket with an abstract name, which exists in one
-// network namespace (as an address does) and goes with its process, however
-// that ends. Where there is no such thing nothing is locked.
+// The lock is a listening socket with an abstract name. Such a name exists in one network
+// namespace, as an address does, and disappears when its process ends for any reason. Only
+// Linux has abstract names; on other systems lock does nothing.
 func lock(ctx context.Context, c setup.Config, log logrus.FieldLogger) (held locks, err error) {
 	held = locks{}
 	if runtime.GOOS != "linux" {
@@ -46,7 +45,7 @@ func lock(ctx context.Context, c setup.Config, log logrus.FieldLogger) (held loc
 	return held, nil
 }
 
-// locks are those of all keys of an agent.
+// locks has a lock for each key of an agent.
 type locks []net.Listener
 
 func (l locks) release() {
@@ -55,7 +54,7 @@ func (l locks) release() {
 	}
 }
 
-// lockKey is lock for one key.
+// lockKey takes the lock of one key.
 func lockKey(ctx context.Context, c setup.Config, k instance.Key, log logrus.FieldLogger) (net.Listener, error) {
 	what := strings.Join(append([]string{k.String(), c.HostID, c.EtcdPrefix}, c.EtcdEndpoints...), "\x00")
 	sum := sha256.Sum256([]byte(what))

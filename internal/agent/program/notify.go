@@ -64,8 +64,8 @@ func (s *service) stopTime() time.Duration {
 	return d
 }
 
-// sane returns an error if the agent's loop is stuck. A drain has limits of its own, and there is no
-// loop between two starts of an engine, and none with --zmq-register.
+// sane returns an error if the agent's loop is stuck. A drain has its own limits. There is no loop
+// between two starts of an engine, nor with --zmq-register.
 func (s *service) sane(context.Context) error {
 	p := s.life.Load()
 	if p == nil {
@@ -76,7 +76,7 @@ func (s *service) sane(context.Context) error {
 	case agent.Draining, agent.Gone:
 		return nil
 	}
-	// Time for a few rounds that take as long as they may.
+	// Three probes and pauses of maximum duration.
 	limit := 3*(s.ProbeInterval+s.ProbeTimeout) + 3*agent.MaxBackoff
 	if age := time.Since(st.Beat); !st.Beat.IsZero() && age > limit {
 		return fmt.Errorf("no probe for %s", age.Round(time.Second))

@@ -28,8 +28,8 @@ func (o *orders) stopSignal() syscall.Signal {
 // maxOrders is the number of buffered signals.
 const maxOrders = 4
 
-// listen receives signals until stop is called, which waits. The first one, or drain, ends the
-// context that it returns.
+// listen receives signals until stop is called, which waits. The first signal, or a call of
+// drain, ends the returned context.
 func listen(ctx context.Context, wrapping bool, log logrus.FieldLogger) (out context.Context, o *orders, drain func(), stop func()) {
 	o = &orders{more: make(chan struct{}, maxOrders)}
 	sigs := make(chan os.Signal, maxOrders)

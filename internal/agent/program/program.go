@@ -83,8 +83,8 @@ func Main(args []string, stdout, stderr io.Writer) int {
 type program struct{ whole bool }
 
 // run runs the program. The end of ctx drains, like the first signal. It returns 0 after an
-// orderly end, 1 for a failure, 2 for wrong usage, and with a command the exit code of the
-// engine, unless that is the result of the signal that stopped it.
+// orderly end, 1 for a failure, 2 for wrong usage. With a command it returns the exit code of
+// the engine, or 0 if that is the result of the signal that stopped it.
 func (p program) run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	code := cli.OK // of an orderly end
 	cmd := &cobra.Command{

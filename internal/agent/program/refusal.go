@@ -10,8 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// publishRefusal writes to etcd why the instance is not registered, for pdctl doctor on other
-// machines, for as long as that is so. stop waits.
+// publishRefusal writes to etcd why the instance is not registered, and deletes the reason once it no
+// longer applies. pdctl doctor on other machines reads it. stop waits.
 func (s *service) publishRefusal(ctx context.Context) (stop func()) {
 	w := lease.NewRefusedWriter(s.cli, s.layout, s.id, s.TTL, s.logFor("refusal"))
 	host, err := os.Hostname()

@@ -127,7 +127,7 @@ func (s *service) engineLife(ctx context.Context, proc *wrap.Process) error {
 	return context.Cause(lctx)
 }
 
-// late returns the error of an engine that runs, and has not answered as it should within
+// late returns an error if the engine still runs but has not answered correctly within
 // --start-timeout.
 func (s *service) late(proc *wrap.Process) error {
 	reason := "no answer yet"
@@ -164,8 +164,8 @@ func (s *service) free(ctx context.Context) error {
 	return fmt.Errorf("the engine's address is already in use (%s): an engine that outlived its agent? Stop it first, or run the agent without a command to register it", u.Host)
 }
 
-// engineEnv returns the environment without variables for the agent only: with systemd's
-// socket, the engine would notify in the name of the agent.
+// engineEnv returns the environment without variables for the agent only. With systemd's
+// socket, the engine could send notifications in the agent's name.
 func engineEnv(env []string) []string {
 	own := []string{sdnotify.EnvSocket, sdnotify.EnvWatchdogUsec, sdnotify.EnvWatchdogPID, "PD_ETCD_PASSWORD"}
 	return slices.DeleteFunc(env, func(e string) bool {

@@ -16,7 +16,7 @@ import (
 // envBootstrapPort is vLLM's variable for the port of Mooncake's bootstrap server.
 const envBootstrapPort = "VLLM_MOONCAKE_BOOTSTRAP_PORT"
 
-// mooncakeDialect is the one whose prefill engines have a bootstrap server.
+// mooncakeDialect is the dialect whose prefill engines have a bootstrap server.
 const mooncakeDialect = "mooncake"
 
 // ErrBootstrapTaken is returned if another program listens at the engine's bootstrap port.
@@ -25,7 +25,7 @@ var ErrBootstrapTaken = errors.New("something listens at the port of the engine'
 // bootstrapServer is the port at which a wrapped engine starts a bootstrap server; 0 if it starts none.
 type bootstrapServer int
 
-// Free makes sure that the server can listen: the engine would not become ready without it.
+// Free returns an error if the port is in use: without the server the engine is never ready.
 func (b bootstrapServer) Free(ctx context.Context) error {
 	address := net.JoinHostPort("0.0.0.0", strconv.Itoa(int(b))) // where vLLM listens
 	if b > 0 && errors.Is(bind(ctx, address), syscall.EADDRINUSE) {
@@ -72,14 +72,14 @@ func (r *reader) findBootstrap(f *facts, c *Config, dialect string) string {
 	}
 	if f.wrapped && m != nil && m.Bootstrap == "" && !f.command.Ranks.Elsewhere() {
 		own, _ := strconv.Atoi(cmp.Or(f.env(envBootstrapPort), strconv.Itoa(instance.DefaultBootstrapPort)))
-		c.BootstrapServer = bootstrapServer(own) // which --bootstrap-port does not change
+		c.BootstrapServer = bootstrapServer(own) // --bootstrap-port does not change it
 	}
 	c.Facts.Ports = map[string][]int{instance.PortBootstrap: {port}}
 	c.Facts.EngineIDs = nil // the server publishes them, with the suffix that vLLM adds
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
-// checkMooncakeRole refuses a role with which the first request would end the engine.
+// checkMooncakeRole refuses a role for which the first request would make the engine exit.
 func (r *reader) checkMooncakeRole(f *facts, role instance.Role) {
 	m := f.transfer.Mooncake()
 	if m == nil {

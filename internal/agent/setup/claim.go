@@ -8,12 +8,12 @@ import (
 	"runtime"
 )
 
-// claim is the reservation of a port among the agents of this machine, until this agent exits: two
-// agents that start at the same time find the same port free. The zero value reserves none. See
-// lock.
+// claim reserves a port among the agents of this machine until this agent exits; otherwise two agents
+// that start at the same time could choose the same free port. The zero value reserves no port. It
+// works like lock in package program.
 type claim struct{ held io.Closer }
 
-// take reserves a port for a use; it returns false if another agent has.
+// take reserves a port for a use; it returns false if another agent has reserved it.
 func (c *claim) take(use string, port int) bool {
 	if runtime.GOOS != "linux" {
 		return true
@@ -26,7 +26,7 @@ func (c *claim) take(use string, port int) bool {
 	return true
 }
 
-// Release releases what was reserved.
+// Release releases the reserved port, if any.
 func (c *claim) Release() {
 	if c.held != nil {
 		_ = c.held.Close()

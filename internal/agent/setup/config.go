@@ -35,7 +35,7 @@ const (
 
 // Config is the checked configuration of an agent.
 type Config struct {
-	// Options are those of the agent that have a setting, without ShutdownDelay.
+	// Options has the options of the agent that are settings, except ShutdownDelay.
 	agent.Options
 	Engine        string
 	connector     string
@@ -49,12 +49,12 @@ type Config struct {
 	TLS           Secured
 	TTL           time.Duration
 	ShutdownDelay time.Duration
-	Socket        string // "": the default one; socketOff: none
+	Socket        string // "" for the default path, control.SocketOff for none
 	LogLevel      string
 	LogFormat     string
 
 	ZMQRegister   string // endpoint; "" for an agent with an engine
-	AllowLoopback bool   // of engines that register themselves
+	AllowLoopback bool   // for engines that register themselves
 
 	Facts instance.Record // from the engine's command and environment: kv_role, sizes, ids
 	Notes []string        // warnings at the start
@@ -66,7 +66,7 @@ type Config struct {
 
 	BootstrapServer bootstrapServer // of an engine that this agent starts
 
-	Command         []string // of the engine; nil when another party starts it
+	Command         []string // of the engine; nil if the agent does not start it
 	Restart         bool     // after a failure
 	RestartDelay    time.Duration
 	RestartDelayMax time.Duration
@@ -126,7 +126,7 @@ func Load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 	if err := errors.Join(r.errs...); err != nil {
 		return Config{}, err
 	}
-	c.KVLease = cmp.Or(c.KVLease, -1) // to the agent zero means its default
+	c.KVLease = cmp.Or(c.KVLease, -1) // the agent replaces 0 by its default
 	if c.HostID == "" {
 		id, err := agent.HostID(os.DirFS("/"), os.Readlink)
 		if err != nil {
@@ -276,7 +276,7 @@ func (r *reader) key(f *facts, etcdIsLocal bool) instance.Key {
 	return key
 }
 
-// endpoints reads those of etcd from the settings or mooncake.json.
+// endpoints reads the etcd endpoints from the settings or mooncake.json.
 func (r *reader) endpoints(c *Config, f *facts) {
 	if found := f.endpoints(); found != nil {
 		c.EtcdEndpoints = found

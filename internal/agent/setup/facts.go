@@ -24,7 +24,7 @@ type facts struct {
 	command     vllmargs.Command
 	wrapped     bool
 	transfer    vllmargs.Transfer
-	from        string // of transfer
+	from        string // source of transfer
 	moon        mooncake.Config
 	moonFrom    string
 	lmcache     lmcache.Config // zero without LMCache's PD backend
@@ -39,8 +39,8 @@ const (
 	fromDefault = "default"
 )
 
-// find reads all sources. One that cannot be read is an error if the agent was given it, or if
-// the engine could not use it either.
+// find reads all sources. An unreadable source is an error if it was set for the agent, or if
+// the engine cannot use it either.
 func find(in *input, command []string, lookupEnv func(string) (string, bool)) *facts {
 	f := &facts{input: in, lookup: lookupEnv, wrapped: len(command) > 0}
 	if f.wrapped {
@@ -84,7 +84,7 @@ func (f *facts) env(name string) string {
 	return v
 }
 
-// path returns the path of a file from a setting or else a variable, and which of them has it.
+// path returns the path of a file from a setting or else a variable, and the name of that source.
 func (f *facts) path(setting, variable string) (path, from string) {
 	if path = f.Text(setting); path != "" {
 		return path, "--" + setting
@@ -102,7 +102,7 @@ func (f *facts) findMooncake() {
 	case err == nil:
 		f.moon, f.moonFrom = c, from+" "+path
 	case from == mooncake.EnvPath && f.Given("etcd-endpoints"):
-		f.notes = append(f.notes, from+": "+err.Error()) // a matter of the engine
+		f.notes = append(f.notes, from+": "+err.Error()) // only the engine needs the file
 	case from == mooncake.EnvPath:
 		f.wrong(fmt.Errorf("%s: %w; or set --etcd-endpoints", from, err))
 	default:
@@ -110,7 +110,7 @@ func (f *facts) findMooncake() {
 	}
 }
 
-// endpoints returns the etcd of mooncake.json.
+// endpoints returns the etcd endpoints of mooncake.json; nil without any, or if the setting is set.
 func (f *facts) endpoints() []string {
 	if f.moonFrom == "" || f.Given("etcd-endpoints") {
 		return nil
@@ -136,7 +136,7 @@ func (f *facts) roles() []fact {
 	return out
 }
 
-// noRole returns why the role is not known.
+// noRole returns the error about a missing role.
 func (f *facts) noRole() error {
 	switch {
 	case f.transfer.KVRole != "":
@@ -177,8 +177,7 @@ func (f *facts) kvRole(role instance.Role, connector string) string {
 	return ""
 }
 
-// findAddress makes the address out of the command's port and a host by which
-// others reach this machine.
+// findAddress combines the port of the command with a host by which others reach this machine.
 func (f *facts) findAddress(role instance.Role, etcdIsLocal bool) (fact, error) {
 	switch {
 	case !f.wrapped:
@@ -205,7 +204,7 @@ func wildcard(host string) bool {
 	return err == nil && ip.IsUnspecified()
 }
 
-// findEngine is how this machine reaches what the command starts.
+// findEngine returns the URL by which this machine reaches the engine that the command starts.
 func (f *facts) findEngine() fact {
 	if !f.wrapped || f.command.Port == 0 {
 		return fact{}
@@ -217,7 +216,7 @@ func (f *facts) findEngine() fact {
 	return fact{scheme + instance.LocalAddress(f.command.Host, f.command.Port), fromCommand}
 }
 
-// models by which the engine is recognised.
+// models returns the model names by which the agent recognizes the engine, by precedence.
 func (f *facts) models() []fact {
 	out := []fact{{f.command.Model, fromCommand}}
 	if len(f.command.Served) > 0 {
@@ -226,7 +225,7 @@ func (f *facts) models() []fact {
 	return out
 }
 
-// keys of the engine.
+// keys returns the API keys of the engine, by precedence.
 func (f *facts) keys() []fact {
 	out := []fact{{f.command.APIKey, fromCommand}}
 	if f.wrapped {
@@ -235,7 +234,7 @@ func (f *facts) keys() []fact {
 	return append(out, fact{f.env("OPENAI_API_KEY"), "OPENAI_API_KEY"})
 }
 
-// labels that are added to those of --label.
+// labels returns the labels that are added to those of --label.
 func (f *facts) labels() map[string]string {
 	out := f.moon.Labels()
 	if s := instance.Printable(f.transfer.Describe(), 0); s != "" && len(s) <= maxLabelSize {
@@ -250,13 +249,13 @@ func (f *facts) labels() map[string]string {
 // maxRankIDs bounds the engine ids in a record.
 const maxRankIDs = 64
 
-// How long a prefill engine of vllm-ascend keeps the blocks of a KV transfer, in seconds.
+// The dialect of vllm-ascend, and its variable for how long prefill keeps KV blocks, in seconds.
 const (
 	envAscendLease = "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"
 	ascendDialect  = "ascend"
 )
 
-// record adds the sizes, the lease and the ids to what the agent registers.
+// record adds the sizes, the KV lease and the engine ids to a record.
 func (f *facts) record(rec *instance.Record, dialect string) {
 	rec.TPSize, rec.PPSize, rec.DPSize = f.command.TensorParallel, f.command.PipelineParallel, f.command.DataParallel
 	if f.transfer.NIXL() {

@@ -13,8 +13,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Where KV events are published if the command does not say it: vLLM's own port while
-// that is free, else a range by the engine's port, below those of NIXL's side channels.
+// Ports for KV events if the command has no endpoint: vLLM's default port while it is free, else
+// a range derived from the engine's port, below the ranges of NIXL's side channels.
 const (
 	eventsDefault = 5557
 	eventsFirst   = 10557
@@ -23,15 +23,15 @@ const (
 	eventsUse     = "kv-events" // in claims
 )
 
-// ErrEventsTaken is what an engine would end with.
+// ErrEventsTaken is returned if a port of the engine's KV events is in use; vLLM would exit.
 var ErrEventsTaken = errors.New("something listens at the port of the engine's KV events already")
 
-// kvEvents is where a wrapped engine publishes its KV events. The zero value is that of
-// an engine that publishes none.
+// kvEvents has the endpoints at which a wrapped engine publishes KV events. The zero value
+// is for an engine that publishes none.
 type kvEvents struct {
 	vllmargs.Events
 	ranks   vllmargs.Ranks
-	Command []string // with the endpoints that were chosen; nil: as it was given
+	Command []string // with the chosen endpoints; nil if unchanged
 	claim
 }
 
@@ -101,7 +101,7 @@ func bindable(host string, port int) bool {
 	return bind(ctx, net.JoinHostPort(host, strconv.Itoa(port))) == nil
 }
 
-// bind listens at an address for a moment.
+// bind listens at an address, closes the listener, and returns the error of listening.
 func bind(ctx context.Context, address string) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err == nil {
@@ -110,11 +110,11 @@ func bind(ctx context.Context, address string) error {
 	return err
 }
 
-// span is one more than the highest rank that is started here.
+// span returns one more than the highest rank that is started here.
 func (e *kvEvents) span() int { return e.ranks.First + max(e.ranks.Local, 1) }
 
-// choose takes the first range of ports that is free and that no other agent has chosen.
-// What was missed can then be asked for, too, unless a place for that is given.
+// choose takes the first range of ports that is free and that no other agent has reserved.
+// If the command has no replay endpoint, from which proxies fetch missed events, it adds one.
 func (e *kvEvents) choose(engine string) {
 	at := ((portOf(engine)-enginePort)%eventsEngines + eventsEngines) % eventsEngines
 	replay := e.Replay
@@ -135,10 +135,10 @@ func (e *kvEvents) choose(engine string) {
 		}
 		e.Release()
 	}
-	e.Endpoint, e.Replay = vllmargs.DefaultEvents, replay // the start says what is wrong with it
+	e.Endpoint, e.Replay = vllmargs.DefaultEvents, replay // Free reports the port conflict at the start
 }
 
-// Free makes sure that the engine can listen: vLLM ends when it cannot.
+// Free returns an error if a port is in use: vLLM would exit.
 func (e *kvEvents) Free(ctx context.Context) error {
 	for _, endpoint := range []string{e.Endpoint, e.Replay} {
 		port := vllmargs.EndpointPort(endpoint)
@@ -155,7 +155,7 @@ func (e *kvEvents) Free(ctx context.Context) error {
 	return nil
 }
 
-// Argv is the command line that the engine is started with.
+// Argv returns the command line that starts the engine.
 func (c *Config) Argv() []string {
 	if c.Events.Command != nil {
 		return c.Events.Command

@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// lmcacheDialect is the one of LMCache's PD backend.
+// lmcacheDialect is the dialect of LMCache's PD backend.
 const lmcacheDialect = "lmcache"
 
 // errLMCacheRole is the error about a flag that does not apply to an engine.
@@ -33,7 +33,7 @@ func (f *facts) findLMCacheFile() {
 	c, err := lmcache.LoadConfig(path)
 	switch {
 	case err != nil && from == lmcache.EnvConfig:
-		f.notes = append(f.notes, from+": "+err.Error()) // the engine's business
+		f.notes = append(f.notes, from+": "+err.Error()) // only the engine needs the file
 	case err != nil:
 		f.fail("lmcache-config", err)
 	case c.Role != "":

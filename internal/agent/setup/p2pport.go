@@ -8,7 +8,7 @@ import (
 )
 
 // The port of the P2P tier's side channel: vLLM's variable and default. Rank r of a
-// data-parallel group listens at the port plus r, on whatever machine it is.
+// data-parallel group listens at the port plus r, on whichever machine it runs.
 const (
 	envP2PPort     = "VLLM_P2P_SIDE_CHANNEL_PORT"
 	defaultP2PPort = 5710

@@ -30,8 +30,8 @@ func (e *noAddressError) example() string {
 	return "10.0.0.7:8100"
 }
 
-// Retype adds command lines to an error that work instead of args, if only role or address are
-// missing. Secrets are masked, because the error may be logged.
+// Retype adds command lines that work to an error about args, if only role or address are
+// missing. It masks secrets, because the error may be logged.
 func Retype(err error, args []string) error {
 	var added []string
 	noRole, intro := false, "That is"

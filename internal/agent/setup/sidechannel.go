@@ -12,16 +12,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// The variables of vLLM for NIXL's side channel. Rank r of a
-// data-parallel group listens at the port plus r; tensor-parallel ranks share one.
+// The variables of vLLM for NIXL's side channel. Rank r of a data-parallel group listens at
+// the port plus r; tensor-parallel ranks share a port.
 const (
 	EnvSidePort = "VLLM_NIXL_SIDE_CHANNEL_PORT"
 	envSideHost = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 )
 
-// Where side channels are looked for. vLLM's own port is that of an engine on vLLM's
-// own port; any other engine has a range by its port, below those that the system
-// assigns to clients, so that two engines do not collide, and one keeps its ports.
+// Ports for side channels. An engine at vLLM's default port gets vLLM's default. Any other
+// engine gets a range derived from its port, so that engines do not collide and keep their
+// ports. The ranges are below the ports that the system assigns to clients.
 const (
 	sideDefault = 5600
 	sideFirst   = 15600
@@ -30,21 +30,21 @@ const (
 	enginePort  = 8000
 )
 
-// ErrSideTaken is what a second engine on one side channel would never say.
+// ErrSideTaken is returned if a port of the side channel is in use; vLLM reports no error then.
 var ErrSideTaken = errors.New("something listens at the port of NIXL's side channel already")
 
-// sideChannel is where a wrapped NIXL engine listens for its peers. The zero value is
-// that of an engine without one.
+// sideChannel has the address at which a wrapped NIXL engine listens for its peers. The zero
+// value is for an engine without a side channel.
 type sideChannel struct {
 	host   string
 	port   int // of rank 0
-	first  int // rank that is started here
-	count  int // of ranks that are started here
+	first  int // first rank that is started here
+	count  int // number of ranks that are started here
 	Chosen bool
 	claim
 }
 
-// findSideChannel takes the port that the engine is given, or chooses one.
+// findSideChannel takes the port from the engine's environment, or chooses one.
 func (f *facts) findSideChannel(engine string) sideChannel {
 	if !f.wrapped || !f.transfer.NIXL() || f.command.Ranks.Elsewhere() {
 		return sideChannel{}
@@ -67,8 +67,8 @@ func (f *facts) findSideChannel(engine string) sideChannel {
 	return s
 }
 
-// choose takes the first range of ports that is free and that no other agent has chosen, beginning
-// at the engine's own.
+// choose takes the first range of ports that is free and that no other agent has reserved, beginning
+// with the engine's own range.
 func (s *sideChannel) choose(engine string) {
 	port := portOf(engine)
 	s.Chosen = true
@@ -86,10 +86,10 @@ func (s *sideChannel) choose(engine string) {
 		}
 		s.port = sideFirst + (at+i)%sideEngines*sideRange
 	}
-	s.port = own // the start says what is wrong with it
+	s.port = own // Free reports the port conflict at the start
 }
 
-// portOf returns the port of an engine's address, or vLLM's own if there is no address.
+// portOf returns the port of an engine's address, or vLLM's default port without an address.
 func portOf(engine string) int {
 	_, text, _ := net.SplitHostPort(engine)
 	if port, err := strconv.Atoi(text); err == nil {
@@ -100,8 +100,7 @@ func portOf(engine string) int {
 
 func (s *sideChannel) last() int { return s.port + s.first + s.count - 1 }
 
-// Free makes sure that the engine can listen. vLLM does not say it when it cannot: it
-// never answers.
+// Free returns an error if a port is in use: vLLM would report no error, and never answer.
 func (s *sideChannel) Free(ctx context.Context) error {
 	for n := s.port + s.first; s.port > 0 && n <= s.last(); n++ {
 		address := net.JoinHostPort(s.host, strconv.Itoa(n))

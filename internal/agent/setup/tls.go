@@ -10,7 +10,7 @@ import (
 // Secured has the TLS files for the engine and etcd.
 type Secured struct {
 	Engine     certs.Files
-	ServerName string // in the engine's certificate; "": that of its address
+	ServerName string // in the engine's certificate; "" for the host of its address
 	Etcd       access.TLS
 }
 

@@ -4,7 +4,7 @@ package wrap
 
 import "os/exec"
 
-// startDeathsig starts the child as any other: only Linux can tie it to us.
+// startDeathsig starts the child without a death signal, which only Linux has.
 func startDeathsig(_ *exec.Cmd, start func() error) (free func(), err error) {
 	return func() {}, start()
 }

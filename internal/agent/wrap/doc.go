@@ -1,14 +1,13 @@
-// Package wrap runs one child process on behalf of a program that is in
-// front of it: the engine behind "agent ... -- vllm serve ...".
+// Package wrap runs one child process for a program: the engine in "pdmesh-agent ... -- vllm
+// serve ...".
 //
-// The child gets a process group of its own, so that a Ctrl-C on the terminal
-// reaches the program alone, which decides what the child hears of it and when.
-// Output goes through untouched. When the child has ended, what it left in its
-// group is ended too: vLLM's workers hold the GPU's memory, and the next start
-// needs it.
+// The child gets its own process group, so that a Ctrl-C on the terminal reaches only the
+// program, which decides when to signal the child. Output is passed through unchanged. When the
+// child has exited, the rest of its group is ended, too: vLLM's workers hold GPU memory that
+// the next start needs.
 //
-//	Start ──► running ──► Exited (the child has exited) ──► Done (its group is, too)
+//	Start ──► running ──► exited (the child) ──► done (its whole group)
 //
-// A Reaper collects orphans, which a program must do that is process 1 of a
-// container, or that has made itself their next of kin with Adopt.
+// A Reaper reaps orphans. A program needs one if it is process 1 of a container or has called
+// Adopt.
 package wrap

@@ -25,19 +25,19 @@ type Options struct {
 	// DieWith makes the kernel send SIGTERM to the child when this program exits, for any
 	// reason (Linux only). Without it the child continues.
 	DieWith bool
-	// Sweep is how long what the child left in its group may take to end after
-	// SIGTERM before it is killed; 0 means 5 s.
+	// Sweep is the time between SIGTERM and SIGKILL for processes that the child left in
+	// its group; 0 means 5 s.
 	Sweep time.Duration
-	// Reaper must not reap the child; nil if there is none.
+	// Reaper of the program, which leaves the child to Process; nil if there is none.
 	Reaper *Reaper
 	Log    logrus.FieldLogger
 }
 
-// defaultSweep is the grace of what a dead child has left behind.
+// defaultSweep is the default of Options.Sweep.
 const defaultSweep = 5 * time.Second
 
-// outputDelay is how long output is still copied for a child that has exited while
-// others hold its pipes. It matters for writers that are no files only.
+// outputDelay is how long output is copied after the exit of the child while other
+// processes hold its pipes. It applies only to writers that are not files.
 const outputDelay = time.Second
 
 // Process is a running child. Its methods may be called from several goroutines.
@@ -51,11 +51,11 @@ type Process struct {
 	exit   Exit
 }
 
-// Exit is how a process ended.
+// Exit describes the end of a process.
 type Exit struct {
-	Code   int            // of an ordinary end
-	Signal syscall.Signal // of a violent one, else 0
-	Err    error          // why neither is known
+	Code   int            // exit code, unless a signal ended the process
+	Signal syscall.Signal // signal that ended the process, else 0
+	Err    error          // reason why neither is known
 	At     time.Time
 }
 
@@ -107,7 +107,7 @@ func Start(o Options) (*Process, error) {
 		return nil, fmt.Errorf("%w: %w", ErrStart, err)
 	}
 	p.pid, p.since = cmd.Process.Pid, time.Now()
-	go func() { // ends with the child and its group; whatever has started it waits for Done
+	go func() { // ends with the child and its group; Stop waits for it
 		defer close(p.done)
 		err := cmd.Wait()
 		free()
@@ -121,7 +121,7 @@ func Start(o Options) (*Process, error) {
 	return p, nil
 }
 
-// launch starts the command so that the reaper knows it from its first moment.
+// launch starts the command, through the reaper if there is one: it must know the child from the start.
 func (p *Process) launch() (free func(), err error) {
 	start := p.cmd.Start
 	if p.o.Reaper != nil {
@@ -146,16 +146,16 @@ func exitOf(state *os.ProcessState, err error) Exit {
 	return e
 }
 
-// PID is that of the child and of its group.
+// PID returns the process id of the child, which is also the id of its group.
 func (p *Process) PID() int { return p.pid }
 
-// Since is when it was started.
+// Since returns the start time of the child.
 func (p *Process) Since() time.Time { return p.since }
 
 // Exited returns a channel that is closed when the child has exited; then Exit is known.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Exit reports how the child ended; zero before Exited.
+// Exit returns how the child ended; zero until Exited is closed.
 func (p *Process) Exit() Exit {
 	select {
 	case <-p.exited:
@@ -177,7 +177,7 @@ func (p *Process) Signal(sig syscall.Signal) error {
 func (p *Process) SignalGroup(sig syscall.Signal) error {
 	select {
 	case <-p.done:
-		return nil // the number of the group may mean others by now
+		return nil // the group id may have been reused
 	default:
 	}
 	if err := syscall.Kill(-p.pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -186,9 +186,9 @@ func (p *Process) SignalGroup(sig syscall.Signal) error {
 	return nil
 }
 
-// Stop ends the child: sig (SIGINT to the whole group, as a terminal does it;
-// anything else to the child, which knows its own), and SIGKILL to the group
-// after limit or when hurry delivers. It returns when Done is closed.
+// Stop sends sig and waits until the child and its group have exited. SIGINT goes to the
+// whole group, as from a terminal; other signals go to the child, which stops its workers.
+// The group gets SIGKILL after limit, or when Stop receives from hurry.
 func (p *Process) Stop(hurry <-chan struct{}, sig syscall.Signal, limit time.Duration) {
 	send := p.Signal
 	if sig == syscall.SIGINT {
@@ -229,7 +229,7 @@ const (
 	killWait  = 10 * time.Second
 )
 
-// sweep ends what the child has left in its group.
+// sweep ends the remaining processes of the child's group.
 func (p *Process) sweep() {
 	if !p.groupLives() {
 		return
@@ -260,8 +260,7 @@ func (p *Process) awaitGroup(limit time.Duration) (exited bool) {
 	return true
 }
 
-// groupLives reports whether the group has members. Zombies count,
-// which is one reason for a Reaper.
+// groupLives reports whether the group has members. Zombies count, so a Reaper must reap them.
 func (p *Process) groupLives() bool {
 	err := syscall.Kill(-p.pid, 0)
 	return err == nil || errors.Is(err, syscall.EPERM)

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Adopt makes this program the parent of every orphan among its descendants,
-// which would else go to process 1. From then on it must run a Reaper.
+// Adopt makes this program the parent of every orphan among its descendants, in place of
+// process 1. From then on the program must run a Reaper.
 func Adopt() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("adopt orphans: %w", err)
@@ -16,8 +16,7 @@ func Adopt() error {
 	return nil
 }
 
-// peekDead returns the process id of a zombie child, and
-// leaves it so; 0 when there is none.
+// peekDead returns the process id of a zombie child without reaping it; 0 if there is none.
 func peekDead() int {
 	var info unix.Siginfo
 	if err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil {

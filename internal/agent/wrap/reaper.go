@@ -23,10 +23,10 @@ type Reaper struct {
 // NewReaper makes a Reaper; Run does the work.
 func NewReaper() *Reaper { return &Reaper{own: make(map[int]bool), kick: make(chan struct{}, 1)} }
 
-// reapPoll is for signals that were lost: several deaths may make one SIGCHLD.
+// reapPoll is the polling interval, because several exits may cause only one SIGCHLD.
 const reapPoll = time.Second
 
-// Run collects until ctx ends.
+// Run reaps orphans until ctx ends.
 func (r *Reaper) Run(ctx context.Context) {
 	died := make(chan os.Signal, 1)
 	signal.Notify(died, syscall.SIGCHLD)
@@ -46,13 +46,13 @@ func (r *Reaper) Run(ctx context.Context) {
 	}
 }
 
-// collect takes one dead orphan. It reports whether there may be more.
+// collect reaps one orphan. It reports whether there may be more.
 func (r *Reaper) collect() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pid := peekDead()
 	if pid <= 0 || r.own[pid] {
-		return false // one of ours hides the others until its waiter has come
+		return false // a child of ours hides the others until its starter has waited for it
 	}
 	got, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
 	return got == pid && err == nil

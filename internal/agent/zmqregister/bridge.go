@@ -27,13 +27,13 @@ type Options struct {
 	Registrar func(lease.RegistrarOptions) *lease.Registrar
 	// Client calls the engines. Its dialer decides which addresses may be called.
 	Client *vllm.Client
-	// Agents are the options of the instances' agents. The bridge sets key, exit and log, and in Base
-	// what pings have.
+	// Agents has the options of the instances' agents. The bridge sets Key, Exited, Log, and the fields
+	// of Base that pings contain.
 	Agents agent.Options
 	HostID string // of this network namespace
-	// TTL is that of the leases, and how long an instance may not ping.
+	// TTL of the leases, and maximum time without a ping; 0 means schema.DefaultTTL.
 	TTL time.Duration
-	// AllowLoopback takes instances that say they are on loopback.
+	// AllowLoopback accepts instances that send a loopback address.
 	AllowLoopback bool
 	Log           logrus.FieldLogger
 }
@@ -41,7 +41,7 @@ type Options struct {
 // maxInstances bounds the instances that are registered.
 const maxInstances = 1024
 
-// Bridge is one ROUTER and the registrations that its pings keep.
+// Bridge is a ROUTER socket and the registrations of the engines that ping it.
 type Bridge struct {
 	o        Options
 	listener *zmq.Listener
@@ -55,20 +55,20 @@ type Bridge struct {
 	running  sync.WaitGroup
 }
 
-// Listen binds the ROUTER. Run must follow, or Close.
+// Listen binds the ROUTER. Call Run or Close afterwards.
 func Listen(ctx context.Context, o Options) (*Bridge, error) {
 	o.TTL = cmp.Or(o.TTL, schema.DefaultTTL)
 	b := &Bridge{o: o, warnings: warnings{log: o.Log, minute: rate.Sometimes{Interval: time.Minute}}, members: make(map[instance.Key]*member), finished: make(chan *member)}
-	// An engine has one connection; those that an engine that crashed left behind
-	// stay until the kernel has noticed.
+	// An engine has one connection. The connection of a crashed engine stays until the
+	// kernel notices.
 	bounds := zmq.Bounds{Peers: 4 * maxInstances, Bytes: 8 << 10, Frames: 4}
 	l, err := zmq.Listen(ctx, zmq.Router, o.Endpoint, bounds, b.warnings.warn)
 	if err != nil {
 		return nil, fmt.Errorf("registration by ZeroMQ: %w", err)
 	}
 	b.listener = l
-	// The port keeps bridges of one machine apart. An agent of this machine is
-	// another holder of the key as well: neither takes it from the other.
+	// The suffix distinguishes this bridge from other bridges and agents of the machine, so
+	// that none of them takes over a key of another.
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	b.o.HostID += "/zmq:" + port
 	return b, nil
@@ -198,7 +198,7 @@ func (b *Bridge) sweep(now time.Time) {
 	}
 }
 
-// lose takes an instance out; the end of its run follows.
+// lose removes an instance; its run ends later.
 func (b *Bridge) lose(m *member, why string) {
 	if m.ended {
 		return

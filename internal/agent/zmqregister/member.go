@@ -14,17 +14,17 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// member is one instance that pings. All but run belongs to the bridge's goroutine.
+// member is one instance that pings. The goroutine of Bridge.Run uses everything except run.
 type member struct {
 	ping   Ping
 	pinged time.Time
-	leave  context.CancelFunc // takes it out
+	leave  context.CancelFunc // ends run
 	ended  bool
 	log    logrus.FieldLogger
 }
 
-// run is the instance's agent, until exited is closed. Once ctx has ended it leaves the
-// registration as it is.
+// run runs the instance's agent until exited is closed. After the end of ctx, it leaves the
+// registration in etcd.
 func (m *member) run(ctx context.Context, exited <-chan struct{}, o *Options) {
 	var ag *agent.Agent
 	reg := o.Registrar(lease.RegistrarOptions{

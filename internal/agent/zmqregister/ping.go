@@ -16,31 +16,31 @@ import (
 
 // Errors of ParsePing.
 var (
-	// ErrPing: the message is no registration.
+	// ErrPing is returned for a message that is no registration.
 	ErrPing = errors.New("not a registration")
-	// ErrHello: the message is one that announces a peer and says nothing.
+	// ErrHello is returned for a message that only announces a peer.
 	ErrHello = errors.New("a greeting")
 )
 
-// Ping is what an instance says of itself.
+// Ping is the registration message of an instance.
 type Ping struct {
 	Key            instance.Key
 	ZMQ            connector.ZMQAddress
 	Mode           string // READ or WRITE
-	DPSize, TPSize int    // 1 at least
+	DPSize, TPSize int    // at least 1
 }
 
 // maxRanks bounds a parallel size, far above real ones.
 const maxRanks = 1 << 16
 
-// fields are the members of a message that are used in either form.
+// fields has the members of a message that are texts or numbers.
 type fields struct {
 	text   map[string]string
 	number map[string]int64
 }
 
-// ParsePing reads a message of either generation. Members that are not known are
-// passed over. Numbers may be texts, since engines take them so.
+// ParsePing parses a message of either form. It ignores unknown members. Numbers may be
+// strings, because engines accept them as such.
 func ParsePing(payload []byte) (Ping, error) {
 	f, err := parseFields(payload)
 	if err != nil {
@@ -95,7 +95,7 @@ func (p *Ping) fromURL(f fields) error {
 	return err
 }
 
-// parseAddress takes IPv6 without brackets, too, as engines write it.
+// parseAddress also accepts IPv6 without brackets, as engines send it.
 func parseAddress(s string) (string, error) {
 	if at := strings.LastIndexByte(s, ':'); at > 0 && strings.Count(s, ":") > 1 && !strings.Contains(s, "[") {
 		s = net.JoinHostPort(s[:at], s[at+1:])
@@ -103,14 +103,14 @@ func parseAddress(s string) (string, error) {
 	return instance.ParseAddress(s)
 }
 
-// parseFields reads one msgpack map of texts and numbers, and nothing behind it.
+// parseFields reads one msgpack map. It skips members of other types and refuses trailing bytes.
 func parseFields(b []byte) (fields, error) {
 	f := fields{text: map[string]string{}, number: map[string]int64{}}
 	n, b, err := msgp.ReadMapHeaderBytes(b)
 	if err != nil {
 		return f, fmt.Errorf("%w: not a msgpack map", ErrPing)
 	}
-	for range n { // a number that is too large ends at the end of the bytes
+	for range n { // a size that is too large fails at the end of b
 		var name []byte
 		if name, b, err = msgp.ReadMapKeyZC(b); err == nil {
 			b, err = f.read(string(name), b)

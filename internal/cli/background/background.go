@@ -1,4 +1,4 @@
-// Package background runs functions next to the one that starts them.
+// Package background runs functions in goroutines that the caller stops and waits for.
 package background
 
 import (

@@ -60,9 +60,8 @@ func LookupEnv(name string) (string, bool) {
 }
 
 var (
-	// serviceVariable matches names that only service variables have, servicePort the values of
-	// the others
-	// (kubernetes.io/docs/concepts/services-networking/service, "Environment variables").
+	// serviceVariable matches names that only service variables have, servicePort the values of the
+	// others (kubernetes.io/docs/concepts/services-networking/service, "Environment variables").
 	serviceVariable = regexp.MustCompile(`_SERVICE_HOST$|_SERVICE_PORT(_[A-Z0-9_]+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?$`)
 	servicePort     = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 )

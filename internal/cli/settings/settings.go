@@ -5,11 +5,11 @@
 //	flags  >  environment (PD_...)  >  file (--config)  >  defaults
 //
 // The table defines the flags (Register), --help (Usage), the values (Load, Fill), the output
-// of --print-config (Print) and the reference pages (Reference). All sources are parsed by the
-// same code, so that "30s", "32MiB" and "on" mean the same everywhere. Errors name the setting
+// of --print-config (Print) and the reference pages (package test/docs). The same code parses all
+// sources, so that "30s", "32MiB" and "on" mean the same everywhere. Errors name the setting
 // as a flag, and the source of the value. An empty variable counts as not set.
 //
-// It is the only package that knows viper.
+// No other package uses viper.
 package settings
 
 import (

@@ -43,8 +43,8 @@ type Setting struct {
 	Hidden bool
 	// Spread lists accept several arguments after the flag; see Normalize.
 	Spread bool
-	// Takes names the values that Table.Check accepts: words, as "own or std", or the bounds of
-	// a number, a size or a time, as "1 to 100" or "100ms to 1h, or 0 for none"; "" for any.
+	// Takes describes the values that Table.Check accepts: words, such as "own or std", or bounds of a
+	// number, a size or a time, such as "1 to 100" or "100ms to 1h, or 0 for none"; "" for any.
 	Takes string
 	// Into points to the variable that Fill sets; nil for a setting that is read by name.
 	Into any

@@ -1,4 +1,4 @@
-// Package version holds the one version number of the programs.
+// Package version has the version number of all programs.
 package version
 
 import (
@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// Version is the release this tree builds.
+// Version is the release that this tree builds.
 const Version = "0.1.0"
 
 // commit is set by the linker: -X .../internal/cli/version.commit=...
 var commit string //nolint:gochecknoglobals // the linker's
 
-// String is Version and, when the build knows it, what it was built from.
+// String returns Version, with the commit or tag of the build in parentheses if it is known.
 func String() string {
 	from := commit
 	if from == "" {
@@ -27,8 +27,8 @@ func String() string {
 	return Version + " (" + from + ")"
 }
 
-// pseudo matches what Go calls a commit that has no tag: it ends with the time
-// and the first digits of the commit.
+// pseudo matches the pseudo-version of a commit without a tag, which ends with the
+// time and the first digits of the commit.
 var pseudo = regexp.MustCompile(`[-.]\d{14}-([0-9a-f]{12})$`)
 
 // source returns the commit of a build in a clone. A program of go install has only

@@ -85,7 +85,7 @@ func Command(s *session.Session) *cobra.Command {
 	return auth
 }
 
-// users are the users and roles to set up.
+// users has the users and roles to set up.
 type users struct {
 	roles []schema.EtcdRole
 	given map[string]string // passwords from files, by user
@@ -136,7 +136,7 @@ func (u *users) print(out *output.Printer) {
 }
 
 // apply sets up roles and users and turns authentication on. Root and authentication come last:
-// if a step before them fails, etcd is as open as it was, and the command can be repeated.
+// if an earlier step fails, access to etcd is as before, and the command can be repeated.
 func (u *users) apply(ctx context.Context, s *session.Session) error {
 	if !s.Etcd.TLS.Used() && !s.Etcd.Local() {
 		return cli.Wrongf("passwords would go over the network unencrypted: use https:// endpoints and --etcd-ca, or run this on etcd's own machine")

@@ -29,17 +29,17 @@ const (
 	// recheckTime is how long a proxy that seems to lag is polled: longer than the interval
 	// of its load digests.
 	recheckTime = loaddigest.Refresh + 2*time.Second
-	// staleAfter is the age at which a digest is read again. It compares the clocks of two
-	// machines, so that one from the future is read again, too.
+	// staleAfter is the age from which a digest is read again. The age is measured by the clocks of
+	// two machines, so a digest that is as far in the future is read again, too.
 	staleAfter = loaddigest.Refresh + time.Second
-	// recheckPoll is the interval between two reads of such a proxy.
+	// recheckPoll is the interval between two reads of a proxy that seems to lag.
 	recheckPoll = 200 * time.Millisecond
 	// probesAtOnce bounds the engines, and the agents of this machine, that are queried at the same time.
 	probesAtOnce = 16
 )
 
-// gather collects the input of doctor. The error is the reason why etcd could not be read; the
-// picture, if there is one, has it, too. A nil picture means wrong usage.
+// gather collects the input of doctor. If etcd cannot be read, the picture has the error, too. The
+// picture is nil if a setting is wrong.
 func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.Picture, error) {
 	p := &doctor.Picture{Now: time.Now(), Reach: reach(s), Etcd: doctor.Etcd{Root: s.Etcd.Layout.Root()}}
 	source, err := s.Etcd.TLS.Open(nil)
@@ -72,7 +72,7 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 		p.Etcd.Refused = &doctor.Refused{Auth: session.RefusedUser(err), Text: session.WithoutHint(err)}
 		return p, err
 	}
-	// A user that etcd refuses is not suggested again.
+	// Suggested commands have the user only if etcd accepts it.
 	if s.Etcd.Username != "" {
 		p.Reach.Pdctl = append(p.Reach.Pdctl, "--etcd-username", s.Etcd.Username)
 	}
@@ -121,8 +121,8 @@ func reach(s *session.Session) doctor.Reach {
 	return r
 }
 
-// localAgents returns the agents of this machine, and those of them that use another etcd or prefix. An
-// agent of an older release does not report which it uses.
+// localAgents returns the agents of this machine: those that use this etcd and prefix, and the others.
+// Agents of older releases do not report which they use, and count as the former.
 func localAgents(ctx context.Context, s *session.Session) (here, elsewhere []agentctl.Report) {
 	getenv := func(name string) string { v, _ := s.LookupEnv(name); return v }
 	paths := agentctl.All(getenv)
@@ -227,8 +227,8 @@ func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) e
 	}
 }
 
-// gatherPaces reads from the proxies how fast instances are, if there are enough to compare. A proxy
-// that cannot be reached from here is no problem of the fleet, but its measurements are missing.
+// gatherPaces reads from the proxies how fast instances are, if there are enough to compare. An
+// unreachable proxy is not a problem of the fleet, but its measurements are missing.
 func gatherPaces(ctx context.Context, s *session.Session, p *doctor.Picture) {
 	snap := p.Members.Snapshot
 	if max(len(snap.Usable(instance.Prefill)), len(snap.Usable(instance.Decode))) < 3 {

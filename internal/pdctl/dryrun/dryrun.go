@@ -15,25 +15,25 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 )
 
-// Run intercepts the calls of an etcd client. Reads are sent to etcd. Of a transaction etcd
-// evaluates the comparisons, and Run records the writes instead of sending them. A command
-// gets the same answers as without it, so it needs no code for --dry-run.
+// Run intercepts the calls of an etcd client. It sends reads and the comparisons of transactions to
+// etcd, and records writes instead of sending them. Commands get the same answers as without
+// --dry-run, so they need no code for it.
 type Run struct {
 	On bool // if false, all calls are sent
 
 	mu    sync.Mutex // guards the fields below
 	would []Txn
-	ttl   map[int64]int64 // of leases that were asked for
+	ttl   map[int64]int64 // of requested leases, in seconds, by id
 }
 
-// Txn is one transaction that was not carried out.
+// Txn is one transaction that was recorded instead of sent.
 type Txn struct {
-	Revision int64    `json:"revision"` // at which it was compared
+	Revision int64    `json:"revision"` // at which etcd compared
 	If       []string `json:"if"`       // its comparisons, all of which held
 	Writes   []Write  `json:"writes"`
 }
 
-// Write is one key.
+// Write is the write of one key.
 type Write struct {
 	Op    string `json:"op"` // put or delete
 	Key   string `json:"key"`
@@ -78,7 +78,7 @@ func (d *Run) intercept(ctx context.Context, method string, req, reply any, cc *
 	return fmt.Errorf("--dry-run: this would write in a way that cannot be shown (%s)", method)
 }
 
-// txn has etcd compare and read what the transaction compares and reads.
+// txn sends a transaction whose writes are replaced by reads, and records the writes.
 func (d *Run) txn(req *pb.TxnRequest, out *pb.TxnResponse, ask func(*pb.TxnRequest, *pb.TxnResponse) error) error {
 	readOnly := func(ops []*pb.RequestOp) (reads []*pb.RequestOp) {
 		for _, op := range ops {
@@ -87,7 +87,7 @@ func (d *Run) txn(req *pb.TxnRequest, out *pb.TxnResponse, ask func(*pb.TxnReque
 			case op.GetRequestRange() != nil:
 				read = op.GetRequestRange()
 			case op.GetRequestDeleteRange() != nil:
-				read.Key = op.GetRequestDeleteRange().Key // a store deletes single keys
+				read.Key = op.GetRequestDeleteRange().Key // package store deletes only single keys
 			}
 			reads = append(reads, &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: read}})
 		}
@@ -131,7 +131,7 @@ func (d *Run) txn(req *pb.TxnRequest, out *pb.TxnResponse, ask func(*pb.TxnReque
 	return nil
 }
 
-// condition describes one comparison, which is one of etcd.Unchanged.
+// condition describes one comparison of etcd.Unchanged.
 func condition(c *pb.Compare) string {
 	key := instance.Printable(string(c.Key), 0)
 	if c.Target == pb.Compare_CREATE {

@@ -130,7 +130,7 @@ const (
 	intents = "intents"
 )
 
-// section returns the section and the name in it of a key, "" for others.
+// section returns the section of a key and its name in that section, "" for keys without a section.
 func section(n schema.Name) (string, string) {
 	k := n.Key
 	switch n.Kind {
@@ -144,7 +144,7 @@ func section(n schema.Name) (string, string) {
 	return "", ""
 }
 
-// keyOf is the inverse of section: the key below the root.
+// keyOf is the inverse of section. It returns the key below the root.
 func keyOf(section, name string) string {
 	switch section {
 	case statics:
@@ -189,7 +189,7 @@ func open(ctx context.Context, path string, stdin io.Reader) (declared, error) {
 				err = errors.New("names of fields must be strings: put numbers in quotes")
 			}
 			if sec == statics && value == nil {
-				raw = nil // as an empty value in etcd
+				raw = nil // like an empty value in etcd
 			}
 			if err == nil {
 				d[sec][name], err = normal(sec, name, raw)
@@ -202,8 +202,8 @@ func open(ctx context.Context, path string, stdin io.Reader) (declared, error) {
 	return d, nil
 }
 
-// asMap decodes a YAML map. wrong is the error about another type, in place of one with types of Go. A name that is
-// null is an error: yaml leaves its value out.
+// asMap decodes a YAML map. wrong replaces yaml's error about another type, which names Go types. A name
+// that is null is an error, because yaml leaves its value out.
 func asMap[T any](node *yaml.Node, wrong string) (m map[string]T, err error) {
 	if err = node.Decode(&m); err != nil && strings.Contains(err.Error(), " into map[") {
 		return nil, errors.New(wrong)
@@ -211,7 +211,7 @@ func asMap[T any](node *yaml.Node, wrong string) (m map[string]T, err error) {
 	if node.Kind == yaml.DocumentNode {
 		node = node.Content[0]
 	}
-	names := cmp.Or(node.Alias, node).Content // and the values
+	names := cmp.Or(node.Alias, node).Content // names and values in turn
 	for i := 0; err == nil && i < len(names); i += 2 {
 		if names[i].ShortTag() == "!!null" {
 			err = fmt.Errorf("line %d: a name is missing: write null and ~ in quotes", names[i].Line)
@@ -220,7 +220,7 @@ func asMap[T any](node *yaml.Node, wrong string) (m map[string]T, err error) {
 	return m, err
 }
 
-// normal returns the value to compare and to write for a value of a file or of etcd; it is valid.
+// normal checks a value of a file or of etcd, and returns it in the form to compare and to write.
 func normal(section, name string, raw []byte) (json.RawMessage, error) {
 	role, address, _ := strings.Cut(name, "/")
 	k := instance.Key{Role: instance.Role(role), Address: address}
@@ -315,8 +315,8 @@ func fieldNames(t reflect.Type) string {
 // changes returns the values to write, nil for keys to delete.
 func (d declared) changes(s *session.Session, now *store.Fleet, prune bool) (map[string]*string, error) {
 	values := map[string]*string{}
-	same := map[string]bool{} // present, and not to be pruned
-	var kept []string         // that prune would delete
+	same := map[string]bool{} // keys that stay as they are
+	var kept []string         // keys that --prune would delete
 	for _, n := range now.Keys() {
 		sec, name := section(n)
 		want, managed := d[sec]
@@ -361,7 +361,7 @@ func (d declared) changes(s *session.Session, now *store.Fleet, prune bool) (map
 			if sec == intents {
 				var o schema.Override
 				_ = json.Unmarshal(to, &o)           // normal has encoded it
-				o.By = cmp.Or(o.By, session.Actor()) // a role keeps who set it
+				o.By = cmp.Or(o.By, session.Actor()) // an intent of pdctl role keeps its author
 				by, err := schema.Encode(o)
 				if err != nil {
 					return nil, err
@@ -374,8 +374,8 @@ func (d declared) changes(s *session.Session, now *store.Fleet, prune bool) (map
 	return values, nil
 }
 
-// withRole returns an intent of a change of roles with the weight of a file; ok is false if the
-// present intent is none, or the file sets another state.
+// withRole returns the present intent of a role change with the weight of the file. ok is false if
+// the present intent is another one, or if the file sets a state.
 func withRole(section string, is *string, to json.RawMessage) (both json.RawMessage, ok bool) {
 	if section != intents || to == nil {
 		return nil, false
@@ -407,8 +407,8 @@ func (d declared) conflict(ctx context.Context, s *session.Session, conn *sessio
 	return err
 }
 
-// foreign reports whether a static instance belongs to the command lines of proxies, or an intent
-// to a change of roles.
+// foreign reports whether a static instance is from the command lines of proxies, or an intent from
+// a change of roles.
 func foreign(section string, n schema.Name, value string) bool {
 	switch section {
 	case intents:
@@ -421,7 +421,7 @@ func foreign(section string, n schema.Name, value string) bool {
 	return false
 }
 
-// again returns the commands that repeat the override of a role, "" if a proxy has chosen the role.
+// again returns the commands that set a role and a weight again, without a role that a proxy has chosen.
 func again(n schema.Name, value string) string {
 	o, _ := schema.DecodeOverride([]byte(value)) // foreign has read it
 	var commands []string

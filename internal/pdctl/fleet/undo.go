@@ -1,5 +1,5 @@
-// Package fleet implements diff and revert, which compare the settings of the fleet with their past
-// and restore them, and apply, which makes them as a file declares them.
+// Package fleet implements commands for the settings of the fleet. diff and revert show and undo
+// changes; export writes the settings as a file, and apply sets them from a file.
 package fleet
 
 import (

@@ -1,5 +1,5 @@
 // Package intent implements the commands that set the intent for instances (drain, cordon,
-// weight and their inverses), and wait, which returns when every proxy has applied it.
+// weight, role and their inverses), and wait, which waits for their effect.
 package intent
 
 import (
@@ -61,7 +61,7 @@ const uncordonHelp = `uncordon lifts a cordon: proxies use the instance again, a
 It does not lift a drain or a removal; that is an error (exit 1). An instance that is not
 cordoned is not changed.`
 
-// intentFlags are the flags of drain, cordon and weight.
+// intentFlags are the flags of the commands that set intents.
 type intentFlags struct {
 	wish store.IntentOptions
 	wait bool
@@ -77,7 +77,7 @@ func (f *intentFlags) add(cmd *cobra.Command) {
 	settings.DurationVar(fs, &f.wish.For, "for", 0, "how long it is in effect, e.g. 2h; 0: until it is undone")
 }
 
-// checkWait is check for commands with --wait, whose --timeout without it is that of etcd.
+// checkWait is check for commands with --wait. Without --wait, their --timeout limits calls to etcd.
 func (f *intentFlags) checkWait(s *session.Session, cmd *cobra.Command) error {
 	switch given := cmd.Flags().Changed("timeout"); {
 	case given && f.limit <= 0:

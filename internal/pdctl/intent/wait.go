@@ -47,18 +47,18 @@ passed, and what is missing is named.`
 
 // Exit codes other than 0, 1 and 2.
 const (
-	exitVanished = 3 // a proxy disappeared before it had confirmed that an instance is free
+	exitVanished = 3 // a proxy disappeared before it had confirmed that an instance is idle
 	exitTimeout  = 4 // --timeout of a wait has passed
 )
 
 // waitPoll is the shortest interval between two readings of a wait.
 const waitPoll = 200 * time.Millisecond
 
-// waitPollMost is the longest one: a wait must look again before its limit, also while etcd is slow.
+// waitPollMost is the longest interval: a wait must poll again before its limit, also while etcd is slow.
 const waitPollMost = time.Second
 
-// noProxies is how long a wait that finds no proxy looks for one: after a stall of etcd or of the machine
-// all leases have ended, and the proxies, which go on, are back in etcd within about a second.
+// noProxies is how long a wait that finds no proxy looks for one. After a stall of etcd or of the machine,
+// all leases have expired, and running proxies register again within about a second.
 const noProxies = 3 * time.Second
 
 // Wait returns the command wait.
@@ -146,8 +146,7 @@ func waitApplied(ctx context.Context, s *session.Session, conn *session.Conn, re
 	return nil
 }
 
-// awaitFree waits until no proxy has requests in flight on instances that were drained with a
-// revision.
+// awaitFree waits until no proxy has requests in flight on instances that were drained at a revision.
 func awaitFree(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, drained []instance.Key, limit time.Duration) error {
 	state, err := awaitProxies(ctx, s, conn, revision, drained, limit)
 	vanished := ""
@@ -188,8 +187,8 @@ var (
 func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, drained []instance.Key, limit time.Duration) (drainproof.State, error) {
 	keys := instance.Memberships(drained)
 	var p *drainproof.Proof                            // nil before the first reading
-	newest := revision                                 // of etcd, as far as it is known
-	limited, cancel := context.WithTimeout(ctx, limit) // of the pauses: a reading is not cut short
+	newest := revision                                 // newest known revision of etcd
+	limited, cancel := context.WithTimeout(ctx, limit) // limits the pauses: a read is not cancelled
 	defer cancel()
 	same, look := sameMembership(ctx, conn), time.Now().Add(min(noProxies, limit/2))
 	var state drainproof.State
@@ -255,8 +254,8 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 	}
 }
 
-// pollGap returns the pause after a poll that began at start. It grows with the time of the poll:
-// reports of many proxies are large.
+// pollGap returns the pause after a poll that began at start. It grows with the duration of the poll,
+// because reports of many proxies are large.
 func pollGap(start time.Time) time.Duration {
 	return min(max(waitPoll, 10*time.Since(start)), waitPollMost)
 }

@@ -63,7 +63,7 @@ func parseFor(text string) (string, error) {
 	return instance.EffectiveState(state), nil
 }
 
-// run polls etcd until the condition is met. It also waits for an etcd that does not answer.
+// run polls etcd until the condition is met. It continues while etcd does not answer.
 func (w *waitFor) run(ctx context.Context, s *session.Session) error {
 	end := time.Now().Add(w.limit)
 	last, away := "", "" // away is the first of successive errors of etcd: they may differ in ports
@@ -93,8 +93,8 @@ func (w *waitFor) run(ctx context.Context, s *session.Session) error {
 	}
 }
 
-// poll reads the membership once. open describes what is missing. done reports whether the wait
-// is over; err is then its result.
+// poll reads the membership once. open describes the unmet part of the condition. done reports
+// whether the wait is over; err is then its result.
 func (w *waitFor) poll(ctx context.Context, s *session.Session, left time.Duration) (open string, done bool, err error) {
 	err = s.With(ctx, func(conn *session.Conn) error {
 		snap, err := s.Seen(ctx, conn)
@@ -139,7 +139,7 @@ func (w *waitFor) findLeft(ctx context.Context, s *session.Session, conn *sessio
 	return nil
 }
 
-// meets returns the instances that have the state; open describes what is missing.
+// meets returns the instances that have the state; open describes the unmet part of the condition.
 func (w *waitFor) meets(snap *instance.Snapshot) (met []instance.Key, open string) {
 	if w.each != nil {
 		var missing []string
@@ -171,7 +171,7 @@ func (w *waitFor) meets(snap *instance.Snapshot) (met []instance.Key, open strin
 	return met, open
 }
 
-// check returns the selected instances that have the state, and the others with theirs.
+// check returns the selected instances that have the state, and the others with their states.
 func (w *waitFor) check(snap *instance.Snapshot) (met []instance.Key, missing []string) {
 	state := map[instance.Key]string{}
 	for _, in := range w.sel.Filter(snap).All() {

@@ -1,5 +1,5 @@
 // Package limit implements pdctl limit, which changes the limits of API keys, and pdctl usage, which
-// shows what they use.
+// shows their use.
 package limit
 
 import (
@@ -50,7 +50,7 @@ func Command(s *session.Session) *cobra.Command {
 			if err := l.Check(); err != nil {
 				return cli.Wrong(err)
 			}
-			value, _ := json.Marshal(l) // integers have no error
+			value, _ := json.Marshal(l) // integers cannot fail
 			return change(cmd.Context(), s, args[0], "set", func(d *store.Documents, k instance.Key) (int64, error) {
 				return d.Put(cmd.Context(), k, value, store.DocumentOptions{Reason: s.Reason})
 			})

@@ -24,7 +24,7 @@ pdctl asks every proxy in etcd, or those of --proxy. Proxies need their admin ke
 --admin-key, or ADMIN_API_KEY. The exit code is 1 when a proxy does not answer; then the
 sums lack that proxy.`
 
-// usage is the answer of all proxies.
+// usage is the sum of the answers of all proxies.
 type usage struct {
 	Keys    []instance.KeyUsage `json:"keys"`
 	Proxies int                 `json:"proxies"` // that have answered
@@ -61,7 +61,7 @@ func Usage(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-// ask sums what the proxies have counted. The error is one of usage.
+// ask sums the counts of the proxies. It returns only errors of usage; Failed has the others.
 func ask(ctx context.Context, s *session.Session, proxies []string, key string) (usage, error) {
 	out, sums := usage{Keys: []instance.KeyUsage{}, Failed: map[string]string{}}, map[string]instance.KeyUsage{}
 	for _, base := range proxies {

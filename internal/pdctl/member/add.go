@@ -158,7 +158,7 @@ func (a *adder) one(ctx context.Context, k instance.Key) session.Result {
 		case err != nil:
 			return r.Failed("%w", err)
 		}
-		facts.DPSize = f.ranks // proxies find out what --dp-size does not name
+		facts.DPSize = f.ranks // without --dp-size, proxies find the number themselves
 		rec = verify.WithFacts(rec, facts)
 	}
 	outcome, err := a.conn.Store.Instances.Add(ctx, k, rec, f.reason)

@@ -25,7 +25,7 @@ type addFlags struct {
 
 	init, alloc, host string // of LMCache's PD backend
 
-	ranks int // data-parallel ones
+	ranks int // number of data-parallel ranks
 
 	limit time.Duration    // of --wait; 0 for none
 	ports map[string][]int // of LMCache

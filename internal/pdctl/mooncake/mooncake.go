@@ -173,7 +173,7 @@ func (x *segment) findInstances(snap *instance.Snapshot) {
 	}
 }
 
-// markStale sets the reason why the segment seems to be left over, if it does.
+// markStale sets Stale to the reasons why the segment seems to be left over.
 func (x *segment) markStale(ctx context.Context, dial bool, limit time.Duration) {
 	var why []string
 	if x.RPC == "" {

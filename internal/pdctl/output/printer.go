@@ -28,8 +28,8 @@ const (
 // Printer prints the results of a command. After an error it prints nothing more on stdout.
 type Printer struct {
 	Stdout, Stderr io.Writer
-	Format         string // one of the forms
-	err            error  // first one of Stdout
+	Format         string // one of the formats above
+	err            error  // first error of Stdout
 }
 
 func forms() []string { return []string{Table, Wide, JSON, YAML, Name} }
@@ -100,7 +100,7 @@ func (p *Printer) WriteLine(v any) error {
 	return p.writeYAML(line)
 }
 
-// TextOnly returns an error for every format but the table, for commands that have no other.
+// TextOnly returns an error unless the format is Table. It is for commands without other formats.
 func (p *Printer) TextOnly(what string) error {
 	if p.Format != Table {
 		return cli.Wrongf("-o %s: %s", p.Format, what)
@@ -121,7 +121,7 @@ func (p *Printer) WriteRaw(text []byte) error {
 	return p.print(text)
 }
 
-// Println prints a line. The error is that of the whole output.
+// Println prints a line. It returns the first error of the output, like Err.
 func (p *Printer) Println(line string) error { return p.print([]byte(line + "\n")) }
 
 // Printf prints a part of the output. Err returns its error.

@@ -74,7 +74,7 @@ func ratio(ctx context.Context, s *session.Session, proxy string) error {
 	return s.Out.Println(t.Render() + "\n\n" + strings.Join(slices.Compact(advice), "\n")) // one sentence for a model without measurements
 }
 
-// advise returns what was measured of a role, what is advised, and the command for it.
+// advise returns the advice for a role: the measurement, the change, and the command for it.
 func advise(a *instance.Advice) string {
 	needed, what, then := fmt.Sprintf("%s needs %s and has %g", a.Role, cli.Count(a.Wanted, "instance"), a.Instances), "", ""
 	start := fmt.Sprintf(". Start more engines, or move one that has both roles: pdctl role %s HOST:PORT", a.Role)
@@ -83,7 +83,7 @@ func advise(a *instance.Advice) string {
 		what, then = fmt.Sprintf("no advice yet for %s", a.Role), start
 	case !a.Known:
 		what, then = "no advice yet", ". Send streamed requests with answers of 8 tokens or more"
-	case more > 0 && a.Pressure > 1: // else it is the half of an engine in both roles
+	case more > 0 && a.Pressure > 1: // else only half an engine in both roles is missing
 		what, then = needed, start
 	case a.Pressure > 1:
 		what = fmt.Sprintf("%s misses its target with %g instances", a.Role, a.Instances)

@@ -1,4 +1,4 @@
-// Package route implements pdctl route, which queries a proxy for where it would send a request.
+// Package route implements pdctl route and pdctl ratio, which query a proxy.
 package route
 
 import (

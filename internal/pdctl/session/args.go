@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// ReadFile returns the contents of a file, or of stdin if path is "-". A file that cannot be read is wrong usage.
+// ReadFile returns the contents of a file, or of stdin if path is "-". An unreadable file is wrong usage.
 func ReadFile(ctx context.Context, path string, stdin io.Reader) ([]byte, error) {
 	if path == "-" {
 		return await(ctx, func() ([]byte, error) { return io.ReadAll(stdin) })
@@ -31,8 +31,8 @@ func CheckFor(limit time.Duration) error {
 	return nil
 }
 
-// await returns what read returns, or an error if ctx ends first: a read of a terminal or pipe cannot be
-// cancelled, and signals only end the context.
+// await returns the result of read, or an error if ctx ends first: a read of a terminal or pipe cannot
+// be cancelled, and signals only end the context.
 func await[T any](ctx context.Context, read func() (T, error)) (result T, err error) {
 	type pair struct {
 		result T
@@ -51,7 +51,7 @@ func await[T any](ctx context.Context, read func() (T, error)) (result T, err er
 	}
 }
 
-// Accept says which instances a command accepts beyond those with a role and a valid address.
+// Accept is a set of instances that a command accepts beyond those with a role and a valid address.
 type Accept int
 
 // The values of Accept.

@@ -50,7 +50,7 @@ func (s *Session) dial() (*Conn, error) {
 }
 
 // Connect connects and waits for an answer of etcd. Otherwise every later error would report a
-// deadline instead of the cause. If there are several members, it asks at least two: one may be cut off.
+// deadline instead of the cause. If there are several members, it tries at least two: one may be cut off.
 func (s *Session) Connect(ctx context.Context) (*Conn, error) {
 	c, err := s.dial()
 	if err != nil {
@@ -103,8 +103,8 @@ func (s *Session) Seen(ctx context.Context, conn *Conn) (*instance.Snapshot, err
 	return lease.Seen(snap, proxies), nil
 }
 
-// NoteKept prints a note if proxies use keys of a former etcd, which the present one lacks. begin is what they
-// begin with, below the root.
+// NoteKept prints a note if proxies use keys of a former etcd that the present one lacks. begin is the
+// prefix of these keys, below the root.
 func (s *Session) NoteKept(proxies []lease.ProxyPresence, begin string) {
 	kept := map[string]bool{}
 	for i := range proxies {
@@ -127,7 +127,7 @@ func WithoutHint(err error) string {
 	return text
 }
 
-// Hint adds to an error the flags with which an etcd that does not answer may be reached.
+// Hint adds the flags that set the address of etcd to an error about an etcd that does not answer.
 func (s *Session) Hint(err error) error {
 	if !errors.Is(err, etcd.ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded) {
 		return err

@@ -110,11 +110,11 @@ func (e explainer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, &certs.Error{Reason: reason, Text: text, Err: err}
 }
 
-// maxProxyAnswer bounds the answer of a proxy, in bytes: it may have some hundred for each instance.
+// maxProxyAnswer bounds the answer of a proxy, in bytes. An instance may take some hundred.
 const maxProxyAnswer = 64 << 20
 
-// AskProxy sends a request to a route of a proxy and returns the answer, which has status 200. base
-// is the URL of the proxy, query may be nil; a request without a body is a GET.
+// AskProxy sends a request to a route of a proxy and returns the answer; a status other than 200 is an
+// error. base is the URL of the proxy, query may be nil; a request without a body is a GET.
 func (s *Session) AskProxy(ctx context.Context, base, path string, query url.Values, header http.Header, body []byte) ([]byte, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {

@@ -19,7 +19,7 @@ func (s *Session) ReadsProxy(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// readsProxy is the annotation of these commands.
+// readsProxy is the annotation of commands with the flag --proxy of ReadsProxy.
 const readsProxy = "proxy"
 
 // proxyHint is part of the error of a command with --proxy when etcd does not answer.
@@ -32,7 +32,7 @@ type ProxyStatus struct {
 	Revision  int64              `json:"revision"`
 	ID        string             `json:"id"`
 	Version   string             `json:"version"`
-	// ModelRoutes have the requests that this proxy has counted.
+	// ModelRoutes has the requests that this proxy has counted.
 	ModelRoutes []instance.ListedModelRoute `json:"model_routes"`
 
 	Etcd struct {

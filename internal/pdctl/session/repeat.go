@@ -38,8 +38,8 @@ func (s *Session) Watches(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// repeat runs a command, with --watch again and again. Errors after the first run are printed, and
-// do not end it.
+// repeat runs a command once, or with --watch until its context ends. After the first run it prints
+// errors and continues.
 func (s *Session) repeat(cmd *cobra.Command, args []string, do func(*cobra.Command, []string) error) error {
 	if !s.again {
 		return do(cmd, args)

@@ -11,7 +11,7 @@ import (
 type Result struct {
 	Role    instance.Role `json:"role"`
 	Address string        `json:"address"`
-	Outcome string        `json:"outcome"` // added, already, waiting, removed, forbidden, allowed, drained, free, …, failed
+	Outcome string        `json:"outcome"` // added, already, waiting, removed, forbidden, allowed, drained, idle, …, failed
 	Models  []string      `json:"models,omitempty"`
 	Error   string        `json:"error,omitempty"`
 	// Revision of the change. A proxy that has applied it has seen the change.

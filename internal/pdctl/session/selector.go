@@ -15,7 +15,7 @@ import (
 const selectorUsage = "only instances that match, in kubectl's notation: key=value, key!=value, key in (a,b), key notin (a,b), key, !key, separated by commas; " +
 	"key is role, model, state, or the name of a label (label:NAME for a label with one of these names); if repeated, all must match"
 
-// Selects adds the flag to a command.
+// Selects adds the flag --selector to a command.
 func (s *Session) Selects(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().StringArrayVarP(&s.selectors, "selector", "l", nil, selectorUsage)
 	_ = cmd.RegisterFlagCompletionFunc("selector", s.completeSelector) // the flag is there
@@ -47,7 +47,7 @@ func (s *Session) NamedOrSelected(more int) cobra.PositionalArgs {
 	}
 }
 
-// NoMatch returns the error that no instance of what, such as "decode ", matches.
+// NoMatch returns the error about a selector without a match; what is a role with a space, or "".
 func (s *Session) NoMatch(what string, snap *instance.Snapshot) error {
 	selected := instance.Printable(strings.Join(s.selectors, " "), 200)
 	return fmt.Errorf("no %sinstance matches --selector %s%s; see pdctl list", strings.TrimLeft(what, " "), selected, instance.Printable(s.Selector.SetHint(snap), 200))

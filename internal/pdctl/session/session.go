@@ -25,10 +25,10 @@ import (
 // Session is one run of pdctl.
 type Session struct {
 	Out       output.Printer
-	Etcd      Etcd // how etcd is reached
+	Etcd      Etcd // settings for the connection to etcd
 	LookupEnv settings.Lookup
-	Engines   Engines // how engines are asked, by commands that do
-	Proxies   Proxies // how proxies are asked
+	Engines   Engines // settings for requests to engines
+	Proxies   Proxies // settings for requests to proxies
 	Timeout   time.Duration
 	Proxy     string            // --proxy of commands that can read the fleet from a proxy
 	Selector  instance.Selector // --selector of commands that list or select instances
@@ -41,7 +41,7 @@ type Session struct {
 	yes       bool     // --yes of commands that confirm
 	again     bool     // --watch of lists
 	selectors []string // Selector as on the command line
-	// canProxy is set while a command runs that has the flag --proxy of ReadsProxy.
+	// canProxy is true while a command with the flag --proxy of ReadsProxy runs.
 	canProxy bool
 }
 
@@ -76,8 +76,8 @@ func (s *Session) Register(fs *pflag.FlagSet) {
 	fs.StringVarP(&s.Out.Format, "output", "o", output.Table, "table, wide (table with more columns), json, yaml or name (role/host:port, for commands that print instances)")
 }
 
-// Wrap makes a command check the settings first, and print at the end what a dry run would
-// have written. With --print-config the command only prints the settings.
+// Wrap makes a command check the settings first, and print the recorded writes of a dry run at the
+// end. With --print-config the command only prints the settings.
 func (s *Session) Wrap(do func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := s.settle(cmd); err != nil {
@@ -99,7 +99,7 @@ func (s *Session) Wrap(do func(*cobra.Command, []string) error) func(*cobra.Comm
 			return err
 		}
 		if err != nil && len(s.Dry.Planned()) == 0 {
-			return err // and not that nothing would be written
+			return err // without "nothing would be written"
 		}
 		return cmp.Or(err, s.printDry(), s.Out.Err())
 	}
@@ -144,7 +144,7 @@ func (s *Session) Audits(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// printDry prints what would have been written.
+// printDry prints the recorded writes of a dry run.
 func (s *Session) printDry() error {
 	if !s.Dry.On || s.Out.Structured() || s.Out.Format == output.Name {
 		return nil

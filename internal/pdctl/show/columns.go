@@ -22,11 +22,11 @@ type column struct {
 
 // listed is the data of one line of the table.
 type listed struct {
-	in *instance.Instance // nil if a proxy has listed it
+	in *instance.Instance // nil with --proxy
 	instance.Listing
 }
 
-// columns are the columns of the table, from left to right.
+// columns returns the columns of the table, from left to right.
 func columns() []column {
 	return []column{
 		{"ROLE", false, "prefill or decode", func(e *listed) string { return string(e.Role) }},
@@ -66,7 +66,7 @@ func columns() []column {
 	}
 }
 
-// started returns when the engine was registered in nanoseconds, 0 if that is not known.
+// started returns the time of the engine's registration in nanoseconds, 0 if it is not known.
 func (e *listed) started() int64 {
 	if e.StartedAt == nil {
 		return 0

@@ -19,10 +19,10 @@ type proxyView struct {
 	ID      string `json:"id"`
 	Address string `json:"address,omitempty"`
 	Applied int64  `json:"applied"`
-	// View is why it does not use the instance, such as unverified or ejected.
+	// View is why the proxy does not use the instance, such as unverified or ejected.
 	View   instance.View `json:"view,omitempty"`
 	Reason string        `json:"reason,omitempty"`
-	// Unverified is why it has not verified the instance.
+	// Unverified is why the proxy has not verified the instance.
 	Unverified string `json:"unverified,omitempty"`
 	InFlight   *int64 `json:"in_flight,omitempty"`  // nil if the proxy publishes no load digest
 	DigestAge  string `json:"digest_age,omitempty"` // by the clocks of the proxy and of this machine
@@ -59,7 +59,7 @@ func details(ctx context.Context, s *session.Session, conn *session.Conn, k inst
 	return views, append(events, past...), unread
 }
 
-// notes name what this etcd user could not read, and why.
+// notes has a line for each part that this etcd user could not read, with the reason.
 type notes []string
 
 // add adds a note about an error, if there is one.

@@ -15,7 +15,7 @@ type change struct {
 	kind     string // "+", "-" or "~"
 	revision int64
 	in       *instance.Instance // as it is now, or for "-" as it was
-	what     []string           // for "~": what differs, printable
+	what     []string           // for "~": the differences, printable
 }
 
 // diff returns the changes from one snapshot to next, in the order of the snapshots, but with the

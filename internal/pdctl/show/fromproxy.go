@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-// proxyList is list, from a proxy.
+// proxyList implements list with --proxy.
 func proxyList(ctx context.Context, s *session.Session, roles []instance.Role, order string) error {
 	if s.Selector.Labels() {
 		return cli.Wrongf("--proxy: a proxy does not show labels; use role, model or state in --selector")
@@ -32,12 +32,12 @@ func proxyList(ctx context.Context, s *session.Session, roles []instance.Role, o
 	return printList(s, entries, order, []Removal{}, instance.NewSnapshot(st.Revision, nil), s.Proxy)
 }
 
-// noteProxy says on stderr where the data comes from.
+// noteProxy prints on stderr which proxy the data is from.
 func noteProxy(s *session.Session, st *session.ProxyStatus) {
 	fmt.Fprintf(s.Out.Stderr, "from proxy %s, whose etcd is %s; last contact %s\n", instance.Printable(st.ID, 64), instance.Printable(st.Etcd.State, 20), instance.Printable(st.Etcd.LastContact, 40))
 }
 
-// asInstance returns what a selector needs of an entry.
+// asInstance returns an instance with the fields of an entry that selectors use.
 func asInstance(l instance.Listing) *instance.Instance {
 	return &instance.Instance{
 		Key: instance.Key{Role: l.Role, Address: l.Address}, View: l.View, Intent: l.Intent, OnlyRole: l.OnlyRole,
@@ -45,7 +45,7 @@ func asInstance(l instance.Listing) *instance.Instance {
 	}
 }
 
-// proxyGet is get, from a proxy: only what list has.
+// proxyGet implements get with --proxy. It prints only the columns of list.
 func proxyGet(ctx context.Context, s *session.Session, k instance.Key) error {
 	st, err := s.StatusOf(ctx, s.Proxy)
 	if err != nil {
@@ -68,7 +68,7 @@ func proxyGet(ctx context.Context, s *session.Session, k instance.Key) error {
 	return nil
 }
 
-// proxyState is status, from a proxy.
+// proxyState implements status with --proxy.
 func proxyState(ctx context.Context, s *session.Session) error {
 	st, err := s.StatusOf(ctx, s.Proxy)
 	if err != nil {

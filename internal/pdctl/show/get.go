@@ -96,8 +96,8 @@ func get(ctx context.Context, s *session.Session, conn *session.Conn, k instance
 	return nil
 }
 
-// look returns the entry of an instance in pdctl list, the membership before a pending add;
-// nil if it has only an intent.
+// look returns the entry of an instance in pdctl list, or its pending add if it is not
+// registered. It returns nil if the instance has only an intent.
 func look(ctx context.Context, conn *session.Conn, k instance.Key) (*instance.Listing, error) {
 	snap, err := conn.Store.Reader.Snapshot(ctx)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package show implements the commands that only read: list, get, watch, history and status.
+// Package show implements the commands list, get, watch, history, status and version, which only read.
 package show
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-// listHelp has the columns as columns.go has them.
+// listHelp returns the help of list, with the columns that columns returns.
 func listHelp() string {
 	return `list shows all instances, whether proxies use them or not.
 
@@ -67,7 +67,7 @@ type listing struct {
 	Removed   []Removal          `json:"removed"`
 }
 
-// Removal is an instance that an operator took out and that is not registered,
+// Removal is an instance that an operator removed and that is not registered,
 // in the JSON form of list.
 type Removal struct {
 	Role     instance.Role `json:"role"`

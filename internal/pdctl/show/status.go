@@ -59,8 +59,8 @@ type statusReport struct {
 	Alarms     []string                  `json:"alarms"`
 	Prefix     string                    `json:"prefix"`
 	Revision   int64                     `json:"revision"`
-	Membership int64                     `json:"membership_revision"` // highest mod_revision of what proxies follow, intents too
-	Counts     map[string]map[string]int `json:"counts"`              // role → state → how many
+	Membership int64                     `json:"membership_revision"` // highest mod_revision of the keys that proxies follow
+	Counts     map[string]map[string]int `json:"counts"`              // role → state → number of instances
 	Proxies    []proxyReport             `json:"proxies"`
 	Notes      notes                     `json:"notes,omitempty"`
 }
@@ -88,7 +88,7 @@ type proxyReport struct {
 
 // loadReport is a proxy's load digest.
 type loadReport struct {
-	Applied   int64      `json:"applied"` // picks know the membership up to this
+	Applied   int64      `json:"applied"` // revision of the membership that picks use
 	At        *time.Time `json:"at,omitempty"`
 	Instances int        `json:"instances"` // with something in flight
 	InFlight  int64      `json:"in_flight"`
@@ -130,7 +130,7 @@ func status(ctx context.Context, s *session.Session, conn *session.Conn) error {
 	}
 	rep.Membership, _, err = conn.Store.Reader.Newest(ctx)
 	rep.Notes.add("membership revision", err)
-	// A user with rights on the keys of pdmesh only may not read these; that is no failure.
+	// A user who may read only the keys of pdmesh cannot read the alarms. That is not a failure.
 	rep.Alarms, err = askAlarms(ctx, s, conn)
 	rep.Notes.add("alarms", err)
 	proxies, err := conn.Store.Reader.Proxies(ctx)

@@ -12,7 +12,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 )
 
-// listTable returns a table of entries.
 func listTable(entries []*listed, wide bool) table.Writer {
 	var header table.Row
 	rows := make([]table.Row, len(entries))

@@ -47,8 +47,8 @@ func Watch(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-// follow fails if etcd does not answer at the start, so that a wrong address is reported. From
-// then on only ctx ends it.
+// follow prints changes until ctx ends. It fails if etcd does not answer at the start, so that a
+// wrong address is reported; later outages do not end it.
 func follow(ctx context.Context, s *session.Session, initial bool) error {
 	conn, err := s.Connect(ctx)
 	if err != nil {

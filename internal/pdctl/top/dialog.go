@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// verbs returns the changes by their keys.
+// verbs returns the changes by the keys that begin them.
 func verbs() map[string]string {
 	return map[string]string{"d": "drain", "c": "cordon", "w": "weight", "R": "role"}
 }
@@ -24,7 +24,7 @@ type change struct {
 	verb   string // drain, undrain, cordon, uncordon, weight, role
 	weight int
 	role   instance.Role // that an engine of both roles keeps
-	sure   bool          // also if no instance of a role remains
+	sure   bool          // apply even if no instance of a role remains
 	reason string
 	usual  string // connector of records without one, as in the frame shown
 }
@@ -54,7 +54,7 @@ type dialog struct {
 	typed, error string
 }
 
-// newDialog returns the dialog of a change of an instance; the inverse of one that is set.
+// newDialog returns the dialog of a change, or of its inverse if the instance already has that intent.
 func newDialog(verb string, r *row) *dialog {
 	if verb == string(r.Intent) {
 		verb = "un" + verb
@@ -62,8 +62,8 @@ func newDialog(verb string, r *row) *dialog {
 	return &dialog{change: change{key: r.key(), verb: verb}}
 }
 
-// parse reads the typed text: the weight, "yes" if no instance would remain, and the reason. It
-// returns what is missing or wrong, "" if nothing is.
+// parse reads the typed text: the weight or role, "yes" if no instance would remain, and the reason.
+// It returns a message about missing or wrong text, "" if all is correct.
 func (d *dialog) parse(f *frame) string {
 	text := strings.Join(strings.Fields(d.typed), " ")
 	word, rest, _ := strings.Cut(text, " ")
@@ -116,8 +116,8 @@ func (d *dialog) lines(f *frame) []string {
 	return []string{d.verb + " " + d.key.String(), effect, asks + d.typed + "_", d.error, "enter confirms, esc cancels"}
 }
 
-// effect describes what the change does to the role, as the dashboard does; last reports that no
-// instance of it would remain.
+// effect describes the effect of the change on its role, as the dashboard does. last reports whether
+// no instance of the role would remain.
 func (d *dialog) effect(f *frame) (what string, last bool) {
 	key := d.key
 	switch {

@@ -37,7 +37,7 @@ type frame struct {
 	TTFT95    *float64 `json:"ttft_p95_seconds,omitempty"`
 	Instances []*row   `json:"instances"`
 	Proxies   []proxy  `json:"proxies"`
-	// Queues are those of the proxies with metrics, added up by model.
+	// Queues has the queues of the proxies with metrics, summed by model.
 	Queues []instance.ListedQueue `json:"queues,omitempty"`
 
 	all   []*row // Instances, and those that the selector does not match
@@ -56,7 +56,6 @@ type row struct {
 	PerToken *float64 `json:"time_per_token_p50_seconds,omitempty"`
 }
 
-// key returns the key of the instance.
 func (r *row) key() instance.Key { return instance.Key{Role: r.Role, Address: r.Address} }
 
 // member reports whether the instance counts among those of its role.
@@ -228,7 +227,7 @@ func seconds(v float64) string {
 	return fmt.Sprintf("%.2f s", v)
 }
 
-// shown returns a figure for people, "-" if it is not known.
+// shown formats a figure, "-" if it is not known.
 func shown(v *float64, format func(float64) string) string {
 	if v == nil {
 		return "-"
@@ -246,7 +245,7 @@ func sorts() (names []string) {
 	return names
 }
 
-// arrange returns the rows that have a text, prefill first, in the order of a column: texts
+// arrange returns the rows that contain a text, prefill first, in the order of a column: texts
 // ascending, figures descending.
 func (f *frame) arrange(by string, reverse bool, words string) []*row {
 	all := columns()
@@ -349,7 +348,7 @@ func (f *frame) count(role instance.Role) (serving, all int) {
 	return serving, all
 }
 
-// period returns the time that the figures are about.
+// period describes the time that the figures cover.
 func (f *frame) period() string {
 	if f.Seconds == 0 {
 		return "Requests, latencies and hit rates since the proxies started."

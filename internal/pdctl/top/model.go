@@ -26,7 +26,7 @@ type model struct {
 
 	frame         *frame // nil: not read yet
 	err           error  // of the last poll
-	tick          int    // number of the timer that counts
+	tick          int    // number of the newest timer; older ones are ignored
 	width, height int
 	selected      instance.Key
 	filter        string
@@ -81,7 +81,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 // maxTyped bounds a text that is typed, in bytes.
 const maxTyped = 200
 
-// key handles a key that types a text, "" if it types none.
+// key handles a key press; typed is its text, "" for a key without text.
 func (m *model) key(key, typed string) tea.Cmd {
 	to := &m.filter
 	if m.dialog != nil {
@@ -144,7 +144,7 @@ func (m *model) at(rows []*row) int {
 const (
 	// maxHead bounds the lines about the fleet and the proxies.
 	maxHead = 12
-	// minTable is the lines of the smallest table: a heading and one row, between empty lines.
+	// minTable is the height of the smallest table: a heading and one row, between empty lines.
 	minTable = 4
 )
 
@@ -219,7 +219,7 @@ func live(ctx context.Context, c *collector, o *options, in io.Reader, out io.Wr
 	}
 	_, err := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler()).Run()
 	cancel()
-	c.mu.Lock() // until the last poll has ended
+	c.mu.Lock() // wait for the last poll
 	defer c.mu.Unlock()
 	if errors.Is(err, context.Canceled) {
 		return nil
