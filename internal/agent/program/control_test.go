@@ -205,7 +205,7 @@ func TestSocketTrouble(t *testing.T) {
 	require.NoError(t, err)
 	defer lis.Close()
 	for _, tc := range []struct{ path, says string }{
-		{file, "is no socket"},
+		{file, "is not a socket"},
 		{taken, "another agent uses this control socket"},
 		{filepath.Join(dir, "no", "such", "dir"), "control socket"},
 	} {
