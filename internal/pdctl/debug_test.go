@@ -34,7 +34,7 @@ func TestDebugAndRoute(t *testing.T) {
 	defer proxy.Close()
 	for key, want := range map[string]struct{ files, missing string }{
 		"":      {"7 files, 3 notes", "/config.yaml: this command needs the admin key with which the proxies were started: set --admin-key or ADMIN_API_KEY\n"},
-		"wrong": {"7 files, 3 notes", "/log.txt: the proxy says 403: "},
+		"wrong": {"7 files, 3 notes", "/log.txt: the proxy answered 403: "},
 		"k":     {"9 files, 1 note\n", "doctor.json: doctor found problems: "},
 	} {
 		code, out, errs := r.run("debug", "-f", filepath.Join(t.TempDir(), "d.tar.gz"), "--proxy", proxy.URL, "--admin-key", key)

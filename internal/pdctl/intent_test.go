@@ -119,7 +119,7 @@ func TestDrainWait(t *testing.T) {
 	r.want(0, "decode/"+x+": drained already\n"+free, drain...)
 	r.want(0, "decode/"+x+"\n", append(drain, "-o", "name")...)
 
-	// One holds requests until the time has passed.
+	// One holds requests until the time limit.
 	r.say("b", revision, `"decode/`+x+`":{"in_flight":3}`)
 	errs := r.want(4, "decode/"+x+": drained already\n", "drain", "decode", x, "--wait", "--timeout", "300ms")
 	if !strings.Contains(errs, "proxy b:8000 (b) has in flight: 3 on decode/"+x) || strings.Contains(errs, "a:8000") {

@@ -88,11 +88,11 @@ func TestUsage(t *testing.T) {
 		t.Errorf("%d %s %s", code, out, errs)
 	}
 	code, out, errs = r.run("usage", "--admin-key", "k", "--proxy", one, "--proxy", broken, "-o", "json")
-	if code != 1 || !strings.Contains(out, `"requests": 3`) || !strings.Contains(errs, "1 of 2 proxies did not answer") || !strings.Contains(errs, broken+": the proxy says 403: Forbidden") {
+	if code != 1 || !strings.Contains(out, `"requests": 3`) || !strings.Contains(errs, "1 of 2 proxies did not answer") || !strings.Contains(errs, broken+": the proxy answered 403: Forbidden") {
 		t.Errorf("%d %s %s", code, out, errs)
 	}
 	older := proxy(404, `{"detail":"Not Found"}`)
-	if _, _, errs = r.run("usage", "--admin-key", "k", "--proxy", older); !strings.Contains(errs, older+": the proxy says 404: Not Found; one of an older release has no /usage, and one with --admin-listen has it there only") {
+	if _, _, errs = r.run("usage", "--admin-key", "k", "--proxy", older); !strings.Contains(errs, older+": the proxy answered 404: Not Found; one of an older release has no /usage, and one with --admin-listen has it there only") {
 		t.Error(errs)
 	}
 	before := asked.Load()

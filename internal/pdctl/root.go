@@ -49,7 +49,7 @@ remove), or revert for changes that history lists.
 "model route" sets to which model a name leads; "route" explains where a request would go.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage. "drain --wait" and "wait" also have 3 (a
-proxy disappeared before it confirmed) and 4 (the time has passed). doctor has 5 (it
+proxy disappeared before it confirmed) and 4 (timed out). doctor has 5 (it
 found errors or warnings).
 
 The settings for etcd and engines, and --timeout, are flags, environment variables

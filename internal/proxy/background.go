@@ -63,7 +63,7 @@ func (p *app) writeStart(ctx context.Context) {
 	for {
 		err := p.store.EnsureSchema(ctx)
 		if errors.Is(err, schema.ErrNewer) || errors.Is(err, schema.ErrForeign) {
-			p.log.WithError(err).Error("serving, but nothing can be written")
+			p.log.WithError(err).Error("serving, but cannot write to etcd")
 			return
 		}
 		if err == nil {

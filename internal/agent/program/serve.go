@@ -132,7 +132,7 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) {
 	stopSide := background.Start(ctx, func(ctx context.Context) { remind(ctx, s.orders.more, ag, reg, log) })
 
 	if err := ag.Run(ctx); err != nil {
-		log.WithError(err).Warn("the registration not revoked; it ends with its lease")
+		log.WithError(err).Warn("cannot revoke the registration; it ends with its lease")
 	}
 	stop()
 	stopSide()

@@ -20,7 +20,7 @@ const envBootstrapPort = "VLLM_MOONCAKE_BOOTSTRAP_PORT"
 const mooncakeDialect = "mooncake"
 
 // ErrBootstrapTaken is returned if another program listens at the engine's bootstrap port.
-var ErrBootstrapTaken = errors.New("something listens at the port of the engine's bootstrap server already")
+var ErrBootstrapTaken = errors.New("the port of the engine's bootstrap server is already in use")
 
 // bootstrapServer is the port at which a wrapped engine starts a bootstrap server; 0 if it starts none.
 type bootstrapServer int

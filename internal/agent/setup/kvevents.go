@@ -24,7 +24,7 @@ const (
 )
 
 // ErrEventsTaken is returned if a port of the engine's KV events is in use; vLLM would exit.
-var ErrEventsTaken = errors.New("something listens at the port of the engine's KV events already")
+var ErrEventsTaken = errors.New("the port of the engine's KV events is already in use")
 
 // kvEvents has the endpoints at which a wrapped engine publishes KV events. The zero value
 // is for an engine that publishes none.

@@ -31,7 +31,7 @@ const (
 )
 
 // ErrSideTaken is returned if a port of the side channel is in use; vLLM reports no error then.
-var ErrSideTaken = errors.New("something listens at the port of NIXL's side channel already")
+var ErrSideTaken = errors.New("the port of NIXL's side channel is already in use")
 
 // sideChannel has the address at which a wrapped NIXL engine listens for its peers. The zero
 // value is for an engine without a side channel.

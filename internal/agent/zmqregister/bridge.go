@@ -205,6 +205,6 @@ func (b *Bridge) lose(m *member, why string) {
 	}
 	m.ended = true
 	b.counts.lost.Add(1)
-	m.log.Warn(why + ": the instance is taken out")
+	m.log.Warn(why + ": removing the instance")
 	m.leave()
 }

@@ -85,7 +85,7 @@ func parse(raw []byte, rights words, other func(key string) bool) (table, error)
 		}
 		sum, key := sha256.Sum256([]byte(fields[0])), Key{Name: fields[1]}
 		if !isName(key.Name) {
-			return nil, fail("the name, its second word, may have letters, digits, dashes, dots and _, 64 at most")
+			return nil, fail("invalid name in field 2: use up to 64 letters, digits, dashes, dots and underscores")
 		}
 		more := fields[2:]
 		if len(more) > 0 && !strings.Contains(more[0], "=") {
@@ -93,7 +93,7 @@ func parse(raw []byte, rights words, other func(key string) bool) (table, error)
 			for word := range strings.SplitSeq(fields[2], ",") {
 				right, ok := rights[word]
 				if !ok {
-					return nil, fail("the rights, its third word, are of " + rights.String() + ", by comma")
+					return nil, fail("invalid right in field 3: use " + rights.String() + ", separated by commas")
 				}
 				key.Rights |= right
 			}

@@ -178,7 +178,7 @@ func awaitFree(ctx context.Context, s *session.Session, conn *session.Conn, revi
 
 // Errors of a wait whose limit has passed or whose context has ended.
 var (
-	errTimeout     = errors.New("the time has passed")
+	errTimeout     = errors.New("timed out")
 	errInterrupted = errors.New("interrupted")
 )
 

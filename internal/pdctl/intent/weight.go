@@ -20,7 +20,7 @@ const weightHelp = `weight sets the share of its role's requests that an instanc
 
 A weight is a whole number from 0 to 10000. The share of an instance is its weight divided by
 the sum of its role, of the instances that serve the same model: one with 300 gets three times
-as many requests as one with 100, the default; 50 beside one of 100 is a third. With 0 it gets
+as many requests as one with 100, the default; 50 next to one with 100 is a third. With 0 it gets
 no new requests, even if it is the last one of its role; requests that run there go on. All
 policies use weights.
 

@@ -153,7 +153,7 @@ func (s *Session) AskProxy(ctx context.Context, base, path string, query url.Val
 		return nil, fmt.Errorf("the proxy's answer ended early: %w", err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("the proxy says %d: %s", resp.StatusCode, instance.Printable(errorMessage(raw), 500))
+		err = fmt.Errorf("the proxy answered %d: %s", resp.StatusCode, instance.Printable(errorMessage(raw), 500))
 		if resp.StatusCode == http.StatusNotFound {
 			err = fmt.Errorf("%w; one of an older release has no %s, and one with --admin-listen has it there only", err, path)
 		}

@@ -199,9 +199,9 @@ func printEvents(s *session.Session, events []event) {
 func describe(p store.Past) string {
 	switch {
 	case p.Kind == schema.KindPending && p.Deleted:
-		return "no longer waited for"
+		return "pending add ended"
 	case p.Kind == schema.KindPending:
-		return "waited for"
+		return "pending add"
 	case p.Kind == schema.KindOverride && p.Deleted:
 		return "intent ended" // with its lease, or by hand
 	case p.Kind == schema.KindOverride:

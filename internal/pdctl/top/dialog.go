@@ -142,7 +142,7 @@ func (d *dialog) effect(f *frame) (what string, last bool) {
 	}
 	switch {
 	case d.verb == "undrain" || d.verb == "uncordon":
-		return fmt.Sprintf("It takes requests again: %d of %d %s instances will serve, if it is well.", left+1, all, key.Role), false
+		return fmt.Sprintf("It takes requests again: %d of %d %s instances will serve if it is healthy.", left+1, all, key.Role), false
 	case d.verb == "weight" && d.weight != 0:
 		return fmt.Sprintf("%d of %d %s instances serve.", serving, all, key.Role), false
 	case left == serving:

@@ -179,7 +179,7 @@ func (f *Follower) change(ctx context.Context, now time.Time, all []*roles.Deman
 	switch {
 	case errors.Is(err, store.ErrMoved): // by another proxy or an operator
 		f.polled = time.Time{}
-		log.Debug("role not changed: another role was")
+		log.Debug("role not changed: another role changed first")
 	case err != nil || !done.Changed:
 		f.count(m.Role, Failed)
 		if errors.Is(err, store.ErrIntent) {

@@ -81,7 +81,7 @@ func validity(c *x509.Certificate) string {
 	if why := (part{certs: []*x509.Certificate{c}}).over(time.Now()); why != "" {
 		return why
 	}
-	return fmt.Sprintf("is valid from %s to %s, which another clock sees otherwise", c.NotBefore.UTC().Format(time.RFC3339), c.NotAfter.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("is valid from %s to %s, which another clock may see otherwise", c.NotBefore.UTC().Format(time.RFC3339), c.NotAfter.UTC().Format(time.RFC3339))
 }
 
 func issuer(c *x509.Certificate) string {

@@ -61,7 +61,7 @@ func (l *Listener) failed(client net.Addr, err error) {
 	case reason == NoTLS:
 		text = "it does not speak TLS"
 	case !ok:
-		reason, text = Closed, "it went away, or said nothing in time"
+		reason, text = Closed, "the client disconnected, or sent nothing in time"
 	}
 	l.mu.Lock()
 	l.refused[reason]++
