@@ -124,9 +124,8 @@ func (r InstanceReport) alike(o InstanceReport) bool {
 		r.ModelsLeftOut == o.ModelsLeftOut && slices.Equal(r.Models, o.Models)
 }
 
-// settled returns r with those entries of Instances replaced that differ from the published
-// ones in numbers only, such as the seconds that an instance has been silent: an idle fleet
-// writes nothing to etcd.
+// settled returns r, with the published entries of Instances in place of those that differ from
+// them in numbers only, such as seconds of silence. So an idle fleet writes nothing to etcd.
 func (r Report) settled(published *Report) Report {
 	for k, is := range r.Instances {
 		if was, ok := published.Instances[k]; ok && is.alike(was) {
@@ -139,8 +138,8 @@ func (r Report) settled(published *Report) Report {
 // isNotServing reports whether a notice says that the proxy serves nothing.
 func isNotServing(text string) bool { return strings.HasSuffix(text, instance.NothingServed) }
 
-// alike reports whether two reports differ in numbers at most. Those of notices grow with every
-// request: the published ones are at most as old as the TTL.
+// alike reports whether two reports differ in numbers at most. The numbers in notices grow with
+// every request; published ones are at most a TTL old.
 func (r *Report) alike(o *Report) bool {
 	same := func(a, b string) bool { return numberless(a) == numberless(b) }
 	return maps.Equal(r.Unverified, o.Unverified) && slices.EqualFunc(r.Notices, o.Notices, same) && same(r.NotServing, o.NotServing) &&
@@ -175,8 +174,8 @@ func seenBy(in *instance.Instance, proxies []ProxyPresence) *instance.Instance {
 	return out.Seen(passedOverBy(in, proxies).opinion(len(proxies)))
 }
 
-// unverifiedBy returns what the proxies found of an instance whose record names no models:
-// each has to probe it. The zero value means that it has answered all of them.
+// unverifiedBy returns the opinion of the proxies about an instance whose record names no models,
+// so that each has to probe it. The zero value means that it has answered all of them.
 func unverifiedBy(in *instance.Instance, proxies []ProxyPresence) instance.Opinion {
 	verified, all := 0, 0 // of the proxies that use it
 	var by objections
@@ -215,7 +214,7 @@ func (p *ProxyPresence) elsewhere(k instance.Key) bool {
 	return strings.HasPrefix(p.Unverified[k.String()], verify.OtherFleet)
 }
 
-// objection is why one proxy does not use an instance, or what it finds wrong.
+// objection is the reason why one proxy does not use an instance, or a problem that it reports.
 type objection struct {
 	proxy  string
 	view   instance.View
@@ -258,7 +257,7 @@ func (by objections) opinion(n int) (o instance.Opinion) {
 	return o
 }
 
-// passedOverBy returns the proxies that object to an instance, by what they publish.
+// passedOverBy returns the objections to an instance that proxies publish.
 func passedOverBy(in *instance.Instance, proxies []ProxyPresence) (by objections) {
 	for i := range proxies {
 		p := &proxies[i]
@@ -273,8 +272,8 @@ func passedOverBy(in *instance.Instance, proxies []ProxyPresence) (by objections
 	return by
 }
 
-// about returns what a proxy publishes of an instance, unless it has not seen the present
-// record yet.
+// about returns the report of a proxy about an instance, if the proxy has applied the current
+// record.
 func (p *ProxyPresence) about(in *instance.Instance) (InstanceReport, bool) {
 	r, ok := p.Instances[in.Key.String()]
 	return r, ok && p.Applied >= in.ModRevision
