@@ -14,7 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// child is one run of the etcd's process.
+// child is one run of the etcd process.
 type child struct {
 	cmd      *exec.Cmd
 	in       io.WriteCloser
@@ -56,8 +56,8 @@ func start(cfg Config, log *logrus.Entry) (*child, error) {
 	return c, nil
 }
 
-// run starts the process, receives its output and waits for its end. Linux ties its death signal to
-// the thread that started it, so that thread waits for it.
+// run starts the process, receives its output and waits for its end. On Linux, Pdeathsig refers to
+// the thread that started the process, so that thread waits for it.
 func (c *child) run(out io.Reader, started chan<- error) {
 	runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 	raisePriority()

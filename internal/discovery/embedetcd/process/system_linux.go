@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// itself is the path of this program. Its file may have been replaced since it was started; this
-// link still refers to the running one.
+// itself returns the path of this program. Its file may have been replaced since it was started;
+// /proc/self/exe still refers to the running one.
 func itself() string {
 	const link = "/proc/self/exe"
 	if _, err := os.Stat(link); err == nil {
