@@ -22,9 +22,9 @@ type Listing struct {
 	Asked  int64 // number of lists requested after suspensions until then
 }
 
-// List reads the membership within limit. It is one linearizable transaction of ranges. They omit
-// load/, proxies/ and audit/, which change all the time and do not affect the membership. look is
-// as in Explain; opts apply to the ranges, for example to read only keys.
+// List reads the membership within limit, in one linearizable transaction of ranges. The ranges
+// omit load/, proxies/ and audit/, which change all the time and do not affect the membership. look
+// is as in Explain; opts apply to the ranges, for example to read only keys.
 func List(ctx context.Context, limit time.Duration, cli *clientv3.Client, l schema.Layout, look bool, opts ...clientv3.OpOption) (Listing, error) {
 	cctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -42,9 +42,9 @@ func (w *Watcher) audit(ctx context.Context) {
 }
 
 const (
-	// doubtPause is the time from an audit that found a difference to the next. By then a
-	// healthy watch has sent a progress notification, and one that hangs has been silent for
-	// long enough at the second.
+	// doubtPause is the time from an audit that found a difference to the next. By then a healthy
+	// watch has sent a progress notification. After two such pauses, a hung watch has been silent
+	// for stillFor.
 	doubtPause = 1200 * time.Millisecond
 	// earlyAudits bounds the early audits in a row: a membership that changes all the time
 	// differs at each audit.
@@ -71,8 +71,8 @@ const apart = 300 * time.Millisecond
 const stillFor = 2 * time.Second
 
 // audited applies the outcome of an audit, which lists keys only, and reports whether the next one
-// must confirm that it differs. What differs in two audits running is drift, if the watch has since
-// passed the revision of the first, or has not moved at all: a watch that only lags moves.
+// must confirm a difference. A difference in two audits in a row is drift if the watch has passed
+// the revision of the first, or made no progress. A watch that only lags makes progress.
 func (c *contact) audited(a *etcd.Listing, err error) (differs bool) {
 	if err != nil {
 		c.failures++
@@ -104,8 +104,8 @@ func (c *contact) audited(a *etcd.Listing, err error) (differs bool) {
 	}
 	if was != nil && (now.watch >= was.revision || time.Since(now.still) >= stillFor) {
 		for n, mod := range was.keys {
-			// A key that changes all the time differs at each audit; what counts is that the
-			// change of the earlier audit was not delivered.
+			// A key that changes all the time differs at each audit. It is drift only if the change
+			// that the earlier audit found was not delivered.
 			if again, ok := now.keys[n]; ok && (again == mod || c.behind(n, mod)) {
 				c.w.log.WithField("key", n.Text()).Warn("the watch missed a change of this key: reading everything again")
 				c.w.note(func(s *Status) { s.Drift++ })

@@ -1,8 +1,8 @@
 // Package watch follows the membership in etcd and publishes it as immutable snapshots.
 //
-// A Watcher uses one list and one ordered watch. One goroutine owns the table. Each snapshot
-// is derived from the previous one, since the table records what a change affects. Entries
-// that etcd has lost without a removal stay active.
+// A Watcher uses one list and one ordered watch. One goroutine owns the table. Each snapshot shares
+// the unchanged instances of the previous one. Entries that etcd has lost without a removal stay
+// active.
 package watch
 
 import (
@@ -58,19 +58,18 @@ type Options struct {
 	// Proxy is the name of the proxy whose fleet is followed, see
 	// instance.Record.Proxies; "" follows all.
 	Proxy string
-	// Check refuses records that this process cannot use, with a reason for
-	// people; nil refuses none.
+	// Check returns an error, for display, for a record that this process cannot use; nil accepts
+	// all.
 	Check func(instance.Key, instance.Record) error
-	// Learns reports the records without the engine ids that they need, see
-	// verify.Facts.Learns; nil: none is such.
+	// Learns reports whether a record lacks engine ids that are needed, see verify.Facts.Learns;
+	// nil: never.
 	Learns func(instance.Key, instance.Record) bool
 	// Prepare is called with each snapshot before it is published, so that data that
 	// readers derive from it is ready. It must not block. It may be nil.
 	Prepare func(*instance.Snapshot)
 	Log     logrus.FieldLogger // nil: silent
-	// WaitingInterval is the mean time between two probes of an instance that
-	// has not answered yet, default 2 s. One that serves another model is asked
-	// five times less often.
+	// WaitingInterval is the mean time between two probes of an instance that has not answered yet,
+	// default 2 s. For an instance that serves another model, it is five times as long.
 	WaitingInterval time.Duration
 	// CheckInterval is the mean time between two checks that etcd still answers,
 	// default 5 s. Without traffic a watch is silent also when etcd is unreachable.
@@ -96,10 +95,10 @@ type Options struct {
 	StateAge time.Duration
 	// ProbeTimeout bounds one probe, default 3 s.
 	ProbeTimeout time.Duration
-	// Local are the instances of the command line. They are used although etcd does not hold
-	// them, while it takes no writes or does not answer. They are added after the first
-	// attempt to read the membership, so that an operator's removal is known. Once they are in
-	// etcd, only the key there counts.
+	// Local has the instances of the command line. They are used even if etcd does not hold them,
+	// because it accepts no writes or does not answer. They are added after the first attempt to
+	// read the membership, so that an operator's removal is known. Once they are in etcd, only the
+	// key there counts.
 	Local map[instance.Key]instance.Record
 	// Writer performs the writes of the Watcher. If it is nil, no pending add is promoted
 	// and nothing is written back.
@@ -150,9 +149,9 @@ type Status struct {
 	Kept        []string         // keys, without the root, that are active although a new store lacks them
 }
 
-// Watcher follows the membership in etcd and publishes it as immutable
-// snapshots. One goroutine owns the state; readers are lock-free and never
-// block it. While etcd is away the last snapshot stays.
+// Watcher follows the membership in etcd and publishes it as immutable snapshots. One goroutine
+// owns the state; readers are lock-free and never block it. While etcd is unavailable, the last
+// snapshot stays.
 type Watcher struct {
 	cli *clientv3.Client
 	o   Options
@@ -176,8 +175,7 @@ type Watcher struct {
 	status Status
 }
 
-// New makes a Watcher on a client that the caller closes after Run has
-// returned.
+// New returns a Watcher that uses cli, which the caller closes after Run has returned.
 func New(cli *clientv3.Client, o Options) *Watcher {
 	o.WaitingInterval = cmp.Or(o.WaitingInterval, 2*time.Second)
 	o.CheckInterval = cmp.Or(o.CheckInterval, 5*time.Second)
@@ -202,8 +200,8 @@ func New(cli *clientv3.Client, o Options) *Watcher {
 	return w
 }
 
-// Run follows etcd until ctx ends; then it waits for its goroutines. It is called once. No error of
-// etcd ends it.
+// Run follows etcd until ctx ends; then it waits for its goroutines. It must be called only once.
+// No error of etcd ends it.
 func (w *Watcher) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	work.Go(func() { w.own(ctx) })
@@ -239,8 +237,8 @@ func (w *Watcher) Status() Status {
 	return s
 }
 
-// Relist asks for a full list as soon as possible, for callers that doubt what the
-// watch has delivered. It does not wait for it.
+// Relist requests a full list as soon as possible, for callers that doubt the events of the watch.
+// It does not wait for the list.
 func (w *Watcher) Relist(reason string) {
 	select {
 	case w.relist <- reason:
