@@ -105,7 +105,7 @@ func Read(dir, root string, limit time.Duration) (*State, error) {
 
 // Write replaces the file.
 func Write(dir string, s *State) error {
-	state, _ := json.Marshal(s) // texts, bytes, numbers and a present time have no error
+	state, _ := json.Marshal(s) // cannot fail: strings, bytes, numbers and a time of today
 	return replace(dir, fileName, fmt.Appendf(nil, `{"sha256":"%x","state":%s}`+"\n", sha256.Sum256(state), state))
 }
 
@@ -128,7 +128,7 @@ func ReadMembers(dir string) (m etcd.SavedMembers, err error) {
 // WriteMembers writes the members of etcd to a separate file. They are needed while etcd
 // cannot be reached at its configured endpoints.
 func WriteMembers(dir string, m etcd.SavedMembers) error {
-	raw, _ := json.Marshal(m) // texts have no error
+	raw, _ := json.Marshal(m) // cannot fail: strings
 	return replace(dir, membersName, append(raw, '\n'))
 }
 

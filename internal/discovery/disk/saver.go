@@ -54,8 +54,8 @@ func (s *Saver) Changed(soon bool) {
 	}
 }
 
-// Run writes the file after changes until ctx ends, and once per 24th of Age, so that the file does
-// not become too old while nothing changes.
+// Run writes the file after changes until ctx ends, and every Age/24, so that the file does not
+// become too old while nothing changes.
 func (s *Saver) Run(ctx context.Context) {
 	fresh := time.NewTicker(max(s.o.Age/24, savePause))
 	defer fresh.Stop()

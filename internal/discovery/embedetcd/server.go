@@ -58,14 +58,14 @@ const (
 	// 100 ms: every batch writes the inner pages of the tree again. Readers see batched
 	// writes, and the log has them.
 	unsyncedBatch = 2 * time.Second
-	// unsyncedBcryptCost is the lowest cost that bcrypt takes.
+	// unsyncedBcryptCost is the lowest cost that bcrypt accepts.
 	unsyncedBcryptCost = 4
 )
 
 // Config configures a Server.
 type Config struct {
 	// ListenClient is the host:port for clients, default 127.0.0.1:2379; without TLS a
-	// loopback address. Port 0 takes a free one.
+	// loopback address. Port 0 selects a free port.
 	ListenClient string
 	// TLS has the certificate files of the client port; none: without TLS. With a CA, clients must
 	// present a certificate. Other machines are served only while etcd has users.

@@ -55,7 +55,7 @@ type Config struct {
 	Username, Password string
 	// TLS returns the configuration for a new connection; nil: plain TCP.
 	TLS func() *tls.Config
-	Log logrus.FieldLogger // gets the client library's own lines at debug level; nil drops them
+	Log logrus.FieldLogger // receives the lines of the client library at debug level; nil drops them
 	// DialTimeout bounds a single login, default 3 s.
 	DialTimeout time.Duration
 	// Intercept is an interceptor of all calls except watches and other streams; nil: none.

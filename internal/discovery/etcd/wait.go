@@ -88,7 +88,7 @@ func BackOff(ctx context.Context, tries int) bool {
 	return sleep.For(ctx, rand.N(min(backoffCap, backoffBase<<min(tries, 10))))
 }
 
-// Limits of the back-off between two tries to follow etcd.
+// Limits of the backoff between two calls of follow.
 const (
 	backoffBase = 100 * time.Millisecond
 	backoffCap  = 3 * time.Second

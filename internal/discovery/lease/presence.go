@@ -28,7 +28,7 @@ import (
 type ProxyPresence struct {
 	V       int    `json:"v"`
 	ID      string `json:"id"`
-	Address string `json:"address,omitempty"` // where it serves, host:port
+	Address string `json:"address,omitempty"` // listen address, host:port
 	// AdminURL is the base URL of its operator routes, such as /status; "" if unknown.
 	AdminURL string `json:"admin_url,omitempty"`
 	Version  string `json:"version,omitempty"`

@@ -29,7 +29,7 @@ type RefusedAgent struct {
 	Address      string        `json:"address"`
 	Host         string        `json:"host,omitempty"`  // name of its machine
 	Agent        string        `json:"agent,omitempty"` // its version
-	Phase        string        `json:"phase"`           // as internal/agent names them
+	Phase        string        `json:"phase"`           // its name in internal/agent
 	Registration Phase         `json:"registration"`
 	Reason       string        `json:"reason"`
 	Since        time.Time     `json:"since"` // by its clock
@@ -47,8 +47,8 @@ const (
 	maxRefusedReason = 600
 )
 
-// RefusedWriter publishes in etcd that an agent is refused. It writes when that begins,
-// when the reason changes, and when it ends; nothing while the agent is registered.
+// RefusedWriter publishes in etcd that an agent is refused. It writes when the refusal begins, when
+// its reason changes, and when it ends, but nothing while the agent is registered.
 type RefusedWriter struct {
 	cli    *clientv3.Client
 	layout schema.Layout

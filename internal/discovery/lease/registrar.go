@@ -26,7 +26,7 @@ type Registrar struct {
 	o      RegistrarOptions
 	log    logrus.FieldLogger
 	keeper *leaseKeeper
-	wanted chan struct{} // a new record is wanted; capacity one
+	wanted chan struct{} // a record was Set; capacity one
 	look   chan struct{} // an override may have changed; capacity one
 
 	// Used by the goroutine of hold only.

@@ -11,20 +11,20 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// A Report is what a proxy publishes about the fleet with its presence: facts that only this
-// proxy knows, and that pdctl cannot read from records.
+// A Report has the facts about the fleet that a proxy publishes with its presence: those that only
+// this proxy knows and pdctl cannot read from records.
 type Report struct {
-	// Unverified has the instances that have not given this proxy a valid answer, by
-	// role/address, each with the reason. Nil: the proxy does not report them, because it
-	// is of an older release or there are too many.
+	// Unverified has the instances that this proxy has not verified, by role/address, each with the
+	// reason. Nil: the proxy does not report them, because it is of an older release or there are
+	// too many.
 	Unverified map[string]string `json:"unverified"`
 	// Instances has the state of verified instances that is not in their records, by
 	// role/address; those without an entry match their records. Nil: the proxy is of an
 	// older release, which does not report this.
 	Instances map[string]InstanceReport `json:"instances"`
-	// LeftOut is the number of entries that Instances has no space for.
+	// LeftOut is the number of entries that did not fit into Instances.
 	LeftOut int `json:"instances_left_out,omitempty"`
-	// NotServing is why the proxy can serve no request, "" if it can.
+	// NotServing is the reason why the proxy can serve no request, "" if it can.
 	NotServing string `json:"not_serving,omitempty"`
 	// Notices are problems of the fleet, in sentences. In etcd they include NotServing, which
 	// is removed when they are read.
@@ -53,8 +53,8 @@ const (
 	maxSeenReasons  = 3        // reasons of proxies that are shown for one instance
 )
 
-// NewInstanceReports returns the entries of a report about a snapshot, and the number of
-// those that there is no space for. Instances that the proxy does not use come first.
+// NewInstanceReports returns the entries of a report about a snapshot, and the number of those that
+// did not fit. Instances that the proxy does not use come first.
 func NewInstanceReports(snap *instance.Snapshot, opinion func(instance.Key) instance.Opinion) (out map[string]InstanceReport, leftOut int) {
 	out = map[string]InstanceReport{}
 	space := maxReport
@@ -89,7 +89,7 @@ func NewInstanceReports(snap *instance.Snapshot, opinion func(instance.Key) inst
 	return out, leftOut
 }
 
-// KeptKeys returns the keys that a report has space for, those of overrides first.
+// KeptKeys returns the keys that fit into a report, those of overrides first.
 func KeptKeys(keys []string) (out []string) {
 	space := maxReport
 	for _, overrides := range []bool{true, false} {
@@ -118,7 +118,7 @@ func learnedReport(in *instance.Instance) (r InstanceReport) {
 	return r
 }
 
-// alike reports whether two entries differ in numbers at most.
+// alike reports whether two entries are equal except for numbers.
 func (r InstanceReport) alike(o InstanceReport) bool {
 	return r.View == o.View && numberless(r.Reason) == numberless(o.Reason) && r.Version == o.Version &&
 		r.ModelsLeftOut == o.ModelsLeftOut && slices.Equal(r.Models, o.Models)
@@ -138,8 +138,8 @@ func (r Report) settled(published *Report) Report {
 // isNotServing reports whether a notice says that the proxy serves nothing.
 func isNotServing(text string) bool { return strings.HasSuffix(text, instance.NothingServed) }
 
-// alike reports whether two reports differ in numbers at most. The numbers in notices grow with
-// every request; published ones are at most a TTL old.
+// alike reports whether two reports are equal except for numbers. Those in notices grow with every
+// request; the published ones are at most a TTL old.
 func (r *Report) alike(o *Report) bool {
 	same := func(a, b string) bool { return numberless(a) == numberless(b) }
 	return maps.Equal(r.Unverified, o.Unverified) && slices.EqualFunc(r.Notices, o.Notices, same) && same(r.NotServing, o.NotServing) &&
@@ -279,8 +279,9 @@ func (p *ProxyPresence) about(in *instance.Instance) (InstanceReport, bool) {
 	return r, ok && p.Applied >= in.ModRevision
 }
 
-// Opinion returns why a proxy does not use an instance, and what it finds wrong with one that
-// it uses, both printable. Both are "" if it reports nothing about the instance.
+// Opinion returns a proxy's view of an instance, "" if the proxy uses it, and the reason for that
+// view, or a problem of the instance. Both are printable, and "" if the proxy reports nothing about
+// the instance.
 func (p *ProxyPresence) Opinion(k instance.Key) (view instance.View, reason string) {
 	if why, no := p.Unverified[k.String()]; no {
 		if p.elsewhere(k) {

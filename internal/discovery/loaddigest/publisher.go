@@ -157,7 +157,7 @@ func (p *publisher) update(ctx context.Context) time.Duration {
 			p.prompts = p.Source.TakePrompts(limit)
 		}
 		next.Prompts = p.prompts
-		raw, _ := json.Marshal(next) // numbers and texts have no error
+		raw, _ := json.Marshal(next) // cannot fail: numbers and strings
 		value = string(raw)
 	case age < p.TTL:
 		return wait // after a TTL it is written again, in case the key was deleted

@@ -28,8 +28,8 @@ type Digest struct {
 	// LeavingLeftOut is the number of leaving instances among LeftOut. Unless it is 0, an instance
 	// that is not in Load may have legs in flight.
 	LeavingLeftOut int `json:"leaving_left_out,omitempty"`
-	// Prompts are the prompts sent to prefill instances since the previous digest, in the format
-	// of prefix.Placements: what the caches of these instances contain now.
+	// Prompts are the prompts sent to prefill instances since the previous digest, in the format of
+	// prefix.Placements. They are now in the caches of these instances.
 	Prompts []byte `json:"prompts,omitempty"`
 	// Keys has the demand of API keys with limits, by name. KeyRates rates come first: requests,
 	// input, output and uncached tokens per minute, concurrent requests, and then the admitted
@@ -55,7 +55,7 @@ type LoadCount struct {
 // QueueEntry is the state of one API key, by its name, in one class of a model's queue.
 type QueueEntry struct {
 	Model    string `json:"m"` // see instance.QueueName
-	Class    int    `json:"c"` // 0 to 2, the highest first
+	Class    int    `json:"c"` // 0 (the highest) to 2
 	Key      string `json:"k,omitempty"`
 	Attained int64  `json:"a,omitempty"` // service, with a half-life of 60 s
 	Backlog  int64  `json:"b,omitempty"` // cost of the waiting requests

@@ -130,7 +130,7 @@ func (l Layout) WatchEnd() string { return l.root + string(instance.Prefill) + "
 // Kind is the kind of value that a key has.
 type Kind int
 
-// The kinds.
+// The kinds of keys.
 const (
 	KindOther Kind = iota
 	KindInstance

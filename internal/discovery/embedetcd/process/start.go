@@ -29,7 +29,7 @@ type child struct {
 
 // start starts the process.
 func start(cfg Config, log *logrus.Entry) (*child, error) {
-	line, _ := json.Marshal(cfg) // texts have no error
+	line, _ := json.Marshal(cfg) // cannot fail: strings
 	c := &child{log: log, ready: make(chan struct{}), done: make(chan struct{})}
 	c.cmd = exec.Command(itself())
 	// The name in the list of processes.
@@ -124,7 +124,7 @@ func (c *child) trace() string { return strings.TrimSpace(string(c.last.b)) }
 // close ends the process, with force after limit, and waits for it.
 func (c *child) close(limit time.Duration) {
 	_ = c.in.Close()                                                   // it may have ended already
-	kill := time.AfterFunc(limit, func() { _ = c.cmd.Process.Kill() }) // it may end just now
+	kill := time.AfterFunc(limit, func() { _ = c.cmd.Process.Kill() }) // it may have ended
 	defer kill.Stop()
 	<-c.done
 }
