@@ -27,7 +27,7 @@ type core struct {
 	received uint64          // Options.Received at the last reading or call of Progress
 	last     time.Time       // when progress was observed last
 	base     []vllm.RankLoad // the reading at that time
-	open     time.Time       // since when the difference may be unfinished trials; zero: it is not
+	open     time.Time       // since when the difference may be unfinished trials; zero: no such difference
 	ran      time.Time       // when the core was last observed to run
 	read     time.Time       // when the last reading came
 }

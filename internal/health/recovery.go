@@ -125,7 +125,7 @@ func (rc *recovery) failTrial(tr *trial) {
 		WithError(tr.err).Warn("ejected instance failed a trial request")
 }
 
-// ejectionTime returns the least time that the ejection lasts.
+// ejectionTime returns the least duration of the ejection, with jitter.
 func (rc *recovery) ejectionTime() time.Duration {
 	r := rc.state()
 	if r.hard && !r.trial {

@@ -98,7 +98,7 @@ type silenceWatch struct {
 	in        *instance.Instance
 	record    *record
 	since     time.Time // start of the silence, plus the time in which this process did not run
-	received  uint64    // Options.Received of it at the start
+	received  uint64    // Options.Received at the start
 	probed    chan error
 	badProbes int
 	peers     peers

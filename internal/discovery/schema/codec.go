@@ -38,9 +38,9 @@ func ReasonOf(err error) string {
 // ErrTooLarge is wrapped when a value would be larger than the layout allows.
 var ErrTooLarge = errors.New("value too large")
 
-// EncodeRecord returns the JSON value of an instance's key, at most MaxRecordBytes. Models that
-// do not fit are left out, see instance.Record.FitModels. A record without a version gets the
-// current one. It refuses what DecodeRecord would reject, with a *RejectedError.
+// EncodeRecord returns the JSON value of an instance's key, at most MaxRecordBytes. Models that do
+// not fit are left out, see instance.Record.FitModels. A record without a version gets the current
+// one. It returns a *RejectedError for a record that DecodeRecord would reject.
 func EncodeRecord(rec instance.Record) ([]byte, error) {
 	rec.V = cmp.Or(rec.V, instance.RecordVersion)
 	if err := checkRecord(&rec); err != nil {

@@ -73,7 +73,7 @@ func (w *writer) changesOf(ops []clientv3.Op, ends bool, before map[string]*mvcc
 	return changes
 }
 
-// binary reports whether a value is not text, which JSON cannot hold.
+// binary reports whether a value is not valid UTF-8, which JSON cannot hold.
 func (c Change) binary() bool {
 	return c.Before != nil && !utf8.ValidString(*c.Before) || c.After != nil && !utf8.ValidString(*c.After)
 }

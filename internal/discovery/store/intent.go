@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Intents writes the intents of operators for instances: drain, cordon and weight.
+// Intents writes the intents of operators for instances: drain, cordon, weight and role.
 type Intents struct{ *writer }
 
 // ErrIntent is wrapped by the error of an intent that conflicts with the present intent.
@@ -82,7 +82,7 @@ func known(f *etcd.Found) bool {
 	return f.Record != nil || f.Pending != nil || f.Override != nil || len(f.Aliases) > 0
 }
 
-// Change makes the change that is named like a command of pdctl and a route of proxies. weight is
+// Change makes the change that verb names, like a command of pdctl or a route of proxies. weight is
 // for "weight"; for "role", the key has the role in which the engine is kept.
 func (s *Intents) Change(ctx context.Context, k instance.Key, verb string, weight *int, w IntentOptions) (IntentResult, error) {
 	switch verb {

@@ -123,7 +123,7 @@ func (r *Reader) RefusedAgents(ctx context.Context) ([]lease.RefusedAgent, error
 	return readAll(ctx, r, "list the agents that are refused", r.layout.Agent(""), lease.ReadRefused)
 }
 
-// readAll decodes all keys with a prefix. doing describes that in an error.
+// readAll decodes all keys with a prefix. doing names the operation in errors.
 func readAll[T any](ctx context.Context, r *Reader, doing, prefix string, decode func(schema.Layout, []*mvccpb.KeyValue) []T) ([]T, error) {
 	kvs, err := r.get(ctx, doing, prefix, clientv3.WithPrefix())
 	if err != nil {
@@ -185,8 +185,8 @@ func (r *Reader) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
 	return raw, nil
 }
 
-// AuditLog reads the newest audit entries, newest first by revision: clocks differ. limit 0 reads all.
-// Entries that cannot be read are shown with their text in Why.
+// AuditLog reads the newest audit entries, newest first by revision, since clocks differ. limit 0
+// reads all. An entry that cannot be decoded has its text in Why.
 func (r *Reader) AuditLog(ctx context.Context, limit int64) ([]AuditEntry, error) {
 	kvs, err := r.get(ctx, "read the audit log", r.layout.Audit(""), clientv3.WithPrefix(), clientv3.WithLimit(limit),
 		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend))

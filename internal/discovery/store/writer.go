@@ -28,7 +28,7 @@ type client struct {
 	layout schema.Layout
 }
 
-// get reads keys. doing describes that in an error.
+// get reads keys. doing names the operation in errors.
 func (c *client) get(ctx context.Context, doing, key string, o ...clientv3.OpOption) ([]*mvccpb.KeyValue, error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
@@ -40,7 +40,7 @@ func (c *client) get(ctx context.Context, doing, key string, o ...clientv3.OpOpt
 }
 
 // timeToLive returns the time that is left of a lease, -1 s if it has ended, and the time that was
-// granted. doing describes that in an error.
+// granted. doing names the operation in errors.
 func (c *client) timeToLive(ctx context.Context, doing string, id int64) (left, granted time.Duration, err error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
@@ -51,7 +51,7 @@ func (c *client) timeToLive(ctx context.Context, doing string, id int64) (left, 
 	return time.Duration(resp.TTL) * time.Second, time.Duration(resp.GrantedTTL) * time.Second, nil
 }
 
-// txn makes a transaction. doing describes that in an error.
+// txn makes a transaction. doing names the operation in errors.
 func (c *client) txn(ctx context.Context, doing string, compares []clientv3.Cmp, then []clientv3.Op, otherwise ...clientv3.Op) (*clientv3.TxnResponse, error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()

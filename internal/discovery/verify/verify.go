@@ -61,13 +61,13 @@ func (m *Models) replaces(in *instance.Instance) bool {
 
 // Answer is the outcome of one probe of an instance. It is immutable.
 type Answer struct {
-	// Incarnation of the engine that was probed; the answer is valid for no other.
+	// Incarnation is that of the probed engine; the answer is valid for no other.
 	Incarnation string
 	// Facts are those of the answer; nil if there was none.
 	Facts *instance.Facts
-	// Mismatch reports whether it answered and serves another model.
+	// Mismatch reports whether the instance answered and serves another model.
 	Mismatch bool
-	// Silent reports whether it did not answer in time; it may be slow.
+	// Silent reports whether the instance did not answer in time; it may be slow.
 	Silent bool
 	// Reason describes the problem, printable; "" if there is none.
 	Reason string

@@ -57,7 +57,7 @@ type suspicion struct {
 	keys     map[schema.Name]int64 // with the mod_revision that etcd has, 0 for none
 	revision int64                 // of the audit
 	watch    int64                 // revision that the watch had reached
-	still    time.Time             // since when that has not changed
+	still    time.Time             // time since which that has not changed
 	at       time.Time             // of the audit
 }
 
@@ -126,8 +126,7 @@ func (c *contact) behind(n schema.Name, mod int64) bool {
 	return e != nil && e.absent == nil && e.mod < mod
 }
 
-// differences compares the keys of an audit with the table. Changes after the audit are no
-// differences.
+// differences compares the keys of an audit with the table. Changes after the audit do not count.
 func (c *contact) differences(a *etcd.Listing) map[schema.Name]int64 {
 	out := map[schema.Name]int64{}
 	if a.Schema != c.schema {

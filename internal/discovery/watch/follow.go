@@ -177,7 +177,7 @@ func classify(err error) watchEnd {
 	return end
 }
 
-// authErrors are the errors of etcd about the token or the rights of a client.
+// authErrors returns the errors of etcd about the token or the rights of a client.
 func authErrors() []error {
 	return []error{rpctypes.ErrPermissionDenied, rpctypes.ErrInvalidAuthToken, rpctypes.ErrUserEmpty, rpctypes.ErrAuthOldRevision,
 		rpctypes.ErrUserNotFound, rpctypes.ErrAuthFailed, rpctypes.ErrAuthNotEnabled, rpctypes.ErrInvalidAuthMgmt}

@@ -227,7 +227,7 @@ type leaseQuestion struct {
 	alive  bool // the answer
 }
 
-// leaseLives reports whether etcd knows the lease; false also if etcd does not answer in time.
+// leaseLives reports whether etcd knows the lease. Without an answer in time, it returns false.
 func (w *Watcher) leaseLives(ctx context.Context, id clientv3.LeaseID) bool {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()

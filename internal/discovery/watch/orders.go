@@ -50,7 +50,7 @@ func (l *lost) applyOrder(kv *mvccpb.KeyValue, believed bool) {
 		case schema.KindDocument:
 			k.Document = e.value
 		default:
-			k.Record = append([]byte{}, e.value...) // not nil, also of a bare registration
+			k.Record = append([]byte{}, e.value...) // not nil, even for a bare registration
 		}
 	}
 	if cmd.Do != schema.OrderRestore || l.w.o.Writer == nil {

@@ -34,7 +34,7 @@ type owner struct {
 
 	published time.Time
 	buildTime time.Duration
-	timer     *time.Timer // runs while a publication is put off
+	timer     *time.Timer // runs while a publication is delayed
 	logged    map[schema.Name]int64
 	asking    sync.WaitGroup
 	orphans   int // at the last publication

@@ -13,7 +13,7 @@ import (
 )
 
 // table is the decoded membership, one entry for each key in etcd. It does no I/O and has one
-// owner. A list fills it, events change it, and view derives snapshots from it.
+// owner. A list fills it, events change it, and snapshots are derived from it.
 type table struct {
 	layout   schema.Layout
 	revision int64 // of the store, up to which the table is complete
@@ -43,7 +43,7 @@ type counts struct {
 	census map[instance.Role]census
 	leases map[int64]int // number of keys that etcd holds, by lease
 
-	aliased int // entries that are not spelled in the canonical way
+	aliased int // entries whose address is not in canonical form
 	// alias has the effective ones, by their canonical names; nil: not computed yet.
 	alias map[schema.Name]*entry
 }
@@ -146,7 +146,7 @@ func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 		return e
 	}
 	if e.Aliased = address != n.Address; !e.Aliased {
-		address = n.Address // one copy of it
+		address = n.Address // share the string
 	}
 	e.Key = instance.Key{Role: n.Role, Address: address}
 	switch n.Kind {

@@ -53,7 +53,7 @@ type Options struct {
 	// Prober probes instances whose models are not known, and pending adds. If it is
 	// nil, no instance is verified or promoted, and an instance that etcd lacks is dropped.
 	Prober Prober
-	// Model must be served by every instance, see instance.Facts.Serves; "" accepts any.
+	// Model is the model that every instance must serve, see instance.Facts.Serves; "" accepts any.
 	Model string
 	// Proxy is the name of the proxy whose fleet is followed, see
 	// instance.Record.Proxies; "" follows all.
@@ -71,8 +71,8 @@ type Options struct {
 	// WaitingInterval is the mean time between two probes of an instance that has not answered yet,
 	// default 2 s. For an instance that serves another model, it is five times as long.
 	WaitingInterval time.Duration
-	// CheckInterval is the mean time between two checks that etcd still answers,
-	// default 5 s. Without traffic a watch is silent also when etcd is unreachable.
+	// CheckInterval is the mean time between two checks that etcd still answers, default 5 s.
+	// Without traffic, a watch is silent even when etcd is unreachable.
 	CheckInterval time.Duration
 	// AuditInterval is the mean time between two comparisons of all keys with
 	// what the watch has delivered, default 15 s. A watch on a wiped store delivers
@@ -105,7 +105,7 @@ type Options struct {
 	Writer Writer
 }
 
-// State is how well the membership is known.
+// State describes how current the membership is.
 type State string
 
 // The states of a Watcher.
@@ -139,8 +139,8 @@ type Status struct {
 	Epochs      int64            // times that the store was found to be another or an older one
 	Promotions  int64            // pending adds that this process promoted
 	Rejected    int              // entries that cannot be used now
-	Orphans     int              // instances active whose lease is lost
-	Held        int              // those of them that were lost together with most of their role
+	Orphans     int              // instances in use whose lease is lost
+	Held        int              // orphans that were lost together with a large part of their role
 	Loaded      bool             // started from the file on disk
 	Suspensions int64            // detected suspensions of this process
 	Saved       time.Time        // time of the state in the file, by the local clock
