@@ -1,5 +1,5 @@
-// Package drainproof determines, from the reports of proxies in etcd, when all of them have applied
-// a change and have nothing in flight on the instances that it excludes.
+// Package drainproof determines when all proxies have applied a change, and have nothing in flight
+// on the instances that it excludes, from their reports in etcd.
 //
 // A proxy counts a request before it reads the membership a second time, and publishes the revision
 // that its picks use together with its requests in flight. Once its digest for a revision shows an

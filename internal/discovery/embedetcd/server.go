@@ -104,10 +104,10 @@ type Server struct {
 	work     sync.WaitGroup
 }
 
-// Start runs an etcd and returns when it serves. If the client address is in use, it returns
-// ErrJoin if an etcd serves there whose keys under the prefix are ours or missing, even if it was
-// started at the same moment. Otherwise it returns ErrPortTaken, with a remedy. Start takes at most
-// about a minute, or about ten seconds if the port is in use.
+// Start runs an etcd and returns when it serves. It returns ErrJoin if an etcd serves at the client
+// address whose keys under the prefix are ours or missing, even one that was started at the same
+// moment. If another server uses the address, it returns ErrPortTaken with a remedy. Start takes at
+// most about a minute, or about ten seconds if the port is in use.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	cfg.ListenClient = cmp.Or(cfg.ListenClient, "127.0.0.1:2379")
 	cfg.Prefix = cmp.Or(cfg.Prefix, schema.DefaultPrefix)

@@ -21,8 +21,9 @@ import (
 type Kept struct{ *writer }
 
 // Order makes every proxy write back to etcd (schema.OrderRestore) or drop (schema.OrderForget) the
-// static records, overrides and documents that it keeps from a former store, of the given keys or
-// all. Keys that the present store has are not changed. It does not wait for the proxies.
+// entries that it keeps from a former store, of the given keys or all. Entries are static records,
+// overrides and documents. Keys that the present store has are not changed. It does not wait for
+// the proxies.
 func (s *Kept) Order(ctx context.Context, do string, keys []instance.Key, reason string) error {
 	o := schema.Order{V: 1, Do: do, By: s.by(ctx), Reason: reason}
 	for _, k := range keys {

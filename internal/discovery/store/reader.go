@@ -58,7 +58,7 @@ func (r *Reader) List(ctx context.Context) (*instance.Snapshot, []Removal, error
 func (r *Reader) Ends(ctx context.Context, prefixes ...string) (map[instance.Key]time.Time, error) {
 	ends := map[instance.Key]time.Time{}
 	for _, prefix := range prefixes {
-		kvs, err := r.get(ctx, "read time limits", prefix, clientv3.WithPrefix()) // with values: without them, etcd 3.7 omits the lease
+		kvs, err := r.get(ctx, "read time limits", prefix, clientv3.WithPrefix()) // keys-only reads have no lease in etcd 3.7
 		if err != nil {
 			return nil, err
 		}
