@@ -104,8 +104,8 @@ type Server struct {
 	work     sync.WaitGroup
 }
 
-// Start runs an etcd and returns when it serves. It returns ErrJoin if an etcd serves at the client
-// address whose keys under the prefix are ours or missing, even one that was started at the same
+// Start runs an etcd and returns when it serves. It returns ErrJoin if the client address is in use
+// by an etcd whose keys under the prefix are ours or missing, even if that was started at the same
 // moment. If another server uses the address, it returns ErrPortTaken with a remedy. Start takes at
 // most about a minute, or about ten seconds if the port is in use.
 func Start(ctx context.Context, cfg Config) (*Server, error) {

@@ -38,9 +38,9 @@ const (
 )
 
 // The flow control windows of gRPC: for one stream (a list of ten thousand instances, or the
-// backlog of a watch), and for the connection. To estimate them, gRPC would send a ping for each
-// piece of data: two writes and two reads for every event of a watch. A window is a limit; no
-// memory is allocated for it.
+// backlog of a watch), and for the connection. They are fixed, since gRPC estimates others by a
+// ping for each piece of data: two writes and two reads for every event of a watch. A window is a
+// limit; no memory is allocated for it.
 const (
 	streamWindow = 4 << 20
 	connWindow   = 16 << 20
