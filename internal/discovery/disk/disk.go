@@ -165,7 +165,7 @@ func replace(dir, name string, raw []byte) (err error) {
 // removeInterrupted removes the temporary files of writes that a kill has interrupted. Two proxies may
 // share a directory, so those of the last minute are kept.
 func removeInterrupted(dir, name string) {
-	entries, _ := os.ReadDir(dir) // what remains does no harm
+	entries, _ := os.ReadDir(dir) // remaining files do no harm
 	for _, e := range entries {
 		random, ok := strings.CutPrefix(e.Name(), name+".")
 		if !ok || strings.Trim(random, "0123456789") != "" {

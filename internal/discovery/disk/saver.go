@@ -94,7 +94,7 @@ func (s *Saver) Run(ctx context.Context) {
 	}
 }
 
-// Last writes what was not written when Run ended.
+// Last writes the last state, after Run has ended.
 func (s *Saver) Last(state *State) { s.write(state, false) }
 
 // putOff waits for d, or until something is to be saved soon. It reports

@@ -95,7 +95,8 @@ func (p *Proof) See(t store.Reports, now time.Time, same Same) {
 	}
 }
 
-// missing returns what a proxy lacks, "" if nothing. stored is the revision of etcd.
+// missing returns why a proxy has not proven the change yet, "" if it has. stored is the revision
+// of etcd.
 func (p *Proof) missing(is *lease.ProxyPresence, l *loaddigest.ProxyLoad, stored int64, same Same) string {
 	applied := is.Applied
 	switch {

@@ -32,7 +32,7 @@ type gateway struct {
 	conn *grpc.ClientConn
 }
 
-// handlers returns what the etcd serves besides its health, version and metrics.
+// handlers returns the HTTP handlers of the etcd, besides those of its health, version and metrics.
 func (g *gateway) handlers() map[string]http.Handler {
 	return map[string]http.Handler{
 		"/v3/": guard(http.HandlerFunc(g.serve)),

@@ -94,7 +94,7 @@ func (m *Members) Run(ctx context.Context) {
 	}
 }
 
-// load reads what an earlier process has saved for the same configured endpoints.
+// load reads the members that an earlier process has saved for the same configured endpoints.
 func (m *Members) load() {
 	if m.o.Load == nil {
 		return

@@ -71,7 +71,7 @@ type PresenceOptions struct {
 	Applied func() int64
 	// Connector is as in ProxyPresence.
 	Connector string
-	// Report returns what the proxy publishes about the fleet; nil: nothing.
+	// Report returns the report to publish; nil: an empty one.
 	Report func() Report
 	// Load is the source of the load digest, which has a separate key under the same lease; nil: no
 	// digest is published.

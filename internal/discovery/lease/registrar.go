@@ -57,8 +57,8 @@ func NewRegistrar(cli *clientv3.Client, o RegistrarOptions) *Registrar {
 	}
 }
 
-// Set sets the record to register. The first call begins the registration,
-// later ones change it; the latest wins. It does not wait for etcd.
+// Set sets the record to register. The first call begins the registration, later ones change it. It
+// does not wait for etcd.
 func (r *Registrar) Set(rec instance.Record) {
 	r.mu.Lock()
 	r.rec = &rec

@@ -53,7 +53,8 @@ func (w *WatchWriter) DropPending(ctx context.Context, pending *instance.Instanc
 	return dropped && err == nil, err
 }
 
-// WriteBack writes what was kept of a former store, except where the present store has a value.
+// WriteBack writes the values that were kept from a former store, except where the present store
+// has one.
 func (w *WatchWriter) WriteBack(ctx context.Context, k watch.Kept, reason string) error {
 	if k.Document != nil {
 		_, err := (&Documents{w.writer}).change(ctx, k.Key, DocumentOptions{Reason: reason}, func(old *mvccpb.KeyValue) (string, []byte, error) {

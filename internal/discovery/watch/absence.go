@@ -252,7 +252,7 @@ func (a *absence) reason(pickable bool) string {
 // probed reports whether the instance is probed.
 func (a *absence) probed() bool { return a.kind == orphaned || (!a.proven && a.kind != asking) }
 
-// show adds the view and the reason of an absence to an instance that is fine otherwise.
+// show adds the view and the reason of an absence to an instance without another problem.
 func (a *absence) show(in *instance.Instance, pickable bool, say func(string, ...any)) {
 	if a.kind == asking {
 		return

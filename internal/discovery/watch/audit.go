@@ -14,9 +14,8 @@ import (
 // auditRetry is the pause after a failed audit.
 const auditRetry = 200 * time.Millisecond
 
-// audit compares, on a jittered interval, all keys that etcd holds with what
-// the watch has delivered. Only an audit detects a watch that is silent without an error, such
-// as one on a wiped store.
+// audit compares all keys in etcd with the table, on a jittered interval. Only an audit detects a
+// watch that is silent without an error, such as one on a wiped store.
 func (w *Watcher) audit(ctx context.Context) {
 	wait := etcd.Jitter(w.o.AuditInterval)
 	failed, early := false, 0

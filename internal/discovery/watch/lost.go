@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// lost decides what happens to entries that etcd does not hold any more.
+// lost decides which entries stay although etcd does not hold them any more.
 type lost struct {
 	*contact
 

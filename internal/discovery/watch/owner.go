@@ -96,7 +96,8 @@ func (w *Watcher) own(ctx context.Context) {
 	}
 }
 
-// sendQuestions sends the questions about leases, and writes back what an order restores.
+// sendQuestions sends the questions about leases, and writes back the entries that an order
+// restores.
 func (o *owner) sendQuestions(ctx context.Context) {
 	for _, q := range o.unanswered() {
 		o.asking.Go(func() {

@@ -218,7 +218,7 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 			prev := e
 			e = decodeEntry(n, kv, prev)
 			if prev != nil {
-				e.in = prev.in // what it was until now
+				e.in = prev.in // as shown until now
 			}
 		}
 		e.absent = nil
@@ -266,7 +266,7 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 	t.changed(e)
 	at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare)
 	if found {
-		e.in, e.shadowed = prev.in, prev.shadowed // what it was until now
+		e.in, e.shadowed = prev.in, prev.shadowed // as shown until now
 		t.counts.add(prev, -1)
 		t.order[at] = e
 	} else {

@@ -36,8 +36,8 @@ type Writer interface {
 	Promote(ctx context.Context, pending *instance.Instance, rec instance.Record) (bool, error)
 	// DropPending ends the wait for an instance that is registered in another way.
 	DropPending(ctx context.Context, pending *instance.Instance) (bool, error)
-	// WriteBack writes what was kept of a former store, except where the present store
-	// has a value.
+	// WriteBack writes the values that were kept from a former store, except where the present store
+	// has one.
 	WriteBack(ctx context.Context, k Kept, reason string) error
 }
 
@@ -74,9 +74,8 @@ type Options struct {
 	// CheckInterval is the mean time between two checks that etcd still answers, default 5 s.
 	// Without traffic, a watch is silent even when etcd is unreachable.
 	CheckInterval time.Duration
-	// AuditInterval is the mean time between two comparisons of all keys with
-	// what the watch has delivered, default 15 s. A watch on a wiped store delivers
-	// neither events nor an error.
+	// AuditInterval is the mean time between two comparisons of all keys with the events of the
+	// watch, default 15 s. A watch on a wiped store delivers neither events nor an error.
 	AuditInterval time.Duration
 	// RelistInterval is the mean time between two unconditional lists, default 10 min.
 	RelistInterval time.Duration
@@ -126,7 +125,7 @@ type Status struct {
 	Revision    int64     // up to which the snapshot is complete
 	Applied     int64     // highest mod_revision of the membership's keys that the snapshot includes
 	LastContact time.Time // last answer of any kind from etcd, by the local clock
-	LastError   string    // of the last failed contact; "" while all is well
+	LastError   string    // of the last failed contact; "" after a success
 
 	Lists       int64            // lists applied
 	ListErrors  int64            // lists that failed

@@ -118,7 +118,7 @@ func (c *child) reason() string {
 	return "its process has ended"
 }
 
-// trace returns what the process wrote to its standard error.
+// trace returns the beginning of the standard error of the process.
 func (c *child) trace() string { return strings.TrimSpace(string(c.last.b)) }
 
 // close ends the process, with force after limit, and waits for it.
