@@ -6,8 +6,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// ZapLogger returns a zap logger for the etcd libraries, which writes to log. It lowers their info
-// lines to level debug, and all higher levels to limit: the etcd client logs a warning for each
+// ZapLogger returns a zap logger for the etcd libraries, which writes to log. Their info lines get
+// level debug, and levels above limit are lowered to limit: the etcd client logs a warning for each
 // attempt to reconnect. A nil log drops everything.
 func ZapLogger(log logrus.FieldLogger, limit zapcore.Level) *zap.Logger {
 	if log == nil {

@@ -67,7 +67,7 @@ func NewRefusedWriter(cli *clientv3.Client, l schema.Layout, id string, ttl time
 }
 
 // Run calls ask every second until ctx ends, and publishes the result; nil means registered, or
-// about to be. Then it deletes the key, and waits for its goroutines.
+// about to be. Then it waits for its goroutines, and deletes the key.
 func (w *RefusedWriter) Run(ctx context.Context, ask func() *RefusedAgent) {
 	stop := background.Start(ctx, w.keeper.run)
 	sleep.Every(ctx, refusedPoll, func(now time.Time) { w.look(ctx, ask(), now) })
