@@ -1,17 +1,16 @@
-// Package discovery is the roof over both ends of the etcd protocol. It holds no code;
-// each package below has one concern, and imports only those to its left:
+// Package discovery documents the packages of the etcd protocol below it and has no code. Each of
+// them imports only packages to its left:
 //
 //	schema ◀── etcd ◀─┬─ lease ◀─────────┬─ store
 //	                  └─ disk ◀─ watch ◀─┘
 //	verify ◀───────────────────┘
 //
-// Package schema says where every key is and what its value means; it knows no etcd. Package
-// etcd is a client that survives outages, with deadlines of calls and the guarded read.
-// Package lease holds what ends with its holder: the key of an instance, the presence of a
-// proxy, the digest of its load. Package disk is the file that outlives a proxy. Package
-// verify decides by what instances have answered. Package watch makes immutable snapshots of
-// the membership. Package store makes the changes of operators.
-//
+// Package schema defines the keys and their values, without an etcd client. Package etcd is a
+// client that survives outages, with call deadlines and guarded reads. Package lease writes the
+// keys that expire with their writer: an agent's instance, a proxy's presence and load digest.
+// Package disk saves the membership in a file. Package verify judges instances by their answers to
+// probes. Package watch builds immutable snapshots of the membership. Package store makes the
+// changes of operators.
 // The keys, under one root (default /pd/):
 //
 //	┌──────────────────────────────────────────────────────────┐
@@ -21,7 +20,7 @@
 //	   ▲ store.Instances, …     ▼ watch from R+1   ▲ store, with each change
 //	                         watch.Watcher → table → Snapshot
 //
-// Nothing in here ends a process or empties the membership because etcd cannot be reached.
-// These packages are the only ones, with embedetcd, pdctl and the test kit, that import the
-// etcd client.
+// None of these packages exits the process or empties the membership because etcd is unreachable.
+// Outside of discovery, only pdctl, the programs, the benchmarks and the test kit import the etcd
+// client.
 package discovery

@@ -16,7 +16,7 @@ import (
 //
 //   - For hungLimit neither a byte nor a changed sample was observed, although its metrics were
 //     read every second. The limit grows with pauses of this instance in the last minutes, and
-//     with the prompt tokens that it has to compute, at the rate of its own past.
+//     with the prompt tokens that it has to compute, at its past rate.
 //   - It has not answered a trial of one token either.
 //   - A peer has answered the same trial, sent at the same time, in a quarter of the time. A
 //     fleet that is slow as a whole ejects no instance, and the last instance of a role stays.
@@ -32,10 +32,11 @@ const (
 	hungPatience = hungLimit - hungTrialAfter
 	// hungCheck is the time between two checks.
 	hungCheck = 250 * time.Millisecond
-	// unprovenFactor times the limit is what an instance gets whose trial is refused, so that
-	// only bytes of its peers can be compared with it.
+	// unprovenFactor multiplies the limit of an instance that refuses trials, which can be compared
+	// only with the answers of its peers to other requests.
 	unprovenFactor = 3
-	// prefillFactor times the expected time of the prompts that wait there is the least limit.
+	// prefillFactor multiplies the expected time of the waiting prompts; the product is the least
+	// limit.
 	prefillFactor = 4
 	// leastPrefillRate is the rate, in tokens per second, of an engine that has not reported
 	// how fast it computes prompts.
@@ -45,7 +46,7 @@ const (
 	longestPause = 10 * time.Second
 )
 
-// progressWatch follows an instance whose legs wait until its core makes progress, or it is
+// progressWatch watches an instance that keeps legs waiting, until its core makes progress or it is
 // ejected.
 type progressWatch struct {
 	t     *Tracker
@@ -61,7 +62,7 @@ type progressWatch struct {
 	peers      map[*instance.Instance]*trial
 	peersAt    time.Time // when the peers were tried last
 	received   map[instance.Key]uint64
-	receivedAt time.Time // when a byte of an answer came from a peer
+	receivedAt time.Time // when a peer last sent a byte of an answer
 }
 
 // watchProgress starts a progressWatch of an instance that keeps legs waiting, unless there is
@@ -83,7 +84,7 @@ func (t *Tracker) watchProgress(in *instance.Instance) {
 	})
 }
 
-// run returns when the instance makes progress, or is ejected by this watch or otherwise.
+// run watches until the instance makes progress, or is ejected by this watch or otherwise.
 func (w *progressWatch) run() {
 	ctx := w.t.probes.ctx
 	// The last reading may be older than the last progress: only changes from now on count.
@@ -130,7 +131,7 @@ func (w *progressWatch) read() {
 	})
 }
 
-// check reports whether the watch is over.
+// check compares the progress once, and reports whether the watch is over.
 func (w *progressWatch) check(now time.Time) bool {
 	t := w.t
 	is, member := t.opts.Source.Snapshot().Lookup(w.in.Key)
@@ -244,9 +245,9 @@ func (w *progressWatch) limit() time.Duration {
 	return max(hungLimit, historyFactor*w.t.pauses.slowest(w.in.Address), w.t.prefillTime(w.in)*prefillFactor)
 }
 
-// prefillTime returns how long an instance is expected to compute the prompts that wait for
-// it, by its own past as its metrics report it. A decode instance computes few prompts, which
-// makes its past a poor measure: it counts as no slower than the slowest prefill instance.
+// prefillTime returns the expected time to compute the prompts that wait for an instance, at the
+// past rate that its metrics report. A decode instance computes few prompts, so its past rate is a
+// poor measure: it counts as no slower than the slowest prefill instance.
 func (t *Tracker) prefillTime(in *instance.Instance) time.Duration {
 	tokens := t.opts.WaitingTokens(in.Key)
 	if tokens <= 0 {

@@ -32,19 +32,19 @@ type Options struct {
 	Prober Prober
 	Log    logrus.FieldLogger
 
-	// MaxFailures is how many strikes in a row eject an instance, default 3.
+	// MaxFailures is the number of strikes in a row that ejects an instance, default 3.
 	MaxFailures int
-	// Ejection is how long the first soft ejection lasts, and the first ejection that only a
-	// trial ends; default 1 s. Each further one soon after, and each failed trial, doubles it up
-	// to MaxEjection, default 30 s.
+	// Ejection is the duration of the first soft ejection, and of the first ejection that only a
+	// trial ends; default 1 s. Each further ejection soon after, and each failed trial, doubles it
+	// up to MaxEjection, default 30 s.
 	Ejection, MaxEjection time.Duration
 	// ProbeInterval is the pause between the probes of an ejected instance,
 	// default 250 ms at first, growing to 2 s.
 	ProbeInterval, MaxProbeInterval time.Duration
 	// ProbeTimeout bounds one probe, default 5 s.
 	ProbeTimeout time.Duration
-	// SilenceLimit is how long an instance whose requests wait may not respond
-	// at all while others do, default 1.25 s. It grows where instances answer slowly.
+	// SilenceLimit is how long an instance that keeps requests waiting may be silent while others
+	// respond, default 1.25 s. It grows if instances answer slowly.
 	SilenceLimit time.Duration
 	// Received returns the number of reads in which legs received bytes of answers from an engine,
 	// in both roles; nil: always 0.
@@ -58,8 +58,8 @@ type Options struct {
 	// OnTrial is called with the result of each trial that was sent, one of TrialResults. It must
 	// not block.
 	OnTrial func(result string)
-	// Suspended returns instance.Sleeping or instance.Paused for an engine that is, else "". Its
-	// errors may wrap ErrNoRoute. nil: engines are never asked.
+	// Suspended returns instance.Sleeping or instance.Paused for an engine in that state, else "".
+	// Its errors may wrap ErrNoRoute. nil: engines are never queried.
 	Suspended func(context.Context, *instance.Instance) (instance.View, error)
 	// WaitingTokens returns how many prompt tokens an instance has to compute for the legs of
 	// all proxies; nil: 0.

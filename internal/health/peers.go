@@ -9,23 +9,23 @@ import (
 )
 
 const (
-	// peersAsked is how many peers at most are probed at once for one silent instance.
+	// peersAsked is the largest number of peers that are probed at once for one silent instance.
 	peersAsked = 3
-	// peerFactor times the time of a peer's quickest answer is the least limit.
+	// peerFactor multiplies the time of the peers' quickest answer; the product is the least limit.
 	peerFactor = 4
-	// prefillLimit is the least limit for the last prefill instance where decode
-	// instances are its peers: they can do its work, but not as fast.
+	// prefillLimit is the least limit for the last prefill instance if decode instances are its
+	// peers: they can do its work, but not as fast.
 	prefillLimit = 5 * time.Second
 )
 
-// peers are what a silenceWatch compares its instance with: others that could take the
-// requests of this one, a few of which are probed in each round.
+// peers are the instances with which a silenceWatch compares its own: those that could take its
+// requests. A few of them are probed in each round.
 type peers struct {
 	t  *Tracker
 	of *instance.Instance
 
-	asked    map[instance.Key]uint64 // in the last round, with Options.Received of each at that time
-	askedAt  time.Time               // when that was
+	asked    map[instance.Key]uint64 // peers of the last round, with Options.Received at that time
+	askedAt  time.Time               // start of the last round
 	least    time.Duration           // the least limit with these peers
 	pending  int                     // probes that have not ended
 	answers  chan peerAnswer
@@ -58,7 +58,7 @@ func (p *peers) ask(now time.Time) {
 	}
 }
 
-// answered handles the end of a probe. Of peers that were asked together the first answer is
+// answered handles the end of a probe. Among peers that were probed together, the first answer is
 // the quickest.
 func (p *peers) answered(a peerAnswer, now time.Time) {
 	p.pending--

@@ -10,9 +10,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// cores holds the progress of engine cores, by the address of the engine: an engine in both
-// roles has one core. An API server answers /health, /v1/models and /metrics whatever its
-// core does, so only the core's own samples and bytes of answers show that it computes.
+// cores holds the progress of engine cores, by the address of the engine: an engine in both roles
+// has one core. An API server answers /health, /v1/models and /metrics even if its core hangs, so
+// only the core's own samples and bytes of answers show progress.
 type cores struct {
 	watched sync.Map // addresses for which there is a progressWatch
 
@@ -27,14 +27,14 @@ type core struct {
 	received uint64          // Options.Received at the last reading or call of Progress
 	last     time.Time       // when progress was observed last
 	base     []vllm.RankLoad // the reading at that time
-	open     time.Time       // when readings began to show what may be trials that are not done; zero: they do not
+	open     time.Time       // since when the difference may be unfinished trials; zero: no such difference
 	ran      time.Time       // when the core was last observed to run
 	read     time.Time       // when the last reading came
 }
 
-// Observe takes a reading of an engine's metrics. No ranks, or ranks without the samples of
-// their core (vllm.RankLoad.Core), mean that the progress of the engine cannot be observed:
-// its metrics cannot be read, or it runs with --disable-log-stats.
+// Observe records a reading of an engine's metrics. No ranks, or ranks without the samples of their
+// core (vllm.RankLoad.Core), mean that the progress of the engine cannot be observed: its metrics
+// cannot be read, or it runs with --disable-log-stats.
 func (t *Tracker) Observe(k instance.Key, ranks []vllm.RankLoad) {
 	received, now := t.opts.Received(k), time.Now()
 	t.cores.mu.Lock()
@@ -57,12 +57,11 @@ func (t *Tracker) Observe(k instance.Key, ranks []vllm.RankLoad) {
 }
 
 // Progress returns when progress of an engine's core was observed last, and whether it can be
-// observed. Progress is a byte of an answer on any leg of this proxy, in either role, or a
-// change of a sample that the core itself reports: running, waiting, KV cache usage, prompt
-// tokens, generated tokens. Changes that trials explain are no progress, whichever proxy has sent
-// them: a leg that waits causes trials, and would never reach its limit. They count for ran, when the
-// core was last observed to run. The first reading counts as progress. If progress cannot be
-// observed, last and ran are zero.
+// observed. Progress is a byte of an answer on any leg of this proxy, in either role, or a change
+// of a sample that the core itself reports: running, waiting, KV cache usage, prompt tokens,
+// generated tokens. Changes that trials of any proxy explain are not progress: a waiting leg causes
+// trials, and would never reach its limit. They only update ran, when the core was last observed to
+// run. The first reading counts as progress. If progress cannot be observed, last and ran are zero.
 //
 // A byte is dated by the next reading or the next call, so last may be late by the interval
 // between readings: --scrape-interval, or 1 s while a leg has waited for a byte for a second.
@@ -114,8 +113,8 @@ func (cs *cores) last(address string) core {
 	return core{}
 }
 
-// queue reports whether requests are queued in an engine, by the last reading of its metrics. It is
-// false for an engine with several ranks, where one may hang while others have a queue.
+// queue reports whether requests are queued in an engine, by the last reading of its metrics. It
+// returns false for an engine with several ranks, where one may hang while others have a queue.
 func (cs *cores) queue(address string) bool {
 	ranks := cs.last(address).ranks
 	return len(ranks) == 1 && ranks[0].Waiting > 0

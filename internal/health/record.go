@@ -15,7 +15,7 @@ type record struct {
 	hard         bool
 	since        time.Time
 	reason       string
-	ejections    int           // in a row, each soon after the one before, with failed trials
+	ejections    int           // in a row, each soon after the one before; failed trials count, too
 	readmitted   time.Time     // when it was readmitted last; zero: never
 	suspected    bool          // a silenceWatch is under way
 	silentSince  time.Time     // beginning of a time without answers to probes or without progress; zero: none
@@ -24,12 +24,12 @@ type record struct {
 	models       map[string]*modelStrikes
 }
 
-// modelStrikes are the strikes of one model on an engine in a row.
+// modelStrikes are the consecutive strikes of one model on an engine.
 type modelStrikes struct {
 	n      int
 	others bool      // requests for another model have succeeded since
-	last   time.Time // time of the last one
-	until  time.Time // the engine is not picked for the model until then; zero: it is
+	last   time.Time // time of the last strike
+	until  time.Time // end of the ejection for this model; zero: none
 }
 
 // life returns the instance of a record in the snapshot, in this role if there is one; nil

@@ -141,9 +141,9 @@ func (rs *Records) SilentFor(k instance.Key) time.Duration {
 	return 0
 }
 
-// find returns the record of an engine, or creates it, and drops those of engines that have left. It
-// returns nil if the incarnation has ended: it is no evidence about the next one at its address. The
-// caller holds the lock.
+// find returns the record of an engine, or creates it, and drops those of engines that have left.
+// It returns nil if the incarnation of in has ended, whose failures are no evidence about the next
+// one. The caller holds the lock.
 func (rs *Records) find(in *instance.Instance) *record {
 	snap := rs.source.Snapshot()
 	r := rs.byAddress[in.Address]

@@ -38,8 +38,8 @@ func (rc *recovery) run() {
 			rc.readmit()
 			return
 		}
-		// The trial lasts as long as the ejection, so that an engine that resumes answers it
-		// without waiting for the next one.
+		// The trial may take as long as the ejection, so that an engine that resumes meanwhile still
+		// answers it, and need not wait for the next one.
 		readAt := rc.read(in)
 		tr := t.try(in, max(trialInterval, rc.ejectionTime()))
 		if _, ok = rc.wait(2*t.opts.MaxEjection, tr.done); !ok {
@@ -94,7 +94,7 @@ func (rc *recovery) state() record {
 	return *rc.record
 }
 
-// read reads the metrics of the engine, and returns when it had.
+// read reads the metrics of the engine, and returns the time at which it was done.
 func (rc *recovery) read(in *instance.Instance) time.Time {
 	if rc.t.opts.Read != nil {
 		rc.t.opts.Read(rc.t.probes.ctx, in)
@@ -125,7 +125,7 @@ func (rc *recovery) failTrial(tr *trial) {
 		WithError(tr.err).Warn("ejected instance failed a trial request")
 }
 
-// ejectionTime returns the least time that the ejection lasts.
+// ejectionTime returns the least duration of the ejection, with jitter.
 func (rc *recovery) ejectionTime() time.Duration {
 	r := rc.state()
 	if r.hard && !r.trial {

@@ -18,20 +18,20 @@ import (
 // limits.
 
 const (
-	// badAnswers is how many probes in a row must be refused, or answered with an error,
+	// badAnswers is the number of probes in a row that must be refused, or answered with an error,
 	// until the instance is ejected.
 	badAnswers = 3
 	// checkInterval is the time between two checks of a silent instance.
 	checkInterval = 100 * time.Millisecond
-	// historyFactor times the time of the instance's own slowest answer that is
-	// remembered is the least limit, too, but no more than longestLimit.
+	// historyFactor multiplies the time of the instance's slowest remembered answer; the product, up
+	// to longestLimit, is another least limit.
 	historyFactor = 2
 	longestLimit  = 10 * time.Second
 )
 
-// Suspect checks an instance that keeps requests waiting without a byte of an answer. It
-// probes its API server, and ejects the instance if no answer comes while a peer answers; and it
-// watches the progress of its core. While a check is under way further calls do nothing.
+// Suspect checks an instance that keeps requests waiting without a byte of an answer. It probes the
+// API server, and ejects the instance if that does not answer while a peer does. It also watches
+// the progress of the core. While a check is under way, further calls do nothing.
 func (t *Tracker) Suspect(in *instance.Instance) {
 	if !t.Available(in.Key) {
 		return
@@ -69,7 +69,7 @@ func (t *Tracker) conclude(w *silenceWatch, v verdict, why string) {
 	if v == alive {
 		t.history.remember(in.Address, time.Since(w.since))
 	}
-	if v != silent && r.silentSince.Equal(w.since) { // else it is that of a hung core
+	if v != silent && r.silentSince.Equal(w.since) { // else it belongs to a hung core
 		r.silentSince = time.Time{}
 	}
 	switch {
@@ -97,8 +97,8 @@ type silenceWatch struct {
 	t         *Tracker
 	in        *instance.Instance
 	record    *record
-	since     time.Time // when it was asked, plus the time in which this process did not run
-	received  uint64    // Options.Received of it, when it was asked
+	since     time.Time // start of the silence, plus the time in which this process did not run
+	received  uint64    // Options.Received at the start
 	probed    chan error
 	badProbes int
 	peers     peers
@@ -144,7 +144,7 @@ func (w *silenceWatch) run() (verdict, string) {
 	}
 }
 
-// excludeTime takes time off the silence.
+// excludeTime subtracts time from the silence.
 func (w *silenceWatch) excludeTime(by time.Duration) {
 	w.since = w.since.Add(by)
 	w.t.mu.Lock()

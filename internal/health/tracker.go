@@ -1,6 +1,6 @@
 // Package health judges instances by this proxy's requests and probes and by the engines' metrics.
-// The result is never written to etcd: a network problem of one proxy must not remove an instance
-// from the others.
+// It never changes records in etcd: a network problem of one proxy must not remove an instance from
+// the others.
 //
 //	requests: cannot connect ─────────────▶ ejected (hard) ──probe──▶ slow start ─▶ available
 //	          fails where others serve ─▶ strikes ─▶ ejected (soft) ──time, probe──┘
@@ -76,12 +76,12 @@ func (t *Tracker) Success(in *instance.Instance, model string) {
 // forgiveAfter is the time without a failure after which ejections are not counted any more.
 func (t *Tracker) forgiveAfter() time.Duration { return max(t.opts.SlowStart, 2*t.opts.MaxEjection) }
 
-// Strike counts a failure of an instance on a request for a model that another one served. Enough of
-// them in a row eject it; while it starts slowly after an ejection a single one does. If requests for
-// another model have succeeded since the first one, they eject it for this model only, for
-// MaxEjection. timedOut reports that a time limit ended the request: after an ejection by such a
-// failure only a successful trial readmits the instance, since its API server may answer probes
-// while its core hangs.
+// Strike counts a failure of an instance on a request for a model that another instance served.
+// MaxFailures strikes in a row eject the instance; during a slow start, one does. If requests for
+// another model have succeeded since the first strike, the ejection is for this model only and
+// lasts MaxEjection, unless timedOut. timedOut reports that a time limit ended the request. After
+// an ejection by such a failure only a successful trial readmits the instance, since its API server
+// may answer probes while its core hangs.
 func (t *Tracker) Strike(in *instance.Instance, model, reason string, timedOut bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,9 +120,9 @@ func (t *Tracker) Strike(in *instance.Instance, model, reason string, timedOut b
 // Eject ejects an instance that cannot be connected to.
 func (t *Tracker) Eject(in *instance.Instance, reason string) { t.ejectHard(in, time.Time{}, reason) }
 
-// ejectHard ejects an instance whose core has hung since a time, or, if that is zero, that cannot be
-// connected to. One that hangs may still answer, like a silent one, so legs that no other instance
-// can take over go on waiting.
+// ejectHard ejects an instance whose core has hung since hungSince, or, if that is zero, one that
+// cannot be connected to. A hung instance may still answer, like a silent one, so legs that no
+// other instance can take over go on waiting.
 func (t *Tracker) ejectHard(in *instance.Instance, hungSince time.Time, reason string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

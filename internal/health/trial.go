@@ -18,8 +18,8 @@ var ErrRefused = errors.New("trial refused")
 // trialInterval is the least time between the beginnings of two trials of one engine.
 const trialInterval = 5 * time.Second
 
-// trialLasts is longer than an engine that is not busy takes for a trial. A request that lasts longer is
-// progress.
+// trialLasts is longer than a trial takes on an engine that is not busy. A request that lasts
+// longer counts as progress.
 const trialLasts = 2 * time.Second
 
 // The results of trials, for metrics.

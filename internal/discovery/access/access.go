@@ -1,5 +1,5 @@
-// Package access parses how etcd is reached, the same way for all programs: endpoints, TLS files
-// and a password file.
+// Package access parses the settings by which all programs reach etcd: endpoints, TLS files and a
+// password file.
 package access
 
 import (
@@ -57,7 +57,7 @@ func ParseEndpoints(list []string) (addresses []string, secure bool, err error) 
 	return addresses, secure, errors.Join(errs...)
 }
 
-// Written returns endpoints as ParseEndpoints takes them.
+// Written returns endpoints in the form that ParseEndpoints accepts.
 func Written(addresses []string, secure bool) []string {
 	if !secure {
 		return addresses
@@ -69,16 +69,16 @@ func Written(addresses []string, secure bool) []string {
 	return out
 }
 
-// TLS says by which files etcd is reached.
+// TLS has the settings of TLS with etcd.
 type TLS struct {
-	On    bool // https:// was written; files mean the same
+	On    bool // https:// was written; Files imply it
 	Files certs.Files
 }
 
 // Used reports whether etcd is reached over TLS.
 func (t TLS) Used() bool { return t.On || !t.Files.None() }
 
-// Open reads the files; nil, nil where etcd is reached without TLS.
+// Open opens the files. It returns nil, nil if etcd is reached without TLS.
 func (t TLS) Open(log logrus.FieldLogger) (*certs.Source, error) {
 	if !t.Used() {
 		return nil, nil
@@ -90,7 +90,7 @@ func (t TLS) Open(log logrus.FieldLogger) (*certs.Source, error) {
 	return s, nil
 }
 
-// ConfigOf is what a client of etcd needs of a source; nil for none.
+// ConfigOf returns the TLS function of etcd.Config for a source; nil for none.
 func ConfigOf(s *certs.Source) func() *tls.Config {
 	if s == nil {
 		return nil

@@ -18,10 +18,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 )
 
-// Format is that of the files that are written, and of those that are read.
+// Format is the version of the file format that this code reads and writes.
 const Format = 1
 
-// Path is the file in a directory.
+// Path returns the path of the file in a directory.
 func Path(dir string) string { return filepath.Join(dir, fileName) }
 
 const (
@@ -35,7 +35,7 @@ type diskFile struct {
 	State  json.RawMessage `json:"state"`
 }
 
-// Head says of what store the entries are, and when they were so.
+// Head identifies the store of the entries, and when they were saved.
 type Head struct {
 	Format   int       `json:"format"`
 	Root     string    `json:"root"`
@@ -43,7 +43,7 @@ type Head struct {
 	Revision int64     `json:"revision"`
 	Schema   int64     `json:"schema,omitempty"`
 	Order    int64     `json:"order,omitempty"`
-	SavedAt  time.Time `json:"saved_at"` // by this machine's clock, which alone reads it
+	SavedAt  time.Time `json:"saved_at"` // by the clock of this machine, the only reader
 }
 
 // State is the content of the file.
@@ -63,14 +63,14 @@ type Entry struct {
 	Absent  string `json:"absent,omitempty"` // orphan or kept
 }
 
-// What Entry.Absent says of a key that etcd does not hold.
+// The values of Entry.Absent, for a key that etcd does not hold.
 const (
 	Orphan = "orphan"
 	Kept   = "kept"
 )
 
-// Read reads the file. A missing one is an error that is
-// os.ErrNotExist; every other error means that the file is of no use.
+// Read reads the file. The error wraps os.ErrNotExist if there is none; any other error means that
+// the file cannot be used.
 func Read(dir, root string, limit time.Duration) (*State, error) {
 	f, err := os.Open(Path(dir))
 	if err != nil {
@@ -105,7 +105,7 @@ func Read(dir, root string, limit time.Duration) (*State, error) {
 
 // Write replaces the file.
 func Write(dir string, s *State) error {
-	state, _ := json.Marshal(s) // texts, bytes, numbers and a present time have no error
+	state, _ := json.Marshal(s) // cannot fail: strings, bytes, numbers and a time of today
 	return replace(dir, fileName, fmt.Appendf(nil, `{"sha256":"%x","state":%s}`+"\n", sha256.Sum256(state), state))
 }
 
@@ -128,11 +128,11 @@ func ReadMembers(dir string) (m etcd.SavedMembers, err error) {
 // WriteMembers writes the members of etcd to a separate file. They are needed while etcd
 // cannot be reached at its configured endpoints.
 func WriteMembers(dir string, m etcd.SavedMembers) error {
-	raw, _ := json.Marshal(m) // texts have no error
+	raw, _ := json.Marshal(m) // cannot fail: strings
 	return replace(dir, membersName, append(raw, '\n'))
 }
 
-// replace replaces a file, so that at any time either the old or the new one is there, whole.
+// replace replaces a file atomically: at any time either the old or the new one is there, complete.
 func replace(dir, name string, raw []byte) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -165,7 +165,7 @@ func replace(dir, name string, raw []byte) (err error) {
 // removeInterrupted removes the temporary files of writes that a kill has interrupted. Two proxies may
 // share a directory, so those of the last minute are kept.
 func removeInterrupted(dir, name string) {
-	entries, _ := os.ReadDir(dir) // what remains does no harm
+	entries, _ := os.ReadDir(dir) // remaining files do no harm
 	for _, e := range entries {
 		random, ok := strings.CutPrefix(e.Name(), name+".")
 		if !ok || strings.Trim(random, "0123456789") != "" {
@@ -177,7 +177,7 @@ func removeInterrupted(dir, name string) {
 	}
 }
 
-// syncDir makes a rename outlive a crash.
+// syncDir makes a rename survive a crash.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

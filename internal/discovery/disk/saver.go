@@ -23,7 +23,7 @@ const (
 // SaverOptions configure a Saver.
 type SaverOptions struct {
 	Dir string
-	// Age is how old the file may be when it is read.
+	// Age is the maximum age of the file when it is read.
 	Age time.Duration
 	// Take returns the state to write, nil if there is none. It returns false when ctx has ended.
 	Take func(ctx context.Context) (*State, bool)
@@ -32,20 +32,20 @@ type SaverOptions struct {
 	Log   logrus.FieldLogger
 }
 
-// Saver writes the file, not more often than is of use.
+// Saver writes the file after changes, at a limited rate.
 type Saver struct {
 	o       SaverOptions
-	changed chan struct{} // something is to be saved; capacity one
-	durable chan struct{} // the same of something that is to be saved soon
+	changed chan struct{} // a change was not saved yet; capacity one
+	durable chan struct{} // the same for a change to save soon
 }
 
-// NewSaver makes a Saver, which has to run.
+// NewSaver returns a Saver; the caller must call Run.
 func NewSaver(o SaverOptions) *Saver {
 	return &Saver{o: o, changed: make(chan struct{}, 1), durable: make(chan struct{}, 1)}
 }
 
-// Changed records a change of the membership. soon reports that an operator has made it, or that
-// an instance was added or removed. It does not wait.
+// Changed records a change of the membership. soon reports that an operator has made it, or that an
+// instance was added or removed. It does not block.
 func (s *Saver) Changed(soon bool) {
 	if soon {
 		etcd.Signal(s.durable)
@@ -54,8 +54,8 @@ func (s *Saver) Changed(soon bool) {
 	}
 }
 
-// Run writes the file when something has changed, soon if that is wanted, and once in a
-// while so that it does not grow old while nothing changes. It ends with ctx.
+// Run writes the file after changes until ctx ends, and every Age/24, so that the file does not
+// become too old while nothing changes.
 func (s *Saver) Run(ctx context.Context) {
 	fresh := time.NewTicker(max(s.o.Age/24, savePause))
 	defer fresh.Stop()
@@ -73,7 +73,7 @@ func (s *Saver) Run(ctx context.Context) {
 		case <-fresh.C:
 		}
 		last = time.Now()
-		for _, done := range []chan struct{}{s.durable, s.changed} { // the state has it
+		for _, done := range []chan struct{}{s.durable, s.changed} { // Take includes these changes
 			select {
 			case <-done:
 			default:
@@ -94,7 +94,7 @@ func (s *Saver) Run(ctx context.Context) {
 	}
 }
 
-// Last writes what was not written when Run ended.
+// Last writes the last state, after Run has ended.
 func (s *Saver) Last(state *State) { s.write(state, false) }
 
 // putOff waits for d, or until something is to be saved soon. It reports
@@ -111,7 +111,7 @@ func (s *Saver) putOff(ctx context.Context, d time.Duration) bool {
 	return true
 }
 
-// write writes the file and reports whether that failed, which is logged when it begins only.
+// write writes the file and reports whether that failed. It logs only the first failure in a row.
 func (s *Saver) write(state *State, failed bool) bool {
 	err := Write(s.o.Dir, state)
 	if err != nil && !failed {

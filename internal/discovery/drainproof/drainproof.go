@@ -1,10 +1,10 @@
-// Package drainproof determines, from what proxies publish in etcd, when all of them have applied
-// a change and have nothing in flight on the instances that it took out.
+// Package drainproof determines when all proxies have applied a change, and have nothing in flight
+// on the instances that it excludes, from their reports in etcd.
 //
-// A proxy counts a request before it reads the membership a second time, and publishes the
-// revision that its picks know together with what it has in flight. So once its digest for a
-// revision shows an instance as idle, it never sends to that instance again unless the change is
-// lifted: what was proven stays proven, even after the proxy ends.
+// A proxy counts a request before it reads the membership a second time, and publishes the revision
+// that its picks use together with its requests in flight. Once its digest for a revision shows an
+// instance as idle, it sends no request there unless the change is lifted. So a proof stays valid,
+// even after the proxy ends.
 package drainproof
 
 import (
@@ -22,12 +22,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// grace is how long a proxy must be away to count as vanished: one whose lease was lost
-// with many others', as after a pause of etcd, is back by then.
+// grace is how long a proxy must be absent to count as vanished. One whose lease was lost with many
+// others, as after a pause of etcd, returns sooner.
 const grace = 3 * time.Second
 
-// follow is how long after the appearance of a proxy others may follow whose leases ended together with
-// its own: of the requests that write a presence, two may be lost.
+// follow is how long after a proxy appears others may appear whose leases ended together with its
+// own. Two of the requests that write a presence may be lost.
 const follow = 2*etcd.CallTimeout + grace
 
 // Proof has the state of every proxy that was seen since New. It is not safe for concurrent use.
@@ -36,7 +36,7 @@ type Proof struct {
 	keys     []instance.Key
 	m        map[string]*proxy
 	begun    bool
-	appeared time.Time // of the newest proxy that was not there at first
+	appeared time.Time // when the newest proxy appeared after the first See
 }
 
 type proxy struct {
@@ -46,14 +46,14 @@ type proxy struct {
 	away        time.Time
 }
 
-// New begins a proof that a revision has been applied, and that nothing is in flight on
-// instances since.
+// New begins the proof that all proxies have applied a revision, and have nothing in flight on the
+// instances of keys.
 func New(revision int64, keys []instance.Key) *Proof {
 	return &Proof{revision: revision, keys: keys, m: map[string]*proxy{}}
 }
 
-// Same reports whether the membership is the same at two revisions, so that whatever has
-// applied the one has applied the other.
+// Same reports whether the membership is the same at two revisions, so that a proxy that has
+// applied one has applied the other.
 type Same func(a, b int64) bool
 
 // See updates the proof from the current reports. If an intent was written again, it may have been
@@ -95,14 +95,15 @@ func (p *Proof) See(t store.Reports, now time.Time, same Same) {
 	}
 }
 
-// missing returns what a proxy lacks, "" if nothing. stored is the revision of etcd.
+// missing returns why a proxy has not proven the change yet, "" if it has. stored is the revision
+// of etcd.
 func (p *Proof) missing(is *lease.ProxyPresence, l *loaddigest.ProxyLoad, stored int64, same Same) string {
 	applied := is.Applied
 	switch {
 	case l != nil && l.Ignored != "":
 		return "publishes a load digest that cannot be read: " + l.Ignored
 	case l != nil:
-		applied = l.Applied // its picks know that much
+		applied = l.Applied // the revision that its picks use
 	case len(p.keys) > 0:
 		return "publishes no load digest: it has just started, or runs with --load-digests=off"
 	}
@@ -131,11 +132,11 @@ func (p *Proof) missing(is *lease.ProxyPresence, l *loaddigest.ProxyLoad, stored
 // State is the progress of a proof.
 type State struct {
 	Done int
-	// Waiting is the number of proxies that are there and have not proven it. Open names them, those
-	// with the same reason together. Vanished are those that went before they had. Both in order.
+	// Waiting is the number of running proxies without a proof. Open describes them, grouped by
+	// reason. Vanished are the proxies that ended without a proof. Both lists are sorted.
 	Waiting        int
 	Open, Vanished []string
-	// Away are those of Vanished that may still be back.
+	// Away is the number of vanished proxies that may return.
 	Away int
 	// Appeared reports that a proxy has just appeared, so that others may follow.
 	Appeared bool
@@ -171,7 +172,7 @@ func (p *Proof) State(now time.Time) State {
 	return s
 }
 
-// Over reports whether waiting longer changes nothing.
+// Over reports whether a longer wait would change nothing.
 func (s State) Over() bool { return len(s.Open) == 0 && s.Away == 0 && !s.Appeared }
 
 // name identifies the proxy in messages.

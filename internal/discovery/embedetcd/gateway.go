@@ -19,8 +19,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// maxBody bounds a request to the gateway; etcd itself takes 1.5 MiB of value,
-// which base64 makes a third longer.
+// maxBody bounds a request to the gateway, in bytes. etcd accepts values of 1.5 MiB, which base64
+// makes a third longer.
 const maxBody = 4 << 20
 
 // gateway translates JSON requests into etcd's gRPC API, which it calls over
@@ -32,7 +32,7 @@ type gateway struct {
 	conn *grpc.ClientConn
 }
 
-// handlers returns what the etcd serves besides its health, version and metrics.
+// handlers returns the HTTP handlers of the etcd, besides those of its health, version and metrics.
 func (g *gateway) handlers() map[string]http.Handler {
 	return map[string]http.Handler{
 		"/v3/": guard(http.HandlerFunc(g.serve)),
@@ -91,8 +91,8 @@ func (g *gateway) serve(w http.ResponseWriter, r *http.Request) {
 	mux.ServeHTTP(w, r)
 }
 
-// offered reports whether the gateway serves a path. It serves what a node needs that registers
-// with curl; for members, users, compaction and snapshots, operators have etcdctl.
+// offered reports whether the gateway serves a path. It serves those that a node needs to register
+// with curl. For members, users, compaction and snapshots, operators use etcdctl.
 func offered(path string) bool {
 	switch path {
 	case "/v3/kv/range", "/v3/kv/put", "/v3/kv/deleterange", "/v3/kv/txn",
@@ -105,7 +105,7 @@ func offered(path string) bool {
 
 func (g *gateway) close() {
 	if g.conn != nil {
-		_ = g.conn.Close() // its one failure is to be closed already
+		_ = g.conn.Close() // fails only if it is closed already
 	}
 }
 

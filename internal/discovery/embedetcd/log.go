@@ -67,7 +67,7 @@ func (u *untilQuiet) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.C
 
 // Write implements zapcore.Core.
 func (u *untilQuiet) Write(e zapcore.Entry, fields []zapcore.Field) (err error) {
-	if e.Level == zapcore.WarnLevel || e.Message == "failed to update storage version" { // an error to etcd
+	if e.Level == zapcore.WarnLevel || e.Message == "failed to update storage version" { // an error in etcd
 		if text, plain := translate(e.Message, fields); text != "" {
 			often, _ := u.often.LoadOrStore(e.Message, &rate.Sometimes{Interval: quietTime})
 			e.Message = text

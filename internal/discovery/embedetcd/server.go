@@ -50,42 +50,41 @@ const (
 	quotaBytes   = 1 << 30
 	compaction   = "5m"
 	startTimeout = 60 * time.Second
-	// settleTimeout is how long the data directory may be locked, or the port refuse to be
-	// listened on, while no server answers there, before that is an error.
+	// settleTimeout is how long the data directory may stay locked, or the port unavailable, without
+	// a server that answers there, before Start fails.
 	settleTimeout = 5 * time.Second
 	memberName    = "pdmesh"
 	// unsyncedBatch is the batch interval of the backend with Unsynced, instead of etcd's
 	// 100 ms: every batch writes the inner pages of the tree again. Readers see batched
 	// writes, and the log has them.
 	unsyncedBatch = 2 * time.Second
-	// unsyncedBcryptCost is the lowest cost that bcrypt takes.
+	// unsyncedBcryptCost is the lowest cost that bcrypt accepts.
 	unsyncedBcryptCost = 4
 )
 
 // Config configures a Server.
 type Config struct {
 	// ListenClient is the host:port for clients, default 127.0.0.1:2379; without TLS a
-	// loopback address. Port 0 takes a free one.
+	// loopback address. Port 0 selects a free port.
 	ListenClient string
-	// TLS are the files by which clients are served; none: without TLS. With a CA clients
-	// must show a certificate. Beyond loopback other machines get in only while etcd
-	// has users.
+	// TLS has the certificate files of the client port; none: without TLS. With a CA, clients must
+	// present a certificate. Other machines are served only while etcd has users.
 	TLS certs.Files
-	// DataDir keeps the data. It is made if need be, readable by this user only.
+	// DataDir is the data directory. It is created if necessary, readable by this user only.
 	DataDir string
 	Log     logrus.FieldLogger // nil: silent
-	// Gateway serves etcd's JSON API beside gRPC on the same port, guarded; not with TLS.
+	// Gateway enables etcd's JSON API on the same port as gRPC, guarded; not with TLS.
 	Gateway bool
 	// Prefix is the root of our keys, by which examine recognizes an etcd of ours.
 	Prefix string
-	// Unsynced does not wait for the disk at each write, and hashes passwords at the lowest
-	// cost. A crash of the machine may lose data: for tests and benchmarks.
+	// Unsynced skips the sync to disk at each write, and hashes passwords at the lowest cost. A
+	// crash of the machine may lose data: for tests and benchmarks.
 	Unsynced bool
 	// Fatal is called with the reason when etcd has a fatal error. It must not return; otherwise
 	// etcd ends the process.
 	Fatal func(why string)
 
-	// Of tests: bytes of the database, 0 for quotaBytes; and whether they check the space.
+	// For tests: bytes of the database, 0 for quotaBytes; whether the test checks the space.
 	quota       int64
 	manualSpace bool
 }
@@ -105,10 +104,10 @@ type Server struct {
 	work     sync.WaitGroup
 }
 
-// Start runs an etcd and returns when it serves. If the client address is in use, the error
-// names a remedy: ErrJoin if the server is an etcd whose keys under the prefix are ours or
-// missing, also if it was started at the same moment, else ErrPortTaken. Start takes at most
-// about a minute, or about ten seconds if the port is in use.
+// Start runs an etcd and returns when it serves. It returns ErrJoin if the client address is in use
+// by an etcd whose keys under the prefix are ours or missing, even if that was started at the same
+// moment. If another server uses the address, it returns ErrPortTaken with a remedy. Start takes at
+// most about a minute, or about ten seconds if the port is in use.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	cfg.ListenClient = cmp.Or(cfg.ListenClient, "127.0.0.1:2379")
 	cfg.Prefix = cmp.Or(cfg.Prefix, schema.DefaultPrefix)
@@ -213,7 +212,7 @@ func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
 	if err := s.await(ctx, server.Server.ReadyNotify(), timeout); err != nil {
 		return err
 	}
-	_ = os.Remove(filepath.Join(cfg.DataDir, firstStart)) // mostly there is none
+	_ = os.Remove(filepath.Join(cfg.DataDir, firstStart)) // usually there is none
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
 	s.end = end
 	space := &space{server: server.Server, dir: cfg.DataDir, quota: ec.QuotaBackendBytes, log: etcd.LogOrDiscard(cfg.Log), room: roomIn, every: lookEvery}
@@ -253,7 +252,7 @@ func (s *Server) configure(cfg Config, listen string) (*embed.Config, error) {
 	ec.InitialCluster = ec.InitialClusterFromName(memberName)
 	ec.AutoCompactionMode = embed.CompactorModePeriodic
 	ec.AutoCompactionRetention = compaction // off by default, and then the disk fills up
-	// Otherwise, the TTL of each lease begins again with each start. Those above 5 min are saved every 5 min.
+	// Checkpoints keep TTLs across restarts of etcd. Those above 5 min are saved every 5 min.
 	gates, _ := ec.ServerFeatureGate.(interface{ Set(string) error })
 	if err := gates.Set("LeaseCheckpoint=true,LeaseCheckpointPersist=true"); err != nil {
 		return nil, err
@@ -327,9 +326,9 @@ func (s *Server) Close() {
 // firstStart is an empty file in the data directory from the first start until etcd serves.
 const firstStart = "first-start"
 
-// Unfinished reports whether the first start in a data directory was cut off, for example by a
-// full disk. Etcd would not start over such files, and they hold no data: etcd stores nothing
-// before its log has an entry, the one that adds the member to the cluster.
+// Unfinished reports whether the first start in a data directory was cut off, for example by a full
+// disk. etcd would not start with such files. They hold no data, which etcd stores only after the
+// log entry that adds the member to the cluster.
 func Unfinished(dir string) bool {
 	if _, err := os.Stat(filepath.Join(dir, firstStart)); err != nil {
 		return false

@@ -21,7 +21,7 @@ const (
 	// reserve is the space that must be left: etcd's log grows by 64 MB at once, and
 	// its database by as much as is written.
 	reserve = 96 << 20
-	// lookEvery is the interval of the checks of the space.
+	// lookEvery is the time between two checks of the space.
 	lookEvery = 5 * time.Second
 	// compactLimit bounds one compaction.
 	compactLimit = 30 * time.Second

@@ -2,7 +2,7 @@ package embedetcd
 
 import "golang.org/x/sys/unix"
 
-// roomIn returns the space of a disk that is left for this user, and the size of the disk.
+// roomIn returns the disk space that is left for this user, and the size of the disk.
 func roomIn(dir string) (free, all uint64, err error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {

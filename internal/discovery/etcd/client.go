@@ -1,6 +1,6 @@
-// Package etcd makes the client that every other package of discovery uses, with what
-// keeps it alive: deadlines of calls, a balancer that stays at one member, errors that say
-// what to do, and the guarded read of one membership.
+// Package etcd creates the etcd client of the other packages of discovery. It adds deadlines of
+// calls, a balancer that stays at one member, errors that name a remedy, and reads of the
+// membership.
 package etcd
 
 import (
@@ -34,13 +34,13 @@ import (
 const (
 	CallTimeout = 3 * time.Second
 	pingTimeout = 2 * time.Second
-	lookTimeout = 500 * time.Millisecond // for the reason why another call has failed
+	lookTimeout = 500 * time.Millisecond // of a query for the reason why a call has failed
 )
 
-// The flow control windows of gRPC: for one stream (a list of ten thousand instances, or
-// the backlog of a watch), and for the connection. With fixed windows gRPC does not
-// estimate them, for which it sends a ping for each piece of data: two writes and two
-// reads for every event of a watch. A window is a limit; no memory is allocated for it.
+// The flow control windows of gRPC: for one stream (a list of ten thousand instances, or the
+// backlog of a watch), and for the connection. They are fixed, since gRPC estimates others by a
+// ping for each piece of data: two writes and two reads for every event of a watch. A window is a
+// limit; no memory is allocated for it.
 const (
 	streamWindow = 4 << 20
 	connWindow   = 16 << 20
@@ -53,26 +53,24 @@ var ErrUnreachable = errors.New("etcd does not answer")
 type Config struct {
 	Endpoints          []string // host:port; a scheme in front is ignored, see TLS
 	Username, Password string
-	// TLS returns the configuration for a connection that is made now; nil: plain TCP.
+	// TLS returns the configuration for a new connection; nil: plain TCP.
 	TLS func() *tls.Config
-	Log logrus.FieldLogger // gets the client library's own lines at debug level; nil drops them
+	Log logrus.FieldLogger // receives the lines of the client library at debug level; nil drops them
 	// DialTimeout bounds a single login, default 3 s.
 	DialTimeout time.Duration
-	// Intercept gets every call but watches and streams, if not nil.
+	// Intercept is an interceptor of all calls except watches and other streams; nil: none.
 	Intercept grpc.UnaryClientInterceptor
-	why       *lastRefusal // of the client that logs in; nil for any other
+	why       *lastRefusal // of the client for which this one logs in; otherwise nil
 }
 
-// Dial makes a client. It does not wait for a connection (see Ping), nor for a
-// login: a program must start while etcd is away, users or not.
+// Dial returns a client. It waits neither for a connection (see Ping) nor for a login: a program
+// must start while etcd is unavailable.
 //
-// The settings are what keeps a watch alive: HTTP/2 pings find a hung member
-// after 13 s (10 s is the least grpc-go allows, plus 3 s for the answer). Connections
-// without a call are not pinged, since etcd closes them for that ("too_many_pings").
-// Reconnecting backs off to 3 s, not to gRPC's 120 s, so that a returning etcd
-// is found at once. Of several members one gets all calls until it fails to
-// answer one; a call with a deadline thus finds a hung member long before the
-// pings do.
+// The settings keep watches alive. HTTP/2 pings detect a hung member after 13 s: 10 s is the least
+// that grpc-go allows, plus 3 s for the answer. Connections without a call are not pinged, since
+// etcd closes them for that ("too_many_pings"). The backoff of reconnects ends at 3 s, not at
+// gRPC's 120 s, so that a returning etcd is found soon. One of several members gets all calls until
+// it fails to answer one. So a call with a deadline detects a hung member long before the pings do.
 func Dial(cfg Config) (*clientv3.Client, error) {
 	endpoints, _, err := access.ParseEndpoints(cfg.Endpoints)
 	switch {
@@ -107,7 +105,7 @@ func Dial(cfg Config) (*clientv3.Client, error) {
 	cli, err = clientv3.New(clientv3.Config{
 		Endpoints:            endpoints,
 		Token:                token,
-		TLS:                  first, // endpoints then need no https:// in front; secure shakes hands
+		TLS:                  first, // so that endpoints need no https://; secure does the handshake
 		Context:              context.WithValue(context.Background(), refusalKey{}, why),
 		DialTimeout:          cmp.Or(cfg.DialTimeout, CallTimeout),
 		DialKeepAliveTime:    10 * time.Second,
@@ -120,7 +118,7 @@ func Dial(cfg Config) (*clientv3.Client, error) {
 			}),
 			grpc.WithStaticStreamWindowSize(streamWindow),
 			grpc.WithStaticConnWindowSize(connWindow),
-			grpc.WithDisableServiceConfig(), // that of the library: calls in turn
+			grpc.WithDisableServiceConfig(), // the library's is round robin
 			grpc.WithDefaultServiceConfig(stickyConfig),
 		),
 	})
@@ -132,14 +130,13 @@ func Dial(cfg Config) (*clientv3.Client, error) {
 	return cli, nil
 }
 
-// firstToken keeps the library from logging in while it makes the client, where a failure is final.
-// The server refuses this token, and that makes the library log in, now and whenever a token has
-// expired.
+// firstToken keeps clientv3.New from logging in, where a failure would be final. The server refuses
+// this token, which makes the library log in, as it does whenever a token has expired.
 const firstToken = "not-logged-in-yet"
 
-// logIn sends a request of Authenticate over a connection of its own, without a token. clientv3
-// adds its last token to every call, and etcd 3.4 refuses to log in a client with an invalid one.
-// Before that it waits for cc, the connection of the calls: clientv3 logs in for each try to open a
+// logIn sends an Authenticate request over a separate connection, without a token. clientv3 adds
+// its last token to every call, and etcd 3.4 refuses to log in a client with an invalid one. logIn
+// first waits for cc, the connection of the calls: clientv3 logs in for each attempt to open a
 // stream, and only cc backs off between its dials.
 func logIn(ctx context.Context, cc *grpc.ClientConn, cfg Config, request, response any) error {
 	for state := cc.GetState(); state != connectivity.Ready; state = cc.GetState() {
@@ -201,7 +198,7 @@ func Explain(ctx context.Context, cli *clientv3.Client, what string, err error, 
 	}
 }
 
-// lookAt asks each endpoint once for its status, and describes the results.
+// lookAt queries the status of each endpoint once, and describes the results.
 func lookAt(ctx context.Context, cli *clientv3.Client) string {
 	said := make([]string, len(cli.Endpoints()))
 	var work sync.WaitGroup
@@ -219,7 +216,7 @@ func lookAtMember(ctx context.Context, cli *clientv3.Client, e string) string {
 	if err != nil {
 		return err.Error()
 	}
-	defer func() { _ = conn.Close() }() // nothing was asked
+	defer func() { _ = conn.Close() }() // only a probe
 	half, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	s, err := cli.Status(half, e)

@@ -10,8 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// CheckSchema reports whether this code may write below the layout's root, given
-// the schema key as found; nil, for none, is fine. See schema.CheckVersion.
+// CheckSchema returns nil if this code may write below the layout's root. kv is the schema key, nil
+// if there is none. See schema.CheckVersion.
 func CheckSchema(l schema.Layout, kv *mvccpb.KeyValue) error {
 	if kv == nil {
 		return nil
@@ -19,7 +19,7 @@ func CheckSchema(l schema.Layout, kv *mvccpb.KeyValue) error {
 	return schema.CheckVersion(l, kv.Value)
 }
 
-// Single returns the key of an answer about one key, nil if there is none.
+// Single returns the first key of a response, nil if there is none.
 func Single(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	if len(kvs) == 0 {
 		return nil
@@ -27,11 +27,11 @@ func Single(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	return kvs[0]
 }
 
-// Found is what etcd holds about one membership.
+// Found is the content of etcd for one membership.
 type Found struct {
 	Record, Pending, Override, Schema *mvccpb.KeyValue // nil: absent
 	Aliases                           []*mvccpb.KeyValue
-	Revision                          int64 // of the reading
+	Revision                          int64 // of the read
 }
 
 // Removed reports whether an operator has removed the instance.
@@ -61,7 +61,7 @@ func LookAll(ctx context.Context, cli *clientv3.Client, l schema.Layout, keys []
 	return all, nil
 }
 
-// Unchanged compares a key with how it was read.
+// Unchanged returns the condition that a key is as it was read; kv is nil for an absent key.
 func Unchanged(key string, kv *mvccpb.KeyValue) clientv3.Cmp {
 	if kv == nil {
 		return clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
@@ -69,7 +69,7 @@ func Unchanged(key string, kv *mvccpb.KeyValue) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)
 }
 
-// Wanted reads the override. One that cannot be read wants nothing.
+// Wanted decodes the override. It returns one without an intent if there is none.
 func (f *Found) Wanted() (schema.Override, error) {
 	if f.Override == nil {
 		return schema.Override{V: 1}, nil

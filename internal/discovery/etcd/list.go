@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Listing is everything that says something about membership, at one revision.
+// Listing has all keys of the membership at one revision.
 type Listing struct {
 	KVs      []*mvccpb.KeyValue
 	Revision int64
@@ -18,14 +18,13 @@ type Listing struct {
 	Schema   int64            // create_revision of the schema key, 0 without one
 	Order    *mvccpb.KeyValue // an operator's order to the proxies, nil without one
 
-	Before int64 // the last revision that was known when the list was asked for
-	Asked  int64 // how often a re-list had been demanded then
+	Before int64 // last revision known when the list was requested
+	Asked  int64 // number of lists requested after suspensions until then
 }
 
-// List reads the membership. It is one transaction of ranges: linearizable,
-// atomic, and without the segments that change all the time and mean nothing
-// here (load/, proxies/, audit/). It takes limit at most. look is as in explain;
-// the options are for the ranges, for those who want the keys only.
+// List reads the membership within limit, in one linearizable transaction of ranges. The ranges
+// omit load/, proxies/ and audit/, which change all the time and do not affect the membership. look
+// is as in Explain; opts apply to the ranges, for example to read only keys.
 func List(ctx context.Context, limit time.Duration, cli *clientv3.Client, l schema.Layout, look bool, opts ...clientv3.OpOption) (Listing, error) {
 	cctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -25,13 +25,13 @@ type MembersOptions struct {
 	Client *clientv3.Client
 	// Interval is the mean time between two reads of the member list, default 30 s.
 	Interval time.Duration
-	// Load returns what Save has written in an earlier process; nil: nothing is saved.
+	// Load returns the members that Save wrote in an earlier process; nil: none are saved.
 	Load func() (SavedMembers, error)
 	Save func(SavedMembers) error
 	Log  logrus.FieldLogger // nil: silent
 }
 
-// SavedMembers are the members of a cluster, for the start of a process.
+// SavedMembers are the members of a cluster, saved for the next start of the process.
 type SavedMembers struct {
 	Configured []string `json:"configured"` // endpoints for which the rest is valid
 	Cluster    uint64   `json:"cluster,string"`
@@ -47,17 +47,17 @@ type MembersStatus struct {
 }
 
 // Members keeps the endpoints of a client up to date while the members of its etcd cluster are
-// replaced at other addresses. The configured endpoints always stay, unless another cluster
-// serves there; members are added to them. The client library's own Sync replaces the list by
-// whatever the members advertise, which may be loopback, unreachable, or another host's.
+// replaced at other addresses. The configured endpoints always stay, unless another cluster serves
+// there; members are added to them. The client library's Sync instead replaces the list by the
+// advertised addresses, which may be loopback, unreachable, or those of another host.
 type Members struct {
 	o          MembersOptions
 	log        logrus.FieldLogger
 	configured []string
 
-	// Of the goroutine of Run.
+	// Used by the goroutine of Run only.
 	cluster uint64            // 0: not known
-	known   map[string]uint64 // candidates for endpoints, with the id of the member; 0 in those of a file
+	known   map[string]uint64 // candidate endpoints, with the ids of members; 0 if from a file
 	foreign map[string]bool   // configured endpoints where another cluster serves
 	checks  int
 	saved   SavedMembers
@@ -66,7 +66,7 @@ type Members struct {
 	status atomic.Pointer[MembersStatus]
 }
 
-// NewMembers returns Members for the present endpoints of a client.
+// NewMembers returns Members for the current endpoints of a client.
 func NewMembers(o MembersOptions) *Members {
 	o.Interval = cmp.Or(o.Interval, 30*time.Second)
 	m := &Members{o: o, log: LogOrDiscard(o.Log), configured: slices.Clone(o.Client.Endpoints())}
@@ -94,7 +94,7 @@ func (m *Members) Run(ctx context.Context) {
 	}
 }
 
-// load reads what an earlier process has saved for the same configured endpoints.
+// load reads the members that an earlier process has saved for the same configured endpoints.
 func (m *Members) load() {
 	if m.o.Load == nil {
 		return
@@ -116,8 +116,8 @@ func (m *Members) load() {
 	}
 }
 
-// update reads the member list once and applies it. Without an answer it tries the members
-// that are known and not used yet: they may be all that is left.
+// update reads the member list once and applies it. Without an answer, it tries the known members
+// that are not used yet: the others may all have been replaced.
 func (m *Members) update(ctx context.Context) {
 	cctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	resp, err := m.o.Client.MemberList(cctx)
@@ -128,7 +128,7 @@ func (m *Members) update(ctx context.Context) {
 	case err != nil:
 		m.log.WithError(err).Debug("etcd does not list its members")
 		if len(m.foreign) > 0 && !m.stillServed(ctx) {
-			m.foreign = nil // the other cluster is what is left
+			m.foreign = nil // only the other cluster is left
 		}
 		m.apply(ctx)
 		return
@@ -172,8 +172,8 @@ func (m *Members) candidates(ctx context.Context, list []*pb.Member) map[string]
 	return out
 }
 
-// memberAddress returns the host:port of a client URL, if it is to be reached in the same way
-// as the configured endpoints: over TLS or not.
+// memberAddress returns the host:port of a client URL, if it uses TLS exactly when the configured
+// endpoints do.
 func memberAddress(text string, secure bool) (string, bool) {
 	u, err := url.Parse(text)
 	if err != nil || u.Port() == "" || u.Hostname() == "" || (u.Scheme == "https") != secure || u.Scheme != "http" && u.Scheme != "https" {
@@ -182,9 +182,9 @@ func memberAddress(text string, secure bool) (string, bool) {
 	return net.JoinHostPort(u.Hostname(), u.Port()), true
 }
 
-// usableMember reports whether the address of a member may mean the same on every host: it is
-// not loopback, which is what etcd advertises by default, nor a wildcard, link-local or a
-// cloud's metadata service.
+// usableMember reports whether a member's address means the same on every host. Loopback, which
+// etcd advertises by default, does not, nor does a wildcard, a link-local address or a cloud's
+// metadata service.
 func usableMember(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -198,8 +198,8 @@ func usableMember(address string) bool {
 	return !ip.Unmap().IsLoopback() && netguard.New(nil).Check(ip) == nil
 }
 
-// resolvesAbroad reports whether the name in an address is none of this host, as that of
-// usableMember. A name that cannot be resolved is of no use now.
+// resolvesAbroad reports whether the host in an address resolves now, and only to IP addresses that
+// usableMember accepts.
 func resolvesAbroad(ctx context.Context, address string) bool {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -214,10 +214,10 @@ func resolvesAbroad(ctx context.Context, address string) bool {
 	return err == nil && !slices.ContainsFunc(ips, func(ip netip.Addr) bool { return !usableMember(net.JoinHostPort(ip.String(), port)) })
 }
 
-// memberTimeout bounds a question to one member.
+// memberTimeout bounds one query of a member or its name.
 const memberTimeout = 2 * time.Second
 
-// errAnotherCluster is why an endpoint is not used.
+// errAnotherCluster is the reason why an endpoint is not used.
 var errAnotherCluster = errors.New("another etcd cluster serves there")
 
 // identify returns the id of the member at an endpoint. Over TLS, its certificate must be valid
@@ -235,8 +235,8 @@ func (m *Members) identify(ctx context.Context, endpoint string) (member uint64,
 	return s.Header.GetMemberId(), nil
 }
 
-// stillServed reports whether the known cluster answers at any endpoint, although another one
-// has answered the client. Then the endpoints of the other one are left out.
+// stillServed reports whether the known cluster still answers at any endpoint, although another
+// cluster has answered the client. If so, it excludes the endpoints of the other cluster.
 func (m *Members) stillServed(ctx context.Context) bool {
 	served := false
 	foreign := map[string]bool{}
@@ -289,7 +289,7 @@ func (m *Members) checkConfigured(ctx context.Context, list []*pb.Member) {
 	}
 }
 
-// setForeign notes where another cluster serves.
+// setForeign records the endpoints at which another cluster serves.
 func (m *Members) setForeign(foreign map[string]bool) {
 	for _, endpoint := range m.configured {
 		if foreign[endpoint] && !m.foreign[endpoint] {
@@ -299,8 +299,8 @@ func (m *Members) setForeign(foreign map[string]bool) {
 	m.foreign = foreign
 }
 
-// apply makes the endpoints of the client the configured ones and the known members that have
-// proved to be of the cluster. Those in use stay without another check.
+// apply sets the endpoints of the client to the configured ones and those known members whose
+// answers prove that they belong to the cluster. It does not check members in use again.
 func (m *Members) apply(ctx context.Context) {
 	var added []string
 	used := m.Status().Added

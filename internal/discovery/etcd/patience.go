@@ -6,32 +6,30 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Limits of the waits for one answer of etcd. Where there is another member,
-// which may answer at once, the first wait is short. From the second answer in
-// a row that fails to come it doubles, so that an etcd which is slow, and the
-// only one, gets its answer in the end.
+// Limits of the wait for one answer of etcd. If there is another member, which may answer at once,
+// the first wait is short. From the second missing answer in a row the wait doubles, so that a slow
+// etcd can answer if it is the only one.
 const (
 	firstWait    = time.Second
-	aloneWait    = 3 * time.Second // first, for what needs an answer and has one member to ask
+	aloneWait    = 3 * time.Second // first wait if there is only one member
 	LongestWait  = 3 * time.Second
-	LongestList  = 10 * time.Second // of all values of a large fleet
+	LongestList  = 10 * time.Second // for all values of a large fleet
 	waitPerEntry = 200 * time.Microsecond
-	roomForSlow  = 4 // times what the last answer took are waited for the next
+	roomForSlow  = 4 // the next wait is this multiple of the last response time
 	growthOfWait = 2
 )
 
-// Patience is how long the next answer of one kind is waited for. It has one
-// user.
+// Patience adapts the time limit of one kind of request to etcd. It is not safe for concurrent use.
 type Patience struct {
 	Longest time.Duration
-	// cli is whose endpoints are counted; nil for a liveness check,
-	// for which the first wait is short in any case.
+	// Client is the client whose endpoints are counted; nil for a liveness check, whose first wait
+	// is always short.
 	Client *clientv3.Client
 	wait   time.Duration
-	missed bool // the last answer did not come
+	missed bool // the last request timed out
 }
 
-// Limit is the deadline for the next question.
+// Limit returns the time limit of the next request.
 func (p *Patience) Limit() time.Duration {
 	if p.Client != nil && len(p.Client.Endpoints()) == 1 { // they may change
 		return max(p.wait, aloneWait)
@@ -39,14 +37,14 @@ func (p *Patience) Limit() time.Duration {
 	return max(p.wait, firstWait)
 }
 
-// LimitFor returns the deadline for a read of n entries.
+// LimitFor returns the time limit of a read of entries.
 func (p *Patience) LimitFor(entries int) time.Duration {
 	return p.Limit() + time.Duration(entries)*waitPerEntry
 }
 
-// Learn takes how long the last question took, and whether it was answered.
+// Learn records how long the last request took, and whether it was answered.
 func (p *Patience) Learn(took time.Duration, answered bool) {
-	silent := !answered && took >= p.Limit() // a refusal says nothing about how long answers take
+	silent := !answered && took >= p.Limit() // an early error is no evidence of a slow etcd
 	switch {
 	case answered:
 		p.wait = min(roomForSlow*took, p.Longest)

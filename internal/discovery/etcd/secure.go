@@ -15,8 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
-// shaker shakes hands with etcd by the configuration of the moment, and remembers why
-// it last failed: a call says only that its time was over.
+// shaker does the TLS handshake with the current configuration, and records why the last one
+// failed: a call returns only that its deadline has passed.
 type shaker struct {
 	credentials.TransportCredentials
 	config func() *tls.Config
@@ -65,13 +65,13 @@ func (s *shaker) Clone() credentials.TransportCredentials {
 	return &shaker{TransportCredentials: s.TransportCredentials.Clone(), config: s.config, why: s.why}
 }
 
-// watched is a connection whose first answer may be that our certificate is refused: in
-// TLS 1.3 the handshake is over for us before the server has looked at it.
+// watched is a connection whose first read may fail because the server refuses our certificate: in
+// TLS 1.3 the client's handshake ends before the server has checked it.
 type watched struct {
 	net.Conn
 	authority string
 	why       *lastRefusal
-	said      bool // of the reading goroutine
+	said      bool // data was read; used by the reading goroutine only
 }
 
 // Read implements net.Conn.
@@ -87,17 +87,17 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// lastRefusal is why TLS with etcd last failed.
+// lastRefusal is the reason for the last failure of TLS with etcd.
 type lastRefusal struct {
 	log  logrus.FieldLogger // nil: silent
-	tls  bool               // it is used
+	tls  bool               // whether TLS is used
 	text atomic.Pointer[string]
 }
 
 func (l *lastRefusal) set(authority string, err error) {
 	var e *certs.Error
 	if !errors.As(certs.Explain(err), &e) {
-		return // no matter of TLS
+		return // not a TLS error
 	}
 	text := "TLS with " + authority + ": " + e.Text
 	if was := l.text.Swap(&text); l.log != nil && (was == nil || *was != text) {
@@ -107,8 +107,8 @@ func (l *lastRefusal) set(authority string, err error) {
 
 type refusalKey struct{}
 
-// refusal reports why TLS with etcd last failed, "" if it did not. It is found by the
-// client's context, since whatever words an error has the client alone.
+// refusal returns the reason for the last failure of TLS with etcd, "" if there is none. It is
+// stored in the client's context, since callers have only the client.
 func refusal(cli *clientv3.Client) string {
 	if l, _ := cli.Ctx().Value(refusalKey{}).(*lastRefusal); l != nil {
 		if text := l.text.Load(); text != nil {

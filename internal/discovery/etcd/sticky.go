@@ -58,7 +58,7 @@ func (b stickyBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 	return b.Balancer.UpdateClientConnState(s)
 }
 
-// memberChoice is which member the calls of one client go to.
+// memberChoice is the choice of the member that gets the calls of one client.
 type memberChoice struct {
 	mu        sync.Mutex // guards all below
 	preferred string     // address; "" before the first call
@@ -69,11 +69,11 @@ type memberChoice struct {
 	count  int
 }
 
-// shortest is the least wait of a call after which its deadline counts as silence of the
-// member: callers may set shorter deadlines for their own reasons.
+// shortest is the least duration of a call whose deadline counts as silence of the member. Callers
+// may set shorter deadlines for their own reasons.
 const shortest = 250 * time.Millisecond
 
-// Build makes the picker for those members that are connected now.
+// Build returns the picker for the members that are connected now.
 func (f *memberChoice) Build(info base.PickerBuildInfo) balancer.Picker {
 	if len(info.ReadySCs) == 0 {
 		return base.NewErrPicker(balancer.ErrNoSubConnAvailable)
@@ -87,8 +87,8 @@ func (f *memberChoice) Build(info base.PickerBuildInfo) balancer.Picker {
 	return p
 }
 
-// choose returns the preferred member, or prefers the one of those connected
-// that has not been silent for longest.
+// choose returns the preferred member. If that is not connected, it prefers the connected member
+// that was silent longest ago, or never.
 func (f *memberChoice) choose(order []string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,7 +98,7 @@ func (f *memberChoice) choose(order []string) string {
 	return f.preferred
 }
 
-// blame notes that a member did not answer, or answered that it cannot.
+// blame records that a member did not answer, or was unavailable.
 func (f *memberChoice) blame(address string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,9 +125,8 @@ func (p *stickyPicker) Pick(balancer.PickInfo) (balancer.PickResult, error) {
 	}}, nil
 }
 
-// unanswered reports whether the end of a call speaks against the member it went to:
-// silence, a broken connection, or no leader in its sight. What it refuses is
-// an answer.
+// unanswered reports whether the error of a call counts against its member: no answer in time, a
+// broken connection, or no leader. A refusal is an answer.
 func unanswered(err error, waited time.Duration) bool {
 	switch code := status.Code(err); {
 	case code == codes.DeadlineExceeded, errors.Is(err, context.DeadlineExceeded):

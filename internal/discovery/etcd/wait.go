@@ -16,11 +16,11 @@ import (
 
 var watches atomic.Int64 //nolint:gochecknoglobals // metadata must be unique in the process
 
-// WatchContext returns the context for one call of clientv3.Watch, which must end with it. The
-// watch requires a leader, so that a member cut off from the others ends it, and has a gRPC
-// stream of its own. clientv3 shares a stream among watches with equal metadata, and etcd checks
-// each of them with the token that the stream began with: once that has expired (by default
-// after five minutes), etcd refuses new watches for as long as another one keeps the stream open.
+// WatchContext returns the context for one call of clientv3.Watch; cancel it when the watch ends.
+// The watch requires a leader, so that it ends at a member that is cut off from the others. It also
+// has a separate gRPC stream. clientv3 shares a stream among watches with equal metadata, and etcd
+// checks them with the token of the first one. Once that has expired (by default after five
+// minutes), etcd refuses new watches while another one keeps the stream open.
 func WatchContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	return metadata.AppendToOutgoingContext(ctx, "pdmesh-watch", strconv.FormatInt(watches.Add(1), 10)), cancel
@@ -50,7 +50,7 @@ func Signal(ch chan struct{}) {
 	}
 }
 
-// Jitter spreads an interval by a fifth to both sides.
+// Jitter returns a random duration from 0.8 d to 1.2 d.
 func Jitter(d time.Duration) time.Duration {
 	return d - d/5 + rand.N(2*d/5+1)
 }
@@ -88,7 +88,7 @@ func BackOff(ctx context.Context, tries int) bool {
 	return sleep.For(ctx, rand.N(min(backoffCap, backoffBase<<min(tries, 10))))
 }
 
-// Limits of the back-off between two tries to follow etcd.
+// Limits of the backoff between two calls of follow.
 const (
 	backoffBase = 100 * time.Millisecond
 	backoffCap  = 3 * time.Second

@@ -6,10 +6,9 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// ZapLogger makes a zap logger, which the etcd libraries insist on, that writes
-// into log. They talk a lot: what they call information is debugging to us, and
-// nothing comes out above limit, since the etcd client calls a lost connection
-// a warning on each try. A nil log drops everything.
+// ZapLogger returns a zap logger for the etcd libraries, which writes to log. Their info lines get
+// level debug, and levels above limit are lowered to limit: the etcd client logs a warning for each
+// attempt to reconnect. A nil log drops everything.
 func ZapLogger(log logrus.FieldLogger, limit zapcore.Level) *zap.Logger {
 	if log == nil {
 		return zap.NewNop()
@@ -23,11 +22,11 @@ type logrusCore struct {
 	limit zapcore.Level
 }
 
-// Enabled keeps etcd from formatting messages that are dropped: it describes each
-// change of its store in full, twice, at its lowest level.
+// Enabled keeps etcd from formatting messages that are dropped: at level debug, it describes each
+// change of its store in full, twice.
 func (c *logrusCore) Enabled(l zapcore.Level) bool { return c.log.Logger.IsLevelEnabled(c.level(l)) }
 
-// level is the logrus level for one of zap's.
+// level returns the logrus level for a level of zap.
 func (c *logrusCore) level(l zapcore.Level) logrus.Level {
 	switch l = min(l, c.limit); {
 	case l >= zapcore.ErrorLevel:

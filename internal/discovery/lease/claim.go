@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// claim is one key of a registration and how it was found.
+// claim is one key of a registration, with its state in etcd.
 type claim struct {
 	key   instance.Key
 	value []byte // wanted
@@ -56,8 +56,8 @@ func (r *Registrar) claims(ctx context.Context, rec instance.Record) ([]claim, e
 	return claims, nil
 }
 
-// judge decides from a key as it is whether this agent may write it:
-// Registering means yes.
+// judge decides from the state of a key whether this agent may write it; the phase is then
+// Registering.
 func (r *Registrar) judge(c *claim, id string) (phase Phase, why string) {
 	f := c.found
 	if f.Removed() {
@@ -128,15 +128,14 @@ func (r *Registrar) due(claims []claim, phase Phase) []*claim {
 	return due
 }
 
-// holds reports whether the key hangs on the lease that we hold now.
+// holds reports whether the key is under the current lease.
 func (r *Registrar) holds(f *etcd.Found) bool {
 	id := r.keeper.state().id
 	return id != 0 && f.Record.Lease == int64(id)
 }
 
-// write puts what is due under our lease, in one transaction and only if nothing that
-// was decided upon has changed since it was read. It returns the revision, 0 if something
-// has.
+// write puts the due claims under the current lease in one transaction, unless a key that it
+// depends on has changed since it was read. It returns the revision, 0 if a key has changed.
 func (r *Registrar) write(ctx context.Context, claims []claim, due []*claim) (revision int64, err error) {
 	id, err := r.keeper.lease(ctx)
 	if err != nil {
@@ -169,7 +168,7 @@ func (r *Registrar) write(ctx context.Context, claims []claim, due []*claim) (re
 		r.keeper.forget(id)
 		return 0, fmt.Errorf("register %s: %w", r.o.Key, err)
 	case err != nil:
-		// It may have been applied; the next attempt looks first.
+		// It may have been applied; the next attempt reads the keys first.
 		return 0, etcd.Explain(ctx, r.cli, "register "+r.o.Key.String(), err, r.fails == 0)
 	case !resp.Succeeded:
 		return 0, nil

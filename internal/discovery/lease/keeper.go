@@ -24,7 +24,7 @@ import (
 type leaseKeeper struct {
 	cli *clientv3.Client
 	ttl time.Duration
-	// changed gets a signal with every change of the state below; capacity one.
+	// changed receives a signal after each change of the state below; capacity one.
 	changed chan struct{}
 	granted chan struct{} // wakes the renewals after a grant; capacity one
 
@@ -40,7 +40,7 @@ func newLeaseKeeper(cli *clientv3.Client, ttl time.Duration) *leaseKeeper {
 type leaseState struct {
 	id       clientv3.LeaseID // 0: none, or lost
 	renewed  time.Time
-	trouble  error // of the last renewal, nil while all is well
+	trouble  error // error of the last renewal; nil if it succeeded
 	lost     int64
 	renewals int64
 	failures int64 // renewals that failed for another reason than a lost lease
@@ -80,15 +80,14 @@ func (k *leaseKeeper) forget(id clientv3.LeaseID) {
 }
 
 const (
-	// renewTimeout is how long a renewal waits for its answer at first. It doubles
-	// with each that does not come, up to a third of the TTL: an etcd that gets little
-	// of the processor answers in the end, and in time.
+	// renewTimeout is the first time limit of a renewal. It doubles with each renewal that is not
+	// answered, up to a third of the TTL, so that an etcd with little CPU time can answer.
 	renewTimeout = 2 * time.Second
 	renewRetry   = 200 * time.Millisecond
 	renewCap     = time.Second
 )
 
-// run renews until ctx ends. It never revokes.
+// run renews the lease until ctx ends. It never revokes the lease.
 func (k *leaseKeeper) run(ctx context.Context) {
 	third := k.ttl / 3
 	retry, limit := renewRetry, min(third, renewTimeout)
@@ -100,7 +99,7 @@ func (k *leaseKeeper) run(ctx context.Context) {
 				return
 			case <-k.granted:
 			}
-			// Agents that lost their leases together shall not renew together.
+			// Agents that lost their leases together must not renew together.
 			if !sleep.For(ctx, rand.N(third)) {
 				return
 			}
@@ -124,7 +123,7 @@ func (k *leaseKeeper) run(ctx context.Context) {
 	}
 }
 
-// renew makes one renewal and notes what came of it.
+// renew makes one renewal and records its outcome.
 func (k *leaseKeeper) renew(ctx context.Context, id clientv3.LeaseID, timeout time.Duration) error {
 	cctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -155,7 +154,7 @@ func (k *leaseKeeper) renew(ctx context.Context, id clientv3.LeaseID, timeout ti
 	return err
 }
 
-// revoke ends the lease at etcd, and with it its keys.
+// revoke revokes the lease, which deletes its keys.
 func (k *leaseKeeper) revoke(ctx context.Context) error {
 	k.mu.Lock()
 	id := k.id

@@ -17,8 +17,8 @@ func (r *Registrar) followOverride(ctx context.Context, k instance.Key) {
 	etcd.Retry(ctx, r.log, "the watch of the operator's intent ended, watching again", func(ctx context.Context) error { return r.watchOverride(ctx, k) })
 }
 
-// watchOverride watches the key of an override until that fails. The start of the watch is
-// signalled, too: what has changed before it would be missed.
+// watchOverride watches the key of an override until the watch fails. It signals the start of the
+// watch, too, since earlier changes have no events.
 func (r *Registrar) watchOverride(ctx context.Context, k instance.Key) error {
 	ctx, stop := etcd.WatchContext(ctx)
 	defer stop()

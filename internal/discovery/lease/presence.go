@@ -28,15 +28,14 @@ import (
 type ProxyPresence struct {
 	V       int    `json:"v"`
 	ID      string `json:"id"`
-	Address string `json:"address,omitempty"` // where it serves, host:port
+	Address string `json:"address,omitempty"` // listen address, host:port
 	// AdminURL is the base URL of its operator routes, such as /status; "" if unknown.
 	AdminURL string `json:"admin_url,omitempty"`
 	Version  string `json:"version,omitempty"`
-	// Applied is the highest mod_revision that the proxy has seen under the keys
-	// of the membership. Presences do not count, so that they never chase each
-	// other.
+	// Applied is the highest mod_revision of the membership's keys that the proxy has applied.
+	// Presences do not count: each write of one would cause another.
 	Applied   int64      `json:"applied"`
-	StartedAt *time.Time `json:"started_at,omitempty"` // for people; never compared
+	StartedAt *time.Time `json:"started_at,omitempty"` // for display; never compared
 
 	// Connector is the dialect of instances whose record names none.
 	Connector string `json:"connector,omitempty"`
@@ -45,9 +44,9 @@ type ProxyPresence struct {
 	Revision int64 `json:"-"` // mod_revision of the key
 }
 
-// BaseURL returns the base URL of the operator routes, scheme://host:port. A proxy of an older release
-// publishes only the address of its listener: it is an error if that names no host. Any other form of
-// URL is an error, too, since writers of etcd must not choose the paths that readers request.
+// BaseURL returns the base URL of the operator routes, scheme://host:port. A proxy of an older
+// release publishes only its listen address, which is an error if it names no host. Any other form
+// of URL is an error, too: writers of etcd must not choose the paths that readers request.
 func (p *ProxyPresence) BaseURL() (string, error) {
 	host, _, _ := net.SplitHostPort(p.Address)
 	if ip := net.ParseIP(host); p.AdminURL == "" && (host == "" || ip != nil && ip.IsUnspecified()) {
@@ -72,10 +71,10 @@ type PresenceOptions struct {
 	Applied func() int64
 	// Connector is as in ProxyPresence.
 	Connector string
-	// Report returns what the proxy publishes about the fleet; nil: nothing.
+	// Report returns the report to publish; nil: an empty one.
 	Report func() Report
-	// Load is the load that is published for the other proxies, in a key of its own under the
-	// same lease; nil: none.
+	// Load is the source of the load digest, which has a separate key under the same lease; nil: no
+	// digest is published.
 	Load *loaddigest.Source
 	TTL  time.Duration // of the lease, default 15 s
 	// Interval is the least time between two writes, default 1 s.
@@ -85,9 +84,8 @@ type PresenceOptions struct {
 	Log          logrus.FieldLogger // nil: silent
 }
 
-// Presence holds a proxy's key, so that others see that it runs and how far it
-// has followed the membership. Nothing depends on it: a presence that cannot
-// be written is tried again and otherwise of no consequence.
+// Presence keeps a proxy's key in etcd, so that others see that the proxy runs and which revision
+// it has applied. The proxy itself does not depend on it: a failed write is only retried.
 type Presence struct {
 	cli    *clientv3.Client
 	o      PresenceOptions
@@ -95,8 +93,7 @@ type Presence struct {
 	keeper *leaseKeeper
 }
 
-// NewPresence makes a Presence on a client that the caller closes after Run
-// has returned.
+// NewPresence returns a Presence that uses cli, which the caller closes after Run has returned.
 func NewPresence(cli *clientv3.Client, o PresenceOptions) *Presence {
 	o.TTL = cmp.Or(o.TTL, schema.DefaultTTL)
 	o.Interval = cmp.Or(o.Interval, time.Second)
@@ -147,7 +144,7 @@ func (p *Presence) hold(ctx context.Context) {
 	var at time.Time
 	failed := false
 	for {
-		applied, id := p.o.Applied(), p.keeper.state().id // first: it must not promise more
+		applied, id := p.o.Applied(), p.keeper.state().id // before the report, which must not be older
 		report := p.o.Report().settled(&published)
 		if id == 0 || id != under || applied != written || !report.alike(&published) || time.Since(at) > p.o.TTL {
 			lease, err := p.write(ctx, applied, report, started, !failed)
@@ -178,8 +175,8 @@ func numberless(s string) string {
 	}, s)
 }
 
-// put writes a key unless it has this value already: an idle fleet does not make etcd's
-// revision grow.
+// put writes a key unless it has this value and lease already, so that an idle fleet does not
+// advance the revision of etcd.
 func (p *Presence) put(ctx context.Context, key, value string, id clientv3.LeaseID) error {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
@@ -211,8 +208,8 @@ func (p *Presence) write(ctx context.Context, applied int64, report Report, star
 	return id, nil
 }
 
-// ReadProxies reads the values of the keys of proxies. A value that cannot be read yields the
-// id alone.
+// ReadProxies decodes the keys of proxies. If a value cannot be decoded, only ID and Revision are
+// set.
 func ReadProxies(l schema.Layout, kvs []*mvccpb.KeyValue) []ProxyPresence {
 	out := make([]ProxyPresence, 0, len(kvs))
 	for _, kv := range kvs {

@@ -29,26 +29,26 @@ type RefusedAgent struct {
 	Address      string        `json:"address"`
 	Host         string        `json:"host,omitempty"`  // name of its machine
 	Agent        string        `json:"agent,omitempty"` // its version
-	Phase        string        `json:"phase"`           // as internal/agent names them
+	Phase        string        `json:"phase"`           // its name in internal/agent
 	Registration Phase         `json:"registration"`
 	Reason       string        `json:"reason"`
 	Since        time.Time     `json:"since"` // by its clock
 }
 
 const (
-	// refusedAfter is how long it has to be so: what passes by itself is not reported.
+	// refusedAfter is how long a refusal must last before it is published.
 	refusedAfter = 5 * time.Second
 	refusedPoll  = time.Second
-	// refusedAgain is the least time between two writes of one agent, however often its
-	// reason changes; refusedDenied that after etcd has denied one.
+	// refusedAgain is the least time between two writes of one agent, however often its reason
+	// changes. refusedDenied is that time after etcd has denied a write.
 	refusedAgain  = 10 * time.Second
 	refusedDenied = time.Minute
 	// maxRefusedReason bounds the reason, in bytes.
 	maxRefusedReason = 600
 )
 
-// RefusedWriter publishes in etcd that an agent is refused. It writes when that begins,
-// when the reason changes, and when it ends; nothing while the agent is registered.
+// RefusedWriter publishes in etcd that an agent is refused. It writes when the refusal begins, when
+// its reason changes, and when it ends, but nothing while the agent is registered.
 type RefusedWriter struct {
 	cli    *clientv3.Client
 	layout schema.Layout
@@ -56,18 +56,18 @@ type RefusedWriter struct {
 	log    logrus.FieldLogger
 	keeper *leaseKeeper
 
-	since   time.Time // it is so; zero while it is not
+	since   time.Time // start of the refusal; zero: not refused
 	written string    // value in etcd, "" for none
-	next    time.Time // no write before
+	next    time.Time // earliest time of the next write
 }
 
-// NewRefusedWriter makes one. id is the agent's own.
+// NewRefusedWriter returns a RefusedWriter for the agent with this id.
 func NewRefusedWriter(cli *clientv3.Client, l schema.Layout, id string, ttl time.Duration, log logrus.FieldLogger) *RefusedWriter {
 	return &RefusedWriter{cli: cli, layout: l, key: l.Agent(id), log: etcd.LogOrDiscard(log), keeper: newLeaseKeeper(cli, ttl)}
 }
 
-// Run polls the state of the registration until ctx ends, nil for registered, or on the way, and
-// takes back what it has written. It returns after all its goroutines have ended.
+// Run calls ask every second until ctx ends, and publishes the result; nil means registered, or
+// about to be. Then it waits for its goroutines, and deletes the key.
 func (w *RefusedWriter) Run(ctx context.Context, ask func() *RefusedAgent) {
 	stop := background.Start(ctx, w.keeper.run)
 	sleep.Every(ctx, refusedPoll, func(now time.Time) { w.look(ctx, ask(), now) })
@@ -90,14 +90,14 @@ func (w *RefusedWriter) look(ctx context.Context, a *RefusedAgent, now time.Time
 	}
 	a.V, a.Since = instance.RecordVersion, w.since.UTC().Truncate(time.Second)
 	a.Reason = instance.Printable(a.Reason, maxRefusedReason)
-	value, _ := json.Marshal(a) // texts and a present time have no error
+	value, _ := json.Marshal(a) // cannot fail: strings and a time of today
 	if string(value) == w.written && w.keeper.state().id != 0 {
 		return
 	}
 	w.next = now.Add(etcd.Jitter(refusedAgain))
 	if err := w.write(ctx, string(value)); err != nil {
 		if errors.Is(err, rpctypes.ErrPermissionDenied) {
-			w.next = now.Add(etcd.Jitter(refusedDenied)) // its roles are of before there was such a key
+			w.next = now.Add(etcd.Jitter(refusedDenied)) // its etcd role is older than this key
 		}
 		w.log.WithError(err).Debug("cannot publish in etcd that the instance is not registered")
 		return
@@ -105,7 +105,7 @@ func (w *RefusedWriter) look(ctx context.Context, a *RefusedAgent, now time.Time
 	w.written = string(value)
 }
 
-// take takes back what was written.
+// take deletes the key with its lease.
 func (w *RefusedWriter) take(ctx context.Context) {
 	if err := w.keeper.revoke(ctx); err != nil {
 		w.log.WithError(err).Debug("it goes with its lease")
@@ -113,7 +113,7 @@ func (w *RefusedWriter) take(ctx context.Context) {
 	w.written = ""
 }
 
-// write puts the value under the lease, into the keys of this agent.
+// write puts the value into the key of this agent, under its lease.
 func (w *RefusedWriter) write(ctx context.Context, value string) error {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
@@ -144,8 +144,8 @@ func (w *RefusedWriter) write(ctx context.Context, value string) error {
 	return err
 }
 
-// ReadRefused reads the keys of agents that are refused. A value that cannot be read is left
-// out: nothing rests upon it.
+// ReadRefused decodes the keys of refused agents. It skips values that cannot be decoded, which is
+// safe: they are only displayed.
 func ReadRefused(l schema.Layout, kvs []*mvccpb.KeyValue) (out []RefusedAgent) {
 	for _, kv := range kvs {
 		var a RefusedAgent
@@ -164,5 +164,5 @@ func ReadRefused(l schema.Layout, kvs []*mvccpb.KeyValue) (out []RefusedAgent) {
 	return out
 }
 
-// maxRefusedValue is more than any agent writes.
+// maxRefusedValue bounds a value, in bytes. No agent writes as much.
 const maxRefusedValue = 4 << 10

@@ -1,5 +1,5 @@
-// Package lease holds keys under leases: that of an instance for its agent, the presence
-// and the load digest of a proxy.
+// Package lease maintains keys under leases: an agent's instance or refusal, and a proxy's presence
+// and load digest.
 package lease
 
 import (
@@ -18,34 +18,33 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Registrar holds one instance's key, or keys, under a lease for as long as it runs. It
-// writes only what it can prove to be its own, renews the same lease until
-// etcd reports that it is lost, and puts the key back if it is deleted
-// without an operator's removal. No trouble with etcd ends it.
+// Registrar keeps the key of an instance, or both keys, under a lease while it runs. It overwrites
+// only keys that are provably its own, and renews the same lease until etcd reports it as lost. It
+// restores a key that was deleted without an operator's removal. No error of etcd stops it.
 type Registrar struct {
 	cli    *clientv3.Client
 	o      RegistrarOptions
 	log    logrus.FieldLogger
 	keeper *leaseKeeper
-	wanted chan struct{} // a new record is wanted; capacity one
+	wanted chan struct{} // a record was Set; capacity one
 	look   chan struct{} // an override may have changed; capacity one
 
-	// Of the goroutine that holds the key.
-	held   bool           // the key was ours once
+	// Used by the goroutine of hold only.
+	held   bool           // this process has registered before
 	leases map[int64]bool // every lease under which this process has written
 	fails  int            // attempts failed in a row
 
 	mu      sync.Mutex // guards all below
 	rec     *instance.Record
-	arrived *instance.Record // the one of rec that etcd had last
+	arrived *instance.Record // the last value of rec that was in etcd
 	status  Status
 	cancel  context.CancelFunc // of Run
 	done    chan struct{}      // closed at Run's end; nil before Run
 	revoked bool
 }
 
-// NewRegistrar makes a Registrar on a client that the caller closes after Run
-// has returned and Revoke was called.
+// NewRegistrar returns a Registrar that uses cli, which the caller closes after Run has returned
+// and Revoke was called.
 func NewRegistrar(cli *clientv3.Client, o RegistrarOptions) *Registrar {
 	o.TTL = cmp.Or(o.TTL, schema.DefaultTTL)
 	return &Registrar{
@@ -58,8 +57,8 @@ func NewRegistrar(cli *clientv3.Client, o RegistrarOptions) *Registrar {
 	}
 }
 
-// Set sets the record to register. The first call begins the registration,
-// later ones change it; the latest wins. It does not wait for etcd.
+// Set sets the record to register. The first call begins the registration, later ones change it. It
+// does not wait for etcd.
 func (r *Registrar) Set(rec instance.Record) {
 	r.mu.Lock()
 	r.rec = &rec
@@ -67,7 +66,7 @@ func (r *Registrar) Set(rec instance.Record) {
 	etcd.Signal(r.wanted)
 }
 
-// Arrived reports whether what was Set last has been in etcd as it is.
+// Arrived reports whether the last record that was Set has been in etcd.
 func (r *Registrar) Arrived() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,10 +84,9 @@ func (r *Registrar) Status() Status {
 	return s
 }
 
-// Run registers and stays registered until ctx ends. It returns when all its
-// goroutines have ended, and leaves the lease to run out: a program that only
-// stops for a moment keeps its key. Revoke is the deliberate end. Run is called
-// once.
+// Run registers the instance and keeps it registered until ctx ends. It returns when all its
+// goroutines have ended. It does not revoke the lease, so that a program that restarts quickly
+// keeps its key; Revoke does. Run must be called only once.
 func (r *Registrar) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -133,8 +131,8 @@ func (r *Registrar) Revoke(ctx context.Context) error {
 	return nil
 }
 
-// hold keeps the key as it is wanted: it looks when a record is set, when an override changes,
-// when the lease changes, and at least once in a TTL.
+// hold keeps the keys up to date. It checks them when a record is set, when an override or the
+// lease changes, and at least once per TTL.
 func (r *Registrar) hold(ctx context.Context) {
 	next := time.NewTimer(time.Hour)
 	next.Stop()
@@ -157,8 +155,7 @@ func (r *Registrar) hold(ctx context.Context) {
 	}
 }
 
-// leaseChanged hears from the keeper. It reports whether there is nothing to do
-// right now.
+// leaseChanged handles a change of the lease. It reports whether no attempt is needed now.
 func (r *Registrar) leaseChanged(next *time.Timer) bool {
 	k := r.keeper.state()
 	s := r.Status()
@@ -166,13 +163,12 @@ func (r *Registrar) leaseChanged(next *time.Timer) bool {
 	case k.id == 0 && s.Phase.Holds():
 		r.log.Warn("lease lost, registering again")
 		r.setPhase(Registering, 0, "the lease was lost")
-		// Those who lost theirs together shall not all come back at once.
+		// Agents that lost their leases together must not all register again at once.
 		next.Reset(rand.N(r.o.TTL / 4))
 	case k.trouble != nil && s.Phase == Registered:
 		r.setPhase(Unknown, s.ModRevision, k.trouble.Error())
 	case k.trouble == nil && s.Phase == Unknown:
-		// An old etcd can confirm a lease that it has revoked already; the key
-		// is correct.
+		// An old etcd may confirm a lease that it has already revoked, so an attempt reads the key.
 		return false
 	}
 	return true
@@ -214,7 +210,7 @@ func (r *Registrar) attempt(ctx context.Context) (wait time.Duration, again bool
 	return wait, true
 }
 
-// try makes one attempt. An error means that nothing is known for sure.
+// try makes one attempt. After an error, the state of the keys is unknown.
 func (r *Registrar) try(ctx context.Context, rec *instance.Record) (wait time.Duration, err error) {
 	claims, err := r.claims(ctx, *rec)
 	if err != nil {
@@ -231,8 +227,8 @@ func (r *Registrar) try(ctx context.Context, rec *instance.Record) (wait time.Du
 		}
 		revision = written
 	}
-	// Nothing to write is right, too: the own-key check, or a write that timed out and
-	// was applied.
+	// If nothing was due, the keys are correct already: a periodic check, or a write that timed out
+	// but was applied.
 	if phase == Registered {
 		r.registered(rec, revision, why)
 		return etcd.Jitter(r.o.TTL), nil

@@ -11,20 +11,20 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// A Report is what a proxy publishes about the fleet with its presence: facts that only this
-// proxy knows, and that pdctl cannot read from records.
+// A Report has the facts about the fleet that a proxy publishes with its presence: those that only
+// this proxy knows and pdctl cannot read from records.
 type Report struct {
-	// Unverified has the instances that have not given this proxy a valid answer, by
-	// role/address, each with the reason. Nil: the proxy does not report them, because it
-	// is of an older release or there are too many.
+	// Unverified has the instances that this proxy has not verified, by role/address, each with the
+	// reason. Nil: the proxy does not report them, because it is of an older release or there are
+	// too many.
 	Unverified map[string]string `json:"unverified"`
 	// Instances has the state of verified instances that is not in their records, by
 	// role/address; those without an entry match their records. Nil: the proxy is of an
 	// older release, which does not report this.
 	Instances map[string]InstanceReport `json:"instances"`
-	// LeftOut is the number of entries that Instances has no space for.
+	// LeftOut is the number of entries that did not fit into Instances.
 	LeftOut int `json:"instances_left_out,omitempty"`
-	// NotServing is why the proxy can serve no request, "" if it can.
+	// NotServing is the reason why the proxy can serve no request, "" if it can.
 	NotServing string `json:"not_serving,omitempty"`
 	// Notices are problems of the fleet, in sentences. In etcd they include NotServing, which
 	// is removed when they are read.
@@ -53,8 +53,8 @@ const (
 	maxSeenReasons  = 3        // reasons of proxies that are shown for one instance
 )
 
-// NewInstanceReports returns the entries of a report about a snapshot, and the number of
-// those that there is no space for. Instances that the proxy does not use come first.
+// NewInstanceReports returns the entries of a report about a snapshot, and the number of those that
+// did not fit. Instances that the proxy does not use come first.
 func NewInstanceReports(snap *instance.Snapshot, opinion func(instance.Key) instance.Opinion) (out map[string]InstanceReport, leftOut int) {
 	out = map[string]InstanceReport{}
 	space := maxReport
@@ -89,7 +89,7 @@ func NewInstanceReports(snap *instance.Snapshot, opinion func(instance.Key) inst
 	return out, leftOut
 }
 
-// KeptKeys returns the keys that a report has space for, those of overrides first.
+// KeptKeys returns the keys that fit into a report, those of overrides first.
 func KeptKeys(keys []string) (out []string) {
 	space := maxReport
 	for _, overrides := range []bool{true, false} {
@@ -118,15 +118,14 @@ func learnedReport(in *instance.Instance) (r InstanceReport) {
 	return r
 }
 
-// alike reports whether two entries differ in numbers at most.
+// alike reports whether two entries are equal except for numbers.
 func (r InstanceReport) alike(o InstanceReport) bool {
 	return r.View == o.View && numberless(r.Reason) == numberless(o.Reason) && r.Version == o.Version &&
 		r.ModelsLeftOut == o.ModelsLeftOut && slices.Equal(r.Models, o.Models)
 }
 
-// settled returns r with those entries of Instances replaced that differ from the published
-// ones in numbers only, such as the seconds that an instance has been silent: an idle fleet
-// writes nothing to etcd.
+// settled returns r, with the published entries of Instances in place of those that differ from
+// them in numbers only, such as seconds of silence. So an idle fleet writes nothing to etcd.
 func (r Report) settled(published *Report) Report {
 	for k, is := range r.Instances {
 		if was, ok := published.Instances[k]; ok && is.alike(was) {
@@ -139,8 +138,8 @@ func (r Report) settled(published *Report) Report {
 // isNotServing reports whether a notice says that the proxy serves nothing.
 func isNotServing(text string) bool { return strings.HasSuffix(text, instance.NothingServed) }
 
-// alike reports whether two reports differ in numbers at most. Those of notices grow with every
-// request: the published ones are at most as old as the TTL.
+// alike reports whether two reports are equal except for numbers. Those in notices grow with every
+// request; the published ones are at most a TTL old.
 func (r *Report) alike(o *Report) bool {
 	same := func(a, b string) bool { return numberless(a) == numberless(b) }
 	return maps.Equal(r.Unverified, o.Unverified) && slices.EqualFunc(r.Notices, o.Notices, same) && same(r.NotServing, o.NotServing) &&
@@ -175,8 +174,8 @@ func seenBy(in *instance.Instance, proxies []ProxyPresence) *instance.Instance {
 	return out.Seen(passedOverBy(in, proxies).opinion(len(proxies)))
 }
 
-// unverifiedBy returns what the proxies found of an instance whose record names no models:
-// each has to probe it. The zero value means that it has answered all of them.
+// unverifiedBy returns the opinion of the proxies about an instance whose record names no models,
+// so that each has to probe it. The zero value means that it has answered all of them.
 func unverifiedBy(in *instance.Instance, proxies []ProxyPresence) instance.Opinion {
 	verified, all := 0, 0 // of the proxies that use it
 	var by objections
@@ -215,7 +214,7 @@ func (p *ProxyPresence) elsewhere(k instance.Key) bool {
 	return strings.HasPrefix(p.Unverified[k.String()], verify.OtherFleet)
 }
 
-// objection is why one proxy does not use an instance, or what it finds wrong.
+// objection is the reason why one proxy does not use an instance, or a problem that it reports.
 type objection struct {
 	proxy  string
 	view   instance.View
@@ -258,7 +257,7 @@ func (by objections) opinion(n int) (o instance.Opinion) {
 	return o
 }
 
-// passedOverBy returns the proxies that object to an instance, by what they publish.
+// passedOverBy returns the objections to an instance that proxies publish.
 func passedOverBy(in *instance.Instance, proxies []ProxyPresence) (by objections) {
 	for i := range proxies {
 		p := &proxies[i]
@@ -273,15 +272,16 @@ func passedOverBy(in *instance.Instance, proxies []ProxyPresence) (by objections
 	return by
 }
 
-// about returns what a proxy publishes of an instance, unless it has not seen the present
-// record yet.
+// about returns the report of a proxy about an instance, if the proxy has applied the current
+// record.
 func (p *ProxyPresence) about(in *instance.Instance) (InstanceReport, bool) {
 	r, ok := p.Instances[in.Key.String()]
 	return r, ok && p.Applied >= in.ModRevision
 }
 
-// Opinion returns why a proxy does not use an instance, and what it finds wrong with one that
-// it uses, both printable. Both are "" if it reports nothing about the instance.
+// Opinion returns a proxy's view of an instance, "" if the proxy uses it, and the reason for that
+// view, or a problem of the instance. Both are printable, and "" if the proxy reports nothing about
+// the instance.
 func (p *ProxyPresence) Opinion(k instance.Key) (view instance.View, reason string) {
 	if why, no := p.Unverified[k.String()]; no {
 		if p.elsewhere(k) {

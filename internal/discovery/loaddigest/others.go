@@ -39,10 +39,10 @@ type Others struct {
 	Counts map[string]instance.OthersLoad
 	// Present reports whether another proxy picks among the same instances.
 	Present bool
-	// New has the usable digests that were not in a previous Others. One that was overwritten
-	// in between is missed.
+	// New has the usable digests that were not in a previous Others. Digests that were overwritten
+	// in between are missed.
 	New []*ProxyLoad
-	// Keys has the weighted demand of API keys at every proxy, by its ID; that of own, too.
+	// Keys has the weighted demand of API keys at every proxy, by ID, including this one.
 	Keys map[string]map[string][]int64
 	// All has the last digest of every proxy, including this one.
 	All []*ProxyLoad
@@ -88,8 +88,8 @@ func present(all []*ProxyLoad, own string, now time.Time) bool {
 	})
 }
 
-// keys returns the demand of API keys. The weight of an old digest counts only while the own one, which
-// proves that etcd is reachable, is not old: otherwise, shares stay as they are.
+// keys returns the demand of API keys. Old digests lose weight only while this proxy's digest is
+// fresh, which proves that etcd is reachable. Otherwise, shares stay as they are.
 func keys(all []*ProxyLoad, own string, now time.Time) map[string]map[string][]int64 {
 	out := make(map[string]map[string][]int64, len(all))
 	reachable := slices.ContainsFunc(all, func(p *ProxyLoad) bool { return p.ID == own && Weight(now.Sub(p.ReceivedAt)) == 1 })
@@ -111,8 +111,9 @@ func keys(all []*ProxyLoad, own string, now time.Time) map[string]map[string][]i
 	return out
 }
 
-// Engines iterates over the load by the address of the engine. An engine in both roles is listed under
-// each, with one count; under a role that it leaves only while requests run there.
+// Engines iterates over the load by the address of the engine. A digest lists an engine of both
+// roles under each, with the same count; under a role that it leaves, only while requests run
+// there.
 func (p *ProxyLoad) Engines(yield func(address string, c schema.LoadCount) bool) {
 	for key, c := range p.Load {
 		role, address, _ := strings.Cut(key, "/")

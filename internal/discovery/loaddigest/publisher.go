@@ -35,7 +35,7 @@ type Source struct {
 type PublishOptions struct {
 	Source   *Source
 	Interval time.Duration // shortest time between two digests
-	TTL      time.Duration // of the lease; a digest that has not changed is checked once in each
+	TTL      time.Duration // of the lease; an unchanged digest is checked once per TTL
 	// Lease returns the lease for the digest; 0 while there is none.
 	Lease func() clientv3.LeaseID
 	// Write writes a digest under a lease.
@@ -67,7 +67,7 @@ type publisher struct {
 	applied appliedRevision
 }
 
-// appliedRevision delays a revision until every pick that did not know it is counted: a pick
+// appliedRevision delays a revision until every pick from an earlier membership is counted: a pick
 // reads the membership a moment before it is counted.
 type appliedRevision struct {
 	now, next int64
@@ -117,7 +117,7 @@ func Publish(ctx context.Context, o PublishOptions) {
 // next poll.
 func (p *publisher) update(ctx context.Context) time.Duration {
 	now := time.Now()
-	applied := p.applied.update(p.Source.Applied(), now) // before InFlight: it must not promise more
+	applied := p.applied.update(p.Source.Applied(), now) // before InFlight, which must not be older
 	entries := p.Source.InFlight()
 	next := schema.NewDigest(applied, entries, now.UTC().Round(time.Millisecond))
 	if p.Source.Keys != nil {
@@ -145,7 +145,7 @@ func (p *publisher) update(ctx context.Context) time.Duration {
 		return wait
 	}
 	age, least := now.Sub(p.at), max(p.Interval, time.Duration(len(p.value))*time.Second/bytesPerSecond)
-	// Readers take the age of a digest with load or a backlog as that of etcd.
+	// Readers take an old digest with load or a backlog as a sign that etcd is unreachable.
 	busy := len(next.Load) > 0 || slices.ContainsFunc(next.Queue, func(e schema.QueueEntry) bool { return e.Backlog > 0 })
 	due := id != p.lease || drained ||
 		(next.Differs(p.last) || len(p.prompts) > 0 || p.Source.HasPrompts()) && age >= least ||
@@ -157,7 +157,7 @@ func (p *publisher) update(ctx context.Context) time.Duration {
 			p.prompts = p.Source.TakePrompts(limit)
 		}
 		next.Prompts = p.prompts
-		raw, _ := json.Marshal(next) // numbers and texts have no error
+		raw, _ := json.Marshal(next) // cannot fail: numbers and strings
 		value = string(raw)
 	case age < p.TTL:
 		return wait // after a TTL it is written again, in case the key was deleted

@@ -1,5 +1,5 @@
-// Package loaddigest publishes the load of a proxy for the other proxies, and follows and adds up
-// what they publish. The format of a digest is schema.Digest.
+// Package loaddigest publishes the load of a proxy for the other proxies, and follows and sums up
+// their digests. The format of a digest is schema.Digest.
 //
 // An old digest counts less: a proxy with requests in flight writes its digest every Refresh, so
 // one that is older belongs to a proxy that hangs or was stopped, or etcd is unreachable.
@@ -122,7 +122,7 @@ func (w *Watcher) follow(ctx context.Context) error {
 	// A watch that is silent may hang, so each one is replaced after about a minute.
 	again := time.NewTimer(etcd.Jitter(time.Minute))
 	defer again.Stop()
-	// Watch returns once etcd has created the watch. A member that hangs does not.
+	// Watch returns once etcd has created the watch, which a hung member never does.
 	deadline := time.AfterFunc(etcd.LongestWait, stop)
 	events := w.cli.Watch(wctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(resp.Header.Revision+1))
 	deadline.Stop()
@@ -152,7 +152,7 @@ func (w *Watcher) follow(ctx context.Context) error {
 	}
 }
 
-// put stores a digest, unless it is the one that is known already, which keeps its age.
+// put stores a digest. One that is known already keeps its age.
 func (w *Watcher) put(kv *mvccpb.KeyValue) {
 	id := strings.TrimPrefix(string(kv.Key), w.layout.Load(""))
 	old, full := w.proxies[id], len(w.proxies) >= maxProxies

@@ -22,12 +22,12 @@ type RejectedError struct{ Reason string }
 
 func (e *RejectedError) Error() string { return e.Reason }
 
-// Rejectf returns a *RejectedError. Quote what is not printable.
+// Rejectf returns a *RejectedError. Callers must pass untrusted arguments through Quote.
 func Rejectf(format string, args ...any) error {
 	return &RejectedError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// ReasonOf is the text of a rejection.
+// ReasonOf returns the text of a rejection, or of any other error in printable form.
 func ReasonOf(err error) string {
 	if r, ok := errors.AsType[*RejectedError](err); ok {
 		return r.Reason
@@ -38,9 +38,9 @@ func ReasonOf(err error) string {
 // ErrTooLarge is wrapped when a value would be larger than the layout allows.
 var ErrTooLarge = errors.New("value too large")
 
-// EncodeRecord returns the JSON value of an instance's key, at most MaxRecordBytes. Models that
-// do not fit are left out, see instance.Record.FitModels. A record without a version gets the
-// current one. It refuses what DecodeRecord would reject, with a *RejectedError.
+// EncodeRecord returns the JSON value of an instance's key, at most MaxRecordBytes. Models that do
+// not fit are left out, see instance.Record.FitModels. A record without a version gets the current
+// one. It returns a *RejectedError for a record that DecodeRecord would reject.
 func EncodeRecord(rec instance.Record) ([]byte, error) {
 	rec.V = cmp.Or(rec.V, instance.RecordVersion)
 	if err := checkRecord(&rec); err != nil {
@@ -95,7 +95,7 @@ func DecodeRecord(k instance.Key, value []byte) (rec instance.Record, bare bool,
 	return rec, bare, nil
 }
 
-// valueText does the checks that are the same for all values.
+// valueText checks the size and the encoding of a value, and returns it without surrounding spaces.
 func valueText(value []byte) (string, error) {
 	if len(value) > instance.MaxRecordBytes {
 		return "", Rejectf("the value has %d bytes; the limit is %d", len(value), instance.MaxRecordBytes)
@@ -119,8 +119,8 @@ func decodeValue(value []byte, into any, otherwise string) error {
 	return decodeObject(text, into)
 }
 
-// decodeObject reads one JSON object and nothing after it. Unknown fields are
-// from another program, maybe of a newer version, and no reason to reject.
+// decodeObject reads one JSON object and nothing after it. It ignores unknown fields, which may be
+// from another program or a newer version.
 func decodeObject(text string, into any) error {
 	err := json.Unmarshal([]byte(text), into)
 	var typeErr *json.UnmarshalTypeError
@@ -140,7 +140,7 @@ func decodeObject(text string, into any) error {
 	}
 }
 
-// bareAddress accepts "host:port" and "http(s)://host:port" of the very key.
+// bareAddress accepts "host:port" and "http(s)://host:port" if they name the address of the key.
 func bareAddress(k instance.Key, text string) (scheme string, err error) {
 	address, scheme := text, ""
 	if strings.Contains(text, "://") {
@@ -175,14 +175,14 @@ func FillRecord(k instance.Key, rec *instance.Record) error {
 		if err != nil {
 			return Rejectf("field \"address\": %s", err)
 		}
-		// Another spelling of the host is fine (a name instead of a number, the
-		// outside of a NAT); another port is another server.
+		// The host may be spelled in another way (a name, the public address of a NAT), but another
+		// port is another server.
 		if portOf(canonical) != portOf(k.Address) {
 			return Rejectf("field \"address\" is %s but the key says port %s", canonical, portOf(k.Address))
 		}
 		rec.Address = canonical
 		if canonical == k.Address {
-			rec.Address = k.Address // one copy of it
+			rec.Address = k.Address // share the string
 		}
 	}
 	rec.Scheme = cmp.Or(rec.Scheme, "http")
@@ -190,9 +190,9 @@ func FillRecord(k instance.Key, rec *instance.Record) error {
 	return checkRecord(rec)
 }
 
-// shareWords makes one copy of what many records have in common: a thousand
-// instances of a fleet have a few words between them, and what is alive is
-// what the garbage collector goes through. The record is the caller's alone.
+// shareWords interns the strings that many records have in common. A thousand instances have few
+// distinct ones, and the garbage collector visits every live string. The record must not be shared
+// yet.
 func shareWords(rec *instance.Record) {
 	words := []*string{
 		&rec.Scheme, (*string)(&rec.State), &rec.Cause, &rec.Connector, &rec.KVRole, &rec.TransferMode, &rec.Transfer, &rec.Version, &rec.Source,
@@ -207,7 +207,7 @@ func shareWords(rec *instance.Record) {
 	}
 }
 
-// checkRecord holds the rules that need no key.
+// checkRecord checks the fields that do not depend on the key.
 func checkRecord(rec *instance.Record) error {
 	if rec.V < 0 {
 		return Rejectf("field \"v\" is negative")
@@ -259,5 +259,5 @@ func portOf(address string) string {
 	return port
 }
 
-// Quote shows text from elsewhere inside a message, fit to print.
+// Quote returns untrusted text in quotes and in printable form, for a message.
 func Quote(s string, limit int) string { return `"` + instance.Printable(s, limit) + `"` }

@@ -18,8 +18,8 @@ import (
 // Digest is the JSON value of a proxy's key below load/: its load on each instance.
 type Digest struct {
 	V int `json:"v"`
-	// Applied is a mod_revision of the membership. Every leg whose pick did not know this revision
-	// is in Load, or has ended.
+	// Applied is a mod_revision of the membership. Every leg that was picked from an earlier
+	// membership is in Load, or has ended.
 	Applied int64 `json:"applied"`
 	// Load has the instances with legs in flight, by role/address.
 	Load map[string]LoadCount `json:"load"`
@@ -28,16 +28,17 @@ type Digest struct {
 	// LeavingLeftOut is the number of leaving instances among LeftOut. Unless it is 0, an instance
 	// that is not in Load may have legs in flight.
 	LeavingLeftOut int `json:"leaving_left_out,omitempty"`
-	// Prompts are the prompts sent to prefill instances since the previous digest, in the format
-	// of prefix.Placements: what the caches of these instances contain now.
+	// Prompts are the prompts sent to prefill instances since the previous digest, in the format of
+	// prefix.Placements. They are now in the caches of these instances.
 	Prompts []byte `json:"prompts,omitempty"`
-	// Keys has the demand of API keys with limits, by their names: requests, input, output and
-	// uncached tokens per minute, requests at the same time; then the requests and tokens per minute
-	// that are admitted; then, after KeyRates numbers, the counts of these that were admitted, modulo
-	// 2^40. Proxies of older versions lack the last parts, proxies without limits all.
+	// Keys has the demand of API keys with limits, by name. KeyRates rates come first: requests,
+	// input, output and uncached tokens per minute, concurrent requests, and then the admitted
+	// requests and tokens per minute. After them come the counts of admitted requests and tokens,
+	// modulo 2^40. Proxies of older versions omit the last parts; proxies without limits omit the
+	// field.
 	Keys map[string][]int64 `json:"keys,omitempty"`
-	// Queue is the state of the keys that wait for a model, or have been served lately; absent from
-	// proxies of an older version, and from those whose queue is off or idle.
+	// Queue has the API keys that wait for a model, or were served lately. Proxies of an older
+	// version, and those whose queue is off or idle, omit it.
 	Queue []QueueEntry `json:"queue,omitempty"`
 	free  int          // bytes left for prompts
 	// At is the time of writing by the clock of the writer. It is for display and never compared.
@@ -54,7 +55,7 @@ type LoadCount struct {
 // QueueEntry is the state of one API key, by its name, in one class of a model's queue.
 type QueueEntry struct {
 	Model    string `json:"m"` // see instance.QueueName
-	Class    int    `json:"c"` // 0 to 2, the highest first
+	Class    int    `json:"c"` // 0 (the highest) to 2
 	Key      string `json:"k,omitempty"`
 	Attained int64  `json:"a,omitempty"` // service, with a half-life of 60 s
 	Backlog  int64  `json:"b,omitempty"` // cost of the waiting requests
@@ -79,8 +80,8 @@ func (d *Digest) SetQueue(entries []QueueEntry) {
 	}
 }
 
-// queueDiffers reports whether the backlog of a key differs much. Attained service that only fades is
-// no difference: other proxies know how it does.
+// queueDiffers reports whether the backlog of a key differs much. Decay of attained service is no
+// difference, since other proxies compute it themselves.
 func (d *Digest) queueDiffers(before *Digest) bool {
 	type name struct {
 		model, key string
@@ -115,10 +116,10 @@ const (
 	maxPrompts = 8 << 10  // bytes of prompts in a digest
 	maxKeys    = 64       // API keys in a digest
 	maxKeySize = 6 << 10  // bytes of all these
-	maxCount   = 1 << 40  // of every number in a digest
+	maxCount   = 1 << 40  // largest number in a digest
 )
 
-// KeyRates is the number of rates in a list of Digest.Keys, which counts follow.
+// KeyRates is the number of rates at the beginning of a list in Digest.Keys; counts follow them.
 const KeyRates = 9
 
 // ErrDigest is wrapped by the error of a digest that cannot be used.
@@ -161,7 +162,7 @@ func NewDigest(applied int64, entries []LoadEntry, at time.Time) Digest {
 	return d
 }
 
-// DecodeDigest decodes a digest. It rejects one of a newer schema, or with an impossible value.
+// DecodeDigest decodes a digest. It rejects a newer schema and values out of range.
 func DecodeDigest(value []byte) (Digest, error) {
 	var d Digest
 	if len(value) > maxDigest {
@@ -220,13 +221,14 @@ func (d *Digest) SetKeys(keys map[string][]int64) {
 	}
 }
 
-// PromptBytes returns the number of bytes of prompts that fit into the digest, where they are base64.
+// PromptBytes returns the number of bytes of prompts that fit into the digest, before base64
+// encoding.
 func (d *Digest) PromptBytes() int {
 	return min(maxPrompts, base64.StdEncoding.DecodedLen(max(0, d.free-len(`"prompts":"",`))))
 }
 
-// Differs reports whether d differs so much from the digest before it that it should be published
-// within a second. Small changes wait for digest.Refresh.
+// Differs reports whether d differs so much from the previous digest that it should be published
+// within a second. Small changes wait for loaddigest.Refresh.
 func (d *Digest) Differs(before *Digest) bool {
 	if before == nil || d.Applied != before.Applied || d.queueDiffers(before) {
 		return true

@@ -11,8 +11,8 @@ import (
 // maxDocumentName bounds the name of a document, in bytes.
 const maxDocumentName = 256
 
-// CheckDocument checks what all documents have in common: the name, and a value that is a JSON
-// object of at most 16 KiB. The error is a *RejectedError.
+// CheckDocument checks the name of a document, and that its value is a JSON object of at most 16
+// KiB. The error is a *RejectedError.
 func CheckDocument(k instance.Key, value []byte) error {
 	switch {
 	case k.Address == "" || len(k.Address) > maxDocumentName:

@@ -7,19 +7,19 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Override is the JSON value of an operator's intent. It wins over the record
-// of its instance and outlives it.
+// Override is the JSON value of an operator's intent. It takes precedence over the record of its
+// instance, and stays when the record is deleted.
 type Override struct {
 	V      int             `json:"v"`
 	State  instance.Intent `json:"state,omitempty"`  // drain, cordon, removed, or empty with a weight
 	Weight *int            `json:"weight,omitempty"` // replaces the record's, at least 0
 	Reason string          `json:"reason,omitempty"`
 	By     string          `json:"by,omitempty"`
-	// MoveAfter is the number of seconds after which the streams that still run on a drained
-	// instance continue on others, from the moment when a proxy applies the drain; nil: they stay.
+	// MoveAfter is the time in seconds, from when a proxy applies the drain, after which running
+	// streams continue on other instances; nil: they stay.
 	MoveAfter *int `json:"move_after,omitempty"`
-	// Role marks a drain of an engine in both roles that keeps it in this other role only. A drain
-	// without it is an operator's own. Programs that do not know the field see a drain.
+	// Role marks a drain that keeps an engine of both roles in this other role only. A drain without
+	// it was set by an operator. Programs that do not know the field see a drain.
 	Role instance.Role `json:"role,omitempty"`
 	// Auto reports, with Role, that a proxy chose the role (--auto-roles), not an operator.
 	Auto bool `json:"auto,omitempty"`
@@ -39,19 +39,19 @@ type Move struct {
 // PendingAdd is the JSON value of an add that waits until its instance answers.
 type PendingAdd struct {
 	V         int              `json:"v"`
-	Model     string           `json:"model,omitempty"`     // must be served; empty: the verifying proxy's own --model
+	Model     string           `json:"model,omitempty"`     // that must be served; empty: --model of the proxy
 	Connector string           `json:"connector,omitempty"` // goes into the record
 	By        string           `json:"by,omitempty"`
 	Reason    string           `json:"reason,omitempty"`
-	Since     *time.Time       `json:"since,omitempty"`  // for people; never compared
-	Record    *instance.Record `json:"record,omitempty"` // what to write beside the verified facts
+	Since     *time.Time       `json:"since,omitempty"`  // for display; never compared
+	Record    *instance.Record `json:"record,omitempty"` // completed by the verified facts
 }
 
 // maxMoveAfter bounds Override.MoveAfter: a day.
 const maxMoveAfter = 24 * 60 * 60
 
-// DecodeOverride reads an override. Every error is a *RejectedError. An empty
-// value is an error: it says nothing about what is wanted.
+// DecodeOverride reads an override. Every error is a *RejectedError. An empty value is an error,
+// since it has no intent.
 func DecodeOverride(value []byte) (Override, error) {
 	var o Override
 	if err := decodeValue(value, &o, `an override must be a JSON object such as {"v":1,"state":"drain"}`); err != nil {
@@ -69,13 +69,13 @@ func DecodeOverride(value []byte) (Override, error) {
 		return Override{}, Rejectf("move_after is not 0 to %d seconds", maxMoveAfter)
 	}
 	if o.State != instance.Drain || o.Role != instance.Prefill && o.Role != instance.Decode {
-		o.Role, o.Auto = "", false // of a newer program: the drain counts
+		o.Role, o.Auto = "", false // by a newer program: keep the drain
 	}
 	return o, nil
 }
 
-// DecodePending reads a pending add. An empty value waits for whatever model
-// the instance serves. Every error is a *RejectedError.
+// DecodePending reads a pending add. An empty value is one with default settings. Every error is a
+// *RejectedError.
 func DecodePending(k instance.Key, value []byte) (PendingAdd, error) {
 	if text, err := valueText(value); err == nil && text == "" {
 		return PendingAdd{V: 1}, nil
@@ -92,7 +92,7 @@ func DecodePending(k instance.Key, value []byte) (PendingAdd, error) {
 	return p, nil
 }
 
-// FullRecord is what promotion writes, before the verified facts are added.
+// FullRecord returns the record that promotion writes, before the verified facts are added.
 func (p PendingAdd) FullRecord(k instance.Key) instance.Record {
 	var rec instance.Record
 	if p.Record != nil {

@@ -1,5 +1,5 @@
-// Package schema is the layout of the keys in etcd and the codec of their values. It is
-// pure: it knows no etcd client, and no other package of discovery.
+// Package schema defines the keys in etcd, and encodes and decodes their values. It imports neither
+// the etcd client nor another package of discovery.
 package schema
 
 import (
@@ -14,7 +14,7 @@ import (
 // ErrPrefix is wrapped by every error of NewLayout.
 var ErrPrefix = errors.New("invalid etcd prefix")
 
-// DefaultPrefix is the root under which all keys live by default.
+// DefaultPrefix is the default root of all keys.
 const DefaultPrefix = "/pd"
 
 // The first path segments below the root.
@@ -36,14 +36,14 @@ const (
 	Models instance.Role = "models" // model routes, by the name of the model
 )
 
-// Layout knows where every key is. The zero Layout is not usable; see NewLayout.
+// Layout builds and parses the keys in etcd. The zero Layout is not usable; see NewLayout.
 type Layout struct {
 	root string // ends in exactly one slash, so that /pd never matches /pd-old
 }
 
-// NewLayout checks a prefix such as "/pd" or "/pd/" and makes the layout below
-// it. The prefix starts with a slash, is not the root of all keys, and stays
-// clear of the keys that Mooncake keeps in the same etcd.
+// NewLayout returns the layout below a prefix such as "/pd" or "/pd/". The prefix must start with a
+// slash, must not cover all keys in etcd, and must not contain those of Mooncake, which may share
+// the etcd.
 func NewLayout(prefix string) (Layout, error) {
 	bad := func(why string) (Layout, error) {
 		return Layout{}, fmt.Errorf("%w %q: %s", ErrPrefix, instance.Printable(prefix, 80), why)
@@ -71,66 +71,66 @@ func NewLayout(prefix string) (Layout, error) {
 	return Layout{root: "/" + trimmed + "/"}, nil
 }
 
-// Root is the common prefix of all keys, with its trailing slash.
+// Root returns the common prefix of all keys, with its trailing slash.
 func (l Layout) Root() string { return l.root }
 
-// Instance is the key of an instance's record.
+// Instance returns the key of an instance's record.
 func (l Layout) Instance(k instance.Key) string {
 	return l.root + string(k.Role) + "/" + k.Address
 }
 
-// Pending is the key of an add that waits for its instance.
+// Pending returns the key of an add that waits for its instance.
 func (l Layout) Pending(k instance.Key) string {
 	return l.root + segPending + string(k.Role) + "/" + k.Address
 }
 
-// Override is the key of an operator's intent for an instance.
+// Override returns the key of an operator's intent for an instance.
 func (l Layout) Override(k instance.Key) string {
 	return l.root + segOverride + string(k.Role) + "/" + k.Address
 }
 
-// Overrides is the common prefix of all overrides.
+// Overrides returns the common prefix of all overrides.
 func (l Layout) Overrides() string { return l.root + segOverride }
 
-// Document is the key of a document: k.Role is its folder, and k.Address its name.
+// Document returns the key of a document: k.Role is its folder, and k.Address its name.
 func (l Layout) Document(k instance.Key) string { return l.root + k.String() }
 
-// Proxy is the key of a proxy's presence.
+// Proxy returns the key of a proxy's presence.
 func (l Layout) Proxy(id string) string { return l.root + segProxies + id }
 
-// Load is the key under which a proxy reports what it has in flight.
+// Load returns the key of a proxy's load digest.
 func (l Layout) Load(id string) string { return l.root + segLoad + id }
 
-// Agent is the key under which an agent reports whether its instance is not registered.
+// Agent returns the key under which an agent reports why its instance is not registered.
 func (l Layout) Agent(id string) string { return l.root + segAgents + id }
 
-// Audit is the key of one audit entry.
+// Audit returns the key of one audit entry.
 func (l Layout) Audit(id string) string { return l.root + segAudit + id }
 
-// Schema is the key that names the version of this layout.
+// Schema returns the key that has the version of this layout.
 func (l Layout) Schema() string { return l.root + KeySchema }
 
-// Kept is the key by which an operator decides what proxies do with
-// what they keep active although etcd has lost it.
+// Kept returns the key of the Order by which an operator restores or forgets entries that etcd has
+// lost.
 func (l Layout) Kept() string { return l.root + keyKept }
 
-// Moves is the key that holds the last change of a role; see Move.
+// Moves returns the key that holds the last change of a role; see Move.
 func (l Layout) Moves() string { return l.root + keyMoves }
 
-// WatchStart is the first key of the watched range, from decode/ to the end of prefill/. The
+// WatchStart returns the first key of the watched range, from decode/ to the end of prefill/. The
 // watch is one range, so that events are ordered and transactions arrive whole. In etcd's
 // byte order the range covers decode, limits, load, meta, models, override, pending and prefill. It excludes
 // audit and the presences in proxies/, which change all the time and do not affect the
 // membership. Events of load/ are skipped on arrival.
 func (l Layout) WatchStart() string { return l.root + string(instance.Decode) + "/" }
 
-// WatchEnd is the end of the watched range, which does not include it.
+// WatchEnd returns the exclusive end of the watched range.
 func (l Layout) WatchEnd() string { return l.root + string(instance.Prefill) + "0" } // '0' follows '/'
 
-// Kind reports what a key is about.
+// Kind is the kind of value that a key has.
 type Kind int
 
-// The kinds.
+// The kinds of keys.
 const (
 	KindOther Kind = iota
 	KindInstance
@@ -139,7 +139,8 @@ const (
 	KindDocument
 )
 
-// ListedPrefixes are what a list of the membership reads, besides the schema key.
+// ListedPrefixes returns the prefixes that a list of the membership reads, besides the keys Schema
+// and Kept.
 func (l Layout) ListedPrefixes() []string {
 	return []string{
 		l.root + string(instance.Decode) + "/",
@@ -151,14 +152,14 @@ func (l Layout) ListedPrefixes() []string {
 	}
 }
 
-// Name is a key taken apart. Address is as spelled in the key, unchecked. Of a document Role is
-// the folder, and Address the name, which may contain slashes.
+// Name is a parsed key. Address is as spelled in the key, unchecked. For a document, Role is the
+// folder and Address the name, which may contain slashes.
 type Name struct {
 	Kind Kind
 	instance.Key
 }
 
-// Path is the key without its root.
+// Path returns the key without its root.
 func (n Name) Path() string {
 	switch n.Kind {
 	case KindPending:
@@ -175,8 +176,8 @@ func (n Name) Path() string {
 // Text returns the path in printable form.
 func (n Name) Text() string { return instance.Printable(n.Path(), 400) }
 
-// Parse takes a key apart. Keys outside the root, in a segment we do not read,
-// or deeper than they should be are KindOther.
+// Parse parses a key. A key outside the root, or in a segment that is not part of the membership,
+// has KindOther.
 func (l Layout) Parse(key string) Name {
 	rest, ok := strings.CutPrefix(key, l.root)
 	if !ok {
@@ -206,9 +207,8 @@ func (l Layout) Parse(key string) Name {
 	}
 }
 
-// Owns reports whether a key below the root is in a place that this layout uses,
-// now or for what reads along: a program that finds another key there has found
-// another party's data.
+// Owns reports whether a key is below the root, in a segment that this layout uses or reserves.
+// Other keys below the root belong to another program.
 func (l Layout) Owns(key string) bool {
 	rest, below := strings.CutPrefix(key, l.root)
 	segment, _, deeper := strings.Cut(rest, "/")

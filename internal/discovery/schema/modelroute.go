@@ -9,13 +9,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// ModelRoute is the JSON value of the document of a model route. Requests for the model that the
-// document is named after go to one of the targets.
+// ModelRoute is the JSON value of the document of a model route. Requests for the model with the
+// name of the document go to one of the targets.
 type ModelRoute struct {
 	V       int           `json:"v"`
 	Targets []ModelTarget `json:"targets"`
-	// Sticky is what keeps requests on one target: StickySession (the default), StickyKey or
-	// StickyNone.
+	// Sticky selects which requests stay on one target: those of a session (StickySession, the
+	// default), those of an API key (StickyKey), or none (StickyNone).
 	Sticky string `json:"sticky,omitempty"`
 	Reason string `json:"reason,omitempty"`
 }
@@ -31,7 +31,7 @@ type ModelTarget struct {
 	Weight *int `json:"weight,omitempty"`
 }
 
-// What keeps the requests of a client on one target of a model route.
+// The values of ModelRoute.Sticky.
 const (
 	StickySession = "session" // the session of the client
 	StickyKey     = "key"     // the name of the API key
@@ -41,7 +41,7 @@ const (
 // maxTargets bounds the targets of a model route.
 const maxTargets = 16
 
-// Share returns the weight.
+// Share returns the weight, or its default.
 func (t *ModelTarget) Share() int {
 	if t.Weight == nil {
 		return instance.DefaultWeight
@@ -57,8 +57,8 @@ func (t *ModelTarget) Labels() (instance.Selector, error) {
 	return instance.ParseSelector(t.Selector)
 }
 
-// String returns the target as pdctl reads it, without its weight. No two targets of a route have
-// the same.
+// String returns the target in the syntax of pdctl, without its weight. It is unique among the
+// targets of a route.
 func (t *ModelTarget) String() string {
 	if t.Selector == "" {
 		return t.Model
@@ -71,8 +71,8 @@ func (r *ModelRoute) Splits(model string) bool {
 	return slices.ContainsFunc(r.Targets, func(t ModelTarget) bool { return t.Model == model })
 }
 
-// Conflict returns why the route of a name cannot be used although it is correct, "" if it can: a name
-// that an engine of this fleet serves is no alias. Only a route that splits the requests for that model has such a
+// Conflict returns why a valid route cannot have a name, "" if it can. A name that an engine of
+// this fleet serves is no alias. Only a route that splits the requests for that model may have the
 // name: the model is one of its targets.
 func (r *ModelRoute) Conflict(name string, all []*instance.Instance) string {
 	if r.Splits(name) {
@@ -133,8 +133,8 @@ func (r *ModelRoute) Check() error {
 	return nil
 }
 
-// ListModelRoute returns the route in a document with the instances that its targets can use, among
-// all as they are seen.
+// ListModelRoute returns the route in a document. all are the instances among which it counts those
+// that each target can use.
 func ListModelRoute(d instance.Document, all []*instance.Instance) instance.ListedModelRoute {
 	r, err := DecodeModelRoute(d.Value)
 	l := instance.ListedModelRoute{

@@ -1,12 +1,12 @@
 package schema
 
-// The orders.
+// The values of Order.Do.
 const (
 	OrderRestore = "restore"
 	OrderForget  = "forget"
 )
 
-// Order is the JSON value of the key.
+// Order is the JSON value of the key Layout.Kept.
 type Order struct {
 	V      int      `json:"v"`
 	Do     string   `json:"do"`             // restore or forget

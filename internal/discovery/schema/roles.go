@@ -2,15 +2,15 @@ package schema
 
 import "github.com/pdmesh/pdmesh/internal/instance"
 
-// EtcdRole is what one kind of program may do at an etcd with users. Its name is that of
-// its user, too.
+// EtcdRole is the role of one kind of program in an etcd with authentication. The user of that kind
+// of program has the same name.
 type EtcdRole struct {
 	Name   string
-	What   string // for people
+	What   string // description
 	Grants []Grant
 }
 
-// Grant lets a role read what is below a prefix, and with Write change it.
+// Grant lets a role read the keys with a prefix, and write them if Write is set.
 type Grant struct {
 	Prefix string
 	Write  bool
@@ -24,12 +24,12 @@ const (
 	RoleOperator     = "pd-operator"
 )
 
-// EtcdRoles lists who may do what, by who writes what of the layout.
+// EtcdRoles returns the roles of agents, proxies and operators.
 //
-// An agent writes the instances of its role alone, and reads what decides about them. Any
-// may report that it is refused, also one with the user of the other role, which is why. The
-// schema is there before it, from "pdctl auth init" or a proxy. A proxy and an operator see
-// all. Only proxies write presences and load digests: they are the proof that an
+// An agent writes only the instances of its role, and reads their pending adds and overrides.
+// Agents of both roles write agents/, so that an agent with the user of the wrong role can report
+// the refusal. "pdctl auth init" or a proxy writes the schema key before an agent starts. Proxies
+// and operators read all keys. Only proxies write presences and load digests, which prove that an
 // instance is drained.
 func EtcdRoles(l Layout) []EtcdRole {
 	agent := func(name string, role instance.Role) EtcdRole {

@@ -17,18 +17,18 @@ const Version = 1
 // VersionValue is the value of the schema key.
 const VersionValue = `{"v":1}`
 
-// Errors of CheckSchemaValue.
+// Errors of CheckVersion.
 var (
 	// ErrNewer means that a newer program has changed the layout; this
 	// one reads it as well as it can and writes nothing.
 	ErrNewer = errors.New("the keys in etcd are of a newer version")
-	// ErrForeign means that the prefix is another party's.
+	// ErrForeign means that another program uses the prefix.
 	ErrForeign = errors.New("the keys in etcd are not ours")
 )
 
-// CheckVersion reports whether this code may write below the layout's root, given the
-// value of the schema key: nil for the same major version, else ErrSchemaNewer or
-// ErrSchemaForeign in an error that names a remedy.
+// CheckVersion checks, by the value of the schema key, whether this code may write below the
+// layout's root. It returns nil for this or an older major version, else an error that wraps
+// ErrNewer or ErrForeign and names a remedy.
 func CheckVersion(l Layout, value []byte) error {
 	var schema struct {
 		V *int `json:"v"`
@@ -42,5 +42,5 @@ func CheckVersion(l Layout, value []byte) error {
 	return nil
 }
 
-// DefaultTTL is the TTL of a registration by default.
+// DefaultTTL is the default TTL of registrations and presences.
 const DefaultTTL = 15 * time.Second

@@ -33,14 +33,14 @@ const (
 // AuditEntry records who made which change, and why. Its revision is that of its key.
 type AuditEntry struct {
 	V       int           `json:"v"`
-	At      time.Time     `json:"at"` // the writer's clock, for people
+	At      time.Time     `json:"at"` // by the writer's clock; for display
 	Who     string        `json:"who"`
 	What    string        `json:"what"` // add, wait, promote, remove, drain, undrain, cordon, uncordon, weight, sync-flags, …
 	Role    instance.Role `json:"role,omitempty"`
 	Address string        `json:"address,omitempty"`
 	Why     string        `json:"why,omitempty"`
 	For     string        `json:"for,omitempty"`    // how long it holds; "": until it is lifted
-	Weight  *int          `json:"weight,omitempty"` // of what weight; none: lifted
+	Weight  *int          `json:"weight,omitempty"` // new weight; nil: lifted, or another change
 	// Changes are those of static instances, overrides and documents, at most 16 KiB together. Nil: not
 	// recorded, because they are larger or the writer is of an older release.
 	Changes []Change `json:"changes,omitzero"`
@@ -48,7 +48,7 @@ type AuditEntry struct {
 	Revision int64 `json:"-"`
 }
 
-// audit makes the operations that write an audit entry.
+// audit returns the operations that write an audit entry.
 func (w *writer) audit(ctx context.Context, k instance.Key, p plan, why string) ([]clientv3.Op, error) {
 	e := AuditEntry{
 		V: 1, At: time.Now().UTC(), Who: w.by(ctx), What: p.what, Role: k.Role, Address: k.Address, Why: cut(why, maxWhy), Weight: p.weight,
@@ -76,9 +76,9 @@ func (w *writer) audit(ctx context.Context, k instance.Key, p plan, why string) 
 	return append(ops, clientv3.OpPut(w.layout.Audit(ulid.Make().String()), string(value), clientv3.WithLease(lease))), nil
 }
 
-// auditLease is the lease of all entries of a day: its id follows from the day, so that
-// every program finds it without asking, and there are a month of them at most. The day
-// is that of the writer's clock; one that is wrong shares another day's lease.
+// auditLease returns the lease of all entries of a day. Its id is a hash of the day, so that every
+// program finds it without a query; about 31 of these leases exist at a time. The day is by the
+// writer's clock; with a wrong clock, an entry shares the lease of another day.
 func (w *writer) auditLease(ctx context.Context) (clientv3.LeaseID, error) {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(w.layout.Audit("") + time.Now().UTC().Format(time.DateOnly)))
@@ -92,7 +92,7 @@ func (w *writer) auditLease(ctx context.Context) (clientv3.LeaseID, error) {
 	return clientv3.LeaseID(id), nil
 }
 
-// trimAudit makes the operations that keep the number of entries bounded.
+// trimAudit returns the operations that keep the number of entries bounded.
 func (w *writer) trimAudit(ctx context.Context) ([]clientv3.Op, error) {
 	prefix := w.layout.Audit("")
 	resp, err := w.txn(ctx, "count the audit entries", nil, []clientv3.Op{

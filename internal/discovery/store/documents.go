@@ -21,8 +21,8 @@ type Documents struct{ *writer }
 // DocumentOptions are the options of a change.
 type DocumentOptions struct {
 	Reason string
-	// For is the time after which the document ends; 0 means until it is deleted. The shortest
-	// is 2 s.
+	// For is the time after which the document expires, at least 2 s; 0 means that it stays until it
+	// is deleted.
 	For time.Duration
 }
 
@@ -40,8 +40,8 @@ func (s *Documents) List(ctx context.Context, folder instance.Role) ([]instance.
 	return out, nil
 }
 
-// Put writes a document. It returns the revision of the change, 0 if etcd has this value already and
-// neither it nor the new one has a time.
+// Put writes a document. It returns the revision of the change, 0 if etcd has this value already
+// and neither the old nor the new one has a time limit.
 func (s *Documents) Put(ctx context.Context, k instance.Key, value []byte, o DocumentOptions) (int64, error) {
 	return s.change(ctx, k, o, func(old *mvccpb.KeyValue) (string, []byte, error) {
 		if err := schema.CheckDocument(k, value); err != nil {
@@ -64,9 +64,9 @@ func (s *Documents) Delete(ctx context.Context, k instance.Key, reason string) (
 	})
 }
 
-// change reads a document, calls decide for what to do, "" for no change, and the new value, nil to
-// delete it, and applies that in one transaction with its audit entry. It starts over if the document
-// has changed meanwhile.
+// change reads a document, calls decide, and applies the result in one transaction with its audit
+// entry. what is "" for no change; value is nil to delete the document. It starts over if the
+// document has changed meanwhile.
 func (s *Documents) change(ctx context.Context, k instance.Key, o DocumentOptions, decide func(old *mvccpb.KeyValue) (what string, value []byte, err error)) (int64, error) {
 	if o.For != 0 && o.For < minIntent {
 		return 0, fmt.Errorf("%w: for %s; %s at least", ErrIntent, o.For, minIntent)

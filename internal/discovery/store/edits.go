@@ -20,15 +20,15 @@ import (
 )
 
 // Edits changes several keys of operators in one transaction: static instances, overrides and
-// documents. It compares them with their past, as the audit log has it.
+// documents. It reads their former values from the audit log.
 type Edits struct{ *writer }
 
-// Change is what an audited transaction did to one key of operators.
+// Change is the effect of an audited transaction on one key of operators.
 type Change struct {
 	Key    string  `json:"key"`              // below the root of the layout
 	Before *string `json:"before,omitempty"` // nil: there was no key
 	After  *string `json:"after,omitempty"`  // nil: deleted
-	// BeforeEnds and AfterEnds report whether the value has a lease: it ends by itself.
+	// BeforeEnds and AfterEnds report whether the value has a lease, with which it expires.
 	BeforeEnds bool `json:"before_ends,omitempty"`
 	AfterEnds  bool `json:"after_ends,omitempty"`
 }
@@ -73,14 +73,14 @@ func (w *writer) changesOf(ops []clientv3.Op, ends bool, before map[string]*mvcc
 	return changes
 }
 
-// binary reports whether a value is not text, which JSON cannot hold.
+// binary reports whether a value is not valid UTF-8, which JSON cannot hold.
 func (c Change) binary() bool {
 	return c.Before != nil && !utf8.ValidString(*c.Before) || c.After != nil && !utf8.ValidString(*c.After)
 }
 
-// Between returns the changes from one revision to another, by the audit log, one for each key,
-// ordered by key. Those that were undone in between are omitted. to 0 is the newest revision. gap
-// describes what the log may no longer have, "" if it begins before from. The error wraps
+// Between returns the changes from one revision to another by the audit log, one for each key,
+// ordered by key. Changes that were undone in between are omitted. to 0 is the newest revision. gap
+// describes since when the log has entries, "" if it begins before from. The error wraps
 // ErrNotRecorded if an entry of that time lacks values.
 func (s *Edits) Between(ctx context.Context, from, to int64) (out []Change, gap string, err error) {
 	entries, err := (&Reader{s.client}).AuditLog(ctx, 0)
@@ -149,7 +149,7 @@ func (f *Fleet) Value(key string) (value *string, leased bool) {
 	return new(string(kv.Value)), kv.Lease != 0
 }
 
-// Keys returns the keys, sorted, with what they are about.
+// Keys returns the parsed keys, sorted.
 func (f *Fleet) Keys() []schema.Name {
 	var out []schema.Name
 	for _, key := range slices.Sorted(maps.Keys(f.kvs)) {
@@ -192,7 +192,8 @@ func (f *Fleet) Changes(values map[string]*string) []Change {
 	return out
 }
 
-// Update returns changes with the values of f in place of their last ones.
+// Update returns the changes with their last values replaced by those of f, without those that have
+// no effect any more.
 func (f *Fleet) Update(changes []Change) []Change {
 	var out []Change
 	for _, c := range changes {
@@ -236,9 +237,9 @@ func roleOf(value *string) instance.Role {
 }
 
 // Write writes values, by key below the root, in one transaction with an audit entry; nil deletes a
-// key. It writes nothing if one of the keys, or a role if values change one, has changed since f was
-// read: the error wraps ErrConflict and names them. It returns the revision, 0 if there is nothing to
-// write.
+// key. It writes nothing if one of the keys has changed since f was read, or any role if values
+// change one: the error wraps ErrConflict and names the keys. It returns the revision, 0 if there
+// is nothing to write.
 func (s *Edits) Write(ctx context.Context, f *Fleet, values map[string]*string, what, reason string) (int64, error) {
 	switch n := len(values); {
 	case n == 0:

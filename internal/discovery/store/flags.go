@@ -17,21 +17,21 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Static records that belong to some proxies and not to all: those of command
-// lines, and what is added through a proxy that has a command line.
+// This file writes static records that belong to some proxies only: those of command lines, and
+// those added through a proxy that has a command line.
 
-// maxProxies bounds the names in one record. Of more the oldest go: containers get
-// new names, and no proxy takes the former ones out.
+// maxProxies bounds the names in one record. Beyond it, the oldest are dropped: containers get new
+// names, and no proxy removes the former ones.
 const maxProxies = 32
 
-// FlagsOutcome is what SyncFlags found worth telling, each list in order.
+// FlagsOutcome lists the instances that SyncFlags reports, each list sorted.
 type FlagsOutcome struct {
-	// Removed are wanted and stay out, because an operator removed them.
+	// Removed are on the command line, but are not added because an operator removed them.
 	Removed []instance.Key
 	// Dropped were on an earlier command line of this proxy and are not on this one.
 	Dropped []instance.Key
-	// Differ are on the command line of another proxy too, with another connector
-	// or other ports, which stay.
+	// Differ are on the command line of another proxy too, with another connector or other ports,
+	// which stay in the record.
 	Differ []instance.Key
 }
 
@@ -70,8 +70,8 @@ func (s *Instances) SyncFlags(ctx context.Context, proxy string, want map[instan
 	}
 	order := func(a, b instance.Key) int { return strings.Compare(a.String(), b.String()) }
 	slices.SortFunc(unwanted, order)
-	// What is wanted comes first, so that the fleet is at no time smaller than
-	// either command line says.
+	// Wanted instances come first, so that the fleet is never smaller than the former or the present
+	// command line.
 	for _, k := range append(slices.SortedFunc(maps.Keys(want), order), unwanted...) {
 		var wanted *instance.Record
 		if rec, ok := want[k]; ok {
@@ -82,13 +82,13 @@ func (s *Instances) SyncFlags(ctx context.Context, proxy string, want map[instan
 	return outcome, err
 }
 
-// fromFlags returns a record that is static and came from a command line.
+// fromFlags decodes a record, and reports whether it is static and came from a command line.
 func fromFlags(kv *mvccpb.KeyValue, k instance.Key) (instance.Record, bool) {
 	rec, _, err := schema.DecodeRecord(k, kv.Value)
 	return rec, err == nil && kv.Lease == 0 && rec.Source == schema.SourceFlags
 }
 
-// syncOne brings one record in line; nil means that it is not wanted.
+// syncOne updates one record; wanted is nil if the instance is not on the command line.
 func (s *Instances) syncOne(ctx context.Context, proxy string, k instance.Key, wanted *instance.Record, outcome *FlagsOutcome) error {
 	key := s.layout.Instance(k)
 	var list *[]instance.Key // of outcome, nil: none
@@ -131,7 +131,7 @@ func (s *Instances) syncOne(ctx context.Context, proxy string, k instance.Key, w
 			rec = *wanted
 			rec.Source, rec.Proxies = schema.SourceFlags, withWaiting(k, []string{proxy}, f.Pending)
 			if len(rec.Proxies) != 1 {
-				rec.Source = "admin" // the add of other proxies stays when the flag goes
+				rec.Source = "admin" // the add of other proxies stays without the flag
 			}
 			return put(f, rec)
 		case ours:
@@ -155,14 +155,14 @@ func (s *Instances) syncOne(ctx context.Context, proxy string, k instance.Key, w
 	return err
 }
 
-// without returns the names that do not mean a proxy.
+// without returns the names that refer to none of the proxies.
 func without(names []string, proxies ...string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(n string) bool {
 		return slices.ContainsFunc(proxies, func(p string) bool { return instance.SameProxy(n, p) })
 	})
 }
 
-// named returns the names with more of them.
+// named returns the names with more added, each once; of more than maxProxies, the last ones.
 func named(names []string, more ...string) []string {
 	out := slices.Clone(names)
 	for _, m := range more {
@@ -173,8 +173,8 @@ func named(names []string, more ...string) []string {
 	return out[max(0, len(out)-maxProxies):]
 }
 
-// withWaiting returns the proxies of what replaces a pending add, which may be nil: those given and
-// those that wait. None means all proxies.
+// withWaiting returns the proxies of a record that replaces a pending add, which may be nil: those
+// given and those of the add. None means all proxies.
 func withWaiting(k instance.Key, proxies []string, pending *mvccpb.KeyValue) []string {
 	if pending == nil || len(proxies) == 0 {
 		return proxies
@@ -190,8 +190,8 @@ func withWaiting(k instance.Key, proxies []string, pending *mvccpb.KeyValue) []s
 	return named(waiting, proxies...)
 }
 
-// widened is the value of a static record of some proxies that is to be also that of
-// others, of all if there are none; nil where nothing is to be done.
+// widened returns the value of a static record that is extended to more proxies, to all if proxies
+// is empty; nil if it needs no change.
 func widened(k instance.Key, kv *mvccpb.KeyValue, proxies []string) ([]byte, error) {
 	if kv == nil || kv.Lease != 0 {
 		return nil, nil
@@ -212,9 +212,9 @@ func widened(k instance.Key, kv *mvccpb.KeyValue, proxies []string) ([]byte, err
 	return staticValue(k, rec, rec.Source)
 }
 
-// Leave takes an instance, or an add that waits for it, from proxies if other proxies use it, too.
-// kept reports whether others use it, and left whether these did, which is then stored. Without kept
-// nothing is done, and the instance may be removed.
+// Leave removes proxies from the record of an instance, or from its pending add, if other proxies
+// use it, too. kept reports whether others use it; left reports whether these did, and were
+// removed. Without kept, nothing is written, and the instance may be removed.
 func (s *Instances) Leave(ctx context.Context, k instance.Key, proxies []string, reason string) (left, kept bool, err error) {
 	if err := CheckKey(k); err != nil {
 		return false, false, err
@@ -251,7 +251,7 @@ func (s *Instances) Leave(ctx context.Context, k instance.Key, proxies []string,
 	return left && err == nil, kept && err == nil, err
 }
 
-// leave takes proxies out of a record that others use, too. It reports whether the record had some
+// leave removes proxies from a record that others use, too. It reports whether the record had some
 // of them, and whether others use it.
 func leave(rec *instance.Record, proxies []string) (left, kept bool) {
 	others := without(rec.Proxies, proxies...)

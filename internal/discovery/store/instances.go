@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// AddOutcome reports what an add did.
+// AddOutcome is the outcome of an add.
 type AddOutcome string
 
 // The outcomes of adds.
@@ -23,18 +23,15 @@ const (
 	Waiting      AddOutcome = "waiting"       // the add waits for its instance
 )
 
-// Instances adds and removes instances. Of a key of role instance.Both it means both
-// memberships.
+// Instances adds and removes instances. A key of role instance.Both means both memberships.
 type Instances struct{ *writer }
 
-// Add writes a static record: it stays until it is removed. The facts in
-// rec are the caller's; a record without models is verified by each proxy. If
-// the instance is there already, static or leased, its record is left alone, but
-// that a static one which belongs to other proxies (Record.Proxies) becomes that of
-// rec's too. In all cases a removal is lifted and a pending add of it ends, whose proxies get
-// the instance too. A key of role
-// instance.Both means both memberships, in one transaction; Added then reports whether one of
-// them was not there.
+// Add writes a static record, which stays until it is removed. The facts in rec are the caller's; a
+// record without models is verified by each proxy. An existing record, static or leased, is not
+// changed, except that a static one of other proxies (Record.Proxies) is extended to rec's proxies.
+// In all cases a removal is lifted, and a pending add ends, whose proxies get the instance too. For
+// a key of role instance.Both, both memberships are added in one transaction; the outcome is Added
+// if one of them was missing.
 func (s *Instances) Add(ctx context.Context, k instance.Key, rec instance.Record, reason string) (AddOutcome, error) {
 	return s.add(ctx, k, reason, Added, rec.Proxies, func(k instance.Key, proxies []string) (plan, error) {
 		rec := rec
@@ -44,8 +41,8 @@ func (s *Instances) Add(ctx context.Context, k instance.Key, rec instance.Record
 	})
 }
 
-// add adds memberships for proxies. create plans what a membership without a record gets, for
-// these proxies and those of a pending add; outcome is that of its plan.
+// add adds memberships for proxies. create plans a membership without a record, for these proxies
+// and those of a pending add; outcome is the outcome of its plan.
 func (s *Instances) add(ctx context.Context, k instance.Key, reason string, outcome AddOutcome, proxies []string, create func(instance.Key, []string) (plan, error)) (AddOutcome, error) {
 	if err := checkKeys(k); err != nil {
 		return "", err
@@ -84,7 +81,7 @@ func (s *Instances) add(ctx context.Context, k instance.Key, reason string, outc
 	return together(outcomes), nil
 }
 
-// together is the outcome of an add of several memberships: what was done for any of them.
+// together returns the outcome of an add of several memberships: AlreadyThere if all were.
 func together(outcomes map[instance.Key]AddOutcome) AddOutcome {
 	for _, o := range outcomes {
 		if o != AlreadyThere {
@@ -94,7 +91,7 @@ func together(outcomes map[instance.Key]AddOutcome) AddOutcome {
 	return AlreadyThere
 }
 
-// checkKeys is CheckKey, and takes instance.Both as well.
+// checkKeys is like CheckKey, but also accepts instance.Both.
 func checkKeys(k instance.Key) error {
 	for _, one := range k.Each() {
 		if err := CheckKey(one); err != nil {
@@ -147,11 +144,10 @@ func (s *Instances) liftRemoval(ctx context.Context, k instance.Key, f *etcd.Fou
 	return []clientv3.Op{op}, err
 }
 
-// AddPending writes an add that waits until its instance answers; whichever
-// proxy sees it answer promotes it. With a ttl it expires after that time. An
-// earlier wait of the same instance is replaced, but its proxies stay, and a removal is lifted. If the
-// instance is there already nothing waits, and a static record that belongs to other
-// proxies becomes that of p's, too, as by Add.
+// AddPending writes an add that waits until its instance answers; the first proxy that gets an
+// answer promotes it. With a ttl it expires after that time. It replaces an earlier pending add of
+// the instance, but keeps its proxies, and lifts a removal. If the instance is registered already,
+// nothing waits, and a static record of other proxies is extended to p's, as by Add.
 func (s *Instances) AddPending(ctx context.Context, k instance.Key, p schema.PendingAdd, ttl time.Duration, reason string) (AddOutcome, error) {
 	p.V = cmp.Or(p.V, 1)
 	p.By = cmp.Or(p.By, s.by(ctx))
@@ -183,20 +179,18 @@ func pendingValue(k instance.Key, p schema.PendingAdd) ([]byte, error) {
 	return schema.Encode(p)
 }
 
-// Remove deletes the record of an instance and its pending add, and forbids
-// its return until it is added again. It wins over an agent: that finds
-// the removal and stays away. If nothing is known of the instance, nothing is
-// written and existed is false. A key that spells the address in another way
-// goes too. A key of role instance.Both means both memberships, in one transaction, of which
+// Remove deletes the record of an instance and its pending add, and prevents its return until it is
+// added again. Agents respect the removal and do not register. If etcd holds nothing of the
+// instance, nothing is written and existed is false. Keys with another spelling of the address are
+// deleted too. For a key of role instance.Both, both memberships are removed in one transaction;
 // etcd must have either both or neither.
 func (s *Instances) Remove(ctx context.Context, k instance.Key, reason string) (existed bool, err error) {
 	return s.remove(ctx, k, reason, false)
 }
 
-// ForceRemove is Remove that writes the removal also of what etcd does not
-// hold: an orphan has lost its key and serves all the same, and so does what a
-// proxy keeps of a former store. existed reports whether etcd held anything. The
-// key must be well formed.
+// ForceRemove is like Remove, but also writes the removal of an instance that etcd does not hold:
+// an orphan without a key, or an instance that a proxy keeps from a former store. existed reports
+// whether etcd held anything. The key must be well formed.
 func (s *Instances) ForceRemove(ctx context.Context, k instance.Key, reason string) (existed bool, err error) {
 	if err := checkKeys(k); err != nil {
 		return false, err
@@ -235,7 +229,7 @@ func (s *Instances) remove(ctx context.Context, k instance.Key, reason string, f
 			return plan{}, s.kept(ctx, schema.KindInstance, k)
 		}
 		p := plan{what: "remove"}
-		if CheckKey(k) == nil { // of a key with a bad address nothing can return
+		if CheckKey(k) == nil { // an instance with a bad address cannot return
 			value, err := s.removal(ctx, f, reason)
 			if err != nil {
 				return plan{}, err
@@ -276,8 +270,8 @@ func (s *Instances) Allow(ctx context.Context, k instance.Key, reason string) (r
 	return removed, err
 }
 
-// removal is the override of a removed instance; a weight set before stays, unless it
-// was for a time: the removal is not.
+// removal returns the override of a removed instance. A weight that was set before stays, unless it
+// was temporary: the removal is not.
 func (s *Instances) removal(ctx context.Context, f *etcd.Found, reason string) ([]byte, error) {
 	o := schema.Override{V: 1, State: instance.Removed, Reason: reason, By: s.by(ctx)}
 	if old, err := f.Wanted(); err == nil && !f.Temporary() {

@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Intents writes the intents of operators for instances: drain, cordon and weight.
+// Intents writes the intents of operators for instances: drain, cordon, weight and role.
 type Intents struct{ *writer }
 
 // ErrIntent is wrapped by the error of an intent that conflicts with the present intent.
@@ -31,10 +31,11 @@ type IntentOptions struct {
 	// For is the duration of the intent, after which its key expires with its lease; 0 means
 	// until it is lifted.
 	For time.Duration
-	// MoveAfter is after what time of a drain running streams move; nil: they stay.
+	// MoveAfter is the time from the start of a drain after which running streams move; nil: they
+	// stay.
 	MoveAfter *time.Duration
-	// Force writes it also of what etcd does not hold, as an orphan. Of a change of a role, it allows
-	// one that leaves a role without an instance.
+	// Force allows an intent for an instance that etcd does not hold, such as an orphan, and a
+	// change of role that leaves a role without an instance.
 	Force bool
 
 	// The following are for changes of a role.
@@ -46,25 +47,24 @@ type IntentOptions struct {
 	// Since is the revision of the last change of a role (LastMove) that a proxy's decision is based
 	// on. With it, an instance with an operator's intent is refused. nil for an operator.
 	Since *int64
-	// role is that of a change of role, "" for others. instance.Both is allowed for an engine of which
-	// etcd has one membership, if a change of its role is set there.
+	// role is the role that a change of role sets, "" for other intents. instance.Both is allowed
+	// for an engine with one membership in etcd, if that has an override with a role.
 	role instance.Role
 }
 
-// IntentResult is the outcome of a change of an intent, for several memberships that of all
-// together.
+// IntentResult is the outcome of a change of an intent, combined over all memberships of the key.
 type IntentResult struct {
 	// Known reports whether etcd holds anything of the instance. If not, nothing was written.
 	Known bool
-	// Changed reports whether something was written. If not, all was so already.
+	// Changed reports whether something was written. If not, etcd had this intent already.
 	Changed bool
 	// Was is the previous intent, "" for none.
 	Was instance.Intent
 	// Role is the previous Override.Role, "" for none.
 	Role instance.Role
-	// Revision that a proxy must have applied in order to know the intent, 0 for none.
+	// Revision is the revision that a proxy must have applied to know the intent, 0 for none.
 	Revision int64
-	// Read is the revision of the reading on which the result is based.
+	// Read is the revision of the read on which the result is based.
 	Read int64
 }
 
@@ -82,8 +82,8 @@ func known(f *etcd.Found) bool {
 	return f.Record != nil || f.Pending != nil || f.Override != nil || len(f.Aliases) > 0
 }
 
-// Change makes the change that has the name of a command of pdctl, which is also that of a route of
-// proxies. weight is for "weight"; for "role", the key has the role in which the engine is kept.
+// Change makes the change that verb names, like a command of pdctl or a route of proxies. weight is
+// for "weight"; for "role", the key has the role in which the engine is kept.
 func (s *Intents) Change(ctx context.Context, k instance.Key, verb string, weight *int, w IntentOptions) (IntentResult, error) {
 	switch verb {
 	case "drain", "cordon":
@@ -98,10 +98,9 @@ func (s *Intents) Change(ctx context.Context, k instance.Key, verb string, weigh
 	return IntentResult{}, fmt.Errorf("%w: %q is none of the verbs", ErrIntent, verb)
 }
 
-// Intend drains or cordons an instance, so that no proxy picks it any more: state is
-// instance.Drain or instance.Cordon. A weight that was set stays. Of two intents the last
-// counts. A key of role instance.Both means both memberships, of which etcd must know either
-// both or neither.
+// Intend drains or cordons an instance, so that no proxy picks it any more: state is instance.Drain
+// or instance.Cordon. It replaces an earlier drain or cordon; a weight stays. A key of role
+// instance.Both means both memberships, of which etcd must know either both or neither.
 func (s *Intents) Intend(ctx context.Context, k instance.Key, state instance.Intent, w IntentOptions) (IntentResult, error) {
 	if state != instance.Drain && state != instance.Cordon {
 		return IntentResult{}, fmt.Errorf("%w: %s is neither drain nor cordon", ErrIntent, state)
@@ -161,7 +160,7 @@ func (s *Intents) Lift(ctx context.Context, k instance.Key, state instance.Inten
 	return done, err
 }
 
-// lifted plans to end the state of an override. A weight stays.
+// lifted returns the plan that ends the state of an override. A weight stays.
 func (s *Intents) lifted(ctx context.Context, k instance.Key, o schema.Override, reason, what string) (plan, error) {
 	op, err := s.endState(ctx, k, o, reason)
 	return plan{what: what, ops: []clientv3.Op{op}}, err
@@ -187,8 +186,8 @@ func standing(state instance.Intent) string {
 	}
 }
 
-// SetWeight sets the weight by which every proxy picks an instance, whatever its record
-// says; nil ends that. What else is wanted of the instance stays.
+// SetWeight sets the weight of an instance for every proxy, in place of that of its record; nil
+// ends that. A drain or cordon stays.
 func (s *Intents) SetWeight(ctx context.Context, k instance.Key, weight *int, w IntentOptions) (IntentResult, error) {
 	if weight != nil && !instance.ValidWeight(*weight) {
 		return IntentResult{}, fmt.Errorf("%w: invalid weight %d: must be between 0 and %d", ErrIntent, *weight, instance.MaxWeight)
@@ -223,20 +222,20 @@ func (s *Intents) SetWeight(ctx context.Context, k instance.Key, weight *int, w 
 	})
 }
 
-// oneRole returns the error of a change in both roles of an engine that has one.
+// oneRole returns the error of a change in both roles of an engine that is registered in one.
 func oneRole(address string, role instance.Role) error {
 	return fmt.Errorf("%w: %s is registered as %s only: name that role instead of %s, or register the engine in both roles", ErrIntent, address, role, instance.Both)
 }
 
-// override plans to write an override, for a time or until it is lifted.
+// override returns the plan that writes an override for limit; 0 means until it is lifted.
 func (s *Intents) override(k instance.Key, o schema.Override, limit time.Duration, what string) (plan, error) {
 	o.V = 1
 	value, err := schema.Encode(o)
 	return plan{what: what, lease: limit, timed: []keyValue{{s.layout.Override(k), value}}}, err
 }
 
-// intend changes overrides, unless proxies keep one of a former etcd. decide gets the current value of
-// each; unread is why it cannot be read.
+// intend changes the overrides of k, unless proxies keep one of a former etcd. decide plans each
+// change by the current value o; unread is the error if o could not be decoded.
 func (s *Intents) intend(ctx context.Context, k instance.Key, w IntentOptions, decide func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (plan, error)) (IntentResult, error) {
 	if err := checkKeys(k); err != nil {
 		return IntentResult{}, err

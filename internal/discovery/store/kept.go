@@ -20,9 +20,10 @@ import (
 // Kept restores or discards the entries that proxies keep from a former store.
 type Kept struct{ *writer }
 
-// Order makes every proxy write back to etcd (do is schema.OrderRestore) or drop (schema.OrderForget)
-// what it keeps active of a former store: static records and overrides, of the instances given or of
-// all. What the present store has meanwhile is left alone. It does not wait for the proxies.
+// Order makes every proxy write back to etcd (schema.OrderRestore) or drop (schema.OrderForget) the
+// entries that it keeps from a former store, of the given keys or all. Entries are static records,
+// overrides and documents. Keys that the present store has are not changed. It does not wait for
+// the proxies.
 func (s *Kept) Order(ctx context.Context, do string, keys []instance.Key, reason string) error {
 	o := schema.Order{V: 1, Do: do, By: s.by(ctx), Reason: reason}
 	for _, k := range keys {
@@ -52,8 +53,8 @@ func (s *Kept) Order(ctx context.Context, do string, keys []instance.Key, reason
 	return err
 }
 
-// kept returns an error if a proxy keeps one of these keys of a former etcd: what is written in its place
-// would replace all of it. Proxies of earlier releases do not publish what they keep.
+// kept returns an error if a proxy keeps one of these keys from a former etcd, since a write would
+// replace the whole kept value. Proxies of earlier releases do not publish their kept keys.
 func (w *writer) kept(ctx context.Context, kind schema.Kind, keys ...instance.Key) error {
 	proxies, err := (&Reader{w.client}).Proxies(ctx)
 	if err != nil && !errors.Is(err, rpctypes.ErrPermissionDenied) {
@@ -74,5 +75,5 @@ func (w *writer) kept(ctx context.Context, kind schema.Kind, keys ...instance.Ke
 	return nil
 }
 
-// orderTTL is how long an order is kept for proxies that are away now.
+// orderTTL is how long an order is stored for proxies that do not run now.
 const orderTTL = 24 * time.Hour

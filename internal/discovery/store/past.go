@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Past is one change of the membership that etcd still remembers.
+// Past is one change of the membership in the history of etcd.
 type Past struct {
 	Revision int64
 	Kind     schema.Kind  // KindInstance, KindPending or KindOverride
@@ -22,11 +22,11 @@ type Past struct {
 	Value    []byte
 }
 
-// pastSilence is how long no change may come before that counts as all.
+// pastSilence is the time without a change after which the history counts as complete.
 const pastSilence = time.Second
 
-// Past reads the changes of the membership that etcd remembers, oldest first, and the
-// revision from which on it does: what was before has been compacted away.
+// Past reads the changes of the membership in etcd's history, oldest first. since is the revision
+// at which the history begins: etcd has compacted earlier ones away.
 func (r *Reader) Past(ctx context.Context) (changes []Past, since int64, err error) {
 	now, err := etcd.Ping(ctx, r.cli, r.layout)
 	if err != nil {
@@ -58,7 +58,7 @@ func (r *Reader) pastFrom(ctx context.Context, since, now int64) (out []Past, ol
 		case <-silence.C:
 			return out, 0, nil
 		case <-ask.C:
-			// etcd answers once it has sent all that there is, some versions never.
+			// etcd answers once it has sent all events; some versions never do.
 			_ = r.cli.RequestProgress(wctx)
 		case resp, ok := <-events:
 			switch {

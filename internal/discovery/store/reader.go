@@ -19,18 +19,17 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Reader reads what etcd holds, once and linearizably. It changes nothing.
+// Reader reads the keys of the layout from etcd, linearizably. It changes nothing.
 type Reader struct{ client }
 
-// Snapshot lists the membership once, linearizably. Nothing is verified by it:
-// bare records are shown as unverified.
+// Snapshot lists the membership once. It probes no instance, so bare records are shown as
+// unverified.
 func (r *Reader) Snapshot(ctx context.Context) (*instance.Snapshot, error) {
 	snap, _, err := r.List(ctx)
 	return snap, err
 }
 
-// List is Snapshot, and with it what the snapshot does not show: removals of
-// which nothing is registered, in the order of their keys.
+// List returns a Snapshot, and the removals of instances that it does not have, ordered by key.
 func (r *Reader) List(ctx context.Context) (*instance.Snapshot, []Removal, error) {
 	got, err := etcd.List(ctx, etcd.CallTimeout, r.cli, r.layout, true)
 	if err != nil {
@@ -54,12 +53,12 @@ func (r *Reader) List(ctx context.Context) (*instance.Snapshot, []Removal, error
 	return snap, removals, nil
 }
 
-// Ends returns when the keys with a prefix that have a time limit end, by the clock of this machine.
+// Ends returns the times at which keys with these prefixes expire, by the clock of this machine.
 // The prefixes are those of overrides, pending adds or documents.
 func (r *Reader) Ends(ctx context.Context, prefixes ...string) (map[instance.Key]time.Time, error) {
 	ends := map[instance.Key]time.Time{}
 	for _, prefix := range prefixes {
-		kvs, err := r.get(ctx, "read time limits", prefix, clientv3.WithPrefix()) // with values: keys only have no lease in etcd 3.7
+		kvs, err := r.get(ctx, "read time limits", prefix, clientv3.WithPrefix()) // keys-only reads have no lease in etcd 3.7
 		if err != nil {
 			return nil, err
 		}
@@ -77,17 +76,16 @@ func (r *Reader) Ends(ctx context.Context, prefixes ...string) (map[instance.Key
 	return ends, nil
 }
 
-// Removal is an operator's word that an instance stays out. By and Reason are as
-// they are in etcd.
+// Removal is an operator's removal of an instance. By and Reason are as in etcd, not escaped.
 type Removal struct {
 	Key        instance.Key
 	By, Reason string
 	Revision   int64 // mod_revision of the override
 }
 
-// Newest is the highest revision at which something that proxies follow was written, and is
-// there still. A proxy that follows has applied it. instances is the same without documents, which proxies
-// of an older release do not know.
+// Newest returns the highest mod_revision among the keys that proxies follow. A proxy that is up to
+// date has applied it. instances is the same without documents, which proxies of an older release
+// do not know.
 func (r *Reader) Newest(ctx context.Context) (newest, instances int64, err error) {
 	var ops []clientv3.Op
 	for _, prefix := range r.layout.ListedPrefixes() {
@@ -109,13 +107,13 @@ func (r *Reader) Newest(ctx context.Context) (newest, instances int64, err error
 	return newest, instances, nil
 }
 
-// Proxies lists the proxies that run, in the order of their ids. One whose
-// value cannot be read is listed with its id alone.
+// Proxies lists the running proxies, ordered by id. A proxy whose value cannot be decoded has only
+// its id.
 func (r *Reader) Proxies(ctx context.Context) ([]lease.ProxyPresence, error) {
 	return readAll(ctx, r, "list the proxies", r.layout.Proxy(""), lease.ReadProxies)
 }
 
-// Loads lists the digests of the proxies, in the order of their ids.
+// Loads lists the load digests of the proxies, ordered by id.
 func (r *Reader) Loads(ctx context.Context) ([]*loaddigest.ProxyLoad, error) {
 	return readAll(ctx, r, "list the load digests", r.layout.Load(""), loaddigest.Decode)
 }
@@ -125,7 +123,7 @@ func (r *Reader) RefusedAgents(ctx context.Context) ([]lease.RefusedAgent, error
 	return readAll(ctx, r, "list the agents that are refused", r.layout.Agent(""), lease.ReadRefused)
 }
 
-// readAll decodes all keys with a prefix. doing describes that in an error.
+// readAll decodes all keys with a prefix. doing names the operation in errors.
 func readAll[T any](ctx context.Context, r *Reader, doing, prefix string, decode func(schema.Layout, []*mvccpb.KeyValue) []T) ([]T, error) {
 	kvs, err := r.get(ctx, doing, prefix, clientv3.WithPrefix())
 	if err != nil {
@@ -187,8 +185,8 @@ func (r *Reader) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
 	return raw, nil
 }
 
-// AuditLog reads the newest audit entries, newest first by revision: clocks differ. limit 0 reads all.
-// Entries that cannot be read are shown with their text in Why.
+// AuditLog reads the newest audit entries, newest first by revision, since clocks differ. limit 0
+// reads all. An entry that cannot be decoded has its text in Why.
 func (r *Reader) AuditLog(ctx context.Context, limit int64) ([]AuditEntry, error) {
 	kvs, err := r.get(ctx, "read the audit log", r.layout.Audit(""), clientv3.WithPrefix(), clientv3.WithLimit(limit),
 		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend))

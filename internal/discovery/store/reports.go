@@ -16,14 +16,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Reports are what the proxies write of themselves, and the intents of some instances, all
+// Reports has the presences and load digests of the proxies, and the intents of some instances, all
 // at one revision.
 type Reports struct {
 	Revision int64
 	Proxies  []lease.ProxyPresence
 	Loads    []*loaddigest.ProxyLoad
-	// Intents are those of the instances that were asked about. Instances without one are
-	// left out.
+	// Intents has the intents of the requested instances. Instances without one are left out.
 	Intents map[instance.Key]Standing
 }
 
@@ -33,7 +32,7 @@ type Standing struct {
 	Revision int64
 }
 
-// Reports reads what the proxies write of themselves, and the intents of instances.
+// Reports reads the presences and load digests of the proxies, and the intents of instances.
 func (r *Reader) Reports(ctx context.Context, keys []instance.Key) (Reports, error) {
 	ops := []clientv3.Op{
 		clientv3.OpGet(r.layout.Proxy(""), clientv3.WithPrefix()),
@@ -68,9 +67,9 @@ func (r *Reader) Reports(ctx context.Context, keys []instance.Key) (Reports, err
 	return t, nil
 }
 
-// SameMembership reports whether the keys of the membership were the same at two revisions: a
-// proxy that has applied one has then applied the other. It is false also where etcd has
-// compacted one of them away.
+// SameMembership reports whether the keys of the membership were the same at two revisions: a proxy
+// that has applied one has then applied the other. It returns false if etcd has compacted one of
+// them away.
 func (r *Reader) SameMembership(ctx context.Context, a, b int64) (bool, error) {
 	switch {
 	case a <= 0 || b <= 0: // 0 would be the newest

@@ -53,9 +53,9 @@ func (s *Intents) Undigested(ctx context.Context) ([]string, error) {
 	return ids, nil
 }
 
-// SetRole keeps an engine in both roles in one of them, or lets it serve both again. It is one
-// transaction: the other role is drained, with a mark, and such a drain of the role itself is
-// lifted. An operator's drain, cordon or removal is not changed, but is an error.
+// SetRole restricts an engine of both roles to one of them, or lets it serve both again
+// (instance.Both). In one transaction, it drains the other role with a marked override, and lifts
+// such a drain of the role itself. An operator's drain, cordon or removal stays, and is an error.
 func (s *Intents) SetRole(ctx context.Context, address string, role instance.Role, w IntentOptions) (IntentResult, error) {
 	both := instance.Key{Role: instance.Both, Address: address}
 	var last *mvccpb.KeyValue
@@ -94,7 +94,7 @@ func (s *Intents) SetRole(ctx context.Context, address string, role instance.Rol
 	return done, err
 }
 
-// leave plans the drain of the role that an engine leaves.
+// leave returns the plan that drains the role that an engine leaves.
 func (s *Intents) leave(ctx context.Context, k instance.Key, f *etcd.Found, o schema.Override, role instance.Role, w IntentOptions) (plan, error) {
 	switch {
 	case o.Role == role && o.Auto == w.Auto && w.For == 0 && !f.Temporary() && (w.Reason == "" || w.Reason == o.Reason):
@@ -110,7 +110,8 @@ func (s *Intents) leave(ctx context.Context, k instance.Key, f *etcd.Found, o sc
 	return s.override(k, o, w.For, "role "+string(role))
 }
 
-// serve plans that an engine serves a role, again if that role was drained by an earlier change.
+// serve returns the plan for a role that an engine serves: it lifts the drain of an earlier change
+// of role.
 func (s *Intents) serve(ctx context.Context, k instance.Key, f *etcd.Found, o schema.Override, w IntentOptions) (plan, error) {
 	if f.Record != nil && w.Fits != nil {
 		rec, _, err := schema.DecodeRecord(k, f.Record.Value)

@@ -1,15 +1,15 @@
-// Package store makes the writes of operators, each in one transaction with its audit
-// entry, and the reads that serve them. Each type is one kind of work:
+// Package store makes the changes of operators, each in one transaction with its audit entry, and
+// the reads that they need. Each type does one kind of work:
 //
 //	Instances    add, wait for, remove, allow, the command line of a proxy
-//	Intents      drain, cordon, weight
+//	Intents      drain, cordon, weight, role
 //	Documents    limits of keys, model routes
-//	Kept         restore or forget what a former etcd held
+//	Kept         restore or forget entries of a former etcd
 //	Edits        several keys at once; undo
-//	WatchWriter  what a proxy's watch.Watcher writes
-//	Reader       all that is only read
+//	WatchWriter  the writes of a proxy's watch.Watcher
+//	Reader       all reads
 //
-// The writing ones use writer, which has the transaction and its audit entry.
+// The types that write share writer, which makes the transaction with its audit entry.
 package store
 
 import (
@@ -34,8 +34,8 @@ type Store struct {
 	writer *writer
 }
 
-// New makes a Store. actor says in audit entries who did it, for example
-// "pdctl root@host" or "proxy <id>".
+// New returns a Store. actor is the author of changes in audit entries, for example "pdctl
+// root@host" or "proxy <id>".
 func New(cli *clientv3.Client, l schema.Layout, actor string) *Store {
 	c := client{cli: cli, layout: l}
 	w := &writer{client: c, actor: actor, maxAudit: maxAudit}

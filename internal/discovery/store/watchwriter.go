@@ -12,8 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// WatchWriter makes the writes that follow from what a watch.Watcher sees. It is a
-// watch.Writer.
+// WatchWriter makes the writes of a watch.Watcher; it implements watch.Writer.
 type WatchWriter struct{ *writer }
 
 // Promote turns a pending add into a static record: one transaction that
@@ -39,9 +38,8 @@ func (w *WatchWriter) Promote(ctx context.Context, pending *instance.Instance, r
 	return won && err == nil, err
 }
 
-// DropPending deletes a pending add whose instance has been registered in
-// another way. It applies only if the pending add is still the one given and
-// the record is there.
+// DropPending deletes a pending add whose instance has been registered in another way. It applies
+// only if the pending add has not changed and the record exists.
 func (w *WatchWriter) DropPending(ctx context.Context, pending *instance.Instance) (bool, error) {
 	k := pending.Key
 	dropped := false
@@ -55,7 +53,8 @@ func (w *WatchWriter) DropPending(ctx context.Context, pending *instance.Instanc
 	return dropped && err == nil, err
 }
 
-// WriteBack writes what was kept of a former store, except where the present store has a value.
+// WriteBack writes the values that were kept from a former store, except where the present store
+// has one.
 func (w *WatchWriter) WriteBack(ctx context.Context, k watch.Kept, reason string) error {
 	if k.Document != nil {
 		_, err := (&Documents{w.writer}).change(ctx, k.Key, DocumentOptions{Reason: reason}, func(old *mvccpb.KeyValue) (string, []byte, error) {

@@ -19,7 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// ErrBusy means that others kept changing the same keys.
+// ErrBusy means that other programs kept changing the same keys.
 var ErrBusy = errors.New("too many others change the same instance")
 
 // client is the connection that all parts share.
@@ -28,7 +28,7 @@ type client struct {
 	layout schema.Layout
 }
 
-// get reads keys. doing describes that in an error.
+// get reads keys. doing names the operation in errors.
 func (c *client) get(ctx context.Context, doing, key string, o ...clientv3.OpOption) ([]*mvccpb.KeyValue, error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
@@ -40,7 +40,7 @@ func (c *client) get(ctx context.Context, doing, key string, o ...clientv3.OpOpt
 }
 
 // timeToLive returns the time that is left of a lease, -1 s if it has ended, and the time that was
-// granted. doing describes that in an error.
+// granted. doing names the operation in errors.
 func (c *client) timeToLive(ctx context.Context, doing string, id int64) (left, granted time.Duration, err error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
@@ -51,7 +51,7 @@ func (c *client) timeToLive(ctx context.Context, doing string, id int64) (left, 
 	return time.Duration(resp.TTL) * time.Second, time.Duration(resp.GrantedTTL) * time.Second, nil
 }
 
-// txn makes a transaction. doing describes that in an error.
+// txn makes a transaction. doing names the operation in errors.
 func (c *client) txn(ctx context.Context, doing string, compares []clientv3.Cmp, then []clientv3.Op, otherwise ...clientv3.Op) (*clientv3.TxnResponse, error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
@@ -62,9 +62,8 @@ func (c *client) txn(ctx context.Context, doing string, compares []clientv3.Cmp,
 	return resp, nil
 }
 
-// spellings finds keys of the same membership that are not spelled in the
-// canonical way, and keys with a bad address that were shown to people as
-// k.Address. It reads keys only.
+// spellings returns the keys of the same membership that are not in canonical form, and keys with a
+// bad address that are displayed as k.Address. It reads keys only.
 func (c *client) spellings(ctx context.Context, k instance.Key) ([]*mvccpb.KeyValue, error) {
 	role := instance.Key{Role: k.Role}
 	resp, err := c.txn(ctx, "look for other spellings of "+k.String(), nil, []clientv3.Op{
@@ -90,10 +89,9 @@ func (c *client) spellings(ctx context.Context, k instance.Key) ([]*mvccpb.KeyVa
 	return same, nil
 }
 
-// writer makes changes: each is one transaction that carries its audit entry, and is only
-// applied if nothing that it decided on has changed meanwhile. Every write may be repeated:
-// the second time it finds nothing to do. So a call that timed out, which may have been
-// applied, is simply made again.
+// writer makes changes. Each is one transaction with its audit entry, which applies only if the
+// keys that it depends on have not changed. Every change is idempotent: a call that timed out, and
+// may have been applied, can be repeated.
 type writer struct {
 	client
 	actor    string
@@ -109,7 +107,7 @@ func WithActor(ctx context.Context, actor string) context.Context {
 	return context.WithValue(ctx, actorKey{}, actor)
 }
 
-// by returns who makes a change.
+// by returns the actor of a change.
 func (w *writer) by(ctx context.Context) string {
 	if actor, ok := ctx.Value(actorKey{}).(string); ok {
 		return actor
@@ -138,7 +136,7 @@ func (w *writer) ensureSchema(ctx context.Context) error {
 	return etcd.CheckSchema(w.layout, etcd.Single(resp.Responses[0].GetResponseRange().Kvs))
 }
 
-// plan is what a decision wants written: nothing if ops and timed are empty.
+// plan has the writes of one decision: none if ops and timed are empty.
 type plan struct {
 	ops     []clientv3.Op
 	what    string   // for the audit entry
@@ -159,7 +157,7 @@ type keyValue struct {
 	value []byte
 }
 
-// add takes the plan for another membership in.
+// add adds the plan for another membership.
 func (p *plan) add(more plan) {
 	if p.what == "" {
 		p.what, p.weight = more.what, more.weight
@@ -175,14 +173,14 @@ const (
 	storeTries   = 16
 )
 
-// change is changeEach of one membership, without the revision.
+// change is changeEach for one membership, without the revision.
 func (w *writer) change(ctx context.Context, k instance.Key, why string, decide func(*etcd.Found) (plan, error)) error {
 	_, err := w.changeEach(ctx, k, why, func(_ instance.Key, f *etcd.Found) (plan, error) { return decide(f) })
 	return err
 }
 
-// changeEach reads the keys of the memberships of k, calls decide for a plan of
-// each, and applies the plans in one transaction. It returns the revision of retry.
+// changeEach reads the keys of the memberships of k, calls decide for a plan of each, and applies
+// the plans in one transaction. It returns the revision like retry.
 func (w *writer) changeEach(ctx context.Context, k instance.Key, why string, decide func(instance.Key, *etcd.Found) (plan, error)) (int64, error) {
 	return w.retry(ctx, k, why, func(ctx context.Context) (plan, error) {
 		all, err := etcd.LookAll(ctx, w.cli, w.layout, k.Each(), true)
@@ -279,7 +277,8 @@ func (w *writer) apply(ctx context.Context, k instance.Key, why string, p plan) 
 	return resp.Header.Revision, nil
 }
 
-// commit is txn for changes, which may have been applied also if it returns an error other than ErrPermissionDenied.
+// commit is txn for changes. After an error other than ErrPermissionDenied, the change may have
+// been applied.
 func (w *writer) commit(ctx context.Context, doing string, compares []clientv3.Cmp, then []clientv3.Op, otherwise ...clientv3.Op) (*clientv3.TxnResponse, error) {
 	resp, err := w.txn(ctx, doing, compares, then, otherwise...)
 	switch {

@@ -13,21 +13,19 @@ import (
 // Facts are the results of the probes of this process, and the rules by which it judges them.
 // The zero value is for a reader that probes no instance.
 type Facts struct {
-	// Model must be served by every instance; "" accepts any. It is compared as
-	// design says: any id or root, the last path component is enough.
+	// Model is the model that every instance must serve, see instance.Facts.Serves; "" accepts any.
 	Model string
 	// Probing reports whether the builder of the snapshot will probe instances whose
 	// record does not list the model. Without it such an instance is rejected
 	// at once, since its root names, which could match, stay unknown.
 	Probing bool
-	// Proxy is the name of the proxy whose fleet is wanted: records of others are
-	// shown as elsewhere. "" takes all.
+	// Proxy is the name of the proxy whose fleet is shown; records of others are shown as elsewhere.
+	// "" accepts all.
 	Proxy string
 	// Check refuses records that the reader cannot use; nil refuses none.
 	Check func(instance.Key, instance.Record) error
-	// Learns selects the records that lack engine ids which are needed. Their engines
-	// are probed repeatedly, since nothing else shows that one has restarted.
-	// nil selects none.
+	// Learns selects the records that lack required engine ids. Their engines are probed repeatedly,
+	// since only a probe shows that one has restarted. nil selects none.
 	Learns func(instance.Key, instance.Record) bool
 	// Instances holds the answers, by membership.
 	Instances map[instance.Key]*Answer
@@ -61,17 +59,17 @@ func (m *Models) replaces(in *instance.Instance) bool {
 		(m.ModRevision == in.ModRevision && m.Lease == in.Lease || !in.Maintained() || in.Record.ModelsTruncated)
 }
 
-// Answer is the outcome of asking one instance. It is immutable.
+// Answer is the outcome of one probe of an instance. It is immutable.
 type Answer struct {
-	// Incarnation of the engine that was probed; the answer is valid for no other.
+	// Incarnation is that of the probed engine; the answer is valid for no other.
 	Incarnation string
-	// Facts is what it answered; nil if it did not.
+	// Facts are those of the answer; nil if there was none.
 	Facts *instance.Facts
-	// Mismatch reports whether it answered and serves another model.
+	// Mismatch reports whether the instance answered and serves another model.
 	Mismatch bool
-	// Silent reports whether it did not answer in time; it may be slow.
+	// Silent reports whether the instance did not answer in time; it may be slow.
 	Silent bool
-	// Reason describes what is missing, printable; "" when nothing is.
+	// Reason describes the problem, printable; "" if there is none.
 	Reason string
 }
 
@@ -89,7 +87,7 @@ func (f *Facts) Elsewhere(rec *instance.Record) bool {
 	return f.Proxy != "" && !rec.For(f.Proxy)
 }
 
-// Refuses is why the reader cannot use a record, nil if it can.
+// Refuses returns why the reader cannot use a record, nil if it can.
 func (f *Facts) Refuses(k instance.Key, rec instance.Record) error {
 	if f.Check == nil {
 		return nil
@@ -97,13 +95,13 @@ func (f *Facts) Refuses(k instance.Key, rec instance.Record) error {
 	return f.Check(k, rec)
 }
 
-// MustLearn reports whether the engine has to say its engine ids; see Learns.
+// MustLearn reports whether the engine ids must be read from the engine; see Learns.
 func (f *Facts) MustLearn(k instance.Key, rec instance.Record) bool {
 	return f.Learns != nil && f.Learns(k, rec)
 }
 
-// Apply decides whether the models of an instance are known and the right ones, and fills in
-// those that were read last.
+// Apply decides whether the models of an instance are known and accepted, and fills in the models
+// that were read last.
 func (f *Facts) Apply(in *instance.Instance, answer *Answer, say func(string, ...any)) {
 	f.judge(in, answer, say)
 	if m := f.Models[in.Key]; in.Verified && m.replaces(in) {
@@ -129,7 +127,7 @@ func (f *Facts) judge(in *instance.Instance, answer *Answer, say func(string, ..
 		if learns {
 			in.Record = withEngineIDs(in.Record, answer.Facts.EngineIDs)
 		}
-		// What was found out may be what the record is refused for.
+		// Check may refuse the record for the facts that were added.
 		if err := f.Refuses(in.Key, in.Record); err != nil {
 			in.Verified, in.View = false, instance.Rejected
 			say("%s", instance.Printable(err.Error(), 300))
@@ -152,8 +150,8 @@ func (f *Facts) judge(in *instance.Instance, answer *Answer, say func(string, ..
 	}
 }
 
-// WithFacts completes a record with what its engine answered. What the record says
-// itself stays.
+// WithFacts completes a record with the facts of its engine. It replaces the models; other fields
+// that the record has stay.
 func WithFacts(rec instance.Record, f instance.Facts) instance.Record {
 	rec.Models, rec.ModelsTruncated = f.Models, f.ModelsTruncated
 	rec.MaxModelLen = cmp.Or(rec.MaxModelLen, f.MaxModelLen)

@@ -7,33 +7,33 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// An absence describes an entry that stays in use although etcd does not hold its key. Etcd
-// loses keys of healthy engines: an etcd that was paused revokes every lease when it
-// continues, and a wiped one has no keys. The end of a key is therefore a hint, and for most
-// kinds of loss the probes of the instance decide.
+// An absence describes an entry that stays in use although etcd does not hold its key. etcd loses
+// keys of healthy engines: an etcd that was paused revokes every lease when it continues, and a
+// wiped one has no keys. A lost key is therefore only a hint, and for most kinds of loss the probes
+// of the instance decide.
 type absence struct {
 	kind absenceKind
 	// lostAt is the revision of the deletion; 0 if it is not a revision of the store that the
 	// watch follows now.
 	lostAt int64
 	since  time.Time // by the monotonic clock
-	// proven reports whether the instance was usable when its key went, or has answered
-	// since. An instance that is not proven is not picked.
+	// proven reports whether the instance was usable when its key was lost, or has answered since.
+	// An instance that is not proven is not picked.
 	proven bool
 	// failed and silent count the probes in a row that were refused or answered wrongly,
 	// and those without an answer.
 	failed, silent int
-	answered       time.Time // last answered probe; zero if there was none since the key went
-	// held reports whether so large a part of the role was lost together with the key (massLoss)
-	// that even a lease that still exists does not prove that the key was deleted on purpose.
+	answered       time.Time // last answered probe; zero if there was none since the loss
+	// held reports whether a large part of the role was lost together with the key (massLoss). Then
+	// even an existing lease does not prove that the key was deleted on purpose.
 	held bool
 }
 
 type absenceKind int
 
 const (
-	// asking: the key was deleted, and etcd is being asked for its lease. Until the answer
-	// the instance is shown as before.
+	// asking: the key was deleted, and a query of its lease is under way. Until the answer the
+	// instance is shown as before.
 	asking absenceKind = iota + 1
 	// orphaned: the lease was lost; the instance is used while it answers.
 	orphaned
@@ -47,11 +47,11 @@ const (
 	unwritten
 )
 
-// The kinds are the states of a small machine. Each event below returns the next state, or
-// drops the entry; nothing else changes an absence:
+// The kinds are the states of a state machine. Each event below returns the next state, or drops
+// the entry; nothing else changes an absence:
 //
 //	key lost          → asking, orphaned or kept, or dropped   (onKeyLost)
-//	etcd on its lease → orphaned, or dropped                   (onLeaseAnswer)
+//	lease queried     → orphaned, or dropped                   (onLeaseAnswer)
 //	another store     → asking becomes orphaned                (onStoreReplaced)
 //	a probe ends      → proven or not                          (onProbe)
 //	time passes       → dropped                                (ends)
@@ -75,19 +75,19 @@ type loss struct {
 	// belongs to another fleet, or is known from the disk only.
 	unused   bool
 	verified bool // the instance has answered, or its record is complete
-	// doubtful reports whether this process was suspended, or etcd did not answer, a short
-	// time ago: a lease may have ended although the agent still holds on to it.
+	// doubtful reports whether this process was suspended, or etcd did not answer, a short time ago:
+	// a lease may have expired although its agent runs.
 	doubtful bool
 }
 
-// onKeyLost decides about an entry whose key is missing; nil drops it.
+// onKeyLost returns the absence of an entry whose key is missing; nil drops the entry.
 //
-// A key without a lease is dropped, unless it was not deleted but another store took over;
-// an override with a lease is dropped then, too. A key with a lease is dropped if its agent
-// had announced the end: it writes draining, or down without a cause, before it revokes its
-// lease. In any other state, and in a doubtful moment, etcd is asked for the lease, since
-// leases also end when nothing is wrong with their instances. Which state it was does not
-// matter: an engine that was slow, or was starting, is as alive as before.
+// An entry without a lease is dropped, unless its key was lost because another store took over. A
+// temporary override or document is dropped in both cases. An entry with a lease is dropped if its
+// agent had announced the end: it writes draining, or down without a cause, before it revokes its
+// lease. In any other state, and in a doubtful moment, the lease is queried, since leases also
+// expire while their instances are healthy. This includes slow and starting engines, which still
+// run.
 func (e *entry) onKeyLost(l loss) *absence {
 	a := &absence{lostAt: l.lostAt, since: l.at, proven: true}
 	if e.absent != nil { // loaded from the disk
@@ -123,7 +123,7 @@ func (e *entry) onKeyLost(l loss) *absence {
 	return a
 }
 
-// announcesEnd reports whether the record says that its lease will be revoked.
+// announcesEnd reports whether the record announces that its lease will be revoked.
 func (e *entry) announcesEnd() bool {
 	return e.rec.State == instance.Draining || e.rec.State == instance.Down && e.rec.Cause != instance.CauseSlow
 }
@@ -144,8 +144,8 @@ func (a absence) onLeaseAnswer(alive, massLoss bool) *absence {
 	return &a
 }
 
-// onStoreReplaced clears what is valid in the former store only: the revision of the deletion,
-// and the lease.
+// onStoreReplaced drops the facts of the former store: the revision of the deletion, and the query
+// of the lease.
 func (a absence) onStoreReplaced() *absence {
 	a.lostAt = 0
 	if a.kind == asking {
@@ -154,8 +154,8 @@ func (a absence) onStoreReplaced() *absence {
 	return &a
 }
 
-// onResume restarts the counts after a suspension of this process: the time that has passed
-// and the probes that were under way say nothing about the instance.
+// onResume restarts the counts after a suspension of this process: that time, and the probes that
+// were under way, are no evidence about the instance.
 func (a absence) onResume(now time.Time) *absence {
 	a.failed, a.silent, a.since = 0, 0, now
 	if !a.answered.IsZero() {
@@ -173,9 +173,9 @@ const (
 	unanswered
 )
 
-// onProbe applies the outcome of a probe. Silence counts against an instance only if another
-// one of its role answers (alternative): otherwise the machine may be slow, and to stop
-// picking the last instance would not help any request.
+// onProbe applies the outcome of a probe. Silence counts against an instance only if another one of
+// its role answers (alternative): otherwise the machine may be slow, and excluding the last
+// instance would not help any request.
 func (a absence) onProbe(is outcome, alternative bool, now time.Time) *absence {
 	switch is {
 	case answered:
@@ -203,8 +203,8 @@ type surrounding struct {
 	grace       time.Duration
 }
 
-// ends returns why an absent instance is dropped now; "" if it stays. While etcd is not being
-// followed none is dropped: one that fails is only not picked.
+// ends returns why an absent instance is dropped now; "" if it stays. While etcd is not followed,
+// none is dropped: one that fails its probes is only not picked.
 func (a *absence) ends(s surrounding) string {
 	grace := s.now.Sub(a.since) >= s.grace
 	switch {
@@ -252,7 +252,7 @@ func (a *absence) reason(pickable bool) string {
 // probed reports whether the instance is probed.
 func (a *absence) probed() bool { return a.kind == orphaned || (!a.proven && a.kind != asking) }
 
-// show adds the view and the reason of an absence to an instance that is fine otherwise.
+// show adds the view and the reason of an absence to an instance without another problem.
 func (a *absence) show(in *instance.Instance, pickable bool, say func(string, ...any)) {
 	if a.kind == asking {
 		return

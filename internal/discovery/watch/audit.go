@@ -14,9 +14,8 @@ import (
 // auditRetry is the pause after a failed audit.
 const auditRetry = 200 * time.Millisecond
 
-// audit compares, on a jittered interval, all keys that etcd holds with what
-// the watch has delivered. Only an audit detects a watch that is silent without an error, such
-// as one on a wiped store.
+// audit compares all keys in etcd with the table, on a jittered interval. Only an audit detects a
+// watch that is silent without an error, such as one on a wiped store.
 func (w *Watcher) audit(ctx context.Context) {
 	wait := etcd.Jitter(w.o.AuditInterval)
 	failed, early := false, 0
@@ -42,9 +41,9 @@ func (w *Watcher) audit(ctx context.Context) {
 }
 
 const (
-	// doubtPause is the time from an audit that found a difference to the next. By then a
-	// healthy watch has sent a progress notification, and one that hangs has been silent for
-	// long enough at the second.
+	// doubtPause is the time from an audit that found a difference to the next. By then a healthy
+	// watch has sent a progress notification. After two such pauses, a hung watch has been silent
+	// for stillFor.
 	doubtPause = 1200 * time.Millisecond
 	// earlyAudits bounds the early audits in a row: a membership that changes all the time
 	// differs at each audit.
@@ -57,7 +56,7 @@ type suspicion struct {
 	keys     map[schema.Name]int64 // with the mod_revision that etcd has, 0 for none
 	revision int64                 // of the audit
 	watch    int64                 // revision that the watch had reached
-	still    time.Time             // since when that has not changed
+	still    time.Time             // time since which that has not changed
 	at       time.Time             // of the audit
 }
 
@@ -71,8 +70,8 @@ const apart = 300 * time.Millisecond
 const stillFor = 2 * time.Second
 
 // audited applies the outcome of an audit, which lists keys only, and reports whether the next one
-// must confirm that it differs. What differs in two audits running is drift, if the watch has since
-// passed the revision of the first, or has not moved at all: a watch that only lags moves.
+// must confirm a difference. A difference in two audits in a row is drift if the watch has passed
+// the revision of the first, or made no progress. A watch that only lags makes progress.
 func (c *contact) audited(a *etcd.Listing, err error) (differs bool) {
 	if err != nil {
 		c.failures++
@@ -104,8 +103,8 @@ func (c *contact) audited(a *etcd.Listing, err error) (differs bool) {
 	}
 	if was != nil && (now.watch >= was.revision || time.Since(now.still) >= stillFor) {
 		for n, mod := range was.keys {
-			// A key that changes all the time differs at each audit; what counts is that the
-			// change of the earlier audit was not delivered.
+			// A key that changes all the time differs at each audit. It is drift only if the change
+			// that the earlier audit found was not delivered.
 			if again, ok := now.keys[n]; ok && (again == mod || c.behind(n, mod)) {
 				c.w.log.WithField("key", n.Text()).Warn("the watch missed a change of this key: reading everything again")
 				c.w.note(func(s *Status) { s.Drift++ })
@@ -126,8 +125,7 @@ func (c *contact) behind(n schema.Name, mod int64) bool {
 	return e != nil && e.absent == nil && e.mod < mod
 }
 
-// differences compares the keys of an audit with the table. Changes after the audit are no
-// differences.
+// differences compares the keys of an audit with the table. Changes after the audit do not count.
 func (c *contact) differences(a *etcd.Listing) map[schema.Name]int64 {
 	out := map[schema.Name]int64{}
 	if a.Schema != c.schema {

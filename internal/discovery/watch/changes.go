@@ -5,8 +5,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// touch marks everything that is shown of an address as stale: its record, its pending add,
-// and those of the other role.
+// touch marks the instances of an address as outdated: its record and its pending add, in both
+// roles.
 func (t *table) touch(k instance.Key) {
 	t.dirty = true
 	if t.aliased > 0 { // rare: there is no index of other spellings
@@ -36,6 +36,6 @@ func (t *table) changed(e *entry) {
 	}
 }
 
-// cameOrWent records that an entry was added or removed. That is saved soon for all entries: a
-// proxy that is killed and starts without etcd knows only what is on the disk.
+// cameOrWent records that an entry was added or removed. Each such change is saved soon: a proxy
+// that is killed and starts without etcd knows only the file.
 func (t *table) cameOrWent(e *entry) { t.unsaved = t.unsaved || e.saved() }

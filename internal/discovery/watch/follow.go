@@ -16,7 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 )
 
-// Ends of the watch, as counted in WatcherStatus.WatchEnds.
+// Ends of the watch, as counted in Status.WatchEnds.
 const (
 	endCompacted  = "compacted"
 	endNoLeader   = "no-leader"
@@ -97,7 +97,7 @@ func (w *Watcher) list(ctx context.Context, p *etcd.Patience, look bool, opts ..
 	return got, err
 }
 
-// send hands a message to the owner.
+// send hands a message to the owner. It returns false if ctx has ended.
 func (w *Watcher) send(ctx context.Context, m message) bool {
 	select {
 	case <-ctx.Done():
@@ -107,8 +107,8 @@ func (w *Watcher) send(ctx context.Context, m message) bool {
 	}
 }
 
-// watch follows every change from revision on until the watch ends. The creation of the
-// watch has a deadline of its own, since a stream can be opened on a hung member.
+// watch follows every change from revision on until the watch ends. The creation of the watch has a
+// separate deadline, since a stream can be opened on a hung member.
 func (w *Watcher) watch(ctx context.Context, revision int64, creations *etcd.Patience) watchEnd {
 	wctx, cancel := etcd.WatchContext(ctx)
 	defer cancel()
@@ -128,7 +128,7 @@ func (w *Watcher) watch(ctx context.Context, revision int64, creations *etcd.Pat
 		case <-routine.C:
 			return watchEnd{reason: endAsked, err: errors.New(relistRoutine)}
 		case <-w.progress:
-			// Only a watch that has delivered everything is answered.
+			// etcd answers only when the watch has delivered everything.
 			if err := w.cli.RequestProgress(wctx); err != nil {
 				w.log.WithField("error", err).Debug("cannot ask the watch for its progress")
 			}
@@ -161,8 +161,8 @@ func (w *Watcher) watch(ctx context.Context, revision int64, creations *etcd.Pat
 	}
 }
 
-// classify names the end of a watch. An unknown cause is an end as well: it never means that
-// there is no key.
+// classify returns the end of a watch by an error. An unknown error is only an end, too: it never
+// means that there is no key.
 func classify(err error) watchEnd {
 	end := watchEnd{reason: endCanceled, err: err}
 	switch {
@@ -177,7 +177,7 @@ func classify(err error) watchEnd {
 	return end
 }
 
-// authErrors are the errors of etcd about the token or the rights of a client.
+// authErrors returns the errors of etcd about the token or the rights of a client.
 func authErrors() []error {
 	return []error{rpctypes.ErrPermissionDenied, rpctypes.ErrInvalidAuthToken, rpctypes.ErrUserEmpty, rpctypes.ErrAuthOldRevision,
 		rpctypes.ErrUserNotFound, rpctypes.ErrAuthFailed, rpctypes.ErrAuthNotEnabled, rpctypes.ErrInvalidAuthMgmt}

@@ -13,12 +13,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// lost decides what happens to entries that etcd does not hold any more.
+// lost decides which entries stay although etcd does not hold them any more.
 type lost struct {
 	*contact
 
 	foreign    bool                   // the list that is being loaded is of another store than before
-	heavy      map[instance.Role]bool // roles of which a doubtful part is missing in it
+	heavy      map[instance.Role]bool // roles of which a suspiciously large part is missing in it
 	questions  []leaseQuestion        // not sent yet
 	order      int64                  // revision of the last order that was seen
 	writeBacks []Kept                 // to be written back
@@ -56,8 +56,9 @@ func (l *lost) logLeft(e *entry) {
 	}
 }
 
-// unused reports whether this proxy has no use for an instance. One that is known from the
-// disk only, and has not answered, is used if the list is doubtful (heavy).
+// unused reports whether this proxy would not use an instance. One that is known from the disk
+// only, and has not answered, counts as used if the list is suspicious: foreign, or heavy for the
+// role.
 func (l *lost) unused(e *entry) bool {
 	if e.absent != nil && !e.absent.proven {
 		return !l.foreign && !l.heavy[e.Role]
@@ -65,10 +66,10 @@ func (l *lost) unused(e *entry) bool {
 	return e.in != nil && (e.in.View == instance.Rejected || e.in.View == instance.Elsewhere)
 }
 
-// unanswered takes the questions about leases, answers those that the table can, and returns
-// the others. etcd ends a lease together with all its keys, in one revision, so a lease under
-// which it still holds a key exists. That holds only for a table of whole revisions: after a
-// response of etcd has been applied, not within one.
+// unanswered takes the questions about leases, answers those that the table can, and returns the
+// others. etcd deletes all keys of an ended lease in one revision, so a lease under which it still
+// holds a key exists. That is valid only for a table of whole revisions: after a response of etcd
+// has been applied, not within one.
 func (l *lost) unanswered() []leaseQuestion {
 	var open []leaseQuestion
 	for _, q := range l.questions {
@@ -118,11 +119,10 @@ func (l *lost) clearRemovals(revision int64) {
 	}
 }
 
-// dropEnded drops the entries that etcd does not hold and whose absence has ended: removals act
-// at once, and orphans are dropped if they fail their probes, or if their grace is over and most
-// of their role is registered. While etcd is not being followed none is dropped: one that
-// fails is only not picked. If this process was suspended, etcd is not being followed until
-// the membership was read again.
+// dropEnded drops the entries whose absence has ended: removed ones at once, and orphans if they
+// fail their probes, or if their grace is over and most of their role is registered. While etcd is
+// not followed, none is dropped: one that fails is only not picked. After a suspension of this
+// process, etcd is not followed until the membership was read again.
 func (l *lost) dropEnded() {
 	if len(l.table.absent) == 0 {
 		return
@@ -140,9 +140,9 @@ func (l *lost) dropEnded() {
 	}
 }
 
-// verdict returns why an absent entry is dropped now; "" if it stays. The first list decides about an
-// entry from the disk: etcd may hold the key in spite of a removal, and a key that the table lacks
-// would mean another store.
+// verdict returns why an absent entry is dropped now; "" if it stays. An entry from the disk stays
+// until the first list: etcd may hold its key in spite of a removal, and without the entry that key
+// would look like one of another store.
 func (l *lost) verdict(e *entry) string {
 	if e.Kind != schema.KindInstance || e.absent.kind == loaded {
 		return ""
@@ -193,7 +193,7 @@ func (l *lost) sameEngine(e *entry, v *verify.Answer) bool {
 	return len(e.rec.Models) == 0 || slices.ContainsFunc(e.rec.Models, func(m string) bool { return slices.Contains(v.Facts.Models, m) })
 }
 
-// absentees returns counts for the status.
+// absentees sets the counts of absent entries in the status.
 func (l *lost) absentees(s *Status) {
 	s.Orphans, s.Held, s.Kept = 0, 0, nil
 	for n, e := range l.table.absent {
@@ -211,8 +211,7 @@ func (l *lost) absentees(s *Status) {
 }
 
 const (
-	// maxLeaseQuestions bounds the calls under way at one time: ten thousand
-	// leases may end together.
+	// maxLeaseQuestions bounds the concurrent queries: ten thousand leases may end together.
 	maxLeaseQuestions = 16
 	// leaseTimeout bounds one query, including its wait in the queue. Without an
 	// answer the lease counts as lost, and the instance is probed.
@@ -228,7 +227,7 @@ type leaseQuestion struct {
 	alive  bool // the answer
 }
 
-// leaseLives reports whether etcd knows the lease; false also if etcd does not answer in time.
+// leaseLives reports whether etcd knows the lease. Without an answer in time, it returns false.
 func (w *Watcher) leaseLives(ctx context.Context, id clientv3.LeaseID) bool {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()

@@ -9,9 +9,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// ObserveModels takes the list of models that was read from the engine of in, an instance of a
-// snapshot. Snapshots have it until the engine restarts or, if an agent maintains the record,
-// until the record is rewritten. It returns before it is published.
+// ObserveModels stores the list of models that was read from the engine of in, an instance of a
+// snapshot. Snapshots have it until the engine restarts or, if an agent maintains the record, until
+// the record is rewritten. It does not wait for the next snapshot.
 func (w *Watcher) ObserveModels(ctx context.Context, in *instance.Instance, facts instance.Facts) {
 	m := &verify.Models{Incarnation: in.Incarnation(), ModRevision: in.ModRevision, Lease: in.Lease, Names: facts.Models, Truncated: facts.ModelsTruncated}
 	w.send(ctx, func(o *owner) { o.observeModels(in.Key, m) })

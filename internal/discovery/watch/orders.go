@@ -50,7 +50,7 @@ func (l *lost) applyOrder(kv *mvccpb.KeyValue, believed bool) {
 		case schema.KindDocument:
 			k.Document = e.value
 		default:
-			k.Record = append([]byte{}, e.value...) // not nil, also of a bare registration
+			k.Record = append([]byte{}, e.value...) // not nil, even for a bare registration
 		}
 	}
 	if cmd.Do != schema.OrderRestore || l.w.o.Writer == nil {
@@ -61,8 +61,8 @@ func (l *lost) applyOrder(kv *mvccpb.KeyValue, believed bool) {
 	}
 }
 
-// writeBackAll writes entries back, on another goroutine than the owner's; the watch delivers
-// the writes. If another proxy does the same, its writes have no effect.
+// writeBackAll writes entries back; the watch delivers the writes. It must not run on the owner's
+// goroutine. If several proxies write an entry back, only the first write has an effect.
 func (w *Watcher) writeBackAll(ctx context.Context, entries []Kept) {
 	for _, k := range entries {
 		err := w.o.Writer.WriteBack(ctx, k, "kept since etcd was replaced")

@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// message is what another goroutine has the owner do.
+// message is a function that the owner's goroutine calls for another goroutine.
 type message func(*owner)
 
 // owner is the state of the goroutine that owns the membership. The types contact and lost hold
@@ -34,7 +34,7 @@ type owner struct {
 
 	published time.Time
 	buildTime time.Duration
-	timer     *time.Timer // runs while a publication is put off
+	timer     *time.Timer // runs while a publication is delayed
 	logged    map[schema.Name]int64
 	asking    sync.WaitGroup
 	orphans   int // at the last publication
@@ -92,11 +92,12 @@ func (w *Watcher) own(ctx context.Context) {
 		}
 		o.sendQuestions(ctx)
 		o.schedule(ctx)
-		o.state() // after the publication: a reader that sees Live finds what was listed
+		o.state() // after the publication: a reader that sees Live finds the listed instances
 	}
 }
 
-// sendQuestions sends the questions about leases, and writes back what an order restores.
+// sendQuestions sends the questions about leases, and writes back the entries that an order
+// restores.
 func (o *owner) sendQuestions(ctx context.Context) {
 	for _, q := range o.unanswered() {
 		o.asking.Go(func() {
@@ -167,7 +168,7 @@ func (o *owner) load(l *etcd.Listing) {
 // addLocal adds, once, the instances of Options.Local that are not known.
 func (o *owner) addLocal() {
 	local := o.w.o.Local
-	o.w.o.Local = nil // of this goroutine
+	o.w.o.Local = nil // used by this goroutine only
 	for k, rec := range local {
 		if o.table.find(schema.KindInstance, k) != nil || o.removed(k) {
 			continue

@@ -78,9 +78,9 @@ func (a *probeScheduler) stop() {
 	a.wg.Wait()
 }
 
-// update starts and ends probes, so that those of the targets run. It does not wait for probes
-// that it ends: they are cancelled, and late results are dropped because they name an outdated
-// incarnation or revision.
+// update starts and ends probes, so that exactly the targets are probed. It does not wait for
+// probes that it ends: they are cancelled, and late results are dropped because they name an
+// outdated incarnation or revision.
 func (a *probeScheduler) update(ctx context.Context, want map[targetKey]target) {
 	if a.w.o.Prober == nil {
 		return
@@ -98,7 +98,7 @@ func (a *probeScheduler) update(ctx context.Context, want map[targetKey]target) 
 		a.end(k)
 		begin = append(begin, k)
 		if t.sign {
-			a.signs.Add(1) // of all, before the first of them spreads its probes by it
+			a.signs.Add(1) // for all, before the first loop reads it
 		}
 	}
 	for _, k := range begin {
@@ -166,7 +166,7 @@ func (a *probeScheduler) probeLoop(ctx, run context.Context, t target) {
 	}
 }
 
-// once makes one probe, and returns what the owner does with its outcome, nil if it is no evidence
+// once makes one probe, and returns the message that applies its outcome, nil if it is no evidence
 // about the instance. slow reports whether the next one may come later than usual.
 func (a *probeScheduler) once(ctx, run context.Context, t target) (outcome message, slow bool) {
 	if t.drop {
@@ -213,8 +213,8 @@ func (a *probeScheduler) once(ctx, run context.Context, t target) (outcome messa
 	return func(o *owner) { o.onWait(t.in.Key, wait) }, mismatch
 }
 
-// promote registers the instance of a pending add. Another proxy may have done so first, which
-// the watch then reports.
+// promote registers the instance of a pending add. If another proxy did so first, the watch
+// delivers that.
 func (a *probeScheduler) promote(ctx context.Context, t target, facts instance.Facts) (trouble string) {
 	won, err := a.w.o.Writer.Promote(ctx, t.in, verify.WithFacts(t.rec, facts))
 	if err != nil {

@@ -9,11 +9,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// coalesce is the least time between two publications while changes pour in.
+// coalesce is the least time between two publications in a burst of changes.
 const coalesce = 2 * time.Millisecond
 
-// coalesceCap is the longest time between two publications. On a machine that is otherwise busy
-// a publication takes longer without using more CPU, and the last change must not wait for that.
+// coalesceCap bounds that time. On a machine that is otherwise busy, a publication takes longer
+// without using more CPU, and the last change must not wait for that.
 const coalesceCap = 200 * time.Millisecond
 
 // schedule publishes immediately after a quiet time, otherwise as soon as coalesce or
@@ -46,7 +46,7 @@ func (o *owner) publish(ctx context.Context) {
 	if prepare := o.w.o.Prepare; prepare != nil {
 		prepare(snap)
 	}
-	o.ask.retarget(ctx) // before anyone sees the snapshot: what it has verified is not probed again
+	o.ask.retarget(ctx) // before readers see the snapshot: instances that it verifies are not probed again
 	var old *instance.Snapshot
 	rejected, orphans := o.rejected(), 0
 	o.w.note(func(s *Status) { // both at once: a reader that has seen one of them finds the other

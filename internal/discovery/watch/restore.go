@@ -13,8 +13,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// loadPatience bounds how long a watcher whose state is from the disk only waits for the first
-// answers before it is ready.
+// loadPatience bounds the wait for the first answers of instances from the disk, before a Watcher
+// without etcd is ready.
 const loadPatience = time.Second
 
 // loadState reads the saved state. It is called once, before the first list.
@@ -147,7 +147,7 @@ func (o *owner) restoreState(s *disk.State) {
 	if id, err := strconv.ParseUint(s.Cluster, 16, 64); err == nil {
 		o.cluster = id
 	}
-	o.w.seen.Store(0) // the list itself reports whether the store is the same
+	o.w.seen.Store(0) // otherStore decides by the list whether the store is the same
 	o.loadedAt = s.SavedAt
 	o.restored = len(o.table.order) > 0
 	o.dropEnded()

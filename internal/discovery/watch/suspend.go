@@ -15,9 +15,9 @@ import (
 // unavailable, they use the old membership.
 const freshTimeout = time.Second
 
-// gapSince returns how long this process has not run since it was last known to, 0 if last is nil.
-// The monotonic clock continues during SIGSTOP, but stops while the machine sleeps, which the wall
-// clock shows. If the wall clock is set forward, the only effect is an additional list.
+// gapSince returns the time since this process was last known to run, 0 if last is nil. The
+// monotonic clock continues during SIGSTOP, but stops while the machine sleeps, so the wall clock
+// is compared, too. If the wall clock is set forward, the only effect is an additional list.
 func gapSince(last *time.Time, now time.Time) time.Duration {
 	if last == nil {
 		return 0
@@ -28,7 +28,7 @@ func gapSince(last *time.Time, now time.Time) time.Duration {
 // pause is a time in which this process did not run.
 type pause struct{ from, to time.Time }
 
-// resumeLag is how long after a pause something may be read that arrived during it.
+// resumeLag is how long after a pause data may be read that arrived during it.
 const resumeLag = 2 * time.Second
 
 // gate blocks picks until a list that was requested after the suspension has been published.
@@ -36,17 +36,17 @@ type gate struct {
 	asked  int64         // the request that the list must answer
 	closed time.Time     // when the suspension was noticed
 	until  time.Time     // when waiting ends in any case
-	open   chan struct{} // closed by the list; that of the previous gate if no list has opened it
+	open   chan struct{} // closed by the list; shared with the previous gate if that is not open
 }
 
 // suspension detects that this process did not run, and then blocks picks.
 type suspension struct {
-	after time.Duration // how long it must not have run
+	after time.Duration // shortest gap that counts as a suspension
 	found func()        // requests a list
 
 	ran   atomic.Pointer[time.Time] // last time at which this process was known to run
-	last  atomic.Pointer[pause]     // the last one of a quarter of after or more
-	asked atomic.Int64              // number of requests for a list that starts later
+	last  atomic.Pointer[pause]     // last pause of after/4 or longer
+	asked atomic.Int64              // number of lists requested after suspensions
 	gate  atomic.Pointer[gate]      // set from a suspension until the list after it
 }
 
@@ -114,8 +114,8 @@ func (s *suspension) wait(ctx context.Context, now time.Time) {
 // reading of the clock.
 func (w *Watcher) Fresh(ctx context.Context, now time.Time) { w.suspension.wait(ctx, now) }
 
-// ReceivedFrom returns the earliest time, from since on, at which something may have arrived that
-// is read now: it may have arrived during a pause of this process that has just ended.
+// ReceivedFrom returns the earliest time, not before since, at which data that is read now may have
+// arrived: it may have arrived during a pause of this process that has just ended.
 func (w *Watcher) ReceivedFrom(since, now time.Time) time.Time {
 	s := &w.suspension
 	if gapSince(s.ran.Load(), now) >= s.after/4 {

@@ -13,7 +13,7 @@ import (
 )
 
 // table is the decoded membership, one entry for each key in etcd. It does no I/O and has one
-// owner. A list fills it, events change it, and view derives snapshots from it.
+// owner. A list fills it, events change it, and snapshots are derived from it.
 type table struct {
 	layout   schema.Layout
 	revision int64 // of the store, up to which the table is complete
@@ -37,14 +37,14 @@ type table struct {
 	counts
 }
 
-// counts are of all entries, and change with each of them.
+// counts summarize all entries, and are updated with each change.
 type counts struct {
 	absent map[schema.Name]*entry // those that etcd does not hold
 	census map[instance.Role]census
-	leases map[int64]int // how many of the keys that etcd holds are under a lease
+	leases map[int64]int // number of keys that etcd holds, by lease
 
-	aliased int // entries that are not spelled in the canonical way
-	// alias has those of them that count, by their canonical names; nil: not found yet.
+	aliased int // entries whose address is not in canonical form
+	// alias has the effective ones, by their canonical names; nil: not computed yet.
 	alias map[schema.Name]*entry
 }
 
@@ -88,18 +88,16 @@ func newTable(l schema.Layout) *table {
 	return &table{layout: l, entries: make(map[schema.Name]*entry), counts: newCounts()}
 }
 
-// entry is one key. All fields but absent and those from in on are fixed once
-// it is in the table.
+// entry is one key. Once it is in the table, only absent and the fields from in on change.
 type entry struct {
 	schema.Name
 	Key                          instance.Key // canonical address, or the printable one if it is bad
-	create, mod, version, leased int64        // all 0 of an unwritten one
-	// life names the incarnation of an instance whose record does not: mostly create. An
+	create, mod, version, leased int64        // all 0 if it is unwritten
+	// life identifies the incarnation of an instance whose record does not: usually create. An
 	// unwritten instance keeps its life when it is written.
 	life int64
 
-	// aliased reports whether the address is good but not spelled in the canonical
-	// way, as in localhost:8100.
+	// Aliased reports whether the address is valid but not in canonical form, as in localhost:8100.
 	Aliased bool
 	// problem is the reason why the current value, or the key itself, cannot be used;
 	// good reports whether the decoded fields hold a value, maybe an older one.
@@ -115,7 +113,7 @@ type entry struct {
 	override *schema.Override   // of a good override
 
 	in       *instance.Instance // of the last view, perhaps of an earlier value
-	shadowed bool               // in the last view another key meant the same
+	shadowed bool               // another key for the same instance took precedence in the last view
 	learns   bool               // of an instance, see verify.Facts.MustLearn
 	old      bool               // in is not up to date
 }
@@ -148,7 +146,7 @@ func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 		return e
 	}
 	if e.Aliased = address != n.Address; !e.Aliased {
-		address = n.Address // one copy of it
+		address = n.Address // share the string
 	}
 	e.Key = instance.Key{Role: n.Role, Address: address}
 	switch n.Kind {
@@ -181,8 +179,8 @@ func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 	return e
 }
 
-// KeyOf returns the membership for a key of etcd, however that is spelled. aliased reports
-// that the address is good but not spelled in the canonical way.
+// KeyOf returns the canonical key of the instance that a key in etcd names. aliased reports that
+// the address is valid but not in canonical form.
 func KeyOf(n schema.Name, kv *mvccpb.KeyValue) (k instance.Key, aliased bool) {
 	e := decodeEntry(n, kv, nil)
 	return e.Key, e.Aliased
@@ -220,7 +218,7 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 			prev := e
 			e = decodeEntry(n, kv, prev)
 			if prev != nil {
-				e.in = prev.in // what it was until now
+				e.in = prev.in // as shown until now
 			}
 		}
 		e.absent = nil
@@ -268,7 +266,7 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 	t.changed(e)
 	at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare)
 	if found {
-		e.in, e.shadowed = prev.in, prev.shadowed // what it was until now
+		e.in, e.shadowed = prev.in, prev.shadowed // as shown until now
 		t.counts.add(prev, -1)
 		t.order[at] = e
 	} else {

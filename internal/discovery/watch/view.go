@@ -69,9 +69,9 @@ func (t *table) show(e *entry, v verify.Facts) {
 	}
 }
 
-// aliases finds keys that are not spelled in the canonical way, such as
-// localhost:8100. They count as what they mean, unless the canonical key is
-// there too; of several the first in byte order counts.
+// aliases returns the entries with another spelling of an address, such as localhost:8100, by
+// canonical name. Of several spellings, the first in byte order counts; find prefers the canonical
+// key.
 func (t *table) aliases() map[schema.Name]*entry {
 	alias := make(map[schema.Name]*entry, t.aliased)
 	for _, e := range t.order {
@@ -86,9 +86,8 @@ func (t *table) aliases() map[schema.Name]*entry {
 	return alias
 }
 
-// clashes reports whether an address has both roles although its records
-// do not say that one engine serves both. It is a warning only: a wrong guess
-// must not take capacity away.
+// clashes reports whether an address is registered in both roles, but its records do not show that
+// one engine serves both. It is a warning only: a wrong guess must not reduce capacity.
 func (t *table) clashes(e *entry) bool {
 	o := t.find(schema.KindInstance, e.Key.Other())
 	if o == nil || !o.good || !e.good {
@@ -110,7 +109,7 @@ func (t *table) roleProblem(e *entry) string {
 	return ""
 }
 
-// incarnation is that of the instance shown for the entry.
+// incarnation returns the incarnation of the instance of the entry.
 func (e *entry) incarnation() string { return e.instance().Incarnation() }
 
 func (e *entry) instance() *instance.Instance {

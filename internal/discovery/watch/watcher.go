@@ -1,8 +1,8 @@
 // Package watch follows the membership in etcd and publishes it as immutable snapshots.
 //
-// A Watcher uses one list and one ordered watch. One goroutine owns the table. Each snapshot
-// is derived from the previous one, since the table records what a change affects. Entries
-// that etcd has lost without a removal stay active.
+// A Watcher uses one list and one ordered watch. One goroutine owns the table. Each snapshot shares
+// the unchanged instances of the previous one. Entries that etcd has lost without a removal stay
+// active.
 package watch
 
 import (
@@ -36,8 +36,8 @@ type Writer interface {
 	Promote(ctx context.Context, pending *instance.Instance, rec instance.Record) (bool, error)
 	// DropPending ends the wait for an instance that is registered in another way.
 	DropPending(ctx context.Context, pending *instance.Instance) (bool, error)
-	// WriteBack writes what was kept of a former store, except where the present store
-	// has a value.
+	// WriteBack writes the values that were kept from a former store, except where the present store
+	// has one.
 	WriteBack(ctx context.Context, k Kept, reason string) error
 }
 
@@ -53,31 +53,29 @@ type Options struct {
 	// Prober probes instances whose models are not known, and pending adds. If it is
 	// nil, no instance is verified or promoted, and an instance that etcd lacks is dropped.
 	Prober Prober
-	// Model must be served by every instance, see instance.Facts.Serves; "" accepts any.
+	// Model is the model that every instance must serve, see instance.Facts.Serves; "" accepts any.
 	Model string
 	// Proxy is the name of the proxy whose fleet is followed, see
 	// instance.Record.Proxies; "" follows all.
 	Proxy string
-	// Check refuses records that this process cannot use, with a reason for
-	// people; nil refuses none.
+	// Check returns an error, for display, for a record that this process cannot use; nil accepts
+	// all.
 	Check func(instance.Key, instance.Record) error
-	// Learns reports the records without the engine ids that they need, see
-	// verify.Facts.Learns; nil: none is such.
+	// Learns reports whether a record lacks engine ids that are needed, see verify.Facts.Learns;
+	// nil: never.
 	Learns func(instance.Key, instance.Record) bool
 	// Prepare is called with each snapshot before it is published, so that data that
 	// readers derive from it is ready. It must not block. It may be nil.
 	Prepare func(*instance.Snapshot)
 	Log     logrus.FieldLogger // nil: silent
-	// WaitingInterval is the mean time between two probes of an instance that
-	// has not answered yet, default 2 s. One that serves another model is asked
-	// five times less often.
+	// WaitingInterval is the mean time between two probes of an instance that has not answered yet,
+	// default 2 s. For an instance that serves another model, it is five times as long.
 	WaitingInterval time.Duration
-	// CheckInterval is the mean time between two checks that etcd still answers,
-	// default 5 s. Without traffic a watch is silent also when etcd is unreachable.
+	// CheckInterval is the mean time between two checks that etcd still answers, default 5 s.
+	// Without traffic, a watch is silent even when etcd is unreachable.
 	CheckInterval time.Duration
-	// AuditInterval is the mean time between two comparisons of all keys with
-	// what the watch has delivered, default 15 s. A watch on a wiped store delivers
-	// neither events nor an error.
+	// AuditInterval is the mean time between two comparisons of all keys with the events of the
+	// watch, default 15 s. A watch on a wiped store delivers neither events nor an error.
 	AuditInterval time.Duration
 	// RelistInterval is the mean time between two unconditional lists, default 10 min.
 	RelistInterval time.Duration
@@ -96,17 +94,17 @@ type Options struct {
 	StateAge time.Duration
 	// ProbeTimeout bounds one probe, default 3 s.
 	ProbeTimeout time.Duration
-	// Local are the instances of the command line. They are used although etcd does not hold
-	// them, while it takes no writes or does not answer. They are added after the first
-	// attempt to read the membership, so that an operator's removal is known. Once they are in
-	// etcd, only the key there counts.
+	// Local has the instances of the command line. They are used even if etcd does not hold them,
+	// because it accepts no writes or does not answer. They are added after the first attempt to
+	// read the membership, so that an operator's removal is known. Once they are in etcd, only the
+	// key there counts.
 	Local map[instance.Key]instance.Record
 	// Writer performs the writes of the Watcher. If it is nil, no pending add is promoted
 	// and nothing is written back.
 	Writer Writer
 }
 
-// State is how well the membership is known.
+// State describes how current the membership is.
 type State string
 
 // The states of a Watcher.
@@ -127,7 +125,7 @@ type Status struct {
 	Revision    int64     // up to which the snapshot is complete
 	Applied     int64     // highest mod_revision of the membership's keys that the snapshot includes
 	LastContact time.Time // last answer of any kind from etcd, by the local clock
-	LastError   string    // of the last failed contact; "" while all is well
+	LastError   string    // of the last failed contact; "" after a success
 
 	Lists       int64            // lists applied
 	ListErrors  int64            // lists that failed
@@ -140,8 +138,8 @@ type Status struct {
 	Epochs      int64            // times that the store was found to be another or an older one
 	Promotions  int64            // pending adds that this process promoted
 	Rejected    int              // entries that cannot be used now
-	Orphans     int              // instances active whose lease is lost
-	Held        int              // those of them that were lost together with most of their role
+	Orphans     int              // instances in use whose lease is lost
+	Held        int              // orphans that were lost together with a large part of their role
 	Loaded      bool             // started from the file on disk
 	Suspensions int64            // detected suspensions of this process
 	Saved       time.Time        // time of the state in the file, by the local clock
@@ -150,9 +148,9 @@ type Status struct {
 	Kept        []string         // keys, without the root, that are active although a new store lacks them
 }
 
-// Watcher follows the membership in etcd and publishes it as immutable
-// snapshots. One goroutine owns the state; readers are lock-free and never
-// block it. While etcd is away the last snapshot stays.
+// Watcher follows the membership in etcd and publishes it as immutable snapshots. One goroutine
+// owns the state; readers are lock-free and never block it. While etcd is unavailable, the last
+// snapshot stays.
 type Watcher struct {
 	cli *clientv3.Client
 	o   Options
@@ -176,8 +174,7 @@ type Watcher struct {
 	status Status
 }
 
-// New makes a Watcher on a client that the caller closes after Run has
-// returned.
+// New returns a Watcher that uses cli, which the caller closes after Run has returned.
 func New(cli *clientv3.Client, o Options) *Watcher {
 	o.WaitingInterval = cmp.Or(o.WaitingInterval, 2*time.Second)
 	o.CheckInterval = cmp.Or(o.CheckInterval, 5*time.Second)
@@ -202,8 +199,8 @@ func New(cli *clientv3.Client, o Options) *Watcher {
 	return w
 }
 
-// Run follows etcd until ctx ends; then it waits for its goroutines. It is called once. No error of
-// etcd ends it.
+// Run follows etcd until ctx ends; then it waits for its goroutines. It must be called only once.
+// No error of etcd ends it.
 func (w *Watcher) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	work.Go(func() { w.own(ctx) })
@@ -239,8 +236,8 @@ func (w *Watcher) Status() Status {
 	return s
 }
 
-// Relist asks for a full list as soon as possible, for callers that doubt what the
-// watch has delivered. It does not wait for it.
+// Relist requests a full list as soon as possible, for callers that doubt the events of the watch.
+// It does not wait for the list.
 func (w *Watcher) Relist(reason string) {
 	select {
 	case w.relist <- reason:

@@ -33,15 +33,15 @@ func MaybeMain() {
 // flushTime bounds the wait until the last lines are written.
 const flushTime = 2 * time.Second
 
-// reports sends the state of the etcd to the Host, a line each.
+// reports sends messages about the etcd to the Host, one per line.
 type reports struct {
 	queue *logging.Queue
 	once  sync.Once // of fatal
 }
 
 func (r *reports) say(m message) {
-	line, _ := json.Marshal(m)               // texts have no error
-	_, _ = r.queue.Write(append(line, '\n')) // the reader has ended
+	line, _ := json.Marshal(m)               // cannot fail: strings
+	_, _ = r.queue.Write(append(line, '\n')) // fails if the reader has ended
 }
 
 // failed reports the reason why etcd does not run, and returns the exit code.
@@ -59,7 +59,7 @@ func (r *reports) fatal(why string) {
 	select {}
 }
 
-// log has its lines between the reports.
+// log returns a logger that writes its lines as messages, too.
 func (r *reports) log(level string) *logrus.Logger {
 	log := logrus.New()
 	log.SetOutput(r.queue)
@@ -86,7 +86,7 @@ func serve(in io.Reader, out io.Writer) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() { // ends with the process
-		_, _ = io.Copy(io.Discard, lines) // any end is the end
+		_, _ = io.Copy(io.Discard, lines) // an error counts as the end
 		cancel()
 	}()
 	server, err := embedetcd.Start(ctx, embedetcd.Config{

@@ -40,7 +40,7 @@ type Config struct {
 
 const (
 	maxPause = 30 * time.Second
-	// calm is the time an etcd must have run until the pause starts again at its least value.
+	// calm is the time for which an etcd must have run to reset the pause.
 	calm = time.Minute
 	// stopLimit is how long an etcd may take to close its files.
 	stopLimit = 5 * time.Second
@@ -86,7 +86,7 @@ func Start(ctx context.Context, cfg Config) (*Host, error) {
 		return nil, err
 	default:
 		h.endpoint = c.endpoint
-		h.cfg.ListenClient = c.endpoint // also when it was any free port
+		h.cfg.ListenClient = c.endpoint // also if its port was 0
 	}
 	h.stop = background.Start(ctx, func(ctx context.Context) { h.supervise(ctx, c) })
 	return h, nil

@@ -14,7 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// child is one run of the etcd's process.
+// child is one run of the etcd process.
 type child struct {
 	cmd      *exec.Cmd
 	in       io.WriteCloser
@@ -29,7 +29,7 @@ type child struct {
 
 // start starts the process.
 func start(cfg Config, log *logrus.Entry) (*child, error) {
-	line, _ := json.Marshal(cfg) // texts have no error
+	line, _ := json.Marshal(cfg) // cannot fail: strings
 	c := &child{log: log, ready: make(chan struct{}), done: make(chan struct{})}
 	c.cmd = exec.Command(itself())
 	// The name in the list of processes.
@@ -56,8 +56,8 @@ func start(cfg Config, log *logrus.Entry) (*child, error) {
 	return c, nil
 }
 
-// run starts the process, receives its output and waits for its end. Linux ties its death signal to
-// the thread that started it, so that thread waits for it.
+// run starts the process, receives its output and waits for its end. On Linux, Pdeathsig refers to
+// the thread that started the process, so that thread waits for it.
 func (c *child) run(out io.Reader, started chan<- error) {
 	runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 	raisePriority()
@@ -118,13 +118,13 @@ func (c *child) reason() string {
 	return "its process has ended"
 }
 
-// trace returns what the process wrote to its standard error.
+// trace returns the beginning of the standard error of the process.
 func (c *child) trace() string { return strings.TrimSpace(string(c.last.b)) }
 
 // close ends the process, with force after limit, and waits for it.
 func (c *child) close(limit time.Duration) {
 	_ = c.in.Close()                                                   // it may have ended already
-	kill := time.AfterFunc(limit, func() { _ = c.cmd.Process.Kill() }) // it may end just now
+	kill := time.AfterFunc(limit, func() { _ = c.cmd.Process.Kill() }) // it may have ended
 	defer kill.Stop()
 	<-c.done
 }

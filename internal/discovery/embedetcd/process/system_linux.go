@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// itself is the path of this program. Its file may have been replaced since it was started; this
-// link still refers to the running one.
+// itself returns the path of this program. Its file may have been replaced since it was started;
+// /proc/self/exe still refers to the running one.
 func itself() string {
 	const link = "/proc/self/exe"
 	if _, err := os.Stat(link); err == nil {
@@ -15,7 +15,7 @@ func itself() string {
 	return os.Args[0]
 }
 
-// attributes makes the kernel end the etcd with its proxy, also if the proxy is killed.
+// attributes makes the kernel kill the etcd when its proxy ends, even if the proxy is killed.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
 
 // raisePriority raises the scheduling priority of this thread, and of the processes that it

@@ -14,7 +14,7 @@ func itself() string {
 	return os.Args[0]
 }
 
-// attributes: the end of its standard input ends the etcd with its proxy.
+// attributes returns nil: the etcd exits at the end of its standard input, when its proxy ends.
 func attributes() *syscall.SysProcAttr { return nil }
 
 func raisePriority() {}
