@@ -43,7 +43,7 @@ type Request struct {
 	// Head is the text that the model reads before the prompt, as in the body: tools, instructions, the salt
 	// of the cache. It is not kept.
 	Head [][]byte
-	// Media reports whether the prompt is more than text: then its length says little about its tokens.
+	// Media reports whether the prompt is more than text, so that its length does not predict its tokens.
 	Media bool
 	// TokensTell reports whether the tokens of the prompt determine its KV cache, and a
 	// prefill instance can be queried for them.
@@ -52,9 +52,8 @@ type Request struct {
 	Length int
 	// Measure reports whether the assignment needs Queued and Running.
 	Measure bool
-	// Tentative reports whether the caller may decide not to send the leg. If it sends it, it must call
-	// Assignment.Confirm. Until then, policies and tallies ignore the pick; but it counts as in flight at
-	// once.
+	// Tentative reports whether the caller may still decide not to send the leg. If it sends the leg, it must
+	// call Assignment.Confirm. Until then, policies and tallies ignore the pick, but it counts as in flight.
 	Tentative bool
 }
 
@@ -75,8 +74,8 @@ type Request struct {
 //	  ▼
 //	Done                                out of the load
 //
-// Only the order of Unfetched before Done matters; every call but Pick and Done may be absent, and
-// calls that do not apply any more have no effect. NoteProgress and Full may be called at any time.
+// The only required order is Unfetched before Done. Every call but Pick and Done may be absent, and calls
+// that no longer apply have no effect. NoteProgress and Full may be called at any time.
 type Assignment struct {
 	Instance *instance.Instance
 	// Rank is the data-parallel rank of the instance.
@@ -91,10 +90,10 @@ type Assignment struct {
 	// Tokens is the estimated number of tokens of the prompt, Cached the number of them that the policy
 	// expects in the cache of the instance; 0 if unknown.
 	Tokens, Cached int
-	// Queued is the number of tokens that waited there at the pick, including those of other proxies, Running
-	// the number of legs in flight; see Request.Measure.
+	// Queued is the number of tokens that waited there when it was picked, including those of other proxies,
+	// Running the number of legs in flight; see Request.Measure.
 	Queued, Running int64
-	// Lesson is the request of the policy for the tokens of the prompt in prefill's answer.
+	// Lesson is the policy's request for the tokens of the prompt, which prefill's answer can return.
 	Lesson policy.Lesson
 	// Elsewhere is the reason for not picking the preferred instance; "" if it was picked. See
 	// Tally.Elsewhere.
@@ -109,8 +108,8 @@ type Assignment struct {
 	load       *policy.Load // of the rank
 	bytes      int          // the length from which Tokens was estimated
 	ratio      *ratio       // nil: nothing is learned from the prompt
-	waiting    atomic.Int64 // the part of Load.Waiting that it has added
-	score      int64        // the part of Load.Scores that it has added
+	waiting    atomic.Int64 // tokens that it has added to Load.Waiting
+	score      int64        // score that it has added to Load.Scores
 	wanted     wanted       // the requirements for an instance that takes the leg over
 	wait       wait         // guarded by counter.waiting.mu
 	done       atomic.Bool
@@ -138,8 +137,8 @@ func (a *Assignment) Confirm() {
 	}
 }
 
-// Full reports whether another instance should compute the prompt if one can: by the last report of this
-// engine, requests are queued or its KV cache is full, or the prompts of all legs there fill the cache.
+// Full reports whether another instance should compute the prompt if one can: according to the last report of
+// the engine, requests are queued or its KV cache is full, or the prompts of all legs there fill the cache.
 // Requests that wait for a KV transfer are not queued; engines that do not report them separately are full
 // more often.
 func (a *Assignment) Full() bool {
@@ -153,8 +152,8 @@ func (a *Assignment) Full() bool {
 // NoteProgress records that part of an answer that the engine core computed has arrived.
 func (a *Assignment) NoteProgress() { a.counter.progress.Add(1) }
 
-// ShouldMove reports whether another instance should continue a stream of the instance, because that was
-// drained with MoveAfter and this time has passed.
+// ShouldMove reports whether another instance should continue a stream of this one, because it was drained
+// with MoveAfter and that time has passed.
 func (a *Assignment) ShouldMove() bool {
 	at := a.counter.hits.moves[a.Instance.Role.Index()].Load()
 	return at != 0 && time.Now().UnixNano() >= at

@@ -12,7 +12,7 @@ import (
 // the lists whose candidates have not changed.
 
 // model is a model that an instance lists, usable or not. A model whose instances are all down, draining or
-// cordoned is still known: its clients are refused for now, not because the model is unknown.
+// cordoned is still known: clients get another error for it than for an unknown one.
 type model struct {
 	name  string
 	spans [2][]span // of its candidates in roleIndex.all, by role
@@ -21,7 +21,7 @@ type model struct {
 // span is a part of a list.
 type span struct{ from, to int }
 
-// add adds a span, unless it is empty or the last one.
+// add adds a span, unless it is empty or the last one. Adjacent spans are merged.
 func (m *model) add(role instance.Role, s span) {
 	spans := &m.spans[role.Index()]
 	switch last := len(*spans) - 1; {

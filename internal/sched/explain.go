@@ -15,12 +15,12 @@ const (
 	OutModel     = "model"       // it serves other models
 	OutLabels    = "labels"      // its labels do not match the target of the model route
 	OutUnspoken  = "connector"   // the proxy does not support its connector
-	OutEjected   = "ejected"     // by health
-	OutSilent    = "unreachable" // by health: refuses connections, hangs, or fails trial requests
+	OutEjected   = "ejected"     // health has ejected it
+	OutSilent    = "unreachable" // health: no connection succeeds, it hangs, or it fails trial requests
 	OutSuspended = "suspended"   // its engine sleeps or is paused
 	OutSlow      = "slow"        // its engine does not answer the probes of its agent
 	OutFull      = "full"        // its KV cache is full
-	OutTried     = "tried"       // the request has tried it
+	OutTried     = "tried"       // the request has already tried it
 	OutZone      = "zone"        // it is not in the preferred zone
 )
 
@@ -37,8 +37,7 @@ type Explained struct {
 	Assignment *Assignment
 }
 
-// Explain returns what Pick would do, without side effects: no turn is taken, and nothing is counted or
-// remembered.
+// Explain simulates Pick without side effects: no turn is taken, and nothing is counted or remembered.
 func (s *Scheduler) Explain(r Request) *Explained {
 	ix := s.index.current()
 	e := &Explained{Role: r.Role, Revision: ix.snapshot.Revision, Candidates: []explain.Candidate{}}

@@ -19,7 +19,7 @@ const (
 	full                  // its KV cache is full
 	ejected               // ejected, but accepts connections
 	sameEngine            // its engine is the partner's
-	unreachable           // unreachable (see Health), or slow by its record
+	unreachable           // unreachable (see Health), or slow (see instance.Slow)
 	siblingTried          // the request has tried another rank of its instance
 	unfit                 // the request has tried it, or it cannot be paired with the partner
 	suspended             // its engine sleeps or is paused: it is never picked
@@ -171,7 +171,7 @@ func (r *Request) partnerPlace(list *candidates) int {
 	return -1
 }
 
-// opinion is the standing of an instance for a model by health alone.
+// opinion returns the standing of an instance for a model, considering only its health.
 func (f *filter) opinion(k instance.Key, model string) standing {
 	switch {
 	case f.opts.Health.Share(k) == 0:

@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// indexer makes the index of each snapshot and keeps the newest.
+// indexer builds the index of each snapshot and keeps the newest.
 type indexer struct {
 	opts   *Options
 	loads  *Loads
@@ -47,7 +47,7 @@ type roleIndex struct {
 	byModel map[string]*candidates
 	// pairKeys counts the instances with each PairKey.
 	pairKeys map[connector.PairKey]int
-	// alike reports whether all instances have the same PairKey, the field only.
+	// alike reports whether all instances have the same PairKey, which is then in only.
 	alike bool
 	only  connector.PairKey
 }
@@ -56,7 +56,7 @@ type roleIndex struct {
 func canPair(a, b connector.PairKey) bool { return a.Mismatch(b) == "" }
 
 // canPairWith reports whether a decode instance of the index can be paired with a prefill instance. itself
-// reports whether the engine of the prefill instance is one of them; it does not count.
+// reports whether one of those that could is the same engine, which does not count.
 func (ri *roleIndex) canPairWith(prefill connector.PairKey, itself bool) bool {
 	if ri.alike && !itself {
 		return canPair(prefill, ri.only)

@@ -54,8 +54,8 @@ type Health interface {
 	Available(k instance.Key) bool
 	// Failing reports whether an instance is ejected only for this model.
 	Failing(k instance.Key, model string) bool
-	// Unreachable reports whether an instance is ejected because it refuses connections, makes no progress,
-	// or fails trial requests.
+	// Unreachable reports whether an instance is ejected because no connection to it succeeds, it makes no
+	// progress, or it fails trial requests.
 	Unreachable(k instance.Key) bool
 	// SilentFor returns the time for which the instance has not responded, 0 if it responds. A
 	// silent and unreachable instance may still answer.
@@ -85,8 +85,7 @@ type Options struct {
 	// PrefillOptional reports whether decode instances compute prompts when there are no prefill
 	// instances: then no request waits for a silent or slow prefill instance.
 	PrefillOptional bool
-	// Policies choose among the instances that may be picked, one for each role.
-	// Default policy.Default.
+	// Policies has the policy of each role. Default policy.Default.
 	Policies map[instance.Role]policy.Kind
 	// NoBinding disables policy.Session, which otherwise is tried first for requests with a
 	// session.
@@ -116,7 +115,7 @@ type Scheduler struct {
 	scores [2]func(instance.Role, int) int64 // see policy.Kind
 }
 
-// New builds a Scheduler.
+// New returns a Scheduler.
 func New(o Options) *Scheduler {
 	if o.SilentAfter <= 0 {
 		o.SilentAfter = time.Second

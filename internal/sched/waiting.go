@@ -72,7 +72,7 @@ type wanted struct {
 
 // Leg is a request to one instance. Its methods must not block.
 type Leg interface {
-	// CallOff ends the leg, unless its answer has been committed meanwhile. More calls have no effect.
+	// CallOff ends the leg, unless its answer has been committed meanwhile. Further calls have no effect.
 	CallOff(cause error)
 	// Overtaken is called repeatedly once at least n legs that began later have been answered and this leg
 	// has waited far longer than they did. The leg decides whether to end.
@@ -99,8 +99,8 @@ func (a *Assignment) Await(l Leg, since time.Time) {
 	w.first = a
 }
 
-// EndAwait ends Await: the leg is over, or its answer is committed, so it must not be cancelled. More calls
-// have no effect.
+// EndAwait ends Await: the leg is over, or its answer is committed, so it must not be cancelled. Further
+// calls have no effect.
 func (a *Assignment) EndAwait() {
 	w := &a.counter.waiting
 	w.mu.Lock()
@@ -271,8 +271,8 @@ func (g *Legs) cancelRemoved(last, snap *instance.Snapshot) {
 	})
 }
 
-// cancelLegs cancels the legs of an engine whose instance can no longer answer, by the newest snapshot. Some
-// of the legs may have been picked from that snapshot.
+// cancelLegs cancels the legs of an engine whose instance can no longer answer, according to the newest
+// snapshot. Some of the legs may have been picked from that snapshot.
 func (g *Legs) cancelLegs(c *counter) {
 	legs := c.waiting.list()
 	now := g.opts.Source.Snapshot()
@@ -283,10 +283,9 @@ func (g *Legs) cancelLegs(c *counter) {
 	}
 }
 
-// findSilent finds the legs that others have overtaken for too long, and the instances that keep
-// legs waiting without a byte of an answer. A leg that waits for an ejected instance, or for one
-// that is slow by its record, is cancelled as soon as another instance can take it over. last is the
-// result of the last call.
+// findSilent finds the legs that others have overtaken for too long, and the instances that keep legs waiting
+// without a byte of an answer. A leg that waits for an ejected instance, or for one whose record says slow,
+// is cancelled as soon as another instance can take it over. last is the result of the last call.
 func (g *Legs) findSilent(now time.Time, last map[*counter]observation) (seen map[*counter]observation) {
 	seen = make(map[*counter]observation, len(last))
 	for _, c := range g.loads.counters.busy() {

@@ -109,7 +109,7 @@ func apiServer(argv []string) (rest []string, ok bool) {
 	return argv, false
 }
 
-// short returns the name of a flag that is read, by vLLM's short name for it.
+// short returns the long name of one of vLLM's short flags, if that flag is read.
 func short(name string) string {
 	return map[string]string{
 		"-tp": "tensor-parallel-size", "-pp": "pipeline-parallel-size", "-dp": "data-parallel-size",

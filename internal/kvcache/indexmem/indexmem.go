@@ -46,8 +46,8 @@ type Evictor interface {
 	// Oldest returns the tick in which the least recently used part was used; ok is false if
 	// there is none.
 	Oldest() (tick uint32, ok bool)
-	// Evict frees at least the given number of bytes, if parts of that size were last used in a tick up to
-	// until; see Before. It reports the freed bytes by Budget.Add.
+	// Evict frees at least the given number of bytes, if enough parts were last used in a tick up to until;
+	// see Before. It reports the freed bytes by Budget.Add.
 	Evict(until uint32, bytes int64)
 }
 

@@ -143,8 +143,7 @@ func (q *queue) release(n int64) {
 	q.memory.used.Add(-n)
 }
 
-// wait blocks until the reader has ended, and drops the remaining messages. The connection of the reader must
-// be closed.
+// wait blocks until the reader, whose connection must be closed, has ended. It drops the remaining messages.
 func (q *queue) wait() {
 	<-q.ended
 	q.mu.Lock()

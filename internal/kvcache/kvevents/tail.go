@@ -17,7 +17,7 @@ type Tail struct {
 	Dial      zmq.DialFunc
 	Past      bool                                  // begin with the batches that the publisher still has
 	Ready     func()                                // called when it listens, after each connection
-	Batch     func(sequence uint64, payload []byte) // owns the payload
+	Batch     func(sequence uint64, payload []byte) // may keep the payload
 	Missed    func(missed, last, current uint64)    // called before the missed batches that are still available
 	Lost      func(err error, again time.Duration)  // it reconnects after this time; 0: the connection continues
 	Backwards func(last, current uint64)            // the engine has restarted its count

@@ -211,7 +211,7 @@ func (t *target) shrink(to int) {
 		at[e.depth]++
 	}
 	depth := len(at) - 1
-	some := excess // number to evict at this depth, and at all deeper ones
+	some := excess // number to evict at this depth; all deeper blocks are evicted
 	for ; at[depth] < some; depth-- {
 		some -= at[depth]
 	}

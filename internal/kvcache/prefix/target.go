@@ -2,10 +2,10 @@ package prefix
 
 // target has the prompts that one instance or rank holds.
 type target struct {
-	lru      use // its LRU list is a ring: newer is the oldest use, older the newest
+	lru      use // its LRU list is a ring: lru.newer is the oldest use, lru.older the newest
 	borders  int
 	bytes    int // of text
-	capacity int // in bytes of text, by the last Note; 0: unknown
+	capacity int // in bytes of text, as of the last Note; 0: unknown
 }
 
 func newTarget() *target {

@@ -31,7 +31,7 @@ type Mode string
 // The modes.
 const (
 	Off     Mode = "off"
-	Observe Mode = "observe" // only counts what On would do
+	Observe Mode = "observe" // only counts the decisions of On
 	On      Mode = "on"
 )
 

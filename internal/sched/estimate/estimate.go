@@ -1,5 +1,5 @@
-// Package estimate decides whether a prompt is served by prefill and decode or decode-only, by comparing the
-// times of earlier requests.
+// Package estimate compares the times of earlier requests, to decide whether prefill and decode serve a
+// prompt or decode alone (decode-only).
 package estimate
 
 import (

@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Kind is what a limit counts.
+// Kind is the quantity that a limit counts.
 type Kind int
 
 // The kinds. All but Concurrent are per minute.
@@ -119,7 +119,7 @@ func (t *Table) SetDemands(own string, demands map[string]Published) {
 	t.share(t.keys(), nil, last)
 }
 
-// share computes the shares of keys; last is the value before peers. The caller holds mu.
+// share computes the shares of keys; last is the former value of peers. The caller holds mu.
 func (t *Table) share(keys map[string]*key, limits map[string]instance.KeyLimits, last map[string]Published) {
 	now := time.Now()
 	// All proxies add and round in the same order.

@@ -129,7 +129,7 @@ func (t *Ticket) Standings() (requests, tokens Standing) {
 	return requests, tokens
 }
 
-// Usage is what a request has used, as far as engines reported it.
+// Usage is the use of a request, as far as engines reported it.
 type Usage struct {
 	Input, Cached, Output int
 	// Served is false for a request that no engine computed.

@@ -46,7 +46,7 @@ type exact struct {
 }
 
 // look finds the blocks that the candidates hold of a prompt of a model; tokens is its estimated length. With
-// readOnly, nothing is recorded until used.
+// readOnly, look records nothing; used does so later.
 func (e *exact) look(c *Candidates, chain *prefix.Chain, model string, tokens int, readOnly bool) {
 	if e.list != &c.list[0] || len(e.all) != len(c.list) {
 		e.list, e.all = &c.list[0], e.all[:0]
@@ -62,7 +62,7 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, model string, tokens in
 	}
 	e.known, e.seen, e.adapter = 0, e.trusted, e.caches.Adapter(model)
 	if e.size == 0 || e.adapter {
-		return // no engine publishes events, or the names cannot be learned: they are for the base model only
+		return // no engine publishes events, or the model is an adapter: names are learned for base models only
 	}
 	names, bytes, density := e.names.Find(chain, !readOnly)
 	e.bytes = bytes

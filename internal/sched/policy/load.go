@@ -18,7 +18,7 @@ type Load struct {
 	// Held is the number of prompt tokens that the instance holds for the legs of this proxy,
 	// from the pick to the end of the leg.
 	Held atomic.Int64
-	// sum combines InFlight, Held and beyond, in units of 1/leg; see Legs.
+	// sum combines InFlight, Held and beyond, in units of one held token; see Legs.
 	sum atomic.Int64
 
 	// beyond is the load from other proxies and the engine's report, as of the last Weigh.
@@ -83,7 +83,7 @@ func (e *Engine) Rank(number int) *Engine {
 const full = 0.95
 
 // Full reports whether the KV cache of every rank has no space for another prompt: requests wait for space.
-// Old engines do not report the reason: for them, requests wait while hardly any space is free.
+// From old engines, which do not report the reason: requests wait and hardly any space is free.
 func (e *Engine) Full() bool {
 	if e == nil || len(e.Ranks) == 0 {
 		return false
@@ -146,8 +146,8 @@ func (l *Load) Legs() float64 { return float64(l.sum.Load()) * (1.0 / leg) }
 
 // Weigh updates the load known from other proxies and the engine. The others' legs and held tokens count like
 // this proxy's. Each request queued in the engine counts as one leg, since later ones wait for it, and so
-// does each that waits for its KV cache. If more than half of the KV cache is in use, up to all legs plus one
-// are added again.
+// does each that waits for its KV cache. If more than half of the KV cache is in use, up to as much again as
+// all legs, plus one, is added.
 func (l *Load) Weigh() {
 	beyond := l.Others.InFlight.Load()*leg + l.Others.Held.Load()
 	if e := l.Engine.Load(); e != nil {

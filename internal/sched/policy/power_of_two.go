@@ -1,9 +1,9 @@
 package policy
 
-// powerOfTwo compares two candidates, the next in turn and a random one, both in proportion to the
-// weights, and chooses the one with the lower load relative to its weight. If both were random, the
-// intervals between the requests to a candidate would vary more. With a thousand candidates that costs a
-// tenth of the CPU time of a small request: connections are reopened or have left the CPU caches.
+// powerOfTwo compares two candidates, the next in turn and a random one, both in proportion to the weights,
+// and chooses the one with the lower load relative to its weight. If both were random, the intervals between
+// the requests to a candidate would vary more. With a thousand candidates, that would cost a tenth of the CPU
+// time of a small request: connections are reopened or have left the CPU caches.
 type powerOfTwo struct {
 	turns
 	rand func() float64

@@ -35,7 +35,7 @@ type Kind struct {
 	Draws bool
 }
 
-// kinds lists all policies.
+// kinds returns all policies.
 func kinds() []Kind {
 	return []Kind{
 		{Name: Default, New: newRoundRobin},

@@ -17,7 +17,7 @@ type Targets struct {
 	TPOT float64 // for each further output token; 0: no target
 }
 
-// Load is the load of a model at one moment, by the requests of all proxies.
+// Load is the load of a model at one moment, from the requests of all proxies.
 type Load struct {
 	// Prefill and Decode are the numbers of usable instances. One in both roles counts half in each.
 	Prefill, Decode float64
@@ -25,7 +25,7 @@ type Load struct {
 	Waiting         float64 // tokens of prompts not computed yet, including those that wait in proxies
 	Streams, Held   float64 // requests on decode instances, and the tokens of their prompts
 	Capacity        float64 // mean tokens of the KV cache of a decode instance; 0: unknown
-	Usage           float64 // mean share of the KV caches in use, by the engines' reports
+	Usage           float64 // mean share of the KV caches in use, as reported by the engines
 	Refused         float64 // requests refused by proxies since the last Load because engines had no capacity
 }
 
@@ -138,9 +138,9 @@ func (d *Demand) service() (seconds, busy float64) {
 	return seconds, max(0, d.now.Computing+d.growth*seconds/d.rates.Uncached+d.refused*seconds)
 }
 
-// prefill predicts the seconds that prefill takes for the next prompt with n instances, as the 90th
-// percentile. It is the larger of the wait in a queue in equilibrium (M/M/n, with Sakasegawa's approximation)
-// and the wait for a backlog.
+// prefill predicts the 90th percentile of the seconds that prefill takes for the next prompt, with n instances.
+// It is the larger of the wait in a queue in equilibrium (M/M/n, with Sakasegawa's approximation) and the wait
+// for a backlog, plus the time for the prompt itself.
 func (d *Demand) prefill(n float64) float64 {
 	service, busy := d.service()
 	use := min(headroom*busy/n, fullest)
