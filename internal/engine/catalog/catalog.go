@@ -91,7 +91,7 @@ type Catalog struct {
 type round struct {
 	late  chan struct{}   // closed earlyAfter its start
 	done  chan struct{}   // closed at its end
-	names map[string]bool // models looked for; true if an engine, but no snapshot, lists it. Not written after done
+	names map[string]bool // models looked for; true if an engine, but no snapshot, lists it. Final after done
 	ended time.Time       // zero until done; guarded by Catalog.mu
 }
 

@@ -58,8 +58,8 @@ func (b *Inbox) Add(id, sender string) {
 	e.changed = make(chan struct{})
 }
 
-// Await blocks until the given number of ranks has notified for an id, and forgets them. The
-// error is ctx's.
+// Await blocks until the given number of ranks has notified for an id, and drops their notifications. The
+// error is the cause of ctx.
 func (b *Inbox) Await(ctx context.Context, id string, ranks int) error {
 	b.mu.Lock()
 	e := b.get(id)

@@ -68,7 +68,7 @@ const maxDial = time.Minute
 
 // BaseURL returns the base URL of an instance's endpoints.
 func BaseURL(in *instance.Instance) string {
-	// Use the address of the key, like requests.
+	// Use the address of the key, as requests do.
 	return cmp.Or(in.Record.Scheme, "http") + "://" + in.Address
 }
 

@@ -57,7 +57,7 @@ type RankLoad struct {
 	Blocks    int64     // of the KV cache; 0 if unknown
 	Block     int64     // tokens in one block
 	// Usage is the share of the blocks in use, from 0 to 1. On a prefill instance it includes the
-	// blocks pinned for decode instances, also while no request runs.
+	// blocks pinned for decode instances, even while no request runs.
 	Usage   float64
 	Running float64
 	Waiting float64

@@ -118,8 +118,8 @@ func (t *Transfer) Offloading() *P2PTier {
 	return nil
 }
 
-// LeaseSeconds returns the time for which the engine keeps the blocks of a KV transfer; 0 if it is not set.
-// Of several inside a MultiConnector, it is the longest.
+// LeaseSeconds returns the longest time, over all connectors of a MultiConnector, for which the engine keeps
+// the blocks of a KV transfer; 0 if it is not set.
 func (t *Transfer) LeaseSeconds() (seconds int) {
 	for _, p := range t.parts() {
 		if p.Tier != nil {

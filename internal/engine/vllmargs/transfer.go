@@ -14,7 +14,7 @@ import (
 var (
 	// ErrTransfer: a --kv-transfer-config that cannot be read.
 	ErrTransfer = errors.New("unusable KV transfer configuration")
-	// ErrConnector: a connector that fits none of the proxy's dialects.
+	// ErrConnector: a connector without a matching dialect of the proxy.
 	ErrConnector = errors.New("no dialect for this connector")
 	// ErrCommand: a command that starts no engine that could be registered.
 	ErrCommand = errors.New("nothing to register")
@@ -42,7 +42,7 @@ type Transfer struct {
 // P2PTier is a tier that engines fetch from each other.
 type P2PTier struct {
 	Port    int // of its side channel for rank 0; 0 if not set
-	Timeout int // unbound_store_timeout_s: seconds for which it keeps blocks that no engine fetches; 0 if not set
+	Timeout int // unbound_store_timeout_s: seconds for which it keeps blocks that no engine fetches; 0: not set
 }
 
 type transferJSON struct {

@@ -21,9 +21,9 @@ type Target struct {
 const Unknown = -1
 
 // Index records the targets of each block. A Budget bounds its memory. When that is used up, a target with at
-// least its share of the blocks gets no more, so that the beginnings of its prompts stay complete. For a target
-// with fewer, blocks of the largest targets are evicted. New creates an Index. It is safe for concurrent use,
-// but the batches of one target must be applied one after the other.
+// least its share of the blocks gets no more, so that the beginnings of its prompts stay complete. For a
+// target with fewer, blocks of the largest targets are evicted. New creates an Index. It is safe for
+// concurrent use, but the batches of one target must be applied one after the other.
 type Index struct {
 	memory  *indexmem.Budget
 	blocks  blocks

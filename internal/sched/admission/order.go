@@ -247,8 +247,8 @@ func (o *order) overdue(now time.Time) (list []*Request) {
 }
 
 // ahead estimates the cost that is dispatched before a request that would arrive now: that of higher classes,
-// and in its class at most as much of every other key as of its own. It is not more than the cost dispatched
-// until the least share of its class suffices.
+// and in its class at most as much of every other key as of its own. It is at most the total cost until the
+// least share of its class has served those of its class.
 func (o *order) ahead(a *account, cost float64) float64 {
 	own, sum := a.cost+cost, a.cost
 	for _, b := range o.accounts[a.class] {

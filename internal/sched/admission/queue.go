@@ -364,9 +364,9 @@ func (m *queue) dispatchLocked(now time.Time) {
 	}
 }
 
-// yields reports whether a request of class batch leaves an engine idle, for about an eighth of the time
-// that its prompt takes, so that a request of a higher class that arrives meanwhile does not wait behind
-// it. The share was tuned with bench/ground.
+// yields reports whether a request of class batch still leaves an engine idle. It does so for about an eighth
+// of the time that its prompt takes, so that a request of a higher class that arrives meanwhile does not wait
+// behind it. This part was tuned with bench/ground.
 func (m *queue) yields(r *Request, p *plan) bool {
 	return float64(m.idle) < r.work.uncached*p.rates.Prefill.Each/8/tick.Seconds()-1 && m.order.serves(Interactive, Default)
 }

@@ -67,7 +67,7 @@ type stage struct {
 	capacity float64 // tokens of the KV cache that may be in use; 0: unknown
 	streams  float64 // number that it may have at once
 	// most is the number of streams that the engine runs at once (--max-num-seqs), +Inf until learn has found
-	// it. seats is the same, but grows while no requests wait, since engines restart.
+	// it. seats is the same, but grows while none wait, since an engine may restart with another limit.
 	most, seats float64
 	report      *policy.Engine
 }
@@ -200,11 +200,11 @@ func (p *plan) saturation() map[instance.Role]float64 {
 	return out
 }
 
-// full reports whether every engine of a role is measured to be full. Only then may a request be refused. An
-// engine is full if it reports waiting requests or a nearly full KV cache. The proxies keep the queues of
-// engines too short for their reports. So an engine that computes prompts is also full while it reports a
-// running request, and decode while it runs all the streams that it can, or while the time per token is near
-// the target.
+// full reports whether every engine of a role is measured to be full. Only then may a prediction refuse a
+// request. An engine is full if it reports waiting requests or a nearly full KV cache. The proxies keep the
+// engines' queues too short to show in these reports. So an engine that computes prompts is also full while
+// it reports a running request, and decode while it runs as many streams as it can, or while the measured
+// time per token is near the target.
 func (p *plan) full() bool {
 	all := func(list []stage, busy func(*stage, *policy.Engine) bool) bool {
 		for i := range list {

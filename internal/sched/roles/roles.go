@@ -138,9 +138,9 @@ func (d *Demand) service() (seconds, busy float64) {
 	return seconds, max(0, d.now.Computing+d.growth*seconds/d.rates.Uncached+d.refused*seconds)
 }
 
-// prefill predicts the 90th percentile of the seconds that prefill takes for the next prompt, with n instances.
-// It is the larger of the wait in a queue in equilibrium (M/M/n, with Sakasegawa's approximation) and the wait
-// for a backlog, plus the time for the prompt itself.
+// prefill predicts the 90th percentile of the seconds that prefill takes for the next prompt with n
+// instances. It is the larger of the wait in a queue in equilibrium (M/M/n, with Sakasegawa's approximation)
+// and the wait for a backlog, plus the time for the prompt itself.
 func (d *Demand) prefill(n float64) float64 {
 	service, busy := d.service()
 	use := min(headroom*busy/n, fullest)
