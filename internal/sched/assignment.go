@@ -137,8 +137,8 @@ func (a *Assignment) Confirm() {
 	}
 }
 
-// Full reports whether another instance should compute the prompt if one can: according to the last report of
-// the engine, requests are queued or its KV cache is full, or the prompts of all legs there fill the cache.
+// Full reports whether another instance should compute the prompt if one can: the last report of the engine
+// shows queued requests or a full KV cache, or the prompts of all legs there fill the cache.
 // Requests that wait for a KV transfer are not queued; engines that do not report them separately are full
 // more often.
 func (a *Assignment) Full() bool {

@@ -41,7 +41,7 @@ const (
 	// overtakenBy is the number of legs that must overtake a leg before it counts as stuck.
 	overtakenBy = 20
 	// An overtaken leg is stuck only after overtakenFactor times the longest time that one of the faster legs
-	// took, and at least overtakenAfter: on a busy instance, 20 short requests quickly overtake one with
+	// took, and at least overtakenAfter. On a busy instance, 20 short requests quickly overtake one with
 	// images, or with a grammar to compile.
 	overtakenFactor = 4
 	overtakenAfter  = 5 * time.Second
@@ -371,9 +371,9 @@ func (g *Legs) hasOther(ix *index, in *instance.Instance, r *Request) bool {
 	return false
 }
 
-// Removed returns the reason why no answer can come from the instance of a pick any more: it left,
-// was removed, is down, or has another incarnation; nil if an answer can come. Draining and
-// cordoned instances finish their requests.
+// Removed returns the reason why no answer can come from the instance of a pick any more: it left, was
+// removed, is down, or has another incarnation. It is nil if an answer can come. Draining and cordoned
+// instances finish their requests.
 func (g *Legs) Removed(a *Assignment) error {
 	snap := g.opts.Source.Snapshot()
 	// Usually the instance is in the newest snapshot, and its counter has it as an entry: then no search is

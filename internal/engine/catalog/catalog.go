@@ -42,7 +42,7 @@ const (
 	readCost  = 250 * time.Microsecond
 	modelCost = 4 * time.Microsecond
 	// earlyAfter is the time for which a request waits for the end of a round although an instance that
-	// serves the model is known: one of the other role may still be missing.
+	// serves the model is known. One of the other role may still be missing.
 	earlyAfter = 250 * time.Millisecond
 	// tick is the shortest time between two checks for due reads.
 	tick = 200 * time.Millisecond

@@ -18,8 +18,9 @@ var errType = errors.New("unexpected type")
 // payload. Events that cannot be decoded are counted; an error means that the whole batch cannot be decoded.
 //
 // A batch is the array [time, events, rank], in which the rank may be missing, or a map of ts, events and
-// data_parallel_rank. An event is an array of its type and its fields by position, of which the last ones may
-// be missing (vLLM up to 0.23), or a map with the type under "type". Unknown types and fields are skipped.
+// data_parallel_rank. An event is an array of its type and its fields by position, or a map with the type
+// under "type". The last fields of an array may be missing (vLLM up to 0.23). Unknown types and fields are
+// skipped.
 func Decode(payload []byte, b *Batch) error {
 	b.reset()
 	if err := b.read(payload); err != nil {

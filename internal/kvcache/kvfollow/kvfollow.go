@@ -1,4 +1,4 @@
-// Package kvfollow keeps an index of KV caches in step with the membership: it follows the KV events of each
+// Package kvfollow keeps an index of KV caches in step with the membership. It follows the KV events of each
 // data-parallel rank of each usable instance of some roles, and drops the blocks of engines that have left or
 // restarted.
 //

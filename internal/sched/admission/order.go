@@ -143,8 +143,8 @@ func (o *order) remove(r *Request) {
 }
 
 // next returns the request to dispatch next: of the lowest class that has saved enough of its least share,
-// else of the highest class; within the class, of the key with the least attained service. It is nil if none
-// waits.
+// else of the highest class. Within the class, it is of the key with the least attained service. It is nil if
+// none waits.
 func (o *order) next(now time.Time) *Request {
 	var first *Request
 	for c := classes; c > 0; c-- {
@@ -246,9 +246,9 @@ func (o *order) overdue(now time.Time) (list []*Request) {
 	return list
 }
 
-// ahead estimates the cost that is dispatched before a request that would arrive now: that of higher classes,
-// and in its class at most as much of every other key as of its own. It is at most the total cost until the
-// least share of its class has served those of its class.
+// ahead estimates the cost dispatched before a request that would arrive now. It includes all requests of
+// higher classes and, in its class, at most as much of every other key as of its own. It is at most the total
+// cost until the least share of its class has served those of its class.
 func (o *order) ahead(a *account, cost float64) float64 {
 	own, sum := a.cost+cost, a.cost
 	for _, b := range o.accounts[a.class] {

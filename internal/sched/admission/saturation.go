@@ -203,8 +203,8 @@ func (p *plan) saturation() map[instance.Role]float64 {
 // full reports whether every engine of a role is measured to be full. Only then may a prediction refuse a
 // request. An engine is full if it reports waiting requests or a nearly full KV cache. The proxies keep the
 // engines' queues too short to show in these reports. So an engine that computes prompts is also full while
-// it reports a running request, and decode while it runs as many streams as it can, or while the measured
-// time per token is near the target.
+// it reports a running request. Decode is also full while it runs as many streams as it can, or while the
+// measured time per token is near the target.
 func (p *plan) full() bool {
 	all := func(list []stage, busy func(*stage, *policy.Engine) bool) bool {
 		for i := range list {

@@ -18,8 +18,8 @@ type bucket struct {
 	settled time.Time // when credit was last changed
 }
 
-// fleet is a limit per minute and its use at all proxies: the demand, its unknown part (of proxies that do
-// not report what they admit), and the amount that the other proxies have admitted since the last call.
+// fleet is a limit per minute and its use at all proxies. unknown is the demand of proxies that do not report
+// what they admit; admitted is the amount that the others have admitted since the last call.
 type fleet struct{ limit, demand, unknown, admitted float64 }
 
 const (

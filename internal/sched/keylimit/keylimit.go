@@ -226,8 +226,8 @@ func admittedSince(before, list []int64, kind Kind) (float64, bool) {
 	return by, true
 }
 
-// Publish returns the demand of this proxy for its load digest, followed by its admitted rate per minute, for
-// proxies of older versions, and the counts of what it has admitted.
+// Publish returns the numbers for the load digest of this proxy: its demand, the rate per minute at which it
+// admits (for proxies of older versions), and the counts of what it has admitted.
 func (t *Table) Publish() Published {
 	out, now := Published{}, time.Now()
 	for name, k := range t.keys() {

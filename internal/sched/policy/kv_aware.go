@@ -157,7 +157,7 @@ func (l *Lesson) Learn(tokens []uint32) {
 const unconfirmed = 8
 
 // lesson requests the tokens of a prompt if that is useful: much of it has no names yet, and some text that
-// is specific to it was seen before, so it may return.
+// is specific to it was seen before. Then it may return.
 func (e *exact) lesson(l *Lesson, mu *sync.Mutex, chain *prefix.Chain, seen bool) {
 	if l == nil || e.size == 0 || e.adapter || !seen || (chain.Total()-e.bytes)*unconfirmed < chain.Total() {
 		return

@@ -9,9 +9,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 )
 
-// prefixCache sends a prompt to the instance that has computed most of it before, judging by the requests of
-// this proxy, unless another instance with less waiting work would finish earlier. It needs no data from the
-// engines.
+// prefixCache sends a prompt to the instance that has computed most of it before, judging by this proxy's
+// requests. It chooses another instance if so much work waits there that the other one would finish earlier.
+// It needs no data from the engines.
 //
 // Ties within the slack are broken by a hash of the session, or of the prompt if the request names no
 // session, so that independent proxies make the same choice. Proxies also publish the prompts that they have

@@ -130,9 +130,8 @@ func (d *Demand) Pressure(r instance.Role, n float64) float64 {
 	return min(kv, maxPressure)
 }
 
-// service returns the seconds in which a prefill instance computes a prompt, and the mean number of instances
-// that the prompts keep busy: those that compute now, and those that the growth of the backlog and the
-// refused requests would need.
+// service returns the seconds in which a prefill instance computes a prompt, and the mean number of busy
+// instances. It includes the instances that the growth of the backlog and the refused requests would need.
 func (d *Demand) service() (seconds, busy float64) {
 	seconds = max(d.rates.Prefill.At(d.rates.Uncached), 1e-6)
 	return seconds, max(0, d.now.Computing+d.growth*seconds/d.rates.Uncached+d.refused*seconds)
