@@ -20,43 +20,40 @@ type Target struct {
 type Request struct {
 	Role  instance.Role
 	Model string
-	// Labels are those that the instance must have; nil: any. See package modelroute.
+	// Labels selects the instances that may be picked; nil: any. See package modelroute.
 	Labels instance.Selector
-	// Partner is the other half of the pair, nil if it is not chosen yet or
-	// there is none; its dialect must be the same.
+	// Partner is the other half of the pair; nil if there is none or it is not chosen yet. Its dialect must
+	// be the same.
 	Partner *Assignment
-	// Alone reports whether a prefill instance needs no decode instance to go with it.
+	// Alone reports whether a prefill instance may be picked without a decode instance to pair it with.
 	Alone bool
 	// Session is the session id of the client, "" for none; see Options.NoBinding.
 	Session string
-	// Tried are the instances that this request must not get again. Its elements do not
-	// change any more.
+	// Tried are the instances that this request must not get again. The caller must not change its elements.
 	Tried []instance.Key
-	// TriedRanks are ranks that it must not get again, of instances with several. It gets
-	// their other ranks only if there is no other instance for it.
+	// TriedRanks are ranks, of instances with several, that the request must not get again. Their other ranks
+	// are picked only if no other instance is left.
 	TriedRanks []Target
-	// Rank is the data-parallel rank that it must get, if Ranked. Of an instance that has
-	// no such rank it may get any.
+	// Rank is the data-parallel rank that the request must get, if Ranked. Of an instance without that rank,
+	// it may get any.
 	Ranked bool
 	Rank   int
-	// Prompt is the prompt or the messages, as they are in the body; see request.Reading. It is
-	// not kept.
+	// Prompt is the prompt or the messages, as in the body; see request.Reading. It is not kept.
 	Prompt []byte
-	// Head is what the model reads before the prompt, as it is in the body: tools,
-	// instructions, the salt of the cache. It is not kept.
+	// Head is the text that the model reads before the prompt, as in the body: tools, instructions, the salt
+	// of the cache. It is not kept.
 	Head [][]byte
-	// Media reports whether the prompt is more than text: its length says little about its tokens.
+	// Media reports whether the prompt is more than text, so that its length does not predict its tokens.
 	Media bool
 	// TokensTell reports whether the tokens of the prompt determine its KV cache, and a
 	// prefill instance can be queried for them.
 	TokensTell bool
-	// Length of the body in bytes.
+	// Length is the length of the body in bytes.
 	Length int
-	// Measure asks for Queued and Running of the assignment.
+	// Measure reports whether the assignment needs Queued and Running.
 	Measure bool
-	// Tentative reports whether the leg may not be sent to the instance that is picked; if it
-	// is, Assignment.Confirm must be called. Until then policies and tallies know nothing
-	// of the pick; it counts as in flight at once.
+	// Tentative reports whether the caller may still decide not to send the leg. If it sends the leg, it must
+	// call Assignment.Confirm. Until then, policies and tallies ignore the pick, but it counts as in flight.
 	Tentative bool
 }
 
@@ -77,51 +74,51 @@ type Request struct {
 //	  ▼
 //	Done                                out of the load
 //
-// Only the order of Unfetched before Done matters; every call but Pick and Done may be absent, and
-// calls that do not apply any more have no effect. NoteProgress and Full may be called at any time.
+// The only required order is Unfetched before Done. Every call but Pick and Done may be absent, and calls
+// that no longer apply have no effect. NoteProgress and Full may be called at any time.
 type Assignment struct {
 	Instance *instance.Instance
 	// Rank is the data-parallel rank of the instance.
 	Rank int
-	// PairKey is what its partner must match; see Options. Connector is the resolved dialect.
+	// PairKey has the properties that the partner must match; see Options. Its Connector is the resolved
+	// dialect.
 	connector.PairKey
 	// Policy is the name of the policy that chose.
 	Policy string
-	// Revision is that of the snapshot that the choice was made from.
+	// Revision is the revision of the snapshot that the choice was made from.
 	Revision int64
-	// Tokens is how many tokens the prompt has, by an estimate, Cached how many of them
-	// the policy expects in the cache of the instance; 0 where it does not know.
+	// Tokens is the estimated number of tokens of the prompt, Cached the number of them that the policy
+	// expects in the cache of the instance; 0 if unknown.
 	Tokens, Cached int
-	// Queued are the tokens that waited there when it was picked, by Load.Waiting and what
-	// other proxies say, Running the legs that were in flight; see Request.Measure.
+	// Queued is the number of tokens that waited there when it was picked, including those of other proxies,
+	// Running the number of legs in flight; see Request.Measure.
 	Queued, Running int64
-	// Lesson is the request of the policy for the tokens of the prompt in prefill's answer.
+	// Lesson is the policy's request for the tokens of the prompt, which prefill's answer can return.
 	Lesson policy.Lesson
-	// Elsewhere is why another instance would have been preferred; "" if none would. See
+	// Elsewhere is the reason for not picking the preferred instance; "" if it was picked. See
 	// Tally.Elsewhere.
 	Elsewhere string
 
-	passedOver *policy.Candidate // the candidate of its session that was passed over, while it is being picked
+	passedOver *policy.Candidate // the candidate of its session that was not chosen; set only during the pick
 	counter    *counter
-	counts     [5]*atomic.Uint64 // the tallies that the pick is counted in, once it is confirmed; nil: none
+	counts     [5]*atomic.Uint64 // the tallies that count the pick once it is confirmed; nil: none
 	tentative  policy.Tentative
 	assigned   policy.Assigned
 	pins       *pins
 	load       *policy.Load // of the rank
-	bytes      int          // the length that Tokens was estimated from
-	ratio      *ratio       // nil: it learns nothing from the prompt
-	waiting    atomic.Int64 // what it has added to Load.Waiting
-	score      int64        // what it has added to Load.Scores
-	wanted     wanted       // what another instance must have to take the leg over
+	bytes      int          // the length from which Tokens was estimated
+	ratio      *ratio       // nil: nothing is learned from the prompt
+	waiting    atomic.Int64 // tokens that it has added to Load.Waiting
+	score      int64        // score that it has added to Load.Scores
+	wanted     wanted       // the requirements for an instance that takes the leg over
 	wait       wait         // guarded by counter.waiting.mu
 	done       atomic.Bool
 }
 
-// Address is the address of the instance, with # and the number of the rank if it has
-// several ranks.
+// Address returns the address of the instance, followed by # and the rank if it has several ranks.
 func (a *Assignment) Address() string { return AddressOf(a.Instance, a.Rank) }
 
-// AddressOf is Assignment.Address of a rank of an instance.
+// AddressOf is Assignment.Address for a rank of an instance.
 func AddressOf(in *instance.Instance, rank int) string {
 	if in.Ranks() == 1 {
 		return in.Address
@@ -129,7 +126,7 @@ func AddressOf(in *instance.Instance, rank int) string {
 	return in.Address + "#" + strconv.Itoa(rank)
 }
 
-// Confirm reports whether the leg of a tentative pick is sent to the picked instance.
+// Confirm records that the leg of a tentative pick is sent to the picked instance.
 func (a *Assignment) Confirm() {
 	a.tentative.Confirm()
 	for i, n := range a.counts {
@@ -140,10 +137,10 @@ func (a *Assignment) Confirm() {
 	}
 }
 
-// Full reports whether the instance should not compute a prompt which another instance can
-// compute: by the last report of its engine requests are queued there or its KV cache is
-// full, or the prompts of all legs there fill it. Requests that wait for a KV transfer are not
-// queued; engines that do not report them separately are full more often.
+// Full reports whether another instance should compute the prompt if one can: the last report of the engine
+// shows queued requests or a full KV cache, or the prompts of all legs there fill the cache.
+// Requests that wait for a KV transfer are not queued; engines that do not report them separately are full
+// more often.
 func (a *Assignment) Full() bool {
 	if room := a.load.Capacity.Load(); room > 0 && float64(a.load.Held.Load())+a.load.Others.Held.Load() > room {
 		return true
@@ -152,20 +149,19 @@ func (a *Assignment) Full() bool {
 	return report != nil && (report.Full() || report.All.Waiting > max(report.All.Deferred, report.All.Fetching))
 }
 
-// NoteProgress records that bytes of an answer which the engine's core has computed have arrived.
+// NoteProgress records that part of an answer that the engine core computed has arrived.
 func (a *Assignment) NoteProgress() { a.counter.progress.Add(1) }
 
-// ShouldMove reports whether another instance should continue a stream of the instance, which was drained
-// with a time for that.
+// ShouldMove reports whether another instance should continue a stream of this one, because it was drained
+// with MoveAfter and that time has passed.
 func (a *Assignment) ShouldMove() bool {
 	at := a.counter.hits.moves[a.Instance.Role.Index()].Load()
 	return at != 0 && time.Now().UnixNano() >= at
 }
 
-// Prefilled records that the instance has computed the prompt, which therefore no longer waits
-// there. tokens is the length of the prompt, and cached the number of them that were in the prefix
-// cache, by the answer of a prefill instance; both are 0 if unknown. Only the first call changes
-// the load.
+// Prefilled records that the instance has computed the prompt, which therefore no longer waits there. tokens
+// is the length of the prompt and cached its part in the prefix cache, as reported by a prefill instance;
+// both are 0 if unknown. Only the first call changes the load.
 func (a *Assignment) Prefilled(tokens, cached int) {
 	a.stopWaiting()
 	if tokens == 0 {
@@ -184,7 +180,7 @@ func (a *Assignment) Prefilled(tokens, cached int) {
 	h.found.Add(int64(cached))
 }
 
-// Refused records that the instance has refused the prompt, of which it has computed nothing.
+// Refused records that the instance has refused the prompt and computed none of it.
 func (a *Assignment) Refused() { a.assigned.Undo() }
 
 // stopWaiting removes the prompt from the tokens that wait at the instance.

@@ -2,15 +2,15 @@ package sched
 
 import "github.com/pdmesh/pdmesh/internal/sched/policy"
 
-// Why an engine in both roles was picked for one of them.
+// Reasons for picking an engine in both roles.
 const (
-	// BothChosen: a policy chose it among others of that role alone.
+	// BothChosen: a policy preferred it to instances with only this role.
 	BothChosen = "chosen"
-	// BothOnly: no instance of that role alone could be picked.
+	// BothOnly: no instance with only this role could be picked.
 	BothOnly = "no_other"
 )
 
-// bothReason returns the reason for the pick of such an engine among these candidates.
+// bothReason returns the reason for picking such an engine among these candidates.
 func bothReason(list *candidates, among policy.Candidates) string {
 	switch len(list.items) {
 	case list.both:

@@ -8,21 +8,20 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// An index is built from its whole snapshot. It takes the policies of its lists from the previous
-// index, and the lists whose candidates have not changed.
+// An index is built from its whole snapshot. From the previous index it takes the policies of its lists, and
+// the lists whose candidates have not changed.
 
-// model is a model that an instance lists, usable or not: a model whose instances are all down,
-// draining or cordoned is known all the same, since "not now" is another answer to a client than
-// "unknown".
+// model is a model that an instance lists, usable or not. A model whose instances are all down, draining or
+// cordoned is still known: clients get another error for it than for an unknown one.
 type model struct {
 	name  string
-	spans [2][]span // of its candidates in the list of all, by role
+	spans [2][]span // of its candidates in roleIndex.all, by role
 }
 
 // span is a part of a list.
 type span struct{ from, to int }
 
-// add adds a span, unless it is empty or the last one.
+// add adds a span, unless it is empty or the last one. Adjacent spans are merged.
 func (m *model) add(role instance.Role, s span) {
 	spans := &m.spans[role.Index()]
 	switch last := len(*spans) - 1; {
@@ -34,8 +33,8 @@ func (m *model) add(role instance.Role, s span) {
 	}
 }
 
-// build makes the index of a snapshot; building is held. It continues the index that was built
-// last, also if that was never used, since the counters fit that one.
+// build builds the index of a snapshot; the caller holds building. It continues the index that was built
+// last, even if that was never used, since the counters match that one.
 func (x *indexer) build(snap *instance.Snapshot) *index {
 	old := &index{prefill: &roleIndex{}, decode: &roleIndex{}}
 	if latest := x.latest.Load(); latest != nil {
@@ -77,8 +76,8 @@ func (x *indexer) build(snap *instance.Snapshot) *index {
 	return next
 }
 
-// addTo adds the candidates of an instance to a list: one for each of its ranks, none if the
-// proxy does not speak its dialect.
+// addTo adds the candidates of an instance to a list: one for each of its ranks, none if the proxy does not
+// support its dialect.
 func (x *indexer) addTo(list *candidates, in *instance.Instance) {
 	dialect := x.opts.Connector(in)
 	if dialect == "" {
@@ -96,11 +95,10 @@ func (x *indexer) addTo(list *candidates, in *instance.Instance) {
 	}
 }
 
-// listed reports whether an instance is a candidate: usable, or slow, which is the last
-// resort of its role.
+// listed reports whether an instance is a candidate: usable, or slow, as the last resort of its role.
 func listed(in *instance.Instance) bool { return in != nil && (in.Usable() || in.Slow()) }
 
-// modelsOf returns the models that an instance lists; none if it is of another fleet.
+// modelsOf returns the models that an instance lists; none if it belongs to another fleet.
 func modelsOf(in *instance.Instance) []string {
 	if in.View == instance.Elsewhere {
 		return nil
@@ -108,7 +106,7 @@ func modelsOf(in *instance.Instance) []string {
 	return in.Record.Models
 }
 
-// roleIndex makes the index of a role from the candidates of all models.
+// roleIndex builds the index of a role from the candidates of all models.
 func (x *indexer) roleIndex(role instance.Role, old *roleIndex, all *candidates, models []*model) *roleIndex {
 	ri := &roleIndex{byModel: make(map[string]*candidates, len(models)), pairKeys: map[connector.PairKey]int{}}
 	for i := range all.items {
@@ -121,7 +119,7 @@ func (x *indexer) roleIndex(role instance.Role, old *roleIndex, all *candidates,
 	whole := []span{{0, len(all.items)}}
 	all.sum()
 	ri.all = x.continued(role, old.all, all)
-	// Mostly there is one model, or the same instances serve many adapters: their lists share the
+	// Usually there is one model, or the same instances serve many adapters: then their lists share the
 	// candidates.
 	part, spans := ri.all, whole
 	for _, m := range models {
@@ -169,9 +167,9 @@ func (c *candidates) sum() {
 	}
 }
 
-// continued returns the successor of a list, which is nil for a new model, with the candidates of
-// part. It is the list itself if that has the same candidates, since policies forget recent work
-// when their list is replaced. Otherwise it keeps the policies, which continue with the next turn.
+// continued returns the list that replaces old (nil for a new model), with the candidates of part. It
+// returns old itself if that has the same candidates, since policies forget recent work when their list is
+// replaced. Otherwise the new list takes over the policies, which continue with the next turn.
 func (x *indexer) continued(role instance.Role, old, part *candidates) *candidates {
 	if old != nil && same(old.items, part.items) && same(old.facts, part.facts) {
 		return old
@@ -203,8 +201,8 @@ func same[T comparable](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
 }
 
-// close drops the state of the policies of a list that no later index has. A pick that still
-// uses an older index continues without that state.
+// close drops the state of the policies of a list that no later index has. A pick that still uses an older
+// index continues without that state.
 func (c *candidates) close() {
 	for _, r := range c.recorders() {
 		r.Close()

@@ -11,18 +11,17 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// counter is the state of one engine that outlives snapshots. An engine in both roles has one
-// counter: its work as a prefill instance is load of the decode instance, too. A counter is two
-// cache lines, shared with no other counter. The first has what legs change and what the usual
-// policies read; the second changes about once a second. For an engine with data-parallel ranks
-// the load is that of the first rank.
+// counter is the state of one engine that outlives snapshots. An engine in both roles has one counter, since
+// its prefill work is load of its decode instance, too. A counter fills two cache lines: legs and the usual
+// policies use the first; the second changes about once a second. For an engine with data-parallel ranks,
+// load is that of the first rank.
 type counter struct {
 	progress atomic.Uint64 // calls of NoteProgress
 	waiting  waiting
 	load     policy.Load
-	// entries are its instances in the snapshot of the newest index, by role; nil: none.
+	// entries are the engine's instances in the snapshot of the newest index, by role; nil: none.
 	entries [2]atomic.Pointer[instance.Instance]
-	hits    *hits // of its prefix cache
+	hits    *hits // prefix cache hits, picks and legs by role
 }
 
 // entry returns the slot of the engine's instance in a role.
@@ -33,10 +32,10 @@ func (n *counter) entry(role instance.Role) *atomic.Pointer[instance.Instance] {
 // engine is a counter and the roles of its engine.
 type engine struct {
 	*counter
-	otherRanks []*rankLoad    // the loads of its ranks but the first, also of ranks that it had
+	otherRanks []*rankLoad    // the loads of its ranks but the first, including former ranks
 	report     *policy.Engine // its last report; nil: there is none, or it is too old
-	present    [2]int         // its entries of each role in the snapshot of the newest index
-	hadRole    [2]bool        // it has had that role
+	present    [2]int         // number of its entries of each role in the snapshot of the newest index
+	hadRole    [2]bool        // roles that it has ever had
 }
 
 func (e *engine) absent() bool { return e.present == [2]int{} }
@@ -74,16 +73,16 @@ func (e *engine) inFlight() (sum int64) {
 	return sum
 }
 
-// counters outlive snapshots, so that a change of the membership loses no count. They are
-// found by address.
+// counters has the counters by address. They outlive snapshots, so that a change of the membership loses no
+// count.
 type counters struct {
 	mu      sync.RWMutex // guards all below; held by index building and readers of metrics, never by Pick
 	m       map[string]*engine
 	leaving []string // addresses of absent engines whose counters are not dropped yet
 }
 
-// rankLoad is the load of a rank that is not its instance's first. It fills whole cache
-// lines, like a counter.
+// rankLoad is the load of a rank other than the first of its instance. Like a counter, it fills whole cache
+// lines.
 type rankLoad struct {
 	policy.Load
 	_ [cacheLine - unsafe.Sizeof(policy.Load{})%cacheLine]byte
@@ -91,8 +90,7 @@ type rankLoad struct {
 
 const cacheLine = 64
 
-// ranks returns the loads of all ranks of an instance but the first, which is that of its
-// counter.
+// ranks returns the loads of all ranks of an instance but the first, whose load is in its counter.
 func (c *counters) ranks(address string, n int) []*policy.Load {
 	if n <= 1 {
 		return nil
@@ -183,9 +181,9 @@ func (c *counters) update(last, snap *instance.Snapshot) {
 	})
 }
 
-// dropIdle drops the counters of absent engines without legs. A counter is not dropped as soon as
-// its engine leaves: until the snapshot without it is published, picks may need it. A pick from an
-// even older index notices that the counter has no entry (see stillPickable). The caller holds mu.
+// dropIdle drops the counters of absent engines without legs. A counter outlives its engine for a while:
+// picks may need it until the snapshot without the engine is published. A pick from an even older index
+// notices that the counter has no entry (see stillPickable). The caller holds mu.
 func (c *counters) dropIdle() {
 	c.leaving = slices.DeleteFunc(c.leaving, func(address string) bool {
 		switch e := c.m[address]; {

@@ -10,35 +10,34 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// Why a candidate may not be picked, beside what its record and view say.
+// Reasons why a candidate may not be picked, in addition to those of its record and view.
 const (
 	OutModel     = "model"       // it serves other models
-	OutLabels    = "labels"      // its labels are not those of the target of the model route
-	OutUnspoken  = "connector"   // the proxy does not speak its connector
-	OutEjected   = "ejected"     // in health's opinion
-	OutSilent    = "unreachable" // in health's opinion, it cannot be connected to, hangs, or fails trials
+	OutLabels    = "labels"      // its labels do not match the target of the model route
+	OutUnspoken  = "connector"   // the proxy does not support its connector
+	OutEjected   = "ejected"     // health has ejected it
+	OutSilent    = "unreachable" // health: no connection succeeds, it hangs, or it fails trial requests
 	OutSuspended = "suspended"   // its engine sleeps or is paused
-	OutSlow      = "slow"        // its agent gets no answer from it
-	OutFull      = "full"        // its KV cache has no room
-	OutTried     = "tried"       // by this request
+	OutSlow      = "slow"        // its engine does not answer the probes of its agent
+	OutFull      = "full"        // its KV cache is full
+	OutTried     = "tried"       // the request has already tried it
 	OutZone      = "zone"        // it is not in the preferred zone
 )
 
-// Explained is what a pick would do, and why.
+// Explained is the result of a simulated pick, with reasons.
 type Explained struct {
 	Role     instance.Role
 	Revision int64 // of the snapshot
-	// Candidates are all members of the role, each rank for itself.
+	// Candidates are all members of the role, each rank separately.
 	Candidates []explain.Candidate
-	// Policy is the one that chooses, "" where no candidate is left: then Err says why.
+	// Policy is the policy that chooses; "" if no candidate is left: then Err has the reason.
 	Policy string
 	Err    error
 	// Assignment is the result of the pick. It is not counted, and no leg may use it.
 	Assignment *Assignment
 }
 
-// Explain reports what Pick would do. It changes nothing: no turn is taken, and nothing is
-// counted or remembered.
+// Explain simulates Pick without side effects: no turn is taken, and nothing is counted or remembered.
 func (s *Scheduler) Explain(r Request) *Explained {
 	ix := s.index.current()
 	e := &Explained{Role: r.Role, Revision: ix.snapshot.Revision, Candidates: []explain.Candidate{}}
@@ -74,7 +73,7 @@ func (s *Scheduler) Explain(r Request) *Explained {
 		e.Assignment.set(list, by, f.Tokens)
 		e.Assignment.measure()
 	}
-	weights := make(map[int]float64, among.Len()) // by place
+	weights := make(map[int]float64, among.Len()) // by position in the list
 	for i := range among.Len() {
 		weights[among.Index(i)] = among.Weight(i)
 	}
@@ -118,7 +117,7 @@ func (e *Explained) addMembers(s *Scheduler, list *candidates, r *Request) {
 	}
 }
 
-// unlistedReason is why a member is no candidate.
+// unlistedReason returns the reason why a member is not a candidate.
 func (s *Scheduler) unlistedReason(in *instance.Instance) string {
 	switch {
 	case in.Intent != "":
@@ -138,7 +137,7 @@ func (s *Scheduler) unlistedReason(in *instance.Instance) string {
 	}
 }
 
-// outReason is why a candidate of the list may not be picked for a request.
+// outReason returns the reason why a candidate of the list may not be picked for a request.
 func (s *Scheduler) outReason(ix *index, list *candidates, at int, r *Request) string {
 	k := list.items[at].Instance.Key
 	switch {

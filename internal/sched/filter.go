@@ -10,18 +10,18 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// standing says whether one request may have a candidate of a list: the lower, the better.
+// standing ranks a candidate for one request: the lower, the better.
 type standing uint8
 
 const (
 	fine         standing = iota
-	starting              // not ejected, with a share of its turns at first
-	full                  // its KV cache has no room
-	ejected               // ejected, but it can be connected to
+	starting              // not ejected, but with a reduced share of picks at first
+	full                  // its KV cache is full
+	ejected               // ejected, but accepts connections
 	sameEngine            // its engine is the partner's
-	unreachable           // ejected without a connection, or slow by its record
+	unreachable           // unreachable (see Health), or slow (see instance.Slow)
 	siblingTried          // the request has tried another rank of its instance
-	unfit                 // the request has tried it, or it does not fit its partner
+	unfit                 // the request has tried it, or it cannot be paired with the partner
 	suspended             // its engine sleeps or is paused: it is never picked
 	standings
 )
@@ -40,9 +40,8 @@ type scratch struct {
 	zoneChoices []policy.Choice // see preferZone
 }
 
-// admitted returns the candidates of a list that a request may get now. Mostly that is the
-// whole list, as it is. If l is not nil, it has their memory, and goes back to scratches
-// when a policy has chosen.
+// admitted returns the candidates of a list that a request may get now, usually the whole list unchanged. If
+// l is not nil, it has their memory; the caller puts it back into scratches when a policy has chosen.
 func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy.Candidates, l *scratch) {
 	troubled, fit := f.opts.Health.Troubled(), ix.allFit(list, r)
 	var noRoom []instance.Key
@@ -82,8 +81,8 @@ func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy
 }
 
 // judge sets the standing of every candidate, and returns the number of candidates with each. mostEjected
-// is that of the instances that can be paired, whether or not the request has tried them.
-// Health is queried only for those in trouble, and once for each, since it may change meanwhile.
+// covers the instances that can be paired, whether or not the request has tried them. Health is queried only
+// for troubled instances, and once for each, since it may change meanwhile.
 func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, troubled, noRoom []instance.Key, fit bool) (n [standings]int, mostEjected bool) {
 	l.standings = slices.Grow(l.standings[:0], len(list.items))[:len(list.items)]
 	clear(l.standings)
@@ -160,8 +159,8 @@ func (l *scratch) mostEjected(list *candidates) bool {
 	return in < out
 }
 
-// partnerPlace is the place of the partner's own engine in a list, -1 if it is not in it. An
-// engine is not paired with itself: there would be nothing to hand over.
+// partnerPlace returns the position of the partner's engine in a list, -1 if it is absent. An engine is not
+// paired with itself: there would be no KV cache to transfer.
 func (r *Request) partnerPlace(list *candidates) int {
 	if r.Partner == nil || r.Partner.Instance == nil || list.both == 0 {
 		return -1
@@ -172,7 +171,7 @@ func (r *Request) partnerPlace(list *candidates) int {
 	return -1
 }
 
-// opinion is the standing of an instance for a model by health alone.
+// opinion returns the standing of an instance for a model, considering only its health.
 func (f *filter) opinion(k instance.Key, model string) standing {
 	switch {
 	case f.opts.Health.Share(k) == 0:
@@ -188,13 +187,12 @@ func (f *filter) opinion(k instance.Key, model string) standing {
 	}
 }
 
-// admission decides up to which standing the candidates of a list may be picked. n is how
-// many have each. Usually those up to starting may. When none of them has room, full ones
-// may: a request waits there, which is better than failing. When more than half of those
-// that can be reached are ejected (mostEjected), health is more likely wrong than they are: all
-// that can be reached may, as when all others were tried. When no other can be reached the
-// partner's own engine serves alone. And when none at all can be reached, all may be tried: they
-// may have recovered since.
+// admission returns the worst standing that may be picked; n is the number of candidates with each. Usually
+// that is starting. If all of those are full, full ones may be picked, since waiting there is better than
+// failing. If more than half of the reachable instances are ejected (mostEjected), health is more likely
+// wrong than they are: all reachable ones may be picked, as after all others were tried. If no other is
+// reachable, the partner's engine serves the request by itself. If none is reachable, all may be tried: they
+// may have recovered.
 func admission(n *[standings]int, mostEjected bool) standing {
 	roomy := n[fine] + n[starting]
 	in := roomy + n[full]
@@ -212,15 +210,15 @@ func admission(n *[standings]int, mostEjected bool) standing {
 	}
 }
 
-// lastResort reports whether an instance may be picked when none can be reached. All may be,
-// also a silent one, which may still answer. But where a decode instance can serve alone,
-// no request waits for a silent or slow prefill instance.
+// lastResort reports whether an instance may be picked when none is reachable. Usually all may, even a silent
+// one, which may still answer. But with PrefillOptional, no request waits for a silent or slow prefill
+// instance.
 func (f *filter) lastResort(list *candidates, i int, r *Request) bool {
 	optional := f.opts.PrefillOptional && r.Role == instance.Prefill && !r.Alone
 	return !optional || !list.facts[i].slow && f.opts.Health.SilentFor(list.items[i].Instance.Key) == 0
 }
 
-// fits reports whether the request may get a candidate: it is not excluded, and pairs.
+// fits reports whether the request may get a candidate: it is not excluded and can be paired.
 func (c *candidates) fits(i int, ix *index, r *Request) bool {
 	return !c.excluded(i, r) && c.pairs(i, ix, r)
 }
@@ -247,7 +245,7 @@ func (c *candidates) pairs(i int, ix *index, r *Request) bool {
 	}
 }
 
-// single reports whether one decode instance at most serves a model.
+// single reports whether at most one decode instance serves a model.
 func (ix *index) single(model string) bool {
 	list, _ := ix.candidates(instance.Decode, model)
 	n := len(list.items)
@@ -260,8 +258,8 @@ func (c *candidates) tried(i int, r *Request) bool {
 	return slices.Contains(r.Tried, k) || len(r.TriedRanks) > 0 && slices.Contains(r.TriedRanks, Target{k, c.items[i].Rank})
 }
 
-// otherRank reports whether a candidate is another rank than the one that the request must get,
-// of an instance that has that one.
+// otherRank reports whether a candidate is not the rank that the request must get, although its instance has
+// that rank.
 func (c *candidates) otherRank(i int, r *Request) bool {
 	return c.items[i].Rank != r.Rank && c.items[i].Instance.Ranks() > r.Rank
 }
@@ -272,8 +270,8 @@ func (c *candidates) siblingTried(i int, r *Request) bool {
 	return slices.ContainsFunc(r.TriedRanks, func(t Target) bool { return t.Key == k })
 }
 
-// allFit reports whether every candidate of the role fits the request, where that is known
-// without looking at each: none was tried, and all have the same PairKey.
+// allFit reports whether every candidate of the role is known to fit the request without checking each: none
+// was tried, and all have the same PairKey.
 func (ix *index) allFit(list *candidates, r *Request) bool {
 	ri := ix.role(r.Role)
 	switch {
@@ -288,8 +286,8 @@ func (ix *index) allFit(list *candidates, r *Request) bool {
 	}
 }
 
-// noPairReason returns the reason, of package bypass, why no candidate of a list can be paired, for
-// a request that gets none: "" if another reason applies.
+// noPairReason returns the reason (see package bypass) why no candidate of a list can be paired, for a
+// request without candidates; "" if another reason applies.
 func (ix *index) noPairReason(list *candidates, r *Request) (why string) {
 	if r.Partner == nil && (r.Role != instance.Prefill || r.Alone) {
 		return ""

@@ -12,27 +12,26 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// indexer makes the index of each snapshot and keeps the newest.
+// indexer builds the index of each snapshot and keeps the newest.
 type indexer struct {
 	opts   *Options
 	loads  *Loads
 	chains map[instance.Role][]policy.Kind
 
-	// latest are the one that picks use, and the one that was built last, perhaps for a snapshot
-	// that is not published yet; nil: there is none.
+	// latest are the index that picks use and the index built last, perhaps for a snapshot that is not
+	// published yet; nil before the first.
 	latest atomic.Pointer[[2]*index]
-	// building keeps several requests from building the same index. A pick waits for it
-	// only while there is no index at all, or to be made again from the newest one.
+	// building keeps several requests from building the same index. A pick waits for it only if there is no
+	// index yet, or if the pick must be repeated with the newest one.
 	building sync.Mutex
 }
 
-// index is what one snapshot means for picking. Its lists are built once, when the
-// membership has changed, and never change afterwards. Lists that a change does not concern are
-// shared with the previous index.
+// index has the candidates of one snapshot. Its lists are built once, after a change of the membership, and
+// never change afterwards. Lists that a change does not affect are shared with the previous index.
 type index struct {
 	snapshot        *instance.Snapshot
 	prefill, decode *roleIndex
-	models          []string // all that instances list, usable or not, in the order of the instances
+	models          []string // all listed models, usable or not, in the order of the instances
 }
 
 func (ix *index) role(r instance.Role) *roleIndex {
@@ -48,7 +47,7 @@ type roleIndex struct {
 	byModel map[string]*candidates
 	// pairKeys counts the instances with each PairKey.
 	pairKeys map[connector.PairKey]int
-	// alike reports whether all instances have the same PairKey, which is only.
+	// alike reports whether all instances have the same PairKey, which is then in only.
 	alike bool
 	only  connector.PairKey
 }
@@ -56,9 +55,8 @@ type roleIndex struct {
 // canPair reports whether instances with these keys can serve a request together.
 func canPair(a, b connector.PairKey) bool { return a.Mismatch(b) == "" }
 
-// canPairWith reports whether a decode instance of the index can be paired with a prefill
-// instance. itself reports whether one of those that could is the same engine, which does not
-// count.
+// canPairWith reports whether a decode instance of the index can be paired with a prefill instance. itself
+// reports whether one of those that could is the same engine, which does not count.
 func (ri *roleIndex) canPairWith(prefill connector.PairKey, itself bool) bool {
 	if ri.alike && !itself {
 		return canPair(prefill, ri.only)
@@ -72,23 +70,23 @@ func (ri *roleIndex) canPairWith(prefill connector.PairKey, itself bool) bool {
 	return n > 1 || n == 1 && !itself
 }
 
-// candidates is a list in the order of addresses. An instance is in it once for each of its
-// ranks, in their order, and not at all if its weight is 0.
+// candidates is a list sorted by address. An instance is in it once for each of its ranks, in their order,
+// and not at all if its weight is 0.
 type candidates struct {
 	items    []policy.Candidate
-	facts    []facts           // of each item, what policies need not know
+	facts    []facts           // of each item
 	whole    policy.Candidates // all items
-	slow     int               // how many of them are slow
-	both     int               // how many of them are in the other role, too
-	zones    int               // how many of them have a zone
-	policies []listPolicy      // asked in this order until one chooses
+	slow     int               // number of slow items
+	both     int               // number of items in the other role, too
+	zones    int               // number of items with a zone
+	policies []listPolicy      // tried in this order until one chooses
 }
 
 // facts are the properties of a candidate that policies do not see.
 type facts struct {
 	counter *counter
 	pairKey connector.PairKey
-	slow    bool // see instance.Slow: picked only while no other can be
+	slow    bool // see instance.Slow: picked only if no other can be
 	both    bool // its engine is a candidate of the other role, too
 	zone    string
 }
@@ -107,13 +105,13 @@ func (x *indexer) newPolicies(role instance.Role) (out []listPolicy) {
 	return out
 }
 
-// place is the place of an address's first rank in a list, or where it would be; its other
-// ranks follow.
+// place returns the position of an address's first rank in a list, or its insertion point. The other ranks
+// follow.
 func place(items []policy.Candidate, address string) (at int, found bool) {
 	return slices.BinarySearchFunc(items, address, func(c policy.Candidate, a string) int { return strings.Compare(c.Instance.Address, a) })
 }
 
-// current returns the index of the current snapshot, or, while that is built, an older one.
+// current returns the index of the current snapshot, or an older one while that is being built.
 func (x *indexer) current() *index {
 	ix, ready := x.find(x.opts.Source.Snapshot())
 	if ready {
@@ -130,8 +128,8 @@ func (x *indexer) current() *index {
 	return x.rebuild()
 }
 
-// newest is current for callers that must not use an old index. It does not wait for prepare
-// unless the current snapshot was published without it.
+// newest is like current, but never returns an older index. It takes the lock only if the current snapshot
+// was published without prepare.
 func (x *indexer) newest() *index {
 	if ix, ready := x.find(x.opts.Source.Snapshot()); ready {
 		return ix
@@ -141,7 +139,7 @@ func (x *indexer) newest() *index {
 	return x.rebuild()
 }
 
-// rebuild returns the index of the current snapshot. The lock is held.
+// rebuild returns the index of the current snapshot. The caller holds building.
 func (x *indexer) rebuild() *index {
 	snap := x.opts.Source.Snapshot()
 	ix, ready := x.find(snap)
@@ -152,8 +150,8 @@ func (x *indexer) rebuild() *index {
 	return ix
 }
 
-// find returns the index of a snapshot. If it is not ready, find returns the one that picks used
-// until now, nil if there is none.
+// find returns the index of a snapshot. If that is not ready, it returns the one that picks used last; nil if
+// there is none.
 func (x *indexer) find(snap *instance.Snapshot) (ix *index, ready bool) {
 	latest := x.latest.Load()
 	if latest == nil {
@@ -177,8 +175,7 @@ func (x *indexer) prepare(snap *instance.Snapshot) {
 	x.latest.Store(&[2]*index{cmp.Or(used, next), next})
 }
 
-// candidates finds the list for a model; known is false for a model that
-// no instance lists.
+// candidates returns the list for a model; known is false if no instance lists the model.
 func (ix *index) candidates(role instance.Role, model string) (list *candidates, known bool) {
 	ri := ix.role(role)
 	if model == "" {

@@ -12,36 +12,36 @@ import (
 // reports. It outlives snapshots. New creates it; it is safe for concurrent use.
 type Loads struct {
 	counters counters
-	full     atomic.Pointer[[]instance.Key] // see Full; counters.mu is held while it is changed
+	full     atomic.Pointer[[]instance.Key] // see Full; written with counters.mu held
 	pins     pins
 }
 
 // Total is the load of all ranks of an instance.
 type Total struct {
 	InFlight, Waiting, Held int64 // as in policy.Load
-	InRole                  int64 // those of InFlight in the role of the key; Totals sets it
+	InRole                  int64 // legs in the role of the key; only Totals sets it
 	// Others is the number of legs of other proxies.
 	Others float64
-	// OthersWaiting is the number of tokens of the other proxies' prompts that wait there.
+	// OthersWaiting is the number of prompt tokens of other proxies that wait there.
 	OthersWaiting float64
-	// OthersHeld is the number of tokens of their prompts in its KV cache.
+	// OthersHeld is the number of prompt tokens of other proxies in its KV cache.
 	OthersHeld float64
 	Engine     *policy.Engine // its last report; nil: there is none, or it is too old
 }
 
 // Hits counts prefix cache hits of one engine, in tokens of all prompts.
 type Hits struct {
-	Asked    int64 // in prompts whose answer has their number of tokens
-	Expected int64 // of Asked, that the policy expected in the cache
-	Found    int64 // of Asked, that were in the cache
+	Asked    int64 // in prompts whose answer reports their length
+	Expected int64 // of Asked, expected in the cache by the policy
+	Found    int64 // of Asked, found in the cache
 }
 
-// hits are the counters of Hits, and of the picks of an engine and its legs in flight by role.
+// hits has the atomic values of Hits, and the picks and the legs in flight of an engine by role.
 type hits struct {
 	asked, expected, found atomic.Int64
 	picks                  [2]atomic.Uint64
 	legs                   [2]atomic.Int64
-	moves                  [2]atomic.Int64 // time in ns since 1970 from which ShouldMove is true; 0: never
+	moves                  [2]atomic.Int64 // Unix time in ns from which ShouldMove is true; 0: never
 }
 
 // Each is Totals for callers that need only the number of legs.
@@ -78,8 +78,8 @@ func (l *Loads) RanksInFlight(in *instance.Instance) (out []int64) {
 	return out
 }
 
-// SetEngine sets the last report of an instance's engine; nil if it is too old. Each rank gets its
-// part of it. The size of the KV cache stays known.
+// SetEngine sets the last report of an instance's engine, and of each rank its part; nil if it is too old.
+// The last reported size of the KV cache stays known.
 func (l *Loads) SetEngine(k instance.Key, report *policy.Engine) {
 	l.counters.mu.Lock()
 	defer l.counters.mu.Unlock()
@@ -97,9 +97,9 @@ func (l *Loads) SetEngine(k instance.Key, report *policy.Engine) {
 	}
 }
 
-// Full returns the decode instances of which a rank's KV cache had no space in the last report. It
-// may have keys of former members. A full prefill instance is picked all the same: its blocks are
-// free once decode has fetched them.
+// Full returns the decode instances with a rank whose KV cache was full in the last report. It may include
+// former members. Full prefill instances are still picked: their blocks are freed once decode has fetched
+// them.
 func (l *Loads) Full() []instance.Key {
 	if list := l.full.Load(); list != nil {
 		return *list
@@ -117,8 +117,8 @@ func (l *Loads) Total(k instance.Key) (Total, bool) {
 	return Total{}, false
 }
 
-// Totals calls f for every member with the load of its engine, and for instances that have
-// left and still have something in flight.
+// Totals calls f for every member with the load of its engine, and for instances that have left and still
+// have legs in flight.
 func (l *Loads) Totals(f func(k instance.Key, t Total)) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()
@@ -133,9 +133,9 @@ func (l *Loads) Totals(f func(k instance.Key, t Total)) {
 	}
 }
 
-// SetOthers sets the sum of the load by other proxies, by address; 0 for an address that is not in
-// it. It must be called about once a second, also without changes: it recomputes what policies
-// compare (policy.Load.Weigh).
+// SetOthers sets the total load of the other proxies by address; a missing address means 0. It must be called
+// about once a second, even without changes: it recomputes the values that policies compare
+// (policy.Load.Weigh).
 func (l *Loads) SetOthers(of map[string]instance.OthersLoad) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()
@@ -166,7 +166,7 @@ func (l *Loads) Hits(f func(k instance.Key, h Hits)) {
 	}
 }
 
-// Picks calls f for every member with the number of legs that it was picked for in its role.
+// Picks calls f for every member with the number of its picks in its role.
 func (l *Loads) Picks(f func(k instance.Key, n uint64)) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()

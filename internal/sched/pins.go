@@ -7,14 +7,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// pins are the prefill instances that hold KV caches which were never fetched, and until
-// when. They are written when a request fails, and read when an instance is drained.
+// pins records the prefill instances that hold KV caches which were never fetched, and until when. It is
+// written when a request fails, and read when an instance is drained.
 type pins struct {
 	mu    sync.Mutex // guards until
 	until map[string]time.Time
 }
 
-// pinned names an engine in pins: its address and incarnation, because a restarted one holds nothing.
+// pinned returns the key of an engine in pins: address and incarnation, because a restart clears its KV
+// cache.
 func pinned(in *instance.Instance) string { return in.Address + " " + in.Incarnation() }
 
 func (p *pins) add(engine string, until, now time.Time) {
@@ -33,8 +34,8 @@ func (p *pins) add(engine string, until, now time.Time) {
 	}
 }
 
-// Unfetched reports whether a prefill instance holds the KV cache of this pick until then, because
-// decode has not fetched it. After Done it does nothing: decode has fetched it then.
+// Unfetched records that a prefill instance holds the KV cache of this pick until the given time, because
+// decode has not fetched it. It has no effect after Done: decode has fetched it then.
 func (a *Assignment) Unfetched(until time.Time) {
 	if a.pins != nil && !a.done.Load() {
 		a.pins.add(pinned(a.Instance), until, time.Now())

@@ -40,8 +40,8 @@ func (r *ratio) learn(bytes, tokens int) {
 	r.bits.Store(math.Float64bits(seen))
 }
 
-// ratios has the ratio of each model. Only requests that have found candidates add one, so there
-// are no more than models that instances have ever listed, at some 100 bytes each.
+// ratios has the ratio of each model. Only requests with candidates add one, so there are at most as many as
+// models were ever listed, at about 100 bytes each.
 type ratios struct{ m sync.Map } // from string to *ratio
 
 func (r *ratios) of(model string) *ratio {

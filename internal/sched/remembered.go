@@ -5,11 +5,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// RankLoad is what one data-parallel rank of an instance has to do, and which prompts
-// policies remember that it has computed.
+// RankLoad is the load of one data-parallel rank of an instance, with the prompts that policies remember for
+// it.
 type RankLoad struct {
 	InFlight, Waiting, Held int64 // as in policy.Load
-	// Prompts are those of the role, of all models.
+	// Prompts are those of the role, for all models.
 	Prompts policy.Remembered
 }
 
@@ -30,8 +30,8 @@ func (s *Scheduler) Ranks(in *instance.Instance) []RankLoad {
 	return out
 }
 
-// Remembered sums what the policies of a role remember of prompts. ok is false if none of
-// them remembers prompts.
+// Remembered returns the sum of the prompts that the policies of a role remember. ok is false if none of them
+// remembers prompts.
 func (s *Scheduler) Remembered(role instance.Role) (sum policy.Remembered, ok bool) {
 	for _, r := range s.index.current().role(role).recorders() {
 		sum.Add(r.Remembered())

@@ -1,8 +1,8 @@
 // Package sched picks instances from a snapshot of the membership, and counts the legs in flight.
 //
-//	snapshot ──index (of the one before)──▶ candidates per role and model
+//	snapshot (and the previous index) ──▶ index: candidates per role and model
 //	Pick: candidates → filter (tried, pair, state, health) → policy → Assignment
-//	Assignment.Done: removes it from the counts, once
+//	Assignment.Done: removes the leg from the counts, once
 package sched
 
 import (
@@ -19,14 +19,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// The errors of a pick.
+// Errors of Scheduler.Pick.
 var (
 	// ErrUnknownModel: no instance, usable or not, lists the model.
 	ErrUnknownModel = errors.New("no instance serves this model")
 	// ErrNone: the role has no instance left that may be tried.
 	ErrNone = errors.New("no instance available")
-	// ErrModelAbsent: no instance of the role that can be used now lists the model, or, for
-	// prefill, no decode instance that could be the partner, although others do.
+	// ErrModelAbsent: the model is known, but no usable instance of the role lists it. A prefill also fails
+	// if only other models have usable decode instances.
 	ErrModelAbsent = fmt.Errorf("%w: no usable instance serves this model", ErrNone)
 	// ErrVersions: the remaining instances are of another build than their partners. This error
 	// and all below wrap ErrNone.
@@ -52,16 +52,16 @@ type Health interface {
 	Troubled() []instance.Key
 	// Available reports whether an instance is neither ejected nor suspended.
 	Available(k instance.Key) bool
-	// Failing reports whether it is ejected for a model only.
+	// Failing reports whether an instance is ejected only for this model.
 	Failing(k instance.Key, model string) bool
-	// Unreachable reports whether it is ejected because no connection to it could be made, it
-	// makes no progress, or it fails trials.
+	// Unreachable reports whether an instance is ejected because no connection to it succeeds, it makes no
+	// progress, or it fails trial requests.
 	Unreachable(k instance.Key) bool
 	// SilentFor returns the time for which the instance has not responded, 0 if it responds. A
 	// silent and unreachable instance may still answer.
 	SilentFor(k instance.Key) time.Duration
-	// Share returns the part of its turns that an instance should get, at most 1. It is 0 if its
-	// engine is suspended: then it is not picked.
+	// Share returns the fraction of its usual picks that an instance should get, at most 1. It is 0 if the
+	// engine is suspended: the instance is then not picked.
 	Share(k instance.Key) float64
 }
 
@@ -69,14 +69,13 @@ type Health interface {
 type Options struct {
 	Source instance.Source
 	Health Health
-	// Connector resolves the KV-transfer dialect of an instance, "" for one that
-	// cannot be spoken to; instances of different dialects are never paired.
+	// Connector resolves the KV transfer dialect of an instance; "" if the proxy does not support it.
+	// Instances of different dialects are never paired.
 	Connector func(*instance.Instance) string
-	// Build returns what an instance must have in common with its partner, "" if it can be
-	// paired with any instance of its dialect; nil: all can.
+	// Build returns the build that both instances of a pair must have; "" matches any. Default: always "".
 	Build func(*instance.Instance) string
-	// Blocks returns the size of the KV blocks, which must be that of the partner, 0 if the
-	// instance can be paired with any; nil: all can.
+	// Blocks returns the size of the KV blocks, which must be equal in a pair; 0 matches any. Default: always
+	// 0.
 	Blocks func(*instance.Instance) int
 	// Silent is called for instances that keep legs waiting; may be nil.
 	Silent func(*instance.Instance)
@@ -86,26 +85,25 @@ type Options struct {
 	// PrefillOptional reports whether decode instances compute prompts when there are no prefill
 	// instances: then no request waits for a silent or slow prefill instance.
 	PrefillOptional bool
-	// Policies choose among the instances that may be picked, one for each role.
-	// Default policy.Default.
+	// Policies has the policy of each role. Default policy.Default.
 	Policies map[instance.Role]policy.Kind
 	// NoBinding disables policy.Session, which otherwise is tried first for requests with a
 	// session.
 	NoBinding bool
-	// Zone is the zone of this proxy: instances with the same label zone are preferred. If it is
-	// empty, those in the zone of the partner are.
+	// Zone is the zone of this proxy: instances with the same label zone are preferred. If it is empty, those
+	// in the zone of the partner are preferred.
 	Zone string
-	// Options are those of all policies. Start should differ between proxies, so that they do not
-	// pick the same instances at the same time. Rand defaults to math/rand/v2.Float64.
+	// Options apply to all policies. Start should differ between proxies, so that they do not pick the same
+	// instances at the same time. Rand defaults to math/rand/v2.Float64.
 	policy.Options
 }
 
 // Scheduler picks instances. It is safe for concurrent use. Its exported fields are for
 // callers that need only one of its parts.
 type Scheduler struct {
-	// Loads knows what engines have to do.
+	// Loads has the load of the engines.
 	Loads *Loads
-	// Legs looks after legs that wait; its Run must be called.
+	// Legs supervises waiting legs; its Run must be called.
 	Legs *Legs
 	// Tally counts picks.
 	Tally *Tally
@@ -117,7 +115,7 @@ type Scheduler struct {
 	scores [2]func(instance.Role, int) int64 // see policy.Kind
 }
 
-// New builds a Scheduler.
+// New returns a Scheduler.
 func New(o Options) *Scheduler {
 	if o.SilentAfter <= 0 {
 		o.SilentAfter = time.Second
@@ -149,12 +147,12 @@ func New(o Options) *Scheduler {
 	return s
 }
 
-// Pick chooses an instance. It takes no lock and does no I/O unless the
-// membership changed since the last pick, or its policy needs a lock.
+// Pick chooses an instance. It takes no lock and does no I/O, unless the membership has changed since the
+// last pick or the policy needs a lock.
 //
-// A pick is counted before the membership is read again. So once an instance has left the
-// membership, and nothing is in flight there, nothing will be. pdctl drain --wait depends on
-// it: the process may be suspended between any two lines of this.
+// A pick is counted before the membership is read again. So once an instance has left the membership and has
+// nothing in flight, no further leg starts there, even if this process is suspended between any two lines.
+// pdctl drain --wait depends on this.
 func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	for ix := s.index.current(); ; ix = s.index.newest() {
 		a, err := s.pick(ix, r)
@@ -171,11 +169,11 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	}
 }
 
-// stillPickable reports whether the newest membership allows the pick, too, of the same
-// incarnation, and whether the pick was counted on a counter that is in use. If the instance has left and returned since
-// ix was built, its former counter may have been dropped, and drain proofs would not find
-// the pick there. A counter loses its entry before it can be dropped, and one with something
-// in flight is not dropped: so an entry that is there after the pick was counted proves it.
+// stillPickable reports whether the newest membership allows the pick with the same incarnation, and whether
+// the pick's counter is still in use. If the instance has left and returned since ix was built, its former
+// counter may have been dropped, and drain proofs would not find the pick there. A counter loses its entry
+// before it can be dropped, and it is not dropped while it has legs in flight. So if the entry is present
+// after the pick was counted, the counter is in use.
 func (s *Scheduler) stillPickable(ix *index, a *Assignment) bool {
 	snap := s.opts.Source.Snapshot()
 	if snap == ix.snapshot {
@@ -209,8 +207,8 @@ func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
 	return a, nil
 }
 
-// lacksDecode reports whether no decode instance that can be used now serves the model of a
-// prefill, although others can be used.
+// lacksDecode reports whether the model of a prefill has no usable decode instance, although other models
+// have one.
 func (ix *index) lacksDecode(r *Request) bool {
 	if r.Role != instance.Prefill || r.Model == "" || r.Alone || r.Partner != nil {
 		return false
@@ -240,8 +238,8 @@ func (ix *index) noneReason(list *candidates, r *Request) error {
 	return ErrNone
 }
 
-// Serves reports whether an instance that can be used now serves the model: a decode instance,
-// or a prefill instance if there is no decode instance.
+// Serves reports whether a usable instance serves the model: a decode instance, or a prefill instance if
+// there is no usable decode instance.
 func (s *Scheduler) Serves(model string) bool {
 	ix := s.index.current()
 	role := instance.Decode
@@ -252,8 +250,8 @@ func (s *Scheduler) Serves(model string) bool {
 	return known && len(list.items) > 0
 }
 
-// CanServe reports whether an instance with these labels, which is neither slow nor ejected, serves the
-// model: a decode instance, or a prefill instance if there is no decode instance.
+// CanServe reports whether an instance with these labels, neither slow nor ejected, serves the model: a
+// decode instance, or a prefill instance if there is no usable decode instance.
 func (s *Scheduler) CanServe(model string, labels instance.Selector) bool {
 	ix := s.index.current()
 	role := instance.Decode
@@ -272,9 +270,8 @@ func (s *Scheduler) CanServe(model string, labels instance.Selector) bool {
 // Lists reports whether any instance lists the model, usable or not.
 func (s *Scheduler) Lists(model string) bool { return s.index.current().decode.byModel[model] != nil }
 
-// Take returns an assignment of a given instance, for a request that no other instance can
-// answer. Pick might not return that instance. Of several ranks it is the one with the least
-// in flight.
+// Take returns an assignment of a given instance, for a request that no other instance can answer. Pick might
+// return another one. Of several ranks, Take chooses the one with the fewest legs in flight.
 func (s *Scheduler) Take(in *instance.Instance) (*Assignment, error) {
 	for {
 		revision := s.index.current().snapshot.Revision
@@ -313,12 +310,12 @@ func (s *Scheduler) InFlight(k instance.Key) int64 { return s.Loads.InFlight(k) 
 // Members returns the current membership.
 func (s *Scheduler) Members() *instance.Snapshot { return s.opts.Source.Snapshot() }
 
-// features is what policies see of a request.
+// features returns the parts of the request that policies use.
 func (r *Request) features() policy.Request {
 	return policy.Request{Role: r.Role, Model: r.Model, Session: r.Session, Prompt: r.Prompt, Head: r.Head}
 }
 
-// promptBytes is the length of what the model reads.
+// promptBytes returns the length of Prompt and Head in bytes.
 func (r *Request) promptBytes() int {
 	n := len(r.Prompt)
 	for _, h := range r.Head {
@@ -329,7 +326,7 @@ func (r *Request) promptBytes() int {
 
 // choice is the candidate that a policy has chosen.
 type choice struct {
-	at     int    // its place in the list
+	at     int    // position in the list
 	by     string // name of the policy
 	cached int    // tokens of the prompt that should be in its cache
 }
@@ -345,7 +342,7 @@ func (c *candidates) choose(among policy.Candidates, r policy.Request) (by choic
 	return by // the last of the policies always chooses
 }
 
-// set makes a the pick of a candidate of the list.
+// set stores the chosen candidate of the list in a.
 func (a *Assignment) set(c *candidates, by choice, tokens int) {
 	chosen, own := &c.items[by.at], &c.facts[by.at]
 	a.Instance, a.Rank, a.PairKey = chosen.Instance, chosen.Rank, own.pairKey

@@ -7,8 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// Tally counts picks: by the policy that chose, those of engines in both roles, and those
-// of another instance than was preferred.
+// Tally counts picks: by policy, of engines in both roles, and of instances other than the preferred one.
 type Tally struct{ picks, both, elsewhere tallies }
 
 func newTally(chains map[instance.Role][]policy.Kind) *Tally {
@@ -55,15 +54,13 @@ func (t *tallies) each(f func(role instance.Role, name string, picks uint64)) {
 	}
 }
 
-// Picks calls f for every policy that may choose for a role, with how many picks it
-// has chosen.
+// Picks calls f for every policy that may choose for a role, with the number of its picks.
 func (t *Tally) Picks(f func(role instance.Role, policy string, picks uint64)) { t.picks.each(f) }
 
-// Both calls f for each role and each reason with how often an engine in both roles was
-// picked.
+// Both calls f for each role and reason with the number of picks of an engine in both roles.
 func (t *Tally) Both(f func(role instance.Role, reason string, picks uint64)) { t.both.each(f) }
 
-// Elsewhere calls f for each role and each reason with how many picks went elsewhere.
+// Elsewhere calls f for each role and reason with the number of picks outside the preference.
 func (t *Tally) Elsewhere(f func(role instance.Role, reason string, picks uint64)) {
 	t.elsewhere.each(f)
 }

@@ -5,9 +5,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// Usable returns the candidates of a role that a request for a model with these labels could get
-// now; none if no instance lists the model. With PrefillOptional, prefill instances that are unreachable or
-// slow are omitted: requests are decode-only while there is no other.
+// Usable returns the candidates of a role that a request for a model with these labels could get now; none if
+// no instance lists the model. With PrefillOptional, unreachable and slow prefill instances are omitted: if
+// there is no other, requests are decode-only.
 func (s *Scheduler) Usable(role instance.Role, model string, labels instance.Selector) []policy.Candidate {
 	ix := s.index.current()
 	list, known := ix.candidates(role, model)
@@ -29,5 +29,5 @@ func (s *Scheduler) Usable(role instance.Role, model string, labels instance.Sel
 	return out
 }
 
-// Tokens estimates the number of tokens in a number of bytes of a prompt.
+// Tokens estimates the number of tokens in a prompt of the given length in bytes.
 func (s *Scheduler) Tokens(model string, bytes int) int { return s.ratios.of(model).tokens(bytes) }

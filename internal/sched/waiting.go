@@ -13,21 +13,19 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// ErrRemoved is wrapped by the cause of a leg that was cancelled because no answer can come from its
-// instance any more.
+// ErrRemoved is wrapped by the cancellation cause of a leg whose instance can no longer answer.
 var ErrRemoved = errors.New("the instance is not available any more")
 
-// waiting lists the legs that wait for an instance and could be retried on another one. An engine
-// that hangs sends nothing, not even an error: without this list a leg would wait for its
-// deadline, although the proxy knows that no answer will come. The list is linked through the
-// assignments, which are in the processor's cache anyway; a map for each instance would not be.
+// waiting lists the legs that wait for an instance and could be retried on another one. An engine that hangs
+// sends nothing, not even an error: without this list a leg would wait for its deadline, although the proxy
+// knows that no answer will come. The list is linked through the assignments, which are in the CPU cache
+// anyway; a map per instance would not be.
 type waiting struct {
-	mu    sync.Mutex // guards first, and wait of all assignments in the chain; held for that only
+	mu    sync.Mutex // guards first, and wait of all assignments in the chain; not held for anything else
 	first *Assignment
 }
 
-// wait is the node of an assignment in the chain, which is ordered by the calls of Await, the
-// latest first.
+// wait is the node of an assignment in the chain. The chain is ordered by the calls of Await, latest first.
 type wait struct {
 	leg      Leg // nil: the assignment is not in the chain
 	since    time.Time
@@ -42,14 +40,14 @@ type wait struct {
 const (
 	// overtakenBy is the number of legs that must overtake a leg before it counts as stuck.
 	overtakenBy = 20
-	// A leg that is overtaken is not stuck before overtakenFactor times the longest time
-	// that one of these legs took, and not before overtakenAfter: on a busy instance, 20
-	// short requests overtake one with images, or with a grammar to compile, in no time.
+	// An overtaken leg is stuck only after overtakenFactor times the longest time that one of the faster legs
+	// took, and at least overtakenAfter. On a busy instance, 20 short requests quickly overtake one with
+	// images, or with a grammar to compile.
 	overtakenFactor = 4
 	overtakenAfter  = 5 * time.Second
 )
 
-// stuck reports whether the leg is one that others have overtaken for too long.
+// stuck reports whether others have overtaken the leg for too long.
 func (w *wait) stuck(now time.Time) bool {
 	return !w.answered && w.overtaken >= overtakenBy && now.Sub(w.since) >= max(overtakenAfter, overtakenFactor*w.expected)
 }
@@ -62,8 +60,7 @@ type waiter struct {
 	wanted   wanted
 }
 
-// wanted is what a request wants of an instance. It is kept to find out whether another
-// instance could take the leg over.
+// wanted has the requirements of a request. They show later whether another instance could take the leg over.
 type wanted struct {
 	model   string
 	labels  instance.Selector
@@ -73,22 +70,20 @@ type wanted struct {
 	length  int // of the request's body, in bytes
 }
 
-// Leg is a request to an instance that can be ended.
+// Leg is a request to one instance. Its methods must not block.
 type Leg interface {
-	// CallOff ends the leg unless its answer has been committed meanwhile. It must
-	// not block; more calls do no harm.
+	// CallOff ends the leg, unless its answer has been committed meanwhile. Further calls have no effect.
 	CallOff(cause error)
-	// Overtaken is called, again and again, once at least n legs that began later have
-	// been answered and the leg has waited far longer than they did. The leg decides
-	// whether it ends. It must not block.
+	// Overtaken is called repeatedly once at least n legs that began later have been answered and this leg
+	// has waited far longer than they did. The leg decides whether to end.
 	Overtaken(n int)
-	// Silent is called repeatedly with the time for which the instance has not responded; the
-	// leg decides how long it waits. It must not block.
+	// Silent is called repeatedly with the time for which the instance has not responded. The leg decides how
+	// long it waits.
 	Silent(d time.Duration)
 }
 
-// Await adds the leg to those that wait for the instance, since then. Until EndAwait the leg
-// is cancelled, with a cause that wraps ErrRemoved, when no answer can come any more (see Removed). A
+// Await adds the leg to those that wait for the instance; since is the start of its wait. Until EndAwait the
+// leg is cancelled, with a cause that wraps ErrRemoved, when no answer can come any more (see Removed). A
 // second call replaces the leg and the time, and the leg counts as one that has just begun.
 func (a *Assignment) Await(l Leg, since time.Time) {
 	w := &a.counter.waiting
@@ -104,8 +99,8 @@ func (a *Assignment) Await(l Leg, since time.Time) {
 	w.first = a
 }
 
-// EndAwait ends Await: the leg is over, or its answer is committed and must not be called
-// off. More calls do no harm.
+// EndAwait ends Await: the leg is over, or its answer is committed, so it must not be cancelled. Further
+// calls have no effect.
 func (a *Assignment) EndAwait() {
 	w := &a.counter.waiting
 	w.mu.Lock()
@@ -115,9 +110,9 @@ func (a *Assignment) EndAwait() {
 	}
 }
 
-// Answered notes that the first content of the answer has arrived. The leg has overtaken all
-// legs of its role and rank that began earlier and still wait for theirs; in an engine's queue,
-// which is first come, first served, there are few of them.
+// Answered records that the first content of the answer has arrived. The leg has overtaken all legs of its
+// role and rank that began earlier and still wait. They are few, since the queue of an engine is first come,
+// first served.
 func (a *Assignment) Answered() {
 	w := &a.counter.waiting
 	w.mu.Lock()
@@ -139,8 +134,8 @@ func (a *Assignment) Answered() {
 	}
 }
 
-// scaled returns the time that a request of length to takes if one of length from takes d: in
-// proportion, but never less than d.
+// scaled returns the time of a request of length to, if one of length from takes d: proportional to the
+// length, but at least d.
 func scaled(d time.Duration, from, to int) time.Duration {
 	if from <= 0 || to <= from {
 		return d
@@ -161,7 +156,7 @@ func (w *waiting) remove(a *Assignment) {
 	a.wait = wait{}
 }
 
-// stuck returns the legs that others have overtaken for too long; nearly always there is none.
+// stuck returns the legs that others have overtaken for too long, usually none.
 func (w *waiting) stuck(now time.Time) (legs []Leg) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -184,8 +179,8 @@ func (w *waiting) list() []waiter {
 	return out
 }
 
-// waitingSinceBefore returns the instance of a leg that began to wait before then, nil if
-// none did.
+// waitingSinceBefore returns the instance of a leg that began to wait before then; nil if there is no such
+// leg.
 func (w *waiting) waitingSinceBefore(then time.Time) *instance.Instance {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -204,12 +199,11 @@ type Legs struct {
 	index *indexer
 }
 
-// checksPerSilence is how often the waiting legs are checked in SilentAfter.
+// checksPerSilence is the number of checks of the waiting legs per SilentAfter.
 const checksPerSilence = 5
 
-// Run supervises the waiting legs until ctx ends: when the membership changes, it cancels those
-// whose instance cannot answer any more; and it calls Options.Silent for instances that keep legs
-// waiting.
+// Run supervises the waiting legs until ctx ends. When the membership changes, it cancels those whose
+// instance can no longer answer. It calls Options.Silent for instances that keep legs waiting.
 func (g *Legs) Run(ctx context.Context) {
 	var checks sync.WaitGroup
 	defer checks.Wait()
@@ -226,8 +220,8 @@ func (g *Legs) Run(ctx context.Context) {
 	})
 }
 
-// moveDrained sets when the streams move of instances that are drained since the last snapshot with a
-// time for that.
+// moveDrained sets the time from which streams move away from instances whose MoveAfter has changed since the
+// last snapshot.
 func (g *Legs) moveDrained(last, snap *instance.Snapshot) {
 	moveAfter := func(in *instance.Instance) time.Duration {
 		if in == nil || in.MoveAfter == nil {
@@ -262,8 +256,8 @@ type observation struct {
 	asked    time.Time // last call of Options.Silent
 }
 
-// cancelRemoved cancels the legs whose instance cannot answer any more since the last snapshot. A leg
-// that began to wait meanwhile, with a pick from an older snapshot, has checked that itself (Removed).
+// cancelRemoved cancels the legs whose instance can no longer answer since the last snapshot. A leg that
+// began to wait meanwhile, with a pick from an older snapshot, has checked that itself (Removed).
 func (g *Legs) cancelRemoved(last, snap *instance.Snapshot) {
 	instance.Changes(last, snap, func(was, _ *instance.Instance) {
 		if was == nil || was.View == instance.Pending {
@@ -277,8 +271,8 @@ func (g *Legs) cancelRemoved(last, snap *instance.Snapshot) {
 	})
 }
 
-// cancelLegs cancels the legs of an engine whose instance cannot answer any more by the newest
-// snapshot; some of the legs may be of picks from it.
+// cancelLegs cancels the legs of an engine whose instance can no longer answer, according to the newest
+// snapshot. Some of the legs may have been picked from that snapshot.
 func (g *Legs) cancelLegs(c *counter) {
 	legs := c.waiting.list()
 	now := g.opts.Source.Snapshot()
@@ -289,10 +283,9 @@ func (g *Legs) cancelLegs(c *counter) {
 	}
 }
 
-// findSilent finds the legs that others have overtaken for too long, and the instances that keep
-// legs waiting without a byte of an answer. A leg that waits for an ejected instance, or for one
-// that is slow by its record, is cancelled as soon as another instance can take it over. last is the
-// result of the last call.
+// findSilent finds the legs that others have overtaken for too long, and the instances that keep legs waiting
+// without a byte of an answer. A leg that waits for an ejected instance, or for one whose record says slow,
+// is cancelled as soon as another instance can take it over. last is the result of the last call.
 func (g *Legs) findSilent(now time.Time, last map[*counter]observation) (seen map[*counter]observation) {
 	seen = make(map[*counter]observation, len(last))
 	for _, c := range g.loads.counters.busy() {
@@ -378,13 +371,13 @@ func (g *Legs) hasOther(ix *index, in *instance.Instance, r *Request) bool {
 	return false
 }
 
-// Removed returns the reason why no answer can come from the instance of a pick any more: it left,
-// was removed, is down, or has another incarnation; nil if an answer can come. Draining and
-// cordoned instances finish their requests.
+// Removed returns the reason why no answer can come from the instance of a pick any more: it left, was
+// removed, is down, or has another incarnation. It is nil if an answer can come. Draining and cordoned
+// instances finish their requests.
 func (g *Legs) Removed(a *Assignment) error {
 	snap := g.opts.Source.Snapshot()
-	// Nearly always the instance is in the newest snapshot, which its counter knows
-	// without a search. A counter that was dropped has no entries.
+	// Usually the instance is in the newest snapshot, and its counter has it as an entry: then no search is
+	// needed. A counter that was dropped has no entries.
 	if _, ready := g.index.find(snap); ready && a.counter.entry(a.Instance.Role).Load() == a.Instance {
 		return nil
 	}

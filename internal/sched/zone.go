@@ -6,17 +6,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// zoneLabel is the label of a record that names the zone of its instance: instances that
-// share one are near.
+// zoneLabel is the label of a record with the zone of its instance. Instances in one zone are near each
+// other.
 const zoneLabel = "zone"
 
-// The reasons why a request does not go to the instance of its session, or into the
-// preferred zone; "" for none.
+// Reasons why a request does not go to the instance of its session, or into the preferred zone; "" for none.
 const (
-	// sessionOverloaded: the instance of the session has more than twice as much in
-	// flight as instances have on average.
+	// sessionOverloaded: the instance of the session has more than twice the average number of requests in
+	// flight.
 	sessionOverloaded = "session_overloaded"
-	// zoneOverloaded: the instances of the zone have.
+	// zoneOverloaded: the instances of the zone have more than twice that average.
 	zoneOverloaded = "zone_overloaded"
 	// zoneNone: no instance of the zone may be picked.
 	zoneNone = "zone_none"
@@ -35,8 +34,8 @@ func elsewhereText(zone string, passed *policy.Candidate) string {
 	return text
 }
 
-// preferredZone is the zone in which a request should be served: this proxy's, or, if it has
-// none, that of the other instance of the pair; "" for any.
+// preferredZone returns the zone in which a request should be served: that of this proxy, or, if it has none,
+// that of the request's partner; "" for any.
 func (f *filter) preferredZone(r *Request) string {
 	if f.opts.Zone == "" && r.Partner != nil && r.Partner.Instance != nil {
 		return r.Partner.Instance.Record.Labels[zoneLabel]
@@ -44,9 +43,9 @@ func (f *filter) preferredZone(r *Request) string {
 	return f.opts.Zone
 }
 
-// preferZone returns the candidates of a request that are in the preferred zone. If there are
-// none, or if they have far more to do than the others, it returns the others. It costs
-// nothing while no instance of the list has a zone.
+// preferZone returns the candidates of a request that are in the preferred zone. If there are none, or if
+// they have far more to do than the others, it returns the others. It does nothing while no instance of the
+// list has a zone.
 func (f *filter) preferZone(list *candidates, among policy.Candidates, r *Request, l *scratch) (_ policy.Candidates, _ *scratch, elsewhere string) {
 	if list.zones == 0 || among.Len() == 0 {
 		return among, l, ""

@@ -1,14 +1,13 @@
-// Package catalog keeps the lists of models of instances up to date. An agent keeps the record of
-// its instance current, but nothing does so for instances of the command line, of pdctl add, of
-// the admin routes and of curl, and a record has no space for thousands of LoRA adapters. Their
-// engines are read again:
+// Package catalog keeps the lists of models of instances up to date. An agent updates the record of its
+// instance. Instances added by the command line, pdctl add, the admin routes or curl have no agent, and a
+// record has no space for thousands of LoRA adapters. Therefore the engines are read again:
 //
 //   - at intervals,
 //   - when a request names a model that no instance lists (Find),
 //   - when an engine answers 404 for a model that it is known to serve (Confirm),
 //   - after a request that loads or unloads an adapter on all of them (Refresh).
 //
-// What was read goes to the owner of the membership, which publishes it in the next snapshot.
+// The lists go to the owner of the membership, which publishes them in the next snapshot.
 package catalog
 
 import (
@@ -24,12 +23,12 @@ import (
 )
 
 const (
-	// maxReads bounds the engines that are read at a time.
+	// maxReads bounds the concurrent reads.
 	maxReads = 16
-	// negativeTTL is how long it stays true that no engine serves a model.
+	// negativeTTL is the time for which a model counts as unknown after a round that has not found it.
 	negativeTTL = 5 * time.Second
-	// maxNames bounds the unknown models that are remembered. While there are more, requests
-	// for further ones are refused without reading.
+	// maxNames bounds the unknown models that are remembered. While there are that many, requests for other
+	// models are refused without reading.
 	maxNames = 1024
 	// maxNameBytes bounds the length of a model name for which engines are read.
 	maxNameBytes = 4096
@@ -37,20 +36,20 @@ const (
 	minInterval = 30 * time.Second
 	// minPause is the shortest time from one round of reads to the next.
 	minPause = time.Second
-	// Reads at intervals, and rounds, each use at most one part of share of a core, by the
-	// estimates readCost and modelCost.
+	// Reads at intervals, and rounds, each use at most 1/share of a core, by the estimates readCost and
+	// modelCost.
 	share     = 20
 	readCost  = 250 * time.Microsecond
 	modelCost = 4 * time.Microsecond
-	// earlyAfter is how long after the start of a round a request waits for its end although an instance that
-	// serves the model is known: the other role may still be missing.
+	// earlyAfter is the time for which a request waits for the end of a round although an instance that
+	// serves the model is known. One of the other role may still be missing.
 	earlyAfter = 250 * time.Millisecond
-	// tick is the shortest time between two looks at what is due.
+	// tick is the shortest time between two checks for due reads.
 	tick = 200 * time.Millisecond
-	// publishLimit bounds the wait until a snapshot has what was read.
+	// publishLimit bounds the wait for a snapshot with the lists that were read.
 	publishLimit = 2 * time.Second
-	// brokenAfter is how long an engine answers 404 for a model that it lists before it is at
-	// fault. Until then the adapter may have been unloaded and loaded again.
+	// brokenAfter is the time for which an engine answers 404 for a model that it lists before it counts as
+	// broken. Until then, the adapter may have been unloaded and loaded again.
 	brokenAfter = 2 * time.Second
 )
 
@@ -59,7 +58,7 @@ type Options struct {
 	Members func() *instance.Snapshot
 	// Read reads the models of one engine.
 	Read func(context.Context, *instance.Instance) (instance.Facts, error)
-	// Observe takes what was read; a later snapshot has it.
+	// Observe receives the result of a read; a later snapshot has it.
 	Observe func(context.Context, *instance.Instance, instance.Facts)
 	// Serves reports whether an instance of the newest snapshot can serve a model.
 	Serves func(model string) bool
@@ -85,14 +84,14 @@ type Catalog struct {
 	waiting  *round              // the next round, which has not begun
 	names    map[string]*round   // the last round that looked for each unknown model
 	confirms map[string]*confirm // by address
-	last     []string            // the list that was read last; equal lists share their memory
+	last     []string            // the last list that was read; equal lists share their memory
 }
 
 // round is one read of all engines.
 type round struct {
-	late  chan struct{}   // closed earlyAfter its begin
+	late  chan struct{}   // closed earlyAfter its start
 	done  chan struct{}   // closed at its end
-	names map[string]bool // looked for; true if an engine lists it, and no snapshot has that yet. Written before done only
+	names map[string]bool // models looked for; true if an engine, but no snapshot, lists it. Final after done
 	ended time.Time       // zero until done; guarded by Catalog.mu
 }
 
@@ -107,7 +106,7 @@ func New(o Options) *Catalog {
 	return c
 }
 
-// engine is the memberships of one address; both roles are one engine.
+// engine has the instances of one address; both roles are one engine.
 type engine []*instance.Instance
 
 // engines groups instances by address.
@@ -136,7 +135,7 @@ func (c *Catalog) usable() []engine {
 	return engines(all)
 }
 
-// outdated returns the engines whose records may not say what they serve now.
+// outdated returns the engines whose records may not list the models that they serve now.
 func outdated(snap *instance.Snapshot) []engine {
 	var list []*instance.Instance
 	for _, in := range slices.Concat(snap.Usable(instance.Decode), snap.Usable(instance.Prefill)) {
@@ -152,7 +151,7 @@ func (e engine) incomplete() bool {
 	return slices.ContainsFunc(e, func(in *instance.Instance) bool { return in.Record.ModelsTruncated && !in.ModelsRead })
 }
 
-// due is the time at which an engine is read next.
+// due is the time of an engine's next read.
 type due struct {
 	at         time.Time
 	incomplete bool // see engine.incomplete
@@ -218,7 +217,7 @@ func (c *Catalog) interval(list []engine) time.Duration {
 // cost estimates the CPU that reading a list of models uses.
 func cost(models int) time.Duration { return readCost + time.Duration(models)*modelCost }
 
-// read is the outcome of reading one engine.
+// read is the result of reading one engine.
 type read struct {
 	of    engine
 	facts instance.Facts
@@ -252,7 +251,7 @@ func (c *Catalog) read(ctx context.Context, e engine) read {
 	return r
 }
 
-// readAll reads engines and returns when a snapshot has what they have answered.
+// readAll reads engines, and returns once a snapshot has their answers.
 func (c *Catalog) readAll(ctx context.Context, list []engine) []read {
 	reads := make([]read, len(list))
 	var open sync.WaitGroup
@@ -264,7 +263,7 @@ func (c *Catalog) readAll(ctx context.Context, list []engine) []read {
 	return reads
 }
 
-// awaitPublished waits until a snapshot has what was read, at most publishLimit.
+// awaitPublished waits until a snapshot has the results, at most publishLimit.
 func (c *Catalog) awaitPublished(ctx context.Context, reads []read) {
 	ctx, cancel := context.WithTimeout(ctx, publishLimit)
 	defer cancel()
@@ -288,8 +287,7 @@ func published(snap *instance.Snapshot, r *read) bool {
 	return true
 }
 
-// Refresh reads the engines of instances now and returns when a snapshot has what they have
-// answered, or ctx ends.
+// Refresh reads the engines of instances now, and returns once a snapshot has their answers, or ctx ends.
 func (c *Catalog) Refresh(ctx context.Context, list []*instance.Instance) {
 	if c != nil {
 		c.readAll(ctx, engines(list))

@@ -20,13 +20,13 @@ const (
 	Unclear Verdict = iota
 	// Unloaded: the engine does not list the model any more.
 	Unloaded
-	// Broken: the engine has listed the model, and answered 404, for brokenAfter.
+	// Broken: for at least brokenAfter, the engine has listed the model and answered 404 for it.
 	Broken
 )
 
 // confirm is a read of one engine that requests wait for.
 type confirm struct {
-	began  time.Time         // zero until then; guarded by Catalog.mu
+	began  time.Time         // zero until it begins; guarded by Catalog.mu
 	done   chan struct{}     // closed when the read has ended
 	read   read              // written before done
 	listed map[string]series // by model; guarded by Catalog.mu
@@ -55,8 +55,8 @@ func (c *Catalog) Confirm(ctx context.Context, in *instance.Instance, model stri
 	}
 }
 
-// confirmation returns the read of an engine that begins when the one before has ended; nil after the
-// end of Run.
+// confirmation returns the read of an engine that begins when the previous one has ended; nil after the end
+// of Run.
 func (c *Catalog) confirmation(in *instance.Instance) *confirm {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +73,7 @@ func (c *Catalog) confirmation(in *instance.Instance) *confirm {
 		former, next.listed = last.done, last.listed
 	}
 	if len(c.confirms) >= maxNames {
-		clear(c.confirms) // reads that run go on for those that wait for them
+		clear(c.confirms) // reads in progress continue for the requests that wait for them
 	}
 	c.confirms[in.Address] = next
 	c.work.Go(func() {

@@ -9,10 +9,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 )
 
-// Find reads the engines again, because no instance lists a model that a request names, and
-// reports whether one can serve it now. It waits for the answers until ctx ends. Requests for the
-// same model share a round of reads, and its answer counts for negativeTTL. Requests for many
-// different models share rounds as well, which are minPause or more apart.
+// Find reads the engines again, because no instance lists a model that a request names, and reports whether
+// one can serve it now. It waits for the answers until ctx ends. Requests for the same model share a round of
+// reads, whose result is valid for negativeTTL. Requests for different models share rounds as well. Rounds
+// are at least minPause apart.
 func (c *Catalog) Find(ctx context.Context, model string) bool {
 	if c == nil {
 		return false
@@ -27,7 +27,7 @@ func (c *Catalog) Find(ctx context.Context, model string) bool {
 	if r == nil {
 		return false
 	}
-	var changed <-chan struct{} // of the members, once it is late
+	var changed <-chan struct{} // changes of the members, from late on
 	for late := r.late; ; late = nil {
 		select {
 		case <-ctx.Done():
@@ -44,7 +44,7 @@ func (c *Catalog) Find(ctx context.Context, model string) bool {
 	}
 }
 
-// Kick has the engines read soon, because one of them does not list what its record says.
+// Kick starts a round of reads, because an engine does not list the models of its record.
 func (c *Catalog) Kick() {
 	if c == nil {
 		return
@@ -54,8 +54,8 @@ func (c *Catalog) Kick() {
 	c.nextRound()
 }
 
-// join returns the round that looks for a model; nil if the answer is known, or if too many models
-// are being looked for.
+// join returns the round that looks for a model; nil if the result is known, or if too many models are being
+// looked for.
 func (c *Catalog) join(model string) *round {
 	c.mu.Lock()
 	defer c.mu.Unlock()

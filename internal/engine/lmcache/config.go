@@ -26,7 +26,7 @@ type Config struct {
 	Alloc     []int
 }
 
-// oldNames maps current names to those of LMCache before 0.3.
+// oldNames maps the names of LMCache before 0.3 to the current ones.
 func oldNames() map[string]string {
 	return map[string]string{
 		"enable_xpyd": "enable_pd", "nixl_role": "pd_role", "nixl_peer_host": "pd_peer_host",

@@ -56,15 +56,15 @@ var (
 
 // Asker waits for notifications at the agents that receive them.
 type Asker struct {
-	// Own is the inbox of this proxy, for prefill instances without an agent that
-	// receives; nil if there is none. OwnAddress is where its socket is bound.
+	// Own is the inbox of this proxy, for prefill instances without an agent that receives; nil if there is
+	// none. OwnAddress is the address of its socket.
 	Own        *Inbox
 	OwnAddress string
 	// HTTP is the client for requests to agents.
 	HTTP *http.Client
 }
 
-// CannotHear reports why the notifications of an instance cannot be waited for, nil if they can.
+// CannotHear returns the reason why the proxy cannot wait for an instance's notifications; nil if it can.
 func (a *Asker) CannotHear(in *instance.Instance) error {
 	if a.Own == nil && len(in.Record.Ports[instance.PortLMCacheNotify]) == 0 {
 		return ErrNowhere

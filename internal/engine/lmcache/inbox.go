@@ -13,14 +13,13 @@ const (
 	keep = 10 * time.Minute
 	// maxIDs bounds the ids that are kept. The oldest are dropped.
 	maxIDs = 1 << 16
-	// maxRanks bounds the senders that are distinguished for one id.
+	// maxRanks bounds the number of senders for one id.
 	maxRanks = 1024
 )
 
-// Inbox keeps notifications by request id until a proxy waits for them. A
-// notification does not say which rank it is from. Each rank has one connection, so
-// that two from one connection count as one; those from two connections count as two.
-// It is safe for concurrent use.
+// Inbox keeps notifications by request id until a proxy waits for them. A notification does not name its
+// rank. Each rank has one connection, so notifications from one connection count as one, and from two
+// connections as two. An Inbox is safe for concurrent use.
 type Inbox struct {
 	now func() time.Time
 
@@ -59,8 +58,8 @@ func (b *Inbox) Add(id, sender string) {
 	e.changed = make(chan struct{})
 }
 
-// Await blocks until the given number of ranks has notified for an id, and forgets them. The
-// error is ctx's.
+// Await blocks until the given number of ranks has notified for an id, and drops their notifications. The
+// error is the cause of ctx.
 func (b *Inbox) Await(ctx context.Context, id string, ranks int) error {
 	b.mu.Lock()
 	e := b.get(id)

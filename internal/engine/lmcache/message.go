@@ -13,8 +13,8 @@ var ErrMessage = errors.New("no notification of LMCache")
 // maxID bounds a request id, in bytes. Ours have 32.
 const maxID = 256
 
-// typeNotification is the tag of msgspec's union for a notification; the other
-// messages of the union never come to a proxy.
+// typeNotification is the tag of a notification in msgspec's union. The other messages of the union are not
+// sent to proxies.
 const typeNotification = "ProxyNotif"
 
 // ParseNotification parses the message of a prefill rank: a msgpack map {"type":
@@ -23,7 +23,7 @@ const typeNotification = "ProxyNotif"
 func ParseNotification(frame []byte) (id string, err error) {
 	var kind string
 	members, b, err := msgp.ReadMapHeaderBytes(frame)
-	for range members { // a number that is too large ends at the end of the bytes
+	for range members { // too large a number fails at the end of the bytes
 		if err != nil {
 			break
 		}

@@ -41,8 +41,8 @@ type Config struct {
 	prefill, decode string   // of v0.1 and v0.2
 }
 
-// fields has the fields of the formats v0.1, v0.2, v0.3 and that of the store. Values that may be numbers or strings
-// are not read.
+// fields has the fields of the formats v0.1, v0.2 and v0.3, and of the store. Fields whose values may be
+// numbers or strings are not read.
 type fields struct {
 	LocalURL            string `json:"local_url"`
 	RemoteURL           string `json:"remote_url"`

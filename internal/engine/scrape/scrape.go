@@ -1,11 +1,11 @@
-// Package scrape reads the metrics of engines periodically: load, KV cache, and the samples that
-// show whether an engine's core makes progress. Without them the load of an engine is only what the
-// proxies count themselves.
+// Package scrape reads the metrics of engines periodically: load, KV cache, and the samples that show whether
+// an engine's core makes progress. Without them, the load of an engine is known only from the proxies'
+// counts.
 //
 //	Source.Snapshot ──one after the other, over an interval──▶ Asker.Load ──▶ Options.Sink, Options.Observe
 //
-// Decode engines that may run as many streams as they can are read each second, a few at a time: how many
-// that are is learned from such reports.
+// Decode engines that may be full are read each second, a few at a time: their reports show how many streams
+// they can run.
 package scrape
 
 import (
@@ -33,7 +33,7 @@ const (
 	stale = 3
 	// fullInterval is the time between two readings of an engine that may be full.
 	fullInterval = time.Second
-	// mostFull bounds the engines that are read in a fullInterval for that.
+	// mostFull bounds the engines that are read in a fullInterval because they may be full.
 	mostFull = 8
 )
 
@@ -49,12 +49,11 @@ type Options struct {
 	Sink    func(k instance.Key, e *policy.Engine) // nil: the reading was discarded
 	// Observe receives every reading; nil if it is empty or was discarded.
 	Observe func(k instance.Key, ranks []vllm.RankLoad)
-	// InFlight returns the number of requests that all proxies have sent to an engine and that have
-	// not ended.
+	// InFlight returns the number of requests that all proxies have in flight at an engine.
 	InFlight func(k instance.Key) float64
 	// Check is called after each reading of Run, for checks other than metrics.
 	Check    func(ctx context.Context, in *instance.Instance)
-	Interval time.Duration // between two readings of one engine; 0: none is read, and Run must not be called
+	Interval time.Duration // between two readings of one engine; 0: no readings, and Run must not be called
 }
 
 // Scraper reads the metrics of all engines in turn. It is safe for concurrent use.
@@ -65,7 +64,7 @@ type Scraper struct {
 	known map[instance.Key]reading
 }
 
-// reading is what is known of the last reading of an engine.
+// reading has the facts of an engine's last reading.
 type reading struct {
 	at     time.Time
 	queued bool // requests waited in it
@@ -114,9 +113,9 @@ func (s *Scraper) rounds(ctx context.Context, interval time.Duration, next func(
 	}
 }
 
-// readable returns the instances that are read: those that requests may be sent to, and others of
-// this proxy while requests run there. An engine in both roles is read once, as a decode instance
-// unless it is kept in prefill.
+// readable returns the instances to read: those that requests may be sent to, and verified members on which
+// requests still run. An engine in both roles is read once, as a decode instance unless it is kept in
+// prefill.
 func (s *Scraper) readable() (list []*instance.Instance) {
 	s.forget()
 	snap, seen := s.o.Members(), map[string]bool{}
@@ -185,8 +184,8 @@ func (s *Scraper) Read(ctx context.Context, in *instance.Instance) {
 	}
 }
 
-// forget drops readings of engines that have left, and those that are stale. What was read of an
-// engine in its other role stays in use.
+// forget drops readings of engines that have left, and stale ones. A reading of an engine in its other role
+// stays in use.
 func (s *Scraper) forget() {
 	snap := s.o.Members()
 	s.mu.Lock()

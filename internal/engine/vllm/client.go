@@ -63,12 +63,12 @@ func New(apiKey string) *Client {
 	return &Client{HTTP: &http.Client{Transport: SecureTransport(nil)}, APIKey: apiKey}
 }
 
-// maxDial bounds the wait for a connection, which the end of a call does not end.
+// maxDial bounds the time to connect, since connecting continues after the end of a call.
 const maxDial = time.Minute
 
 // BaseURL returns the base URL of an instance's endpoints.
 func BaseURL(in *instance.Instance) string {
-	// The address of the key, to which requests are sent as well.
+	// Use the address of the key, as requests do.
 	return cmp.Or(in.Record.Scheme, "http") + "://" + in.Address
 }
 
@@ -125,7 +125,7 @@ func (c *Client) Facts(ctx context.Context, base string) (instance.Facts, error)
 	return facts, nil
 }
 
-// Probe reads the facts of a registered instance at its own address.
+// Probe reads the facts of a registered instance at its address.
 func (c *Client) Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error) {
 	return c.Facts(ctx, BaseURL(in))
 }
@@ -229,8 +229,8 @@ func (c *Client) client() *http.Client {
 	return &hc
 }
 
-// CheckBase reports whether base is a usable engine URL: http or https, a host,
-// no query, no credentials.
+// CheckBase returns an error unless base is a usable engine URL: http or https, a host, no query, no
+// credentials.
 func CheckBase(base string) error {
 	_, err := endpoint(base, "")
 	return err

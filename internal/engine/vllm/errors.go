@@ -73,8 +73,8 @@ func (e *StatusError) quoted() string {
 	return " (" + e.Text + ")"
 }
 
-// explain translates a transport error into one about the engine. ctx is that of the caller, cctx
-// that of the call, with its deadline.
+// explain translates a transport error into one about the engine. ctx is the caller's context, cctx that of
+// the call, with its deadline.
 func explain(ctx, cctx context.Context, base string, timeout time.Duration, err error) error {
 	var dns *net.DNSError
 	var refused *certs.Error

@@ -16,8 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// maxRanks bounds the data-parallel ranks that are read from one page; Load returns
-// instance.MaxRanks of them.
+// maxRanks bounds the data-parallel ranks that are read from one page; Load returns at most instance.MaxRanks
+// of them.
 const maxRanks = 4 * instance.MaxRanks
 
 // Stats is the load of one server, summed over its data-parallel ranks, and the facts that
@@ -31,15 +31,15 @@ type Stats struct {
 	StartedAt time.Time
 	// Ranks is the number of data-parallel ranks behind the address; 0 if unknown.
 	Ranks int
-	// NIXL reports whether the engine transfers KV caches by NIXL, also as a part of a
-	// MultiConnector. Such an engine has these metrics from its start.
+	// NIXL reports whether the engine transfers KV caches by NIXL, possibly inside a MultiConnector. Such an
+	// engine has these metrics from its start.
 	NIXL bool
 	// Complete reports whether both Running and Waiting were in the answer. Without it a zero
 	// means "unknown", not "idle".
 	Complete bool
 }
 
-// AddTo adds what the metrics show to the facts about the engine.
+// AddTo adds the facts that the metrics show about the engine.
 func (s Stats) AddTo(facts *instance.Facts) {
 	facts.StartedAt, facts.DPSize = s.StartedAt, s.Ranks
 	if s.NIXL {
@@ -57,7 +57,7 @@ type RankLoad struct {
 	Blocks    int64     // of the KV cache; 0 if unknown
 	Block     int64     // tokens in one block
 	// Usage is the share of the blocks in use, from 0 to 1. On a prefill instance it includes the
-	// blocks pinned for decode instances, also while no request runs.
+	// blocks pinned for decode instances, even while no request runs.
 	Usage   float64
 	Running float64
 	Waiting float64
@@ -70,18 +70,17 @@ type RankLoad struct {
 	// Fetching is the number of requests of a decode instance whose KV cache is being fetched
 	// or is still to be fetched.
 	Fetching float64
-	// Fetched is the part of Deferred whose KV cache has arrived, and which waits for a place among
-	// the running requests; 0 from engines before 0.32, which do not report it.
+	// Fetched is the part of Deferred whose KV cache has arrived, and which waits for a slot among the
+	// running requests; 0 from engines before 0.32, which do not report it.
 	Fetched float64
 	// PromptTokens and GeneratedTokens are counters since the start of the process.
 	PromptTokens, GeneratedTokens float64
 	// CacheQueries and CacheHits are the tokens looked up and found in prefix caches, and
 	// PrefillSeconds is the time that requests spent in prefill, since the start of the process.
 	CacheQueries, CacheHits, PrefillSeconds float64
-	// Core reports whether Usage, Running, Waiting, PromptTokens and GeneratedTokens were all in
-	// the answer. The engine core sends them with every step, so that a core that computes
-	// changes one of them (vllm/v1/core/sched/scheduler.py, make_stats). With
-	// --disable-log-stats they are absent.
+	// Core reports whether Usage, Running, Waiting, PromptTokens and GeneratedTokens were all in the answer.
+	// The engine core sends them with every step, so a core that computes changes one of them
+	// (vllm/v1/core/sched/scheduler.py, make_stats). With --disable-log-stats they are absent.
 	Core bool
 }
 
@@ -91,21 +90,20 @@ func (r *RankLoad) SameCore(o *RankLoad) bool {
 		r.PromptTokens == o.PromptTokens && r.GeneratedTokens == o.GeneratedTokens
 }
 
-// TrialsSince reports whether calls of Trial, of any proxy, explain how the samples of Core differ from
-// those of the earlier reading o: each adds one prompt token and one generated token. open reports that
-// some are not done; other requests may look the same for a moment.
+// TrialsSince reports whether calls of Trial, by any proxy, explain the changes of the samples of Core since
+// the earlier reading o. Each call adds one prompt token and one generated token. open reports whether some
+// calls are not done; other requests may look the same for a moment.
 func (r *RankLoad) TrialsSince(o *RankLoad) (only, open bool) {
 	more := r.Running + r.Waiting - o.Running - o.Waiting
 	generated := r.GeneratedTokens - o.GeneratedTokens
-	begun := r.PromptTokens - o.PromptTokens - generated // whose token is not generated
+	begun := r.PromptTokens - o.PromptTokens - generated // trials whose token is not generated yet
 	open = more > 0
 	same := r.Running == o.Running && r.Waiting == o.Waiting && r.Usage == o.Usage
 	return r.Rank == o.Rank && generated >= 0 && begun >= 0 && begun <= more && (open || same), open
 }
 
-// ComputedTokens returns the number of prompt tokens that the rank has computed itself since the
-// start of the process: all but those found in a cache. An engine without a prefix cache looks up
-// none.
+// ComputedTokens returns the number of prompt tokens that the rank has computed itself since the start of the
+// process: all but those found in a cache. Engines without a prefix cache report no queries.
 func (r *RankLoad) ComputedTokens() float64 {
 	if r.CacheQueries > 0 {
 		return max(0, r.CacheQueries-r.CacheHits)
@@ -158,7 +156,7 @@ const (
 	coreSamples = 1<<iota - 1
 )
 
-// load returns the ranks that may be addressed.
+// load returns the ranks that requests can address.
 func (p *page) load() []RankLoad {
 	var ranks []RankLoad
 	for _, r := range p.ranks[:min(len(p.ranks), instance.MaxRanks)] {

@@ -11,18 +11,18 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// card is what is kept of one object of /v1/models, of about 500 bytes.
+// card is the kept part of one object of /v1/models, which has about 500 bytes.
 type card struct {
 	ID          string          `json:"id"`
 	Root        *string         `json:"root"`
 	MaxModelLen json.RawMessage `json:"max_model_len"` // null for a LoRA adapter
 }
 
-// errShape is the error of a list whose JSON has another form than vLLM's.
+// errShape is the error of a list whose JSON differs from vLLM's.
 var errShape = errors.New("not a list of models")
 
-// readModels decodes the body of /v1/models object by object. A body of more than
-// maxModelsBytes yields the models up to there.
+// readModels decodes the body of /v1/models object by object. From a body of more than maxModelsBytes, it
+// returns the models up to that size.
 func readModels(r io.Reader) (instance.Facts, error) {
 	limited := &io.LimitedReader{R: r, N: maxModelsBytes}
 	br := bufio.NewReader(limited)
@@ -102,8 +102,8 @@ func decodeCards(dec *json.Decoder, facts *instance.Facts) error {
 	return expect(dec, ']')
 }
 
-// length returns max_model_len, 0 if it is no such number. Other servers send null or a float
-// there, which is no reason to refuse the engine.
+// length returns max_model_len, or 0 if it is not a positive number. Other servers send null or a float,
+// which is no reason to refuse the engine.
 func (c *card) length() int {
 	var n float64
 	if json.Unmarshal(c.MaxModelLen, &n) == nil && n > 0 && n < 1<<31 {

@@ -19,13 +19,14 @@ const trialPath = "/v1/completions"
 // maxTrialBytes bounds the answer to a trial request.
 const maxTrialBytes = 1 << 20
 
-// Trial asks one data-parallel rank of a server to generate one token, and returns nil once it
-// has. rank is -1 for a server with one rank. A status other than 200 is a StatusError. The deadline of ctx bounds it; without one DefaultTimeout does. The request has the key of the client, and no KV
-// transfer params: a prefill instance computes it like any other request and keeps no blocks.
+// Trial asks one data-parallel rank of a server to generate one token, and returns nil once it has. rank is
+// -1 for a server with one rank. A status other than 200 is a StatusError. The deadline of ctx bounds the
+// call, or else DefaultTimeout. The request has the key of the client and no KV transfer params: a prefill
+// instance computes it like any other request and keeps no blocks.
 func (c *Client) Trial(ctx context.Context, base, model, id string, rank int) error {
-	body, _ := json.Marshal(struct { // texts and numbers have no error
+	body, _ := json.Marshal(struct { // cannot fail
 		Model     string `json:"model,omitempty"`
-		Prompt    []int  `json:"prompt"` // of one token for every tokenizer: see RankLoad.TrialsSince
+		Prompt    []int  `json:"prompt"` // one token for every tokenizer; see RankLoad.TrialsSince
 		MaxTokens int    `json:"max_tokens"`
 		Stream    bool   `json:"stream"`
 	}{model, []int{1}, 1, false})
@@ -45,8 +46,8 @@ func (c *Client) Trial(ctx context.Context, base, model, id string, rank int) er
 	return nil
 }
 
-// readTrial reports whether the answer is complete. An engine that shuts down or is being paused
-// ends requests with the finish reason abort.
+// readTrial returns an error if no token was generated. An engine that shuts down or is being paused ends
+// requests with the finish reason abort.
 func readTrial(r io.Reader) error {
 	var answer struct {
 		Choices []struct {
@@ -62,10 +63,9 @@ func readTrial(r io.Reader) error {
 	return nil
 }
 
-// Suspended returns instance.Sleeping or instance.Paused if the engine is, else "". Servers have
-// the routes only with VLLM_SERVER_DEV_MODE=1, /is_paused since 0.23; a server with neither
-// returns a StatusError with code 404. Any other failure is returned: it is no evidence that the
-// engine runs.
+// Suspended returns instance.Sleeping or instance.Paused if the engine is suspended, else "". Servers have
+// the routes only with VLLM_SERVER_DEV_MODE=1, /is_paused since 0.23. A server with neither returns a
+// StatusError with code 404. Any other failure is returned, too: it is no evidence that the engine runs.
 func (c *Client) Suspended(ctx context.Context, base string) (instance.View, error) {
 	var is struct {
 		Sleeping bool `json:"is_sleeping"`

@@ -12,22 +12,22 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Command is what a command line says about the engine it starts. What it does
-// not say is empty or zero.
+// Command has the facts that a command line states about the engine it starts. Facts that it does not state
+// are empty or zero.
 type Command struct {
-	VLLM   bool              // it is recognised as vLLM's API server, so that vLLM's defaults hold
-	Env    map[string]string // set in front of it: env NAME=value ...
-	Host   string            // as written, "" for vLLM's default, which is every address
-	Port   int               // 8000 for vLLM without one; 0 when unknown
+	VLLM   bool              // it is recognized as vLLM's API server, so that vLLM's defaults apply
+	Env    map[string]string // variables set before it: env NAME=value ...
+	Host   string            // as written; "" for vLLM's default, all addresses
+	Port   int               // 8000 for vLLM without one; 0 if unknown
 	TLS    bool
 	Model  string   // the path or name of the weights
-	Served []string // names the API shows instead of it
+	Served []string // names that the API shows instead of Model
 	APIKey string   // the first key
 
 	// TensorParallel and PipelineParallel are 1 for vLLM without a size; 0 if unknown.
 	TensorParallel   int
 	PipelineParallel int
-	// DataParallel is how many ranks answer behind this one address.
+	// DataParallel is the number of ranks at this one address.
 	DataParallel int
 	Ranks        Ranks
 
@@ -38,18 +38,18 @@ type Command struct {
 	Events     Events
 }
 
-// Ranks are the data-parallel ranks of which a command starts some. It is zero for a
-// command that says nothing of data parallelism.
+// Ranks are the data-parallel ranks of a group, and those of them that a command starts. It is zero for a
+// command without settings of data parallelism.
 type Ranks struct {
-	Total int // of the group, on all machines
-	First int // of those that this command starts
-	Local int // their number; 0 if the command only serves the API of a group
+	Total int // number of ranks in the group, on all machines
+	First int // first rank that this command starts
+	Local int // number of ranks that it starts; 0 if it only serves the API of a group
 }
 
-// Elsewhere reports whether other commands start all ranks of the group.
+// Elsewhere reports whether only other commands start ranks of the group.
 func (r Ranks) Elsewhere() bool { return r.Total > 0 && r.Local == 0 }
 
-// defaultPort of vLLM's API server.
+// defaultPort is the default port of vLLM's API server.
 const defaultPort = 8000
 
 // ParseCommand reads a whole command line, the program first.
@@ -74,7 +74,7 @@ func ParseCommand(argv []string) (Command, error) {
 	return c, nil
 }
 
-// environment takes "env A=b ..." off the front.
+// environment removes "env A=b ..." from the beginning of a command line, and stores the variables in c.Env.
 func (c *Command) environment(argv []string) []string {
 	if len(argv) == 0 || path.Base(argv[0]) != "env" {
 		return argv
@@ -92,8 +92,8 @@ func (c *Command) environment(argv []string) []string {
 	return argv
 }
 
-// apiServer finds vLLM's API server in a command line that may begin with
-// something else (python3 -m, numactl, nice) and returns what follows it.
+// apiServer finds vLLM's API server in a command line that may begin with other programs (python3 -m,
+// numactl, nice), and returns the arguments after it.
 func apiServer(argv []string) (rest []string, ok bool) {
 	for i, a := range argv {
 		switch {
@@ -109,7 +109,7 @@ func apiServer(argv []string) (rest []string, ok bool) {
 	return argv, false
 }
 
-// short names of vLLM's flags, for those that are read.
+// short returns the long name of one of vLLM's short flags, if that flag is read.
 func short(name string) string {
 	return map[string]string{
 		"-tp": "tensor-parallel-size", "-pp": "pipeline-parallel-size", "-dp": "data-parallel-size",
@@ -119,12 +119,11 @@ func short(name string) string {
 	}[name]
 }
 
-// flags are the values of each flag's last occurrence.
+// flags has the values of the last occurrence of each flag, by name.
 type flags map[string][]string
 
-// parse splits a command line into flags with what follows each. As in vLLM's
-// utils/argparse_utils.py, fields that are given one by one (--flag.field value) are merged to JSON,
-// and are used instead of the whole flag.
+// parse splits a command line into flags and their values. As in vLLM's utils/argparse_utils.py, fields that
+// are set one by one (--flag.field value) are merged to JSON, which replaces the value of the whole flag.
 func parse(argv []string) flags {
 	out, objects := make(flags), make(map[string]any)
 	name := ""
@@ -133,7 +132,7 @@ func parse(argv []string) flags {
 		flag, value, joined := strings.Cut(a, "=")
 		switch {
 		case strings.HasPrefix(a, "--") && len(a) > 2:
-			// Only the flag's own part: the fields after a dot keep their underscores.
+			// Only in the name of the flag: the fields after a dot keep their underscores.
 			head, path, dotted := strings.Cut(flag[2:], ".")
 			if name = strings.ReplaceAll(head, "_", "-"); dotted {
 				if !joined && i+1 < len(argv) && !strings.HasPrefix(argv[i+1], "--") {
@@ -161,14 +160,14 @@ func parse(argv []string) flags {
 		}
 	}
 	for name, object := range objects {
-		b, _ := json.Marshal(object) // never fails: it is what json.Unmarshal has made
+		b, _ := json.Marshal(object) // cannot fail: it has only values of JSON
 		out[name] = []string{string(b)}
 	}
 	return out
 }
 
-// field returns an object with one field, whose name has dots between nested objects. The value is
-// JSON or else text; with a plus sign after the name it is a list of text.
+// field returns an object with one field; dots in its name separate nested objects. The value is JSON if it
+// can be parsed, else text; if the name ends with a plus sign, it is a list of text.
 func field(name, value string) any {
 	var v any
 	name, isList := strings.CutSuffix(name, "+")
@@ -187,8 +186,8 @@ func field(name, value string) any {
 	return v
 }
 
-// merged returns a later value of a field merged into an earlier one, as in vLLM's
-// recursive_dict_update: objects are merged, and lists are joined.
+// merged merges a later value of a field into an earlier one, as vLLM's recursive_dict_update does: objects
+// are merged, and lists are joined.
 func merged(was, v any) any {
 	switch was := was.(type) {
 	case map[string]any:
@@ -227,7 +226,7 @@ func (f flags) number(name string, least, most int) (int, error) {
 	return n, nil
 }
 
-// maxSize bounds what may be a size of a parallel group.
+// maxSize bounds the size of a parallel group.
 const maxSize = 1 << 16
 
 func (c *Command) fill(f flags) error {
@@ -273,7 +272,7 @@ func (c *Command) fill(f flags) error {
 	switch {
 	case c.DataParallel == 0:
 	case f.has("data-parallel-rank"), f.has("data-parallel-external-lb"):
-		c.DataParallel = 1 // each rank has an address of its own
+		c.DataParallel = 1 // each rank has a separate address
 		c.Ranks.Local = 1
 		if f.has("data-parallel-rank") {
 			c.Ranks.First = rank
@@ -299,7 +298,7 @@ func config[T any](f flags, name string, parse func(string) (T, error)) (parsed 
 	return parsed, nil
 }
 
-// Masked is the command line with the values of secrets replaced, to be shown.
+// Masked returns the command line with the values of secrets replaced, for display.
 func Masked(argv []string) []string {
 	const mask = "********"
 	out := make([]string, len(argv))
@@ -326,7 +325,7 @@ func Masked(argv []string) []string {
 }
 
 func secret(flag string) bool {
-	// Words of the flag, not parts of them: --max-num-batched-tokens is none.
+	// Compare whole words: --max-num-batched-tokens is not a secret.
 	words := strings.Split(strings.TrimLeft(flag, "-"), "-")
 	return slices.ContainsFunc([]string{"key", "token", "password", "secret"}, func(part string) bool { return slices.Contains(words, part) })
 }

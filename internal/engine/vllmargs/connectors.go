@@ -17,8 +17,8 @@ const (
 	dialectP2P      = "p2p"
 )
 
-// class returns the engine's connector as defined by package connector. The first integration of
-// Mooncake had the name of the present one: one pair that transfers KV caches by itself. It is
+// class returns the class of the engine's connector, as defined by package connector. Mooncake's first
+// integration, one pair that transfers KV caches by itself, had the same name as the present one. It is
 // recognized by members that only vLLM's first engine had.
 func (t *Transfer) class() connector.Class {
 	c, _ := connector.OfClass(t.Connector)
@@ -31,8 +31,8 @@ func (t *Transfer) class() connector.Class {
 	return c
 }
 
-// Dialect returns the dialect of a proxy that fits the connector, "" when there is
-// none. An error wraps ErrConnector and says what to do.
+// Dialect returns the dialect that fits the connector, "" if there is no connector. Errors wrap ErrConnector
+// and name a remedy.
 func (t *Transfer) Dialect() (string, error) {
 	switch t.Connector {
 	case "":
@@ -52,8 +52,8 @@ func (t *Transfer) Dialect() (string, error) {
 		ErrConnector, instance.Printable(t.Connector, 60), why, strings.Join(connector.Names(), ", "))
 }
 
-// multi decides by the connectors inside: the one that needs the proxy's help
-// rules, stores go along with it.
+// multi returns the dialect for the connectors inside a MultiConnector. It is that of the one that needs the
+// proxy's help; stores do not affect it.
 func (t *Transfer) multi() (string, error) {
 	dialect := ""
 	for i := range t.Connectors {
@@ -82,22 +82,22 @@ func (t *Transfer) parts() []*Transfer {
 	return all
 }
 
-// NIXL reports whether the engine transfers KV caches by NIXL, also as a part of a
-// MultiConnector. Such an engine listens on a side channel.
+// NIXL reports whether the engine transfers KV caches by NIXL, possibly inside a MultiConnector. Such an
+// engine listens on a side channel.
 func (t *Transfer) NIXL() bool {
 	return slices.ContainsFunc(t.parts(), func(p *Transfer) bool {
 		return slices.Contains([]string{"nixlconnector", "nixlpullconnector", "nixlpushconnector"}, strings.ToLower(p.Connector))
 	})
 }
 
-// LMCache reports whether LMCache's in-process connector is a part of the engine's. With
-// LMCache's PD backend it hands over by itself.
+// LMCache reports whether the engine uses LMCache's in-process connector, possibly inside a MultiConnector.
+// With LMCache's PD backend, it transfers KV caches by itself.
 func (t *Transfer) LMCache() bool {
 	return slices.ContainsFunc(t.parts(), func(p *Transfer) bool { return strings.EqualFold(p.Connector, "LMCacheConnectorV1") })
 }
 
-// Mooncake returns the part that is vLLM's MooncakeConnector, also within a
-// MultiConnector; nil if there is none. A producer of it has a bootstrap server.
+// Mooncake returns the part that is vLLM's MooncakeConnector, possibly inside a MultiConnector; nil if there
+// is none. A producer with this connector has a bootstrap server.
 func (t *Transfer) Mooncake() *Transfer {
 	for _, p := range t.parts() {
 		if p.class().Dialect == dialectMooncake {
@@ -107,8 +107,8 @@ func (t *Transfer) Mooncake() *Transfer {
 	return nil
 }
 
-// Offloading returns the part whose blocks other engines fetch from a P2P tier, also
-// within a MultiConnector; nil if there is none.
+// Offloading returns the P2P tier from which other engines fetch blocks, possibly inside a MultiConnector;
+// nil if there is none.
 func (t *Transfer) Offloading() *P2PTier {
 	for _, p := range t.parts() {
 		if p.Tier != nil {
@@ -118,8 +118,8 @@ func (t *Transfer) Offloading() *P2PTier {
 	return nil
 }
 
-// LeaseSeconds returns the time for which the engine keeps the blocks of a KV transfer, also of a
-// part of a MultiConnector; 0 if it is not set.
+// LeaseSeconds returns the longest time, over all connectors of a MultiConnector, for which the engine keeps
+// the blocks of a KV transfer; 0 if it is not set.
 func (t *Transfer) LeaseSeconds() (seconds int) {
 	for _, p := range t.parts() {
 		if p.Tier != nil {
@@ -131,7 +131,7 @@ func (t *Transfer) LeaseSeconds() (seconds int) {
 	return seconds
 }
 
-// Describe names the connector for people, those inside a MultiConnector too.
+// Describe returns the connector's name for display, with the names inside a MultiConnector.
 func (t *Transfer) Describe() string {
 	if len(t.Connectors) == 0 {
 		return t.Connector

@@ -19,11 +19,11 @@ var ErrEvents = errors.New("unusable configuration of KV events")
 
 const flagEvents = "kv-events-config"
 
-// Events is what --kv-events-config says.
+// Events is the content of --kv-events-config.
 type Events struct {
 	Publishes bool   // by ZeroMQ
-	Endpoint  string // of data-parallel rank 0, "" for vLLM's default
-	Replay    string // likewise, "" for none
+	Endpoint  string // of data-parallel rank 0; "" for vLLM's default
+	Replay    string // likewise; "" if there is none
 	Topic     string
 }
 
@@ -70,7 +70,7 @@ func Inside(endpoint string) bool {
 	return strings.HasPrefix(endpoint, "ipc://") || strings.HasPrefix(endpoint, "inproc://")
 }
 
-// EndpointPort is the port of rank 0, 0 where there is none, as in ipc://, or the system chooses it.
+// EndpointPort returns the port of rank 0; 0 if there is none, as in ipc://, or if the system chooses it.
 func EndpointPort(endpoint string) int {
 	rest, ok := strings.CutPrefix(endpoint, "tcp://")
 	if !ok {
@@ -83,7 +83,7 @@ func EndpointPort(endpoint string) int {
 	return n
 }
 
-// EndpointHost is the host of a tcp endpoint, "" where it has a wildcard.
+// EndpointHost returns the host of a tcp endpoint; "" if it is a wildcard.
 func EndpointHost(endpoint string) string {
 	rest := strings.TrimPrefix(endpoint, "tcp://")
 	host := strings.Trim(rest[:max(strings.LastIndexByte(rest, ':'), 0)], "[]")
@@ -93,8 +93,8 @@ func EndpointHost(endpoint string) string {
 	return host
 }
 
-// EndpointOf is the endpoint of a rank, by the endpoint of rank 0, with a host in the place of a
-// wildcard; "" where the port is not known.
+// EndpointOf returns the endpoint of a rank, given the endpoint of rank 0, with host in place of a wildcard;
+// "" if the port is not known.
 func EndpointOf(rank int, endpoint, host string) string {
 	port := EndpointPort(endpoint)
 	if port == 0 {
@@ -103,9 +103,9 @@ func EndpointOf(rank int, endpoint, host string) string {
 	return "tcp://" + net.JoinHostPort(cmp.Or(EndpointHost(endpoint), host), strconv.Itoa(port+rank))
 }
 
-// Sources is where each rank that the command starts is reached at a host, by its number
-// in the whole group: vLLM adds that number to the ports. There are none where the ports
-// are not known, and of a publisher that connects.
+// Sources returns the endpoints, at a host, of each rank that the command starts. Its keys are the rank
+// numbers in the whole group, which vLLM adds to the ports. It returns nil if the ports are unknown or the
+// publisher connects.
 func (e *Events) Sources(host string, ranks Ranks) map[string]instance.KVEvents {
 	if !e.Publishes || EndpointPort(e.Endpoint) == 0 || !Binds(e.Endpoint) {
 		return nil
@@ -128,12 +128,12 @@ func (e *Events) SetIn(argv []string) ([]string, error) {
 		}
 		switch head, _, isField := strings.Cut(strings.ReplaceAll(name[2:], "_", "-"), "."); {
 		case head != flagEvents:
-		case isField: // these count
+		case isField: // fields take precedence
 			more := []string{"--" + flagEvents + ".endpoint=" + e.Endpoint}
 			if e.Replay != "" {
 				more = append(more, "--"+flagEvents+".replay_endpoint="+e.Replay)
 			}
-			end := i + 1 // after the flag and its value, because the last one counts
+			end := i + 1 // after the flag and its value: the last one counts
 			if !strings.Contains(a, "=") {
 				end++
 			}
@@ -155,7 +155,7 @@ func (e *Events) SetIn(argv []string) ([]string, error) {
 	return out, err
 }
 
-// merged is a JSON object with the endpoints in it.
+// merged returns the JSON object text with the endpoints in it.
 func (e *Events) merged(text string) (string, error) {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(text), &all); err != nil {

@@ -14,26 +14,26 @@ import (
 var (
 	// ErrTransfer: a --kv-transfer-config that cannot be read.
 	ErrTransfer = errors.New("unusable KV transfer configuration")
-	// ErrConnector: a connector that no dialect of ours fits.
+	// ErrConnector: a connector without a matching dialect of the proxy.
 	ErrConnector = errors.New("no dialect for this connector")
-	// ErrCommand: a command that starts nothing that could be registered.
+	// ErrCommand: a command that starts no engine that could be registered.
 	ErrCommand = errors.New("nothing to register")
 )
 
-// Transfer is what --kv-transfer-config says.
+// Transfer is the content of --kv-transfer-config.
 type Transfer struct {
 	Connector string // kv_connector as written; "" if none
 	KVRole    string // kv_producer, kv_consumer, kv_both, or ""
 	EngineID  string
-	// Bootstrap is bootstrap_server_address, host:port of a bootstrap server that
-	// a Mooncake engine does not start itself; "" if none is named.
+	// Bootstrap is bootstrap_server_address: host:port of a bootstrap server that a Mooncake engine does not
+	// start itself; "" if it is not set.
 	Bootstrap string
 	// Tier is the tier of type p2p of an OffloadingConnector, nil if there is none.
 	Tier *P2PTier
 	// Lease is kv_lease_duration in seconds, the time for which a NIXL engine keeps the blocks of
 	// a KV transfer; 0 if it is not set.
 	Lease int
-	// Connectors are those inside a MultiConnector, in their order.
+	// Connectors are the connectors inside a MultiConnector, in their order.
 	Connectors []Transfer
 
 	ranked bool // kv_rank and kv_parallel_size, which only vLLM's first engine had
@@ -41,8 +41,8 @@ type Transfer struct {
 
 // P2PTier is a tier that engines fetch from each other.
 type P2PTier struct {
-	Port    int // of its side channel for rank 0, 0 if it is not stated
-	Timeout int // unbound_store_timeout_s: time for which it keeps what no engine fetches; 0 if not set
+	Port    int // of its side channel for rank 0; 0 if not set
+	Timeout int // unbound_store_timeout_s: seconds for which it keeps blocks that no engine fetches; 0: not set
 }
 
 type transferJSON struct {
@@ -66,8 +66,8 @@ type tierJSON struct {
 	Timeout number `json:"unbound_store_timeout_s"`
 }
 
-// number is a whole number from 0 up, or 0 for whatever else is there: vLLM
-// takes numbers in quotes, too, and says itself what it does not take.
+// number is a whole number from 0, or 0 for any other value. vLLM accepts numbers in quotes, too, and reports
+// values that it does not accept.
 type number int
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -112,11 +112,11 @@ func ParseTransfer(text string) (Transfer, error) {
 }
 
 const (
-	multiConnector      = "MultiConnector" // has others inside
+	multiConnector      = "MultiConnector" // contains other connectors
 	offloadingConnector = "OffloadingConnector"
 )
 
-// maxDepth bounds connectors within connectors.
+// maxDepth bounds the nesting of connectors.
 const maxDepth = 4
 
 func (raw *transferJSON) transfer(depth int) (Transfer, error) {
@@ -159,8 +159,8 @@ const (
 // Role returns the instance's role; see RoleOf.
 func (t *Transfer) Role() (role instance.Role, ok bool) { return RoleOf(t.KVRole) }
 
-// RoleOf returns the instance's role for a kv_role; ok is false for kv_both and for none, which
-// leave it open.
+// RoleOf returns the instance's role for a kv_role. ok is false for kv_both and for "", which do not
+// determine it.
 func RoleOf(kvRole string) (role instance.Role, ok bool) {
 	switch kvRole {
 	case kvProducer:

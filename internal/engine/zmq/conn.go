@@ -20,7 +20,7 @@ const (
 	flagCommand
 )
 
-// sendTimeout bounds connecting and sending, each.
+// sendTimeout bounds each send.
 const sendTimeout = time.Second
 
 // readAhead is the size of one read in bytes. A small message needs one system call
@@ -46,16 +46,16 @@ type Conn struct {
 	pinged  atomic.Bool // a PONG is awaited
 	partial [][]byte    // frames of a message that a command interrupted; used by Receive only
 
-	mu  sync.Mutex // of out, and held while it is written
+	mu  sync.Mutex // guards out; held while it is written
 	out []byte
 }
 
-// DialFunc makes a connection, as net.Dialer.DialContext does.
+// DialFunc connects like net.Dialer.DialContext.
 type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Dial connects a socket to an endpoint of the form that ParseEndpoint takes. The
-// handshake must be complete within the time of the bounds. A nil dial is a net.Dialer whose
-// keep-alive detects a dead peer within half a minute.
+// Dial connects a socket to an endpoint of the form that ParseEndpoint accepts. Bounds.Handshake limits the
+// time until the handshake is complete. A nil dial is a net.Dialer whose keep-alive detects a dead peer
+// within half a minute.
 func Dial(ctx context.Context, kind Kind, endpoint string, b Bounds, dial DialFunc) (*Conn, error) {
 	address, err := ParseEndpoint(endpoint)
 	if err != nil {
@@ -140,7 +140,7 @@ func (c *Conn) Send(frames ...[]byte) error {
 	return c.write()
 }
 
-// write sends what is in out. The caller holds mu.
+// write sends the contents of out. The caller holds mu.
 func (c *Conn) write() error {
 	if err := c.conn.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
 		return fmt.Errorf("deadline: %w", err)
@@ -238,7 +238,7 @@ func (c *Conn) command(flags byte, body []byte) (subscription [][]byte, answered
 	}
 	switch name {
 	case "PING":
-		if len(rest) < 2 { // how long the peer waits
+		if len(rest) < 2 { // the TTL
 			return nil, false, fmt.Errorf("%w: PING", errFrame)
 		}
 		c.mu.Lock()
@@ -255,7 +255,7 @@ func (c *Conn) command(flags byte, body []byte) (subscription [][]byte, answered
 	return nil, false, nil
 }
 
-// splitCommand returns the name of a command, and what follows it.
+// splitCommand returns the name of a command, and the data after it.
 func splitCommand(flags byte, body []byte) (name string, rest []byte, err error) {
 	if flags&flagMore != 0 || len(body) == 0 || int(body[0]) > len(body)-1 {
 		return "", nil, fmt.Errorf("%w: a command", errFrame)

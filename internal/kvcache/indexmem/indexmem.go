@@ -1,9 +1,9 @@
-// Package indexmem bounds the memory of all indexes that help to choose an instance: those of
-// prompts, of which there is one for each role and model, and that of KV blocks.
+// Package indexmem bounds the memory of all indexes that help to choose an instance: those of prompts, one
+// for each role and model, and that of KV blocks.
 //
-// They share one limit in bytes. Each kind is guaranteed one half of it, and may use what the other
-// kind leaves. Prompts are evicted least recently used first, over all roles and models; kvindex
-// describes the eviction of blocks.
+// They share one limit in bytes. Each kind of index is guaranteed half of it, and may use the part that the
+// other kind leaves. Prompts are evicted least recently used first, over all roles and models; package
+// kvindex describes the eviction of blocks.
 package indexmem
 
 import (
@@ -32,12 +32,11 @@ func (k Kind) String() string { return [...]string{"prompts", "kv_blocks"}[k] }
 const (
 	// DefaultLimit is the limit of a Budget in bytes.
 	DefaultLimit = 512 << 20
-	// slack is the part of the limit that is freed beyond what is needed, so that not each
-	// addition evicts.
+	// slack is the divisor of the limit for the bytes freed in addition, so that not every addition evicts.
 	slack = 1024
-	// tickBytes is the resolution of the clock: the bytes added in one tick.
+	// tickBytes is the resolution of the clock: a tick is the time in which this many bytes are added.
 	tickBytes = 4 << 10
-	// share is the part of the time since the oldest prompt was used that one sweep evicts.
+	// share is the divisor of the time since the oldest prompt was used: one sweep evicts this part.
 	share = 64
 )
 
@@ -47,8 +46,8 @@ type Evictor interface {
 	// Oldest returns the tick in which the least recently used part was used; ok is false if
 	// there is none.
 	Oldest() (tick uint32, ok bool)
-	// Evict frees at least the given number of bytes if it has as many that were last used
-	// in a tick up to until; see Before. It reports them by Budget.Add.
+	// Evict frees at least the given number of bytes, if enough parts were last used in a tick up to until;
+	// see Before. It reports the freed bytes by Budget.Add.
 	Evict(until uint32, bytes int64)
 }
 
@@ -57,11 +56,11 @@ type Budget struct {
 	limit   int64
 	used    [kinds]atomic.Int64
 	evicted [kinds]atomic.Int64
-	added   atomic.Uint64 // bytes, which is the clock
+	added   atomic.Uint64 // bytes added so far: the clock
 
-	mu      sync.Mutex // guards what follows; held while Evict is called, and never with a lock of an Evictor held
+	mu      sync.Mutex // guards all below; held during Evict, and never taken with a lock of an Evictor held
 	members [kinds][]Evictor
-	next    int // of the sweep over prompts: the first member that may have older parts than until
+	next    int // next member of the sweep over prompts, which evicts parts up to until
 	until   uint32
 }
 
@@ -70,7 +69,7 @@ func New(limit int64) *Budget {
 	return &Budget{limit: cmp.Or(limit, DefaultLimit)}
 }
 
-// Register adds an index of a kind. It is forgotten by Unregister.
+// Register adds an index of a kind. Unregister removes it.
 func (b *Budget) Register(k Kind, e Evictor) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,7 +83,7 @@ func (b *Budget) Unregister(k Kind, e Evictor) {
 	b.members[k] = slices.DeleteFunc(b.members[k], func(other Evictor) bool { return other == e })
 }
 
-// Add reports that an index uses more memory than before, or less if bytes is negative.
+// Add records that an index uses more memory than before, or less if bytes is negative.
 func (b *Budget) Add(k Kind, bytes int64) {
 	b.used[k].Add(bytes)
 	if bytes > 0 {
@@ -107,14 +106,14 @@ func (b *Budget) Used(k Kind) int64 { return b.used[k].Load() }
 // Evicted returns the bytes of a kind that were evicted because of the limit so far.
 func (b *Budget) Evicted(k Kind) int64 { return b.evicted[k].Load() }
 
-// Full reports whether a kind has no room for more bytes, even at the expense of the other.
+// Full reports whether a kind has no memory left for more bytes, even if the other kind shrinks to its half.
 func (b *Budget) Full(k Kind, bytes int64) bool {
 	return b.over()+bytes > 0 && b.used[k].Load()+bytes > b.limit/2
 }
 
 func (b *Budget) over() int64 { return b.used[Prompts].Load() + b.used[Blocks].Load() - b.limit }
 
-// Enforce evicts until the limit is kept. Who has added something calls it, without a lock.
+// Enforce evicts until the limit is kept. It is called after an addition, without a lock held.
 func (b *Budget) Enforce() {
 	if b.over() <= 0 {
 		return
@@ -156,9 +155,8 @@ func (b *Budget) evict(k Kind, bytes int64) {
 	}
 }
 
-// sweep begins a sweep over the members, and reports whether there is anything to evict.
-// Sweeps take the place of one list in the order of use, which would need one lock for all
-// members. The caller holds mu.
+// sweep begins a sweep over the members, and reports whether there is anything to evict. Sweeps replace one
+// list in the order of use, which would need one lock for all members. The caller holds mu.
 func (b *Budget) sweep(k Kind) bool {
 	now := b.Now()
 	oldest, some := now, false

@@ -1,52 +1,52 @@
 package kvevents
 
-// Kind is what an event says.
+// Kind is the kind of an event.
 type Kind uint8
 
-// The kinds. Others are left out when a batch is read.
+// The kinds. Decode skips events of any other kind.
 const (
 	Stored  Kind = iota + 1 // blocks are in the cache
 	Removed                 // blocks are no longer in it
-	Cleared                 // nothing is in it any more
+	Cleared                 // the cache is empty
 )
 
-// Hash is an engine's name for a block. Engines publish 64-bit numbers, which may be
-// negative, or digests, of which the last eight bytes count: that is what vLLM makes
-// of a digest when it publishes numbers. It means something within one engine only.
+// Hash is an engine's name for a block, unique within that engine only. Engines publish 64-bit numbers, which
+// may be negative, or digests. Of a digest only the last eight bytes count, as in vLLM when it publishes a
+// digest as a number.
 type Hash uint64
 
-// Unsaid is the value of numbers that an event does not carry.
+// Unsaid is the value of a number that an event omits.
 const Unsaid = -1
 
-// Event is one change of a cache. Slices are good until the batch is read into again
-// or its payload is changed.
+// Event is one change of a cache. Its slices are valid until the batch is decoded into again or its payload
+// is changed.
 type Event struct {
 	Kind   Kind
 	Hashes []Hash // of Stored and Removed, in the order of the blocks
 
-	// Of Stored:
-	Parent    Hash // what the first block hangs on, if HasParent
+	// Fields of Stored:
+	Parent    Hash // the predecessor of the first block, if HasParent
 	HasParent bool
-	Tokens    []uint32 // BlockSize for each hash; none where a lower tier stores
+	Tokens    []uint32 // BlockSize for each hash; none for blocks in a lower tier
 	BlockSize int
 	LoRAID    int64  // Unsaid: none
-	LoRA      []byte // the adapter's name; older engines send the id only
-	// Extra holds, for each block, what it depends on besides its tokens, in
-	// MessagePack: nil, or an array. There is none for all blocks where it is empty.
+	LoRA      []byte // name of the adapter; older engines send only the id
+	// Extra has, for each block, the properties that it depends on in addition to its tokens, in MessagePack:
+	// nil, or an array. It is empty if no block has any.
 	Extra [][]byte
-	Spec  []byte // the kind of attention, full_attention for instance; often unsaid
+	Spec  []byte // the kind of attention, such as full_attention; often omitted
 
-	Medium []byte // GPU, CPU, STORAGE and others; unsaid by older engines
+	Medium []byte // GPU, CPU, STORAGE and others; omitted by older engines
 	Remote bool   // the block is on another machine
-	Group  int    // of layers that have their own blocks; Unsaid where all share them
+	Group  int    // the group of layers that has its own blocks; Unsaid if all layers share them
 }
 
 // Batch is one message of a publisher.
 type Batch struct {
 	Time   float64 // seconds since 1970, by the engine's clock
-	Rank   int     // data-parallel; Unsaid where there is one
+	Rank   int     // data-parallel rank; Unsaid if there is only one
 	Events []Event
-	// Bad counts events that could not be read and were left out.
+	// Bad is the number of events that were skipped because they could not be decoded.
 	Bad int
 
 	hashes []Hash

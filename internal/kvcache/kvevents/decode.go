@@ -14,14 +14,13 @@ var ErrBatch = errors.New("malformed batch of KV events")
 
 var errType = errors.New("unexpected type")
 
-// Decode decodes the payload of a message into a batch, and replaces its former contents. The batch
-// refers to the payload. Events that cannot be decoded are counted; an error means that the whole
-// batch cannot be decoded.
+// Decode decodes the payload of a message into a batch, replacing its contents. The batch refers to the
+// payload. Events that cannot be decoded are counted; an error means that the whole batch cannot be decoded.
 //
-// A batch is the array [time, events, rank], where the rank may be missing, or a map
-// of ts, events and data_parallel_rank. An event is an array of its type and fields
-// by position, whose last ones may be missing (vLLM up to 0.23), or a map with the
-// type under "type". Unknown types and fields are skipped.
+// A batch is the array [time, events, rank], in which the rank may be missing, or a map of ts, events and
+// data_parallel_rank. An event is an array of its type and its fields by position, or a map with the type
+// under "type". The last fields of an array may be missing (vLLM up to 0.23). Unknown types and fields are
+// skipped.
 func Decode(payload []byte, b *Batch) error {
 	b.reset()
 	if err := b.read(payload); err != nil {
@@ -73,13 +72,13 @@ func (b *Batch) readEvents(p []byte) error {
 	})
 }
 
-// whole reports whether a stored event's parts fit each other.
+// whole reports whether the lengths of a stored event's parts match.
 func (e *Event) whole() bool {
 	return e.BlockSize >= 0 && (len(e.Tokens) == 0 || len(e.Tokens) == e.BlockSize*len(e.Hashes)) &&
 		(len(e.Extra) == 0 || len(e.Extra) == len(e.Hashes))
 }
 
-// fieldsOf are the fields of an event by their position in arrays, after the type.
+// fieldsOf returns the fields of an event in the order of their positions in arrays, after the type.
 func fieldsOf(k Kind) []string {
 	switch k {
 	case Stored:
@@ -95,7 +94,7 @@ func fieldsOf(k Kind) []string {
 
 func (b *Batch) readEvent(p []byte, e *Event) error {
 	if msgp.NextType(p) == msgp.MapType {
-		// The type comes first in what vLLM writes; nothing promises that.
+		// vLLM writes the type first, but this is not guaranteed.
 		if err := eachMember(p, func(key, p []byte) (err error) {
 			if string(key) == "type" {
 				e.Kind, err = readKind(p)
@@ -166,8 +165,8 @@ func (b *Batch) readField(key, p []byte, e *Event) (err error) {
 	return err
 }
 
-// What is read goes to the end of one slice of the batch. A slice that grows moves:
-// what was given of it before stays as it is.
+// The parts of all events are appended to one slice of the batch per type. When such a slice grows, it moves;
+// slices of it that were returned earlier stay valid.
 
 func (b *Batch) readHashes(p []byte) ([]Hash, error) {
 	from := len(b.hashes)
@@ -233,7 +232,7 @@ func readInt(p []byte) (int64, error) {
 	return i, wrap(err)
 }
 
-// readSmall reads a number that counts something; null is Unsaid.
+// readSmall reads a count or an index; null is Unsaid.
 func readSmall(p []byte) (int, error) {
 	if msgp.IsNil(p) {
 		return Unsaid, nil

@@ -12,9 +12,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Text formats a message like vLLM's example of a subscriber: a line with the time, and a line for
-// each event. of is printed after the time unless it is "". Events have all members that were sent,
-// with vLLM's names.
+// Text formats a message like vLLM's example of a subscriber: a line with the time, and a line for each
+// event. of is printed after the time unless it is "". Events are printed with all members that were sent,
+// under vLLM's names.
 func Text(payload []byte, of string) (string, error) {
 	var ts float64
 	var events []byte
@@ -88,7 +88,7 @@ const maxDepth = 32
 
 var errDeep = errors.New("nested too deeply")
 
-// printValue writes a value as Python does; digests are in hexadecimal.
+// printValue writes a value in Python's notation; digests are in hexadecimal.
 func printValue(b *strings.Builder, p []byte, depth int) error {
 	if depth == 0 {
 		return errDeep

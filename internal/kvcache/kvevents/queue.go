@@ -7,15 +7,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 )
 
-// QueueLimit is the default limit of a Memory: messages of all sources that wait to be
-// applied, in bytes. It is twice the largest message.
+// QueueLimit is the default limit of a Memory in bytes, for the messages of all sources that wait to be
+// applied. It is twice the largest message.
 const QueueLimit = 128 << 20
 
-// messageBytes is what a waiting message takes besides its payload.
+// messageBytes is the memory of a waiting message in addition to its payload.
 const messageBytes = 64
 
-// Memory is the memory of the messages that wait in all Sources that share it. NewMemory
-// creates it. It is safe for concurrent use.
+// Memory bounds the messages that wait in all Sources that share it. NewMemory creates it. It is safe for
+// concurrent use.
 type Memory struct {
 	limit   int64
 	used    atomic.Int64
@@ -30,9 +30,8 @@ func (m *Memory) Stats() (used, limit int64, dropped uint64) {
 	return m.used.Load(), m.limit, m.dropped.Load()
 }
 
-// reserve reserves n bytes for a source that holds own bytes already, and reports whether
-// they are available. A source may hold as much as is left free, so that one that does not
-// keep up leaves room for the others.
+// reserve reserves n bytes for a source that already holds own bytes, and reports whether they are available.
+// A source may hold at most as much as is free, so that a slow one leaves memory for the others.
 func (m *Memory) reserve(own, n int64) bool {
 	for {
 		used := m.used.Load()
@@ -51,12 +50,12 @@ type queue struct {
 	memory *Memory
 	ended  chan struct{} // closed when the reader has ended
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards all below
 	changed  sync.Cond  // of mu
 	messages []message
 	bytes    int64
-	dropped  bool  // messages were dropped after the last of these
-	err      error // why the reader has ended
+	dropped  bool  // messages were dropped after the last one
+	err      error // the error that ended the reader
 }
 
 func newQueue(m *Memory) *queue {
@@ -71,7 +70,7 @@ func (q *queue) fill(conn *zmq.Conn) {
 	for {
 		frames, err := conn.Receive()
 		if err == nil && len(frames) == 0 {
-			q.put(message{catchUp: true}) // the PONG: the publisher has read the subscription
+			q.put(message{catchUp: true}) // a PONG: the publisher has read the subscription
 			continue
 		}
 		m, ok := read(frames)
@@ -95,10 +94,10 @@ func (q *queue) put(m message) {
 	defer q.mu.Unlock()
 	n := size(m)
 	if q.dropped && m.catchUp {
-		return // next returns one
+		return // next returns a catchUp anyway
 	}
 	if q.dropped = !m.catchUp && !q.memory.reserve(q.bytes, n); q.dropped {
-		q.changed.Signal() // next may wait
+		q.changed.Signal() // next may be waiting
 		return
 	}
 	q.messages = append(q.messages, m)
@@ -106,8 +105,8 @@ func (q *queue) put(m message) {
 	q.changed.Signal()
 }
 
-// size is what a message takes while it waits; 0 for one without a batch, of which each
-// connection has one.
+// size returns the memory of a waiting message in bytes; 0 for one without a batch, of which each connection
+// has one.
 func size(m message) int64 {
 	if m.catchUp {
 		return 0
@@ -115,9 +114,8 @@ func size(m message) int64 {
 	return messageBytes + int64(cap(m.payload))
 }
 
-// next blocks until there is a message, and returns it. If messages were dropped after the
-// last one, it returns one without a batch. In the end it returns the error that ended the
-// reader.
+// next blocks until there is a message, and returns it. If messages were dropped after the last one, it
+// returns one without a batch. After the last message, it returns the error that ended the reader.
 func (q *queue) next() (message, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -145,8 +143,7 @@ func (q *queue) release(n int64) {
 	q.memory.used.Add(-n)
 }
 
-// wait blocks until the reader has ended, whose connection must be closed, and drops what
-// is left.
+// wait blocks until the reader, whose connection must be closed, has ended. It drops the remaining messages.
 func (q *queue) wait() {
 	<-q.ended
 	q.mu.Lock()

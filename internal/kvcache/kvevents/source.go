@@ -17,7 +17,7 @@ import (
 // Publisher has the endpoints at which one rank of an engine publishes.
 type Publisher struct {
 	Endpoint string // tcp://host:port
-	Replay   string // of past batches; empty where the engine keeps none
+	Replay   string // endpoint for past batches; empty if the engine keeps none
 	Topic    string
 }
 
@@ -25,7 +25,7 @@ type Publisher struct {
 type Handler interface {
 	Apply(b *Batch)    // the handler must not retain the batch
 	Reset()            // discards all that was applied
-	SetLive(live bool) // whether what was applied is up to date
+	SetLive(live bool) // whether the applied state is up to date
 	// SetComplete sets whether every batch since the start of the engine was applied, after a Reset or a gap.
 	SetComplete(complete bool)
 }
@@ -36,7 +36,7 @@ type State string
 // The states.
 const (
 	Lost      State = "lost"      // no connection
-	Replaying State = "replaying" // what was missed is being asked for
+	Replaying State = "replaying" // missed batches are requested
 	Following State = "following"
 	Silent    State = "no events" // following, but nothing was ever published
 )
@@ -44,18 +44,18 @@ const (
 // Status is the status of a Source.
 type Status struct {
 	State    State
-	Error    string // why it is lost, or the last that went wrong
+	Error    string // why it is lost, or the last problem
 	Sequence uint64 // of the last batch
 	Batches  uint64
 	Bad      uint64 // batches or events that could not be read
 	Gaps     uint64 // batches were missed
-	Replays  uint64 // past batches were asked for
-	Resets   uint64 // all was forgotten
+	Replays  uint64 // requests for past batches
+	Resets   uint64 // number of times that all state was discarded
 	Lag      time.Duration
 }
 
-// bounds are what a publisher may send: a batch is one step of an engine, of which a
-// prompt of a million tokens takes some 6 MB.
+// bounds returns the limits for messages of a publisher. A batch is one step of an engine; a prompt of a
+// million tokens takes about 6 MB.
 func bounds() zmq.Bounds { return zmq.Bounds{Bytes: 64 << 20, Frames: 8} }
 
 const (
@@ -73,17 +73,17 @@ type Source struct {
 	memory    *Memory
 
 	batch Batch
-	// last is the sequence of the last batch applied, and live of the last that was
-	// published over this connection; both count from 1, so that 0 is none.
+	// last is the sequence of the last batch applied, live that of the last one published over this
+	// connection. Both count from 1; 0 means none.
 	last, live uint64
 
 	mu     sync.Mutex
 	status Status
 }
 
-// NewSource returns a Source that does not follow yet. A nil dial connects to any address.
-// memory limits the messages that wait while others are applied; a message above the
-// limit is dropped, and the next one that is applied fills the gap by a replay.
+// NewSource returns a Source that does not follow yet. A nil dial connects to any address. memory limits the
+// messages that wait while others are applied. A message above the limit is dropped; a replay fills the gap
+// when the next message is applied.
 func NewSource(p Publisher, dial zmq.DialFunc, h Handler, memory *Memory) *Source {
 	return &Source{publisher: p, dial: dial, handler: h, memory: memory, status: Status{State: Lost}}
 }
@@ -101,8 +101,8 @@ func (s *Source) note(change func(*Status)) {
 	change(&s.status)
 }
 
-// Run follows the publisher until the context ends. It connects again, with pauses that
-// grow, whenever the connection ends.
+// Run follows the publisher until the context ends. Whenever the connection ends, it connects again, after
+// increasing pauses.
 func (s *Source) Run(ctx context.Context) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = pauseFirst, pauseMost
@@ -114,11 +114,11 @@ func (s *Source) Run(ctx context.Context) {
 	}
 }
 
-// message is one batch, not decoded.
+// message is one batch that is not decoded yet.
 type message struct {
 	sequence uint64 // from 1
 	payload  []byte
-	catchUp  bool // no batch: ask the publisher for what was published since the last one
+	catchUp  bool // no batch: request the batches published since the last one
 }
 
 var errFrames = errors.New("not a message of KV events")
@@ -130,30 +130,29 @@ func subscribe(ctx context.Context, p Publisher, dial zmq.DialFunc) (*zmq.Conn, 
 		return nil, fmt.Errorf("subscribe: %w", err)
 	}
 	if err := errors.Join(conn.Subscribe(p.Topic), conn.Ping()); err != nil {
-		_ = conn.Close() // it is broken
+		_ = conn.Close() // the connection is broken
 		return nil, fmt.Errorf("subscribe: %w", err)
 	}
 	return conn, nil
 }
 
-// follow serves one connection. It calls follows after the first replay, so that the
-// pauses grow while a publisher's replay fails. What was applied before is dropped: an
-// engine that was restarted counts from 0 again, and its count may be higher than the last
-// one.
+// follow serves one connection. It calls follows after the first replay, so that the pauses grow while a
+// publisher's replay fails. State from earlier connections is dropped: a restarted engine counts from 0
+// again, and its count may already exceed the last one.
 //
-// The subscription and the replay use two connections, so that a batch can be published
-// after the replay and before the subscription has arrived. The publisher answers a PING
-// only once it has read the subscription; then what was published meanwhile is replayed.
+// The subscription and the replay use two connections, so a batch can be published after the replay and
+// before the subscription has arrived. The publisher answers a PING only once it has read the subscription;
+// then the batches published meanwhile are replayed.
 func (s *Source) follow(ctx context.Context, follows func()) error {
 	conn, err := subscribe(ctx, s.publisher, s.dial)
 	if err != nil {
 		return err
 	}
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it is given up
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // unblocks conn
 	q := newQueue(s.memory)
-	go q.fill(conn) // it reads during replays too, so that the publisher drops nothing
+	go q.fill(conn) // it also reads during replays, so that the publisher drops nothing
 	defer func() {
-		_ = conn.Close() // the reader ends with it
+		_ = conn.Close() // this ends the reader
 		q.wait()
 	}()
 	s.live = 0
@@ -180,7 +179,7 @@ func read(frames [][]byte) (message, bool) {
 	return message{sequence: binary.BigEndian.Uint64(frames[1]) + 1, payload: frames[2]}, true
 }
 
-// take applies a published message, after the messages before it.
+// take applies a published message, after any batches that were missed before it.
 func (s *Source) take(ctx context.Context, m message) error {
 	if m.catchUp {
 		return s.catchUp(ctx)
@@ -188,14 +187,14 @@ func (s *Source) take(ctx context.Context, m message) error {
 	backwards := m.sequence <= s.live
 	s.live = m.sequence
 	switch {
-	case backwards: // the engine was started again behind the same connection
+	case backwards: // the engine was restarted behind the same connection
 		if err := s.rebuild(ctx); err != nil {
 			return err
 		}
 		if m.sequence <= s.last {
 			return nil
 		}
-	case m.sequence <= s.last: // a replay had it
+	case m.sequence <= s.last: // already applied by a replay
 		return nil
 	case m.sequence > s.last+1 && (s.last > 0 || s.publisher.Replay != ""):
 		s.note(func(st *Status) { st.Gaps++ })
@@ -235,11 +234,11 @@ func (s *Source) fill(ctx context.Context, m message) error {
 	return s.rebuild(ctx)
 }
 
-// rebuild drops all state and requests a replay of everything that the publisher still has.
+// rebuild drops all state and requests a replay of all batches that the publisher still has.
 func (s *Source) rebuild(ctx context.Context) error {
 	s.handler.SetLive(false)
 	s.handler.Reset()
-	s.handler.SetComplete(s.publisher.Replay != "") // until a batch shows what was published before
+	s.handler.SetComplete(s.publisher.Replay != "") // until a batch shows whether there were earlier ones
 	s.last = 0
 	s.note(func(st *Status) { st.Resets++ })
 	if s.publisher.Replay != "" {
@@ -256,8 +255,8 @@ func (s *Source) rebuild(ctx context.Context) error {
 	return nil
 }
 
-// replay requests the batches from a sequence number on, and applies them. whole reports whether
-// none was missing.
+// replay requests the batches from a sequence number on, and applies them. whole reports whether no batch was
+// missing.
 func (s *Source) replay(ctx context.Context, from uint64) (whole bool, err error) {
 	was := s.Status().State
 	s.note(func(st *Status) { st.State = Replaying; st.Replays++ })
@@ -278,8 +277,7 @@ func (s *Source) replay(ctx context.Context, from uint64) (whole bool, err error
 	return whole && err == nil, err
 }
 
-// answer takes an answer of a replay apart: an empty frame, the topic since vLLM 0.26,
-// sequence, payload.
+// answer splits an answer of a replay: an empty frame, the topic (since vLLM 0.26), sequence, payload.
 func answer(frames [][]byte) (message, bool) {
 	n := len(frames)
 	if (n != 3 && n != 4) || len(frames[0]) != 0 || len(frames[n-2]) != 8 {

@@ -15,12 +15,12 @@ import (
 type Tail struct {
 	Publisher Publisher
 	Dial      zmq.DialFunc
-	Past      bool                                  // begin with what the publisher still has
-	Ready     func()                                // it listens; again after each connection
-	Batch     func(sequence uint64, payload []byte) // the payload is the function's
-	Missed    func(missed, last, current uint64)    // before those of them that can be had
-	Lost      func(err error, again time.Duration)  // it connects again after a while; 0: it goes on
-	Backwards func(last, current uint64)            // the engine has begun again
+	Past      bool                                  // begin with the batches that the publisher still has
+	Ready     func()                                // called when it listens, after each connection
+	Batch     func(sequence uint64, payload []byte) // may keep the payload
+	Missed    func(missed, last, current uint64)    // called before the missed batches that are still available
+	Lost      func(err error, again time.Duration)  // it reconnects after this time; 0: the connection continues
+	Backwards func(last, current uint64)            // the engine has restarted its count
 
 	last uint64 // counts from 1
 }
@@ -45,10 +45,10 @@ func (t *Tail) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it is given up
-	defer func() { _ = conn.Close() }()                         // it may be closed
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // unblocks conn
+	defer func() { _ = conn.Close() }()                         // may be closed already
 	t.Ready()
-	replayed := uint64(0) // up to which sequence, over this connection
+	replayed := uint64(0) // last sequence that was replayed over this connection
 	begins := t.Past && t.last == 0
 	if begins {
 		replayed = t.past(ctx, 1)
@@ -88,8 +88,8 @@ func (t *Tail) deliver(m message) {
 	t.Batch(m.sequence-1, m.payload)
 }
 
-// past delivers the batches that the publisher still has from a sequence number on, and returns the
-// last one. Errors are reported by Lost and do not end the subscription.
+// past delivers the batches that the publisher still has from a sequence number on, and returns the last one.
+// Errors are passed to Lost and do not end the subscription.
 func (t *Tail) past(ctx context.Context, from uint64) (to uint64) {
 	if t.Publisher.Replay == "" {
 		return 0
@@ -113,8 +113,8 @@ func past(ctx context.Context, p Publisher, dial zmq.DialFunc, from uint64, each
 	if err != nil {
 		return fmt.Errorf("replay: %w", err)
 	}
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it is given up
-	defer func() { _ = conn.Close() }()                         // it may be closed
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // unblocks conn
+	defer func() { _ = conn.Close() }()                         // may be closed already
 	if err := conn.Send(nil, binary.BigEndian.AppendUint64(nil, from-1)); err != nil {
 		return fmt.Errorf("replay: %w", err)
 	}

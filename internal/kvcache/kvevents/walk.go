@@ -9,7 +9,7 @@ import (
 
 var errShort = errors.New("cut short")
 
-// eachItem calls f with each item of an array, and ends with its first error.
+// eachItem calls f with each item of an array, and returns the first error.
 func eachItem(p []byte, f func(i int, item []byte) error) error {
 	n, p, err := msgp.ReadArrayHeaderBytes(p)
 	if err != nil {
@@ -28,8 +28,7 @@ func eachItem(p []byte, f func(i int, item []byte) error) error {
 	return nil
 }
 
-// eachMember calls f with each member of a map whose key is text, and ends with its
-// first error.
+// eachMember calls f with each member of a map whose key is text, and returns the first error.
 func eachMember(p []byte, f func(key, value []byte) error) error {
 	n, p, err := msgp.ReadMapHeaderBytes(p)
 	if err != nil {

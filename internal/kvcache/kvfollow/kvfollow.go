@@ -1,11 +1,10 @@
-// Package kvfollow synchronizes an index of KV caches with the membership: it follows the
-// KV events of each data-parallel rank of each usable instance of some roles, and drops the
-// blocks of engines that have left or restarted.
+// Package kvfollow keeps an index of KV caches in step with the membership. It follows the KV events of each
+// data-parallel rank of each usable instance of some roles, and drops the blocks of engines that have left or
+// restarted.
 //
-// The endpoints of a rank are those that the engine reports (GET /kv_event_sources, since
-// vLLM 0.31), else those of its record. A wildcard represents the instance's host. The
-// dialer restricts the addresses, so that an engine cannot make the proxy connect to
-// other services.
+// The endpoints of a rank are those that the engine reports (GET /kv_event_sources, since vLLM 0.31), else
+// those of its record. A wildcard is replaced by the instance's host. The dialer restricts the addresses, so
+// that an engine cannot make the proxy connect to other services.
 package kvfollow
 
 import (
@@ -51,19 +50,19 @@ type Follower struct {
 
 	mu      sync.Mutex
 	members map[string]*member       // by address
-	ending  map[string]chan struct{} // done of the last former member of an address, until it is closed
+	ending  map[string]chan struct{} // done of the last former member by address, until it is closed
 }
 
 // member is one incarnation of one engine, with the endpoints of its record.
 type member struct {
 	in   *instance.Instance
 	stop context.CancelFunc
-	done chan struct{} // closed when nothing of it runs any more
+	done chan struct{} // closed when all its goroutines have ended
 
 	mu      sync.Mutex
 	sources map[int]*kvevents.Source // by rank
-	trouble string                   // why there are none
-	hints   map[int]string           // what it may be if a rank is lost
+	trouble string                   // why there are no sources
+	hints   map[int]string           // possible reasons for a lost rank
 }
 
 // New returns a Follower. Run starts it.
@@ -89,16 +88,15 @@ func (f *Follower) Run(ctx context.Context) {
 	instance.Follow(ctx, f.o.Membership, func(_, snap *instance.Snapshot) { f.update(ctx, snap) })
 }
 
-// update stops following the engines that a snapshot lacks, and starts following those that
-// are new in it or whose record has other endpoints. A nil snapshot has none. update waits for
-// no engine: a new member itself waits until the former one has ended, since both have the same
-// targets.
+// update stops following the engines that a snapshot lacks, and starts following those that are new or whose
+// record has other endpoints. A nil snapshot has no engines. update waits for no engine: a new member itself
+// waits until the former one has ended, since both have the same targets.
 func (f *Follower) update(ctx context.Context, snap *instance.Snapshot) {
 	want := map[string]*instance.Instance{}
 	if snap != nil {
 		for _, role := range f.o.Roles {
 			for _, in := range snap.Usable(role) {
-				want[in.Address] = in // an engine can be there in both roles
+				want[in.Address] = in // an engine can be in both roles
 			}
 		}
 	}
@@ -136,9 +134,9 @@ func (f *Follower) update(ctx context.Context, snap *instance.Snapshot) {
 	}
 }
 
-// follow serves one incarnation of an engine: it asks where the engine publishes until that
-// is known, and follows each rank until the context ends. An engine without an agent may restart
-// within an incarnation, and publish elsewhere.
+// follow serves one incarnation of an engine: it queries the engine until it reports its publishers, and
+// follows each rank until the context ends. An engine without an agent may restart within an incarnation, and
+// then use other endpoints.
 func (f *Follower) follow(ctx context.Context, m *member) {
 	for ctx.Err() == nil {
 		publishers := f.find(ctx, m)
@@ -181,7 +179,7 @@ func (f *Follower) awaitChange(ctx context.Context, in *instance.Instance, publi
 	}
 }
 
-// find returns where the ranks publish. There are none when the context has ended.
+// find returns the publishers of the ranks. There are none when the context has ended.
 func (f *Follower) find(ctx context.Context, m *member) map[int]kvevents.Publisher {
 	for {
 		publishers, hints, err := Find(ctx, f.o.Ask, m.in)
@@ -204,9 +202,8 @@ func (f *Follower) find(ctx context.Context, m *member) map[int]kvevents.Publish
 	}
 }
 
-// Find returns the publisher of each rank of an instance, by the rank numbers of requests: as the
-// engine reports it, else as its record has it. hints has the reasons, by rank, why a publisher may
-// not be reachable.
+// Find returns the publisher of each rank of an instance, by the rank numbers of requests: as reported by the
+// engine, or else from its record. hints has the reasons, by rank, why a publisher may not be reachable.
 func Find(ctx context.Context, ask func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error), in *instance.Instance) (publishers map[int]kvevents.Publisher, hints map[int]string, err error) {
 	publishers, err = ask(ctx, in)
 	hints = connecting(publishers)
@@ -224,9 +221,9 @@ func Find(ctx context.Context, ask func(context.Context, *instance.Instance) (ma
 	return publishers, instance.LocalRanks(in, hints), err
 }
 
-// connecting returns the reasons, by rank, why a proxy cannot connect to the endpoint that the
-// engine reports: a publisher does not bind, but connects to, an endpoint without a wildcard, unless
-// the system has chosen its port.
+// connecting returns the reasons, by rank, why a proxy cannot connect to the endpoint that the engine
+// reports. A publisher binds only to an endpoint with a wildcard or with a port chosen by the system; to any
+// other endpoint, it connects.
 func connecting(publishers map[int]kvevents.Publisher) map[int]string {
 	hints := map[int]string{}
 	for rank, p := range publishers {
@@ -241,11 +238,11 @@ func connecting(publishers map[int]kvevents.Publisher) map[int]string {
 	return hints
 }
 
-// handler writes what a Source reads into the index.
+// handler applies the events of a Source to the index.
 type handler struct {
 	index  *kvindex.Index
 	target kvindex.Target
-	ended  chan<- struct{} // receives if a connection may have ended
+	ended  chan<- struct{} // receives a value if a connection may have ended
 }
 
 func (h handler) Apply(b *kvevents.Batch) { h.index.Apply(h.target, b) }
@@ -268,11 +265,11 @@ type Status struct {
 	Rank    int
 	kvevents.Status
 	Index kvindex.Stats
-	Hint  string // why it cannot be followed as it is started, "" if nothing is known
+	Hint  string // why its endpoint may not be reachable; "" if no reason is known
 }
 
-// Status lists all ranks of all members, by address and rank. A member whose sources
-// are not known is there once, as lost, with the reason.
+// Status lists all ranks of all members, by address and rank. A member without known sources is listed once,
+// as lost, with the reason.
 func (f *Follower) Status() []Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -286,7 +283,7 @@ func (f *Follower) Status() []Status {
 		for _, rank := range slices.Sorted(maps.Keys(m.sources)) {
 			is := m.sources[rank].Status()
 			hint := m.hints[rank]
-			if is.State != kvevents.Lost || is.Error == "" || is.Resets > 0 { // it was reached once
+			if is.State != kvevents.Lost || is.Error == "" || is.Resets > 0 { // it was reachable before
 				hint = ""
 			}
 			if hint != "" {

@@ -19,9 +19,8 @@ const maxRanks = 256
 // maxAnswer bounds a response in bytes.
 const maxAnswer = 256 << 10
 
-// Sources returns a function for Options.Ask that queries engines with a client. An engine
-// before vLLM 0.31, which lacks the route, has no sources, like an engine that publishes
-// nothing.
+// Sources returns a function for Options.Ask that queries engines with a client. Engines before vLLM 0.31
+// lack the route: they have no sources, like engines that publish nothing.
 func Sources(client *http.Client) func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error) {
 	return func(ctx context.Context, in *instance.Instance) (map[int]kvevents.Publisher, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, vllm.BaseURL(in)+"/kv_event_sources", nil)
@@ -62,7 +61,7 @@ func parse(body []byte) (map[int]kvevents.Publisher, error) {
 	return publishersOf(found), nil
 }
 
-// publishersOf returns the valid ones of the publishers in a record, or in an engine's answer.
+// publishersOf returns the valid publishers of a record or of an engine's answer.
 func publishersOf(by map[string]instance.KVEvents) map[int]kvevents.Publisher {
 	out := make(map[int]kvevents.Publisher, len(by))
 	for text, e := range by {

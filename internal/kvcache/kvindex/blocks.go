@@ -7,23 +7,23 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 )
 
-// shards spread the blocks over locks, so that requests and events seldom meet.
+// shards is the number of locks for the blocks, so that requests and events seldom contend.
 const shards = 64
 
 type shard struct {
 	mu     sync.RWMutex
 	blocks map[Key]holders
-	peak   int      // most blocks since the map was made
-	_      [24]byte // a lock has a cache line for itself
+	peak   int      // most blocks since the map was created
+	_      [24]byte // a cache line for each lock
 }
 
-// blocks knows for each block of an index which targets have it.
+// blocks has the targets of each block of an index.
 type blocks struct {
 	shards [shards]shard
 	memory *indexmem.Budget
 }
 
-// Memory of a block, estimated for Go's maps at their usual load.
+// Memory of a block in bytes, estimated for Go's maps at their usual load.
 const (
 	entryBytes  = 55 // in each target that has it
 	sharedBytes = 55 // in the index
@@ -72,8 +72,8 @@ func (b *blocks) remove(k Key, s slot) {
 	}
 }
 
-// compact returns a copy of a map that has less than half of the entries that it once had: a
-// map of Go does not become smaller. peak is the most entries that it had.
+// compact returns a copy of a map with less than half of its former entries, since maps of Go do not shrink.
+// peak is the most entries that it had.
 func compact[K comparable, V any](m map[K]V, peak int) (map[K]V, int) {
 	const small = 256
 	if peak < small || len(m) >= peak/2 {
@@ -84,7 +84,7 @@ func compact[K comparable, V any](m map[K]V, peak int) (map[K]V, int) {
 	return smaller, len(m)
 }
 
-// keep leaves of the alive ones those that have the block.
+// keep returns the alive targets that have the block.
 func (b *blocks) keep(k Key, slots *[64]slot, alive uint64) uint64 {
 	sh := b.shard(k)
 	sh.mu.RLock()

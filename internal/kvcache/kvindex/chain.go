@@ -8,11 +8,11 @@ import (
 	"github.com/tinylib/msgp/msgp"
 )
 
-// Key is the name of a block: a hash of its tokens and all tokens before them. It is seeded in each
-// process, so that clients cannot construct prompts whose names collide.
+// Key is the name of a block: a hash of its tokens and all tokens before them. The hash has a random seed in
+// each process, so that clients cannot construct prompts whose names collide.
 type Key uint64
 
-// secrets are odd, so that no multiplication loses much.
+// secrets are odd, so that multiplications lose few bits.
 //
 //nolint:gochecknoglobals // of the process, like the seed of a map
 var (
@@ -20,15 +20,15 @@ var (
 	seed    = maphash.MakeSeed() // for texts
 )
 
-// mix is one round of a chain: both halves of a product of 128 bits.
+// mix is one round of a chain. It combines both halves of a 128-bit product.
 func mix(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a^secrets[0], b^secrets[1])
 	return hi ^ lo
 }
 
-// Chain appends to dst the names of the full blocks of a prompt, for instances whose
-// blocks hold blockSize tokens. lora is the adapter's name and salt is cache_salt, both
-// empty where a request has none. It allocates nothing but room in dst.
+// Chain appends to dst the names of the full blocks of a prompt, for instances whose blocks hold blockSize
+// tokens. lora is the adapter's name and salt is cache_salt; both may be empty. It allocates nothing except
+// to grow dst.
 func Chain(dst []Key, tokens []uint32, blockSize int, lora, salt string) []Key {
 	if blockSize <= 0 {
 		return dst
@@ -40,17 +40,17 @@ func Chain(dst []Key, tokens []uint32, blockSize int, lora, salt string) []Key {
 	}
 	for len(tokens) >= blockSize {
 		parent = block(parent, tokens[:blockSize], extra)
-		extra = 0 // cache_salt is in the first block only, and in the others by their parents
+		extra = 0 // cache_salt is in the first block only; the others have it through their parents
 		dst = append(dst, parent)
 		tokens = tokens[blockSize:]
 	}
 	return dst
 }
 
-// root is what the first block of a prompt hangs on.
+// root returns the parent of the first block of a prompt.
 func root(lora string) Key { return Key(mix(maphash.String(seed, lora), secrets[2])) }
 
-// block is the name of a block. extra is what it depends on besides tokens, 0 for
+// block returns the name of a block. extra represents everything except tokens that it depends on, 0 for
 // nothing.
 func block(parent Key, tokens []uint32, extra uint64) Key {
 	h := mix(uint64(parent), uint64(len(tokens))^extra)
@@ -64,10 +64,9 @@ func block(parent Key, tokens []uint32, extra uint64) Key {
 	return Key(h)
 }
 
-// extras makes one number of what an event says that a block depends on: an array, in
-// MessagePack, of the adapter's name, which the chain begins with and is left out here,
-// cache_salt, and others, of which it only matters that they differ. It is what Chain
-// makes of cache_salt where that is all.
+// extras combines the extra keys of a block in an event to one number. array, in MessagePack, has the
+// adapter's name, which is skipped since the chain begins with it, cache_salt, and other keys, which only
+// need to differ. For cache_salt alone, the result is that of Chain.
 func extras(array, lora []byte) uint64 {
 	if array == nil {
 		return 0

@@ -8,17 +8,17 @@ import (
 // slot is the number of a target while the index knows it.
 type slot uint16
 
-// few is how many holders of a block are kept without a set of their own.
+// few is the maximum number of holders that are stored without a bit set.
 const few = 3
 
-// holders are the targets that have a block. A block that few have takes 16 bytes.
+// holders has the targets of a block. Up to few of them take 16 bytes.
 type holders struct {
-	many *[]uint64 // a bit for each slot; nil while there are few
+	many *[]uint64 // a bit for each slot; nil for at most few targets
 	few  [few]slot
-	n    uint8 // of few
+	n    uint8 // number of used elements of few
 }
 
-// size is what a set of many takes besides its place in the map.
+// size returns the memory of many in bytes.
 func (h *holders) size() int {
 	if h.many == nil {
 		return 0
@@ -74,7 +74,7 @@ func (h *holders) remove(s slot) bool {
 	return h.n == 0
 }
 
-// among returns those of the alive ones that hold the block.
+// among returns the alive targets that hold the block.
 func (h *holders) among(slots *[64]slot, alive uint64) uint64 {
 	var left uint64
 	for rest := alive; rest != 0; rest &= rest - 1 {

@@ -17,14 +17,13 @@ type Target struct {
 	Rank    int
 }
 
-// Unknown is the result of Longest for a target whose events are not followed.
+// Unknown is the result of Longest for a target whose blocks are not up to date.
 const Unknown = -1
 
-// Index knows which blocks are where. Its memory is bounded by a Budget: when that is used
-// up, a target that has its share of the blocks or more gets no further ones, so that the
-// beginnings of prompts that it has stay complete; for one that has less, blocks of the
-// largest targets are evicted. New creates an Index. It is safe for concurrent use; events
-// of one target are applied one batch after the other.
+// Index records the targets of each block. A Budget bounds its memory. When that is used up, a target with at
+// least its share of the blocks gets no more, so that the beginnings of its prompts stay complete. For a
+// target with fewer, blocks of the largest targets are evicted. New creates an Index. It is safe for
+// concurrent use, but the batches of one target must be applied one after the other.
 type Index struct {
 	memory  *indexmem.Budget
 	blocks  blocks
@@ -33,13 +32,13 @@ type Index struct {
 	adapters     sync.Map     // roots (Key) of the LoRA adapters that have had blocks
 	adapterCount atomic.Int64 // approximate number of adapters
 
-	mu   sync.Mutex // guards what follows; held while targets is replaced
+	mu   sync.Mutex // guards all below; held while targets is replaced
 	free []slot
 	next slot
 }
 
-// New returns an empty index that reports its memory to a Budget; nil: one of its own, with
-// the default limit.
+// New returns an empty index that reports its memory to a Budget; if that is nil, to a separate one with the
+// default limit.
 func New(memory *indexmem.Budget) *Index {
 	if memory == nil {
 		memory = indexmem.New(0)
@@ -51,12 +50,12 @@ func New(memory *indexmem.Budget) *Index {
 	return x
 }
 
-// Oldest implements indexmem.Evictor. Blocks have no order of use: engines report what they
-// store and remove, not what they use.
+// Oldest implements indexmem.Evictor. Blocks have no order of use: engines report which blocks they store and
+// remove, not which ones they use.
 func (x *Index) Oldest() (tick uint32, ok bool) { return 0, x.memory.Used(indexmem.Blocks) > 0 }
 
-// Evict implements indexmem.Evictor. The largest targets lose blocks until they have equally
-// many, whatever their ticks.
+// Evict implements indexmem.Evictor. The largest targets lose blocks until they have equal numbers, whatever
+// the tick.
 func (x *Index) Evict(_ uint32, bytes int64) {
 	all := slices.SortedFunc(maps.Values(*x.targets.Load()), func(a, b *target) int { return int(b.held.Load() - a.held.Load()) })
 	need, sum := (bytes+entryBytes-1)/entryBytes, int64(0)
@@ -66,7 +65,7 @@ func (x *Index) Evict(_ uint32, bytes int64) {
 		if i+1 < len(all) {
 			next = all[i+1].held.Load()
 		}
-		// The first i+1 targets, cut to the size of the next one, free enough.
+		// Cutting the first i+1 targets to the size of the next one frees enough.
 		if n := int64(i + 1); sum-n*next >= need || i+1 == len(all) {
 			level := max(0, (sum-need)/n)
 			for _, t := range all[:i+1] {
@@ -77,7 +76,7 @@ func (x *Index) Evict(_ uint32, bytes int64) {
 	}
 }
 
-// share returns the number of blocks of each target if all have the same number.
+// share returns the average number of blocks of a target.
 func (x *Index) share() int {
 	all := *x.targets.Load()
 	sum := int64(0)
@@ -115,7 +114,7 @@ func (x *Index) target(t Target) *target {
 	return made
 }
 
-// replace makes a changed copy the targets. The caller holds mu.
+// replace replaces the targets by a changed copy. The caller holds mu.
 func (x *Index) replace(change func(map[Target]*target)) {
 	all := maps.Clone(*x.targets.Load())
 	change(all)
@@ -139,8 +138,8 @@ func (x *Index) Apply(t Target, b *kvevents.Batch) {
 	}
 }
 
-// Reset removes all blocks of a target, their size and their groups, but keeps the target: its engine
-// may have been restarted with others.
+// Reset removes all blocks of a target, its block size and its groups, but keeps the target: its engine may
+// have restarted with different ones.
 func (x *Index) Reset(t Target) {
 	if known := x.lookup(t); known != nil {
 		known.mu.Lock()
@@ -151,8 +150,8 @@ func (x *Index) Reset(t Target) {
 	}
 }
 
-// SetLive sets whether the blocks of a target are up to date; initially they are not. While
-// they are not, Longest returns Unknown.
+// SetLive sets whether the blocks of a target are up to date. While they are not, as at first, Longest
+// returns Unknown.
 func (x *Index) SetLive(t Target, live bool) {
 	if known := x.target(t); known != nil {
 		known.live.Store(live)
@@ -183,8 +182,7 @@ func (x *Index) BlockSize(t Target) int {
 	return 0
 }
 
-// maxAdapters is the number of LoRA adapters above which all are dropped: each returns with its
-// next block.
+// maxAdapters bounds the LoRA adapters. Beyond it, all are dropped; each returns with its next block.
 const maxAdapters = 1 << 14
 
 // addAdapter records a LoRA adapter that has a block.
@@ -199,24 +197,23 @@ func (x *Index) addAdapter(root Key) {
 	x.adapters.Store(root, true)
 }
 
-// Adapter reports whether any target has stored blocks of a LoRA adapter with this name, unless it
-// was dropped since.
+// Adapter reports whether any target has stored blocks of a LoRA adapter with this name, if it was not
+// dropped since.
 func (x *Index) Adapter(name string) bool {
 	_, ok := x.adapters.Load(root(name))
 	return ok
 }
 
-// SetComplete sets whether the events of a target were all applied; see Complete. A target that is
-// not known yet is complete.
+// SetComplete sets whether all events of a target were applied; see Complete. A new target is complete.
 func (x *Index) SetComplete(t Target, complete bool) {
 	if known := x.target(t); known != nil {
 		known.lacks.Store(!complete)
 	}
 }
 
-// Complete reports whether the index has all blocks of a target, so that a block which Longest does
-// not find is not there. If an engine published more than its replay keeps, blocks are missing, with
-// all their successors.
+// Complete reports whether the index has all blocks of a target: then a block that Longest does not find is
+// not in the cache. If an engine has published more than its replay keeps, blocks are missing, with all their
+// successors.
 func (x *Index) Complete(t Target) bool {
 	known := x.lookup(t)
 	return known != nil && !known.lacks.Load()
@@ -224,9 +221,9 @@ func (x *Index) Complete(t Target) bool {
 
 // Stats is the state of one target in the index.
 type Stats struct {
-	Blocks  int // that count
+	Blocks  int // number of counted blocks
 	Live    bool
-	Orphans uint64 // blocks left out because what they hang on was not known
+	Orphans uint64 // blocks left out because their predecessor was unknown
 	Full    uint64 // blocks left out or evicted because the memory was used up
 }
 
@@ -247,9 +244,8 @@ func (x *Index) Targets() []Target {
 	return slices.Collect(maps.Keys(*x.targets.Load()))
 }
 
-// Longest sets out, for each target, to the number of leading keys that it has without a gap,
-// or to Unknown. It does not allocate. The keys are a Chain for the block size of all these
-// targets.
+// Longest sets out, for each target, to the number of leading keys that it has without a gap, or to Unknown.
+// It does not allocate. The keys are a Chain with the block size of these targets.
 func (x *Index) Longest(keys []Key, targets []Target, out []int) {
 	for len(targets) > 0 {
 		n := min(64, len(targets))

@@ -9,14 +9,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 )
 
-// target is what is known of one rank's cache. It applies the rank's events to its own
-// blocks, and notes in those of the index which of them count.
+// target is the known state of one rank's cache. It applies the rank's events to its blocks, and adds those
+// that count to the blocks of the index.
 type target struct {
 	slot slot
 	live atomic.Bool
 
 	blockSize atomic.Int32
-	counted   atomic.Int64 // blocks in all of the groups
+	counted   atomic.Int64 // blocks that all groups have
 	held      atomic.Int64 // entries of blocks
 	orphans   atomic.Uint64
 	full      atomic.Uint64
@@ -24,20 +24,20 @@ type target struct {
 
 	mu      sync.Mutex
 	dropped bool
-	groups  uint16 // that have full attention
+	groups  uint16 // groups with full attention
 	blocks  map[kvevents.Hash]entry
-	peak    int // most entries of blocks since the map was made
+	peak    int // most entries of blocks since the map was created
 	index   *Index
 }
 
-// entry is a block by the engine's name.
+// entry is a block, by the engine's name for it.
 type entry struct {
 	key    Key
 	depth  uint32 // number of blocks before it, at most maxDepth
-	groups uint16 // that have it
+	groups uint16 // groups that have it
 }
 
-// maxDepth bounds what an engine can make of a depth.
+// maxDepth bounds the depth that an engine can cause.
 const maxDepth = 1 << 20
 
 // maxGroups bounds the groups of layers that are distinguished. Others are ignored.
@@ -69,7 +69,7 @@ func onGPU(medium []byte) bool {
 	return len(medium) == 0 || bytes.EqualFold(medium, []byte("gpu"))
 }
 
-// groupOf is the bit of an event's group; 0 where there are too many.
+// groupOf returns the bit of an event's group; 0 if its number is too high.
 func groupOf(e *kvevents.Event) uint16 {
 	if e.Group == kvevents.Unsaid {
 		return 1
@@ -80,8 +80,8 @@ func groupOf(e *kvevents.Event) uint16 {
 	return 1 << e.Group
 }
 
-// fullAttention returns the bit of the event's group if its layers look at whole
-// prompts. Engines that do not say how layers look have one group, or it is the first.
+// fullAttention returns the bit of the event's group if its layers attend to whole prompts. Engines that do
+// not report the kind of attention have one group, or full attention is in the first.
 func fullAttention(e *kvevents.Event) (uint16, bool) {
 	group := groupOf(e)
 	switch string(e.Spec) {
@@ -95,7 +95,7 @@ func fullAttention(e *kvevents.Event) (uint16, bool) {
 
 func (t *target) stored(e *kvevents.Event, group uint16) {
 	if len(e.Tokens) == 0 || e.BlockSize <= 0 {
-		return // names without tokens say nothing
+		return // names without tokens cannot be used
 	}
 	if t.groups&group == 0 {
 		t.widen(group)
@@ -105,7 +105,7 @@ func (t *target) stored(e *kvevents.Event, group uint16) {
 	case len(e.LoRA) > 0:
 		t.index.addAdapter(parent)
 	case e.LoRAID > 0:
-		parent = Key(mix(uint64(e.LoRAID), secrets[0])) // without a name no request matches it
+		parent = Key(mix(uint64(e.LoRAID), secrets[0])) // no request matches it without a name
 	}
 	if e.HasParent {
 		on, ok := t.blocks[e.Parent]
@@ -116,7 +116,7 @@ func (t *target) stored(e *kvevents.Event, group uint16) {
 		}
 		parent, depth = on.key, min(on.depth+1, maxDepth)
 	}
-	if int(t.blockSize.Load()) < e.BlockSize { // a partial block has a smaller one
+	if int(t.blockSize.Load()) < e.BlockSize { // a partial block is smaller
 		t.blockSize.Store(int32(e.BlockSize)) //nolint:gosec // the reader bounds it
 	}
 	for i, h := range e.Hashes {
@@ -134,8 +134,8 @@ func (t *target) stored(e *kvevents.Event, group uint16) {
 	}
 }
 
-// put records that a group has a block. It reports false if there is no memory for it and the
-// target has its share of the blocks.
+// put records that a group has a block. It returns false if there is no memory for it and the target already
+// has its share of the blocks.
 func (t *target) put(h kvevents.Hash, is entry) bool {
 	was, ok := t.blocks[h]
 	switch {
@@ -159,7 +159,7 @@ func (t *target) put(h kvevents.Hash, is entry) bool {
 // counts reports whether all groups have a block.
 func (t *target) counts(e entry) bool { return e.groups != 0 && e.groups&t.groups == t.groups }
 
-// forget takes a block out of what requests see.
+// forget removes a block from the index.
 func (t *target) forget(e entry) {
 	if t.counts(e) {
 		t.counted.Add(-1)
@@ -187,15 +187,15 @@ func (t *target) resize(by int) {
 	t.index.memory.Add(indexmem.Blocks, int64(by)*entryBytes)
 }
 
-// drop removes the entry of a block that requests do not see any more.
+// drop removes the entry of a block that is no longer in the index.
 func (t *target) drop(h kvevents.Hash) {
 	delete(t.blocks, h)
 	t.resize(-1)
 	t.blocks, t.peak = compact(t.blocks, t.peak)
 }
 
-// shrink evicts blocks until at most the given number is left. It evicts the deepest ones first, so
-// that beginnings of prompts remain.
+// shrink evicts blocks until at most the given number is left. It evicts the deepest blocks first, so that
+// the beginnings of prompts remain.
 func (t *target) shrink(to int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -211,7 +211,7 @@ func (t *target) shrink(to int) {
 		at[e.depth]++
 	}
 	depth := len(at) - 1
-	some := excess // of this depth, and all deeper ones
+	some := excess // number to evict at this depth; all deeper blocks are evicted
 	for ; at[depth] < some; depth-- {
 		some -= at[depth]
 	}
@@ -231,7 +231,7 @@ func (t *target) shrink(to int) {
 	t.blocks, t.peak = compact(t.blocks, t.peak)
 }
 
-// widen adds a group that was not known: what was there before lacks it.
+// widen adds a group that was not known: earlier blocks lack it.
 func (t *target) widen(group uint16) {
 	for _, e := range t.blocks {
 		t.forget(e)
@@ -239,7 +239,7 @@ func (t *target) widen(group uint16) {
 	t.groups |= group
 }
 
-// clear forgets all blocks.
+// clear removes all blocks.
 func (t *target) clear() {
 	for _, e := range t.blocks {
 		t.forget(e)

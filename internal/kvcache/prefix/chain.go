@@ -1,8 +1,7 @@
-// Package prefix records which prompts instances have computed, by their text alone.
+// Package prefix records which prompts instances have computed, by their text only.
 //
-// A prompt is divided at borders, and the hash of all text before each border is recorded. The
-// borders depend on the position only, so prompts that begin with the same text begin with the
-// same hashes.
+// A prompt is divided at borders, and the hash of all text before each border is recorded. The borders depend
+// only on the position, so prompts that begin with the same text begin with the same hashes.
 package prefix
 
 import (
@@ -19,21 +18,20 @@ type Key uint64
 type Chain struct {
 	keys  []Key
 	total int
-	so    Key    // represents the text up to the last border
-	part  []byte // text after it that was added in several pieces
-	next  int    // border
+	so    Key    // key of the text up to the last border
+	part  []byte // text after it, if added in several pieces
+	next  int    // position of the next border
 }
 
 const (
-	// shortest is the distance of borders at the beginning. A shorter prompt has
-	// no borders.
+	// shortest is the distance of borders at the beginning of a prompt. A shorter prompt has no borders.
 	shortest = 256
-	// fineness bounds the distance from a border to the next: a thirty-second of the text before
-	// it. So the number of borders grows with the logarithm of the length, and the known part of a
-	// prompt is exact to a thirty-second.
+	// fineness bounds the distance of two borders: at most 1/fineness of the text before them. So the number
+	// of borders grows with the logarithm of the length, and the known part of a prompt is exact to
+	// 1/fineness.
 	fineness = 32
-	// even is the number of borders with the shortest distance: up to where a thirty-second is
-	// twice as long.
+	// even is the number of borders at the shortest distance. After them, 1/fineness of the text is twice
+	// that distance.
 	even = 2 * fineness
 )
 
@@ -45,7 +43,7 @@ func step(at int) int {
 	return 1 << (bits.Len(uint(at)) - 1) / fineness
 }
 
-// end returns the number of bytes before the last of the given number of borders.
+// end returns the number of bytes before a border; borders is its number, from 1.
 func end(borders int) int {
 	if borders <= even {
 		return shortest * borders
@@ -84,10 +82,10 @@ func (c *Chain) Add(text []byte) {
 	}
 }
 
-// following returns the key of the text of before and the text after it. Hashing part by part is
-// twice as fast as a running hash of the whole text that is read at each border.
+// following returns the key of a text with the key before, followed by text. Hashing each part is twice as
+// fast as a running hash of the whole text that is read at each border.
 func following(before Key, text []byte) Key {
-	const odd = 0x9e3779b97f4a7c15 // of the golden ratio: all bits of both take part
+	const odd = 0x9e3779b97f4a7c15 // from the golden ratio: all bits of both take part
 	high, low := bits.Mul64(uint64(before)^odd, xxh3.Hash(text)|1)
 	return Key(high ^ low)
 }
@@ -98,7 +96,7 @@ func (c *Chain) Len() int { return len(c.keys) }
 // Total returns the number of bytes, including those after the last border.
 func (c *Chain) Total() int { return c.total }
 
-// End returns the number of bytes before the last of the given number of borders.
+// End returns the number of bytes before a border; borders is its number, from 1.
 func (c *Chain) End(borders int) int { return end(borders) }
 
 // Key returns the key of the text up to border i, counted from 0, or of the whole text if i is not

@@ -8,26 +8,25 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 )
 
-// Index records up to which border each target has computed the prompts sent to it. A target is
-// an instance, or one of its ranks. An Index evicts what exceeds the capacity of a target, least
-// recently used parts first, as engines do, and the end of a prompt before its beginning. Evict
-// does the same when the memory of all indexes is used up.
+// Index records, for each target, up to which border it has computed the prompts sent to it. A target is an
+// instance, or one of its ranks. An Index evicts the excess over the capacity of a target, least recently
+// used parts first, as engines do, and the end of a prompt before its beginning. Evict does the same when the
+// memory limit of all indexes is reached.
 //
-// Prompts form a radix tree: a node is the text between two positions at which prompts diverge,
-// so a prompt takes few steps, whatever its length. NewIndex creates an Index. It is not safe for
-// concurrent use.
+// Prompts form a radix tree. A node is the text between two positions at which prompts diverge, so even a
+// long prompt takes few steps. NewIndex creates an Index. It is not safe for concurrent use.
 type Index struct {
 	root     branches
 	remote   remote
 	targets  []*target // nil: the number is free
 	borders  int       // of all targets
 	memory   *indexmem.Budget
-	bytes    int      // memory of nodes and of the prompts of other proxies
-	reported int      // of them, to memory
+	bytes    int      // memory of nodes and of other proxies' prompts
+	reported int      // part of bytes already reported to memory
 	steps    []passed // of walk
 }
 
-// branches are the nodes that follow a position, by their first border.
+// branches has the nodes that follow a position, by their first border.
 type branches map[Key]*node
 
 // node is the text between two positions.
@@ -37,31 +36,31 @@ type node struct {
 	bytes  int32 // of memory, as counted in Index.bytes
 	parent *node // nil for those of the root
 	next   branches
-	// forked reports whether prompts diverged after it, even if one of them was evicted since.
+	// forked reports whether prompts diverged after the node, even if one of them was evicted since.
 	forked bool
-	// holders has every target that holds a part of the node, ordered by number. A target that
-	// holds a part of a node holds all of its parent.
+	// holders has every target that holds a part of the node, ordered by number. Such a target holds all of
+	// the node's parent.
 	holders []holder
-	// Memory for the first of them: most nodes belong to one chat, on one instance.
+	// Memory for the first holder: most nodes belong to one chat, on one instance.
 	firstHolder [1]holder
 	firstUse    use
 }
 
-// holder is the number of borders of a node that a target holds, and the entry in its LRU list.
+// holder is the number of borders of a node that a target holds, with the entry in its LRU list.
 type holder struct {
 	target  int
 	borders int
 	use     *use
 }
 
-// passed is a node that a prompt goes through, and the number of borders that both have: all
-// those of the node, except for the last node.
+// passed is a node on the path of a prompt, and the number of borders that both have. Only the last node of a
+// path may have borders that the prompt lacks.
 type passed struct {
 	node *node
 	same int
 }
 
-// Estimated sizes of the map entries of a node.
+// Estimated bytes of the map entries of a node.
 const (
 	slotBytes   = 32  // in the branches of its parent
 	branchBytes = 190 // its own branches, if it has any
@@ -164,8 +163,8 @@ func (x *Index) Clear(t int) {
 	x.report()
 }
 
-// Look sets longest[t], for every target t, to the number of consecutive borders of a prompt that
-// it holds, from the first one. longest has an element for each target up to the highest number.
+// Look sets longest[t], for every target t, to the number of consecutive borders of a prompt that it holds,
+// from the first one. longest has an element for each target number.
 //
 // own is the last border at which prompts diverge: the text after it belongs to this prompt only.
 // It stays the same while a chat grows, and is the same in every proxy that has seen prompts
@@ -189,8 +188,7 @@ func (x *Index) Look(c *Chain, longest []int) (own int) {
 func (x *Index) Note(t int, c *Chain, capacity int) {
 	x.forgetRemote(t, c)
 	steps := x.grow(c, x.walk(c))
-	// The beginning is used last: it is needed by more, and without it the rest is of no
-	// use.
+	// The beginning is used last: more prompts need it, and the rest is useless without it.
 	for _, p := range slices.Backward(steps) {
 		x.hold(t, p.node, p.same)
 	}
@@ -199,8 +197,7 @@ func (x *Index) Note(t int, c *Chain, capacity int) {
 	x.report()
 }
 
-// walk returns the nodes that a prompt goes through, from the root. They are overwritten by
-// the next call.
+// walk returns the nodes on the path of a prompt, from the root. The next call overwrites them.
 func (x *Index) walk(c *Chain) []passed {
 	x.steps = x.steps[:0]
 	next := x.root
@@ -220,8 +217,8 @@ func (x *Index) walk(c *Chain) []passed {
 	return x.steps
 }
 
-// grow adds the part of a prompt that is not in the tree after the nodes that it goes through,
-// and splits a node so that one ends where the common part ends.
+// grow adds the part of a prompt that is not in the tree after the nodes on its path. It splits the last node
+// where the common part ends.
 func (x *Index) grow(c *Chain, steps []passed) []passed {
 	var n *node
 	at, within := 0, false
@@ -256,7 +253,7 @@ func (x *Index) grow(c *Chain, steps []passed) []passed {
 	return x.steps
 }
 
-// following returns the nodes that follow n, or the root for nil.
+// following returns the nodes that follow n; those of the root if n is nil.
 func (x *Index) following(n *node) branches {
 	switch {
 	case n == nil:
@@ -267,7 +264,7 @@ func (x *Index) following(n *node) branches {
 	return n.next
 }
 
-// split divides a node in two and returns the first, which has the given number of borders.
+// split divides a node in two and returns the first one, which has the given number of borders.
 func (x *Index) split(n *node, at int) *node {
 	first := &node{keys: slices.Clone(n.keys[:at]), depth: n.depth, parent: n.parent, next: branches{n.keys[at]: n}}
 	x.following(n.parent)[n.keys[0]] = first
@@ -296,7 +293,7 @@ func (x *Index) split(n *node, at int) *node {
 	return first
 }
 
-// hold records that a target uses the first borders of a node, by their number.
+// hold records that a target uses the given number of first borders of a node.
 func (x *Index) hold(t int, n *node, borders int) {
 	is := x.targets[t]
 	i, ok := n.holder(t)
@@ -334,15 +331,15 @@ func (x *Index) count(t, borders, bytes int) {
 	x.borders += borders
 }
 
-// bound removes what a target cannot hold; if its capacity is unknown, nothing.
+// bound removes the excess over a target's capacity; nothing if the capacity is unknown.
 func (x *Index) bound(t int) {
 	for is := x.targets[t]; is.capacity > 0 && is.bytes > is.capacity && is.oldest() != nil; {
 		x.forget(is.oldest(), bordersIn(is.oldest(), is.bytes-is.capacity))
 	}
 }
 
-// bordersIn returns the number of borders at the end of u that hold at least the given number of
-// bytes, or the number of all.
+// bordersIn returns the number of borders at the end of u that hold at least the given number of bytes, or
+// all of its borders if they hold less.
 func bordersIn(u *use, bytes int) int {
 	if u.node == nil {
 		return math.MaxInt // prompts of other proxies are removed as a whole
@@ -358,7 +355,7 @@ func bordersIn(u *use, bytes int) int {
 	return held
 }
 
-// forget removes the given number of borders at the end of u, at most all.
+// forget removes the given number of borders at the end of u, at most all of them.
 func (x *Index) forget(u *use, borders int) {
 	t, n := int(u.target), u.node
 	if n == nil {
@@ -385,11 +382,11 @@ func (x *Index) forget(u *use, borders int) {
 	x.resized(n)
 }
 
-// trim removes borders at the end that no target holds, except for the first: it shows where
-// prompts diverge.
+// trim removes borders at the end of the node that no target holds, except for the first of them, which shows
+// where prompts diverge.
 func (n *node) trim() {
 	if len(n.next) > 0 {
-		return // a target that knows what follows knows all of the node
+		return // a target that holds a following node holds all of this one
 	}
 	known := 0
 	for _, h := range n.holders {

@@ -10,16 +10,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 )
 
-// Names maps the beginnings of prompts to the names of their KV blocks, learned from prompts whose
-// tokens an engine has returned. A text at the beginning of a prompt is always tokenized in the
-// same way, except for its last tokens, which depend on what follows. So the blocks of a text are
-// known once two prompts have this text in common, continue differently, and both begin with these
-// blocks.
+// Names maps the beginnings of prompts to the names of their KV blocks, learned from prompts whose tokens an
+// engine has returned. A text at the beginning of a prompt is always tokenized in the same way, except for
+// its last tokens, which depend on the text after it. So the blocks of a text are known once two prompts
+// begin with this text and these blocks, and then continue differently.
 //
 // NewNames creates it. It is not safe for concurrent use.
 type Names struct {
 	at     map[Key]place
-	oldest *list.List // of *tokenized; most recently used first
+	oldest *list.List // of *tokenized; the most recently used first
 	memory *indexmem.Budget
 	bytes  int64 // of memory
 }
@@ -37,7 +36,7 @@ func (n *Names) resize(by int64) {
 type tokenized struct {
 	names   []kvindex.Key
 	density float64 // tokens per byte of the prompt
-	borders []Key   // whose place refers to it
+	borders []Key   // borders whose place refers to it
 	element *list.Element
 	used    uint32 // tick of the last use, see indexmem
 }
@@ -92,9 +91,9 @@ func (n *Names) Clear() {
 	}
 }
 
-// Find returns the names of the blocks that a prompt begins with, as far as they are known, an upper
-// bound of the bytes that these blocks hold, and the tokens per byte of the prompt that they were
-// learned from. The caller must not change the names. With use, the entry counts as used.
+// Find returns the known names of a prompt's first blocks, an upper bound of their bytes, and the tokens per
+// byte of the prompt from which they were learned. The caller must not change the names. With use, the entry
+// counts as used.
 func (n *Names) Find(c *Chain, use bool) (names []kvindex.Key, bytes int, density float64) {
 	for i, key := range slices.Backward(c.keys) {
 		is := n.at[key]
@@ -125,8 +124,8 @@ func (n *Names) Learn(c *Chain, names []kvindex.Key, blockSize, tokens int) {
 	if border >= 0 {
 		is := n.at[c.keys[border]]
 		common = inCommon(is.of.names, names)
-		// The two prompts diverge between this border and the next. What another prompt
-		// shares with both may end right after the border.
+		// The two prompts diverge between this border and the next. Another prompt may share text with both
+		// only up to a position right after the border.
 		if sure := common - blocksIn(step(end(border+1)), blockSize); sure > is.blocks {
 			n.at[c.keys[border]] = place{is.of, sure}
 		}
@@ -138,12 +137,12 @@ func (n *Names) Learn(c *Chain, names []kvindex.Key, blockSize, tokens int) {
 	n.resize(own.size())
 }
 
-// blocksIn returns an upper bound of the blocks that the given number of bytes may reach into: a
+// blocksIn returns an upper bound of the number of blocks that the given number of bytes may reach into: a
 // token has at least one byte.
 func blocksIn(bytes, blockSize int) int { return (bytes + blockSize - 1) / blockSize }
 
-// inCommon returns the number of keys that two prompts have in common. A key represents all text
-// before it, too.
+// inCommon returns the number of leading keys that two prompts have in common. A key also represents all text
+// before it, which permits a binary search.
 func inCommon[K Key | kvindex.Key](a, b []K) int {
 	return sort.Search(min(len(a), len(b)), func(i int) bool { return a[i] != b[i] })
 }

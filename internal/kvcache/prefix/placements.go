@@ -12,25 +12,25 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Placed is a prompt that was sent to a target, as proxies publish it to each other.
+// Placed is a prompt that a proxy has sent to a target, as published to other proxies.
 type Placed struct {
 	Model  uint32 // see ModelHash
-	Target uint64 // hash of its address and rank
-	Bytes  uint32 // of the prompt that were not in the target's cache
-	// Keys are the last borders of the prompt, in their order. A prompt that begins with all of
-	// this one has them, too; one that diverges in the last part has the first of them.
+	Target uint64 // hash of the address and the rank
+	Bytes  uint32 // of the part of the prompt that was not in the target's cache
+	// Keys are the last borders of the prompt, in their order. A prompt that begins with all of this one has
+	// all of them; one that diverges in the last part has only the first ones.
 	Keys [tail]Key
 }
 
 const (
-	// tail is the number of borders published of a prompt. Three are a tenth of a long prompt.
+	// tail is the number of published borders of a prompt. Three borders are a tenth of a long prompt.
 	tail = 3
 	// placedBytes is the encoded size of one Placed.
 	placedBytes = 4 + 8 + 4 + tail*8
 	// scheme is the version of borders and hashes. Read rejects any other.
 	scheme = 2
-	// maxPlaced bounds the prompts that wait to be published, and those received that are kept for
-	// policies that call Since seldom.
+	// maxPlaced bounds the prompts that wait to be published. It also bounds the received ones that are kept
+	// for policies that seldom call Since.
 	maxPlaced = 4096
 )
 
@@ -48,7 +48,7 @@ type Placements struct {
 	received []Placed // the latest ones
 }
 
-// SetOthers sets whether there are other proxies; without any, nothing is published.
+// SetOthers sets whether there are other proxies. If there are none, nothing is published.
 func (b *Placements) SetOthers(there bool) { b.others.Store(there) }
 
 // Others reports whether there are other proxies. A nil Placements has none.
@@ -74,8 +74,8 @@ func (b *Placements) Waiting() bool {
 	return len(b.out) > 0
 }
 
-// Take removes the queued prompts and returns their encoding, in at most the given number of
-// bytes. The prompts with the most bytes to compute come first.
+// Take removes the queued prompts and returns them encoded, in at most the given number of bytes. The prompts
+// with the most bytes to compute come first; the rest is dropped.
 func (b *Placements) Take(most int) []byte {
 	b.mu.Lock()
 	out := b.out
@@ -86,7 +86,7 @@ func (b *Placements) Take(most int) []byte {
 	if len(out) == 0 {
 		return nil
 	}
-	raw, _ := binary.Append([]byte{scheme}, binary.BigEndian, out) // it cannot fail: the size is fixed
+	raw, _ := binary.Append([]byte{scheme}, binary.BigEndian, out) // cannot fail: the size is fixed
 	return raw
 }
 
@@ -122,8 +122,8 @@ func (b *Placements) Read(raw []byte) error {
 	return nil
 }
 
-// Since returns the prompts of a model received after the first seen ones, as far as they are
-// kept, and the number received by now.
+// Since returns the prompts of a model received after the first seen ones, if they are still kept, and the
+// total number received.
 func (b *Placements) Since(seen uint64, model uint32) (fresh []Placed, now uint64) {
 	if b.total.Load() == seen {
 		return nil, seen
@@ -140,7 +140,7 @@ func (b *Placements) Since(seen uint64, model uint32) (fresh []Placed, now uint6
 	return fresh, now
 }
 
-// Place returns the prompt as it is published; ok is false if it is too short.
+// Place returns the prompt in its published form; ok is false if it is too short.
 func (c *Chain) Place(model uint32, target uint64, bytes int) (p Placed, ok bool) {
 	if len(c.keys) < tail {
 		return Placed{}, false

@@ -2,12 +2,11 @@ package prefix
 
 import "slices"
 
-// remoteBytes estimates the memory of a prompt of another proxy: its use, its Placed, and its
-// entries for each of its borders.
+// remoteBytes is the estimated memory of a prompt of another proxy: its use, its Placed, and the entries of
+// its borders.
 const remoteBytes = 250
 
-// remote has the prompts that targets hold according to other proxies, by each of their
-// published borders.
+// remote has the prompts that targets hold according to other proxies, by each published border.
 type remote map[Key][]*use
 
 func (r remote) remove(u *use) {
@@ -20,7 +19,7 @@ func (r remote) remove(u *use) {
 	}
 }
 
-// find returns the prompt of target t that ends with a border, or nil.
+// find returns the prompt of target t whose last border is last, or nil.
 func (r remote) find(t int, last Key) *use {
 	for _, u := range r[last] {
 		if int(u.target) == t && u.placed.Keys[tail-1] == last {
@@ -30,8 +29,7 @@ func (r remote) find(t int, last Key) *use {
 	return nil
 }
 
-// AddRemote adds a prompt that another proxy has sent to target t, whose capacity is that of the last
-// Note.
+// AddRemote adds a prompt that another proxy has sent to target t. The last Note has set the capacity of t.
 func (x *Index) AddRemote(t int, p *Placed) {
 	is := x.targets[t]
 	if u := x.remote.find(t, p.Keys[tail-1]); u != nil {
@@ -51,7 +49,7 @@ func (x *Index) AddRemote(t int, p *Placed) {
 	x.report()
 }
 
-// forgetRemote removes the other proxies' entry of a prompt that this proxy sends to target t.
+// forgetRemote removes the other proxies' entries of a prompt that this proxy sends to target t.
 func (x *Index) forgetRemote(t int, c *Chain) {
 	if len(x.remote) == 0 {
 		return
@@ -63,7 +61,7 @@ func (x *Index) forgetRemote(t int, c *Chain) {
 	}
 }
 
-// Deepest raises the results of Look by the prompts of other proxies, of which only the last
+// Deepest raises the results of Look according to the prompts of other proxies, of which only the last
 // borders are known.
 func (x *Index) Deepest(c *Chain, longest []int) {
 	if len(x.remote) == 0 {

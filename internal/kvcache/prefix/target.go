@@ -1,11 +1,11 @@
 package prefix
 
-// target is what one instance or rank holds.
+// target has the prompts that one instance or rank holds.
 type target struct {
-	lru      use // its LRU list is a ring: after this comes the oldest use, before it the newest
+	lru      use // its LRU list is a ring: lru.newer is the oldest use, lru.older the newest
 	borders  int
 	bytes    int // of text
-	capacity int // in bytes of text, by the last Note; 0: unknown
+	capacity int // in bytes of text, as of the last Note; 0: unknown
 }
 
 func newTarget() *target {
@@ -22,8 +22,7 @@ func (is *target) oldest() *use {
 	return is.lru.newer
 }
 
-// use is an entry of the LRU list of a target: a node of the tree, or a prompt that it holds
-// according to another proxy.
+// use is an entry of the LRU list of a target: a node of the tree, or a prompt of another proxy.
 type use struct {
 	newer, older *use
 	target       int32
@@ -38,7 +37,7 @@ func (is *target) link(u *use, now uint32) {
 	u.at = now
 }
 
-// linkBehind inserts u as the next newer entry after older.
+// linkBehind inserts u as the next newer entry after older, with its tick.
 func (u *use) linkBehind(older *use) {
 	u.older, u.newer, u.at = older, older.newer, older.at
 	u.older.newer, u.newer.older = u, u

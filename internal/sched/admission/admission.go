@@ -1,14 +1,14 @@
-// Package admission keeps requests in the proxy while the engines have enough to do, so that their
-// order is the proxy's, and refuses those that would come too late.
+// Package admission keeps requests in the proxy while the engines have enough work, so that the proxy decides
+// their order. It refuses requests that would be served too late.
 //
 //	Admit ─▶ fits? ─▶ begin ─▶ Picked (prefill, decode) ─▶ Prefilled ─▶ Done
 //	           │ no                                             │         │
 //	           └▶ refuse, or wait: class ─▶ key ─▶ deadline ◀── wake ─────┘
 //
-// There is one queue for each model, and for each target of a model route with labels, so that a full
-// one does not delay another. A prediction may delay a request; only engines that report that they are
-// full may have it refused. All proxies apply the same rules to what they publish of their backlog, so
-// that they work as one queue.
+// There is one queue for each model, and for each target of a model route with labels, so that a full queue
+// does not delay another. Predictions may delay a request; they refuse it only if the engines report that
+// they are full. All proxies apply the same rules to their published backlogs, so that they work as one
+// queue.
 package admission
 
 import (
@@ -25,41 +25,41 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
 
-// Mode is what the queue does.
+// Mode is the effect of the queues.
 type Mode string
 
 // The modes.
 const (
 	Off     Mode = "off"
-	Observe Mode = "observe" // only count what On would do
+	Observe Mode = "observe" // only counts the decisions of On
 	On      Mode = "on"
 )
 
-// The reasons of refusals.
+// Reasons for refusals.
 const (
-	ReasonWait     = "predicted_wait" // it would exceed the deadline
-	ReasonDeadline = "deadline"       // it has passed
-	ReasonFull     = "queue_full"     // by number or by bytes
-	ReasonStopping = "stopping"       // the proxy is
+	ReasonWait     = "predicted_wait" // the deadline would pass while it waits
+	ReasonDeadline = "deadline"       // the deadline has passed
+	ReasonFull     = "queue_full"     // too many requests, or too many bytes, wait
+	ReasonStopping = "stopping"       // the proxy stops
 )
 
-// Reasons returns all reasons of refusals.
+// Reasons returns all reasons for refusals.
 func Reasons() []string { return []string{ReasonWait, ReasonDeadline, ReasonFull, ReasonStopping} }
 
-// The results that observe counts.
+// Results that mode Observe counts.
 const (
 	ResultPass   = "pass"
 	ResultWait   = "wait"
 	ResultRefuse = "refuse"
 )
 
-// Results returns all results that observe counts.
+// Results returns all results that mode Observe counts.
 func Results() []string { return []string{ResultPass, ResultWait, ResultRefuse} }
 
 // RefusedError is the error of a request that is not served.
 type RefusedError struct {
 	Reason string
-	// Wait is the time after which it may be sent again, with jitter.
+	// Wait is the time, with jitter, after which the client may send it again.
 	Wait time.Duration
 
 	queue *queue
@@ -68,7 +68,8 @@ type RefusedError struct {
 // Error implements error.
 func (r *RefusedError) Error() string { return "not admitted: " + r.Reason }
 
-// Count counts a request of a class as refused. Its caller does not have it admitted for another target.
+// Count counts the refusal of a request of a class. It is not called if the request is tried on another
+// target.
 func (r *RefusedError) Count(c Class) {
 	r.queue.opts.Observer.NotAdmitted(c, r.Reason)
 	r.queue.refused.Add(1)
@@ -82,24 +83,24 @@ func (c Class) Bound() time.Duration {
 	return [...]time.Duration{30 * time.Second, 2 * time.Minute, 30 * time.Minute}[c]
 }
 
-// Observer receives what happens to requests. It must not block.
+// Observer receives events of requests. It must not block.
 type Observer interface {
 	// Waited is called for every dispatched request that had to wait.
 	Waited(c Class, d time.Duration)
 	// NotAdmitted is called by RefusedError.Count.
 	NotAdmitted(c Class, reason string)
-	// Observed is called in mode Observe with what On would have done.
+	// Observed is called in mode Observe with the result that On would have had.
 	Observed(c Class, result string)
-	// Predicted is called with the measured divided by the predicted time to first token.
+	// Predicted is called with the ratio of the measured to the predicted time to first token.
 	Predicted(ratio float64)
 }
 
 // Options configure Queues. All functions must be set.
 type Options struct {
 	Mode Mode
-	// Engines returns what may be picked for a model and labels; empty for an unknown model.
+	// Engines returns the engines that may be picked for a model and labels; none for an unknown model.
 	Engines func(model string, labels instance.Selector) (prefill, decode []Engine)
-	// Rates returns what was learned of a model, and of an instance unless address is empty.
+	// Rates returns the learned times of a model, or of an instance if address is not empty.
 	Rates func(model, address string) estimate.Rates
 	// Tokens estimates the number of tokens in bytes of a prompt.
 	Tokens func(model string, bytes int) int
@@ -118,7 +119,7 @@ type Queues struct {
 	opts   Options
 	mu     sync.Mutex // guards changes of models
 	models atomic.Pointer[map[string]*queue]
-	active chan struct{}          // receives a value when Run has to watch a queue again
+	active chan struct{}          // signals that Run has to watch a queue again
 	closed chan struct{}          // closed by Close
 	others atomic.Pointer[Others] // nil: there are none
 }
@@ -136,7 +137,7 @@ func New(o Options) *Queues {
 	return q
 }
 
-// Mode returns what the queues do.
+// Mode returns the mode of the queues.
 func (q *Queues) Mode() Mode {
 	if q == nil {
 		return Off
@@ -144,42 +145,43 @@ func (q *Queues) Mode() Mode {
 	return q.opts.Mode
 }
 
-// Cache estimates the tokens of a request's prompt that the engine which would get it has in its cache.
-// known is false if nothing is known of the engines' caches.
+// Cache estimates the number of prompt tokens in the cache of the engine that would serve the request. known
+// is false if the contents of the engines' caches are unknown.
 type Cache interface {
 	Cached() (tokens int, known bool)
 }
 
-// Request is the place of one request. Its exported fields are set before Admit; a Request that is
-// not admitted has no place. It belongs to one goroutine, except while Admit waits.
+// Request is one request and its place in a queue. Its exported fields are set before Admit. Until it is
+// admitted, it has no place. It belongs to one goroutine, except while Admit waits.
 type Request struct {
 	Model  string
 	Labels instance.Selector // of the instances; nil: any
-	Queue  string            // instance.QueueName of both; "" means Model
+	Queue  string            // instance.QueueName of Model and Labels; "" means Model
 	Class  Class
 	Key    string // name of the client's API key, "" for all clients without one
 	// Prompt is the number of bytes that the model reads, Bytes the size of the body.
 	Prompt int
 	Bytes  int64
-	// Timeout is the time until the first token after which the client has no use for it; 0: none.
+	// Timeout is the time to first token after which the client no longer needs the answer; 0: none.
 	Timeout time.Duration
-	// Cache is asked if the request does not fit at once; nil: the average of the model counts.
+	// Cache is queried if the request does not fit at once; nil: the average of the model is used.
 	Cache Cache
 
 	queue    *queue // nil: it has no place
 	account  *account
 	work     work
-	cost     float64 // of work
-	pending  pending // its part of queue.pending
+	cost     float64 // work.cost()
+	pending  pending // its part of queue.out
 	arrived  time.Time
 	deadline time.Time
 	seq      uint64
 	again    int        // calls of Again
-	ready    chan error // receives the end of the wait
+	ready    chan error // receives the result of the wait
 }
 
-// Admit returns when the request may be sent to engines, or a *RefusedError, or ErrGone. Done or Release must
-// be called when it has ended. Then it may be admitted for another model: its time counts from the first call.
+// Admit blocks until the request may be sent to engines; otherwise it returns a *RefusedError or ErrGone.
+// Done or Release must be called when the request has ended. Then it may be admitted for another model: its
+// time counts from the first call.
 func (q *Queues) Admit(ctx context.Context, r *Request) error {
 	if q == nil {
 		return nil
@@ -230,9 +232,9 @@ func (q *Queues) Admit(ctx context.Context, r *Request) error {
 }
 
 // Again waits before an admitted request that engines have refused as busy is sent again: clients that bypass
-// the proxies may have filled them. The wait is a second on average, and twice as long each time up to 8 s. It
-// returns false if the request has no time left for that or MaxWaiting others wait, and an error of Admit if
-// the wait is cut short.
+// the proxies may have filled them. The wait is a second on average and doubles each time, up to 8 s. Again
+// returns false if the request has too little time left or if MaxWaiting others wait here. It returns an
+// error of Admit if the wait is cut short.
 func (q *Queues) Again(ctx context.Context, r *Request) (again bool, err error) {
 	if q.Mode() != On || r.queue == nil {
 		return false, nil
@@ -245,7 +247,7 @@ func (q *Queues) Again(ctx context.Context, r *Request) (again bool, err error) 
 		return false, nil
 	}
 	was := r.pending
-	r.Picked(instance.Decode) // meanwhile, others may use its part of the engines
+	r.Picked(instance.Decode) // meanwhile, other requests may use its capacity
 	select {
 	case <-time.After(wait):
 		r.pending = was
@@ -258,7 +260,7 @@ func (q *Queues) Again(ctx context.Context, r *Request) (again bool, err error) 
 	}
 }
 
-// pruneModels is the number of queues from which those of models without engines are dropped.
+// pruneModels is the number of queues from which those without engines are dropped.
 const pruneModels = 1024
 
 // find returns the queue of a request, nil if no engine serves it.
@@ -291,7 +293,7 @@ func (q *Queues) find(r *Request) *queue {
 	return m
 }
 
-// Picked records that a leg of the request is in the load counts of an engine of this role.
+// Picked records that the load counts of an engine now include a leg of the request in this role.
 func (r *Request) Picked(role instance.Role) {
 	if r.queue == nil {
 		return
@@ -314,15 +316,15 @@ func (r *Request) Prefilled() {
 // Placed reports whether the request has a place: it was admitted and has not ended.
 func (r *Request) Placed() bool { return r.queue != nil }
 
-// Release ends a request for which no engine has computed anything.
+// Release ends a request that no engine has computed.
 func (r *Request) Release() {
 	r.work = work{}
 	r.Done(0, 0, 0)
 }
 
-// Done ends the request. uncached is the number of prompt tokens that were computed, output that of
-// the answer. tokens is the length of the prompt; 0: no engine has reported it, and the estimate counts. Only
-// the first call counts.
+// Done ends the request. uncached is the number of prompt tokens that were computed, output the number of
+// answer tokens. tokens is the length of the prompt; if it is 0, no engine has reported it, and the estimate
+// is used. Only the first call counts.
 func (r *Request) Done(tokens, uncached, output int) {
 	m := r.queue
 	if m == nil {
@@ -344,7 +346,7 @@ func (r *Request) Done(tokens, uncached, output int) {
 	}
 }
 
-// Wake dispatches what fits now. It is called when the load of engines, or the membership, has
+// Wake dispatches the requests that fit now. It is called when the load of engines or the membership has
 // changed.
 func (q *Queues) Wake() {
 	if q == nil {
@@ -358,7 +360,7 @@ func (q *Queues) Wake() {
 	}
 }
 
-// Close refuses all requests that wait, and those that would have to from now on. It is called once.
+// Close refuses all requests that wait, and later ones that would have to. It is called once.
 func (q *Queues) Close() {
 	if q == nil {
 		return
@@ -372,8 +374,7 @@ func (q *Queues) Close() {
 const (
 	// tick is the time between two checks of a queue with waiting requests.
 	tick = 20 * time.Millisecond
-	// refresh is the time between two plans of a queue that is used; of one with waiting requests,
-	// busyRefresh.
+	// refresh is the time between two plans of a used queue, busyRefresh if requests wait in it.
 	refresh, busyRefresh = time.Second, 250 * time.Millisecond
 )
 
@@ -408,8 +409,8 @@ func (q *Queues) Run(ctx context.Context) {
 	}
 }
 
-// jitter returns a duration between 0.9 and 1.3 times d, and at least a second, so that clients do
-// not come back together.
+// jitter returns a duration between 0.9 and 1.3 times d, and at least a second, so that clients do not return
+// together.
 func jitter(d time.Duration) time.Duration {
 	return max(time.Second, time.Duration(float64(d)*(0.9+0.4*rand.Float64())))
 }

@@ -11,14 +11,14 @@ const (
 	classes
 )
 
-// Classes returns all classes, the first to be dispatched first.
+// Classes returns all classes, the highest priority first.
 func Classes() []Class { return []Class{Interactive, Default, Batch} }
 
 // String returns the name of the class, as in the header X-Priority.
 func (c Class) String() string { return [...]string{"interactive", "default", "batch"}[c] }
 
-// EnginePriority returns the JSON of vLLM's priority for the class, where lower values go first; "" is
-// its default, 0.
+// EnginePriority returns vLLM's priority for the class as JSON, where lower values go first; "" is vLLM's
+// default, 0.
 func (c Class) EnginePriority() string { return [...]string{"-1", "", "1"}[c] }
 
 // ParseClass returns the class of a name.

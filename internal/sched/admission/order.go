@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// inputCost and outputCost weigh tokens: an uncached token of a prompt, and one of an answer.
+	// inputCost and outputCost are the costs of an uncached prompt token and of an output token.
 	inputCost, outputCost = 1, 2
 	// halfLife is the time in which attained service loses half of its weight.
 	halfLife = time.Minute
@@ -17,23 +17,23 @@ const (
 	leastShare = 0.05
 )
 
-// account is the service that one key has attained in one class of one queue. Requests of the fast
-// path use only its atomic fields.
+// account is the service that one key has attained in one class of one queue. Requests that need not wait use
+// only its atomic fields.
 type account struct {
 	name    string
 	class   Class
-	fresh   atomic.Int64 // cost that is not in service yet; negative after a request that used less than reserved
+	fresh   atomic.Int64 // cost not yet in service; negative after a request that used less than estimated
 	running atomic.Int64 // requests that were dispatched and have not ended
 
 	// The queue's lock guards the fields below.
-	service float64 // at the time at, without fresh
-	others  float64 // that other proxies have published
+	service float64 // as of at, without fresh
+	others  float64 // as published by other proxies
 	at      time.Time
 	waiting []*Request // in the order of byDeadline
 	cost    float64    // of waiting
 }
 
-// fold adds what is fresh and decreases the weight of the past.
+// fold decays service until now, and adds fresh to it.
 func (a *account) fold(now time.Time) {
 	if passed := now.Sub(a.at); passed > 0 {
 		a.service *= math.Exp2(-float64(passed) / float64(halfLife))
@@ -70,10 +70,10 @@ func byDeadline(a, b *Request) int {
 
 // order has the waiting requests of a queue. The zero value is empty. The queue's lock guards it.
 type order struct {
-	accounts [classes][]*account // all, also without waiting requests
+	accounts [classes][]*account // all, including those without waiting requests
 	length   [classes]int
 	cost     [classes]float64
-	credit   [classes]float64 // what each class has saved of its least share
+	credit   [classes]float64 // saved part of each class's least share
 	bytes    [classes]int64
 	seq      uint64
 }
@@ -120,7 +120,7 @@ func (o *order) start(a *account, now time.Time) {
 	}
 }
 
-// account adds a request to the sums, or removes it.
+// account adds a request to the sums, or removes it if sign is -1.
 func (o *order) account(r *Request, sign int) {
 	c := r.account.class
 	o.length[c] += sign
@@ -135,15 +135,16 @@ func (o *order) account(r *Request, sign int) {
 	}
 }
 
-// remove takes a request out that leaves without being dispatched.
+// remove removes a waiting request.
 func (o *order) remove(r *Request) {
 	at, _ := slices.BinarySearchFunc(r.account.waiting, r, byDeadline)
 	r.account.waiting = slices.Delete(r.account.waiting, at, at+1)
 	o.account(r, -1)
 }
 
-// next returns the request that is due: of the lowest class that has saved enough of its least share,
-// else of the highest class; in it of the key with the least attained service. It is nil if none waits.
+// next returns the request to dispatch next: of the lowest class that has saved enough of its least share,
+// else of the highest class. Within the class, it is of the key with the least attained service. It is nil if
+// none waits.
 func (o *order) next(now time.Time) *Request {
 	var first *Request
 	for c := classes; c > 0; c-- {
@@ -169,7 +170,7 @@ func (o *order) higher(c Class) bool {
 	return false
 }
 
-// serves reports whether requests of a class have been dispatched and have not ended.
+// serves reports whether requests of these classes have been dispatched and have not ended.
 func (o *order) serves(of ...Class) bool {
 	return slices.ContainsFunc(of, func(c Class) bool {
 		return slices.ContainsFunc(o.accounts[c], func(a *account) bool { return a.running.Load() > 0 })
@@ -191,7 +192,7 @@ func (o *order) head(c Class, now time.Time) *Request {
 	return best.waiting[0]
 }
 
-// dispatch takes a request out that is dispatched. Classes below it that wait save a part of its cost.
+// dispatch removes a request that is dispatched. Lower classes with waiting requests save a part of its cost.
 func (o *order) dispatch(r *Request) {
 	c := r.account.class
 	for low := c + 1; low < classes; low++ {
@@ -205,8 +206,8 @@ func (o *order) dispatch(r *Request) {
 	o.remove(r)
 }
 
-// largest returns the account with the most waiting requests of a class, by a size; of equal ones that of the
-// newest request. It is nil if none waits.
+// largest returns the account of a class with the most waiting requests, measured by size; of equal ones that
+// of the newest request. It is nil if none waits.
 func (o *order) largest(c Class, size func(*account) int64) (most *account) {
 	for _, a := range o.accounts[c] {
 		if len(a.waiting) == 0 {
@@ -219,7 +220,8 @@ func (o *order) largest(c Class, size func(*account) int64) (most *account) {
 	return most
 }
 
-// newest returns the newest request of the largest account in the lowest class that waits, nil if none does.
+// newest returns the newest request of the largest account in the lowest class with waiting requests; nil if
+// none waits.
 func (o *order) newest(size func(*account) int64) *Request {
 	for c := classes; c > 0; c-- {
 		if a := o.largest(c-1, size); a != nil {
@@ -244,9 +246,9 @@ func (o *order) overdue(now time.Time) (list []*Request) {
 	return list
 }
 
-// ahead estimates the cost that is dispatched before a request that would arrive now: that of higher
-// classes, and in its class of every other key as much as its own. It is not more than what its
-// class's least share of the capacity takes.
+// ahead estimates the cost dispatched before a request that would arrive now. It includes all requests of
+// higher classes and, in its class, at most as much of every other key as of its own. It is at most the total
+// cost until the least share of its class has served those of its class.
 func (o *order) ahead(a *account, cost float64) float64 {
 	own, sum := a.cost+cost, a.cost
 	for _, b := range o.accounts[a.class] {

@@ -13,8 +13,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
 
-// queue has the requests of one model, or of those of its engines with some labels. Requests that fit at once
-// take no lock.
+// queue has the requests of one model, or of its engines with some labels. Requests that fit at once take no
+// lock.
 type queue struct {
 	name   string // see instance.QueueName
 	model  string
@@ -26,19 +26,19 @@ type queue struct {
 	plan     atomic.Pointer[plan]
 	accounts atomic.Pointer[map[accountKey]*account]
 	waiting  atomic.Int64 // len of order
-	used     atomic.Bool  // a request has come since the plan had to be made again
-	stale    atomic.Bool  // the plan must be made again
+	used     atomic.Bool  // false: the next request makes a new plan
+	stale    atomic.Bool  // a new plan is needed at once
 	refused  atomic.Int64
 	again    atomic.Int64 // requests in Queues.Again
 	out      outgoing
-	miss     atomic.Uint64 // bits of the share of prompt tokens that are not cached; 0: nothing is known
+	miss     atomic.Uint64 // bits of the share of uncached prompt tokens; 0: unknown
 
-	mu    sync.Mutex // guards all below, and what accounts say; never held across I/O
+	mu    sync.Mutex // guards all below, and the fields of accounts that are not atomic; never held across I/O
 	order order
 	meter meter
-	// idle is the number of ticks in a row at which a request of class batch would have fitted.
+	// idle is the number of consecutive ticks at which a request of class batch would have fitted.
 	idle int
-	// last is when the first request after a while came; see freshen.
+	// last is the arrival of the first request after a pause; see freshen.
 	last time.Time
 	// overdue is the time from which the next request may be dispatched at its deadline.
 	overdue time.Time
@@ -49,7 +49,7 @@ type accountKey struct {
 	class Class
 }
 
-// outgoing sums pending of all requests.
+// outgoing is the sum of Request.pending over all requests.
 type outgoing struct{ uncached, tokens, streams atomic.Int64 }
 
 func (o *outgoing) add(p pending) {
@@ -70,11 +70,11 @@ func (o *outgoing) load() pending {
 type meter struct {
 	rate   float64
 	cost   float64       // since the last update of rate
-	passed time.Duration // likewise, until at
+	passed time.Duration // time since then, until at
 	at     time.Time     // of the last call of note; zero while no request waits
 }
 
-// note adds what was dispatched, and updates the rate after every busyRefresh.
+// note adds the cost that was dispatched, and updates the rate every busyRefresh.
 func (m *meter) note(cost float64, now time.Time) {
 	if !m.at.IsZero() {
 		m.passed += now.Sub(m.at)
@@ -93,10 +93,10 @@ func (m *meter) note(cost float64, now time.Time) {
 	m.cost, m.passed = 0, 0
 }
 
-// pause is called when no request waits any more: the time until the next one waits does not count.
+// pause is called when no request waits any more: the time until the next one does not count.
 func (m *meter) pause() { m.at = time.Time{} }
 
-// estimate predicts what a request will take, and finds its account.
+// estimate predicts the work of a request, and finds its account.
 func (m *queue) estimate(r *Request, p *plan) {
 	miss := 1.0
 	if bits := m.miss.Load(); bits != 0 {
@@ -111,7 +111,7 @@ func (m *queue) estimate(r *Request, p *plan) {
 	}
 }
 
-// refine corrects the estimate by what the engines have in their caches.
+// refine corrects the estimate by the contents of the engines' caches.
 func (r *Request) refine() {
 	if r.Cache == nil {
 		return
@@ -122,10 +122,10 @@ func (r *Request) refine() {
 	}
 }
 
-// maxAccounts bounds the keys of a queue that are known; further ones share an account.
+// maxAccounts bounds the accounts of a queue; further keys share an account.
 const maxAccounts = 3 * 1024
 
-// open returns the account of a key that was not there.
+// open returns the account of a key, and creates it if necessary.
 func (m *queue) open(k accountKey) *account {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -156,7 +156,7 @@ func (m *queue) learnMiss(share float64) {
 	m.miss.Store(math.Float64bits(was + (max(0, min(share, 1))-was)/32))
 }
 
-// begin counts a request among those that are being served.
+// begin counts a request as being served.
 func (m *queue) begin(r *Request) {
 	r.queue = m
 	r.pending = pending{uncached: int64(r.work.uncached), tokens: int64(r.work.tokens), streams: 1}
@@ -165,7 +165,7 @@ func (m *queue) begin(r *Request) {
 	r.account.running.Add(1)
 }
 
-// enqueue makes a request wait. If it need not, r.ready is nil; an error refuses it.
+// enqueue makes a request wait. If it need not wait, r.ready is nil; an error refuses it.
 func (m *queue) enqueue(r *Request, now time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -202,7 +202,7 @@ func (m *queue) enqueue(r *Request, now time.Time) error {
 	}
 	r.ready = make(chan error, 1)
 	m.order.add(r, now)
-	if m.order.len() == 1 && m.plan.Load().share < 1 { // it was that without a backlog
+	if m.order.len() == 1 && m.plan.Load().share < 1 { // the share was computed without a backlog
 		m.stale.Store(true)
 		m.replan(now)
 	}
@@ -219,18 +219,18 @@ func (r *Request) limit() time.Duration {
 	return r.Class.Bound()
 }
 
-// late reports whether a request is predicted to wait longer than its deadline allows, by engines that
-// report that they are full.
+// late reports whether engines report that they are full, and the request is predicted to wait longer than
+// its deadline allows.
 func (m *queue) late(r *Request) bool {
 	p := m.plan.Load()
 	return p.mayRefuse() && m.predict(r.account, r.cost, p).Seconds() > certain*r.allowance(p).Seconds()
 }
 
-// mayRefuse reports whether a prediction may have a request refused.
+// mayRefuse reports whether a prediction may refuse a request.
 func (p *plan) mayRefuse() bool { return p.rates.Samples() >= estimate.Reliable && p.full() }
 
-// allowance returns how much of its time a request may spend waiting, which is less than 0 if its own prompt
-// takes longer than that.
+// allowance returns the part of its time that a request may spend waiting, or a negative duration if its own
+// prompt takes longer than the timeout.
 func (r *Request) allowance(p *plan) time.Duration {
 	if r.Timeout == 0 {
 		return r.limit()
@@ -239,18 +239,18 @@ func (r *Request) allowance(p *plan) time.Duration {
 	if p.rates.TTFT(queued, r.work.uncached, r.work.tokens) > r.Timeout.Seconds() {
 		return -1
 	}
-	// What an average prompt takes counts: if it were its own, long prompts would be refused far more often.
+	// Use the time of an average prompt: with their own, long prompts would be refused far more often.
 	return max(r.limit()-seconds(p.rates.TTFT(queued, p.rates.Uncached, 0)), r.limit()/4)
 }
 
-// certain is the part of its allowance that a request may be predicted to wait: the real wait is up to
-// twice as long. It was tuned with bench/ground, so that nine of ten admitted requests are in time at three
-// times the load that fills the fleet.
+// certain is the part of its allowance that a request may be predicted to wait: the real wait is up to twice
+// as long. It was tuned with bench/ground: nine of ten admitted requests are in time at three times the load
+// that fills the fleet.
 const certain = 0.55
 
-// predict returns how long a request would wait: until the engines have computed what they have, of
-// which half is done on average, and what goes before it. While prefill has capacity, decode is the
-// tighter stage, and the measured rate counts.
+// predict returns the predicted wait of a request: until the engines have computed their present work, half
+// of which is done on average, and the work ahead of it. While prefill has capacity, decode is the
+// bottleneck, and the measured rate counts.
 func (m *queue) predict(a *account, cost float64, p *plan) time.Duration {
 	rate, busy := 0.0, 0.0
 	for i := range p.prefill {
@@ -281,7 +281,7 @@ func (m *queue) refusal(r *Request, reason string) error {
 	return &RefusedError{Reason: reason, Wait: jitter(wait), queue: m}
 }
 
-// observe returns what would happen to a request that does not fit.
+// observe returns the result of a request that does not fit.
 func (m *queue) observe(r *Request, now time.Time) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -296,7 +296,7 @@ func (m *queue) observe(r *Request, now time.Time) string {
 	return ResultRefuse
 }
 
-// queued returns the shortest time that work waits in the engines, beyond what should.
+// queued returns the shortest time that work waits in the engines beyond the target.
 func (p *plan) queued() time.Duration {
 	least := math.Inf(1)
 	for i := range p.prefill {
@@ -309,13 +309,13 @@ func (p *plan) queued() time.Duration {
 	return seconds(max(0, least))
 }
 
-// end takes a request out of the queue. The caller holds the lock.
+// end removes a request from the queue and ends its wait with err. The caller holds the lock.
 func (m *queue) end(r *Request, err error) {
 	m.drop(r)
 	r.ready <- err
 }
 
-// drop takes out a request that is not dispatched. The caller holds the lock.
+// drop removes a request that is not dispatched. The caller holds the lock.
 func (m *queue) drop(r *Request) {
 	m.order.remove(r)
 	m.waiting.Add(-1)
@@ -324,7 +324,7 @@ func (m *queue) drop(r *Request) {
 	}
 }
 
-// leave takes out the request of a client that has left. It reports false if its wait has ended.
+// leave removes the request of a client that has left. It returns false if its wait has ended.
 func (m *queue) leave(r *Request) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -335,7 +335,7 @@ func (m *queue) leave(r *Request) bool {
 	return true
 }
 
-// dispatch sends what fits now.
+// dispatch sends the requests that fit now.
 func (m *queue) dispatch() {
 	now := m.opts.Now()
 	m.mu.Lock()
@@ -350,7 +350,7 @@ func (m *queue) dispatchLocked(now time.Time) {
 	for r := m.order.next(now); r != nil; r = m.order.next(now) {
 		c := r.Class
 		if m.order.higher(c) {
-			c = Interactive // it uses its least share
+			c = Interactive // it uses leastShare
 		}
 		if !p.fits(r.work, c, m.out.load()) || c == Batch && m.yields(r, p) {
 			break
@@ -364,9 +364,9 @@ func (m *queue) dispatchLocked(now time.Time) {
 	}
 }
 
-// yields reports whether a request of class batch leaves an engine idle, for about an eighth of the time
-// that its prompt takes, so that a request of a higher class that arrives meanwhile does not wait behind
-// it. The share was tuned with bench/ground.
+// yields reports whether a request of class batch still leaves an engine idle. It does so for about an eighth
+// of the time that its prompt takes, so that a request of a higher class that arrives meanwhile does not wait
+// behind it. This part was tuned with bench/ground.
 func (m *queue) yields(r *Request, p *plan) bool {
 	return float64(m.idle) < r.work.uncached*p.rates.Prefill.Each/8/tick.Seconds()-1 && m.order.serves(Interactive, Default)
 }
@@ -379,7 +379,7 @@ func (m *queue) send(r *Request) {
 	r.ready <- nil
 }
 
-// freshen makes the plan again for the first request after a while.
+// freshen makes a new plan for the first request after a pause.
 func (m *queue) freshen() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -389,7 +389,7 @@ func (m *queue) freshen() {
 	m.replan(m.last)
 }
 
-// replan makes the plan again if it is old. The caller holds the lock.
+// replan makes a new plan if the last one is old. The caller holds the lock.
 func (m *queue) replan(now time.Time) {
 	if last := m.plan.Load(); m.stale.Swap(false) || now.Sub(last.at) >= busyRefresh {
 		next := m.opts.newPlan(m, now, last)
@@ -398,8 +398,9 @@ func (m *queue) replan(now time.Time) {
 	}
 }
 
-// tick ends the wait of requests at their deadlines: refused if engines report that they are full,
-// dispatched if not. An empty queue is unused until its next request.
+// tick ends waits at their deadlines. If engines report that they are full, it refuses the requests.
+// Otherwise it dispatches one per refresh, and refuses others with a timeout. An empty queue is unused until
+// its next request.
 func (m *queue) tick() {
 	now := m.opts.Now()
 	m.mu.Lock()
@@ -420,7 +421,7 @@ func (m *queue) tick() {
 		first = slices.MinFunc(overdue, func(a, b *Request) int {
 			return cmp.Or(cmp.Compare(a.Class, b.Class), byDeadline(a, b))
 		})
-		// No more than one per report of the engines in all proxies: it is beyond what fits.
+		// At most one per report of the engines, in all proxies: it exceeds the capacity.
 		m.overdue = now.Add(time.Duration(float64(refresh) / p.share))
 		m.send(first)
 	}
@@ -442,7 +443,7 @@ func (m *queue) interval() time.Duration {
 	return time.Hour
 }
 
-// refuseAll refuses what waits because the proxy stops.
+// refuseAll refuses all waiting requests because the proxy stops.
 func (m *queue) refuseAll() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

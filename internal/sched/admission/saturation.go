@@ -17,21 +17,21 @@ type Engine struct {
 }
 
 const (
-	// step is the work in time that an engine should have waiting: enough that it does not idle until
-	// the proxy has sent the next request.
+	// step is the work, in time, that should wait at an engine, so that it is not idle until the proxy sends
+	// the next request.
 	step = 100 * time.Millisecond
-	// digestPeriod is the work in time that waits in addition while other proxies have a backlog, too. For
-	// that long, a proxy does not know where they send requests, so that some engines get none.
+	// digestPeriod is the additional waiting work, in time, while other proxies have a backlog, too. For that
+	// long, a proxy does not know where they send requests, so that some engines get none.
 	digestPeriod = time.Second
 	// fullKV is the share of the KV cache up to which requests are dispatched, and above which an
 	// engine counts as full by its own report.
 	fullKV = 0.9
-	// unknownOutput is the number of output tokens that is expected before any answer was seen.
+	// unknownOutput is the expected number of output tokens until an answer was seen.
 	unknownOutput = 128
 )
 
-// limits are the parts of the engines' capacity that each class may fill: a little is left for the
-// classes above batch, so that they do not wait behind work that cannot be interrupted.
+// limits returns the parts of the engines' capacity that a class may fill. Batch leaves a little for the
+// higher classes, so that they do not wait behind work that cannot be interrupted.
 func limits(c Class) (queue, decode float64) {
 	if c == Batch {
 		return 0.5, 0.9
@@ -39,25 +39,25 @@ func limits(c Class) (queue, decode float64) {
 	return 1, 1
 }
 
-// work is what a request is expected to take.
+// work is the expected work of a request, in tokens.
 type work struct{ uncached, tokens, output float64 }
 
-// cost is the service that it attains.
+// cost returns the service that the request attains with this work.
 func (w work) cost() float64 { return w.uncached*inputCost + w.output*outputCost }
 
-// plan is what is known of the engines of a model. It is immutable, and about a second old at most.
+// plan is the known state of the engines of a model. It is immutable, and at most about a second old.
 type plan struct {
 	at              time.Time
 	prefill, decode []stage
-	known           []stage        // decode, and engines with known seats that serve requests but may not be picked now
+	known           []stage        // decode, and other engines with known seats that have requests in flight
 	rates           estimate.Rates // of the model
 	miss            float64        // share of prompt tokens that are not cached
-	held            float64        // KV cache in use for each held token by the load counts
-	target          float64        // seconds of work that may wait in each engine of prefill
-	share           float64        // of the engines' capacity that is this proxy's
+	held            float64        // KV cache in use for each token of Load.Held
+	target          float64        // seconds of work that may wait at each prefill engine
+	share           float64        // this proxy's part of the engines' capacity
 	tpot            float64        // target of the time per token in seconds; 0: none
 	decodeOnly      bool           // decode computes the prompts
-	byLoad          float64        // part of the other proxies' waiting tokens that has no share
+	byLoad          float64        // see Others.ByLoad; 1 while no other proxy has a backlog
 }
 
 // stage is one engine in one role.
@@ -65,19 +65,19 @@ type stage struct {
 	load     *policy.Load
 	each     float64 // seconds to compute one token
 	capacity float64 // tokens of the KV cache that may be in use; 0: unknown
-	streams  float64 // that it may have at once
-	// most is the number of streams that the engine runs at once (--max-num-seqs), +Inf before learn has
-	// seen it; seats is that too, and more while none wait, since engines restart.
+	streams  float64 // number that it may have at once
+	// most is the number of streams that the engine runs at once (--max-num-seqs), +Inf until learn has found
+	// it. seats is the same, but grows while none wait, since an engine may restart with another limit.
 	most, seats float64
 	report      *policy.Engine
 }
 
-// crowded reports whether more requests wait for a place among the running ones than arrive in a moment.
+// crowded reports whether more requests wait for a slot than a short burst explains.
 func crowded(e *policy.Engine) bool { return e.Queue() > e.All.Running/8 }
 
-// learn finds out how many streams an engine runs at once, from its last report and the one before. An
-// engine that runs about the same number in both while many wait has no seat left; a full KV cache shows
-// other numbers.
+// learn finds the number of streams that an engine runs at once, from its last two reports. An engine that
+// runs about the same number in both while many wait has no free slot; with a full KV cache, the numbers
+// differ.
 func (s *stage) learn(last *plan, i int) {
 	s.most, s.seats, s.report = math.Inf(1), math.Inf(1), s.load.Engine.Load()
 	if last == nil {
@@ -111,27 +111,27 @@ func (s *stage) learn(last *plan, i int) {
 	}
 }
 
-// Pending is the work that was dispatched and is not in the load counts of engines yet.
+// pending is the dispatched work that the load counts of engines do not include yet.
 type pending struct{ uncached, tokens, streams int64 }
 
-// fits reports whether both roles have capacity for one more request. It stops at the first engine
-// that has enough, so that it reads little of an idle fleet.
+// fits reports whether both roles have capacity for one more request. It stops at the first engine with
+// enough, so that it reads little of an idle fleet.
 func (p *plan) fits(w work, c Class, out pending) bool {
 	queue, decode := limits(c)
 	return (p.prefillFits(queue, float64(out.uncached)) || c < Batch && out.uncached == 0 && p.anyIdle()) && p.decodeFits(w, decode, out)
 }
 
-// anyIdle reports whether an engine that computes prompts has less to do, by what all proxies have sent to it,
-// than should wait. A proxy may use it even if its share is used up: another proxy may have no request for it.
-// Several may do so at once, so that this does not hold for class batch.
+// anyIdle reports whether an engine that computes prompts has less than step waiting, from all proxies. A
+// proxy may use it even if its share is used up: another proxy may have no request for it. Several proxies
+// may do so at once, so this does not apply to class batch.
 func (p *plan) anyIdle() bool {
 	return slices.ContainsFunc(p.prefill, func(s stage) bool {
 		return s.each*(float64(s.load.Waiting.Load())+s.load.Others.Waiting.Load()) < step.Seconds()
 	})
 }
 
-// prefillFits reports whether less waits in the engines that compute prompts than this proxy's share of
-// the target. Requests go where a policy sends them, so that all engines are one pool.
+// prefillFits reports whether less work waits in the engines that compute prompts than this proxy's share of
+// the target. All engines are one pool, since a policy chooses among them.
 func (p *plan) prefillFits(limit, pending float64) bool {
 	if len(p.prefill) == 0 {
 		return true
@@ -147,14 +147,14 @@ func (p *plan) prefillFits(limit, pending float64) bool {
 	return false
 }
 
-// waiting returns the seconds of work that wait for an engine and count for this proxy: its own, and
-// that of proxies without a share in its capacity.
+// waiting returns the seconds of work that wait at an engine and count for this proxy: its own, and that of
+// proxies without a share of the capacity.
 func (p *plan) waiting(s *stage) float64 {
 	return s.each * (float64(s.load.Waiting.Load()) + p.byLoad*s.load.Others.Waiting.Load())
 }
 
-// decodeFits reports whether the KV caches have space for the request and its answer, and whether its
-// tokens would come in time.
+// decodeFits reports whether the KV caches have space for the request and its answer, and the engines for
+// another stream.
 func (p *plan) decodeFits(w work, limit float64, out pending) bool {
 	if len(p.decode) == 0 {
 		return true
@@ -165,7 +165,7 @@ func (p *plan) decodeFits(w work, limit float64, out pending) bool {
 		s := &p.decode[i]
 		n := float64(s.load.InFlight.Load()) + s.load.Others.InFlight.Load()
 		if n == 0 && out.streams == 0 {
-			return true // it fits nowhere better
+			return true // no other engine is better
 		}
 		if s.capacity == 0 {
 			kv = math.Inf(1)
@@ -180,7 +180,7 @@ func (p *plan) decodeFits(w work, limit float64, out pending) bool {
 	return false
 }
 
-// saturation returns how much of what the queue lets through each role has.
+// saturation returns the load of each role, relative to the load that the queue admits.
 func (p *plan) saturation() map[instance.Role]float64 {
 	out := map[instance.Role]float64{}
 	for i := range p.prefill {
@@ -200,11 +200,11 @@ func (p *plan) saturation() map[instance.Role]float64 {
 	return out
 }
 
-// full reports whether every engine of a role is measured to be full. Only then may a request be
-// refused. An engine is full if it reports waiting requests, or a KV cache that is nearly full. The
-// proxies keep the queues of engines shorter than their reports can show, so an engine that computes
-// prompts is also full while it reports a running request, and decode while it runs as many streams as it
-// can, or the measured time per token is about the target.
+// full reports whether every engine of a role is measured to be full. Only then may a prediction refuse a
+// request. An engine is full if it reports waiting requests or a nearly full KV cache. The proxies keep the
+// engines' queues too short to show in these reports. So an engine that computes prompts is also full while
+// it reports a running request. Decode is also full while it runs as many streams as it can, or while the
+// measured time per token is near the target.
 func (p *plan) full() bool {
 	all := func(list []stage, busy func(*stage, *policy.Engine) bool) bool {
 		for i := range list {
@@ -221,7 +221,7 @@ func (p *plan) full() bool {
 		})
 }
 
-// newPlan reads what is known of the engines of a queue.
+// newPlan reads the known state of the engines of a queue.
 func (o *Options) newPlan(m *queue, now time.Time, last *plan) *plan {
 	prefill, decode := o.Engines(m.model, m.labels)
 	p := &plan{at: now, rates: o.Rates(m.model, ""), miss: 1, held: 1, target: step.Seconds(), share: 1, byLoad: 1, tpot: o.TPOT.Seconds()}
@@ -241,7 +241,7 @@ func (o *Options) newPlan(m *queue, now time.Time, last *plan) *plan {
 	for i, e := range decode {
 		s := stage{load: e.Load, capacity: e.Load.Capacity.Load() * fullKV, streams: math.Inf(1)}
 		if r := o.Rates(m.model, e.Address); o.TPOT > 0 && r.Token.Each > 0 {
-			// An engine that is slow with few streams is not kept idle for it.
+			// Even an engine that is slow with few streams is kept busy.
 			s.streams = max(minStreams, (o.TPOT.Seconds()-r.Token.Fixed)/r.Token.Each)
 		}
 		s.learn(last, i)
@@ -269,5 +269,5 @@ func (o *Options) newPlan(m *queue, now time.Time, last *plan) *plan {
 	return p
 }
 
-// minStreams is the number of streams that a decode instance may have at any time per token.
+// minStreams is the number of streams that a decode instance may have, whatever its time per token.
 const minStreams = 8

@@ -9,32 +9,32 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Entry is the state of one key in one class and queue of a proxy, as proxies publish it.
+// Entry is the published state of one key in one class and queue of a proxy.
 type Entry struct {
 	Model string // see instance.QueueName
 	Class Class
 	Key   string // name of the API key
-	// Attained is the service that it has attained lately, Backlog the cost of its waiting requests:
-	// an uncached prompt token counts 1, an output token 2.
+	// Attained is the recent service, Backlog the cost of the waiting requests: an uncached prompt token
+	// counts 1, an output token 2.
 	Attained, Backlog float64
 }
 
-// Others is what is known of the other proxies. It is immutable.
+// Others is the known state of the other proxies. It is immutable.
 type Others struct {
-	// Queues has the entries of each proxy with a backlog; the backlog of an old digest counts less.
-	// Attained is the service of the other proxies, whose entries have no backlog.
+	// Queues has the entries of each proxy with a backlog; the backlog of an old digest counts less. Attained
+	// has the entries of the other proxies, which have no backlog.
 	Queues   [][]Entry
 	Attained []Entry
-	// ByLoad is the part of the waiting tokens of other proxies that belongs to proxies without a
-	// backlog, from 0 to 1: those of an older version, or with another mode. They are counted by their
-	// load, the others by their share.
+	// ByLoad is the part of the other proxies' waiting tokens, from 0 to 1, of proxies without a backlog,
+	// such as those of an older version or with another mode. They count by their load, the others by their
+	// share.
 	ByLoad float64
 	// Blind is the last known number of other proxies while their digests are too old; 0 while digests
 	// are received.
 	Blind int
 }
 
-// attained returns the service that a key has attained in the other proxies; nil means that there are none.
+// attained returns the service that a key has attained in the other proxies; 0 if there are none.
 func (o *Others) attained(model string, k accountKey) (sum float64) {
 	if o == nil {
 		return 0
@@ -49,7 +49,7 @@ func (o *Others) attained(model string, k accountKey) (sum float64) {
 	return sum
 }
 
-// SetOthers sets what is known of the other proxies, and dispatches what fits.
+// SetOthers sets the state of the other proxies, and dispatches the requests that fit.
 func (q *Queues) SetOthers(o *Others) {
 	if q != nil {
 		q.others.Store(o)
@@ -61,7 +61,7 @@ func (q *Queues) SetOthers(o *Others) {
 }
 
 // Elsewhere returns the uncached prompt tokens of the requests that wait in other proxies, by model, as
-// their backlog shows them.
+// estimated from their backlog.
 func (q *Queues) Elsewhere() map[string]float64 {
 	out := map[string]float64{}
 	if q == nil || q.others.Load() == nil {
@@ -80,8 +80,8 @@ func (q *Queues) Elsewhere() map[string]float64 {
 	return out
 }
 
-// Entries returns what this proxy publishes: at most limit entries, those with the largest backlog
-// first, then those with the most service. It is empty unless the queues are on.
+// Entries returns at most limit entries to publish: those with the largest backlog first, then those with the
+// most service. It is empty unless the queues are on.
 func (q *Queues) Entries(limit int) []Entry {
 	if q.Mode() != On {
 		return nil
@@ -109,7 +109,7 @@ func (q *Queues) Entries(limit int) []Entry {
 // minAttained is the attained service below which a key without a backlog is not published.
 const minAttained = 100
 
-// Decay returns the weight of service that was attained some time ago.
+// Decay returns the remaining weight of service that was attained some time ago.
 func Decay(age time.Duration) float64 {
 	return math.Exp2(-float64(max(age, 0)) / float64(halfLife))
 }
@@ -118,11 +118,11 @@ func Decay(age time.Duration) float64 {
 type demand struct {
 	accountKey
 	own, total float64 // of this proxy, and of all
-	granted    float64 // set by divide: the part of total that the capacity suffices for
+	granted    float64 // set by divide: the part of total within the capacity
 }
 
-// divide divides capacity among demands: by class, of which each lower one keeps leastShare, and
-// within a class max-min over its keys. It may reorder them.
+// divide divides capacity among demands: by class, where each lower class keeps leastShare, and within a
+// class max-min fair over its keys. It may reorder the list.
 func divide(capacity float64, list []demand) {
 	slices.SortFunc(list, func(a, b demand) int { return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(a.total, b.total)) })
 	var sums [classes]float64
@@ -149,8 +149,8 @@ func divide(capacity float64, list []demand) {
 	}
 }
 
-// shareOf returns the part of what divide has granted that belongs to this proxy: of each key in
-// proportion to its part of the backlog.
+// shareOf returns this proxy's part of the capacity that divide has granted: of each key in proportion to its
+// part of the backlog.
 func shareOf(list []demand) float64 {
 	own, all := 0.0, 0.0
 	for _, d := range list {
@@ -165,8 +165,8 @@ func shareOf(list []demand) float64 {
 	return own / all
 }
 
-// share sets the part of the capacity in a plan that is this proxy's, and what the keys have attained
-// in other proxies. The caller holds the lock.
+// share sets this proxy's part of the capacity in a plan, and the service that the keys have attained in
+// other proxies. The caller holds the lock.
 func (m *queue) share(p *plan) {
 	o := m.others.Load()
 	switch {
@@ -223,7 +223,7 @@ func (m *queue) share(p *plan) {
 		list = append(list, *d)
 	}
 	p.target += digestPeriod.Seconds()
-	// The service of a second, from what was attained lately.
+	// The capacity is the service of a second, from the recently attained service.
 	divide(max(attained*math.Ln2/halfLife.Seconds(), 1), list)
 	if p.share = shareOf(list); p.share == 0 { // a request fits without a backlog, too
 		p.share = leastShare

@@ -14,8 +14,8 @@ const maxListedKeys = 64
 // formerTarget is the time after which an unused queue of a model route's target is not listed.
 const formerTarget = 10 * time.Minute
 
-// Status returns the state of each queue, ordered by model. It leaves out empty queues of models without
-// engines, and of former targets.
+// Status returns the state of each queue, ordered by model, except empty queues of models without engines and
+// of former targets.
 func (q *Queues) Status() []instance.ListedQueue {
 	if q == nil {
 		return nil
@@ -30,8 +30,8 @@ func (q *Queues) Status() []instance.ListedQueue {
 	return out
 }
 
-// status returns the state of the queue. listed is false if it is empty, and has no engines or may be of a target
-// that no model route has any more.
+// status returns the state of the queue. listed is false if it is empty, and has no engines or may belong to
+// a target that no model route has any more.
 func (m *queue) status() (s instance.ListedQueue, listed bool) {
 	now := m.opts.Now()
 	m.mu.Lock()
@@ -88,7 +88,7 @@ func (m *queue) status() (s instance.ListedQueue, listed bool) {
 	return s, true
 }
 
-// Predicted records how long a first token took, and the prediction when its legs began.
+// Predicted records the time to a first token, and its prediction when the legs began.
 func (q *Queues) Predicted(took, predicted float64) {
 	if q != nil && predicted > 0 {
 		q.opts.Observer.Predicted(took / predicted)

@@ -1,5 +1,5 @@
-// Package estimate reports whether a prompt is answered earlier through prefill and decode
-// or by decode alone, from what earlier requests took.
+// Package estimate compares the times of earlier requests, to decide whether prefill and decode serve a
+// prompt or decode alone (decode-only).
 package estimate
 
 import (
@@ -14,27 +14,26 @@ import (
 // The reasons for prefill and decode. Those for decode-only are in package bypass.
 const (
 	Learning = "learning" // there are too few samples
-	Faster   = "faster"   // it is quicker, or delays running streams less
+	Faster   = "faster"   // it is faster, or delays running streams less
 	Full     = "decode_full"
-	Refresh  = "explore" // decode alone would be quicker, but prefill needs new samples
+	Refresh  = "explore" // decode-only would be faster, but prefill needs new samples
 
 	Connector = "connector" // no estimate: decode-only is impossible
 	Media     = "media"     // no estimate: the request has images or sound
 )
 
 const (
-	// exploreEvery is after how many decisions for a model one goes the other way, for a
-	// new sample; learnAloneEvery the same while decode alone has too few samples.
+	// exploreEvery is the number of decisions for a model after which one takes the other way, for a new
+	// sample; learnAloneEvery is the same while decode-only has too few samples.
 	exploreEvery    = 64
 	learnAloneEvery = 8
-	// maxExploreCost is how many times the cost of the better way such a decision may have.
+	// maxExploreCost bounds the cost of such a decision, relative to the better way.
 	maxExploreCost = 3
-	// margin is by how much the other way must be better before prompts of this length
-	// change to it.
+	// margin is the relative advantage that the other way needs before prompts of this length change to it.
 	margin = 0.1
-	// keepUnused is how long a model stays known without requests, at least.
+	// keepUnused is the minimum time for which a model stays known without requests.
 	keepUnused = 7 * 24 * time.Hour
-	// maxInstances bounds the instances of a model that have lines of their own.
+	// maxInstances bounds the instances of a model that have separate lines.
 	maxInstances = 1024
 )
 
@@ -44,8 +43,7 @@ type Prefill struct {
 	Queued, Uncached float64
 }
 
-// Decode is the work on a decode instance. What of the prompt is in its cache is not known,
-// so that all of it counts.
+// Decode is the work on a decode instance. The cached part of the prompt is not known, so all of it counts.
 type Decode struct {
 	Address        string
 	Queued, Tokens float64
@@ -53,28 +51,27 @@ type Decode struct {
 	Full           bool    // it must not compute the prompt
 }
 
-// Decision is one of the two ways, and why.
+// Decision is one of the two ways, with its reason.
 type Decision struct {
 	Alone  bool
 	Reason string
-	// Stall is how many seconds all running streams together wait while decode computes
-	// the prompt.
+	// Stall is the time in seconds that all running streams together wait while decode computes the prompt.
 	Stall float64
 }
 
 // Estimator learns from requests and decides. It is safe for concurrent use; its zero value
 // is ready.
 type Estimator struct {
-	mu     sync.Mutex // guards all below; never held for more than some microseconds
+	mu     sync.Mutex // guards all below; held for a few microseconds at most
 	models map[string]*model
 	swept  time.Time // last call of sweep
 }
 
-// lines are the times of one instance, or of all instances of a model.
+// lines has the times of one instance, or of all instances of a model.
 type lines struct {
-	prefill  line // to prefill's answer, by the tokens computed and those queued before
+	prefill  line // to prefill's answer, by the tokens computed and those queued before them
 	handover line // from prefill's answer to the first content, by the tokens of the prompt
-	alone    line // to the first content of decode alone, by the tokens of the prompt and those queued
+	alone    line // to the first content of decode-only, by the tokens of the prompt and those queued
 	token    line // for one output token, by the streams of the decode instance
 }
 
@@ -97,18 +94,18 @@ func (m *mean) learn(v float64) {
 	m.value += (v - m.value) / m.n
 }
 
-// Prefilled notes how long a prefill instance took to answer.
+// Prefilled records the time that a prefill instance took to answer.
 func (e *Estimator) Prefilled(name string, p Prefill, took time.Duration) {
 	e.learn(name, p.Address, func(m *model) { m.uncached.learn(p.Uncached) },
 		func(l *lines) { l.prefill.learn(p.Queued+p.Uncached, took.Seconds()) })
 }
 
-// Handed notes how long after prefill's answer decode began to answer.
+// Handed records the time from prefill's answer to the first content of decode.
 func (e *Estimator) Handed(name string, d Decode, took time.Duration) {
 	e.learn(name, d.Address, d.note, func(l *lines) { l.handover.learn(d.Tokens, took.Seconds()) })
 }
 
-// Alone notes how long decode took to begin its answer without a prefill.
+// Alone records the time until decode began its answer without a prefill.
 func (e *Estimator) Alone(name string, d Decode, took time.Duration) {
 	e.learn(name, d.Address, d.note, func(l *lines) { l.alone.learn(d.Queued+d.Tokens, took.Seconds()) })
 }
@@ -118,7 +115,7 @@ func (d *Decode) note(m *model) {
 	m.running.learn(d.Running)
 }
 
-// learn calls note with a model, and add with its lines and with those of one of its instances.
+// learn calls note with a model, and add with the lines of the model and of one of its instances.
 func (e *Estimator) learn(name, address string, note func(*model), add func(*lines)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -151,8 +148,8 @@ func (e *Estimator) model(name string) *model {
 	return m
 }
 
-// sweep removes the models that were not used since the last call: there may be new adapters every
-// day. The caller holds the lock.
+// sweep removes the models that were not used since the last call: new adapters may appear every day. The
+// caller holds the lock.
 func (e *Estimator) sweep() {
 	if e.models == nil {
 		e.models = map[string]*model{}
@@ -164,8 +161,7 @@ func (e *Estimator) sweep() {
 	})
 }
 
-// Decide decides before a decode instance is picked, by the average work of decode instances
-// lately.
+// Decide decides before a decode instance is picked, from the recent average work of decode instances.
 func (e *Estimator) Decide(name string, p Prefill, tokens float64) Decision {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -175,8 +171,7 @@ func (e *Estimator) Decide(name string, p Prefill, tokens float64) Decision {
 	return m.decide(p, d, m.decisions)
 }
 
-// Confirm decides again after a decision for decode alone, by the decode instance that was
-// picked.
+// Confirm repeats a decision for decode-only, for the decode instance that was picked.
 func (e *Estimator) Confirm(name string, was Decision, p Prefill, d Decode) Decision {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -194,7 +189,7 @@ func (e *Estimator) Confirm(name string, was Decision, p Prefill, d Decode) Deci
 	return is
 }
 
-// decide makes the decision with that number, by which some explore.
+// decide makes a decision; its number determines whether it explores.
 func (m *model) decide(p Prefill, d Decode, number uint64) Decision {
 	c, ok := m.costs(p, d)
 	if !ok {
@@ -204,7 +199,7 @@ func (m *model) decide(p Prefill, d Decode, number uint64) Decision {
 	cost, better := c.better(*bucket)
 	bearable := c.alone <= maxExploreCost*c.pair
 	switch {
-	case !c.aloneSeen: // decode counts as fast as prefill, which it may not be
+	case !c.aloneSeen: // assumes that decode is as fast as prefill, which may be wrong
 		if number%learnAloneEvery == 0 && bearable {
 			return Decision{Alone: true, Reason: bypass.Explore}
 		}
@@ -218,13 +213,13 @@ func (m *model) decide(p Prefill, d Decode, number uint64) Decision {
 	return c.decision(cost, better)
 }
 
-// bucket reports whether prompts of about this length went to decode alone last.
+// bucket returns the last decision for prompts of about this length: whether decode-only was better.
 func (m *model) bucket(d Decode) *bool {
 	return &m.alone[int(math.Log2(max(d.Tokens, 1)))&63]
 }
 
-// better reports whether decode alone is better, and its cost with the margin against the way
-// that was better last.
+// better reports whether decode-only is better, and returns its cost with the margin in favor of the way that
+// was better last.
 func (c *costs) better(was bool) (cost float64, is bool) {
 	if cost = c.alone * (1 + margin); was {
 		cost = c.alone * (1 - margin)
@@ -243,15 +238,15 @@ func (c *costs) decision(cost float64, better bool) Decision {
 	}
 }
 
-// Explanation is what a decision would be, and what both ways would cost in seconds,
-// including the wait of other streams; 0 and 0 while too little is known.
+// Explanation is a decision and the cost of both ways in seconds, including the wait of other streams. The
+// costs are 0 while too little is known.
 type Explanation struct {
 	Decision
 	Pair, DecodeAlone float64
 }
 
-// Explain explains the decision for a request, and changes nothing. It does not say whether
-// the request would explore, which depends on the count of decisions.
+// Explain returns the decision for a request, without side effects. It does not show whether the request
+// would explore, which depends on the number of decisions.
 func (e *Estimator) Explain(name string, p Prefill, d Decode) Explanation {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -273,19 +268,18 @@ func (e *Estimator) Explain(name string, p Prefill, d Decode) Explanation {
 	return Explanation{is, c.pair, c.alone}
 }
 
-// costs are the seconds that each way costs the request and other streams.
+// costs has the cost of each way in seconds, for the request and for other streams.
 type costs struct {
 	pair, alone float64
-	queue       float64 // the part of pair that is prefill's queue
-	stall       float64 // the part of alone that other streams wait
-	aloneSeen   bool    // there are samples of decode alone
+	queue       float64 // the part of pair in prefill's queue
+	stall       float64 // the part of alone for which other streams wait
+	aloneSeen   bool    // there are samples of decode-only
 }
 
-// costs estimates both ways; false while too little is known. A prompt on a decode instance
-// keeps every running stream waiting: while it is computed, in one chunk or in several,
-// each step takes longer by its chunk, and all steps together by the time of the prompt.
-// That is the batch times the growth of the time between tokens, and counts like a wait
-// for a first token. Requests that wait behind the prompt at prefill are not counted.
+// costs estimates both ways; false while too little is known. A prompt on a decode instance delays every
+// running stream. While it is computed, in one chunk or in several, each step takes longer by its chunk, and
+// all steps together by the time of the prompt. The stall is this time for each running stream, and counts
+// like a wait for a first token. Requests that wait after the prompt at prefill are not counted.
 func (m *model) costs(p Prefill, d Decode) (c costs, ok bool) {
 	prefill := m.lineOf(p.Address, func(l *lines) *line { return &l.prefill })
 	hand := m.lineOf(d.Address, func(l *lines) *line { return &l.handover })

@@ -2,21 +2,20 @@ package estimate
 
 import "github.com/pdmesh/pdmesh/internal/instance"
 
-// line is how long something takes by how much work it is: a straight line through the
-// samples, of which the latest count most. It is nowhere below 0.
+// line is the time that work takes, as a linear function of its amount, fitted to the samples. The latest
+// samples count most. The line is nowhere below 0.
 type line struct {
 	n, x, y, xx, xy float64 // n is the weight of all samples, the others are weighted sums
 	samples         int
 }
 
 const (
-	// decay is how much of its weight a sample keeps with every new one: half is left
-	// after some 45.
+	// decay is the part of its weight that a sample keeps with each new one: half is left after about 45.
 	decay = 1 - 1.0/64
-	// minSamples is how many samples are needed until the line is used.
+	// minSamples is the number of samples from which the line is used.
 	minSamples = 4
-	// outlier is how many times the expected time a sample may count as. A real change is
-	// learned all the same, with some more samples.
+	// outlier bounds the time of a sample, relative to the expected time. A real change is still learned,
+	// with a few more samples.
 	outlier = 4
 )
 
@@ -40,7 +39,7 @@ func (l *line) learn(work, seconds float64) {
 	l.xy += work * seconds
 }
 
-// parts returns the seconds that any work takes, and the seconds of each unit of work.
+// parts returns the fixed seconds of any work, and the seconds for each unit of work.
 func (l *line) parts() (fixed, each float64) {
 	if l.n == 0 {
 		return 0, 0
@@ -65,8 +64,8 @@ func (l *line) at(work float64) float64 {
 	return fixed + each*work
 }
 
-// Pace returns what the latest requests took on an instance; without samples, it is zero. If the
-// instance has several ranks, k is that of one rank: its address is that of Prefill or Decode.
+// Pace returns the recent times of an instance; without samples, it is zero. If the instance has several
+// ranks, k names one rank by the address in Prefill or Decode.
 func (e *Estimator) Pace(k instance.Key) (p instance.ListedPace) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -8,14 +8,14 @@ const Reliable = 50
 // Line is the time that an amount of work takes: Fixed + Each × work. The zero value predicts 0.
 type Line struct {
 	Fixed, Each float64 // seconds, and seconds per unit of work
-	Samples     int     // all that were learned; 0: nothing is known
+	Samples     int     // number of learned samples; 0: nothing is known
 }
 
 // At returns the seconds that an amount of work takes.
 func (l Line) At(work float64) float64 { return l.Fixed + l.Each*work }
 
-// Rates are what was learned of a model, or of one of its instances. They are plain numbers, so that
-// they also predict loads and numbers of instances that do not exist.
+// Rates has the learned times of a model, or of one of its instances. They are plain numbers, so that they
+// also predict loads and numbers of instances that do not exist.
 type Rates struct {
 	Prefill  Line    // by the uncached tokens of the prompt and of those queued before it
 	Transfer Line    // from prefill's answer to the first content, by the tokens of the prompt
@@ -25,8 +25,8 @@ type Rates struct {
 	Pace     float64 // mean of the latest times per token, in seconds; 0: unknown
 }
 
-// TTFT predicts the seconds until the first token of a prompt with a number of tokens, of which
-// uncached must be computed after the queued tokens, which are those of all proxies.
+// TTFT predicts the seconds until the first token of a prompt of tokens tokens. uncached of them must be
+// computed, after the queued tokens of all proxies.
 func (r *Rates) TTFT(queued, uncached, tokens float64) float64 {
 	return r.Prefill.At(queued+uncached) + r.Transfer.At(tokens)
 }
@@ -34,7 +34,7 @@ func (r *Rates) TTFT(queued, uncached, tokens float64) float64 {
 // TimePerToken predicts the seconds between two tokens of each stream of a decode instance.
 func (r *Rates) TimePerToken(streams float64) float64 { return r.Token.At(max(streams, 1)) }
 
-// Samples returns the number of samples of the line that is known least.
+// Samples returns the number of samples of the line with the fewest.
 func (r *Rates) Samples() int {
 	return min(r.Prefill.Samples, r.Transfer.Samples, r.Token.Samples)
 }
@@ -47,9 +47,9 @@ type KV struct {
 	Usage    float64 // share in use by the engine's last report; 0: there is none
 }
 
-// KVUse predicts the share of the KV cache that is in use when the present streams end: their prompts
-// and the outputs to expect, at least what the engine reports. It is above 1 if they do not fit, and
-// 0 if the capacity is unknown.
+// KVUse predicts the share of the KV cache in use when the present streams end: their prompts and expected
+// outputs, but at least the share that the engine reports. It is above 1 if they do not fit, and the reported
+// share if the capacity is unknown.
 func (r *Rates) KVUse(k KV) float64 {
 	if k.Capacity <= 0 {
 		return k.Usage
@@ -60,8 +60,8 @@ func (r *Rates) KVUse(k KV) float64 {
 // minOutput is the number of output tokens from which a stream is a sample of the time per token.
 const minOutput = 8
 
-// leastSlope bounds the part of the mean time of prefill that does not depend on the number of tokens:
-// a token takes at least the mean time for a token divided by it.
+// leastSlope bounds the fixed part of the mean time of prefill: a token takes at least 1/leastSlope of the
+// mean time per token.
 const leastSlope = 4
 
 // Streamed records a stream that has ended: the load of its decode instance when it was picked, the
@@ -83,8 +83,8 @@ func (e *Estimator) Streamed(name string, d Decode, output int, took time.Durati
 	})
 }
 
-// Rates returns what was learned of a model; with an address, of that instance, as far as there are
-// enough samples of it.
+// Rates returns the learned times of a model; with an address, those of that instance where it has enough
+// samples.
 func (e *Estimator) Rates(name, address string) Rates {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -101,8 +101,8 @@ func (e *Estimator) Rates(name, address string) Rates {
 	}
 	prefill := of(func(l *lines) *line { return &l.prefill })
 	if l := m.lineOf(address, func(l *lines) *line { return &l.prefill }); l.known() && l.x > 0 {
-		// The wait behind unknown work, such as that of other proxies, can hide the time that a token
-		// takes. An engine that seems to take none would be sent any amount of work.
+		// Waiting for unknown work, such as that of other proxies, can hide the time that a token takes. An
+		// engine whose tokens seem to take no time would be sent any amount of work.
 		prefill.Each = max(prefill.Each, l.y/l.x/leastSlope)
 		prefill.Fixed = max(0, (l.y-prefill.Each*l.x)/l.n)
 	}

@@ -5,48 +5,48 @@ import (
 	"time"
 )
 
-// bucket is a token bucket whose balance may be negative. golang.org/x/time/rate has whole bursts,
-// refuses more than a burst at once, and takes nothing back; a reservation of tokens is often
-// larger than the burst of a second, and is corrected when the request ends.
+// bucket is a token bucket whose balance may be negative. golang.org/x/time/rate does not suit: its bursts
+// are integers, it refuses more than a burst at once, and it takes nothing back. A reservation of tokens is
+// often larger than the burst of a second, and is corrected when the request ends.
 type bucket struct {
 	rate    float64 // per second
 	burst   float64
 	balance float64 // at most burst
 	at      time.Time
-	count   float64   // all that was ever taken
-	credit  float64   // what all proxies have not admitted of the limit; negative: what they exceeded it by
+	count   float64   // total of all that was taken
+	credit  float64   // unused part of the limit, over all proxies; negative: the excess
 	settled time.Time // when credit was last changed
 }
 
-// fleet is a limit per minute and its use at all proxies: the demand, the part of it of proxies that do
-// not report what they admit, and what the others have admitted since the last call.
+// fleet is a limit per minute and its use at all proxies. unknown is the demand of proxies that do not report
+// what they admit; admitted is the amount that the others have admitted since the last call.
 type fleet struct{ limit, demand, unknown, admitted float64 }
 
 const (
-	// exceed is the part of a share by which a minute may exceed it, if the limit is at least
-	// largeLimit; of smaller limits it is 1 for each proxy.
+	// exceed is the part of a share by which a minute may exceed it, if the limit is at least largeLimit;
+	// smaller limits may be exceeded by 1 for each proxy.
 	exceed     = 0.025
 	largeLimit = 600
-	// busyPart is the part of a limit from which demand counts as sustained. The mean demand of a client
-	// that begins needs some time to reach it.
+	// busyPart is the part of a limit from which demand counts as sustained. The mean demand of a new client
+	// takes some time to reach it.
 	busyPart = 0.6
-	// maxCredit and minCredit bound the credit, in parts of a limit. More credit lets the minute after a
-	// pause exceed the limit, less loses more of arrivals at random.
+	// maxCredit and minCredit bound the credit, in parts of a limit. With more credit, the minute after a
+	// pause exceeds the limit; with less, random arrivals use less of it.
 	maxCredit, minCredit = 0.035, -0.25
-	// The rate per minute increases by gain times the proxy's part of the credit, and decreases by ownGain
-	// times what its balance exceeds a quarter of the burst by, since that is a part of the credit, too:
-	// by maxChange of the share at most. They were tuned with the fleets of TestFleet, which publish once
-	// a second, and are stable if they do so every 3 s.
+	// The rate per minute increases by gain times the proxy's part of the credit. It decreases by ownGain
+	// times the excess of its balance over a quarter of the burst, since that is part of the credit, too. The
+	// change is at most maxChange of the share. The values were tuned with the fleets of TestFleet, which
+	// publish once a second, and are stable if they do so every 3 s.
 	gain, ownGain, maxChange = 20, 8, 0.5
 	// staleCredit is the time without new digests after which the credit has no effect.
 	staleCredit = 5 * time.Second
 )
 
-// set changes the share per minute of a limit. In every minute, a bucket admits at most the share
-// and what it may be exceeded by, if what is taken at once is not larger than the burst. A larger
-// burst loses less of arrivals at random, but for that bound it needs a lower rate. While the demand
-// of all proxies for a large limit is sustained, the rate instead follows the credit, which is the
-// balance of one bucket for all proxies, about a second ago.
+// set changes the share per minute of a limit. In every minute, a bucket admits at most the share plus its
+// allowed excess, unless more than the burst is taken at once. A larger burst refuses fewer random arrivals,
+// but needs a lower rate to keep this bound. While the demand of all proxies for a large limit is sustained,
+// the rate follows the credit instead. The credit is the balance of one bucket for all proxies, about a
+// second ago.
 func (b *bucket) set(share float64, all fleet, now time.Time) {
 	more, busy := 1.0, false
 	if all.limit >= largeLimit {
@@ -58,7 +58,7 @@ func (b *bucket) set(share float64, all fleet, now time.Time) {
 	if fresh {
 		b.balance, b.settled = b.burst, now
 	}
-	most := 0.0 // without demand, what is not admitted is not missing
+	most := 0.0 // without demand, unused requests earn no credit
 	if busy {
 		most = maxCredit * all.limit
 	}
@@ -88,8 +88,8 @@ func (b *bucket) advance(now time.Time) {
 	}
 }
 
-// missing returns what the balance lacks before n can be taken, 0 for nothing. More than a burst
-// can be taken from a full bucket, which is then in debt.
+// missing returns the amount that the balance lacks before n can be taken, 0 if none. More than a burst can
+// be taken from a full bucket; its balance is then negative.
 func (b *bucket) missing(n float64) float64 { return max(0, min(n, b.burst)-b.balance) }
 
 // take changes the balance; a negative n returns tokens.

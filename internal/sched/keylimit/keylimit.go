@@ -1,7 +1,6 @@
-// Package keylimit applies the limits of API keys. The limits are those of all proxies together:
-// each proxy uses its Share, which follows the demand that proxies publish in their load digests.
-// A request reserves what it will probably use when it arrives, and the difference is settled
-// when it ends.
+// Package keylimit applies the limits of API keys. A limit holds for all proxies together: each uses its
+// Share, which follows the demand that proxies publish in their load digests. A request reserves its probable
+// use when it arrives, and the difference is settled when it ends.
 package keylimit
 
 import (
@@ -15,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Kind is what a limit counts.
+// Kind is the quantity that a limit counts.
 type Kind int
 
 // The kinds. All but Concurrent are per minute.
@@ -53,8 +52,8 @@ type Table struct {
 	peers map[string]Published // guarded by mu
 }
 
-// Published is what a proxy has published by key, see [Table.Publish]. Proxies of older versions lack the
-// counts, and are assumed to admit their shares.
+// Published has the numbers that a proxy publishes by key, see [Table.Publish]. Proxies of older versions
+// publish no counts, and are assumed to admit their shares.
 type Published = map[string][]int64
 
 // key is one key with limits.
@@ -68,8 +67,8 @@ type key struct {
 	cap      int64 // requests at the same time
 	proxies  float64
 	inFlight int64
-	demand   [Concurrent]meanRate // of arrivals, with those refused
-	// What requests of the key use on average; see learn.
+	demand   [Concurrent]meanRate // of arrivals, including refused ones
+	// Average use of a request of the key; see learn.
 	perByte, uncached, output, seconds float64
 }
 
@@ -110,8 +109,8 @@ func (t *Table) keys() map[string]*key {
 // Limited reports whether any key has limits.
 func (t *Table) Limited() bool { return t.limited.Load() != nil }
 
-// SetDemands changes the shares of this proxy, whose id is own, to what the demands of all proxies
-// result in, which include its own. A proxy without demand is in the map, too.
+// SetDemands updates the shares of this proxy, whose id is own, from the demands of all proxies, including
+// its own. A proxy without demand is in the map, too.
 func (t *Table) SetDemands(own string, demands map[string]Published) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,7 +119,7 @@ func (t *Table) SetDemands(own string, demands map[string]Published) {
 	t.share(t.keys(), nil, last)
 }
 
-// share computes the shares of keys, where last is what was published before peers. The caller holds mu.
+// share computes the shares of keys; last is the former value of peers. The caller holds mu.
 func (t *Table) share(keys map[string]*key, limits map[string]instance.KeyLimits, last map[string]Published) {
 	now := time.Now()
 	// All proxies add and round in the same order.
@@ -146,10 +145,10 @@ func (t *Table) share(keys map[string]*key, limits map[string]instance.KeyLimits
 		if l, ok := limits[name]; ok {
 			k.name, k.limits, k.limit = name, l, amountsOf(l)
 		}
-		if at < 0 { // its last digest, if there is one, does not have this key
+		if at < 0 { // its last digest, if any, does not have this key
 			own := k.demands(now)
 			if k.matters(own) {
-				clear(demands) // all digests may be full: equal shares
+				clear(demands) // all digests may be full: use equal shares
 			}
 			if at = slices.Index(ids, t.own); at < 0 {
 				at, demands = len(demands), append(demands, own)
@@ -162,8 +161,8 @@ func (t *Table) share(keys map[string]*key, limits map[string]instance.KeyLimits
 	}
 }
 
-// setShares sets the shares from the demands of all proxies, and what those have admitted that do not
-// account for the unknown part of the demand. The caller holds mu.
+// setShares sets the shares from the demands of all proxies. unknown is the demand of those that do not
+// report what they admit; admitted is the amount that the others have admitted. The caller holds mu.
 func (k *key) setShares(demands []Amounts, at int, unknown, admitted Amounts, now time.Time) {
 	k.proxies = float64(len(demands))
 	of := make([]float64, len(demands))
@@ -206,11 +205,11 @@ func (k *key) matters(d Amounts) bool {
 	return false
 }
 
-// countBits is the number of bits of a published count, which starts again at 0. Digests have numbers up to 2^40.
+// countBits is the size of a published count, which wraps to 0. Digests have numbers up to 2^40.
 const countBits = 40
 
-// admittedSince returns what a proxy has admitted between two lists; false if the second does not report it.
-// It is 0 if it cannot be true, as when before is missing because a digest had expired.
+// admittedSince returns the amount that a proxy has admitted between two lists; false if list does not report
+// it. An impossible amount counts as 0, for example if before is missing because a digest had expired.
 func admittedSince(before, list []int64, kind Kind) (float64, bool) {
 	at := int(kinds + Concurrent + kind)
 	if at >= len(list) {
@@ -221,14 +220,14 @@ func admittedSince(before, list []int64, kind Kind) (float64, bool) {
 		n -= before[at]
 	}
 	by := float64(n << (64 - countBits) >> (64 - countBits))
-	if math.Abs(by) > float64(list[kind])/2 { // all demand of 30 s
+	if math.Abs(by) > float64(list[kind])/2 { // more than the demand of 30 s
 		by = 0
 	}
 	return by, true
 }
 
-// Publish returns the demand of this proxy for its load digest, after it the rate per minute at which it
-// admits, for proxies of older versions, and the counts of what it has admitted.
+// Publish returns the numbers for the load digest of this proxy: its demand, the rate per minute at which it
+// admits (for proxies of older versions), and the counts of what it has admitted.
 func (t *Table) Publish() Published {
 	out, now := Published{}, time.Now()
 	for name, k := range t.keys() {

@@ -2,11 +2,11 @@ package keylimit
 
 import "time"
 
-// Want is what a request asks for.
+// Want has the properties of a request that determine its use.
 type Want struct {
-	Bytes     int   // of the body without media, if it has a prompt for the engines; else 0
-	MaxTokens int64 // of the answer; 0 is not known
-	Generates bool  // an answer has tokens
+	Bytes     int   // of the body without media; 0 without a prompt for the engines
+	MaxTokens int64 // of the answer; 0: unknown
+	Generates bool  // the answer has tokens
 }
 
 // Ticket is the reservation of one request. The zero Ticket has none.
@@ -14,29 +14,28 @@ type Ticket struct {
 	k     *key
 	want  Want
 	est   Amounts
-	limit Amounts // those that est was taken from
+	limit Amounts // limits when est was taken
 	start time.Time
 }
 
-// Refusal is why a request is above a limit.
+// Refusal names the limit that a request would exceed.
 type Refusal struct {
 	Kind  Kind
 	Limit int64         // of all proxies
-	Wait  time.Duration // until the request will probably fit: 1 s to 1 min
+	Wait  time.Duration // time until the request will probably fit: 1 s to 1 min
 }
 
 // Standing is the state of one limit, for the headers of an answer. Limit is 0 if there is none.
 type Standing struct {
 	Limit     int64         // of all proxies
-	Remaining int64         // what this proxy would admit now
-	Reset     time.Duration // until this proxy's share is unused
+	Remaining int64         // amount that this proxy would admit now
+	Reset     time.Duration // time until this proxy's share is unused
 }
 
 const maxWait = time.Minute
 
-// Reserve takes what a request of a key will probably use. It returns a Refusal, and takes
-// nothing, if that is above a limit; then the request must not be served. Otherwise the caller
-// calls Ticket.End.
+// Reserve takes the probable use of a request of a key. If that is above a limit, it takes nothing and
+// returns a Refusal: the request must not be served. Otherwise the caller must call Ticket.End.
 func (t *Table) Reserve(name string, w Want) (Ticket, *Refusal) {
 	k := t.keys()[name]
 	if k == nil {
@@ -82,13 +81,13 @@ func (t *Table) Reserve(name string, w Want) (Ticket, *Refusal) {
 	return ticket, nil
 }
 
-// until returns the seconds until a bucket has n more. A small share grows within a second, when its
-// demand is published. The caller holds mu.
+// until returns the seconds until a bucket has n more. A small share grows within a second, once its demand
+// is published. The caller holds mu.
 func (k *key) until(kind Kind, n float64) float64 {
 	return n / max(k.buckets[kind].rate, k.limit[kind]/60/k.proxies)
 }
 
-// estimate returns what a request will probably use. The caller holds mu.
+// estimate returns the probable use of a request. The caller holds mu.
 func (k *key) estimate(w Want) Amounts {
 	est := Amounts{Requests: 1}
 	if w.Bytes > 0 {
@@ -130,7 +129,7 @@ func (t *Ticket) Standings() (requests, tokens Standing) {
 	return requests, tokens
 }
 
-// Usage is what a request has used, as far as engines reported it.
+// Usage is the use of a request, as far as engines reported it.
 type Usage struct {
 	Input, Cached, Output int
 	// Served is false for a request that no engine computed.
@@ -149,7 +148,7 @@ func (t *Ticket) End(u Usage) {
 	defer k.mu.Unlock()
 	k.inFlight--
 	used := Amounts{Input: float64(u.Input), Uncached: float64(max(0, u.Input-u.Cached)), Output: float64(u.Output)}
-	if u.Served && u.Input == 0 { // not reported: the estimate stays
+	if u.Served && u.Input == 0 { // not reported: keep the estimate
 		used[Input], used[Uncached] = t.est[Input], t.est[Uncached]
 		if u.Output == 0 {
 			used[Output] = t.est[Output]
@@ -164,7 +163,7 @@ func (t *Ticket) End(u Usage) {
 	k.learn(t.want, u, now.Sub(t.start))
 }
 
-// learn updates what requests of the key use on average. The caller holds mu.
+// learn updates the average use of a request of the key. The caller holds mu.
 func (k *key) learn(w Want, u Usage, took time.Duration) {
 	toward := func(mean *float64, x float64) { *mean += (x - *mean) * learnPart }
 	toward(&k.seconds, took.Seconds())

@@ -2,10 +2,10 @@ package keylimit
 
 import "math"
 
-// Share returns the part of a limit that proxy i may use, where demands has the demand of every
-// proxy in the unit of the limit, in the same order at all of them. Above the limit, shares are
-// proportional to demand; below it, each proxy gets its demand and an equal part of the rest, for
-// requests that arrive before the next exchange. The shares of all proxies sum to the limit.
+// Share returns the part of a limit that proxy i may use. demands has the demand of every proxy in the unit
+// of the limit, in the same order in all proxies. Above the limit, shares are proportional to demand. Below
+// it, each proxy gets its demand and an equal part of the rest, for requests that arrive before the next
+// exchange. The shares of all proxies sum to the limit.
 func Share(limit float64, demands []float64, i int) float64 {
 	sum := 0.0
 	for _, d := range demands {
@@ -17,8 +17,8 @@ func Share(limit float64, demands []float64, i int) float64 {
 	return demands[i] + (limit-sum)/float64(len(demands))
 }
 
-// wholeShare returns Share for a limit that cannot be divided below 1: shares are rounded so
-// that they sum to the limit, but none is below 1.
+// wholeShare returns Share for a limit of whole units: shares are rounded so that they sum to the limit,
+// except that none is below 1.
 func wholeShare(limit float64, demands []float64, i int) int64 {
 	before := 0.0
 	for j := range i {

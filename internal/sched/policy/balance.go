@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// balance weighs the cached part of a prompt against the work that waits at an instance. The unit
-// of costs is one token that prefill has to compute.
+// balance weighs the cached part of a prompt against the work that waits at an instance. Costs are in tokens
+// that prefill has to compute.
 type balance struct {
 	weight float64 // see Options.CacheWeight
 
 	at   time.Time // last update of work
 	work []float64 // tokens assigned to each target recently
-	fade float64   // the factor by which work has decayed since then
+	fade float64   // the factor by which work has decayed since at
 
 	costs []cost // of the candidates of one choice; reused
 }
@@ -25,15 +25,15 @@ type cost struct {
 }
 
 const (
-	// recent is the half-life of assigned work. Nothing waits at fast engines, and without this
-	// memory the cache would be the only criterion.
+	// recent is the half-life of assigned work. No prompts wait at fast engines: without this record, the
+	// cache would be the only criterion.
 	recent = time.Minute
-	// leaning is the cost of one token that a candidate was recently assigned beyond its share.
+	// leaning is the cost of one token that was recently assigned to a candidate beyond its share.
 	leaning = 0.02
-	// slack is the difference of costs, as a part of the prompt, up to which candidates are tied.
+	// slack is the maximum difference in cost between tied candidates, as a part of the prompt.
 	slack = 0.1
-	// DefaultCacheWeight suits the production trace of docs/scheduling.md at all loads: a hit
-	// saves work for which all later requests would have to wait.
+	// DefaultCacheWeight suits the production trace of docs/scheduling.md at all loads: a cache hit saves
+	// work that would delay all later requests.
 	DefaultCacheWeight = 10
 )
 
@@ -45,8 +45,7 @@ func newBalance(o *Options) balance {
 	return b
 }
 
-// begin starts a choice among targets with numbers below n. With readOnly, work and its time stay
-// unchanged.
+// begin starts a choice among targets with numbers below n. With readOnly, it changes neither work nor at.
 func (b *balance) begin(now time.Time, n int, readOnly bool) {
 	for len(b.work) < n {
 		b.work = append(b.work, 0)
@@ -78,9 +77,9 @@ func (b *balance) add(number, cached int) {
 	b.costs = append(b.costs, cost{number: number, cached: cached})
 }
 
-// choose returns the candidate with the lowest cost for a prompt of the given number of tokens.
-// Ties within the slack are broken by the key, in the same way in every proxy. others reports
-// whether there may be other proxies, whose load is in one more cache line of each candidate.
+// choose returns the candidate with the lowest cost for a prompt of the given number of tokens. Ties within
+// the slack are broken by the key, in the same way in every proxy. others reports whether other proxies may
+// exist: their load is in another cache line of each candidate.
 func (b *balance) choose(c *Candidates, tokens int, key uint64, others bool, e *Explanation) (at, cached int) {
 	done := 0.0
 	for i := range b.costs {
@@ -108,8 +107,7 @@ func (b *balance) choose(c *Candidates, tokens int, key uint64, others bool, e *
 		}
 	}
 	limit := least + slack*float64(tokens)
-	// With equal weights the highest random number wins as the highest score does, without a
-	// logarithm.
+	// With equal weights, the highest random number has the highest score; no logarithm is needed.
 	even := c.Even() && e == nil
 	highest := 0.0
 	for i := range b.costs {

@@ -17,7 +17,7 @@ type Choice struct {
 	weight float64
 }
 
-// All returns all of a list.
+// All returns all candidates of a list.
 func All(list []Candidate) Candidates {
 	c := Candidates{list: list}
 	for i := range list {
@@ -27,15 +27,15 @@ func All(list []Candidate) Candidates {
 	return c
 }
 
-// Some returns an empty subset of a list, to be filled by Add. narrowed reports whether the request
-// itself excludes some, because it has tried them or they do not fit its partner. room, which is
-// not nil, is memory for them; it must not be reused while the candidates are used.
+// Some returns an empty subset of a list, to be filled by Add. narrowed reports whether the request itself
+// excludes candidates, because it has tried them or they do not fit its partner. room, which is not nil, is
+// the memory of the subset; it must not be reused while the subset is used.
 func Some(list []Candidate, room []Choice, narrowed bool) Candidates {
 	return Candidates{list: list, some: room[:0], narrowed: narrowed}
 }
 
-// Add adds a candidate of the list, in ascending order of index. The weight is the candidate's, or
-// a part of it while it should get fewer requests.
+// Add adds a candidate of the list; indexes must ascend. The weight is that of the candidate, or a part of it
+// while the candidate should get fewer requests.
 func (c *Candidates) Add(at int, weight float64) {
 	c.some = append(c.some, Choice{at, weight})
 	c.total += weight
@@ -74,12 +74,12 @@ func (c *Candidates) Load(i int) float64 {
 	return float64(c.At(i).Load.sum.Load()) / c.Weight(i)
 }
 
-// legs returns the same for display: in legs, scaled to the default weight.
+// legs returns the same load for display: in legs, scaled to the default weight.
 func (c *Candidates) legs(i int) float64 {
 	return c.At(i).Load.Legs() * instance.DefaultWeight / c.Weight(i)
 }
 
-// Even reports whether all have the same weight.
+// Even reports whether all candidates have the same weight.
 func (c *Candidates) Even() bool { return !c.uneven }
 
 // Narrowed reports whether the request itself excludes some candidates. Other requests then choose
@@ -108,9 +108,9 @@ func (c *Candidates) Share(point float64) (i int, begins float64) {
 // Part returns the weight of candidate i as a part of all weights.
 func (c *Candidates) Part(i int) float64 { return c.Weight(i) / c.total }
 
-// The bound of requests sent to an instance because of a session or a zone: twice the average of
-// the candidates, in requests of all proxies, by weight. An instance with few requests is never
-// above it, however idle the others are.
+// Bounds for sending requests to an instance because of a session or a zone. most bounds its requests in
+// flight, of all proxies, relative to the average of the candidates by weight. An instance with at most few
+// requests is never overloaded, however idle the others are.
 const (
 	most = 2
 	few  = 8

@@ -9,9 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 )
 
-// newKVAware returns the policy that uses the engines' KV events: prefix, corrected where the
-// tokens of a prompt's beginning are known. It accounts for evictions and for prompts of other
-// proxies.
+// newKVAware returns the policy that uses the engines' KV events: the policy prefix, corrected for prompts
+// whose first tokens are known. It accounts for evictions and for prompts of other proxies.
 func newKVAware(o Options) Policy {
 	p := newPrefixCache(&o)
 	if o.Caches != nil {
@@ -20,34 +19,34 @@ func newKVAware(o Options) Policy {
 	return p
 }
 
-// exact looks up what engines hold of prompts whose tokens are known. The mutex of its policy
+// exact looks up the blocks that engines hold of prompts whose tokens are known. The mutex of its policy
 // guards it.
 type exact struct {
 	caches *kvindex.Index
 	memory *indexmem.Budget
 	names  *prefix.Names
-	// trusted reports whether blocks were ever found by the names computed here. Until then the
-	// results are not used: engines may hash more than the tokens, such as an adapter.
+	// trusted reports whether any blocks were ever found by names computed here. Until then the results are
+	// not used: engines may hash more than the tokens, such as an adapter.
 	trusted bool
 	closed  bool // nothing is learned any more
 
-	asked   int        // index in all whose block size was read last
-	list    *Candidate // the first of the list that all is of
+	asked   int        // index in all of the target whose block size was read last
+	list    *Candidate // the first candidate of the list that all describes
 	all     []kvindex.Target
 	targets []kvindex.Target // of one choice
 	held    []int            // blocks that each of targets holds
-	adapter bool             // the model is a LoRA adapter, whose blocks have other names
+	adapter bool             // the model is a LoRA adapter, whose blocks have different names
 	known   int              // blocks of the prompt whose names are known
 	seen    bool             // blocks were found, now or before; see trusted
-	size    int              // tokens in a block; all names are of such blocks
+	size    int              // tokens in a block; the same for all names
 	bytes   int              // upper bound of the bytes of the prompt in these blocks
-	// block is the number of tokens in a block in the unit of the estimate of Request.Tokens;
-	// equal to size if the estimate is exact.
+	// block is the number of tokens in a block by the estimate of Request.Tokens; equal to size if the
+	// estimate is exact.
 	block float64
 }
 
-// look finds what the candidates hold of a prompt of a model, whose number of tokens is estimated.
-// With readOnly nothing is recorded; used does that later.
+// look finds the blocks that the candidates hold of a prompt of a model; tokens is its estimated length. With
+// readOnly, look records nothing; used does so later.
 func (e *exact) look(c *Candidates, chain *prefix.Chain, model string, tokens int, readOnly bool) {
 	if e.list != &c.list[0] || len(e.all) != len(c.list) {
 		e.list, e.all = &c.list[0], e.all[:0]
@@ -56,14 +55,14 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, model string, tokens in
 		}
 		e.fit()
 	}
-	// An engine has a size from its first block on: one target per choice is read.
+	// An engine has a block size once it has a block. Each choice reads the size of one target.
 	e.asked = (e.asked + 1) % len(e.all)
 	if size := e.caches.BlockSize(e.all[e.asked]); size > 0 && size != e.size {
 		e.fit()
 	}
 	e.known, e.seen, e.adapter = 0, e.trusted, e.caches.Adapter(model)
 	if e.size == 0 || e.adapter {
-		return // no engine publishes events, or only names of the base model can be learned
+		return // no engine publishes events, or the model is an adapter: names are learned for base models only
 	}
 	names, bytes, density := e.names.Find(chain, !readOnly)
 	e.bytes = bytes
@@ -89,13 +88,13 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, model string, tokens in
 	e.trusted = e.trusted || e.seen && !readOnly
 }
 
-// used records what a read-only look left out. seen is exact.seen of that look.
+// used records the results that a read-only look has not recorded. seen is exact.seen of that look.
 func (e *exact) used(chain *prefix.Chain, seen bool) {
 	e.names.Find(chain, true)
 	e.trusted = e.trusted || seen
 }
 
-// fit sets the block size to that of the candidates. It removes names of blocks of another size.
+// fit sets the block size to that of the candidates. If it changes, the names are removed.
 func (e *exact) fit() {
 	size := 0
 	for _, t := range e.all {
@@ -112,8 +111,8 @@ func (e *exact) fit() {
 	}
 }
 
-// correct returns the number of cached tokens of candidate i, given the estimate expected. After
-// the last block whose name is known there is only the estimate.
+// correct returns the number of cached tokens of candidate i, given the estimate expected. Beyond the last
+// block whose name is known, only the estimate is available.
 func (e *exact) correct(i, expected int) int {
 	if e.known == 0 {
 		return expected
@@ -153,12 +152,12 @@ func (l *Lesson) Learn(tokens []uint32) {
 	}
 }
 
-// unconfirmed: the tokens of a prompt are requested if at least 1/unconfirmed of it has no names.
-// So a chat requests them a few times while its length doubles, not with each turn.
+// unconfirmed: the tokens of a prompt are requested if at least 1/unconfirmed of it has no names. So a chat
+// requests them a few times while its length doubles, not in each turn.
 const unconfirmed = 8
 
-// lesson requests the tokens of a prompt if that pays: a part of the text that only this prompt has
-// was seen before, so that it may return, and much of it has no names yet.
+// lesson requests the tokens of a prompt if that is useful: much of it has no names yet, and some text that
+// is specific to it was seen before. Then it may return.
 func (e *exact) lesson(l *Lesson, mu *sync.Mutex, chain *prefix.Chain, seen bool) {
 	if l == nil || e.size == 0 || e.adapter || !seen || (chain.Total()-e.bytes)*unconfirmed < chain.Total() {
 		return

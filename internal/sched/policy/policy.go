@@ -1,8 +1,7 @@
-// Package policy has the policies that choose one of several instances for a request. All
-// candidates of a policy may be picked: role, model, state, health and the partner are checked
-// before.
+// Package policy has the policies that choose one of several instances for a request. Role, model, state,
+// health and partner are checked first: a policy may choose any of its candidates.
 //
-// docs/architecture.md lists, file by file, what a new policy needs.
+// docs/architecture.md lists the files that a new policy needs.
 package policy
 
 import (
@@ -14,14 +13,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 )
 
-// Policy chooses from one list of candidates: those of a role that serve a model. Each list has
-// its own Policy, which may keep state, since it is kept across changes of the membership. A Policy
-// must be safe for concurrent use, must not block, and uses random numbers of Options.Rand only.
+// Policy chooses from one list of candidates: the instances of a role that serve a model. Each list has its
+// own Policy, which is kept across changes of the membership and may keep state. A Policy must be safe for
+// concurrent use, must not block, and takes random numbers from Options.Rand only.
 type Policy interface {
-	// Choose returns the index of the chosen candidate, less than c.Len(), which is at least 1;
-	// or -1 if the policy does not apply to the request: then the default policy chooses. cached
-	// is the expected number of tokens of the prompt in the cache of the chosen one, 0 if
-	// unknown. A tentative choice has no effect on later ones until it is confirmed.
+	// Choose returns the index of the chosen candidate, less than c.Len(), which is at least 1; or -1 if the
+	// policy does not apply to the request: then the default policy chooses. cached is the expected number of
+	// prompt tokens in the cache of the chosen candidate, 0 if unknown. A tentative choice has no effect on
+	// later ones until it is confirmed.
 	Choose(c Candidates, r Request) (at, cached int)
 }
 
@@ -33,8 +32,8 @@ type Options struct {
 	Start uint64
 	// Now returns the time; nil: time.Now.
 	Now func() time.Time
-	// CacheWeight is the number of waiting prompt tokens that weigh as much as one cached token,
-	// for policies that estimate caches; 0: DefaultCacheWeight.
+	// CacheWeight is the number of waiting prompt tokens with the same cost as one uncached token, for
+	// policies that estimate caches; 0: DefaultCacheWeight.
 	CacheWeight float64
 	// Caches provides the contents of KV caches; nil if unknown.
 	Caches *kvindex.Index
@@ -45,20 +44,20 @@ type Options struct {
 	Placements *prefix.Placements
 }
 
-// Recorder is implemented by policies that record prompts.
+// Recorder is a policy that records prompts.
 type Recorder interface {
 	// Remembered returns the total, including candidates that have just left.
 	Remembered() Remembered
 	// RememberedOf returns the part of one candidate, by its Hash.
 	RememberedOf(hash uint64) Remembered
-	// Close removes everything; the list of the policy is no longer used.
+	// Close removes all records; the list of the policy is no longer used.
 	Close()
 }
 
-// Remembered is the size of what a policy has recorded of computed prompts.
+// Remembered is the size of a policy's record of computed prompts.
 type Remembered struct {
 	Entries int // parts of prompts
-	Text    int // their bytes
+	Text    int // bytes of these parts
 	Memory  int // bytes of memory; 0 for a single candidate, since candidates share it
 }
 
@@ -85,19 +84,19 @@ type Request struct {
 	// Prompt is the prompt or the messages as the client sent them. The policy must not retain
 	// it.
 	Prompt []byte
-	// Head is what the model reads before the prompt, as the client sent it: tools,
-	// instructions, the salt of the cache. The policy must not retain it.
+	// Head is the text that the model reads before the prompt, as the client sent it: tools, instructions,
+	// the salt of the cache. The policy must not retain it.
 	Head   [][]byte
 	Tokens int // estimate for the head and the prompt
 	// Lesson is set by a policy that wants to learn the tokens of the prompt; nil if they
 	// cannot be obtained.
 	Lesson *Lesson
-	// Passed is set by a policy to the candidate that the session is bound to, if it was passed
-	// over because it is overloaded; nil if that is not needed.
+	// Passed receives the candidate of the session if the policy does not choose it because it is overloaded;
+	// nil if the caller does not need it.
 	Passed **Candidate
-	// Tentative is not nil if the leg may not be sent to the chosen candidate.
+	// Tentative is not nil if the leg may not be sent to the chosen candidate after all.
 	Tentative *Tentative
-	// Assigned is set by a policy that records the tokens to compute; nil if they are not taken back.
+	// Assigned receives the recorded tokens to compute, so that they can be removed again; may be nil.
 	Assigned *Assigned
 	// Explanation receives the scores of the candidates; usually nil.
 	Explanation *Explanation

@@ -1,10 +1,9 @@
 package policy
 
-// powerOfTwo compares two candidates, the next one in turn and another one at random, both in
-// proportion to the weights, and chooses the one with the lower load relative to its weight. If
-// both were random, some candidates would get a request soon after the last one, and others
-// would wait longer. With a thousand candidates that costs a tenth of the CPU time of a small
-// request, because connections are reopened or have left the caches of the processor.
+// powerOfTwo compares two candidates, the next in turn and a random one, both in proportion to the weights,
+// and chooses the one with the lower load relative to its weight. If both were random, the intervals between
+// the requests to a candidate would vary more. With a thousand candidates, that would cost a tenth of the CPU
+// time of a small request: connections are reopened or have left the CPU caches.
 type powerOfTwo struct {
 	turns
 	rand func() float64
@@ -23,7 +22,7 @@ func (p *powerOfTwo) Choose(c Candidates, r Request) (at, cached int) {
 	if c.Len() == 1 {
 		return first, 0
 	}
-	// The second is drawn from what the first leaves of the weights.
+	// Draw the second from the weights without that of the first.
 	part := c.Part(first)
 	point := r.chance(p.rand) * (1 - part)
 	if point >= begins {

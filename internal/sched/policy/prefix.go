@@ -9,25 +9,25 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 )
 
-// prefixCache sends a prompt to the instance that has computed most of it before, according
-// to the requests of this proxy, unless so much waits there that another instance would be
-// done earlier. It needs nothing of the engines.
+// prefixCache sends a prompt to the instance that has computed most of it before, judging by this proxy's
+// requests. It chooses another instance if so much work waits there that the other one would finish earlier.
+// It needs no data from the engines.
 //
-// Ties within the slack are broken by a hash of the session, or of the prompt if the request
-// names no session, so that independent proxies make the same choice. In addition proxies publish the prompts that they have placed, so that
-// the next turn of a chat finds its cache through any proxy.
+// Ties within the slack are broken by a hash of the session, or of the prompt if the request names no
+// session, so that independent proxies make the same choice. Proxies also publish the prompts that they have
+// placed, so that the next turn of a chat finds its cache through any proxy.
 type prefixCache struct {
 	now    func() time.Time
 	chains sync.Pool // of *prefix.Chain
 
 	memory *indexmem.Budget
 
-	mu      sync.Mutex // guards all below; never held for more than some microseconds
+	mu      sync.Mutex // guards all below; held for a few microseconds at most
 	closed  bool       // nothing is recorded any more
 	index   *prefix.Index
 	targets targets
 	balance balance
-	longest []int  // borders of the prompt that each target holds
+	longest []int  // number of the prompt's borders that each target has; see prefix.Index
 	exact   *exact // cache contents by KV events; nil: not used
 
 	placements *prefix.Placements // nil: placements are not exchanged
@@ -161,7 +161,7 @@ func (p *prefixCache) choose(c Candidates, r Request) (at, cached int) {
 		p.balance.add(n, expected)
 	}
 	key := uint64(chain.Key(own))
-	if r.Session != "" { // the same choice as that of the policy session
+	if r.Session != "" { // the same key as in the policy session
 		key = mix(hashText(r.Session))
 	}
 	at, cached = p.balance.choose(&c, r.Tokens, key, others || p.placements == nil, r.Explanation)
@@ -197,14 +197,14 @@ type placement struct {
 	assigned *Assigned
 }
 
-// Assigned is the work that a policy has recorded for the chosen candidate. The zero value is none.
+// Assigned is the work that a policy has recorded for the chosen candidate. The zero value has none.
 type Assigned struct {
 	policy *prefixCache
 	hash   uint64 // of the candidate
 	tokens int
 }
 
-// Undo removes the work from what was recorded: the candidate has refused the prompt.
+// Undo removes the work from the record: the candidate has refused the prompt.
 func (a *Assigned) Undo() {
 	if a.policy == nil {
 		return
@@ -247,7 +247,7 @@ func (p *prefixCache) addRemote(model string) {
 	}
 }
 
-// noteLater records the placement when the pick is confirmed, if its target is still known then.
+// noteLater records the placement when the pick is confirmed, if the target is still known then.
 func (p *prefixCache) noteLater(t *Tentative, place placement) {
 	place.chain = place.chain.Clone()
 	seen := p.exact != nil && p.exact.seen

@@ -28,14 +28,14 @@ const TokenWeighted = "token_weighted"
 type Kind struct {
 	Name string
 	New  func(Options) Policy
-	// Score returns what a leg whose body has the given number of bytes adds to Load.Scores of
-	// its role while it is in flight; nil if the policy does not use scores.
+	// Score returns the number that a leg with a body of the given bytes adds to Load.Scores of its role
+	// while it is in flight; nil if the policy does not use scores.
 	Score func(role instance.Role, length int) int64
-	// Draws reports whether the policy is randomized: two choices for one request may differ.
+	// Draws reports whether the policy is random: two choices for one request may differ.
 	Draws bool
 }
 
-// kinds lists all policies.
+// kinds returns all policies.
 func kinds() []Kind {
 	return []Kind{
 		{Name: Default, New: newRoundRobin},
@@ -49,8 +49,8 @@ func kinds() []Kind {
 	}
 }
 
-// Chain returns the policies of a role in the order in which they are tried: with bind that of
-// sessions, then the role's own, then the default.
+// Chain returns the policies of a role in the order in which they are tried: Session if bind is set, then the
+// policy own of the role, then Default.
 func Chain(own Kind, bind bool) []Kind {
 	var chain []Kind
 	if bind && own.Name != Session {
@@ -70,7 +70,7 @@ func UsesSession(name string) bool {
 	return name == Session || name == DefaultPrefill || name == KVAware
 }
 
-// KnowsCaches reports whether the policy with the given name estimates what instances have in their caches.
+// KnowsCaches reports whether the policy with the given name estimates the contents of the instances' caches.
 func KnowsCaches(name string) bool { return name == DefaultPrefill || name == KVAware }
 
 // ErrUnknown is wrapped by the error of Find.

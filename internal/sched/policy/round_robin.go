@@ -18,8 +18,8 @@ func (p *roundRobin) Choose(c Candidates, r Request) (at, cached int) {
 	return at, 0
 }
 
-// turns determines whose turn it is. If weights differ, or a request excludes some candidates,
-// turns are in proportion to the weights and as evenly spread as possible.
+// turns determines whose turn it is. If weights differ or a request excludes some candidates, turns are
+// proportional to the weights and spread as evenly as possible.
 type turns struct {
 	next   atomic.Uint64
 	spread atomic.Uint64
@@ -51,8 +51,8 @@ func next(of *atomic.Uint64, r *Request) uint64 {
 	return of.Load()
 }
 
-// golden returns element n of a sequence of points in [0, 1): the fractional parts of multiples of
-// the golden ratio. Any run of them, and any arithmetic subsequence, is spread nearly evenly.
+// golden returns element n of a sequence of points in [0, 1): the fractional parts of multiples of the golden
+// ratio. Any run of the sequence, and any arithmetic subsequence, is spread nearly evenly.
 func golden(n uint64) float64 {
 	const ratio = 0x9e37_79b9_7f4a_7c15 // of 2^64
 	return unit(n * ratio)

@@ -2,12 +2,12 @@ package policy
 
 import "math"
 
-// session picks the candidate with the best score for the session (weighted rendezvous hashing).
-// It keeps no state, so every proxy makes the same choice from the same membership, and when an
-// instance joins or leaves only its sessions move. Slow start does not apply to sessions.
+// session picks the candidate with the best score for the session (weighted rendezvous hashing). It keeps no
+// state, so every proxy makes the same choice from the same membership. When an instance joins or leaves,
+// only its sessions move. Slow start does not apply to sessions.
 //
-// An overloaded candidate is passed over for the next best one, which is the same for each request
-// of the session.
+// An overloaded candidate is replaced by the next best one, which is the same for each request of the
+// session.
 type session struct{}
 
 func newSession(Options) Policy { return session{} }
@@ -32,14 +32,14 @@ func (session) Choose(c Candidates, r Request) (at, cached int) {
 	return at, 0
 }
 
-// best returns the candidate with the best score among those within the limit; at least one is.
-// Scores must stay the same in every process and version: a change would move every session once.
+// best returns the candidate with the best score among those within the limit, of which there is at least
+// one. Scores must stay the same in every process and version: a change would move every session once.
 func best(c *Candidates, of uint64, limit float64) int {
 	best, least := -1, math.Inf(1)
 	for i := range c.Len() {
 		one := c.At(i)
 		x := unit(mix(of ^ one.Hash))
-		// -log(x) is never less than 1-x: most need no logarithm.
+		// -log(x) is at least 1-x, so most candidates need no logarithm.
 		if best >= 0 && (1-x)/one.Weight >= least {
 			continue
 		}
@@ -55,8 +55,8 @@ func best(c *Candidates, of uint64, limit float64) int {
 	return max(best, 0)
 }
 
-// Distance is how far a key is from a choice with this hash and weight, in weighted rendezvous
-// hashing: the choice with the least distance is the one of the key.
+// Distance returns the distance of a key from a choice with this hash and weight in weighted rendezvous
+// hashing: the key belongs to the choice with the least distance.
 func Distance(key string, hash uint64, weight float64) float64 {
 	return -math.Log(unit(mix(mix(hashText(key))^hash))) / weight
 }
@@ -74,7 +74,7 @@ func hashText(s string) uint64 {
 	return h
 }
 
-// mix lets every bit affect all others (the finalizer of MurmurHash3).
+// mix makes every bit of h affect all others (the finalizer of MurmurHash3).
 func mix(h uint64) uint64 {
 	h = (h ^ h>>33) * 0xff51afd7ed558ccd
 	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53

@@ -6,28 +6,28 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 )
 
-// targets maps the candidates of a list to their numbers in a prefix.Index. A list is immutable;
-// the next one shares most candidates with it.
+// targets maps the candidates of a list to their numbers in a prefix.Index. A list is immutable; its
+// successor has most of its candidates, too.
 type targets struct {
 	index *prefix.Index
 	of    map[uint64]*numbered // by Candidate.Hash
 	most  int                  // upper bound of the numbers, exclusive
 
-	list  *Candidate // first element of the list of ready
+	list  *Candidate // first element of the list that ready belongs to
 	ready []int      // number of each candidate of the list
 }
 
-// numbered is a candidate, also one that has left the list.
+// numbered is a candidate of the list, or one that has left it.
 type numbered struct {
 	number      int
 	incarnation string    // of the instance
-	startedAt   time.Time // of its engine, by the report that restarted has read
+	startedAt   time.Time // start of its engine, as last read by restarted
 	here        bool
 	left        time.Time
 }
 
-// restarted reports whether the engine of a candidate has another start time than at the last call. It
-// is false for an engine with an id in its record, whose incarnation changes.
+// restarted reports whether the engine of a candidate has another start time than at the last call. It is
+// false for an engine with an id in its record: its restarts change the incarnation.
 func (t *targets) restarted(c *Candidate) bool {
 	e, n := c.Load.Engine.Load(), t.of[c.Hash]
 	if e == nil || e.StartedAt.IsZero() || c.Instance.Record.ID != "" {
@@ -38,8 +38,8 @@ func (t *targets) restarted(c *Candidate) bool {
 	return !was.IsZero() && !was.Equal(e.StartedAt)
 }
 
-// remembered is the time for which the index of a candidate is kept after it has left the list: one
-// that returns soon still has its cache.
+// remembered is how long the index of a candidate is kept after it has left the list. An instance that
+// returns soon still has its cache.
 const remembered = 10 * time.Minute
 
 // numbers returns the number of every candidate of the list of c. changed reports whether the list

@@ -2,9 +2,9 @@ package policy
 
 import "math/rand/v2"
 
-// Tentative is a choice that may not be used: for a request that may be served in another way, or
-// for an explanation. Until Confirm the policy takes no turn and records nothing. The zero value is
-// ready for one choice.
+// Tentative is a choice that may not be used: the request may be served in another way, or the choice is only
+// explained. Until Confirm, the policy takes no turn and records nothing. The zero value is ready for one
+// choice.
 type Tentative struct{ note func() }
 
 // Confirm makes the choice effective: the leg is sent to the chosen candidate. Only the first call
@@ -16,7 +16,7 @@ func (t *Tentative) Confirm() {
 	}
 }
 
-// noting calls note now, or when the choice is confirmed.
+// noting calls note now; for a tentative choice, it is called on Confirm.
 func (r *Request) noting(note func()) {
 	if r.Tentative != nil {
 		r.Tentative.note = note
@@ -25,8 +25,8 @@ func (r *Request) noting(note func()) {
 	note()
 }
 
-// chance returns a random number in [0, 1). A tentative choice takes none from the policy's own
-// sequence, so that it does not affect later choices.
+// chance returns a random number in [0, 1). A tentative choice does not use the policy's own sequence, so
+// that it does not affect later choices.
 func (r *Request) chance(own func() float64) float64 {
 	if r.Tentative != nil {
 		return rand.Float64()
@@ -43,7 +43,7 @@ type Score struct {
 	Value float64 `json:"value"`
 }
 
-// Score adds a number of candidate i. On nil it does nothing.
+// Score adds a number that was used for candidate i. On nil it does nothing.
 func (e *Explanation) Score(c *Candidates, i int, name string, value float64) {
 	if e == nil {
 		return
@@ -62,5 +62,5 @@ func (e *Explanation) Each(c *Candidates, name string, value func(i int) float64
 	}
 }
 
-// Of returns the scores of the candidate at an index of the list.
+// Of returns the scores of the candidate at an index of the whole list.
 func (e *Explanation) Of(at int) []Score { return e.scores[at] }

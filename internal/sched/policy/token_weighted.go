@@ -6,21 +6,21 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// tokenWeighted picks the candidate with the lowest score in proportion to its weight. Ties are
-// broken at random, in proportion to the weights. The score is that of vllm-ascend's load-balance
-// proxy, computed from the body lengths of the candidate's requests in place of their tokens.
+// tokenWeighted picks the candidate with the lowest score relative to its weight. Ties are broken at random,
+// in proportion to the weights. The score is that of vllm-ascend's load-balance proxy, computed from the body
+// lengths of the candidate's requests instead of their tokens.
 type tokenWeighted struct{ rand func() float64 }
 
 func newTokenWeighted(o Options) Policy { return tokenWeighted{o.Rand} }
 
-// The scores of the reference proxy, in millionths, so that what was added is subtracted exactly: a prefill leg scores length/4 · 0.0345 + 120.0745, a decode leg its
-// length. Scores of two roles are never compared.
+// Scores of the reference proxy, in millionths, so that subtraction is exact: a prefill leg scores length/4 ·
+// 0.0345 + 120.0745, a decode leg its length. Scores of two roles are never compared.
 const (
 	prefillByte = 8_625
 	prefillLeg  = 120_074_500
 	decodeByte  = 1_000_000
-	// bytesOfToken is the length of a token that the reference proxy assumes. Other proxies
-	// publish tokens, not bytes.
+	// bytesOfToken is the length of a token that the reference proxy assumes, for the load of other proxies,
+	// which is in tokens.
 	bytesOfToken = 4
 )
 
@@ -41,7 +41,7 @@ func (l *Load) score(role instance.Role) float64 {
 	return float64(l.Scores[1].Load()) + decodeByte*bytes
 }
 
-// ScoreOf returns the sum of scores of this proxy's legs of a role.
+// ScoreOf returns the sum of the scores of this proxy's legs in a role.
 func (l *Load) ScoreOf(role instance.Role) *atomic.Int64 {
 	return &l.Scores[role.Index()]
 }

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// hold is how long a pressure must be above 1 until an instance changes its role. While too few
-	// requests were measured, it is Gap: the fleet may be starting.
+	// hold is the time for which a pressure must be above 1 before an instance changes its role. While too
+	// few requests were measured, that time is Gap: the fleet may be starting.
 	hold = 30 * time.Second
 	// Gap is the shortest time between two changes of the fleet.
 	Gap = 120 * time.Second
@@ -32,7 +32,7 @@ func (e *Engine) serves(r instance.Role) bool {
 // Move is a change of the role of an engine.
 type Move struct {
 	Address string        `json:"address"`
-	Role    instance.Role `json:"role"` // in which it is kept from now on, or that it gets
+	Role    instance.Role `json:"role"` // the role that it keeps or gets
 	Both    bool          `json:"both"` // it serves the other role, too
 	Model   string        `json:"model"`
 	Reason  string        `json:"reason"`
@@ -41,7 +41,7 @@ type Move struct {
 // Automatic decides when an engine should change its role. Its zero value is ready. It is not safe
 // for concurrent use.
 type Automatic struct {
-	over map[need]time.Time // since when the pressure has been above 1
+	over map[need]time.Time // start of the pressure above 1
 	last time.Time          // last change of any engine
 }
 
@@ -53,11 +53,11 @@ type need struct {
 // Moved records that the role of an engine was changed by any proxy or operator.
 func (a *Automatic) Moved(now time.Time) { a.last = now }
 
-// Reset forgets for how long pressures have been too high: the state of the fleet is not known.
+// Reset forgets how long pressures have been too high, because the state of the fleet is not known.
 func (a *Automatic) Reset() { clear(a.over) }
 
-// Decide returns the change that should be made now; false if there is none. all are the demands of
-// all models, and engines those that may change their roles.
+// Decide returns the change that should be made now; false if there is none. all has the demands of all
+// models, engines those that may change their roles.
 func (a *Automatic) Decide(now time.Time, all []*Demand, engines []Engine) (Move, bool) {
 	over := map[need]time.Time{}
 	var worst Move
@@ -87,8 +87,8 @@ func (a *Automatic) Decide(now time.Time, all []*Demand, engines []Engine) (Move
 	return worst, worst.Address != ""
 }
 
-// choose chooses an engine that changes from the other role to a role: one that serves in the other
-// role only if there is one, with the fewest requests. If neither role has another one, it serves both.
+// choose chooses an engine that changes from the other role to a role: preferably one that serves only the
+// other role, then one with few requests. If neither role has another engine, it serves both.
 func choose(d *Demand, role instance.Role, all []*Demand, engines []Engine) (Move, bool) {
 	n, other := d.Instances(role), d.Instances(role.Other())
 	both := n <= 0 && other <= 1
@@ -109,7 +109,7 @@ func choose(d *Demand, role instance.Role, all []*Demand, engines []Engine) (Mov
 		role.Other(), d.Pressure(role.Other(), other), other)}, true
 }
 
-// part returns how many instances the other role loses when an engine changes to a role.
+// part returns the number of instances that the other role loses when an engine changes to a role.
 func (e *Engine) part(role instance.Role) float64 {
 	if e.serves(role) {
 		return 0.5
@@ -117,8 +117,8 @@ func (e *Engine) part(role instance.Role) float64 {
 	return 1
 }
 
-// spare reports whether a role can do without an engine, in all models that it serves. A model is not
-// served without decode, and not measured without either role: then one instance that is left is enough.
+// spare reports whether a role can lose an engine, for all models that it serves. Without decode a model is
+// not served, and without either role it is not measured: then one remaining instance is enough.
 func spare(e *Engine, from instance.Role, all []*Demand) bool {
 	for _, d := range all {
 		if !slices.Contains(e.Models, d.Model) {

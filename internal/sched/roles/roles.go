@@ -1,5 +1,5 @@
-// Package roles computes how much load each role of a fleet has, how many instances it needs, and
-// when an instance should change its role. It does no I/O and reads no clock.
+// Package roles computes the load of each role of a fleet, the number of instances that it needs, and when an
+// instance should change its role. It does no I/O and reads no clock.
 package roles
 
 import (
@@ -11,43 +11,43 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
 
-// Targets are the times that clients should see, in seconds.
+// Targets are upper bounds in seconds for the times that clients see.
 type Targets struct {
 	TTFT float64 // to the first token
 	TPOT float64 // for each further output token; 0: no target
 }
 
-// Load is the load of a model at one moment, by the requests of all proxies.
+// Load is the load of a model at one moment, from the requests of all proxies.
 type Load struct {
 	// Prefill and Decode are the numbers of usable instances. One in both roles counts half in each.
 	Prefill, Decode float64
-	Computing       float64 // prefill instances that have prompts to compute
-	Waiting         float64 // tokens of prompts that are not computed yet, also of requests that wait in proxies
+	Computing       float64 // prefill instances with prompts to compute
+	Waiting         float64 // tokens of prompts not computed yet, including those that wait in proxies
 	Streams, Held   float64 // requests on decode instances, and the tokens of their prompts
-	Capacity        float64 // tokens of the KV cache of a decode instance, the mean; 0: unknown
-	Usage           float64 // share of the KV caches in use by the engines' reports, the mean
-	Refused         float64 // requests that proxies refused since the last Load because engines had no capacity
+	Capacity        float64 // mean tokens of the KV cache of a decode instance; 0: unknown
+	Usage           float64 // mean share of the KV caches in use, as reported by the engines
+	Refused         float64 // requests refused by proxies since the last Load because engines had no capacity
 }
 
 const (
 	// window is the time constant in seconds of the means.
 	window = 30.0
-	// speedWindow is the time constant in seconds of what is known of the speed of engines.
+	// speedWindow is the time constant in seconds of the speed of engines.
 	speedWindow = 300.0
-	// horizon is how many seconds ahead a backlog of prompts is predicted.
+	// horizon is the time in seconds for which a backlog of prompts is predicted.
 	horizon = 60.0
 	// fullest is the utilization up to which the length of a queue is predicted.
 	fullest = 0.98
-	// headroom is the load of prefill that is planned for, by the mean: it varies from minute to
-	// minute, and a prompt does not change its queue.
+	// headroom is the planned load of prefill, relative to the mean: the load varies from minute to minute,
+	// and a prompt does not change its queue.
 	headroom = 1.1
-	// leastFixed is the least part of a step that does not depend on the number of streams.
+	// leastFixed is the minimum part of a step that does not depend on the number of streams.
 	leastFixed = 0.4
-	// spared is the pressure up to which a role can pass an engine to the other one, and fewer the
-	// pressure up to which it can do with an instance less.
+	// spared is the pressure below which a role can pass an engine to the other one, and fewer the pressure
+	// below which it needs one instance less.
 	spared = 0.7
 	fewer  = 0.9
-	// maxPressure bounds every pressure, and maxGrowth the wanted instances by the present ones.
+	// maxPressure bounds every pressure, and maxGrowth the wanted instances relative to the present ones.
 	maxPressure = 100.0
 	maxGrowth   = 4
 )
@@ -59,13 +59,13 @@ type Demand struct {
 	targets Targets
 	rates   estimate.Rates
 	at      time.Time
-	now     Load // with means; instances are those of the last Load
+	now     Load // means, except that Prefill, Decode and Capacity are those of the last Load
 	growth  float64
 	learned float64 // seconds for which the speed of engines has been known
-	refused float64 // per second
+	refused float64 // requests per second
 }
 
-// Add adds the load at a time, and what is known of the speed of engines then.
+// Add adds the load at a time, and the speed of the engines and the targets then.
 func (d *Demand) Add(now time.Time, l Load, r estimate.Rates, t Targets) {
 	seconds := now.Sub(d.at).Seconds()
 	weight := 1 - math.Exp(-seconds/window)
@@ -79,7 +79,7 @@ func (d *Demand) Add(now time.Time, l Load, r estimate.Rates, t Targets) {
 	}
 	m, was := &d.now, d.rates
 	if d.rates = r; was.Prefill.Samples > 0 && was.Token.Samples > 0 {
-		// They are means of few requests.
+		// Uncached and Output are means of few requests.
 		d.rates.Uncached = was.Uncached + weight*(r.Uncached-was.Uncached)
 		d.rates.Output = was.Output + weight*(r.Output-was.Output)
 		d.learned += seconds
@@ -95,7 +95,7 @@ func (d *Demand) Add(now time.Time, l Load, r estimate.Rates, t Targets) {
 		*one[0] += weight * (*one[1] - *one[0])
 	}
 	m.Prefill, m.Decode, m.Capacity = l.Prefill, l.Decode, l.Capacity
-	d.growth = (l.Waiting - m.Waiting) / window // the mean is late by the window
+	d.growth = (l.Waiting - m.Waiting) / window // the mean lags by the window
 	d.refused += weight * (l.Refused/seconds - d.refused)
 }
 
@@ -112,8 +112,8 @@ func (d *Demand) Instances(r instance.Role) float64 {
 	return d.now.Decode
 }
 
-// Pressure predicts the load of a role in units of its target, if it had n instances: above 1, the
-// target is missed. Without an instance it is maxPressure, else 0 while it can't be predicted.
+// Pressure predicts the load of a role with n instances in units of its target: above 1, the target is
+// missed. Without an instance it is maxPressure, else 0 while it can't be predicted.
 func (d *Demand) Pressure(r instance.Role, n float64) float64 {
 	switch {
 	case n <= 0:
@@ -130,17 +130,16 @@ func (d *Demand) Pressure(r instance.Role, n float64) float64 {
 	return min(kv, maxPressure)
 }
 
-// service returns the seconds in which a prefill instance computes a prompt, and the mean number of
-// instances that the prompts keep busy: those that compute, and those that the growth of the
-// backlog and the refused requests would.
+// service returns the seconds in which a prefill instance computes a prompt, and the mean number of busy
+// instances. It includes the instances that the growth of the backlog and the refused requests would need.
 func (d *Demand) service() (seconds, busy float64) {
 	seconds = max(d.rates.Prefill.At(d.rates.Uncached), 1e-6)
 	return seconds, max(0, d.now.Computing+d.growth*seconds/d.rates.Uncached+d.refused*seconds)
 }
 
-// prefill predicts the seconds that prefill takes for the next prompt, with n instances, that is not
-// exceeded by nine of ten prompts. It is the larger of the wait in a queue in equilibrium (M/M/n,
-// with Sakasegawa's approximation) and the wait for a backlog.
+// prefill predicts the 90th percentile of the seconds that prefill takes for the next prompt with n
+// instances. It is the larger of the wait in a queue in equilibrium (M/M/n, with Sakasegawa's approximation)
+// and the wait for a backlog, plus the time for the prompt itself.
 func (d *Demand) prefill(n float64) float64 {
 	service, busy := d.service()
 	use := min(headroom*busy/n, fullest)
@@ -150,15 +149,15 @@ func (d *Demand) prefill(n float64) float64 {
 	return d.rates.Prefill.At(max(queue, backlog)*d.rates.Uncached/service + d.rates.Uncached)
 }
 
-// decode predicts the share of the KV cache in use and the seconds for an output token, with n
-// instances that generate as many tokens per second as now, and those of the prompts that do not
-// get through prefill.
+// decode predicts the share of the KV cache in use and the seconds for an output token with n instances. They
+// generate as many tokens per second as now, and also those of the prompts that prefill does not manage to
+// compute.
 func (d *Demand) decode(n float64) (kv, tpot float64) {
 	r := d.rates
 	now := max(d.now.Streams/max(d.now.Decode, 0.5), 1)
 	step := r.TimePerToken(now)
-	// A step reads the weights for any number of streams: of samples with nearly the same number, a
-	// line says little about that.
+	// Every step reads the weights, whatever the number of streams. A line through samples with nearly the
+	// same number shows little of that.
 	r.Token.Fixed = max(r.Token.Fixed, leastFixed*step)
 	r.Token.Each = (step - r.Token.Fixed) / now
 	tokens := d.now.Streams/step + max(0, d.growth/r.Uncached+d.refused)*r.Output
