@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Client is the connection of one client, as far as one request needs it.
+// Client is the connection of one client, with the operations that a request needs.
 type Client interface {
 	http.ResponseWriter
 	// Flush sends what was written.
