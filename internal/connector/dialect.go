@@ -95,8 +95,7 @@ type Pair struct {
 // Leg is what the proxy sends to one engine.
 type Leg struct {
 	Body splice.Body
-	// Header are fields of this leg alone. They replace fields of the client with the same
-	// name.
+	// Header are fields of this leg only. They replace fields of the client with the same name.
 	Header []Field
 	// ID is the X-Request-Id, if the dialect needs its own; "" means Pair.ID.
 	ID string

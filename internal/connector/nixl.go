@@ -24,8 +24,8 @@ const nixlPrefill = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_
 
 func (nixl) Name() string { return "nixl" }
 
-// Unfit: before vLLM 0.21, prefill hands over only if it ends by length. A request to
-// /v1/messages cannot ensure that.
+// Unfit: before vLLM 0.21, prefill offers a KV transfer only if it ends by length. A
+// request to /v1/messages cannot ensure that.
 func (nixl) Unfit(k openai.Kind, p Pair) string {
 	why := tooOld(k, p)
 	if why == "" && k == openai.Messages && older(p.Prefill, release{0, 21}) {
