@@ -56,8 +56,8 @@ func (lmcache) Unfit(k openai.Kind, p Pair) string {
 }
 
 // Prefill names the receiver of each rank. The tag separates the chunks of this attempt
-// from others: a receiver lists a chunk before it has arrived, and forgets it when it has
-// been read, so an attempt must not find chunks of another attempt.
+// from those of others. A receiver lists a chunk before it has arrived, and forgets it when
+// it has been read, so an attempt must not find chunks of another attempt.
 func (lmcache) Prefill(r *request.Request, p Pair) Leg {
 	params := `{"disagg_spec":{"req_id":` + toJSON(p.Key) + `,"receiver_host":` + toJSON(receiverHost(p.Decode)) +
 		`,"receiver_init_port":` + toJSON(p.Decode.Record.Ports[instance.PortLMCacheInit]) +

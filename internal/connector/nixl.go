@@ -17,8 +17,8 @@ import (
 // answer has kv_transfer_params, which the proxy copies to decode without reading them.
 type nixl struct{ base }
 
-// nixlPrefill asks the prefill instance to keep the blocks for a remote
-// decode. Only the two booleans mean something; engines expect all six.
+// nixlPrefill asks the prefill instance to keep the blocks for a remote decode. Only the
+// two booleans have a meaning; engines expect all six members.
 const nixlPrefill = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,` +
 	`"remote_block_ids":null,"remote_host":null,"remote_port":null}`
 

@@ -37,7 +37,7 @@ func (p2p) Lacks(in *instance.Instance) error {
 	return tooManyRanks(in)
 }
 
-// Terms: prefill refuses a fetch that comes after the lease.
+// Terms: prefill refuses a fetch after the end of the lease.
 func (p2p) Terms(in *instance.Instance) Terms {
 	return Terms{Lease: cmp.Or(lease(in), p2pLease), RefusalSpends: true, Renews: true, Blocks: in.Record.BlockSize}
 }

@@ -53,7 +53,7 @@ type Answer struct {
 	sequence int      // sequence_number of the client's next event
 
 	leg legState
-	out edited // of Pass
+	out edited // state of Pass
 }
 
 // New returns an Answer for a streamed request that may be continued moves times, nil if
@@ -197,7 +197,7 @@ func (a *Answer) noteHead(event []byte) {
 	a.id, a.created, a.model = value("id"), value("created"), value("model")
 }
 
-// note records what an event adds to the answer.
+// note adds an event to the record of the answer.
 func (a *Answer) note(c *chunk) {
 	switch {
 	case c.prompt.end > 0 && len(a.prompt.list) == 0:
@@ -302,7 +302,7 @@ func (a *Answer) say(in channel, said []byte) {
 // edited builds the events for the client, in the memory of the original ones if they fit.
 type edited struct {
 	out   []byte
-	moved bool // out is in memory of its own
+	moved bool // out has its own memory
 	event []byte
 	cuts  []cut
 	room  [8]cut

@@ -25,7 +25,7 @@ type legState struct {
 	calls     int      // tool calls before it
 	offset    int      // text_offset of its first token
 	replays   bool     // it repeats the answer from its start
-	has       said     // what the client had before a leg that replays
+	has       said     // the client's part of the answer before a leg that replays
 	finished  bool     // the client had the finish reason before it
 	names     [][]byte // ids in its events, at the index of the corresponding one in Answer.names
 }
@@ -39,7 +39,7 @@ var (
 	errLeak   = errors.New("the engine repeated the prompt instead of continuing it")
 )
 
-// verify checks that an event belongs to a leg that continues the answer: its engine must
+// verify checks that an event belongs to a leg that continues the answer. Its engine must
 // use the token ids of the request, and must not send the text of the prompt.
 func (a *Answer) verify(c *chunk) error {
 	if !a.leg.verified {
@@ -73,7 +73,7 @@ const (
 	distinct = 16
 )
 
-// leaked reports whether the first text of a leg repeats the prompt: vLLM's detokenizer sends prompt
+// leaked reports whether the first text of a leg repeats the prompt. vLLM's detokenizer sends prompt
 // and history if their ids end in half a character (DecodeStream in vLLM's
 // v1/engine/detokenizer.py). This is a second check: seam cuts the history so that it cannot happen.
 func (a *Answer) leaked(first string) bool {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Pace bounds the number of streams that are continued at the same time, the oldest first,
-// so that the streams of a lost instance do not slow down those of other instances. The
-// zero value is ready. It is safe for concurrent use.
+// Pace bounds the number of streams that are continued at the same time, the oldest first.
+// So the streams of a lost instance do not slow down those of other instances. The zero
+// value is ready. It is safe for concurrent use.
 type Pace struct {
 	mu      sync.Mutex // guards the fields below
 	moving  int

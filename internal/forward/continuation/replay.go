@@ -11,7 +11,7 @@ import (
 )
 
 // maxReplay and replayTime bound an answer that is replayed, in tokens and in the time
-// since its first text: it is computed again before the client gets more of it.
+// since its first text. It is computed again before the client gets more of it.
 const (
 	maxReplay  = 512
 	replayTime = 10 * time.Second
@@ -96,7 +96,7 @@ func (a *Answer) swallow(c *chunk, before *said, out *edited) (all bool, err err
 	return !left && c.open > 0, nil
 }
 
-// swallowCalls returns what is left of the tool calls of an event.
+// swallowCalls returns the rest of the tool calls of an event.
 func (a *Answer) swallowCalls(calls []byte, before *said) (left string, err error) {
 	list := []byte{'['}
 	jsonscan.EachObject(calls, func(call []byte) {

@@ -22,7 +22,7 @@ const (
 	minWord = 3
 	// halfCharacter is the end of a text whose last token has only a part of a character.
 	halfCharacter = "\uFFFD"
-	// markup are characters with which the parsers of tool calls and of reasoning hold text back.
+	// markup has the characters that make the parsers of tool calls and of reasoning hold text back.
 	markup = "<>[]{}|`"
 	// harmony ends the header of a message in the Harmony format of gpt-oss.
 	harmony = "<|message|>"
@@ -38,7 +38,7 @@ const (
 func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) {
 	n = len(a.ids.list)
 	if a.req.Kind == openai.Chat {
-		n = max(a.mark, a.logged) // later ids are of text that a parser holds back, or of no text
+		n = max(a.mark, a.logged) // later ids belong to text that a parser holds back, or have no text
 	}
 	stops := a.stops()
 	var special []uint32

@@ -22,9 +22,9 @@ type attempts struct {
 	tried       byRole[[]instance.Key]
 	triedRanks  byRole[[]sched.Target] // ranks that were tried, of instances with several
 	secondRound byRole[bool]           // all instances of the role were tried once
-	// avoided are picked only if there is no other instance: prefill instances from which a
-	// decode instance may have failed to read, decode instances that lost the stream or get
-	// another attempt without a KV transfer, and, in both roles, engines that were full.
+	// avoided are picked only if there is no other instance. They are prefill instances from
+	// which a decode instance may have failed to read; decode instances that lost the stream or
+	// get another attempt without a KV transfer; and, in both roles, engines that were full.
 	avoided     byRole[[]instance.Key]
 	promptIDs   bool // the legs carry a chat's prompt as token ids; engines that ignore those are not picked
 	lost        bool // a decode instance has lost the stream
@@ -58,7 +58,7 @@ type suspect struct {
 const secondRoundWait = 50 * time.Millisecond
 
 // pick chooses an instance that this request has not tried. When all have been tried, they may be tried
-// once more after a short wait, unless all failures were refused connections: a single instance that
+// once more after a short wait, unless all failures were refused connections. A single instance that
 // broke one connection can still serve (TestSecondRoundAfterMixedFailures). If the untried decode
 // instances cannot be paired with the partner, other prefill instances are tried before the second round.
 func (t *attempts) pick(role instance.Role, partner *sched.Assignment) (*sched.Assignment, error) {
@@ -172,7 +172,7 @@ func (t *attempts) choose(r sched.Request) (*sched.Assignment, error) {
 	a, err := t.s.Picker.Pick(r)
 	if errors.Is(err, sched.ErrUnknownModel) || errors.Is(err, sched.ErrModelAbsent) && !r.Alone {
 		t.s.Models.Find(t.origin.Client, r.Model)
-		a, err = t.s.Picker.Pick(r) // also if it was not found: the other role may serve it
+		a, err = t.s.Picker.Pick(r) // even if Find did not find it: the other role may serve it
 	}
 	return a, err
 }
@@ -219,8 +219,8 @@ func (t *attempts) maySecondRound(role instance.Role) bool {
 	return len(*t.tried.of(role))+len(*t.triedRanks.of(role)) > 0 && !*t.secondRound.of(role) && t.mayTryAgain()
 }
 
-// mayTryAgain reports whether instances that failed may be tried once more: not if all failures
-// were refused connections, nor after a time limit, because the request has waited long enough for
+// mayTryAgain reports whether instances that failed may be tried once more. They may not if all
+// failures were refused connections, nor after a time limit: the request has waited long enough for
 // them. A connection timeout is not a refusal, and a removed instance may be back as a new process.
 func (t *attempts) mayTryAgain() bool {
 	if t.lastFailure != nil && (t.lastFailure.Class == leg.ConnectTimeout || t.lastFailure.Class == leg.Removed) {

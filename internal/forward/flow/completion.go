@@ -44,8 +44,8 @@ type completion struct {
 
 	progress *continuation.Answer // the part of a stream that the client has; nil if the stream cannot be continued
 	move     move
-	// triedMoves counts the calls of MayMove that sent a request to an engine; askedMove is
-	// the time of the last call that was at least movePause after the one before.
+	// triedMoves counts the calls of MayMove that sent a request to an engine. askedMove is
+	// the time of the last call that was not within movePause of the one before.
 	triedMoves int
 	askedMove  time.Time
 
@@ -55,7 +55,7 @@ type completion struct {
 	pairs      pairing
 	unnotified withoutNotice
 	working    []*instance.Instance // instances of spent that reported the failure themselves
-	extraUsed  bool                 // onceMore has allowed its one additional attempt
+	extraUsed  bool                 // onceMore has allowed an additional attempt
 }
 
 // Complete answers a completion.

@@ -121,9 +121,8 @@ func (c *completion) extra() *sched.Assignment {
 	}
 }
 
-// lastResort picks a decode instance for a decode-only attempt: one that has not failed the request,
-// else one that has failed only with a KV transfer, else any. It returns nil if another pair is to be
-// tried.
+// lastResort picks a decode instance for a decode-only attempt: one that has not failed the request, else
+// one that has failed only with a KV transfer, else any. It returns nil if another pair must be tried.
 func (c *completion) lastResort() *sched.Assignment {
 	if !c.transfersLost() {
 		return nil

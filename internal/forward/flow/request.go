@@ -235,9 +235,9 @@ func (r *Request) DropBody() {
 	}
 }
 
-// answerUnserved answers a request for which no instance of a role was picked: with the
-// last failure of a leg if accept returns true for it, else with the error of the pick. It
-// calls no model unknown before the list of at least one instance is known.
+// answerUnserved answers a request for which no instance of a role was picked. It sends the
+// last failure of a leg if accept returns true for it, else the error of the pick. It calls
+// no model unknown before the list of at least one instance is known.
 func (r *Request) answerUnserved(err error, role instance.Role, accept func(*leg.Failure) bool) {
 	last := r.attempts.lastFailure
 	if r.Route.Prefill == "" && r.Route.Decode == "" {

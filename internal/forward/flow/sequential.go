@@ -183,8 +183,8 @@ func (a *attempt) watchPrefill(decode *leg.Leg) {
 	decode.Recheck = func() { check(nil) }
 }
 
-// unusable returns why a KV transfer must not be used any more, "" if it may be: its lease is
-// about to end, which is checked only if again is set, or its prefill instance was removed.
+// unusable returns why a KV transfer must not be used any more, "" if it may be. Either its lease
+// is about to end, which is checked only if again is set, or its prefill instance was removed.
 func (a *attempt) unusable(again bool) leg.Class {
 	switch {
 	case again && time.Now().After(a.decodeBy):

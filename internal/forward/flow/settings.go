@@ -58,7 +58,7 @@ type Health interface {
 type Notifications interface {
 	// CannotHear reports why notifications of an instance cannot be received, nil if they can.
 	CannotHear(in *instance.Instance) error
-	// Address returns where an instance should send its notifications, for operators.
+	// Address returns the address to which an instance should send its notifications, for operators.
 	Address(in *instance.Instance) string
 	// Await blocks until the given number of ranks of an instance has reported that the KV
 	// cache of the attempt id has arrived. It may be called before or after that; when it
@@ -169,7 +169,7 @@ func (s *Settings) LoadDialects() error {
 	return nil
 }
 
-// transferBudget returns how long a KV transfer may wait for decode: two thirds of its
+// transferBudget returns how long a KV transfer may wait for decode. It is two thirds of the
 // lease, because decode needs some time to extend it, or KVBudget if the lease is not known.
 func (s *Settings) transferBudget(lease time.Duration) leg.Limit {
 	if lease > 0 {

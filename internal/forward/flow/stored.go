@@ -137,7 +137,7 @@ func mayStore(v instance.View) bool {
 	return false
 }
 
-// noResponse is vLLM's answer about a response that it does not have.
+// noResponse returns vLLM's answer about a response that the engine does not have.
 func noResponse(id string) *openai.Error {
 	return &openai.Error{Status: http.StatusNotFound, Type: "invalid_request_error", Param: "response_id",
 		Message: fmt.Sprintf("Response with id '%s' not found.", id)}

@@ -75,7 +75,7 @@ func (b Blame) String() string {
 // Rule is the consequence of a class.
 type Rule struct {
 	Class Class
-	What  string // what happened, for operators
+	What  string // description of the failure, for operators
 	Retry bool   // on another instance; on the same one only if there is no other
 	Free  bool   // does not count against --max-attempts or the retry budget
 	// SameKV reports whether the instance cannot have used the KV transfer, so that another
@@ -83,7 +83,7 @@ type Rule struct {
 	// and 503 if a refusal frees the blocks (connector.Terms).
 	SameKV bool
 	Blame  Blame
-	Client string // what the client gets if no attempt follows
+	Client string // the client's answer if no attempt follows
 }
 
 // Rules lists every class, in the order of the document.

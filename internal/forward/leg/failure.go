@@ -22,7 +22,7 @@ type Failure struct {
 	// Begun reports whether the client has a part of the answer: only a leg that continues it may
 	// follow.
 	Begun bool
-	// Answer is what the client gets if no further attempt is made.
+	// Answer is the client's answer if no further attempt is made.
 	Answer Answer
 	Err    error
 }

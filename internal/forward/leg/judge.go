@@ -277,7 +277,7 @@ func (l *Leg) JudgeCut(f *Failure, k openai.Kind) *Failure {
 	return f
 }
 
-// JudgeTooLarge judges an answer of which some part, named by what, is larger than the proxy accepts.
+// JudgeTooLarge judges an answer with a part, named by what, that is larger than the proxy accepts.
 func (l *Leg) JudgeTooLarge(what string) *Failure {
 	return l.failed(TooLarge, ProxyError(tooLarge(l.Instance.Role, what)), fmt.Errorf("%s: too large: %s", l.Instance.Key, what))
 }
@@ -298,7 +298,7 @@ func (l *Leg) JudgeFinish(class Class) *Failure {
 		fmt.Errorf("%s ended the request without an answer: %s", l.Instance.Key, class))
 }
 
-// JudgeBadAnswer judges an answer that no working engine sends; what describes it.
+// JudgeBadAnswer judges an answer that no working engine sends; what describes the answer.
 func (l *Leg) JudgeBadAnswer(what string) *Failure {
 	return l.failed(BadAnswer, ProxyError(badGateway(fmt.Sprintf("the %s instance sent an answer that cannot be used: %s", l.Instance.Role, what))),
 		fmt.Errorf("%s: %s", l.Instance.Key, what))

@@ -100,10 +100,10 @@ func (l *Leg) Answered() {
 	}
 }
 
-// Commit marks the answer as about to be committed: from now on, CallOff does not end the leg, even
-// if its instance is removed. If the leg has already ended, Commit returns the cause, and nothing
-// more of the answer can be read. For a complete answer, it still returns nil, unless decode may have
-// read other blocks than those of its prompt: the cause is ErrSource or the end of the KV lease.
+// Commit marks the answer as about to be committed: from now on, CallOff does not end the leg, even if
+// its instance is removed. If the leg has already ended, Commit returns the cause, and nothing more of
+// the answer can be read. For a complete answer, it returns nil even then, unless decode may have read
+// other blocks than those of its prompt. In that case the cause is ErrSource or the end of the KV lease.
 func (l *Leg) Commit(complete bool) error {
 	if l.Recheck != nil {
 		l.Recheck()
@@ -207,8 +207,8 @@ func (l *Leg) doubtStream(cause error) {
 	}
 }
 
-// RemovalFunc is called when the instance of a pick is removed whose leg is committed, not
-// sent yet, or not the one to end. It implements sched.Leg.
+// RemovalFunc is called when the instance of a pick is removed. The leg of the pick is
+// committed, not sent yet, or not the one to end. RemovalFunc implements sched.Leg.
 type RemovalFunc func(cause error)
 
 // Watch makes sched call f if the instance of a pick is removed before its EndAwait. The pick never counts
@@ -227,8 +227,7 @@ func (RemovalFunc) Overtaken(int) {}
 // Silent implements sched.Leg.
 func (RemovalFunc) Silent(time.Duration) {}
 
-// End ends the leg, if it has not ended yet, and releases what it holds. It may be called
-// more than once.
+// End ends the leg, if it has not ended yet, and releases its resources. It may be called more than once.
 func (l *Leg) End() {
 	l.mu.Lock()
 	l.committed = true

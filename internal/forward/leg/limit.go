@@ -76,9 +76,9 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("%s for %s s (%s)", what, strconv.FormatFloat(e.Limit.After.Seconds(), 'f', -1, 64), e.Limit.Setting)
 }
 
-// Progress returns the time when the engine of an instance last made progress with any
-// request, and the time when its core was last observed to run, if only for a trial
-// request. observable reports whether both can be observed. Progress must not block.
+// Progress returns when the engine of an instance last made progress, with any request, and
+// when its core was last observed to run, if only for a trial request. observable reports
+// whether both can be observed. Progress must not block.
 type Progress func(k instance.Key) (last, ran time.Time, observable bool)
 
 // progress returns Settings.Progress for the leg's instance.
@@ -207,7 +207,7 @@ func Resumed(due time.Time) time.Time {
 	return time.Now().Add(streamSilence)
 }
 
-// leaseEnded ends the leg if its KV cache must not be read any more: the engine would read blocks that
+// leaseEnded ends the leg if its KV cache must not be read any more. The engine would read blocks that
 // prefill has given to other requests, without an error (TestHandoverEndsWhileTheOnlyDecodeIsSilent).
 // The first content proves that the blocks were read, and a core that runs, if only for a trial, has
 // renewed the lease. If neither can be observed, Silent decides. l.lease and Commit call it.

@@ -2,7 +2,7 @@
 // is the name of a model route.
 //
 // Requests with the same session or API key go to the same target, by weighted rendezvous
-// hashing: all proxies make the same choice, and a change of weights moves only the share that it
+// hashing. All proxies make the same choice, and a change of weights moves only the share that it
 // must. All other requests take turns in a sequence that follows the weights in each part of it.
 package modelroute
 

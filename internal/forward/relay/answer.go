@@ -47,13 +47,13 @@ type Result struct {
 	response.Tokens
 	// Broken reports whether the client's connection must be broken instead of ended cleanly.
 	Broken bool
-	// Late is the status that the answer would have had if a keep-alive had not sent the
-	// header before it; 0 if the client got the status in the status line.
+	// Late is the status of an answer whose header a keep-alive had sent before; 0 if the
+	// client got the status in the status line.
 	Late int
 }
 
 // Computed reports whether engines have worked for the request: a leg has begun, and the
-// answer is not an error or, if the client has left, the last leg was not refused.
+// answer is not an error. If the client has left, the last leg must not have been refused.
 func (a *Answer) Computed() bool {
 	return a.Times.At(stage.Sent) != 0 && (a.Outcome == OutcomeClientGone && a.Times.At(stage.Refused) == 0 || cmp.Or(a.Late, a.Status) < http.StatusBadRequest)
 }
@@ -75,7 +75,7 @@ type Answer struct {
 	Idle   time.Duration   // between two reads of an engine's answer, and for a write to the client
 	Route  Route
 	Log    logrus.FieldLogger
-	Memory *scratch.Bodies // bounds the memory of what is held back; nil: no bound
+	Memory *scratch.Bodies // bounds the memory of bytes that are held back; nil: no bound
 	// Generates reports whether an answer of the kind Other is generated, so that it may report tokens.
 	Generates bool
 	// Gaps receives the times between the events of a stream; nil if they are not recorded.
@@ -262,7 +262,7 @@ func (a *Answer) addProxyHeader() {
 // write sends and flushes bytes to the client; it reports false if the client has left.
 func (a *Answer) write(b []byte) bool { return a.send(b, true) }
 
-// send is write, with flush optional for bytes that the server may buffer.
+// send is write; without flush, the server may buffer the bytes.
 func (a *Answer) send(b []byte, flush bool) bool {
 	a.keep.mu.Lock()
 	defer a.keep.mu.Unlock()

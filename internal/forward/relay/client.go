@@ -8,7 +8,7 @@ import (
 // Client is the connection of one client, with the operations that a request needs.
 type Client interface {
 	http.ResponseWriter
-	// Flush sends what was written.
+	// Flush sends the written bytes.
 	Flush()
 	// SetReadDeadline limits the reading of the request's body; the zero time
 	// removes the limit.

@@ -274,7 +274,7 @@ func (e *events) scan(kind openai.Kind, end int, givesUp string) (before, after 
 }
 
 // signOfGenerate returns SignAborted for the end of a stream of /inference/v1/generate that no choice
-// has finished: vLLM before 0.32 omits a finish reason without tokens, such as that of an abort.
+// has finished. vLLM before 0.32 omits a finish reason without tokens, such as that of an abort.
 func (e *events) signOfGenerate(sign sse.Sign, event []byte) sse.Sign {
 	e.finished = e.finished || sse.Finished(event)
 	if sign == sse.SignEnd && !e.done && !e.finished {
@@ -363,7 +363,7 @@ func (a *Answer) failInEvents(s *Source, e *events, before, after int, class leg
 }
 
 // withoutClosing returns the length of whole events without the last ones that close a block, if the
-// stream may be continued: an engine of /v1/messages sends those even before it reports an abort.
+// stream may be continued. An engine of /v1/messages sends those even before it reports an abort.
 func (a *Answer) withoutClosing(s *Source, events []byte) int {
 	for s.Continuation != nil && a.Kind == openai.Messages && len(events) > 0 {
 		start := sse.EventEnd(events[:len(events)-1], 0)

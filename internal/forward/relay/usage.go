@@ -24,7 +24,7 @@ type Usage struct {
 // prefill has computed everything: at most its last bytes have not arrived.
 const usageGrace = time.Second
 
-// await returns the prefill instance's numbers, nil if there are none. It waits once.
+// await returns the prefill instance's numbers, nil if there are none. It waits only once.
 func (u *Usage) await() *response.Cached {
 	if u.PrefillDone == nil {
 		return u.prefill.Load()

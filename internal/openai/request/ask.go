@@ -9,8 +9,8 @@ import (
 // maxAsked is the maximum size in bytes of an invalid body that is sent to an engine.
 const maxAsked = 64 << 10
 
-// steering returns the texts that an invalid body must not contain if it is sent to an
-// engine: the names of the fields that are removed from clients' requests, of the objects
+// steering returns the texts that an invalid body must not contain if it is sent to an engine.
+// They are the names of the fields that are removed from clients' requests, of the objects
 // that may contain them, and of their members. Names that are not listed begin with one of
 // these. An engine would compute a background response, although its client got an error.
 func steering() [][]byte {

@@ -147,7 +147,7 @@ func (e *Edit) removals() []splice.Splice {
 }
 
 // adds reports whether a field is inserted into the object with this number: it is set, and
-// either the client did not send it or the proxy chooses its position.
+// it was either absent in the client's body or belongs at the start.
 func (e *Edit) adds(f Field, id uint16) bool {
 	return e.action[f] == set && (e.r.last[f] == 0 || f.steers()) && e.r.counts(f, id)
 }

@@ -11,10 +11,10 @@ import (
 )
 
 // Reading returns the parts that the model reads, as sent and in reading order, for a caller that
-// compares prompts: the cache salt, the parts that a chat template puts before the messages, and the
-// prompt. prompt is the last part, head has all before it, and room is memory for head. The cache
-// marks of /v1/messages are left out: they move from turn to turn, although no model sees them. media
-// is that of Media: the content of a file is replaced by a hash, since its bytes are not its tokens.
+// compares prompts. They are the cache salt, the parts that a chat template puts before the messages, and
+// the prompt. prompt is the last part, head has all before it, and room is memory for head. The cache
+// marks of /v1/messages are left out: they move from turn to turn, although no model sees them. media is
+// that of Media: the content of a file is replaced by a hash, since its bytes are not its tokens.
 func (r *Request) Reading(room [][]byte) (head [][]byte, prompt []byte, media bool) {
 	head = room[:0]
 	for _, f := range [...]Field{FieldCacheSalt, FieldTools, FieldSystem, FieldInstructions} {

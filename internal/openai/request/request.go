@@ -34,10 +34,10 @@ type Request struct {
 	Bypass string
 }
 
-// Parse checks and reads a completion request in one pass over the body. The error is an
-// *openai.Error with status 400: for text that is not a JSON object, a wrong type in a
-// field that is read, or a value that editing the prefill leg would hide from vLLM's own
-// validation. After an error, the Request has the fields that could be read.
+// Parse checks and reads a completion request in one pass over the body. It returns an
+// *openai.Error with status 400 for text that is not a JSON object, and for a wrong type in
+// a field that is read. The same applies to a value that editing the prefill leg would hide
+// from vLLM's own validation. After an error, the Request has the fields that could be read.
 func Parse(kind openai.Kind, body []byte) (*Request, error) {
 	r := &Request{Scanned: Scanned{Kind: kind, Body: body}}
 	if err := r.scan(); err != nil {

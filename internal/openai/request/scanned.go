@@ -19,7 +19,7 @@ const maxContainers = 64
 // occurrence is one occurrence of a field of interest in the body.
 type occurrence struct {
 	field    Field
-	object   uint16 // which object it is in; 0 is the request itself
+	object   uint16 // number of the object that it is in; 0 is the request itself
 	index    int    // number of members before it in that object
 	key, end int    // from the key's quote to the end of the value
 	val      int

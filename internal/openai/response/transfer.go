@@ -60,8 +60,8 @@ func hideIn(k openai.Kind, b []byte, open int) []byte {
 	return b
 }
 
-// findTransfer returns a member of that name to be hidden, the end of the member before it, -1 for
-// none, and the start of the member after it, -1 for none.
+// findTransfer returns a member of that name that must be hidden. prevEnd is the end of the
+// member before it and next the start of the member after it, -1 for none.
 func findTransfer(k openai.Kind, b []byte, open int, name string) (found jsonscan.Member, prevEnd, next int, ok bool) {
 	s := jsonscan.Scanner{Text: b}
 	before := -1
