@@ -314,7 +314,7 @@ func tooLarge(limit int64) *openai.Error {
 		Message: "the request body is larger than " + strconv.FormatInt(limit, 10) + " bytes (--max-body-bytes)"}
 }
 
-// isJSON applies vLLM's test of a Content-Type: parameters are allowed, a space before them is not.
+// isJSON reports whether a Content-Type is JSON to vLLM: it may have parameters, but no space before them.
 func isJSON(h http.Header) bool {
 	name, _, _ := strings.Cut(h.Get("Content-Type"), ";")
 	return strings.EqualFold(name, "application/json")

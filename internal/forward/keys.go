@@ -17,7 +17,7 @@ import (
 type limit struct {
 	ticket  keylimit.Ticket
 	key     string // name of the key; the key may be removed before the request ends
-	engines bool   // the request goes to engines: it is within the limits
+	engines bool   // the request is for engines, and within the limits
 }
 
 // admit reserves the expected use of a request from the limits of its key. It answers a request above a
