@@ -8,15 +8,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// ascend is vllm-ascend's MooncakeConnectorV1 (kv_p2p/mooncake_connector.py). Its
-// KV transfer works as that of NIXL. Prefill's answer has other members, which the proxy
-// copies to decode without reading them.
+// ascend is vllm-ascend's MooncakeConnectorV1 (kv_p2p/mooncake_connector.py). Its KV transfer works like
+// that of NIXL. Prefill's answer has other members, which the proxy copies to decode without reading them.
 type ascend struct{ nixl }
 
 func (ascend) Name() string { return "ascend" }
 
-// Unfit: prefill hands over only if it ends by length, also in vllm-ascend 0.26.0rc1.
-// A request to /v1/messages cannot ensure that.
+// Unfit: prefill offers a KV transfer only if it ends by length, also in vllm-ascend
+// 0.26.0rc1. A request to /v1/messages cannot ensure that.
 func (ascend) Unfit(k openai.Kind, p Pair) string { return needsLength(k, p) }
 
 // ascendLease is the default of VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT.

@@ -2,7 +2,7 @@ package connector
 
 import "strings"
 
-// Class is a connector of an engine, by the name of its class, and what the proxy does with it.
+// Class is a connector class of an engine, with the dialect that the proxy uses for it.
 type Class struct {
 	Name    string
 	Dialect string // short name, "" if no dialect fits
@@ -85,7 +85,7 @@ func Classes() []Class {
 	}
 }
 
-// OfClass finds a class by its name, in any case; false for one that is not known.
+// OfClass returns the class with this name, in any case; false if it is not known.
 func OfClass(name string) (Class, bool) {
 	for _, c := range Classes() {
 		if strings.EqualFold(name, c.Name) {

@@ -49,7 +49,7 @@ type Dialect interface {
 	// decode instance may read one, any number of times. Otherwise one decode instance
 	// can read a KV transfer once.
 	SharesPool() bool
-	// Terms returns what a flow must know about an instance.
+	// Terms returns the facts about an instance that a flow needs.
 	Terms(in *instance.Instance) Terms
 	// NeedsPrefill reports whether a decode instance answers a request without a KV transfer with
 	// the wrong text. The proxy never sends it such a request.
@@ -92,11 +92,10 @@ type Pair struct {
 	AnswerIDs bool
 }
 
-// Leg is what the proxy sends to one engine.
+// Leg is the request of the proxy to one engine.
 type Leg struct {
 	Body splice.Body
-	// Header are fields of this leg alone. They replace fields of the client with the same
-	// name.
+	// Header are fields of this leg only. They replace fields of the client with the same name.
 	Header []Field
 	// ID is the X-Request-Id, if the dialect needs its own; "" means Pair.ID.
 	ID string
@@ -132,8 +131,8 @@ func DecodeOnly(r *request.Request, p Pair) Leg {
 	return Leg{Body: decodeEdit(r, p).Body(), Header: Pinned(p.Decode, p.DecodeRank)}
 }
 
-// Terms are what a flow must know about an instance besides its legs. The zero value has
-// no conditions.
+// Terms are the facts about an instance, besides its legs, that a flow needs. The zero
+// value has no conditions.
 type Terms struct {
 	// Build is the version that both instances of a pair must have in common. An instance
 	// with "" can be paired with any.

@@ -44,9 +44,8 @@ func older(in *instance.Instance, than release) bool {
 // kv_transfer_params, as vLLM does since 0.31 (vllm#48145). Older ones ignore them.
 func TakesPromptIDs(in *instance.Instance) bool { return !older(in, release{0, 31}) }
 
-// tooOld is the reason why a pair cannot serve a route, because one of its engines does
-// not know kv_transfer_params there: /v1/responses and /v1/messages have them since vLLM
-// 0.19.
+// tooOld returns the reason why a pair cannot serve a route because one of its engines does
+// not know kv_transfer_params there: /v1/responses and /v1/messages have them since vLLM 0.19.
 func tooOld(k openai.Kind, p Pair) string {
 	first := release{0, 19}
 	if (k == openai.Responses || k == openai.Messages) && (older(p.Prefill, first) || older(p.Decode, first)) {
@@ -55,9 +54,8 @@ func tooOld(k openai.Kind, p Pair) string {
 	return ""
 }
 
-// decodeEdit begins the leg of a decode instance. The instance may store an answer on
-// /v1/responses. vLLM takes the id of the answer from the request, so the id that is set
-// here names the instance (see openai.MayHold).
+// decodeEdit begins the leg of a decode instance. The instance may store an answer on /v1/responses. vLLM
+// takes the id of the answer from the request, so the id set here names the instance (see openai.MayHold).
 func decodeEdit(r *request.Request, p Pair) *request.Edit {
 	e := r.NewEdit()
 	if p.AnswerIDs {
@@ -69,7 +67,7 @@ func decodeEdit(r *request.Request, p Pair) *request.Edit {
 	return e
 }
 
-// needsLength is the Unfit of dialects whose prefill hands over only if it ends by length.
+// needsLength is the Unfit of dialects whose prefill offers a KV transfer only if it ends by length.
 func needsLength(k openai.Kind, p Pair) string {
 	if k == openai.Messages {
 		return bypass.MessagesNeedLength
@@ -77,18 +75,16 @@ func needsLength(k openai.Kind, p Pair) string {
 	return tooOld(k, p)
 }
 
-// prefillEdit makes the changes that the prefill leg needs in every dialect: one token,
-// no stream, and an end by length. Several connectors hand nothing over if prefill ends
-// otherwise: vLLM's Mooncake and MoRI-IO connectors (also in 0.33), NIXL before vLLM 0.21,
-// and vllm-ascend's connector (also in 0.26.0rc1). Stop conditions come before the length
-// in vLLM. Hence min_tokens is 1, which forbids stop tokens at the first token, ignore_eos
-// is set, and stop and stop_token_ids are deleted. The proxy drops the token.
+// prefillEdit makes the changes that the prefill leg needs in every dialect: one token, no stream, and an
+// end by length. Several connectors transfer nothing if prefill ends otherwise: vLLM's Mooncake and MoRI-IO
+// connectors (also in 0.33), NIXL before vLLM 0.21, and vllm-ascend's connector (also in 0.26.0rc1). vLLM
+// checks stop conditions before the length. Therefore min_tokens is 1, which forbids stop tokens at the
+// first token, ignore_eos is set, and stop and stop_token_ids are deleted. The proxy drops the token.
 //
-// vLLM answers 400 if min_tokens is greater than max_tokens, and to stream_options without
-// stream. /v1/messages has no field that prevents an end by a stop token; Unfit says for
-// which dialects that matters. /inference/v1/generate has these fields in sampling_params,
-// where Edit finds them. With return_token_ids, prefill's answer has the tokens of the
-// prompt; no client sees that answer.
+// vLLM answers 400 if min_tokens is greater than max_tokens, and to stream_options without stream.
+// /v1/messages has no field that prevents an end by a stop token; Unfit refuses it in the dialects
+// that need one. /inference/v1/generate has these fields in sampling_params, where Edit finds them.
+// With return_token_ids, prefill's answer has the tokens of the prompt; no client sees that answer.
 func prefillEdit(e *request.Edit, p Pair) {
 	e.Set(request.FieldStream, "false")
 	if p.TokenIDs {

@@ -44,7 +44,7 @@ func (lmcache) Lacks(in *instance.Instance) error {
 }
 
 // Unfit: rank r of prefill sends to rank r of decode. Keys do not depend on how prefill's
-// single token ends, so every kind of request can be handed over.
+// single token ends, so the KV cache of every kind of request can be transferred.
 func (lmcache) Unfit(k openai.Kind, p Pair) string {
 	if why := tooOld(k, p); why != "" || p.Decode == nil {
 		return why
@@ -56,8 +56,8 @@ func (lmcache) Unfit(k openai.Kind, p Pair) string {
 }
 
 // Prefill names the receiver of each rank. The tag separates the chunks of this attempt
-// from others: a receiver lists a chunk before it has arrived, and forgets it when it has
-// been read, so an attempt must not find chunks of another attempt.
+// from those of others. A receiver lists a chunk before it has arrived, and forgets it when
+// it has been read, so an attempt must not find chunks of another attempt.
 func (lmcache) Prefill(r *request.Request, p Pair) Leg {
 	params := `{"disagg_spec":{"req_id":` + toJSON(p.Key) + `,"receiver_host":` + toJSON(receiverHost(p.Decode)) +
 		`,"receiver_init_port":` + toJSON(p.Decode.Record.Ports[instance.PortLMCacheInit]) +
@@ -73,11 +73,11 @@ func (lmcache) Decode(r *request.Request, p Pair, _ TransferParams) Leg {
 // kv_transfer_params that begin with "lmcache.tag.".
 func tag(p Pair) string { return `"lmcache.tag.pdmesh":` + toJSON(p.Key) }
 
-// receivers is the number of ranks of a decode instance that get chunks.
+// receivers returns the number of ranks of a decode instance that get chunks.
 func receivers(in *instance.Instance) int { return len(in.Record.Ports[instance.PortLMCacheInit]) }
 
-// receiverHost is the host at which prefill reaches the ports: that of the record, else
-// that of the instance's address. LMCache appends a port, so IPv6 needs brackets.
+// receiverHost returns the host at which prefill reaches the ports: that of the record,
+// else that of the instance's address. LMCache appends a port, so IPv6 needs brackets.
 func receiverHost(in *instance.Instance) string {
 	host := in.Record.ReceiverHost
 	if host == "" {

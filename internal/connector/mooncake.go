@@ -50,8 +50,8 @@ func (mooncake) Lacks(in *instance.Instance) error {
 	return nil
 }
 
-// Unfit: prefill hands over only if it ends by length; otherwise decode would wait for
-// minutes (vLLM's PR#46008). A request to /v1/messages cannot ensure that.
+// Unfit: prefill transfers its KV cache only if it ends by length; otherwise decode would
+// wait for minutes (vLLM's PR#46008). A request to /v1/messages cannot ensure that.
 func (mooncake) Unfit(k openai.Kind, p Pair) string { return needsLength(k, p) }
 
 func (mooncake) Prefill(r *request.Request, p Pair) Leg {
@@ -69,7 +69,7 @@ func (mooncake) Decode(r *request.Request, p Pair, _ TransferParams) Leg {
 
 func transferID(p Pair) string { return "xfer-" + p.Key }
 
-// toJSON returns a string, because an engine id may contain any character, or a list of ports as JSON.
+// toJSON returns a string or a list of ports as JSON. An engine id may contain any character.
 func toJSON(v any) string {
 	b, _ := json.Marshal(v) // neither has an error
 	return string(b)

@@ -15,7 +15,7 @@ import (
 
 // MoRIIO is the connector in the records of engines with vLLM's MoRIIOConnector (vLLM's
 // kv_connector/v1/moriio). The transfer mode in the record determines the dialect, so
-// engines of different modes are no pair.
+// engines of different modes cannot be paired.
 const MoRIIO = "moriio"
 
 // The names of its dialects.
@@ -24,7 +24,7 @@ const (
 	moriioWriteName = "moriio_write"
 )
 
-// moriioDialect is the dialect of a transfer mode.
+// moriioDialect returns the dialect of a transfer mode.
 func moriioDialect(mode string) (string, error) {
 	switch {
 	case strings.EqualFold(mode, "READ"):
@@ -38,16 +38,15 @@ func moriioDialect(mode string) (string, error) {
 // moriioLease is the default of defer_timeout.
 const moriioLease = 60 * time.Second
 
-// moriio is what both modes have in common. Engines find each other by their ZMQ
+// moriio has the properties that both modes share. Engines find each other by their ZMQ
 // addresses. Every release looks for them in the ids of the legs. Later releases also look
-// in kv_transfer_params, which /v1/responses needs, because there the id is not that of
-// the header. The sizes must be true: engines compute from them what they wait for.
+// in kv_transfer_params, which /v1/responses needs, because there the id is not that of the
+// header. The sizes must be correct: engines compute from them what they wait for.
 type moriio struct{ base }
 
-// Terms: after defer_timeout, prefill uses blocks that decode has not claimed for other
-// requests. An engine computes the addresses of the other's blocks from its own block size.
-// In READ mode, a decode engine that refuses a request has prefill free the blocks, since vLLM
-// 0.21 (see nixl.Terms).
+// Terms: after defer_timeout, prefill uses blocks that decode has not claimed for other requests. An
+// engine computes the addresses of the other's blocks from its own block size. Since vLLM 0.21, a
+// decode engine in READ mode that refuses a request makes prefill free the blocks (see nixl.Terms).
 func (moriio) Terms(in *instance.Instance) Terms {
 	return Terms{Lease: moriioLease, RefusalSpends: !older(in, release{0, 21}), Blocks: in.Record.BlockSize}
 }
@@ -63,9 +62,9 @@ func (moriio) Lacks(in *instance.Instance) error {
 	return tooManyRanks(in)
 }
 
-// Unfit: prefill hands over only if it ends by length, and a request to /v1/messages
-// cannot ensure that. On /v1/responses the id is not that of the header. Only of 0.32 and
-// later it is known that engines then read the addresses from kv_transfer_params.
+// Unfit: prefill transfers its KV cache only if it ends by length, and a request to
+// /v1/messages cannot ensure that. On /v1/responses, the id is not that of the header.
+// Engines are known to read the addresses from kv_transfer_params there only since 0.32.
 func (moriio) Unfit(k openai.Kind, p Pair) string {
 	first := release{0, 32}
 	switch {

@@ -17,15 +17,15 @@ import (
 // answer has kv_transfer_params, which the proxy copies to decode without reading them.
 type nixl struct{ base }
 
-// nixlPrefill asks the prefill instance to keep the blocks for a remote
-// decode. Only the two booleans mean something; engines expect all six.
+// nixlPrefill asks the prefill instance to keep the blocks for a remote decode. Only the
+// two booleans have a meaning; engines expect all six members.
 const nixlPrefill = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,` +
 	`"remote_block_ids":null,"remote_host":null,"remote_port":null}`
 
 func (nixl) Name() string { return "nixl" }
 
-// Unfit: before vLLM 0.21, prefill hands over only if it ends by length. A request to
-// /v1/messages cannot ensure that.
+// Unfit: before vLLM 0.21, prefill offers a KV transfer only if it ends by length. A
+// request to /v1/messages cannot ensure that.
 func (nixl) Unfit(k openai.Kind, p Pair) string {
 	why := tooOld(k, p)
 	if why == "" && k == openai.Messages && older(p.Prefill, release{0, 21}) {

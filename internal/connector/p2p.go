@@ -37,7 +37,7 @@ func (p2p) Lacks(in *instance.Instance) error {
 	return tooManyRanks(in)
 }
 
-// Terms: prefill refuses a fetch that comes after the lease.
+// Terms: prefill refuses a fetch after the end of the lease.
 func (p2p) Terms(in *instance.Instance) Terms {
 	return Terms{Lease: cmp.Or(lease(in), p2pLease), RefusalSpends: true, Renews: true, Blocks: in.Record.BlockSize}
 }
@@ -67,9 +67,9 @@ func (p2p) Decode(r *request.Request, p Pair, h TransferParams) Leg {
 
 func p2pID(p Pair) string { return "kv-" + p.Key }
 
-// sideChannel is the address from which decode fetches the blocks of a rank of prefill:
-// the port in the record plus the rank. An IPv6 address is in brackets, because the
-// engine joins host and port as they are.
+// sideChannel returns the address from which decode fetches the blocks of a rank of
+// prefill: the port in the record plus the rank. An IPv6 address is in brackets, because
+// the engine joins host and port as they are.
 func sideChannel(in *instance.Instance, rank int) (host string, port int) {
 	host, _, err := net.SplitHostPort(in.Address)
 	ports := in.Record.Ports[instance.PortP2P]

@@ -5,8 +5,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
-// plain is for engines that share a KV pool. Their requests have no parameters of a
-// transfer.
+// plain is for engines that share a KV pool. Their requests have no transfer params.
 type plain struct{ base }
 
 func (plain) Name() string     { return Default }

@@ -14,7 +14,7 @@ import (
 // the engine does not have.
 const headerRank = "X-data-parallel-rank"
 
-// Pinned is the header of a leg to one rank of an instance with several ranks.
+// Pinned returns the header of a leg to one rank of an instance with several ranks.
 func Pinned(in *instance.Instance, rank int) []Field {
 	if in == nil || in.Ranks() == 1 {
 		return nil
@@ -22,9 +22,9 @@ func Pinned(in *instance.Instance, rank int) []Field {
 	return []Field{{headerRank, strconv.Itoa(rank)}}
 }
 
-// tooManyRanks is the error for an instance with more ranks than the proxy distinguishes.
-// It is for dialects whose legs name the address of the other leg's rank: with such an
-// instance they could use only rank 0.
+// tooManyRanks returns the error for an instance with more ranks than the proxy
+// distinguishes. It is for dialects whose legs name the address of the other leg's rank:
+// with such an instance they could use only rank 0.
 func tooManyRanks(in *instance.Instance) error {
 	if n := in.Record.DPSize; n > instance.MaxRanks {
 		return fmt.Errorf("its engine has %d data-parallel ranks, and legs of this connector can name %d: divide it into instances of fewer ranks", n, instance.MaxRanks)
@@ -32,8 +32,8 @@ func tooManyRanks(in *instance.Instance) error {
 	return nil
 }
 
-// ranked pins both legs of a dialect to the chosen ranks, if the dialect itself has not
-// done so. Therefore no dialect can forget it.
+// ranked pins both legs of a dialect to the chosen ranks, unless the dialect has done so,
+// so that no dialect can forget it.
 type ranked struct{ Dialect }
 
 // Prefill implements Dialect.

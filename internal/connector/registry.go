@@ -12,8 +12,8 @@ import (
 // ErrUnknown is wrapped by the errors of Canonical and New.
 var ErrUnknown = errors.New("unknown connector")
 
-// registry lists every dialect. There is no second list. Classes says which classes of
-// engines use each dialect.
+// registry lists every dialect, in the only such list. Classes has the engine classes that
+// use each dialect.
 func registry() []Dialect {
 	return []Dialect{plain{}, nixl{}, nixlPush{}, mooncake{}, ascend{}, p2p{}, moriioRead{}, moriioWrite{}, lmcache{}}
 }
@@ -79,8 +79,8 @@ func OfRecord(rec *instance.Record, def string) (Dialect, error) {
 	return New(name)
 }
 
-// Lacks reports what a record lacks to serve in the role of a key, such as an engine of that role;
-// nil if it lacks nothing. def is the connector of records that name none. See Dialect.Lacks.
+// Lacks returns an error if a record lacks something to serve in the role of its key, such as
+// an engine of that role. def is the connector of records that name none. See Dialect.Lacks.
 func Lacks(k instance.Key, rec instance.Record, def string) error {
 	d, err := OfRecord(&rec, def)
 	if err != nil {

@@ -46,7 +46,7 @@ func notOfHost(r rune) bool {
 	return !strings.ContainsRune("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.:-_%", r)
 }
 
-// String is the form that engines read.
+// String returns the form that engines read.
 func (z ZMQAddress) String() string {
 	return "host:" + z.Host + ",handshake:" + strconv.Itoa(z.Handshake) + ",notify:" + strconv.Itoa(z.Notify)
 }

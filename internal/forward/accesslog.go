@@ -12,28 +12,28 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 )
 
-// maxShown bounds text of a client or an engine in a log line, in bytes.
+// maxShown is the maximum length in bytes of a text from a client or an engine in a log line.
 const maxShown = 200
 
 // AccessLog writes one line for each request, in the format of the program's log.
 // NewAccessLog creates it. It is safe for concurrent use.
 //
-// It encodes its lines itself: an entry of logrus takes 20 times as long and a record of
-// log/slog 5 times, which would be a tenth of a small request and more.
+// It encodes the lines itself: logrus takes 20 times as long for a line and log/slog 5
+// times. That would be a tenth of the time of a small request or more.
 type AccessLog struct {
 	out   io.Writer
 	json  bool
 	lines sync.Pool // of *line
 }
 
-// NewAccessLog returns an AccessLog. format is logging.FormatText or FormatJSON. out gets one
-// whole line in each write, and must not block.
+// NewAccessLog returns an AccessLog. format is logging.FormatText or FormatJSON. Each write
+// to out is one whole line; out must not block.
 func NewAccessLog(out io.Writer, format string) *AccessLog {
 	return &AccessLog{out: out, json: strings.EqualFold(format, logging.FormatJSON), lines: sync.Pool{New: func() any { return new(line) }}}
 }
 
-// Write writes the line of a request. Its time is the end of the request. Prompts and keys are
-// never part of it; a field without a value is left out.
+// Write writes the line of a request, with the end of the request as its time. The line
+// never contains prompts or keys; fields without a value are omitted.
 func (a *AccessLog) Write(e *Entry) {
 	l, _ := a.lines.Get().(*line)
 	defer a.lines.Put(l)
@@ -83,13 +83,13 @@ func (a *AccessLog) Write(e *Entry) {
 	_, _ = a.out.Write(l.b) // out has no errors: a queue drops and counts
 }
 
-// line is a line that is being written.
+// line is the buffer of one log line.
 type line struct {
 	b    []byte
 	json bool
 }
 
-// name appends the name of a field and what separates it from its value.
+// name appends the name of a field and the separator before its value.
 func (l *line) name(name string) []byte {
 	if l.json {
 		return append(append(append(l.b, `,"`...), name...), `":`...)
@@ -97,7 +97,7 @@ func (l *line) name(name string) []byte {
 	return append(append(append(l.b, ' '), name...), '=')
 }
 
-// text appends a field. In the text format only a value that needs it is quoted.
+// text appends a field. In the text format, only a value that requires quotes is quoted.
 func (l *line) text(name, value string) {
 	b := l.name(name)
 	switch bare, plain := classify(value); {
@@ -114,7 +114,7 @@ func (l *line) text(name, value string) {
 	l.b = b
 }
 
-// some appends a field that has a value.
+// some appends a field unless its value is empty.
 func (l *line) some(name, value string) {
 	if value != "" {
 		l.text(name, value)
@@ -152,7 +152,7 @@ func classify(s string) (bare, plain bool) {
 	return bare, plain
 }
 
-// shown returns text of a client or an engine, cut and with control characters escaped.
+// shown returns a text from a client or an engine, truncated and with control characters escaped.
 func shown(s string) string {
 	if _, plain := classify(s); plain && len(s) <= maxShown {
 		return s

@@ -15,8 +15,8 @@ const (
 	maxTimeout     = time.Hour
 )
 
-// place sets what the queue has to know of the client. An invalid header is an error only where the
-// queue has consequences.
+// place sets the class, key and time limit of the request for the queue. An invalid header is an error only
+// in mode admission.On.
 func (c *call) place() *openai.Error {
 	q := c.h.opts.Queue
 	if q == nil {

@@ -25,8 +25,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
 )
 
-// call is one client's request, from its first byte to its entry in the log. It
-// belongs to one goroutine.
+// call is one client's request, from its arrival to its entry in the log. It belongs to one goroutine.
 type call struct {
 	h        *Handler
 	r        *http.Request
@@ -55,18 +54,18 @@ func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind 
 	c.flow.Route.Times = &c.times
 	c.answer.Route = &c.flow.Route
 	if v := r.Header["X-Data-Parallel-Rank"]; len(v) == 1 && h.opts.Ranked(r) {
-		// vLLM ignores a value that is no number, too.
+		// Like vLLM, ignore a value that is not a number.
 		if n, err := strconv.ParseUint(v[0], 10, 16); err == nil {
 			c.flow.Ranked, c.flow.Rank = true, int(n)
 		}
 	}
 	c.flow.Session = h.opts.Sessions.ofHeader(r.Header)
-	c.answer.SetRequestID() // for every way that the request can end
+	c.answer.SetRequestID() // for every outcome of the request, including errors
 	h.flow.Budget.Request(c.times.Start)
 	return c
 }
 
-// finish reports the request, once, and breaks the client's connection if the answer is not complete.
+// finish reports the request, once, and breaks the client's connection if the answer is incomplete.
 func (c *call) finish() {
 	c.answer.StopKeepAlive()
 	if c.flow.Body != nil {
@@ -126,8 +125,7 @@ func (c *call) completion(kind openai.Kind) {
 	}
 }
 
-// passThrough passes a request with a JSON body to one instance; reason is why it has no
-// prefill.
+// passThrough passes a request with a JSON body to one instance; reason is that of Handler.Passthrough.
 func (c *call) passThrough(reason string) {
 	if !c.readJSON() {
 		return
@@ -140,7 +138,7 @@ func (c *call) passThrough(reason string) {
 	}
 }
 
-// passThroughForm passes a request whose body is a form to one instance, as it is.
+// passThroughForm passes a request with a form as its body to one instance, unchanged.
 func (c *call) passThroughForm(reason string) {
 	if !c.readBody() {
 		return
@@ -152,7 +150,7 @@ func (c *call) passThroughForm(reason string) {
 		return
 	}
 	c.origin.Model, c.flow.Route.Stream = f.Model, f.Stream
-	if !c.admit(keylimit.Want{}) { // the file says nothing about tokens
+	if !c.admit(keylimit.Want{}) { // the number of tokens of the file is unknown
 		return
 	}
 	c.split(nil)
@@ -165,7 +163,7 @@ func (c *call) passThroughNoBody() {
 	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target()})
 }
 
-// target is the path with its query, as upstream.Request.Path.
+// target returns the path with its query, as in upstream.Request.Path.
 func (c *call) target() string {
 	if q := c.r.URL.RawQuery; q != "" {
 		return c.r.URL.Path + "?" + q
@@ -173,8 +171,8 @@ func (c *call) target() string {
 	return c.r.URL.Path
 }
 
-// parsed notes the model of a request, and whether it streams. It answers an invalid request and
-// returns false.
+// parsed records the model of a request and whether it streams. It answers an invalid request and returns
+// false.
 func (c *call) parsed(req *request.Request, err error) bool {
 	if req != nil {
 		c.origin.Model, c.flow.Route.Stream = req.Model, req.Stream
@@ -183,7 +181,7 @@ func (c *call) parsed(req *request.Request, err error) bool {
 		}
 	}
 	if err != nil && c.h.routeOf(c.origin.Model) != nil {
-		c.answer.Refuse(err) // no engine is asked: engines do not know the model
+		c.answer.Refuse(err) // not sent to an engine: engines do not know the model
 		return false
 	}
 	if err != nil {
@@ -203,8 +201,8 @@ func (c *call) split(req *request.Request) {
 	}
 }
 
-// routeOf returns the model route for a model, nil if there is none, or an engine serves a model of
-// that name.
+// routeOf returns the model route for a model. It is nil if there is none, or if an engine serves a model
+// of the same name and the route may not replace it (Route.Own).
 func (h *Handler) routeOf(model string) *modelroute.Route {
 	route := h.opts.Routes.Find(model)
 	if route == nil || !route.Own && h.opts.Picker.Lists(model) {
@@ -213,8 +211,8 @@ func (h *Handler) routeOf(model string) *modelroute.Route {
 	return route
 }
 
-// readJSON reads the whole body of a request whose Content-Type is JSON. False means that
-// it could not, and has answered.
+// readJSON reads the whole body of a request whose Content-Type is JSON. On failure, it answers the request
+// and returns false.
 func (c *call) readJSON() bool {
 	if !isJSON(c.r.Header) {
 		c.answer.Refuse(openai.NotJSON())
@@ -223,7 +221,7 @@ func (c *call) readJSON() bool {
 	return c.readBody()
 }
 
-// readBody reads the whole request body. False means that it could not, and has answered.
+// readBody reads the whole request body. On failure, it answers the request and returns false.
 func (c *call) readBody() bool {
 	limit, length := c.h.opts.MaxBody, c.r.ContentLength
 	if err := openai.CheckEncoding(c.r.Header); err != nil {
@@ -241,7 +239,7 @@ func (c *call) readBody() bool {
 	}
 	client := c.answer.Client
 	var in io.Reader = c.r.Body
-	if length <= 0 { // an announced length is within the limit
+	if length <= 0 { // a declared length has been checked already
 		in = http.MaxBytesReader(client, c.r.Body, limit)
 	}
 	c.upload = upload{in: in, r: c.r, client: client, timeout: c.h.opts.BodyTimeout}
@@ -252,14 +250,14 @@ func (c *call) readBody() bool {
 		_ = client.SetReadDeadline(time.Time{})
 		return true
 	}
-	// The deadline remains: net/http reads the rest of the body when it closes it.
+	// The deadline remains: when net/http closes the body, it reads the rest.
 	var over *http.MaxBytesError
 	switch {
 	case errors.Is(err, scratch.ErrNoRoom):
 		c.noRoom()
 	case errors.As(err, &over):
 		c.answer.Refuse(tooLarge(limit))
-	// net/http ends the context of a request whose body it can't read, whatever the reason.
+	// net/http cancels the context of a request after any error while it reads the body.
 	case c.r.Context().Err() != nil && !errors.Is(err, os.ErrDeadlineExceeded), errors.Is(context.Cause(c.r.Context()), leg.ErrStopping):
 		c.answer.ClientGone()
 	default:
@@ -269,7 +267,7 @@ func (c *call) readBody() bool {
 	return false
 }
 
-// bodyError returns an error of reading the request's body, for the client.
+// bodyError returns an error of reading the request body with a message for the client.
 func (c *call) bodyError(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("it did not arrive within %g s (a fixed limit) per %d KiB", c.h.opts.BodyTimeout.Seconds(), uploadPiece>>10)
@@ -277,10 +275,10 @@ func (c *call) bodyError(err error) error {
 	return err
 }
 
-// uploadPiece is how much of a request body is read under one deadline, in bytes.
+// uploadPiece is the number of bytes of a request body that must arrive within one deadline.
 const uploadPiece = 256 << 10
 
-// upload reads the body of a request, each uploadPiece under a deadline of its own.
+// upload reads a request body, with a new deadline for each uploadPiece.
 type upload struct {
 	in      io.Reader
 	r       *http.Request
@@ -295,7 +293,7 @@ func (u *upload) Read(p []byte) (int, error) {
 		u.left = uploadPiece
 		_ = u.client.SetReadDeadline(time.Now().Add(u.timeout)) // not supported: no deadline
 		if err := u.r.Context().Err(); err != nil {
-			return 0, err // the deadline has replaced that of readBody
+			return 0, err // the deadline above has replaced the one that readBody set when the client left
 		}
 	}
 	n, err := u.in.Read(p)
@@ -303,7 +301,7 @@ func (u *upload) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// noRoom answers a request for whose body there is no memory.
+// noRoom refuses a request whose body does not fit in the memory for request bodies.
 func (c *call) noRoom() {
 	c.h.bodies.Refuse()
 	c.answer.CloseAfter()
@@ -316,7 +314,7 @@ func tooLarge(limit int64) *openai.Error {
 		Message: "the request body is larger than " + strconv.FormatInt(limit, 10) + " bytes (--max-body-bytes)"}
 }
 
-// isJSON is vLLM's test of a Content-Type: it may have parameters, but no space before them.
+// isJSON reports whether a Content-Type is JSON to vLLM: it may have parameters, but no space before them.
 func isJSON(h http.Header) bool {
 	name, _, _ := strings.Cut(h.Get("Content-Type"), ";")
 	return strings.EqualFold(name, "application/json")

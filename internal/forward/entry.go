@@ -12,20 +12,20 @@ import (
 type Entry struct {
 	RequestID string
 	Client    string
-	KeyName   string // of the client's key, "" for one without a name
+	KeyName   string // name of the client's key; "" if it has none
 	Method    string
 	Path      string
-	Endpoint  string // the route, for metrics: one of a fixed few
+	Endpoint  string // the route, one of a small fixed set, for metrics
 	Model     string // as the client named it
-	// Route is where the request went, and Result what became of the answer.
+	// Route has the path of the request through the fleet, Result the outcome of the answer.
 	flow.Route
 	relay.Result
-	KeepAlives int   // comments and pings that the proxy sent on its own
+	KeepAlives int   // number of keep-alive comments and pings
 	BytesIn    int64 // of the body; see Bytes for the answer
 	Start      time.Time
 	Duration   time.Duration
-	TraceID    string // of the trace that the request is part of; "" if there is none
-	// FirstToken is when the first content of a stream went out, 0 of anything else.
+	TraceID    string // of the trace that includes the request; "" if there is none
+	// FirstToken is the time from Start to the first content of a stream; 0 if there was none.
 	FirstToken time.Duration
 	Stages     stage.Stages
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
-// Explain answers where a request with this body would go, and why; the query names the
-// endpoint. Nothing is sent to an engine, and nothing is counted.
+// Explain answers with the instances that would serve a request with this body, and with the reasons. The
+// query parameter endpoint names the route. Explain sends nothing to an engine and counts nothing.
 func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 	endpoint := cmp.Or(r.URL.Query().Get("endpoint"), openai.Chat.Path())
 	kind := openai.KindOf(endpoint)

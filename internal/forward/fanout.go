@@ -26,10 +26,10 @@ const (
 	maxFanOutAnswer = 1 << 20
 )
 
-// FanOut serves an endpoint whose requests go to all usable instances, once to each address. If
-// all succeed the client gets the answer of the first, else an error that names those that
-// failed. The client's key is the admin key, and is not passed on. When the answer to a request
-// that loads or unloads a LoRA adapter is sent, this proxy knows the new lists of models.
+// FanOut serves an endpoint whose requests go to all usable instances, once to each address. If all
+// succeed, the client gets the first answer, otherwise an error that names the failed instances. The
+// client's key is the admin key; engines do not get it. After a request that loads or unloads a LoRA
+// adapter, the proxy reads the lists of models again before it answers.
 func (h *Handler) FanOut(endpoint string) HandlerFunc {
 	return h.serve(endpoint, openai.Other, (*call).fanOut)
 }
@@ -72,7 +72,7 @@ func (c *call) fanOut() {
 	}
 	_ = asking.Wait()
 	if strings.HasSuffix(c.endpoint, "_lora_adapter") {
-		// Also after a failure, and for a client that has left: some engines have changed.
+		// Also after a failure or if the client has left: some engines may have changed.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), probeTimeout)
 		c.h.opts.Models.Refresh(ctx, list)
 		cancel()
@@ -94,8 +94,8 @@ func (c *call) fanOut() {
 	}
 }
 
-// fanOutTo sends the request to one instance. It uses a new connection: on a stale one the request would be
-// sent again, although the engine may have received it.
+// fanOutTo sends the request to one instance. It uses a new connection: if a request fails on a stale one,
+// it is sent again, although the engine may have received it.
 func (c *call) fanOutTo(in *instance.Instance, body splice.Body) fanOutResult {
 	c.h.legs.Upstream.Forget(in.Address)
 	l, resp, err := c.origin.Ask(in, fanOutTimeout, http.MethodPost, c.target(), c.origin.NewHeader(leg.EngineID(c.origin.ID)), body)

@@ -1,19 +1,17 @@
-// Package forward is the data path of one request: prefill, KV transfer, decode,
-// stream, retry, abort.
+// Package forward is the data path of one request: prefill, KV transfer, decode, stream, retry and abort.
 //
 //	client ─▶ call ─▶ flow ─▶ leg ─▶ engine
 //	            │      └────▶ relay ─▶ client
-//	            └ scratch: the bytes
+//	            └ scratch: buffers
 //
-// Each part has a package: flow has the order of the legs and what is left to try, leg one
-// request to one engine, relay one answer to one client, scratch the buffers, budget the
-// retries of the whole proxy. This package connects them and reports the outcome of
-// the request.
+// Each part has a package: flow orders the legs and decides about retries, leg sends one request to one
+// engine, relay passes one answer to one client, scratch has the buffers, and retrybudget bounds the
+// retries of the whole proxy. This package connects them and reports the outcome of the request.
 //
-// Nothing of an answer reaches the client before it is committed: the first event with content,
-// or a whole non-streamed answer. Only keep-alives may precede it (Options.KeepAlive). Until then a failure can be retried, and the client does
-// not see it. Afterwards a failure is an error event and a broken connection, never a
-// clean end.
+// An answer is committed with its first event that has content, or with a whole non-streamed answer. Before
+// the commit, only keep-alives reach the client (Options.KeepAlive), and the client does not notice a
+// failure that is retried. Afterwards, a failure is an error event and a broken connection, never a clean
+// end.
 package forward
 
 import (
@@ -42,51 +40,50 @@ type Client = relay.Client
 // HandlerFunc answers one request of one client.
 type HandlerFunc func(c Client, r *http.Request)
 
-// Recorder receives every request once, when it has ended, and the events before
-// that. It must not block.
+// Recorder receives every request once, when it has ended, and the events during it. It must not block.
 type Recorder interface {
 	flow.Recorder
 	// Done is called when the request has ended. It must not keep e.
 	Done(e *Entry)
 }
 
-// Options configure a Handler. Zero durations and counts get the defaults named.
+// Options configure a Handler. A zero duration or count selects the documented default.
 type Options struct {
 	flow.Config
-	// Settings are those of legs, Busy with a default of 30 min. New sets Removed and Log.
+	// Settings are those of legs. Busy defaults to 30 min. New sets Removed, Available and Log.
 	leg.Settings
-	// Routes are the model routes; nil: there are none.
+	// Routes are the model routes; nil: none.
 	Routes   *modelroute.Routes
 	Recorder Recorder
 	Tracer   *tracing.Tracer // nil: off
-	// EventGaps returns the recorder of the times between the events of an endpoint's
-	// streams; nil if they are not recorded.
+	// EventGaps returns the recorder of the intervals between the events of an endpoint's streams, nil if they
+	// are not recorded.
 	EventGaps func(endpoint string) relay.Observer
 
-	// Trace reports whether this client may see how its request was routed, if it requests
-	// that. TraceAll shows it to all clients, even without a request for it.
+	// Trace reports whether this client may request to see how its request was routed. TraceAll shows that to
+	// all clients, without such a request.
 	Trace    func(*http.Request) bool
 	TraceAll bool
 	// Privileged reports whether this client may set the priority of its requests.
 	Privileged func(*http.Request) bool
 	// Ranked reports whether this client may choose its data-parallel rank.
 	Ranked func(*http.Request) bool
-	// KeyName names the client's key for the log, "" for none; nil: none has a name.
+	// KeyName returns the name of the client's key for the log, "" if it has none; nil: no key has a name.
 	KeyName func(*http.Request) string
-	// Keys applies the limits of clients' keys and counts their use; nil: there are none.
+	// Keys applies the limits of clients' keys and counts their use; nil: no limits.
 	Keys *keylimit.Table
 	// Sessions finds the session of a request; the zero value finds none.
 	Sessions Sessions
-	// Class returns the class of a client's requests and the highest that it may ask for; nil:
-	// Default, and any.
+	// Class returns the class of a client's requests and the highest that it may request; nil: Default and
+	// Interactive.
 	Class func(*http.Request) (is, highest admission.Class)
 
 	MaxBody     int64         // bytes, default 64 MiB
 	MaxBodies   int64         // bytes of all bodies at once, default no bound
 	RetryRatio  float64       // retries allowed per request of the last 10 s, default 0.2; negative: no bound
-	RetryBurst  int           // and this many on top, default 64
+	RetryBurst  int           // additional retries, default 64
 	BodyTimeout time.Duration // for reading each 256 KiB of the request, default 60 s
-	// KeepAlive is how long a stream may send nothing until the proxy sends a comment or a ping; 0: never.
+	// KeepAlive is the silence of a stream after which the proxy sends a comment or a ping; 0: never.
 	KeepAlive time.Duration
 }
 
@@ -97,7 +94,7 @@ type Handler struct {
 	legs   leg.Settings
 	bodies *scratch.Bodies
 
-	requests atomic.Int64 // that are being answered
+	requests atomic.Int64 // in flight
 }
 
 // New builds a Handler.
@@ -117,14 +114,13 @@ func New(o Options) (*Handler, error) {
 	return h, h.flow.LoadDialects()
 }
 
-// Completion serves one endpoint whose answers are generated.
+// Completion serves an endpoint whose answers are generated by prefill and decode.
 func (h *Handler) Completion(kind openai.Kind) HandlerFunc {
 	return h.serve(kind.Path(), kind, func(c *call) { c.completion(kind) })
 }
 
-// Passthrough serves an endpoint that a single instance answers: a decode
-// instance, or a prefill instance if there is none. reason is why no prefill
-// computes the prompt, "" if nothing is generated from one.
+// Passthrough serves an endpoint that a single instance answers: a decode instance, or a prefill instance
+// if there is none. reason is why no prefill computes the prompt; "" if nothing is generated.
 func (h *Handler) Passthrough(endpoint, reason string) HandlerFunc {
 	return h.serve(endpoint, openai.Other, func(c *call) { c.passThrough(reason) })
 }
@@ -137,20 +133,20 @@ func (h *Handler) Stored(endpoint string, id func(*http.Request) string) Handler
 	})
 }
 
-// Form is Passthrough for an endpoint whose requests are forms with a file in them.
+// Form is Passthrough for an endpoint whose requests are forms with a file.
 func (h *Handler) Form(endpoint, reason string) HandlerFunc {
 	return h.serve(endpoint, openai.Other, func(c *call) { c.passThroughForm(reason) })
 }
 
-// PassthroughGet is Passthrough for a route of GET, whose requests have no body.
+// PassthroughGet is Passthrough for a GET route, whose requests have no body.
 func (h *Handler) PassthroughGet(endpoint string) HandlerFunc {
 	return h.serve(endpoint, openai.Other, (*call).passThroughNoBody)
 }
 
-// Requests reports how many requests are being answered now.
+// Requests returns the number of requests in flight.
 func (h *Handler) Requests() int64 { return h.requests.Load() }
 
-// serve makes a call of each request, and ends it.
+// serve returns a HandlerFunc that makes a call of each request, answers and finishes it.
 func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) HandlerFunc {
 	var between relay.Observer
 	if h.opts.EventGaps != nil && kind != openai.Other {
@@ -172,8 +168,8 @@ func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) H
 // not arrive, with the addresses at which they are expected.
 func (h *Handler) Unnotified() map[instance.Key]string { return h.flow.Unnotified() }
 
-// BodyMemory reports how many bytes of request bodies are held, how many may be (0: no
-// bound), and how many requests were refused for that bound.
+// BodyMemory returns the bytes of request bodies in memory, their limit (0: none), and the number of
+// requests that were refused because of it.
 func (h *Handler) BodyMemory() (held, limit, refused int64) { return h.bodies.Memory() }
 
 func (o *Options) setDefaults() {
@@ -188,7 +184,7 @@ func (o *Options) setDefaults() {
 	setDefault(&o.MaxBody, 64<<20)
 	setDefault(&o.MaxAttempts, 4)
 	setDefault(&o.RetryBurst, 64)
-	o.RetryRatio = cmp.Or(o.RetryRatio, 0.2) // a negative one has a meaning
+	o.RetryRatio = cmp.Or(o.RetryRatio, 0.2) // negative: no bound
 	if o.Disaggregate != nil && o.Estimator == nil {
 		o.Estimator = new(estimate.Estimator)
 	}

@@ -13,15 +13,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
 )
 
-// limit is the state of the limits of a request's key.
+// limit is the state of one request under the limits of its key.
 type limit struct {
 	ticket  keylimit.Ticket
-	key     string // the name of the key, which may be removed before the request ends
-	engines bool   // it is for engines, and not above a limit
+	key     string // name of the key; the key may be removed before the request ends
+	engines bool   // the request is for engines, and within the limits
 }
 
-// admit reserves what a request will probably use of the limits of its key. It answers a request
-// above a limit, and returns false.
+// admit reserves the expected use of a request from the limits of its key. It answers a request above a
+// limit and returns false.
 func (c *call) admit(w keylimit.Want) bool {
 	keys := c.h.opts.Keys
 	c.limit.engines = true
@@ -55,7 +55,7 @@ func limitText(k keylimit.Kind) string {
 	return strings.ReplaceAll(k.String(), "_", " ") + " per minute"
 }
 
-// setStanding sets OpenAI's header fields about a limit.
+// setStanding sets OpenAI's rate-limit headers for one limit.
 func setStanding(h http.Header, of string, s keylimit.Standing) {
 	if s.Limit == 0 {
 		return
@@ -65,8 +65,8 @@ func setStanding(h http.Header, of string, s keylimit.Standing) {
 	h.Set("X-Ratelimit-Reset-"+of, s.Reset.Round(time.Millisecond).String())
 }
 
-// passed returns what a request to one instance asks for. reason is as in passThrough. The routes
-// that only convert text compute nothing.
+// passed returns the expected use of a request to one instance; reason is as in passThrough. Routes that
+// only convert text compute no tokens.
 func (c *call) passed(bytes int, reason string) keylimit.Want {
 	if strings.Contains(c.endpoint, "tokenize") || strings.Contains(c.endpoint, "render") || strings.Contains(c.endpoint, "count_tokens") {
 		bytes = 0
@@ -74,7 +74,7 @@ func (c *call) passed(bytes int, reason string) keylimit.Want {
 	return keylimit.Want{Bytes: bytes, Generates: reason != ""}
 }
 
-// settle counts the use of the request's key, and settles its reservation.
+// settle counts the use of the request's key and ends its reservation.
 func (c *call) settle() {
 	keys := c.h.opts.Keys
 	if keys == nil || !c.limit.engines {
@@ -87,7 +87,7 @@ func (c *call) settle() {
 	c.limit.ticket.End(used)
 }
 
-// endUnfinished ends what finish has not, because the request panicked.
+// endUnfinished releases the resources of a request that panicked before finish released them.
 func (c *call) endUnfinished() {
 	c.answer.StopKeepAlive()
 	if c.flow.Body != nil {

@@ -19,8 +19,8 @@ import (
 // maxModelsAnswer bounds one engine's list of models in bytes. An adapter takes about 500.
 const maxModelsAnswer = 16 << 20
 
-// maxUnlike bounds the instances that are queried although other instances, whose records list
-// the same models, have answered.
+// maxUnlike bounds the further queries for one recorded list of models after an answer that differed from
+// it.
 const maxUnlike = 16
 
 // probeTimeout bounds a query that an engine answers from memory.
@@ -45,13 +45,13 @@ type modelList struct {
 	Data   []json.RawMessage `json:"data"`
 }
 
-// models answers with the list and the model routes, or with the model id. It returns false, and has not answered, if
-// no instance lists id and the lists may be read again.
+// models answers with the list of models and model routes, or with the model id. If again is set and no
+// instance lists id, it returns false without an answer: the lists may be read again.
 func (c *call) models(id string, again bool) (answered bool) {
 	members := c.h.opts.Picker.Members()
 	route, wanted := c.h.opts.Routes.Find(id), id
 	if route != nil && !c.h.opts.Picker.Lists(id) {
-		wanted = "" // the model of a target
+		wanted = "" // id is a model route: get all models, for one of its targets
 	}
 	list, f := c.list(members, wanted)
 	if list != nil && wanted != id {
@@ -84,8 +84,8 @@ func (c *call) models(id string, again bool) (answered bool) {
 	return true
 }
 
-// alias returns the model of a model route: that of its first target in the list, with another id, and
-// with the target as its parent. It is empty if the list has no target.
+// alias returns the model object of a model route: that of its first target in the list, with the route as
+// its id and the target as its parent. It is empty if the list has no target.
 func (l *modelList) alias(route *modelroute.Route) []json.RawMessage {
 	for _, t := range route.Targets {
 		for _, m := range l.Data {
@@ -97,15 +97,15 @@ func (l *modelList) alias(route *modelroute.Route) []json.RawMessage {
 	return nil
 }
 
-// list reads the models of the instances, all of them or the model id. It returns a nil list if no
-// instance has answered, and the last failure of an instance.
+// list reads the models of the instances, all of them or only the model id. It returns a nil list if no
+// instance answered or a failure must not be retried, and the last failure of an instance.
 func (c *call) list(members *instance.Snapshot, id string) (*modelList, *leg.Failure) {
 	list := &modelList{Object: "list", Data: []json.RawMessage{}}
 	seen := map[string]bool{}
 	outdated := false
 	var last *leg.Failure
-	// Instances that are known to serve the same models have the same answer: one of them is
-	// queried, the next only if it fails, or if its answer shows that the known list is outdated.
+	// One instance is queried for each recorded list of models. Another one with the same list is queried only
+	// if the first fails, or if an answer shows that the record is outdated.
 	left := map[string]int{}
 	for _, in := range c.instancesToAsk(members) {
 		kind := strings.Join(in.Record.Models, "\x00")
@@ -138,8 +138,8 @@ func (c *call) list(members *instance.Snapshot, id string) (*modelList, *leg.Fai
 	return list, last
 }
 
-// add adds the models of an engine that are new, or only the model id unless that is "". It
-// returns the names of all.
+// add adds the models of an engine that are new, or only the model id unless id is "". It returns the names
+// of all models in data.
 func (l *modelList) add(data []json.RawMessage, seen map[string]bool, id string) (names []string) {
 	for _, m := range data {
 		name := string(jsonscan.FindText(m, 0, "id"))
@@ -164,8 +164,8 @@ func sameModels(a, b []string) bool {
 	return slices.Equal(sorted(a), sorted(b))
 }
 
-// instancesToAsk lists the usable instances, decode first, and those that are ejected last:
-// asking one that hangs takes until the time limit.
+// instancesToAsk returns the usable instances, decode first and ejected ones last: a query to a hung
+// instance takes until its time limit.
 func (c *call) instancesToAsk(members *instance.Snapshot) []*instance.Instance {
 	var available, ejected []*instance.Instance
 	for _, role := range []instance.Role{instance.Decode, instance.Prefill} {

@@ -7,24 +7,24 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
-// Sessions says how requests name their session. The name is hashed to choose an instance; it is neither
+// Sessions defines how requests name their session. The name is hashed to choose an instance; it is neither
 // logged nor published. The zero value finds no session.
 type Sessions struct {
 	// Header is the header that names the session, "" if Known applies.
 	Header string
-	// Known uses the identifiers of known clients; see knownSessionHeaders.
+	// Known enables the identifiers of known clients; see knownSessionHeaders.
 	Known bool
 }
 
-// knownSessionHeaders are the headers in which known clients name their session, in canonical form; the
-// first that a request has counts. test/agents has a recorded request with each of them.
+// knownSessionHeaders are the headers in which known clients name their session, in canonical form. The
+// first one that a request has is used. test/agents has a recorded request with each of them.
 var knownSessionHeaders = [...]string{ //nolint:gochecknoglobals // a constant list
 	"X-Claude-Code-Session-Id", // Claude Code: code.claude.com/docs/en/llm-gateway-protocol
 	"Session-Id",               // Codex: recorded with 0.169.0
 	"X-Session-Affinity",       // OpenCode: packages/opencode/src/session/llm/request.ts
 }
 
-// maxSession is the length in bytes from which a value is not regarded as a session's name. OpenAI limits
+// maxSession is the maximum length of a session's name in bytes; longer values are ignored. OpenAI limits
 // prompt_cache_key to 64 characters.
 const maxSession = 256
 

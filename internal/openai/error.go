@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// The types of errors; the names are vLLM's where it has one.
+// The types of errors, with vLLM's names if vLLM has the error.
 const (
 	TypeBadRequest     = "BadRequestError"
-	TypeInvalid        = "Bad Request" // of what pydantic refuses
+	TypeInvalid        = "Bad Request" // for values that pydantic refuses
 	TypeAuth           = "AuthenticationError"
 	TypePermission     = "PermissionDeniedError"
 	TypeNotFound       = "NotFoundError"
@@ -28,17 +28,17 @@ const (
 	TypeGatewayTimeout = "GatewayTimeoutError"
 )
 
-// Error is an error that the proxy answers with itself, in the shape of vLLM
-// and OpenAI: {"error":{"message","type","param","code"}}, code being the status.
-// Without a Type it has the shape of the framework under vLLM: {"detail":message}.
+// Error is an error answer of the proxy, in the shape of vLLM and OpenAI:
+// {"error":{"message","type","param","code"}}, code being the status. Without a Type, it
+// has the shape of FastAPI, vLLM's framework: {"detail":message}.
 type Error struct {
 	Status     int
 	Type       string
 	Param      string // "" is sent as null
 	Message    string
-	RetryAfter time.Duration // sent as Retry-After where positive, in whole seconds
-	// Final reports that no engine is asked about the invalid request, because vLLM may
-	// accept it, or because its answer is known.
+	RetryAfter time.Duration // sent as Retry-After if positive, in whole seconds
+	// Final reports whether an invalid request must not be sent to an engine for the engine's
+	// error, because vLLM may accept it, or because the error is known.
 	Final bool
 }
 
@@ -75,7 +75,7 @@ type errorBody struct {
 	Code    int     `json:"code"`
 }
 
-// RetryAfterSeconds is RetryAfter as the header has it.
+// RetryAfterSeconds returns RetryAfter as the value of the header.
 func (e *Error) RetryAfterSeconds() string {
 	return strconv.Itoa(int((e.RetryAfter + time.Second - 1) / time.Second))
 }
@@ -92,8 +92,7 @@ func (e *Error) JSON() []byte {
 	return Marshal(map[string]errorBody{"error": body})
 }
 
-// Marshal returns a value that JSON can represent, spelled as vLLM does, without escapes that only HTML
-// needs.
+// Marshal returns a value that JSON can represent in vLLM's spelling, without HTML escapes.
 func Marshal(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -114,12 +113,11 @@ func CheckEncoding(h http.Header) *Error {
 	return nil
 }
 
-// WriteError answers a request whose answer has not begun, on a route that no Kind
-// is for.
+// WriteError answers a request whose answer has not begun, on a route that has no Kind.
 func WriteError(w http.ResponseWriter, e *Error) { Other.WriteError(w, e) }
 
-// WriteError answers a request of this kind whose answer has not begun, and returns how many bytes of the
-// body it has written.
+// WriteError answers a request of this kind whose answer has not begun, and returns the
+// number of bytes of the body that it has written.
 func (k Kind) WriteError(w http.ResponseWriter, e *Error) int {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")

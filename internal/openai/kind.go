@@ -1,7 +1,7 @@
 package openai
 
-// Kind is the endpoint that a request came in on, and with it the form of what is
-// said there: the fields of requests, the events of streams, the shape of errors.
+// Kind is the endpoint of a request. It determines the fields of requests, the events of
+// streams and the shape of errors.
 type Kind uint8
 
 // The kinds.
@@ -9,18 +9,18 @@ const (
 	Completion Kind = iota // POST /v1/completions
 	Chat                   // POST /v1/chat/completions
 	Responses              // POST /v1/responses
-	Messages               // POST /v1/messages, as Anthropic's
+	Messages               // POST /v1/messages, Anthropic's API
 	Generate               // POST /inference/v1/generate: token ids in, token ids out
-	// Other is any other endpoint. What a stream of such a one means is not known:
-	// its first event is taken for content, and any clean end for its end.
+	// Other is any other endpoint. The events of its streams are not known: the first event
+	// counts as content, and any clean end as the end.
 	Other
 )
 
-// Generating are the kinds whose answers are generated from a prompt, which can
-// therefore go through prefill and decode.
+// Generating returns the kinds whose answers are generated from a prompt, so that they can
+// go through prefill and decode.
 func Generating() []Kind { return []Kind{Completion, Chat, Responses, Messages, Generate} }
 
-// KindOf is the kind of a path.
+// KindOf returns the kind of a path.
 func KindOf(path string) Kind {
 	for _, k := range Generating() {
 		if k.Path() == path {
@@ -30,7 +30,7 @@ func KindOf(path string) Kind {
 	return Other
 }
 
-// ErrorKindOf is the kind whose form the errors of a path have.
+// ErrorKindOf returns the kind whose shape the errors of a path have.
 func ErrorKindOf(path string) Kind {
 	if path == "/v1/messages/count_tokens" {
 		return Messages
@@ -38,7 +38,7 @@ func ErrorKindOf(path string) Kind {
 	return KindOf(path)
 }
 
-// Path is the endpoint's path, the same at the proxy and at the engine; "" for Other.
+// Path returns the endpoint's path, the same at the proxy and at the engine; "" for Other.
 func (k Kind) Path() string {
 	return [...]string{
 		Completion: "/v1/completions", Chat: "/v1/chat/completions", Responses: "/v1/responses", Messages: "/v1/messages",

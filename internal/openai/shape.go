@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// ErrorEvent is an error of ours as an event of a stream of this kind. sequence is its sequence_number
-// on /v1/responses.
+// ErrorEvent returns an error of the proxy as an event of a stream of this kind. sequence
+// is its sequence_number on /v1/responses.
 func (k Kind) ErrorEvent(e *Error, sequence int) []byte {
 	switch k {
 	case Responses:
@@ -28,8 +28,8 @@ func (k Kind) errorEvent(data []byte) []byte {
 	return slices.Concat([]byte(before), data, []byte("\n\n"))
 }
 
-// ErrorEventOf is the body of an engine's error as an event of a stream of this kind, with sequence as
-// in ErrorEvent.
+// ErrorEventOf returns the body of an engine's error as an event of a stream of this kind;
+// sequence is as in ErrorEvent.
 func (k Kind) ErrorEventOf(status int, body []byte, sequence int) []byte {
 	var said struct {
 		Type    string          `json:"type"`
@@ -86,8 +86,8 @@ func (e *Error) anthropic() []byte {
 	return Marshal(anthropicError{"error", anthropicErrorInner{e.Type, e.Message}})
 }
 
-// ErrorJSON returns the body of an error on an endpoint of this kind. Errors of the framework below vLLM, and
-// errors about invalid requests, have the same shape on all endpoints.
+// ErrorJSON returns the body of an error on an endpoint of this kind. Errors of FastAPI,
+// and errors about invalid requests, have the same shape on all endpoints.
 func (k Kind) ErrorJSON(e *Error) []byte {
 	if k != Messages || e.Type == "" || e.Type == TypeInvalid {
 		return e.JSON()

@@ -1,6 +1,5 @@
-// Package bypass names the reasons for which a decode instance serves a request without a
-// prefill. They are labels of metrics and values in the access log and in the header
-// X-PD-Decode-Only.
+// Package bypass names the reasons why a decode instance serves a request without a prefill.
+// They are labels of metrics and values in the access log and in the header X-PD-Decode-Only.
 package bypass
 
 // The reasons.

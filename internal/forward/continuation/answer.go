@@ -16,32 +16,32 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
-// Answer is what the client has of one streamed answer. New creates it. It belongs to one
-// goroutine. A nil Answer records nothing and cannot go on.
+// Answer is the part of one streamed answer that the client has. New creates it. It belongs
+// to one goroutine. A nil Answer records nothing and cannot be continued.
 type Answer struct {
-	Cached int // tokens that prefill had in its cache, for a usage of the proxy; 0 if not known
+	Cached int // prompt tokens that prefill had in its cache, for a usage written by the proxy; 0 if not known
 
-	req    *request.Request // the client's
-	moves  int              // how many times it may still go on
-	why    string           // why it cannot go on, one of Reasons; "" if it may
+	req    *request.Request // the client's request
+	moves  int              // the number of continuations that are left
+	why    string           // why it cannot be continued, one of Reasons; "" if it can
 	asked  bool             // the client wants the token ids itself
 	old    bool             // see NoteEngine
 	prompt idList           // tokens of the prompt
 	ids    idList           // tokens of the answer
-	silent []uint32         // those of ids that came alone and without text; at most maxSilent, and each once
-	spoken uint32           // one that came alone with text, see special
-	word   string           // that text; "" if there is none yet
-	events int              // with text, or a tool call
+	silent []uint32         // ids that were alone in an event without text; at most maxSilent, and each once
+	spoken uint32           // an id that was alone in an event with text, see special
+	word   string           // that text; "" if there is no such id yet
+	events int              // number of events with text or a tool call
 	since  time.Time        // time of the first of them, or of the first since a replay began; zero: none yet
 
-	// What the client has.
+	// The part that the client has:
 	id, created, model []byte // JSON values of its events
 	said               said
 	channel            channel
-	run                text // since the channel changed, if it has
+	run                text // text since the channel changed, if it has
 	switches           int  // changes of the channel
-	mark               int  // ids up to the last event with text
-	logged             int  // ids up to the last event with logprobs
+	mark               int  // number of ids up to the last event with text
+	logged             int  // number of ids up to the last event with logprobs
 	offset             int  // text_offset of the next token with logprobs
 	finished           bool // it has the finish reason
 	usage              bool // it has the usage
@@ -53,11 +53,11 @@ type Answer struct {
 	sequence int      // sequence_number of the client's next event
 
 	leg legState
-	out edited // of Pass
+	out edited // state of Pass
 }
 
-// New returns an Answer for a streamed request that may go on the given number of times, nil if
-// that is 0. memory bounds the token ids of all answers.
+// New returns an Answer for a streamed request that may be continued moves times, nil if
+// moves is 0 or the request is not streamed. memory bounds the token ids of all answers.
 func New(req *request.Request, moves int, memory *scratch.Bodies) *Answer {
 	if moves <= 0 || !req.Stream {
 		return nil
@@ -75,15 +75,15 @@ func New(req *request.Request, moves int, memory *scratch.Bodies) *Answer {
 	return a
 }
 
-// Records reports whether the body of the request is still needed.
-// Without token ids, the answer can still be replayed.
+// Records reports whether the body of the request is still needed. Without token ids, the
+// answer can still be replayed.
 func (a *Answer) Records() bool { return a != nil && (a.why == "" || a.why == ReasonNoIDs) }
 
-// WantsIDs reports whether the legs have to report token ids.
+// WantsIDs reports whether the legs must report token ids.
 func (a *Answer) WantsIDs() bool { return a != nil && a.why == "" && !a.named() }
 
-// NoteEngine notes whether the engine of the leg, and another one that may go on, can compute a chat's
-// prompt from token ids.
+// NoteEngine records whether the engine of the leg, and another one that could continue it,
+// can compute a chat's prompt from token ids.
 func (a *Answer) NoteEngine(takesPromptIDs bool) {
 	if a != nil {
 		a.old = !takesPromptIDs
@@ -100,16 +100,16 @@ func (a *Answer) Release() {
 	}
 }
 
-// giveUp notes why the answer cannot go on any more.
+// giveUp records why the answer can no longer be continued.
 func (a *Answer) giveUp(why string) {
 	a.why = cmp.Or(a.why, why)
 	a.prompt.release()
 	a.ids.release()
 }
 
-// Pass records whole events of a leg, and returns them as the client may have them. It may change
-// the bytes of batch. An error means that the leg does not continue the answer, and the client
-// must get nothing of it.
+// Pass records whole events of a leg, and returns them edited for the client. It may change
+// the bytes of batch. An error means that the leg does not continue the answer, and that
+// the client must get nothing of batch.
 func (a *Answer) Pass(batch []byte) ([]byte, error) {
 	if a.why == ReasonAPI || a.why == ReasonChoices {
 		return batch, nil
@@ -187,7 +187,7 @@ func (a *Answer) event(event []byte, out *edited) error {
 	return nil
 }
 
-// noteHead notes the values that all events of an answer have in common.
+// noteHead records the values that all events of an answer have in common.
 func (a *Answer) noteHead(event []byte) {
 	open := bytes.IndexByte(event, '{')
 	if open < 0 || sse.IsDone(event) {
@@ -197,7 +197,7 @@ func (a *Answer) noteHead(event []byte) {
 	a.id, a.created, a.model = value("id"), value("created"), value("model")
 }
 
-// note records what an event adds to the answer.
+// note adds an event to the record of the answer.
 func (a *Answer) note(c *chunk) {
 	switch {
 	case c.prompt.end > 0 && len(a.prompt.list) == 0:
@@ -236,14 +236,14 @@ func (a *Answer) note(c *chunk) {
 	a.finished = a.finished || c.finish.end > 0
 }
 
-// noteAlone notes an id that is the only one of its event.
+// noteAlone records an id that is the only one of its event.
 func (a *Answer) noteAlone(id uint32, c *chunk) {
 	switch {
 	case !c.says():
 		if len(a.silent) < maxSilent && !slices.Contains(a.silent, id) {
 			a.silent = append(a.silent, id)
 		}
-	case a.word == "" && c.text.end|c.thoughts.end > 0 && a.mark == len(a.ids.list)-1: // the text is of no id before it
+	case a.word == "" && c.text.end|c.thoughts.end > 0 && a.mark == len(a.ids.list)-1: // the text belongs to no earlier id
 		said := c.text
 		if said.end == 0 {
 			said = c.thoughts
@@ -299,10 +299,10 @@ func (a *Answer) say(in channel, said []byte) {
 	a.mark = len(a.ids.list)
 }
 
-// edited builds the events for the client, in the memory of the original ones as far as they fit.
+// edited builds the events for the client, in the memory of the original ones if they fit.
 type edited struct {
 	out   []byte
-	moved bool // out has memory of its own
+	moved bool // out has its own memory
 	event []byte
 	cuts  []cut
 	room  [8]cut
@@ -313,10 +313,10 @@ type cut struct {
 	by string
 }
 
-// begin begins an event. Without keep, it is left out.
+// begin starts an event. The event is omitted unless keep is called.
 func (e *edited) begin(event []byte) { e.event, e.cuts = event, e.room[:0] }
 
-// replace replaces a value of the event, if it has it.
+// replace replaces a value of the event, if it is present.
 func (e *edited) replace(s span, by string) {
 	if s.end > 0 {
 		e.cuts = append(e.cuts, cut{s, by})
@@ -337,7 +337,7 @@ func (e *edited) keep() {
 		size += more
 		grows = grows || more > 0
 	}
-	if grows && !e.moved { // in place, it would overwrite what is not copied yet
+	if grows && !e.moved { // in place, it would overwrite bytes that are not copied yet
 		e.out, e.moved = append(make([]byte, 0, 2*(len(e.out)+size)), e.out...), true
 	}
 	from := 0

@@ -9,13 +9,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// span is a value in an event; the zero value means that the event has none.
+// span is the position of a value in an event; the zero value means that the event does not have it.
 type span struct{ start, end int }
 
 func (s span) of(event []byte) []byte { return event[s.start:s.end] }
 
-// chunk is what one event of a completion or a chat has, as far as it matters here. Values that
-// are null or empty count as absent, except for finish, which is 0 for null only.
+// chunk has the values of one event of a completion or a chat that matter here. Values that
+// are null or empty count as absent.
 type chunk struct {
 	event    []byte
 	open     int // position of the choice's brace; 0 if there is no choice
@@ -23,19 +23,19 @@ type chunk struct {
 	prompt   span
 	text     span // text of a completion, content of a chat
 	thoughts span // reasoning of a chat
-	twin     span // the same text under its other name
+	twin     span // the same reasoning under its other name
 	calls    span
 	delta    span
 	finish   span
 	logprobs span
 	role     bool
-	textAt   int // where the text begins, after its quote, also if it is empty; 0 if there is none
+	textAt   int // position after the opening quote of the text, even of an empty one; 0 if there is none
 }
 
-// says reports whether the client reads anything in the event's choice.
+// says reports whether the event's choice has text, a tool call or a finish reason.
 func (c *chunk) says() bool { return c.text.end|c.thoughts.end|c.calls.end|c.finish.end != 0 }
 
-// entries returns the lists in the logprobs of the event, and the number of tokens that they are of.
+// entries returns the lists in the event's logprobs, and the number of their tokens.
 func (c *chunk) entries() (lists map[string][]json.RawMessage, tokens int) {
 	if c.logprobs.end == 0 || json.Unmarshal(c.logprobs.of(c.event), &lists) != nil {
 		return nil, 0
@@ -43,8 +43,8 @@ func (c *chunk) entries() (lists map[string][]json.RawMessage, tokens int) {
 	return lists, max(len(lists["content"]), len(lists["tokens"])) // of a chat, or of a completion
 }
 
-// endOffset returns the text_offset of the token after those of a completion's logprobs, 0 for those of a chat.
-// vLLM adds the length of each token as it reports it (_create_completion_logprobs in its completion/serving.py).
+// endOffset returns the text_offset of the token after a completion's logprobs, 0 for those of a chat. vLLM
+// adds the length of each token as reported (_create_completion_logprobs in its completion/serving.py).
 func endOffset(lists map[string][]json.RawMessage) int {
 	offsets, tokens := lists["text_offset"], lists["tokens"]
 	n := len(offsets)
@@ -57,11 +57,11 @@ func endOffset(lists map[string][]json.RawMessage) int {
 
 const firstChoice = `"choices":[{`
 
-// readChunk reads an event. wantPrompt reports that the tokens of the prompt are expected: only
-// the first event of a leg has them.
+// readChunk reads an event. wantPrompt reports whether the tokens of the prompt are
+// expected: only the first event of a leg has them.
 func readChunk(event []byte, wantPrompt bool) chunk {
 	c := chunk{event: event}
-	// A quote inside a string has a backslash before it, so this is no text.
+	// A quote inside a string has a backslash before it, so this cannot be inside a text.
 	if i := bytes.Index(event, []byte(firstChoice)); i >= 0 {
 		c.open = i + len(firstChoice) - 1
 	} else if m, ok := jsonscan.Find(event, max(0, bytes.IndexByte(event, '{')), "choices"); ok {
@@ -81,7 +81,7 @@ func readChunk(event []byte, wantPrompt bool) chunk {
 	return c
 }
 
-// value returns a member's value, the zero span for one that is null or empty.
+// value returns the span of a member's value, the zero span if it is null or empty.
 func (c *chunk) value(m jsonscan.Member) span {
 	if m.End-m.Value <= 2 || jsonscan.IsNull(c.event[m.Value:m.End]) {
 		return span{}
@@ -89,7 +89,7 @@ func (c *chunk) value(m jsonscan.Member) span {
 	return span{m.Value, m.End}
 }
 
-// inside returns where the text of a string begins, 0 for any other value.
+// inside returns the position after the opening quote of a string, 0 for any other value.
 func (c *chunk) inside(m jsonscan.Member) int {
 	if c.event[m.Value] != '"' {
 		return 0
@@ -97,7 +97,7 @@ func (c *chunk) inside(m jsonscan.Member) int {
 	return m.Value + 1
 }
 
-// member notes a member of the choice.
+// member records a member of the choice.
 func (c *chunk) member(name []byte, m jsonscan.Member) {
 	switch string(name) {
 	case "text":

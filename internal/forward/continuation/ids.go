@@ -23,8 +23,8 @@ type idList struct {
 	reserved int64 // bytes of list that are counted in memory
 }
 
-// addJSON appends the ids of a JSON list. It reports false if the value is no such list, or if
-// there is no memory for it; the list is then unchanged.
+// addJSON appends the ids of a JSON list. It returns false if the value is not a list of
+// ids, or if there is no memory for them; l is then unchanged.
 func (l *idList) addJSON(list []byte) bool {
 	if !l.grow(1 + bytes.Count(list, []byte{','})) {
 		return false
@@ -36,7 +36,7 @@ func (l *idList) addJSON(list []byte) bool {
 	return ok
 }
 
-// grow ensures that n more ids fit.
+// grow ensures that n more ids fit. It returns false if there is no memory for them.
 func (l *idList) grow(n int) bool {
 	if len(l.list)+n > maxIDs {
 		return false
@@ -63,7 +63,7 @@ func (l *idList) appendJSON(out []byte, n int) []byte {
 	return out
 }
 
-// jsonIDs returns a JSON list.
+// jsonIDs returns ids as a JSON list.
 func jsonIDs(ids []uint32) []byte {
 	l := idList{list: ids}
 	return append(l.appendJSON([]byte{'['}, len(ids)), ']')

@@ -12,36 +12,35 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// legState is what is different while a leg continues the answer. The zero value is for the first
-// leg.
+// legState is the state of a leg that continues the answer. The zero value is for the first leg.
 type legState struct {
 	continues bool
-	verified  bool     // its engine has got the expected prompt
-	spoken    bool     // text of the leg has come
-	rest      string   // text that the lost leg held back: it precedes the text of this one
-	restOf    channel  // of rest, once it was said
+	verified  bool     // its engine has received the expected prompt
+	spoken    bool     // the leg has sent text
+	rest      string   // text that the lost leg held back; precedes the text of this one
+	restOf    channel  // channel of rest, once rest was sent
 	history   string   // text of the tokens of the answer before this leg
 	opening   string   // first text of the prompt
 	ids       int      // tokens of the answer before this leg
 	calls     int      // tool calls before it
 	offset    int      // text_offset of its first token
 	replays   bool     // it repeats the answer from its start
-	has       said     // what the client had before a leg that replays
+	has       said     // the client's part of the answer before a leg that replays
 	finished  bool     // the client had the finish reason before it
-	names     [][]byte // ids of its events, each in the place of one of Answer.names
+	names     [][]byte // ids in its events, at the index of the corresponding one in Answer.names
 }
 
 // Replays reports whether the leg repeats the answer from its start.
 func (a *Answer) Replays() bool { return a != nil && a.leg.replays }
 
-// The errors of a leg that does not continue the answer, although its engine has accepted it.
+// The errors of a leg that does not continue the answer, although its engine has accepted the request.
 var (
 	errPrompt = errors.New("the engine did not continue from the token ids that it was sent")
 	errLeak   = errors.New("the engine repeated the prompt instead of continuing it")
 )
 
-// verify checks that an event belongs to a leg that continues the answer: that the engine has
-// used the token ids that it was sent, and does not send the text of the prompt.
+// verify checks that an event belongs to a leg that continues the answer. Its engine must
+// use the token ids of the request, and must not send the text of the prompt.
 func (a *Answer) verify(c *chunk) error {
 	if !a.leg.verified {
 		switch {
@@ -70,13 +69,13 @@ func (a *Answer) verify(c *chunk) error {
 const (
 	// openingIDs is the number of tokens whose text is the opening of the prompt.
 	openingIDs = 8
-	// distinct is the length from which a text does not occur in another one by chance, in bytes.
+	// distinct is the length in bytes from which a text is unlikely to occur in another one by chance.
 	distinct = 16
 )
 
-// leaked reports whether the first text of a leg repeats the prompt: vLLM's detokenizer sends
-// prompt and history if their ids end in half a character (DecodeStream in vLLM's
-// v1/engine/detokenizer.py). It is the last guard; seam cuts the history so that it cannot happen.
+// leaked reports whether the first text of a leg repeats the prompt. vLLM's detokenizer sends prompt
+// and history if their ids end in half a character (DecodeStream in vLLM's
+// v1/engine/detokenizer.py). This is a second check: seam cuts the history so that it cannot happen.
 func (a *Answer) leaked(first string) bool {
 	opens := strings.HasPrefix(first, a.leg.opening)
 	repeats := strings.Contains(first, a.leg.history)
@@ -84,8 +83,7 @@ func (a *Answer) leaked(first string) bool {
 		opens && repeats && len(a.leg.opening) > 0 && len(a.leg.opening)+len(a.leg.history) >= distinct/2
 }
 
-// speakRest returns the text that the lost leg held back, once: at the first event into which it
-// fits.
+// speakRest returns the text that the lost leg held back, once, at the first event that can carry it.
 func (a *Answer) speakRest(c *chunk) string {
 	rest := a.leg.rest
 	if rest == "" || c.open == 0 || !c.says() {
@@ -100,8 +98,8 @@ func (a *Answer) speakRest(c *chunk) string {
 	return rest
 }
 
-// join edits an event of a leg that continues the answer, so that the client sees one answer. rest
-// is the text that precedes its own.
+// join edits an event of a leg that continues the answer, so that the client sees one
+// answer. rest is inserted before the event's text.
 func (a *Answer) join(c *chunk, rest string, out *edited) {
 	if c.role && !c.says() {
 		return // the client has the role
@@ -152,7 +150,7 @@ func (a *Answer) insertRest(c *chunk, rest string, out *edited) {
 	}
 }
 
-// shiftCalls adds the calls of earlier legs to the indexes of tool calls.
+// shiftCalls adds the number of calls of earlier legs to the indexes of tool calls.
 func (a *Answer) shiftCalls(c *chunk, out *edited) {
 	at := c.calls.start
 	jsonscan.EachObject(c.calls.of(c.event), func(call []byte) {
@@ -178,9 +176,9 @@ func (a *Answer) shiftOffsets(c *chunk, out *edited) {
 	out.replace(span{m.Value, m.End}, string(b))
 }
 
-// addUsage adds the tokens of earlier legs to the usage of an event. Those of the answer that the engine had
-// in its cache do not count as cached. The number of reasoning tokens is not known: the earlier legs may not have
-// reported it, and parsers count without the prompt.
+// addUsage adds the tokens of earlier legs to the usage of an event. Answer tokens in the
+// engine's cache do not count as cached. The number of reasoning tokens is removed: earlier
+// legs may not have reported it, and parsers do not count the prompt.
 func (a *Answer) addUsage(event []byte, open int, out *edited) {
 	if a.leg.ids == 0 || !bytes.Contains(event, []byte(`"completion_tokens":`)) {
 		return

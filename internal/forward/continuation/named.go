@@ -11,17 +11,17 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
-// Engines report no token ids in the events of /v1/responses and /v1/messages, so their streams can
-// only be replayed. What the client has of them is kept as one text: the types and names in its
-// events, and the text of its deltas. Those that follow each other count as one, since engines pack
-// tokens differently from run to run.
+// Engines report no token ids in the events of /v1/responses and /v1/messages, so their
+// streams can only be replayed. The part that the client has is recorded as one text: the
+// types and names in its events, and the text of its deltas. Consecutive deltas count as
+// one, since engines group tokens differently from run to run.
 
 // named reports whether the answer is of one of these APIs.
 func (a *Answer) named() bool {
 	return a.req.Kind == openai.Responses || a.req.Kind == openai.Messages
 }
 
-// namedEvent is what an event of these APIs has.
+// namedEvent has the values of an event of these APIs that matter here.
 type namedEvent struct {
 	mark     []byte   // its types and names
 	text     span     // of a delta
@@ -45,11 +45,11 @@ func readNamed(event []byte, open int) (e namedEvent, err error) {
 		}
 	})
 	e.walk(event[open:])
-	e.mark = append(e.mark, 1) // no mark is the beginning of another one
+	e.mark = append(e.mark, 1) // no mark is a prefix of another one
 	return e, err
 }
 
-// deltaText returns the text in a delta of /v1/messages. A signature is none: it differs from run to run.
+// deltaText returns the text in a delta of /v1/messages. Signatures do not count: they differ between runs.
 func deltaText(event []byte, open int) span {
 	for _, name := range [...]string{"text", "thinking", "partial_json"} {
 		if m, ok := jsonscan.Find(event, open, name); ok && event[m.Value] == '"' {
@@ -59,9 +59,9 @@ func deltaText(event []byte, open int) span {
 	return span{}
 }
 
-// walk notes the types, names and ids in an object.
+// walk records the types, names and ids in an object.
 func (e *namedEvent) walk(object []byte) {
-	_ = jsonscan.EachMember(object, 0, func(name []byte, m jsonscan.Member) { // the members before an error are those that count
+	_ = jsonscan.EachMember(object, 0, func(name []byte, m jsonscan.Member) { // after an error, the members before it count
 		value := object[m.Value:m.End]
 		switch key := string(name); {
 		case value[0] == '{':
@@ -130,8 +130,8 @@ func (a *Answer) namedEvent(event []byte, out *edited) error {
 	return nil
 }
 
-// lastLogprobs returns the logprobs of the tokens that the last bytes of a delta are of. Tokens are not counted:
-// engines leave out those without text of their own, unless they are in one event with others.
+// lastLogprobs returns the logprobs of the tokens in the last bytes of a delta. It compares lengths,
+// not numbers of tokens: engines omit tokens without text unless they are in one event with others.
 func lastLogprobs(list []byte, bytes int) string {
 	var entries []json.RawMessage
 	_ = json.Unmarshal(list, &entries) // a value of another kind has none
@@ -143,10 +143,10 @@ func lastLogprobs(list []byte, bytes int) string {
 	return string(b)
 }
 
-// rename puts the ids of the client's answer into the events of a leg that replays it.
+// rename replaces the ids in events of a replaying leg by those of the client's answer.
 func (a *Answer) rename(events []byte) []byte {
 	for i, name := range a.leg.names {
-		if len(name) >= distinct/2 && !bytes.Equal(name, a.names[i]) { // a shorter one may also be a text
+		if len(name) >= distinct/2 && !bytes.Equal(name, a.names[i]) { // a shorter one may also occur in a text
 			events = bytes.ReplaceAll(events, name, a.names[i])
 		}
 	}

@@ -8,39 +8,39 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
-// The ways in which an answer goes on, for metrics.
+// The ways in which an answer is continued, for metrics.
 const (
 	HowPrompt = "prompt"    // a completion whose prompt is the ids
 	HowChat   = "chat"      // a chat with the ids in kv_transfer_params
-	HowReplay = "replay"    // the same request again, of which the client gets the part that it does not have
+	HowReplay = "replay"    // the same request again; the client gets the part that it does not have
 	HowProxy  = "completed" // only the end was missing
 )
 
 // Hows lists the ways.
 func Hows() []string { return []string{HowPrompt, HowChat, HowReplay, HowProxy} }
 
-// The reasons why an answer does not go on, for metrics.
+// The reasons why an answer is not continued, for metrics.
 const (
-	ReasonLimit     = "limit"      // it was continued as many times as it may be
-	ReasonDeadline  = "deadline"   // no instance went on with it in time
+	ReasonLimit     = "limit"      // it was continued the maximum number of times
+	ReasonDeadline  = "deadline"   // no instance continued it in time
 	ReasonBudget    = "budget"     // the retry budget is spent
-	ReasonFailed    = "failed"     // no instance could go on with it
+	ReasonFailed    = "failed"     // no instance could continue it
 	ReasonAPI       = "api"        // engines report no token ids on this route
 	ReasonChoices   = "choices"    // several choices or prompts, beam search, echo, prompt_logprobs
-	ReasonEmbeds    = "embeddings" // the prompt is no tokens
+	ReasonEmbeds    = "embeddings" // the prompt does not consist of tokens
 	ReasonSeed      = "seed"       // a seed with a temperature above 0
 	ReasonThinking  = "thinking"   // a thinking budget
-	ReasonPenalty   = "penalty"    // what the engine applies to the tokens of the answer only: a penalty, bad_words, repetition_detection
+	ReasonPenalty   = "penalty"    // a penalty, bad_words or repetition_detection, which apply to the tokens of the answer only
 	ReasonStructure = "structured" // structured output, or a forced tool call
 	ReasonCustom    = "custom"     // logits processors
 	ReasonMedia     = "media"      // images, video, or audio
 	ReasonToolCall  = "tool_call"  // a tool call may be open
-	ReasonOldEngine = "old_engine" // a chat of an engine before vLLM 0.31, or if the others are all that old
+	ReasonOldEngine = "old_engine" // a chat, if the engine or all others are older than vLLM 0.31
 	ReasonNoIDs     = "no_ids"     // the engine reported no token ids
 	ReasonMemory    = "memory"     // no memory for the token ids
-	ReasonSeam      = "seam"       // no token ids have the text that the client has
+	ReasonSeam      = "seam"       // no token ids match the client's text
 	ReasonText      = "detokenize" // no engine turned the token ids into text
-	ReasonRefused   = "refused"    // the failure is not one of the instance
+	ReasonRefused   = "refused"    // the instance is not the cause of the failure
 	ReasonEnded     = "ended"      // the request has ended
 )
 
@@ -55,20 +55,20 @@ func Reasons() []string {
 // Detokenize turns token ids, as a JSON list, into their text.
 type Detokenize func(ids []byte) (string, error)
 
-// Next is how an answer goes on.
+// Next is the continuation of an answer.
 type Next struct {
 	How string
-	// Request is what the next legs send.
+	// Request is the request of the next legs.
 	Request *request.Request
 	// Events complete the answer without another leg; nil otherwise.
 	Events []byte
 }
 
-// defaultMaxTokens is vLLM's limit for a completion that names none.
+// defaultMaxTokens is vLLM's limit for a completion without max_tokens.
 const defaultMaxTokens = 16
 
-// Refused returns why the answer cannot go on, as far as that is known without an engine; "" if
-// it may.
+// Refused returns why the answer cannot be continued, as far as that is known without an
+// engine; "" if it can.
 func (a *Answer) Refused() string {
 	why, _ := a.refused()
 	return why
@@ -79,7 +79,7 @@ func (a *Answer) Ended() bool {
 	return a.finished && a.created != nil && (a.why == "" || !a.req.IncludeUsage || a.usage)
 }
 
-// refused returns why the answer cannot go on, and whether it can only be replayed.
+// refused returns why the answer cannot be continued, and whether it can only be replayed.
 func (a *Answer) refused() (why string, replay bool) {
 	switch {
 	case a.Ended():
@@ -99,7 +99,7 @@ func (a *Answer) refused() (why string, replay bool) {
 		why = ReasonNoIDs
 	case a.leg.replays && !a.replayed(&a.said):
 		why = ReasonSeam // the ids are not those of the client's text
-	case a.channel == toolCalls, f.single && len(a.said.calls) > 0: // the next engine would not leave a second call out
+	case a.channel == toolCalls, f.single && len(a.said.calls) > 0: // the next engine would not omit a second call
 		why = ReasonToolCall
 	case f.forced:
 		why = ReasonStructure
@@ -116,7 +116,7 @@ func (a *Answer) refused() (why string, replay bool) {
 	return why, false
 }
 
-// MayMove reports whether the answer could go on now, if its leg ended. It changes nothing.
+// MayMove reports whether the answer could be continued now if its leg ended. It changes nothing.
 func (a *Answer) MayMove(detokenize Detokenize) bool {
 	why, replay := a.refused()
 	if why != "" || replay || a.finished {
@@ -126,8 +126,7 @@ func (a *Answer) MayMove(detokenize Detokenize) bool {
 	return why == ""
 }
 
-// Next returns how the answer goes on after its leg was lost; why is the reason if it does not,
-// one of Reasons.
+// Next returns how the answer is continued after its leg was lost. If it is not, why is one of Reasons.
 func (a *Answer) Next(detokenize Detokenize) (next *Next, why string) {
 	why, replay := a.refused()
 	if why != "" {
@@ -174,7 +173,7 @@ func (a *Answer) Next(detokenize Detokenize) (next *Next, why string) {
 	return next, ""
 }
 
-// limit returns the number of tokens that the answer may have, 0 if only the engine knows.
+// limit returns the maximum number of tokens of the answer, 0 if only the engine knows it.
 func (a *Answer) limit() int64 {
 	if a.req.Kind == openai.Completion && a.req.Raw(request.FieldMaxTokens) == nil {
 		return defaultMaxTokens
@@ -187,8 +186,8 @@ func (a *Answer) history(out []byte, n int) []byte {
 	return append(a.ids.appendJSON(a.prompt.appendJSON(out, len(a.prompt.list)), n), ']')
 }
 
-// body returns the body of the next request: that of the client with another prompt and with the
-// limits that are left after n tokens.
+// body returns the body of the next request: the client's with another prompt, and with the
+// limits that remain after n tokens.
 func (a *Answer) body(n int, limit int64) []byte {
 	out := append(make([]byte, 0, len(a.req.Body)+8*(len(a.prompt.list)+n)+128), `{"stream":true`...)
 	minTokens := int64(0)
@@ -229,9 +228,9 @@ func (a *Answer) parameters() (f parameters) {
 	return f
 }
 
-// parameters are what matters of the sampling parameters of a request.
+// parameters has the facts about a request's sampling parameters that matter here.
 type parameters struct {
-	never  string // why the answer cannot go on in any way
+	never  string // why the answer cannot be continued at all
 	why    string // why it can only be replayed
 	seed   bool
 	greedy bool // each token is the most probable one
@@ -239,8 +238,8 @@ type parameters struct {
 	single bool // at most one tool call
 }
 
-// read reads one member of the request. Of duplicates the last counts in vLLM; here each does,
-// which refuses too much.
+// read reads one member of the request. In vLLM, the last of several duplicates counts;
+// here each does, which refuses too much.
 func (f *parameters) read(name string, value []byte) {
 	set := jsonscan.Truthy(value)
 	switch name {
@@ -261,7 +260,7 @@ func (f *parameters) read(name string, value []byte) {
 	case "tools":
 		jsonscan.EachObject(value, func(tool []byte) {
 			kind := string(jsonscan.Value(tool, 0, "type"))
-			refuse(&f.never, kind != "" && kind != `"function"` && kind != `"custom"`, ReasonCustom) // the engine runs others itself: not twice
+			refuse(&f.never, kind != "" && kind != `"function"` && kind != `"custom"`, ReasonCustom) // run by the engine: must not run twice
 		})
 	case "prompt_embeds":
 		refuse(&f.never, !jsonscan.IsNull(value), ReasonEmbeds)

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Pace bounds how many streams go on at the same time, the oldest first, so that the streams of a
-// lost instance do not slow down those of the others. The zero value is ready. It is safe for
-// concurrent use.
+// Pace bounds the number of streams that are continued at the same time, the oldest first.
+// So the streams of a lost instance do not slow down those of other instances. The zero
+// value is ready. It is safe for concurrent use.
 type Pace struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	moving  int
 	waiting []*waiter // the oldest first
 }
@@ -22,9 +22,9 @@ type waiter struct {
 	turn  chan struct{} // closed when it is its turn
 }
 
-// Begin blocks until a stream that began at a given time may go on, or ctx ends. limit returns how
-// many may at the same time, which may change while the stream waits; at least one may. The caller
-// calls end, once, when the stream continues or failed.
+// Begin blocks until a stream that began at a given time may be continued, or ctx ends.
+// limit returns the maximum number at the same time, at least 1; it may change while the
+// stream waits. The caller calls end, once, when the stream continues or has failed.
 func (p *Pace) Begin(ctx context.Context, began time.Time, limit func() int) (end func(), err error) {
 	w := &waiter{began: began, turn: make(chan struct{})}
 	n := limit()
@@ -51,7 +51,7 @@ func (p *Pace) Begin(ctx context.Context, began time.Time, limit func() int) (en
 	return nil, context.Cause(ctx)
 }
 
-// TryBegin is Begin for a stream that need not go on now. It returns nil if the stream would have to wait.
+// TryBegin is Begin for a stream that can stay on its leg. It returns nil if the stream would have to wait.
 func (p *Pace) TryBegin(limit func() int) (end func()) {
 	n := limit()
 	p.mu.Lock()
@@ -70,7 +70,7 @@ func (p *Pace) end(limit int) {
 	p.admit(limit)
 }
 
-// admit lets the oldest streams go on, up to the limit; p.mu is held.
+// admit lets the oldest streams continue, up to the limit; p.mu is held.
 func (p *Pace) admit(limit int) {
 	for len(p.waiting) > 0 && p.moving < max(limit, 1) {
 		p.moving++

@@ -10,26 +10,26 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// maxReplay and replayTime bound an answer that is replayed, in tokens and in the time since its first
-// text: it is computed again before the client gets anything.
+// maxReplay and replayTime bound an answer that is replayed, in tokens and in the time
+// since its first text. It is computed again before the client gets more of it.
 const (
 	maxReplay  = 512
 	replayTime = 10 * time.Second
 )
 
-// errDiffers is the error of a leg that replays an answer and writes another one.
+// errDiffers is the error of a leg whose replay differs from the original answer.
 var errDiffers = errors.New("the engine wrote another answer when the request was repeated")
 
-// replayable reports whether the answer can go on by a repetition of its request.
+// replayable reports whether the answer can be continued by a repetition of its request.
 func (a *Answer) replayable(f *parameters) bool {
 	return f.greedy && a.events <= maxReplay && len(a.ids.list) <= maxReplay && !a.asked && (a.since.IsZero() || time.Since(a.since) <= replayTime)
 }
 
-// replay prepares a leg that repeats the request. Pass leaves out what the client has.
+// replay prepares a leg that repeats the request. Pass omits the part that the client has.
 func (a *Answer) replay() *Next {
 	has := a.said
 	if a.leg.replays && !a.replayed(&a.said) {
-		has = a.leg.has // the last replay did not get to the end of it
+		has = a.leg.has // the last replay did not reach the end of it
 	}
 	a.moves--
 	a.promptTokens = len(a.prompt.list)
@@ -40,7 +40,7 @@ func (a *Answer) replay() *Next {
 	return &Next{How: HowReplay, Request: a.req}
 }
 
-// replayed reports whether a replay has got to the end of what the client had before it.
+// replayed reports whether a replay has reached the end of the part that the client had before it.
 func (a *Answer) replayed(s *said) bool {
 	has := &a.leg.has
 	if len(s.calls) < len(has.calls) || s.logprobs < has.logprobs {
@@ -59,8 +59,8 @@ func (a *Answer) replayed(s *said) bool {
 	return true
 }
 
-// swallow leaves out of an event what the client has. before is what the replay had written before
-// it. It reports whether nothing of the event is left.
+// swallow removes from an event the part that the client has. before is the text of the
+// replay before the event. all reports whether nothing of the event is left.
 func (a *Answer) swallow(c *chunk, before *said, out *edited) (all bool, err error) {
 	left := c.finish.end > 0 && !a.leg.finished
 	for ch, at := range [...]span{content: c.text, reasoning: c.thoughts} {
@@ -96,7 +96,7 @@ func (a *Answer) swallow(c *chunk, before *said, out *edited) (all bool, err err
 	return !left && c.open > 0, nil
 }
 
-// swallowCalls returns what is left of the tool calls of an event.
+// swallowCalls returns the rest of the tool calls of an event.
 func (a *Answer) swallowCalls(calls []byte, before *said) (left string, err error) {
 	list := []byte{'['}
 	jsonscan.EachObject(calls, func(call []byte) {
@@ -129,8 +129,8 @@ func withoutFirst(lists map[string][]json.RawMessage, n int) string {
 	return string(b)
 }
 
-// without returns what is left of part without the end of t, if earlier was written before it. The
-// error means that a part of t is different.
+// without returns part without the bytes that belong to t; earlier is the text before part.
+// It returns an error if earlier and part do not begin with t.
 func (t *text) without(earlier text, part []byte) ([]byte, error) {
 	if earlier.n >= t.n {
 		return part, nil

@@ -18,30 +18,31 @@ const (
 	maxCuts = 16
 	// maxSilent bounds the different ids that may be special tokens.
 	maxSilent = 256
-	// minWord is the least length of a word that separates their texts, in bytes.
+	// minWord is the minimum length in bytes of a word that separates their texts.
 	minWord = 3
 	// halfCharacter is the end of a text whose last token has only a part of a character.
 	halfCharacter = "\uFFFD"
-	// markup are characters with which the parsers of tool calls and of reasoning hold text back.
+	// markup has the characters that make the parsers of tool calls and of reasoning hold text back.
 	markup = "<>[]{}|`"
 	// harmony ends the header of a message in the Harmony format of gpt-oss.
 	harmony = "<|message|>"
 )
 
-// seam returns how many ids of the answer the next leg goes on from, and their text. rest is the
-// end of that text if the client does not have it yet: an engine with stop strings holds back what
-// may begin one.
+// seam returns the number of the answer's ids from which the next leg continues, and their
+// text. rest is the end of that text if the client does not have it yet: with stop strings,
+// an engine holds back text that may begin one.
 //
-// The ids must have exactly the text that the client has, apart from special tokens, and end with a
-// whole character. The next engine looks for stop strings in its own text only, so none may begin before the seam.
+// The ids must have exactly the text that the client has, apart from special tokens, and
+// end with a whole character. The next engine looks for stop strings only in its own text,
+// so none may begin before the seam.
 func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) {
 	n = len(a.ids.list)
 	if a.req.Kind == openai.Chat {
-		n = max(a.mark, a.logged) // later ids are of text that a parser holds back, or of no text
+		n = max(a.mark, a.logged) // later ids belong to text that a parser holds back, or have no text
 	}
 	stops := a.stops()
 	var special []uint32
-	looked := len(stops) > 0 // with stop strings, an id without text may be of text that is held back
+	looked := len(stops) > 0 // with stop strings, an id without text may belong to text that is held back
 	for cuts := 0; n >= 0 && cuts < maxCuts; cuts++ {
 		if n < a.logged || a.asked && n < len(a.ids.list) {
 			break // the client has logprobs or ids that would be generated again
@@ -55,7 +56,7 @@ func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) 
 			return 0, "", "", ReasonText
 		}
 		if a.req.Kind == openai.Chat && strings.Contains(text, harmony) {
-			break // vLLM's parser expects a header first, whatever the prompt ends with, and takes the rest of the message for one
+			break // vLLM's parser always expects a header first, and takes the rest of the message for one
 		}
 		if a.said.texts[content].lead == ' ' && !strings.HasPrefix(text, " ") && a.switches == 0 {
 			text = " " + text // some tokenizers drop it at the start of a text
@@ -76,8 +77,8 @@ func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) 
 	return 0, "", "", ReasonSeam
 }
 
-// special returns the silent ids that may be special tokens, which streams skip and /detokenize does not: those
-// with a text of whole characters. One request has the texts of all, with the word between them.
+// special returns the silent ids that may be special tokens: those with a text of whole characters.
+// Streams omit special tokens, /detokenize does not. One request returns all texts, separated by the word.
 func (a *Answer) special(detokenize Detokenize) (list []uint32) {
 	if len(a.silent) == 0 || a.word == "" {
 		return nil
@@ -86,7 +87,7 @@ func (a *Answer) special(detokenize Detokenize) (list []uint32) {
 	for _, id := range a.silent {
 		ids = append(ids, id, a.spoken)
 	}
-	text, _ := detokenize(jsonIDs(ids)) // without it there are too few texts
+	text, _ := detokenize(jsonIDs(ids)) // after an error, there are too few texts
 	texts := strings.Split(text, a.word)
 	if len(texts) != len(a.silent)+2 {
 		return nil
@@ -99,8 +100,8 @@ func (a *Answer) special(detokenize Detokenize) (list []uint32) {
 	return list
 }
 
-// heldBack returns the end of text that the client does not have. It reports false if the rest of
-// text is not what the client has, or if the engine cannot have held the end back.
+// heldBack returns the end of text that the client does not have. ok is false if the rest
+// of text differs from the client's, or if the engine cannot have held the end back.
 func (a *Answer) heldBack(text string, stops []string) (rest string, ok bool) {
 	held := 0
 	for _, s := range stops {
@@ -124,8 +125,8 @@ func (a *Answer) heldBack(text string, stops []string) (rest string, ok bool) {
 	if a.switches == 0 {
 		run = a.said.texts[content]
 	}
-	// Of a message with several parts, only the last one is compared: the markup between them is not
-	// known. In a text that repeats itself, several ends fit; the engine holds back all that it may.
+	// In a message with several parts, only the last one is compared: the markup between them is not known.
+	// In a repetitive text, several ends fit; the longest is used, since engines hold back all that they may.
 	for _, at := range slices.Backward(ends) {
 		if at >= run.n && run.equals(text[at-run.n:at]) {
 			return text[at:], a.passable(text[at:])
@@ -138,8 +139,8 @@ func (a *Answer) heldBack(text string, stops []string) (rest string, ok bool) {
 	return "", false
 }
 
-// passable reports whether the client may get a text that its engine has held back, as it is: what
-// a parser would make of it is not known.
+// passable reports whether the client may get a held-back text unchanged. It may not if a
+// parser could change the text.
 func (a *Answer) passable(rest string) bool {
 	return a.req.Kind == openai.Completion || !strings.ContainsAny(rest, markup)
 }
@@ -171,7 +172,7 @@ func mayStop(text string, stops []string) bool {
 }
 
 // ending returns the events that complete the answer. rest is the text that the client does not
-// have yet; finish reports that it has no finish reason either, which then is the limit.
+// have yet; finish reports whether the finish reason is missing, too, which then is "length".
 func (a *Answer) ending(rest string, finish bool) []byte {
 	object := "text_completion"
 	if a.req.Kind == openai.Chat {

@@ -17,12 +17,12 @@ func (c channel) name() string {
 	return "content"
 }
 
-// said is what a client has of a message.
+// said is the part of a message that a client has.
 type said struct {
 	texts [toolCalls]text // by channel
 	calls []text          // the arguments of each tool call
 
-	logprobs int // tokens that it has the logprobs of
+	logprobs int // number of tokens whose logprobs it has
 }
 
 const (
@@ -30,7 +30,7 @@ const (
 	hashPrime  = 1099511628211
 )
 
-// text is a text of which only the length and a hash are kept.
+// text represents a text by its length and a hash.
 type text struct {
 	n    int // bytes
 	hash uint64

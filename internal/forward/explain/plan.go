@@ -1,14 +1,14 @@
 // Package explain has the types of the answer of POST /route: where a request would go, and why.
 package explain
 
-// The ways of a plan.
+// The values of Plan.Way.
 const (
 	Pair       = "pair"        // prefill on one instance, decode on another
-	DecodeOnly = "decode_only" // one instance serves it without a prefill
-	None       = "none"        // it would be refused
+	DecodeOnly = "decode_only" // one instance serves the request without a prefill
+	None       = "none"        // the request would be refused
 )
 
-// Plan is where a request would go now, and why. Nothing is sent, counted or noted.
+// Plan is the path that a request would take now, and why. Nothing is sent, counted or recorded.
 type Plan struct {
 	Endpoint string `json:"endpoint"`
 	Model    string `json:"model"`
@@ -16,10 +16,10 @@ type Plan struct {
 	// Share is the target's weight divided by the sum of all weights of the route, 0 to 1.
 	Share    float64 `json:"target_share,omitempty"`
 	Revision int64   `json:"revision"`
-	// Bytes of what the model reads, and the tokens that they should be.
+	// Bytes is the length of the prompt that the model reads, Tokens the expected number of its tokens.
 	Bytes  int `json:"prompt_bytes"`
 	Tokens int `json:"prompt_tokens"`
-	// Way is Pair, DecodeOnly or None, and Reason why it is not pair: the reason in
+	// Way is Pair, DecodeOnly or None. Reason is why it is not Pair: the reason in
 	// X-PD-Decode-Only, or the error for the client.
 	Way          string   `json:"way"`
 	Reason       string   `json:"reason,omitempty"`
@@ -28,23 +28,23 @@ type Plan struct {
 	Decode       *Leg     `json:"decode,omitempty"`
 }
 
-// Weighed is whether the request should go through prefill and decode, by --disaggregate
-// auto or never.
+// Weighed is the decision of --disaggregate auto or never on whether the request goes
+// through prefill and decode.
 type Weighed struct {
 	Decision   string  `json:"decision"` // Pair or DecodeOnly
 	Reason     string  `json:"reason"`
 	Pair       float64 `json:"pair_seconds"` // estimates, including the wait of other requests
 	DecodeOnly float64 `json:"decode_only_seconds"`
-	Stall      float64 `json:"stall_seconds"` // part of decode_only_seconds that other requests wait
+	Stall      float64 `json:"stall_seconds"` // part of decode_only_seconds for which other requests wait
 }
 
 // Leg is the plan of one leg.
 type Leg struct {
 	Chosen string `json:"chosen,omitempty"` // the address
-	Policy string `json:"policy,omitempty"` // that chose
-	// Cached are the tokens that the policy expects in its cache.
+	Policy string `json:"policy,omitempty"` // the policy that chose
+	// Cached is the number of tokens that the policy expects in the cache of the chosen instance.
 	Cached    int    `json:"cached_tokens"`
-	Elsewhere string `json:"elsewhere,omitempty"` // why another one would have been preferred
+	Elsewhere string `json:"elsewhere,omitempty"` // why another instance would have been preferred
 	Error     string `json:"error,omitempty"`     // why no instance can be chosen
 
 	Candidates []Candidate `json:"candidates"`
@@ -54,10 +54,10 @@ type Leg struct {
 type Candidate struct {
 	Address string `json:"address"`
 	Chosen  bool   `json:"chosen,omitempty"`
-	// Out is why it cannot be chosen, "" if it can: sched.OutModel and so on, a reason of package bypass, or its
-	// state, view or intent.
+	// Out is why the candidate cannot be chosen, "" if it can: sched.OutModel and so on, a
+	// reason of package bypass, or its state, view or intent.
 	Out      string  `json:"out,omitempty"`
-	Weight   float64 `json:"weight"` // less than its own while it starts slowly
+	Weight   float64 `json:"weight"` // below the configured weight during the slow start
 	InFlight int64   `json:"in_flight"`
 	Waiting  int64   `json:"waiting_tokens"`
 	Held     int64   `json:"held_tokens"`

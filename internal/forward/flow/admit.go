@@ -13,11 +13,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// maxRetryAfter is the longest Retry-After that clients' libraries follow.
+// maxRetryAfter is the longest Retry-After that client libraries obey.
 const maxRetryAfter = time.Minute
 
-// admit waits until the engines of its target have capacity for the request, unless it has waited for that.
-// If it reports false, the request is not served by this model: it has been answered, or r.again is true.
+// admit waits until the engines of the request's target have capacity for it, unless it has
+// already waited for that target. If admit returns false, this model does not serve the
+// request: the request has been answered, or r.again is true.
 func (r *Request) admit(media bool) bool {
 	a, w := &r.Admission, &r.attempts.wanted
 	queue := r.Origin.Model
@@ -27,9 +28,9 @@ func (r *Request) admit(media bool) bool {
 	if r.Settings.Queue == nil || a.Placed() && a.Queue == queue {
 		return true
 	}
-	a.Release() // its place for another target of the model route
+	a.Release() // the slot in the queue of an earlier target of the model route
 	a.Queue, a.Model, a.Labels, a.Bytes, a.Cache = queue, w.Model, w.Labels, int64(w.Length), r
-	if !media { // the tokens of images are not known from their bytes
+	if !media { // the number of tokens of an image does not follow from its bytes
 		a.Prompt = len(w.Prompt)
 		for _, h := range w.Head {
 			a.Prompt += len(h)
@@ -42,8 +43,8 @@ func (r *Request) admit(media bool) bool {
 	return err == nil
 }
 
-// busyFailed answers with the failure of a leg, or later if it may be sent again: not before the picks of this
-// attempt are released.
+// busyFailed answers with the failure of a leg. If the request may be sent again later, it
+// leaves that to waitBusy, which runs after the picks of this attempt are released.
 func (r *Request) busyFailed(f *leg.Failure) {
 	if f.Class == leg.Busy && !r.Route.answered && r.Admission.Placed() {
 		r.busy = f
@@ -52,8 +53,8 @@ func (r *Request) busyFailed(f *leg.Failure) {
 	r.Answer.SendFailure(f)
 }
 
-// waitBusy waits until a request that engines have refused as busy is sent again, beginning with the first
-// target of its model route, or answers it.
+// waitBusy waits until a request that engines refused as busy may be sent again, starting
+// with the first target of its model route. If it may not, waitBusy answers it.
 func (r *Request) waitBusy() {
 	f := r.busy
 	r.busy = nil
@@ -69,8 +70,8 @@ func (r *Request) waitBusy() {
 	}
 }
 
-// answerNotAdmitted answers a request whose wait has ended with an error of admission, unless another target
-// of its model route takes it over.
+// answerNotAdmitted answers a request that was not admitted, unless another target of its
+// model route takes it over.
 func (r *Request) answerNotAdmitted(err error) {
 	var refused *admission.RefusedError
 	if !errors.As(err, &refused) {
@@ -83,7 +84,7 @@ func (r *Request) answerNotAdmitted(err error) {
 	refused.Count(r.Admission.Class)
 	r.Route.Refused = refused.Reason
 	if refused.Wait > maxRetryAfter {
-		r.Answer.StopKeepAlive() // it writes the same map
+		r.Answer.StopKeepAlive() // keep-alives use the same header map
 		r.Answer.Client.Header().Set("X-Should-Retry", "false")
 	}
 	r.Answer.Refuse(notAdmitted(refused))
@@ -105,8 +106,8 @@ func (r *Request) Cached() (tokens int, known bool) {
 // but 0.
 const labelScheduling, schedulesByPriority = "scheduling_policy", "priority"
 
-// reqFor returns the request for a leg to this instance, with the priority of its class if the engine
-// knows priorities.
+// reqFor returns the request for a leg to this instance, with the priority of its class if
+// the engine schedules by priority.
 func (c *completion) reqFor(in *instance.Instance) *request.Request {
 	c.req.Priority = ""
 	if c.s.Queue.Mode() == admission.On && in.Record.Labels[labelScheduling] == schedulesByPriority {
@@ -133,7 +134,7 @@ func notAdmitted(r *admission.RefusedError) *openai.Error {
 	return e
 }
 
-// endAdmission releases the place of the request, with what it has used.
+// endAdmission releases the request's slot and reports the tokens that it used.
 func (r *Request) endAdmission() {
 	if !r.Answer.Computed() {
 		r.Admission.Release()

@@ -15,10 +15,10 @@ import (
 type Passthrough struct {
 	Method, Target string // Target is the path with its query
 	Body           splice.Body
-	// Named returns the body with another model, which is JSON.
+	// Named returns the body with another model; model is a JSON string.
 	Named  func(model string) splice.Body
 	Stream bool
-	// DecodeOnly is why no prefill computes its prompt, "" if nothing is generated from one.
+	// DecodeOnly is why no prefill computes its prompt, "" if nothing is generated.
 	DecodeOnly string
 }
 
@@ -44,7 +44,7 @@ func (r *Request) passThrough(p Passthrough) {
 			r.answerUnserved(err, instance.Decode, func(*leg.Failure) bool { return true })
 			return
 		}
-		r.Route.Prefill, r.Route.Decode = "", "" // a leg before this may have been of the other role
+		r.Route.Prefill, r.Route.Decode = "", "" // an earlier leg may have been of the other role
 		r.Route.notePick(a)
 		l := r.Origin.Begin(a, r.Settings.answerWait(p.Stream))
 		f := r.relayOn(l, p.Method, p.Target, r.plainHeader(a), body)
@@ -56,12 +56,12 @@ func (r *Request) passThrough(p Passthrough) {
 	}
 }
 
-// plainHeader makes the header of a leg without KV transfer: it has the rank that the leg is for.
+// plainHeader returns the header of a leg without KV transfer. It names the data-parallel rank of the pick.
 func (r *Request) plainHeader(a *sched.Assignment) leg.Header {
 	return r.Origin.NewHeader(leg.EngineID(r.Origin.ID), connector.Pinned(a.Instance, a.Rank)...)
 }
 
-// relayOn sends a leg without KV transfer and passes its answer on.
+// relayOn sends a leg without KV transfer and relays its answer.
 func (r *Request) relayOn(l *leg.Leg, method, target string, h leg.Header, body splice.Body, rewriters ...relay.Rewriter) *leg.Failure {
 	resp, err := l.Send(method, target, h, body)
 	if err != nil {

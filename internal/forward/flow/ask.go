@@ -19,8 +19,8 @@ const (
 	AskAccepted   = "accepted"    // an engine would have served it
 	AskFailed     = "failed"      // no engine sent an answer that could be passed on
 	AskNoInstance = "no_instance" // no instance was available
-	AskBusy       = "busy"        // too many questions were under way
-	AskWithheld   = "withheld"    // it was not sent: see request.MayAsk
+	AskBusy       = "busy"        // too many invalid requests were in flight to engines
+	AskWithheld   = "withheld"    // not sent; see request.MayAsk
 )
 
 // AskOutcomes lists these outcomes.
@@ -29,20 +29,20 @@ func AskOutcomes() []string {
 }
 
 const (
-	// askTimeout bounds a question. An engine that refuses the request does so at once,
-	// and one that accepts it works on it for no longer than this.
+	// askTimeout bounds the request to the engine. A refusal arrives at once; an engine that
+	// accepts the request works on it no longer than this.
 	askTimeout = 2 * time.Second
-	// maxAsking bounds the questions at a time: a client that sends nothing but invalid
-	// requests must not keep the engines busy.
+	// maxAsking bounds these requests in flight: a client that sends only invalid requests
+	// must not keep the engines busy.
 	maxAsking = 16
 )
 
-// maxRefusal bounds the refusals that are passed on, in bytes.
+// maxRefusal is the maximum size in bytes of a refusal that is passed on.
 const maxRefusal = 1 << 20
 
-// Invalid answers a request whose body is invalid: with the answer of an engine, if one is
-// available and refuses it too, else with the proxy's own error. The engine gets the body as the
-// client sent it, once. Whatever it answers, it is not blamed, and nothing is tried again.
+// Invalid answers a request whose body is invalid: with the refusal of an engine, if one is
+// available and refuses it too, else with the proxy's error. The engine gets the body
+// unchanged, once. Its answer causes neither a strike nor a retry.
 func (r *Request) Invalid(err error) {
 	var own *openai.Error
 	if !errors.As(err, &own) || own.Final {
@@ -76,8 +76,7 @@ func (r *Request) ask() (*leg.Failure, string) {
 	a, err := r.attempts.pickAny(false)
 	unknown := ""
 	if errors.Is(err, sched.ErrUnknownModel) {
-		// Any engine reports what else is wrong: vLLM checks some fields before the model and
-		// some after it.
+		// Any engine can report the other errors: vLLM checks some fields before the model and some after it.
 		unknown, r.Origin.Model = r.Origin.Model, ""
 		r.begin(sched.Request{Alone: true})
 		a, err = r.attempts.pickAny(false)
@@ -92,7 +91,7 @@ func (r *Request) ask() (*leg.Failure, string) {
 	if err != nil {
 		return nil, AskFailed
 	}
-	defer func() { _ = resp.Body.Close() }() // unread: the engine stops what it has begun
+	defer func() { _ = resp.Body.Close() }() // unread: the engine aborts the request
 	switch {
 	case resp.Status >= 200 && resp.Status < 300:
 		return nil, AskAccepted
@@ -108,8 +107,7 @@ func (r *Request) ask() (*leg.Failure, string) {
 	return l.JudgeInvalid(leg.Answer{Status: resp.Status, Header: resp.Header, Body: text}), AskRefused
 }
 
-// refusal reports whether this status is about the body. Statuses about keys, a model
-// or load are not about the body.
+// refusal reports whether this status is about the body, not about keys, a model or load.
 func refusal(status int) bool {
 	switch status {
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:

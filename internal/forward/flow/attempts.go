@@ -12,30 +12,29 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
-// attempts records the instances that were tried for one request, and what may still be tried.
-// It belongs to one goroutine.
+// attempts records the instances that were tried for one request, and which may still be
+// tried. It belongs to one goroutine.
 type attempts struct {
 	s      *Settings
 	origin *leg.Origin
-	wanted sched.Request // what each pick of the request has in common
+	wanted sched.Request // common to all picks of the request
 
 	tried       byRole[[]instance.Key]
 	triedRanks  byRole[[]sched.Target] // ranks that were tried, of instances with several
 	secondRound byRole[bool]           // all instances of the role were tried once
-	// avoided are prefill instances whose KV transfer has failed a decode instance, perhaps because
-	// it cannot reach them, and decode instances that get another attempt without a KV transfer, or
-	// have lost the stream; and engines that were full, in both roles. They are picked only if there is
-	// no other.
+	// avoided are picked only if there is no other instance. They are prefill instances from
+	// which a decode instance may have failed to read; decode instances that lost the stream or
+	// get another attempt without a KV transfer; and, in both roles, engines that were full.
 	avoided     byRole[[]instance.Key]
-	promptIDs   bool // the legs get a chat's prompt as token ids, which older engines ignore: those are not picked
+	promptIDs   bool // the legs carry a chat's prompt as token ids; engines that ignore those are not picked
 	lost        bool // a decode instance has lost the stream
-	lostTwice   bool // one has lost it twice: those that need another partner come before it
+	lostTwice   bool // the same one lost it twice: prefer those that need another partner
 	lastFailure *leg.Failure
 	counted     int // failed legs that count against MaxAttempts
-	// overtaken reports that a leg was given up because others had overtaken it. It may be the
-	// request that is slow: no further leg is given up for that.
+	// overtaken reports whether a leg was canceled because later legs had overtaken it. No
+	// further leg is canceled for that reason: the request itself may be slow.
 	overtaken bool
-	// suspects failed this request. They get a strike when another instance serves it.
+	// suspects are instances that failed this request. They get a strike when another instance serves it.
 	suspects []suspect
 }
 
@@ -55,14 +54,13 @@ type suspect struct {
 	reason string // for the strike
 }
 
-// secondRoundWait is about how long a request waits before it tries the same instances again.
+// secondRoundWait is the approximate wait before a request tries the same instances again.
 const secondRoundWait = 50 * time.Millisecond
 
-// pick chooses an instance that this request has not tried. When all have been
-// tried, they may be tried once more after a short wait, unless all failures
-// were refused connections: a single instance that broke one connection can
-// still serve (TestSecondRoundAfterMixedFailures). If decode instances are left that cannot be paired
-// with the partner, other prefill instances are due before that.
+// pick chooses an instance that this request has not tried. When all have been tried, they may be tried
+// once more after a short wait, unless all failures were refused connections. A single instance that
+// broke one connection can still serve (TestSecondRoundAfterMixedFailures). If the untried decode
+// instances cannot be paired with the partner, other prefill instances are tried before the second round.
 func (t *attempts) pick(role instance.Role, partner *sched.Assignment) (*sched.Assignment, error) {
 	if avoided := *t.avoided.of(role); len(avoided) > 0 {
 		a, err := t.pickOnce(role, partner, avoided...)
@@ -88,7 +86,7 @@ func (t *attempts) pick(role instance.Role, partner *sched.Assignment) (*sched.A
 	return t.pickOnce(role, partner)
 }
 
-// pickTentative is pick without a partner, for a leg that may not be sent after all.
+// pickTentative is pick without a partner, for a leg that might not be sent.
 func (t *attempts) pickTentative(role instance.Role) (*sched.Assignment, error) {
 	t.wanted.Tentative = true
 	a, err := t.pick(role, nil)
@@ -96,9 +94,10 @@ func (t *attempts) pickTentative(role instance.Role) (*sched.Assignment, error) 
 	return a, err
 }
 
-// pickAny chooses a single instance to serve the request, whose picks are Alone. Instances are tried once
-// more, as in pick, only after all of both roles, but decode instances before prefill instances if it
-// generates. The lists of models are read again only if no usable instance of either role lists the model.
+// pickAny chooses a single instance to serve the request (sched.Request.Alone). Instances
+// are tried once more, as in pick, only after all of both roles; if the request generates,
+// decode instances come before untried prefill instances. The lists of models are read
+// again only if no usable instance of either role lists the model.
 func (t *attempts) pickAny(generates bool) (*sched.Assignment, error) {
 	a, err := t.pickAnyOnce(generates)
 	switch {
@@ -117,8 +116,8 @@ func (t *attempts) pickAny(generates bool) (*sched.Assignment, error) {
 	return t.pickAnyOnce(generates)
 }
 
-// pickAnyOnce chooses a decode instance that this request has not tried, or a prefill instance if no
-// decode instance is left that may serve decode-only, nor may be tried once more if it generates.
+// pickAnyOnce chooses an untried decode instance that may serve decode-only. If there is none, it
+// chooses a prefill instance, unless the request generates and decode instances may be tried again.
 func (t *attempts) pickAnyOnce(generates bool) (*sched.Assignment, error) {
 	for {
 		a, err := t.pickOnce(instance.Decode, nil)
@@ -140,7 +139,7 @@ func (t *attempts) pickAnyOnce(generates bool) (*sched.Assignment, error) {
 	}
 }
 
-// pickOnce chooses an instance that this request has not tried, and none of those in without.
+// pickOnce chooses an instance that this request has not tried and that is not in without.
 func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, without ...instance.Key) (*sched.Assignment, error) {
 	span := t.origin.Trace.Pick(string(role))
 	r := t.wanted
@@ -173,12 +172,12 @@ func (t *attempts) choose(r sched.Request) (*sched.Assignment, error) {
 	a, err := t.s.Picker.Pick(r)
 	if errors.Is(err, sched.ErrUnknownModel) || errors.Is(err, sched.ErrModelAbsent) && !r.Alone {
 		t.s.Models.Find(t.origin.Client, r.Model)
-		a, err = t.s.Picker.Pick(r) // also if it was not found: the other role may serve it
+		a, err = t.s.Picker.Pick(r) // even if Find did not find it: the other role may serve it
 	}
 	return a, err
 }
 
-// skip leaves an instance out of further picks.
+// skip excludes an instance from further picks.
 func (t *attempts) skip(in *instance.Instance) {
 	tried := t.tried.of(in.Role)
 	*tried = append(*tried, in.Key)
@@ -189,18 +188,17 @@ func (t *attempts) forgetTried(role instance.Role) {
 	*t.tried.of(role), *t.triedRanks.of(role) = nil, nil
 }
 
-// untry allows the instance of a pick to be tried again, which has not failed itself. It copies the
-// lists, which the scheduler may still read for an earlier pick.
+// untry allows the instance of a pick to be tried again, because it did not fail itself. It
+// copies the lists, which the scheduler may still read for an earlier pick.
 func (t *attempts) untry(a *sched.Assignment) {
 	tried, ranks := t.tried.of(a.Instance.Role), t.triedRanks.of(a.Instance.Role)
 	*tried = slices.DeleteFunc(slices.Clone(*tried), func(k instance.Key) bool { return k == a.Instance.Key })
 	*ranks = slices.DeleteFunc(slices.Clone(*ranks), func(r sched.Target) bool { return r.Key == a.Instance.Key })
 }
 
-// skipFailed leaves out of further picks what the failure of a leg is about: the instance,
-// or, where it has several ranks and the class is not OfInstance, the rank that the leg was
-// sent to. After RankMissing the ranks above are left out as well: the engine has started
-// with fewer.
+// skipFailed excludes the failed part from further picks: the instance, or only the rank of
+// the leg if the instance has several and the class is not OfInstance. After RankMissing,
+// it also excludes the ranks above: the engine has started with fewer.
 func (t *attempts) skipFailed(a *sched.Assignment, class leg.Class) {
 	n := a.Instance.Ranks()
 	if n == 1 || class.OfInstance() {
@@ -221,10 +219,9 @@ func (t *attempts) maySecondRound(role instance.Role) bool {
 	return len(*t.tried.of(role))+len(*t.triedRanks.of(role)) > 0 && !*t.secondRound.of(role) && t.mayTryAgain()
 }
 
-// mayTryAgain reports whether instances that failed may be tried once more. They may not if
-// all failures were refused connections, and not after a time limit: a request that has
-// waited to its limit does not wait for the same instances again. A connection that timed
-// out is no refusal, and an instance that was removed may be back as a new process.
+// mayTryAgain reports whether instances that failed may be tried once more. They may not if all
+// failures were refused connections, nor after a time limit: the request has waited long enough for
+// them. A connection timeout is not a refusal, and a removed instance may be back as a new process.
 func (t *attempts) mayTryAgain() bool {
 	if t.lastFailure != nil && (t.lastFailure.Class == leg.ConnectTimeout || t.lastFailure.Class == leg.Removed) {
 		return true
@@ -290,8 +287,8 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	return true
 }
 
-// served reports to health that an instance has served, and adds a strike to the suspects of its
-// role: another instance has served what they failed.
+// served reports the success of an instance to health, and a strike for each suspect of the
+// same role, because another instance has served the request.
 func (t *attempts) served(in *instance.Instance) {
 	t.s.Health.Success(in, t.wanted.Model)
 	rest := t.suspects[:0]

@@ -1,5 +1,5 @@
-// Package flow is the order of the legs of one request, and what follows from their
-// failures: which instance is tried next, and when the request fails.
+// Package flow orders the legs of one request and handles their failures: it decides which
+// instance is tried next, and when the request fails.
 //
 //	pick P ─▶ dialect ─▶ its flow:
 //	  sequential   prefill ─▶ KV transfer ─▶ pick D ─▶ decode ─▶ client
@@ -8,7 +8,7 @@
 //	      any failure before the commit: another instance, or another pair
 //	no pair left: decode-only on one instance, or an error
 //
-// A flow knows no dialect, and a dialect knows a flow by its name only.
+// A flow does not depend on a dialect; a dialect only names its flow.
 package flow
 
 import (
@@ -34,28 +34,28 @@ import (
 type completion struct {
 	r         *Request
 	s         *Settings
-	req       *request.Request // nil once no further leg can come
+	req       *request.Request // nil once no further leg is possible
 	kind      openai.Kind
 	stream    bool
 	cutReason string // why an engine may refuse a prefill of one token, see request.Request
-	media     bool   // images, video or audio: the size of the body says nothing about its tokens
+	media     bool   // has images, video or audio: the number of tokens is unknown
 	usage     relay.Usage
-	streamed  estimate.Decode // what decode had to do when it began a stream that can be measured
+	streamed  estimate.Decode // load of decode when it began a stream that can be measured
 
-	progress *continuation.Answer // what the client has of a stream; nil if it is not continued
+	progress *continuation.Answer // the part of a stream that the client has; nil if the stream cannot be continued
 	move     move
-	// triedMoves counts the calls of MayMove that have asked an engine; askedMove is the time of the last call
-	// that was not too early for a turn.
+	// triedMoves counts the calls of MayMove that sent a request to an engine. askedMove is
+	// the time of the last call that was not within movePause of the one before.
 	triedMoves int
 	askedMove  time.Time
 
-	// What earlier attempts have found out.
+	// Findings of earlier attempts:
 	expired    int            // decode legs that ended with TransferExpired
-	spent      []instance.Key // of decode legs that failed after they may have taken a KV transfer, without those of needsPrefill
+	spent      []instance.Key // of decode legs that failed after they may have taken a KV transfer; none with needsPrefill
 	pairs      pairing
 	unnotified withoutNotice
-	working    []*instance.Instance // those of spent that have reported the failure themselves
-	extraUsed  bool                 // onceMore has allowed its one additional attempt
+	working    []*instance.Instance // instances of spent that reported the failure themselves
+	extraUsed  bool                 // onceMore has allowed an additional attempt
 }
 
 // Complete answers a completion.
@@ -106,8 +106,8 @@ func (c *completion) run() {
 	}
 }
 
-// tryPair makes one attempt. done reports whether the request has been answered; if not, another
-// pair is due.
+// tryPair makes one attempt. done reports whether the request has been answered; if not,
+// another pair must be tried.
 func (c *completion) tryPair() (done bool) {
 	c.r.Route.DecodeOnly = "" // an earlier attempt may have set it
 	if d := c.lastResort(); d != nil {
@@ -146,8 +146,8 @@ func (c *completion) tryPair() (done bool) {
 	}
 }
 
-// attempt is one attempt at a completion, on one pair. The run methods report whether the request
-// has been answered; if not, another pair is due.
+// attempt is one attempt at a completion, on one pair. The run methods report whether the
+// request has been answered; if not, another pair must be tried.
 type attempt struct {
 	c       *completion
 	p       *sched.Assignment // prefill; tryPair ends it
@@ -163,8 +163,8 @@ type attempt struct {
 	decodeRemoved atomic.Pointer[error] // set by runNotified: why decode was removed before its leg; nil if it was not
 }
 
-// pickDecode chooses the decode instance of a pair whose prefill must know it. d is nil if the
-// attempt has ended.
+// pickDecode chooses the decode instance before prefill is sent, for a flow in which
+// prefill must know it. d is nil if the attempt has ended.
 func (a *attempt) pickDecode() (d *sched.Assignment, done bool) {
 	d, err := a.c.r.attempts.pick(instance.Decode, a.p)
 	if err != nil {
@@ -181,9 +181,9 @@ func (a *attempt) pickDecode() (d *sched.Assignment, done bool) {
 	return d, false
 }
 
-// unfit reports why prefill must not transfer its KV cache to decode, "" if it may; see
-// connector.Dialect. No engine transfers to itself: with NIXL it would shake hands with
-// its own id, with other connectors send to itself.
+// unfit returns why prefill must not transfer its KV cache to decode, "" if it may; see
+// connector.Dialect. An engine never transfers to itself: with NIXL, it would handshake
+// with its own id, with other connectors, it would send to itself.
 func unfit(d connector.Dialect, k openai.Kind, p connector.Pair) string {
 	if p.Decode != nil && p.Prefill.Address == p.Decode.Address {
 		return bypass.SameInstance
@@ -206,10 +206,10 @@ func (c *completion) committed(d, p *sched.Assignment) {
 	c.r.DropBody()
 }
 
-// prefilled notes the answer of a prefill instance.
+// prefilled records the answer of a prefill instance.
 func (c *completion) prefilled(p *sched.Assignment, answer []byte) {
 	if c.progress.Continued() {
-		p.Prefilled(0, 0) // its prompt is not that of the client
+		p.Prefilled(0, 0) // the leg's prompt is not the client's
 		return
 	}
 	c.r.Origin.Times.Pass(stage.Prefilled)

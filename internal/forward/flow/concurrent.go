@@ -8,8 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 )
 
-// runConcurrent runs both legs of a pair at once. When one fails the other is aborted: an
-// engine would wait for minutes for a partner that does not come.
+// runConcurrent runs both legs of a pair at once. If one fails, the other is aborted: its
+// engine would wait for minutes for the missing partner.
 func (a *attempt) runConcurrent() (done bool) {
 	d, done := a.pickDecode()
 	if d == nil {
@@ -48,7 +48,7 @@ func (a *attempt) runConcurrent() (done bool) {
 		return a.c.prefillFailed(a.p, cause)
 	}
 	if f.Class == leg.Status4xx && !other.served {
-		a.p.Refused() // its leg has ended before it could refuse the prompt, too
+		a.p.Refused() // its leg ended before it could refuse the prompt, too
 	}
 	if (other.served || reported(f)) && f.Taken {
 		a.c.transferSpent(d, f)
@@ -56,8 +56,8 @@ func (a *attempt) runConcurrent() (done bool) {
 	return a.c.decodeFailed(d, f)
 }
 
-// reportServed reports to health, once, that prefill has served, if its leg is done. At the end of a
-// stream, which may last for hours, that would clear strikes that prefill has got since.
+// reportServed reports prefill's success to health, once, when its leg is done, if possible at the
+// commit. At the end of a stream, which may last for hours, the report would clear later strikes.
 func (a *attempt) reportServed(other *partner) {
 	select {
 	case <-other.done:
@@ -73,16 +73,15 @@ func (a *attempt) reportServed(other *partner) {
 type partner struct {
 	leg       *leg.Leg
 	reported  bool          // by reportServed
-	done      chan struct{} // closed when the fields below do not change any more
+	done      chan struct{} // closed when the fields below are final
 	served    bool
 	heldUntil time.Time // when prefill frees the KV cache of the prompt
 	failure   *leg.Failure
 }
 
-// beginPartner sends the prefill leg. Whenever that ends before the answer is committed,
-// by its own failure or because its instance was removed, the decode leg is called off: it
-// would never be answered. That holds after prefill has answered, too: decode may still have to
-// read from it.
+// beginPartner sends the prefill leg. If that leg fails or its instance is removed before
+// the commit, the decode leg is canceled: it would never be answered. That applies even
+// after prefill has answered, because decode may still have to read from it.
 func (a *attempt) beginPartner(decode *leg.Leg, out connector.Leg) *partner {
 	other := &partner{
 		leg:  a.c.r.Origin.Begin(a.p, a.c.prefillWait()),
@@ -110,7 +109,7 @@ func (a *attempt) beginPartner(decode *leg.Leg, out connector.Leg) *partner {
 	return other
 }
 
-// causeOf returns prefill's failure if that is why the decode leg failed, nil if not.
+// causeOf returns prefill's failure if it caused that of the decode leg, else nil.
 func (o *partner) causeOf(decode *leg.Failure) *leg.Failure {
 	switch {
 	case decode == nil || decode.Class == leg.ClientGone:

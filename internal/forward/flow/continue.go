@@ -25,19 +25,18 @@ import (
 const (
 	// continueWithin bounds the time from the loss of a leg until another one continues its stream.
 	continueWithin = 30 * time.Second
-	// movesPerDecode is how many streams go on at the same time in one proxy, for each decode
-	// instance.
+	// movesPerDecode is the number of streams that one proxy continues at the same time, per decode instance.
 	movesPerDecode = 4
-	// maxTriedMoves bounds how often a stream tries to move off a draining instance: each try takes a
+	// maxTriedMoves bounds the attempts of a stream to leave a draining instance; each sends a
 	// request to an engine.
 	maxTriedMoves = 16
-	// movePause is the least time between two checks whether a stream may move.
+	// movePause is the minimum time between two checks whether a stream may move.
 	movePause = 100 * time.Millisecond
-	// detokenizeLimit bounds one request for the text of token ids, and detokenizePause is the time
-	// until the next one after a failure.
+	// detokenizeLimit bounds one request for the text of token ids; detokenizePause is the
+	// wait after a failed one.
 	detokenizeLimit = 5 * time.Second
 	detokenizePause = 200 * time.Millisecond
-	// maxDetokenized bounds the text of token ids, in bytes.
+	// maxDetokenized bounds the answer with the text of token ids, in bytes.
 	maxDetokenized = 16 << 20
 )
 
@@ -45,15 +44,15 @@ const (
 // lost.
 type move struct {
 	lost  time.Time      // when the leg was lost; zero if another one continues the stream
-	class leg.Class      // how it was lost
-	how   string         // how the stream goes on, once that is known
-	why   string         // why it does not
+	class leg.Class      // failure of the leg
+	how   string         // how the stream is continued, once that is known
+	why   string         // why it is not continued
 	end   func()         // ends the stream's turn in the pace
-	asked []instance.Key // the instance that lost it, and those that failed to detokenize: the others are asked first
+	asked []instance.Key // instances to query last: the one that lost the stream, and those that failed to detokenize
 }
 
-// bound ends a leg that has not continued its stream in time. The caller calls stop when the leg
-// is over. A leg that continues no stream is not bounded.
+// bound cancels a leg that does not continue its stream in time. The caller calls stop when
+// the leg is over. A leg that continues no stream has no such bound.
 func (m *move) bound(l *leg.Leg) (stop func()) {
 	if m.lost.IsZero() {
 		return func() {}
@@ -63,7 +62,7 @@ func (m *move) bound(l *leg.Leg) (stop func()) {
 	return stop
 }
 
-// afterDeadline calls f once the time is over in which the stream must go on. The end of ctx prevents that.
+// afterDeadline calls f when continueWithin has passed since the loss, unless ctx ends before.
 func (m *move) afterDeadline(ctx context.Context, f func()) {
 	due := m.lost.Add(continueWithin)
 	go func() {
@@ -73,7 +72,7 @@ func (m *move) afterDeadline(ctx context.Context, f func()) {
 	}()
 }
 
-// endTurn lets the next stream go on.
+// endTurn ends the stream's turn, so that the next stream can be continued.
 func (m *move) endTurn() {
 	if m.end != nil {
 		m.end()
@@ -93,7 +92,7 @@ func (c *completion) Pass(events []byte) ([]byte, error) {
 	case c.move.lost.IsZero():
 	case len(out) > 0:
 		c.continued()
-	default: // the leg repeats what the client has: others need not wait for that
+	default: // the leg repeats text that the client has: other streams need not wait for that
 		c.move.endTurn()
 	}
 	return out, err
@@ -112,8 +111,8 @@ func (c *completion) Continues(f *leg.Failure) bool {
 	return why == ""
 }
 
-// MayMove implements relay.Continuation. A stream that may move has its turn in the pace; one that waits for the
-// first event after its last move does not move again.
+// MayMove implements relay.Continuation. If it returns true, the stream has a turn in the
+// pace. It returns false while the stream waits for its first event after a move.
 func (c *completion) MayMove(l *leg.Leg) bool {
 	if c.req == nil || !c.move.lost.IsZero() || c.triedMoves >= maxTriedMoves || time.Since(c.askedMove) < movePause {
 		return false
@@ -123,7 +122,7 @@ func (c *completion) MayMove(l *leg.Leg) bool {
 		return false
 	}
 	c.noteEngine(l.Instance, []instance.Key{l.Instance.Key})
-	defer c.progress.NoteEngine(connector.TakesPromptIDs(l.Instance)) // others may be left when the leg fails
+	defer c.progress.NoteEngine(connector.TakesPromptIDs(l.Instance)) // when the leg fails, other instances may be left
 	moves := c.canLeave(l.Instance)
 	if moves {
 		asked := false
@@ -141,8 +140,8 @@ func (c *completion) MayMove(l *leg.Leg) bool {
 	return moves
 }
 
-// canLeave reports whether another instance than in could continue the stream, and a prefill instance
-// compute its prompt if that needs one. It cannot leave an instance that is no longer drained.
+// canLeave reports whether another decode instance could continue the stream, and a prefill
+// instance compute its prompt if required. It returns false if in is no longer drained.
 func (c *completion) canLeave(in *instance.Instance) bool {
 	if now, ok := c.s.Picker.Members().Lookup(in.Key); ok && now.MoveAfter == nil {
 		return false
@@ -165,8 +164,8 @@ func (c *completion) canLeave(in *instance.Instance) bool {
 	return true
 }
 
-// otherDecode picks a decode instance that is available, but none of those tried; nil if there is none. The
-// caller sends no leg there.
+// otherDecode picks an available decode instance that is not in tried, nil if there is
+// none. The caller sends it no leg.
 func (c *completion) otherDecode(tried []instance.Key) *sched.Assignment {
 	w := c.r.attempts.wanted
 	w.Role, w.Tentative, w.Tried = instance.Decode, true, tried
@@ -178,8 +177,8 @@ func (c *completion) otherDecode(tried []instance.Key) *sched.Assignment {
 	return nil
 }
 
-// noteEngine notes whether token ids can continue a chat whose leg is on in. They cannot if in ignores them,
-// or if every other instance does, apart from those tried.
+// noteEngine records whether a chat whose leg is on in can be continued from token ids: not
+// if in ignores them, or if all other instances do, apart from those tried.
 func (c *completion) noteEngine(in *instance.Instance, tried []instance.Key) {
 	takes := connector.TakesPromptIDs(in)
 	if old := ignorePromptIDs(c.s.Picker.Members()); takes && c.kind == openai.Chat && len(old) > 0 {
@@ -201,7 +200,7 @@ func ignorePromptIDs(members *instance.Snapshot) (keys []instance.Key) {
 	return keys
 }
 
-// continued notes that the stream goes on.
+// continued records that another leg continues the stream.
 func (c *completion) continued() {
 	m := &c.move
 	pause := time.Since(m.lost)
@@ -213,7 +212,7 @@ func (c *completion) continued() {
 	*m = move{}
 }
 
-// endProgress ends what is known of the stream with the request.
+// endProgress counts a lost stream that was not continued, and releases the record of the stream.
 func (c *completion) endProgress() {
 	m := &c.move
 	if !m.lost.IsZero() && c.r.Origin.Client.Err() == nil {
@@ -226,8 +225,8 @@ func (c *completion) endProgress() {
 	c.progress.Release()
 }
 
-// continueAfter prepares the legs that continue the stream after its leg on d was lost. done
-// reports that the client has been answered; if not, another pair is due.
+// continueAfter prepares the legs that continue the stream after its leg on d was lost.
+// done reports whether the client has been answered; if not, another pair must be tried.
 func (c *completion) continueAfter(d *sched.Assignment, f *leg.Failure) (done bool) {
 	if r := &c.r.Route; r.BeganDecode == "" {
 		r.BeganPrefill, r.BeganDecode = r.Prefill, r.Decode
@@ -245,8 +244,7 @@ func (c *completion) continueAfter(d *sched.Assignment, f *leg.Failure) (done bo
 	return m.how == continuation.HowProxy || f.Class == leg.BrokeOff && !again && c.sameFirst(d.Instance)
 }
 
-// prepare waits for the stream's turn and finds out how it goes on. why is the reason if it does
-// not.
+// prepare waits for the stream's turn and determines how it is continued. why is the reason if it is not.
 func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 	m, t := &c.move, &c.r.attempts
 	t.forgetTried(instance.Prefill)
@@ -258,7 +256,7 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 	if !c.r.note(d, f) && !ended {
 		return continuation.ReasonBudget
 	}
-	// Also if the failure does not count, as that of an instance that is removed.
+	// Reset it even if note did not count the failure, as for a removed instance.
 	t.counted = 0
 	if f.Class == leg.BrokeOff { // the instance may still serve
 		t.forgetTried(instance.Decode)
@@ -294,7 +292,7 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 
 var errNoTurn = errors.New("the stream did not go on in time")
 
-// maxMoves returns how many streams may go on at the same time.
+// maxMoves returns the number of streams that may be continued at the same time.
 func (c *completion) maxMoves() (n int) {
 	for _, in := range c.s.Picker.Members().All() {
 		if in.Role == instance.Decode && in.Usable() && c.s.Health.Available(in.Key) {
@@ -304,9 +302,9 @@ func (c *completion) maxMoves() (n int) {
 	return n
 }
 
-// sameFirst tries to continue the stream on the instance whose connection was lost, if that is
-// still the same: it has the KV cache. If it loses the stream again, others come first. It reports
-// whether the client has been answered.
+// sameFirst tries to continue the stream on the instance whose connection was lost, unless
+// its engine has restarted: it has the KV cache. If it loses the stream again, other
+// instances come first. done reports whether the client has been answered.
 func (c *completion) sameFirst(in *instance.Instance) (done bool) {
 	now, ok := c.s.Picker.Members().Lookup(in.Key)
 	if !ok {
@@ -326,8 +324,8 @@ func (c *completion) sameFirst(in *instance.Instance) (done bool) {
 	return f == nil || c.decodeFailed(d, f)
 }
 
-// detokenize implements continuation.Detokenize with a decode instance. A stream that has lost its leg
-// waits for an instance that answers, as long as it may go on.
+// detokenize implements continuation.Detokenize with a decode instance. For a stream that
+// has lost its leg, it retries until continueWithin has passed.
 func (c *completion) detokenize(ids []byte) (text string, err error) {
 	if c.move.lost.IsZero() {
 		return c.detokenizeOnce(ids, detokenizeLimit)

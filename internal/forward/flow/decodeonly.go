@@ -11,8 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// runDecodeOnly has one decode instance serve the whole request: it computes the prompt, too, without
-// KV transfer. first is the pick that is tried first, nil if there is none yet.
+// runDecodeOnly lets one decode instance serve the whole request, including the prompt,
+// without KV transfer. first is the pick to try first, or nil.
 func (c *completion) runDecodeOnly(first *sched.Assignment, reason string) {
 	c.r.Route.DecodeOnly, c.r.Route.Prefill = reason, ""
 	c.r.Origin.Times.WithoutPrefill()
@@ -48,12 +48,12 @@ func (c *completion) runDecodeOnly(first *sched.Assignment, reason string) {
 	}
 }
 
-// maxSpent is how many decode legs of a request may fail with a KV transfer before it becomes
-// decode-only.
+// maxSpent is the number of decode legs of a request that may fail with a KV transfer
+// before it becomes decode-only.
 const maxSpent = 2
 
-// transferSpent notes a decode leg that failed after it may have taken a KV transfer. A 503
-// (with some engines) and an abort spend it, too, but have another cause.
+// transferSpent records a decode leg that failed after it may have taken a KV transfer. A
+// 503 (with some engines) and an abort also spend the transfer, but are not caused by it.
 func (c *completion) transferSpent(d *sched.Assignment, f *leg.Failure) {
 	c.s.Recorder.TransferSpent(f.Class)
 	if f.Class != leg.TransferExpired && f.Class != leg.Aborted && !f.Rule.SameKV && !c.s.needsPrefill(d) {
@@ -64,20 +64,20 @@ func (c *completion) transferSpent(d *sched.Assignment, f *leg.Failure) {
 	}
 }
 
-// reported reports whether an engine has reported a failure itself: it works, but may be unable to
-// read from prefill.
+// reported reports whether the engine sent the failure itself: it works, but may be unable
+// to read from prefill.
 func reported(f *leg.Failure) bool { return f.Class == leg.Status5xx || f.Class == leg.ErrorEvent }
 
-// transfersLost reports whether the request should become decode-only, since decode legs have failed
-// with KV transfers: maxSpent of them, or any if a single attempt is left.
+// transfersLost reports whether the request should become decode-only because decode legs
+// have failed with KV transfers: maxSpent of them, or any if only one attempt is left.
 func (c *completion) transfersLost() bool {
 	return c.s.Fallback && !c.saturated() &&
 		(len(c.spent) >= maxSpent || len(c.spent)+c.expired > 0 && c.r.attempts.counted >= c.s.MaxAttempts-1)
 }
 
-// onceMore allows a request whose attempts are used up another one, decode-only, on each decode instance
-// that has reported a failure with a KV transfer, for it answers, while the others may have left; else a
-// single one on one that it has not tried, or that has failed it only with a KV transfer.
+// onceMore allows more attempts, decode-only, for a request that has used up its attempts. Each decode
+// instance that reported a failure with a KV transfer gets one: it answers, while others may have left. If
+// there is none, a single attempt goes to an instance that is untried or failed only with a KV transfer.
 func (c *completion) onceMore(d *sched.Assignment, f *leg.Failure) bool {
 	t := &c.r.attempts
 	if !f.Rule.Retry || t.counted < c.s.MaxAttempts || !c.transfersLost() {
@@ -96,8 +96,8 @@ func (c *completion) onceMore(d *sched.Assignment, f *leg.Failure) bool {
 	return true
 }
 
-// extra picks the instance of an additional attempt if one has reported a failure and may still be
-// picked, else nil. It picks each of them once.
+// extra picks one of c.working for an additional attempt, each at most once. It returns nil
+// if none may be picked.
 func (c *completion) extra() *sched.Assignment {
 	if !c.extraUsed || len(c.working) == 0 {
 		return nil
@@ -121,9 +121,8 @@ func (c *completion) extra() *sched.Assignment {
 	}
 }
 
-// lastResort picks a decode instance for a decode-only attempt: one that has not failed the request,
-// else one that has failed only with a KV transfer, else any. It returns nil if another pair is to be
-// tried.
+// lastResort picks a decode instance for a decode-only attempt: one that has not failed the request, else
+// one that has failed only with a KV transfer, else any. It returns nil if another pair must be tried.
 func (c *completion) lastResort() *sched.Assignment {
 	if !c.transfersLost() {
 		return nil
@@ -134,7 +133,7 @@ func (c *completion) lastResort() *sched.Assignment {
 	t := &c.r.attempts
 	var failed, without []instance.Key
 	for _, s := range t.suspects {
-		if s.in.Role == instance.Decode && s.in.Ranks() == 1 { // of others, the ranks are noted
+		if s.in.Role == instance.Decode && s.in.Ranks() == 1 { // for several ranks, see triedRanks
 			failed = append(failed, s.in.Key)
 			if !slices.Contains(c.spent, s.in.Key) {
 				without = append(without, s.in.Key)
@@ -159,7 +158,7 @@ func (c *completion) lastResort() *sched.Assignment {
 	return nil
 }
 
-// answerOn has this decode instance serve the request. It ends the pick.
+// answerOn sends the request to this decode instance, decode-only. It ends the pick.
 func (c *completion) answerOn(d *sched.Assignment) *leg.Failure {
 	defer d.Done()
 	l := c.r.Origin.Begin(d, c.decodeWait())

@@ -12,15 +12,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
 
-// Disaggregate decides whether a request goes through prefill and decode or is decode-only, by
-// Settings.Estimator.
+// Disaggregate decides whether a request goes through prefill and decode or is decode-only,
+// with predictions of Settings.Estimator.
 type Disaggregate struct {
-	// Never makes every request decode-only that can be.
+	// Never makes every request decode-only unless that is impossible.
 	Never bool
 }
 
-// pickPrefill chooses a prefill instance. With Settings.Disaggregate the pick is tentative:
-// the prompt of a decode-only request does not get into prefill's cache.
+// pickPrefill chooses a prefill instance. With Settings.Disaggregate, the pick is
+// tentative: a decode-only request must not count as cached at prefill.
 func (c *completion) pickPrefill() (*sched.Assignment, error) {
 	if c.s.Disaggregate == nil {
 		return c.r.attempts.pick(instance.Prefill, nil)
@@ -28,9 +28,8 @@ func (c *completion) pickPrefill() (*sched.Assignment, error) {
 	return c.r.attempts.pickTentative(instance.Prefill)
 }
 
-// tryDecodeOnly serves the request decode-only if that is faster than with this prefill
-// instance, and reports whether it has. After a failure it never does: then the pair that
-// may answer is tried.
+// tryDecodeOnly serves the request decode-only if that is faster than with this prefill instance, and
+// reports whether it did. After a failure, it returns false, so that the remaining pairs are tried.
 func (c *completion) tryDecodeOnly(p *sched.Assignment, dialect connector.Dialect) (served bool) {
 	s := c.s.Disaggregate
 	if s == nil || c.r.attempts.lastFailure != nil || len(c.pairs.unpaired) > 0 {
@@ -51,8 +50,8 @@ func (c *completion) tryDecodeOnly(p *sched.Assignment, dialect connector.Dialec
 	return true
 }
 
-// decide reports whether decode-only is faster. It also returns the pick of a decode instance
-// that it has made for that, nil if it needed none.
+// decide reports whether decode-only is faster. d is the decode instance that it picked for
+// the comparison, nil if it needed none.
 func (s *Disaggregate) decide(c *completion, p *sched.Assignment, dialect connector.Dialect) (why estimate.Decision, d *sched.Assignment) {
 	switch {
 	case dialect.NeedsPrefill():
@@ -87,7 +86,7 @@ func onDecode(d *sched.Assignment) estimate.Decode {
 	}
 }
 
-// learnPrefill records how long prefill took, which has just answered.
+// learnPrefill records the duration of a prefill that has just been answered.
 func (c *completion) learnPrefill(p *sched.Assignment) {
 	if c.s.Estimator == nil || c.media {
 		return
@@ -104,10 +103,10 @@ func (c *completion) uncached(p *sched.Assignment) float64 {
 	return float64(p.Tokens - p.Cached)
 }
 
-// learnDecode records how long decode took until it began to answer; p is nil for a
-// decode-only request. Only streams of completions and chats are measured: an answer that is no stream
-// begins when it is complete, and the streams of other APIs begin before anything is
-// computed. The tokens of images are not known from their bytes.
+// learnDecode records the time until decode began to answer; p is nil for a decode-only
+// request. It measures only streams of completions and chats: other answers begin when they
+// are complete, and streams of other APIs before anything is computed. It skips requests
+// with media, whose number of tokens is unknown.
 func (c *completion) learnDecode(d, p *sched.Assignment) {
 	if c.s.Estimator == nil || c.media || !c.req.Stream || c.kind != openai.Completion && c.kind != openai.Chat || c.r.Route.Failed > 0 {
 		return
@@ -130,7 +129,7 @@ func (c *completion) learnDecode(d, p *sched.Assignment) {
 	}
 }
 
-// learnStream records how long the tokens of a stream took, which has ended.
+// learnStream records the time that the tokens of an ended stream took.
 func (c *completion) learnStream() {
 	first := c.r.Answer.Times.At(stage.First)
 	if c.streamed.Address == "" || first == 0 || c.r.Route.Continued > 0 {

@@ -11,15 +11,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// The functions below handle a pair of legs that has not answered: they end the request, or
-// have another pair tried.
+// The functions below handle a pair of legs that has not answered: they end the request or
+// let another pair be tried.
 
 // withoutPrefill handles a request that no prefill instance can take: it becomes
 // decode-only, or fails.
 func (c *completion) withoutPrefill(err error) {
 	switch fallback := c.s.Fallback && !c.saturated() && c.r.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
 	case errors.Is(err, sched.ErrSelf):
-		c.runDecodeOnly(nil, bypass.SameInstance) // the decode instance is a prefill instance, too: this is no fallback
+		c.runDecodeOnly(nil, bypass.SameInstance) // the decode instance is also a prefill instance: not a fallback
 	case fallback && c.pairs.mismatch != "":
 		c.runDecodeOnly(nil, c.pairs.mismatch)
 	case c.unnotified.unheard && len(c.unnotified.keys) == 0 && c.r.attempts.lastFailure == nil:
@@ -41,16 +41,16 @@ func (c *completion) withoutPrefill(err error) {
 	}
 }
 
-// saturated reports whether a prefill instance has refused the request because it is full. Decode
-// instances do not compute its prompt then: they would delay their streams. They do if the client has
-// a part of its answer, because then it cannot send the request again.
+// saturated reports whether a prefill instance refused the request because it is full.
+// Decode instances then do not compute its prompt, which would delay their streams. They do
+// if the client has a part of its answer: that client cannot send the request again.
 func (c *completion) saturated() bool {
 	f := c.r.attempts.lastFailure
 	return f != nil && f.Class == leg.Busy && c.move.lost.IsZero()
 }
 
 // withoutPartner handles a prefill instance for which no decode instance was picked. done
-// is false if another prefill instance may have a partner, and is tried next.
+// is false if another prefill instance may have a partner; it is tried next.
 func (c *completion) withoutPartner(p *sched.Assignment, err error) (done bool) {
 	if c.pairs.noPartner(p, err, c.r.attempts.maySecondRound(instance.Decode)) {
 		c.r.attempts.skip(p.Instance)
@@ -107,19 +107,17 @@ func (c *completion) decodeFailed(d *sched.Assignment, f *leg.Failure) (done boo
 	return true
 }
 
-// pairing is what a request has found out about prefill instances without a partner.
+// pairing has a request's findings about prefill instances without a partner.
 type pairing struct {
-	// mismatch is why the last one has no decode instance that it can be paired with, ""
-	// if that is not why.
+	// mismatch is why the last of them cannot be paired with any decode instance; "" if it failed otherwise.
 	mismatch string
-	// unpaired are the keys of all that have none, and failed of those whose partners have failed,
-	// but may be tried again.
+	// unpaired are the pair keys without a partner, failed those whose partners failed but may be tried again.
 	unpaired, failed []connector.PairKey
 }
 
-// noPartner notes that no decode instance was picked for a prefill instance. It reports
-// whether that is because of its key; then an instance with another key may have a partner. failed
-// reports that its partners have failed, but may be tried again.
+// noPartner records that no decode instance was picked for a prefill instance. It reports
+// whether the pair key is the reason: an instance with another key may have a partner.
+// failed reports whether partners have failed, but may be tried again.
 func (g *pairing) noPartner(p *sched.Assignment, err error, failed bool) (forKey bool) {
 	switch g.mismatch = mismatchReason(err); {
 	case g.mismatch == "":
@@ -132,8 +130,8 @@ func (g *pairing) noPartner(p *sched.Assignment, err error, failed bool) (forKey
 	return true
 }
 
-// unpairable reports whether an instance with the same key has found no partner. In the second round
-// partners that have failed count.
+// unpairable reports whether an instance with the same key has no partner. In the second
+// round, partners that have failed count as partners.
 func (g *pairing) unpairable(p *sched.Assignment, secondRound bool) bool {
 	return slices.Contains(g.unpaired, p.PairKey) || !secondRound && slices.Contains(g.failed, p.PairKey)
 }

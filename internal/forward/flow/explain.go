@@ -16,8 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
 
-// Explain reports where a request with this session would go. choice is that of its model route, nil
-// if it has none.
+// Explain returns the plan of a request with this session. choice is that of its model route, or nil.
 func (s *Settings) Explain(req *request.Request, session string, choice *modelroute.Choice) *explain.Plan {
 	var buf [4][]byte
 	head, prompt, media := req.Reading(buf[:])
@@ -63,7 +62,7 @@ func (s *Settings) Explain(req *request.Request, session string, choice *modelro
 	return p
 }
 
-// explainPrefill chooses prefill, and adds it to the plan. It returns nil if the plan is complete without a pair.
+// explainPrefill adds the prefill instance to the plan. It returns nil if no pair is needed to complete it.
 func (s *Settings) explainPrefill(p *explain.Plan, wanted sched.Request, req *request.Request) (*sched.Assignment, connector.Dialect) {
 	for skipped := (withoutNotice{}); ; {
 		wanted.Role = instance.Prefill
@@ -98,8 +97,7 @@ func (s *Settings) explainPrefill(p *explain.Plan, wanted sched.Request, req *re
 	}
 }
 
-// explainDecision puts into the plan what Disaggregate would decide, and reports whether that
-// is decode-only.
+// explainDecision adds the decision of Disaggregate to the plan, and reports whether it is decode-only.
 func (s *Settings) explainDecision(p *explain.Plan, wanted sched.Request, a *sched.Assignment, d connector.Dialect) bool {
 	var is estimate.Explanation
 	decode := s.Picker.Explain(wanted).Assignment
@@ -122,8 +120,8 @@ func (s *Settings) explainDecision(p *explain.Plan, wanted sched.Request, a *sch
 	return is.Alone
 }
 
-// explainWithout is the plan of a request that no prefill instance can take. skipped are those whose notifications
-// rule them out.
+// explainWithout plans a request that no prefill instance can take. skipped has the
+// instances that were excluded because of their notifications.
 func (s *Settings) explainWithout(p *explain.Plan, wanted sched.Request, err error, skipped *withoutNotice) {
 	switch why := mismatchReason(err); {
 	case errors.Is(err, sched.ErrSelf):
@@ -141,7 +139,7 @@ func (s *Settings) explainWithout(p *explain.Plan, wanted sched.Request, err err
 	}
 }
 
-// explainDecodeOnly is the plan of a request that one decode instance serves.
+// explainDecodeOnly plans a request that one decode instance serves.
 func (s *Settings) explainDecodeOnly(p *explain.Plan, wanted sched.Request, reason string) {
 	wanted.Role, wanted.Partner = instance.Decode, nil
 	decode := s.Picker.Explain(wanted)
@@ -156,8 +154,8 @@ func (s *Settings) explainDecodeOnly(p *explain.Plan, wanted sched.Request, reas
 	}
 }
 
-// explainStored is the plan of a request that continues a stored response: the first of the instances that
-// may have it gets the request, also if it drains or is ejected.
+// explainStored plans a request that continues a stored response. The first of the
+// instances that may have the response gets the request, even if it is draining or ejected.
 func (s *Settings) explainStored(p *explain.Plan, wanted sched.Request, id string) {
 	wanted.Role = instance.Decode
 	decode := s.Picker.Explain(wanted) // for its candidates

@@ -30,13 +30,13 @@ func (c *completion) newPair(p, d *sched.Assignment) connector.Pair {
 	return pair
 }
 
-// send sends the request of a leg; id is for a dialect that has none of its own.
+// send sends the request of a leg; id is used if the dialect has not set one.
 func (c *completion) send(l *leg.Leg, id string, out *connector.Leg) (*upstream.Response, error) {
 	header := c.r.Origin.NewHeader(cmp.Or(out.ID, id), out.Header...)
 	return l.Send(http.MethodPost, cmp.Or(out.Path, c.r.Endpoint), header, out.Body)
 }
 
-// prefillOn sends the prefill leg and reads the answer. It may run on a goroutine of its own.
+// prefillOn sends the prefill leg and reads the answer. It may run in another goroutine.
 func (c *completion) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byte, f *leg.Failure) {
 	resp, err := c.send(l, id, &out)
 	if err != nil {
@@ -75,20 +75,20 @@ func (c *completion) decodeWait() leg.Wait {
 	return w
 }
 
-// answerWait returns the limits of a leg whose answer is a stream, or not.
+// answerWait returns the limits of a leg with a streamed or a non-streamed answer.
 func (s *Settings) answerWait(stream bool) leg.Wait {
 	first := leg.FirstByteLimit(s.FirstByte)
 	w := leg.Wait{Limit: first, Silence: first}
 	if !stream {
-		// vLLM sends the header of a non-streamed answer when the answer is
-		// whole: generation time, which no first-byte limit may cut.
+		// vLLM sends the header of a non-streamed answer when the answer is complete: a
+		// first-byte limit would cut off the generation.
 		w.Limit = leg.NonStreamLimit(s.NonStream)
 	}
 	return w
 }
 
-// decodeOn sends the decode leg and passes its answer on. nil means that the client has
-// been answered, completely or visibly broken.
+// decodeOn sends the decode leg and relays its answer. It returns nil if the client has
+// been answered, completely or with a broken connection.
 func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, commit func()) *leg.Failure {
 	defer c.move.bound(l)()
 	resp, err := c.send(l, id, &out)

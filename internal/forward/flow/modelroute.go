@@ -28,7 +28,7 @@ func (r *Request) Model() string {
 	return r.Origin.Model
 }
 
-// CountTarget counts the request at its target, and at those that were chosen before.
+// CountTarget counts the request at its target, and at the targets that were passed over.
 func (r *Request) CountTarget() {
 	if r.choice == nil {
 		return
@@ -41,7 +41,7 @@ func (r *Request) CountTarget() {
 	}
 }
 
-// served is the model that engines get, as JSON, "" for the one that the client named.
+// served returns the model name for engines, as JSON; "" if it is the one that the client named.
 func (r *Request) served() string {
 	if r.choice == nil || r.choice.Target.Model == r.named {
 		return ""
@@ -49,8 +49,8 @@ func (r *Request) served() string {
 	return r.choice.Target.Quoted
 }
 
-// canServe returns what reports whether a target of a model route can serve a request that continues a
-// stored response, or any request if previous is "".
+// canServe returns a function that reports whether a target of a model route can serve a
+// request. previous is the stored response that the request continues, "" for none.
 func (s *Settings) canServe(previous string) func(*modelroute.Target) bool {
 	if previous == "" {
 		return func(t *modelroute.Target) bool { return s.Picker.CanServe(t.Model, t.Labels) }
@@ -65,8 +65,8 @@ func serves(in *instance.Instance, t *modelroute.Target) bool {
 	return in.ServesModel(t.Model) && t.Labels.Matches(in)
 }
 
-// matchTarget makes the first target that an instance serves the present one, unless it serves the present
-// one. A client's own id of a stored response does not name the instance, and so not the target.
+// matchTarget selects the first target that in serves, unless it serves the current one. A
+// stored response's id that a client chose names neither an instance nor a target.
 func (r *Request) matchTarget(in *instance.Instance) {
 	if r.choice == nil || serves(in, r.choice.Target) {
 		return
@@ -78,8 +78,8 @@ func (r *Request) matchTarget(in *instance.Instance) {
 	}
 }
 
-// nextTarget makes the next target of the model route the present one, without instances so far. It
-// returns false if there is none left.
+// nextTarget selects the next target of the model route and clears the picked instances. It
+// returns false if no target is left.
 func (r *Request) nextTarget() bool {
 	if !r.choice.Next(r.Settings.canServe(r.previous)) {
 		return false
@@ -90,9 +90,9 @@ func (r *Request) nextTarget() bool {
 	return true
 }
 
-// fallsOver reports whether another target of the model route takes over a request that could not
-// be served, of whose answer the client has nothing. busy reports that the present target may serve it
-// later: a target without usable instances is no alternative then.
+// fallsOver reports whether another target of the model route takes over a request that
+// could not be served and whose answer has not begun. busy reports whether the current
+// target may serve it later; then a target without usable instances is no alternative.
 func (r *Request) fallsOver(busy bool) bool {
 	r.again = r.choice != nil && !r.Route.answered && r.Origin.Client.Err() == nil &&
 		(!busy || r.choice.Left(r.Settings.canServe(r.previous))) && r.nextTarget()

@@ -13,10 +13,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// runNotified runs prefill, waits until each of its ranks has notified that decode has the KV
-// cache, and runs decode. Before the last notification decode must not begin: it would
+// runNotified runs prefill, waits until each of its ranks has reported that decode has the
+// KV cache, and runs decode. Decode must not begin before the last notification: it would
 // read memory that is not filled yet, without an error (TestNotificationLost). The KV cache
-// goes to one decode instance, so that a failure of either leg needs a new pair.
+// goes to one decode instance, so a failure of either leg requires a new pair.
 func (a *attempt) runNotified() (done bool) {
 	switch {
 	case a.c.s.cannotHear(a.p.Instance):
@@ -65,8 +65,8 @@ func (s *Settings) cannotHear(in *instance.Instance) bool {
 	return s.Notifications == nil || s.Notifications.CannotHear(in) != nil
 }
 
-// sendKV has prefill compute the prompt and send its KV cache, and waits until it has
-// arrived. A failure is of prefill, or of decode, which was removed before its leg began.
+// sendKV lets prefill compute the prompt and send its KV cache, and waits until that has
+// arrived. ofDecode is set if decode was removed before its leg began.
 func (a *attempt) sendKV(d *sched.Assignment) (ofPrefill, ofDecode *leg.Failure) {
 	l := a.c.r.Origin.Begin(a.p, a.c.prefillWait())
 	defer l.End()
@@ -79,7 +79,7 @@ func (a *attempt) sendKV(d *sched.Assignment) (ofPrefill, ofDecode *leg.Failure)
 	unbound()
 	if f == nil {
 		l.SetLimit(leg.NotifyLimit(a.notifyWait()))
-		d.Await(removed, time.Now()) // an instance that cannot be reached gets nothing from prefill, which does not report that
+		d.Await(removed, time.Now()) // prefill sends nothing to an unreachable instance, and does not report that
 	} else {
 		l.End()
 	}
@@ -104,16 +104,15 @@ func (a *attempt) sendKV(d *sched.Assignment) (ofPrefill, ofDecode *leg.Failure)
 	return f, nil
 }
 
-// withoutNotice is what a request has found out about prefill instances whose notifications do
-// not arrive.
+// withoutNotice has a request's findings about prefill instances whose notifications do not arrive.
 type withoutNotice struct {
 	keys     []instance.Key // not tried again
 	failures int            // attempts whose notifications did not arrive
 	unheard  bool           // the notifications of an instance cannot be received
 }
 
-// notifyWait is how long the request may still wait for notifications. It spends one whole
-// wait at most.
+// notifyWait returns how long the request may still wait for notifications: only one wait
+// may have the full length.
 func (a *attempt) notifyWait() time.Duration {
 	if a.c.unnotified.failures == 0 {
 		return a.c.s.Notified
@@ -121,9 +120,8 @@ func (a *attempt) notifyWait() time.Duration {
 	return min(a.c.s.Notified, secondNotifyWait)
 }
 
-// awaitNotifications begins to wait for the notifications of a prefill leg, before it is
-// sent. The channel receives whether all have arrived. If they cannot be received the leg is
-// called off.
+// awaitNotifications starts to wait for the notifications of a prefill leg, before the leg is sent.
+// The channel receives true if all have arrived. If they cannot be received, the leg is canceled.
 func (a *attempt) awaitNotifications(l *leg.Leg, n connector.Notices) <-chan bool {
 	arrived := make(chan bool, 1)
 	go func() {
@@ -136,8 +134,8 @@ func (a *attempt) awaitNotifications(l *leg.Leg, n connector.Notices) <-chan boo
 	return arrived
 }
 
-// watchDecode calls a prefill leg off when the decode instance that its KV cache goes to is
-// removed: no answer of an engine would report it (TestNotifiedInstanceRemoved).
+// watchDecode cancels a prefill leg when the decode instance that receives its KV cache is
+// removed: no engine would report that (TestNotifiedInstanceRemoved).
 func (a *attempt) watchDecode(d *sched.Assignment, prefill *leg.Leg) leg.RemovalFunc {
 	w := leg.RemovalFunc(func(cause error) {
 		a.decodeRemoved.CompareAndSwap(nil, &cause)

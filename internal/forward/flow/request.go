@@ -18,7 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/admission"
 )
 
-// Request is one client's request that engines are to answer.
+// Request is one client's request to engines.
 type Request struct {
 	Settings *Settings
 	Origin   *leg.Origin
@@ -30,7 +30,7 @@ type Request struct {
 	Ranked bool
 	Rank   int
 
-	// Admission is its place in Settings.Queue, with the fields that the client decides.
+	// Admission is the request's entry in Settings.Queue, with the fields that the client sets.
 	Admission admission.Request
 
 	Route Route // filled in as the request proceeds
@@ -40,26 +40,25 @@ type Request struct {
 	named    string             // the model that the client named, if there is a choice
 	previous string             // id of the stored response that the request continues, if there is a choice
 	again    bool               // the request is sent again, or another target takes it over
-	busy     *leg.Failure       // the answer unless it is sent again later
+	busy     *leg.Failure       // the answer, unless the request is sent again later
 }
 
-// Route is where a request went.
+// Route is the path of a request: its instances, and why they were chosen.
 type Route struct {
 	// Traced reports whether the client may see all of the route, not only DecodeOnly.
 	Traced bool
-	// Times are those of the request, for the header X-PD-Timing; nil: it is left out.
-	// Stream reports whether the answer is one.
+	// Times are those of the request, for the header X-PD-Timing; nil omits the header. Stream
+	// reports whether the answer is a stream.
 	Times  *stage.Times
 	Stream bool
 
 	Prefill, Decode string // addresses, with #rank for one of several; "" for none
-	// BeganPrefill and BeganDecode are those of the leg that began a stream which was continued, else "".
+	// BeganPrefill and BeganDecode are those of the leg that began a continued stream, else "".
 	BeganPrefill, BeganDecode string
 	// DecodeOnly is why one instance served the request without a prefill, "" if
 	// there was one.
 	DecodeOnly string
-	// Decided is why the request goes through prefill and decode, or why not, where
-	// Settings.Disaggregate has decided it.
+	// Decided is the reason of Settings.Disaggregate for or against prefill, "" if it made no decision.
 	Decided string
 	// PrefillPolicy and DecodePolicy are the policies that chose the two, "" for none.
 	PrefillPolicy, DecodePolicy string
@@ -67,8 +66,8 @@ type Route struct {
 	// preferred, "" if none would; see sched.Tally.
 	PrefillElsewhere, DecodeElsewhere string
 
-	// Target is the target of the model route, "" for a request without one. PassedOver are the
-	// targets that were chosen before, and could not serve the request.
+	// Target is the target of the model route, "" for a request without one. PassedOver are
+	// the targets that were chosen before but could not serve the request.
 	Target     string
 	PassedOver []string
 	// Refused is why the request was not admitted, "" if it was: a reason of package admission, or
@@ -77,14 +76,14 @@ type Route struct {
 
 	Expected int   // tokens of the prompt that the policy expects in prefill's cache
 	Revision int64 // of the snapshot of the last pick
-	Failed   int   // legs that failed, also where the client saw nothing of it
+	Failed   int   // failed legs, including those that the client did not notice
 	// answered reports whether the client gets the answer of a leg that is not among Failed.
 	answered bool
-	// Continued is how many times the stream was continued after its leg was lost.
+	// Continued is the number of times that the stream was continued after its leg was lost.
 	Continued int
 }
 
-// notePick notes where a leg goes.
+// notePick records the instance of a leg.
 func (r *Route) notePick(a *sched.Assignment) {
 	r.Revision = a.Revision
 	if a.Instance.Role == instance.Prefill {
@@ -132,8 +131,8 @@ func (r *Route) Header(h http.Header) {
 	}
 }
 
-// timing returns how long the stages took until now, in milliseconds, in the form of a
-// Server-Timing header. A stream begins now: it gets the time to its first token.
+// timing returns the durations of the stages until now, in milliseconds, in the form of a
+// Server-Timing header. A stream's first token is sent now: its time is included.
 func (r *Route) timing(now time.Duration) string {
 	s := r.Times.Stages(now, r.Stream)
 	var b []byte
@@ -159,8 +158,8 @@ func (r *Route) timing(now time.Duration) string {
 	return string(b)
 }
 
-// Elsewhere returns for which role, and why, the request went to another instance than its
-// session or its zone would have it; "" if it did not.
+// Elsewhere returns the roles, with reasons, in which the request did not go to the
+// instance that its session or its zone prefers; "" if there are none.
 func (r *Route) Elsewhere() string {
 	var roles []string
 	if r.Prefill != "" && r.PrefillElsewhere != "" {
@@ -184,13 +183,13 @@ func (r *Route) policy() string {
 	return r.PrefillPolicy + ", " + r.DecodePolicy
 }
 
-// notePick notes where a leg of a completion goes.
+// notePick records the instance of a completion's leg.
 func (r *Request) notePick(a *sched.Assignment) {
 	r.Route.notePick(a)
 	r.Admission.Picked(a.Instance.Role)
 }
 
-// begin prepares the request for its first pick; wanted is what is not the same for all.
+// begin prepares the request for its first pick; wanted has the fields that begin does not set.
 func (r *Request) begin(wanted sched.Request) {
 	wanted.Model, wanted.Session = r.Origin.Model, r.Session
 	wanted.Measure = r.Settings.Estimator != nil
@@ -207,8 +206,8 @@ func (r *Request) countFailed(k instance.Key, class leg.Class) {
 	r.Settings.Recorder.Failed(k, class)
 }
 
-// relay passes the answer of a leg on; see relay.Answer.Relay. It counts a leg that has broken off an answer
-// that no other leg continues, unless the proxy has cut it.
+// relay relays the answer of a leg; see relay.Answer.Relay. It counts a leg that broke off
+// an answer which no other leg continues, unless the proxy cut off the answer.
 func (r *Request) relay(s relay.Source) *leg.Failure {
 	f := r.Answer.Relay(s)
 	if class := r.Answer.Failure; f == nil && r.Answer.Outcome == relay.OutcomeBroken && class != "" {
@@ -228,7 +227,7 @@ func (r *Request) note(a *sched.Assignment, f *leg.Failure) bool {
 	return again
 }
 
-// DropBody releases the request's body, which no further leg needs: an open stream must
+// DropBody releases the request's body when no further leg needs it: an open stream must
 // not hold the prompt.
 func (r *Request) DropBody() {
 	if r.Body != nil {
@@ -236,9 +235,9 @@ func (r *Request) DropBody() {
 	}
 }
 
-// answerUnserved answers a request for which no instance of a role was picked: with the
-// last failure of a leg, if accept returns true for it, else with the error of the pick. No model
-// is called unknown while the list of no instance is known.
+// answerUnserved answers a request for which no instance of a role was picked. It sends the
+// last failure of a leg if accept returns true for it, else the error of the pick. It calls
+// no model unknown before the list of at least one instance is known.
 func (r *Request) answerUnserved(err error, role instance.Role, accept func(*leg.Failure) bool) {
 	last := r.attempts.lastFailure
 	if r.Route.Prefill == "" && r.Route.Decode == "" {

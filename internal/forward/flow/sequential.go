@@ -10,12 +10,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// maxExpired is how many decode legs of a request may end with TransferExpired before the
-// request becomes decode-only.
+// maxExpired is the number of decode legs of a request that may end with TransferExpired
+// before it becomes decode-only.
 const maxExpired = 3
 
-// withoutTransfer reports whether prefill's answer had no KV transfer: decode computes the
-// prompt again.
+// withoutTransfer reports whether prefill's answer had no transfer params, so that decode
+// computes the prompt again.
 func (a *attempt) withoutTransfer() bool { return !a.dialect.SharesPool() && a.transfer.Empty() }
 
 // singleUse reports whether a single decode instance may read the KV transfer, and only while
@@ -36,7 +36,7 @@ func (a *attempt) runSequential() (done bool) {
 	return done
 }
 
-// prefill has the instance compute the prompt, and reads the transfer params.
+// prefill lets the prefill instance compute the prompt, and reads the transfer params.
 func (a *attempt) prefill() *leg.Failure {
 	l := a.c.r.Origin.Begin(a.p, a.c.prefillWait())
 	defer l.End()
@@ -65,8 +65,8 @@ func (a *attempt) prefill() *leg.Failure {
 	return nil
 }
 
-// decode has one decode instance after another answer with the KV transfer. done reports that
-// the request has been answered; if not, a new prefill is due.
+// decode tries decode instances with the KV transfer, one after another. done reports
+// whether the request has been answered; if not, it requires a new prefill.
 func (a *attempt) decode() (done bool) {
 	for again := false; ; again = true {
 		if a.singleUse() {
@@ -105,7 +105,7 @@ func (a *attempt) decode() (done bool) {
 			return true
 		}
 		if f.Begun {
-			return false // the answer goes on from another prompt
+			return false // the stream is continued from another prompt
 		}
 		if f.Class == leg.TransferExpired && a.c.expired >= maxExpired && a.c.s.Fallback && !a.dialect.NeedsPrefill() {
 			// Decode's queue is longer than the lease: without a KV transfer the request can
@@ -143,7 +143,7 @@ func (a *attempt) decodeWith(d *sched.Assignment) *leg.Failure {
 	transfer := a.transfer
 	switch why := unfit(a.dialect, a.c.kind, a.pair); {
 	case why != "":
-		// It would ignore the KV cache and compute the prompt, without reporting it.
+		// Decode would ignore the KV cache and compute the prompt, without reporting it.
 		a.c.r.Route.DecodeOnly, transfer = why, connector.TransferParams{}
 	case a.withoutTransfer():
 		a.c.r.Route.DecodeOnly = bypass.NoTransfer
@@ -167,9 +167,9 @@ func (a *attempt) decodeWith(d *sched.Assignment) *leg.Failure {
 	})
 }
 
-// watchPrefill calls a decode leg off when the prefill instance whose blocks it is to read
-// is removed. Where an engine has the same id after a restart, decode would read
-// whatever is in those blocks then, without an error (TestRestartWhileDecodeWaits).
+// watchPrefill cancels a decode leg when the prefill instance whose blocks it must read is
+// removed. If a restarted engine has the same id, decode would read other data from those
+// blocks, without an error (TestRestartWhileDecodeWaits).
 func (a *attempt) watchPrefill(decode *leg.Leg) {
 	// Decode may read from an instance that is only slow, or refuses connections; its answer
 	// says if it could not.
@@ -183,9 +183,8 @@ func (a *attempt) watchPrefill(decode *leg.Leg) {
 	decode.Recheck = func() { check(nil) }
 }
 
-// unusable reports why a KV transfer must not be used any more, "" if it may be: its lease is
-// about to end, which is not checked for the first decode, or the instance that made it was
-// removed.
+// unusable returns why a KV transfer must not be used any more, "" if it may be. Either its lease
+// is about to end, which is checked only if again is set, or its prefill instance was removed.
 func (a *attempt) unusable(again bool) leg.Class {
 	switch {
 	case again && time.Now().After(a.decodeBy):

@@ -28,10 +28,10 @@ type Picker interface {
 	// Take returns an assignment of one instance.
 	Take(in *instance.Instance) (*sched.Assignment, error)
 	Members() *instance.Snapshot
-	// Removed returns why the instance of a pick can send nothing more, nil if it can.
+	// Removed returns why the instance of a pick cannot answer any more, nil if it can.
 	Removed(a *sched.Assignment) error
 	InFlight(k instance.Key) int64
-	// CanServe reports whether an instance with these labels that can be used now serves the model.
+	// CanServe reports whether a usable instance with these labels serves the model.
 	CanServe(model string, labels instance.Selector) bool
 	// Lists reports whether any instance lists the model.
 	Lists(model string) bool
@@ -39,17 +39,17 @@ type Picker interface {
 	Models() []string
 }
 
-// Health receives what requests learn about instances.
+// Health receives the findings of requests about instances.
 type Health interface {
-	// Eject takes out an instance that refuses connections.
+	// Eject ejects an instance that refuses connections.
 	Eject(in *instance.Instance, reason string)
-	// Strike counts that it failed a request for a model which another instance then served. timedOut
-	// reports that one of the proxy's time limits ended the leg.
+	// Strike records that an instance failed a request for a model, which another instance
+	// then served. timedOut reports whether one of the proxy's time limits ended the leg.
 	Strike(in *instance.Instance, model, reason string, timedOut bool)
-	// Success counts that it served a request for a model. It is called for every leg, so it must be
-	// free while no instance is in trouble.
+	// Success records that an instance served a request for a model. It is called for every
+	// leg, so it must use almost no CPU while all instances are healthy.
 	Success(in *instance.Instance, model string)
-	// Available reports whether it is not ejected.
+	// Available reports whether an instance is not ejected.
 	Available(k instance.Key) bool
 }
 
@@ -58,25 +58,25 @@ type Health interface {
 type Notifications interface {
 	// CannotHear reports why notifications of an instance cannot be received, nil if they can.
 	CannotHear(in *instance.Instance) error
-	// Address returns where an instance should send its notifications, for operators.
+	// Address returns the address to which an instance should send its notifications, for operators.
 	Address(in *instance.Instance) string
-	// Await blocks until the given number of ranks of an instance has notified that the KV cache of
-	// the attempt with this id has arrived. It may be called before or after they have;
-	// once it has returned nil the notifications are forgotten.
+	// Await blocks until the given number of ranks of an instance has reported that the KV
+	// cache of the attempt id has arrived. It may be called before or after that; when it
+	// returns nil, the notifications are forgotten.
 	Await(ctx context.Context, in *instance.Instance, id string, ranks int) error
 }
 
 // Recorder receives the events of requests. It must not block.
 type Recorder interface {
-	// Retried counts a leg of this role that failed in this way and is tried again.
+	// Retried counts a leg of this role that failed with this class and is retried.
 	Retried(role instance.Role, class leg.Class)
-	// Failed counts a leg to an instance that failed in this way.
+	// Failed counts a leg to an instance that failed with this class.
 	Failed(k instance.Key, class leg.Class)
-	// Handed counts an answer of a prefill instance whose connector puts transfer params
-	// into it; something reports whether there were any.
+	// Handed counts an answer of a prefill instance whose connector adds transfer params to
+	// it; something reports whether there were any.
 	Handed(in *instance.Instance, something bool)
-	// TransferSpent counts a decode leg that failed in this way after it may have taken
-	// a KV transfer that can be used once. Prefill holds its blocks until their lease ends.
+	// TransferSpent counts a decode leg that failed with this class after it may have taken a
+	// single-use KV transfer. Prefill holds its blocks until their lease ends.
 	TransferSpent(class leg.Class)
 	// Media counts a request with images, video or sound.
 	Media()
@@ -86,10 +86,10 @@ type Recorder interface {
 	Disaggregated(decodeOnly bool, reason string, stall float64)
 	// Asked counts an invalid request by its outcome: AskRefused and so on.
 	Asked(outcome string)
-	// Continued counts a stream that goes on after a leg failed in this way; how is one of
-	// continuation.Hows, and pause the time from the failure to the next event.
+	// Continued counts a stream that was continued after a leg failed with this class. how is
+	// one of continuation.Hows, pause the time from the failure to the next event.
 	Continued(class leg.Class, how string, pause time.Duration)
-	// NotContinued counts a stream that was lost, by one of continuation.Reasons.
+	// NotContinued counts a lost stream; reason is one of continuation.Reasons.
 	NotContinued(reason string)
 }
 
@@ -97,13 +97,13 @@ type Recorder interface {
 // those of forward.New, for zero durations and counts.
 type Config struct {
 	Picker Picker
-	// AwaitMembership blocks until instances may be picked, or ctx ends. nil means always.
+	// AwaitMembership blocks until instances may be picked, or ctx ends; nil: no wait.
 	AwaitMembership func(ctx context.Context)
-	// ReceivedFrom returns the earliest time, from since on, at which an answer may have arrived
-	// that is read now: this process may have been suspended. nil means now.
+	// ReceivedFrom returns the earliest time after since at which an answer that is read now
+	// may have arrived: this process may have been suspended. nil: now.
 	ReceivedFrom  func(since, now time.Time) time.Time
 	Health        Health
-	Notifications Notifications // of prefill instances; nil: none whose connector notifies can be used
+	Notifications Notifications // of prefill instances; nil excludes those whose connector notifies
 	// Models reads the model lists of engines again; nil: they are not read again.
 	Models *catalog.Catalog
 	Log    logrus.FieldLogger
@@ -114,8 +114,7 @@ type Config struct {
 	Disaggregate *Disaggregate
 	// Queue admits completions; nil: all at once.
 	Queue *admission.Queues
-	// Estimator learns how long the stages of requests take; nil: only what Disaggregate needs
-	// is measured.
+	// Estimator learns the durations of the stages of requests; nil: only if Disaggregate is set.
 	Estimator   *estimate.Estimator
 	MaxAttempts int           // failures per request that count (leg.Rule.Free), default 4
 	Prefill     time.Duration // for a whole prefill, default 300 s
@@ -126,8 +125,8 @@ type Config struct {
 	// RewriteHost puts the host by which prefill was reached into its transfer params.
 	RewriteHost bool
 	Notified    time.Duration // from a prefill's answer to the last of its notifications, default 30 s
-	// ContinueStreams is how many times a stream may go on after its leg was lost; 0: streams are
-	// not continued.
+	// ContinueStreams is the maximum number of times that a stream is continued after its leg
+	// was lost; 0: none.
 	ContinueStreams int
 }
 
@@ -136,7 +135,7 @@ type Settings struct {
 	Config
 	Recorder Recorder
 	Budget   *retrybudget.Budget
-	// Memory bounds the token ids of streams that may go on; nil: no bound.
+	// Memory bounds the token ids of streams that may be continued; nil: no bound.
 	Memory *scratch.Bodies
 
 	pace       continuation.Pace
@@ -155,8 +154,7 @@ func (s *Settings) needsPrefill(a *sched.Assignment) bool {
 	return d != nil && d.NeedsPrefill()
 }
 
-// LoadDialects prepares the settings for requests. It fails for a dialect whose flow does not
-// exist.
+// LoadDialects prepares the settings for requests. It fails if a dialect cannot be created.
 func (s *Settings) LoadDialects() error {
 	s.dialects = map[string]connector.Dialect{}
 	s.unnotified.log = s.Log
@@ -171,8 +169,8 @@ func (s *Settings) LoadDialects() error {
 	return nil
 }
 
-// transferBudget returns how long a KV transfer may wait for decode: two thirds of its lease, since
-// decode needs some time to extend that, or KVBudget where the lease is not known.
+// transferBudget returns how long a KV transfer may wait for decode. It is two thirds of the
+// lease, because decode needs some time to extend it, or KVBudget if the lease is not known.
 func (s *Settings) transferBudget(lease time.Duration) leg.Limit {
 	if lease > 0 {
 		return leg.Limit{After: lease / 3 * 2, Class: leg.TransferExpired, Setting: "two thirds of the KV lease of the prefill instance"}

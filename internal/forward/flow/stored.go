@@ -97,7 +97,7 @@ func (r *Request) askHolder(in *instance.Instance, ask func(*sched.Assignment) *
 		return f, true
 	}
 	if f.Answer.Status == http.StatusNotFound {
-		f.Class, f.Rule = leg.Status4xx, leg.Status4xx.Rule() // it has no such response, also if it lists the model
+		f.Class, f.Rule = leg.Status4xx, leg.Status4xx.Rule() // it has no such response, even if it lists the model
 	}
 	r.note(a, f)
 	return f, false
@@ -109,8 +109,8 @@ func pauseBeforeRetry(client context.Context) bool {
 	return sleep.For(client, secondRoundWait/2+rand.N(secondRoundWait))
 }
 
-// mayHold lists the decode instances that may have a response, those that are ejected last.
-// One that drains still has its responses.
+// mayHold returns the decode instances that may have a response, ejected ones last.
+// Draining instances still have their responses.
 func (s *Settings) mayHold(id string) []*instance.Instance {
 	var list, out []*instance.Instance
 	for _, in := range s.Picker.Members().All() {
@@ -127,8 +127,8 @@ func (s *Settings) mayHold(id string) []*instance.Instance {
 	return append(list, out...)
 }
 
-// mayStore reports whether an instance with this view can have stored a response. One that
-// this proxy has not verified yet may have done so for another proxy.
+// mayStore reports whether an instance with this view may have stored a response. An
+// instance that this proxy has not verified yet may have done so for another proxy.
 func mayStore(v instance.View) bool {
 	switch v {
 	case "", instance.Orphan, instance.Ejected, instance.Unverified:
@@ -137,7 +137,7 @@ func mayStore(v instance.View) bool {
 	return false
 }
 
-// noResponse is vLLM's answer about a response that it does not have.
+// noResponse returns vLLM's answer about a response that the engine does not have.
 func noResponse(id string) *openai.Error {
 	return &openai.Error{Status: http.StatusNotFound, Type: "invalid_request_error", Param: "response_id",
 		Message: fmt.Sprintf("Response with id '%s' not found.", id)}

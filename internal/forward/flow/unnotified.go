@@ -11,25 +11,25 @@ import (
 )
 
 const (
-	// bypassAfter is how many attempts in a row must miss the notifications of a prefill
-	// instance until it is bypassed.
+	// bypassAfter is the number of consecutive attempts without notifications after which a
+	// prefill instance is bypassed.
 	bypassAfter = 3
-	// firstTrial is the time from the last of them to the first trial request. It doubles with
-	// each trial that fails, up to longestTrial.
+	// firstTrial is the time from the last such attempt to the first trial request. It doubles
+	// with each failed trial, up to longestTrial.
 	firstTrial   = time.Minute
 	longestTrial = 10 * time.Minute
-	// unnotifiedLogEvery is the least time between two log entries about one instance.
+	// unnotifiedLogEvery is the minimum time between two log entries about one instance.
 	unnotifiedLogEvery = time.Minute
-	// secondNotifyWait bounds how long a request waits for notifications after a first wait has
+	// secondNotifyWait bounds a request's wait for notifications after a first wait has
 	// failed: a working instance sends them about when it answers.
 	secondNotifyWait = time.Second
-	// maxNotifyFailures is how many attempts of one request may miss their notifications.
+	// maxNotifyFailures is the number of attempts of one request that may miss their notifications.
 	maxNotifyFailures = 2
 )
 
-// unnotified tracks the prefill instances whose notifications do not arrive. Requests bypass
-// them, but for a trial request from time to time; a new incarnation of the engine or its agent is tried at
-// once. It is safe for concurrent use.
+// unnotified tracks the prefill instances whose notifications do not arrive. Requests
+// bypass them, except for an occasional trial request; after a restart of the engine or its
+// agent, the instance is tried at once. It is safe for concurrent use.
 type unnotified struct {
 	log logrus.FieldLogger
 
@@ -37,11 +37,11 @@ type unnotified struct {
 	byKey map[instance.Key]*missed
 }
 
-// missed is what is known of one instance whose last notifications did not arrive.
+// missed is the state of one instance whose last notifications did not arrive.
 type missed struct {
 	incarnation string
-	ports       []int  // lmcache_notify of the record: another one after a restart of the agent
-	address     string // where they are expected
+	ports       []int  // lmcache_notify of the record; changes with a restart of the agent
+	address     string // where notifications are expected
 	failures    int    // in a row
 	pause       time.Duration
 	trial       time.Time // of the next trial request
@@ -49,7 +49,7 @@ type missed struct {
 	logged      time.Time
 }
 
-// of reports whether the engine and its agent are those of the entry.
+// of reports whether the entry is about the present processes of the engine and its agent.
 func (m *missed) of(in *instance.Instance) bool {
 	return m.incarnation == in.Incarnation() && slices.Equal(m.ports, in.Record.Ports[instance.PortLMCacheNotify])
 }
@@ -64,8 +64,8 @@ func (u *unnotified) find(in *instance.Instance) *missed {
 	return m
 }
 
-// bypassed reports whether an instance must not get a request. If it returns false for an
-// instance that is bypassed, the request is its trial.
+// bypassed reports whether an instance must not get a request. If it returns false for a
+// bypassed instance, the request is a trial.
 func (u *unnotified) bypassed(in *instance.Instance) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -81,7 +81,7 @@ func (u *unnotified) bypassed(in *instance.Instance) bool {
 	return false
 }
 
-// bypasses is bypassed without a trial.
+// bypasses is like bypassed, but does not start a trial.
 func (u *unnotified) bypasses(in *instance.Instance) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -89,7 +89,7 @@ func (u *unnotified) bypasses(in *instance.Instance) bool {
 	return m != nil && m.failures >= bypassAfter && time.Now().Before(m.trial)
 }
 
-// arrived notes that all notifications of an instance have arrived.
+// arrived records that all notifications of an instance have arrived.
 func (u *unnotified) arrived(in *instance.Instance) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -101,8 +101,7 @@ func (u *unnotified) arrived(in *instance.Instance) {
 	}
 }
 
-// failed notes that notifications of an instance, which were expected at an address, did not
-// arrive.
+// failed records that notifications of an instance did not arrive at the address where they were expected.
 func (u *unnotified) failed(in *instance.Instance, address string, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -1,6 +1,6 @@
 package leg
 
-// Class is the class of a failed leg, which only judge.go decides. It determines all
+// Class is the class of a failed leg, which only judge.go determines. It decides all
 // consequences of the failure; docs/failures.md has the same table and a test compares the two.
 type Class string
 
@@ -56,10 +56,10 @@ func (c Class) OfInstance() bool {
 // Blame is the consequence of a failure for its instance.
 type Blame uint8
 
-// The blames.
+// The values of Blame.
 const (
 	BlameNone Blame = iota
-	// BlameEject takes the instance out at once; one probe that it answers brings it back.
+	// BlameEject ejects the instance at once; one answered probe readmits it.
 	BlameEject
 	// BlameStrike adds a strike to the instance, but only when another instance then
 	// serves the same request: a request that fails everywhere is itself to blame.
@@ -75,15 +75,15 @@ func (b Blame) String() string {
 // Rule is the consequence of a class.
 type Rule struct {
 	Class Class
-	What  string // what happened, for operators
+	What  string // description of the failure, for operators
 	Retry bool   // on another instance; on the same one only if there is no other
 	Free  bool   // does not count against --max-attempts or the retry budget
 	// SameKV reports whether the instance cannot have used the KV transfer, so that another
-	// decode instance may have it while its lease runs. The exceptions are an engine's
-	// own 4xx and 503 where a refusal frees the blocks (connector.Terms).
+	// decode instance may use it while its lease runs. The exceptions are an engine's own 4xx
+	// and 503 if a refusal frees the blocks (connector.Terms).
 	SameKV bool
 	Blame  Blame
-	Client string // what the client gets if no attempt follows
+	Client string // the client's answer if no attempt follows
 }
 
 // Rules lists every class, in the order of the document.

@@ -19,21 +19,20 @@ func hopByHop(name string) bool {
 	return false
 }
 
-// private reports whether a client must not get a header through to an engine: it is the
-// proxy's own, may hold the admin key, or steers routing inside the fleet.
+// private reports whether a client's header must not reach an engine: it is the proxy's
+// own, may hold the admin key, or controls routing inside the fleet.
 func private(name string) bool {
 	switch name {
 	case "X-Api-Key", "X-Request-Id", "Expect", "Accept-Encoding", "X-Encoder-Hosts-Ports", "X-Kv-Cache-Source-Host-Port":
 		return true
-	case "Origin": // which pages may read an answer is decided by the proxy
+	case "Origin": // the proxy decides which pages may read an answer
 		return true
 	}
 	return strings.HasPrefix(name, "X-Pd-") || strings.HasPrefix(name, "X-Prefiller-") || strings.HasPrefix(name, "X-Data-Parallel-")
 }
 
-// notForEngines reports whether a client's header does not go to the engines. A header spelt
-// with _ counts as the one with -: servers with Python's gateway interfaces may confuse
-// the two.
+// notForEngines reports whether a client's header is not sent to engines. A name with _
+// counts as the name with -: servers with Python's gateway interfaces may confuse the two.
 func notForEngines(name string) bool {
 	if hopByHop(name) || private(name) {
 		return true
@@ -96,9 +95,9 @@ func DropNamed(h http.Header, connection []string) {
 	}
 }
 
-// authorize decides which key the engine sees. A client's key is removed if the proxy
-// checks keys, and else passed on. Where none is left the engine gets the proxy's key for
-// engines. ownKey reports whether the proxy's key was due, also if the proxy has none: then
+// authorize determines the key that the engine gets. A client's key is removed if the proxy
+// checks keys, else it is passed on. If no key is left, the engine gets the proxy's key for
+// engines. ownKey reports whether the proxy's key was due, even if the proxy has none: then
 // the client is not to blame for a refusal.
 func (o *Origin) authorize(out http.Header) (ownKey bool) {
 	if o.Settings.ClientKeys {

@@ -21,14 +21,14 @@ func RequestID(h http.Header) string {
 	return newUUID()
 }
 
-// EngineID makes the X-Request-Id that engines get in one attempt: the client's id and a
-// nonce, so that no two attempts have the same.
+// EngineID returns the X-Request-Id that engines get in one attempt: the client's id and a
+// nonce, so that no two attempts have the same one.
 func EngineID(id string) string { return id + "-" + randomHex(4) }
 
-// Key makes the random key of one attempt (connector.Pair): 32 hexadecimal digits.
+// Key returns the random key of one attempt (connector.Pair): 32 hexadecimal digits.
 func Key() string { return randomHex(16) }
 
-// newUUID makes a random UUID (RFC 9562, 5.4).
+// newUUID returns a random UUID (RFC 9562, 5.4).
 func newUUID() string {
 	b := randomBytes(16)
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80

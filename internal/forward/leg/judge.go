@@ -29,7 +29,7 @@ func (l *Leg) JudgeError(err error) *Failure {
 			f.Answer = ProxyError(untrusted(l.Instance.Role, refused.Reason))
 		}
 		// Without a connection nothing was sent, whatever ended the leg. An earlier try on a
-		// pooled connection may have reached it.
+		// pooled connection may have reached the engine.
 		f.Taken = f.Taken && e.Stage != upstream.StageNotConnected || e.MaybeTaken
 	}
 	return f
@@ -57,8 +57,7 @@ func (l *Leg) JudgeMoved() *Failure {
 	return newFailure(Removed, ProxyError(Unavailable(l.Instance.Role, l.origin.Model)), fmt.Errorf("%s drains: its streams move", l.Instance.Key))
 }
 
-// JudgeNeedsPrefill judges an instance that cannot answer without a prefill, which reason rules
-// out.
+// JudgeNeedsPrefill judges an instance that cannot answer without a prefill; reason is why there is none.
 func JudgeNeedsPrefill(reason string) *Failure {
 	return newFailure(Status4xx, ProxyError(NeedsPrefill(reason)), errNeedsPrefill)
 }
@@ -74,7 +73,7 @@ func (l *Leg) JudgeCallOff(cause error) *Failure {
 	return l.JudgeError(&upstream.Error{Stage: upstream.StageBody, Address: l.Instance.Address, Err: cause, MaybeTaken: true})
 }
 
-// classOf finds the class of an error of the upstream client.
+// classOf returns the class of an error of the upstream client.
 func classOf(err error) Class {
 	switch {
 	case errors.Is(err, sched.ErrRemoved):
@@ -121,8 +120,8 @@ func classOf(err error) Class {
 	return Lost
 }
 
-// clientAnswer is what the client gets if no further attempt is made. If a limit of the proxy
-// has ended the leg, the client gets its name and its setting.
+// clientAnswer returns the client's answer if no further attempt is made. If a limit of the
+// proxy has ended the leg, it contains the name and the setting of the limit.
 func (l *Leg) clientAnswer(class Class, err error) Answer {
 	role := l.Instance.Role
 	switch class {
@@ -143,9 +142,9 @@ func (l *Leg) clientAnswer(class Class, err error) Answer {
 	}
 }
 
-// timedOut is the 504 for a leg that was given up because of err.
+// timedOut returns the 504 for a leg that was given up because of err.
 func timedOut(role instance.Role, err error) *openai.Error {
-	why := ErrNotNotified // that they cannot be received, for a reason that is in the log
+	why := ErrNotNotified // the log has the reason why they cannot be received
 	if over, ok := errors.AsType[*LimitError](err); ok {
 		why = over
 	} else if errors.Is(err, errOvertaken) {
@@ -155,8 +154,8 @@ func timedOut(role instance.Role, err error) *openai.Error {
 		Message: fmt.Sprintf("the %s instance did not answer in time: %s", role, why)}
 }
 
-// LostError is the error for the client of an answer that ended, because of err, after it was
-// committed, or before if err is ErrStopping.
+// LostError returns the client's error for an answer that ended, because of err, after it
+// was committed, or before if err is ErrStopping.
 func LostError(err error) *openai.Error {
 	if errors.Is(err, ErrStopping) {
 		return unavailable(ErrStopping.Error())
@@ -169,8 +168,8 @@ func LostError(err error) *openai.Error {
 	return badGateway("the decode instance was lost in the middle of the answer")
 }
 
-// untrusted names only the reason. Hosts and certificate authorities of the fleet are not
-// for clients; they are in the log.
+// untrusted returns an error that names only the reason. Hosts and certificate authorities
+// of the fleet are not for clients; they are in the log.
 func untrusted(role instance.Role, why certs.Reason) *openai.Error {
 	return badGateway(fmt.Sprintf("no TLS between the proxy and the %s instance (%s); this is a configuration error of the fleet, and the proxy's log says more", role, why))
 }
@@ -214,8 +213,8 @@ func isBusy(status int) bool {
 const NoSuchRoute = `{"detail":"Not Found"}`
 
 // saturated reports whether an error is that of a vLLM that admits no further request
-// (--max-num-queued-reqs, --max-num-queued-tokens), or a 429. The type is the phrase of the
-// status; vLLM's other 503s, such as that of a paused engine, have another one.
+// (--max-num-queued-reqs, --max-num-queued-tokens), or a 429. The error type is the text of
+// the status; vLLM's other 503s, such as that of a paused engine, have another type.
 func saturated(status int, body []byte) bool {
 	return status == http.StatusTooManyRequests ||
 		status == http.StatusServiceUnavailable && string(jsonscan.FindText(body, 0, "error", "type")) == http.StatusText(status)
@@ -255,7 +254,7 @@ func (l *Leg) JudgeEvent(code int, body []byte) *Failure {
 	err := fmt.Errorf("%s sent an error event (%d)", l.Instance.Key, code)
 	if saturated(code, body) {
 		f := l.JudgeBody(l.failed(Busy, a, err), body)
-		f.Taken = true // its headers came before
+		f.Taken = true // the header has already arrived
 		return f
 	}
 	if code >= 400 && code < 500 && !isBusy(code) {
@@ -267,8 +266,8 @@ func (l *Leg) JudgeEvent(code int, body []byte) *Failure {
 	return l.failed(ErrorEvent, a, err)
 }
 
-// JudgeCut judges the failure of a prefill leg again whose answer the proxy has cut after one
-// token, which an engine may not be able to parse: half a tool call, for example (aloneCases in
+// JudgeCut judges again the failure of a prefill leg whose answer the proxy cut after one token.
+// An engine may not be able to parse that, for example half a tool call (aloneCases in
 // test/e2e). It then answers 500 on the routes of Messages and Responses, and 400 on the others.
 func (l *Leg) JudgeCut(f *Failure, k openai.Kind) *Failure {
 	if f.Class == Status4xx && f.Answer.Status == http.StatusBadRequest ||
@@ -278,7 +277,7 @@ func (l *Leg) JudgeCut(f *Failure, k openai.Kind) *Failure {
 	return f
 }
 
-// JudgeTooLarge judges an answer of which some part, named by what, is larger than the proxy accepts.
+// JudgeTooLarge judges an answer with a part, named by what, that is larger than the proxy accepts.
 func (l *Leg) JudgeTooLarge(what string) *Failure {
 	return l.failed(TooLarge, ProxyError(tooLarge(l.Instance.Role, what)), fmt.Errorf("%s: too large: %s", l.Instance.Key, what))
 }
@@ -287,19 +286,19 @@ func tooLarge(role instance.Role, what string) *openai.Error {
 	return badGateway(fmt.Sprintf("the %s instance sent an answer that is too large: %s", role, what))
 }
 
-// JudgeNoMemory judges an answer that does not fit into the memory for bodies while other requests hold some of it.
+// JudgeNoMemory judges an answer for which other requests have left too little memory for bodies.
 func (l *Leg) JudgeNoMemory() *Failure {
 	return l.failed(TooLarge, ProxyError(unavailable("this proxy has no memory left for the answer (--max-bodies-memory); try again")),
 		fmt.Errorf("%s: not enough memory for its answer", l.Instance.Key))
 }
 
-// JudgeFinish judges an answer that the engine ended for a reason of its own.
+// JudgeFinish judges an answer that the engine itself ended.
 func (l *Leg) JudgeFinish(class Class) *Failure {
 	return l.failed(class, ProxyError(unavailable("the instance gave the request up before it had begun to answer; try again")),
 		fmt.Errorf("%s ended the request without an answer: %s", l.Instance.Key, class))
 }
 
-// JudgeBadAnswer judges an answer that is not what an engine sends.
+// JudgeBadAnswer judges an answer that no working engine sends; what describes the answer.
 func (l *Leg) JudgeBadAnswer(what string) *Failure {
 	return l.failed(BadAnswer, ProxyError(badGateway(fmt.Sprintf("the %s instance sent an answer that cannot be used: %s", l.Instance.Role, what))),
 		fmt.Errorf("%s: %s", l.Instance.Key, what))

@@ -16,20 +16,19 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
-// Leg is the lifetime of one request to an engine, as a context: it ends with
-// the client, by a limit of the proxy, when its instance is known to be removed, or
-// when the caller has finished with it. Ending it closes the connection of an
-// unfinished answer, which is what makes vLLM abort the work. context.Cause returns why it
-// ended.
+// Leg is the lifetime of one request to an engine, as a context. It ends when the client
+// leaves, when a limit of the proxy expires, when its instance is known to be removed, or
+// when the caller ends it. Its end closes the connection of an unfinished answer, which
+// makes vLLM abort the request. context.Cause returns why it ended.
 type Leg struct {
 	context.Context //nolint:containedctx // a leg is one
 	Instance        *instance.Instance
 	Span            *tracing.Span // in the trace of its request; nil: none
 	Began           time.Time
 
-	// Recheck is called before the answer is committed, and may call the leg off; nil: nothing is checked.
+	// Recheck is called before the answer is committed, and may cancel the leg; nil: nothing is checked.
 	Recheck func()
-	// Once reports that the request names a KV transfer for a single use, so that the engine must
+	// Once reports whether the request names a single-use KV transfer, so that the engine must
 	// not receive it twice. Decode would wait in vain, or read blocks that were freed.
 	Once bool
 
@@ -43,11 +42,11 @@ type Leg struct {
 	timer *time.Timer // of limit
 	lease *time.Timer // of Wait.KVUntil; nil without it
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	limit  Limit
-	due    time.Time     // when timer should run
-	silent time.Duration // time without progress of the answer, when timer was last set
-	armed  time.Duration // what timer was last set to
+	due    time.Time     // when timer should fire
+	silent time.Duration // time without progress of the answer when timer was last set
+	armed  time.Duration // last duration of timer
 	// waitsForPartner is Wait.Partner until the other leg is done: timer does nothing.
 	waitsForPartner bool
 	committed       bool // CallOff does nothing any more
@@ -94,18 +93,17 @@ func (l *Leg) Progressed() {
 	}
 }
 
-// Answered notes that the first content of the answer has arrived.
+// Answered records that the first content of the answer has arrived.
 func (l *Leg) Answered() {
 	if l.pick != nil {
 		l.pick.Answered()
 	}
 }
 
-// Commit notes that the answer is about to be committed: from now on CallOff does not
-// end the leg, even if its instance is removed. If the leg has ended before, Commit
-// returns the cause, and nothing more can be read of the answer. A complete answer can be
-// used all the same, unless decode may have read other blocks than those of its prompt: the cause
-// is ErrSource or the end of the KV lease.
+// Commit marks the answer as about to be committed: from now on, CallOff does not end the leg, even if
+// its instance is removed. If the leg has already ended, Commit returns the cause, and nothing more of
+// the answer can be read. For a complete answer, it returns nil even then, unless decode may have read
+// other blocks than those of its prompt. In that case the cause is ErrSource or the end of the KV lease.
 func (l *Leg) Commit(complete bool) error {
 	if l.Recheck != nil {
 		l.Recheck()
@@ -148,14 +146,12 @@ func (l *Leg) CallOff(cause error) {
 	}
 }
 
-// transferSlack is how much of its waiting time a leg may have spent before the
-// silence of its instance was noticed.
+// transferSlack is the maximum time that a leg may have waited before the silence of its instance began.
 const transferSlack = 2 * time.Second
 
-// Silent implements sched.Leg: the instance has answered neither legs nor probes for d. Its
-// limit, Wait.Silence, also holds while the leg waits for its partner: an instance that waits
-// for a KV cache answers probes. A KV cache that can be read once must not be read after its
-// lease has ended; see leaseEnded.
+// Silent implements sched.Leg: the instance has answered neither legs nor probes for d. Its limit,
+// Wait.Silence, also applies while the leg waits for its partner: an instance that waits for a KV cache
+// answers probes. A single-use KV cache must not be read after its lease has ended; see leaseEnded.
 func (l *Leg) Silent(d time.Duration) {
 	waited := time.Since(l.Began)
 	switch {
@@ -166,8 +162,8 @@ func (l *Leg) Silent(d time.Duration) {
 	}
 }
 
-// Overtaken implements sched.Leg. A leg whose first content cannot be seen is never stuck: n
-// short answers may overtake a long one. Nor is one that waits for its partner.
+// Overtaken implements sched.Leg. It ignores a leg whose first content is not visible,
+// because n short answers may overtake a long one, and a leg that waits for its partner.
 func (l *Leg) Overtaken(n int) {
 	l.mu.Lock()
 	stuck := l.wait.Streamed && !l.wait.Patient && !l.waitsForPartner
@@ -177,7 +173,7 @@ func (l *Leg) Overtaken(n int) {
 	}
 }
 
-// Connector is the dialect of the leg's instance, "" for a leg of no pick.
+// Connector returns the dialect of the leg's instance, "" for a leg without a pick.
 func (l *Leg) Connector() string {
 	if l.pick == nil {
 		return ""
@@ -193,15 +189,15 @@ const streamSilence, silenceStep = 5 * time.Second, time.Second
 // ShouldMove reports whether another instance should continue the leg's stream.
 func (l *Leg) ShouldMove() bool { return l.pick != nil && l.pick.ShouldMove() }
 
-// Watch makes a committed leg end soon if its instance is lost or hung: another leg will continue its
-// answer. Otherwise only a limit would end it, for the client would not get more.
+// Watch makes a committed leg end soon if its instance is lost or hung: another leg will continue
+// its answer. Without Watch, only a limit ends it, because an earlier end would not help the client.
 func (l *Leg) Watch() {
 	if l.pick != nil {
 		RemovalFunc(l.doubtStream).Watch(l.pick)
 	}
 }
 
-// doubtStream makes a silence of streamSilence end the leg.
+// doubtStream makes the leg end after a silence of streamSilence.
 func (l *Leg) doubtStream(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -211,8 +207,8 @@ func (l *Leg) doubtStream(cause error) {
 	}
 }
 
-// RemovalFunc is called when an instance is removed whose leg is committed, not sent yet, or not the one to
-// end. It implements sched.Leg.
+// RemovalFunc is called when the instance of a pick is removed. The leg of the pick is
+// committed, not sent yet, or not the one to end. RemovalFunc implements sched.Leg.
 type RemovalFunc func(cause error)
 
 // Watch makes sched call f if the instance of a pick is removed before its EndAwait. The pick never counts
@@ -231,8 +227,7 @@ func (RemovalFunc) Overtaken(int) {}
 // Silent implements sched.Leg.
 func (RemovalFunc) Silent(time.Duration) {}
 
-// End ends the leg, if it has not ended yet, and releases what it holds. It may be called
-// more than once.
+// End ends the leg, if it has not ended yet, and releases its resources. It may be called more than once.
 func (l *Leg) End() {
 	l.mu.Lock()
 	l.committed = true

@@ -14,34 +14,34 @@ import (
 type Limit struct {
 	After   time.Duration
 	Class   Class  // of the failure when the time is over
-	Setting string // where the time is set, for operators
+	Setting string // name of the setting, for operators
 	// Firm limits do not move while the engine makes progress with other work, nor while the other
 	// leg of a pair runs.
 	Firm bool
 }
 
-// PrefillLimit is the limit for the whole answer of a prefill instance.
+// PrefillLimit returns the limit for the whole answer of a prefill instance.
 func PrefillLimit(d time.Duration) Limit {
 	return Limit{After: d, Class: PrefillTimeout, Setting: "--prefill-timeout"}
 }
 
-// FirstByteLimit is the limit for the header of a stream.
+// FirstByteLimit returns the limit for the header of a stream.
 func FirstByteLimit(d time.Duration) Limit {
 	return Limit{After: d, Class: FirstByteTimeout, Setting: "--decode-first-byte-timeout"}
 }
 
-// NonStreamLimit is the limit for the header of an answer that is not streamed. An engine
-// sends it when it has generated the whole answer.
+// NonStreamLimit returns the limit for the header of a non-streamed answer. An engine sends
+// it when it has generated the whole answer.
 func NonStreamLimit(d time.Duration) Limit {
 	return Limit{After: d, Class: FirstByteTimeout, Setting: "--non-stream-timeout"}
 }
 
-// IdleLimit is the limit between two reads of an answer.
+// IdleLimit returns the limit between two reads of an answer.
 func IdleLimit(d time.Duration) Limit {
 	return Limit{After: d, Class: IdleTimeout, Setting: "--idle-timeout"}
 }
 
-// GraceLimit is the limit for bytes that nothing depends on any more: the text of an error,
+// GraceLimit returns the limit for bytes that do not matter any more: the text of an error,
 // or the end of a connection after the last event.
 func GraceLimit(d time.Duration) Limit {
 	l := IdleLimit(d)
@@ -49,12 +49,12 @@ func GraceLimit(d time.Duration) Limit {
 	return l
 }
 
-// NotifyLimit is the limit from a prefill's answer to the last of its notifications.
+// NotifyLimit returns the limit from a prefill's answer to the last of its notifications.
 func NotifyLimit(d time.Duration) Limit {
 	return Limit{After: d, Class: NotNotified, Setting: "--lmcache-notify-timeout", Firm: true}
 }
 
-// ContinueLimit is the limit until an answer that had begun goes on after its leg was lost.
+// ContinueLimit returns the limit from the loss of a stream's leg to its continuation on another one.
 func ContinueLimit(d time.Duration) Limit {
 	return Limit{After: d, Class: NotContinued, Setting: "a fixed limit", Firm: true}
 }
@@ -76,12 +76,12 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("%s for %s s (%s)", what, strconv.FormatFloat(e.Limit.After.Seconds(), 'f', -1, 64), e.Limit.Setting)
 }
 
-// Progress reports when the engine of an instance last made progress, with any request, when its core
-// was last observed to run, if only for a trial request, and whether both can be observed. It must not
-// block.
+// Progress returns when the engine of an instance last made progress, with any request, and
+// when its core was last observed to run, if only for a trial request. observable reports
+// whether both can be observed. Progress must not block.
 type Progress func(k instance.Key) (last, ran time.Time, observable bool)
 
-// progress is Settings.Progress for the leg's instance.
+// progress returns Settings.Progress for the leg's instance.
 func (l *Leg) progress() (last, ran time.Time, observable bool) {
 	if l.origin.Settings.Progress == nil {
 		return time.Time{}, time.Time{}, false
@@ -106,7 +106,7 @@ func (l *Leg) Rearm(d time.Duration) {
 	l.arm(d)
 }
 
-// arm starts the timer of a new silence; l.mu is held.
+// arm starts the timer and begins to measure a new silence; l.mu is held.
 func (l *Leg) arm(d time.Duration) {
 	if l.doubt != nil {
 		d = min(d, silenceStep)
@@ -135,7 +135,7 @@ func (l *Leg) PartnerDone() {
 	if l.Err() == nil {
 		l.arm(l.limit.After)
 		if l.pick != nil && !l.committed {
-			l.pick.Await(l, time.Now()) // what overtook it meanwhile did not have to wait
+			l.pick.Await(l, time.Now()) // legs that overtook it during the wait do not count
 		}
 	}
 }
@@ -148,23 +148,23 @@ func (l *Leg) ClearLimit() {
 	l.due = l.due.Add(math.MaxInt64)
 }
 
-// expire ends the leg, unless its engine makes progress: then the leg waits on in the engine's
-// queue, or for a batch that others fill. l.timer calls it.
+// expire ends the leg unless its engine makes progress: then the leg still waits in the
+// engine's queue, or for a batch of other requests. l.timer calls it.
 func (l *Leg) expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// PartnerDone starts the timer; or it was set again when it had just fired.
+	// Either PartnerDone will start the timer, or the timer was set again just after it had fired.
 	if l.waitsForPartner || l.Err() != nil || time.Now().Before(l.due) {
 		return
 	}
-	if time.Since(l.due) > transferSlack { // this process was suspended, and has not read what came meanwhile
+	if time.Since(l.due) > transferSlack { // this process was suspended, and has not read the bytes that arrived
 		l.reset(min(l.armed, streamSilence))
 		return
 	}
 	l.silent += l.armed
 	switch s := l.origin.Settings; {
 	case l.doubt == nil:
-	case s.Available(l.Instance.Key) && s.Removed(l.pick) == nil: // it is back
+	case s.Available(l.Instance.Key) && s.Removed(l.pick) == nil: // the instance is back
 		l.doubt = nil
 		l.armed = max(l.limit.After-l.silent, silenceStep)
 		l.reset(l.armed)
@@ -198,8 +198,8 @@ func (l *Leg) expire() {
 	}
 }
 
-// Resumed returns due, or a later time if this process was suspended at due: it has not read what came
-// meanwhile.
+// Resumed returns due, or a later time if this process was suspended at due and has not
+// read the bytes that arrived.
 func Resumed(due time.Time) time.Time {
 	if time.Since(due) <= transferSlack {
 		return due
@@ -207,11 +207,10 @@ func Resumed(due time.Time) time.Time {
 	return time.Now().Add(streamSilence)
 }
 
-// leaseEnded ends the leg if its KV cache must not be read any more: the engine would read
-// blocks that prefill has given to other requests, without an error
-// (TestHandoverEndsWhileTheOnlyDecodeIsSilent). The first content proves that the blocks were
-// read, and a core that runs, if only for a trial, has renewed the lease. Where neither can be
-// observed, Silent decides. l.lease calls it, and Commit.
+// leaseEnded ends the leg if its KV cache must not be read any more. The engine would read blocks that
+// prefill has given to other requests, without an error (TestHandoverEndsWhileTheOnlyDecodeIsSilent).
+// The first content proves that the blocks were read, and a core that runs, if only for a trial, has
+// renewed the lease. If neither can be observed, Silent decides. l.lease and Commit call it.
 func (l *Leg) leaseEnded() {
 	last, ran, observable := l.progress()
 	l.mu.Lock()
@@ -221,14 +220,14 @@ func (l *Leg) leaseEnded() {
 		return
 	}
 	switch {
-	// This process was suspended before it began the leg, or while the lease ended: the engine may
-	// have been, too, and have made its progress since.
+	// This process was suspended before it began the leg, or while the lease ended: the engine
+	// may have been suspended, too, and have made its progress since.
 	case until.Before(l.Began), now.Sub(until) > transferSlack:
 	case !observable && (l.wait.KVRenews || !l.wait.Streamed), last.After(l.Began) && !l.wait.Streamed:
 		l.kvUntil = time.Time{}
 		return
 	case ran.After(l.Began) && l.wait.KVRenews:
-		// Between two renewals, and after the last one, the lease has at least this left.
+		// Between two renewals, and after the last one, at least this much of the lease is left.
 		if renewed := ran.Add(l.wait.KVLimit.After / 2); renewed.After(now) {
 			l.kvUntil = renewed
 			l.lease.Reset(renewed.Sub(now))

@@ -1,9 +1,9 @@
 // Package modelroute chooses the model, and the instances that serve it, for a request whose model
 // is the name of a model route.
 //
-// Requests of one client go to the same target, by weighted rendezvous hashing: all proxies make
-// the same choice, and a change of weights moves only the share that it must. All other requests
-// take turns in a sequence that keeps to the weights in every part of it.
+// Requests with the same session or API key go to the same target, by weighted rendezvous
+// hashing. All proxies make the same choice, and a change of weights moves only the share that it
+// must. All other requests take turns in a sequence that follows the weights in each part of it.
 package modelroute
 
 import (
@@ -19,20 +19,20 @@ import (
 
 // Target is one target of a route.
 type Target struct {
-	Name   string            // of the target, unique in its route
-	Model  string            // that the engines serve
+	Name   string            // unique in its route
+	Model  string            // model that the engines serve
 	Labels instance.Selector // of the instances; nil: any
 	Weight int
 
 	Quoted string // Model as JSON
 	Queue  string // the name of its queue
-	// Requests counts the requests that the target got last, PassedOver those that it was chosen for
-	// and that another one got. Both outlive changes of the route.
+	// Requests counts the requests that the target got last, PassedOver those for which it was
+	// chosen but that another target got. Both survive changes of the route.
 	Requests, PassedOver *atomic.Uint64
 	hash                 uint64
 }
 
-// What keeps the requests of a client on one target, see Route.Sticky.
+// Values of Route.Sticky: what keeps a client's requests on one target.
 const (
 	ByKey  = "key"  // the name of the API key
 	ByNone = "none" // nothing
@@ -53,7 +53,7 @@ type Route struct {
 // Decode reads the documents of model routes.
 type Decode func(*instance.Documents) []*Route
 
-// Routes are the model routes of the present snapshot. They are safe for concurrent use.
+// Routes are the model routes of the current snapshot. They are safe for concurrent use.
 type Routes struct {
 	source instance.Source
 	decode Decode
@@ -140,12 +140,12 @@ type Choice struct {
 	Route *Route
 	// PassedOver are the names of the targets that were chosen and did not serve the request.
 	PassedOver []string
-	// Target is the present target.
+	// Target is the current target.
 	Target *Target
 
-	key   string // what keeps the request on its target; "" if nothing does
+	key   string // session or API key, which determines the target; "" if neither does
 	turn  uint64
-	tried uint64 // targets that Next has returned, one bit for each
+	tried uint64 // bit set of the targets that Next has returned
 }
 
 // Begin returns the choice for a request of this session and API key.
@@ -157,11 +157,11 @@ func (r *Route) Begin(session, key string) *Choice {
 	return c
 }
 
-// golden is the golden ratio in 64 bits: of any number of its multiples in sequence, each target has its
-// share.
+// golden is the golden ratio in 64 bits. Its successive multiples are spread evenly, so
+// each target gets its share in any sequence of turns.
 const golden = 0x9e3779b97f4a7c15
 
-// Preview returns what Begin would return, and takes no turn.
+// Preview returns what Begin would return, without taking a turn.
 func (r *Route) Preview(session, key string) *Choice {
 	c := &Choice{Route: r, key: session, turn: (r.turn.Load() + 1) * golden}
 	switch r.Sticky {
@@ -173,8 +173,8 @@ func (r *Route) Preview(session, key string) *Choice {
 	return c
 }
 
-// Next makes the next target the present one, and reports whether there was one left: the one
-// that weights and key choose among those that are usable. If none is, it is one that is not.
+// Next selects the next target, and reports whether one was left. Weights and key choose
+// among the usable targets, or among the others if none is usable.
 func (c *Choice) Next(usable func(*Target) bool) bool {
 	passed := c.PassedOver
 	if c.Target != nil {
@@ -213,7 +213,7 @@ func (c *Choice) Left(usable func(*Target) bool) bool {
 // Restart begins again with the first target.
 func (c *Choice) Restart() { c.Target, c.PassedOver, c.tried = nil, nil, 0 }
 
-// Share returns the weight of the present target divided by the sum of all weights, 0 if they are 0.
+// Share returns the weight of the current target divided by the sum of all weights, 0 if they are 0.
 func (c *Choice) Share() float64 {
 	total := 0
 	for _, t := range c.Route.Targets {
@@ -227,8 +227,8 @@ func (c *Choice) set(at int, passed []string) {
 	c.tried |= 1 << at
 }
 
-// best returns the target that weights and key choose among those that are not in skip, -1 if
-// there is none.
+// best returns the index of the target that weights and key choose among those that are not
+// in skip, -1 if there is none.
 func (c *Choice) best(skip uint64) int {
 	total, best, least := uint64(0), -1, 0.0
 	for i, t := range c.Route.Targets {
@@ -249,7 +249,7 @@ func (c *Choice) best(skip uint64) int {
 		return best
 	}
 	turn := c.turn
-	if skip != 0 { // the requests that chose a skipped target are shared by weight, too
+	if skip != 0 { // share the requests of a skipped target by weight, too
 		turn = rand.NewPCG(turn, skip).Uint64()
 	}
 	at, _ := bits.Mul64(turn, total)

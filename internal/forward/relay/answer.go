@@ -34,32 +34,31 @@ const (
 // StatusClientGone is logged for a client that left before its answer.
 const StatusClientGone = 499
 
-// Result is what became of an answer.
+// Result is the outcome of an answer.
 type Result struct {
 	Status  int
 	Outcome string        // see OutcomeOK
 	Failure leg.Class     // of the leg whose failure the client got
 	Bytes   int64         // of the body
 	TTFT    time.Duration // 0 if nothing was committed
-	Gap     time.Duration // between two events of a stream, on average; 0 if there was none
-	// Tokens are what prefill and the answer report. Of a stream without a usage, Output is the
-	// number of its events from the first content on.
+	Gap     time.Duration // mean time between two events of a stream; 0 if there was none
+	// Tokens are the counts that prefill and the answer report. For a stream without a usage,
+	// Output is the number of its events from the first content on.
 	response.Tokens
-	// Broken reports that the client's connection must be broken, not ended cleanly.
+	// Broken reports whether the client's connection must be broken instead of ended cleanly.
 	Broken bool
-	// Late is the status that the answer would have had if a keep-alive had not sent the header before; 0 if
-	// the client got it in the status line.
+	// Late is the status of an answer whose header a keep-alive had sent before; 0 if the
+	// client got the status in the status line.
 	Late int
 }
 
-// Computed reports whether engines have worked for the request: a leg has begun, and the answer is no error. If the
-// client has left, its last leg was not refused.
+// Computed reports whether engines have worked for the request: a leg has begun, and the
+// answer is not an error. If the client has left, the last leg must not have been refused.
 func (a *Answer) Computed() bool {
 	return a.Times.At(stage.Sent) != 0 && (a.Outcome == OutcomeClientGone && a.Times.At(stage.Refused) == 0 || cmp.Or(a.Late, a.Status) < http.StatusBadRequest)
 }
 
-// Route adds to the header of an answer where the request went, as far as the client may
-// know.
+// Route adds the route of the request to the header of an answer, as far as the client may see it.
 type Route interface{ Header(h http.Header) }
 
 // Observer records durations in seconds. A prometheus.Observer is one.
@@ -76,28 +75,27 @@ type Answer struct {
 	Idle   time.Duration   // between two reads of an engine's answer, and for a write to the client
 	Route  Route
 	Log    logrus.FieldLogger
-	Memory *scratch.Bodies // bounds the memory of what is held back; nil: no bound
+	Memory *scratch.Bodies // bounds the memory of bytes that are held back; nil: no bound
 	// Generates reports whether an answer of the kind Other is generated, so that it may report tokens.
 	Generates bool
 	// Gaps receives the times between the events of a stream; nil if they are not recorded.
 	Gaps Observer
-	// Model puts the model that the client asked for into the answer; nil: it stays that of the
-	// engine.
+	// Model puts the model that the client named into the answer; nil: the engine's name stays.
 	Model *ModelName
 
 	Result
 
 	keep          keepAlive
-	lost          *leg.Failure // of the last leg, while no other one continues the stream; else nil
+	lost          *leg.Failure // failure of the last leg, until another leg continues the stream; else nil
 	pace          pace
-	counted       int       // what Tokens.Output is if no leg reports it
+	counted       int       // Tokens.Output if no leg reports it
 	sequence      int       // sequence_number of the next event of /v1/responses
-	writeDeadline time.Time // keep guards it
+	writeDeadline time.Time // guarded by keep
 	lastWrite     time.Time // when the last write of the answer began
 }
 
-// Refuse answers with one of the proxy's own errors. Any other error than an *openai.Error
-// is a bug: it is answered as an internal error.
+// Refuse answers with an error of the proxy. An error that is not an *openai.Error is a
+// bug: it is answered as an internal error.
 func (a *Answer) Refuse(err error) {
 	var e *openai.Error
 	if !errors.As(err, &e) {
@@ -158,7 +156,7 @@ func (a *Answer) clientLeft() {
 	a.Broken = true // a client whose connection is half open must not read a clean end
 }
 
-// SendFailure answers with a failure.
+// SendFailure answers with the failure of a leg.
 func (a *Answer) SendFailure(f *leg.Failure) {
 	if f.Class == leg.ClientGone || a.Ctx.Err() != nil {
 		a.ClientGone()
@@ -197,7 +195,7 @@ func (a *Answer) SendWhole(whole leg.Answer) {
 	a.writeLocked(whole.Body) // a client that left needs no error
 }
 
-// JSON answers with a value of the proxy's own.
+// JSON answers with a value of the proxy, status 200.
 func (a *Answer) JSON(v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -212,8 +210,8 @@ func (a *Answer) JSON(v any) {
 	a.writeLocked(b) // a client that left needs no error
 }
 
-// sendHeader sends the engine's status and header, or what of them belongs into a stream whose header is
-// out. length is the Content-Length, -1 to leave it to the server.
+// sendHeader sends the engine's status and header, or only the proxy's fields, as a comment, if a
+// keep-alive has sent a header already. length is the Content-Length, -1 to leave it to the server.
 func (a *Answer) sendHeader(resp *upstream.Response, length int64) {
 	a.TTFT = time.Since(a.Times.Start)
 	a.Status = resp.Status
@@ -221,7 +219,7 @@ func (a *Answer) sendHeader(resp *upstream.Response, length int64) {
 	defer a.keep.mu.Unlock()
 	if a.keep.begun {
 		if why := a.reasons(); why != nil {
-			a.writeLocked(why) // a client that left is noticed by the next write
+			a.writeLocked(why) // the next write notices if the client has left
 		}
 		return
 	}
@@ -241,7 +239,7 @@ func (a *Answer) copyHeader(from http.Header, length int64) {
 		}
 	}
 	if varies != nil && !slices.Equal(varies, to["Vary"]) {
-		to["Vary"] = append(varies, from["Vary"]...) // the proxy's Vary is for CORS, the engine's holds as well
+		to["Vary"] = append(varies, from["Vary"]...) // the proxy's Vary is for CORS, the engine's applies as well
 	}
 	leg.DropNamed(to, from["Connection"])
 	if length >= 0 {
@@ -264,7 +262,7 @@ func (a *Answer) addProxyHeader() {
 // write sends and flushes bytes to the client; it reports false if the client has left.
 func (a *Answer) write(b []byte) bool { return a.send(b, true) }
 
-// send is write, or without flush for bytes that the server may buffer.
+// send is write; without flush, the server may buffer the bytes.
 func (a *Answer) send(b []byte, flush bool) bool {
 	a.keep.mu.Lock()
 	defer a.keep.mu.Unlock()
@@ -279,17 +277,18 @@ func (a *Answer) send(b []byte, flush bool) bool {
 	return ok
 }
 
-// maxWrite is how much is written under one deadline, in bytes.
+// maxWrite is the number of bytes that are written under one deadline.
 const maxWrite = 32 << 10
 
-// writeLocked writes to the client, and returns when it began. Its caller holds the lock of keep, or has stopped it.
+// writeLocked writes to the client, and returns when it began. The caller holds keep.mu or
+// has stopped keep.
 func (a *Answer) writeLocked(b []byte) (at time.Time, ok bool) {
 	at = time.Now()
 	for now := at; ; now = time.Now() {
 		a.keep.last = now
 		if a.writeDeadline.Sub(now) < a.Idle*7/8 {
-			// A client that stops reading must not keep an instance busy forever. The deadline is moved
-			// rarely: that takes longer than the write.
+			// A client that stops reading must not keep an instance busy forever. The deadline is
+			// moved rarely, because that takes longer than the write.
 			a.writeDeadline = now.Add(a.Idle)
 			_ = a.Client.SetWriteDeadline(a.writeDeadline) // not supported: no deadline
 		}
@@ -301,8 +300,8 @@ func (a *Answer) writeLocked(b []byte) (at time.Time, ok bool) {
 	}
 }
 
-// breakOff ends a committed answer that cannot be completed: the connection is broken, in a stream after
-// an error event. class is the kind of failure.
+// breakOff breaks the connection of a committed answer that cannot be completed; in a
+// stream, it sends an error event first. class is the kind of failure.
 func (a *Answer) breakOff(events bool, class leg.Class, cause error) {
 	a.StopKeepAlive()
 	a.Log.WithError(cause).WithField("request_id", a.ID).Warn("answer lost after it was committed")
@@ -346,9 +345,9 @@ func (a *Answer) Complete(events []byte) {
 	}
 }
 
-// Continuation lets a stream go on after its leg was lost.
+// Continuation continues a stream on another leg after its leg was lost.
 type Continuation interface {
-	// Pass records whole events of a leg, and returns them as the client may have them. It may use
+	// Pass records whole events of a leg, and returns them edited for the client. It may use
 	// their memory. An error means that the leg does not continue the stream.
 	Pass(events []byte) ([]byte, error)
 	// MayMove reports whether another leg may continue the stream now, although its leg l has not failed.
@@ -397,9 +396,9 @@ func (s *Source) judgeEnd(kind openai.Kind, b []byte) *leg.Failure {
 	return nil
 }
 
-// Relay passes an answer with status 200 on. A failure means that nothing of it was sent to the client, or,
-// with Failure.Begun, that another leg has to continue it; nil means that the client has been answered,
-// completely or visibly broken.
+// Relay relays an answer with status 200. A failure means that nothing of it was sent to
+// the client or, with Failure.Begun, that another leg must continue it. nil means that the
+// client has been answered, completely or with a broken connection.
 func (a *Answer) Relay(s Source) *leg.Failure {
 	s.Leg.SetLimit(leg.IdleLimit(a.Idle))
 	if a.Model != nil {

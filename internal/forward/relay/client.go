@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Client is the connection of one client, as far as one request needs it.
+// Client is the connection of one client, with the operations that a request needs.
 type Client interface {
 	http.ResponseWriter
-	// Flush sends what was written.
+	// Flush sends the written bytes.
 	Flush()
 	// SetReadDeadline limits the reading of the request's body; the zero time
 	// removes the limit.

@@ -1,5 +1,5 @@
-// Package relay passes one answer on to one client: it holds the answer back until it is
-// committed, streams it event by event, rewrites what must be different for the client,
+// Package relay relays one answer to one client: it holds the answer back until it is
+// committed, streams it event by event, rewrites the parts that must differ for the client,
 // and breaks the connection visibly when it cannot complete the answer.
 //
 //	leg's answer ──hold──▶ commit ──▶ Client

@@ -10,27 +10,26 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// What keeps a connection alive, as vLLM (--sse-keep-alive-interval) and Anthropic's API send it.
+// The keep-alives of vLLM (--sse-keep-alive-interval) and of Anthropic's API.
 const (
 	keepAliveComment = ": keep-alive\n\n"
 	keepAlivePing    = "event: ping\ndata: {\"type\":\"ping\"}\n\n"
 )
 
-// keepAlive sends something to the client of a stream whenever nothing has been sent for an interval. A
-// timer does that, while the answer's goroutine waits for an engine or for a pick. Both write to the
-// client only while they hold mu, and only whole events, so that neither cuts the other's. The zero value
-// is off.
+// keepAlive sends a keep-alive to the client of a stream after each interval without a write. Its timer
+// runs while the answer's goroutine waits for an engine or for a pick. Both write to the client only while
+// they hold mu, and only whole events, so that neither splits an event of the other. The zero value is off.
 type keepAlive struct {
 	interval time.Duration // 0: off; it does not change while the timer runs
 
-	mu      sync.Mutex // guards what follows, and the client's connection while the timer runs
+	mu      sync.Mutex // guards the fields below, and the client's connection while the timer runs
 	timer   *time.Timer
 	last    time.Time // of the last write
-	header  bool      // status and header are out
+	header  bool      // status and header were sent
 	begun   bool      // a keep-alive has sent them
-	relayed bool      // events of an engine are out
-	ended   bool      // the timer writes nothing any more
-	sent    int       // comments and pings of the proxy
+	relayed bool      // events of an engine were sent
+	ended   bool      // the timer writes nothing more
+	sent    int       // number of the proxy's comments and pings
 }
 
 // StartKeepAlive begins to keep the client's connection alive, if the interval is positive. The answer
@@ -46,8 +45,8 @@ func (a *Answer) StartKeepAlive(interval time.Duration) {
 	k.timer = time.AfterFunc(interval, a.keepAlive)
 }
 
-// StopKeepAlive ends the keep-alives. When it has returned, only the caller writes to the client. It must be called
-// before the request ends; it may be called more than once.
+// StopKeepAlive ends the keep-alives. When it has returned, only the caller writes to the
+// client. It must be called before the request ends; it may be called more than once.
 func (a *Answer) StopKeepAlive() {
 	k := &a.keep
 	k.mu.Lock()
@@ -57,8 +56,8 @@ func (a *Answer) StopKeepAlive() {
 	}
 }
 
-// KeepAlives returns the number of comments and pings that the proxy has sent on its own. It is for use
-// after StopKeepAlive.
+// KeepAlives returns the number of comments and pings that the proxy has sent on its own.
+// Call it only after StopKeepAlive.
 func (a *Answer) KeepAlives() int { return a.keep.sent }
 
 // keepAlive runs when the timer fires.
@@ -96,8 +95,8 @@ func (a *Answer) passKeepAlive(event []byte) {
 	a.sendKeepAlive(event)
 }
 
-// sendKeepAlive sends status and header, if they are not out, and then text. Its caller holds the lock.
-// The header is that of a stream of vLLM. Where the request goes is not known yet; see reasons.
+// sendKeepAlive sends status and header, unless they were sent, and then text. The caller holds
+// keep.mu. The header is that of a vLLM stream; the instances are not known yet, see reasons.
 func (a *Answer) sendKeepAlive(text []byte) bool {
 	k := &a.keep
 	if !k.header {
@@ -110,8 +109,8 @@ func (a *Answer) sendKeepAlive(text []byte) bool {
 	return ok
 }
 
-// beginsWhole prepares an answer that is no stream. It reports false if that cannot be sent any more,
-// because the header of a stream is out.
+// beginsWhole prepares a non-streamed answer. It returns false if that cannot be sent any
+// more, because the header of a stream was sent.
 func (a *Answer) beginsWhole() bool {
 	k := &a.keep
 	k.mu.Lock()
@@ -125,8 +124,8 @@ func (a *Answer) beginsWhole() bool {
 	return true
 }
 
-// reasons is a comment with the fields that the proxy would have added to the header of the answer if a
-// keep-alive had not sent the header before; nil if there are none. more are name and value of further fields.
+// reasons returns a comment with the fields that the proxy would have added to the answer's header if
+// a keep-alive had not sent it; nil if there are none. more has names and values of further fields.
 func (a *Answer) reasons(more ...string) []byte {
 	h := http.Header{}
 	if a.Route != nil {
@@ -154,8 +153,8 @@ func printable(r rune) rune {
 	return r
 }
 
-// failInStream sends an error to a client that has got the header of a stream: as an error event after
-// a comment with what would have been in the header, and without a clean end. The keep-alives have been stopped.
+// failInStream sends an error to a client that has the header of a stream: a comment with the missing
+// header fields, then an error event, without a clean end. The keep-alives have been stopped.
 func (a *Answer) failInStream(status int, event []byte, more ...string) {
 	a.Log.WithField("request_id", a.ID).WithField("status", status).WithField("outcome", a.Outcome).
 		Info("error sent as an event, because the header had been sent for a keep-alive")

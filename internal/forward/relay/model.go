@@ -8,8 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// ModelName puts the model that the client asked for into an answer: the engine reports the one that
-// it serves.
+// ModelName puts the model that the client named into an answer: the engine reports its own name for it.
 type ModelName struct {
 	Kind openai.Kind
 	Name string // as JSON
@@ -32,10 +31,10 @@ func (m *ModelName) Events(batch []byte) []byte {
 	return eachEvent(batch, m.Whole)
 }
 
-// find finds the model of an answer, or of an event. On the two agents' APIs some events have it
-// inside the answer that they hold.
+// find returns the model of an answer or of an event. Some events of /v1/responses and
+// /v1/messages have it inside the answer that they carry.
 func (m *ModelName) find(b []byte) (at jsonscan.Member) {
-	open := bytes.IndexByte(b, '{') // behind "data: " in an event
+	open := bytes.IndexByte(b, '{') // after "data: " in an event
 	if open < 0 || !bytes.Contains(b, []byte(`"model"`)) {
 		return at
 	}
@@ -44,7 +43,7 @@ func (m *ModelName) find(b []byte) (at jsonscan.Member) {
 		switch string(jsonscan.Unquote(b[one.Key:one.KeyEnd])) {
 		case "model":
 			at = one
-			return errFound // it is at the start, before what takes long to read
+			return errFound // the model is at the start, before the long members
 		case "response", "message":
 			if inner := m.Kind == openai.Responses || m.Kind == openai.Messages; inner && b[one.Value] == '{' {
 				at, _ = jsonscan.Find(b, one.Value, "model")

@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
-// ErrTooLarge reports whether an engine's answer is larger than the limit of ReadAll.
+// ErrTooLarge is the error of ReadAll for an answer that is larger than its limit.
 var ErrTooLarge = errors.New("the answer is too large")
 
 // ReadAll reads an engine's whole answer into memory, up to limit bytes.
@@ -36,13 +36,13 @@ func ReadAll(resp *upstream.Response, limit int64) ([]byte, error) {
 const (
 	// maxErrorBody bounds the error texts that are passed on, in bytes.
 	maxErrorBody = 1 << 20
-	// errorGrace is how long an engine may take over the body of an error when another
-	// instance is tried next: the client gets that body only if all others fail, too.
+	// errorGrace bounds the wait for the body of an error when another instance is tried next:
+	// the client gets that body only if all others fail, too.
 	errorGrace = time.Second
 )
 
-// ReadError reads an answer whose status is not 200 and judges it. idle is the longest
-// wait for the next bytes of any answer, and bounds the wait for this one's body.
+// ReadError reads an answer whose status is not 200 and judges it. idle bounds the wait for
+// the next bytes of its body.
 func ReadError(l *leg.Leg, resp *upstream.Response, idle time.Duration) *leg.Failure {
 	f := l.JudgeStatus(resp.Status, resp.Header)
 	if f.Rule.Retry {
@@ -54,7 +54,7 @@ func ReadError(l *leg.Leg, resp *upstream.Response, idle time.Duration) *leg.Fai
 	}
 	body, err := ReadAll(resp, maxErrorBody)
 	if err != nil {
-		// The status decides what follows; the body is lost.
+		// The status determines the consequences; the body is lost.
 		body = (&openai.Error{Status: resp.Status, Type: openai.TypeBadGateway,
 			Message: "the instance's error text could not be read"}).JSON()
 		f.Answer.Header = resp.Header.Clone() // the map may be shared with other answers

@@ -15,11 +15,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
-// doneGrace is how long the engine may take to end the chunked body after the closing
-// event. A connection that takes longer is not used again.
+// doneGrace bounds the time until the engine ends the chunked body after the closing event.
+// A connection that takes longer is not used again.
 const doneGrace = time.Second
 
-// isEventStream reports whether a Content-Type is that of an event stream, with whatever parameters.
+// isEventStream reports whether a Content-Type is that of an event stream, with any parameters.
 func isEventStream(contentType string) bool {
 	const media = "text/event-stream"
 	if contentType == media {
@@ -32,7 +32,7 @@ func isEventStream(contentType string) bool {
 	return err == nil && got == media
 }
 
-// events is the state of one event stream on its way through.
+// events is the state of one event stream that is relayed.
 type events struct {
 	scratch.Events
 
@@ -40,19 +40,19 @@ type events struct {
 	searched   int // bytes of Buf in which no event ends
 	committed  bool
 	finished   bool // a choice has a finish reason; only /inference/v1/generate needs it
-	done       bool // the closing event has come
-	failed     bool // it reports that the answer has failed
+	done       bool // the closing event has arrived
+	failed     bool // the closing event reports that the answer has failed
 	atEnd      bool // Buf has the last bytes of the engine's answer
 
 	unsent   int // events that scan has counted and that have not been sent
-	passed   int // events that scan has seen, without the closing one and those that only keep the connection alive
-	preamble int // those of them before the first content, or without a delta after it
+	passed   int // events that scan has seen, without the closing one and keep-alives
+	preamble int // events before the first content, or after it without a delta
 }
 
 // pace has the times between the events of one answer, over all of its legs.
 type pace struct {
 	last  time.Time     // when the last events went to the client; zero before the first
-	later int           // events that have been sent after the first batch
+	later int           // number of events that were sent after the first batch
 	span  time.Duration // from the first batch to the last
 }
 
@@ -62,8 +62,8 @@ var (
 	errAborted     = errors.New("the engine aborted the request in the middle of the answer")
 )
 
-// stream passes an event stream on, event by event. Until the first event with content
-// all events are held back, and a failure can be retried.
+// stream relays an event stream, event by event. It holds back all events until the first
+// one with content; until then, a failure can be retried.
 func (a *Answer) stream(s *Source) *leg.Failure {
 	e := events{Events: scratch.Events{Memory: a.Memory}}
 	defer e.end(a, s.Replays)
@@ -86,7 +86,7 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 			if f, stop := a.handleRead(s, &e); stop {
 				return f
 			}
-			// What keeps the connection alive is the API server's, whatever the engine's core does.
+			// Keep-alives are no progress: the API server sends them even while the engine core hangs.
 			progress = e.passed+e.preamble > before || e.N > e.classified && e.Buf[e.classified] != ':'
 			if committed && progress {
 				l.Progressed()
@@ -107,7 +107,7 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 	}
 }
 
-// judgeSize judges an answer of which more is to be held than may be.
+// judgeSize judges an answer that is too large to be held back, or for which there is no memory.
 func (a *Answer) judgeSize(l *leg.Leg, err error) *leg.Failure {
 	if errors.Is(err, scratch.ErrNoRoom) {
 		a.Memory.Refuse()
@@ -116,8 +116,8 @@ func (a *Answer) judgeSize(l *leg.Leg, err error) *leg.Failure {
 	return l.JudgeTooLarge(err.Error())
 }
 
-// handleRead handles the bytes of one read. stop reports that the stream is over for the
-// client, or, with a failure, that it must be retried.
+// handleRead handles the bytes of one read. stop reports whether the stream is over for the
+// client or, with a failure, must be retried.
 func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 	if !e.committed {
 		if f = a.judge(s, e); f != nil {
@@ -169,7 +169,7 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 	return nil, false
 }
 
-// passOn sends whole events to the client. It reports false if the answer has ended.
+// passOn sends whole events to the client. It returns false if the answer has ended.
 func (a *Answer) passOn(s *Source, e *events, events []byte, flush bool) bool {
 	batch, err := a.pass(s, e, events)
 	if err != nil {
@@ -177,7 +177,7 @@ func (a *Answer) passOn(s *Source, e *events, events []byte, flush bool) bool {
 		return false
 	}
 	a.noteEvents(batch)
-	if len(batch) == 0 { // all events were of token ids only
+	if len(batch) == 0 { // all events had token ids only
 		return true
 	}
 	if !a.send(batch, flush) {
@@ -187,9 +187,8 @@ func (a *Answer) passOn(s *Source, e *events, events []byte, flush bool) bool {
 	return true
 }
 
-// countSent counts the events of a batch that was sent by the last write: the first came a gap after the
-// batch before, the others with no gap. The closing event does not count, nor does a batch that only
-// keeps the connection alive.
+// countSent counts the events of the batch that the last write sent: the first one has the gap since
+// the previous batch, the others have none. The closing event does not count, nor do keep-alives.
 func (a *Answer) countSent(e *events) {
 	if e.unsent == 0 {
 		return
@@ -208,7 +207,7 @@ func (a *Answer) countSent(e *events) {
 	a.pace.last, e.unsent = a.lastWrite, 0
 }
 
-// leaveOut takes those events off unsent that are not among these: the client has them from another leg.
+// leaveOut lowers unsent to the number of these events: the client has the others from another leg.
 func (e *events) leaveOut(events []byte) {
 	n := 0
 	for _, rest, ok := sse.NextEvent(events); ok; _, rest, ok = sse.NextEvent(rest) {
@@ -236,8 +235,8 @@ func (e *events) end(a *Answer, replays bool) {
 	e.Release()
 }
 
-// scan reads the events that end before end. If one of them breaks the answer off, it returns where that
-// begins and ends, and the class and the cause of that. givesUp is Source.GivesUp.
+// scan reads the events that end before end. If one of them breaks off the answer, scan returns
+// its start and end, and the class and the cause of the failure. givesUp is Source.GivesUp.
 func (e *events) scan(kind openai.Kind, end int, givesUp string) (before, after int, class leg.Class, cause error) {
 	named := kind == openai.Responses || kind == openai.Messages
 	for rest := e.Buf[:end]; ; {
@@ -274,8 +273,8 @@ func (e *events) scan(kind openai.Kind, end int, givesUp string) (before, after 
 	}
 }
 
-// signOfGenerate finds the end of a stream of /inference/v1/generate that no choice has finished: vLLM before
-// 0.32 leaves a finish reason out that comes without tokens, as that of an abort does.
+// signOfGenerate returns SignAborted for the end of a stream of /inference/v1/generate that no choice
+// has finished. vLLM before 0.32 omits a finish reason without tokens, such as that of an abort.
 func (e *events) signOfGenerate(sign sse.Sign, event []byte) sse.Sign {
 	e.finished = e.finished || sse.Finished(event)
 	if sign == sse.SignEnd && !e.done && !e.finished {
@@ -303,7 +302,7 @@ func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 			return s.Leg.JudgeEvent(code, sse.ErrorOf(a.Kind, event))
 		case sse.EventDone:
 			if a.Kind != openai.Other {
-				return s.Leg.JudgeFinish(leg.Aborted) // nothing was generated: vLLM leaves the chunk of an abort out
+				return s.Leg.JudgeFinish(leg.Aborted) // nothing was generated: vLLM omits the chunk of an abort
 			}
 			e.committed = true
 			return nil
@@ -321,8 +320,8 @@ func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 	}
 }
 
-// streamEnded handles an early end: before the commit it is a failure that can be retried. After it,
-// another leg continues the stream, or the client gets a broken one.
+// streamEnded handles an early end. Before the commit, it is a failure that can be retried.
+// After it, another leg continues the stream, or the client's connection is broken.
 func (a *Answer) streamEnded(s *Source, e *events, f *leg.Failure) *leg.Failure {
 	if !e.committed {
 		return f
@@ -363,8 +362,8 @@ func (a *Answer) failInEvents(s *Source, e *events, before, after int, class leg
 	return nil
 }
 
-// withoutClosing returns the length of whole events without those at their end that close a block of a stream
-// that may be continued: an engine of /v1/messages sends them also before it reports an abort.
+// withoutClosing returns the length of whole events without the last ones that close a block, if the
+// stream may be continued. An engine of /v1/messages sends those even before it reports an abort.
 func (a *Answer) withoutClosing(s *Source, events []byte) int {
 	for s.Continuation != nil && a.Kind == openai.Messages && len(events) > 0 {
 		start := sse.EventEnd(events[:len(events)-1], 0)
@@ -376,8 +375,8 @@ func (a *Answer) withoutClosing(s *Source, events []byte) int {
 	return len(events)
 }
 
-// continuedComment is the comment before the events of a leg that continues the stream, with the fields
-// about its route that the client may see.
+// continuedComment returns the comment that precedes the events of a leg that continues the
+// stream. It has the fields about the leg's route that the client may see.
 func (a *Answer) continuedComment() []byte {
 	if route := a.reasons(); route != nil {
 		return append([]byte(": continued\n"), route...)
@@ -385,8 +384,8 @@ func (a *Answer) continuedComment() []byte {
 	return []byte(": continued\n\n")
 }
 
-// pass returns whole events as they go to the client. An error means that they do not belong to the
-// client's answer.
+// pass returns whole events edited for the client. An error means that they do not belong
+// to the client's answer.
 func (a *Answer) pass(s *Source, e *events, events []byte) ([]byte, error) {
 	if s.Continuation != nil {
 		var err error

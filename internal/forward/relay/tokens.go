@@ -14,8 +14,8 @@ import (
 // reportsTokens reports whether the answer's tokens are known to be generated ones.
 func (a *Answer) reportsTokens() bool { return a.Kind != openai.Other || a.Generates }
 
-// noteEvents records the token counts and the finish reason that events on their way to the
-// client report. Nearly all of them report nothing; for these it is one search.
+// noteEvents records the token counts and the finish reason in events for the client.
+// Nearly all events have none of them; for those it is one search.
 func (a *Answer) noteEvents(batch []byte) {
 	a.noteSequence(batch)
 	if !a.reportsTokens() || !response.MayReport(batch) {
@@ -35,7 +35,7 @@ func (a *Answer) noteEvents(batch []byte) {
 
 // noteSequence records the number of the last event of /v1/responses, for an error event after it.
 func (a *Answer) noteSequence(batch []byte) {
-	const name = `"sequence_number":` // with these quotes, it is in no text
+	const name = `"sequence_number":` // no text can contain it, because quotes are escaped there
 	if a.Kind != openai.Responses {
 		return
 	}
@@ -47,8 +47,8 @@ func (a *Answer) noteSequence(batch []byte) {
 	}
 }
 
-// noteWhole does the same for a whole answer, or for the data of an event. What a later event
-// reports replaces what an earlier one has.
+// noteWhole does the same for a whole answer, or for the data of an event. Later reports
+// replace earlier ones.
 func (a *Answer) noteWhole(answer []byte) {
 	if !a.reportsTokens() {
 		return
@@ -65,8 +65,8 @@ func (a *Answer) noteWhole(answer []byte) {
 	}
 }
 
-// Prompted adds what the prefill instance has reported; 0 if it has reported nothing. A decode
-// instance counts the whole prompt as cached.
+// Prompted adds prefill's counts of prompt tokens, 0 if it reported none. A decode instance
+// counts the whole prompt as cached.
 func (a *Answer) Prompted(input, cached int) {
 	if input == 0 {
 		return

@@ -16,16 +16,15 @@ import (
 type Usage struct {
 	Kind    openai.Kind                     // of the request and of both answers
 	prefill atomic.Pointer[response.Cached] // nil while nothing is known
-	// PrefillDone, if not nil, is closed when the prefill instance's answer has come or
-	// will not come. A decode instance may answer before.
+	// PrefillDone, if not nil, is closed when prefill has answered or failed. Decode may answer before.
 	PrefillDone <-chan struct{}
 }
 
-// usageGrace is how long an answer waits for the prefill instance's numbers. Prefill has
-// computed all when decode answers: at most its last bytes are still on their way.
+// usageGrace bounds the wait of an answer for prefill's numbers. When decode answers,
+// prefill has computed everything: at most its last bytes have not arrived.
 const usageGrace = time.Second
 
-// await returns the prefill instance's numbers, nil if there are none. It waits once.
+// await returns the prefill instance's numbers, nil if there are none. It waits only once.
 func (u *Usage) await() *response.Cached {
 	if u.PrefillDone == nil {
 		return u.prefill.Load()
@@ -35,7 +34,7 @@ func (u *Usage) await() *response.Cached {
 	select {
 	case <-u.PrefillDone:
 	case <-late.C:
-		u.PrefillDone = nil // each event may have such numbers, and each would wait
+		u.PrefillDone = nil // else each event with such numbers would wait
 	}
 	return u.prefill.Load()
 }
@@ -51,9 +50,8 @@ func (u *Usage) Prompt() (tokens, cached int) {
 	return c.Prompt, cached
 }
 
-// Prefilled notes the numbers of a prefill instance's answer; nil deletes them. The answer
-// itself is not kept: the block ids of a long prompt are many, and a stream may stay open
-// for hours.
+// Prefilled records the numbers of a prefill instance's answer; nil deletes them. The answer
+// itself is not kept: a long prompt has many block ids, and a stream may stay open for hours.
 func (u *Usage) Prefilled(answer []byte) {
 	u.prefill.Store(nil)
 	if cached := response.CachedTokens(u.Kind, answer); answer != nil && cached.Tokens != "" {

@@ -11,17 +11,18 @@ import (
 )
 
 const (
-	// freeAnswer is the part of an answer that is held back in any case, in bytes. More of it counts as memory of
-	// bodies. An answer that needs no edit is held up to here, and passed on from then.
+	// freeAnswer is the part of an answer in bytes that may be held back without counting as memory
+	// of bodies. An answer that needs no edit is held back up to this size, and relayed from then on.
 	freeAnswer = 1 << 20
-	// maxAnswer bounds an answer that is held back where no bound for all bodies does, in bytes.
+	// maxAnswer is the maximum size in bytes of an answer that is held back, even without a
+	// bound for all bodies.
 	maxAnswer = 1 << 30
 	// firstBuffer is the size of the first buffer for an answer of unknown length.
 	firstBuffer = 2 << 10
 )
 
-// whole passes an answer on that is no stream. Nothing is sent before it has been read to its end, so
-// that it can be judged and edited; without rewriters, to its end or to freeAnswer.
+// whole relays a non-streamed answer. It sends nothing before it has read the whole answer,
+// in order to judge and edit it; without rewriters, it reads at most freeAnswer before.
 func (a *Answer) whole(s *Source) *leg.Failure {
 	l, resp := s.Leg, s.Resp
 	h := held{memory: a.Memory}
@@ -89,8 +90,8 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 	return nil
 }
 
-// judgeMemory judges an answer for which there is no memory. If it would not fit into all of it, a
-// later try does not help.
+// judgeMemory judges an answer for which there is no memory. If it needs more than the
+// whole bound, a later attempt would not help.
 func (a *Answer) judgeMemory(l *leg.Leg, h *held, length int64) *leg.Failure {
 	limit := int64(0)
 	if a.Memory != nil {
@@ -113,10 +114,10 @@ type held struct {
 	buf      []byte          // has capacity for one more byte if the length of the answer was announced
 	n        int             // bytes of the answer in buf
 	reserved int64           // bytes of buf that are counted in memory
-	wanted   int64           // bytes that would have been counted with a larger buf, which memory refused
+	wanted   int64           // size of the larger buf that memory refused
 }
 
-// read reads the answer to its end, then the error is io.EOF, or as much as may be held. idle bounds each read.
+// read reads the answer to its end (io.EOF), or as much as may be held back. idle bounds each read.
 func (h *held) read(s *Source, idle time.Duration) error {
 	resp, most := s.Resp, maxAnswer
 	if len(s.Rewriters) == 0 {
@@ -184,8 +185,8 @@ func (h *held) release() {
 	h.buf, h.reserved = nil, 0
 }
 
-// readEnd reads the end of a body of known length, so that its connection goes back to
-// the pool. one is a buffer of one byte, for a byte that should not come.
+// readEnd reads the end of a body of known length, so that its connection goes back to the
+// pool. one is a buffer of one byte, for a byte that should not arrive.
 func readEnd(r io.Reader, one []byte) error {
 	if _, err := r.Read(one); err != nil && err != io.EOF {
 		return err

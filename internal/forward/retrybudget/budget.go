@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// Budget bounds the retries of the whole proxy, so that retries do not multiply the load
-// of a sick fleet. It allows a share of the requests of the last seconds, and a burst for
-// the moment when an instance with many requests on it is lost. A nil Budget allows all
-// retries.
+// Budget bounds the retries of the whole proxy, so that retries do not multiply the load of
+// an unhealthy fleet. It allows a share of the requests of the last seconds, and a burst for
+// the moment when an instance with many requests is lost. A nil Budget allows all retries.
 type Budget struct {
 	ratio float64
 	burst int64
@@ -24,7 +23,7 @@ type counts struct{ unix, requests, retries int64 }
 
 const budgetSeconds = 10
 
-// New allows ratio retries per request of the last 10 s, and burst on top.
+// New returns a Budget of ratio retries per request of the last 10 s, plus burst.
 func New(ratio float64, burst int, now func() time.Time) *Budget {
 	return &Budget{ratio: ratio, burst: int64(burst), now: now}
 }
@@ -39,8 +38,8 @@ func (b *Budget) Request(now time.Time) {
 	b.at(now.Unix()).requests++
 }
 
-// Take counts one retry if the budget allows it. inFlight is what is in flight
-// on the instance that failed: all of it may want a retry at the same moment.
+// Take counts one retry if the budget allows it. inFlight is the number of requests on the
+// failed instance: all of them may need a retry at the same moment.
 func (b *Budget) Take(inFlight int64) bool {
 	if b == nil {
 		return true
@@ -62,7 +61,7 @@ func (b *Budget) Take(inFlight int64) bool {
 	return true
 }
 
-// at returns the counts of a second. Requests may come a little late, with the time at which they began.
+// at returns the counts of a second. Request may be called a little late, with the start of the request.
 func (b *Budget) at(unix int64) *counts {
 	s := &b.seconds[unix%budgetSeconds]
 	if s.unix != unix {

@@ -12,8 +12,8 @@ const (
 	// cheap to allocate, larger ones are too rare to keep memory for.
 	minPooledBody, maxPooledBody = 1 << minPower, 1 << maxPower
 	minPower, maxPower           = 12, 23
-	// bodySteps are the sizes between one power of two and the next, so that at most
-	// an eighth of a buffer is wasted.
+	// bodySteps is the number of sizes from one power of two to the next, so that at most an
+	// eighth of a buffer is wasted.
 	bodySteps = 8
 )
 
@@ -34,7 +34,7 @@ func bodyClass(n int64) (class, size int, ok bool) {
 }
 
 // getBuffer returns a buffer of n bytes or more. pooled is for putBuffer, nil if the buffer
-// is not of a pool.
+// is not from a pool.
 func getBuffer(n int64) (buf []byte, pooled *[]byte) {
 	class, size, ok := bodyClass(n)
 	if !ok {
@@ -58,13 +58,12 @@ func putBuffer(pooled *[]byte) {
 type Body struct {
 	bodies *Bodies
 	bytes  []byte
-	pooled *[]byte // the pooled buffer of bytes, nil if it is not of a pool
-	held   int64   // bytes that are counted in bodies for it
+	pooled *[]byte // the pooled buffer of bytes, nil if it is not from a pool
+	held   int64   // bytes of this body that are counted in bodies
 }
 
-// Read reads a body to its end, into one buffer. length is the announced length, 0 or
-// less if there is none. With an error the Body has what came, and must be released,
-// too.
+// Read reads a body to its end, into one buffer. length is the Content-Length, 0 or less if
+// there is none. After an error, the Body has the bytes that arrived; it must be released, too.
 func (b *Bodies) Read(r io.Reader, length int64) (*Body, error) {
 	body := &Body{bodies: b}
 	var err error
@@ -79,9 +78,8 @@ func (b *Bodies) Read(r io.Reader, length int64) (*Body, error) {
 // Bytes returns the body. It must not be changed, or read after Release.
 func (b *Body) Bytes() []byte { return b.bytes }
 
-// Release frees the bytes: an open stream must not hold its prompt. reuse reports whether no
-// leg reads them any more, so that the next body may have their memory. More calls do no
-// harm.
+// Release frees the bytes: an open stream must not hold its prompt. reuse reports whether no leg
+// reads them any more, so that the next body may use their memory. Further calls have no effect.
 func (b *Body) Release(reuse bool) {
 	if reuse {
 		putBuffer(b.pooled)
@@ -91,12 +89,10 @@ func (b *Body) Release(reuse bool) {
 }
 
 const (
-	// firstBuffer is the size up to which a body gets all its memory before any byte of
-	// it has come.
+	// firstBuffer is the size up to which a body gets all its memory before its first byte arrives.
 	firstBuffer = 16 << 10
-	// growFactor is the ratio of the next buffer of a body to the bytes read so far, up to
-	// twice that if the whole body then fits: a client that announces
-	// much and sends little must hold little memory.
+	// growFactor is the ratio of a body's next buffer to the bytes read so far, up to twice that if
+	// the whole body then fits. A client that announces much and sends little must hold little memory.
 	growFactor = 4
 )
 
@@ -113,8 +109,7 @@ func (b *Body) readAnnounced(r io.Reader, length int64) error {
 	if err != nil {
 		return err
 	}
-	// The server's reader ends at the announced length: this read gets its EOF. Any
-	// other reader may have more.
+	// The server's reader ends at the announced length: this read gets EOF. Other readers may have more.
 	var one [1]byte
 	if m, err := r.Read(one[:]); m != 0 || (err != nil && err != io.EOF) {
 		return errors.Join(errSurplus, err)
@@ -136,8 +131,8 @@ func (b *Body) growAndRead(r io.Reader, size int64) error {
 	return err
 }
 
-// grow replaces the body's buffer by one of size bytes or more, and copies the bytes read so far. It counts
-// the new buffer in place of the old one, unless it is small.
+// grow replaces the body's buffer by one of at least size bytes, and copies the bytes read
+// so far. It counts the new buffer in place of the old one, unless it is small.
 func (b *Body) grow(size int64) error {
 	if size >= minPooledBody {
 		_, n, _ := bodyClass(size)
@@ -155,7 +150,7 @@ func (b *Body) grow(size int64) error {
 
 // readUnannounced reads a body of unknown length. A full buffer is replaced by one of twice its size.
 func (b *Body) readUnannounced(r io.Reader) error {
-	// The first buffer is not counted: a body that it holds is served without memory for others.
+	// The first buffer is not counted: a body that fits in it needs no memory from the bound.
 	b.bytes, b.pooled = getBuffer(minPooledBody)
 	for n := 0; ; {
 		m, err := r.Read(b.bytes[n:cap(b.bytes)])

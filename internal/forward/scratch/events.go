@@ -6,16 +6,16 @@ import (
 )
 
 const (
-	// smallBuffer is the buffer of a usual stream, in bytes: tokens come one by one, an
-	// event of vLLM's has 200 to 400 bytes, and thousands of streams may be open.
+	// smallBuffer is the buffer size of a usual stream, in bytes: tokens arrive one by one, an
+	// event of vLLM has 200 to 400 bytes, and thousands of streams may be open.
 	smallBuffer = 2 << 10
-	// largeBuffer is the buffer of a stream that comes in bursts: fewer reads and writes.
+	// largeBuffer is the buffer size of a stream that arrives in bursts: it saves reads and writes.
 	largeBuffer = 32 << 10
 	// MaxEvent bounds one server-sent event, in bytes. It is also the size of the largest buffer
 	// that is not counted as memory of bodies.
 	MaxEvent = 8 << 20
-	// shrinkAfter is how many reads in a row must fit a small buffer until the large
-	// one is given back.
+	// shrinkAfter is the number of consecutive reads that must fit a small buffer before the
+	// large one is released.
 	shrinkAfter = 32
 )
 
@@ -31,21 +31,21 @@ func bufferPool(size int) *sync.Pool {
 	return &sync.Pool{New: func() any { return new(make([]byte, size)) }}
 }
 
-// Events buffers what has come of a stream and was not sent on yet. The buffer is small
-// until the stream needs more. The zero value is ready.
+// Events buffers the received bytes of a stream that were not relayed yet. The buffer is
+// small until the stream needs more. The zero value is ready.
 type Events struct {
 	Buf    []byte
 	N      int     // bytes in Buf
 	Memory *Bodies // counts buffers of more than MaxEvent bytes; nil: they are not counted
 
-	pooled     *[]byte // the pooled buffer that is Buf, nil if it is not of a pool
+	pooled     *[]byte // the pooled buffer that is Buf, nil if it is not from a pool
 	reserved   int64   // bytes of Buf that are counted in Memory
-	smallReads int     // reads in a row that would have fitted a small buffer
+	smallReads int     // consecutive reads that would have fitted a small buffer
 }
 
-// MakeSpace makes sure that Buf[N:] is not empty. whole is the number of bytes at the front of Buf that
-// are whole events. The error is ErrEventTooLarge if the event after them is larger than MaxEvent, and
-// ErrNoRoom if there is no memory for all of them.
+// MakeSpace ensures that Buf[N:] is not empty. whole is the number of bytes at the front of
+// Buf that are whole events. The error is ErrEventTooLarge if the event after them is
+// larger than MaxEvent, and ErrNoRoom if Memory has no space for all of them.
 func (e *Events) MakeSpace(whole int) error {
 	switch {
 	case e.pooled == nil && e.Buf == nil:
@@ -90,7 +90,7 @@ func (e *Events) grow() error {
 // Cut removes n bytes at a position.
 func (e *Events) Cut(at, n int) { e.N = at + copy(e.Buf[at:], e.Buf[at+n:e.N]) }
 
-// Drop removes the first k bytes, which have been sent on.
+// Drop removes the first k bytes, which have been relayed.
 func (e *Events) Drop(k int) {
 	if e.N >= smallBuffer {
 		e.smallReads = 0
@@ -100,7 +100,7 @@ func (e *Events) Drop(k int) {
 	full := e.N == len(e.Buf)
 	e.N = copy(e.Buf, e.Buf[k:e.N])
 	if full && len(e.Buf) < largeBuffer {
-		_ = e.grow() // the engine sends more than the buffer holds; a large buffer needs no memory of bodies
+		_ = e.grow() // the engine sends more than the buffer holds; a large buffer is not counted in Memory
 	}
 }
 

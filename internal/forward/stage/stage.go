@@ -1,5 +1,5 @@
-// Package stage notes when one request passed the points of its way, and how long the
-// stages between them took: for metrics, for the header X-PD-Timing, and for traces.
+// Package stage records when one request passed certain points, and how long the stages
+// between them took, for metrics, for the header X-PD-Timing and for traces.
 package stage
 
 import (
@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Point is a point of a request's way.
+// Point is a point in the processing of a request.
 type Point int
 
-// The points, in the order in which a request passes them whose prefill comes before its
-// decode. Of several attempts the last one counts, except for Sent and Computed.
+// The points, in the order of a request whose prefill comes before its decode. With several
+// attempts, the last one counts, except for Sent and Computed.
 const (
-	Sent      Point = iota // the first leg began: until then the request was read and waited
+	Sent      Point = iota // the first leg began; before, the body was read and the request waited
 	Prefill                // the prefill leg began
 	Prefilled              // prefill has answered
 	Decode                 // the decode leg began
@@ -24,22 +24,22 @@ const (
 	points
 )
 
-// Times are when a request passed its points. Its legs may run at once: it is safe for
-// concurrent use.
+// Times are the times at which a request passed its points. They are safe for concurrent
+// use, because legs may run at the same time.
 type Times struct {
 	Start time.Time // the request's arrival
 	at    [points]atomic.Int64
 }
 
-// Pass notes that a point is passed now.
+// Pass records that a point is passed now.
 func (t *Times) Pass(p Point) { t.PassAt(p, time.Now()) }
 
-// PassAt notes when a point was passed.
+// PassAt records when a point was passed.
 func (t *Times) PassAt(p Point, now time.Time) {
 	t.at[p].Store(max(int64(now.Sub(t.Start)), 1))
 }
 
-// At is when a point was passed, from Start; 0 if it was not.
+// At returns the time from Start to a point; 0 if it was not passed.
 func (t *Times) At(p Point) time.Duration { return time.Duration(t.at[p].Load()) }
 
 // BeginPrefill records that a prefill leg has begun. The times of an earlier one are discarded.
@@ -68,20 +68,19 @@ func (t *Times) WithoutPrefill() {
 	t.at[Prefilled].Store(0)
 }
 
-// Stages are the durations of the parts of a request. They are consecutive, and their sum is
-// the time from Times.Start to the call of Times.Stages. 0 is a stage that the request did
-// not have.
+// Stages are the durations of the parts of a request. They are consecutive, and their sum is the
+// time from Times.Start to the call of Times.Stages. A stage that the request did not have is 0.
 type Stages struct {
 	Queue    time.Duration // until the first leg began: reading the body, waiting, picking
 	Retry    time.Duration // attempts that failed
 	Prefill  time.Duration // until prefill has answered; decode-only, until the first content of a stream
-	Handover time.Duration // from prefill's answer to the first content of a stream, by which decode shows that it has the KV cache
-	Decode   time.Duration // from the first content; of a whole answer, from prefill's answer
+	Handover time.Duration // from prefill's answer to the first content of a stream, when decode has the KV cache
+	Decode   time.Duration // from the first content; for a whole answer, from prefill's answer
 }
 
-// Stages returns the stages up to now, which is counted from Start. A stream that has no
-// content yet is in its KV transfer, or in its prefill. Of a whole answer the first token is
-// not seen: it is in decode as soon as prefill has answered.
+// Stages returns the stages up to now, a duration since Start. A stream without content is
+// in its KV transfer or its prefill. The first token of a whole answer is not visible: its
+// decode begins when prefill has answered.
 func (t *Times) Stages(now time.Duration, stream bool) Stages {
 	sent := t.At(Sent)
 	if sent == 0 {

@@ -24,7 +24,7 @@ const (
 	fieldXargs = "vllm_xargs"
 
 	maxPartHeader = 4 << 10 // bytes
-	// boundaryBytes are those of a boundary (RFC 2046, section 5.1.1), without space.
+	// boundaryBytes are the bytes of a boundary (RFC 2046, section 5.1.1), without space.
 	boundaryBytes = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ'()+_,-./:=?"
 	// maxField bounds a field that is read, in bytes. It is the bound of vLLM's framework for
 	// fields that are not files.
@@ -41,7 +41,7 @@ type Form struct {
 	modelStart, modelEnd int // of Model in body
 }
 
-// Named returns the body with another model, which is JSON. The form must name one.
+// Named returns the body with another model, a JSON string. The form must name one.
 func (f *Form) Named(model string) splice.Body {
 	return splice.Assemble(f.body, []splice.Splice{{Start: f.modelStart, End: f.modelEnd, Text: jsonscan.Unquote([]byte(model))}})
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// EachMember calls f for every member of the object that begins at i, with the text of its name. If the
-// object is not JSON, it does so for the members before the error.
+// EachMember calls f for every member of the object that begins at i, with the text of its
+// name. If the object is invalid, EachMember calls f for the members before the error.
 func EachMember(b []byte, i int, f func(name []byte, m Member)) error {
 	s := Scanner{Text: b}
 	_, err := s.Members(s.Space(i), 0, func(m Member) error {
@@ -17,8 +17,8 @@ func EachMember(b []byte, i int, f func(name []byte, m Member)) error {
 	return err
 }
 
-// Find finds a member of the object that begins at i, or with several names a member of the object in the
-// member before; of duplicates the last.
+// Find returns a member of the object that begins at i. With several names, each is the
+// name of a member in the value of the one before. Of duplicates, the last one counts.
 func Find(b []byte, i int, path ...string) (found Member, ok bool) {
 	for _, name := range path {
 		s := Scanner{Text: b}
@@ -39,7 +39,7 @@ func Find(b []byte, i int, path ...string) (found Member, ok bool) {
 	return found, ok
 }
 
-// Value returns the value of the member that Find finds, nil if there is none.
+// Value returns the value of the member that Find returns, nil if there is none.
 func Value(b []byte, i int, path ...string) []byte {
 	m, ok := Find(b, i, path...)
 	if !ok {
@@ -48,8 +48,8 @@ func Value(b []byte, i int, path ...string) []byte {
 	return b[m.Value:m.End]
 }
 
-// FindText returns the text of the member that Find finds, nil if there is none, or if it is no string. It
-// may share the bytes of b.
+// FindText returns the text of the member that Find returns, nil if there is none, or if it
+// is not a string. It may share the bytes of b.
 func FindText(b []byte, i int, path ...string) []byte {
 	raw := Value(b, i, path...)
 	if raw == nil || raw[0] != '"' {
@@ -78,9 +78,9 @@ func EachObject(array []byte, f func([]byte)) {
 	}
 }
 
-// TopLevel finds the value of a top-level field in a JSON object, as the bytes
-// that are there, nil if absent or null. Of duplicate keys the last counts.
-// It is for answers of engines: the error says what is wrong with them.
+// TopLevel returns the value of a top-level field in a JSON object, as sent; nil if absent
+// or null. Of duplicate keys, the last one counts. It is for answers of engines: the error
+// describes what is wrong with them.
 func TopLevel(object []byte, name string) ([]byte, error) {
 	s := Scanner{Text: object}
 	i := s.Space(0)
@@ -106,8 +106,8 @@ func TopLevel(object []byte, name string) ([]byte, error) {
 	return raw, nil
 }
 
-// AppendUints appends the numbers of a list to out. It reports false if b is no list of integers from
-// 0 to 2^32-1.
+// AppendUints appends the numbers of a list to out. It returns false if b is not a list of
+// integers from 0 to 2^32-1.
 func AppendUints(out []uint32, b []byte) ([]uint32, bool) {
 	if len(b) < 2 || b[0] != '[' {
 		return nil, false
@@ -136,8 +136,8 @@ func Replaced(b []byte, start, end int, by []byte) []byte {
 	return slices.Concat(b[:start], by, b[end:])
 }
 
-// Replace returns a JSON object with another value for a member that it has; without
-// that member it stays as it is. b itself is not changed.
+// Replace returns a JSON object with another value for an existing member; without that
+// member, it returns b. b itself is not changed.
 func Replace(b []byte, name, value string) []byte {
 	open := bytes.IndexByte(b, '{')
 	if open < 0 {

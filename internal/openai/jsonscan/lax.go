@@ -17,7 +17,7 @@ var (
 )
 
 // LaxInt reads an integer. ok is false for null. A number beyond the range of int64 that is
-// spelled as an integer is the nearest int64: engines refuse it themselves.
+// spelled as an integer becomes the nearest int64: engines refuse it themselves.
 func LaxInt(raw []byte) (v int64, ok bool, err error) {
 	switch {
 	case IsNull(raw):
@@ -78,8 +78,7 @@ func LaxBool(raw []byte) (bool, error) {
 	return false, errBool
 }
 
-// Truthy reports whether Python takes a value for true; some of vLLM's checks do. A nil
-// value is false.
+// Truthy reports whether Python treats a value as true, as some of vLLM's checks do. A nil value is false.
 func Truthy(raw []byte) bool {
 	switch {
 	case raw == nil || IsNull(raw) || raw[0] == 'f':

@@ -5,7 +5,7 @@ import "fmt"
 // MaxDepth bounds nesting; vLLM's own parser fails near 1000 levels.
 const MaxDepth = 512
 
-// Error is the error of every text that is not JSON.
+// Error is the error of a text that is not JSON.
 type Error struct {
 	At   int // position in bytes
 	What string
@@ -15,7 +15,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("invalid JSON: %s at byte %d", e.What, e.At)
 }
 
-// What can be wrong with a text.
+// The values of Error.What.
 const (
 	wantValue     = "expected a value"
 	wantName      = "expected a name in double quotes"
@@ -32,17 +32,17 @@ const (
 // ErrorAt returns an *Error at a position.
 func ErrorAt(pos int, what string) error { return &Error{pos, what} }
 
-// Scanner validates JSON (RFC 8259) without building anything. Its methods
-// take the position where a token begins and return the position after it.
+// Scanner validates JSON (RFC 8259) without building values. Its methods take the position
+// where a token begins and return the position after it.
 type Scanner struct {
 	Text []byte
-	// Text[High:HighEnd] has all bytes above 0x7f that str has met. They are UTF-8
-	// if this is, since it is cut at quotes.
+	// Text[High:HighEnd] has all bytes above 0x7f that str has read. They are valid UTF-8 if
+	// this range is, since it begins and ends at quotes.
 	High, HighEnd int
-	// Several reports whether the array whose end was met last has more than one
-	// element, unless the first is a number.
+	// Several reports whether the array that ended last has more than one element. It is not
+	// reliable if the first element is a number.
 	Several bool
-	Arrays  int // how many arrays were begun
+	Arrays  int // number of arrays that were begun
 }
 
 // Space returns the position after the white space at i.
@@ -106,7 +106,7 @@ func (s *Scanner) number(i int) (int, error) {
 	if i < len(b) && b[i] == '.' {
 		j := Digits(b, i+1)
 		if j == i+1 {
-			return i, nil // the number ends here, and nothing goes on with a point
+			return i, nil // the number ends here, and no point may follow it
 		}
 		i = j
 	}
@@ -145,7 +145,7 @@ func (s *Scanner) str(i int) (int, error) {
 	return s.strEnd(i, end, ascii)
 }
 
-// strEnd judges the string that opens at i and whose text ends in front of end.
+// strEnd checks the end of the string that opens at i and whose text ends before end.
 func (s *Scanner) strEnd(i, end int, ascii bool) (int, error) {
 	b := s.Text
 	if !ascii {
@@ -183,7 +183,7 @@ func (s *Scanner) array(i, depth int) (int, error) {
 	}
 	several := false
 	for {
-		// Fast way through what most arrays of a request hold: plain token ids.
+		// Fast path for the usual elements of a request's arrays: plain token ids.
 		if i < len(b) && b[i] >= '1' && b[i] <= '9' {
 			j := Digits(b, i+1)
 			if j < len(b) && b[j] == ',' {
@@ -221,8 +221,7 @@ type Member struct {
 	Key, KeyEnd, Value, End int
 }
 
-// Members checks the object that begins at i and calls visit, where given,
-// after each of its pairs.
+// Members checks the object that begins at i and calls visit, unless it is nil, after each of its pairs.
 func (s *Scanner) Members(i, depth int, visit func(Member) error) (int, error) {
 	if depth >= MaxDepth {
 		return i, ErrorAt(i, NestedTooDeep)

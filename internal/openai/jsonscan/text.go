@@ -10,13 +10,12 @@ const (
 	highBits = 0x8080808080808080
 )
 
-// text returns the length of the longest prefix of b that is text inside a JSON string
-// (RFC 8259): literal characters and complete, valid escapes. What
-// follows is the closing quote, a control character, a backslash that begins no valid
-// escape, or the end of b. ascii reports whether all n bytes are below 0x80; text does
-// not check the others for UTF-8.
+// text returns the length of the longest prefix of b that is text inside a JSON string (RFC
+// 8259): literal characters and complete, valid escapes. After it comes the closing quote,
+// a control character, a backslash that begins no valid escape, or the end of b. ascii
+// reports whether all n bytes are below 0x80; text does not check the others for UTF-8.
 //
-// A prompt is one string of up to some MiB, so text reads a word at a time.
+// A prompt is one string of up to some MiB, so text reads a machine word at a time.
 func text(b []byte) (n int, ascii bool) {
 	high := uint64(0) // has a high bit set if a byte that was passed has
 	for {

@@ -6,13 +6,13 @@ import (
 	"unicode/utf8"
 )
 
-// maxAsked bounds the invalid bodies that an engine is asked about.
+// maxAsked is the maximum size in bytes of an invalid body that is sent to an engine.
 const maxAsked = 64 << 10
 
-// steering are the bytes that a body must not hold that an engine is asked about: the
-// names of the fields that are taken out of clients' requests, of the objects in which
-// they hide, and of what is in them. What has no name of its own there begins with
-// one of these. A response in the background would be computed although its client got an error.
+// steering returns the texts that an invalid body must not contain if it is sent to an engine.
+// They are the names of the fields that are removed from clients' requests, of the objects
+// that may contain them, and of their members. Names that are not listed begin with one of
+// these. An engine would compute a background response, although its client got an error.
 func steering() [][]byte {
 	return [][]byte{
 		[]byte("transfer_params"), // kv_ and ec_
@@ -22,12 +22,10 @@ func steering() [][]byte {
 	}
 }
 
-// MayAsk reports whether an engine may be asked what is wrong with a body that is invalid
-// here. The body would be sent as it is, and Python takes more for JSON than this
-// package: NaN, UTF-16, UTF-32. What an engine may read in it must therefore be plain
-// from its bytes: it is UTF-8, where no name can be spelt in another way than by its
-// bytes or by \u, and none of those occurs in it. Whether they are part of a name or of
-// a text cannot be decided in a body that cannot be parsed.
+// MayAsk reports whether a body that is invalid here may be sent to an engine, for the engine's error. It
+// would be sent unchanged, and Python's JSON parser accepts more than this package: NaN, UTF-16, UTF-32. So
+// the bytes must show all names that an engine could read: the body must be UTF-8 without \u escapes, and
+// contain no text of steering. In a body that cannot be parsed, a name and a text cannot be distinguished.
 func MayAsk(body []byte) bool {
 	if len(body) > maxAsked || bytes.IndexByte(body, 0) >= 0 || !utf8.Valid(body) || bytes.Contains(body, []byte(`\u`)) {
 		return false

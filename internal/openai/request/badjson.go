@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// badJSON returns the error of a body that could not be read.
+// badJSON returns the error of a body that could not be parsed.
 func badJSON(body []byte, err error) *openai.Error {
 	if !utf8.Valid(body) {
 		return notUTF8()
@@ -28,7 +28,7 @@ func notUTF8() *openai.Error {
 	return &openai.Error{Status: http.StatusBadRequest, Message: "There was an error parsing the body", Final: true}
 }
 
-// ownLimit returns the error of a request that vLLM would accept.
+// ownLimit returns the error of a request above a limit of the proxy, which vLLM would accept.
 func ownLimit(message string) *openai.Error {
 	return &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest, Message: message, Final: true}
 }

@@ -1,3 +1,3 @@
-// Package request reads the body of a request in one pass, refuses what vLLM would refuse,
-// and edits what a leg carries.
+// Package request reads the body of a request in one pass, refuses values that vLLM would
+// refuse, and edits the bodies of legs.
 package request

@@ -10,8 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
 )
 
-// Edit collects the changes that make one leg out of a request. It begins with
-// the client's own control fields taken out.
+// Edit collects the changes that make the body of one leg from a request. It begins with
+// the removal of the client's control fields.
 type Edit struct {
 	r      *Request
 	action [numFields]action
@@ -43,13 +43,13 @@ func (r *Request) NewEdit() *Edit {
 	return e
 }
 
-// Named returns the request with another model, which is JSON, and no other change than NewEdit makes.
+// Named returns the request with another model, a JSON string, and otherwise only the changes of NewEdit.
 func (r *Request) Named(model string) splice.Body {
 	r.Served = model
 	return r.NewEdit().Body()
 }
 
-// Kind is that of the request.
+// Kind returns the kind of the request.
 func (e *Edit) Kind() openai.Kind { return e.r.Kind }
 
 // Set sets the field to this JSON value, adding the field if it is absent.
@@ -60,7 +60,7 @@ func (e *Edit) SetBytes(f Field, rawJSON []byte) {
 	e.Set(f, unsafe.String(unsafe.SliceData(rawJSON), len(rawJSON)))
 }
 
-// Replace sets the field to this JSON value where the client sent one.
+// Replace sets the field to this JSON value if the client sent one.
 func (e *Edit) Replace(f Field, rawJSON string) { e.action[f], e.value[f] = replace, rawJSON }
 
 // Delete removes the field.
@@ -69,7 +69,7 @@ func (e *Edit) Delete(f Field) { e.action[f] = remove }
 // readOnly returns a string's bytes without a copy: segments are never changed.
 func readOnly(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
-// maxUsualSplices is how many places of a request are changed without more memory.
+// maxUsualSplices is the number of splices that need no allocation.
 const maxUsualSplices = 12
 
 // Body builds the leg. It shares the request's bytes.
@@ -122,9 +122,8 @@ func (e *Edit) removes(o *occurrence) bool {
 	return a == remove && e.r.counts(o.field, o.object)
 }
 
-// removals takes members out together with one comma each. The members before
-// the first survivor of an object go with the comma behind them, all others
-// with the comma before.
+// removals removes members, each with one comma: those before the first member that stays
+// in an object with the comma after them, all others with the comma before.
 func (e *Edit) removals() []splice.Splice {
 	var out []splice.Splice
 	leading := map[uint16]int{}
@@ -147,13 +146,13 @@ func (e *Edit) removals() []splice.Splice {
 	return out
 }
 
-// adds reports whether a field is set that the client did not send, or whose
-// place is ours to choose, and is in the object with this number.
+// adds reports whether a field is inserted into the object with this number: it is set, and
+// it was either absent in the client's body or belongs at the start.
 func (e *Edit) adds(f Field, id uint16) bool {
 	return e.action[f] == set && (e.r.last[f] == 0 || f.steers()) && e.r.counts(f, id)
 }
 
-// add inserts the fields that an object of the request lacks, before all others.
+// add inserts the fields that are missing in an object of the request, before all others.
 func (e *Edit) add(splices []splice.Splice, id uint16, in object) []splice.Splice {
 	n := 0
 	for f := range numFields {

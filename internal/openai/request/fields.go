@@ -51,7 +51,7 @@ const (
 	FieldKVTransferParams
 	FieldECTransferParams
 	FieldDisaggSpec
-	FieldBootstrap // whatever begins with "bootstrap_"
+	FieldBootstrap // any name that begins with "bootstrap_"
 	FieldSamplingParams
 	fieldExtraArgs
 	fieldVLLMXargs
@@ -105,7 +105,7 @@ var fieldNames = [numFields]string{ //nolint:gochecknoglobals // a constant tabl
 
 func (f Field) String() string { return fieldNames[f] }
 
-// bootstrapPrefix begins the names by which SGLang's engines find each other.
+// bootstrapPrefix is the prefix of the fields by which SGLang's engines find each other.
 const bootstrapPrefix = "bootstrap_"
 
 // steers reports whether a field controls transfers inside the fleet. Such fields make engines
@@ -114,7 +114,7 @@ func (f Field) steers() bool {
 	return f >= FieldKVTransferParams && f <= FieldBootstrap
 }
 
-// container reports whether control fields can be inside a field.
+// container reports whether a field can contain control fields.
 func (f Field) container() bool { return f >= FieldSamplingParams && f <= fieldVLLMXargs }
 
 // sampling reports whether /inference/v1/generate has the field inside its object
@@ -136,7 +136,7 @@ var fieldsByName = func() map[string]Field { //nolint:gochecknoglobals // a cons
 	return byName
 }()
 
-// fieldOf finds the field of a key; tok is the key with its quotes.
+// fieldOf returns the field of a key; tok is the key with its quotes.
 func fieldOf(tok []byte) Field {
 	name := jsonscan.Unquote(tok)
 	if f, ok := fieldsByName[string(name)]; ok { // the conversion in an index does not allocate

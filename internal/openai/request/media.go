@@ -7,7 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// Media reports whether the messages hold parts that are no text: images, video, sound,
+// Media reports whether the messages have parts other than text: images, video, sound,
 // files, or embeddings.
 func (r *Request) Media() bool {
 	if r.Kind == openai.Completion || r.Kind == openai.Other || !r.nested { // parts are in an array of a message
@@ -43,8 +43,8 @@ func (r *Request) Media() bool {
 	return found
 }
 
-// mediaIn reports whether an array holds such a part, or a tool's result does that is in it: a result holds
-// no others. vLLM takes a part of a chat without a type for what its members are.
+// mediaIn reports whether an array has such a part, itself or in a tool's result; results
+// are not nested. vLLM determines the type of a chat's part without one from its members.
 func mediaIn(array []byte, result bool) bool {
 	found := false
 	jsonscan.EachObject(array, func(part []byte) {
@@ -63,7 +63,7 @@ func mediaIn(array []byte, result bool) bool {
 	return found
 }
 
-// isMedia reports whether a part of this type is no text.
+// isMedia reports whether a part of this type is not text.
 func isMedia(kind string) bool {
 	switch kind {
 	case "image_url", "video_url", "audio_url", "input_audio", "image_pil", "input_image", "input_video", "input_file",
@@ -73,9 +73,9 @@ func isMedia(kind string) bool {
 	return false
 }
 
-// payload returns where the first string with the content of a file begins and ends, with its
-// quotes; 0 if there is none. Such a string is long and base64, perhaps within a data: URL; some
-// clients escape its slashes.
+// payload returns the start and end of the first string with the content of a file, with
+// its quotes; 0 if there is none. Such a string is long and in base64, perhaps within a
+// data: URL; some clients escape its slashes.
 func payload(b []byte) (start, end int) {
 	const short, judged, urlHead = 256, 128, 100
 	for s := (jsonscan.Scanner{Text: b}); ; {
@@ -101,7 +101,7 @@ func payload(b []byte) (start, end int) {
 	}
 }
 
-// notBase64 reports whether a character is neither of base64 nor of an escape in it.
+// notBase64 reports whether a character is neither in base64 nor in an escape of it.
 func notBase64(c rune) bool {
 	return (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') && !bytes.ContainsRune([]byte(`+/=-_\`), c)
 }

@@ -10,12 +10,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// Reading returns what the model reads, as sent and in the order of reading, for a caller that
-// compares prompts: the salt of the cache, what a chat's template puts before the
-// messages, and what was asked. The last of it is prompt, all before it head. room is
-// memory for head. What moves from turn to turn though no model sees it is left out:
-// the marks of /v1/messages behind what a client wants to have cached. media is that of
-// Media: the content of a picture is replaced by a hash, since its bytes are not its tokens.
+// Reading returns the parts that the model reads, as sent and in reading order, for a caller that
+// compares prompts. They are the cache salt, the parts that a chat template puts before the messages, and
+// the prompt. prompt is the last part, head has all before it, and room is memory for head. The cache
+// marks of /v1/messages are left out: they move from turn to turn, although no model sees them. media is
+// that of Media: the content of a file is replaced by a hash, since its bytes are not its tokens.
 func (r *Request) Reading(room [][]byte) (head [][]byte, prompt []byte, media bool) {
 	head = room[:0]
 	for _, f := range [...]Field{FieldCacheSalt, FieldTools, FieldSystem, FieldInstructions} {
@@ -39,7 +38,7 @@ func (r *Request) Reading(room [][]byte) (head [][]byte, prompt []byte, media bo
 	return head, prompt, media
 }
 
-// TextBytes returns the length of the body, or of what Reading leaves of it if it has media.
+// TextBytes returns the length of the body, or, if it has media, of the parts that Reading returns.
 func (r *Request) TextBytes() int {
 	if !r.Media() {
 		return len(r.Body)
@@ -60,8 +59,8 @@ const (
 	cacheName = `_control":{`
 )
 
-// unmarked adds to pieces all of raw but its marks and what follows the last, which
-// is rest.
+// unmarked appends to pieces the parts of raw between its cache marks; rest is the part
+// after the last mark.
 func (r *Request) unmarked(pieces [][]byte, raw []byte) (all [][]byte, rest []byte) {
 	if r.Kind != openai.Messages {
 		return pieces, raw

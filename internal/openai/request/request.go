@@ -13,14 +13,13 @@ type Request struct {
 	Stream bool
 	// IncludeUsage reports whether the client asked for the closing usage chunk.
 	IncludeUsage bool
-	// MaxTokens is the effective limit, 0 if the client named none.
+	// MaxTokens is the effective limit, 0 if the client set none.
 	MaxTokens int64
-	// CutReason says why an engine may refuse the prefill leg, which is cut after one
-	// token, although the request is valid; "" if it may not. It is bypass.ForcedTool (vLLM
-	// before 0.33 may answer 400 to half of a tool call), or bypass.ThinkingBudget (the
-	// budget is more than one token).
+	// CutReason is why an engine may refuse the prefill leg, which is cut after one token, although
+	// the request is valid; "" if it may not. It is bypass.ForcedTool (vLLM before 0.33 may answer
+	// 400 to half of a tool call), or bypass.ThinkingBudget (the budget is more than one token).
 	CutReason string
-	// KeepPriority lets the client's own "priority" through to the engines.
+	// KeepPriority passes the client's own "priority" on to the engines.
 	KeepPriority bool
 	// Priority is the JSON of the priority for the engine of the next leg, unless the client's own is
 	// kept; "" for none.
@@ -30,16 +29,15 @@ type Request struct {
 	// PromptTokenIDs are the token ids that a chat's engines compute instead of its messages, as a
 	// JSON list; nil for the messages. vLLM reads them from kv_transfer_params since 0.31 (vllm#48145).
 	PromptTokenIDs []byte
-	// Bypass says why prefill and decode must not be split for this request,
-	// "" if they may. It is one of package bypass, as CutReason is.
+	// Bypass is why the request must not be split into prefill and decode, "" if it may be. It
+	// is a reason of package bypass, as CutReason is.
 	Bypass string
 }
 
-// Parse checks and reads a completion request in one pass over the
-// body. The error is an *Error with status 400 and a message in vLLM's words:
-// for text that is not a JSON object, a wrong type in a field that is read, or
-// a value that editing the prefill leg would hide from vLLM's own validation.
-// With such an error the Request says what could be read.
+// Parse checks and reads a completion request in one pass over the body. It returns an
+// *openai.Error with status 400 for text that is not a JSON object, and for a wrong type in
+// a field that is read. The same applies to a value that editing the prefill leg would hide
+// from vLLM's own validation. After an error, the Request has the fields that could be read.
 func Parse(kind openai.Kind, body []byte) (*Request, error) {
 	r := &Request{Scanned: Scanned{Kind: kind, Body: body}}
 	if err := r.scan(); err != nil {
@@ -48,8 +46,8 @@ func Parse(kind openai.Kind, body []byte) (*Request, error) {
 	return r, validate(r)
 }
 
-// ParseOther checks the body of a request to any other endpoint: it must be a
-// JSON object. Only Model and Stream are read, and not judged.
+// ParseOther checks the body of a request to any other endpoint: it must be a JSON object.
+// Only Model and Stream are read, without checks.
 func ParseOther(body []byte) (*Request, error) {
 	r := &Request{Scanned: Scanned{Kind: openai.Other, Body: body}}
 	if err := r.scan(); err != nil {
@@ -72,8 +70,7 @@ func (r *Request) EngineModel() []byte {
 	return r.Raw(FieldModel)
 }
 
-// Prompt returns what the model is asked, as sent: the prompt, or the messages; nil if
-// there is neither.
+// Prompt returns the prompt or the messages, as sent; nil if there is neither.
 func (r *Request) Prompt() []byte {
 	switch r.Kind {
 	case openai.Chat, openai.Messages:

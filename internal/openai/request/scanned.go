@@ -12,16 +12,15 @@ import (
 // make the bookkeeping larger than the body itself.
 const maxTopLevel = 4096
 
-// maxContainers bounds the objects in which control fields are looked for: each
-// of them is read once more. A request with more is refused, since whatever
-// is in an object that was not searched would reach the engine.
+// maxContainers bounds the objects that are searched for control fields: each of them is read once
+// more. A request with more is refused, since control fields in the others would reach the engine.
 const maxContainers = 64
 
 // occurrence is one occurrence of a field of interest in the body.
 type occurrence struct {
 	field    Field
-	object   uint16 // which object it is in; 0 is the request itself
-	index    int    // how many members precede it in that object
+	object   uint16 // number of the object that it is in; 0 is the request itself
+	index    int    // number of members before it in that object
 	key, end int    // from the key's quote to the end of the value
 	val      int
 	prevEnd  int // end of the member before, -1 for the first
@@ -39,13 +38,13 @@ type Scanned struct {
 	// sampling is sampling_params of /inference/v1/generate, and samplingID its number.
 	sampling   object
 	samplingID uint16
-	several    bool // what the scanner says of "prompt", where that is an array
+	several    bool // Scanner.Several for "prompt", if that is an array
 	nested     bool // there are arrays within "messages" or "input"
 	occ        []occurrence
 	last       [numFields]int // 1 + index into occ of the last occurrence where the field counts
 }
 
-// object is one whose members are edited.
+// object is an object whose members are edited.
 type object struct {
 	open    int // position of '{'
 	members int
@@ -81,8 +80,8 @@ func (r *Scanned) scan() error {
 	return openai.BadRequest("", "the request body must be a JSON object")
 }
 
-// scanObject notes the fields of interest of one object: of the request all of
-// them, of a container the control fields and containers inside it.
+// scanObject records the fields of interest of one object: all of them for the request,
+// only the control fields and containers for a container.
 func (r *Scanned) scanObject(s *jsonscan.Scanner, at int, object uint16, depth int) (int, error) {
 	prevEnd, index := -1, 0
 	lastOcc := -1 // the occurrence whose next is still open
@@ -140,7 +139,7 @@ func (r *Scanned) scanObject(s *jsonscan.Scanner, at int, object uint16, depth i
 	return end, err
 }
 
-// counts reports whether a field is read, and edited, where it is in an object.
+// counts reports whether a field is read and edited in an object.
 func (r *Scanned) counts(f Field, object uint16) bool { return object == r.home(f) }
 
 // home returns the object that a field belongs to.
@@ -151,8 +150,8 @@ func (r *Scanned) home(f Field) uint16 {
 	return 0
 }
 
-// beginSampling notes sampling_params of a request that has its own there. Of
-// duplicates the last counts, with all that is in it.
+// beginSampling records sampling_params of a request to /inference/v1/generate. Of
+// duplicates, the last one counts, with all its members.
 func (r *Scanned) beginSampling(open int) {
 	if r.Kind != openai.Generate {
 		return

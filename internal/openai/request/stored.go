@@ -6,8 +6,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// MayBeStored reports whether the answer may be asked for later by an id that the client
-// did not choose.
+// MayBeStored reports whether the client may later request the answer by an id that it did not choose.
 func (r *Request) MayBeStored() bool {
 	if r.Kind != openai.Responses || r.Raw(FieldRequestID) != nil {
 		return false
@@ -20,8 +19,8 @@ func (r *Request) MayBeStored() bool {
 	return on
 }
 
-// PreviousResponse is the id of the response that the request goes on from, "" if it
-// goes on from none, or the id is no text.
+// PreviousResponse returns the id of the response that the request continues, "" if it
+// continues none, or if the id is not a string.
 func (r *Request) PreviousResponse() string {
 	raw := r.Raw(FieldPreviousResponseID)
 	if r.Bypass != bypass.StoredResponse || raw[0] != '"' {

@@ -80,7 +80,7 @@ func readLimits(r *Request) error {
 		return err
 	}
 	if r.Kind == openai.Chat {
-		// The newer name wins where both are given; completions ignore it.
+		// The newer name takes precedence if both are given; completions ignore it.
 		v, ok, err := r.integer(FieldMaxCompletionTokens)
 		if err != nil {
 			return err
@@ -135,7 +135,7 @@ func readBypass(r *Request) error {
 		r.Bypass = bypass.SeveralPrompts
 	case hasN && n > 1:
 		r.Bypass = bypass.N
-	case hasBest && bestOf > 1, wrongBest != nil: // new engines do not look at it
+	case hasBest && bestOf > 1, wrongBest != nil: // newer engines ignore it
 		r.Bypass = bypass.BestOf
 	case beam:
 		r.Bypass = bypass.BeamSearch

@@ -17,8 +17,8 @@ var (
 	errNull   = errors.New("must not be null")
 )
 
-// invalid returns the error of a value that vLLM refuses. A client gets it only where no
-// engine can be asked for its own text.
+// invalid returns the error of a value that vLLM refuses. A client gets it only if no
+// engine can be asked for vLLM's message.
 func invalid(param, message string) *openai.Error {
 	return openai.BadRequest(param, "invalid "+param+": "+message)
 }
@@ -63,19 +63,19 @@ func (r *Scanned) integer(f Field) (v int64, ok bool, err error) {
 	return v, ok, nil
 }
 
-// checkBoolean returns the error of a field that is no boolean.
+// checkBoolean returns the error of a field that is not a boolean.
 func (r *Scanned) checkBoolean(f Field) error {
 	_, err := r.boolean(f)
 	return err
 }
 
-// checkInteger returns the error of a field that is no integer.
+// checkInteger returns the error of a field that is not an integer.
 func (r *Scanned) checkInteger(f Field) error {
 	_, _, err := r.integer(f)
 	return err
 }
 
-// checkList returns the error of a field that is no list.
+// checkList returns the error of a field that is not a list.
 func (r *Scanned) checkList(f Field) error {
 	if raw := r.Raw(f); raw != nil && !jsonscan.IsNull(raw) && raw[0] != '[' {
 		return r.wrong(f, errList)

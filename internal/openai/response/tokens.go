@@ -16,9 +16,9 @@ type Tokens struct {
 	Finish string // finish reason of the first choice, as the API names it
 }
 
-// MayReport is a fast test whether one or more events may report something; it runs for every
-// event of a stream. Engines write null until they have a reason. It searches for underscores,
-// which are rarer in an event than quotes.
+// MayReport is a fast check whether one or more events may report tokens or a finish
+// reason; it runs for every event of a stream. Engines write null until they have a reason.
+// MayReport searches for underscores, which are rarer in an event than quotes.
 func MayReport(b []byte) bool {
 	const tokens, reason = `tokens":`, `reason":`
 	for {

@@ -7,8 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// MayHaveTransferParams reports whether HideTransferParams may have to change b. It is a cheap
-// test: most answers have the names with the value null.
+// MayHaveTransferParams reports whether HideTransferParams may have to change b. It is a
+// fast check: most answers have the names with the value null.
 func MayHaveTransferParams(b []byte) bool {
 	for {
 		_, value, ok := bytes.Cut(b, []byte(`_transfer_params"`))
@@ -26,7 +26,7 @@ func MayHaveTransferParams(b []byte) bool {
 // inside the fleet, which hold addresses of engines. They become null, as in the answer of a
 // single engine; /v1/messages has no nulls, so they are removed.
 func HideTransferParams(k openai.Kind, answer []byte) []byte {
-	open := bytes.IndexByte(answer, '{') // behind "data: " in an event
+	open := bytes.IndexByte(answer, '{') // after "data: " in an event
 	if open < 0 {
 		return answer
 	}
@@ -60,8 +60,8 @@ func hideIn(k openai.Kind, b []byte, open int) []byte {
 	return b
 }
 
-// findTransfer returns a member of that name to be hidden, the end of the member before it, -1 for
-// none, and the start of the member after it, -1 for none.
+// findTransfer returns a member of that name that must be hidden. prevEnd is the end of the
+// member before it and next the start of the member after it, -1 for none.
 func findTransfer(k openai.Kind, b []byte, open int, name string) (found jsonscan.Member, prevEnd, next int, ok bool) {
 	s := jsonscan.Scanner{Text: b}
 	before := -1

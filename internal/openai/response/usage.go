@@ -33,10 +33,9 @@ func namesOf(k openai.Kind) cacheNames {
 	return cacheNames{"prompt_tokens_details", "cached_tokens", "created_cache_tokens"}
 }
 
-// CachedTokens returns what an answer reports about the prefix cache. Tokens is "" if
-// there is no usage, "0" if the usage does not mention it. A null stays a null;
-// anything else that is no number counts as no usage, since it is put into the
-// client's answer.
+// CachedTokens returns what an answer reports about the prefix cache. Tokens is "" if there
+// is no usage, "0" if the usage does not mention it. A null stays a null. Any other value
+// that is not a number counts as no usage, since it is put into the client's answer.
 func CachedTokens(k openai.Kind, answer []byte) Cached {
 	usage, ok := usageIn(k, answer, 0)
 	if !ok {
@@ -59,8 +58,8 @@ func CachedTokens(k openai.Kind, answer []byte) Cached {
 	return c
 }
 
-// promptTokens finds the length of the prompt in a usage. /v1/messages counts what came
-// from the cache, and what was put into it, apart.
+// promptTokens returns the length of the prompt in a usage. /v1/messages counts tokens read
+// from the cache, and tokens written to it, separately.
 func promptTokens(k openai.Kind, answer []byte, usage int) (tokens int) {
 	for _, name := range promptNames(k) {
 		if n, ok := count(answer, usage, name); ok && n == int64(bounded(n)) { // no engine has a larger one
@@ -81,13 +80,12 @@ func promptNames(k openai.Kind) []string {
 	return []string{"prompt_tokens"}
 }
 
-// SetCachedTokens replaces the numbers about the prefix cache in an answer, or in the data
-// of an event. A decode instance did not compute the prompt, so vLLM counts the whole
-// prompt as cached there, and nothing as put into the cache. The numbers of the prefill
-// instance are the true ones. (llm-d's sidecar, vllm-ascend's proxy and vllm-router
-// replace them too.) If there is nothing to replace, the result is the same bytes.
+// SetCachedTokens replaces the numbers about the prefix cache in an answer, or in the data of an event. A
+// decode instance does not compute the prompt, so vLLM counts the whole prompt as cached there, and nothing
+// as written to the cache. The numbers of the prefill instance are correct. (llm-d's sidecar, vllm-ascend's
+// proxy and vllm-router replace them too.) If there is nothing to replace, the result is the same bytes.
 func SetCachedTokens(k openai.Kind, answer []byte, c Cached) []byte {
-	start := bytes.IndexByte(answer, '{') // behind "data: " in an event
+	start := bytes.IndexByte(answer, '{') // after "data: " in an event
 	if start < 0 {
 		return answer
 	}
@@ -115,9 +113,8 @@ func (n cacheNames) set(answer []byte, usage int, name, value string) []byte {
 	return jsonscan.Replaced(answer, m.Value, m.End, []byte(value))
 }
 
-// usageIn finds the usage of an answer, or of an event's data, that begins at open: on
-// the two agents' APIs some events have it inside the answer that they hold. It returns
-// the position of its brace.
+// usageIn returns the position of the usage of an answer, or of an event's data, that begins at
+// open. Some events of /v1/responses and /v1/messages have it inside the answer that they carry.
 func usageIn(k openai.Kind, b []byte, open int) (at int, ok bool) {
 	m, ok := jsonscan.Find(b, open, "usage")
 	switch {
@@ -130,7 +127,7 @@ func usageIn(k openai.Kind, b []byte, open int) (at int, ok bool) {
 	return m.Value, ok && b[m.Value] == '{'
 }
 
-// find finds one of the numbers of a usage that begins at usage.
+// find returns one of the numbers of a usage that begins at usage.
 func (n cacheNames) find(b []byte, usage int, name string) (jsonscan.Member, bool) {
 	if n.details == "" {
 		return jsonscan.Find(b, usage, name)
@@ -138,11 +135,12 @@ func (n cacheNames) find(b []byte, usage int, name string) (jsonscan.Member, boo
 	return jsonscan.Find(b, usage, n.details, name)
 }
 
-// HasCachedTokens is a cheap test whether there may be something to replace.
+// HasCachedTokens is a fast check whether there may be something to replace.
 func HasCachedTokens(k openai.Kind, b []byte) bool {
 	if k == openai.Messages {
 		return bytes.Contains(b, []byte("cache_read_input_tokens"))
 	}
-	// The underscore is rare in an event, the quote is not: to search for the whole name takes five times as long.
+	// The underscore is rare in an event, the quote is not: a search for the whole name takes
+	// five times as long.
 	return bytes.Contains(b, []byte(`_tokens"`)) && bytes.Contains(b, []byte(`"cached_tokens"`))
 }

@@ -7,10 +7,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// setMessageUsage is SetCachedTokens for /v1/messages, where the prompt is the sum of
-// what was read from the cache, put into it, and neither (input_tokens): the sum stays
-// decode's, and only how it is made up becomes prefill's.
-// usage is the position of its brace.
+// setMessageUsage is SetCachedTokens for /v1/messages, where the prompt is the sum of the
+// tokens read from the cache, written to it, and neither (input_tokens). The sum stays that
+// of decode, its parts become those of prefill. usage is the position of the usage's brace.
 func setMessageUsage(answer []byte, usage int, c Cached) []byte {
 	names := namesOf(openai.Messages)
 	input, ok1 := count(answer, usage, "input_tokens")

@@ -23,7 +23,7 @@ func (b *Body) add(seg []byte) {
 	}
 }
 
-// Len is the content length in bytes.
+// Len returns the content length in bytes.
 func (b Body) Len() int64 { return b.size }
 
 // Segments returns the slices in order, for a vectored write; they must not be changed.
@@ -38,7 +38,7 @@ type Splice struct {
 	Text       []byte
 }
 
-// Assemble returns the body with the splices, which are in order and apart.
+// Assemble returns the body with the splices, which must be in order and must not overlap.
 func Assemble(body []byte, splices []Splice) Body {
 	out := Body{segments: make([][]byte, 0, 2*len(splices)+1)}
 	at := 0

@@ -17,7 +17,7 @@ import (
 // On /v1/responses an engine without Harmony's parser reports an abort after its first token as
 // "completed", which looks like a complete response.
 func Aborted(k openai.Kind, b []byte) bool {
-	open := bytes.IndexByte(b, '{') // behind "data: " in an event
+	open := bytes.IndexByte(b, '{') // after "data: " in an event
 	if open < 0 {
 		return false
 	}
@@ -34,7 +34,7 @@ func Aborted(k openai.Kind, b []byte) bool {
 }
 
 func abortedChoices(b []byte, open int) bool {
-	if !bytes.Contains(b, []byte("abort")) { // not with its quotes: they begin every member, which makes the search slow
+	if !bytes.Contains(b, []byte("abort")) { // without the quotes: they begin every member, which would make the search slow
 		return false
 	}
 	return anyChoice(b, open, func(choice []byte) bool { return string(jsonscan.Value(choice, 0, "finish_reason")) == `"abort"` })
@@ -51,7 +51,7 @@ func abortedMessage(b []byte, open int) bool {
 	return false
 }
 
-// abortedResponse handles an answer, or a closing event, which has the answer in it.
+// abortedResponse handles an answer, or a closing event with the answer in it.
 func abortedResponse(b []byte, open int) bool {
 	if m, ok := jsonscan.Find(b, open, "response"); ok {
 		open = m.Value

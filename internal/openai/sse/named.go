@@ -7,8 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// Streams of /v1/responses and /v1/messages name their events, and have closing ones
-// of their own.
+// Streams of /v1/responses and /v1/messages name their events, and have their own closing events.
 
 // eventName returns the name in the event line of an event, else the type in its data, or
 // nil for a comment and for data without a type.
@@ -82,7 +81,7 @@ func responsesClass(name string, event []byte) (class EventClass, code int) {
 	return EventContent, 0
 }
 
-// Sign is the meaning of an event after the commit for the stream.
+// Sign is the meaning of an event after the commit for its stream.
 type Sign uint8
 
 // The signs.
@@ -94,8 +93,8 @@ const (
 	SignAborted        // the engine aborted the request
 )
 
-// SignOf returns the meaning of an event for the end of its stream. It runs for every event, so it does
-// as little as possible.
+// SignOf returns the meaning of an event for the end of its stream. It runs for every
+// event, so it must be fast.
 func SignOf(k openai.Kind, event []byte) Sign {
 	switch k {
 	case openai.Responses, openai.Messages:
@@ -130,7 +129,7 @@ func SignOf(k openai.Kind, event []byte) Sign {
 	return SignNone
 }
 
-// ErrorOf returns the error of an error event as the body of a response without a stream.
+// ErrorOf returns the error of an error event as the body of a non-streamed response.
 func ErrorOf(k openai.Kind, event []byte) []byte {
 	data := bytes.TrimSpace(EventData(event))
 	if _, typed := jsonscan.Find(data, 0, "type"); k != openai.Responses && (k != openai.Messages || typed) {

@@ -120,7 +120,7 @@ func classifyChunk(k openai.Kind, event []byte) (class EventClass, code int) {
 	return class, code
 }
 
-// LooksLikeError is a fast test for an error event, for every event after the
+// LooksLikeError is a fast check for an error event, which runs for every event after the
 // commit: vLLM writes the error object first.
 func LooksLikeError(event []byte) bool {
 	event = trimmed(event)
@@ -167,8 +167,9 @@ func hasContent(k openai.Kind, choices []byte) bool {
 	return found
 }
 
-// readChoice reports whether a choice has text, tokens, content or a tool call, and whether it has a
-// finish reason. In a chat, tokens alone are those of a tag such as <think>, or of text that a parser holds back.
+// readChoice reports whether a choice has text, tokens, content or a tool call, and whether
+// it has a finish reason. In a chat, tokens without text do not count: they are of a tag
+// such as <think>, or of held-back text.
 func readChoice(k openai.Kind, choice []byte) (content, finished bool) {
 	_ = jsonscan.EachMember(choice, 0, func(name []byte, m jsonscan.Member) { // was scanned before
 		val := choice[m.Value:m.End]
@@ -194,7 +195,7 @@ func deltaSays(delta []byte) bool {
 	_ = jsonscan.EachMember(delta, 0, func(name []byte, m jsonscan.Member) { // was scanned before
 		switch string(name) {
 		case "role", "name":
-		default: // content, reasoning, reasoning_content, tool_calls, refusal, audio, what may come
+		default: // content, reasoning, reasoning_content, tool_calls, refusal, audio, and later additions
 			found = found || says(delta[m.Value:m.End])
 		}
 	})
