@@ -306,7 +306,7 @@ func (c *call) noRoom() {
 	c.h.bodies.Refuse()
 	c.answer.CloseAfter()
 	c.answer.Refuse(&openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, RetryAfter: leg.RetryWait,
-		Message: "this proxy holds as many request bodies as it has memory for (--max-bodies-memory); try again"})
+		Message: "the request bodies in this proxy use all memory that --max-bodies-memory allows; try again"})
 }
 
 func tooLarge(limit int64) *openai.Error {

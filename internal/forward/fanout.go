@@ -90,7 +90,7 @@ func (c *call) fanOut() {
 		c.answer.SendWhole(all[0].answer)
 	default:
 		c.answer.Refuse(&openai.Error{Status: http.StatusBadGateway, Type: openai.TypeBadGateway, Message: fmt.Sprintf(
-			"%d of %d instances did not do it: %s", len(failed), len(engines), strings.Join(failed, "; "))})
+			"%d of %d instances failed: %s", len(failed), len(engines), strings.Join(failed, "; "))})
 	}
 }
 

@@ -127,7 +127,7 @@ func guard(next http.Handler) http.Handler {
 			r.Header.Set("Content-Type", "application/json")
 			next.ServeHTTP(w, r)
 		case !isMedia(r.Header.Values("Content-Type"), "application/json"):
-			refuse(w, http.StatusUnsupportedMediaType, "the body must be JSON, with the header: add the header Content-Type: application/json (curl: -H 'Content-Type: application/json')")
+			refuse(w, http.StatusUnsupportedMediaType, "the body must be JSON, with the header Content-Type: application/json (curl: -H 'Content-Type: application/json')")
 		default:
 			next.ServeHTTP(w, r)
 		}

@@ -150,7 +150,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		case time.Now().After(deadline) && errors.Is(err, ErrLocked):
 			return nil, err
 		case time.Now().After(deadline):
-			return nil, fmt.Errorf("%w: %s comes and goes; choose another --etcd-listen", ErrPortTaken, listen)
+			return nil, fmt.Errorf("%w: the server at %s starts and stops repeatedly; choose another --etcd-listen", ErrPortTaken, listen)
 		}
 		sleep.For(ctx, examinePause)
 	}
@@ -281,7 +281,7 @@ func (s *Server) await(ctx context.Context, step <-chan struct{}, timeout *time.
 	case <-step:
 		return nil
 	case err := <-s.etcd.Err():
-		return fmt.Errorf("it stopped at once: %w", err)
+		return fmt.Errorf("it stopped immediately: %w", err)
 	case <-timeout.C:
 		return fmt.Errorf("not ready within %s; is the disk very slow?", startTimeout)
 	case <-ctx.Done():

@@ -108,7 +108,7 @@ func (w *RefusedWriter) look(ctx context.Context, a *RefusedAgent, now time.Time
 // take deletes the key with its lease.
 func (w *RefusedWriter) take(ctx context.Context) {
 	if err := w.keeper.revoke(ctx); err != nil {
-		w.log.WithError(err).Debug("it goes with its lease")
+		w.log.WithError(err).Debug("cannot revoke the lease; the key expires with it")
 	}
 	w.written = ""
 }

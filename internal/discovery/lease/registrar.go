@@ -125,7 +125,7 @@ func (r *Registrar) Revoke(ctx context.Context) error {
 		}
 	}
 	if err := r.keeper.revoke(ctx); err != nil {
-		return fmt.Errorf("revoke %s: %w (its key goes when the lease runs out)", r.o.Key, err)
+		return fmt.Errorf("revoke %s: %w (its key expires with the lease)", r.o.Key, err)
 	}
 	r.setPhase(Idle, 0, "")
 	return nil
@@ -264,7 +264,7 @@ func (r *Registrar) setPhase(phase Phase, revision int64, why string) {
 	}
 	r.mu.Unlock()
 	if phase == Registered && why != "" && (was != phase || wasWhy != why) {
-		r.log.Warn("registered in part: " + why)
+		r.log.Warn("partly registered: " + why)
 	}
 	if was == phase {
 		return
@@ -274,7 +274,7 @@ func (r *Registrar) setPhase(phase Phase, revision int64, why string) {
 	case Conflict, Unknown, StaticPresent, Overridden:
 		log.Warn(why)
 	default:
-		log.Info("registration has a new phase")
+		log.Info("registration phase changed")
 	}
 	if r.o.OnEvent != nil {
 		r.o.OnEvent(r.Status())

@@ -165,7 +165,7 @@ func bareAddress(k instance.Key, text string) (scheme string, err error) {
 func FillRecord(k instance.Key, rec *instance.Record) error {
 	rec.V = cmp.Or(rec.V, instance.RecordVersion)
 	if rec.Role != "" && rec.Role != k.Role {
-		return Rejectf("the value says role %s but the key says %s", Quote(string(rec.Role), 40), k.Role)
+		return Rejectf("the record has role %s but the key has %s", Quote(string(rec.Role), 40), k.Role)
 	}
 	rec.Role = k.Role
 	if rec.Address == "" {

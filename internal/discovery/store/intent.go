@@ -95,7 +95,7 @@ func (s *Intents) Change(ctx context.Context, k instance.Key, verb string, weigh
 	case "role":
 		return s.SetRole(ctx, k.Address, k.Role, w)
 	}
-	return IntentResult{}, fmt.Errorf("%w: %q is none of the verbs", ErrIntent, verb)
+	return IntentResult{}, fmt.Errorf("%w: unknown verb %q", ErrIntent, verb)
 }
 
 // Intend drains or cordons an instance, so that no proxy picks it any more: state is instance.Drain

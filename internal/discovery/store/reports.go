@@ -47,7 +47,7 @@ func (r *Reader) Reports(ctx context.Context, keys []instance.Key) (Reports, err
 	} else {
 		ops = append(ops, clientv3.OpGet(r.layout.Overrides(), clientv3.WithPrefix()))
 	}
-	resp, err := r.txn(ctx, "read what the proxies say", nil, ops)
+	resp, err := r.txn(ctx, "read the reports of the proxies", nil, ops)
 	if err != nil {
 		return Reports{}, err
 	}

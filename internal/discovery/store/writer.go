@@ -20,7 +20,7 @@ import (
 )
 
 // ErrBusy means that other programs kept changing the same keys.
-var ErrBusy = errors.New("too many others change the same instance")
+var ErrBusy = errors.New("too many concurrent changes of the instance")
 
 // client is the connection that all parts share.
 type client struct {

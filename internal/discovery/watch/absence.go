@@ -233,7 +233,7 @@ func (a *absence) reason(pickable bool) string {
 	case a.kind == orphaned && !pickable:
 		return "its lease was lost: kept until its agent registers it again"
 	case a.kind == orphaned && a.held:
-		return "its key went together with most of its role: held, and used while it answers"
+		return "its key was lost together with many of its role: held, and used while it answers"
 	case a.kind == orphaned:
 		return "its lease was lost: used while it answers"
 	case a.kind == kept:

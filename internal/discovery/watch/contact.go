@@ -143,7 +143,7 @@ func (c *contact) otherStore(l *etcd.Listing) string {
 	case l.Revision < max(l.Before, t.revision):
 		return fmt.Sprintf("the revision went back to %d from %d", l.Revision, max(l.Before, t.revision))
 	case c.schema != 0 && l.Schema != c.schema:
-		return "the schema key is not the one that was there"
+		return "the schema key was created again"
 	}
 	// The table was complete up to its revision, so it must have all older keys, except those that
 	// the disk does not hold.
@@ -160,7 +160,7 @@ func (c *contact) otherStore(l *etcd.Listing) string {
 			continue
 		}
 		if e == nil || !e.same(kv) {
-			return fmt.Sprintf("%s has a past that was never seen", instance.Printable(string(kv.Key), 300))
+			return fmt.Sprintf("key %s has revisions that this proxy never observed", instance.Printable(string(kv.Key), 300))
 		}
 	}
 	// Without a schema key there is no proof that it is the same store, so a

@@ -71,7 +71,7 @@ func (w *Watcher) writeBackAll(ctx context.Context, entries []Kept) {
 		}
 		log := w.log.WithField("instance", k.Key.String())
 		if err != nil {
-			log.WithField("error", err).Warn("could not be restored; order it again")
+			log.WithField("error", err).Warn("restore failed; repeat the order")
 		} else {
 			log.Info("restored, as an operator ordered")
 		}

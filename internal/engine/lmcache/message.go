@@ -8,7 +8,7 @@ import (
 )
 
 // ErrMessage is wrapped by the errors of ParseNotification.
-var ErrMessage = errors.New("no notification of LMCache")
+var ErrMessage = errors.New("not a notification of LMCache")
 
 // maxID bounds a request id, in bytes. Ours have 32.
 const maxID = 256

@@ -30,7 +30,7 @@ func Listen(ctx context.Context, endpoint string, inbox *Inbox, log logrus.Field
 	refused := rate.Sometimes{Interval: troublePause}
 	socket, err := zmq.Listen(ctx, zmq.Pull, endpoint, zmq.Bounds{Bytes: 4 << 10, Frames: 2}, func(remote string, err error) {
 		refused.Do(func() {
-			log.WithError(err).WithField("remote", remote).Warn("a peer of the socket for LMCache's notifications was refused")
+			log.WithError(err).WithField("remote", remote).Warn("refused a peer of the socket for LMCache's notifications")
 		})
 	})
 	if err != nil {

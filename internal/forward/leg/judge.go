@@ -248,7 +248,7 @@ func (l *Leg) JudgeBody(f *Failure, body []byte) *Failure {
 // the error in it, as JSON.
 func (l *Leg) JudgeEvent(code int, body []byte) *Failure {
 	if !json.Valid(body) {
-		return l.JudgeBadAnswer("an error event that is no JSON")
+		return l.JudgeBadAnswer("an error event that is not JSON")
 	}
 	a := Answer{Status: code, Body: body, Header: http.Header{"Content-Type": {"application/json"}}}
 	err := fmt.Errorf("%s sent an error event (%d)", l.Instance.Key, code)
@@ -294,7 +294,7 @@ func (l *Leg) JudgeNoMemory() *Failure {
 
 // JudgeFinish judges an answer that the engine itself ended.
 func (l *Leg) JudgeFinish(class Class) *Failure {
-	return l.failed(class, ProxyError(unavailable("the instance gave the request up before it had begun to answer; try again")),
+	return l.failed(class, ProxyError(unavailable("the instance aborted the request before it began to answer; try again")),
 		fmt.Errorf("%s ended the request without an answer: %s", l.Instance.Key, class))
 }
 

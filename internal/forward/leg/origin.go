@@ -103,7 +103,7 @@ var ErrPartner = errors.New("the other leg of the pair failed")
 var ErrSource = errors.New("the instance whose KV cache decode reads was removed")
 
 // ErrNotNotified is the cause of a prefill leg whose notifications cannot be received.
-var ErrNotNotified = errors.New("the notifications of prefill did not come")
+var ErrNotNotified = errors.New("the notifications of prefill did not arrive")
 
 // Begin starts a leg on a picked instance. The leg ends when its wait is over, when the
 // client leaves, or as soon as its instance is known to be removed, with sched.ErrRemoved.

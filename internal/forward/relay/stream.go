@@ -58,7 +58,7 @@ type pace struct {
 
 var (
 	errEngineEvent = errors.New("the engine reported an error in the stream")
-	errGaveUp      = errors.New("the engine gave the answer up in the middle")
+	errGaveUp      = errors.New("the engine gave up in the middle of the answer")
 	errAborted     = errors.New("the engine aborted the request in the middle of the answer")
 )
 

@@ -7,7 +7,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 )
 
-var errShort = errors.New("cut short")
+var errShort = errors.New("truncated message")
 
 // eachItem calls f with each item of an array, and returns the first error.
 func eachItem(p []byte, f func(i int, item []byte) error) error {
