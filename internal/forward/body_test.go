@@ -17,9 +17,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-// The memory of a body is used again by the next request. No engine may get another
-// request's bytes, also when legs fail with their body half sent. The simulator's answer
-// depends on the whole prompt, so one wrong byte changes the text.
+// The next request reuses the memory of a body. No engine may get bytes of another request, even if legs fail
+// with their body half sent. The simulator's answer depends on the whole prompt, so one wrong byte changes
+// the text.
 func TestBodiesAreNotMixed(t *testing.T) {
 	t.Parallel()
 	for _, mode := range sequentialModes() {

@@ -216,8 +216,7 @@ func TestWholeRoleDiesAndReturns(t *testing.T) {
 	}
 }
 
-// An instance that comes back does not get its full share at once: it grows over the slow
-// start.
+// A returning instance does not get its full share at once: its share grows over the slow start.
 func TestReturningInstanceStartsSlowly(t *testing.T) {
 	const slow = 3 * time.Second
 	r := startHealth(t, fakevllm.Plain, 4, 1, nil, func(o *health.Options) { o.SlowStart = slow })
@@ -246,7 +245,7 @@ func TestReturningInstanceStartsSlowly(t *testing.T) {
 		t.Logf("%d of %d prefills", mine, everybody)
 		return float64(mine) / float64(everybody)
 	}
-	// Again if the machine was so slow that the slow start was nearly over.
+	// Repeat if the machine was so slow that the slow start was nearly over.
 	var first float64
 	for try := 0; try == 0 || try < 10 && r.tracker.Share(k) > 0.7; try++ {
 		back.Kill()

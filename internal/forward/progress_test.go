@@ -37,8 +37,8 @@ func (b *readingBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// The API server of an engine sends the header of a stream, and the first events of some APIs,
-// whatever its core does: they are no progress. Content is, and so is a whole answer.
+// An engine's API server sends the header of a stream, and the first events of some APIs, even if its core
+// hangs: they are no progress. Content and whole answers are.
 func TestHeaderOfAStreamIsNoProgress(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, both(), func(t *testing.T, q scenario) {
