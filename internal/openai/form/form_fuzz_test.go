@@ -34,7 +34,7 @@ func FuzzForm(f *testing.F) {
 		model, delimiter := "", []byte("\r\n--"+params["boundary"])
 		for _, part := range bytes.Split(append([]byte("\r\n"), body...), delimiter)[1:] {
 			header, data, _ := bytes.Cut(part, []byte("\r\n\r\n"))
-			// Parameters may have names in any case; their values are compared as they are.
+			// Parameter names are compared in any case, and their values exactly.
 			header = nameParam.ReplaceAll(header, []byte(" name="))
 			named := func(name string) bool {
 				return bytes.Contains(header, []byte(` name="`+name+`"`)) || bytes.HasSuffix(header, []byte(` name=`+name))
