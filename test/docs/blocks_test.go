@@ -21,7 +21,7 @@ type block struct {
 	line              int
 }
 
-// pages returns all pages from which a reader may copy commands.
+// pages returns all pages with commands that a reader may copy.
 func pages(t *testing.T) (out []string) {
 	t.Helper()
 	for _, pattern := range []string{"*.md", "bench/*.md", "deploy/*.md"} {

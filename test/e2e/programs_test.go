@@ -80,9 +80,8 @@ func TestDemoInterrupted(t *testing.T) {
 	require.Contains(t, out, "Interrupted.", "All processes are stopped")
 }
 
-// With --keep all processes run until Ctrl-C, also those that the tour killed, and the
-// end of a process is reported. The fleet has two proxies and three etcd members, as in
-// docker-compose.yml.
+// With --keep, all processes run until Ctrl-C, including those that the tour killed, and the end of a process
+// is reported. The fleet has two proxies and three etcd members, as in docker-compose.yml.
 func TestDemoKept(t *testing.T) {
 	t.Parallel()
 	row := regexp.MustCompile(`^  (\S+) .* pid (\d+)$`)

@@ -21,8 +21,8 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// An engine core that hangs while its API server answers /health, /v1/models and /metrics
-// (vllm#39863). Here the simulated engine stops its core; its metrics stay what they were.
+// An engine core hangs while its API server answers /health, /v1/models and /metrics (vllm#39863). Here the
+// simulated engine stops its core; its metrics do not change any more.
 
 // post sends a body to a control route of a simulated engine.
 func post(t testing.TB, n *fleet.Node, path, body string) {
