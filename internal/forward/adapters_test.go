@@ -120,8 +120,8 @@ func TestUnloadedModel_NoInstanceIsBlamed(t *testing.T) {
 	r.entry()
 }
 
-// A model of prefill instances only is served only on routes of a single instance. A model of decode
-// instances only is served without prefill.
+// A model that only prefill instances have is served only on routes of a single instance. A model that only
+// decode instances have is served without prefill.
 func TestModelOfOneRole(t *testing.T) {
 	t.Parallel()
 	r := startWithModels(t, 1, 1)

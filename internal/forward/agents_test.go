@@ -81,7 +81,7 @@ func (a answer) agentText(t *testing.T) (text, names string) {
 	return text, names
 }
 
-// wholeStream returns the event names of a complete stream, without repetitions in a row.
+// wholeStream returns the event names of a complete stream, without consecutive repetitions.
 func wholeStream(path string) string {
 	if path == responsesPath {
 		return "response.created response.in_progress response.output_item.added response.content_part.added response.output_text.delta " +
@@ -90,7 +90,7 @@ func wholeStream(path string) string {
 	return "message_start content_block_start content_block_delta content_block_stop message_delta message_stop "
 }
 
-// checkAgentAnswer checks an answer against what the model says.
+// checkAgentAnswer compares an answer with the model's text.
 func (r *rig) checkAgentAnswer(a answer, path, body string) {
 	r.t.Helper()
 	want, err := fakevllm.ExpectedAt(path, []byte(body), 0)

@@ -81,7 +81,7 @@ func (l *slowLink) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// The time limit of a body does not end an upload that goes on, and a single byte does not extend it.
+// The time limit of a body does not end an upload that makes progress, and a single byte does not extend it.
 func TestSlowUpload(t *testing.T) {
 	t.Parallel()
 	body := longBody(2<<20, false)

@@ -299,7 +299,7 @@ func (m *concurrentRig) begin(ctx context.Context, body string) <-chan answer {
 	return got
 }
 
-// checkServed checks that an answer is what decode streamed.
+// checkServed checks that an answer equals decode's stream.
 func (m *concurrentRig) checkServed(got <-chan answer) forward.Entry {
 	m.t.Helper()
 	a := await(m.t, "the answer", got)

@@ -21,7 +21,7 @@ import (
 //	abort at each point                     TestConformanceAbort
 //	failure of each leg                     TestConformanceFailures, TestDecodeFailureBeforeCommit
 //	restart between the legs                restart_test.go; TestConcurrentInstanceRestarts, TestNotifiedInstanceRemoved
-//	64-bit integers, unknown fields         TestConformanceBytes; KV transfers: engines refuse what has changed
+//	64-bit integers, unknown fields         TestConformanceBytes; KV transfers: engines refuse changed ones
 //	wrong pairs                             TestWrongPairs
 
 // eachDialect runs a test for every dialect of the registry.

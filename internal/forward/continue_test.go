@@ -163,8 +163,7 @@ func TestStreamContinuesOnTheSameInstance(t *testing.T) {
 	}
 }
 
-// A stream counts as continued once the client gets more text, not while a leg repeats text that the client
-// has.
+// A stream counts as continued once the client gets more text, not while a leg repeats earlier text.
 func TestStreamContinuesWhenReplayGetsToItsEnd(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, continuing)

@@ -22,13 +22,13 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// explain returns where the proxy would send a chat.
+// explain returns the proxy's plan for a chat.
 func (r *rig) explain(body string) explain.Plan {
 	r.t.Helper()
 	return r.explainAt(chatPath, body)
 }
 
-// explainAt returns where the proxy would send a request.
+// explainAt returns the proxy's plan for a request.
 func (r *rig) explainAt(endpoint, body string) explain.Plan {
 	r.t.Helper()
 	w := httptest.NewRecorder()

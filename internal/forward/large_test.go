@@ -20,8 +20,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// An answer with log probabilities may have many megabytes. Whatever its size, the client gets no transfer
-// params, the cached tokens of prefill, and no aborted answer.
+// An answer with log probabilities may have many megabytes. Whatever its size, it reaches the client without
+// transfer params, with prefill's cached tokens, and only if it was not aborted.
 func TestLargeAnswer_Edited(t *testing.T) {
 	t.Parallel()
 	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{engine: func(o *fakevllm.Options) {
@@ -135,8 +135,8 @@ func TestLargeAnswer_NoMemory(t *testing.T) {
 	r.checkEngines()
 }
 
-// An answer of unknown length whose buffers exceed the memory for bodies, while no other body holds
-// any, is too large: the client is not asked to try again.
+// An answer of unknown length whose buffers exceed the memory for bodies, while no other body holds any, is
+// too large: the error does not suggest a retry.
 func TestLargeAnswer_NoMemoryForUnknownLength(t *testing.T) {
 	t.Parallel()
 	const limit = 4 << 20

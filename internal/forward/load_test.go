@@ -46,11 +46,11 @@ func abandon(t *testing.T, c *http.Client, url string, q scenario, id string, af
 	return saw
 }
 
-// clientID finds the client's id of a request in the one that an engine got.
+// clientID matches the client's id in the request id that an engine got.
 var clientID = regexp.MustCompile(`(?:^|[-_])(r[0-9]+)-`)
 
-// One request in ten is given up at a random moment. The engines abort exactly
-// those, and nothing is left behind: no leg, no goroutine, no connection.
+// One request in ten is abandoned at a random moment. The engines abort exactly these requests, and no leg,
+// goroutine or connection remains.
 func TestManyAborts(t *testing.T) {
 	r := start(t, fakevllm.NIXL, 2, 2, nil)
 	r.rec.ended = make(chan forward.Entry, 1<<20)
@@ -127,7 +127,7 @@ func TestManyAborts(t *testing.T) {
 			}
 			if e.TTFT > 0 {
 				streaming++
-				if !inEngine[e.RequestID] && e.Endpoint != responsesPath { // vLLM makes an id of its own on that route
+				if !inEngine[e.RequestID] && e.Endpoint != responsesPath { // vLLM generates the id on that route
 					missed++
 				}
 			}

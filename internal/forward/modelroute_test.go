@@ -183,7 +183,7 @@ func TestModelRoute_StreamContinues(t *testing.T) {
 }
 
 // Each target gets its share, over models and over labels. Sessions keep their target while the weights are
-// unchanged; when they change, only the necessary part moves.
+// unchanged; when the weights change, only the necessary part moves.
 func TestModelRoute_Splits(t *testing.T) {
 	t.Parallel()
 	for _, targets := range [][]string{{"70:new", "30:old"}, {"70:new{pair=0}", "30:old{pair notin (0)}"}} {

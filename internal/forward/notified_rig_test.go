@@ -179,8 +179,8 @@ func (w *notifiedRig) leg(role instance.Role) *notifiedLeg {
 	return l
 }
 
-// roundTrip sends another request and waits until it has ended. By then the proxy has handled
-// what it had received before.
+// roundTrip sends another request and waits until it has ended. By then the proxy has handled everything that
+// it had received before.
 func (w *notifiedRig) roundTrip() {
 	w.t.Helper()
 	got := w.begin(w.t.Context(), chatBody(true, ""))
@@ -229,7 +229,7 @@ func (w *notifiedRig) begin(ctx context.Context, body string) <-chan answer {
 	return got
 }
 
-// checkServed checks that an answer is what decode streamed.
+// checkServed checks that an answer equals decode's stream.
 func (w *notifiedRig) checkServed(got <-chan answer) forward.Entry {
 	w.t.Helper()
 	a := await(w.t, "the answer", got)

@@ -16,7 +16,7 @@ import (
 type readingClient struct {
 	upstream.Client
 	once    sync.Once
-	waiting chan struct{} // closed when the header of a stream, and what follows at once, was read
+	waiting chan struct{} // closed when the header of a stream and the bytes that follow at once were read
 }
 
 func (c *readingClient) Do(ctx context.Context, r *upstream.Request) (*upstream.Response, error) {

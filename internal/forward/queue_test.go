@@ -28,7 +28,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// observer counts what the queue reports.
+// observer counts the reports of the queue.
 type observer struct {
 	mu   sync.Mutex
 	seen map[string]int
@@ -333,8 +333,7 @@ func (c *slowHeader) Write(b []byte) (int, error) {
 	return c.Client.Write(b)
 }
 
-// The keep-alives of a stream end before the proxy changes the header of its refusal: both write the same
-// map.
+// Keep-alives of a stream end before the proxy changes the header of its refusal: both write the same map.
 func TestQueueRefuses_KeepAlive(t *testing.T) {
 	t.Parallel()
 	r, _, _ := startQueueTuned(t, admission.On, nil, func(o *forward.Options) { o.KeepAlive = often })
@@ -518,8 +517,7 @@ func TestQueue_ModelRoute(t *testing.T) {
 	}
 }
 
-// Each target of a model route with labels has its own queue: one may have waiting requests while another is
-// idle.
+// Each target of a model route with labels has a queue: one can have waiting requests while another is idle.
 func TestQueue_Labels(t *testing.T) {
 	t.Parallel()
 	var r *rig

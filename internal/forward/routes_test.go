@@ -132,7 +132,7 @@ func (r *rig) checkRow(t *testing.T, row routes.Row, url string) {
 			}
 		}
 	case routes.Answered:
-		// For the list of models the proxy sends the engines a GET of its own.
+		// For the list of models, the proxy itself sends the engines a GET.
 		if a.status != http.StatusOK || len(got) != 0 && row.Route.Path() != "/v1/models" {
 			t.Errorf("%s: %d %s, %d engines", row.Route, a.status, a.body, len(got))
 		}

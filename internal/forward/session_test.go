@@ -101,7 +101,7 @@ func TestSessionPassesTheOverloaded(t *testing.T) {
 	r.checkEngines()
 }
 
-// A decode-only answer does not have the reason for a pick of a prefill instance that failed.
+// A decode-only answer does not report the reason for the pick of a prefill instance that failed.
 func TestSessionPassesTheOverloaded_DecodeOnly(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 3, 1, func(o *forward.Options) { o.Sessions, o.MaxAttempts = forward.Sessions{Header: "session-id"}, 1 })

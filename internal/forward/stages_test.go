@@ -179,7 +179,7 @@ func TestEntry_TokensWithComments(t *testing.T) {
 	}
 }
 
-// Usage that an engine reports right before it breaks a stream off counts.
+// Usage that is reported right before an engine breaks off a stream counts.
 func TestEntry_TokensBeforeAnError(t *testing.T) {
 	t.Parallel()
 	reported := strings.Replace(token(1), "}\n\n", `,"usage":{"prompt_tokens":5,"completion_tokens":9,"total_tokens":14}}`+"\n\n", 1)

@@ -15,7 +15,7 @@ func TestUsageWaitsOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		u := Usage{PrefillDone: make(chan struct{})}
-		begun := time.Now() // of the bubble's own clock, which moves while everybody waits
+		begun := time.Now() // by the bubble's clock, which advances while all goroutines wait
 		for range 5 {
 			if got := string(u.Events([]byte(usageEvent))); got != usageEvent {
 				t.Errorf("%q", got)
