@@ -75,7 +75,7 @@ func bareProxy(t *testing.T, args func(address string) []string) string {
 	return address
 }
 
-// startBareProxy is bareProxy and returns the process as well.
+// startBareProxy is bareProxy, and also returns the process.
 func startBareProxy(t *testing.T, args func(address string) []string) (string, *fleet.Process) {
 	t.Helper()
 	ports, err := fleet.FreePorts(2)

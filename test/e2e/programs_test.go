@@ -47,7 +47,7 @@ func runToFailure(t *testing.T, name string, args ...string) (string, int) {
 	return string(out), exit.ExitCode()
 }
 
-// The demo checks its own steps; this test checks that it prints what they show.
+// The demo checks its own steps; this test checks its output.
 func TestDemoTour(t *testing.T) {
 	t.Parallel()
 	for _, connector := range []string{"nixl", "mooncake", "p2p"} { // a sequential flow, a concurrent one, and one that needs the record

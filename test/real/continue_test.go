@@ -132,8 +132,8 @@ func (r *rig) detokenize(url string, ids []int) string {
 	return v.Prompt
 }
 
-// TestContinueVLLM checks what the proxy and the simulated engine assume of vLLM about token ids in streams and
-// continuations from ids.
+// TestContinueVLLM checks the assumptions of the proxy and the simulated engine about vLLM's token ids in
+// streams and continuations from ids.
 func TestContinueVLLM(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
@@ -273,8 +273,8 @@ func (r *rig) continueStops(url string, l *lesson) {
 	logf("stop strings: text held back at %d events, %d continuations exact", behind, tried)
 }
 
-// continueBeyond has the proxy's package continue answers with special tokens (ignore_eos), which streams skip and
-// /detokenize does not.
+// continueBeyond has the proxy's package continue answers with special tokens (ignore_eos), which streams
+// skip and /detokenize does not.
 func (r *rig) continueBeyond(url string, l *lesson) {
 	chat := l.body()
 	prompt, _ := r.pieces(url, toChats, chat)

@@ -248,7 +248,8 @@ func (r *rig) killUnder(t *testing.T, list []moving, want []moved, decodes []*en
 	return victim
 }
 
-// endEngine kills an engine, or only its worker, or terminates it: its API server then ends streams with an error event.
+// endEngine kills an engine or its worker, or terminates it so that its API server ends streams with an
+// error.
 func endEngine(e *engine, round int) (how string, err error) {
 	switch round {
 	case 2:

@@ -137,8 +137,7 @@ func (r *rig) recordStalls(ctx context.Context) {
 	}
 }
 
-// recordPolls records what a proxy reports of the membership, at each of its revisions and every two
-// seconds.
+// recordPolls records the membership that a proxy reports, at each of its revisions and every two seconds.
 func (r *rig) recordPolls(ctx context.Context, p *proxy) {
 	last, at := int64(-1), time.Time{}
 	for ctx.Err() == nil {
@@ -173,7 +172,7 @@ func (r *rig) converge(healed time.Time) {
 	group.Wait()
 }
 
-// settle records what is left after the load: it waits for engines that still read cancelled
+// settle records the state that remains after the load: it waits for engines that still read cancelled
 // requests, and for idle connections to end.
 func (r *rig) settle() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.t.Context()), 30*time.Second)
