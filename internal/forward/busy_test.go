@@ -34,8 +34,8 @@ func busy(observable bool) func(*forward.Options) {
 	}
 }
 
-// While the engine makes progress, a request that exceeds its limits, in the engine's queue or in a pause of
-// its stream, is served once, by one prefill and one decode leg.
+// A request that exceeds its limits, in the engine's queue or in a pause of its stream, is served once while
+// the engine makes progress: by one prefill and one decode leg.
 func TestBusyEngineIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -585,8 +585,8 @@ func TestQueue_StoredResponse(t *testing.T) {
 	}
 }
 
-// The tokens of a request whose client leaves while it waits, in the queue or to be sent again, are charged to
-// its key only if an engine has computed its prompt.
+// A client leaves while its request waits, in the queue or to be sent again. Its key is charged for the
+// tokens only if an engine has computed the prompt.
 func TestQueue_KeyLimit(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -20,8 +20,8 @@ const (
 	decodeRanks  = 2
 )
 
-// startRanks is a rig of a prefill engine with four ranks and a decode engine with two, with a KV cache for
-// each rank, and the default policies of a proxy.
+// startRanks is a rig of a prefill engine with four ranks and a decode engine with two. Each rank has a KV
+// cache, and the policies are the defaults of a proxy.
 func startRanks(t *testing.T, more ...func(*forward.Options)) *rig {
 	t.Helper()
 	return startTuned(t, fakevllm.NIXL, 1, 1, tuning{
@@ -124,8 +124,8 @@ func (r *rig) checkEnginesAndClose() {
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 }
 
-// If the engines of a pair differ in their number of ranks, all ranks are used evenly, and every answer is
-// correct, even for prompts too short for a cache.
+// If the engines of a pair differ in their number of ranks, all ranks are used evenly. Every answer is
+// correct, even for prompts that are too short for a cache.
 func TestRanksServe(t *testing.T) {
 	r := startRanks(t)
 	const n = 400

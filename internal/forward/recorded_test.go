@@ -14,9 +14,9 @@ import (
 	"github.com/pdmesh/pdmesh/test/agents"
 )
 
-// The recorded requests of three coding agents, turn by turn, go through prefill and decode
-// over each connector, and get the answers of a single engine, event by event. Over
-// Mooncake decode serves /v1/messages decode-only, with the reason.
+// The recorded requests of three coding agents, turn by turn, go through prefill and decode over each
+// connector. They get the answers of a single engine, event by event. Over Mooncake, decode serves
+// /v1/messages decode-only, with the reason.
 func TestRecordedAgents(t *testing.T) {
 	t.Parallel()
 	list, err := agents.Recordings()

@@ -54,8 +54,8 @@ func TestHandoverEndsWhileTheOnlyDecodeIsSilent(t *testing.T) {
 	})
 }
 
-// If the only decode instance never answers, requests end with 504 at their own limit, even if they do not
-// stream and their limit for a whole answer is far longer.
+// If the only decode instance never answers, requests end with 504 at their own limit. So do requests that do
+// not stream, whose limit for a whole answer is far longer.
 func TestTheOnlyDecodeStaysSilent(t *testing.T) {
 	t.Parallel()
 	eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {

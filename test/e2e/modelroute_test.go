@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// A model route written by pdctl or the admin route is used at once, is listed and counted, and survives a
+// A model route written by pdctl or the admin route is used at once, listed and counted. It survives a
 // restart of the proxy while etcd is down.
 func TestModelRoutes(t *testing.T) {
 	t.Parallel()

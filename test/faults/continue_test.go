@@ -283,8 +283,8 @@ func quantile(list []time.Duration, q float64) time.Duration {
 	return list[min(len(list)-1, int(q*float64(len(list))))]
 }
 
-// streams sends n requests for completions of the given length to the proxies, and returns a function that
-// waits for their ends, and one that returns the number of those that have ended.
+// streams sends n requests for completions of the given length to the proxies. It returns a function that
+// waits for their ends, and one that returns the number of ended ones.
 func (c *continued) streams(t *testing.T, r *rig, n, tokens int, o fakevllm.Options) (wait func(), ended func() int) {
 	var wg sync.WaitGroup
 	var done atomic.Int64

@@ -12,9 +12,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// After three requests in a row without notifications, an instance is bypassed, except for trial requests
-// after 1 min, 2 min, 4 min and so on, up to 10 min. Warnings about it are at least a minute apart. One
-// successful trial ends the bypass.
+// After three requests in a row without notifications, an instance is bypassed. Trial requests follow after
+// 1, 2, 4 min and so on, up to 10 min. Warnings about it are at least a minute apart. One successful trial
+// ends the bypass.
 func TestUnnotified_Trials(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

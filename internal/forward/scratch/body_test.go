@@ -108,8 +108,8 @@ func pattern(n int) []byte {
 	return b
 }
 
-// For any split into reads and any steps of allocation, a body of known length is read as it was sent, or
-// with an error that it is cut.
+// A body of known length may arrive in any reads, and its memory be allocated in any steps: the result is the
+// body as it was sent, or an error that it is cut.
 func TestReadAnnounced(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, minPooledBody, firstBuffer, firstBuffer + 1,
