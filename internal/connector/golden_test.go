@@ -146,7 +146,7 @@ func TestHandoverOfABadAnswer(t *testing.T) {
 	}
 }
 
-// TestTerms checks the builds and leases of all dialects.
+// TestTerms checks the terms of dialects by version and by the lease in the record.
 func TestTerms(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
