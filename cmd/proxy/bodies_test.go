@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// The bound is that of the handler, which counts.
+// The limit in the metric is the handler's, which is the one that applies.
 func TestBodiesMemoryIsInForce(t *testing.T) {
 	t.Parallel()
 	address := testkit.FreePort(t)
@@ -36,7 +36,7 @@ func TestBodiesMemoryIsInForce(t *testing.T) {
 	})
 }
 
-// Heap profiles have samples also if only the configuration file has pprof-listen.
+// Heap profiles have samples even if only the configuration file sets pprof-listen.
 func TestHeapProfile_SettingInFile(t *testing.T) {
 	t.Parallel()
 	_, port, err := net.SplitHostPort(testkit.FreePort(t))
@@ -52,7 +52,7 @@ func TestHeapProfile_SettingInFile(t *testing.T) {
 		defer func() { _ = resp.Body.Close() }()
 		text, err := io.ReadAll(resp.Body)
 		head, _, _ := strings.Cut(string(text), "\n")
-		if want := "@ heap/1048576"; err != nil || !strings.HasSuffix(head, want) { // twice the rate
+		if want := "@ heap/1048576"; err != nil || !strings.HasSuffix(head, want) { // twice the sampling rate
 			return fmt.Errorf("%q is not at the end of %q, %v", want, head, err)
 		}
 		return nil

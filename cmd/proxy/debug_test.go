@@ -18,7 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// The archive of pdctl debug has what a running proxy shows, and no secrets.
+// The archive of pdctl debug has the data that a running proxy shows, and no secrets.
 func TestDebugArchive(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -25,7 +25,7 @@ func TestCommandsOfTheMigrationPages(t *testing.T) {
 	taken(t, "../../docs/migrate/*.md", 11)
 }
 
-// taken passes every command of pages, of which there are at least least, to the proxy.
+// taken checks that the proxy accepts every command of pages, at least least of them.
 func taken(t *testing.T, pages string, least int) {
 	t.Helper()
 	calls := testkit.ShellCalls(t, pages, "pdmesh-proxy")

@@ -14,8 +14,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// Damaged files of the embedded etcd have an exit code of their own, and a message
-// that names the directory and what brings the instances back.
+// If the files of the embedded etcd are damaged, the proxy ends with a separate exit code. Its message names
+// the directory and how to restore the instances.
 func TestDamagedEtcd(t *testing.T) {
 	dir := t.TempDir()
 	snap := filepath.Join(dir, "member", "snap")
@@ -29,7 +29,7 @@ func TestDamagedEtcd(t *testing.T) {
 	}
 }
 
-// A membership that cannot be saved is among the notices of /status.
+// /status has a notice if the membership cannot be saved.
 func TestUnwritableStateDir(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")

@@ -23,7 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// envRun makes the test binary be the proxy.
+// envRun is the variable with which the test binary runs as the proxy.
 const envRun = "PDMESH_TEST_RUN_PROXY"
 
 func TestMain(m *testing.M) {
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	leak.Main(m)
 }
 
-// startProxy runs a proxy in a process of its own; stop sends SIGTERM and returns its error.
+// startProxy runs a proxy in a separate process; stop sends SIGTERM and returns the error of the process.
 func startProxy(t *testing.T, env []string, args ...string) (stop func() error) {
 	t.Helper()
 	self, err := os.Executable()
@@ -68,8 +68,8 @@ func ask(t *testing.T, env map[string]string, args ...string) (code int, out, er
 	return code, o.String(), e.String()
 }
 
-// READY comes when the proxy has read the membership and not before, the watchdog is fed, and
-// a stop is announced. health also needs an instance that can serve.
+// The proxy sends READY only after it has read the membership, feeds the watchdog, and announces a stop.
+// health also needs an instance that can serve.
 func TestSystemdAndHealth(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -94,7 +94,7 @@ func TestSystemdAndHealth(t *testing.T) {
 	etcd.Restart()
 	sd.Await(t, "READY=1", 1)
 	cli := etcd.Client(t)
-	testkit.Eventually(t, tlsPatience, func() error { // its presence names a host, for pdctl
+	testkit.Eventually(t, tlsPatience, func() error { // its presence has a host name, for pdctl
 		resp, err := cli.Get(t.Context(), "/pd/proxies/", clientv3.WithPrefix())
 		if err != nil || len(resp.Kvs) != 1 || !strings.Contains(string(resp.Kvs[0].Value), `"address":"127.0.0.1:`+port+`"`) {
 			return fmt.Errorf("presence %v, %v", resp, err)
@@ -116,7 +116,7 @@ func TestSystemdAndHealth(t *testing.T) {
 	}
 }
 
-// pd_ready is what /readyz answers: instances that all serve, but cannot be paired, need the fallback.
+// pd_ready agrees with /readyz: instances that all serve but cannot be paired need the fallback.
 func TestReadyMetric(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -192,8 +192,8 @@ func TestHealthAnswers(t *testing.T) {
 	}
 }
 
-// A proxy whose log is not read goes on: the reader may stall, as a terminal does after
-// Ctrl-S, or end. It can be stopped all the same.
+// A proxy whose log is not read continues and can be stopped. The reader may stall, as a terminal does after
+// Ctrl-S, or end.
 func TestLogThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	for _, removed := range []bool{false, true} {
@@ -232,7 +232,7 @@ func TestLogThatNobodyReads(t *testing.T) {
 			if removed {
 				_ = r.Close()
 			}
-			// More lines than the pipe holds (64 KiB): each is some 200 bytes.
+			// More lines than the pipe holds (64 KiB): each has about 200 bytes.
 			for i := range 1000 {
 				if code, err := get("/v1/models"); err != nil || code != http.StatusServiceUnavailable {
 					t.Fatalf("request %d: %d, %v", i, code, err)

@@ -20,8 +20,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// Keys of a file have names and rights, and change while the proxy runs; a file that
-// cannot be used changes nothing and is reported. No key is ever logged.
+// Keys of a file have names and rights, and change while the proxy runs. An unusable file changes nothing and
+// is reported. No key is ever logged.
 func TestKeysFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keys")

@@ -37,7 +37,7 @@ type inProcess struct {
 	log  *testkit.Buffer
 }
 
-// runProxy runs one until the end of the test.
+// runProxy runs a proxy until the end of the test.
 func runProxy(t *testing.T, args ...string) *inProcess {
 	t.Helper()
 	p := &inProcess{t: t, log: &testkit.Buffer{}}
@@ -82,7 +82,7 @@ func engines(t *testing.T, config *tls.Config) (prefill, decode string) {
 	return start(fakevllm.RolePrefill), start(fakevllm.RoleDecode)
 }
 
-// secureEtcd is an etcd that wants certificates, and a client of it.
+// secureEtcd returns an etcd that requires client certificates, and a client of it.
 func secureEtcd(t *testing.T, a *testkit.Authority) (endpoint string, cli *clientv3.Client) {
 	t.Helper()
 	cert, key := a.Issue("etcd", testkit.Certificate{CN: "etcd", Hosts: []string{"127.0.0.1"}})
@@ -117,7 +117,7 @@ func tlsClient(t *testing.T, a *testkit.Authority, name string) *http.Client {
 
 const tlsPrompt = `{"model":"m","prompt":"tell me","max_tokens":4,"temperature":0}`
 
-// complete returns the answer to one completion.
+// complete sends one completion and returns the answer.
 func (p *inProcess) complete(hc *http.Client) (int, string, error) {
 	resp, err := testkit.Ask(context.Background(), hc, http.MethodPost, p.url+"/v1/completions", tlsPrompt)
 	if err != nil {
@@ -138,8 +138,8 @@ func (p *inProcess) get(hc *http.Client, path string) (string, error) {
 	return string(text), err
 }
 
-// Everything is reached over TLS with certificates of both sides, and all of them are
-// rolled while requests flow: none fails, and new connections see the new ones.
+// All connections use TLS with certificates of both sides, which are replaced while requests run: no request
+// fails, and new connections see the new certificates.
 func TestCertificatesRolledUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{upstream.KindOwn, upstream.KindStd} {
@@ -153,7 +153,7 @@ func TestCertificatesRolledUnderLoad(t *testing.T) {
 			etcdCert, etcdKey := a.Issue("to-etcd", testkit.Certificate{CN: "to etcd"})
 			a.Issue("engine", testkit.Certificate{CN: "engine", Hosts: here})
 
-			var seen sync.Map // names that engines were shown
+			var seen sync.Map // names of the proxy's certificates that engines have seen
 			prefill, decode := engines(t, &tls.Config{
 				Certificates: []tls.Certificate{a.Pair("engine")}, ClientCAs: a.Pool(), ClientAuth: tls.RequireAndVerifyClientCert,
 				VerifyConnection: func(s tls.ConnectionState) error {
@@ -198,7 +198,7 @@ func TestCertificatesRolledUnderLoad(t *testing.T) {
 							return
 						default:
 						}
-						if i%2 == 0 { // each on a new connection
+						if i%2 == 0 { // each request on a new connection
 							hc = tlsClient(t, a, "client")
 							hc.Transport.(*http.Transport).DisableKeepAlives = true
 						}
@@ -226,7 +226,7 @@ func TestCertificatesRolledUnderLoad(t *testing.T) {
 			}
 			close(stop)
 			load.Wait()
-			testkit.Eventually(t, tlsPatience, func() error { // idle connections to engines have ended
+			testkit.Eventually(t, tlsPatience, func() error { // idle connections to engines have been closed
 				if code, text, err := p.complete(kept); code != http.StatusOK {
 					t.Fatalf("%d %s %v", code, text, err)
 				}
@@ -281,7 +281,7 @@ func TestTracesOfTLS(t *testing.T) {
 	}
 }
 
-// A client without the right certificate is refused, and both sides get the reason.
+// A client with a wrong certificate is refused, and both sides get the reason.
 func TestClientsRefusedByTLS(t *testing.T) {
 	t.Parallel()
 	a, other := testkit.NewAuthority(t, "fleet"), testkit.NewAuthority(t, "strangers")
@@ -326,15 +326,15 @@ func TestClientsRefusedByTLS(t *testing.T) {
 	}
 }
 
-// Certificate files that the proxy has rejected, or that its clients' CA has not signed, do not make
-// health --live fail: a restart with them would end a proxy that serves.
+// health --live does not fail if the proxy has rejected its certificate files or its clients' CA did not sign
+// them: a restart with such files would end a proxy that serves.
 func TestHealthWithUnusableFiles(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	for _, tc := range []struct {
 		name             string
 		mutual, stranger bool
-		health           string // what health says
+		health           string // output of health
 	}{
 		{name: "key of another certificate", health: "not ready: "},
 		{name: "key of another certificate, with client certificates", mutual: true, health: "ask 127.0.0.1:PORT: TLS: private key does not match public key"},
@@ -368,8 +368,8 @@ func TestHealthWithUnusableFiles(t *testing.T) {
 	}
 }
 
-// An engine that is not trusted, or that does not trust the proxy, is reported: to
-// the client in vLLM's shape, in the log, and in /status where the proxy's own probe found it.
+// An engine that is not trusted, or that does not trust the proxy, is reported: to the client in vLLM's
+// format, in the log, and in /status if the proxy's own probe detected it.
 func TestEnginesRefusedByTLS(t *testing.T) {
 	t.Parallel()
 	a, other := testkit.NewAuthority(t, "fleet"), testkit.NewAuthority(t, "strangers")
@@ -384,7 +384,7 @@ func TestEnginesRefusedByTLS(t *testing.T) {
 		mutual    bool
 		cert, key string // of the proxy
 		args      []string
-		reason    string // "" where it is served
+		reason    string // "" if requests are served
 		says      string
 	}{
 		{name: "another name, set for the proxy", engine: a.Pair("named"), cert: good, key: goodKey, args: []string{"--engine-server-name", "engine-7"}},
@@ -403,7 +403,7 @@ func TestEnginesRefusedByTLS(t *testing.T) {
 			prefill, decode := engines(t, c)
 			etcd := etcdtest.Start(t)
 			cli := etcd.Client(t)
-			// One of which another party says that it is ready, one that the proxy asks itself.
+			// One instance is reported ready by its agent, the other one is probed by the proxy.
 			record := func(address string) string {
 				return fmt.Sprintf(`{"v":1,"id":"1","address":%q,"scheme":"https","models":["m"],"state":"ready","source":"agent"}`, address)
 			}
@@ -463,8 +463,8 @@ func TestEnginesRefusedByTLS(t *testing.T) {
 	}
 }
 
-// A registered engine that refuses the proxy is ejected, with the reason of TLS in /status, while
-// another serves.
+// A registered engine that refuses the proxy is ejected, and /status has the TLS reason, while another engine
+// serves.
 func TestRegisteredEngineRefusedByTLS(t *testing.T) {
 	t.Parallel()
 	a := testkit.NewAuthority(t, "fleet")
@@ -503,8 +503,7 @@ func TestRegisteredEngineRefusedByTLS(t *testing.T) {
 	})
 }
 
-// An etcd that refuses the proxy's certificate, or that the proxy does not trust, is reported
-// in /readyz and in the log.
+// /readyz and the log report an etcd that refuses the proxy's certificate, or that the proxy does not trust.
 func TestEtcdRefusedByTLS(t *testing.T) {
 	t.Parallel()
 	a, other := testkit.NewAuthority(t, "fleet"), testkit.NewAuthority(t, "strangers")

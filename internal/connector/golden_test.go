@@ -31,10 +31,9 @@ func newDialect(t *testing.T, name string) connector.Dialect {
 	return d
 }
 
-// TestGolden holds every leg of every case against its file. A case is a
-// folder testdata/<dialect>/<endpoint>-<name> with what goes in (client.json,
-// prefill_reply.json) and what must come out (prefill.json, decode.json).
-// `go test ./internal/connector -update` writes the latter.
+// TestGolden compares every leg of every case with its file. A case is a folder
+// testdata/<dialect>/<endpoint>-<name> with the input (client.json, prefill_reply.json) and the expected
+// output (prefill.json, decode.json). `go test ./internal/connector -update` writes the output.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	for _, dialect := range connector.Names() {
@@ -71,7 +70,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// kindOf is the kind of a case, which its name begins with.
+// kindOf returns the kind of a case, which is the first part of its name.
 func kindOf(t *testing.T, dir string) openai.Kind {
 	t.Helper()
 	kinds := map[string]openai.Kind{
@@ -99,7 +98,7 @@ func pair() connector.Pair {
 	}
 }
 
-// describe shows what the legs carry beside their bodies.
+// describe shows the parts of the legs other than their bodies.
 func describe(prefill, decode connector.Leg) []byte {
 	var b strings.Builder
 	for i, l := range []connector.Leg{prefill, decode} {
@@ -147,7 +146,7 @@ func TestHandoverOfABadAnswer(t *testing.T) {
 	}
 }
 
-// TestTerms is the table of builds and leases.
+// TestTerms checks the terms of dialects by version and by the lease in the record.
 func TestTerms(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -174,7 +173,7 @@ func TestTerms(t *testing.T) {
 	}
 }
 
-// A dialect that supports different KV block sizes in a pair returns Blocks 0.
+// A dialect that supports different KV block sizes in a pair returns 0 for Blocks.
 func TestBlocksOfOneSize(t *testing.T) {
 	t.Parallel()
 	var got []string
@@ -193,7 +192,7 @@ func TestBlocksOfOneSize(t *testing.T) {
 	}
 }
 
-// TestUnfit is the table of what cannot go through a pair.
+// TestUnfit checks the requests that a pair cannot serve.
 func TestUnfit(t *testing.T) {
 	t.Parallel()
 	const old, length = "engine_too_old", "messages_need_length"
@@ -225,7 +224,7 @@ func TestUnfit(t *testing.T) {
 		c := newDialect(t, tc.dialect)
 		p := pair()
 		p.Prefill.Record.Version, p.Decode.Record.Version = tc.prefill, tc.decode
-		p.Prefill.Record.TPSize = 2 // as many ranks as decode has
+		p.Prefill.Record.TPSize = 2 // as many ranks as decode
 		if got := c.Unfit(tc.kind, p); got != tc.want {
 			t.Errorf("%s of %q and %q, %s: %q, want %q", tc.dialect, tc.prefill, tc.decode, tc.kind.Path(), got, tc.want)
 		}

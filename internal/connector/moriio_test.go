@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// The dialect of a MoRI-IO instance is that of its mode, so that two modes are no pair.
+// Each mode of MoRI-IO is a dialect, so that instances in different modes are not paired.
 func TestDialectOfARecord(t *testing.T) {
 	t.Parallel()
 	for rec, want := range map[[2]string]string{

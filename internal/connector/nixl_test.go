@@ -4,8 +4,7 @@ import (
 	"testing"
 )
 
-// An answer hands something over or it does not: an object with nothing in it is nothing,
-// and decode must not be left to find that out.
+// Transfer params that are an empty object count as missing, so that decode does not have to detect it.
 func TestNIXLHandover(t *testing.T) {
 	t.Parallel()
 	d := newDialect(t, "nixl")

@@ -9,8 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// An instance with more ranks than are distinguished is refused if a leg must name the
-// rank of the other one: otherwise all its requests would go to rank 0.
+// An instance with more ranks than the proxy distinguishes is refused if a leg must name the rank of the
+// other one. Otherwise all its requests would go to rank 0.
 func TestMoreRanksThanAreToldApart(t *testing.T) {
 	t.Parallel()
 	for _, name := range connector.Names() {
@@ -24,7 +24,7 @@ func TestMoreRanksThanAreToldApart(t *testing.T) {
 			if role == instance.Decode {
 				in = pair().Decode
 			}
-			in.Record.EngineIDs = nil // its bootstrap server is asked for them
+			in.Record.EngineIDs = nil // the proxy queries its bootstrap server for them
 			for ranks, refused := range map[int]bool{instance.MaxRanks: false, instance.MaxRanks + 1: refused} {
 				in.Record.DPSize = ranks
 				err := d.Lacks(in)

@@ -15,8 +15,8 @@ import (
 
 const root = "../.."
 
-// Every name that a release of vLLM or vllm-ascend registers is spoken, or refused for
-// a reason. The files of testdata/registered were read from the packages.
+// Every name that a release of vLLM or vllm-ascend registers is supported, or refused for a reason. The files
+// of testdata/registered were read from the packages.
 func TestRegisteredNames(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/registered/*.txt")
@@ -33,7 +33,7 @@ func TestRegisteredNames(t *testing.T) {
 	}
 }
 
-// A class leads to a dialect that there is, or to a reason, and to a page.
+// Every class has an existing dialect or a reason, and a page.
 func TestClasses(t *testing.T) {
 	t.Parallel()
 	for _, c := range connector.Classes() {
@@ -67,7 +67,7 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// The table of docs/connectors is the code's.
+// The table of docs/connectors matches the code.
 func TestTableOfTheDocs(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder

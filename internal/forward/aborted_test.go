@@ -36,7 +36,7 @@ func TestAbort_AfterCommit(t *testing.T) {
 			}
 			a := r.post(path, body)
 			if path == completionsPath {
-				q.path = chatPath // errors and ends of the same form
+				q.path = chatPath // its errors and ends have the same form
 			}
 			r.checkBroken(q, a)
 			if bytes.Contains(a.body, []byte("abort")) || bytes.Contains(a.body, []byte(`"stop_reason":null,"stop_sequence":null},"usage"`)) {
@@ -66,7 +66,7 @@ func TestAbort_AfterCommitOnResponses(t *testing.T) {
 	}
 }
 
-// twoLegs is an upstream client whose first decode leg gets another answer than the second.
+// twoLegs is an upstream client that answers the first decode leg and the second one differently.
 type twoLegs struct {
 	scriptedClient
 
@@ -81,8 +81,8 @@ func (c *twoLegs) Do(ctx context.Context, r *upstream.Request) (*upstream.Respon
 	return leg.Do(ctx, r)
 }
 
-// An engine of /v1/messages ends the block before it reports an abort. However its events are read, the
-// client gets one block.
+// An engine of /v1/messages ends the block before it reports an abort. However its events are split into
+// reads, the client gets one block.
 func TestAbort_ContinuedMessages(t *testing.T) {
 	t.Parallel()
 	event := func(data string) string {
@@ -111,8 +111,8 @@ func TestAbort_ContinuedMessages(t *testing.T) {
 	}
 }
 
-// An abort before anything went out is retried, with or without tokens, in every API. The KV transfer
-// is spent: vLLM has prefill free the blocks of a request that it aborts in its queue.
+// An abort before the commit is retried, with or without tokens, in every API. The KV transfer is spent: vLLM
+// has prefill free the blocks of a request that it aborts in its queue.
 func TestAbort_BeforeCommit(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -29,7 +29,7 @@ func finished() *forward.Entry {
 	}
 }
 
-// line is what the access log has of a request.
+// line returns the access log line of a request.
 func line(tb testing.TB, format string, e *forward.Entry) string {
 	tb.Helper()
 	var out bytes.Buffer
@@ -73,8 +73,7 @@ func TestAccessLog_JSON(t *testing.T) {
 	}
 }
 
-// TestAccessLog_HostileValues: what clients and engines write neither ends a line nor forges a
-// field.
+// Text from clients and engines can neither end a line nor forge a field.
 func TestAccessLog_HostileValues(t *testing.T) {
 	t.Parallel()
 	for _, v := range []string{
@@ -105,8 +104,7 @@ func TestAccessLog_HostileValues(t *testing.T) {
 	}
 }
 
-// TestAccessLog_StalledOutput: an output that takes nothing blocks no request, and what is
-// dropped is counted.
+// An output that accepts no data blocks no request, and dropped lines are counted.
 func TestAccessLog_StalledOutput(t *testing.T) {
 	t.Parallel()
 	r, w := io.Pipe()
@@ -135,8 +133,8 @@ func TestAccessLog_StalledOutput(t *testing.T) {
 	}
 }
 
-// BenchmarkAccessLog is the CPU time of one line, without and with the queue, which the
-// benchmark fills faster than any proxy.
+// BenchmarkAccessLog measures the CPU time of one line, without and with the queue, which the benchmark fills
+// faster than any proxy.
 func BenchmarkAccessLog(b *testing.B) {
 	for _, format := range []string{logging.FormatText, logging.FormatJSON} {
 		for _, queued := range []bool{false, true} {

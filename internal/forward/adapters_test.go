@@ -46,7 +46,7 @@ func startWithModels(t *testing.T, prefills, decodes int) *rig {
 	return r
 }
 
-// observe puts a list of models into the membership.
+// observe adds a list of models to the membership.
 func (r *rig) observe(k instance.Key, models ...string) {
 	r.observing.Lock()
 	defer r.observing.Unlock()
@@ -71,8 +71,8 @@ func change(t *testing.T, s *fakevllm.Server, what, name string) {
 	}
 }
 
-// Engines that have unloaded a model answer 404 for it. The others serve, no engine is
-// blamed, and when none is left the client gets the 404.
+// Engines that have unloaded a model answer 404 for it. The others serve, no engine is blamed, and if none is
+// left, the client gets the 404.
 func TestUnloadedModel_NoInstanceIsBlamed(t *testing.T) {
 	t.Parallel()
 	r := startWithModels(t, 2, 6)
@@ -120,8 +120,8 @@ func TestUnloadedModel_NoInstanceIsBlamed(t *testing.T) {
 	r.entry()
 }
 
-// A model that only prefill instances serve is not served, except on routes of a single instance; one
-// that only decode instances serve is, without prefill.
+// A model that only prefill instances have is served only on routes of a single instance. A model that only
+// decode instances have is served without prefill.
 func TestModelOfOneRole(t *testing.T) {
 	t.Parallel()
 	r := startWithModels(t, 1, 1)

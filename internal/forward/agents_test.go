@@ -21,7 +21,7 @@ const (
 	messagesPath  = "/v1/messages"
 )
 
-// agentBody is a request to one of the two APIs of coding agents.
+// agentBody returns a request to one of the two APIs of coding agents.
 func agentBody(path string, stream bool, more string) string {
 	if path == responsesPath {
 		return fmt.Sprintf(`{"model":"m","instructions":"be brief","input":[{"role":"user","content":[{"type":"input_text","text":"tell me of the sea"}]}],`+
@@ -31,7 +31,7 @@ func agentBody(path string, stream bool, more string) string {
 		`"messages":[{"role":"user","content":"tell me of the sea"}],"stop_sequences":["zzz"],"stream":%v%s}`, stream, more)
 }
 
-// agentText is the text of an answer, and for a stream the names of its events.
+// agentText returns the text of an answer and, for a stream, the names of its events.
 func (a answer) agentText(t *testing.T) (text, names string) {
 	t.Helper()
 	if !strings.HasPrefix(a.header.Get("Content-Type"), "text/event-stream") {
@@ -81,7 +81,7 @@ func (a answer) agentText(t *testing.T) (text, names string) {
 	return text, names
 }
 
-// wholeStream is the names of the events of a whole stream, those in a row once.
+// wholeStream returns the event names of a complete stream, without consecutive repetitions.
 func wholeStream(path string) string {
 	if path == responsesPath {
 		return "response.created response.in_progress response.output_item.added response.content_part.added response.output_text.delta " +
@@ -90,7 +90,7 @@ func wholeStream(path string) string {
 	return "message_start content_block_start content_block_delta content_block_stop message_delta message_stop "
 }
 
-// checkAgentAnswer checks an answer against what the model says.
+// checkAgentAnswer compares an answer with the model's text.
 func (r *rig) checkAgentAnswer(a answer, path, body string) {
 	r.t.Helper()
 	want, err := fakevllm.ExpectedAt(path, []byte(body), 0)
@@ -167,7 +167,7 @@ func TestHandoversAreNotTold(t *testing.T) {
 	}
 }
 
-// bootstraps adds to the records of a pair of Mooncake engines what decode needs.
+// bootstraps adds the fields that decode needs to the records of a pair of Mooncake engines.
 func (r *rig) bootstraps() {
 	p := instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.Mooncake)
 	p.Record.EngineIDs = map[string]string{"0": r.P[0].EngineID()}
@@ -200,8 +200,8 @@ func TestStoredResponsesAreNobodysFault(t *testing.T) {
 	r.checkEngines()
 }
 
-// The reason for decode-only is that of the attempt that answered: none if that one had
-// a prefill.
+// The reason for decode-only is that of the attempt that answered; there is none if that attempt had a
+// prefill.
 func TestAReasonDoesNotOutliveItsAttempt(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, both(), func(t *testing.T, q scenario) {

@@ -24,8 +24,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// argued reports why the proxy answers a recorded request differently from an engine, "" if
-// it does not; docs/api.md has these requests as a table.
+// argued returns the reason why the proxy answers a recorded request differently from an engine, "" if it
+// does not. docs/api.md lists these requests.
 func argued(c *refusals.Case) string {
 	switch c.Name {
 	case "NaN elsewhere":
@@ -58,12 +58,12 @@ func TestInvalidRequestsGetAnEnginesError(t *testing.T) {
 	for _, c := range refusals.All(t) {
 		if argued(&c) != "" || strings.HasPrefix(c.Path, "/v1/messages/") ||
 			strings.HasPrefix(c.Path, "/v1/embeddings") || strings.HasPrefix(c.Path, "/v1/score") || strings.HasPrefix(c.Path, "/v1/rerank") {
-			continue // the simulator does not have the latter
+			continue // the simulator does not have the last three routes
 		}
 		body := bytes.ReplaceAll(c.Body(), []byte(`"tiny"`), []byte(`"m"`))
 		want := r.sendTo(r.D[0].URL(), c.Method, c.Path, c.Type(), body)
 		got := r.sendTo(r.URL, c.Method, c.Path, c.Type(), body)
-		// For a body that is sent to no engine the client gets the proxy's own text.
+		// If the proxy sends a body to no engine, the text of the error is the proxy's.
 		askable := c.Method != http.MethodPost || request.MayAsk(body)
 		if got.status != want.status || want.status >= 400 && askable && string(got.body) != string(want.body) {
 			t.Errorf("%s: %.300s\nproxy  %d %s\nengine %d %s", c.Name, body, got.status, got.body, want.status, want.body)
@@ -81,7 +81,7 @@ func TestInvalidRequestsGetAnEnginesError(t *testing.T) {
 	r.checkEngines()
 }
 
-// sendTo sends a request in any form.
+// sendTo sends a request with any method, path, content type and body.
 func (r *rig) sendTo(base, method, path, contentType string, body []byte) answer {
 	r.t.Helper()
 	req := newRequest(r.t.Context(), r.t, method, base+path, bytes.NewReader(body), "X-Request-Id", "asked", "Content-Type", contentType)
@@ -95,8 +95,8 @@ func (r *rig) sendTo(base, method, path, contentType string, body []byte) answer
 	return a
 }
 
-// An invalid body goes to one engine, once, as it is. The engine's refusal is the answer,
-// and no instance is blamed.
+// An invalid body is sent to one engine, once and unchanged. The engine's refusal is the answer, and no
+// instance is blamed.
 func TestInvalidRequestsAreAskedAbout(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ name, path, body, says string }{
@@ -141,8 +141,8 @@ func TestInvalidRequestsAreAskedAbout(t *testing.T) {
 
 const brokenBody = `{"model":"m","prompt":"x"`
 
-// Whatever else an engine does with an invalid request, the client gets the proxy's own
-// refusal, and no instance is blamed.
+// If an engine answers an invalid request with anything but a refusal, the client gets the proxy's refusal,
+// and no instance is blamed.
 func TestOnlyARefusalIsPassedOn(t *testing.T) {
 	t.Parallel()
 	own := `expected a comma`
@@ -201,8 +201,8 @@ func TestOnlyARefusalIsPassedOn(t *testing.T) {
 	}
 }
 
-// A body with fields that steer KV transfers reaches no engine, however they are spelt and
-// on every route: they could make an engine connect to any host.
+// An engine gets no body with fields that steer KV transfers, on any route and in any spelling: such a field
+// could make the engine connect to any host.
 func TestSteeringFieldsAreNeverAskedAbout(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
@@ -267,8 +267,8 @@ func TestNobodyToAsk(t *testing.T) {
 	}
 }
 
-// A prefill instance is queried if there is no decode instance. For a request for a model
-// that no instance serves an engine still reports what else is wrong.
+// A prefill instance is queried if there is no decode instance. If no instance serves the model, an engine
+// still reports the other errors of the request.
 func TestWhoIsAsked(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 0, nil)
@@ -286,8 +286,8 @@ func TestWhoIsAsked(t *testing.T) {
 	r.checkEngines()
 }
 
-// The number of invalid requests that are with engines at a time is bounded: the
-// others are answered at once.
+// The number of concurrent queries about invalid requests is bounded: the proxy answers further invalid
+// requests itself at once.
 func TestQuestionsAreBounded(t *testing.T) {
 	t.Parallel()
 	const many = 40
@@ -295,7 +295,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 	release := make(chan struct{})
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		if q.Method != http.MethodPost {
-			return // a probe: the engine keeps questions waiting
+			return // a probe; only queries are delayed
 		}
 		arrived <- struct{}{}
 		select {
@@ -359,15 +359,15 @@ func TestClientLeavesWhileAnEngineIsAsked(t *testing.T) {
 	r.checkEngines()
 }
 
-// An instance that accepts no connections is not queried twice, nor blamed for a query.
+// An instance that accepts no connections is neither queried twice nor blamed for a query.
 func TestAnEngineThatIsAwayIsNotBlamed(t *testing.T) {
 	t.Parallel()
 	ln := testkit.Listen(t)
-	// A port that a connection is from is not given to another test, and refuses connections.
+	// The local port of a connection refuses connections, and no other test can get it.
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", ln.Addr().String())
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
-	// On a slow machine the query takes a while: that must not cause a probe.
+	// On a slow machine, the query takes long. That must not cause a probe.
 	r := startTuned(t, fakevllm.Plain, 0, 0, tuning{sched: noProbes})
 	r.members.set(instanceAt(instance.Decode, conn.LocalAddr().String(), fakevllm.Plain))
 	if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest || r.rec.askOutcomes() != flow.AskFailed {

@@ -39,8 +39,8 @@ func (r *rig) transcribe(body string) answer {
 	return r.post(transcriptions, body, "Content-Type", "multipart/form-data; boundary=B", "X-PD-Trace", "1")
 }
 
-// A form gets to one engine byte for byte, whole or streamed, and to another one when
-// the first fails before it has answered.
+// A form reaches one engine byte for byte, whole or streamed, and another one if the first fails before it
+// has answered.
 func TestTranscriptions(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)

@@ -23,8 +23,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// canned answers every leg from memory, so that the figures below are those of
-// the data path alone, and the same on every machine.
+// canned answers every leg from memory, so that the benchmarks measure only the data path and are independent
+// of engines.
 type canned struct {
 	prefill []byte
 	stream  []string // events, one for each read; nil for a whole answer
@@ -93,8 +93,8 @@ func (noRecorder) NotContinued(string)                 {}
 
 func (noRecorder) Continued(leg.Class, string, time.Duration) {}
 
-// BenchmarkRequest is the data path of one request, without its network:
-// reading the body, both legs, the answer.
+// BenchmarkRequest measures the data path of one request without the network: reading the body, both legs,
+// the answer.
 func BenchmarkRequest(b *testing.B) {
 	params := `"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[1,2,3,4,5,6,7,8],"remote_engine_id":"e","remote_host":"h","remote_port":5600}`
 	answer := []byte(`{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
@@ -135,8 +135,8 @@ func serve(b *testing.B, h http.HandlerFunc, body string, length int) {
 	}
 }
 
-// benchHandler serves over one prefill instance and those decode instances, one if none is
-// named, with up as their engines.
+// benchHandler returns a handler with one prefill instance and these decode instances, or one if none is
+// given. up answers for all engines.
 func benchHandler(b testing.TB, up upstream.Client, decode ...string) http.HandlerFunc {
 	b.Helper()
 	return handlerOf(b, up, func(*forward.Options) {}, decode...)

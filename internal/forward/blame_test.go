@@ -24,8 +24,8 @@ func key(role instance.Role, s *fakevllm.Server) instance.Key {
 	return instance.Key{Role: role, Address: s.Address()}
 }
 
-// vLLM answers some requests with 500 whatever instance gets them. Such a
-// request must not eject the instances that it visits.
+// vLLM answers some requests with 500 on every instance. Such a request must not eject the instances that it
+// reaches.
 func TestPoisonousRequestEjectsNobody(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, both(), func(t *testing.T, q scenario) {
@@ -49,8 +49,8 @@ func TestPoisonousRequestEjectsNobody(t *testing.T) {
 	})
 }
 
-// An instance that fails what others serve is ejected, and comes back when it serves
-// again; no client notices.
+// An instance that fails requests which others serve is ejected, and readmitted when it serves again. No
+// client notices.
 func TestSickInstanceIsEjectedAndReturns(t *testing.T) {
 	t.Parallel()
 	for _, role := range instance.Roles() {
@@ -87,8 +87,8 @@ func TestSickInstanceIsEjectedAndReturns(t *testing.T) {
 	}
 }
 
-// An instance that fails the requests of one of its models is not picked for it; it serves the others,
-// however their requests alternate.
+// An instance that fails the requests of one of its models is not picked for that model and serves the
+// others, however their requests alternate.
 func TestInstanceThatFailsOneModel(t *testing.T) {
 	t.Parallel()
 	for _, role := range instance.Roles() {
@@ -161,8 +161,8 @@ func waitingLeg(t *testing.T, r *rig, role instance.Role, q scenario) (*fakevllm
 	return s, done
 }
 
-// A leg that waits for an instance that is removed is called off
-// and tried elsewhere: no deadline has to pass.
+// If an instance is removed, a leg that waits for it is called off and tried elsewhere: no deadline has to
+// pass.
 func TestWaitingLegsAreCalledOff(t *testing.T) {
 	t.Parallel()
 	changes := map[string]func(*instance.Instance) *instance.Instance{
@@ -199,8 +199,8 @@ func TestWaitingLegsAreCalledOff(t *testing.T) {
 	}
 }
 
-// delayedClient is an upstream client that lets a test act between the arrival of a decode
-// instance's first content and its being read.
+// delayedClient is an upstream client that lets a test act after a decode instance's first content has
+// arrived and before it is read.
 type delayedClient struct {
 	upstream.Client
 	first  atomic.Bool
@@ -234,8 +234,8 @@ func (b *delayedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A leg that was called off while its first content was unread is not committed any more:
-// nothing would come after it.
+// A leg that was called off while its first content was unread is not committed: nothing would follow that
+// content.
 func TestCalledOffBeforeTheCommit(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
@@ -256,7 +256,7 @@ func TestCalledOffBeforeTheCommit(t *testing.T) {
 	})
 }
 
-// Draining and cordoned instances finish what they have.
+// Draining and cordoned instances finish their running requests.
 func TestDrainingLegsGoOn(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, both(), func(t *testing.T, q scenario) {
@@ -278,8 +278,8 @@ func TestDrainingLegsGoOn(t *testing.T) {
 	})
 }
 
-// An engine that hangs accepts connections and sends nothing: it is ejected for its
-// silence, and requests that wait for it are served elsewhere.
+// An engine that hangs accepts connections and sends nothing. It is ejected for its silence, and requests
+// that wait for it are served elsewhere.
 func TestSilentEngine(t *testing.T) {
 	t.Parallel()
 	for _, role := range instance.Roles() {
@@ -338,16 +338,16 @@ func TestRetryBudgetIsSpent(t *testing.T) {
 		if got[http.StatusServiceUnavailable] == 0 {
 			t.Fatalf("statuses %v", got)
 		}
-		// Without the budget 6 requests would have made 24 legs. The sixth retry is
-		// from the ratio: the share allows one as soon as it is above 0.
+		// Without the budget, 6 requests would have made 24 legs. The ratio allows a sixth retry, since one is
+		// allowed as soon as the share is above 0.
 		if n := legs(r.D); n > 6+6 {
 			t.Fatalf("%d legs for 6 requests and a budget of 5 retries", n)
 		}
 	})
 }
 
-// The decode instance counts the whole prompt as cached, and nothing as put into the cache.
-// The client gets the prefill instance's numbers.
+// The decode instance counts the whole prompt as cached and none of it as written to the cache. The client
+// gets the prefill instance's numbers.
 func TestCachedTokensAreThePrefills(t *testing.T) {
 	t.Parallel()
 	want := map[string][]string{

@@ -17,9 +17,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-// The memory of a body is used again by the next request. No engine may get another
-// request's bytes, also when legs fail with their body half sent. The simulator's answer
-// depends on the whole prompt, so one wrong byte changes the text.
+// The next request reuses the memory of a body. No engine may get bytes of another request, even if legs fail
+// with their body half sent. The simulator's answer depends on the whole prompt, so one wrong byte changes
+// the text.
 func TestBodiesAreNotMixed(t *testing.T) {
 	t.Parallel()
 	for _, mode := range sequentialModes() {
@@ -81,7 +81,7 @@ func (l *slowLink) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// The time limit of a body does not end an upload that goes on, and a single byte does not extend it.
+// The time limit of a body does not end an upload that makes progress, and a single byte does not extend it.
 func TestSlowUpload(t *testing.T) {
 	t.Parallel()
 	body := longBody(2<<20, false)

@@ -20,13 +20,13 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// busy sets all limits of a leg to a time that is far shorter than the pauses of the engines.
-// All engines make progress, if observable.
+// busy sets all limits of a leg far below the pauses of the engines. All engines make progress, if
+// observable.
 func busy(observable bool) func(*forward.Options) {
 	return func(o *forward.Options) {
 		const short = 100 * time.Millisecond
 		o.Prefill, o.FirstByte, o.Idle, o.NonStream, o.Busy = short, short, short, short, waitLimit
-		// Ahead of now: a machine that runs this test slowly has not stalled the engine.
+		// Ahead of now: a slow test machine must not look like a stalled engine.
 		o.Progress = func(instance.Key) (last, ran time.Time, _ bool) {
 			last = time.Now().Add(waitLimit)
 			return last, last, observable
@@ -34,8 +34,8 @@ func busy(observable bool) func(*forward.Options) {
 	}
 }
 
-// A request that waits in an engine's queue, or whose stream pauses, for longer than its limits
-// is served once, by one prefill and one decode leg, while the engine makes progress.
+// A request that exceeds its limits, in the engine's queue or in a pause of its stream, is served once while
+// the engine makes progress: by one prefill and one decode leg.
 func TestBusyEngineIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -71,8 +71,8 @@ func TestBusyEngineIsWaitedFor(t *testing.T) {
 	}
 }
 
-// A leg that hangs on an idle engine reaches its limit and is retried, whatever trials its engine and
-// the others answer for this proxy and others.
+// A leg that hangs on an idle engine reaches its limit and is retried, even if engines answer trial requests
+// of this proxy and others.
 func TestTrialsExtendNoLimit(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -125,8 +125,8 @@ func TestTrialsExtendNoLimit(t *testing.T) {
 	}
 }
 
-// Where progress cannot be observed the limits hold, and the client reads which limit has ended
-// its request and the setting of that limit.
+// If progress cannot be observed, the limits apply, and the error names the limit that ended the request and
+// its setting.
 func TestLimitErrorsNameTheSetting(t *testing.T) {
 	t.Parallel()
 	const short = 100 * time.Millisecond
@@ -192,8 +192,8 @@ func TestStalledStreamNamesTheLimit(t *testing.T) {
 	})
 }
 
-// When the KV lease has ended three times before decode read the KV cache, the request is
-// decode-only: decode's queue is longer than the lease.
+// If the KV lease has ended three times before decode read the KV cache, the request becomes decode-only:
+// decode's queue is longer than the lease.
 func TestQueueLongerThanTheLease(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
@@ -233,8 +233,8 @@ func TestQueueLongerThanTheLease_FreesPrefill(t *testing.T) {
 	r.checkEngines()
 }
 
-// A leg that is stuck in an engine which serves others is sent to another instance, long before
-// any limit: 20 later ones have overtaken it.
+// A leg that is stuck in an engine which serves others is sent to another instance, long before any limit,
+// once 20 later legs have overtaken it.
 func TestOvertakenLegGoesElsewhere(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -254,7 +254,7 @@ func TestOvertakenLegGoesElsewhere(t *testing.T) {
 			if c.role == instance.Prefill {
 				engines = r.P
 			}
-			for _, s := range engines { // the first leg of the role, wherever it goes
+			for _, s := range engines { // the first leg of the role, on whichever engine
 				script(t, s, fakevllm.Fault{Kind: fakevllm.FaultHang, At: c.at, Times: 1})
 			}
 			q := scenario{chatPath, true}
@@ -284,8 +284,8 @@ func TestOvertakenLegGoesElsewhere(t *testing.T) {
 	}
 }
 
-// Limits that no leg has reached are named as well: those of a connection, of the request's
-// body, and of retries.
+// Errors also name the limits that are not of a leg: those of a connection, of the request's body, and of
+// retries.
 func TestOtherLimitsAreNamed(t *testing.T) {
 	t.Parallel()
 	q := scenario{chatPath, true}

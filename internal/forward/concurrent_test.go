@@ -21,7 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// pairParams is what the legs of a concurrent pair carry: the kv_transfer_params of vLLM's
+// pairParams has the fields that the legs of a concurrent pair carry: the kv_transfer_params of vLLM's
 // Mooncake and MoRI-IO connectors.
 type pairParams struct {
 	DoRemoteDecode  bool   `json:"do_remote_decode"`
@@ -29,7 +29,7 @@ type pairParams struct {
 	TransferID      string `json:"transfer_id"`
 	Bootstrap       string `json:"remote_bootstrap_addr"`
 	EngineID        string `json:"remote_engine_id"`
-	NotifyPort      int    `json:"remote_notify_port"` // of MoRI-IO, like TPSize
+	NotifyPort      int    `json:"remote_notify_port"` // MoRI-IO only, like TPSize
 	TPSize          int    `json:"remote_tp_size"`
 }
 
@@ -40,10 +40,10 @@ type pairLeg struct {
 	id     string // X-Request-Id
 	rank   string // X-data-parallel-rank
 	body   []byte
-	left   <-chan struct{} // closed when the proxy has given the leg up
+	left   <-chan struct{} // closed when the proxy has aborted the leg
 }
 
-// pairEngine is an engine whose test scripts the answer to each leg.
+// pairEngine is an engine for which the test answers each leg.
 type pairEngine struct {
 	role        instance.Role
 	address     string
@@ -55,7 +55,7 @@ type pairEngine struct {
 type concurrentRig struct {
 	t       *testing.T
 	dialect string
-	q       scenario // of its requests; a stream of a chat by default
+	q       scenario // request to send; a streamed chat by default
 	rig     *rig
 	legs    chan *pendingLeg
 	P, D    []*pairEngine
@@ -104,7 +104,7 @@ func streamed200(w http.ResponseWriter, events string) {
 	_, _ = io.WriteString(w, events)
 }
 
-// The same of /v1/responses.
+// The same answers in the format of /v1/responses.
 const (
 	responsesAnswer = `{"id":"p","output":[],"usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":4,"cache_write_tokens":0},"output_tokens":1}}`
 	responsesStream = "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"usage\":null}}\n\n" +
@@ -152,13 +152,13 @@ func eachConcurrentDialect(t *testing.T, test func(t *testing.T, dialect string)
 	}
 }
 
-// startConcurrent starts engines of a concurrent connector: prefills and decodes of them.
+// startConcurrent starts prefill and decode engines of a concurrent connector.
 func startConcurrent(t *testing.T, dialect string, prefills, decodes int, tune func(*forward.Options)) *concurrentRig {
 	t.Helper()
 	return startConcurrentTuned(t, dialect, prefills, decodes, tuning{forward: tune})
 }
 
-// startConcurrentTuned is meet with other options of the rig, too.
+// startConcurrentTuned is startConcurrent with other options of the rig, too.
 func startConcurrentTuned(t *testing.T, dialect string, prefills, decodes int, tune tuning) *concurrentRig {
 	t.Helper()
 	m := &concurrentRig{t: t, dialect: dialect, q: scenario{chatPath, true}, rig: startTuned(t, "plain", 0, 0, tune), legs: make(chan *pendingLeg, 16)}
@@ -292,14 +292,14 @@ func portOf(e *pairEngine) int {
 	return n
 }
 
-// begin sends a request, whose answer comes later.
+// begin sends a request and returns the channel of its answer.
 func (m *concurrentRig) begin(ctx context.Context, body string) <-chan answer {
 	got := make(chan answer, 1)
 	go func() { got <- m.rig.postCtx(ctx, m.q.path, body) }()
 	return got
 }
 
-// checkServed checks that an answer is what decode streamed.
+// checkServed checks that an answer equals decode's stream.
 func (m *concurrentRig) checkServed(got <-chan answer) forward.Entry {
 	m.t.Helper()
 	a := await(m.t, "the answer", got)
@@ -312,7 +312,7 @@ func (m *concurrentRig) checkServed(got <-chan answer) forward.Entry {
 	return m.rig.entry()
 }
 
-// Both legs run at once: neither begins after the other's answer only.
+// Both legs run at once: neither waits for the other's answer.
 func TestConcurrentPair(t *testing.T) {
 	t.Parallel()
 	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
@@ -323,7 +323,7 @@ func TestConcurrentPair(t *testing.T) {
 			if prefillFirst {
 				p.reply(ok)
 				d.reply(streams)
-			} else { // the answer of prefill is on its way when decode's is complete
+			} else { // prefill's answer is still in transit when decode's is complete
 				d.reply(streams)
 				p.reply(ok)
 			}
@@ -345,8 +345,8 @@ func TestConcurrentPair(t *testing.T) {
 	})
 }
 
-// A prefill instance that failed what another one has computed gets its strike when decode begins to
-// answer: the stream may last for hours.
+// A prefill instance that failed gets its strike when decode begins to answer, if another instance has
+// computed the prompt. The stream may last for hours.
 func TestConcurrentStrikeBeforeTheEnd(t *testing.T) {
 	t.Parallel()
 	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
@@ -379,8 +379,8 @@ func TestConcurrentStrikeBeforeTheEnd(t *testing.T) {
 	})
 }
 
-// An engine that loses a used connection may have the transfer_id of the leg. It must not receive
-// it again: another pair is tried with a new transfer.
+// An engine that loses a reused connection may have the transfer_id of the leg. It must not receive this id
+// again: another pair is tried with a new transfer.
 func TestConcurrentUsedConnection(t *testing.T) {
 	t.Parallel()
 	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
@@ -410,7 +410,7 @@ func TestConcurrentUsedConnection(t *testing.T) {
 	})
 }
 
-// Prefill's refusal of a wrong request goes to the client, and decode is aborted.
+// Prefill's refusal of an invalid request goes to the client, and decode is aborted.
 func TestConcurrentPrefillRefuses(t *testing.T) {
 	t.Parallel()
 	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
@@ -431,8 +431,7 @@ func TestConcurrentPrefillRefuses(t *testing.T) {
 	})
 }
 
-// When no connection to the prefill instance can be made decode is aborted, and another
-// pair is tried.
+// If the proxy cannot connect to the prefill instance, it aborts decode and tries another pair.
 func TestConcurrentPrefillIsAway(t *testing.T) {
 	t.Parallel()
 	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
@@ -441,7 +440,7 @@ func TestConcurrentPrefillIsAway(t *testing.T) {
 			m.q = q
 			m.P = append([]*pairEngine{{role: instance.Prefill, address: "127.0.0.1:1", incarnation: "1"}}, m.P...)
 			m.join()
-			for range 2 { // one of them meets the closed port
+			for range 2 { // one of the two requests gets the closed port
 				got := m.begin(t.Context(), q.body(""))
 				for served := 0; served < 2; {
 					l := await(t, "a leg", m.legs)
@@ -462,7 +461,7 @@ func TestConcurrentPrefillIsAway(t *testing.T) {
 	})
 }
 
-// When decode fails prefill is aborted, and another pair is tried.
+// If decode fails, the proxy aborts prefill and tries another pair.
 func TestConcurrentDecodeFails(t *testing.T) {
 	t.Parallel()
 	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
@@ -497,8 +496,8 @@ func TestConcurrentDecodeFails(t *testing.T) {
 	})
 }
 
-// A decode error whose body stalls does not wait for its prefill, which still computes: the status is
-// enough to try another pair.
+// If the body of a decode error stalls, the status is enough to try another pair. The proxy does not wait for
+// prefill, which still computes.
 func TestConcurrentDecodeErrorStalls(t *testing.T) {
 	t.Parallel()
 	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
@@ -527,8 +526,8 @@ func TestConcurrentDecodeErrorStalls(t *testing.T) {
 	})
 }
 
-// An instance that restarts has lost its KV cache: both legs of its pair end, and a new pair
-// is tried, which does not count as a retry.
+// An instance that restarts has lost its KV cache: the proxy ends both legs of its pair and tries a new pair,
+// which does not count as a retry.
 func TestConcurrentInstanceRestarts(t *testing.T) {
 	t.Parallel()
 	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
@@ -565,7 +564,7 @@ func TestConcurrentInstanceRestarts(t *testing.T) {
 	})
 }
 
-// While prefill works decode may take longer than its own limit.
+// Decode may exceed its own limit while prefill computes.
 func TestConcurrentDecodeWaitsForPrefill(t *testing.T) {
 	t.Parallel()
 	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
@@ -584,7 +583,7 @@ func TestConcurrentDecodeWaitsForPrefill(t *testing.T) {
 	})
 }
 
-// Without a decode instance nothing is sent to a prefill instance.
+// Without a decode instance, the proxy sends nothing to a prefill instance.
 func TestConcurrentWithoutDecode(t *testing.T) {
 	t.Parallel()
 	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
@@ -601,8 +600,8 @@ func TestConcurrentWithoutDecode(t *testing.T) {
 	})
 }
 
-// When no prefill instance is left a decode instance computes the prompt itself: its leg
-// has no kv_transfer_params.
+// Without a prefill instance, a decode instance computes the prompt itself: its leg has no
+// kv_transfer_params.
 func TestConcurrentFallsBack(t *testing.T) {
 	t.Parallel()
 	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
@@ -670,8 +669,8 @@ func TestConcurrentPairsDoNotMix(t *testing.T) {
 	})
 }
 
-// A prefill leg that is not sent until decode has answered still sends its own client's
-// prompt: the memory of a body is not used again before both legs have ended.
+// A prefill leg that is not sent until decode has answered still sends the prompt of its own request: the
+// memory of a body is not reused before both legs have ended.
 func TestConcurrentPrefillIsSentLate(t *testing.T) {
 	t.Parallel()
 	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
@@ -685,7 +684,7 @@ func TestConcurrentPrefillIsSentLate(t *testing.T) {
 				return false
 			}
 		})
-		const size = 9000 // of a class that no other test here has
+		const size = 9000 // of a memory class that no other test here uses
 		body := func(letter string) string {
 			return chatBody(true, `,"user":"`+strings.Repeat(letter, size)+`"`)
 		}
@@ -703,7 +702,7 @@ func TestConcurrentPrefillIsSentLate(t *testing.T) {
 		})
 		m.rig.waitForHeld("the prompt is let go", func(held int64) bool { return held == 0 })
 		var others sync.WaitGroup
-		for range 8 { // whose bodies take what memory there is
+		for range 8 { // their bodies take all free buffers
 			others.Go(func() { m.rig.post("/tokenize", body("b")) })
 		}
 		for range 8 {

@@ -21,7 +21,7 @@ import (
 //	abort at each point                     TestConformanceAbort
 //	failure of each leg                     TestConformanceFailures, TestDecodeFailureBeforeCommit
 //	restart between the legs                restart_test.go; TestConcurrentInstanceRestarts, TestNotifiedInstanceRemoved
-//	64-bit integers, unknown fields         TestConformanceBytes; KV transfers: engines refuse what has changed
+//	64-bit integers, unknown fields         TestConformanceBytes; KV transfers: engines refuse changed ones
 //	wrong pairs                             TestWrongPairs
 
 // eachDialect runs a test for every dialect of the registry.
@@ -50,14 +50,14 @@ func (r *rig) checkAnswers() {
 	r.checkEngines()
 }
 
-// The client leaves while prefill computes, before decode begins, and in the stream: both
-// engines become idle, no instance is blamed, and nothing is retried. While prefill computes
-// decode has its leg if the legs run at once, and only then.
+// If the client leaves while prefill computes, before decode begins, or in the stream, both engines become
+// idle, no instance is blamed, and nothing is retried. Decode has its leg while prefill computes only if the
+// legs run at once.
 func TestConformanceAbort(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, c connector.Dialect) {
 		paths := []string{chatPath}
-		if c.Name() == "nixl" { // not all dialects have a pair for the others
+		if c.Name() == "nixl" { // other APIs have no pair in some dialects
 			paths = apis()
 		}
 		for _, at := range []struct {
@@ -102,7 +102,7 @@ func TestConformanceAbort(t *testing.T) {
 	})
 }
 
-// Whatever one leg does before the client has seen anything is hidden by another pair.
+// A failure of a leg before the client has received anything is hidden by a retry with another pair.
 func TestConformanceFailures(t *testing.T) {
 	t.Parallel()
 	faults := map[string]fakevllm.Fault{
@@ -115,14 +115,14 @@ func TestConformanceFailures(t *testing.T) {
 		"aborted":     {Kind: fakevllm.FaultAbort, Times: 1},
 		"error event": {Kind: fakevllm.FaultErrorEvent, Times: 1},
 		"dies":        {Kind: fakevllm.FaultDie, Times: 1},
-		"cut":         {Kind: fakevllm.FaultClose, At: fakevllm.AfterTokens, Times: 1}, // of prefill, as "hangs"
+		"cut":         {Kind: fakevllm.FaultClose, At: fakevllm.AfterTokens, Times: 1}, // only for prefill, like "hangs"
 		"hangs":       {Kind: fakevllm.FaultHang, Times: 1},
 	}
 	eachDialect(t, func(t *testing.T, c connector.Dialect) {
 		for _, prefill := range both() {
 			for name, fault := range faults {
 				if !prefill && (name == "cut" || name == "hangs") {
-					continue // after the commit, or until the client's own limit
+					continue // after the commit, or only at the client's own limit
 				}
 				if !prefill && name != "dies" && slices.Contains(sequentialModes(), fakevllm.Mode(c.Name())) {
 					continue // in TestDecodeFailureBeforeCommit

@@ -24,7 +24,7 @@ const (
 	prompt = 900
 )
 
-// textOf is what an engine detokenizes.
+// textOf returns the text that an engine detokenizes.
 func textOf(ids []int) string {
 	var b strings.Builder
 	for _, id := range ids {
@@ -42,8 +42,8 @@ func textOf(ids []int) string {
 	return b.String()
 }
 
-// breakingEngine is an upstream client whose engines write one answer, from any of its tokens on, and whose
-// decode legs break as a script wants.
+// breakingEngine is an upstream client whose engines write one answer, from any of its tokens on. A script
+// breaks the decode legs.
 type breakingEngine struct {
 	scriptedClient
 
@@ -52,7 +52,7 @@ type breakingEngine struct {
 	script []byte // a leg takes three bytes
 	lag    int    // characters that are held back for a stop string
 	lies   bool   // engines report a wrong token id before they break
-	wrong  string // how an engine did not get what it must
+	wrong  string // the last request that was not as expected
 }
 
 func (s *breakingEngine) next() (b byte) {
@@ -121,7 +121,7 @@ func (s *breakingEngine) leg(from int) []byte {
 		}
 		lists := [2]string{"null", "null"}
 		for i, l := range [][]int{prompts, ids} {
-			if s.lies && s.lag == 0 && left == 1 && len(l) > 0 { // of text that is held back, only the ids are known
+			if s.lies && s.lag == 0 && left == 1 && len(l) > 0 { // only the ids of text that is held back are known
 				l = slices.Clone(l)
 				l[len(l)-1] = l[len(l)-1]%26 + 1
 			}
@@ -155,7 +155,7 @@ func (s *breakingEngine) leg(from int) []byte {
 	if s.kind == openai.Chat {
 		base = textOf(append([]int{prompt, prompt}, s.ids[:from]...))
 	}
-	if base[len(base)-1] != 0xc3 { // else vLLM repeats all of it
+	if base[len(base)-1] != 0xc3 { // otherwise vLLM repeats the whole text
 		base = ""
 	}
 	sent := 0
@@ -178,8 +178,8 @@ func (s *breakingEngine) leg(from int) []byte {
 	return out.Bytes()
 }
 
-// FuzzRelayContinued lets the legs of a stream break anywhere. The client gets the one answer, or a
-// beginning of it that is visibly broken, also if engines report wrong token ids.
+// FuzzRelayContinued breaks the legs of a stream anywhere. The client gets the whole answer, or a part of it
+// that visibly breaks off, even if engines report wrong token ids.
 func FuzzRelayContinued(f *testing.F) {
 	for how := range byte(6) {
 		for _, tokens := range []string{"the sea", "s\xf0\xf0\xf0\xf0a\xf0", strings.Repeat("long \xe0", 12), "x"} {

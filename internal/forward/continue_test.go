@@ -27,7 +27,7 @@ import (
 
 func continuing(o *forward.Options) { o.ContinueStreams = 3 }
 
-// sixtyBody is a streamed request for 60 tokens.
+// sixtyBody returns a streamed request for 60 tokens.
 func sixtyBody(path, more string) string {
 	if path == completionsPath {
 		return `{"model":"m","prompt":"describe the sea","max_tokens":60,"stream":true,"stream_options":{"include_usage":true}` + more + `}`
@@ -41,7 +41,7 @@ func sixtyBody(path, more string) string {
 	return `{"model":"m","messages":[{"role":"user","content":"describe the sea"}],"max_tokens":60,"stream":true,"stream_options":{"include_usage":true}` + more + `}`
 }
 
-// checkOne checks that a stream is one complete answer, and the answer of an undisturbed engine.
+// checkOne checks that a stream is one complete answer, equal to that of an undisturbed engine.
 func (r *rig) checkOne(a answer, path, body string, o fakevllm.Options) {
 	r.t.Helper()
 	want, err := o.Expected(path, []byte(body))
@@ -56,7 +56,7 @@ func (r *rig) checkOne(a answer, path, body string, o fakevllm.Options) {
 	}
 }
 
-// checkMoved checks how often streams went on, and how.
+// checkMoved checks which streams were continued, and how.
 func (r *rig) checkMoved(want ...string) {
 	r.t.Helper()
 	r.rec.mu.Lock()
@@ -66,7 +66,7 @@ func (r *rig) checkMoved(want ...string) {
 	}
 }
 
-// checkContinues sends a request whose stream goes on as wanted, and checks its answer.
+// checkContinues sends a request, checks its answer, and checks that its stream continues as wanted.
 func (r *rig) checkContinues(path, more string, want ...string) {
 	r.t.Helper()
 	body := sixtyBody(path, more)
@@ -74,7 +74,7 @@ func (r *rig) checkContinues(path, more string, want ...string) {
 	r.checkMoved(want...)
 }
 
-// engineOptions are those of the engines of a rig, as far as they change answers.
+// engineOptions returns the options of a rig's engines, as far as they change answers.
 func engineOptions(more func(*fakevllm.Options)) fakevllm.Options {
 	o := fakevllm.Options{Models: []string{model}}
 	more(&o)
@@ -113,7 +113,7 @@ func TestStreamContinues(t *testing.T) {
 	}
 }
 
-// A stream goes on as many times as it may.
+// A stream may be continued several times, up to the limit.
 func TestStreamContinuesAgain(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, continuing)
@@ -133,7 +133,7 @@ func TestStreamContinuesAgain(t *testing.T) {
 	}
 }
 
-// The id of <think> does not commit a chat: it would be generated again after the client has got it.
+// The token id of <think> does not commit a chat: a continuation would generate it a second time.
 func TestStreamIsRetriedAfterThink(t *testing.T) {
 	t.Parallel()
 	reasons := func(o *fakevllm.Options) { o.Version, o.ReasoningParser = "0.32.0", "qwen3" }
@@ -146,7 +146,7 @@ func TestStreamIsRetriedAfterThink(t *testing.T) {
 	}
 }
 
-// With a single decode instance, a stream goes on there: the instance may have lost only this request.
+// With a single decode instance, a stream continues there: the instance may have lost only this request.
 func TestStreamContinuesOnTheSameInstance(t *testing.T) {
 	t.Parallel()
 	for class, fault := range map[leg.Class]fakevllm.Fault{
@@ -163,7 +163,7 @@ func TestStreamContinuesOnTheSameInstance(t *testing.T) {
 	}
 }
 
-// A stream counts as continued once the client gets more of it, not while a leg repeats what the client has.
+// A stream counts as continued once the client gets more text, not while a leg repeats earlier text.
 func TestStreamContinuesWhenReplayGetsToItsEnd(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, continuing)
@@ -183,8 +183,8 @@ func (p takeHook) Take(in *instance.Instance) (*sched.Assignment, error) {
 	return p.Picker.Take(in)
 }
 
-// A stream whose connection broke does not go on on the same instance if that is drained before the
-// new leg is counted: a drain proof may have found the instance idle.
+// A stream whose connection broke does not continue on the same instance if that is drained before the new
+// leg is counted: a drain proof may have found the instance idle.
 func TestStreamLeavesInstanceDrainedMeanwhile(t *testing.T) {
 	t.Parallel()
 	var r *rig
@@ -215,7 +215,7 @@ func TestStreamLeavesInstanceDrainedMeanwhile(t *testing.T) {
 	}
 }
 
-// A stream that an instance loses twice goes on elsewhere.
+// A stream that an instance loses twice continues on another one.
 func TestStreamLeavesInstanceThatLosesItTwice(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL, fakevllm.P2P} {
@@ -228,7 +228,7 @@ func TestStreamLeavesInstanceThatLosesItTwice(t *testing.T) {
 	}
 }
 
-// The same if no prefill instance can be paired with the others: they compute the prompt.
+// The same holds if no prefill instance can be paired with the others: they compute the prompt.
 func TestStreamLeavesTheOnlyPartnerThatLosesItTwice(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.Mooncake, fakevllm.P2P, fakevllm.MoRIIOWrite} {
@@ -251,8 +251,8 @@ func TestStreamLeavesTheOnlyPartnerThatLosesItTwice(t *testing.T) {
 	}
 }
 
-// A stream goes on although engines fail to detokenize its tokens for a while, or the first engine that
-// is asked does not answer.
+// A stream continues even if engines fail to detokenize its tokens for a while, or the first queried engine
+// does not answer.
 func TestStreamContinuesAfterDetokenizeFails(t *testing.T) {
 	t.Parallel()
 	for decodes, fault := range map[int]fakevllm.Fault{
@@ -268,7 +268,7 @@ func TestStreamContinuesAfterDetokenizeFails(t *testing.T) {
 	}
 }
 
-// An instance that fails to detokenize is not asked again before the others.
+// An instance that fails to detokenize is not queried again before the others.
 func TestStreamContinuesWhereOneFailsToDetokenize(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, continuing)
@@ -277,7 +277,7 @@ func TestStreamContinuesWhereOneFailsToDetokenize(t *testing.T) {
 	r.checkContinues(completionsPath, "", "broke_off prompt")
 }
 
-// The instance that failed is not asked to detokenize while another one answers.
+// The instance that failed is not queried to detokenize while another one answers.
 func TestStreamContinuesWithoutItsInstance(t *testing.T) {
 	t.Parallel()
 	least, err := policy.Find("least_loaded")
@@ -321,8 +321,8 @@ func TestStreamIsCompleted(t *testing.T) {
 	}
 }
 
-// A stream of which only the end is missing needs no leg: it is no retry, and is completed also when the
-// retry budget is spent.
+// A stream that lacks only its end needs no leg: it is not a retry, and is completed even if the retry budget
+// is spent.
 func TestStreamIsCompletedWithoutRetryBudget(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.ContinueStreams, o.RetryRatio, o.RetryBurst = 3, 1e-9, 1 })
@@ -375,7 +375,7 @@ func TestReplayedBodiesAreNotMixed(t *testing.T) {
 
 const offeredTools = `,"tools":[{"type":"function","function":{"name":"look"}},{"type":"function","function":{"name":"go_on"}}]`
 
-// Without token ids, the request is repeated for the usage. The client gets nothing else twice.
+// Without token ids, the proxy repeats the request to get the usage. The client gets nothing else twice.
 func TestStreamIsCompletedByReplay(t *testing.T) {
 	t.Parallel()
 	reasons := func(o *fakevllm.Options) { o.Version, o.ReasoningParser = "0.32.0", "qwen3" }
@@ -386,8 +386,8 @@ func TestStreamIsCompletedByReplay(t *testing.T) {
 	r.checkMoved("broke_off replay")
 }
 
-// Streams are cut after every second token, in the short form after every third, those of the next
-// kind after others. Each of them continues exactly, or is of a kind that is refused.
+// Streams are cut after every second token; in the short form after every third, at other tokens for each
+// kind. Each one continues exactly, or is of a kind that is refused.
 func TestStreamContinuesAtEveryCut(t *testing.T) {
 	t.Parallel()
 	parsers := func(reasoning string) func(*fakevllm.Options) {
@@ -513,8 +513,8 @@ func (r *rig) recordVersion(version string) {
 	})
 }
 
-// Streams of an instance that is drained with a time to move go on elsewhere; those that cannot run to
-// their end.
+// If an instance is drained with a time to move, its streams continue on another one, and streams that cannot
+// move run to their end.
 func TestStreamsMoveOffDrainedInstance(t *testing.T) {
 	t.Parallel()
 	for more, moves := range map[string]bool{`,"ignore_eos":true`: true, `,"ignore_eos":true,"seed":5`: false} {
@@ -551,7 +551,7 @@ func TestStreamsMoveOffDrainedInstance(t *testing.T) {
 	}
 }
 
-// The streams of an instance whose engine was restarted go on as soon as they are silent.
+// The streams of an instance whose engine was restarted are continued as soon as they are silent.
 func TestStreamContinuesAfterRestart(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, continuing)

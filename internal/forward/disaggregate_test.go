@@ -15,8 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// No request is decode-only before enough is known; then some do, and each has its
-// reason and is counted once. This holds in every flow.
+// No request is decode-only before the estimates are known; after that, some are. Each of them has its reason
+// and is counted once, in every flow.
 func TestDisaggregateLearns(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL, fakevllm.Mooncake, fakevllm.LMCache} {
@@ -101,7 +101,7 @@ func startPrefix(t *testing.T, mode fakevllm.Mode, d *flow.Disaggregate) *rig {
 	})
 }
 
-// text is a chat that is long enough to be remembered.
+// text returns a chat that is long enough to be remembered.
 func text(stream bool) string {
 	return strings.Replace(chatBody(stream, ""), "tell me", strings.Repeat("tell me ", 60), 1)
 }
@@ -131,9 +131,8 @@ func TestDisaggregateLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// A decode instance where requests are queued, or whose KV cache is full, computes no
-// prompt: the request goes through prefill. Requests that wait for their KV cache do not
-// count.
+// A decode instance with queued requests, or with a full KV cache, computes no prompt: the request goes
+// through prefill. Requests that wait for their KV cache do not count.
 func TestDisaggregateSparesWhoIsFull(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -156,8 +155,8 @@ func TestDisaggregateSparesWhoIsFull(t *testing.T) {
 				defer r.rec.mu.Unlock()
 				return r.rec.decided["false decode_full"] > 0
 			}
-			// It is found full when decode-only is explored, which costs too much while prefill happens
-			// to be slow.
+			// The proxy notices a full instance only when it explores decode-only, which is too expensive while
+			// prefill happens to be slow.
 			for n := 0; n < 32 || tc.full && n < 1000 && !full(); n++ {
 				body := text(true)
 				r.checkComplete(r.post("/v1/chat/completions", body), true, body)

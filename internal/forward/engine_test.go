@@ -15,8 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// wireEngine is an engine that answers every POST with these bytes, and keeps the connection
-// open. left gets a value for each connection that the proxy has closed.
+// wireEngine is an engine that answers every POST with these bytes and keeps the connection open. left gets a
+// value for each connection that the proxy has closed.
 func wireEngine(t *testing.T, role instance.Role, says string) (engine *instance.Instance, left <-chan struct{}) {
 	t.Helper()
 	answer := testkit.RawAnswers(func(c net.Conn, r *http.Request, _ int) bool {
@@ -43,7 +43,7 @@ func (r *rig) postWithin(path, body string) answer {
 	return r.postCtx(ctx, path, body)
 }
 
-// withEngine puts an odd engine into the membership, next to a good one if requested.
+// withEngine adds odd to the membership. If beside is false, odd replaces the good engines of its role.
 func (r *rig) withEngine(odd *instance.Instance, beside bool) {
 	var list []*instance.Instance
 	for _, s := range r.P {
@@ -59,8 +59,8 @@ func (r *rig) withEngine(odd *instance.Instance, beside bool) {
 	r.members.set(append(list, odd)...)
 }
 
-// The proxy never requests a switch of protocols from an engine: an engine that does so has failed,
-// and its connection is closed.
+// The proxy never requests a protocol switch. An engine that switches protocols has failed, and its
+// connection is closed.
 func TestSwitchedProtocol(t *testing.T) {
 	t.Parallel()
 	for _, role := range instance.Roles() {
@@ -85,7 +85,7 @@ func TestSwitchedProtocol(t *testing.T) {
 	}
 }
 
-// The status of an error is enough to try another instance: its body is not waited for.
+// The status of an error is enough to try another instance: the proxy does not wait for the body.
 func TestStalledErrorOfOneInstance(t *testing.T) {
 	t.Parallel()
 	for _, role := range instance.Roles() {
@@ -112,8 +112,8 @@ func TestStalledErrorOfOneInstance(t *testing.T) {
 	}
 }
 
-// The body of an error that goes to the client is waited for, but no longer than for the
-// next bytes of any answer; then the client gets the status only.
+// The proxy waits for the body of an error that it passes on, but no longer than for the next bytes of any
+// answer. After that, the client gets only the status.
 func TestStalledErrorOfTheClient(t *testing.T) {
 	t.Parallel()
 	for _, role := range instance.Roles() {
@@ -137,8 +137,8 @@ func TestStalledErrorOfTheClient(t *testing.T) {
 	}
 }
 
-// Fields that an engine names in Connection are about its connection with the proxy, and do
-// not reach the client: in the first answer, in those whose header is known, and in errors.
+// Fields that an engine names in Connection concern its connection with the proxy and do not reach the
+// client: in the first answer, in later ones with a remembered header, and in errors.
 func TestFieldsOfTheEnginesConnection(t *testing.T) {
 	t.Parallel()
 	const fields = "Connection: keep-alive, x-hop\r\nConnection: X-Other-Hop , ,\r\nX-Hop: secret\r\nX-Hop: secret too\r\nX-Other-Hop: secret\r\nX-End: kept\r\n"
@@ -174,7 +174,7 @@ func TestControlHeadersInAnySpelling(t *testing.T) {
 		"X_Request_Id", "x-request_id", "X_Api_Key", "Keep_Alive", "Proxy_Authorization", "Transfer_Encoding", "Content_Length",
 		"X-Encoder-Hosts-Ports", "x_kv_cache_source_host_port",
 	}
-	for i := range 3 { // also when the header is known
+	for i := range 3 { // later requests use the remembered header
 		q := newRequest(t.Context(), t, http.MethodPost, r.URL+chatPath, strings.NewReader(chatBody(false, "")))
 		q.Header["x_end_to_end"] = []string{"kept"}
 		for _, name := range names {

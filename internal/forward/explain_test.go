@@ -22,13 +22,13 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// explain returns where the proxy would send a chat.
+// explain returns the proxy's plan for a chat.
 func (r *rig) explain(body string) explain.Plan {
 	r.t.Helper()
 	return r.explainAt(chatPath, body)
 }
 
-// explainAt returns where the proxy would send a request.
+// explainAt returns the proxy's plan for a request.
 func (r *rig) explainAt(endpoint, body string) explain.Plan {
 	r.t.Helper()
 	w := httptest.NewRecorder()
@@ -40,8 +40,8 @@ func (r *rig) explainAt(endpoint, body string) explain.Plan {
 	return p
 }
 
-// A request goes where Explain says, and Explain has no effect: no engine gets a request, and
-// nothing is counted.
+// A request goes where Explain says. Explain itself has no effect: no engine gets a request, and nothing is
+// counted.
 func TestExplainIsWhatIsDone(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 3, 2, nil)
@@ -79,7 +79,7 @@ func TestExplainIsWhatIsDone(t *testing.T) {
 	}
 }
 
-// Explain shows the way of every kind of request, with the reason that it is served with.
+// Explain reports the flow of every kind of request and, for decode-only, the reason of the answer.
 func TestExplainWays(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -116,7 +116,7 @@ func TestExplainWays(t *testing.T) {
 	}
 }
 
-// A request that continues a stored response goes to the instance that has it, also if that drains.
+// A request that continues a stored response goes to the instance that has it, even if that drains.
 func TestExplainStoredResponse(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 4, nil)
@@ -154,8 +154,7 @@ func TestExplainStoredResponse(t *testing.T) {
 	}
 }
 
-// Explain leaves out the prefill instances whose notifications cannot be received or do not arrive, as
-// requests do.
+// Explain omits prefill instances whose notifications cannot be received or do not arrive, as requests do.
 func TestExplainNotified(t *testing.T) {
 	t.Parallel()
 	var c unheardNotifications
@@ -197,8 +196,8 @@ func TestExplainNotified(t *testing.T) {
 	}
 }
 
-// Explain uses what --disaggregate auto has learned, and does not change it: decisions come
-// in the same order as without.
+// Explain uses the estimates of --disaggregate auto and does not change them: the order of decisions is the
+// same as without Explain.
 func TestExplainDecisions(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.Disaggregate = new(flow.Disaggregate) })
@@ -218,7 +217,7 @@ func TestExplainDecisions(t *testing.T) {
 			t.Errorf("after %d requests: %+v", i, p.Disaggregate)
 		}
 	}
-	// One in eight explores; if Explain counted, too, another one would.
+	// One in eight requests explores; if Explain also counted, another request would explore.
 	if explored > 3 {
 		t.Errorf("%d of 24 requests are explored", explored)
 	}

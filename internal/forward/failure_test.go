@@ -31,7 +31,7 @@ func script(t *testing.T, s *fakevllm.Server, f fakevllm.Fault) {
 	require.NoError(t, s.Script(f))
 }
 
-// sequentialModes are the engines whose legs run one after the other.
+// sequentialModes returns the modes of engines whose legs run one after the other.
 func sequentialModes() []fakevllm.Mode {
 	return []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL, fakevllm.NIXLPush, fakevllm.Ascend, fakevllm.P2P, fakevllm.LMCache}
 }
@@ -101,13 +101,13 @@ func TestDecodeRefusesConnections(t *testing.T) {
 		}
 		most := int64(4)
 		if mode == fakevllm.LMCache {
-			most = 5 // prefill sends to it as long as nothing else has noticed
+			most = 5 // prefill sends to the dead instance until something else notices it
 		}
 		if n := legs(r.P); n < 4 || n > most {
 			t.Errorf("%d prefills for 4 requests, want at most %d: the same KV is good for the other instance, unless it was sent to the first", n, most)
 		}
-		// Only the first request may have tried the dead instance. A silent leg's probe can
-		// notice before the leg itself does.
+		// Only the first request may have tried the dead instance. The probe of a silent leg may notice the
+		// failure before the leg does.
 		if got := r.rec.retried(); got != "decode/gone" && (got != "decode/not_connected" || mode == fakevllm.LMCache) {
 			t.Errorf("retried %q", got)
 		}
@@ -206,8 +206,8 @@ func TestClientErrorsPass(t *testing.T) {
 // saturated is the body of vLLM's 503 for a request above --max-num-queued-reqs.
 const saturated = `{"error":{"message":"The engine is currently busy and cannot accept new requests.","type":"Service Unavailable","param":null,"code":503}}`
 
-// A saturated instance has not failed: others serve what it refuses, and it gets no strike. When
-// all refuse, the client gets their answer and when to come back.
+// A saturated instance has not failed: others serve the requests that it refuses, and it gets no strike. If
+// all refuse, the client gets their answer, with Retry-After.
 func TestSaturationIsNoFailure(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []fakevllm.Fault{
@@ -216,7 +216,7 @@ func TestSaturationIsNoFailure(t *testing.T) {
 	} {
 		for _, role := range instance.Roles() {
 			if role == instance.Prefill && fault.Kind == fakevllm.FaultErrorEvent {
-				continue // its leg is not streamed
+				continue // a prefill leg is not streamed
 			}
 			t.Run(fmt.Sprintf("%s %d %s", fault.Kind, fault.Status, role), func(t *testing.T) {
 				t.Parallel()
@@ -260,7 +260,7 @@ func TestEverybodyIsBusy(t *testing.T) {
 	})
 }
 
-// An error event with a client's status is the client's error, not a 200.
+// An error event with a status of the 4xx class is the client's error, not a 200.
 func TestErrorEventOfTheClient(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 2, nil)
@@ -271,8 +271,8 @@ func TestErrorEventOfTheClient(t *testing.T) {
 	}
 }
 
-// After the commit nothing can be hidden: the client reads an error event and
-// a broken connection, never a clean end.
+// After the commit nothing can be hidden: the client gets an error event and a broken connection, never a
+// clean end.
 func TestLossAfterCommit(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []fakevllm.Kind{fakevllm.FaultReset, fakevllm.FaultClose, fakevllm.FaultErrorEvent, fakevllm.FaultDie} {
@@ -303,8 +303,8 @@ func TestLossAfterCommit(t *testing.T) {
 	}
 }
 
-// A proxy that cuts its requests answers them: those of which the client has nothing with 503, a committed
-// stream with an error event. No instance is blamed.
+// A proxy that cuts its requests answers uncommitted ones with 503 and ends a committed stream with an error
+// event. No instance is blamed.
 func TestProxyCutsRequests(t *testing.T) {
 	t.Parallel()
 	during := fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1}
@@ -369,7 +369,7 @@ func TestProxyCutsRequests(t *testing.T) {
 	}
 }
 
-// A long answer that is not streamed is broken off.
+// A proxy that cuts its requests also breaks off a long answer that is not streamed.
 func TestProxyCutsPassthrough(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 1, nil)
@@ -393,7 +393,7 @@ func TestProxyCutsPassthrough(t *testing.T) {
 	}
 }
 
-// An upload that has not ended is cut, too.
+// An upload in progress is cut, too.
 func TestProxyCutsUpload(t *testing.T) {
 	t.Parallel()
 	for _, length := range []int64{20, 1 << 20, -1} {
@@ -424,7 +424,7 @@ func TestProxyCutsUpload(t *testing.T) {
 	}
 }
 
-// Requests whose announced bodies do not arrive end with their clients, and with the proxy.
+// Requests whose announced bodies do not arrive end when their client leaves or the proxy stops.
 func TestMissingBody(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
@@ -534,7 +534,7 @@ func TestStalePooledConnection(t *testing.T) {
 			r.checkServed(q)
 			r.P[0].CloseIdle()
 			r.D[0].CloseIdle()
-			// net/http may notice only after it has sent the request: then that is retried.
+			// net/http may notice the closed connection only after it has sent the request, which is then retried.
 			if e := r.entry(); e.Failed != 0 && os.Getenv("PD_TEST_UPSTREAM") != "std" {
 				t.Fatalf("a closed idle connection counted as a failure: %+v", e)
 			}
@@ -543,7 +543,7 @@ func TestStalePooledConnection(t *testing.T) {
 	})
 }
 
-// An ejected instance that hangs does not delay a list of models that others can provide.
+// An ejected instance that hangs does not delay a list of models that other instances can provide.
 func TestModelsAreAskedOfThoseWhoAreWell(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)
@@ -567,9 +567,8 @@ func TestModelsAreAskedOfThoseWhoAreWell(t *testing.T) {
 	sick.ClearFaults()
 }
 
-// A decode engine that has worked on a request when it loses the connection has spent
-// the KV transfer, also if the connection was used before and may have been closed as idle: a new
-// prefill is made.
+// A decode engine that loses the connection after it has worked on a request has spent the KV transfer. This
+// holds even if the connection was reused and may have been closed as idle: a new prefill is made.
 func TestSpentHandoverOnUsedConnection(t *testing.T) {
 	t.Parallel()
 	for _, used := range []bool{false, true} {
@@ -592,7 +591,7 @@ func TestSpentHandoverOnUsedConnection(t *testing.T) {
 			}
 			defer resp.Body.Close()
 			b, err = io.ReadAll(resp.Body) // the engine has done all the work
-			// The instance of a leg that waits is probed, through this listener, too.
+			// The instance of a waiting leg is probed, also through this listener.
 			if q.Method == http.MethodPost && drop.CompareAndSwap(true, false) || err != nil {
 				panic(http.ErrAbortHandler)
 			}
@@ -617,7 +616,7 @@ func TestSpentHandoverOnUsedConnection(t *testing.T) {
 	}
 }
 
-// The lease of a KV transfer begins when prefill answers. If the proxy was suspended before it read the
+// The lease of a KV transfer begins when prefill answers. If the proxy was suspended before it read that
 // answer, the lease may have ended: decode must not read the blocks.
 func TestPrefillAnsweredBeforeASuspension(t *testing.T) {
 	t.Parallel()
@@ -639,9 +638,9 @@ func TestPrefillAnsweredBeforeASuspension(t *testing.T) {
 	}
 }
 
-// Decode instances that cannot reach one prefill instance answer 500. The next attempt uses another prefill
-// instance, although its policy prefers the one that has the prompt in its cache; if there is no other, it
-// is used again.
+// Decode instances that cannot reach a prefill instance answer 500. The next attempt uses another prefill
+// instance, although the policy prefers the one with the prompt in its cache. If there is no other, the proxy
+// uses the same one again.
 func TestUnreachablePrefillIsNotPairedAgain(t *testing.T) {
 	t.Parallel()
 	engines := 0
@@ -658,7 +657,7 @@ func TestUnreachablePrefillIsNotPairedAgain(t *testing.T) {
 	for i := range 16 {
 		text := strings.Repeat(strconv.Itoa(i)+" is the number of this line. ", 40)
 		path, body := "/v1/completions", `{"model":"m","max_tokens":2,"prompt":"`+text+`"}`
-		if i%2 == 1 { // its stream ends without an event
+		if i%2 == 1 { // this stream ends without an event
 			path, body = "/v1/responses", `{"model":"m","max_output_tokens":2,"stream":true,"input":"`+text+`"}`
 		}
 		a := r.post(path, body)
@@ -673,7 +672,7 @@ func TestUnreachablePrefillIsNotPairedAgain(t *testing.T) {
 	}
 }
 
-// The last attempt goes to the decode instance that has failed only with a KV transfer.
+// The last attempt goes to the decode instance that has failed only requests with a KV transfer.
 func TestLastAttemptAfterUnreachablePrefills(t *testing.T) {
 	t.Parallel()
 	r := startTuned(t, fakevllm.NIXL, 2, 3, tuning{
@@ -690,8 +689,8 @@ func TestLastAttemptAfterUnreachablePrefills(t *testing.T) {
 	}
 }
 
-// A request whose attempts are used up gets one more, decode-only, if a decode instance has failed it only
-// with a KV transfer: it answers, and the others may have left.
+// A request that has used up its attempts gets one more, decode-only, if a decode instance has failed it only
+// with a KV transfer: that instance can answer, and the others may have left.
 func TestOneMoreAttemptWithoutTransfer(t *testing.T) {
 	t.Parallel()
 	reset, failing := fakevllm.Fault{Kind: fakevllm.FaultReset}, fakevllm.Fault{Kind: fakevllm.FaultErrorEvent}
@@ -700,7 +699,7 @@ func TestOneMoreAttemptWithoutTransfer(t *testing.T) {
 		faults         []fakevllm.Fault // of the decode instances after the first
 	}{
 		{2, 2, []fakevllm.Fault{reset}}, {3, 3, []fakevllm.Fault{reset}}, {2, 2, []fakevllm.Fault{reset, reset}},
-		{3, 4, []fakevllm.Fault{failing, reset}}, // the first and the second have one more each
+		{3, 4, []fakevllm.Fault{failing, reset}}, // the first and the second get one more attempt each
 	} {
 		attempts := tc.attempts
 		r := startTuned(t, fakevllm.NIXL, 2, 1+len(tc.faults), tuning{
@@ -737,7 +736,7 @@ func TestOneMoreAttempt_PrefersUntried(t *testing.T) {
 	}
 }
 
-// While no instance has a list of models, none is called unknown.
+// While no instance has a list of models, no model is reported as unknown.
 func TestNoListOfModels(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
@@ -751,7 +750,7 @@ func TestNoListOfModels(t *testing.T) {
 	}
 }
 
-// A request does not return to an engine that was full while another may serve it.
+// A request does not return to a full engine while another engine may serve it.
 func TestFullEngineComesLast(t *testing.T) {
 	t.Parallel()
 	for _, both := range []bool{false, true} { // the full engine is a decode instance, too
@@ -777,8 +776,8 @@ func TestFullEngineComesLast(t *testing.T) {
 	}
 }
 
-// If the decode instances fail that a prefill instance can be paired with, pairs of another group are tried
-// before them again.
+// If all decode instances that a prefill instance can be paired with fail, pairs of another group are tried
+// before a second attempt on these.
 func TestOtherPairsBeforeASecondRound(t *testing.T) {
 	t.Parallel()
 	r := startTuned(t, fakevllm.NIXL, 2, 2, tuning{
@@ -807,8 +806,8 @@ func TestOtherPairsBeforeASecondRound(t *testing.T) {
 	}
 }
 
-// A prefill instance that has failed a request itself is not tried again when a KV transfer of another one
-// was spent, although its cache has the prompt.
+// A prefill instance that failed a request is not tried again after another one's KV transfer was spent, even
+// if its cache has the prompt.
 func TestFailedPrefillIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	r := startTuned(t, fakevllm.NIXL, 3, 2, tuning{
@@ -840,7 +839,7 @@ func TestFailedPrefillIsNotTriedAgain(t *testing.T) {
 	}
 }
 
-// A prompt that an instance refuses is no work of it: its chats stay there.
+// A refused prompt does not count as work of the instance: its chats stay there.
 func TestRefusedPromptIsNoWork(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -875,8 +874,8 @@ func TestRefusedPromptIsNoWork(t *testing.T) {
 	}
 }
 
-// If KV transfers fail, a decode instance computes the prompt before the attempts are used up, also
-// if it is the only one.
+// If KV transfers fail, a decode instance computes the prompt before the attempts are used up, even if it is
+// the only one.
 func TestUnreachablePrefillsAreBypassed(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

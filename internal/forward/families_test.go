@@ -61,8 +61,8 @@ func TestNoOtherVersion(t *testing.T) {
 	}
 }
 
-// A refusal of a decode engine spends the KV transfer since vLLM 0.21. Before that another
-// decode instance may have it.
+// Since vLLM 0.21, a decode engine's refusal spends the KV transfer. With earlier versions, another decode
+// instance may use it.
 func TestRefusalsSpendHandovers(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -87,8 +87,7 @@ func TestRefusalsSpendHandovers(t *testing.T) {
 	}
 }
 
-// A prefill that ends by abort is retried, and does not count as an answer without a
-// KV transfer.
+// A prefill that ends by abort is retried and does not count as an answer without a KV transfer.
 func TestPrefillAborts(t *testing.T) {
 	t.Parallel()
 	eachSequentialChat(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
@@ -136,8 +135,8 @@ func TestRecomputed(t *testing.T) {
 	}
 }
 
-// With RewriteHost decode gets the host by which the proxy reached prefill, not the one that
-// the engine calls itself.
+// With RewriteHost, decode gets the host by which the proxy reached prefill, not the host that prefill
+// reports.
 func TestRewriteRemoteHost(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.NIXLPush, fakevllm.Ascend} {
@@ -158,18 +157,18 @@ func TestRewriteRemoteHost(t *testing.T) {
 	}
 }
 
-// A KV transfer that is older than its lease allows is not used again. The lease is that of
-// the engine's version or of its record; KVBudget counts only where neither is known.
+// A KV transfer that is older than its lease is not used again. The lease is that of the engine's version or
+// record; KVBudget counts only if neither is known.
 func TestBudgetOfTheEngine(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		version string
 		stated  int
-		again   bool // a new prefill
+		again   bool // expects a second prefill
 	}{{"0.20.2", 0, false}, {"0.32.0", 0, true}, {"0.32.0", 600, false}} {
 		var prefills int64
 		retried := "decode/gone"
-		for strings.Contains(retried, "decode/gone") { // the scheduler did not have the last list yet
+		for strings.Contains(retried, "decode/gone") { // the scheduler did not have the last snapshot yet
 			r := start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) { o.KVBudget = time.Nanosecond })
 			r.ofVersions(fakevllm.NIXL, tc.version, tc.version, tc.version)
 			r.members.change(func(in *instance.Instance) *instance.Instance {
@@ -181,7 +180,7 @@ func TestBudgetOfTheEngine(t *testing.T) {
 			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 			prefills, retried = legs(r.P), r.rec.retried()
 		}
-		// The budget limits the second decode leg, too: how often is a matter of speed.
+		// The budget limits the second decode leg, too: the exact number of prefills depends on timing.
 		if prefills > 1 != tc.again {
 			t.Errorf("%s, %d s: %d prefills (%s)", tc.version, tc.stated, prefills, retried)
 		}

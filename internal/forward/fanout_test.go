@@ -18,8 +18,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// A request for all instances reaches each of them once, with the engines' key and not the
-// operator's. The client gets an error unless all have done it.
+// A request for all instances reaches each of them once, with the engines' key and not the operator's. The
+// client gets an error unless all of them succeed.
 func TestFanOut(t *testing.T) {
 	t.Parallel()
 	r := start(t, "plain", 0, 0, func(o *forward.Options) { o.EngineKey = "engines" })
@@ -81,8 +81,8 @@ func TestFanOut(t *testing.T) {
 	}
 }
 
-// A request for all instances does not use a connection that the engine may be closing: it would be sent
-// again, and the engine refuse an adapter that it has just loaded.
+// A request for all instances does not use a connection that the engine may be closing: if it were sent
+// again, the engine would refuse an adapter that it has just loaded.
 func TestFanOut_NewConnection(t *testing.T) {
 	t.Parallel()
 	r := start(t, "plain", 0, 0, nil)
@@ -118,8 +118,8 @@ func TestFanOut_NewConnection(t *testing.T) {
 	}
 }
 
-// An engine that is registered in both roles gets the request once: it would refuse an adapter that it
-// has just loaded.
+// An engine that is registered in both roles gets the request once: the second time, it would refuse an
+// adapter that it has just loaded.
 func TestFanOut_EngineInBothRoles(t *testing.T) {
 	t.Parallel()
 	r := startWithModels(t, 1, 1)

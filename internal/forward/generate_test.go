@@ -14,12 +14,12 @@ import (
 
 const generatePath = "/inference/v1/generate"
 
-// tokensBody is a request of token ids.
+// tokensBody returns a request whose prompt is token ids.
 func tokensBody(stream bool, sampling string) string {
 	return fmt.Sprintf(`{"model":"m","token_ids":[11,12,13,9007199254740993],"sampling_params": {"max_tokens":8,"stop":["zzz"]%s},"stream":%v,"unknown":{"big":18446744073709551615}}`, sampling, stream)
 }
 
-// tokenIDs are those that an answer of token ids has.
+// tokenIDs returns the token ids of an answer.
 func (a answer) tokenIDs(t *testing.T) (ids []int) {
 	t.Helper()
 	type chunk struct {

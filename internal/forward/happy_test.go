@@ -63,7 +63,7 @@ func TestOneRequest(t *testing.T) {
 	}
 }
 
-// Bytes that the proxy does not edit reach the engines as sent.
+// Bytes that the proxy does not edit reach the engines unchanged.
 func TestBytesOutsideTheEditAreTheClients(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
@@ -89,7 +89,7 @@ func TestBytesOutsideTheEditAreTheClients(t *testing.T) {
 	r.checkEngines()
 }
 
-// legBody is the body of the first leg that an engine got.
+// legBody returns the body of the first leg that an engine received.
 func legBody(t *testing.T, s *fakevllm.Server) []byte {
 	t.Helper()
 	for _, q := range posted(s) {
@@ -180,7 +180,7 @@ func TestPriorityOfWhoMay(t *testing.T) {
 	r.checkEngines()
 }
 
-// With TraceAll every client gets the route of its request, whether it requests it or not.
+// With TraceAll, every client gets the route of its request without asking for it.
 func TestTraceForEverybody(t *testing.T) {
 	t.Parallel()
 	for _, all := range []bool{true, false} {
@@ -229,13 +229,13 @@ func TestPassthroughAndModels(t *testing.T) {
 	}
 }
 
-// A request that a single instance answers goes to a prefill instance before a decode instance gets it
-// again. The only instance that serves its model gets it again.
+// A request for a single instance is retried on a prefill instance before the same decode instance gets it
+// again. If only one instance serves the model, that one gets it again.
 func TestPassthroughOfFailingDecode(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		model string
-		fails map[string]int // how many answers of an instance of the role are errors
+		fails map[string]int // number of answers of an instance of the role that are errors
 		legs  string
 	}{
 		"all of decode":    {"m", map[string]int{"d": 9}, "d d p"},
@@ -245,7 +245,7 @@ func TestPassthroughOfFailingDecode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.Plain, 0, 0, nil)
-			var mu sync.Mutex // for legs
+			var mu sync.Mutex // guards legs
 			var legs []string
 			at := func(role instance.Role, name string, models ...string) *instance.Instance {
 				left := tc.fails[name]
@@ -281,9 +281,8 @@ func TestPassthroughOfFailingDecode(t *testing.T) {
 	}
 }
 
-// A route that the engines do not have costs one leg, no instance is blamed, and the client
-// gets the engine's answer. Where the route would generate, its header says that there was
-// no prefill.
+// A route that the engines do not have costs one leg, no instance is blamed, and the client gets the engine's
+// answer. On a route that generates, the header reports that there was no prefill.
 func TestRouteThatEnginesLack(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 0, 0, nil)

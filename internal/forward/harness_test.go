@@ -44,8 +44,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 const model = "m"
 
-// waitLimit bounds waits for what happens at once on a quick machine. No test asserts
-// anything about it.
+// waitLimit bounds waits for events that take milliseconds on a fast machine. No test asserts this duration.
 const waitLimit = 90 * time.Second
 
 // rig is the data path over real engines on real TCP, with a membership set by hand.
@@ -62,7 +61,7 @@ type rig struct {
 	members members
 	// observing is held while a list of models is put into members.
 	observing sync.Mutex
-	// inbox and receiver get the notifications of LMCache's engines; nil for others.
+	// inbox and receiver receive the notifications of LMCache engines; nil for other engines.
 	inbox    *lmcache.Inbox
 	receiver *lmcache.Receiver
 	// ended counts the requests whose context has ended.
@@ -89,7 +88,7 @@ func (m *members) set(list ...*instance.Instance) {
 	}
 }
 
-// change publishes copies of all instances, as f returns them; nil removes one.
+// change publishes the results of f for copies of all instances; f returns nil to remove one.
 func (m *members) change(f func(*instance.Instance) *instance.Instance) {
 	var next []*instance.Instance
 	for _, old := range m.Snapshot().All() {
@@ -121,10 +120,10 @@ type recorder struct {
 	media   int
 	spent   []leg.Class
 	asked   []string
-	moved   []string           // "class how" of streams that went on
-	stayed  []string           // reasons of streams that did not
+	moved   []string           // "class how" of continued streams
+	stayed  []string           // why streams were not continued
 	decided map[string]int     // by "decodeOnly reason"
-	ended   chan forward.Entry // as many as fit; see entry
+	ended   chan forward.Entry // entries that fit into the buffer; see entry
 	onRetry func()             // called once, at the first retry
 	// onHanded is called once, when the first prefill of a sequential pair has answered.
 	onHanded func()
@@ -136,7 +135,7 @@ func (r *recorder) Done(e *forward.Entry) {
 	r.mu.Unlock()
 	select {
 	case r.ended <- *e:
-	default: // no test reads them: the request must not wait
+	default: // the buffer is full because the test does not read it: do not block the request
 	}
 }
 
@@ -351,7 +350,7 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 	shared := fakevllm.NewShared()
 	var list []*instance.Instance
 	engine := func(role fakevllm.Role) *fakevllm.Server {
-		// At ports that no other process gets while the engine is killed.
+		// Ports that no other process can take while the engine is down.
 		ports, err := fleet.FreePorts(2 + lmcacheRanks)
 		require.NoError(t, err)
 		at := func(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[i])) }
@@ -360,7 +359,7 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true, PromptTokensDetails: true,
 			ScaleOut: true, StoreResponses: true, Transcription: true, TokenizerInfo: true,
 		}
-		switch mode { // what the record names
+		switch mode { // addresses that the record has
 		case fakevllm.P2P, fakevllm.MoRIIORead, fakevllm.MoRIIOWrite:
 			o.SideChannelAddr = at(1)
 		case fakevllm.Mooncake:
@@ -393,7 +392,7 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 		r.D = append(r.D, s)
 		join(instance.Decode, s)
 	}
-	// The snapshot is sorted by address, and the first one in it is picked first.
+	// The snapshot is sorted by address, and its first instance is picked first.
 	byAddress := func(a, b *fakevllm.Server) int { return strings.Compare(a.Address(), b.Address()) }
 	slices.SortFunc(r.P, byAddress)
 	slices.SortFunc(r.D, byAddress)
@@ -401,8 +400,8 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 	log := quiet()
 	ho := health.Options{
 		Source: &r.members, Prober: prober{}, Log: log, SlowStart: -1,
-		// The instance of a leg that takes 50 ms is probed. It must not be ejected as
-		// silent because the machine is slow.
+		// A leg that takes 50 ms causes a probe of its instance. On a slow machine, the instance must not be
+		// ejected as silent.
 		ProbeTimeout: 20 * time.Second, SilenceLimit: 20 * time.Second,
 		ProbeInterval: 20 * time.Millisecond, MaxProbeInterval: 50 * time.Millisecond, Ejection: 50 * time.Millisecond,
 		Received: func(k instance.Key) uint64 { return r.sched.Loads.Progress(k) },
@@ -428,7 +427,7 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 	o := forward.Options{
 		Config: flow.Config{
 			Picker: r.sched, Health: r.tracker, Log: log, Fallback: true,
-			// Far longer than anything here takes, and short enough that a test reports it.
+			// Far longer than any step of these tests, but short enough that a test which hangs reports it.
 			Prefill: time.Minute, FirstByte: time.Minute, Idle: time.Minute, NonStream: time.Minute, Notified: time.Minute,
 			Notifications: &lmcache.Asker{Own: r.inbox, HTTP: http.DefaultClient},
 		},
@@ -494,16 +493,16 @@ func client(t *testing.T) upstream.Client {
 	if kind == "" {
 		kind = upstream.KindOwn
 	}
-	// A connection that takes long on a busy machine must not count as refused.
+	// A slow connection on a busy machine must not count as refused.
 	return upstream.New(kind, upstream.Options{ConnectTimeout: waitLimit})
 }
 
-// answer is what a client got.
+// answer is the response that a client received.
 type answer struct {
 	status int
 	header http.Header
 	body   []byte
-	// err is how reading the body ended, nil for a clean end.
+	// err is the error of reading the body, nil for a clean end.
 	err error
 }
 
@@ -558,7 +557,7 @@ func do(c *http.Client, req *http.Request) answer {
 	return answer{status: resp.StatusCode, header: resp.Header, body: b, err: err}
 }
 
-// events cuts a stream into the payloads of its events.
+// events splits a stream into the payloads of its events.
 func (a answer) events() []string {
 	var out []string
 	s := bufio.NewScanner(bytes.NewReader(a.body))
@@ -627,15 +626,14 @@ func (r *rig) checkComplete(a answer, chat bool, body string) {
 	}
 }
 
-// noneTroubled waits until health has nothing against any instance. An instance that keeps a
-// leg waiting on a busy machine is suspected for a moment, until it has answered a probe.
+// noneTroubled waits until health suspects no instance. On a busy machine, an instance with a slow leg is
+// suspected until it has answered a probe.
 func (r *rig) noneTroubled() {
 	r.t.Helper()
 	eventually(r.t, "no instance is in trouble", func() bool { return len(r.tracker.Troubled()) == 0 })
 }
 
-// checkEngines fails if any engine got what no engine should get, and waits until nothing is
-// in flight.
+// checkEngines fails if an engine received a request that would harm it, and waits until no leg is in flight.
 func (r *rig) checkEngines() {
 	r.t.Helper()
 	for _, s := range append(append([]*fakevllm.Server{}, r.P...), r.D...) {
@@ -665,7 +663,7 @@ func chatBody(stream bool, more string) string {
 	return `{"model":"m","messages":[{"role":"user","content":"tell me of the sea"}],"max_tokens":12,"stream":` + s + more + `}`
 }
 
-// eventually polls a condition that the network decides.
+// eventually polls a condition that depends on the network.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	testkit.Eventually(t, waitLimit, func() error {
@@ -684,13 +682,13 @@ func total(list []*fakevllm.Server, f func(fakevllm.Counters) int64) int64 {
 	return n
 }
 
-// posted lists the requests of clients that an engine got, faulty ones included, without
-// the probes that an engine gets when a leg takes 50 ms.
+// posted returns the client requests that an engine received, including faulty ones. It omits probes, which
+// an engine gets when a leg takes 50 ms.
 func posted(s *fakevllm.Server) []fakevllm.Request {
 	return slices.DeleteFunc(s.Requests(), func(q fakevllm.Request) bool { return q.Method != http.MethodPost })
 }
 
-// legs counts the requests to generate that arrived.
+// legs returns the number of requests to generate that arrived.
 func legs(list []*fakevllm.Server) int64 {
 	var n int64
 	for _, s := range list {

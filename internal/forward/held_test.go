@@ -16,7 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// waitForHeld waits until ok accepts the memory that the bodies in flight take.
+// waitForHeld waits until ok accepts the memory held by the bodies in flight.
 func (r *rig) waitForHeld(what string, ok func(held int64) bool) {
 	r.t.Helper()
 	eventually(r.t, what, func() bool {
@@ -25,7 +25,7 @@ func (r *rig) waitForHeld(what string, ok func(held int64) bool) {
 	})
 }
 
-// beginBody sends a request with the first bytes of its body and no more.
+// beginBody sends a request with only the first bytes of its body.
 func (r *rig) beginBody(announced, sent int, chunked bool) (net.Conn, *bufio.Reader) {
 	r.t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(r.URL, "http://"))
@@ -47,8 +47,8 @@ func longBody(n int, stream bool) string {
 	return fmt.Sprintf(`{"model":"m","prompt":"%s","max_tokens":4,"stream":%v}`, strings.Repeat(strings.Repeat("x", 1<<10)+" ", n>>10), stream)
 }
 
-// The memory of all bodies together is bounded; beyond it a request gets a 503 with
-// Retry-After. Small ones are served anyway, and so is a single one of any size.
+// The memory of all bodies together is bounded; beyond the bound, a request gets a 503 with Retry-After.
+// Small bodies are served anyway, and so is a single body of any size.
 func TestBodiesMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	for _, chunked := range []bool{false, true} {
@@ -113,7 +113,7 @@ func TestBodiesMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// An announced body for which there is no memory is refused before any of it has come.
+// An announced body for which there is no memory is refused before any of it has arrived.
 func TestAnnouncedBodyWithoutRoom(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.MaxBodies, o.BodyTimeout = 1<<20, time.Hour })
@@ -128,7 +128,7 @@ func TestAnnouncedBodyWithoutRoom(t *testing.T) {
 	}
 }
 
-// A client that announces much and sends little holds little.
+// A client that announces a large body but sends little of it holds little memory.
 func TestMemoryOfPatientClients(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.BodyTimeout = time.Hour })
@@ -142,13 +142,13 @@ func TestMemoryOfPatientClients(t *testing.T) {
 	}
 }
 
-// The memory of a prompt is given back when its answer is committed, not when that ends:
-// these never do.
+// The memory of a prompt is released when its answer is committed, not when the answer ends: these answers
+// never end.
 func TestBodyMemoryIsGivenBackAtTheCommit(t *testing.T) {
 	t.Parallel()
 	const event = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n" +
 		"30\r\ndata: {\"choices\":[{\"index\":0,\"text\":\"a\"}]}    \n\n\r\n"
-	// More than is held back of an answer that is no stream and needs no edit.
+	// More than the proxy holds back of an unstreamed answer that needs no edit.
 	part := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 3000000\r\n\r\n" +
 		`{"choices":[{"index":0,"text":"` + strings.Repeat("a", 1<<20+1<<10)
 	for _, tc := range []struct {

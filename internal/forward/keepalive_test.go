@@ -25,7 +25,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// often is an interval of keep-alives that no test has to wait for.
+// often is a keep-alive interval that does not slow a test down.
 const often = 5 * time.Millisecond
 
 // gate is an engine behind a reverse proxy that holds requests until it is opened.
@@ -34,7 +34,7 @@ type gate struct {
 	open    chan struct{}
 }
 
-// gated puts a gate before an engine.
+// gated returns a gate for an engine.
 func gated(t *testing.T, s *fakevllm.Server) *gate {
 	t.Helper()
 	target, err := url.Parse("http://" + s.Address())
@@ -45,7 +45,7 @@ func gated(t *testing.T, s *fakevllm.Server) *gate {
 	to.ErrorLog = nil
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
-			body, err := io.ReadAll(r.Body) // or net/http would not notice that the client leaves
+			body, err := io.ReadAll(r.Body) // otherwise net/http would not notice that the client leaves
 			if err != nil {
 				return
 			}
@@ -98,8 +98,8 @@ func keptFleet(t *testing.T, tune func(*forward.Options)) (*rig, *gate) {
 	return r, g
 }
 
-// During prefill the client gets status, header and comments. A failure behind that is retried, and the
-// answer is that of an engine, behind a comment with what is in the header otherwise.
+// During prefill, the client gets status, header and comments. A later failure is still retried. A comment
+// has the values that the header has otherwise, and the engine's answer follows it.
 func TestKeepAlive_DuringPrefill(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
@@ -127,8 +127,8 @@ func TestKeepAlive_DuringPrefill(t *testing.T) {
 	})
 }
 
-// An error behind an early header is an event in the shape of its API, without a clean end. The log knows
-// the status and the reasons.
+// An error after an early header is an event in the format of its API, without a clean end. The log has the
+// status and the reasons.
 func TestKeepAlive_ThenError(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
@@ -151,7 +151,7 @@ func TestKeepAlive_ThenError(t *testing.T) {
 	})
 }
 
-// A client that leaves while it gets keep-alives is noticed, and nothing remains of its request.
+// The proxy notices a client that leaves during keep-alives, and nothing remains of its request.
 func TestKeepAlive_ClientLeaves(t *testing.T) {
 	t.Parallel()
 	r, _ := keptFleet(t, nil)
@@ -167,7 +167,7 @@ func TestKeepAlive_ClientLeaves(t *testing.T) {
 	r.checkEngines()
 }
 
-// An answer that is not streamed, and one without the setting, gets its status from the engine.
+// The status of an answer is the engine's if it is not streamed, or if the setting is off.
 func TestKeepAlive_NotStreamed(t *testing.T) {
 	t.Parallel()
 	r, g := keptFleet(t, nil)
@@ -213,8 +213,8 @@ func startStepped(t *testing.T) *steppedEngine {
 	return e
 }
 
-// An engine's own comments and pings pass before the first content, as comments, and the stream that
-// follows is the engine's. While it pauses the client gets comments, or pings on /v1/messages.
+// Before the first content, an engine's comments and pings pass as comments; the stream that follows is
+// unchanged. While the engine pauses, the client gets comments, or pings on /v1/messages.
 func TestKeepAlive_FromEngine(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{chatPath, messagesPath} {
@@ -249,7 +249,7 @@ func TestKeepAlive_FromEngine(t *testing.T) {
 	}
 }
 
-// A stream that pauses behind its first content is kept alive.
+// A stream that pauses after its first content is kept alive.
 func TestKeepAlive_InPause(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.KeepAlive = often })
@@ -270,8 +270,8 @@ func TestKeepAlive_InPause(t *testing.T) {
 	}
 }
 
-// What an engine sends to keep a stream open is no progress, and does not move the limits; each part of a
-// long event is.
+// Bytes that only keep a stream open are no progress and do not extend the limits; each part of a long event
+// does.
 func TestKeepAlive_FromHungEngine(t *testing.T) {
 	t.Parallel()
 	const idle = 2 * time.Second // the content must come within it
@@ -325,7 +325,7 @@ func TestKeepAlive_FromHungEngine(t *testing.T) {
 	}
 }
 
-// Many streams with a timer that fires all the time: no event is cut, and none is lost.
+// Keep-alives that fire constantly in many streams split no event and lose none.
 func TestKeepAlive_EventBoundaries(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.KeepAlive = time.Microsecond })
@@ -352,7 +352,7 @@ func TestKeepAlive_EventBoundaries(t *testing.T) {
 	r.checkEngines()
 }
 
-// heldPicker picks nothing until it is released, as a proxy that has just started.
+// heldPicker picks nothing until it is released, like a proxy that has just started.
 type heldPicker struct {
 	flow.Picker
 
@@ -364,7 +364,7 @@ func (p heldPicker) Pick(r sched.Request) (*sched.Assignment, error) {
 	return p.Picker.Pick(r)
 }
 
-// While no instance can be picked the client gets comments. An error of the proxy itself is an event then,
+// While no instance can be picked, the client gets comments. An error of the proxy itself is then an event,
 // and its Retry-After a comment.
 func TestKeepAlive_DuringPick(t *testing.T) {
 	t.Parallel()
@@ -393,7 +393,7 @@ func TestKeepAlive_DuringPick(t *testing.T) {
 	}
 }
 
-// An engine that answers a stream with something else is at fault once the header of a stream is out.
+// Once the header of a stream is sent, an engine that answers with anything but a stream has failed.
 func TestKeepAlive_NoStream(t *testing.T) {
 	t.Parallel()
 	r, g := keptFleet(t, nil)

@@ -29,8 +29,8 @@ func limited(t *testing.T, limits map[string]instance.KeyLimits) (*rig, *keylimi
 	}), table
 }
 
-// Requests above a limit get vLLM's error with status 429, on every route that engines answer and in
-// its form; answers of limited keys have OpenAI's header, others do not.
+// Requests above a limit get vLLM's error with status 429, in the format of the route, on every route that
+// engines answer. Answers of limited keys have OpenAI's header, others do not.
 func TestKeyLimits(t *testing.T) {
 	t.Parallel()
 	r, table := limited(t, map[string]instance.KeyLimits{"a": {V: 1, Requests: 1}, "b": {V: 1, Input: 60}, instance.DefaultKey: {V: 1, Concurrent: 5}})
@@ -97,7 +97,7 @@ func (f removingHealth) Success(in *instance.Instance, model string) {
 	f.Health.Success(in, model)
 }
 
-// A request whose key is removed while it is served has the key's name in the log and in the use.
+// If the key of a running request is removed, the log and the usage still have the key's name.
 func TestKeyRemoved(t *testing.T) {
 	t.Parallel()
 	table, removed := new(keylimit.Table), new(atomic.Bool)
@@ -118,7 +118,7 @@ func TestKeyRemoved(t *testing.T) {
 	}
 }
 
-// Requests without a body have no limit, and count for their key.
+// Requests without a body are not limited, but count as use of their key.
 func TestKeyUse_WithoutBody(t *testing.T) {
 	t.Parallel()
 	r, table := limited(t, map[string]instance.KeyLimits{"a": {V: 1, Requests: 1}})
@@ -161,7 +161,7 @@ func TestKeyLimits_Uncached(t *testing.T) {
 	}
 }
 
-// The bytes of a picture are not taken for tokens: other requests of the key are admitted meanwhile.
+// The bytes of an image do not count as tokens: other requests of the key are admitted meanwhile.
 func TestKeyLimits_Media(t *testing.T) {
 	t.Parallel()
 	r, _ := limited(t, map[string]instance.KeyLimits{"a": {V: 1, Input: 100_000}})

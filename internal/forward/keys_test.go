@@ -8,8 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// Engines see the client's key or the proxy's. A scheme without a key, which lm-eval sends
-// where its OPENAI_API_KEY is not set, is no key.
+// Engines get the client's key or the proxy's. A scheme without a key, which lm-eval sends if its
+// OPENAI_API_KEY is not set, is no key.
 func TestKeyForTheEngines(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

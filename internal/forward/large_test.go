@@ -20,8 +20,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// An answer with log probabilities may have many megabytes. The client gets nothing of its
-// KV transfer, prefill's cached tokens, and no aborted answer, whatever its size.
+// An answer with log probabilities may have many megabytes. Whatever its size, it reaches the client without
+// transfer params, with prefill's cached tokens, and only if it was not aborted.
 func TestLargeAnswer_Edited(t *testing.T) {
 	t.Parallel()
 	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{engine: func(o *fakevllm.Options) {
@@ -81,8 +81,8 @@ func largeAnswer(kind openai.Kind, size int) string {
 		`"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":8}},"ec_transfer_params":{"remote_host":"secret"},"prompt_logprobs":"` + text + `"}`
 }
 
-// All APIs, with and without an announced length, in answers just below and far above the 1 MiB
-// beyond which they were once passed on unread.
+// All APIs, with and without an announced length, in answers just below and far above 1 MiB. Larger answers
+// were once passed on unread.
 func TestLargeAnswer_EachAPI(t *testing.T) {
 	t.Parallel()
 	for _, kind := range openai.Generating() {
@@ -114,8 +114,8 @@ func TestLargeAnswer_EachAPI(t *testing.T) {
 	}
 }
 
-// An answer that does not fit into the memory for bodies is an error that no other instance would
-// mend, and no answer is passed on unread.
+// An answer that does not fit into the memory for bodies is an error that is not retried, since no instance
+// would avoid it. No answer is passed on unread.
 func TestLargeAnswer_NoMemory(t *testing.T) {
 	t.Parallel()
 	r := startTuned(t, fakevllm.NIXL, 2, 2, tuning{
@@ -135,8 +135,8 @@ func TestLargeAnswer_NoMemory(t *testing.T) {
 	r.checkEngines()
 }
 
-// An answer of unknown length whose buffers exceed the memory for bodies, while no other body holds
-// any, is too large: the client is not asked to try again.
+// An answer of unknown length whose buffers exceed the memory for bodies, while no other body holds any, is
+// too large: the error does not suggest a retry.
 func TestLargeAnswer_NoMemoryForUnknownLength(t *testing.T) {
 	t.Parallel()
 	const limit = 4 << 20
@@ -172,7 +172,7 @@ func TestPreamble_Beyond8MiB(t *testing.T) {
 	}
 }
 
-// A cause that every instance would repeat is not tried on another one.
+// A failure that would recur on every instance is not retried on another one.
 func TestTooLarge_NotRetried(t *testing.T) {
 	t.Parallel()
 	event := "data: {\"choices\":[{\"delta\":{\"content\":\"" + strings.Repeat("a", 9<<20) + "\"}}]}\n\n"
@@ -192,7 +192,7 @@ func TestTooLarge_NotRetried(t *testing.T) {
 				t.Cleanup(up.Close)
 				var asked atomic.Int64
 				s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					if r.Method == http.MethodPost { // no probe
+					if r.Method == http.MethodPost { // not a probe
 						asked.Add(1)
 					}
 					_, _ = io.Copy(io.Discard, r.Body)
@@ -232,7 +232,7 @@ func TestTooLarge_Prefill(t *testing.T) {
 	r := start(t, fakevllm.NIXL, 2, 1, nil)
 	var asked atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		if q.Method == http.MethodPost { // no probe
+		if q.Method == http.MethodPost { // not a probe
 			asked.Add(1)
 		}
 		_, _ = io.Copy(io.Discard, q.Body)

@@ -9,8 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// All answers on one connection have the same header, the first as well as those for which
-// the engine's is known, but for the id and the trace of a request that asks for it.
+// All answers on one connection have the same header, whether or not the proxy remembers the engine's. They
+// differ only in the id, and in the trace if the request asks for it.
 func TestAnswersOfOneConnection(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)

@@ -46,11 +46,11 @@ func abandon(t *testing.T, c *http.Client, url string, q scenario, id string, af
 	return saw
 }
 
-// clientID finds the client's id of a request in the one that an engine got.
+// clientID matches the client's id in the request id that an engine got.
 var clientID = regexp.MustCompile(`(?:^|[-_])(r[0-9]+)-`)
 
-// One request in ten is given up at a random moment. The engines abort exactly
-// those, and nothing is left behind: no leg, no goroutine, no connection.
+// One request in ten is abandoned at a random moment. The engines abort exactly these requests, and no leg,
+// goroutine or connection remains.
 func TestManyAborts(t *testing.T) {
 	r := start(t, fakevllm.NIXL, 2, 2, nil)
 	r.rec.ended = make(chan forward.Entry, 1<<20)
@@ -127,7 +127,7 @@ func TestManyAborts(t *testing.T) {
 			}
 			if e.TTFT > 0 {
 				streaming++
-				if !inEngine[e.RequestID] && e.Endpoint != responsesPath { // vLLM makes an id of its own on that route
+				if !inEngine[e.RequestID] && e.Endpoint != responsesPath { // vLLM generates the id on that route
 					missed++
 				}
 			}
@@ -216,8 +216,7 @@ func TestWholeRoleDiesAndReturns(t *testing.T) {
 	}
 }
 
-// An instance that comes back does not get its full share at once: it grows over the slow
-// start.
+// A returning instance does not get its full share at once: its share grows over the slow start.
 func TestReturningInstanceStartsSlowly(t *testing.T) {
 	const slow = 3 * time.Second
 	r := startHealth(t, fakevllm.Plain, 4, 1, nil, func(o *health.Options) { o.SlowStart = slow })
@@ -246,7 +245,7 @@ func TestReturningInstanceStartsSlowly(t *testing.T) {
 		t.Logf("%d of %d prefills", mine, everybody)
 		return float64(mine) / float64(everybody)
 	}
-	// Again if the machine was so slow that the slow start was nearly over.
+	// Repeat if the machine was so slow that the slow start was nearly over.
 	var first float64
 	for try := 0; try == 0 || try < 10 && r.tracker.Share(k) > 0.7; try++ {
 		back.Kill()

@@ -10,8 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// Each request on a connection reaches the engines with its own header, whatever the ones
-// before had.
+// Each request on a connection reaches the engines with its own header, whatever headers earlier requests
+// had.
 func TestHeadersOfOneConnection(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.EngineKey = "engines" })

@@ -22,7 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// target is one target of a test's route, as "70:new" or "30:old{tier=a}".
+// target parses one target of a model route, such as "70:new" or "30:old{tier=a}".
 func target(t testing.TB, text string) *modelroute.Target {
 	t.Helper()
 	out := &modelroute.Target{}
@@ -42,8 +42,8 @@ func target(t testing.TB, text string) *modelroute.Target {
 	return out
 }
 
-// routesOf returns model routes, each from the name and its targets. They are sticky by session, and
-// the function replaces the targets of one route.
+// routesOf returns model routes with these targets by name, sticky by session, and a function that replaces
+// the targets of one route.
 func routesOf(t testing.TB, routes map[string][]string) (*modelroute.Routes, func(name string, targets ...string)) {
 	t.Helper()
 	var m members
@@ -65,8 +65,8 @@ func routesOf(t testing.TB, routes map[string][]string) (*modelroute.Routes, fun
 	}
 }
 
-// startRoutes is start with pairs of engines whose pairs serve these models in turn, with model routes.
-// Each pair has the label pair=N.
+// startRoutes is start with model routes and one pair of engines for each model, which serves only that
+// model. Each pair has the label pair=N.
 func startRoutes(t *testing.T, models []string, routes map[string][]string, tune func(*forward.Options)) (*rig, func(string, ...string)) {
 	t.Helper()
 	list, change := routesOf(t, routes)
@@ -107,8 +107,7 @@ func (r *rig) targetOf(model string, stream bool, header ...string) string {
 	return a.header.Get("X-Pd-Model")
 }
 
-// Whatever API a client uses, the engines get their own model, and the answer has the one that the client
-// named.
+// On every API, the engines get their own model name, and the answer has the name that the client used.
 func TestModelRoute_AnswersWithItsName(t *testing.T) {
 	t.Parallel()
 	const alias = `gp"t/4o`
@@ -151,7 +150,7 @@ func TestModelRoute_AnswersWithItsName(t *testing.T) {
 	r.checkEngines()
 }
 
-// Explain names the share of the target by the weights.
+// Explain reports the target's share of the weights.
 func TestModelRoute_ExplainsShare(t *testing.T) {
 	t.Parallel()
 	r, _ := startRoutes(t, []string{"new", "old"}, map[string][]string{"chat": {"80:new", "20:old"}}, nil)
@@ -164,8 +163,8 @@ func TestModelRoute_ExplainsShare(t *testing.T) {
 	}
 }
 
-// A stream that goes on after the loss of its leg has the client's name to its end, also if the proxy
-// completes it.
+// A stream that continues after the loss of its leg keeps the client's model name to its end, even if the
+// proxy completes it.
 func TestModelRoute_StreamContinues(t *testing.T) {
 	t.Parallel()
 	for _, tokens := range []int{7, 60} {
@@ -183,13 +182,14 @@ func TestModelRoute_StreamContinues(t *testing.T) {
 	}
 }
 
-// Each target gets its share, over models and over labels; sessions never change
-// sides while the weights are unchanged, and only the needed part moves when they change.
+// Each target gets its share, over models and over labels. Sessions keep their target while the weights are
+// unchanged; when the weights change, only the necessary part moves.
 func TestModelRoute_Splits(t *testing.T) {
 	t.Parallel()
 	for _, targets := range [][]string{{"70:new", "30:old"}, {"70:new{pair=0}", "30:old{pair notin (0)}"}} {
 		r, change := startRoutes(t, []string{"new", "old"}, map[string][]string{"chat": targets}, nil)
-		// Any 400 turns in sequence have the shares within 1 %; random ones would be off by more in half of the runs.
+		// Any 400 consecutive turns match the shares within 1 %; random ones would differ by more in half of the
+		// runs.
 		const sessions, clients = 60, 8
 		requests := longform.Count(400, 10_000)
 		var counts [2]atomic.Int64
@@ -239,8 +239,8 @@ func TestModelRoute_Splits(t *testing.T) {
 	}
 }
 
-// While the engines of a target die, no request is lost, and the other target serves them. It is
-// counted and the client sees it.
+// While the engines of a target die, no request is lost: the other target serves them. The fallback is
+// counted, and the client sees it.
 func TestModelRoute_TargetDies(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"killed", "broken", "ejected"} {
@@ -325,7 +325,7 @@ func (r *rig) engineOf(model string, list []*fakevllm.Server) *fakevllm.Server {
 	return nil
 }
 
-// A model whose engines do not answer is not called unknown, nor is a model route to it.
+// A model whose engines do not answer is not reported as unknown, nor is a model route to it.
 func TestModelRoute_EnginesOfTargetFail(t *testing.T) {
 	t.Parallel()
 	r, _ := startRoutes(t, []string{"new", "old"}, map[string][]string{"alias": {"100:old"}}, nil)
@@ -339,7 +339,7 @@ func TestModelRoute_EnginesOfTargetFail(t *testing.T) {
 	}
 }
 
-// The name of a model that engines serve is no alias, unless the route splits that model itself.
+// The name of a model that engines serve is not an alias, unless the route splits that model itself.
 func TestModelRoute_EngineNameWins(t *testing.T) {
 	t.Parallel()
 	r, change := startRoutes(t, []string{"new", "old"}, map[string][]string{"old": {"100:new"}, "none": {"100:absent"}, "split": {"0:absent", "30:old", "70:new"}}, nil)
@@ -412,7 +412,7 @@ func TestModelRoute_StoredResponse(t *testing.T) {
 	if len(used) != 2 {
 		t.Errorf("used %v", used)
 	}
-	// Instances that do not serve the model are queried, too, and their answer is about the model.
+	// Instances of other models are queried, too, and the answer is about the response, not about the model.
 	for _, model := range []string{"chat", "new", "old"} {
 		a := r.post(responsesPath, fmt.Sprintf(`{"model":%q,"input":"the sea","previous_response_id":"resp_nobodys"}`, model))
 		if a.status != http.StatusNotFound || !strings.Contains(string(a.body), "Response with id 'resp_nobodys' not found.") {
@@ -421,7 +421,7 @@ func TestModelRoute_StoredResponse(t *testing.T) {
 	}
 }
 
-// BenchmarkModelRequest is a whole request over canned engines without model routes, and for an alias.
+// BenchmarkModelRequest measures a whole request over canned engines, without model routes and for an alias.
 func BenchmarkModelRequest(b *testing.B) {
 	answer := []byte(`{"id":"c","object":"text_completion","model":"m","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
 		`"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[1],"remote_engine_id":"e","remote_host":"h","remote_port":5600}}`)

@@ -21,7 +21,7 @@ func moriioModes(t *testing.T, f func(t *testing.T, mode fakevllm.Mode)) {
 	}
 }
 
-// checkHandedOver checks that decode has computed no prompt itself, and no wrong answer.
+// checkHandedOver checks that decode has computed no prompt itself and has answered correctly.
 func (r *rig) checkHandedOver(n int64) {
 	r.t.Helper()
 	loaded := total(r.D, func(c fakevllm.Counters) int64 { return c.TransfersLoaded })
@@ -48,7 +48,7 @@ func TestMoRIIO(t *testing.T) {
 				body = strings.Replace(body, "9007199254740993", "4", 1)
 				r.checkComplete(r.post("/v1/completions", body), false, body)
 				r.entry()
-				// Here engines do not use the id of the header, but the transfer id in the body.
+				// On this route, engines use the transfer id in the body, not the id in the header.
 				body = agentBody(responsesPath, stream, "")
 				r.checkAgentAnswer(r.post(responsesPath, body), responsesPath, body)
 				r.entry()
@@ -90,7 +90,7 @@ func TestMoRIIOReadIsNeverAlone(t *testing.T) {
 	}
 }
 
-// When decode has failed every attempt, the client gets its answer: none may compute the prompt.
+// If decode fails every attempt, the client gets decode's error: no decode instance may compute the prompt.
 func TestMoRIIODecodeFails(t *testing.T) {
 	t.Parallel()
 	moriioModes(t, func(t *testing.T, mode fakevllm.Mode) {

@@ -23,11 +23,11 @@ func (r *rig) moveOffAfter(s *fakevllm.Server, after time.Duration) {
 	})
 }
 
-// slowly makes engines write a token each 10 ms: a stream of 200 must not end before a busy test has drained
+// slowly makes engines write a token every 10 ms: a stream of 200 must not end before a busy test has drained
 // its instance.
 func slowly(o *fakevllm.Options) { o.Version, o.ITL = "0.32.0", 10*time.Millisecond }
 
-// While the streams that move wait for their new engine, the others stay on the drained one.
+// While streams that move wait for their new engine, the others stay on the drained one.
 func TestStreamsStayUntilTheyMayMove(t *testing.T) {
 	t.Parallel()
 	const streams, turns = 12, 4
@@ -57,7 +57,7 @@ func TestStreamsStayUntilTheyMayMove(t *testing.T) {
 	r.checkMoved("gone prompt", "gone prompt", "gone prompt", "gone prompt")
 }
 
-// A stream stays on a drained instance that is the last one, also if it could be repeated.
+// A stream stays on a drained instance that is the last one, even if it could be repeated.
 func TestStreamStaysOnTheLastInstance(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string]string{"chat": "", "replay": `,"temperature":0,"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{}}}`} {
@@ -77,13 +77,13 @@ func TestStreamStaysOnTheLastInstance(t *testing.T) {
 	}
 }
 
-// A chat does not move to an engine that would ignore its token ids, but may be repeated there; nor is it sent there
-// after its leg was lost.
+// A chat does not move to an engine that would ignore its token ids, nor does it continue there after its leg
+// was lost. A greedy chat may be repeated there.
 func TestChatsAndOldEngines(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, more string
-		lost       bool // by an error, else by a drain
+		lost       bool // by an error; otherwise by a drain
 		third      bool // a third decode instance is as new as the first one
 		moves      []string
 	}{
@@ -140,8 +140,8 @@ func TestChatsAndOldEngines(t *testing.T) {
 	}
 }
 
-// A stream that could not leave a drained instance stays on it once the drain is undone, also at the beginning
-// of another drain.
+// A stream that could not leave a drained instance stays on it after the drain was undone, even when another
+// drain begins.
 func TestStreamStaysAfterTheDrainWasUndone(t *testing.T) {
 	t.Parallel()
 	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: slowly, sched: noProbes})
@@ -164,7 +164,7 @@ func TestStreamStaysAfterTheDrainWasUndone(t *testing.T) {
 	r.checkMoved()
 }
 
-// A stream that moves goes on although prefill is full, or the only other decode instance fails once: its
+// A stream that moves continues even if prefill is full, or if the only other decode instance fails once: its
 // client cannot send the request again.
 func TestStreamMovesDespiteFailures(t *testing.T) {
 	t.Parallel()

@@ -86,14 +86,13 @@ type notifiedLeg struct {
 	}
 	tag    string
 	body   []byte
-	left   <-chan struct{} // closed when the proxy has given the leg up
+	left   <-chan struct{} // closed when the proxy has aborted the leg
 	answer chan func(http.ResponseWriter)
 }
 
 func (l *notifiedLeg) reply(f func(http.ResponseWriter)) { l.answer <- f }
 
-// startNotified starts engines with the given number of ranks each. If notify is not nil,
-// the notifications go to the instances' agents, whose port it returns; else to the proxy.
+// startNotified starts engines with the given number of ranks each. Their notifications go to the proxy.
 func startNotified(t *testing.T, prefills, decodes, ranks int, tune func(*forward.Options)) *notifiedRig {
 	t.Helper()
 	w := &notifiedRig{t: t, legs: make(chan *notifiedLeg, 64)}
@@ -170,7 +169,7 @@ func (w *notifiedRig) serve(role instance.Role, rw http.ResponseWriter, r *http.
 	}
 }
 
-// leg waits for the next leg, which must be for that role.
+// leg waits for the next leg, which must be for the given role.
 func (w *notifiedRig) leg(role instance.Role) *notifiedLeg {
 	w.t.Helper()
 	l := await(w.t, "a "+string(role)+" leg", w.legs)
@@ -180,8 +179,8 @@ func (w *notifiedRig) leg(role instance.Role) *notifiedLeg {
 	return l
 }
 
-// roundTrip sends another request and waits until it has ended. By then the proxy has handled
-// what it had received before.
+// roundTrip sends another request and waits until it has ended. By then the proxy has handled everything that
+// it had received before.
 func (w *notifiedRig) roundTrip() {
 	w.t.Helper()
 	got := w.begin(w.t.Context(), chatBody(true, ""))
@@ -212,8 +211,8 @@ func (w *notifiedRig) notify(rank int, id string) {
 	require.NoError(w.t, w.ranks[rank].Send(w.t.Context(), connector.Notification(id)))
 }
 
-// notifyAll has each rank notify, and waits until the proxy knows: once prefill has answered, the
-// proxy would not wait long.
+// notifyAll has each rank notify, and waits until the proxy has handled the notifications: after prefill's
+// answer, the proxy would wait only briefly.
 func (w *notifiedRig) notifyAll(prefill *notifiedLeg) {
 	w.t.Helper()
 	over := w.waits.over.Load()
@@ -223,14 +222,14 @@ func (w *notifiedRig) notifyAll(prefill *notifiedLeg) {
 	eventually(w.t, "the wait for the notifications is over", func() bool { return w.waits.over.Load() > over })
 }
 
-// begin sends a request, whose answer comes later.
+// begin sends a request and returns the channel of its answer.
 func (w *notifiedRig) begin(ctx context.Context, body string) <-chan answer {
 	got := make(chan answer, 1)
 	go func() { got <- w.rig.postCtx(ctx, "/v1/chat/completions", body) }()
 	return got
 }
 
-// checkServed checks that an answer is what decode streamed.
+// checkServed checks that an answer equals decode's stream.
 func (w *notifiedRig) checkServed(got <-chan answer) forward.Entry {
 	w.t.Helper()
 	a := await(w.t, "the answer", got)

@@ -23,8 +23,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// Eight ranks: in any order, before the HTTP answer, after it, and around it. Decode is
-// sent after the eighth notification and not before.
+// Eight ranks notify in any order: before the HTTP answer, after it, or some before and some after. The proxy
+// sends decode after the eighth notification and not earlier.
 func TestNotifiedByEightRanks(t *testing.T) {
 	t.Parallel()
 	const ranks = 8
@@ -47,7 +47,7 @@ func TestNotifiedByEightRanks(t *testing.T) {
 			p.reply(ok)
 			for i, rank := range order[before:] {
 				if before+i+1 == ranks {
-					w.roundTrip() // the proxy has handled the others by then
+					w.roundTrip() // by now the proxy has handled the other notifications
 				}
 				w.noLeg(fmt.Sprintf("%d of %d notifications", before+i, ranks))
 				w.notify(rank, p.spec.ID)
@@ -67,8 +67,8 @@ func TestNotifiedByEightRanks(t *testing.T) {
 	}
 }
 
-// Only seven of eight ranks notify, one of them twice: decode is never sent, the attempt ends
-// by its deadline and is counted, and another pair serves.
+// If only seven of eight ranks notify, one of them twice, decode is never sent. The attempt ends at its
+// deadline and is counted, and another pair serves.
 func TestNotificationLost(t *testing.T) {
 	t.Parallel()
 	const ranks = 8
@@ -100,11 +100,10 @@ func TestNotificationLost(t *testing.T) {
 	}
 }
 
-// With a single pair an attempt without notifications is not tried again there: a request spends
-// one such wait at most. Decode serves it, with the reason. After three such requests no request
-// waits any more, the log has a warning, and the instance is listed with the address at which
-// its notifications are expected. A new incarnation of the engine or of its agent, which then has
-// another port, is tried at once, and is used again.
+// With a single pair, an attempt without notifications is not repeated: a request waits at most once. Decode
+// serves it, with the reason. After three such requests, no request waits any more: the log has a warning,
+// and the proxy lists the instance with the address at which it expects notifications. A new incarnation of
+// the engine, or of its agent (with another port), is tried at once and used again.
 func TestNotificationsNeverCome(t *testing.T) {
 	t.Parallel()
 	log, lines := logtest.NewNullLogger()
@@ -172,7 +171,7 @@ func TestNotificationsNeverCome(t *testing.T) {
 	}
 }
 
-// An instance that is bypassed leaves the requests to one whose notifications arrive.
+// Requests go to a prefill instance whose notifications arrive instead of to a bypassed one.
 func TestNotificationsOfAnotherPrefill(t *testing.T) {
 	t.Parallel()
 	w := startNotified(t, 2, 1, 1, func(o *forward.Options) { o.Notified, o.RetryRatio = 2*time.Second, -1 })
@@ -211,8 +210,8 @@ func TestNotificationsOfAnotherPrefill(t *testing.T) {
 	}
 }
 
-// Three prefill instances, of which none notifies: a request makes two attempts, of which the
-// second does not wait long.
+// If none of three prefill instances notifies, a request makes two attempts, and the second one does not wait
+// long.
 func TestNotificationsOfNoPrefill(t *testing.T) {
 	t.Parallel()
 	w := startNotified(t, 3, 1, 1, func(o *forward.Options) { o.Notified, o.RetryRatio = 50*time.Millisecond, -1 })
@@ -225,8 +224,8 @@ func TestNotificationsOfNoPrefill(t *testing.T) {
 	}
 }
 
-// The client leaves while prefill computes, between its answer and the notifications,
-// and while decode computes: both legs end, and no other leg is sent.
+// If the client leaves while prefill computes, between prefill's answer and the notifications, or while
+// decode computes, both legs end, and no other leg is sent.
 func TestNotifiedClientLeaves(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"prefill", "notifications", "decode"} {
@@ -257,8 +256,8 @@ func TestNotifiedClientLeaves(t *testing.T) {
 	}
 }
 
-// A request whose prefill is refused for its forced tool call becomes decode-only. It counts once at
-// decode, not also for the pair that was given up.
+// A request whose prefill is refused for its forced tool call becomes decode-only. It counts once at decode,
+// and no longer for the abandoned pair.
 func TestNotifiedPrefillRefuses(t *testing.T) {
 	t.Parallel()
 	w := startNotified(t, 1, 1, 1, nil)
@@ -274,8 +273,8 @@ func TestNotifiedPrefillRefuses(t *testing.T) {
 	}
 }
 
-// An instance of the pair leaves the membership or restarts while prefill computes, and
-// while its notifications are waited for: the attempt ends at once.
+// If an instance of the pair leaves the membership or restarts while prefill computes, or while the proxy
+// waits for notifications, the attempt ends at once.
 func TestNotifiedInstanceRemoved(t *testing.T) {
 	t.Parallel()
 	for _, role := range []instance.Role{instance.Prefill, instance.Decode} {
@@ -345,8 +344,7 @@ func TestNotifiedUnfit(t *testing.T) {
 	}
 }
 
-// A prefill instance whose notifications cannot be received leaves the requests to one whose
-// notifications can.
+// Requests go to a prefill instance whose notifications can be received instead of to one whose cannot.
 func TestNotifiedUnheard(t *testing.T) {
 	t.Parallel()
 	var c unheardNotifications
@@ -376,8 +374,8 @@ func (u *unheardNotifications) CannotHear(in *instance.Instance) error {
 	return nil
 }
 
-// With engines that write slowly a decode that began too early would answer wrong. Many
-// requests at once with one prompt do not read each other's chunks.
+// The engines write slowly, so that a decode which began too early would answer incorrectly. Concurrent
+// requests with one prompt do not read each other's chunks.
 func TestNotifiedEnginesAnswerRight(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.LMCache, 2, 2, nil)
@@ -386,7 +384,7 @@ func TestNotifiedEnginesAnswerRight(t *testing.T) {
 		p.SetNotices(fakevllm.NoticePlan{
 			After:  true,
 			Listed: func(int) { time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond) },
-			Times: func(int) int { // some are lost, some come twice
+			Times: func(int) int { // some notifications are lost, some arrive twice
 				switch i := n.Add(1); {
 				case i%97 == 0:
 					return 0

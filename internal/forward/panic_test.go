@@ -36,8 +36,8 @@ func (u panickingRecorder) Disaggregated(bool, string, float64) {
 	panic("test")
 }
 
-// The router goes on after a panic: what the request had in flight must be counted back, or
-// no drain would end, and the memory of its body, or no later request would be accepted.
+// The router continues after a panic. The request's in-flight counts must be released, or no drain would end,
+// and so must the memory of its body, or later requests would be refused.
 func TestPanicLeavesNothingInFlight(t *testing.T) {
 	t.Parallel()
 	type tune func(*forward.Options, *atomic.Int64)

@@ -8,9 +8,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// A decode engine that is paused or asleep answers probes, but refuses new requests: streams
-// inside a 200. Another one serves, with a new prefill, as the refusal has spent the
-// KV transfer. When all are paused the client gets the refusal; when they resume it is served.
+// A decode engine that is paused or asleep answers probes, but refuses requests: streams with an error after
+// status 200. Another one serves, with a new prefill, since the refusal spent the KV transfer. If all are
+// paused, the client gets the refusal; once they resume, it is served.
 func TestPausedDecode(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.NIXLPush, fakevllm.Mooncake} {
@@ -42,8 +42,8 @@ func TestPausedDecode(t *testing.T) {
 	}
 }
 
-// A client does not get the KV transfer of a decode engine. Since vLLM 0.33 it is in the last
-// chunk of a stream, too.
+// A client does not get a decode engine's transfer params. Since vLLM 0.33, they are also in the last chunk
+// of a stream.
 func TestDecodeHandsOver(t *testing.T) {
 	t.Parallel()
 	for _, stream := range both() {

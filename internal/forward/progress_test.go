@@ -16,7 +16,7 @@ import (
 type readingClient struct {
 	upstream.Client
 	once    sync.Once
-	waiting chan struct{} // closed when the header of a stream, and what follows at once, was read
+	waiting chan struct{} // closed when the header of a stream and the bytes that follow at once were read
 }
 
 func (c *readingClient) Do(ctx context.Context, r *upstream.Request) (*upstream.Response, error) {
@@ -37,8 +37,8 @@ func (b *readingBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// The API server of an engine sends the header of a stream, and the first events of some APIs,
-// whatever its core does: they are no progress. Content is, and so is a whole answer.
+// An engine's API server sends the header of a stream, and the first events of some APIs, even if its core
+// hangs: they are no progress. Content and whole answers are.
 func TestHeaderOfAStreamIsNoProgress(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, both(), func(t *testing.T, q scenario) {

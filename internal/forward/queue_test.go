@@ -28,7 +28,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// observer counts what the queue reports.
+// observer counts the reports of the queue.
 type observer struct {
 	mu   sync.Mutex
 	seen map[string]int
@@ -52,8 +52,8 @@ func queuedLine(each float64) estimate.Line                      { return estima
 func occupy(r *rig, tokens int64)                                { prefillLoad(r).Waiting.Add(tokens) }
 func prefillLoad(r *rig) *policy.Load                            { return r.sched.Usable(instance.Prefill, model, nil)[0].Load }
 
-// newQueues returns queues of the rig that r will point to. They let one prompt after another through: each
-// token is predicted to take 10 s.
+// newQueues returns the queues of the rig that r will point to. They admit one prompt at a time: each token
+// is predicted to take 10 s.
 func newQueues(t *testing.T, r **rig, mode admission.Mode, tune func(*admission.Options)) (*admission.Queues, *observer) {
 	t.Helper()
 	seen := new(observer)
@@ -109,7 +109,7 @@ func startQueueTuned(t *testing.T, mode admission.Mode, tune func(*admission.Opt
 	return r, queues, seen
 }
 
-// waiting waits until as many requests wait.
+// waiting waits until want requests are queued.
 func waiting(t *testing.T, q *admission.Queues, want int) {
 	t.Helper()
 	waitingFor(t, q, model, want)
@@ -201,7 +201,7 @@ func TestQueueWithoutPrefill(t *testing.T) {
 	}
 }
 
-// With observe every request passes at once, and what would happen is counted.
+// In mode observe, every request passes at once, and the decisions of the queue are only counted.
 func TestQueueObserve(t *testing.T) {
 	t.Parallel()
 	r, _, seen := startQueue(t, admission.Observe, nil)
@@ -223,8 +223,8 @@ func TestQueueObserve(t *testing.T) {
 	post("batch would refuse", "X-Priority", "batch")
 }
 
-// A client that leaves takes its request with it, other requests bypass the queue, and what waits when
-// the proxy stops gets 503.
+// The request of a client that leaves is removed, requests that generate nothing bypass the queue, and
+// waiting ones get 503 when the proxy stops.
 func TestQueueLeaveAndStop(t *testing.T) {
 	t.Parallel()
 	r, q, seen := startQueue(t, admission.On, nil)
@@ -287,7 +287,7 @@ func TestQueueRefuses(t *testing.T) {
 		waiting(t, q, n)
 	}
 	wait(1, "default")
-	wait(2, "default") // nothing is refused by a prediction
+	wait(2, "default") // predictions alone refuse no request
 	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model, nil)[0].Instance.Key, &policy.Engine{
 		At: time.Now(), Ranks: []policy.Rank{{Running: 1}}, All: policy.Rank{Running: 1},
 	})
@@ -300,7 +300,7 @@ func TestQueueRefuses(t *testing.T) {
 	if e := r.entry(); e.Refused != admission.ReasonWait || e.Outcome != relay.OutcomeClientError || e.Prefill != "" {
 		t.Errorf("%+v", e)
 	}
-	wait(3, "batch") // it would wait as long, but may
+	wait(3, "batch") // its predicted wait is as long, but within its deadline
 	for _, header := range [][]string{{"X-Priority", "urgent"}, {"X-Request-Timeout", "0"}, {"X-Request-Timeout", "3601"}, {"X-Request-Timeout", "soon"}, {"X-Request-Timeout", "NaN"}} {
 		if a := r.post(queuedPath, queuedBody("y"), header...); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), header[0]) {
 			t.Errorf("%v: %d %s", header, a.status, a.body)
@@ -314,7 +314,7 @@ type slowHeader struct {
 	forward.Client
 	once    sync.Once
 	writes  atomic.Int64
-	written atomic.Int64 // meanwhile
+	written atomic.Int64 // during the wait
 }
 
 func (c *slowHeader) Header() http.Header {
@@ -333,7 +333,7 @@ func (c *slowHeader) Write(b []byte) (int, error) {
 	return c.Client.Write(b)
 }
 
-// The keep-alives of a stream end before the header of its refusal is changed: they write the same map.
+// Keep-alives of a stream end before the proxy changes the header of its refusal: both write the same map.
 func TestQueueRefuses_KeepAlive(t *testing.T) {
 	t.Parallel()
 	r, _, _ := startQueueTuned(t, admission.On, nil, func(o *forward.Options) { o.KeepAlive = often })
@@ -355,15 +355,15 @@ func TestQueueRefuses_KeepAlive(t *testing.T) {
 	}
 }
 
-// A request that all engines refuse as busy is sent again until one accepts it, or its time is over.
+// A request that all engines refuse as busy is sent again until one accepts it or its deadline passes.
 func TestQueueAgain(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, timeout string
 		mode          admission.Mode
 		role          instance.Role
-		times         int // that the engine refuses
-		waiting       int // that may wait
+		times         int // number of refusals by the engine
+		waiting       int // maximum number of waiting requests
 		status        int
 	}{
 		{"prefill", "100", admission.On, instance.Prefill, 4, 1, http.StatusOK},
@@ -450,19 +450,19 @@ func TestQueueAgain_StoredResponse(t *testing.T) {
 	}
 }
 
-// A request that falls over to another target of its model route waits for its engines. If they are busy too,
-// it begins again with the first target.
+// A request that falls back to another target of its model route waits for that target's engines. If they are
+// busy too, it begins again with the first target.
 func TestQueue_ModelRoute(t *testing.T) {
 	t.Parallel()
 	const first, second = "new", "old"
 	for _, tt := range []struct {
 		name    string
-		refuse  map[string]int // with 429, how often
-		busy    string         // its prefill
-		waiting int            // that may wait
+		refuse  map[string]int // number of 429 answers by model
+		busy    string         // model whose prefill is busy
+		waiting int            // maximum number of waiting requests
 		waits   string
 		want    string
-		drained string // its instances drain; "" for none
+		drained string // model whose instances drain; "" for none
 		refused string // the reason, if none serves it
 	}{
 		{name: "waits for the second", refuse: map[string]int{first: 1000}, busy: second, waiting: 1, waits: second, want: second},
@@ -517,7 +517,7 @@ func TestQueue_ModelRoute(t *testing.T) {
 	}
 }
 
-// Each target of a model route with labels has a queue: requests for one wait while another one is idle.
+// Each target of a model route with labels has a queue: one can have waiting requests while another is idle.
 func TestQueue_Labels(t *testing.T) {
 	t.Parallel()
 	var r *rig
@@ -566,7 +566,7 @@ func TestQueue_CountsRefusedOnce(t *testing.T) {
 	}
 }
 
-// A stream that continues a stored response takes no place of prefill.
+// A stream that continues a stored response takes no capacity of prefill.
 func TestQueue_StoredResponse(t *testing.T) {
 	t.Parallel()
 	r, _, seen := startQueue(t, admission.On, nil)
@@ -585,8 +585,8 @@ func TestQueue_StoredResponse(t *testing.T) {
 	}
 }
 
-// The tokens of a request whose client leaves while it waits, in the queue or to be sent again, are charged to
-// its key only if an engine has computed its prompt.
+// A client leaves while its request waits, in the queue or to be sent again. Its key is charged for the
+// tokens only if an engine has computed the prompt.
 func TestQueue_KeyLimit(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -671,8 +671,8 @@ func TestQueueCache(t *testing.T) {
 	clients.Wait()
 }
 
-// Engines that schedule by priority get that of the class, and no others, which would refuse it. A
-// priority that the client may set is kept.
+// Engines that schedule by priority get the priority of the class; others do not, since they would refuse it.
+// A priority that the client may set is kept.
 func TestQueueEnginePriority(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ mode, class, body, key, want string }{

@@ -20,12 +20,12 @@ const (
 	decodeRanks  = 2
 )
 
-// startRanks is a rig of one prefill engine with four ranks and one decode engine with
-// two, each rank with a KV cache of its own, and the policies that a proxy has by default.
+// startRanks is a rig of a prefill engine with four ranks and a decode engine with two. Each rank has a KV
+// cache, and the policies are the defaults of a proxy.
 func startRanks(t *testing.T, more ...func(*forward.Options)) *rig {
 	t.Helper()
 	return startTuned(t, fakevllm.NIXL, 1, 1, tuning{
-		// The tests are about where a retry goes, not about how many there may be.
+		// These tests check where a retry goes, not the number of retries.
 		forward: func(o *forward.Options) {
 			o.RetryRatio = -1
 			for _, change := range more {
@@ -62,7 +62,7 @@ func turnBody(chat, turns int, stream bool) string {
 	return string(b)
 }
 
-// requestsPerRank is how many requests each rank of an engine got in its current incarnation.
+// requestsPerRank returns the number of requests that each rank of an engine got in its current incarnation.
 func requestsPerRank(s *fakevllm.Server) (list []int64) {
 	for _, r := range s.Ranks() {
 		list = append(list, r.Requests)
@@ -85,7 +85,7 @@ func spread(t *testing.T, what string, list []int64) {
 	}
 }
 
-// eightAtATime calls do n times, eight calls at a time.
+// eightAtATime calls do n times, with eight calls at a time.
 func eightAtATime(n int, do func(i int)) {
 	var running sync.WaitGroup
 	slots := make(chan struct{}, 8)
@@ -117,15 +117,15 @@ func (r *rig) checkTurn(chat, turn int) answer {
 	return a
 }
 
-// checkEnginesAndClose is checkEngines, and reports whether no connection is kept for what comes after.
+// checkEnginesAndClose is checkEngines, and closes idle connections, so that later tests do not reuse them.
 func (r *rig) checkEnginesAndClose() {
 	r.t.Helper()
 	r.checkEngines()
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 }
 
-// All ranks of a pair whose sides have different numbers of them are used alike, and every
-// answer is right, also for prompts that are too short for a cache.
+// If the engines of a pair differ in their number of ranks, all ranks are used evenly. Every answer is
+// correct, even for prompts that are too short for a cache.
 func TestRanksServe(t *testing.T) {
 	r := startRanks(t)
 	const n = 400
@@ -148,9 +148,8 @@ func TestRanksServe(t *testing.T) {
 	r.checkEnginesAndClose()
 }
 
-// The next turn of a chat goes to the rank that has computed the turns before, and finds them
-// in its cache, while other chats run in between. (Of several chats at once load may rightly
-// send one elsewhere.)
+// The next turn of a chat goes to the rank that computed the earlier turns and finds them in its cache,
+// although other chats run in between. (With several chats at once, the load may correctly move one of them.)
 func TestRanksKeepTheirPrefixes(t *testing.T) {
 	r := startRanks(t)
 	const chats, turns = 64, 5
@@ -172,7 +171,7 @@ func TestRanksKeepTheirPrefixes(t *testing.T) {
 	if len(used) != prefillRanks {
 		t.Errorf("%d ranks were used: %v", len(used), used)
 	}
-	// By the engine's numbers all of a chat's last turn is cached but what is new in it.
+	// By the engine's numbers, a chat's last turn is cached except for its new part.
 	for chat := range chats {
 		body := turnBody(chat, turns+1, false)
 		a := r.post(chatPath, body)
@@ -194,8 +193,7 @@ func TestRanksKeepTheirPrefixes(t *testing.T) {
 	r.checkEnginesAndClose()
 }
 
-// The requests that a rank fails are served by its instance's other ranks, and the instance
-// is not ejected.
+// Requests that fail on one rank are served by other ranks of its instance, and the instance is not ejected.
 func TestRanksFail(t *testing.T) {
 	r := startRanks(t)
 	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Rank: "2"})
@@ -214,8 +212,8 @@ func TestRanksFail(t *testing.T) {
 	r.checkEnginesAndClose()
 }
 
-// An engine that restarts with another number of ranks than its record says serves on the
-// ranks that it has; once its record has the new number, on all of them.
+// An engine that restarts with fewer ranks than its record has serves on its actual ranks. Once the record
+// has the new number, all ranks are used.
 func TestRanksChange(t *testing.T) {
 	r := startRanks(t)
 	eightAtATime(64, func(i int) { r.checkTurn(i, 1) })
@@ -261,8 +259,8 @@ func TestRanksChange(t *testing.T) {
 	r.checkEnginesAndClose()
 }
 
-// Clients that may name a rank get it on both engines, as far as these have it. A rank that
-// another client names is ignored.
+// A client that may name a rank gets it on both engines, if they have it. A rank named by another client is
+// ignored.
 func TestWantedRanks(t *testing.T) {
 	t.Parallel()
 	r := startRanks(t)

@@ -14,9 +14,9 @@ import (
 	"github.com/pdmesh/pdmesh/test/agents"
 )
 
-// The recorded requests of three coding agents, turn by turn, go through prefill and decode
-// over each connector, and get the answers of a single engine, event by event. Over
-// Mooncake decode serves /v1/messages decode-only, with the reason.
+// The recorded requests of three coding agents, turn by turn, go through prefill and decode over each
+// connector. They get the answers of a single engine, event by event. Over Mooncake, decode serves
+// /v1/messages decode-only, with the reason.
 func TestRecordedAgents(t *testing.T) {
 	t.Parallel()
 	list, err := agents.Recordings()
@@ -72,7 +72,7 @@ func TestRecordedAgentsWhole(t *testing.T) {
 				if x.Status != http.StatusOK || len(x.Events) != 1 || x.Events[0][0] != '{' {
 					t.Fatalf("%d %.300q", x.Status, x.Events)
 				}
-				// As the data of an event they are made steady as those are.
+				// As the data of an event, the answers are normalized like events.
 				r.sameEvents([]string{"whole\ndata: " + x.Events[0]}, []string{"whole\ndata: " + want.Events[0]})
 			}
 			if d := r.D[0].Counters(); d.LocalPrefills != 0 || d.TransfersLoaded != int64(len(rec.Exchanges)) {
@@ -83,8 +83,8 @@ func TestRecordedAgentsWhole(t *testing.T) {
 	}
 }
 
-// replay sends a recorded request, and compares legs and answer. why is the reason to be
-// decode-only, "" if it is not.
+// replay sends a recorded request and compares legs and answer. why is the expected reason for decode-only,
+// "" for none.
 func (r *rig) replay(x *agents.Exchange, single *fakevllm.Server, mode fakevllm.Mode, why string) {
 	r.t.Helper()
 	got, want := *x, *x
@@ -120,8 +120,8 @@ func (r *rig) sameEvents(got, want []string) {
 	}
 }
 
-// sameBody compares decode's body with the client's, byte for byte. It may have one more
-// member, the KV transfer.
+// sameBody compares decode's body with the client's, byte for byte. With transfer, it has one more member,
+// the transfer params.
 func (r *rig) sameBody(sent, got []byte, transfer bool) {
 	r.t.Helper()
 	if !transfer {
@@ -138,7 +138,7 @@ func (r *rig) sameBody(sent, got []byte, transfer bool) {
 	if more <= 0 || !bytes.Equal(sent[at:], got[at+more:]) {
 		r.t.Fatalf("decode got\n%.300s, sent was\n%.300s", got, sent)
 	}
-	// The part that is new may begin with bytes that follow it, too: a quote, a comma.
+	// at may be too high: the inserted part may begin like the rest of the body, with a quote or a comma.
 	var v map[string]json.RawMessage
 	for back := range min(at, 4) {
 		part := bytes.Trim(got[at-back:at-back+more], ",")

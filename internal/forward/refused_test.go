@@ -15,8 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// A request with an encoded body gets 415 with the name of the encoding, and reaches no
-// engine. "identity" is none.
+// A request with an encoded body gets 415 with the name of the encoding, and reaches no engine. "identity" is
+// not an encoding.
 func TestEncodedBodies(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 0, 1, nil)

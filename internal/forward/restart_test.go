@@ -15,8 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// restart restarts a prefill engine at its address. announced reports whether the
-// membership receives the new record, as from its agent.
+// restart restarts a prefill engine at its address. If announced, the membership gets the new record, as from
+// its agent.
 func (r *rig) restart(s *fakevllm.Server, announced bool) {
 	s.Kill()
 	if err := s.Restart(context.WithoutCancel(r.t.Context())); err != nil {
@@ -36,8 +36,8 @@ func (r *rig) restart(s *fakevllm.Server, announced bool) {
 	})
 }
 
-// readToEnd is an upstream client that calls a hook when the answer of an instance of a role
-// has been read to its end, or first: when some of it was read.
+// readToEnd is an upstream client that calls a hook at the end of the answer of an instance of a role or,
+// with first, at its first bytes.
 type readToEnd struct {
 	upstream.Client
 	role  instance.Role
@@ -84,15 +84,15 @@ func eachSingleUseDialect(t *testing.T, f func(t *testing.T, c connector.Dialect
 	}
 }
 
-// afterRestart checks that the client's answer is right, and that decode has read nothing
-// from the new incarnation that was not made for it.
+// afterRestart checks that the client's answer is correct, and that decode read only blocks of the new
+// incarnation that were computed for it.
 func (r *rig) afterRestart(a answer, body string) {
 	r.t.Helper()
 	r.checkComplete(a, true, body)
 	r.checkAnswers()
 }
 
-// The prefill engine restarts when it has answered, before the decode leg begins.
+// The prefill engine restarts after its answer and before the decode leg begins.
 func TestRestartBetweenTheLegs(t *testing.T) {
 	t.Parallel()
 	eachSingleUseDialect(t, func(t *testing.T, c connector.Dialect) {
@@ -113,8 +113,8 @@ func TestRestartBetweenTheLegs(t *testing.T) {
 	})
 }
 
-// A first decode instance cannot be reached. Before the KV transfer goes to the second one
-// the prefill engine restarts.
+// The first decode instance cannot be reached, and the prefill engine restarts before the KV transfer goes to
+// the second one.
 func TestRestartBeforeTheSecondDecode(t *testing.T) {
 	t.Parallel()
 	eachSingleUseDialect(t, func(t *testing.T, c connector.Dialect) {
@@ -133,8 +133,8 @@ func TestRestartBeforeTheSecondDecode(t *testing.T) {
 	})
 }
 
-// The prefill engine restarts when decode has its leg and has not read yet: the
-// leg is called off, and decode is not blamed.
+// The prefill engine restarts after decode got its leg and before it read the KV cache: the leg is called
+// off, and decode is not blamed.
 func TestRestartWhileDecodeWaits(t *testing.T) {
 	t.Parallel()
 	eachSingleUseDialect(t, func(t *testing.T, c connector.Dialect) {
@@ -162,8 +162,8 @@ func TestRestartWhileDecodeWaits(t *testing.T) {
 	})
 }
 
-// The prefill engine restarts when the answer of decode has arrived, and nothing of it was passed on: decode
-// may have read blocks of the new incarnation.
+// The prefill engine restarts after decode's answer has arrived and before any of it is passed on: decode may
+// have read blocks of the new incarnation.
 func TestRestartBeforeTheCommit(t *testing.T) {
 	t.Parallel()
 	eachSingleUseDialect(t, func(t *testing.T, c connector.Dialect) {
@@ -186,8 +186,8 @@ func TestRestartBeforeTheCommit(t *testing.T) {
 	})
 }
 
-// The membership does not know of the new incarnation yet. Engines that identify each other by an
-// id of the incarnation refuse the KV transfer, and the request gets a new one.
+// The membership does not know the new incarnation yet. Engines that identify each other by an incarnation's
+// id refuse the KV transfer, and the request gets a new one.
 func TestUnannouncedRestart(t *testing.T) {
 	t.Parallel()
 	eachSingleUseDialect(t, func(t *testing.T, c connector.Dialect) {

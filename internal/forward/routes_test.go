@@ -36,7 +36,7 @@ func (r *rig) router(t *testing.T) (url string) {
 	return s.URL
 }
 
-// generating are bodies for the routes that go through prefill and decode.
+// generating returns a body for a route that goes through prefill and decode.
 func generating(path string) string {
 	switch path {
 	case "/v1/completions":
@@ -51,7 +51,7 @@ func generating(path string) string {
 
 const passedBody = `{"model":"m", "a field" :[1.50],"kv_transfer_params":{"remote_host":"x"}}`
 
-// received lists the bodies of the requests to a route that an engine got.
+// received returns the bodies of the requests that an engine got on a route.
 func received(s *fakevllm.Server, method, path string) (bodies []string) {
 	for _, q := range s.Requests() {
 		if q.Method == method && q.Path == path {
@@ -132,7 +132,7 @@ func (r *rig) checkRow(t *testing.T, row routes.Row, url string) {
 			}
 		}
 	case routes.Answered:
-		// For the list of models the proxy sends the engines a GET of its own.
+		// For the list of models, the proxy itself sends the engines a GET.
 		if a.status != http.StatusOK || len(got) != 0 && row.Route.Path() != "/v1/models" {
 			t.Errorf("%s: %d %s, %d engines", row.Route, a.status, a.body, len(got))
 		}

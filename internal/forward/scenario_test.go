@@ -12,8 +12,8 @@ import (
 
 const chatPath = "/v1/chat/completions"
 
-// scenario is the request of a scenario, in one of the APIs that generate. /v1/completions
-// goes the way of chats and has tests of its own.
+// scenario is a request to one of the APIs that generate. /v1/completions takes the same path as chats and
+// has separate tests.
 type scenario struct {
 	path   string
 	stream bool
@@ -23,7 +23,7 @@ func (q scenario) String() string {
 	return fmt.Sprintf("%s stream=%v", q.path[strings.Index(q.path, "v1/")+3:], q.stream)
 }
 
-// apis are those that every scenario runs over.
+// apis returns the paths over which every scenario runs.
 func apis() []string { return []string{chatPath, responsesPath, messagesPath, generatePath} }
 
 // eachAPI runs a scenario over every API, for whole answers, streams or both.
@@ -43,9 +43,9 @@ func eachAPI(t *testing.T, streams []bool, f func(t *testing.T, q scenario)) {
 func streamed() []bool { return []bool{true} }
 func both() []bool     { return []bool{true, false} }
 
-// eachSequential runs a scenario over every sequential dialect, streaming and not; over
-// every API for the two that the others are variants of. In the short form each of them
-// runs half of that: every dialect, every API, and both kinds of answer of every API.
+// eachSequential runs a scenario over every sequential dialect, streaming and not, and over every API for
+// Plain and NIXL, of which the others are variants. The short form runs half of that: every dialect, every
+// API, and both kinds of answer of every API.
 func eachSequential(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, q scenario)) {
 	t.Helper()
 	for i, mode := range sequentialModes() {
@@ -55,7 +55,7 @@ func eachSequential(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, q sce
 				someScenarios(t, i, mode, f)
 				return
 			}
-			if mode != fakevllm.Plain && mode != fakevllm.NIXL { // they differ in the legs only
+			if mode != fakevllm.Plain && mode != fakevllm.NIXL { // the others differ only in their legs
 				chats(t, func(t *testing.T, q scenario) { f(t, mode, q) })
 				return
 			}
@@ -64,8 +64,7 @@ func eachSequential(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, q sce
 	}
 }
 
-// someScenarios runs a scenario over one dialect, the i-th, with streams and whole answers
-// in turn.
+// someScenarios runs a scenario over the i-th dialect, alternating between streams and whole answers.
 func someScenarios(t *testing.T, i int, mode fakevllm.Mode, f func(t *testing.T, mode fakevllm.Mode, q scenario)) {
 	t.Helper()
 	paths := []string{chatPath}
@@ -92,8 +91,8 @@ func chats(t *testing.T, f func(t *testing.T, q scenario)) {
 	}
 }
 
-// eachSequentialChat runs a scenario of chats over every sequential dialect. The two agents'
-// APIs are left out: they do not show an end by abort.
+// eachSequentialChat runs a scenario of chats over every sequential dialect. It omits the two agent APIs,
+// whose answers do not show an abort.
 func eachSequentialChat(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, q scenario)) {
 	t.Helper()
 	for i, mode := range sequentialModes() {
@@ -121,7 +120,7 @@ func (q scenario) ends(stream string) bool {
 	return strings.HasSuffix(stream, "data: [DONE]\n\n")
 }
 
-// body is the body of the request, with more fields after the others.
+// body returns the body of the request, with more fields after the others.
 func (q scenario) body(more string) string {
 	if q.path == chatPath {
 		return chatBody(q.stream, more)
@@ -159,7 +158,7 @@ func (r *rig) checkServed(q scenario, header ...string) {
 	r.checkWhole(q, r.postScenario(q, header...))
 }
 
-// checkRefused checks that an answer is an error in the shape of its API, and no stream.
+// checkRefused checks that an answer is an error in the format of its API, and not a stream.
 func (r *rig) checkRefused(q scenario, a answer, status int, says string) {
 	r.t.Helper()
 	begins := `{"error":{`
@@ -172,8 +171,8 @@ func (r *rig) checkRefused(q scenario, a answer, status int, says string) {
 	}
 }
 
-// checkBroken checks that a stream which was committed has ended with an error in the
-// shape of its API, and not cleanly.
+// checkBroken checks that a committed stream has ended with an error in the format of its API, and not
+// cleanly.
 func (r *rig) checkBroken(q scenario, a answer) {
 	r.t.Helper()
 	if a.status != http.StatusOK || a.err == nil {

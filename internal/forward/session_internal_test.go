@@ -11,8 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/test/agents"
 )
 
-// Each known header is in a recording, and all requests of a recording have the same session, by the header
-// and by the body.
+// Each known header is in a recording, and all requests of a recording have the same session, whether it is
+// read from the header or from the body.
 func TestKnownSessionsOfRecordings(t *testing.T) {
 	t.Parallel()
 	list, err := agents.Recordings()

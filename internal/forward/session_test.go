@@ -48,7 +48,7 @@ func TestSessionsKeepTheirPair(t *testing.T) {
 	r.checkEngines()
 }
 
-// A session whose instance is lost goes on with another one.
+// A session whose instance is lost continues on another one.
 func TestSessionOutlivesItsInstance(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) { o.Sessions = forward.Sessions{Header: "session-id"} })
@@ -74,8 +74,8 @@ func TestSessionHeaderIsNothingByDefault(t *testing.T) {
 	}
 }
 
-// A session whose instance is overloaded is served by another one, and the answer and the
-// log have the reason.
+// A session whose instance is overloaded is served by another one, and the answer and the log have the
+// reason.
 func TestSessionPassesTheOverloaded(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, func(o *forward.Options) { o.Sessions = forward.Sessions{Header: "session-id"} })
@@ -101,7 +101,7 @@ func TestSessionPassesTheOverloaded(t *testing.T) {
 	r.checkEngines()
 }
 
-// A decode-only answer has no reason of a prefill instance that has failed.
+// A decode-only answer does not report the reason for the pick of a prefill instance that failed.
 func TestSessionPassesTheOverloaded_DecodeOnly(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 3, 1, func(o *forward.Options) { o.Sessions, o.MaxAttempts = forward.Sessions{Header: "session-id"}, 1 })

@@ -18,7 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// Every shape of limits and prompts that clients send survives both edits.
+// Both edits preserve every form of limits and prompts that clients send.
 func TestRequestShapes(t *testing.T) {
 	t.Parallel()
 	const prompt, hi, input = `"prompt":[17,18,19,20]`, `"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]`, `"input":"hi"`
@@ -60,7 +60,7 @@ func TestRequestShapes(t *testing.T) {
 	}
 }
 
-// Two requests with one id have different ids in the engines.
+// Two requests with one client id have different ids in the engines.
 func TestDuplicateRequestID(t *testing.T) {
 	t.Parallel()
 	eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
@@ -101,7 +101,7 @@ func TestIPv6Instance(t *testing.T) {
 	r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 }
 
-// hookPicker calls before each pick of a decode instance.
+// hookPicker calls a hook before each pick of a decode instance.
 type hookPicker struct {
 	*sched.Scheduler
 	before func()
@@ -114,8 +114,7 @@ func (h hookPicker) Pick(r sched.Request) (*sched.Assignment, error) {
 	return h.Scheduler.Pick(r)
 }
 
-// When the client leaves between the legs the decode leg is not sent, and the KV transfer ends
-// with its lease.
+// If the client leaves between the legs, the decode leg is not sent, and the KV transfer ends with its lease.
 func TestClientLeavesBetweenTheLegs(t *testing.T) {
 	t.Parallel()
 	eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
@@ -142,7 +141,7 @@ func TestClientLeavesBetweenTheLegs(t *testing.T) {
 	})
 }
 
-// rawEngine is a decode engine that answers with these chunks of bytes.
+// rawEngine returns a decode engine that answers with these chunks of bytes.
 func rawEngine(t *testing.T, chunks []string) *instance.Instance {
 	t.Helper()
 	address := testkit.RawServer(t, testkit.RawAnswers(func(c net.Conn, _ *http.Request, _ int) bool {

@@ -24,9 +24,9 @@ func hangDecode(t *testing.T, r *rig) {
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang})
 }
 
-// A leg is called off before the lease of its KV transfer ends while its engine is silent: the
-// engine would read blocks of others. The request gets a new KV transfer, from the same
-// prefill instance, and for the same decode instance if there is no other.
+// A leg whose engine is silent is called off before the lease of its KV transfer ends: later, the engine
+// would read blocks of other requests. The request gets a new KV transfer, from the same prefill instance,
+// and for the same decode instance if there is no other.
 func TestHandoverEndsWhileTheOnlyDecodeIsSilent(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
@@ -54,8 +54,8 @@ func TestHandoverEndsWhileTheOnlyDecodeIsSilent(t *testing.T) {
 	})
 }
 
-// When the only decode instance never answers, requests wait for their own limit and end with
-// 504, also those that do not stream, whose limit for a whole answer is far longer.
+// If the only decode instance never answers, requests end with 504 at their own limit. So do requests that do
+// not stream, whose limit for a whole answer is far longer.
 func TestTheOnlyDecodeStaysSilent(t *testing.T) {
 	t.Parallel()
 	eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
@@ -82,7 +82,7 @@ func (c *lateConnect) Do(ctx context.Context, r *upstream.Request) (*upstream.Re
 	return c.Client.Do(ctx, r)
 }
 
-// A connection that times out is no refusal: the only instance of a role is tried again.
+// A connect timeout is not a refusal: the only instance of a role is tried again.
 func TestTheOnlyDecodeConnectsLate(t *testing.T) {
 	t.Parallel()
 	eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {

@@ -68,15 +68,15 @@ func (c *gapCounter) Observe(seconds float64) {
 	}
 }
 
-// Between the events of a stream neither its first content nor its closing event is counted,
-// and an event that comes together with another counts as no time.
+// The gaps of a stream exclude its first content and its closing event. An event that arrives together with
+// another has a gap of zero.
 func TestBetweenTokens(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name  string
 		reads []string
-		stuck int // waited
-		along int // came along with another
+		stuck int // gaps above zero
+		along int // gaps of zero
 	}{
 		{"one by one", []string{token(0), token(1), token(2), token(3), closing}, 3, 0},
 		{"in twos", []string{token(0), token(1) + token(2), token(3) + token(4) + closing}, 2, 2},
@@ -126,8 +126,8 @@ func (l *lossy) Do(ctx context.Context, r *upstream.Request) (*upstream.Response
 	return l.canned.Do(ctx, r)
 }
 
-// A stream that goes on has a time between all tokens that the client gets, also where its legs meet, and
-// none between those that it does not get.
+// A continued stream has a gap before each token that the client gets, also at the seam, and none for tokens
+// that the client does not get.
 func TestBetweenTokens_Continued(t *testing.T) {
 	t.Parallel()
 	withIDs := func(i int, prompt string) string {
@@ -160,7 +160,7 @@ func TestBetweenTokens_Continued(t *testing.T) {
 	}
 }
 
-// Comments of an engine are no tokens, whether they precede the first content or follow it.
+// An engine's comments are not tokens, before and after the first content.
 func TestEntry_TokensWithComments(t *testing.T) {
 	t.Parallel()
 	const comment = ": keep-alive\n\n"
@@ -179,7 +179,7 @@ func TestEntry_TokensWithComments(t *testing.T) {
 	}
 }
 
-// What an engine reports right before it breaks a stream off counts.
+// Usage that is reported right before an engine breaks off a stream counts.
 func TestEntry_TokensBeforeAnError(t *testing.T) {
 	t.Parallel()
 	reported := strings.Replace(token(1), "}\n\n", `,"usage":{"prompt_tokens":5,"completion_tokens":9,"total_tokens":14}}`+"\n\n", 1)
@@ -192,7 +192,7 @@ func TestEntry_TokensBeforeAnError(t *testing.T) {
 	}
 }
 
-// The stages of a request add up to its whole time.
+// The stages of a request add up to its total time.
 func TestStagesAreTheWholeRequest(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []bool{true, false} {

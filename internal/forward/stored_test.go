@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// stored makes a response and returns its id.
+// stored creates a stored response and returns its id.
 func (r *rig) stored(more string) string {
 	r.t.Helper()
 	a := r.post(responsesPath, agentBody(responsesPath, false, more))
@@ -36,11 +36,11 @@ func (r *rig) sendBodiless(method, path string) (status int, body string) {
 	return a.status, string(a.body)
 }
 
-// storedRequests counts the requests about responses that decode instances have had.
+// storedRequests returns the number of requests about responses that decode instances have received.
 func (r *rig) storedRequests() (n int) {
 	for _, d := range r.D {
 		for _, q := range d.Requests() {
-			if strings.HasPrefix(q.Path, responsesPath) { // and no probe
+			if strings.HasPrefix(q.Path, responsesPath) { // not a probe
 				n++
 			}
 		}
@@ -48,8 +48,8 @@ func (r *rig) storedRequests() (n int) {
 	return n
 }
 
-// Any proxy queries the correct instance for a stored response at once: the id names the
-// instance, and proxies keep nothing.
+// Any proxy queries the correct instance for a stored response at once: the id names the instance, so proxies
+// keep no state.
 func TestStoredResponsesAreFoundAtOnce(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 4, nil)
@@ -71,7 +71,7 @@ func TestStoredResponsesAreFoundAtOnce(t *testing.T) {
 	r.checkEngines()
 }
 
-// An id that the client chose names no instance: each one is queried once.
+// An id chosen by the client names no instance, so each instance is queried once.
 func TestStoredResponsesWithAClientsID(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, nil)
@@ -87,7 +87,7 @@ func TestStoredResponsesWithAClientsID(t *testing.T) {
 	if status != http.StatusNotFound || !strings.Contains(body, "Response with id 'resp_nobodys' not found.") || r.storedRequests()-before != 3 {
 		t.Errorf("%d %s after %d questions", status, body, r.storedRequests()-before)
 	}
-	// One that has no such route does not decide what the client reads.
+	// The answer of an instance without this route does not reach the client.
 	for _, d := range r.D {
 		r.script(d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusNotFound, Body: `{"detail":"Not Found"}`, Times: 1})
 		if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/resp_nobodys"); status != http.StatusNotFound || !strings.Contains(body, "Response with id 'resp_nobodys' not found.") {
@@ -109,7 +109,7 @@ func TestStoredResponsesWithAnEscapedID(t *testing.T) {
 			t.Errorf("%s: %d %s", id, status, body)
 		}
 	}
-	// A question mark would begin the query: no instance is queried for another id.
+	// A question mark would begin the query string: no instance is queried for the shortened id.
 	before := r.storedRequests()
 	status, body := r.sendBodiless(http.MethodGet, responsesPath+"/resp_10:54%3Fx")
 	if status != http.StatusNotFound || !strings.Contains(body, "Response with id 'resp_10:54?x' not found.") || r.storedRequests() != before {
@@ -130,7 +130,7 @@ func TestStoredResponsesEndWithTheirEngine(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`))
-	r.entry() // made it
+	r.entry() // created it
 	r.entry() // queried it
 	if f := r.entry().Failure; a.status != http.StatusNotFound || !strings.Contains(string(a.body), notFound) || f != leg.Status4xx {
 		t.Errorf("%d %s, logged as %s", a.status, a.body, f)
@@ -145,7 +145,7 @@ func TestStoredResponsesEndWithTheirEngine(t *testing.T) {
 	}
 }
 
-// An instance that drains takes no new work, and keeps what it has stored.
+// A draining instance gets no new work, but still serves its stored responses.
 func TestStoredResponsesOfAnInstanceThatDrains(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
@@ -177,7 +177,7 @@ func TestStoredResponsesAreAskedForAgain(t *testing.T) {
 	}
 }
 
-// While its instance cannot be reached it is not known whether a response is there.
+// While an instance is unreachable, the proxy cannot know whether it has the response.
 func TestStoredResponsesOutOfReach(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)
@@ -196,7 +196,7 @@ func TestStoredResponsesOutOfReach(t *testing.T) {
 	}
 }
 
-// A response in the background can be polled until it has ended, and can be cancelled.
+// A background response can be polled until it ends, and can be cancelled.
 func TestResponsesInTheBackground(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, nil)
@@ -226,7 +226,7 @@ func TestResponsesInTheBackground(t *testing.T) {
 	}
 }
 
-// A stream in the background has the events of any other.
+// A background stream has the same events as any other.
 func TestResponsesInTheBackground_Stream(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
@@ -237,8 +237,8 @@ func TestResponsesInTheBackground_Stream(t *testing.T) {
 	}
 }
 
-// An instance is queried for stored responses also if the proxy does not speak its connector,
-// or has not verified it yet.
+// An instance is queried for stored responses even if the proxy does not support its connector or has not
+// verified it yet.
 func TestStoredResponsesOfAnyInstance(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*instance.Instance){
@@ -263,7 +263,7 @@ func TestStoredResponsesOfAnyInstance(t *testing.T) {
 	}
 }
 
-// Before the membership has been read it is not known which instance has a response.
+// Before the proxy has read the membership, it cannot know which instance has a response.
 func TestStoredResponsesBeforeTheMembershipIsRead(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)

@@ -87,7 +87,7 @@ func (*scriptedBody) Close() error { return nil }
 // ReleasesBody implements upstream.Client.
 func (*scriptedClient) ReleasesBody(*upstream.Request) bool { return true }
 
-// healthy is the health and the recorder of a fleet without trouble.
+// healthy is the health and the recorder of a fleet without failures.
 type healthy struct{}
 
 func (healthy) Troubled() []instance.Key                        { return nil }
@@ -111,7 +111,7 @@ func (healthy) NotContinued(string)                             {}
 func (healthy) Continued(leg.Class, string, time.Duration) {
 }
 
-// clientView is what a client got.
+// clientView is an answer as a client received it.
 type clientView struct {
 	status int
 	length string // Content-Length
@@ -143,7 +143,7 @@ func relayKeptAlive(t *testing.T, s *scriptedClient, path string, interval time.
 	return relayBody(t, s, path, body, interval, 0)
 }
 
-// relayBody sends a request whose stream may go on a number of times.
+// relayBody sends a request whose stream may be continued this number of times.
 func relayBody(t *testing.T, s upstream.Client, path, body string, interval time.Duration, moves int) (got clientView) {
 	t.Helper()
 	var fleet members
@@ -186,7 +186,7 @@ func relayBody(t *testing.T, s upstream.Client, path, body string, interval time
 
 var edge = regexp.MustCompile(`\n\r?\n`)
 
-// rawEvents cuts a stream into its events; rest is the incomplete event at its end.
+// rawEvents splits a stream into its events; rest is the incomplete event at its end.
 func rawEvents(stream []byte) (events [][]byte, rest []byte) {
 	for {
 		at := edge.FindIndex(stream)
@@ -197,7 +197,7 @@ func rawEvents(stream []byte) (events [][]byte, rest []byte) {
 	}
 }
 
-// texts are the events of a stream that are not empty.
+// texts returns the events of a stream that are not empty.
 func texts(stream []byte) (out []string) {
 	events, _ := rawEvents(stream)
 	for _, e := range events {
@@ -208,7 +208,7 @@ func texts(stream []byte) (out []string) {
 	return out
 }
 
-// withoutKeepAlives is a stream without comments, and without the pings of /v1/messages.
+// withoutKeepAlives returns a stream without comments, and without the pings of /v1/messages.
 func withoutKeepAlives(kind openai.Kind, stream []byte) []byte {
 	events, rest := rawEvents(stream)
 	var out []byte
@@ -220,7 +220,7 @@ func withoutKeepAlives(kind openai.Kind, stream []byte) []byte {
 	return append(out, rest...)
 }
 
-// textsOf is the same for events that texts has cut.
+// textsOf does the same for events that texts returned.
 func textsOf(kind openai.Kind, texts []string) (out []string) {
 	for _, e := range texts {
 		if !sse.KeepsAlive(kind, []byte(e+"\n\n")) {
@@ -230,9 +230,9 @@ func textsOf(kind openai.Kind, texts []string) (out []string) {
 	return out
 }
 
-// wantStream is what a client must get of a stream: nothing before the first event with
-// content, then whole events only, and a clean end only after the closing event, or after
-// any event where the API has no closing event.
+// wantStream returns the events that a client must get: none before the first event with content, then only
+// whole events. The end is clean only after the closing event, or after any event if the API has no closing
+// event.
 func wantStream(s *scriptedClient, kind openai.Kind, cached string) (out []string, committed, broken bool) {
 	events, rest := rawEvents(s.answer)
 	done, finished := false, false
@@ -273,9 +273,8 @@ func wantStream(s *scriptedClient, kind openai.Kind, cached string) (out []strin
 	return out, committed, committed && !clean
 }
 
-// FuzzRelay lets an engine answer with any bytes, in any reads, with any end.
-// What the client gets depends on the bytes only, contains whole events only, and
-// never looks complete when it is not.
+// FuzzRelay has an engine answer with any bytes, in any reads, with any end. The client's answer depends only
+// on the bytes, contains only whole events, and never looks complete when it is not.
 func FuzzRelay(f *testing.F) {
 	const (
 		role  = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n"
@@ -389,7 +388,7 @@ func FuzzRelay(f *testing.F) {
 	})
 }
 
-// FuzzWhole does the same with answers that are no streams.
+// FuzzWhole does the same with answers that are not streamed.
 func FuzzWhole(f *testing.F) {
 	for _, s := range []string{`{"choices":[{"text":"x"}],"usage":{"prompt_tokens_details":{"cached_tokens":9}}}`, "", "{}", "\x00not JSON\n\n"} {
 		for how := range byte(8) {
@@ -418,7 +417,7 @@ func FuzzWhole(f *testing.F) {
 			answer: answer, length: -1, end: io.EOF, joined: how&1 != 0,
 		}
 		if how&2 != 0 {
-			s.length = int64(len(answer)) + max(int64(off), 0) // the upstream client cuts off what is more than announced
+			s.length = int64(len(answer)) + max(int64(off), 0) // the upstream client cuts off longer bodies
 			s.header.Set("Content-Length", strconv.FormatInt(s.length, 10))
 		}
 		if how&4 != 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// TestEntry_Tokens: an entry has the tokens, the finish reason and the trace of its request, on
-// all routes that generate, streamed or not, as a pair and decode-only.
+// An entry has the tokens, the finish reason and the trace of its request, on all routes that generate,
+// streamed or not, as a pair and decode-only.
 func TestEntry_Tokens(t *testing.T) {
 	t.Parallel()
 	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"

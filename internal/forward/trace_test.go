@@ -81,7 +81,7 @@ func TestTraceHasBothLegs(t *testing.T) {
 	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.LMCache, fakevllm.MoRIIOWrite} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
-			r, c, tracer := traced(t, mode, 0) // a parent that is sampled decides
+			r, c, tracer := traced(t, mode, 0) // the parent is sampled, which takes precedence
 			a := r.post("/v1/chat/completions", chatBody(true, ""),
 				"traceparent", "00-"+clientTrace+"-"+clientSpan+"-01", "tracestate", "vendor=1,other=2")
 			if a.status != http.StatusOK {
@@ -103,7 +103,7 @@ func TestTraceHasBothLegs(t *testing.T) {
 			for _, name := range []string{"pick prefill", "prefill", "pick decode", "decode", "kv transfer"} {
 				s, ok := byName[name]
 				if !ok && name == "kv transfer" && mode == fakevllm.MoRIIOWrite {
-					continue // decode may answer first where both legs run at once
+					continue // decode may answer first if both legs run at once
 				}
 				if !ok || s.Parent() != root.ID() {
 					t.Errorf("%s: %v, whose parent should be %s", name, s, root.ID())
@@ -153,7 +153,7 @@ func TestTraceOfARetry(t *testing.T) {
 	}
 }
 
-// The span of a leg has the class of its failure that metrics and the access log have.
+// The span of a failed leg has the same class as metrics and the access log.
 func TestTrace_ClassOfLeg(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -195,8 +195,8 @@ func TestTrace_ClassOfLeg(t *testing.T) {
 	}
 }
 
-// A request that is not sampled makes no span, and engines get the flag. A client's own
-// traceparent reaches them as it is.
+// A request that is not sampled creates no span, and engines get the flag. They get a client's own
+// traceparent unchanged.
 func TestUnsampledTrace(t *testing.T) {
 	t.Parallel()
 	r, c, tracer := traced(t, fakevllm.NIXL, 0)
@@ -223,7 +223,7 @@ func TestUnsampledTrace(t *testing.T) {
 	}
 }
 
-// Without tracing a client's traceparent is passed on as it is.
+// Without tracing, a client's traceparent is passed on unchanged.
 func TestTracingOff(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)

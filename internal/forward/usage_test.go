@@ -28,7 +28,7 @@ func TestContinuedStreamUsage(t *testing.T) {
 	}
 }
 
-// A stream that was repeated counts its tokens once, also if a leg that repeats it is lost before it has more.
+// A repeated stream counts its tokens once, even if a leg is lost while it repeats them.
 func TestReplayedStreamOutput(t *testing.T) {
 	t.Parallel()
 	for again, continued := range map[int]int{10: 1, 20: 1, 40: 2} {
@@ -43,7 +43,7 @@ func TestReplayedStreamOutput(t *testing.T) {
 	}
 }
 
-// A stream that breaks off counts its tokens, and no event around them.
+// A stream that breaks off counts its tokens, but not the other events.
 func TestBrokenStreamOutput(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{completionsPath, chatPath, messagesPath, responsesPath} {

@@ -20,8 +20,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// unannounced answers the decode legs one after the other with bodies without a
-// Content-Length, as servers do that send chunks.
+// unannounced answers the decode legs in turn with bodies without a Content-Length, like a server that sends
+// chunks.
 type unannounced struct {
 	canned
 
@@ -38,7 +38,7 @@ func (u *unannounced) Do(ctx context.Context, r *upstream.Request) (*upstream.Re
 	return &upstream.Response{Status: http.StatusOK, Header: jsonHeader, Length: -1, Body: io.NopCloser(body())}, nil
 }
 
-// wholeHandler serves over one prefill and two decode instances, with up as their engines.
+// wholeHandler returns a handler with one prefill and two decode instances; up answers for them.
 func wholeHandler(t *testing.T, up *unannounced) http.HandlerFunc {
 	t.Helper()
 	up.canned.prefill = []byte(`{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
@@ -51,7 +51,7 @@ func askWhole(t *testing.T, h http.HandlerFunc, w http.ResponseWriter) {
 	h(w, newRequest(t.Context(), t, http.MethodPost, completionsPath, strings.NewReader(`{"model":"m","prompt":"hello","max_tokens":4}`)))
 }
 
-// wholeAnswer is an answer of n bytes, in which a byte shows its place.
+// wholeAnswer returns an answer of n bytes that differ by position.
 func wholeAnswer(n int) []byte {
 	b := make([]byte, 0, n+16)
 	for i := 0; len(b) < n; i += 16 {
@@ -60,8 +60,8 @@ func wholeAnswer(n int) []byte {
 	return b[:n]
 }
 
-// An answer without a Content-Length arrives as it was sent, in whatever pieces, and with its length: it
-// is held back to its end.
+// An answer without a Content-Length reaches the client unchanged and with its length, however it is split:
+// the proxy holds it back to its end.
 func TestAnswerOfUnknownLength(t *testing.T) {
 	t.Parallel()
 	const held = 1 << 20
@@ -88,7 +88,7 @@ func TestAnswerOfUnknownLength(t *testing.T) {
 	}
 }
 
-// When an answer breaks off while it is held back another instance answers.
+// If an answer breaks off while it is held back, another instance answers.
 func TestAnswerOfUnknownLengthBreaksOff(t *testing.T) {
 	t.Parallel()
 	want := wholeAnswer(100)
@@ -107,8 +107,8 @@ func TestAnswerOfUnknownLengthBreaksOff(t *testing.T) {
 	}
 }
 
-// A short answer takes memory for itself, not for the longest that could come. This test is
-// not parallel, since it counts all allocations.
+// A short answer takes memory for its own size, not for the largest possible one. This test is not parallel,
+// since it counts all allocations.
 func TestShortAnswerOfUnknownLengthTakesLittle(t *testing.T) { //nolint:paralleltest // see above
 	h := wholeHandler(t, &unannounced{bodies: []func() io.Reader{func() io.Reader { return bytes.NewReader(wholeAnswer(2 << 10)) }}})
 	const requests = 64
@@ -127,7 +127,7 @@ func TestShortAnswerOfUnknownLengthTakesLittle(t *testing.T) { //nolint:parallel
 	}
 }
 
-// An engine that ends may answer with status 200 and nothing else. That is no answer.
+// An engine that shuts down may answer with status 200 and nothing else. That is not an answer.
 func TestEmptyAnswer(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64

@@ -42,9 +42,9 @@ const pythonFields = "accept: application/json\r\naccept-encoding: gzip, deflate
 	"x-stainless-lang: python\r\nx-stainless-os: Linux\r\nx-stainless-package-version: 2.8.1\r\nx-stainless-raw-response: true\r\n" +
 	"x-stainless-read-timeout: 600\r\nx-stainless-retry-count: 0\r\nx-stainless-runtime: CPython\r\nx-stainless-runtime-version: 3.12.3\r\n"
 
-// BenchmarkWire is one whole request over TCP: the server, both legs by package upstream's own
-// client, the line of the access log. Client and engines allocate nothing, so that all
-// allocations are the proxy's.
+// BenchmarkWire measures one whole request over TCP: the server, both legs with the client of package
+// upstream, and the access log line. Client and engines allocate nothing, so that all allocations are the
+// proxy's.
 func BenchmarkWire(b *testing.B) {
 	answer := `{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
 		`"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10},"kv_transfer_params":{"do_remote_prefill":true,` +

@@ -23,16 +23,15 @@ func (h half) String() string {
 	return strings.Trim(h.dialect+"-"+h.version, "-") + strings.TrimSuffix(fmt.Sprint("-", h.blocks), "-0")
 }
 
-// wrongPair is a fleet of one prefill and one decode instance, and the reason why they are no
-// pair; "" if they are one.
+// wrongPair is a fleet of one prefill and one decode instance, and the reason why they cannot be paired; ""
+// if they can.
 type wrongPair struct {
 	prefill, decode half
 	reason, says    string
 }
 
-// wrongPairs is the matrix: every dialect with every other, and each with itself in two
-// versions, and with KV blocks of two sizes. It is made from the registry, so that a new
-// connector is in it.
+// wrongPairs returns the matrix: every dialect with every other one, and each with itself in two versions and
+// with two sizes of KV blocks. The registry is its source, so it includes new connectors.
 func wrongPairs(t *testing.T) (list []wrongPair) {
 	t.Helper()
 	const older, newer = "0.31.0", "0.32.0"
@@ -65,9 +64,9 @@ func wrongPairs(t *testing.T) (list []wrongPair) {
 	return list
 }
 
-// Instances that cannot transfer to each other are never paired. If no others are left, the
-// request becomes decode-only, its answer is correct and has the reason. Without a fallback, and
-// where decode-only is not possible, the error has the reason, and no engine gets a request.
+// Instances that cannot transfer to each other are never paired. If there are no others, the request becomes
+// decode-only: its answer is correct and has the reason. Without fallback, or if decode-only is impossible,
+// the error has the reason, and no engine gets a request.
 func TestWrongPairs(t *testing.T) {
 	t.Parallel()
 	seen := map[string]int{}
@@ -79,7 +78,7 @@ func TestWrongPairs(t *testing.T) {
 		})
 	}
 	n := len(connector.Names())
-	// Two dialects compare versions, both ways, and four the sizes of blocks.
+	// Two dialects compare versions and four compare block sizes, each in both directions.
 	if seen["connector_mismatch"] != n*(n-1) || seen["version_mismatch"] != 4 || seen["block_mismatch"] != 8 || seen[""] != 10*n-12 {
 		t.Errorf("the matrix has %v", seen)
 	}

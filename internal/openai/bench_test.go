@@ -64,7 +64,7 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// BenchmarkEvents is what the data path does with each event of a stream.
+// BenchmarkEvents measures the work of the data path for each event of a stream.
 func BenchmarkEvents(b *testing.B) {
 	event := `data: {"id":"c","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" t","logprobs":null,"finish_reason":null}]}` + "\n\n"
 	batch := []byte(strings.Repeat(event, 16))

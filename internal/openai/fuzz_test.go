@@ -37,8 +37,8 @@ var requestSeeds = []string{
 	`{"token_ids":[1],"sampling_params":{}}`, `{"token_ids":[1],"sampling_params":{"kv_transfer_params":{},"stop_token_ids":[2]},"sampling_params":null}`,
 }
 
-// refusedFor are the words of the refusals that a valid object can meet: limits
-// of ours that the standard library does not have.
+// refusedForALimit reports whether err is one of the refusals that a valid object can get, for limits that
+// the standard library does not have.
 func refusedForALimit(err error) bool {
 	for _, words := range []string{"more than 512", "more than 4096", "more than 64"} {
 		if strings.Contains(err.Error(), words) {
@@ -48,8 +48,8 @@ func refusedForALimit(err error) bool {
 	return false
 }
 
-// FuzzParse holds what is read of a request against the standard library's
-// reading of it: what is JSON, which value counts, and what it says.
+// FuzzParse compares the reading of a request with the standard library's: whether it is JSON, which value
+// counts, and its content.
 func FuzzParse(f *testing.F) {
 	for _, s := range requestSeeds {
 		for kind := range openai.Generating() {
@@ -116,9 +116,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// mustNotSplit says why a request must not go through prefill and decode (see readBypass
-// in package request). It looks at decoded values, and only at those that need no lax
-// reading.
+// mustNotSplit returns the reason why a request must not go through prefill and decode, "" for none (see
+// readBypass in package request). It considers only decoded values that need no lax reading.
 func mustNotSplit(members []rawMember, kind openai.Kind) string {
 	switch kind {
 	case openai.Responses:
@@ -167,10 +166,10 @@ func mustNotSplit(members []rawMember, kind openai.Kind) string {
 	return ""
 }
 
-// edge is where one event ends and the next begins.
+// edge is the border between two events.
 var edge = regexp.MustCompile(`\n\r?\n`)
 
-// eventsOf cuts a stream into events, blank lines around them taken off.
+// eventsOf splits a stream into events without the blank lines around them.
 func eventsOf(stream []byte) (events []string) {
 	for {
 		at := edge.FindIndex(stream)
@@ -184,8 +183,8 @@ func eventsOf(stream []byte) (events []string) {
 	}
 }
 
-// FuzzEvents cuts a stream into any reads: the events found are the same, none
-// is held back, cut or joined to another, and no byte is lost.
+// FuzzEvents splits a stream into any reads: the events are the same, none of them is held back, split or
+// joined to another, and no byte is lost.
 func FuzzEvents(f *testing.F) {
 	for _, cuts := range []string{"\x01", "\x03", "\x02\x09", "\xff"} {
 		f.Add([]byte("data: a\n\ndata: b\r\n\r\n: c\n\ndata: [DONE]\n\n"), []byte(cuts))
@@ -240,7 +239,7 @@ func FuzzEvents(f *testing.F) {
 	})
 }
 
-// checkMeaning compares what is read of one event with what the standard library reads of it.
+// checkMeaning compares the reading of one event with the standard library's.
 func checkMeaning(t *testing.T, event string) {
 	t.Helper()
 	comment := true
@@ -279,16 +278,15 @@ func checkMeaning(t *testing.T, event string) {
 	}
 }
 
-// plainJSON reports whether a text is JSON without what the standard library reads in another way: names
-// that differ in case only, or have escapes, and members that are there twice.
+// plainJSON reports whether a text is JSON that the standard library reads as we do: without duplicate
+// members, and without names that have escapes or differ only in case.
 func plainJSON(text string) bool {
 	special := func(r rune) bool { return r >= utf8.RuneSelf || r == '\\' || r >= 'A' && r <= 'Z' }
 	return json.Valid([]byte(text)) && text[0] == '{' && strings.IndexFunc(text, special) < 0 && strings.Count(text, `"choices"`) <= 1 &&
 		strings.Count(text, "{")+strings.Count(text, "[") < jsonscan.MaxDepth
 }
 
-// FuzzAnswer holds what is read of an engine's answer, and what is put into it,
-// against the standard library.
+// FuzzAnswer compares the reading and the edits of an engine's answer with the standard library's.
 func FuzzAnswer(f *testing.F) {
 	for _, s := range []string{
 		`{"kv_transfer_params":{"a":[1,{"b":9007199254740993}]},"usage":{"prompt_tokens_details":{"cached_tokens":12}}}`,
@@ -374,8 +372,8 @@ func hidden(t *testing.T, kind openai.Kind, answer []byte, before []rawMember) {
 	}
 }
 
-// sameButTokens fails if two objects differ anywhere but in the value at path, which
-// must be 77 if it was changed. An element of path may list alternatives separated by |.
+// sameButTokens fails if two objects differ anywhere except in the value at path, which must be 77 if changed
+// is true. An element of path may list alternatives separated by |.
 func sameButTokens(t *testing.T, before, after []rawMember, path []string, changed bool) {
 	t.Helper()
 	if len(before) != len(after) {

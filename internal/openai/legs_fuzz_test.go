@@ -18,15 +18,15 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// change is what a leg does to one field; the zero value leaves it alone.
+// change is the edit of one field in a leg; the zero value keeps the field.
 type change struct {
-	value string // the new value, "" takes the field out
-	add   bool   // also where the client sent none
-	// inside are the changes to the members of an object, of duplicates the last.
+	value string // the new value; "" removes the field
+	add   bool   // also if the client did not send the field
+	// edits of the members of an object; of duplicates, only the last is edited
 	inside map[string]change
 }
 
-// control are the fields that never get through from a client.
+// control reports whether a leg never gets a field of this name from a client.
 func control(name string) bool {
 	switch name {
 	case "kv_transfer_params", "ec_transfer_params", "disagg_spec":
@@ -65,11 +65,11 @@ func prefillChanges(kind openai.Kind) map[string]change {
 	}
 }
 
-// legParams are the kv_transfer_params that a connector puts into its legs, "" for
-// none, where they are not what prefill has handed over.
+// legParams are the kv_transfer_params that a connector puts into its legs, "" for none, unless they come
+// from prefill's answer.
 type legParams struct{ Prefill, Decode json.RawMessage }
 
-// paramsOf reads what is in the golden data of each connector.
+// paramsOf reads the legParams in the golden data of each connector.
 func paramsOf(f *testing.F) map[string]legParams {
 	f.Helper()
 	all := map[string]legParams{}
@@ -87,7 +87,7 @@ func paramsOf(f *testing.F) map[string]legParams {
 	return all
 }
 
-// pair is one that every connector can be used for.
+// pair returns a pair that every connector supports.
 func pair() connector.Pair {
 	return connector.Pair{
 		Prefill: &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "10.0.0.1:8100"}, Record: instance.Record{
@@ -100,12 +100,12 @@ func pair() connector.Pair {
 	}
 }
 
-// wanted is a member that a leg must hold.
+// wanted is a member that a leg must have.
 type wanted struct {
 	text string
 	// loose is true for a container that lost a member and may have lost spaces, too.
 	loose bool
-	// in is the object of which the leg's member is changed inside.
+	// object that the leg has with the changes inside
 	in     []byte
 	inside map[string]change
 }
@@ -114,8 +114,8 @@ func (w wanted) is(m rawMember) bool {
 	return m.String() == w.text || w.loose && string(m.key)+":"+spaceless(m.value) == w.text
 }
 
-// wantMembers is the edit on members that the standard library found: what
-// the leg must hold behind the fields that are added.
+// wantMembers applies the changes to members that the standard library found. It returns the members that
+// must follow the added fields of a leg.
 func wantMembers(members []rawMember, changes map[string]change, nested bool) (out []wanted) {
 	for i, m := range members {
 		c, edited := changes[m.name]
@@ -138,7 +138,7 @@ func wantMembers(members []rawMember, changes map[string]change, nested bool) (o
 	return out
 }
 
-// lastObject is the place of the last of these members that is an object.
+// lastObject returns the index of the last member of this name that is an object, or -1.
 func lastObject(members []rawMember, name string) int {
 	at := -1
 	for i, m := range members {
@@ -149,8 +149,8 @@ func lastObject(members []rawMember, name string) int {
 	return at
 }
 
-// stripped takes the control fields out of a container. If there are any it
-// spells it without spaces between members.
+// stripped removes the control fields from a container. If it removes any, the result has no spaces between
+// members.
 func stripped(value []byte) (text string, lost bool) {
 	members, ok := rawMembers(value)
 	if !ok {
@@ -176,7 +176,7 @@ func stripped(value []byte) (text string, lost bool) {
 	return "{" + strings.Join(kept, ",") + "}", true
 }
 
-// spaceless spells a container without spaces between members.
+// spaceless returns a container without spaces between members.
 func spaceless(value []byte) string {
 	members, ok := rawMembers(value)
 	if !ok {
@@ -191,9 +191,8 @@ func spaceless(value []byte) string {
 	return "{" + strings.Join(parts, ",") + "}"
 }
 
-// checkLeg fails unless a leg is the body with exactly these changes: every
-// other member has the bytes the client sent, in their order, and fields that
-// are added are in front.
+// checkLeg fails unless a leg is the body with exactly these changes: every other member has the client's
+// bytes and position, and added fields are at the front.
 func checkLeg(t *testing.T, what string, body []byte, leg splice.Body, changes map[string]change) {
 	t.Helper()
 	got := leg.Bytes()
@@ -203,7 +202,7 @@ func checkLeg(t *testing.T, what string, body []byte, leg splice.Body, changes m
 	checkObject(t, what, body, got, changes, false)
 }
 
-// checkObject is checkLeg for an object, which may are inside the leg.
+// checkObject is checkLeg for an object, which may be inside the leg.
 func checkObject(t *testing.T, what string, body, got []byte, changes map[string]change, nested bool) {
 	t.Helper()
 	members, ok := rawMembers(got)
@@ -248,8 +247,8 @@ func checkObject(t *testing.T, what string, body, got []byte, changes map[string
 	}
 }
 
-// FuzzLegs makes the legs of every connector out of any body and any answer of
-// a prefill instance, and holds them against decode, edit, encode.
+// FuzzLegs builds the legs of every connector from any body and any answer of a prefill instance, and
+// compares them with decode, edit, encode.
 func FuzzLegs(f *testing.F) {
 	answers := []string{`{"kv_transfer_params":{"remote_block_ids":[1,2],"remote_port":9007199254740993}}`, `{}`, `{"kv_transfer_params":null}`, `x`,
 		` {"kv_transfer_params":{},"kv_transfer_params": [ 1 ] } `}
@@ -289,7 +288,7 @@ func FuzzLegs(f *testing.F) {
 				h = connector.TransferParams{}
 			}
 			changes = map[string]change{}
-			own := params[name].Decode != nil // the pair has the params of decode
+			own := params[name].Decode != nil // the params come from the pair, not from prefill's answer
 			if !h.Empty() && !own {
 				said, _ := rawMembers(answer)
 				if !bytes.Equal(h.Params, lastOf(said, "kv_transfer_params")) {
@@ -311,8 +310,7 @@ func FuzzLegs(f *testing.F) {
 	})
 }
 
-// FuzzEdit makes any changes to any of the fields, which the connectors do
-// only in their own ways.
+// FuzzEdit applies any changes to any of the fields. Connectors make only certain changes.
 func FuzzEdit(f *testing.F) {
 	for i, s := range requestSeeds {
 		f.Add([]byte(s), []byte{byte(i), byte(3 * i), 0x55, 0xaa, 0x1b, byte(7 * i)})

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// rawMember is one pair of a JSON object as encoding/json finds it: the bytes
-// of the name and of the value, and the name decoded.
+// rawMember is one member of a JSON object as encoding/json finds it: the bytes of the name and of the value,
+// and the decoded name.
 type rawMember struct {
 	name       string
 	key, value []byte
@@ -15,8 +15,8 @@ type rawMember struct {
 
 func (m rawMember) String() string { return string(m.key) + ":" + string(m.value) }
 
-// rawMembers takes an object apart with the standard library, so that what our
-// own scanner says can be held against it. ok is false for anything else.
+// rawMembers splits an object with the standard library, as a reference for our own scanner. ok is false for
+// any other text.
 func rawMembers(object []byte) (members []rawMember, ok bool) {
 	if !json.Valid(object) {
 		return nil, false
@@ -43,8 +43,7 @@ func rawMembers(object []byte) (members []rawMember, ok bool) {
 	return members, true
 }
 
-// lastOf returns the value that counts for a name, as vLLM has it: of duplicates
-// the last.
+// lastOf returns the value that counts for a name: as in vLLM, that of the last duplicate.
 func lastOf(members []rawMember, name string) []byte {
 	var value []byte
 	for _, m := range members {

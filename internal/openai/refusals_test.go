@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
 )
 
-// otherwise are the recorded requests that are judged otherwise here, and why.
+// otherwise returns the reason why the proxy judges a recorded request in another way than vLLM, "" for none.
 func otherwise(name string) string {
 	switch name {
 	case "NaN elsewhere", "NaN temperature", "Infinity temperature", "minus Infinity temperature", "NaN max_tokens", "NaN top_p",
@@ -31,8 +31,8 @@ func otherwise(name string) string {
 	return ""
 }
 
-// The proxy refuses only requests that vLLM refuses, with the same status. What only an
-// engine can check passes. The text of a refusal is the engine's (TestAsk in package forward).
+// The proxy refuses only requests that vLLM refuses, with the same status. Fields that only an engine can
+// check pass. The text of a refusal is the engine's (ask_test.go in package forward).
 func TestRefusalsMatchVLLM(t *testing.T) {
 	t.Parallel()
 	refused := 0

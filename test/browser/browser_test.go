@@ -43,7 +43,7 @@ func chromium(t *testing.T) string {
 	return ""
 }
 
-// tab is a page in a browser process of its own.
+// tab is a page in a separate browser process.
 type tab struct {
 	*testing.T
 	ctx context.Context //nolint:containedctx // chromedp keeps the page in it

@@ -44,7 +44,7 @@ func TestAddDrainRemove(t *testing.T) {
 	p := open(t, r.url(), desktop(), "status of 403") // a wrong key is typed once
 	p.shownText("link-text", "live")
 
-	// The key is requested. A wrong one is reported and forgotten.
+	// The page requests the key, and reports and forgets a wrong one.
 	click := func(css string) { p.do(chromedp.Click(chromedp.CSS(css))) }
 	enter := func(css, text string) { p.do(chromedp.SendKeys(chromedp.CSS(css), text)) }
 	click("#add")

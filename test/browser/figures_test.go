@@ -11,9 +11,9 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// TestFigures checks that the failures tile keeps the number of the last five minutes when no new
-// failure occurs, that age columns are labelled as ages, and that connector and reason are not truncated
-// where they fit.
+// TestFigures checks that the failures tile keeps the number of the last five minutes when no new failure
+// occurs. It also checks that age columns are labelled as ages, and that connector and reason are not
+// truncated where they fit.
 func TestFigures(t *testing.T) {
 	r := newRig(t, 1)
 	const reason = "the node is being moved to another rack until Thursday"

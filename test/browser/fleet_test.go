@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// A page shows the figures and model routes of all proxies, and an instance that was lost until that is acknowledged. Its URL has
-// the view.
+// A page shows the figures and model routes of all proxies, and a lost instance until the loss is
+// acknowledged. The URL of the page has the view.
 func TestFleet(t *testing.T) {
 	r := newRig(t, 2)
 	r.node(instance.Prefill, true)
@@ -47,7 +47,7 @@ func TestFleet(t *testing.T) {
 	p.until(`/chat.*70.*1 prefill, 1 decode.*UTC|GMT/.test(document.getElementById('routes').textContent) && document.getElementById('routes').textContent.includes('new30')`)
 	p.until(`document.getElementById('keys').textContent.includes('default')`)
 
-	// The lost one is down for its agent at last; it was neither drained nor removed.
+	// The instance that is lost next is down according to its agent; it was neither drained nor removed.
 	if _, err := cli.Put(t.Context(), "/pd/decode/127.0.0.1:9", fmt.Sprintf(`{"v":1,"models":[%q],"connector":"nixl","state":"down"}`, r.model), clientv3.WithLease(lease.ID)); err != nil {
 		t.Fatal(err)
 	}

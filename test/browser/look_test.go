@@ -51,7 +51,7 @@ func TestHostileNames(t *testing.T) {
 	if title := value[string](p, `document.title`); strings.Contains(title, "owned") {
 		t.Error("a name was executed")
 	}
-	// If the page tried, the browser would refuse.
+	// The browser refuses HTML in a text, even if a script of the page tries to set it.
 	if !value[bool](p, `(() => { try { document.createElement('p').innerHTML = '<b>'; return false } catch { return true } })()`) {
 		t.Error("text can be interpreted as HTML")
 	}

@@ -16,7 +16,7 @@ import (
 type example struct {
 	// skip is the reason for not running the line; no other field is set then.
 	skip string
-	// spare: its addresses are those of unregistered engines; late: no engine is running yet.
+	// spare: the addresses are those of unregistered engines; late: no engine is running yet.
 	spare, late bool
 	// before are commands that prepare the fleet, with the same addresses.
 	before []string

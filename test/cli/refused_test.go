@@ -65,8 +65,7 @@ func (w *doctorRig) findings(more ...string) (int, []doctor.Finding) {
 	return code, d.Findings
 }
 
-// finds waits until doctor reports a finding of a check about a subject, which must contain each of the
-// words.
+// finds waits until doctor reports a finding of a check about a subject that contains each of the words.
 func (w *doctorRig) finds(check, subject string, words ...string) (is doctor.Finding) {
 	w.t.Helper()
 	testkit.Eventually(w.t, patience, func() error {
@@ -94,7 +93,7 @@ func (w *doctorRig) clean() {
 	})
 }
 
-// agent starts an agent, as on a machine of its own.
+// agent starts an agent, as on a separate machine.
 func (w *doctorRig) agent(name string, env []string, args ...string) *fleet.Process {
 	w.t.Helper()
 	p, err := w.f.Start(w.t.Context(), fleet.Spec{

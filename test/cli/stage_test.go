@@ -39,11 +39,11 @@ type stage struct {
 	env   []string
 
 	registered, spare map[string]string // by the address of an example
-	book              map[string]string // the one of the two that is in use
+	book              map[string]string // registered or spare, whichever is in use
 	etcd              string            // endpoint of the fleet's etcd
 	other             *etcdtest.Server  // target of exports
-	before            int64             // revision before undone
-	change            int64             // revision of undone; 0 before it
+	before            int64             // revision before the change of undone
+	change            int64             // revision of the change of undone; 0 before it
 }
 
 // newStage starts a proxy, two instances of each role and one with both roles, with their agents, and

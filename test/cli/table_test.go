@@ -41,7 +41,7 @@ var examples = map[string]example{
 	`pdctl remove decode 10.0.0.8:8200 10.0.0.9:8200 --reason "new disks"`: {
 		spare: true, before: []string{"pdctl add decode 10.0.0.8:8200 10.0.0.9:8200"}, want: []string{"decode/10.0.0.8:8200: removed", "decode/10.0.0.9:8200: removed"},
 	},
-	// Their agents register again; the reset waits for that.
+	// The agents register their instances again; the reset waits for that.
 	`pdctl allow decode 10.0.0.8:8200 10.0.0.9:8200 --reason "disks replaced"`: {
 		before: []string{"pdctl remove decode 10.0.0.8:8200 10.0.0.9:8200"}, want: []string{"decode/10.0.0.8:8200: allowed", "decode/10.0.0.9:8200: allowed"},
 	},
@@ -120,7 +120,7 @@ var examples = map[string]example{
 	"pdctl history decode 10.0.0.8:8200 --limit 20":         {want: []string{"registered: ready", "decode/10.0.0.8:8200"}},
 	"pdctl history decode 10.0.0.8:8200 -o json":            {want: []string{`"what": "registered: ready"`, `"remembered_since"`}},
 	"pdctl history -o json | jq '.events[] | select(.who)'": {before: []string{"pdctl drain decode 10.0.0.9:8200"}, want: []string{`"address": "10.0.0.9:8200"`}},
-	"pdctl top":                               {code: 2, want: []string{"top needs a terminal"}}, // TestTopInTerminal has one
+	"pdctl top":                               {code: 2, want: []string{"top needs a terminal"}}, // TestTopInTerminal runs it in one
 	"pdctl top --once --sort-by in-flight":    {want: []string{"prefill 3/3 serving  decode 3/3 serving", "10.0.0.1:8000", "10.0.0.8:8200  ready"}},
 	"pdctl top --once --selector role=decode": {want: []string{"10.0.0.8:8200  ready"}},
 	"pdctl top -o json | jq '.instances[] | {address, in_flight, ttft_p50_seconds}'": {want: []string{`"address": "10.0.0.7:8100"`, `"in_flight": 0`}},

@@ -66,7 +66,7 @@ func (w *topRig) send(p *fleet.Proxy) {
 	harness.Post(w.t, p.URL()+"/v1/chat/completions", fmt.Sprintf(`{"model":%q,"stream":true,"max_tokens":5,"messages":[{"role":"user","content":%q}]}`, modelName, strings.Repeat("the sea ", 100)))
 }
 
-// topFrame is what the tests read of top -o json.
+// topFrame has the parts of top -o json that the tests read.
 type topFrame struct {
 	Instances []struct {
 		Address  string
@@ -91,7 +91,7 @@ func (w *topRig) frame() (f topFrame) {
 	return f
 }
 
-// top has the figures of both proxies, and of a third one, which cannot be reached, the load in its digest.
+// top shows the figures of both proxies and, for an unreachable third one, the load in its digest.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	needsCurl(t)
@@ -180,7 +180,7 @@ func TestTopInTerminal(t *testing.T) {
 	}
 }
 
-// openTerminal opens a pseudo-terminal, and returns the ends of its user and its program.
+// openTerminal opens a pseudo-terminal, and returns its user's end and its program's end.
 func openTerminal(t *testing.T) (user, program *os.File) {
 	t.Helper()
 	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)

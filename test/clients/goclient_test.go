@@ -18,7 +18,7 @@ import (
 
 // sent records the requests that an official client sent and the responses it received.
 type sent struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards calls
 	calls []call
 	// answered is called for each response before the client receives it.
 	answered func(n, status int)

@@ -1,7 +1,7 @@
-// Package clients_test runs common clients against a whole fleet: the official OpenAI clients for Go and
-// JavaScript themselves, and the benchmark and evaluation tools by recordings of their requests, with
-// their requirements checked by code that parses responses as they do. The proxy is the built program
-// with its embedded etcd, the engines are strict NIXL ones on TCP.
+// Package clients_test runs common clients against a whole fleet. The official OpenAI clients for Go and
+// JavaScript run as they are. Recordings of requests represent the benchmark and evaluation tools, and code
+// that parses responses as these tools do checks their requirements. The proxy is the built program with its
+// embedded etcd, the engines are strict NIXL ones on TCP.
 package clients_test
 
 import (

@@ -72,8 +72,8 @@ func (h streamResult) check(want []fakevllm.Answer) error {
 	return nil
 }
 
-// asVLLMBench strips white space at both ends of every piece that the transport returns before joining
-// the pieces, so that an event split over pieces loses blanks in its text. Pieces must hold whole events.
+// asVLLMBench strips white space at both ends of every piece that the transport returns, and joins the
+// pieces. An event split over pieces loses blanks in its text, so pieces must hold whole events.
 func (r *reply) asVLLMBench(want []fakevllm.Answer) error {
 	for i, c := range r.chunks {
 		if !bytes.HasPrefix(c, []byte("data: ")) || !bytes.HasSuffix(c, []byte("\n\n")) {

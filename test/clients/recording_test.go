@@ -174,7 +174,7 @@ func (w *wire) ask(x exchange, host string) (*reply, error) {
 	}
 	var enough func([]byte) bool
 	for _, what := range x.require {
-		if what == "reader guidellm" { // which stops reading here
+		if what == "reader guidellm" { // this tool stops reading here
 			enough = func(chunk []byte) bool { return bytes.Contains(chunk, []byte("data: [DONE]")) }
 		}
 	}

@@ -25,7 +25,7 @@ import (
 var binDir string
 
 func TestMain(m *testing.M) {
-	if os.Getenv("PD_TEST_COMPOSE") != "" { // TestContainers alone, where they cannot be built
+	if os.Getenv("PD_TEST_COMPOSE") != "" { // TestContainers only, on a machine that cannot build the programs
 		leak.Main(m)
 	}
 	os.Exit(harness.Main(m, &binDir))

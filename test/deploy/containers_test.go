@@ -55,7 +55,7 @@ func (c *containers) do(args ...string) string {
 	return run(c.t, slices.Concat(c.compose, args)...)
 }
 
-// up starts what does not run, and waits until every health check passes.
+// up starts the services that are not running, and waits until every health check passes.
 func (c *containers) up() {
 	c.t.Helper()
 	c.do("up", "--detach", "--wait", "--wait-timeout", "180")
@@ -145,9 +145,9 @@ func start(t *testing.T, dir string) *containers {
 	return c
 }
 
-// Runs docker-compose.yml in containers under load: kills a decode engine with its agent, an etcd member and a proxy, crashes and disconnects
-// the other decode engine, pauses a prefill engine, and restarts the proxies. No response is lost. A stream may break visibly if its
-// decode engine is killed or disconnected.
+// Runs docker-compose.yml in containers under load: kills a decode engine with its agent, an etcd member and
+// a proxy, crashes and disconnects the other decode engine, pauses a prefill engine, and restarts the
+// proxies. No response is lost. A stream may break visibly if its decode engine is killed or disconnected.
 func TestContainers(t *testing.T) {
 	dir := os.Getenv("PD_TEST_COMPOSE") // has the images
 	if dir == "" {

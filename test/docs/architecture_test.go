@@ -17,7 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// The names in the walks of docs/architecture.md and in its table of what to change where exist.
+// The names in the walks of docs/architecture.md and in its table of files to change exist.
 func TestArchitectureNamesWhatThereIs(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/architecture.md")
@@ -165,8 +165,8 @@ func receiver(e ast.Expr) string {
 	}
 }
 
-// checkCell checks that everything quoted in a cell of the table exists: paths, relative to the repository, to
-// internal or to a directory named earlier in the cell; tests; and other names.
+// checkCell checks that every quoted name in a cell of the table exists: paths, relative to the repository,
+// to internal or to a directory named earlier in the cell; tests; and other names.
 func (d declarations) checkCell(t *testing.T, row, cell string) {
 	t.Helper()
 	folders := []string{"", "internal"}

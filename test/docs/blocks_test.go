@@ -1,5 +1,5 @@
-// Package docs_test checks that every block of commands in README and docs is run by a test, or that
-// table_test.go contains the reason why not, and that links are valid.
+// Package docs_test checks that a test runs every block of commands in README and docs, or that table_test.go
+// has the reason why not. It also checks that links are valid.
 package docs_test
 
 import (
@@ -21,7 +21,7 @@ type block struct {
 	line              int
 }
 
-// pages returns all pages from which a reader may copy commands.
+// pages returns all pages with commands that a reader may copy.
 func pages(t *testing.T) (out []string) {
 	t.Helper()
 	for _, pattern := range []string{"*.md", "bench/*.md", "deploy/*.md"} {

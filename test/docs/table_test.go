@@ -1,12 +1,11 @@
 package docs_test
 
-// row says what becomes of one block: world names the surroundings in which run_linux_test.go
-// runs it word for word, by the test or the step of .ci/run that runs it, why the reason
-// that nothing does.
+// row is the check of one block. world names the environment in which run_linux_test.go runs the block
+// unchanged; by is the test or the step of .ci/run that runs it; why is the reason if none does.
 type row struct {
-	page, first string // first is how the block begins; behind " … " what is in it besides
+	page, first string // first is the start of the block; after " … " comes a text inside the block
 	world       string
-	// then is run behind the block and must succeed.
+	// command that runs after the block and must succeed
 	then    string
 	by, why string
 }
@@ -21,11 +20,11 @@ const (
 	elsewhere  = "names machines of a real network; TestCommandsOfTheMigrationPages holds that the program takes it"
 )
 
-// ready waits for a number of instances that may be used.
+// ready1 and ready2 wait for a number of usable instances.
 const ready1 = `instances 1`
 const ready2 = `instances 2`
 
-// inFleet is for what changes a fleet that is there.
+// inFleet is the environment for blocks that change an existing fleet.
 const inFleet = "fleet"
 
 var table = []row{

@@ -118,9 +118,9 @@ func (r *adapterRig) listed(name string, want int) error {
 
 func nodeURL(n *fleet.Node) string { return "http://" + n.Address }
 
-// A LoRA adapter that is loaded while the proxy runs is served at once, however its engines are
-// registered and wherever it is loaded. An unloaded adapter is not served any more, and this does not
-// count as a failure of an engine.
+// A LoRA adapter that is loaded while the proxy runs is served at once, however its engines are registered
+// and wherever it is loaded. An unloaded adapter is no longer served, which does not count as a failure of an
+// engine.
 func TestAdaptersLoadedAtRunTime(t *testing.T) {
 	t.Parallel()
 	r := newAdapterRig(t)

@@ -42,9 +42,8 @@ func queueOf(t *testing.T, p *fleet.Proxy) instance.ListedQueue {
 	return instance.ListedQueue{}
 }
 
-// Two proxies work as one queue: a key with requests in both gets no more than a key in one of them. A
-// proxy of an older version is counted by the load in its digest, and what waits when a proxy stops gets
-// 503.
+// Two proxies work as one queue: a key with requests in both gets no more than a key in one of them. A proxy
+// of an older version counts with the load in its digest, and requests that wait when a proxy stops get 503.
 func TestQueueOfTwoProxies(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -76,7 +75,7 @@ func TestQueueOfTwoProxies(t *testing.T) {
 	flood(32, 0, one)
 	flood(32, 0, two)
 	flood(32, 1, two)
-	// Until the rates are learned and each proxy knows of the other, nothing is fair.
+	// The shares are not fair before the rates are learned and each proxy knows the other.
 	testkit.Eventually(t, soon, func() error {
 		a, b := queueOf(t, one), queueOf(t, two)
 		if a.Share > 0.4 || b.Share < 0.6 || a.Keys["team-a"] < 5 || b.Keys["team-b"] < 5 {
@@ -84,7 +83,7 @@ func TestQueueOfTwoProxies(t *testing.T) {
 		}
 		return nil
 	})
-	const enough = 300 // some 15 digests
+	const enough = 300 // about 15 digests
 	from := [2]int64{served[0].Load(), served[1].Load()}
 	testkit.Eventually(t, 2*soon, func() error {
 		if a, b := served[0].Load()-from[0], served[1].Load()-from[1]; a+b < enough {
@@ -94,7 +93,7 @@ func TestQueueOfTwoProxies(t *testing.T) {
 	})
 	a, b := float64(served[0].Load()-from[0]), float64(served[1].Load()-from[1])
 	t.Logf("team-a, in two proxies: %v; team-b, in one: %v", a, b)
-	// Without the digests it would have half of one of two proxies.
+	// Without the digests, team-b would get half of one of the two proxies.
 	if b/(a+b) < 0.38 || b/(a+b) > 0.8 {
 		t.Errorf("team-b got %.2f of the capacity", b/(a+b))
 	}

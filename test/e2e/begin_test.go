@@ -15,8 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// A proxy accepts connections before its instances have answered a probe. The first requests wait for
-// that instead of being refused.
+// A proxy accepts connections before its instances have answered a probe. The first requests wait for these
+// answers and are not refused.
 func TestFirstRequestsWait(t *testing.T) {
 	t.Parallel()
 	probed := make(chan struct{})
@@ -51,7 +51,7 @@ func TestFirstRequestsWait(t *testing.T) {
 		got <- resp.Status
 	}()
 	select {
-	case <-probed: // the proxy knows the instance and waits for its answer
+	case <-probed: // the proxy knows the instance and waits for the answer to its probe
 	case <-time.After(soon):
 		t.Fatal("the proxy does not probe its instance")
 	}
@@ -59,7 +59,7 @@ func TestFirstRequestsWait(t *testing.T) {
 	case status := <-got:
 		close(answer)
 		t.Fatalf("answered before the instance was known: %s", status)
-	case <-time.After(300 * time.Millisecond): // it waits
+	case <-time.After(300 * time.Millisecond): // the request waits
 	}
 	close(answer)
 	if status := <-got; !strings.HasPrefix(status, "418") {
@@ -75,7 +75,7 @@ func bareProxy(t *testing.T, args func(address string) []string) string {
 	return address
 }
 
-// startBareProxy is bareProxy and returns the process as well.
+// startBareProxy is bareProxy, and also returns the process.
 func startBareProxy(t *testing.T, args func(address string) []string) (string, *fleet.Process) {
 	t.Helper()
 	ports, err := fleet.FreePorts(2)

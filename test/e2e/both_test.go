@@ -69,7 +69,7 @@ func TestFleetOfBoth(t *testing.T) {
 	l.served(50)
 	l.finish()
 
-	// The remaining engine serves decode-only and reports why.
+	// The remaining engine serves decode-only and reports the reason.
 	testkit.Eventually(t, soon, func() error {
 		r := complete(t.Context(), c, proxy.URL(), "and now", 5)
 		require.NoError(t, r.Err)
@@ -86,7 +86,7 @@ func TestFleetOfBoth(t *testing.T) {
 	})
 }
 
-// An engine with both roles is used where instances of one role are missing.
+// An engine with both roles is used if there are no instances of one role.
 func TestBothStepsIn(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t).Endpoint()

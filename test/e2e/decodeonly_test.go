@@ -20,20 +20,19 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// aloneCase is a decode-only request and the engines of a model of its own; without engines the
+// aloneCase is a decode-only request and its engines, which serve a separate model. Without engines, the
 // request uses those of the model "good".
 type aloneCase struct {
 	reason, path, body string
 	prefill, decode    string // versions of the engines, "0.32.0" if empty
-	// Members of their records besides models and version; empty for engines without records.
+	// members of the engines' records besides models and version; empty for engines without records
 	prefillRecord, decodeRecord string
 	fault, decodeFault          fakevllm.Fault // of the prefill and the decode engine
 	withoutPrefill, refused     bool           // refused: the simulated engine answers with a status other than 200
 	both                        bool           // one engine in both roles
 }
 
-// pairs reports whether the pair of engines is in order and the request is decode-only for another
-// reason than a leg that failed.
+// pairs reports whether the pair of engines is usable, and the reason for decode-only is not a failed leg.
 func (c aloneCase) pairs() bool {
 	return c.prefillRecord == "" && c.decodeFault.Kind == "" && c.reason != bypass.PrefillFailed
 }
@@ -113,7 +112,7 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 		}
 		plays := fakevllm.Role(role)
 		if role == instance.Both {
-			plays = "" // for any request
+			plays = "" // serves any request
 		}
 		s := fakevllm.StartTest(t, fakevllm.Options{Role: plays, Mode: fakevllm.NIXL, Models: []string{model}, Version: version, StrictPrefill: true})
 		value := ""
@@ -199,7 +198,7 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 	checkNotices(t, proxy, models[slices.IndexFunc(cases, func(c aloneCase) bool { return c.reason == bypass.NoTransfer })])
 }
 
-// checkNoneTroubled checks that the engines of a case got nothing that they should not get, loaded no KV
+// checkNoneTroubled checks that the engines of a case got no request that would harm them, loaded no KV
 // cache, and are not blamed for any failure.
 func checkNoneTroubled(t *testing.T, proxy *fleet.Proxy, c aloneCase, engines []*fakevllm.Server) {
 	t.Helper()

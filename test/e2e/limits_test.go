@@ -21,8 +21,8 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// Three proxies keep one limit together, and the others get the share of one that was killed. pdctl
-// shows what all of them have counted, and removes the limit.
+// Three proxies enforce one limit together, and when one is killed, the others take over its share. pdctl
+// shows the sum of their counts, and the admin route removes the limit.
 func TestLimitOfTheFleet(t *testing.T) {
 	t.Parallel()
 	const limit = 1200 // per minute
@@ -63,7 +63,7 @@ func TestLimitOfTheFleet(t *testing.T) {
 	for _, p := range list {
 		clients.Go(func() { sendAtRate(t, p, limit, &admitted, stop) })
 	}
-	// The live proxies use the limit: the rate of 100 admitted requests is close to it.
+	// The live proxies use up the limit: the rate of 100 admitted requests is close to it.
 	reach := func() {
 		t.Helper()
 		before, since := admitted.Load(), time.Now()
@@ -105,8 +105,8 @@ func TestLimitOfTheFleet(t *testing.T) {
 	}
 }
 
-// sendAtRate sends requests at a rate per minute until stop is closed or the proxy has ended. It does
-// not wait for the answers unless 16 are missing.
+// sendAtRate sends requests at a rate per minute until stop is closed or the proxy has ended. It waits for
+// answers only while 16 are missing.
 func sendAtRate(t *testing.T, p *fleet.Proxy, rate int, admitted *atomic.Int64, stop chan struct{}) {
 	tick := time.NewTicker(time.Minute / time.Duration(rate))
 	defer tick.Stop()
@@ -126,7 +126,7 @@ func sendAtRate(t *testing.T, p *fleet.Proxy, rate int, admitted *atomic.Int64, 
 			defer func() { <-slots }()
 			resp, _, err := harness.Send(t.Context(), http.MethodPost, p.URL()+"/v1/completions", oneToken)
 			switch {
-			case err != nil: // it was killed
+			case err != nil: // the proxy was killed
 			case resp.StatusCode == http.StatusOK:
 				admitted.Add(1)
 			case resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "":

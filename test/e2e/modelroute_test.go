@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// A model route that pdctl or the admin route writes is used at once, is listed and counted, and outlives a
+// A model route written by pdctl or the admin route is used at once, listed and counted. It survives a
 // restart of the proxy while etcd is down.
 func TestModelRoutes(t *testing.T) {
 	t.Parallel()
@@ -77,7 +77,7 @@ func TestModelRoutes(t *testing.T) {
 
 	require.NoError(t, r.proxy.Stop(ctx))
 	require.NoError(t, etcd[0].Kill())
-	_, port, _ := net.SplitHostPort(r.proxy.Address) // its name in records
+	_, port, _ := net.SplitHostPort(r.proxy.Address) // the name of the proxy in records
 	spec.Name = "again"
 	spec.Port, _ = strconv.Atoi(port)
 	r.proxy, err = r.fleet.StartProxy(ctx, spec)

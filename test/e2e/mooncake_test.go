@@ -13,9 +13,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// Engines with MooncakeConnector behind agent, etcd and proxy: decode engines compute no prompt
-// themselves, also after the prefill engine has restarted with another engine ID, and receive no
-// request that would harm real engines.
+// Engines with MooncakeConnector, an agent, etcd and a proxy: decode engines compute no prompt themselves,
+// even after the prefill engine has restarted with another engine ID, and receive no request that would harm
+// real engines.
 func TestMooncakeFleet(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t).Endpoint()
@@ -112,7 +112,7 @@ func TestMooncakeWithoutAgents(t *testing.T) {
 		t.Fatalf("the engine has the ID %s again after its restart", old)
 	}
 	testkit.Eventually(t, soon, func() error {
-		require.NoError(t, ask()) // also while the new process is not known yet
+		require.NoError(t, ask()) // even before the new process is known
 		if s := state(instance.Decode); s.Counters.TransfersLoaded <= 5 {
 			return fmt.Errorf("%+v", s.Counters)
 		}

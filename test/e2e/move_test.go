@@ -254,7 +254,7 @@ func TestMoveBySnapshot(t *testing.T) {
 	})
 }
 
-// saveSnapshot does what etcdctl snapshot save does, over the client port.
+// saveSnapshot saves a snapshot over the client port, like etcdctl snapshot save.
 func saveSnapshot(t *testing.T, etcd, file string) {
 	t.Helper()
 	r, err := etcdtest.Client(t, etcd).Snapshot(t.Context())

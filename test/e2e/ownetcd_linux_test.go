@@ -84,9 +84,8 @@ func (m *machine) must(command ...string) string {
 	return out
 }
 
-// The embedded etcd serves another machine: with TLS, and with users once they are created on the
-// proxy's machine. Agents and pdctl there use the same settings as for any etcd, also after the proxy
-// was restarted.
+// The embedded etcd serves another machine: with TLS, and with users once they are created on the proxy's
+// machine. Agents and pdctl there use the same settings as for any etcd, even after a restart of the proxy.
 func TestOwnEtcdServesAnotherMachine(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)

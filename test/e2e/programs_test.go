@@ -47,7 +47,7 @@ func runToFailure(t *testing.T, name string, args ...string) (string, int) {
 	return string(out), exit.ExitCode()
 }
 
-// The demo checks its own steps; this test checks that it prints what they show.
+// The demo checks its own steps; this test checks its output.
 func TestDemoTour(t *testing.T) {
 	t.Parallel()
 	for _, connector := range []string{"nixl", "mooncake", "p2p"} { // a sequential flow, a concurrent one, and one that needs the record
@@ -80,9 +80,8 @@ func TestDemoInterrupted(t *testing.T) {
 	require.Contains(t, out, "Interrupted.", "All processes are stopped")
 }
 
-// With --keep all processes run until Ctrl-C, also those that the tour killed, and the
-// end of a process is reported. The fleet has two proxies and three etcd members, as in
-// docker-compose.yml.
+// With --keep, all processes run until Ctrl-C, including those that the tour killed, and the end of a process
+// is reported. The fleet has two proxies and three etcd members, as in docker-compose.yml.
 func TestDemoKept(t *testing.T) {
 	t.Parallel()
 	row := regexp.MustCompile(`^  (\S+) .* pid (\d+)$`)

@@ -89,9 +89,9 @@ func (r *roleRig) agree(wants []string, proxies ...int) {
 	})
 }
 
-// Engines change their roles under load, and no request is lost and no stream cut: also if two
-// proxies change a role at the same moment, a proxy is stopped or killed during a change, or etcd is
-// lost during one.
+// Engines change their roles under load without a lost request or a cut stream. This also holds if two
+// proxies change a role at the same moment, a proxy is stopped or killed during a change, or etcd is lost
+// during one.
 func TestRoleChanges(t *testing.T) {
 	t.Parallel()
 	r := &roleRig{t: t, etcd: etcdtest.Start(t)}
@@ -104,7 +104,7 @@ func TestRoleChanges(t *testing.T) {
 	r.agree([]string{"pd pd pd pd"}, 0, 1, 2)
 	uncut := func(l load) {
 		t.Helper()
-		if l.finish(); l.Broken() > 0 { // a request that failed is an error of its own
+		if l.finish(); l.Broken() > 0 { // failed requests are reported by finish
 			t.Errorf("of %d answers, %d streams were cut", l.Answered(), l.Broken())
 		}
 	}
@@ -127,8 +127,8 @@ func TestRoleChanges(t *testing.T) {
 	runProgram(t, "pdctl", "--etcd-endpoints", endpoint, "role", "prefill", r.nodes[1].Address, "--wait", "--timeout", "2m")
 	r.agree([]string{"d p pd pd"}, 0, 1, 2)
 
-	// Two proxies at the same moment: one engine gets one role, and two engines do not leave a role
-	// without an engine.
+	// Two proxies change roles at the same moment: one engine gets one role, and two engines do not leave a
+	// role without an engine.
 	var wg sync.WaitGroup
 	for i, role := range instance.Roles() {
 		wg.Go(func() { r.set(i, r.nodes[2], role) })
@@ -140,7 +140,7 @@ func TestRoleChanges(t *testing.T) {
 		t.Fatal(status)
 	}
 	statuses := make([]int, 2)
-	for i, at := range []int{1, 3} { // the last two that serve prefill
+	for i, at := range []int{1, 3} { // the last two engines that serve prefill
 		wg.Go(func() { statuses[i], _ = r.set(i, r.nodes[at], instance.Decode) })
 	}
 	wg.Wait()
@@ -178,7 +178,7 @@ func TestRoleChanges(t *testing.T) {
 	})
 	r.agree(either, 0, 1)
 
-	// Without etcd, changes are refused, and requests go on.
+	// Without etcd, changes are refused, and requests continue.
 	status := r.interrupted(steady, 0, r.nodes[0], instance.Decode, r.etcd.Kill)
 	if more, _ := r.set(1, r.nodes[0], instance.Both); status != http.StatusServiceUnavailable || more != http.StatusServiceUnavailable {
 		t.Errorf("etcd was lost: %d, %d", status, more)

@@ -58,7 +58,7 @@ func agentSessions(t *testing.T, n int) (out []agentSession) {
 	return out
 }
 
-// refilled replaces the texts of one field of a body; the same text becomes the same one in all turns.
+// refilled replaces the texts of one field of a body; a text has the same replacement in all turns.
 func refilled(t *testing.T, f *agents.Filler, body []byte, field string) []byte {
 	t.Helper()
 	at, ok := jsonscan.Find(body, 0, field)
@@ -70,9 +70,9 @@ func refilled(t *testing.T, f *agents.Filler, body []byte, field string) []byte 
 	return jsonscan.Replaced(body, at.Key, at.End, filled[1:len(filled)-1])
 }
 
-// Recorded sessions of three agents keep their prefill instance without configuration, and the share of
-// cached tokens is within a point of that with a configured session header. The first turns are not
-// counted where a hash of the session decides: what they find in a cache depends on the ports.
+// Recorded sessions of three agents keep their prefill instance without configuration. The share of cached
+// tokens is at most a point below that with a configured session header. First turns do not count if a hash
+// of the session decides: their cache hits depend on the ports.
 func TestAgentsKeepTheirInstanceWithoutConfiguration(t *testing.T) {
 	t.Parallel()
 	sessions := agentSessions(t, 8)

@@ -187,7 +187,7 @@ func TestStopWhileEtcdStarts(t *testing.T) {
 		return startBareProxy(t, func(string) []string { return []string{"--etcd-data-dir", data} })
 	}
 	for range 3 {
-		_, p := start() // it listens before it starts etcd
+		_, p := start() // the proxy listens before it starts etcd
 		require.NoError(t, p.Signal(syscall.SIGTERM))
 		awaitEnd(t, p)
 	}
@@ -230,7 +230,7 @@ func TestCutRequests(t *testing.T) {
 		status, _, err := waits.get(http.MethodPost, "/v1/completions", strings.Replace(body, "true", "false", 1))
 		answered <- fmt.Sprint(status, err)
 	}()
-	// Its body does not arrive.
+	// The body of this request does not arrive.
 	partial, read := dialPeer(t, address), make(chan string, 1)
 	require.NoError(t, engine.Script(fakevllm.Fault{Kind: fakevllm.FaultHang, Path: "/v1/responses/x"}))
 	go func() {

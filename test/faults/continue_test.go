@@ -33,8 +33,8 @@ type streamed struct {
 	refused    string // reason for which some of its streams may end with the error; "" if all continue
 }
 
-// Bodies of kinds: %[1]d is a number, %[2]d one of tokens; those with tools end before it, and those that
-// are replayed are short enough for that.
+// Bodies of the kinds: %[1]d is the number of the request, %[2]d the number of tokens. Streams with tools end
+// earlier, and streams that are replayed are short enough for a replay.
 const (
 	ofChat  = `{"messages":[{"role":"user","content":"request %[1]d"}],`
 	aTool   = `"tools":[{"type":"function","function":{"name":"look"}}],`
@@ -62,7 +62,7 @@ func kinds() map[string]streamed {
 type continued struct {
 	mu    sync.Mutex
 	whole map[string]int // complete and exact
-	moved map[string]int // of them, those that went on at least once
+	moved map[string]int // complete streams that were continued at least once
 	lost  map[string]int // ended with the error of a lost stream
 	wrong []error
 }
@@ -104,7 +104,7 @@ func (c *continued) stream(ctx context.Context, url, kind string, number, tokens
 	}
 }
 
-// readAll sends a request and returns what came of its stream.
+// readAll sends a request and returns the received part of its stream.
 func readAll(ctx context.Context, url, body string) (string, error) {
 	var b strings.Builder
 	err := eachLine(ctx, url, body, func(line string) { b.WriteString(line + "\n") })
@@ -135,7 +135,7 @@ func eachLine(ctx context.Context, url, body string, f func(string)) error {
 
 var notContinued = regexp.MustCompile(`pd_streams_not_continued_total\{reason="(\w+)"\} (\d+)`)
 
-// refusals returns how many streams did not go on, by reason.
+// refusals returns the number of streams that were not continued, by reason.
 func refusals(t *testing.T, proxies []*fleet.Proxy) map[string]int {
 	t.Helper()
 	out := map[string]int{}
@@ -149,9 +149,9 @@ func refusals(t *testing.T, proxies []*fleet.Proxy) map[string]int {
 	return out
 }
 
-// Decode instances are killed one after the other while clients stream through three proxies. Every
-// stream that can go on does, exactly. PD_TEST_CONTINUE_CHECK is the length of the load, of 200
-// clients; without it, two instances are killed under a few streams.
+// Decode instances are killed one after the other while clients stream through three proxies. Every stream
+// that can be continued is, exactly. PD_TEST_CONTINUE_CHECK is the length of the load, of 200 clients;
+// without it, two instances are killed under a few streams.
 func TestStreamsContinueAfterKill(t *testing.T) {
 	d, err := time.ParseDuration(os.Getenv("PD_TEST_CONTINUE_CHECK"))
 	clients, every, tokens, kills := 200, 10*time.Second, 400, int(d/(10*time.Second))
@@ -196,7 +196,7 @@ func TestStreamsContinueAfterKill(t *testing.T) {
 		wg.Wait()
 	}
 	load()
-	// The kills may hit only streams that have not begun, or that cannot go on.
+	// The kills may hit only streams that have not begun, or that cannot be continued.
 	for tries := 0; d == 0 && len(c.moved) == 0 && tries < 3; tries++ {
 		load()
 	}
@@ -218,7 +218,7 @@ func TestStreamsContinueAfterKill(t *testing.T) {
 	}
 	for how, list := range pauses(t, r.proxies) {
 		t.Logf("pause of %d streams after the loss was noticed, %s: p50 %s, p90 %s", len(list), how, quantile(list, 0.5), quantile(list, 0.9))
-		// Its prefill takes no time here.
+		// Prefill of a continued stream takes no time here.
 		if limit := 500 * time.Millisecond; d > 0 && (how == "chat" || how == "prompt") && quantile(list, 0.9) > limit {
 			t.Errorf("%s: more than %s", how, limit)
 		}
@@ -228,7 +228,7 @@ func TestStreamsContinueAfterKill(t *testing.T) {
 	}
 }
 
-// table returns what became of the streams of each kind, and the share of the cut ones that went on.
+// table returns the outcomes of the streams by kind, and the share of the cut ones that were continued.
 func (c *continued) table() string {
 	var b strings.Builder
 	row := func(name string, whole, moved, lost int) {
@@ -259,7 +259,7 @@ func (c *continued) table() string {
 
 var pauseLine = regexp.MustCompile(`how"?[=:]"?(\w+).*pause_ms"?[=:](\d+)`)
 
-// pauses returns how long streams stopped after the loss of their leg was noticed, by the way in which they went on.
+// pauses returns the pauses of streams after the loss of their leg was noticed, by the way of continuation.
 func pauses(t *testing.T, proxies []*fleet.Proxy) map[string][]time.Duration {
 	t.Helper()
 	out := map[string][]time.Duration{}
@@ -283,8 +283,8 @@ func quantile(list []time.Duration, q float64) time.Duration {
 	return list[min(len(list)-1, int(q*float64(len(list))))]
 }
 
-// streams sends n requests for completions of the given length to the proxies, and returns a function
-// that waits for their ends, and one that returns how many have ended.
+// streams sends n requests for completions of the given length to the proxies. It returns a function that
+// waits for their ends, and one that returns the number of ended ones.
 func (c *continued) streams(t *testing.T, r *rig, n, tokens int, o fakevllm.Options) (wait func(), ended func() int) {
 	var wg sync.WaitGroup
 	var done atomic.Int64
@@ -305,8 +305,8 @@ func runningOn(t *testing.T, n *fleet.Node) int {
 	return int(w.Counters.Running)
 }
 
-// pdctl drain --move-after --wait returns while the streams go on elsewhere. PD_TEST_CONTINUE_CHECK has
-// 50 streams of a minute.
+// pdctl drain --move-after --wait returns while the streams continue on another instance.
+// PD_TEST_CONTINUE_CHECK has 50 streams of a minute.
 func TestStreamsMoveOffDrainedNode(t *testing.T) {
 	n, tokens := 50, 1500
 	if os.Getenv("PD_TEST_CONTINUE_CHECK") == "" {
@@ -342,8 +342,8 @@ func TestStreamsMoveOffDrainedNode(t *testing.T) {
 	}
 }
 
-// An instance with 300 streams is killed, and the rest has capacity for 200: these go on, and the others
-// end with the error. PD_TEST_CONTINUE_CHECK runs it.
+// An instance with 300 streams is killed, and the others have capacity for 200 of them: these continue, and
+// the rest end with the error. PD_TEST_CONTINUE_CHECK runs it.
 func TestStreamsContinueUpToCapacity(t *testing.T) {
 	if os.Getenv("PD_TEST_CONTINUE_CHECK") == "" {
 		t.Skip("make continue-check runs it (PD_TEST_CONTINUE_CHECK=5m)")
@@ -429,8 +429,8 @@ func TestStreamsContinueUpToCapacity(t *testing.T) {
 	}
 }
 
-// The memory of a stream in a proxy, and the bytes that an engine sends for a token, with and without
-// --continue-streams. PD_TEST_CONTINUE_CHECK runs it.
+// Measures the memory of a stream in a proxy, and the bytes that an engine sends for a token, with and
+// without --continue-streams. PD_TEST_CONTINUE_CHECK runs it.
 func TestStreamsContinueCost(t *testing.T) {
 	if os.Getenv("PD_TEST_CONTINUE_CHECK") == "" {
 		t.Skip("make continue-check runs it (PD_TEST_CONTINUE_CHECK=5m)")

@@ -64,7 +64,7 @@ func TestDigestOfASuspendedProxy(t *testing.T) {
 	seen(func(d httpapi.LoadDigest, there bool) bool { return !there || d.Worth < 1 })
 	seen(func(d httpapi.LoadDigest, there bool) bool { return !there || d.Worth == 0 })
 	for _, p := range others {
-		testkit.Eventually(t, soon, func() error { // that of the other proxy may be late on a busy machine
+		testkit.Eventually(t, soon, func() error { // the digest of the other proxy may be late on a busy machine
 			if n := harness.Metric(t, p.URL(), "pd_load_digests", `state="used"`); n != 1 {
 				return fmt.Errorf("%s uses %g digests of other proxies, want 1", p.Name(), n)
 			}

@@ -207,7 +207,7 @@ func TestDrainWithASuspendedProxy(t *testing.T) {
 	assertIdle(t, x)
 }
 
-// pdctl drain --wait exits with a code of its own if a proxy has requests in flight after the timeout.
+// pdctl drain --wait exits with code 4 if a proxy has requests in flight after the timeout.
 func TestDrainTimesOut(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)

@@ -21,8 +21,8 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// An engine core that hangs while its API server answers /health, /v1/models and /metrics
-// (vllm#39863). Here the simulated engine stops its core; its metrics stay what they were.
+// An engine core hangs while its API server answers /health, /v1/models and /metrics (vllm#39863). Here the
+// simulated engine stops its core; its metrics do not change any more.
 
 // post sends a body to a control route of a simulated engine.
 func post(t testing.TB, n *fleet.Node, path, body string) {
@@ -214,10 +214,9 @@ func (s *sent) slower(limit time.Duration) (n int) {
 	return n
 }
 
-// TestHungCheck is make hung-check: 2 of 4 decode instances hang in turn under load, and then
-// all four are slow. It prints what it measures, and fails only for lost requests and for
-// ejections of a slow fleet: times depend on the machine. PD_TEST_HUNG_CHECK is the length of the
-// load.
+// TestHungCheck is make hung-check: 2 of 4 decode instances hang in turn under load, and then all four are
+// slow. It prints its measurements, and fails only for lost requests and for ejections of a slow fleet: times
+// depend on the machine. PD_TEST_HUNG_CHECK is the length of the load.
 func TestHungCheck(t *testing.T) {
 	d, err := time.ParseDuration(os.Getenv("PD_TEST_HUNG_CHECK"))
 	if err != nil {

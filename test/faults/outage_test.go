@@ -17,8 +17,8 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// follows waits until every proxy uses a static instance that is written now, removes the instance,
-// and returns the time that took.
+// follows adds a static instance, waits until every proxy shows it, and removes it. It returns the time until
+// all showed it.
 func (r *rig) follows(n int) time.Duration {
 	r.t.Helper()
 	cli := members.Dial(r.t, r.agents...)

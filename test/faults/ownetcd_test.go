@@ -217,8 +217,8 @@ func TestSilentClientsTakeAllDescriptors(t *testing.T) {
 	}
 }
 
-// The proxy with the embedded etcd is suspended until the leases would have expired. etcd runs in a
-// process of its own: no lease is lost.
+// The proxy with the embedded etcd is suspended until the leases would have expired. etcd is a separate
+// process: no lease is lost.
 func TestHostStarved(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)

@@ -43,8 +43,8 @@ func newPicker(b *testing.B, cli *clientv3.Client) *picker {
 	return p
 }
 
-// pickUntil picks two instances each millisecond, as a thousand requests per second do, until done
-// returns true, and returns the durations of the picks.
+// pickUntil picks two instances each millisecond, which is the load of a thousand requests per second, until
+// done returns true. It returns the durations of the picks.
 func (p *picker) pickUntil(b *testing.B, done func() bool) (took []time.Duration) {
 	b.Helper()
 	tick := time.NewTicker(time.Millisecond)

@@ -185,7 +185,7 @@ func expire(t testing.TB, n int) {
 	}
 }
 
-// The time of a pick meanwhile is measured by a benchmark, which has the machine to itself.
+// A benchmark, which does not share the machine, measures the time of a pick during the expiries.
 func TestFault17_ManyExpiries(t *testing.T) {
 	longform.Test(t)
 	row(t, 17)

@@ -131,7 +131,7 @@ func TestFault33_RequestArrivesWhileSuspended(t *testing.T) {
 		defer c.Close()
 		clients[i] = c
 	}
-	// Connections are accepted in their order, so those above are when this one is served.
+	// Connections are accepted in order, so those above are accepted before this one is served.
 	if code, _, err := request(t, "GET", proxy.URL()+"/health", ""); err != nil {
 		t.Fatal(code, err)
 	}

@@ -49,7 +49,7 @@ func TestTwoCommandLinesAreTwoFleets(t *testing.T) {
 		t.Error("requests for the second fleet went to the first")
 	}
 
-	// An instance added through one proxy belongs to its fleet, also if it was pending.
+	// An instance added through one proxy belongs to that proxy's fleet, even if it was pending.
 	a.up(fakevllm.RolePrefill, "8102")
 	a.answers(at(elasticAdd, "8102"), 200, `{"message":"Added 127.0.0.1:8102 to prefill_instances."}`, lists...)
 	a.reserve("8103")

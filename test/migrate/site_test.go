@@ -112,7 +112,7 @@ func (s *site) text(document string) string {
 	})
 }
 
-// args returns what follows the name of the script in a command.
+// args returns the arguments after the name of the script in a command.
 func (s *site) args(command string) []string {
 	s.t.Helper()
 	all := words(s.t, s.text(command), s.vars)

@@ -20,8 +20,8 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// The log level changes by the route and by signals. The embedded etcd, whose process has the same name
-// (pidof returns both), ignores the signals.
+// A route and signals change the log level. The embedded etcd, whose process has the same name (pidof returns
+// both), ignores the signals.
 func TestLogLevel(t *testing.T) {
 	t.Parallel()
 	f := harness.NewFleet(t, binDir)

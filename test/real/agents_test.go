@@ -77,7 +77,7 @@ func (r *rig) turn(t *testing.T, server string, x *agents.Exchange) gist {
 	again := *x
 	again.Body = briefly(x)
 	require.NoError(t, again.Ask(t.Context(), r.http, server))
-	if again.Status == http.StatusBadRequest { // OpenCode sends answers of before without an id: vLLM 0.32 refuses that
+	if again.Status == http.StatusBadRequest { // OpenCode sends earlier answers without an id: vLLM 0.32 refuses that
 		return gist{refused: strings.Join(again.Events, "\n")}
 	}
 	if again.Status != http.StatusOK || len(again.Events) < 4 {

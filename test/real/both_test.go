@@ -25,7 +25,7 @@ func TestBothRoles(t *testing.T) {
 	of := func(e *engine) counts {
 		return counts{r.metric(e, name, `source="local_compute"`), r.metric(e, name, `source="external_kv_transfer"`)}
 	}
-	for i := range 2 { // each is prefill once
+	for i := range 2 { // each engine is prefill once
 		before := []counts{of(engines[0]), of(engines[1])}
 		tokens := float64(r.promptTokens(long("Counted " + strconv.Itoa(i) + ":")))
 		got := make([]counts, len(engines))
@@ -40,7 +40,7 @@ func TestBothRoles(t *testing.T) {
 		}
 	}
 
-	// A single engine does both itself and transfers nothing.
+	// A single engine computes prompt and answer, and transfers nothing.
 	require.NoError(t, engines[1].agent.Stop(t.Context()))
 	r.awaitDecodes(1)
 	before := of(engines[0])
@@ -98,5 +98,5 @@ func TestRoleByIntent(t *testing.T) {
 	}
 	group.Wait()
 	logf("%d changes of both roles under requests", changes)
-	r.compare(t, list, want[len(list):]) // with the last roles
+	r.compare(t, list, want[len(list):]) // the engines have their last roles
 }

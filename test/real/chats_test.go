@@ -103,8 +103,8 @@ func (r *rig) blocks(e *engine, c *chat) (names []string, tokens int) {
 	return names, len(tokenized.Tokens)
 }
 
-// chats runs concurrent chats through a proxy with a policy and returns how many of the tokens that the
-// engines had computed before they found in their caches.
+// chats runs concurrent chats through a proxy with a policy. It returns the number of tokens, among those
+// computed before, that the engines found in their caches.
 func (r *rig) chats(t *testing.T, policy string, prefill []*engine) ground.ChatsRow {
 	t.Helper()
 	row := ground.ChatsRow{Policy: policy}

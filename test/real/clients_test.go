@@ -36,7 +36,7 @@ func TestClients(t *testing.T) {
 		t.Skip("not part of the short form")
 	}
 	r := newRig(t)
-	alone := r.start(1)[1] // a decode engine that is queried directly computes the prompt itself
+	alone := r.start(1)[1] // a decode engine that gets a direct request computes the prompt itself
 	for _, program := range []string{"lab/openai_client.py", "lab/anthropic_client.py"} {
 		t.Run(program, func(t *testing.T) {
 			want := strings.Split(r.python(t, program, alone.url(), model), "\n")

@@ -65,7 +65,7 @@ func (l *lesson) body() map[string]any {
 	return b
 }
 
-// answer is a stream as a client has it, or a part of one.
+// answer is the part of a stream that a client has.
 type answer = pieces.Answer
 
 // pieces sends a request as a stream with token ids, and returns the ids of the prompt and the events.
@@ -132,8 +132,8 @@ func (r *rig) detokenize(url string, ids []int) string {
 	return v.Prompt
 }
 
-// TestContinueVLLM checks what the proxy and the simulated engine assume of vLLM about token ids in streams and
-// continuations from ids.
+// TestContinueVLLM checks the assumptions of the proxy and the simulated engine about vLLM's token ids in
+// streams and continuations from ids.
 func TestContinueVLLM(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
@@ -195,8 +195,8 @@ func (r *rig) idShapes(url string) {
 	}
 }
 
-// continueTexts continues a completion of ids at each event. The ids are exact; the text is, too, unless the
-// history ends in a part of a character: then the whole prompt and history come first.
+// continueTexts continues a completion from ids at each event. The ids are exact. The text is exact, too,
+// unless the history ends inside a character: then it begins with the whole prompt and history.
 func (r *rig) continueTexts(url string, l *lesson) {
 	prompt, _ := r.pieces(url, toChats, l.body())
 	for _, interval := range []int{1, 3} {
@@ -237,8 +237,8 @@ func (r *rig) continueTexts(url string, l *lesson) {
 	}
 }
 
-// continueStops checks that the text is behind the ids by the longest stop string less one character, and that a
-// continuation from the ids whose text was sent ends where the answer ends.
+// continueStops checks that the text is shorter than the text of the ids by the longest stop string less one
+// character. A continuation from the ids whose text was sent must end like the answer.
 func (r *rig) continueStops(url string, l *lesson) {
 	prompt, _ := r.pieces(url, toChats, l.body())
 	body := map[string]any{"model": model, "prompt": prompt, "temperature": 0, "max_tokens": 300, "stop": []string{"許諾 is a", "zzz"}}
@@ -273,8 +273,8 @@ func (r *rig) continueStops(url string, l *lesson) {
 	logf("stop strings: text held back at %d events, %d continuations exact", behind, tried)
 }
 
-// continueBeyond has the proxy's package continue answers with special tokens (ignore_eos), which streams skip and
-// /detokenize does not.
+// continueBeyond has the proxy's package continue answers with special tokens (ignore_eos), which streams
+// skip and /detokenize does not.
 func (r *rig) continueBeyond(url string, l *lesson) {
 	chat := l.body()
 	prompt, _ := r.pieces(url, toChats, chat)

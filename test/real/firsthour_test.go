@@ -89,7 +89,7 @@ func TestFirstHour(t *testing.T) {
 	}
 }
 
-// vllmDir returns the directory of the vllm command of the page: that of the installed one, or, for quick work
+// vllmDir returns the directory of the vllm command of the page: that of the installed one or, for quick work
 // on the page, that of the zygote.
 func vllmDir() string {
 	if os.Getenv("PD_TEST_REAL_FIRST_HOUR") == "zygote" {

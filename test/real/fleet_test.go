@@ -48,8 +48,8 @@ func (r *rig) reference(list []request) []answers.Answer {
 	return out
 }
 
-// TestPrefillDecode compares a single vLLM with the proxy in front of one prefill and two decode engines,
-// and kills these.
+// TestPrefillDecode compares a single vLLM with the proxy and one prefill and two decode engines, and kills
+// the decode engines.
 func TestPrefillDecode(t *testing.T) {
 	r := newRig(t)
 	list := table()
@@ -66,7 +66,7 @@ func TestPrefillDecode(t *testing.T) {
 	t.Run("stored responses", func(t *testing.T) { r.storedResponses(t, decode) })
 	before := r.text(probe, 24)
 	t.Run("engine killed", func(t *testing.T) {
-		r.kill(t, decode[0], -decode[0].PID(), before, probe) // its whole process group
+		r.kill(t, decode[0], -decode[0].PID(), before, probe) // the whole process group
 	})
 	if short() {
 		return

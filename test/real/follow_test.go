@@ -41,8 +41,8 @@ func (r *rig) awaitFollowed(list []*engine) {
 	}
 }
 
-// awaitFollowState waits until an engine is followed in one of some states and at least the given number of its
-// blocks is known.
+// awaitFollowState waits until an engine is followed in one of some states and at least the given number of
+// its blocks is known.
 func (r *rig) awaitFollowState(e *engine, blocks int, states ...kvevents.State) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {

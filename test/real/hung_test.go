@@ -208,7 +208,7 @@ func TestHungCore(t *testing.T) {
 	}
 }
 
-// viewIs returns nil if the proxy has this view of a decode instance, with a reason that has this prefix.
+// viewIs returns nil if the proxy has this view of a decode instance, with a reason that begins with prefix.
 func (r *rig) viewIs(e *engine, view instance.View, reason string) error {
 	var status struct{ Instances []instance.Listing }
 	if err := r.get(r.t.Context(), r.proxy.URL()+"/status", &status); err != nil {
@@ -236,7 +236,7 @@ func TestQueue(t *testing.T) {
 	r.adminKey = adminKey
 	engines := r.start(1)
 	const tokens = 1800
-	fastest := time.Hour // another program may slow a stream down
+	fastest := time.Hour // another program may slow down a stream
 	for range 3 {
 		began := time.Now()
 		if c := r.stream(r.proxy.URL(), "One:", tokens); c.err != nil {
@@ -268,10 +268,10 @@ func TestQueue(t *testing.T) {
 	logf("%d streams complete, each in one attempt, the last after %v in the queue", n, last.Round(time.Second))
 }
 
-// TestOverload sends twice the requests that a pair of engines can do, with the queue on. No admitted
-// request fails or misses its deadline by more than a stream takes to end, and once the proxy has seen how many streams the decode engine
-// runs, few wait in it. Then clients that bypass the proxy fill that engine: its own 503 is passed on, and
-// does not eject it.
+// TestOverload sends twice the requests that a pair of engines can serve, with the queue on. No admitted
+// request fails, or misses its deadline by more than the duration of a stream. Once the proxy has learned how
+// many streams the decode engine runs, few requests wait there. Then clients that bypass the proxy fill that
+// engine: its own 503 is passed on and does not eject it.
 func TestOverload(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
@@ -341,7 +341,7 @@ func TestOverload(t *testing.T) {
 	if len(refusals) == 0 || last > deadline+3*time.Second || max(at(waiting[0], 0.9), at(waiting[1], 0.9)) > seats/2 {
 		t.Errorf("%d refused, the last first text after %v", len(refusals), last)
 	}
-	// Clients that bypass the proxy, and send again and again.
+	// Clients that bypass the proxy and send continuously.
 	var direct sync.WaitGroup
 	var enough atomic.Bool
 	defer func() { enough.Store(true); direct.Wait() }()

@@ -149,7 +149,7 @@ func exists(path string) error {
 func absolute(path string) string {
 	out, err := filepath.Abs(path)
 	if err != nil {
-		panic(err) // no working directory
+		panic(err) // there is no working directory
 	}
 	return out
 }

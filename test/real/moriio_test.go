@@ -29,7 +29,7 @@ type moriioLeg struct {
 	Params json.RawMessage `json:"params"`
 }
 
-// moriioFound is what vLLM's code derived about the partner of a leg.
+// moriioFound is the partner of a leg as vLLM's code derived it.
 type moriioFound struct {
 	Host       string `json:"host"`
 	Handshake  int    `json:"handshake"`

@@ -24,7 +24,7 @@ import (
 type moving struct {
 	name, path string
 	body       map[string]any
-	ways       string // in which it may continue
+	ways       string // ways in which it may continue
 }
 
 // movings returns the requests of TestContinue. prompt returns the token ids of a lesson's prompt.
@@ -38,7 +38,7 @@ func movings(lessons []lesson, prompt func(*lesson) []int) (list []moving) {
 		l := &lessons[i]
 		ways := "chat"
 		if l.Tools != nil {
-			ways = "chat replay" // inside of a call
+			ways = "chat replay" // "replay" inside a call
 		}
 		list = append(list, moving{"chat: " + l.Name, toChats, l.body(), ways})
 	}
@@ -73,8 +73,8 @@ type moved struct {
 	err       error
 }
 
-// follow sends a request and returns its whole stream. begun gets the decode instance once the stream has begun,
-// and each is called for each event.
+// follow sends a request and returns its whole stream. It calls begun with the decode instance when the
+// stream has begun, and each for each event.
 func (r *rig) follow(url, id string, q *moving, begun func(decode string), each func()) (m moved) {
 	raw, err := json.Marshal(q.body)
 	if err != nil {
@@ -122,11 +122,11 @@ func (r *rig) follow(url, id string, q *moving, begun func(decode string), each 
 	return moved{decode: m.decode, err: fmt.Errorf("status %d: the stream does not end: %w", resp.StatusCode, lines.Err())}
 }
 
-// killRounds is how often TestContinue ends an engine at least, each time later in the answers.
+// killRounds is the minimum number of times that TestContinue ends an engine, each time later in the answers.
 const killRounds = 7
 
-// TestContinue ends a decode engine under streams of all kinds, several times, at other places of the answers. The
-// clients get what a single vLLM answers.
+// TestContinue ends a decode engine under streams of all kinds, several times, at different positions of the
+// answers. The clients get the answers of a single vLLM.
 func TestContinue(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
@@ -150,8 +150,8 @@ func TestContinue(t *testing.T) {
 	r.adminKey, r.proxyArgs = adminKey, []string{"--continue-streams", "3", "--log-level", "debug"}
 	engines := r.start(2)
 	decodes := engines[1:]
-	// Where a stream runs is chance, and short ones may end before the engine: there are more rounds until
-	// each was continued.
+	// The engine of a stream is random, and short streams may end before the engine does. Therefore rounds are
+	// added until each stream was continued.
 	for round := 0; round < killRounds || round < 2*killRounds && len(r.waysTaken(t)) < len(list); round++ {
 		victim := r.killUnder(t, list, want, decodes, round)
 		again, err := r.launch(fmt.Sprintf("decode-again-%d", round), instance.Decode)
@@ -176,7 +176,7 @@ func TestContinue(t *testing.T) {
 }
 
 // killUnder sends all requests at the same time, ends the decode engine of one of them after some events, and
-// compares the answers. It returns which engine has ended.
+// compares the answers. It returns the engine that has ended.
 func (r *rig) killUnder(t *testing.T, list []moving, want []moved, decodes []*engine, round int) (victim int) {
 	t.Helper()
 	first := round % len(list)
@@ -199,7 +199,7 @@ func (r *rig) killUnder(t *testing.T, list []moving, want []moved, decodes []*en
 			got[i] = r.follow(r.proxy.URL(), requestID(round, i), &list[i], begun, each)
 			if i == first {
 				select {
-				case decided <- "": // it failed before it began
+				case decided <- "": // the request failed before it began
 				default:
 				}
 			}
@@ -218,7 +218,7 @@ func (r *rig) killUnder(t *testing.T, list []moving, want []moved, decodes []*en
 			waiting = false
 		case i := <-done:
 			left--
-			waiting = i != first // it may be shorter
+			waiting = i != first // this stream may be shorter
 		}
 	}
 	how, err := endEngine(decodes[victim], round)
@@ -248,7 +248,8 @@ func (r *rig) killUnder(t *testing.T, list []moving, want []moved, decodes []*en
 	return victim
 }
 
-// endEngine kills an engine, or only its worker, or terminates it: its API server then ends streams with an error event.
+// endEngine kills an engine or its worker, or terminates it so that its API server ends streams with an
+// error.
 func endEngine(e *engine, round int) (how string, err error) {
 	switch round {
 	case 2:
@@ -265,7 +266,7 @@ func endEngine(e *engine, round int) (how string, err error) {
 
 func requestID(round, i int) string { return fmt.Sprintf("moving-%d-%d", round, i) }
 
-// waysTaken reads from the proxy's log how the streams of each request continued.
+// waysTaken reads from the proxy's log the ways in which the streams of each request continued.
 func (r *rig) waysTaken(t *testing.T) map[int][]string {
 	t.Helper()
 	raw, err := os.ReadFile(r.proxy.LogFile())
@@ -298,9 +299,10 @@ func count(list []string) map[string]int {
 	return out
 }
 
-// dropReasoning removes the tokens with logprobs up to the end of the reasoning. /v1/responses has them only if the
-// engine sends the end of the reasoning and the beginning of the text at once: the logprobs of a text delta are those of all
-// tokens of the engine's output (vllm/entrypoints/openai/responses/serving.py, _create_stream_response_logprobs).
+// dropReasoning removes the tokens with logprobs up to the end of the reasoning. /v1/responses has them only
+// if the engine sends the end of the reasoning and the start of the text at once: the logprobs of a text
+// delta are those of all tokens of the engine's output (vllm/entrypoints/openai/responses/serving.py,
+// _create_stream_response_logprobs).
 func dropReasoning(a *answer) {
 	if end := slices.Index(a.Logged, "</think>"); end >= 0 {
 		a.Logged = a.Logged[end+1:]

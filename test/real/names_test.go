@@ -66,8 +66,8 @@ func dialogues(rng *rand.Rand, n int) (out [][]message) {
 	return out
 }
 
-// TestPredictedBlocks checks, with the tokenizer and the chat template of the lab's model, that every block
-// that kv_aware predicts for a chat from its text is one of the chat's blocks.
+// TestPredictedBlocks checks the blocks that kv_aware predicts for a chat from its text. By the tokenizer and
+// the chat template of the lab's model, each of them is one of the chat's blocks.
 func TestPredictedBlocks(t *testing.T) {
 	const chats = 400
 	list := dialogues(rand.New(rand.NewPCG(27, 5)), chats)

@@ -364,8 +364,9 @@ func numberIn(path, name string) (int, error) {
 	return 0, fmt.Errorf("no %s in %s", name, path)
 }
 
-// lowerPriority sets the lowest priority for threads that never sleep. NIXL has one in each engine, which polls and
-// uses a whole core. PD_TEST_REAL_SPIN=1 disables this; the polling threads then compete with all others.
+// lowerPriority sets the lowest priority for threads that never sleep. NIXL has one in each engine, which
+// polls and uses a whole core. PD_TEST_REAL_SPIN=1 disables this; the polling threads then compete with all
+// others.
 func lowerPriority(p *fleet.Process) error {
 	list, err := members(p)
 	if err != nil {

@@ -40,7 +40,7 @@ func TestTwoVersions(t *testing.T) {
 	if versions["prefill"] == versions["decode"] {
 		t.Fatal("only one version is installed")
 	}
-	// Before the proxy knows the engines, because it would probe an engine's health.
+	// This runs before the proxy knows the engines, because the proxy would probe an engine's health.
 	t.Run("engines", func(t *testing.T) { r.wrongPair(t, prefill, decode) })
 
 	r.proxy, err = r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy"})

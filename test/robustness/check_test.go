@@ -63,7 +63,7 @@ func good() *History {
 	}
 }
 
-// deregistered makes a deregistration of the drain, which proxy-1 has missed.
+// deregistered turns the drain into a deregistration that proxy-1 has missed.
 func deregistered(h *History) {
 	h.Ops[0].Verb, h.Ops[0].Wait, h.Ops[0].Revision, h.Ops[1].Verb, h.Ops[1].Revision = "deregister", false, 0, "register", 0
 	h.Changes[3].Key, h.Changes[3].Deleted, h.Changes[4] = "/pd/decode/"+d1, true, Change{at(30), 20, "/pd/decode/" + d1, false, "{}"}
@@ -275,7 +275,7 @@ func TestExcerpt(t *testing.T) {
 	}
 }
 
-// A plan depends on its seed only, and all kinds of faults occur in some seed.
+// A plan depends only on its seed, and all kinds of faults occur in some seed.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	kinds := map[string]bool{}

@@ -20,8 +20,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 )
 
-// perform executes an action, holds it and undoes it. The fault is in the history from before its
-// beginning until everything it affected works again.
+// perform executes an action, holds it and undoes it. In the history, the fault lasts from before its
+// beginning until every affected part works again.
 func (r *rig) perform(ctx context.Context, a Action) {
 	switch {
 	case slices.Contains(operators, a.Kind) || slices.Contains(spareOps, a.Kind):
@@ -239,8 +239,8 @@ func (r *rig) injectAll(ctx context.Context, a Action) (undo func() error, err e
 	return nil, fmt.Errorf("unknown fault %q", a.Kind)
 }
 
-// compactBehind compacts a change away that a proxy has not seen, so that its watch cannot go on where it
-// was. The proxy is cut from etcd for so short a time that it does not list again by itself.
+// compactBehind compacts a change that a proxy has not seen, so that its watch cannot resume at its last
+// revision. The proxy is cut off from etcd too briefly to list again by itself.
 func (r *rig) compactBehind(ctx context.Context, a Action, p *proxy) error {
 	ctx, cancel := context.WithTimeout(ctx, soon)
 	defer cancel()
@@ -257,7 +257,7 @@ func (r *rig) compactBehind(ctx context.Context, a Action, p *proxy) error {
 	}
 	kv := records[int(a.For)%len(records)]
 	undo, _ := onLinks("cut", p.links...)
-	// The same record again, unless it has changed; then another change, which the compaction may keep.
+	// Write the same record again, unless it has changed; then another change, which the compaction may keep.
 	_, err = r.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(string(kv.Key)), "=", kv.ModRevision)).
 		Then(clientv3.OpPut(string(kv.Key), string(kv.Value), clientv3.WithLease(clientv3.LeaseID(kv.Lease)))).Commit()
 	if err == nil {
@@ -288,7 +288,7 @@ func (r *rig) fill(ctx context.Context) error {
 	return errors.New("etcd is not out of space")
 }
 
-// makeSpace is what an operator does about it.
+// makeSpace frees space in etcd, as an operator does.
 func (r *rig) makeSpace(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, soon)
 	defer cancel()
@@ -323,7 +323,7 @@ func (r *rig) compact(ctx context.Context) error {
 	})
 }
 
-// moveLeader makes another member the leader. A cluster without a leader is no error.
+// moveLeader makes another member the leader. A cluster without a leader is not an error.
 func (r *rig) moveLeader(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -340,7 +340,7 @@ func (r *rig) moveLeader(ctx context.Context) error {
 			if other.ID == s.Leader {
 				continue
 			}
-			cli := etcdtest.Client(r.t, m.client) // only the leader takes the call
+			cli := etcdtest.Client(r.t, m.client) // only the leader accepts the call
 			if _, err = cli.MoveLeader(ctx, other.ID); err == nil {
 				return nil
 			}
@@ -371,7 +371,7 @@ func (r *rig) garbage(ctx context.Context) (undo func() error, err error) {
 	return func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), soon)
 		defer cancel()
-		// The agent repairs its record by itself at the next check; a static one is put back.
+		// The agent repairs its record by itself at the next check; a static record is restored here.
 		if kv.Lease == 0 {
 			_, err := r.etcd.Put(ctx, key, string(kv.Value))
 			return err
@@ -380,9 +380,9 @@ func (r *rig) garbage(ctx context.Context) (undo func() error, err error) {
 	}, err
 }
 
-// restartBehind restarts a prefill engine with the same engine id while a decode engine is stopped,
-// and resumes that when all proxies know the new incarnation: decode would read other blocks with the
-// transfer params that it has got, and must not be used with them.
+// restartBehind restarts a prefill engine with the same engine id while a decode engine is suspended, and
+// resumes decode when all proxies know the new incarnation. With its transfer params, decode would then read
+// blocks of other requests, so the proxies must not use its answer.
 func (r *rig) restartBehind(ctx context.Context, a Action) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), soon)
 	defer cancel()
@@ -407,7 +407,7 @@ func (r *rig) restartBehind(ctx context.Context, a Action) {
 		return
 	}
 	err := d.proc.Signal(syscall.SIGSTOP)
-	hold(ctx, 400*time.Millisecond) // less than after which proxies stop waiting for a silent engine
+	hold(ctx, 400*time.Millisecond) // shorter than the time for which proxies wait for a silent engine
 	killed := time.Now()
 	err = errors.Join(err, r.kill(p.proc), r.startAgain(ctx, p, p.Models...), r.await(ctx, func() error {
 		if now := id(); now == "" || now == before {
@@ -419,7 +419,7 @@ func (r *rig) restartBehind(ctx context.Context, a Action) {
 	known := time.Now().Add(shown)
 	if follow == nil {
 		err = errors.Join(err, d.proc.Signal(syscall.SIGCONT))
-	} else { // a proxy cannot know of the restart: decode must not go on with what it got from it
+	} else { // a proxy cannot know of the restart: decode must not continue with its transfer params
 		err = errors.Join(err, r.kill(d.proc), r.startEngine(ctx, d, d.Models...))
 		known = time.Now()
 	}
@@ -431,7 +431,7 @@ func (r *rig) restartBehind(ctx context.Context, a Action) {
 	})
 }
 
-// shown is how long an answer that a proxy has passed on may take to its client.
+// shown is the time that a forwarded answer may take to reach its client.
 const shown = 250 * time.Millisecond
 
 // allAt returns nil if every proxy has applied the last change of a key.

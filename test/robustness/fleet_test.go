@@ -35,7 +35,7 @@ const (
 	ttl      = 5 * time.Second  // of the agents' leases
 	kvLease  = 10 * time.Second // of the KV caches of prefill engines
 	quota    = 16 << 20         // bytes; of etcd's data
-	soon     = time.Minute      // for what should happen: plenty, nothing is asserted on it
+	soon     = time.Minute      // generous limit for events that should happen; no test asserts it
 )
 
 // rig is the fleet of a run.
@@ -49,7 +49,7 @@ type rig struct {
 	engines []*engine
 	proxies []*proxy
 	load    *load
-	links   map[string]*testkit.Link // those of clients and of KV transfers, by name
+	links   map[string]*testkit.Link // links of clients and of KV transfers, by name
 	// old returns the path of the older version's program for a process, or "" for the present
 	// version: see Mixed.
 	old func(program, process string) string
@@ -58,7 +58,7 @@ type rig struct {
 
 	mu   sync.Mutex // guards the fields below
 	h    *History
-	busy map[string]bool // names of engines that a fault has at the moment
+	busy map[string]bool // names of engines that have a fault now
 	// epoch is the number of wipes of etcd so far.
 	epoch int
 }
@@ -75,7 +75,7 @@ type member struct {
 type engine struct {
 	EngineSpec
 	own, side, boot int           // ports; side and boot are those for KV transfers
-	starts          int           // number of engine ids that it has had
+	starts          int           // number of engine ids so far
 	link            *testkit.Link // through which proxies reach it
 	etcd            []string      // for the agent
 	links           []*testkit.Link
@@ -83,7 +83,7 @@ type engine struct {
 	proc, agent     *fleet.Process
 }
 
-// proxy is a proxy. Its links to the members are its own.
+// proxy is a proxy with separate links to the members.
 type proxy struct {
 	name, dir string
 	port      int
@@ -191,7 +191,7 @@ func (r *rig) must(err error) {
 	require.NoError(r.t, err)
 }
 
-// fail fails the test from any goroutine, for what is no verdict on the product.
+// fail fails the test from any goroutine for an error that is no verdict on the product.
 func (r *rig) fail(err error) {
 	if err != nil && r.t.Context().Err() == nil {
 		r.t.Errorf("seed %d at %s: %v", r.plan.Seed, r.h.clock(time.Now()), err)
@@ -200,7 +200,7 @@ func (r *rig) fail(err error) {
 
 func port(address string) int {
 	_, text, _ := net.SplitHostPort(address)
-	n, _ := strconv.Atoi(text) // of a listener that was just closed
+	n, _ := strconv.Atoi(text) // the port of a listener that was just closed
 	return n
 }
 
@@ -268,7 +268,7 @@ func (r *rig) startProxy(ctx context.Context, p *proxy) (err error) {
 		Args: append(queue,
 			"--host", "127.0.0.1", "--port", strconv.Itoa(p.port), "--state-dir", p.dir, "--etcd-endpoints", strings.Join(p.etcd, ","),
 			"--connector", "nixl", "--kv-lease-budget", (kvLease * 2 / 3).String(), "--waiting-retry-interval", "500ms", "--access-log=off", "--trace-headers", "--audit-interval", audit.String(),
-			// An engine may lose a request and serve all others: these limits end it.
+			// An engine may lose one request and serve all others: these limits end the lost request.
 			"--prefill-timeout", "10s", "--decode-first-byte-timeout", "10s", "--non-stream-timeout", "20s", "--busy-timeout", "20s", "--shutdown-timeout", "3s",
 		),
 		Ready: func(ctx context.Context) error {
@@ -300,7 +300,7 @@ func (r *rig) startAgain(ctx context.Context, e *engine, models ...string) (err 
 		args = append(args, "--runtime-lora")
 	}
 	if r.h.QueueLength > 0 {
-		// Decode waits for prefill, whose queue may be longer than the time-out above.
+		// Decode waits for prefill, whose queue may be longer than the timeout above.
 		args = append(args, "--transfer-timeout", "15s", "--prefill-rate", strconv.Itoa(engineRate), "--max-num-batched-tokens", "1") // an engine in both roles decodes between the tokens of prompts
 	}
 	e.proc, err = r.f.Start(ctx, fleet.Spec{
@@ -341,7 +341,7 @@ func (r *rig) startAgent(ctx context.Context, e *engine) (err error) {
 	return err
 }
 
-// get reads a page and decodes it into into, if that is not nil. 503 is an error only without it.
+// get reads a page and decodes it into into unless that is nil. Status 503 is an error only if into is nil.
 func (r *rig) get(ctx context.Context, url string, into any) error {
 	return r.send(ctx, http.MethodGet, url, "", into)
 }
@@ -425,8 +425,8 @@ func (r *rig) stored(ctx context.Context) (keys map[string]int64, intents map[st
 	return keys, intents, nil
 }
 
-// converged returns nil if a proxy's snapshot equals etcd, and it can use every instance but the
-// spare, and those that are ejected if they may be.
+// converged returns nil if a proxy's snapshot equals etcd, and the proxy can use every instance except the
+// spare. If ejected is true, ejected instances count as used.
 func (r *rig) converged(ctx context.Context, p *proxy, ejected bool) error {
 	s, err := r.poll(ctx, p)
 	if err != nil {
@@ -487,7 +487,7 @@ func (r *rig) metrics(p *proxy) (map[string]float64, error) {
 	return out, nil
 }
 
-// usage reads what a proxy uses.
+// usage reads the resource usage of a proxy.
 func (r *rig) usage(p *proxy, into *Usage) error {
 	m, err := r.metrics(p)
 	*into = Usage{Goroutines: int(m["go_goroutines"]), Descriptors: int(m["process_open_fds"]), Heap: int64(m["go_memstats_heap_inuse_bytes"])}
@@ -553,7 +553,7 @@ func (r *rig) alive(p *fleet.Process) {
 	}
 }
 
-// panics records handlers of proxies that have panicked: the client sees a broken answer only.
+// panics records panics in the handlers of proxies: a client sees only a broken answer.
 func (r *rig) panics() {
 	for _, p := range r.proxies {
 		raw, err := os.ReadFile(filepath.Join(r.f.Dir(), "logs", p.name+".log"))

@@ -124,11 +124,11 @@ func (l *load) idle(ctx context.Context) {
 	<-ctx.Done()
 }
 
-// finish waits until no request from before a time is open, stops the clients and waits for them.
+// finish waits until no request from before the given time is open, stops the clients and waits for them.
 func (l *load) finish(before time.Time) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.r.t.Context()), patient)
 	defer cancel()
-	_ = l.r.await(ctx, func() error { // what stays open is judged when its client gives up
+	_ = l.r.await(ctx, func() error { // an open request is judged when its client gives up
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		for _, since := range l.open {
@@ -144,8 +144,8 @@ func (l *load) finish(before time.Time) {
 	l.plain.CloseIdleConnections()
 }
 
-// long sends requests that run for longer than a proxy needs to publish that they have ended: to one
-// proxy those that take longest, so that a drain that does not wait for it ends too early.
+// long sends requests that run longer than a proxy takes to publish their end. One proxy gets the longest
+// ones, so that a drain which does not wait for this proxy ends too early.
 func (l *load) long(name string, which int) {
 	proxies := l.r.proxies
 	for i := range 18 {
@@ -160,7 +160,7 @@ func (l *load) long(name string, which int) {
 	}
 }
 
-// firstDrain is the time in which the drain without faults only has to wait for the requests of long.
+// firstDrain is the time after the start in which all long requests are those of long, for the first drain.
 const firstDrain = 4 * time.Second
 
 // longest is the number of tokens of a long answer: more than 3 s.
@@ -224,7 +224,7 @@ func (l *load) one(rnd *rand.Rand, id string, tokens int, p *proxy) {
 // refusal matches the reason of a refusal by the queue.
 var refusal = regexp.MustCompile(`^status (?:429|503): .*\((predicted_wait|deadline|queue_full|stopping)\)`)
 
-// headers returns those that a request sends.
+// headers returns the header of a request.
 func (q *Request) headers() http.Header {
 	h := http.Header{"Content-Type": {"application/json"}, "X-Request-Id": {q.ID}}
 	if q.Class != "" {
@@ -263,7 +263,7 @@ func (q *Request) body(prompt string, tokens int) []byte {
 	return raw
 }
 
-// header takes the trace headers of an answer.
+// header records the trace headers of an answer.
 func (q *Request) header(h http.Header) {
 	q.Prefill, q.Decode, q.Alone = h.Get("X-Pd-Prefill"), h.Get("X-Pd-Decode"), h.Get("X-Pd-Decode-Only")
 	q.Revision, _ = strconv.ParseInt(h.Get("X-Pd-Revision"), 10, 64) // absent from answers of proxies without a pick
@@ -274,7 +274,7 @@ func (q *Request) header(h http.Header) {
 	}
 	if text, ok := strings.CutPrefix(h.Get("X-Pd-Timing"), "queue;dur="); ok {
 		ms, _, _ := strings.Cut(text, ",")
-		q.Queued, _ = time.ParseDuration(ms + "ms") // of proxies
+		q.Queued, _ = time.ParseDuration(ms + "ms") // only set by proxies
 	}
 }
 
@@ -333,7 +333,7 @@ func (l *load) other(ctx context.Context, p *proxy, q *Request, body []byte, wan
 	}
 }
 
-// right compares a whole answer with the expected one.
+// right reports whether a whole answer is the expected one.
 func right(route string, raw []byte, want fakevllm.Answer) bool {
 	type texts []struct{ Text string }
 	var a struct {

@@ -25,7 +25,7 @@ func (r *rig) operate(ctx context.Context, a Action) {
 		do(a.Via, a.Kind)
 		hold(ctx, a.For)
 		r.until(do, a.Via, "un"+a.Kind)
-	case "drain-wait": // at all proxies, requests run when it begins
+	case "drain-wait": // requests run at all proxies when the drain begins
 		r.load.long(fmt.Sprintf("before-%s-%s", a.Target, a.At), int(r.plan.Seed)+int(a.At/time.Millisecond))
 		hold(ctx, 200*time.Millisecond)
 		if o := do("pdctl", "drain", "--wait", "--timeout", "8s"); o.Code != 0 { // repeated as the manual says
@@ -59,9 +59,9 @@ func (r *rig) operate(ctx context.Context, a Action) {
 	}
 }
 
-// drainBehind drains an instance while a proxy is cut off from etcd: it goes on sending requests to the
-// instance, so drain --wait must not succeed. The proxy has caught up when it returns, so that the cut,
-// which is shorter than the lease of the proxy's presence, excuses nothing.
+// drainBehind drains an instance while a proxy is cut off from etcd and still sends requests to the instance,
+// so drain --wait must not succeed. It returns after the proxy has caught up. The cut is shorter than the
+// lease of the proxy's presence, so it excuses no violation.
 func (r *rig) drainBehind(ctx context.Context, do func(via, verb string, more ...string) Op) {
 	ctx, cancel := context.WithTimeout(ctx, soon)
 	defer cancel()
@@ -84,7 +84,7 @@ func (r *rig) drainBehind(ctx context.Context, do func(via, verb string, more ..
 	r.record(func(h *History) { h.Faults = append(h.Faults, f) })
 }
 
-// pending adds an engine that starts only later: a proxy must add it then.
+// pending adds an instance whose engine starts later: a proxy must add it then.
 func (r *rig) pending(ctx context.Context, a Action, e *engine, do func(via, verb string, more ...string) Op) {
 	killed := time.Now()
 	r.fail(r.kill(e.proc))
@@ -109,13 +109,13 @@ func (r *rig) pending(ctx context.Context, a Action, e *engine, do func(via, ver
 	r.removeSpare(do)
 }
 
-// removeSpare removes a static instance, also one that an add that failed has left, and the removal.
+// removeSpare removes a static instance, even one that a failed add has left, and then the removal.
 func (r *rig) removeSpare(do func(via, verb string, more ...string) Op) {
 	r.until(func(via, verb string, _ ...string) Op { return do(via, verb, "--force") }, "pdctl", "remove")
 	r.until(do, "pdctl", "allow")
 }
 
-// until repeats the undoing of a change until it succeeds.
+// until repeats an undo until it succeeds.
 func (r *rig) until(do func(via, verb string, more ...string) Op, via, verb string) {
 	for try := range 60 {
 		o := do(via, verb)
@@ -168,7 +168,7 @@ func (r *rig) change(ctx context.Context, via, verb string, e *engine, more ...s
 	}
 	o.To = time.Now()
 	o.Output = strings.Join(strings.Fields(o.Output), " ")
-	for verb, undo := range undoing { // what was not done, or only in vain, needs no undoing
+	for verb, undo := range undoing { // a change that was not made, or had no effect, needs no undo
 		if o.Verb == undo && verb != "deregister" && (strings.Contains(o.Output, "is not removed") || strings.Contains(o.Output, "no such")) {
 			o.Code = 0
 		}

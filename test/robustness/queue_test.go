@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// flooded returns a good history with 20 requests of each class that wait in the queue of proxy-1: those of
-// interactive for 4 s, the others until those before them are done.
+// flooded returns a good history with 20 requests of each class in the queue of proxy-1: those of interactive
+// wait for 4 s, and each next class until the one before it is done.
 func flooded() *History {
 	h := good()
 	h.QueueLength = 20

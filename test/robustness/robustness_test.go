@@ -63,7 +63,7 @@ func TestRobustness(t *testing.T) {
 	}
 }
 
-// run is the run of one seed.
+// run runs one seed.
 func run(t *testing.T, seed uint64, duration time.Duration) (*History, Verdict) {
 	plan, begun := NewPlan(seed, duration), time.Now()
 	r := build(t, plan, mixed(seed))
@@ -100,7 +100,7 @@ func (r *rig) runLanes(plan Plan) {
 	ctx, cancel := context.WithTimeout(r.t.Context(), plan.For)
 	defer cancel()
 	var lanes sync.WaitGroup
-	var others sync.RWMutex // an action that must be alone waits for the others
+	var others sync.RWMutex // an exclusive action waits for the others
 	for _, lane := range plan.Lanes {
 		lanes.Go(func() {
 			for _, a := range lane.Actions {
@@ -123,7 +123,7 @@ func (r *rig) runLanes(plan Plan) {
 	lanes.Wait()
 }
 
-// recordStalls records when the suite itself got no CPU.
+// recordStalls records the times at which the suite itself got no CPU.
 func (r *rig) recordStalls(ctx context.Context) {
 	const tick = 50 * time.Millisecond
 	last := time.Now()
@@ -137,8 +137,7 @@ func (r *rig) recordStalls(ctx context.Context) {
 	}
 }
 
-// recordPolls records what a proxy reports of the membership, at each of its revisions and every two
-// seconds.
+// recordPolls records the membership that a proxy reports, at each of its revisions and every two seconds.
 func (r *rig) recordPolls(ctx context.Context, p *proxy) {
 	last, at := int64(-1), time.Time{}
 	for ctx.Err() == nil {
@@ -173,7 +172,7 @@ func (r *rig) converge(healed time.Time) {
 	group.Wait()
 }
 
-// settle records what is left after the load: it waits for engines that still read cancelled
+// settle records the state that remains after the load: it waits for engines that still read cancelled
 // requests, and for idle connections to end.
 func (r *rig) settle() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.t.Context()), 30*time.Second)
@@ -181,7 +180,7 @@ func (r *rig) settle() {
 	for i := range r.h.Final {
 		f := &r.h.Final[i]
 		p := r.proxies[slices.IndexFunc(r.proxies, func(p *proxy) bool { return p.name == f.Proxy })]
-		_ = r.await(ctx, func() error { // what is left at the end is judged by the rules
+		_ = r.await(ctx, func() error { // the rules judge the rest
 			m, err := r.metrics(p)
 			if err != nil {
 				return err
@@ -224,7 +223,7 @@ func (r *rig) settle() {
 	}
 }
 
-// drainQueues records what waits in proxies after the load, and whether they admit requests again.
+// drainQueues records the waiting requests after the load, and whether the proxies admit requests again.
 func (r *rig) drainQueues() {
 	if r.h.QueueLength == 0 {
 		return
@@ -303,8 +302,8 @@ func (r *rig) keep() error {
 	return os.WriteFile(filepath.Join(dir, "history.json"), raw, 0o600)
 }
 
-// mixed chooses the processes that run the older version, for PD_ROBUSTNESS_OLD, the directory
-// of its programs. Eight seeds in a row have all combinations of proxy, agent and pdctl.
+// mixed chooses the processes that run the older version, from the directory PD_ROBUSTNESS_OLD. Eight
+// consecutive seeds have all combinations of proxy, agent and pdctl.
 func mixed(seed uint64) func(program, process string) string {
 	old := os.Getenv("PD_ROBUSTNESS_OLD")
 	if old == "" {
@@ -312,7 +311,7 @@ func mixed(seed uint64) func(program, process string) string {
 	}
 	return func(program, process string) string {
 		bit := slices.Index([]string{"proxy", "agent", "pdctl"}, program)
-		// One process of a kind has the other version than the rest.
+		// One process of each program has the other version than the rest.
 		odd := process == "proxy-2" || process == "decode-2" || process == "prefill-2"
 		if (seed>>bit&1 == 1) != odd {
 			return filepath.Join(old, program)

@@ -24,7 +24,7 @@ func vocabulary() []string {
 	return []string{"The", " sea", "\xc3", "\xb6", " is", " deep", "\n", " and", " wide", "<", "tool", "!"}
 }
 
-// detokenize is the decoding of an engine.
+// detokenize decodes token ids like an engine.
 func detokenize(ids []byte) (string, error) {
 	var list []int
 	if err := json.Unmarshal(ids, &list); err != nil {
@@ -46,7 +46,7 @@ func quote(s string) string {
 	return string(b)
 }
 
-// textEvent is an event of /v1/completions, as vLLM writes it.
+// textEvent returns an event of /v1/completions in vLLM's format.
 func textEvent(text string, prompt, ids []int) string {
 	list := func(l []int) string {
 		b, _ := json.Marshal(l)
@@ -56,7 +56,7 @@ func textEvent(text string, prompt, ids []int) string {
 		`,"logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":` + list(prompt) + `,"token_ids":` + list(ids) + "}]}\n\n"
 }
 
-// chatEvent is an event of /v1/chat/completions with this inside of its delta.
+// chatEvent returns an event of /v1/chat/completions with these members in its delta.
 func chatEvent(delta string, ids ...int) string {
 	b, _ := json.Marshal(ids)
 	return `data: {"id":"chat-1","object":"chat.completion.chunk","created":5,"model":"m","choices":[{"index":0,"delta":{` + delta +
@@ -184,7 +184,7 @@ func TestAnswer_ContinuesChat(t *testing.T) {
 	}
 }
 
-// logged is textEvent with the logprobs of its tokens.
+// logged returns textEvent with the logprobs of its tokens.
 func logged(text string, prompt []int, ids ...int) string {
 	var tokens []string
 	for _, id := range ids {
@@ -194,7 +194,7 @@ func logged(text string, prompt []int, ids ...int) string {
 	return strings.Replace(textEvent(text, prompt, ids), `"logprobs":null`, `"logprobs":{"tokens":`+string(b)+`}`, 1)
 }
 
-// The next leg must go on from ids whose text the client has, and which end in a whole character.
+// The next leg must continue after ids whose text the client has and which end with a whole character.
 func TestAnswer_Seam(t *testing.T) {
 	t.Parallel()
 	first := textEvent("The", []int{20}, []int{10})
@@ -256,8 +256,8 @@ func TestAnswer_SeamOfParsers(t *testing.T) {
 	}
 }
 
-// A parser may hold the white space at the end of reasoning back until more of it comes, and else drop it. Token 21 ends
-// with such space.
+// A parser may hold back white space at the end of reasoning until more reasoning follows, and otherwise drop
+// it. Token 21 ends with such space.
 func TestAnswer_SeamInSpaceOfReasoning(t *testing.T) {
 	t.Parallel()
 	spaced := func(ids []byte) (string, error) {
@@ -280,7 +280,8 @@ func TestAnswer_SeamInSpaceOfReasoning(t *testing.T) {
 	}
 }
 
-// The engine's parser of Harmony begins each answer with the header of a message, so it cannot go on inside of one.
+// The engine's Harmony parser begins each answer with a message header, so no leg can continue inside a
+// message.
 func TestAnswer_ReplaysHarmony(t *testing.T) {
 	t.Parallel()
 	harmony := func(ids []byte) (string, error) {
@@ -362,7 +363,7 @@ func TestAnswer_CompletesItself(t *testing.T) {
 	}
 }
 
-// Calls that begin after the seam go on with the indexes of those before it.
+// Calls that begin after the seam continue the indexes of those before it.
 func TestAnswer_ToolCallsAfterTheSeam(t *testing.T) {
 	t.Parallel()
 	call := func(index int) string {
@@ -382,8 +383,8 @@ func TestAnswer_ToolCallsAfterTheSeam(t *testing.T) {
 	}
 }
 
-// The reasoning tokens of a leg are not those of the answer, whose parser has counted them in another way. A leg that
-// begins the answer has them all.
+// A continued leg's count of reasoning tokens is not reported, since the parser of the answer counts them
+// differently. A leg that begins the answer counts all of them.
 func TestAnswer_ReasoningTokens(t *testing.T) {
 	t.Parallel()
 	const usage = `"usage":{"prompt_tokens":4,"total_tokens":6,"completion_tokens":2,"completion_tokens_details":{"reasoning_tokens":1}}`
@@ -407,13 +408,13 @@ func TestAnswer_ReasoningTokens(t *testing.T) {
 	}
 }
 
-// offsets is an event of /v1/completions with the logprobs of these tokens.
+// offsets returns an event of /v1/completions with the logprobs of these tokens.
 func offsets(text string, prompt, ids, at []int, tokens ...string) string {
 	b, _ := json.Marshal(map[string]any{"text_offset": at, "tokens": tokens})
 	return strings.Replace(textEvent(text, prompt, ids), `"logprobs":null`, `"logprobs":`+string(b), 1)
 }
 
-// vLLM adds the lengths of the reported tokens, which are not those of the text with return_tokens_as_token_ids.
+// vLLM adds up the lengths of the reported tokens. With return_tokens_as_token_ids, these are not the text.
 func TestAnswer_ShiftsTextOffsets(t *testing.T) {
 	t.Parallel()
 	for _, tokens := range [][]string{{"The", " sea", "ö", " is"}, {"token_id:10", "token_id:11", "token_id:12", "token_id:14"}} {
@@ -436,7 +437,7 @@ func TestAnswer_ShiftsTextOffsets(t *testing.T) {
 	}
 }
 
-// Some tokenizers drop the space at the start of a text, which the client has got: it counts.
+// Some tokenizers drop the space at the start of a text. The client has received it, so it counts.
 func TestAnswer_ShiftsTextOffsetsByTheFirstSpace(t *testing.T) {
 	t.Parallel()
 	a := begin(t, openai.Completion, `,"max_tokens":99,"logprobs":1`)
@@ -545,8 +546,8 @@ func TestAnswer_RefusesMore(t *testing.T) {
 	}
 }
 
-// A replay leaves out what the client has, at the border inside of an event, too, and ends if the
-// engine writes another answer.
+// A replay omits the text that the client has, even if that ends inside an event, and stops if the engine
+// writes a different answer.
 func TestAnswer_Replays(t *testing.T) {
 	t.Parallel()
 	args := func(index int, s string) string {
@@ -600,7 +601,7 @@ func TestAnswer_ReplaysReasoningOfTwoNames(t *testing.T) {
 	}
 }
 
-// A replay leaves out the logprobs that the client has.
+// A replay omits the logprobs that the client has.
 func TestAnswer_ReplaysLogprobs(t *testing.T) {
 	t.Parallel()
 	for _, replay := range []string{
@@ -621,7 +622,7 @@ func TestAnswer_ReplaysLogprobs(t *testing.T) {
 	}
 }
 
-// The same for deltas of /v1/responses. The event that ends the text repeats all of them.
+// The same holds for deltas of /v1/responses. The event that ends the text repeats all of them.
 func TestAnswer_ReplaysLogprobsOfResponses(t *testing.T) {
 	t.Parallel()
 	delta := func(text string, tokens ...string) string {
@@ -652,8 +653,8 @@ func TestAnswer_ReplaysLogprobsOfResponses(t *testing.T) {
 	}
 }
 
-// A replay for the usage leaves out the finish reason that the client has. If only [DONE] is missing, there
-// is no replay.
+// A replay for the usage omits the finish reason that the client has. If only [DONE] is missing, there is no
+// replay.
 func TestAnswer_ReplaysForUsage(t *testing.T) {
 	t.Parallel()
 	text := chatEvent(`"content":"The"`)
@@ -683,13 +684,13 @@ func TestAnswer_ReplaysForUsage(t *testing.T) {
 	}
 }
 
-// An answer is replayed only within ten seconds of its first text, since that may take as long again.
+// An answer is replayed only within ten seconds of its first text, since a replay may take as long again.
 func TestAnswer_ReplaysForTenSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for wait, how := range map[time.Duration]string{9 * time.Second: continuation.HowReplay, 11 * time.Second: ""} {
 			a := begin(t, openai.Chat, `,"temperature":0,"response_format":{"type":"json_object"}`)
-			time.Sleep(time.Minute) // before the first text, nothing was computed that a replay repeats
+			time.Sleep(time.Minute) // before the first text there is nothing to replay
 			pass(t, a, roleEvent(20), chatEvent(`"content":"{"`, 10))
 			time.Sleep(wait)
 			n, why := a.Next(nil)
@@ -700,7 +701,7 @@ func TestAnswer_ReplaysForTenSeconds(t *testing.T) {
 	})
 }
 
-// The memory of token ids is counted, and free when the request has ended.
+// The memory of token ids is counted, and released when the request ends.
 func TestAnswer_CountsMemory(t *testing.T) {
 	t.Parallel()
 	bodies := scratch.NewBodies(1 << 20)

@@ -14,7 +14,7 @@ import (
 
 func limit(n int) func() int { return func() int { return n } }
 
-// The oldest stream goes on first, and one that has left takes no turn.
+// The oldest waiting stream continues first, and a stream that has left takes no turn.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestPace(t *testing.T) {
 		if got != [4]int{-5, 3, 2, 1} {
 			t.Errorf("turns %v", got)
 		}
-		if end = p.TryBegin(limit(1)); end == nil { // nothing moves any more
+		if end = p.TryBegin(limit(1)); end == nil { // no stream is moving now
 			t.Fatal("no turn")
 		}
 		end()

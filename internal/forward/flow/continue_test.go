@@ -29,7 +29,7 @@ type source struct{ members *instance.Snapshot }
 
 func (s source) Snapshot() *instance.Snapshot { return s.members }
 
-// healthy has nothing against any instance.
+// healthy has no finding about any instance.
 type healthy struct{ Health }
 
 func (healthy) Troubled() []instance.Key             { return nil }
@@ -64,7 +64,7 @@ func streaming(t *testing.T, kind openai.Kind, list []*instance.Instance) *compl
 	return &completion{r: &Request{Settings: s}, s: s, req: req, kind: kind, progress: continuation.New(req, 1, scratch.NewBodies(0))}
 }
 
-// While a tool call is open, no engine is asked whether the stream may move: that uses up no tries.
+// While a tool call is open, the proxy does not try to move the stream, so it uses up no tries.
 func TestCompletion_MayMoveInToolCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestCompletion_MayMoveInToolCall(t *testing.T) {
 	})
 }
 
-// counting counts nothing.
+// counting is a Recorder that ignores failures and retries.
 type counting struct{ Recorder }
 
 func (counting) Failed(instance.Key, leg.Class)   {}
@@ -107,8 +107,8 @@ func (e *tokenizer) Do(context.Context, *upstream.Request) (*upstream.Response, 
 	return &upstream.Response{Status: http.StatusOK, Length: -1, Body: io.NopCloser(strings.NewReader(`{"prompt":"a"}`))}, nil
 }
 
-// The time in which the proxy was suspended does not end a stream that is about to go on: its turn, the text of its
-// tokens and its next leg get a few seconds more, once.
+// A suspension of the proxy does not end a stream that is about to continue: its turn, the text of its tokens
+// and its next leg get a few seconds more, once.
 func TestCompletion_ContinuesAfterSuspension(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,9 +12,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// An instance whose notifications did not arrive three times in a row is bypassed, but for a
-// trial request after 1 min, 2 min, 4 min and so on, up to 10 min. The warnings about it are at
-// least a minute apart. One trial that succeeds ends it all.
+// After three requests in a row without notifications, an instance is bypassed. Trial requests follow after
+// 1, 2, 4 min and so on, up to 10 min. Warnings about it are at least a minute apart. One successful trial
+// ends the bypass.
 func TestUnnotified_Trials(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -29,7 +29,7 @@ func TestUnnotified_Trials(t *testing.T) {
 				t.Fatal("bypassed too early")
 			}
 		}
-		u.arrived(in) // in a row: the count begins again
+		u.arrived(in) // interrupts the row: the count begins again
 		for range bypassAfter {
 			fail()
 		}

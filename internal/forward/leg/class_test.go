@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// The document shows the table that the code runs by.
+// docs/failures.md has the table that the code uses.
 func TestFailureTableIsDocumented(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("../../../docs/failures.md")

@@ -15,7 +15,7 @@ func TestErrorEventOwnsItsText(t *testing.T) {
 	event := []byte("data: " + text + "\n\n")
 	f := testLeg(t).JudgeEvent(400, sse.ErrorOf(openai.Chat, event))
 	for i := range event {
-		event[i] = '#' // the next stream
+		event[i] = '#' // the next stream reuses the buffer
 	}
 	if f.Class != Status4xx || f.Answer.Status != 400 || string(f.Answer.Body) != text {
 		t.Fatalf("%s %d %s", f.Class, f.Answer.Status, f.Answer.Body)

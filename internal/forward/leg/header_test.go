@@ -9,8 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 )
 
-// The client's own id is used where it can are in a header; a new one is a
-// UUID. Each attempt has an id for the engines, which begins with it.
+// The client's own id is used if it can be in a header; otherwise the id is a new UUID. Each attempt has an
+// id for the engines, which begins with the request's id.
 func TestIDs(t *testing.T) {
 	t.Parallel()
 	uuid := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
@@ -38,8 +38,8 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// Each leg has its own header. What a dialect sets wins over a client's own, and
-// changes neither the client's header nor the other leg's.
+// Each leg has its own header. Fields of a dialect replace the client's, and change neither the client's
+// header nor that of the other leg.
 func TestHeaderOfEachLeg(t *testing.T) {
 	t.Parallel()
 	o := testOrigin(t.Context())

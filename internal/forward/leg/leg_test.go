@@ -39,8 +39,8 @@ func testLeg(t *testing.T) *Leg {
 	return l
 }
 
-// The standard library's own contexts are built on top of a leg when it dials,
-// so a leg must behave as they expect.
+// The standard library derives its own contexts from a leg when it dials, so a leg must behave as they
+// expect.
 func TestLegIsAContext(t *testing.T) {
 	t.Parallel()
 	type key struct{}
@@ -83,7 +83,7 @@ func TestLegDeadlineMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := testOrigin(t.Context()).newLeg(&instance.Instance{}, nil, Wait{Limit: FirstByteLimit(time.Second)})
 		defer l.End()
-		time.Sleep(900 * time.Millisecond) // of the bubble's own clock
+		time.Sleep(900 * time.Millisecond) // by the bubble's clock
 		l.SetLimit(IdleLimit(time.Second))
 		for range 5 {
 			time.Sleep(900 * time.Millisecond)
@@ -109,8 +109,8 @@ func endedBy(l *Leg) string {
 	return ""
 }
 
-// No limit ends a leg while the other leg of its pair has to be done first; from then on, or
-// from the commit on, it waits as long as any other.
+// No limit ends a leg that waits for the other leg of its pair. Once that leg is done, or from the commit on,
+// it waits as long as any other leg.
 func TestLegWaitsForItsPartner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestLegWaitsForItsPartner(t *testing.T) {
 		defer waits.End()
 		defer done.End()
 		defer committed.End()
-		time.Sleep(50 * time.Minute) // of the bubble's own clock
+		time.Sleep(50 * time.Minute) // by the bubble's clock
 		waits.SetLimit(IdleLimit(2 * time.Second))
 		time.Sleep(50 * time.Minute)
 		synctest.Wait()
@@ -155,9 +155,8 @@ func TestLegOfAClientThatLeft(t *testing.T) {
 	}
 }
 
-// Waiting legs are called off by a list that is a moment old. A leg that was
-// committed meanwhile carries an answer that the client has begun to read: it
-// must not be broken.
+// Waiting legs are called off by a list that may be slightly out of date. A leg that was committed meanwhile
+// carries an answer that the client is already reading: it must not be broken.
 func TestCommittedLegIsNotCalledOff(t *testing.T) {
 	t.Parallel()
 	waiting, committed := newTestLeg(t.Context()), newTestLeg(t.Context())

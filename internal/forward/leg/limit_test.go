@@ -17,14 +17,14 @@ const (
 	always      = busyTimeout + time.Hour // longer than any leg here lasts
 )
 
-// observed begins a leg whose engine makes progress all the time until then, counted from the
-// beginning of the leg.
+// observed begins a leg whose engine makes progress without a pause until the given time after the beginning
+// of the leg.
 func observed(t *testing.T, until time.Duration, observable bool, w Wait) *Leg {
 	t.Helper()
 	return tried(t, until, until, observable, w)
 }
 
-// tried is observed with an engine whose core runs until another time: it answers trials.
+// tried is observed with an engine that also answers trial requests, until runs.
 func tried(t *testing.T, until, runs time.Duration, observable bool, w Wait) *Leg {
 	t.Helper()
 	o, begun := testOrigin(t.Context()), time.Now()
@@ -47,9 +47,8 @@ func lifetime(l *Leg) time.Duration {
 	return time.Since(l.Began)
 }
 
-// While an engine makes progress, a silent leg lasts up to --busy-timeout; from the end of the
-// progress on, and where progress cannot be observed, as long as its limit says. Trials are no
-// progress. The error names the limit.
+// While an engine makes progress, a silent leg lasts up to --busy-timeout. After the progress, or if it
+// cannot be observed, the leg's own limit applies. Trial requests are no progress. The error names the limit.
 func TestLimit_Progress(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -101,8 +100,8 @@ func TestLimit_BytesBeginANewSilence(t *testing.T) {
 	})
 }
 
-// The KV lease has precedence over every other limit, until the answer is committed:
-// a leg that cannot have read it, or whose engine has not renewed it, ends.
+// Until the answer is committed, the KV lease takes precedence over every other limit. A leg ends if it
+// cannot have read the KV cache, or if its engine has not renewed the lease.
 func TestLimit_Lease(t *testing.T) {
 	t.Parallel()
 	const lease, waits = 20 * time.Second, 150 * time.Second
@@ -112,7 +111,7 @@ func TestLimit_Lease(t *testing.T) {
 		whole     bool          // the answer is not streamed
 		until     time.Duration // end of the engine's progress
 		hidden    bool
-		tried     bool // the engine answers trials
+		tried     bool // the engine answers trial requests
 		committed bool
 		lasts     time.Duration // 0: longer than it waits
 	}{
@@ -164,7 +163,7 @@ func TestLimit_Lease(t *testing.T) {
 	}
 }
 
-// After a stall of the machine the first content may be read before the timer of the lease runs.
+// After a stall of the machine, the first content may be read before the timer of the lease runs.
 func TestLimit_LeaseAtTheCommit(t *testing.T) {
 	t.Parallel()
 	for _, late := range []bool{false, true} {
@@ -184,9 +183,9 @@ func TestLimit_LeaseAtTheCommit(t *testing.T) {
 	}
 }
 
-// A proxy that was suspended while the lease ended does not know what the engine did meanwhile: progress that
-// it sees afterwards does not prove that the blocks were read in time. One that saw the progress in time
-// uses the answer, however late it comes.
+// A proxy that was suspended while the lease ended does not know what the engine did meanwhile. Progress that
+// it sees later does not prove that the blocks were read in time. If it saw the progress in time, it uses the
+// answer, however late it arrives.
 func TestLimit_LeaseEndsDuringASuspension(t *testing.T) {
 	t.Parallel()
 	for _, streamed := range []bool{false, true} {
@@ -208,7 +207,8 @@ func TestLimit_LeaseEndsDuringASuspension(t *testing.T) {
 	}
 }
 
-// The time in which the proxy was suspended is no silence of the engine: what came meanwhile is read first.
+// The time of a suspension does not count as silence of the engine: bytes that arrived meanwhile are read
+// first.
 func TestLimit_Suspension(t *testing.T) {
 	t.Parallel()
 	lost := errors.New("lost")
@@ -237,7 +237,7 @@ func TestLimit_Suspension(t *testing.T) {
 	}
 }
 
-// A stream whose instance was lost for a moment has its own limit again.
+// A stream whose instance was lost for a moment gets its own limit back.
 func TestLimit_InstanceIsBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -258,7 +258,7 @@ func TestLimit_InstanceIsBack(t *testing.T) {
 	})
 }
 
-// A limit that was set again when its timer had just fired has not passed.
+// A limit that is set again just after its timer has fired does not end the leg.
 func TestLimit_FiredAndSetAgain(t *testing.T) {
 	t.Parallel()
 	for name, again := range map[string]func(*Leg){
@@ -268,7 +268,7 @@ func TestLimit_FiredAndSetAgain(t *testing.T) {
 	} {
 		l := testOrigin(t.Context()).newLeg(&instance.Instance{}, nil, Wait{Limit: GraceLimit(time.Hour)})
 		again(l)
-		l.expire() // what the timer calls, which has fired before
+		l.expire() // the call of the timer that has already fired
 		if l.Err() != nil {
 			t.Errorf("%s: ended by %v", name, context.Cause(l))
 		}
@@ -276,8 +276,8 @@ func TestLimit_FiredAndSetAgain(t *testing.T) {
 	}
 }
 
-// A leg that others have overtaken ends, unless its first content cannot be seen, it waits for
-// its partner, or the request has ended a leg for that before.
+// An overtaken leg ends, unless its first content cannot be seen, it waits for its partner, or the request
+// already lost a leg for this reason.
 func TestLeg_Overtaken(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

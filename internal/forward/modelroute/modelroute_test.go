@@ -15,7 +15,7 @@ type source struct{ documents *instance.Documents }
 
 func (s *source) Snapshot() *instance.Snapshot { return &instance.Snapshot{Documents: s.documents} }
 
-// routes returns a route with targets of these weights, a, b, ...; set changes them.
+// routes returns a route with targets a, b, ... of these weights; set changes the weights.
 func routes(sticky string, weights ...int) (r *modelroute.Routes, set func(weights ...int)) {
 	var s source
 	r = modelroute.New(&s, func(*instance.Documents) []*modelroute.Route {
@@ -35,8 +35,8 @@ func first(r *modelroute.Routes, session, key string) string {
 	return c.Target.Name
 }
 
-// The share of each target is that of its weight: exactly in any window of a split, and nearly among
-// sticky clients, of whom only the needed part moves when weights change.
+// The share of each target follows its weight: exactly in any window of a split, and approximately among
+// sticky clients. When weights change, only the necessary part of these clients moves.
 func TestShares(t *testing.T) {
 	t.Parallel()
 	for _, weights := range [][]int{{70, 30}, {1, 1, 1}, {10000, 1}, {5, 0, 95}} {

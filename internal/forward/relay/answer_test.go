@@ -38,13 +38,13 @@ func TestIsMedia(t *testing.T) {
 	}
 }
 
-// route is where a request of a test went.
+// route is the route of a test request.
 type route struct{}
 
 func (route) Header(h http.Header) { h.Set("X-PD-Policy", "p") }
 
-// A client gets nothing of an engine's header that is about the connection or that the
-// proxy sets, and one id. Where its request went it gets only if it may know.
+// A client gets one id, and no field of an engine's header that concerns the connection or that the proxy
+// sets. It gets the route of its request only if it may see it.
 func TestAnswerHeader(t *testing.T) {
 	t.Parallel()
 	header := http.Header{
@@ -79,7 +79,7 @@ func TestAnswerHeader(t *testing.T) {
 type slowClient struct {
 	http.ResponseWriter
 	deadline time.Time
-	behind   int // bytes that it reads before a write begins
+	behind   int // unread bytes of earlier writes
 }
 
 func (c *slowClient) Flush()                             {}
@@ -118,7 +118,7 @@ type goneClient struct{ http.ResponseWriter }
 
 func (goneClient) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-// A stream whose leg is lost when its client has left ends as that of a client that left.
+// A stream that loses its leg after its client has left has the outcome client_gone.
 func TestBreakOff_ClientGone(t *testing.T) {
 	t.Parallel()
 	log, _ := logtest.NewNullLogger()

@@ -17,7 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
-// kept is an Answer whose client is a recorder.
+// kept returns an Answer whose client is a recorder.
 func kept(kind openai.Kind) (*Answer, *httptest.ResponseRecorder) {
 	w := httptest.NewRecorder()
 	return &Answer{
@@ -70,7 +70,7 @@ func TestKeepAlive_Interval(t *testing.T) {
 	})
 }
 
-// On /v1/messages a comment precedes message_start, and a ping follows it, also if the header went out with
+// On /v1/messages, a comment precedes message_start and a ping follows it, even if the header was sent with
 // the comment.
 func TestKeepAlive_Messages(t *testing.T) {
 	t.Parallel()
@@ -78,7 +78,7 @@ func TestKeepAlive_Messages(t *testing.T) {
 		a, w := kept(openai.Messages)
 		a.StartKeepAlive(time.Second)
 		defer a.StopKeepAlive()
-		time.Sleep(1100 * time.Millisecond) // no two timers at one moment
+		time.Sleep(1100 * time.Millisecond) // no two timers fire at the same time
 		a.passKeepAlive([]byte(keepAlivePing))
 		a.sendHeader(eventStream(), -1)
 		time.Sleep(1100 * time.Millisecond)
@@ -93,8 +93,8 @@ func TestKeepAlive_Messages(t *testing.T) {
 	})
 }
 
-// Errors behind an early header are events in the shape of the API, and the end is not clean. Without a
-// keep-alive they are answers with a status.
+// Errors after an early header are events in the format of the API, and the end is not clean. Without a
+// keep-alive, they are answers with a status.
 func TestKeepAlive_ErrorEvent(t *testing.T) {
 	t.Parallel()
 	own := leg.ProxyError(&openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Message: "none", RetryAfter: 1500 * time.Millisecond})

@@ -7,8 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 )
 
-// TestAnswer_Tokens: later events replace what earlier ones report, prefill knows what was
-// cached, and events that report nothing cost no allocation.
+// Later events replace the numbers of earlier ones, prefill reports the cached tokens, and events without
+// numbers cause no allocation.
 func TestAnswer_Tokens(t *testing.T) {
 	t.Parallel()
 	const token = `data: {"choices":[{"index":0,"text":"a","finish_reason":null,"stop_reason":null}]}` + "\n\n"

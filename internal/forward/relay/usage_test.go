@@ -9,13 +9,13 @@ import (
 
 const usageEvent = "data: {\"usage\":{\"prompt_tokens_details\":{\"cached_tokens\":9}}}\n\n"
 
-// A stream with its usage in each event waits once for a prefill answer that does not
-// come, and has the right numbers as soon as it has come.
+// A stream with usage in each event waits once for a missing prefill answer, and has the correct numbers as
+// soon as the answer arrives.
 func TestUsageWaitsOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		u := Usage{PrefillDone: make(chan struct{})}
-		begun := time.Now() // of the bubble's own clock, which moves while everybody waits
+		begun := time.Now() // by the bubble's clock, which advances while all goroutines wait
 		for range 5 {
 			if got := string(u.Events([]byte(usageEvent))); got != usageEvent {
 				t.Errorf("%q", got)

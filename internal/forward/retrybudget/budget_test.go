@@ -48,8 +48,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// A clock that was ahead and is set back does not leave the proxy without retries until
-// it has reached that time again.
+// If the clock was ahead and is set back, the proxy has retries before that time is reached again.
 func TestBudgetAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	right := time.Unix(100000, 0)
@@ -63,7 +62,7 @@ func TestBudgetAfterTheClockWasSetBack(t *testing.T) {
 	if !b.Take(0) {
 		t.Error("retries of an hour to come count")
 	}
-	now = now.Add(-time.Second) // a request that came a little late
+	now = now.Add(-time.Second) // a request that is a little late
 	for range 4 {
 		b.Take(0)
 	}

@@ -25,7 +25,7 @@ func TestBodyClasses(t *testing.T) {
 			t.Fatalf("%d bytes: class %d after %d of %d", n, class, last, len(bodyPools))
 		}
 		last = class
-		// A buffer goes back to where it came from.
+		// A buffer returns to its own class.
 		if again, same, ok := bodyClass(int64(size)); !ok || again != class || same != size {
 			t.Fatalf("a buffer of %d bytes from class %d goes back to %d (%d bytes)", size, class, again, same)
 		}
@@ -49,8 +49,8 @@ func end(t *testing.T, b *Bodies, body *Body) {
 	}
 }
 
-// A client that announces a large body holds memory by what came of it, not by what it
-// announced.
+// A client that announces a large body holds memory for the bytes that have arrived, not for the announced
+// length.
 func TestMemoryFollowsWhatCame(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ announced, came, most int }{
@@ -80,8 +80,8 @@ func TestMemoryFollowsWhatCame(t *testing.T) {
 	}
 }
 
-// A body takes its own size, also while its buffer grows, and one of unknown length at most twice its size:
-// other bodies may have the rest.
+// A body takes memory of its own size, even while its buffer grows, or at most twice that if its length is
+// unknown. Other bodies may use the rest.
 func TestMemoryOfOneBody(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{64 * firstBuffer, 64*firstBuffer + 1, 64*firstBuffer + 500, 96 * firstBuffer, maxPooledBody + 1} {
@@ -99,7 +99,7 @@ func TestMemoryOfOneBody(t *testing.T) {
 	}
 }
 
-// pattern returns n bytes in which a shifted piece is noticed.
+// pattern returns n bytes in which a shifted part is detectable.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -108,8 +108,8 @@ func pattern(n int) []byte {
 	return b
 }
 
-// Whatever the reads of a body of known length, and the steps in which its memory is
-// allocated, the result is the body that was sent, or an error that it is cut.
+// A body of known length may arrive in any reads, and its memory be allocated in any steps: the result is the
+// body as it was sent, or an error that it is cut.
 func TestReadAnnounced(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, minPooledBody, firstBuffer, firstBuffer + 1,
@@ -148,7 +148,7 @@ func TestReadAnnounced(t *testing.T) {
 	}
 }
 
-// A body that an upstream client may still be sending is never used again.
+// A body that an upstream client may still be sending is never reused.
 func TestBodyThatIsStillReadIsNotUsedAgain(t *testing.T) {
 	t.Parallel()
 	var b Bodies
@@ -197,7 +197,7 @@ func TestReadUnannounced(t *testing.T) {
 	}
 }
 
-// A short body whose length is not announced needs no memory that others hold, as one that is announced.
+// A short body of unknown length is read even if others hold all memory, like one of known length.
 func TestReadUnannounced_WithoutMemory(t *testing.T) {
 	t.Parallel()
 	b := NewBodies(1)
@@ -212,8 +212,8 @@ func TestReadUnannounced_WithoutMemory(t *testing.T) {
 	}
 }
 
-// Only io.EOF itself is the end: an error that wraps it is a body cut short,
-// however much came before.
+// Only io.EOF itself is the end: an error that wraps it means a body cut short, however much of it has
+// arrived.
 func TestCutBodyIsNotWhole(t *testing.T) {
 	t.Parallel()
 	cut := fmt.Errorf("cut: %w", io.EOF)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// read represents one read of a stream: k bytes of value v.
+// read simulates one read of a stream: k bytes of value v.
 func (e *Events) read(t *testing.T, v byte, k int) {
 	t.Helper()
 	if e.MakeSpace(0) != nil {
@@ -40,7 +40,7 @@ func TestEventBufferFollowsTheStream(t *testing.T) {
 		t.Fatalf("the unsent bytes were lost: %q", e.Buf[:e.N])
 	}
 	e.Drop(10)
-	for range shrinkAfter - 1 { // the drop above was one
+	for range shrinkAfter - 1 { // the drop above was the first one
 		e.read(t, 'c', 300)
 		size(largeBuffer, "while it calms down")
 		e.Drop(300)
@@ -49,7 +49,7 @@ func TestEventBufferFollowsTheStream(t *testing.T) {
 	size(smallBuffer, "calm again")
 }
 
-// A stream that leaves half an event in the buffer must not lose it when its buffer shrinks.
+// A stream with half an event in its buffer must not lose it when the buffer shrinks.
 func TestEventBufferKeepsHalfEvents(t *testing.T) {
 	t.Parallel()
 	var e Events

@@ -12,8 +12,8 @@ import (
 
 var nameParam = regexp.MustCompile(`(?i) name=`)
 
-// FuzzForm compares Parse with a second reader of forms, which accepts what engines accept: they
-// find the same fields, and no field that controls KV transfers.
+// FuzzForm compares Parse with a second form parser, which is as lenient as engines: both find the same
+// fields, and no field that controls KV transfers.
 func FuzzForm(f *testing.F) {
 	for _, r := range recordedForms(f) {
 		f.Add(r.Type, r.bytes())
@@ -34,7 +34,7 @@ func FuzzForm(f *testing.F) {
 		model, delimiter := "", []byte("\r\n--"+params["boundary"])
 		for _, part := range bytes.Split(append([]byte("\r\n"), body...), delimiter)[1:] {
 			header, data, _ := bytes.Cut(part, []byte("\r\n\r\n"))
-			// Parameters may have names in any case; their values are compared as they are.
+			// Parameter names may have any case; parameter values are compared exactly.
 			header = nameParam.ReplaceAll(header, []byte(" name="))
 			named := func(name string) bool {
 				return bytes.Contains(header, []byte(` name="`+name+`"`)) || bytes.HasSuffix(header, []byte(` name=`+name))

@@ -127,7 +127,7 @@ func TestCharsets(t *testing.T) {
 	}
 }
 
-// TestBoundaries checks that a boundary that should be in quotes is accepted without, as by engines.
+// TestBoundaries checks that a boundary that should be quoted is accepted without quotes, as by engines.
 func TestBoundaries(t *testing.T) {
 	t.Parallel()
 	for boundary, accepted := range map[string]bool{
@@ -144,7 +144,7 @@ func TestBoundaries(t *testing.T) {
 	}
 }
 
-// TestFileNames checks that the name of a file that a client does not quote or escape is accepted, as by engines.
+// TestFileNames checks that a file name which a client does not quote or escape is accepted, as by engines.
 func TestFileNames(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -167,7 +167,7 @@ func TestFileNames(t *testing.T) {
 	}
 }
 
-// TestAmbiguousForms checks forms that readers take apart in different ways.
+// TestAmbiguousForms checks forms that parsers read in different ways.
 func TestAmbiguousForms(t *testing.T) {
 	t.Parallel()
 	const file = "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nR\r\n--B--\r\n"

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Strings of every length around the strides, ending or going wrong at every place.
+// Strings have every length around the strides, and end or become invalid at every position.
 func TestStringsOfEveryLength(t *testing.T) {
 	t.Parallel()
 	for n := range 160 {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Texts of the kinds that strings of a request are.
+// texts returns the kinds of text that strings of a request contain.
 func texts() []struct{ name, text string } {
 	repeat := func(s string, n int) string { return strings.Repeat(s, n/len(s)) }
 	const line = ` the quick brown fox jumps over 13 lazy dogs, and none of them looks up;\n`

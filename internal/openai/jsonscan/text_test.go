@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-// plain is text byte by byte.
+// plain is a reference for text that reads byte by byte.
 func plain(b []byte) (n int, ascii bool) {
 	ascii = true
 	for n < len(b) {
@@ -48,7 +48,7 @@ func check(t *testing.T, b []byte) {
 	}
 }
 
-// special must find the first byte that needs a closer look, whatever its neighbours are.
+// special must find the first byte that needs a closer look, whatever the bytes next to it.
 func TestSpecial(t *testing.T) {
 	t.Parallel()
 	check := func(w [8]byte) {
@@ -82,8 +82,8 @@ func TestSpecial(t *testing.T) {
 	}
 }
 
-// Every length, with every kind of byte at every position and alignment. The expected
-// result does not depend on plain.
+// Texts have every length, with every kind of byte at every position and alignment. The expected result does
+// not depend on plain.
 func TestEveryByteAtEveryPlace(t *testing.T) {
 	t.Parallel()
 	line := bytes.Repeat([]byte("p"), 64+200)
@@ -117,7 +117,7 @@ func TestAllBytes(t *testing.T) {
 			b := bytes.Repeat([]byte("p"), 160)
 			b[at] = byte(c)
 			check(t, b)
-			b[max(at-1, 0)] = '\\' // which escapes it
+			b[max(at-1, 0)] = '\\' // the backslash escapes it
 			check(t, b)
 		}
 	}
@@ -156,7 +156,7 @@ func TestRandom(t *testing.T) {
 		var b []byte
 		for range r.IntN(60) {
 			p := parts[r.IntN(len(parts))]
-			// What ends text comes seldom, for otherwise it ends at once.
+			// Parts that end the text are rare; otherwise texts would be very short.
 			if (p == `\` || p == `"` || p == `\u` || p == "\x01") && r.IntN(12) > 0 {
 				p = "word "
 			}
@@ -176,7 +176,7 @@ func FuzzText(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		check(t, b)
-		// The same at other alignments.
+		// The same bytes at other alignments.
 		check(t, append(bytes.Repeat([]byte("p"), 64+len(b)%64), b...))
 		check(t, append(bytes.Repeat([]byte(`\\`), 64), b...))
 	})

@@ -45,7 +45,7 @@ func TestResponsesAndMessagesAreRead(t *testing.T) {
 	}
 }
 
-// What the edit of the prefill leg would hide is refused.
+// Invalid fields are refused if the edit of the prefill leg would hide them from the engine.
 func TestResponsesAndMessagesAreRefused(t *testing.T) {
 	t.Parallel()
 	const turn = `{"model":"m","messages":[{"role":"user","content":"x"}]`
@@ -77,7 +77,7 @@ func TestResponsesAndMessagesAreRefused(t *testing.T) {
 	}
 }
 
-// The policies see of each kind what the prompt is made of.
+// The policies see the field of each API that has the prompt.
 func TestPromptOfEachKind(t *testing.T) {
 	t.Parallel()
 	const body = `{"model":"m","prompt":null,"input":"i","messages":[1],"max_tokens":1}`

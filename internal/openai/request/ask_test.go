@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
-// steeringFields are the fields by which a client could steer transfers between
-// engines, as engines read them, each with something in it.
+// steeringFields are the fields by which a client could steer transfers between engines, as engines read
+// them, each with a value.
 var steeringFields = []string{
 	`"kv_transfer_params":{"do_remote_prefill":true}`,
 	`"kv_transfer_params":{}`,
@@ -41,7 +41,7 @@ var steeringFields = []string{
 	`"data_parallel_rank":1`,
 }
 
-// asUTF16 spells a body as UTF-16 without a mark, which Python's JSON takes.
+// asUTF16 encodes a body as UTF-16 without a byte order mark, which Python's JSON accepts.
 func asUTF16(s string, order binary.AppendByteOrder) []byte {
 	var b []byte
 	for _, u := range utf16.Encode([]rune(s)) {
@@ -50,7 +50,7 @@ func asUTF16(s string, order binary.AppendByteOrder) []byte {
 	return b
 }
 
-// asUTF32 likewise.
+// asUTF32 does the same for UTF-32.
 func asUTF32(s string, order binary.AppendByteOrder) []byte {
 	var b []byte
 	for _, r := range s {
@@ -59,8 +59,8 @@ func asUTF32(s string, order binary.AppendByteOrder) []byte {
 	return b
 }
 
-// disguises are the ways to spell a field in a body that is no JSON here, and which
-// Python reads with the field in it.
+// disguises returns ways to spell a field in a body that is not JSON for the proxy, but in which Python finds
+// the field.
 func disguises(field string) map[string][]byte {
 	nan := `{"x":NaN,` + field + `}`
 	escaped := strings.Replace(field, "_", `\u005f`, 1)
@@ -127,7 +127,7 @@ func TestEnginesAreAskedAboutPlainMistakes(t *testing.T) {
 	}
 }
 
-// FuzzMayAsk: what an engine is asked about holds none of the names, however Python
+// FuzzMayAsk checks that a body which an engine may be queried about has none of the names, however Python
 // decodes it.
 func FuzzMayAsk(f *testing.F) {
 	for _, field := range steeringFields {
@@ -151,15 +151,14 @@ func FuzzMayAsk(f *testing.F) {
 	})
 }
 
-// decodings are the texts that Python's JSON may find in a body: by its first bytes it
-// takes UTF-8, UTF-16 or UTF-32, and in strings it reads escapes. All \u are read here,
-// those of no string too.
+// decodings returns the texts that Python's JSON may find in a body: its first bytes decide among UTF-8,
+// UTF-16 and UTF-32, and it reads escapes in strings. This function reads all \u, even outside strings.
 func decodings(body []byte) []string {
 	var texts []string
 	if utf8.Valid(body) {
 		texts = append(texts, string(body))
 	}
-	// What Python takes for UTF-16 or UTF-32 has a zero in the first four bytes, or a mark.
+	// A body that Python takes for UTF-16 or UTF-32 has a zero in the first four bytes, or a byte order mark.
 	if bytes.IndexByte(body[:min(4, len(body))], 0) >= 0 || bytes.HasPrefix(body, []byte{0xff, 0xfe}) || bytes.HasPrefix(body, []byte{0xfe, 0xff}) {
 		for _, order := range []binary.ByteOrder{binary.LittleEndian, binary.BigEndian} {
 			var units []uint16

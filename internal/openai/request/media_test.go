@@ -25,10 +25,10 @@ func TestMedia(t *testing.T) {
 		{openai.Chat, chat(`[{"type":"text","text":"image_url"}]`), false}, {openai.Chat, chat(`[{"type":"input_audio","input_audio":{}}]`), true},
 		{openai.Messages, `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"image","source":{}}]}]}`, true},
 		{openai.Responses, `{"input":[{"role":"user","content":[{"type":"input_image","image_url":"x"}]}]}`, true},
-		// vLLM takes a part without a type for what its members are.
+		// vLLM infers the type of a part without a type from its members.
 		{openai.Chat, chat(`[{"image_url":"http://x"}]`), true}, {openai.Chat, chat(`[{"audio_url":{"url":"http://x"}}]`), true},
 		{openai.Chat, chat(`[{"type":"text","text":"hi","image_url":null}]`), false}, {openai.Chat, chat(`[{"type":"prompt_embeds","data":"AAAA"}]`), true},
-		// What a tool has returned may be an image.
+		// The result of a tool may be an image.
 		{openai.Messages, `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image","source":{}}]}]}]}`, true},
 		{openai.Messages, `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"image"}]}]}]}`, false},
 		{openai.Responses, `{"input":[{"type":"function_call_output","call_id":"c","output":[{"type":"input_image","image_url":"x"}]}]}`, true},

@@ -30,7 +30,7 @@ func TestReading(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			r, _ := request.Parse(tc.kind, []byte(tc.body)) // what is refused can be read all the same
+			r, _ := request.Parse(tc.kind, []byte(tc.body)) // a refused request can be read as well
 			var room [2][]byte
 			head, prompt, _ := r.Reading(room[:])
 			if got := string(bytes.Join(append(head, prompt), nil)); got != tc.want {
@@ -40,13 +40,13 @@ func TestReading(t *testing.T) {
 	}
 }
 
-// A picture counts as a few bytes, and two requests read alike only if their pictures are the same.
+// An image counts as a few bytes, and two requests have the same reading only if their images are the same.
 func TestReading_Media(t *testing.T) {
 	t.Parallel()
 	rng := rand.NewChaCha8([32]byte{1})
 	picture := func() string {
 		raw := make([]byte, 1<<20)
-		_, _ = rng.Read(raw) // it never fails
+		_, _ = rng.Read(raw) // it never returns an error
 		return base64.StdEncoding.EncodeToString(raw)
 	}
 	first, second := picture(), picture()

@@ -36,12 +36,12 @@ func TestNotUTF8(t *testing.T) {
 	}
 }
 
-// Where a string goes wrong, and how, whichever way has found it.
+// An error has the position and the kind of the defect in a string, whichever code path detects it.
 func TestWhereAStringIsWrong(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, end, message string
-		back               int // where, counted from the start of end; -1: the string's start
+		back               int // position of the error relative to the start of end; -1: the string's start
 	}{
 		{"no end", ``, "unterminated string", -1},
 		{"cut behind a backslash", `\`, "unterminated string", -1},

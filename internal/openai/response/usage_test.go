@@ -54,7 +54,7 @@ func TestCachedTokens(t *testing.T) {
 	}
 }
 
-// The two agents' APIs have names and places of their own for the same numbers.
+// The two agent APIs have other names and positions for the same numbers.
 func TestCachedTokensOfAgents(t *testing.T) {
 	t.Parallel()
 	const (

@@ -55,7 +55,7 @@ func TestNamedEvents(t *testing.T) {
 		{openai.Messages, "data: [DONE]\n\n", content, none},
 		{openai.Chat, "data: [DONE]\n\n", sse.EventDone, end},
 		{openai.Chat, "data: {\"choices\":[]}\n\n", preamble, none},
-		{openai.Chat, "data: {\"choices\":[{\"delta\":{},\"token_ids\":[3]}]}\n\n", preamble, none}, // of a <think>
+		{openai.Chat, "data: {\"choices\":[{\"delta\":{},\"token_ids\":[3]}]}\n\n", preamble, none}, // part of a <think>
 		{openai.Completion, "data: {\"choices\":[{\"text\":\"\",\"token_ids\":[3]}]}\n\n", content, none},
 		{openai.Generate, "data: {\"choices\":[{\"token_ids\":[3]}]}\n\n", content, none},
 		{openai.Completion, "data: {\"error\":{}}\n\n", failed, fault},
@@ -70,7 +70,7 @@ func TestNamedEvents(t *testing.T) {
 	}
 }
 
-// A client without a stream receives the error of an event in the form of its API.
+// A client that does not stream receives the error of an event in the format of its API.
 func TestErrorOfAnEvent(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
