@@ -113,8 +113,7 @@ func TestSilentBesideAPeer(t *testing.T) {
 	})
 }
 
-// The time during which an instance is ejected for another
-// reason, after it has answered, does not count as silence.
+// Time in which an instance is ejected for another reason, after an answer, does not count as silence.
 func TestSilence_EndsWhileEjected(t *testing.T) {
 	t.Parallel()
 	for name, eject := range map[string]func(*health.Tracker, *instance.Instance){
@@ -236,8 +235,7 @@ func TestTheLastPrefillBesideDecode(t *testing.T) {
 	})
 }
 
-// An instance that serves only other models could not take over
-// the requests of a silent one, so it is no peer.
+// An instance that serves other models cannot take over a silent instance's requests: it is no peer.
 func TestTracker_PeersShareAModel(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

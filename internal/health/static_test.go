@@ -11,7 +11,7 @@ import (
 )
 
 // A dead instance without an agent is ejected even if no request went there, and
-// readmitted when it answers again. The agent's instances are not probed.
+// readmitted when it answers again. Instances with an agent are not probed.
 func TestProbeStatic(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

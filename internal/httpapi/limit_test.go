@@ -133,8 +133,7 @@ func (l oneConn) Close() error {
 
 func (l oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
-// A request is answered although its body is missing, and promptly
-// if its connection ends, as one beyond the limit does.
+// A request is answered without its body, and promptly if its connection ends, as beyond the limit.
 func TestMissingBody(t *testing.T) {
 	t.Parallel()
 	router := httpapi.NewRouter(deps(), true)

@@ -189,8 +189,7 @@ func TestRevertConflicts(t *testing.T) {
 	}
 }
 
-// Audit entries expire after a month. diff and revert report that
-// changes may be missing, and revert needs --yes.
+// Audit entries expire after a month. diff and revert report possible gaps, and revert needs --yes.
 func TestRevertBeforeTheAuditLog(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -52,7 +52,8 @@ func TestClientConn_DeadlineOfASuspendedProcess(t *testing.T) {
 	read(nil)
 }
 
-// A write waits for the client to read, so that a large socket buffer does not take most of the data.
+// A write blocks until the client reads on; only a bounded part
+// of a large socket buffer is used for unsent data.
 func TestClientConn_LimitsUnsent(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

@@ -235,7 +235,7 @@ func BenchmarkPrepare(b *testing.B) {
 		name      string
 		instances int
 		models    int // of each instance
-		odd       int // the instance that lacks one of them; -1: none
+		odd       int // the instance with only one of them; -1: none
 		of        int // all models; if more than models, instances list different ones
 	}{
 		{"1000", 1000, 1, -1, 1},

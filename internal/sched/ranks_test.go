@@ -224,7 +224,7 @@ func TestWantedRank(t *testing.T) {
 	}
 }
 
-// Ranks returns each rank's load and the number of prompts that policies remember of it.
+// Ranks returns the load of each rank, and the prompts that policies remember of it.
 func TestRanksAreTold(t *testing.T) {
 	t.Parallel()
 	in := inst(instance.Prefill, "a:1", ranks(3))

@@ -307,8 +307,8 @@ func TestLegs_SlowTogether(t *testing.T) {
 	})
 }
 
-// A decode instance owes bytes to every leg in flight, also to committed streams, which no longer wait.
-// A prefill instance may have answered already: then only decode has not fetched its KV cache.
+// A decode instance owes bytes to every leg in flight, also to committed streams, which no longer wait. A
+// prefill instance may have answered already: its leg lasts until decode has fetched the KV cache.
 func TestLegs_CommittedStreamsAreSilent(t *testing.T) {
 	t.Parallel()
 	for role, want := range map[instance.Role]bool{instance.Decode: true, instance.Prefill: false} {

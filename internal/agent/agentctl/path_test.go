@@ -90,8 +90,7 @@ func TestFindPassesOverTheDead(t *testing.T) {
 		lis.(*net.UnixListener).SetUnlinkOnClose(false)
 		paths, listeners = append(paths, path), append(listeners, lis)
 	}
-	// Other agents of this user may run on this machine, so found
-	// returns only those of paths that Find returns or names.
+	// Other agents of this user may run here: found returns only those of paths that Find returns or names.
 	found := func() []string {
 		path, err := agentctl.Find(instance.Key{}, env)
 		return slices.DeleteFunc(slices.Clone(paths), func(p string) bool { return !strings.Contains(path+fmt.Sprint(err), p) })

@@ -164,8 +164,7 @@ func TestHealthWithAnAddressInTheEnvironment(t *testing.T) {
 	defer background.Start(t.Context(), func(ctx context.Context) {
 		agentctl.Serve(ctx, lis, agentctl.Source{Report: func() agentctl.Report { return agentctl.Report{Phase: "serving"} }}, testLog())
 	})()
-	// If other agents of this user run on this machine, the command
-	// asks which one is meant, and lists this one.
+	// If other agents of this user run here, the command asks which one is meant, and lists this one.
 	if code, _, errs := ask(t, "health"); code != 0 && !(code == 1 && strings.Contains(errs, path)) {
 		t.Errorf("health: %d %s", code, errs)
 	}

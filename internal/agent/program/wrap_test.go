@@ -157,8 +157,7 @@ func TestWrapStop(t *testing.T) {
 	}
 }
 
-// If the engine crashes, its state becomes "down" and its key is
-// deleted at once; the agent exits with the engine's code.
+// If the engine crashes, it is "down" and its key deleted at once; the agent exits with its code.
 func TestWrapCrash(t *testing.T) {
 	t.Parallel()
 	crash := filepath.Join(t.TempDir(), "crash")

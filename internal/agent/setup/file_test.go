@@ -21,8 +21,7 @@ func settingsFile(t *testing.T, text string) string {
 	return path
 }
 
-// A flag takes precedence over the environment, the environment
-// over the file, and the file over detected facts.
+// Settings take precedence in this order: flag, environment, file, detected facts.
 func TestFile(t *testing.T) {
 	t.Parallel()
 	path := settingsFile(t, "role: decode\nmodel: from-file\nttl: 20\nstrict-model: yes\nlabel: [rack=1, 'note=a,b']\netcd-endpoints: 10.0.0.1:2379\nrestart-delay: 2s\n")

@@ -17,7 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// The record has the endpoint of the command. A note warns if no proxy can connect to it.
+// The record has the endpoint of the command. A note warns if no proxy can follow it.
 func TestEventsThatAreGiven(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -126,7 +126,8 @@ func TestEventsThatWouldConnect(t *testing.T) {
 	}
 }
 
-// If a subscriber listens, the publisher connects to it: its events are not diverted.
+// If a subscriber listens, the publisher connects to it: a
+// subscriber that waits for events must not lose them.
 func TestEventsThatSomebodyWaitsFor(t *testing.T) {
 	t.Parallel()
 	l := testkit.Listen(t)

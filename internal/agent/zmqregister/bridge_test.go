@@ -123,8 +123,7 @@ func key(role instance.Role, s *fakevllm.Server) instance.Key {
 	return instance.Key{Role: role, Address: s.Address()}
 }
 
-// TestPingsAreARegistration: pings of both formats register an
-// instance; it is removed when they stop and returns with them.
+// TestPingsAreARegistration: pings of both formats register an instance while they continue.
 func TestPingsAreARegistration(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)

@@ -61,8 +61,7 @@ func write(t *testing.T, text string) string {
 	return path
 }
 
-// A flag takes precedence over the environment, the environment over the
-// file, and the file over the default; an empty variable is ignored.
+// Settings take precedence in this order: flag, environment, file, default. An empty variable is ignored.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	path := write(t, "a: file\nfile: file\non: yes\nlist: [f]\n")

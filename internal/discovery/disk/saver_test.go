@@ -103,8 +103,7 @@ func TestSaver_RepeatsFailedWrite(t *testing.T) {
 	})
 }
 
-// A later write removes the temporary file of a write that a kill
-// interrupted. A fresh one may belong to another proxy.
+// A later write removes the file of a write that a kill interrupted. A fresh one may be another proxy's.
 func TestWrite_RemovesInterrupted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

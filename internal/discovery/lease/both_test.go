@@ -62,8 +62,7 @@ func TestRegistrarBoth(t *testing.T) {
 	}
 }
 
-// A foreign owner of one of the two keys prevents the agent from
-// writing either: it never writes only one of them.
+// If another owner holds one of the two keys, the agent writes neither.
 func TestRegistrarBothIsRefusedAsAWhole(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)

@@ -35,8 +35,7 @@ func TestDecodeModelRoute(t *testing.T) {
 	}
 }
 
-// A route must not have the name of a model that an engine of
-// this fleet serves, unless it splits that model's requests.
+// A route cannot have the name of a model that an engine here serves, unless it splits that model's requests.
 func TestModelRoute_Conflict(t *testing.T) {
 	t.Parallel()
 	served := func(view instance.View) []*instance.Instance {

@@ -88,7 +88,7 @@ func (s *simulated) step(names []string) {
 	key := names[s.rng.IntN(len(names))]
 	now := s.keys[key]
 	switch n := s.rng.IntN(20); {
-	case n < 8: // written by the same or another lease
+	case n < 8: // created or updated, under any lease
 		s.rev++
 		kv := &mvccpb.KeyValue{
 			Key: []byte(key), Value: []byte(simulatedValues[s.rng.IntN(len(simulatedValues))]),

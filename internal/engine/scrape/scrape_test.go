@@ -242,7 +242,7 @@ func TestScrape_FullEngine(t *testing.T) {
 		}
 		e.mu.Lock()
 		e.fetched = map[string]bool{"10.0.0.2:1": true}
-		e.sent = map[string]float64{"10.0.0.1:1": 13, "10.0.0.3:1": 14} // 10 are reported as running
+		e.sent = map[string]float64{"10.0.0.1:1": 13, "10.0.0.3:1": 14} // 10 are reported
 		e.mu.Unlock()
 		time.Sleep(10 * time.Second)
 		if n := within("10.0.0.2:1"); n < 9 || n > 11 {

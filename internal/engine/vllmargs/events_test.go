@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// seed is the example in vLLM's documentation of KV events.
+// seed is the configuration in vLLM's example of KV events.
 const seed = `{"enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv-events"}`
 
 func TestEventsOfACommand(t *testing.T) {

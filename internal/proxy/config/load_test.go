@@ -296,8 +296,7 @@ func TestPrintMasksAndReadsBack(t *testing.T) {
 	}
 }
 
-// Printed settings can be loaded also with TLS at the embedded
-// etcd; settings that a file cannot have are named.
+// Printed settings load also with TLS at the embedded etcd; settings that a file cannot have are named.
 func TestPrintReadsBack_Others(t *testing.T) {
 	t.Parallel()
 	p := mustLoad(t, nil, "--etcd-listen-cert", "c", "--etcd-listen-key", "k", "--etcd-ca", "ca")

@@ -400,8 +400,7 @@ func TestEjectedEngineKeepsItsRole(t *testing.T) {
 	check(1, 1, 1)
 }
 
-// The KV cache use of a role is that of the engines that report
-// it, whatever share of an engine counts for the role.
+// The KV cache use is that of the engines that report it, whatever share of an engine a role has.
 func TestKVUseOfEngineInBothRoles(t *testing.T) {
 	t.Parallel()
 	var all []*instance.Instance

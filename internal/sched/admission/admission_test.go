@@ -311,8 +311,7 @@ func TestRunKeepsThePlan(t *testing.T) {
 
 func of(c admission.Class) admission.Request { return admission.Request{Class: c, Bytes: 10} }
 
-// Both the number and the bytes of waiting requests are bounded;
-// the newest of the lowest class is evicted first.
+// The number and the bytes of waiting requests are bounded; the newest of the lowest class is evicted first.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*admission.Options, *rig){

@@ -174,8 +174,7 @@ func TestOrder_LongRun(t *testing.T) {
 	}
 }
 
-// Shares are max-min fair by key, respect the least share of each
-// class, waste nothing, and sum to the capacity.
+// Shares are max-min by key, respect each class's least share, waste nothing, and sum to the capacity.
 func TestShares_Exhaustive(t *testing.T) {
 	t.Parallel()
 	kinds := []demand{{accountKey: accountKey{"a", Interactive}}, {accountKey: accountKey{"b", Interactive}}, {accountKey: accountKey{"a", Batch}}, {accountKey: accountKey{"c", Batch}}}

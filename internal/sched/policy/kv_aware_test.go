@@ -112,7 +112,7 @@ func TestKVAwareGoesByTheEngines(t *testing.T) {
 	}
 }
 
-// Only repeated prompts are tokenized, and a chat not in every turn.
+// Tokens are requested only for repeated prompts, and not in every turn of a chat.
 func TestKVAwareAsksSeldom(t *testing.T) {
 	t.Parallel()
 	list := fleet(1, 1)
