@@ -168,7 +168,7 @@ func serve(t *testing.T, d httpapi.Deps, split bool) *httptest.Server {
 	return s
 }
 
-// client returns a client with separate connections: the end of any httptest.Server closes
+// client returns a client with separate connections. The end of any httptest.Server closes
 // the idle connections of the default client, which other tests use at the same time.
 func client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}

@@ -63,7 +63,7 @@ func TestRestoreWithoutRightToReadProxies(t *testing.T) {
 }
 
 // Commands about keys that proxies keep of a former etcd change nothing, and name the
-// decision that must come first: a new override would replace the whole former one.
+// decision that must come first. A new override would replace the whole former one.
 func TestKeptByProxies(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -27,16 +27,16 @@ import (
 // envEngine makes the test binary an engine; its value is the kind. The engine listens at --port.
 const envEngine = "PDMESH_TEST_ENGINE"
 
-// engineMain is the life of an engine: kind is words separated by commas.
+// engineMain runs an engine; kind has words separated by commas.
 //
 //	load=FILE    listens once FILE is there
 //	crash=FILE   exits with code 3 once FILE is there
 //	exit=N       exits with code N at once
-//	stubborn     takes no notice of SIGTERM
-//	die          leaves SIGTERM to the system
+//	stubborn     ignores SIGTERM
+//	die          has the default reaction to SIGTERM
 //	word         exits with 128+n after signal n, as a shell does
-//	look=EP=KEY  at the end says whether KEY is in the etcd at EP
-//	slow         holds completions for ever
+//	look=EP=KEY  finally prints whether KEY is in the etcd at EP
+//	slow         never answers completions
 func engineMain(kind string, args []string) int {
 	has := map[string]string{}
 	for w := range strings.SplitSeq(kind, ",") {

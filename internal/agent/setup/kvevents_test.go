@@ -92,9 +92,8 @@ func TestEventsOfTwoEngines(t *testing.T) {
 	}
 }
 
-// If a publisher would connect to its machine and no subscriber listens there,
-// it gets an endpoint to listen at, and serves subscribers at the endpoint in
-// the record. Two engines with that line get different endpoints.
+// A publisher that would connect to its machine, where no subscriber listens, gets an endpoint to listen at.
+// It serves subscribers at the endpoint in the record. Two engines with that line get different endpoints.
 func TestEventsThatWouldConnect(t *testing.T) {
 	t.Parallel()
 	given := "tcp://" + testkit.FreePort(t)

@@ -95,7 +95,7 @@ func TestProofWhileProxiesReturn(t *testing.T) {
 }
 
 // If a drain is lifted and set again between two polls, the proof of the first drain
-// does not count for the second: every proxy that is present has to prove it again.
+// does not count for the second. Every proxy that is present has to prove it again.
 func TestProofOfTheNewestIntent(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

@@ -96,7 +96,7 @@ func TestRegistrarOwnership(t *testing.T) {
 }
 
 // An agent learns of its removal, and of the end of the removal, by a
-// watch: with this TTL, its next poll of the key would be in an hour.
+// watch. With this TTL, its next poll of the key would be in an hour.
 func TestRegistrarFollowsRemoval(t *testing.T) {
 	t.Parallel()
 	for _, k := range []instance.Key{members.Decode("10.0.0.1:8200"), {Role: instance.Both, Address: "10.0.0.2:8200"}} {

@@ -147,7 +147,7 @@ func TestSetRole(t *testing.T) {
 	}
 }
 
-// The last instance of a role is the last one that proxies use: they publish the
+// The last instance of a role is the last one that proxies use. They publish the
 // models of a record without models, and whether they have ejected a ready one.
 func TestSetRoleSeenByProxies(t *testing.T) {
 	t.Parallel()

@@ -89,8 +89,8 @@ func newProxy(t *testing.T, etcd *etcdtest.Server, mode, name string) *proxy {
 	return p
 }
 
-// pressure returns the pressure of prefill in a fleet with two instances and an adapter,
-// after 60 ticks with these queues and these waiting tokens in other proxies.
+// pressure returns the pressure of prefill in a fleet with two instances and an adapter. It
+// runs 60 ticks with these queues, and with these waiting tokens in other proxies.
 func pressure(queues func(tick int) []instance.ListedQueue, elsewhere map[string]float64) float64 {
 	var all []*instance.Instance
 	for _, role := range instance.Roles() {

@@ -276,8 +276,8 @@ func TestMissIsAShare(t *testing.T) {
 	}
 }
 
-// Requests that need not wait share a plan for about a second, also while Run is running:
-// a plan takes longer than everything else that the queue does for a request.
+// Requests that need not wait share a plan for about a second, also while Run is running.
+// A plan takes longer than everything else that the queue does for a request.
 func TestRunKeepsThePlan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plans := 0

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Patient returns options for tests that count connections, or whose dials must succeed: a
+// Patient returns options for tests that count connections, or whose dials must succeed. A
 // busy machine may notice an established connection only after 300 ms, or a second.
 func (o Options) Patient() Options {
 	o.ConnectTimeout, o.retryWait = cmp.Or(o.ConnectTimeout, time.Minute), time.Hour

@@ -154,7 +154,7 @@ func TestStartErrors(t *testing.T) {
 }
 
 // An address that this machine does not have yet, and an unreadable certificate, are not reported
-// as damaged files: following the advice to move the files away would lose their data.
+// as damaged files. Following the advice to move the files away would lose their data.
 func TestStart_ListenerFails(t *testing.T) {
 	t.Parallel()
 	cfg, _ := config(t, t.TempDir())
