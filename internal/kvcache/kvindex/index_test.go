@@ -350,7 +350,7 @@ func TestIndex_Memory(t *testing.T) {
 }
 
 // TestIndex_LendsMemory: prompts may use the memory that blocks
-// do not need, and give it up until blocks have half.
+// do not need, and release it until blocks have half.
 func TestIndex_LendsMemory(t *testing.T) {
 	t.Parallel()
 	const limit = 1 << 20
