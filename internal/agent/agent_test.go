@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// fakeEngine answers as its fields say at that moment.
+// fakeEngine answers according to its fields.
 type fakeEngine struct {
 	mu      sync.Mutex
 	err     error
@@ -68,7 +68,7 @@ type fakeRegistrar struct {
 	log      []string
 	records  []instance.Record
 	err      error
-	storedAt time.Duration // since start, when etcd answers; set before the first call
+	storedAt time.Duration // time since start when etcd answers; set before the first call
 }
 
 func (r *fakeRegistrar) Set(rec instance.Record) {
@@ -157,7 +157,7 @@ func silentLog() *logrus.Logger {
 	return log
 }
 
-// after lets d pass and everything settle, then changes the engine.
+// after waits for d and until all goroutines are idle, then changes the engine.
 func (r *rig) after(d time.Duration, f func(*fakeEngine)) {
 	time.Sleep(d) // in a bubble: fake time
 	synctest.Wait()
@@ -240,7 +240,7 @@ func TestStrictModel(t *testing.T) {
 	})
 }
 
-// A record has the start of the engine's process, and labels that cannot be changed from outside.
+// A record has the start time of the engine's process, and labels that callers cannot change.
 func TestRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now().Add(-time.Hour).UTC()
@@ -292,8 +292,7 @@ func TestDownAfterThreeAndReadyAfterTwo(t *testing.T) {
 func TestRefusedIsANewIncarnation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, &fakeEngine{stats: idleStats()}, Options{})
-		// One refused probe is not yet "down", but the engine behind the next good
-		// one is another process.
+		// A single refused probe does not lead to "down", but the next good probe reaches another process.
 		r.after(time.Second, func(e *fakeEngine) { e.err = errRefused })
 		r.after(1200*time.Millisecond, func(e *fakeEngine) { e.err = nil }) // t=2.2: refused at 2
 		r.after(time.Second, func(e *fakeEngine) { e.err = errRefused })    // t=3.2: good at 2.5
@@ -326,12 +325,12 @@ func TestChangedStartTimeIsANewIncarnation(t *testing.T) {
 			t.Errorf("ids %q", ids)
 		}
 
-		// Another agent of the same engine process finds the same incarnation;
-		// one in another network namespace, or in the other role, does not.
+		// Another agent for the same engine process derives the same incarnation. An
+		// agent in another network namespace, or in the other role, does not.
 		stats.StartedAt = second
 		for name, tc := range map[string]struct {
 			o     Options
-			first error // of its first reading of the metrics
+			first error // of the first read of the metrics
 			same  bool
 		}{
 			"restarted agent":            {Options{}, nil, true},
@@ -350,7 +349,7 @@ func TestChangedStartTimeIsANewIncarnation(t *testing.T) {
 			_ = again.end()
 		}
 
-		// Metrics that can never be read delay the registration once.
+		// If the metrics can never be read, the registration is delayed once.
 		never := start(t, &fakeEngine{loadErr: vllm.ErrClosed}, Options{})
 		never.after(time.Minute, nil)
 		never.Hurry()

@@ -107,8 +107,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// An idle engine is not drained until etcd has stored the drain: what is
-// not said is taken for a loss.
+// Even an idle engine remains registered until etcd has stored the
+// drain: proxies take an unexplained key loss for an orphan.
 func TestDrainWhileEtcdIsSlow(t *testing.T) {
 	for _, tc := range []struct {
 		name     string

@@ -12,7 +12,7 @@ func TestEngineProcessEnds(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		engine *fakeEngine
-		drain  bool // it ends while it is being drained
+		drain  bool // it ends during its drain
 		hang   bool // it has not answered for a second
 		want   []string
 	}{
@@ -48,8 +48,8 @@ func TestEngineProcessEnds(t *testing.T) {
 	}
 }
 
-// A large model loads for minutes: nothing gives up, and the engine is
-// registered with the first probe after it answers.
+// A large model loads for minutes: the agent does not give up,
+// and registers the engine with the first successful probe.
 func TestEngineLoadsForFiveMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &fakeEngine{err: errRefused, stats: idleStats()}

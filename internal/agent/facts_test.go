@@ -12,14 +12,14 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// What the engine shows of its ranks and its transfer is in the record, also while
-// one reading lacks it; settings of the agent take precedence.
+// The record has the engine's ranks and its KV transfer, even while the
+// metrics cannot be read; settings of the agent take precedence.
 func TestRanksAndTransferOfTheEngine(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		base  instance.Record
 		stats vllm.Stats
-		later error // of its metrics
+		later error // of its metrics, later
 		want  instance.Record
 	}{
 		{"nothing known", instance.Record{}, vllm.Stats{Ranks: 1}, nil, instance.Record{}},

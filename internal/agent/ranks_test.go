@@ -15,8 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// bootstrapServer answers as its fields say at that moment; only the bubble's
-// goroutines touch it, one at a time.
+// bootstrapServer answers according to its fields; only goroutines of the bubble use it, one at a time.
 type bootstrapServer struct {
 	id    string // "" while it does not answer
 	asked int
@@ -30,8 +29,8 @@ func (b *bootstrapServer) engineIDs(context.Context) (map[string]string, error) 
 	return map[string]string{"0": b.id}, nil
 }
 
-// The engine ids are asked for in each life until they are known, and then no
-// more; as long the instance is not ready.
+// In each incarnation, the engine ids are queried until they are
+// known. Until then, the instance is not ready.
 func TestEngineIDsInEachLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stats := idleStats()
@@ -81,8 +80,7 @@ func TestEngineIDsInEachLife(t *testing.T) {
 	})
 }
 
-// An engine that ends before its bootstrap server has answered goes down and comes
-// back as any other.
+// An engine that ends before its bootstrap server has answered goes down and comes back like any other.
 func TestDownWhileStarting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &bootstrapServer{}

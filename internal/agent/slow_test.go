@@ -19,7 +19,7 @@ var (
 	errStatus   = &vllm.StatusError{Code: 503}
 )
 
-// states is what the registrar was given, "down slow" for a cause.
+// states returns the states that the registrar got, with the cause, such as "down slow".
 func (r *fakeRegistrar) states() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -30,8 +30,8 @@ func (r *fakeRegistrar) states() string {
 	return strings.Join(out, ", ")
 }
 
-// What has not answered may be busy; what refuses or fails is down. Each step is
-// what the engine does from one probe to the next.
+// An engine that does not answer may be busy; one that refuses or
+// fails is down. Each step is the engine's reaction to one probe.
 func TestSlowIsNotDead(t *testing.T) {
 	many := func(n int, err error) []error {
 		out := make([]error, n)
@@ -98,7 +98,7 @@ func (e *fakeEngine) seen() int {
 	return e.probes
 }
 
-// The last word about an instance never has a cause that is not true any more.
+// The last record of an instance never has an outdated cause.
 func TestNoCauseBesideAnotherState(t *testing.T) {
 	for _, exit := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestNoCauseBesideAnotherState(t *testing.T) {
 	}
 }
 
-// hangingEngine answers nothing and shows how long it was waited for.
+// hangingEngine does not answer, and reports how long each probe waited.
 type hangingEngine struct {
 	fakeEngine
 	hung chan error
@@ -134,14 +134,14 @@ func (e *hangingEngine) Probe(ctx context.Context) (instance.Facts, error) {
 	return instance.Facts{}, fmt.Errorf("GET /health: %w", context.Cause(ctx))
 }
 
-// A probe has its limit of the time that this process runs. A clock whose ticks do not
-// come simulates a process without CPU time: it judges no instance.
+// The time limit of a probe counts only while this process runs. A clock without
+// ticks simulates a process without CPU time, which must not judge the engine.
 func TestAProbeHasItsFairChance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ticks := make(chan time.Time)
 		beats := 0
 		ctx, stop := allow(t.Context(), 5*time.Second, ticks, func() { beats++ })
-		time.Sleep(20 * time.Second) // four times its limit
+		time.Sleep(20 * time.Second) // four times the limit
 		for range fairTicks - 1 {
 			ticks <- time.Now()
 		}
@@ -158,7 +158,7 @@ func TestAProbeHasItsFairChance(t *testing.T) {
 			t.Errorf("%d signs of life", beats)
 		}
 
-		// It ends in any case, and then says nothing about the engine.
+		// The probe ends in any case, but then says nothing about the engine.
 		ctx, stop = allow(t.Context(), 5*time.Second, ticks, func() {})
 		<-ctx.Done()
 		if err := context.Cause(ctx); !errors.Is(err, errStarved) {
@@ -168,7 +168,7 @@ func TestAProbeHasItsFairChance(t *testing.T) {
 	})
 }
 
-// With a clock that ticks the limit is the limit.
+// With a ticking clock, a probe ends exactly at its limit.
 func TestAHungEngineIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &hangingEngine{hung: make(chan error, 1)}

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// childError is like the error of a child process.
+// childError is like the exit error of a child process.
 type childError struct{}
 
 func (childError) Error() string { return "exit status 3" }

@@ -16,7 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// engineIn is the engine at x:1 in a role, with an incarnation.
+// engineIn returns the engine at x:1 in a role, with an incarnation.
 func engineIn(role instance.Role, id string) *instance.Instance {
 	in := instanceAt(role, "x:1")
 	in.Record.ID = id
@@ -29,8 +29,7 @@ func quiet() *logrus.Logger {
 	return log
 }
 
-// An engine in both roles has one record: what is learned of it in one role holds in the
-// other, and one prober asks it.
+// An engine in both roles has one record: findings in one role apply to the other, and one prober probes it.
 func TestBothRolesAreOneOpinion(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,7 +43,7 @@ func TestBothRolesAreOneOpinion(t *testing.T) {
 			OnEject: func(instance.Key, bool, string) { ejected.Add(1) },
 		})
 		defer tr.Close()
-		// Strikes count together.
+		// Strikes in both roles add up.
 		tr.Strike(p, "m", "500", false)
 		tr.Strike(d, "m", "500", false)
 		if !tr.Available(p.Key) || !tr.Available(d.Key) {
@@ -70,10 +69,10 @@ func TestBothRolesAreOneOpinion(t *testing.T) {
 		}
 		before := e.probes()
 		time.Sleep(10 * time.Second)
-		if n := e.probes() - before; n < 4 || n > 12 { // one prober's pace, 250 ms growing to 2 s
+		if n := e.probes() - before; n < 4 || n > 12 { // the rate of one prober: 250 ms growing to 2 s
 			t.Errorf("%d probes in ten seconds", n)
 		}
-		// One role leaves: the record of the other stays.
+		// If it leaves one role, the record of the other role is kept.
 		src.set(d)
 		time.Sleep(5 * time.Second)
 		if tr.Available(d.Key) {
@@ -84,7 +83,7 @@ func TestBothRolesAreOneOpinion(t *testing.T) {
 		if !tr.Available(p.Key) || !tr.Available(d.Key) {
 			t.Error("it answers, and is not back")
 		}
-		// A new life begins without a record.
+		// A new incarnation starts without a record.
 		e.answer(errors.New("refused"))
 		tr.Eject(d, "cannot connect")
 		src.set(engineIn(instance.Prefill, "B"), engineIn(instance.Decode, "B"))
@@ -95,8 +94,7 @@ func TestBothRolesAreOneOpinion(t *testing.T) {
 	})
 }
 
-// An engine in both roles is no peer of itself: an answer in one role does not eject it in the
-// other.
+// An engine in both roles is no peer of itself: an answer in one role does not eject it in the other.
 func TestBothRolesAreNoPeers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,23 +16,23 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// coreFleet is the cores of some engines, whose API servers always answer.
+// coreFleet has the cores of some engines whose API servers always answer.
 type coreFleet struct {
 	tr *health.Tracker
 
 	mu        sync.Mutex
-	held      map[string]chan struct{} // cores that hang, until the channel is closed
+	held      map[string]chan struct{} // hung cores, until the channel is closed
 	step      map[string]float64       // tokens generated
 	tried     map[string]float64       // trials answered
 	unseen    map[string]bool          // engines with --disable-log-stats
-	takes     map[string]time.Duration // time that a trial takes
+	takes     map[string]time.Duration // duration of a trial
 	refuses   map[string]bool          // trials
-	unsent    map[string]bool          // engines to which no trial can be sent
+	unsent    map[string]bool          // engines whose trials cannot be sent
 	suspended map[string]instance.View
 	noRoutes  map[string]bool
 	trials    map[string][]time.Time
 	results   map[string]int
-	asked     int // CheckSuspended
+	asked     int // calls of CheckSuspended
 	tokens    int64
 	rate      float64
 	received  map[string]uint64
@@ -168,8 +168,8 @@ func runCores(t *testing.T, change func(*health.Options), all []*instance.Instan
 	})
 }
 
-// waitEjected reports an instance as one that keeps legs waiting, every second as sched does, until it
-// is ejected or the time is over, and returns how long that took.
+// waitEjected reports every second, like sched, that legs wait for an instance. It
+// returns when the instance is ejected or the limit is over, with the duration.
 func waitEjected(tr *health.Tracker, in *instance.Instance, limit time.Duration) (ejected bool, after time.Duration) {
 	begun := time.Now()
 	for time.Since(begun) < limit {
@@ -188,8 +188,8 @@ func pair(role instance.Role) (a, b *instance.Instance) {
 	return instanceAt(role, "d:1"), instanceAt(role, "d:2")
 }
 
-// A core that makes no progress is ejected while a peer answers a trial, and returns with a
-// trial of its own, slowly.
+// A core that makes no progress is ejected once a peer answers a
+// trial. It returns after a successful trial, in slow start.
 func TestTracker_HungCore(t *testing.T) {
 	t.Parallel()
 	for _, role := range instance.Roles() {
@@ -230,7 +230,7 @@ func TestTracker_HungCore(t *testing.T) {
 	}
 }
 
-// Nothing is ejected that is slow, or that cannot be compared.
+// An instance is not ejected if it is slow, or if it cannot be compared with a peer.
 func TestTracker_SlowIsNotHung(t *testing.T) {
 	t.Parallel()
 	in, peer := pair(instance.Decode)
@@ -282,8 +282,8 @@ func TestTracker_SlowIsNotHung(t *testing.T) {
 	}
 }
 
-// The trials that a waiting leg causes are no progress of its engine, nor of a peer: they would keep
-// every leg there from reaching its limits.
+// Trials caused by a waiting leg do not count as progress of the engine or
+// of a peer: otherwise, no leg there would reach its time limit.
 func TestTracker_TrialsAreNoProgress(t *testing.T) {
 	t.Parallel()
 	in, peer := pair(instance.Decode)
@@ -302,8 +302,8 @@ func TestTracker_TrialsAreNoProgress(t *testing.T) {
 	})
 }
 
-// An engine with a long prompt is ejected in the end, when it takes several times as long as
-// its own past says.
+// An engine with a long prompt is ejected once the prompt takes
+// several times as long as its earlier ones would suggest.
 func TestTracker_HungWithAPrompt(t *testing.T) {
 	t.Parallel()
 	in, peer := pair(instance.Prefill)
@@ -317,15 +317,15 @@ func TestTracker_HungWithAPrompt(t *testing.T) {
 	})
 }
 
-// A pause that ends by itself, such as the compilation of a grammar, ejects nothing, and leaves
-// the instance more time in the next one.
+// A pause that ends without intervention, such as the compilation of a grammar,
+// causes no ejection, and extends the instance's limit for the next one.
 func TestTracker_PauseOfACore(t *testing.T) {
 	t.Parallel()
 	in, peer := pair(instance.Decode)
 	runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
 		for i, pause := range []time.Duration{4 * time.Second, 7 * time.Second, 12 * time.Second, 12 * time.Second, 12 * time.Second} {
 			if i > 2 {
-				time.Sleep(4 * time.Minute) // a pause counts, also if it is not longer than the last one
+				time.Sleep(4 * time.Minute) // a pause counts even if it is no longer than the last one
 			}
 			resume := c.hang("d:1")
 			if ejected, after := waitEjected(tr, in, pause); ejected {
@@ -339,7 +339,7 @@ func TestTracker_PauseOfACore(t *testing.T) {
 	})
 }
 
-// A hang is no pause: an instance that hangs again is ejected as soon as at first.
+// A hang is not a pause: an instance that hangs again is ejected as early as the first time.
 func TestTracker_HangsAgain(t *testing.T) {
 	t.Parallel()
 	in, peer := pair(instance.Decode)
@@ -359,7 +359,7 @@ func TestTracker_HangsAgain(t *testing.T) {
 	})
 }
 
-// Where trials are refused, only bytes that peers answer are compared, after a longer time.
+// If trials are refused, an instance is ejected later, based only on bytes that peers send.
 func TestTracker_HungWithoutTrials(t *testing.T) {
 	t.Parallel()
 	in, peer := pair(instance.Decode)
@@ -377,7 +377,7 @@ func TestTracker_HungWithoutTrials(t *testing.T) {
 	})
 }
 
-// Trials go on until one succeeds, at most one in an interval, which doubles.
+// Trials are repeated until one succeeds, at most one per interval, which doubles.
 func TestTracker_FailedTrialsDoubleTheEjection(t *testing.T) {
 	t.Parallel()
 	in, peer := pair(instance.Decode)
@@ -405,8 +405,8 @@ func TestTracker_FailedTrialsDoubleTheEjection(t *testing.T) {
 	})
 }
 
-// After ejections for a time limit a probe is not enough, whatever the API server says; after
-// other ejections it is.
+// After ejections because of a time limit, a successful probe is not
+// enough, whatever the API server answers. After other ejections, it is.
 func TestTracker_TimeoutsNeedATrial(t *testing.T) {
 	t.Parallel()
 	for _, timedOut := range []bool{true, false} {
@@ -423,7 +423,7 @@ func TestTracker_TimeoutsNeedATrial(t *testing.T) {
 			if tr.Available(in.Key) == timedOut {
 				t.Errorf("timed out %t: available %t", timedOut, tr.Available(in.Key))
 			}
-			// It has failed a trial: it is left out of the rule for many ejections.
+			// It has failed a trial, so it is excluded even if most instances are ejected.
 			if tr.Unreachable(in.Key) != timedOut {
 				t.Errorf("timed out %t: unreachable %t", timedOut, tr.Unreachable(in.Key))
 			}
@@ -436,7 +436,7 @@ func TestTracker_TimeoutsNeedATrial(t *testing.T) {
 	}
 }
 
-// A trial that waits in the queue of an engine which makes progress is no failure.
+// A trial that waits in the queue of an engine with progress does not count as failed.
 func TestTracker_TrialOfFullEngine(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ changing, queued bool }{{true, true}, {true, false}, {false, true}} {
@@ -456,7 +456,7 @@ func TestTracker_TrialOfFullEngine(t *testing.T) {
 	}
 }
 
-// A trial that is refused proves nothing: the probe readmits, as without trials.
+// A refused trial proves nothing: the probe readmits, as without trials.
 func TestTracker_RefusedTrialReadmits(t *testing.T) {
 	t.Parallel()
 	in, peer := pair(instance.Decode)
@@ -498,7 +498,7 @@ func TestTracker_TrialNotSent(t *testing.T) {
 	})
 }
 
-// A trial that a former process has not answered is no evidence about the next one.
+// A trial that a former process did not answer says nothing about the next process.
 func TestTracker_TrialOfFormerProcess(t *testing.T) {
 	t.Parallel()
 	peer := instanceAt(instance.Decode, "d:2")
@@ -515,7 +515,7 @@ func TestTracker_TrialOfFormerProcess(t *testing.T) {
 		is := inst("b")
 		src.set(is, peer)
 		c.set(func() {
-			delete(c.held, "d:1") // its core answers trials while its requests wait
+			delete(c.held, "d:1") // the core answers trials while requests wait
 			c.trials["d:1"] = nil
 		})
 		ejected, _ := waitEjected(tr, is, 20*time.Second)
@@ -545,8 +545,8 @@ func TestTracker_SuspendedEngineRestarts(t *testing.T) {
 	})
 }
 
-// A sleeping or paused engine is not picked, is not ejected, and returns when it has resumed.
-// An engine without the routes is asked once.
+// A sleeping or paused engine is neither picked nor ejected, and returns
+// when it has resumed. An engine without the routes is queried once.
 func TestTracker_SuspendedEngine(t *testing.T) {
 	t.Parallel()
 	for _, state := range []instance.View{instance.Sleeping, instance.Paused} {

@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// reading is the metrics of an engine with one rank.
+// reading returns the metrics of an engine with one rank.
 func reading(change func(*vllm.RankLoad)) []vllm.RankLoad {
 	r := vllm.RankLoad{Running: 2, Waiting: 1, Usage: 0.5, PromptTokens: 100, GeneratedTokens: 50, Core: true}
 	if change != nil {
@@ -19,14 +19,14 @@ func reading(change func(*vllm.RankLoad)) []vllm.RankLoad {
 	return []vllm.RankLoad{r}
 }
 
-// Each sample of the core is progress when it changes, and so is a byte of an answer; other
-// samples are not. Trials of any proxy show that the core runs, and are no progress.
+// A change of any sample of the core is progress, and so is a byte of an answer; other
+// samples are not. Trials of any proxy show that the core runs, but are no progress.
 func TestTracker_Progress(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change   func(*vllm.RankLoad)
 		bytes    bool
-		lasts    bool // another reading is the same
+		lasts    bool // a later read has the same values
 		progress bool
 		trials   bool // only the core ran
 	}{
@@ -84,7 +84,7 @@ func TestTracker_Progress(t *testing.T) {
 					want = time.Now()
 				}
 				time.Sleep(time.Second)
-				for _, k := range []instance.Key{p, d} { // one engine, in both roles
+				for _, k := range []instance.Key{p, d} { // one engine in both roles
 					if last, ran, observable := tr.Progress(k); !observable || !last.Equal(want) || !ran.Equal(wantRan) {
 						t.Errorf("%s: progress %s ago, ran %s ago, observable %t; want %s, %s ago", k, time.Since(last), time.Since(ran), observable, time.Since(want), time.Since(wantRan))
 					}
@@ -94,8 +94,7 @@ func TestTracker_Progress(t *testing.T) {
 	}
 }
 
-// An engine without the samples of its core, or whose metrics cannot be read, is not
-// observable.
+// An engine without the samples of its core, or with unreadable metrics, is not observable.
 func TestTracker_ProgressNotObservable(t *testing.T) {
 	t.Parallel()
 	for name, ranks := range map[string][]vllm.RankLoad{
@@ -116,7 +115,7 @@ func TestTracker_ProgressNotObservable(t *testing.T) {
 	}
 }
 
-// Progress of one data-parallel rank is progress of the engine.
+// Progress of one data-parallel rank counts as progress of the engine.
 func TestTracker_ProgressOfRanks(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, _ *source, _ *engine, in *instance.Instance) {

@@ -18,8 +18,8 @@ func instanceAt(role instance.Role, address string) *instance.Instance {
 	}
 }
 
-// The only instance of its role is never ejected while it takes connections, however long it
-// is silent, and neither are several that are all silent.
+// The only instance of its role is never ejected while it accepts connections, however
+// long it is silent. The same holds for several instances if all are silent.
 func TestNobodyIsEjectedWhileNobodyAnswers(t *testing.T) {
 	t.Parallel()
 	for name, all := range map[string][]*instance.Instance{
@@ -31,7 +31,7 @@ func TestNobodyIsEjectedWhileNobodyAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			run(t, nil, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
-				src.set(slices.Clone(all)...) // a snapshot sorts what it is given
+				src.set(slices.Clone(all)...) // a snapshot sorts its argument
 				resume := eng.hang("d:1", "d:2")
 				begun := time.Now()
 				for time.Since(begun) < time.Minute {
@@ -60,7 +60,7 @@ func TestNobodyIsEjectedWhileNobodyAnswers(t *testing.T) {
 	}
 }
 
-// silentTime reports how long an instance is silent before it is ejected.
+// silentTime returns how long an instance is silent before it is ejected.
 func silentTime(t *testing.T, tr *health.Tracker, in *instance.Instance) time.Duration {
 	t.Helper()
 	begun := time.Now()
@@ -77,8 +77,8 @@ func silentTime(t *testing.T, tr *health.Tracker, in *instance.Instance) time.Du
 	return time.Since(begun)
 }
 
-// A silent instance is ejected soon while a peer answers, and comes back with its first answer.
-// The next time it gets more time, as it was only slow.
+// A silent instance is soon ejected while a peer answers, and returns with its
+// first answer. Since it was only slow, the limit is longer the next time.
 func TestSilentBesideAPeer(t *testing.T) {
 	t.Parallel()
 	var dead atomic.Int64
@@ -113,7 +113,7 @@ func TestSilentBesideAPeer(t *testing.T) {
 	})
 }
 
-// The time for which an instance is ejected for another reason, after it has answered, is no silence.
+// Time in which an instance is ejected for another reason, after an answer, does not count as silence.
 func TestSilence_EndsWhileEjected(t *testing.T) {
 	t.Parallel()
 	for name, eject := range map[string]func(*health.Tracker, *instance.Instance){
@@ -151,7 +151,7 @@ func TestSilence_EndsWhileEjected(t *testing.T) {
 	}
 }
 
-// A peer that answers slowly itself extends the limit of a silent instance.
+// A peer that answers slowly extends the limit of a silent instance.
 func TestSilentBesideASlowPeer(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
@@ -167,7 +167,7 @@ func TestSilentBesideASlowPeer(t *testing.T) {
 	})
 }
 
-// An answer of a peer from before the whole machine stopped proves nothing.
+// A peer's answer from before the whole machine stopped proves nothing.
 func TestAPeerThatStoppedTooIsNoPeer(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
@@ -190,7 +190,7 @@ func TestAPeerThatStoppedTooIsNoPeer(t *testing.T) {
 	})
 }
 
-// Bytes that a request receives from an instance count like an answer to a probe.
+// Bytes that a request receives from an instance count like the answer to a probe.
 func TestRequestsHearASilentInstance(t *testing.T) {
 	t.Parallel()
 	var received atomic.Uint64
@@ -206,7 +206,7 @@ func TestRequestsHearASilentInstance(t *testing.T) {
 		src.set(in, peer)
 		resume := eng.hang("d:1")
 		defer resume()
-		for range 20 { // it streams, and has no time for probes
+		for range 20 { // it streams, but does not answer probes
 			tr.Suspect(in)
 			time.Sleep(500 * time.Millisecond)
 			received.Add(1)
@@ -220,8 +220,8 @@ func TestRequestsHearASilentInstance(t *testing.T) {
 	})
 }
 
-// Where decode instances can compute prompts they are the peers of the last prefill instance,
-// which gets more time.
+// If decode instances can compute prompts, they are the peers of
+// the last prefill instance, which has a longer limit.
 func TestTheLastPrefillBesideDecode(t *testing.T) {
 	t.Parallel()
 	run(t, func(o *health.Options) { o.PrefillOptional = true }, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
@@ -235,7 +235,7 @@ func TestTheLastPrefillBesideDecode(t *testing.T) {
 	})
 }
 
-// An instance that serves other models could not take the requests of a silent one: it is no peer.
+// An instance that serves other models cannot take over a silent instance's requests: it is no peer.
 func TestTracker_PeersShareAModel(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

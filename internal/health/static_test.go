@@ -10,8 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// A dead instance without an agent is ejected although no request went there, and readmitted
-// when it answers again. One with an agent is left to its agent.
+// A dead instance without an agent is ejected even if no request went there, and
+// readmitted when it answers again. Instances with an agent are not probed.
 func TestProbeStatic(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

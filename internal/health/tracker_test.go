@@ -35,7 +35,7 @@ func (s *source) set(list ...*instance.Instance) {
 	}
 }
 
-// engine answers probes as the test says.
+// engine answers probes as the test sets it.
 type engine struct {
 	mu    sync.Mutex
 	err   error
@@ -101,7 +101,7 @@ func inst(id string) *instance.Instance {
 	}
 }
 
-// run returns a Tracker in virtual time.
+// run runs f with a Tracker in virtual time.
 func run(t *testing.T, change func(*health.Options), f func(*health.Tracker, *source, *engine, *instance.Instance)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -150,8 +150,8 @@ func TestRefusedComesBackWithAProbe(t *testing.T) {
 	})
 }
 
-// Troubled lists an instance from its first strike until its record is deleted, and a list
-// that was returned does not change.
+// Troubled lists an instance from its first strike until its
+// record is deleted; a returned list does not change.
 func TestTroubledByName(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, src *source, eng *engine, in *instance.Instance) {
@@ -189,7 +189,7 @@ func TestTroubledByName(t *testing.T) {
 	})
 }
 
-// Strikes for one model do not eject an engine that serves another one, not even while it starts slowly.
+// Strikes for one model do not eject an engine that serves another one, even during slow start.
 func TestStrikesForOneModel(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, _ *source, _ *engine, in *instance.Instance) {
@@ -202,7 +202,7 @@ func TestStrikesForOneModel(t *testing.T) {
 		for range 3 {
 			tr.Strike(in, "bad", "5xx", false)
 		}
-		for !tr.Available(in.Key) { // it has served no other model yet
+		for !tr.Available(in.Key) { // it has not served another model yet
 			time.Sleep(10 * time.Millisecond)
 		}
 		for range 3 {
@@ -242,7 +242,7 @@ func TestStrikesInARow(t *testing.T) {
 		if tr.Available(in.Key) || tr.Unreachable(in.Key) {
 			t.Fatal("three strikes eject, softly")
 		}
-		// Each ejection that follows soon is longer, and during slow start one strike is enough.
+		// An ejection soon after another one is longer, and during slow start a single strike is enough.
 		last := time.Duration(0)
 		for range 4 {
 			start := time.Now()
@@ -283,8 +283,8 @@ func TestANewLifeIsForgiven(t *testing.T) {
 	}
 }
 
-// A report about a former process is no evidence about the one that is at its address now: requests
-// that it has failed may end long after the restart.
+// A report about a former process says nothing about the present one at
+// its address: failed requests may end long after the restart.
 func TestTracker_ReportsAboutFormerProcess(t *testing.T) {
 	t.Parallel()
 	for name, ejected := range map[string]bool{"available": false, "ejected": true} {
@@ -317,7 +317,7 @@ func TestTracker_ReportsAboutFormerProcess(t *testing.T) {
 	}
 }
 
-// Instances that have left are not listed for ever, also if they were not ejected.
+// Instances that have left are removed from the list, even if they were not ejected.
 func TestTracker_TroubledHaveLeft(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, src *source, _ *engine, in *instance.Instance) {
@@ -333,7 +333,7 @@ func TestTracker_TroubledHaveLeft(t *testing.T) {
 	})
 }
 
-// An instance that refuses connections is ejected, also the only one, and is not silent.
+// An instance that refuses connections is ejected, even if it is the only one, and is not called silent.
 func TestSuspect(t *testing.T) {
 	t.Parallel()
 	var ejected atomic.Int64
@@ -359,8 +359,7 @@ func TestSuspect(t *testing.T) {
 	})
 }
 
-// A probe that could not be sent says nothing of the instance, and is sent again at the next
-// Suspect.
+// A probe that could not be sent says nothing about the instance, and is repeated at the next Suspect.
 func TestSuspectThatCannotBeAsked(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
@@ -379,7 +378,7 @@ func TestSuspectThatCannotBeAsked(t *testing.T) {
 		if n := strings.Count(out.String(), "could not be probed"); n != 2 {
 			t.Errorf("logged %d times in 20 s:\n%s", n, &out)
 		}
-		// The strikes that it has stay.
+		// Its existing strikes are kept.
 		tr.Strike(in, "m", "x", false)
 		tr.Suspect(in)
 		synctest.Wait()

@@ -40,7 +40,7 @@ func recordedAnswers(t *testing.T) []recordedAnswer {
 	return list
 }
 
-// corsHeaders returns the headers of an answer that are about other origins.
+// corsHeaders returns the CORS headers of an answer.
 func corsHeaders(h http.Header) map[string]string {
 	out := map[string]string{}
 	for name, values := range h {
@@ -51,7 +51,7 @@ func corsHeaders(h http.Header) map[string]string {
 	return out
 }
 
-// Browsers get vLLM's answers, with the additions that docs/reference/routes.md names.
+// Browsers get the same CORS headers as from vLLM, with the additions in docs/reference/routes.md.
 func TestCORSAsVLLM(t *testing.T) {
 	t.Parallel()
 	for _, tc := range recordedAnswers(t) {
@@ -89,7 +89,7 @@ func pairs(m map[string]string) (out []string) {
 	return out
 }
 
-// No page may read operators' routes, even if all pages may send requests.
+// No page can read operators' routes, even if all pages may send requests.
 func TestCORSIsNotForOperators(t *testing.T) {
 	t.Parallel()
 	d := deps()

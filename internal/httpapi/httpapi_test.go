@@ -42,7 +42,7 @@ func (o opinion) of(k instance.Key) instance.Opinion {
 	return instance.Opinion{View: instance.Ejected, Reason: o[k.Address]}
 }
 
-// admin answers by address: the host's name says how.
+// admin answers according to the host in the address.
 type admin struct{ httpapi.Admin }
 
 func (admin) Add(_ context.Context, k instance.Key, _ int) (httpapi.Outcome, error) {
@@ -75,7 +75,7 @@ func (admin) ChangeIntent(_ context.Context, k instance.Key, change httpapi.Inte
 		return httpapi.IntentResult{}, fmt.Errorf("%w: no answer from 127.0.0.1:2379", httpapi.ErrUnavailable)
 	}
 	revision := int64(7)
-	if change.Weight != nil { // the revision shows the test what was read
+	if change.Weight != nil { // the revision returns the parsed values to the test
 		revision = int64(1000 + *change.Weight)
 	}
 	return httpapi.IntentResult{Known: true, Revision: revision + int64(change.For/time.Second)}, nil
@@ -112,7 +112,7 @@ func members() *instance.Snapshot {
 func deps() httpapi.Deps {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	// As those of package forward, a handler has no response if the context of the request has ended.
+	// Like those of package forward, a handler does not respond once the context of the request has ended.
 	handler := func(text func(*http.Request) string) forward.HandlerFunc {
 		return func(c forward.Client, r *http.Request) {
 			if r.Context().Err() != nil {
@@ -168,8 +168,8 @@ func serve(t *testing.T, d httpapi.Deps, split bool) *httptest.Server {
 	return s
 }
 
-// client has connections of its own: the end of any httptest.Server closes the idle
-// connections of the default client, which other tests use at the same time.
+// client returns a client with separate connections. The end of any httptest.Server closes
+// the idle connections of the default client, which other tests use at the same time.
 func client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 }
@@ -189,8 +189,7 @@ func call(t *testing.T, method, url, body string, header ...string) (int, http.H
 	return resp.StatusCode, resp.Header, string(b)
 }
 
-// A broken stream reaches the client as broken: gin's own recovery would end it as if
-// it were complete.
+// A broken stream is seen as broken by the client: gin's recovery would end it as if it were complete.
 func TestAbortReachesTheClient(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
@@ -291,7 +290,7 @@ func TestModelRoutes(t *testing.T) {
 	}
 }
 
-// Errors about the body name the field and what its value must be, without types of Go.
+// Errors about the body name the field and its expected value, without Go types.
 func TestLimitsRefuse(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
@@ -322,7 +321,7 @@ func TestStatus(t *testing.T) {
 		if err := json.Unmarshal([]byte(body), &st); err != nil || code != 200 {
 			t.Fatalf("%d %v: %s", code, err, body)
 		}
-		// The counts include the ejected instance, as those of the reference proxies.
+		// The counts include the ejected instance, like those of the reference proxies.
 		if !strings.HasPrefix(body, `{"prefill_node_count":1,"decode_node_count":2,"prefill_nodes":["10.0.0.1:1"],"decode_nodes":["10.0.0.2:1","10.0.0.3:1"],`) {
 			t.Errorf("body %s", body)
 		}
@@ -342,8 +341,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// A proxy answers no probe, on any route: as one of its own instances it would send
-// requests to itself.
+// A proxy refuses probes on every route: as one of its own instances, it would send requests to itself.
 func TestProbesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
@@ -355,8 +353,8 @@ func TestProbesAreRefused(t *testing.T) {
 	}
 }
 
-// /health and /readyz fail when nothing can be served, with the reason; /readyz also before
-// the proxy has started.
+// /health and /readyz fail with a reason when no request can be
+// served; /readyz also before the proxy has started.
 func TestHealthAndReadyz(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -364,7 +362,7 @@ func TestHealthAndReadyz(t *testing.T) {
 		notStarted    error
 		notServing    string
 		health, ready int
-		says          string // /readyz
+		says          string // answer of /readyz
 	}{
 		{"all well", nil, "", 200, 200, `"decode_instances":1,`},
 		{"nothing is served", nil, "no decode instance is registered: nothing is served", 503, 503, `"reason":"no decode instance is registered: nothing is served"`},
@@ -441,8 +439,7 @@ func TestEncodedBodies(t *testing.T) {
 	}
 }
 
-// A client that sends its whole request before it reads sees the answer of a route that
-// reads no body.
+// A client that sends its whole request before it reads gets the answer of a route that reads no body.
 func TestAnswerBeforeTheBody(t *testing.T) {
 	t.Parallel()
 	d := deps()
@@ -471,8 +468,8 @@ func TestAnswerBeforeTheBody(t *testing.T) {
 	}
 }
 
-// Anthropic's clients may send their key as x-api-key. It is accepted on their API only,
-// and never on the routes of operators.
+// Anthropic clients may send their key as x-api-key. It is
+// accepted on their API only, never on operators' routes.
 func TestAnthropicKey(t *testing.T) {
 	t.Parallel()
 	d := deps()

@@ -16,8 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 )
 
-// At the connection limit health checks and the routes of operators are served, and all
-// others are refused in the form of their API.
+// At the connection limit, health checks and operators' routes are served,
+// and all other requests are refused in the format of their API.
 func TestConnectionLimit(t *testing.T) {
 	t.Parallel()
 	for path, exempt := range map[string]bool{
@@ -43,7 +43,7 @@ func TestConnectionLimit(t *testing.T) {
 	}
 }
 
-// Pages of an allowed origin can read the refusal, which takes the answer to their preflight, too.
+// Pages of an allowed origin can read the refusal; this requires the answer to their preflight, too.
 func TestConnectionLimit_CORS(t *testing.T) {
 	t.Parallel()
 	const origin = "https://chat.example"
@@ -97,8 +97,8 @@ func (l *slowLink) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// The rest of a refused upload is read while it goes on, but not for longer than 10 s: otherwise, the
-// connection would be reset, and a client that first sends all of it would not see the answer.
+// The rest of a refused upload is read for at most 10 s. Otherwise, the connection
+// would be reset, and a client that sends everything first would not see the answer.
 func TestRefusedSlowUpload(t *testing.T) {
 	t.Parallel()
 	for size, want := range map[int]bool{800 << 10: true, 2 << 20: false} {
@@ -133,7 +133,7 @@ func (l oneConn) Close() error {
 
 func (l oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
-// A request is answered although its body does not arrive, and soon if its connection ends, as one beyond the limit.
+// A request is answered without its body, and promptly if its connection ends, as beyond the limit.
 func TestMissingBody(t *testing.T) {
 	t.Parallel()
 	router := httpapi.NewRouter(deps(), true)

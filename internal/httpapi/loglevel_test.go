@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// level is a log's level.
+// level is a log level that can be changed.
 type level struct{ name string }
 
 func (l *level) Name() string { return l.name }

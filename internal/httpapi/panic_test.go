@@ -55,7 +55,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// A client with a wrong key gets an error in the form of its API.
+// A client with a wrong key gets an error in the format of its API.
 func TestKeyErrorsInTheShapeOfTheAPI(t *testing.T) {
 	t.Parallel()
 	d := deps()

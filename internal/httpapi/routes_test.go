@@ -38,8 +38,7 @@ func table(t *testing.T) (rows []routes.Row, own []routes.Route) {
 	return rows, own
 }
 
-// Every route of both releases of vLLM is listed with the condition under which vLLM
-// has it.
+// Every route of both vLLM releases is listed with the condition under which vLLM has it.
 func TestTableHasEveryRouteOfVLLM(t *testing.T) {
 	t.Parallel()
 	rows, _ := table(t)
@@ -85,8 +84,7 @@ func TestTableHasEveryRouteOfVLLM(t *testing.T) {
 	}
 }
 
-// Every route of the code is in the table, and every served route of the table is in the
-// code.
+// Every route of the code is in the table, and every served route of the table is in the code.
 func TestTableIsTheCode(t *testing.T) {
 	t.Parallel()
 	rows, own := table(t)

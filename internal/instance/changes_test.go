@@ -9,8 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// randomEntry returns a random entry; few keys and revisions, so that entries
-// meet in every way.
+// randomEntry returns a random entry. There are few keys and
+// revisions, so that entries coincide in every way.
 func randomEntry(rng *rand.Rand) *instance.Instance {
 	in := &instance.Instance{
 		Key:            instance.Key{Role: instance.Roles()[rng.IntN(2)], Address: fmt.Sprintf("10.0.0.%d:1", rng.IntN(12))},
@@ -22,7 +22,7 @@ func randomEntry(rng *rand.Rand) *instance.Instance {
 	return in
 }
 
-// same reports whether two snapshots hold the same entries in the same order.
+// same reports whether two snapshots have the same entries in the same order.
 func same(a, b *instance.Snapshot) bool {
 	return slices.Equal(a.All(), b.All()) && slices.Equal(a.Usable(instance.Prefill), b.Usable(instance.Prefill)) &&
 		slices.Equal(a.Usable(instance.Decode), b.Usable(instance.Decode)) && a.Usable("both") == nil
@@ -35,7 +35,7 @@ func show(all []*instance.Instance) (out []string) {
 	return out
 }
 
-// The changes between two snapshots are exactly what makes the one of the other.
+// Changes reports exactly the differences that turn one snapshot into the other.
 func TestChangesLeadFromOneToTheOther(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(7, 8))

@@ -6,7 +6,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// One word and one reason come from record, view, intent and opinion, in a fixed order.
+// The status and its reason are derived from record, view, intent and opinion, in a fixed order.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	dead := instance.Opinion{View: instance.Ejected, Reason: "connection refused"}

@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// The second server of a group has ranks 2 and 3 of it, and requests name them 0 and 1.
+// The second server of a group has its ranks 2 and 3, and requests to that server name them 0 and 1.
 func TestLocalRanks(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -6,7 +6,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Selectors that mean the same have the same queue.
+// Equivalent selectors share a queue.
 func TestQueueName(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

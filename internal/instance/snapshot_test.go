@@ -9,8 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Whatever the order it is given, a snapshot lists in its own and finds each
-// membership, and never a pending add.
+// Whatever the order of its input, a snapshot is sorted and finds each membership, and never a pending add.
 func TestSnapshotFindsMembers(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))

@@ -60,15 +60,15 @@ func TestAddListRemove(t *testing.T) {
 	if got := r.listings(); len(got.Instances) != 1 {
 		t.Errorf("after removal: %+v", got)
 	}
-	// Adding lifts the removal.
+	// Add lifts the removal.
 	r.want(0, "prefill/"+p+": added, serves org/m\n", "add", "prefill", p)
 	if got := r.listings(); got.Instances[0].Intent != "" {
 		t.Errorf("after adding again: %+v", got.Instances[0])
 	}
 }
 
-// What the engine shows of its transfer is in the record, so that proxies can warn of an
-// instance that is asked in another dialect.
+// The record has the KV transfer that the engine reports, so that
+// proxies can warn if another dialect is configured.
 func TestAddOfANIXLEngine(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -107,10 +107,10 @@ func TestAddWrongModelAndKeys(t *testing.T) {
 		"add", "prefill", other, "--model", "m", "--wait")
 	r.want(1, "prefill/"+other+": failed: serves org/other, not other: start it with that model, or leave out --model\n",
 		"add", "prefill", other, "--model", "other", "--strict-model")
-	// Waiting does not make a key right.
+	// Waiting does not correct a missing API key.
 	r.want(1, "prefill/"+secret+": failed: GET http://"+secret+"/v1/models: HTTP 401: the engine wants an API key (--engine-api-key)\n",
 		"add", "prefill", secret, "--wait")
-	// Nor a proxy an engine.
+	// Waiting does not make a proxy an engine.
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusLoopDetected) }))
 	t.Cleanup(srv.Close)
 	proxy := strings.TrimPrefix(srv.URL, "http://")
@@ -167,7 +167,7 @@ func TestAddWait(t *testing.T) {
 	if !strings.HasPrefix(out, "state     pending\nreason    waits for the instance to answer\n\npending\n  key       /pd/pending/decode/"+dead+"\n") || !strings.Contains(out, `"model":"m"`) {
 		t.Errorf("get:\n%s", out)
 	}
-	// A pending add with a limit has a lease; another wait replaces the first.
+	// A pending add with a time limit has a lease; another wait replaces it.
 	r.run("add", "decode", dead, "--wait=10m")
 	_, out, _ = r.run("get", "decode", dead, "-o", "json")
 	if !strings.Contains(out, `"granted_ttl": 600`) {
@@ -191,7 +191,7 @@ func pendings(r *rig) (n int) {
 	return n
 }
 
-// promoter runs what a proxy runs: a watcher that verifies and promotes.
+// promoter runs a watcher that verifies and promotes, as a proxy does.
 func promoter(t *testing.T, r *rig) {
 	t.Helper()
 	layout := members.Layout(t)
@@ -246,7 +246,7 @@ func TestAddWaitBlockInterrupted(t *testing.T) {
 		t.Errorf("exit %d\n%s", code, out)
 	}
 
-	// Also during a call that etcd does not answer; programs get the results.
+	// An interrupt also works during a call that etcd does not answer; programs get the results.
 	line := testkit.StartLink(t, r.etcd.Endpoint())
 	out, stop = r.background("add", "prefill", testkit.FreePort(t), "--wait", "--block", "-o", "json", "--etcd-endpoints", line.Address())
 	testkit.Eventually(t, time.Minute, func() error { return out.has("no proxy uses this etcd now") })

@@ -11,8 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/show"
 )
 
-// Allow lifts a removal and puts nothing in its place; list shows what there is
-// to lift.
+// Allow lifts a removal and creates nothing in its place; list shows the removals.
 func TestAllow(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -37,7 +36,7 @@ func TestAllow(t *testing.T) {
 		t.Error(d)
 	}
 
-	// What registers past it is shown once, with the intent.
+	// An instance that registers in spite of its removal is listed once, with the intent.
 	r.put("/pd/decode/"+k, `{"v":1,"state":"ready","models":["m"]}`)
 	if got := r.listings(); len(got.Removed) != 0 || len(got.Instances) != 1 || got.Instances[0].Intent != instance.Removed {
 		t.Errorf("%+v", got)
@@ -51,7 +50,7 @@ func TestAllow(t *testing.T) {
 	}
 }
 
-// List prints the newest removals; all are in its JSON, from which allow can take them.
+// List prints the newest removals; its JSON has all of them, as input for allow.
 func TestList_ManyRemovals(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -75,7 +74,7 @@ func TestList_ManyRemovals(t *testing.T) {
 	}
 }
 
-// The removal of a second key refuses no agent at the instance, and is not reported to.
+// Removing a second key of an instance does not create a removal: no agent is refused.
 func TestRemoveSecondKey(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

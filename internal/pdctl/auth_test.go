@@ -27,7 +27,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// withUsers is an etcd that "auth init" has been applied to. as makes a client of a user.
+// withUsers is an etcd after "auth init". as returns a client of a user.
 func withUsers(t *testing.T) (r *rig, as func(user string) *clientv3.Client) {
 	t.Helper()
 	r = newRig(t)
@@ -56,7 +56,7 @@ func withUsers(t *testing.T) (r *rig, as func(user string) *clientv3.Client) {
 	}
 }
 
-// Each user can write what is its own, read what it goes by, and nothing else.
+// Each user can write its own keys and read the keys it depends on, and nothing else.
 func TestUsersCanDoTheirWorkAndNothingElse(t *testing.T) {
 	t.Parallel()
 	_, as := withUsers(t)
@@ -96,7 +96,7 @@ func TestUsersCanDoTheirWorkAndNothingElse(t *testing.T) {
 			_, err = cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Commit()
 			denied("compares", err, has >= reads)
 			if key == "/pd/meta/schema" && has == writes {
-				continue // it stays as it is
+				continue // the schema key keeps its value
 			}
 			_, err = cli.Put(ctx, key, "mine")
 			denied("puts", err, has == writes)
@@ -114,9 +114,9 @@ func TestUsersCanDoTheirWorkAndNothingElse(t *testing.T) {
 	}
 }
 
-// The programs work as these users: an agent registers and renews its lease, in both roles if
-// it has both, and in no other; a proxy publishes its presence and load, follows, and promotes
-// pending adds; an operator sets intents. Leases are granted and revoked with authentication.
+// The programs work as these users. An agent registers and renews its lease, in both roles if it
+// has both, and in no other. A proxy publishes its presence and load, follows, and promotes
+// pending adds. An operator sets intents. Leases are granted and revoked with authentication.
 func TestProgramsWorkAsTheirUsers(t *testing.T) {
 	t.Parallel()
 	_, as := withUsers(t)
@@ -147,7 +147,7 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 			return nil
 		})
 	}
-	// A proxy is there first, and follows.
+	// A proxy starts first, and follows.
 	proxy := as(schema.RoleProxy)
 	watcher := watch.New(proxy, watch.Options{
 		Layout: layout, Writer: store.New(proxy, layout, "proxy p").Watch, Log: log, AuditInterval: time.Second, Prober: answering{}, WaitingInterval: 100 * time.Millisecond,
@@ -212,7 +212,7 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 		in, ok := s.Lookup(waiting)
 		return ok && in.View != instance.Pending
 	})
-	// The lease of an agent is looked at by a proxy, and revoked by its agent alone.
+	// A proxy can read the lease of an agent; only the agent can revoke it.
 	resp, err := proxy.Get(ctx, layout.Instance(decode))
 	if err != nil || len(resp.Kvs) != 1 {
 		t.Fatalf("%v %v", resp, err)
@@ -237,14 +237,14 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 	sees("removed", has(decode, false))
 }
 
-// answering says that every engine is there.
+// answering is a Prober for which every engine answers.
 type answering struct{}
 
 func (answering) Probe(context.Context, *instance.Instance) (instance.Facts, error) {
 	return instance.Facts{Models: []string{"m"}}, nil
 }
 
-// interrupted is an output that calls off as soon as a line of it holds a word.
+// interrupted is an output that calls off once a line contains word.
 type interrupted struct {
 	testkit.Buffer
 	word string
@@ -259,8 +259,8 @@ func (i *interrupted) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// A password that was made is printed before the next user is made: however the command
-// ends, no user is left with an unknown password.
+// A generated password is printed before the next user is created:
+// however the command ends, no user has an unknown password.
 func TestAuthInitInterrupted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -276,9 +276,8 @@ func TestAuthInitInterrupted(t *testing.T) {
 	}
 }
 
-// Without --apply nothing is changed, and what is printed are commands; applied again it
-// keeps what is there, and sets a user's password from a file. Commands of doctor name the user,
-// unless etcd refuses it.
+// Without --apply, nothing is changed and the output consists of commands. A second --apply keeps existing
+// users, and sets a user's password from a file. Commands of doctor name the user, unless etcd refuses it.
 func TestAuthInitAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -330,7 +329,7 @@ func TestAuthInitAgain(t *testing.T) {
 			t.Errorf("doctor as %s: %q is not in\n%s%s", user, want, out, errs)
 		}
 	}
-	// Its own password can change.
+	// A user can change its password.
 	newer := filepath.Join(t.TempDir(), "newer")
 	testkit.WriteFile(t, newer, "\ufeffother\r\n") // as editors on Windows write it
 	if code, out, errs := r.run(append(as, "auth", "init", "--apply", "--password-file", "root="+newer)...); code != 0 {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// An engine in both roles is added and removed at once.
+// An engine in both roles is added and removed with one command.
 func TestAddBoth(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -22,7 +22,7 @@ func TestAddBoth(t *testing.T) {
 	}
 	r.want(0, strings.ReplaceAll(added, "added, serves org/m", "already exists; not changed"), "add", "both", e)
 	r.want(0, removed("prefill", e), "remove", "prefill", e)
-	r.want(0, added, "add", "both", e) // what was missing is added
+	r.want(0, added, "add", "both", e) // the missing key is added
 	r.want(0, removed("prefill", e)+removed("decode", e), "remove", "both", e)
 	if got := r.listings(); len(got.Instances) != 0 {
 		t.Errorf("after removal: %+v", got)
@@ -34,7 +34,7 @@ func TestAddBoth(t *testing.T) {
 	}
 }
 
-// Requests on an engine in both roles, which a load digest lists with each role, count once.
+// Requests on an engine in both roles, which a load digest lists under each role, count once.
 func TestInFlightOfBothRoles(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// completes awaits what the completion of a command line offers: nothing as long as etcd does not answer
-// within a second.
+// completes waits until the completion of a command line offers want.
+// Completion offers nothing while etcd does not answer within a second.
 func (r *rig) completes(want string, args ...string) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {
@@ -22,14 +22,14 @@ func (r *rig) completes(want string, args ...string) {
 	})
 }
 
-// Completion offers the roles, then the addresses in etcd that are not on the command line yet.
+// Completion offers the roles, then the addresses in etcd that are not yet on the command line.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("/pd/decode/10.0.0.1:8200", "")
 	r.put("/pd/decode/10.0.0.2:8200", "")
 	r.put("/pd/prefill/10.0.0.3:8100", "")
-	r.put("/pd/decode/$(touch x):1", "") // no address, and nothing that a shell should be handed
+	r.put("/pd/decode/$(touch x):1", "") // no address, and unsafe in a shell
 	r.put("/pd/decode/--force", "")
 	for _, tc := range []struct{ args, want string }{
 		{"drain ", "prefill decode both"},

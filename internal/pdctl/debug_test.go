@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// debug names on stderr what the archive lacks, and route the share of a target.
+// debug reports on stderr what is missing in the archive, and route shows the share of a target.
 func TestDebugAndRoute(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -57,7 +57,7 @@ func TestDebugAndRoute(t *testing.T) {
 	}
 }
 
-// debug runs its commands with the flags of its own command line.
+// debug runs its commands with the flags of its command line.
 func TestDebugTakesTheFlags(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -15,11 +15,11 @@ import (
 var (
 	call = regexp.MustCompile(`^\s*(?:\$ )?(?:bin/)?pdctl (\S.*)$`)
 	word = regexp.MustCompile(`"[^"]*"|'[^']*'|\S+`)
-	// inner is what a shell would put in place of a command.
+	// inner matches a command substitution.
 	inner = regexp.MustCompile(`\$\([^)]*\)`)
 )
 
-// arguments reads a line as a shell does, as far as our pages need it. nil: no call.
+// arguments splits a line as a shell does, as far as the pages need it. nil: no call of pdctl.
 func arguments(line string) []string {
 	m := call.FindStringSubmatch(line)
 	if m == nil {
@@ -35,7 +35,7 @@ func arguments(line string) []string {
 	return args
 }
 
-// pdctl accepts every call of the pages.
+// pdctl accepts every call on the pages.
 func TestCommandsOfThePages(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("../../docs/*.md")
@@ -64,7 +64,7 @@ func TestCommandsOfThePages(t *testing.T) {
 	}
 }
 
-// Every command has examples, and takes them.
+// Every command has examples, and accepts them.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	for name, text := range pdctl.AllExamples() {
@@ -88,7 +88,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// The table of exit codes on the page has those that there are.
+// The table of exit codes on the page equals that of the code.
 func TestExitCodesOfThePage(t *testing.T) {
 	t.Parallel()
 	page := testkit.ReadFile(t, "../../docs/cli.md")

@@ -46,8 +46,8 @@ func (r *rig) examined(code int, args ...string) []doctor.Finding {
 	return r.examinedWith(map[string]string{}, code, append(args, "--agents=false")...)
 }
 
-// examinedWith runs doctor on the rig with the environment of agentSocket. It leaves out the other agents of
-// this user on this machine, which are of another fleet.
+// examinedWith runs doctor on the rig with the environment of agentSocket. It omits
+// other agents of this user on this machine, which belong to another fleet.
 func (r *rig) examinedWith(env map[string]string, code int, args ...string) []doctor.Finding {
 	r.t.Helper()
 	env["PD_ETCD_ENDPOINTS"] = r.etcd.Endpoint()
@@ -65,8 +65,8 @@ func (r *rig) examinedWith(env map[string]string, code int, args ...string) []do
 	})
 }
 
-// executable checks that each command of a finding is one that a shell can run as it is:
-// programs and their flags exist, and files that it names do, too.
+// executable checks that a shell can run each command of a finding
+// as it is: programs, their flags, and named files exist.
 func executable(t *testing.T, list []doctor.Finding) {
 	t.Helper()
 	for _, f := range list {
@@ -83,7 +83,7 @@ func executable(t *testing.T, list []doctor.Finding) {
 	}
 }
 
-// parses reads a command line as its program does.
+// parses parses a command line as its program does.
 func parses(words []string) error {
 	switch program, args := words[0], words[1:]; program {
 	case "pdctl":
@@ -108,8 +108,7 @@ func parses(words []string) error {
 	return fmt.Errorf("unknown program")
 }
 
-// finds checks that one finding is of a check, about a subject, and that its cure and
-// its commands have some words.
+// finds returns the finding of a check about a subject, and fails unless its text and commands contain words.
 func finds(t *testing.T, list []doctor.Finding, check, subject string, words ...string) doctor.Finding {
 	t.Helper()
 	for _, f := range list {
@@ -128,7 +127,7 @@ func finds(t *testing.T, list []doctor.Finding, check, subject string, words ...
 	return doctor.Finding{}
 }
 
-// leased registers as an agent does.
+// leased registers an instance as an agent does.
 func (r *rig) leased(key, value string) {
 	r.t.Helper()
 	lease, err := r.cli.Grant(r.t.Context(), 600)
@@ -175,7 +174,7 @@ func TestDoctorKVBoth(t *testing.T) {
 	}
 }
 
-// The commands that doctor prints for a full etcd are those that bring it back.
+// The commands that doctor prints for a full etcd repair it.
 func TestDoctorNOSPACE(t *testing.T) {
 	t.Parallel()
 	e := etcdtest.Start(t, etcdtest.WithQuota(4<<20))
@@ -187,7 +186,7 @@ func TestDoctorNOSPACE(t *testing.T) {
 		t.Fatalf("exit %d\n%s%s", code, out, errs)
 	}
 	require.Contains(t, out, "error  etcd member", "NOSPACE", "compact its history, defragment it, then disarm the alarm", "defrag --cluster", "alarm disarm")
-	if strings.Contains(out, "lease") { // they are renewed
+	if strings.Contains(out, "lease") { // leases are still renewed
 		t.Error(out)
 	}
 	m := regexp.MustCompile(`etcdctl --endpoints ` + e.Endpoint() + ` compact (\d+)`).FindStringSubmatch(out)
@@ -210,7 +209,7 @@ func TestDoctorNOSPACE(t *testing.T) {
 	}
 }
 
-// An embedded etcd has the alarm, too, when its disk is nearly full. Its proxy ends it.
+// An embedded etcd raises the alarm, too, when its disk is nearly full. Its proxy clears it.
 func TestDoctorFullDisk(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -222,8 +221,7 @@ func TestDoctorFullDisk(t *testing.T) {
 	}
 }
 
-// A prefill instance whose notifications do not arrive is a finding with the address at which
-// they are expected and a remedy.
+// A prefill instance whose notifications do not arrive is a finding with the expected address and a remedy.
 func TestDoctorNotifications(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -269,7 +267,7 @@ func TestDoctorRejectedValue(t *testing.T) {
 	r.want(0, "decode/--force: removed\n", "remove", "decode", "--", "--force")
 }
 
-// The remedy for a second key of an instance keeps the instance.
+// The remedy for a second key of an instance does not remove the instance.
 func TestDoctorSecondKeyOfAnInstance(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -282,8 +280,7 @@ func TestDoctorSecondKeyOfAnInstance(t *testing.T) {
 	}
 }
 
-// agentSocket answers as an agent of this machine; it returns the environment in which it
-// is found.
+// agentSocket answers like an agent of this machine; it returns the environment in which the socket is found.
 func agentSocket(t *testing.T, name string, report func() agentctl.Report) map[string]string {
 	t.Helper()
 	run, err := os.MkdirTemp("", "pd") //nolint:usetesting // short enough for a socket
@@ -297,13 +294,13 @@ func agentSocket(t *testing.T, name string, report func() agentctl.Report) map[s
 	return map[string]string{"XDG_RUNTIME_DIR": run}
 }
 
-// The agents of this machine are queried at the same time, so that each one that hangs does not take its time limit.
+// The agents of this machine are queried concurrently, so that several hung ones take one time limit only.
 func TestDoctorQueriesAgentsTogether(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("/pd/proxies/p1", well)
 	const agents = 3
-	var all sync.WaitGroup // of the queries: none is answered before the last one arrives
+	var all sync.WaitGroup // waits for the queries: none is answered before the last one arrives
 	all.Add(agents)
 	report := func(i int) func() agentctl.Report {
 		await := sync.OnceFunc(func() { all.Done(); all.Wait() })
@@ -343,7 +340,7 @@ func TestDoctorAgentOfAnotherFleet(t *testing.T) {
 			t.Errorf("%+v: %+v", tc, f)
 		}
 	}
-	// A registered agent of a wrong prefix is noted; one that names the same etcd by another name is not.
+	// A registered agent with a wrong prefix is reported; one that uses another name of the same etcd is not.
 	one.Phase, one.Registration = "serving", agentctl.Registration{Phase: string(lease.Registered)}
 	one.Etcd, one.EtcdPrefix = []string{r.etcd.Endpoint()}, "/other"
 	r.leased("/pd/decode/10.0.0.9:8201", `{"models":["m"],"id":"10.0.0.9:8201"}`)
@@ -366,7 +363,7 @@ func TestDoctorAgentOfAnotherFleet(t *testing.T) {
 	finds(t, r.examinedWith(env, 5), "certificate", "decode/10.0.0.9:8200", "etcd.pem: no such file", "the agent reads them again")
 }
 
-// What is in etcd of two agents is seen from everywhere.
+// Conflicts between two agents are found on any machine, because etcd shows them.
 func TestDoctorOneEngineTwice(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -378,7 +375,7 @@ func TestDoctorOneEngineTwice(t *testing.T) {
 	r.examined(5)
 	r.leased("/pd/decode/10.0.0.9:8200", `{"models":["m"]}`)
 	r.put("/pd/decode/node9:8200", `{"models":["m"],"address":"10.0.0.9:8200"}`)
-	// Who writes the address of another into a record does not have that one removed.
+	// A record with the address of another instance does not lead to that instance's removal.
 	r.put("/pd/decode/zone-a:8300", `{"models":["m"]}`)
 	r.leased("/pd/decode/liar:8300", `{"models":["m"],"address":"zone-a:8300"}`)
 	got := r.examined(5)
@@ -394,7 +391,7 @@ func TestDoctorOneEngineTwice(t *testing.T) {
 	finds(t, got, "conflict", "10.0.0.8:8200", "two agents on different machines", "stop one of the two agents", "pdctl get decode/10.0.0.8:8200")
 }
 
-// An engine is also registered twice under two names of its machine.
+// An engine can also be registered twice under two names of its machine.
 func TestDoctorOneEngineUnderTwoNames(t *testing.T) {
 	t.Parallel()
 	const started, later, bridge = "2026-11-26T10:00:00.12Z", "2026-11-26T10:00:00.13Z", "a/zmq:36367"
@@ -416,7 +413,7 @@ func TestDoctorOneEngineUnderTwoNames(t *testing.T) {
 			r := newRig(t)
 			r.put("/pd/proxies/p1", well)
 			ports := ""
-			if tc.twice { // not those of two engines
+			if tc.twice { // two engines cannot have the same port
 				ports = `,"ports":{"nixl_side_channel":[5600]}`
 			}
 			record := func(host, started string) string {
@@ -483,7 +480,7 @@ func TestDoctorPairs(t *testing.T) {
 	}
 }
 
-// Only instances that serve the same model are paired, and the reason is about those.
+// Only instances that serve the same model are paired, and the reason names only such instances.
 func TestDoctorPairsOfAModel(t *testing.T) {
 	t.Parallel()
 	type records map[string][]string // key: connector, version, models
@@ -554,7 +551,7 @@ func TestDoctorPairsOfAModel(t *testing.T) {
 func TestDoctorWrongModel(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	// The text is that of a proxy with --model.
+	// The reason has the wording of a proxy with --model.
 	layout := members.Layout(t)
 	elsewhere := startEngine(t, "llama")
 	r.put("/pd/decode/"+elsewhere, `{"models":["llama"]}`)
@@ -615,12 +612,12 @@ func TestDoctorDeadEngines(t *testing.T) {
 	finds(t, r.examined(5, "--probe", "--timeout", "500ms"), "engine", "decode/"+stopped, "does not answer /health from here", "connection refused", "pdctl remove decode "+stopped)
 }
 
-// An engine that was not probed before the end of all probes is not reported as dead.
+// An engine that was not probed before the time limit of all probes is not reported as dead.
 func TestDoctorProbesEnd(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("/pd/proxies/p1", strings.ReplaceAll(well, "10.0.0.1:8000", testkit.FreePort(t)))
-	for range 192 { // 12 rounds of probes; there is time for 10
+	for range 192 { // 12 rounds of probes; the time limit allows 10
 		ln, err := net.Listen("tcp", "127.0.0.1:0") // accepts nothing
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = ln.Close() })
@@ -663,7 +660,7 @@ func TestDoctorStaleProxy(t *testing.T) {
 	r.put("/pd/load/idle", `{"v":1,"applied":9,"load":{},"at":"2020-01-01T00:00:00Z"}`)
 	got := r.examined(5)
 	finds(t, got, "proxy", "proxy 10.0.0.1:8000", "it is stale", "applied revision 1 ", "restart this proxy", "pdctl status", "pdctl wait --revision 3 --timeout 30s")
-	for _, address := range []string{"10.0.0.2:8000", "10.0.0.5:8000"} { // the second one's clock is ahead
+	for _, address := range []string{"10.0.0.2:8000", "10.0.0.5:8000"} { // the clock of the second one is ahead
 		finds(t, got, "proxy", "proxy "+address, "was not renewed", "not stopped", "restart this proxy")
 	}
 	if f := finds(t, got, "proxy", "proxy 10.0.0.4:8000", "limits or model routes of revision 3, it is at 2", "older release", "update this proxy"); f.Severity != doctor.Warning {
@@ -676,8 +673,8 @@ func TestDoctorStaleProxy(t *testing.T) {
 	}
 }
 
-// An ejected instance is found, with a command that shows why. One etcd member of several that
-// is down is a warning.
+// An ejected instance is a finding with a command that shows the
+// reason. If one etcd member of several is down, that is a warning.
 func TestDoctorEjectedAndMemberDown(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -705,7 +702,7 @@ func TestDoctorEjectedAndMemberDown(t *testing.T) {
 	}
 }
 
-// A cluster without a quorum is not one that is not running, or has another address.
+// A cluster without a quorum is not reported as stopped or as having another address.
 func TestDoctor_NoQuorum(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.StartCluster(t, 3)
@@ -722,7 +719,7 @@ func TestDoctor_NoQuorum(t *testing.T) {
 	})
 }
 
-// A proxy that catches up between two looks is no finding.
+// A proxy that catches up between two polls is no finding.
 func TestDoctorWaitsForAProxyThatCatchesUp(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -807,7 +804,7 @@ func serveAgent(t *testing.T, ln net.Listener, src agentctl.Source) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-// Each proxy has measured a part of the requests.
+// Each proxy has measured some of the requests.
 func TestDoctorSlow(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

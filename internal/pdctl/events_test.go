@@ -27,7 +27,7 @@ func publisher(t *testing.T, version, endpoint, replay string) *fakevllm.Server 
 	})
 }
 
-// completes makes an engine store blocks.
+// completes sends a completion, so that an engine stores blocks.
 func completes(t *testing.T, s *fakevllm.Server, ids ...int) {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"prompt": ids, "max_tokens": 1})
@@ -42,7 +42,7 @@ func completes(t *testing.T, s *fakevllm.Server, ids ...int) {
 	}
 }
 
-// record is what etcd has of an engine that does not say where it publishes.
+// record writes the record of an engine that does not report where it publishes, and returns its address.
 func (r *rig) record(s *fakevllm.Server, kv map[string]instance.KVEvents) (address string) {
 	r.t.Helper()
 	address = s.Address()
@@ -59,15 +59,15 @@ Received event batch at \d{10}\.\d+:
   - BlockStored\(block_hashes=\[\d+\], parent_block_hash=\d+, token_ids=\[28, 29, 30, 31\], block_size=4, .*\)
 $`)
 
-// What came before and what comes is printed, of engines of either encoding, which say
-// where they publish or whose record does; and it ends after a number of batches.
+// Past and new events are printed, from engines with either encoding whose endpoints are
+// in their answer or in their record. The command ends after a number of batches.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for _, version := range []string{"0.33.0", "0.22.0"} {
 		s := publisher(t, version, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
 		var kv map[string]instance.KVEvents
-		if version == "0.22.0" { // it does not know the question
+		if version == "0.22.0" { // this version does not report its endpoints
 			conf := s.KVEventSources()
 			kv = map[string]instance.KVEvents{"0": {Endpoint: conf.Endpoint, ReplayEndpoint: *conf.ReplayEndpoint, Topic: conf.Topic}}
 		}
@@ -81,8 +81,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// An engine that goes and comes back is listened to again; the end of the context, which
-// is Ctrl-C, ends it with 0.
+// If an engine restarts, the command listens again. The end of the context (Ctrl-C) ends it with exit code 0.
 func TestEventsUntilInterrupted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -99,7 +98,7 @@ func TestEventsUntilInterrupted(t *testing.T) {
 		done <- pdctl.Run(ctx, []string{"events", "prefill", address, "--past", "--etcd-endpoints", r.etcd.Endpoint()}, &out, &errs, func(string) (string, bool) { return "", false })
 	}()
 	next := 100
-	prints := func() { // what is published before it listens is lost
+	prints := func() { // events published before the command listens are lost
 		t.Helper()
 		before := strings.Count(out.String(), "BlockStored(")
 		testkit.Eventually(t, time.Minute, func() error {
@@ -122,7 +121,7 @@ func TestEventsUntilInterrupted(t *testing.T) {
 	}
 }
 
-// The record of an engine may be at a key that is not spelled in the canonical way.
+// The key of an engine's record may have a non-canonical address.
 func TestEventsOtherSpelling(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -137,7 +136,7 @@ func TestEventsOtherSpelling(t *testing.T) {
 	}
 }
 
-// A value that cannot be printed is an error.
+// An event that cannot be printed is an error.
 func TestEventsThatAreNone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-// Parse reads a command line as Run does, and does nothing.
+// Parse parses a command line as Run does, without running the command.
 func Parse(args []string) error {
 	s := session.New(io.Discard, io.Discard, func(string) (string, bool) { return "", false })
 	cmd, rest, err := root(s).Find(args)
@@ -25,7 +25,7 @@ func Parse(args []string) error {
 	return cmd.ValidateArgs(cmd.Flags().Args())
 }
 
-// AllExamples returns the text of every command's examples.
+// AllExamples returns the examples of every command.
 func AllExamples() map[string]string {
 	out := map[string]string{}
 	root := root(session.New(io.Discard, io.Discard, nil))

@@ -17,8 +17,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// touched are the keys that were written or deleted since a revision, with their values.
-// Of an audit entry only that there is one.
+// touched returns the keys that were written or deleted since a revision,
+// with their values. Audit entries are returned without values.
 func (r *rig) touched(since int64) (out []string) {
 	r.t.Helper()
 	now := r.now()
@@ -59,7 +59,7 @@ func (r *rig) leases() int {
 	return len(resp.Leases)
 }
 
-// A dry run of every command that writes says what the command then writes, and writes nothing.
+// A dry run of every writing command prints the changes that the command then writes, and writes nothing.
 func TestDryRun(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -116,7 +116,7 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// sameTimes leaves out of values when they were written.
+// sameTimes removes the times of writes from values.
 func sameTimes(list []string) (out []string) {
 	for _, s := range list {
 		op, value, ok := strings.Cut(s, " {")
@@ -213,7 +213,7 @@ func TestSelector(t *testing.T) {
 		}
 	}
 	r.completes("rack=3 rack=4", "list", "--selector", "rack=")
-	testkit.Eventually(t, patience, func() error { // as completes
+	testkit.Eventually(t, patience, func() error { // retried as in completes
 		_, keys, _ := r.run("__complete", "drain", "decode", "-l", "")
 		if !strings.Contains(keys, "rack=\n") || !strings.Contains(keys, "label:role=\n") || !strings.Contains(keys, "state=\n") {
 			return errors.New(keys)
@@ -252,7 +252,7 @@ func TestSelector(t *testing.T) {
 	}
 }
 
-// YAML says the same as JSON, in the same order.
+// YAML output has the same contents as JSON, in the same order.
 func TestYAML(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// operated returns the values of the keys of operators.
+// operated returns the keys and values that operators own.
 func (r *rig) operated() map[string]string {
 	r.t.Helper()
 	out := map[string]string{}
@@ -40,7 +40,7 @@ func (r *rig) ok(args ...string) string {
 	return out
 }
 
-// revert restores static instances, intents and documents byte for byte, and leaves everything else.
+// revert restores static instances, intents and documents byte for byte, and changes nothing else.
 func TestRevert(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -103,7 +103,7 @@ func TestRevert(t *testing.T) {
 	}
 }
 
-// Later changes of other instances stay.
+// Later changes of other instances are kept.
 func TestRevertOnly(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -125,7 +125,7 @@ func TestRevertOnly(t *testing.T) {
 	}
 }
 
-// A revert never overwrites the change of another operator: the error names the key.
+// A revert never overwrites a change of another operator: the error names the key.
 func TestRevertConflicts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -149,7 +149,7 @@ func TestRevertConflicts(t *testing.T) {
 	if d := cmp.Diff(now, r.operated()); d != "" {
 		t.Errorf("a conflict writes\n%s", d)
 	}
-	// Between the reading and the writing.
+	// A change between the read and the write.
 	s := store.New(r.cli, members.Layout(t), "ann")
 	fleet, err := s.Edits.Read(t.Context())
 	require.NoError(t, err)
@@ -164,7 +164,7 @@ func TestRevertConflicts(t *testing.T) {
 	if got := r.operated()["/pd/override/decode/10.0.0.2:8200"]; got == "" {
 		t.Error("a part of the transaction was written")
 	}
-	// Entries of an older release have no values.
+	// Audit entries of an older release have no values.
 	r.put("/pd/audit/0", `{"v":1,"who":"old","what":"drain","role":"decode","address":"10.0.0.1:8200"}`)
 	if errs := r.want(1, "", "revert", at); !strings.Contains(errs, "(drain of decode/10.0.0.1:8200 by old) lacks the values") {
 		t.Error(errs)
@@ -189,7 +189,7 @@ func TestRevertConflicts(t *testing.T) {
 	}
 }
 
-// Entries of the audit log end after a month. diff and revert say what may be missing, and revert needs --yes.
+// Audit entries expire after a month. diff and revert report possible gaps, and revert needs --yes.
 func TestRevertBeforeTheAuditLog(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -220,7 +220,7 @@ func TestRevertBeforeTheAuditLog(t *testing.T) {
 	}
 }
 
-// Values of more than 16 KiB are not recorded, and nothing is reverted without them.
+// Values of more than 16 KiB are not recorded, so such changes are not reverted.
 func TestRevertOfLargeValues(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -238,7 +238,7 @@ func TestRevertOfLargeValues(t *testing.T) {
 	}
 }
 
-// A file with several YAML documents is refused: --prune would delete what only the later ones have.
+// A file with several YAML documents is refused: --prune would delete the keys that only the later ones have.
 func TestApplyOfSeveralDocuments(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -253,7 +253,7 @@ func TestApplyOfSeveralDocuments(t *testing.T) {
 	}
 }
 
-// apply makes the fleet as a file declares it; the second time it writes nothing.
+// A revision that does not exist yet is an error that names etcd's current one.
 func TestRevisionsThatDoNotExist(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -266,7 +266,7 @@ func TestRevisionsThatDoNotExist(t *testing.T) {
 	}
 }
 
-// export has records without JSON, and none that proxies reject; apply replaces those.
+// export includes records without JSON and omits those that proxies reject; apply replaces the latter.
 func TestExportOfOddRecords(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -291,7 +291,7 @@ func TestExportOfOddRecords(t *testing.T) {
 	}
 }
 
-// A weight in a file does not end the role of an engine; a state does.
+// A weight in a file does not end an engine's role change; a state does.
 func TestApplyKeepsRoles(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -419,7 +419,7 @@ limits:
 	if errs := r.want(1, "", "apply", "-f", path); !strings.Contains(errs, "models: m: prefill/10.0.0.8:8100 serves a model with the name m") {
 		t.Error(errs)
 	}
-	// The file in the help can be pasted.
+	// The example in the help can be pasted.
 	_, help, _ := strings.Cut(r.ok("apply", "--help"), "\n\n")
 	example, _, _ := strings.Cut(help, "\n\n")
 	file(example)
@@ -431,7 +431,7 @@ limits:
 	}
 }
 
-// A change of more than 100 keys that was cut is completed by the same command.
+// A change of more than 100 keys that was interrupted is completed by repeating the command.
 func TestApplyInParts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -445,7 +445,7 @@ func TestApplyInParts(t *testing.T) {
 		}
 		require.NoError(t, os.WriteFile(path, []byte(file.String()), 0o600))
 	}
-	large := strings.Repeat("x", 16200) // etcd refuses 100 of these at once
+	large := strings.Repeat("x", 16200) // etcd refuses 100 of these in one request
 	write(large, "disks")
 	if out := r.ok("apply", "-f", path); !strings.Contains(out, "; keys: 200\n") {
 		t.Errorf("%.500s", out)

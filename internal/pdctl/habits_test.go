@@ -23,12 +23,12 @@ import (
 
 const patience = 60 * time.Second
 
-// env has the endpoint of the etcd of a rig.
+// env returns the endpoint of a rig's etcd as an environment.
 func (r *rig) env() map[string]string {
 	return map[string]string{"PD_ETCD_ENDPOINTS": r.etcd.Endpoint()}
 }
 
-// A change that takes the last usable instance of a role out of use needs --yes.
+// A change that makes the last usable instance of a role unusable needs --yes.
 func TestConfirm(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -131,7 +131,7 @@ func TestWaitFor(t *testing.T) {
 			t.Errorf("%s: exit %d\n%s%s", line, code, out, errs)
 		}
 	}
-	// An engine that has left after its drain is drained once no proxy has requests there.
+	// An engine that has left after its drain counts as drained once no proxy has requests there.
 	const left = "decode/10.0.0.7:8200"
 	r.want(0, left+": drained\n", "drain", left, "--force")
 	r.want(0, left+": drained\n", "wait", "--for", "drained", left, "--timeout", "2s")
@@ -147,7 +147,7 @@ func TestWaitFor(t *testing.T) {
 		}
 		r.ok("drain", left, "--force")
 	}
-	// Drained: only once the proxy has reported that nothing is in flight.
+	// An instance is drained only once the proxy has reported that nothing is in flight.
 	r.say("a", 1, `"decode/10.0.0.1:8200":{"in_flight":1}`)
 	out, stop = r.background("wait", "--for", "state=drained", "10.0.0.1:8200")
 	testkit.Eventually(t, patience, func() error { return out.has("0 of 1 instances are drained") })
@@ -192,7 +192,7 @@ func TestReadFromProxy(t *testing.T) {
 	}
 }
 
-// status fails also with --proxy while the proxy serves nothing.
+// status --proxy fails, too, while the proxy can serve nothing.
 func TestStatusFromProxyThatServesNothing(t *testing.T) {
 	t.Parallel()
 	const sentence = "no decode instance is registered: nothing is served"
@@ -208,7 +208,7 @@ func TestStatusFromProxyThatServesNothing(t *testing.T) {
 	}
 }
 
-// wait --for also waits for etcd, and --watch prints a list again when it has changed.
+// wait --for also retries until etcd answers; --watch prints a changed list again.
 func TestWatchOfLists(t *testing.T) {
 	t.Parallel()
 	away := testkit.FreePort(t)
@@ -231,7 +231,7 @@ func TestWatchOfLists(t *testing.T) {
 		_, _ = fmt.Fprintf(w, `{"id":"p","revision":%d,"instances":[]}`, revision.Load())
 	}))
 	t.Cleanup(proxy.Close)
-	// Programs read each print as a document of its own, and nothing else on stdout.
+	// For programs, each print is a separate document, and stdout has nothing else.
 	for _, format := range []string{"json", "yaml"} {
 		var docs, errs lockedBuffer
 		ctx, cancel := context.WithCancel(t.Context())
@@ -265,7 +265,7 @@ type fullDisk struct{}
 
 func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
-// A command whose output cannot be written fails, whatever part of it is lost.
+// A command whose output cannot be written fails, whichever part of it is lost.
 func TestOutputFails(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

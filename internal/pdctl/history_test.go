@@ -69,7 +69,7 @@ func TestHistory(t *testing.T) {
 	same(read("--limit", "2"), all[5:])
 	same(read("--since", "1h"), all)
 	same(read("--since", "2020-01-01"), all)
-	same(read("--since", time.Now().Add(time.Hour).UTC().Format(time.RFC3339)), all[6:]) // without a time, after the last entry with one
+	same(read("--since", time.Now().Add(time.Hour).UTC().Format(time.RFC3339)), all[6:]) // an entry without a time counts after the last one with a time
 	if _, out, _ := r.run("history", "decode", y); !strings.Contains(out, "weight 20") || !strings.Contains(out, "registration ended") || strings.Contains(out, "remembers") {
 		t.Errorf("%s", out)
 	}
@@ -89,7 +89,7 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// An entry of a writer whose clock is wrong does not hide the changes before it.
+// An entry with a wrong clock does not hide the changes before it.
 func TestHistorySinceWithWrongClocks(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -100,7 +100,7 @@ func TestHistorySinceWithWrongClocks(t *testing.T) {
 	r.put("/pd/decode/"+y, `{"v":1,"state":"ready","models":["m"]}`)
 	r.ok("weight", "decode", y, "20")
 	r.put("/pd/decode/"+x, `{"v":1,"state":"down","models":["m"]}`)
-	r.put("/pd/audit/1", late) // in the order of keys, before the other entry
+	r.put("/pd/audit/1", late) // its key sorts before the other entry
 	r.put("/pd/audit/3", "unreadable")
 	members.Del(t, r.cli, "/pd/decode/"+y)
 	out := strings.Join(strings.Fields(r.ok("history", "--since", "1h")), " ")
@@ -117,7 +117,7 @@ func TestHistorySinceWithWrongClocks(t *testing.T) {
 	}
 }
 
-// The history of an instance has the registrations at keys that are not spelled in the canonical way.
+// The history of an instance includes registrations at keys with a non-canonical address.
 func TestHistoryOtherSpelling(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// Intents apply to an instance whose only key is not spelled in the canonical way, which proxies use.
+// Intents apply to an instance whose only key has a non-canonical address, because proxies use it.
 func TestIntentsOfOtherSpelling(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -59,10 +59,10 @@ func TestDrainAndCordon(t *testing.T) {
 	r.want(0, "decode/"+y+": undrained; proxies use it again as it registers\n", "undrain", "decode", y)
 	intents("", "")
 	r.want(1, "decode/10.0.0.9:1: failed: there is no such instance; see pdctl list\n", "undrain", "decode", "10.0.0.9:1")
-	// An orphan has no key, and serves.
+	// An orphan has no key, but serves requests.
 	r.want(0, "decode/10.0.0.9:1: drained\n", "drain", "decode", "10.0.0.9:1", "--force")
 	r.want(0, "decode/10.0.0.9:1: undrained; proxies use it again as it registers\n", "undrain", "decode", "10.0.0.9:1")
-	// With its time a weight ends, too.
+	// When its time limit ends, an intent's weight ends, too.
 	r.want(0, "decode/"+x+": weight 20 for 1m0s\n", "weight", "decode", x, "20", "--for", "1m")
 	r.want(1, "decode/"+x+": failed: not done: decode/"+x+" has a weight of 20 with a time limit, which both would share; undo the weight first\n",
 		"drain", "decode", x)
@@ -83,14 +83,14 @@ func TestDrainAndCordon(t *testing.T) {
 	}
 }
 
-// say puts what a proxy says of itself.
+// say writes the presence and the load digest of a proxy.
 func (r *rig) say(id string, applied int64, load string) {
 	r.t.Helper()
 	r.put("/pd/proxies/"+id, fmt.Sprintf(`{"v":1,"id":%q,"address":"%s:8000","applied":%d}`, id, id, applied))
 	r.put("/pd/load/"+id, fmt.Sprintf(`{"v":1,"applied":%d,"load":{%s}}`, applied, load))
 }
 
-// Output and exit code of drain --wait; the test plays the proxies.
+// Output and exit code of drain --wait; the test simulates the proxies.
 func TestDrainWait(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -103,7 +103,7 @@ func TestDrainWait(t *testing.T) {
 	}
 	revision := r.revision("/pd/override/decode/" + x)
 
-	// Proxies that have lost their leases, in a stall of the machine, come back.
+	// Proxies that lost their leases during a stall of the machine come back.
 	out, stop := r.background(drain...)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("drained already") })
 	r.say("b", revision, `"decode/`+x+`":{"in_flight":3}`)
@@ -114,12 +114,12 @@ func TestDrainWait(t *testing.T) {
 	}
 	r.leaves("b")
 
-	// All free; the digest of one that went is not missed when it had reported that it is free.
+	// All are free. A proxy that had reported that it is free may vanish.
 	r.say("a", revision, `"decode/other:1":{"in_flight":3}`)
 	r.want(0, "decode/"+x+": drained already\n"+free, drain...)
 	r.want(0, "decode/"+x+"\n", append(drain, "-o", "name")...)
 
-	// One holds requests until the time limit.
+	// One proxy holds requests until the time limit.
 	r.say("b", revision, `"decode/`+x+`":{"in_flight":3}`)
 	errs := r.want(4, "decode/"+x+": drained already\n", "drain", "decode", x, "--wait", "--timeout", "300ms")
 	if !strings.Contains(errs, "proxy b:8000 (b) has in flight: 3 on decode/"+x) || strings.Contains(errs, "a:8000") {
@@ -127,7 +127,7 @@ func TestDrainWait(t *testing.T) {
 	}
 	r.want(4, "", "drain", "decode", x, "--wait", "--timeout", "300ms", "-o", "name")
 
-	// The requests end during the wait. Its progress shows that it has begun.
+	// The requests end during the wait; a progress line shows that the wait has begun.
 	out, stop = r.background(drain...)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting: proxy b:8000") })
 	r.say("b", revision, "")
@@ -135,7 +135,7 @@ func TestDrainWait(t *testing.T) {
 		t.Errorf("exit %d: %s", code, out)
 	}
 
-	// One that goes before is named.
+	// A proxy that vanishes before its report is named.
 	r.say("b", revision-1, "")
 	out, stop = r.background(drain...)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting: proxy b:8000") })
@@ -154,8 +154,8 @@ func TestDrainWait(t *testing.T) {
 	}
 }
 
-// An etcd that does not answer is waited for. When the time is over it is named, beside
-// those that had not proven it when it was asked last.
+// The wait continues while etcd does not answer. At the time limit, the
+// error names etcd, and the proxies without a proof at the last poll.
 func TestDrainWaitWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -184,7 +184,7 @@ func TestDrainWaitWithoutEtcd(t *testing.T) {
 		t.Errorf("exit %d: %s", code, waits)
 	}
 
-	// It stops after the writes, before the first reading.
+	// etcd stops after the writes, before the first read.
 	r.written = func(text string) {
 		if strings.HasPrefix(text, "decode/"+x+": drained") {
 			r.etcd.Kill()
@@ -198,7 +198,7 @@ func TestDrainWaitWithoutEtcd(t *testing.T) {
 		t.Errorf("exit %d: %s", code, waits)
 	}
 
-	// No operator has lifted what a wiped etcd has lost.
+	// A drain that was lost with a wiped etcd is not reported as lifted by an operator.
 	r.say("b", 1, "")
 	waits, end = r.background("drain", "decode", x, "--wait", "--timeout", "5m")
 	testkit.Eventually(t, time.Minute, func() error { return waits.has("waiting: proxy b:8000") })
@@ -209,8 +209,7 @@ func TestDrainWaitWithoutEtcd(t *testing.T) {
 	}
 }
 
-// An engine in both roles is waited for as one; each instance that is waited for has its own
-// drain.
+// An engine in both roles is waited for as one instance. The wait for each instance ends with its drain.
 func TestDrainWaitEndsWithItsDrain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -228,7 +227,7 @@ func TestDrainWaitEndsWithItsDrain(t *testing.T) {
 	}
 }
 
-// leaves removes the presence of a proxy.
+// leaves removes the presence and the load digest of a proxy.
 func (r *rig) leaves(id string) {
 	r.t.Helper()
 	_, err := r.cli.Txn(r.t.Context()).Then(clientv3.OpDelete("/pd/proxies/"+id), clientv3.OpDelete("/pd/load/"+id)).Commit()
@@ -270,7 +269,7 @@ func TestWait(t *testing.T) {
 	if errs := r.want(4, "", "wait", "--revision", at, "--timeout", "300ms"); !strings.Contains(errs, "proxy b:8000 (b) has not applied revision "+at+" yet, it is at ") || strings.Contains(errs, "a:8000") {
 		t.Errorf("%q", errs)
 	}
-	// What moves etcd's revision and not the membership is applied by all.
+	// A revision without a change of the membership counts as applied by all proxies.
 	r.say("b", revision, "")
 	now := r.revision("/pd/load/b")
 	r.want(0, fmt.Sprintf("revision %d: applied by 2 proxies\n", now), "wait", "--revision", fmt.Sprint(now))

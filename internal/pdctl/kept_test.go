@@ -18,7 +18,7 @@ func TestRestoreAndForget(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		code int
-		want string // in stdout, or in stderr of what fails
+		want string // in stdout, or in stderr on failure
 	}{
 		{[]string{"restore"}, 2, "--all"},
 		{[]string{"forget", "prefill"}, 2, "name the instances"},
@@ -62,13 +62,13 @@ func TestRestoreWithoutRightToReadProxies(t *testing.T) {
 	}
 }
 
-// Commands about what proxies keep of a former etcd change nothing, and name the decision that has to be
-// made first: a new override would replace all of the former one.
+// Commands about keys that proxies keep of a former etcd change nothing, and name the
+// decision that must come first. A new override would replace the whole former one.
 func TestKeptByProxies(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	const agent, static, other, out = "10.0.0.1:8200", "10.0.0.2:8200", "10.0.0.3:8200", "10.0.0.4:8200"
-	r.put("/pd/proxies/p0", well) // keeps nothing, or is of an older release
+	r.put("/pd/proxies/p0", well) // keeps nothing, or has an older release
 	r.put("/pd/proxies/p1", `{"v":1,"applied":1000000,"address":"10.0.0.1:8000","unverified":{},"notices":["keys of a former etcd"],
 		"kept":["override/decode/`+agent+`","override/decode/`+out+`","decode/`+static+`","models/chat","limits/team-a"]}`)
 	for _, address := range []string{agent, other} {
@@ -77,7 +77,7 @@ func TestKeptByProxies(t *testing.T) {
 	}
 	for _, c := range []struct {
 		args []string
-		key  string // that is named, "" if the command is carried out
+		key  string // named in the error; "" if the command succeeds
 	}{
 		{[]string{"weight", "decode", agent, "50"}, agent},
 		{[]string{"weight", "decode", agent, "default"}, agent},
@@ -118,7 +118,7 @@ func TestKeptByProxies(t *testing.T) {
 			t.Errorf("%s: %s", command, errs)
 		}
 	}
-	// With a value in etcd, all is as usual.
+	// Once etcd has a value for the key, commands work as usual.
 	r.put("/pd/override/decode/"+agent, `{"v":1,"state":"drain"}`)
 	r.want(0, "decode/"+agent+": weight 50\n", "weight", "decode", agent, "50")
 }
@@ -129,7 +129,7 @@ func TestRemoveByForce(t *testing.T) {
 	if code, out, errs := r.run("remove", "prefill", "10.0.0.1:8100"); code != 1 || !strings.Contains(out, "no such instance") {
 		t.Fatalf("code %d: %s%s", code, out, errs)
 	}
-	for range 2 { // repeating it does no harm
+	for range 2 { // a repeated removal is harmless
 		if code, out, errs := r.run("remove", "--force", "prefill", "10.0.0.1:8100", "--reason", "orphan"); code != 0 || !strings.Contains(out, "forbidden") {
 			t.Fatalf("code %d: %s%s", code, out, errs)
 		}

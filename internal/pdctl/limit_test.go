@@ -63,7 +63,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// The use of a key is the sum of what proxies count. One that does not answer is named.
+// The use of a key is the sum over all proxies. A proxy that does not answer is named.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -106,7 +106,7 @@ func TestUsage(t *testing.T) {
 	if stop(true); twice.has("did not answer") == nil {
 		t.Errorf("a proxy that is named twice: %s", twice)
 	}
-	// A proxy in etcd is asked at its admin URL.
+	// A proxy registered in etcd is queried at its admin URL.
 	r.put("/pd/proxies/p", `{"v":1,"id":"p","address":"[::]:8000","admin_url":"`+one+`"}`)
 	r.put("/pd/proxies/q", `{"v":1,"id":"q","address":"`+strings.TrimPrefix(two, "http://")+`"}`) // of an older release
 	code, out, errs = r.run("usage", "--admin-key", "k", "-o", "json")
@@ -131,7 +131,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// No address without a host is dialled: another proxy may answer there.
+// An address without a host is not dialled: another proxy may answer there.
 func TestTopOfProxiesWithoutHost(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -144,7 +144,7 @@ func TestTopOfProxiesWithoutHost(t *testing.T) {
 	}
 }
 
-// pdctl trusts the CA of --proxy-ca only, and sends the certificate of --proxy-cert.
+// pdctl trusts only the CA of --proxy-ca, and sends the certificate of --proxy-cert.
 func TestProxyRequiresACertificate(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
@@ -186,7 +186,7 @@ func TestProxyRequiresACertificate(t *testing.T) {
 	}
 }
 
-// An error about TLS with a proxy names the reason and the flag.
+// A TLS error of a proxy connection names the reason and the flag.
 func TestProxyRefusedByTLS(t *testing.T) {
 	t.Parallel()
 	a, other := testkit.NewAuthority(t, "fleet"), testkit.NewAuthority(t, "strangers")

@@ -13,8 +13,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Model routes are set, listed with the instances that their targets can use, and removed. A name that an
-// engine serves is refused.
+// Model routes are set, listed with the instances that their targets
+// can use, and removed. The name of a served model is refused.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -36,7 +36,7 @@ qwen      org/new                        0  -         -            1       0  ke
 ` {
 		t.Error(got)
 	}
-	// Proxies count requests. One that does not answer is named.
+	// Proxies count requests. A proxy that does not answer is named.
 	addresses := map[string]string{}
 	for id, requests := range map[string]string{"p1": "7", "p2": "1", "gone": ""} {
 		proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -49,7 +49,7 @@ qwen      org/new                        0  -         -            1       0  ke
 	if code, out, errs := r.run("model", "ls"); code != 0 || !strings.Contains(strings.Join(strings.Fields(out), " "), "org/chat org/new 70 8 100.0 % 1 0 session trial org/chat old:8b 30 0 0.0 % 0 0") || !strings.Contains(errs, "1 of 3 proxies did not answer") || !strings.Contains(errs, `: http://`+addresses["gone"]+` does not answer as a proxy of this version: `) {
 		t.Errorf("%d %s %s", code, out, errs)
 	}
-	// The admin URL takes precedence, and no address without a host is dialled.
+	// The admin URL takes precedence, and an address without a host is not dialled.
 	own := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"id":"p","model_routes":[{"name":"org/chat","targets":[{"target":"org/new","requests":5}]}]}`)
 	}))
@@ -82,7 +82,7 @@ qwen      org/new                        0  -         -            1       0  ke
 	r.want(1, "models/qwen: removed\nmodels/none: failed: there is no such model route; see pdctl model ls\n", "model", "rm", "qwen", "none")
 }
 
-// A route that was not written has no warnings.
+// A route that was not written causes no warnings.
 func TestModelRouteFails(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -39,7 +39,7 @@ func TestMooncakeSegments(t *testing.T) {
 
 func pad(s string) string { return fmt.Sprintf("%-15s", s) }
 
-// Nothing that pdctl does touches Mooncake's keys.
+// No command of pdctl changes Mooncake's keys.
 func TestMooncakesKeysStay(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

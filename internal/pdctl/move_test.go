@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// raw is what is in etcd below a prefix, by key, without the audit log.
+// raw returns the values below a prefix in etcd, by key, without the audit log.
 func (r *rig) raw(prefix string) map[string]string {
 	r.t.Helper()
 	resp, err := r.cli.Get(r.t.Context(), prefix, clientv3.WithPrefix())
@@ -27,7 +27,7 @@ func (r *rig) raw(prefix string) map[string]string {
 	return out
 }
 
-// export writes an export to a file, and returns its path and what was printed on stderr.
+// export writes an export to a file, and returns its path and the output on stderr.
 func (r *rig) export() (path, notes string) {
 	r.t.Helper()
 	code, out, errs := r.run("export")
@@ -38,7 +38,7 @@ func (r *rig) export() (path, notes string) {
 	return path, errs
 }
 
-// An export that is applied to another etcd copies what operators have set, and names what it leaves out.
+// Applying an export to another etcd copies the operators' settings, and names the omitted ones.
 func TestExportMovesTheFleet(t *testing.T) {
 	t.Parallel()
 	old, fresh := newRig(t), newRig(t)
@@ -83,7 +83,7 @@ func TestExportMovesTheFleet(t *testing.T) {
 	}
 	fresh.want(0, "nothing to change\n", "apply", "-f", path)
 
-	// Nothing is read or written where a newer program or another one has its keys.
+	// Nothing is read or written if a newer program or another program owns the keys.
 	for schema, want := range map[string]string{`{"v":2}`: "newer version", "else": "not ours"} {
 		r := newRig(t)
 		r.put("/pd/meta/schema", schema)

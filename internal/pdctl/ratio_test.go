@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Below the table is what to do, once for a model without measurements.
+// The advice is below the table, once for a model without measurements.
 func TestRatio(t *testing.T) {
 	t.Parallel()
 	roles := []instance.Advice{

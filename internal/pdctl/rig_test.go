@@ -35,7 +35,7 @@ type rig struct {
 	t    *testing.T
 	etcd *etcdtest.Server
 	cli  *clientv3.Client
-	// written, if not nil, is called with each write of a command that background starts from then on.
+	// written, if not nil, is called for each write of commands that background starts later.
 	written func(text string)
 }
 
@@ -51,7 +51,7 @@ func (r *rig) run(args ...string) (code int, stdout, stderr string) {
 	return r.runEnv(map[string]string{"PD_ETCD_ENDPOINTS": r.etcd.Endpoint()}, confirmed(args)...)
 }
 
-// confirmed adds --yes to a command that asks; TestConfirm tests the question.
+// confirmed adds --yes to a command that asks for confirmation; TestConfirm tests the question.
 func confirmed(args []string) []string {
 	if slices.Contains([]string{"remove", "drain", "cordon", "weight", "revert", "apply"}, args[0]) {
 		return slices.Insert(slices.Clone(args), 1, "--yes")
@@ -90,7 +90,7 @@ func (r *rig) put(key, value string) {
 	}
 }
 
-// enableAuth sets up the users root, and part with these rights, and returns the file with their password.
+// enableAuth creates the users root, and part with rights, and returns the file with their password.
 func (r *rig) enableAuth(rights map[string]clientv3.PermissionType) (password string) {
 	r.t.Helper()
 	ctx, password := r.t.Context(), filepath.Join(r.t.TempDir(), "password")
@@ -125,12 +125,12 @@ func (r *rig) listings() (out struct {
 	return out
 }
 
-// removed is the line that remove prints for an instance.
+// removed returns the line that remove prints for an instance.
 func removed(role, address string) string {
 	return fmt.Sprintf("%s/%s: removed; an agent there is refused until: pdctl allow %[1]s %[2]s\n", role, address)
 }
 
-// startEngine answers as vLLM's side endpoints do; it returns its host:port.
+// startEngine starts a server that answers like vLLM's auxiliary routes; it returns its host:port.
 func startEngine(t *testing.T, model string) string {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -148,7 +148,7 @@ func startEngine(t *testing.T, model string) string {
 	return strings.TrimPrefix(srv.URL, "http://")
 }
 
-// lockedBuffer collects output of a command that runs on.
+// lockedBuffer collects the output of a running command.
 type lockedBuffer struct {
 	testkit.Buffer
 	written func(text string)
@@ -169,7 +169,7 @@ func (l *lockedBuffer) has(part string) error {
 	return nil
 }
 
-// background starts a command; stop waits for its end, after an interrupt if asked.
+// background starts a command; stop waits for its end, after an optional interrupt.
 func (r *rig) background(args ...string) (*lockedBuffer, func(interrupt bool) int) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())

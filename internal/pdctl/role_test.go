@@ -33,7 +33,7 @@ func TestRole(t *testing.T) {
 	if _, out, _ := r.run("role", "prefill", x, "--dry-run"); !strings.Contains(out, `"role":"prefill"`) || !strings.Contains(out, "/pd/meta/moves does not exist") && !strings.Contains(out, "/pd/meta/moves has not changed") {
 		t.Errorf("dry run:\n%s", out)
 	}
-	// Refused: one role, a connector whose engines have one, an unknown engine, an operator's drain.
+	// Refused: an engine with one role, a connector for one role, an unknown engine, an operator's drain.
 	r.put("/pd/decode/"+one, record)
 	r.want(1, "prefill/"+one+": failed: not done: "+one+" is registered as decode only: its role can be changed only if it is registered in both roles (--role both)\n", "role", "prefill", one)
 	r.want(1, "both/"+one+": failed: not done: "+one+" is registered as decode only: its role can be changed only if it is registered in both roles (--role both)\n", "role", "both", one)
@@ -45,7 +45,7 @@ func TestRole(t *testing.T) {
 	r.want(1, "prefill/"+y+": failed: not done: prefill/"+y+" is drained; undrain lifts that\n", "role", "prefill", y)
 	r.want(0, "prefill/"+y+": undrained; proxies use it again as it registers\n", "undrain", "prefill", y)
 
-	// A drain or cordon takes the place of a role, also of one with a time.
+	// A drain or cordon replaces a role change, also one with a time limit.
 	r.want(0, "prefill/"+y+": prefill only\n", "role", "prefill", y)
 	r.want(0, "both/"+y+": drained; it was prefill-only before, and serves both roles after the drain\n", "drain", "both", y)
 	r.want(0, "both/"+y+": drained already\n", "drain", "both", y)
@@ -54,7 +54,7 @@ func TestRole(t *testing.T) {
 	r.want(0, "prefill/"+y+": cordoned; it was decode-only before, and serves both roles after the cordon\n", "cordon", "prefill", y)
 	r.want(0, "prefill/"+y+": uncordoned; proxies use it again as it registers\n", "uncordon", "prefill", y)
 
-	// --wait uses the proof of drains, and names a proxy that can't prove.
+	// --wait uses the proof of drains, and names a proxy that cannot prove it.
 	r.put("/pd/proxies/old", `{"v":1,"id":"old","address":"old:8000"}`)
 	if errs := r.want(4, "decode/"+x+": decode only\n", "role", "decode", x, "--wait", "--timeout", "300ms"); !strings.Contains(errs, "proxy old:8000 (old)") {
 		t.Errorf("%q", errs)

@@ -19,8 +19,8 @@ func settingsFile(t *testing.T, dir, text string) string {
 	return path
 }
 
-// A flag wins over the environment, that over the file, and the file of --config takes the
-// place of the user's own.
+// A flag takes precedence over the environment, and the environment
+// over the file. The file of --config replaces the user's file.
 func TestSettingsFile(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -43,7 +43,7 @@ func TestSettingsFile(t *testing.T) {
 			t.Parallel()
 			env := map[string]string{"HOME": home}
 			maps.Copy(env, tc.env)
-			// With a command as without one: nothing is done.
+			// With or without a command, nothing is done.
 			for _, args := range [][]string{{"--print-config"}, {"remove", "prefill", "10.0.0.7:1", "--print-config"}} {
 				code, out, errs := execute(t.Context(), env, append(args, tc.args...)...)
 				if code != 0 || errs != "" {
@@ -62,7 +62,7 @@ func TestSettingsFileRefuses(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"etcd-endpoint: h:1\n": `line 1: unknown key "etcd-endpoint"; did you mean "etcd-endpoints"?`,
-		"output: json\n":       `unknown key "output"`, // set with a command, because not all have all forms
+		"output: json\n":       `unknown key "output"`, // a flag of each command, because formats differ
 		"etcd-endpoints: h\n":  "pdctl.yaml): invalid etcd endpoint",
 		"timeout: 0\n":         "pdctl.yaml): 0s: must be more than zero",
 	} {
@@ -76,7 +76,7 @@ func TestSettingsFileRefuses(t *testing.T) {
 	}
 }
 
-// The time of drain is its own, and no setting.
+// drain has a separate --timeout, which is not a setting.
 func TestTimeoutOfDrain(t *testing.T) {
 	t.Parallel()
 	code, out, errs := execute(t.Context(), map[string]string{"PD_TIMEOUT": "5s"}, "drain", "prefill", "10.0.0.7:1", "--wait", "--timeout=9m", "--print-config")

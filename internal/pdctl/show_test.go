@@ -44,7 +44,7 @@ func TestGet(t *testing.T) {
 	}
 }
 
-// A key that is not spelled in the canonical way belongs to the instance that list shows.
+// A key with a non-canonical address belongs to the instance that list shows.
 func TestGetOtherSpelling(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -59,7 +59,7 @@ func TestGetOtherSpelling(t *testing.T) {
 	}
 }
 
-// One answer has the record, what each proxy says, what is wanted, and what happened.
+// get returns the record, the views of proxies, the intent and the history together.
 func TestGetShowsWhatIsAround(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -122,7 +122,7 @@ func TestListSaysWhyAnInstanceIsDown(t *testing.T) {
 	}
 }
 
-// What its record does not say of an instance the proxies have found out.
+// Facts that are not in an instance's record come from the proxies.
 func TestListSaysWhatTheProxiesSay(t *testing.T) {
 	t.Parallel()
 	bare := func(t *testing.T, presences ...string) instance.Listing {
@@ -158,7 +158,7 @@ func TestListSaysWhatTheProxiesSay(t *testing.T) {
 	}
 }
 
-// pdctl shows the proxies' views and what they have found, next to the operator's intent.
+// pdctl shows the views and findings of proxies, next to the operator's intent.
 func TestListShowsWhatProxiesReport(t *testing.T) {
 	t.Parallel()
 	const key = "decode/10.0.0.1:1"
@@ -215,8 +215,8 @@ func TestListShowsWhatProxiesReport(t *testing.T) {
 	}
 }
 
-// A proxy that serves nothing is an error, also if it is of an older release, which reports
-// that as a notice.
+// A proxy that can serve nothing is an error, also if it has an
+// older release, which reports that as a notice.
 func TestNothingIsServed(t *testing.T) {
 	t.Parallel()
 	const sentence = "1 decode instance is registered, but none can be used (1 ejected): nothing is served"
@@ -241,7 +241,7 @@ func TestNothingIsServed(t *testing.T) {
 	}
 }
 
-// NIXL engines that are asked as plain work, at twice the price.
+// Engines with NIXL that are used with the dialect plain are reported, because each prompt is computed twice.
 func TestListWarnsOfNIXLWithoutItsDialect(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -309,7 +309,7 @@ func TestHostileEntriesAreShownEscaped(t *testing.T) {
 	if rejected != 4 {
 		t.Errorf("%d rejected", rejected)
 	}
-	// A key that is not even an address can be got rid of by what list shows.
+	// An invalid key can be removed by the address that list shows.
 	if code, out, errs := r.run("remove", "prefill", odd); code != 0 {
 		t.Errorf("remove %q: %d\n%s%s", odd, code, out, errs)
 	}
@@ -333,7 +333,7 @@ func TestWatch(t *testing.T) {
 	testkit.Eventually(t, time.Minute, ready(lines))
 
 	r.put("/pd/decode/10.0.0.2:1", `{"models":["m"]}`)
-	// Both are awaited each time: one that is behind shows two changes as one.
+	// Both outputs are awaited each time: a late one shows two changes as one.
 	testkit.Eventually(t, time.Minute, func() error { return out.has("  +  decode/10.0.0.2:1  ready  static m\n") })
 	testkit.Eventually(t, time.Minute, func() error { return lines.has(`"change":"added"`) })
 	r.put("/pd/decode/10.0.0.2:1", `{"models":["m"],"state":"down"}`)
@@ -378,8 +378,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// The load digests of proxies are next to them; one may have none, or what
-// this program cannot read.
+// The load digests of proxies are shown next to them; a digest may be missing or unreadable.
 func TestStatusOfLoad(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -444,14 +443,14 @@ func TestStatus(t *testing.T) {
 	if rep.Counts["prefill"]["down"] != 1 || len(rep.Proxies) != 1 || rep.Proxies[0].Applied != 3 || rep.Endpoints[0].DBSize == 0 || !rep.Endpoints[0].Leader || rep.Membership == 0 {
 		t.Errorf("%s", out)
 	}
-	// What all proxies have verified counts as what it is.
+	// An instance that all proxies have verified is counted by its state.
 	r.put("/pd/proxies/p1", `{"address":"127.0.0.1:8000","version":"0.1.0","applied":99,"unverified":{}}`)
 	if _, out, _ = r.run("status"); !strings.Contains(out, "decode           1  1 ready\n") || strings.Contains(out, "notice") {
 		t.Errorf("verified by the only proxy:\n%s", out)
 	}
 }
 
-// Notices of proxies are shown once.
+// Notices of several proxies are shown once.
 func TestStatusHasNotices(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

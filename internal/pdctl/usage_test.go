@@ -175,8 +175,8 @@ func TestDoesNotLinkTheEtcdServer(t *testing.T) {
 	}
 }
 
-// A member that takes calls and answers none, such as one that is cut off from the others, does not fail a
-// command while another member answers.
+// A member that accepts calls without answering, such as a partitioned
+// one, does not fail a command while another member answers.
 func TestSilentMember(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

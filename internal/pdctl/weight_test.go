@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A weight wins over that of the record, stays while the instance is removed and
-// allowed again, and can be lifted.
+// An operator's weight overrides that of the record, remains when
+// the instance is removed and allowed again, and can be lifted.
 func TestWeight(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -42,7 +42,7 @@ func TestWeight(t *testing.T) {
 		t.Errorf("get shows %q", out)
 	}
 
-	// What else an operator wants is next to it.
+	// The weight is stored next to other intents.
 	r.want(0, removed("decode", k), "remove", "decode", k, "--reason", "disks")
 	r.want(0, "decode/"+k+": weight 20\n", "weight", "decode", k, "20")
 	if removed := r.listings().Removed; len(removed) != 1 || removed[0].Reason != "disks" {

@@ -8,8 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 )
 
-// Proxies with a backlog have a share; all others, also of an older version, count by their load; and
-// while the digests are old, by their number.
+// Proxies with a backlog have a share. All others, also those of an older release,
+// count by their load; while the digests are old, all count by their number.
 func TestOthersOf(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1e9, 0)
@@ -21,7 +21,7 @@ func TestOthersOf(t *testing.T) {
 		return d
 	}
 	both := digest("x", 0, 300)
-	both.Load["decode/p:1"] = both.Load["prefill/p:1"] // an engine in both roles has its load in each
+	both.Load["decode/p:1"] = both.Load["prefill/p:1"] // an engine in both roles has its load under each
 	waits := schema.QueueEntry{Model: "m", Class: 2, Key: "a", Attained: 100, Backlog: 50}
 	served := schema.QueueEntry{Model: "m", Key: "b", Attained: 100}
 	ignored := digest("ignored", 0, 1000)

@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// A deadline that ends a read much too late counts as one of a suspended process: what the client
-// has sent is read first. Any other deadline ends a read as before.
+// A read that ends long after its deadline is a sign of a suspended process: data
+// that the client has sent is read first. Any other deadline ends a read as usual.
 func TestClientConn_DeadlineOfASuspendedProcess(t *testing.T) {
 	t.Parallel()
 	ln := testkit.Listen(t)
@@ -46,13 +46,14 @@ func TestClientConn_DeadlineOfASuspendedProcess(t *testing.T) {
 	}
 	read(nil)
 
-	deadline(time.Unix(1, 0)) // net/http ends a pending read so
+	deadline(time.Unix(1, 0)) // as net/http ends a pending read
 	read(os.ErrDeadlineExceeded)
 	deadline(time.Time{})
 	read(nil)
 }
 
-// A write waits for what the client reads next, not for a large part of a large socket buffer.
+// A write blocks until the client reads on; only a bounded part
+// of a large socket buffer is used for unsent data.
 func TestClientConn_LimitsUnsent(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

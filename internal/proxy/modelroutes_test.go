@@ -9,8 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// A model that begins to be served under the name of a route takes precedence, unless it is one of the
-// targets.
+// A model that is served under the name of a route takes precedence, unless it is one of the route's targets.
 func TestDecodeModelRoutes_Own(t *testing.T) {
 	t.Parallel()
 	for value, own := range map[string]bool{

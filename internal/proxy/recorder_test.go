@@ -17,7 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// The access log has lines while the level of the log is info or more detailed.
+// The access log has lines while the log level is info or more verbose.
 func TestAccessLogFollowsLevel(t *testing.T) {
 	t.Parallel()
 	var out testkit.Buffer

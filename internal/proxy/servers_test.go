@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// What net/http reports goes to the log at level debug, not to standard error.
+// Errors that net/http reports are logged at level debug, not written to standard error.
 func TestServerLog(t *testing.T) {
 	t.Parallel()
 	var out testkit.Buffer

@@ -9,14 +9,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// calledOff is a leg that notes why it is called off.
+// calledOff is a leg that records why it is called off.
 type calledOff struct{ cause error }
 
 func (c *calledOff) CallOff(cause error) { c.cause = cause }
 func (*calledOff) Overtaken(int)         {}
 func (*calledOff) Silent(time.Duration)  {}
 
-// A leg is called off while it waits, and not after EndAwait.
+// A leg is called off while it waits, but not after EndAwait.
 func TestEndAwait(t *testing.T) {
 	t.Parallel()
 	s, _ := build(nil, inst(instance.Decode, "a:1"), inst(instance.Decode, "b:1"))

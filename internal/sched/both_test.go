@@ -11,12 +11,12 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// bothRoles are the two instances of an engine in both roles.
+// bothRoles returns the two instances of an engine in both roles.
 func bothRoles(address string, change ...func(*instance.Instance)) []*instance.Instance {
 	return []*instance.Instance{inst(instance.Prefill, address, change...), inst(instance.Decode, address, change...)}
 }
 
-// bothPicks are the counts of picks of engines in both roles.
+// bothPicks returns the counts of picks of engines in both roles.
 func bothPicks(s *sched.Scheduler) map[string]uint64 {
 	out := map[string]uint64{}
 	s.Tally.Both(func(role instance.Role, reason string, n uint64) {
@@ -34,8 +34,8 @@ func pick(tb testing.TB, s *sched.Scheduler, r sched.Request) *sched.Assignment 
 	return a
 }
 
-// What an engine does in one role is its load in the other: a busy prefill instance is not
-// picked for the next decode.
+// The load of an engine in one role counts in the other role, too: a
+// busy prefill instance is not picked for the next decode.
 func TestBothRolesShareOneCount(t *testing.T) {
 	t.Parallel()
 	src := &source{}
@@ -72,7 +72,7 @@ func TestBothRolesShareOneCount(t *testing.T) {
 	}
 }
 
-// An engine is not its own partner while there is another.
+// An engine is not paired with itself while there is another one.
 func TestNobodyIsHisOwnPartner(t *testing.T) {
 	t.Parallel()
 	s, _ := build(nil, append(bothRoles("x:1"), bothRoles("y:1")...)...)
@@ -90,7 +90,7 @@ func TestNobodyIsHisOwnPartner(t *testing.T) {
 	}
 }
 
-// The engine serves both legs itself where no other can be reached.
+// The engine serves both legs if no other one is reachable.
 func TestOwnPartnerIsTheLastResort(t *testing.T) {
 	t.Parallel()
 	out := sick{}
@@ -104,14 +104,13 @@ func TestOwnPartnerIsTheLastResort(t *testing.T) {
 	if d := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Partner: p}); d.Instance.Address != p.Instance.Address {
 		t.Errorf("a leg goes to %s, which is unreachable", d.Instance.Address)
 	}
-	// An instance that was tried does not count as another.
+	// An instance that was tried does not count as another one.
 	delete(out, instance.Key{Role: instance.Decode, Address: other})
 	tried := []instance.Key{{Role: instance.Decode, Address: other}}
 	if d := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Partner: p, Tried: tried}); d.Instance.Address != p.Instance.Address {
 		t.Errorf("a leg goes to %s, which was tried", d.Instance.Address)
 	}
-	// While there is no other instance it is not picked for prefill: no other could take
-	// its KV transfer.
+	// Without another instance, it is not picked for prefill: no instance could take its KV transfer.
 	src.set(bothRoles("x:1")...)
 	if _, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"}); !errors.Is(err, sched.ErrSelf) || !errors.Is(err, sched.ErrNone) {
 		t.Errorf("alone: %v", err)
@@ -120,7 +119,7 @@ func TestOwnPartnerIsTheLastResort(t *testing.T) {
 	pick(t, s, sched.Request{Role: instance.Decode, Model: "m"})
 }
 
-// A change of an engine's instance in one role changes the lists of the other role, too.
+// A change of an engine in one role changes the lists of the other role, too.
 func TestBothRolesFollowTheMembership(t *testing.T) {
 	t.Parallel()
 	src := &source{}
@@ -158,8 +157,7 @@ func TestBothRolesFollowTheMembership(t *testing.T) {
 	}
 }
 
-// Picks of an engine in both roles are counted by whether there was an instance of that role
-// alone.
+// Picks of an engine in both roles are counted by whether the role had another instance.
 func TestBothRolesAreCountedByReason(t *testing.T) {
 	t.Parallel()
 	s, src := build(nil, append(bothRoles("x:1"), inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1"))...)

@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// elsewhereCounts returns how many picks of a role went elsewhere, by reason.
+// elsewhereCounts returns the number of a role's picks outside the preferred instance or zone, by reason.
 func elsewhereCounts(s *sched.Scheduler, of instance.Role) map[string]uint64 {
 	got := map[string]uint64{}
 	s.Tally.Elsewhere(func(role instance.Role, reason string, n uint64) {
@@ -21,8 +21,8 @@ func elsewhereCounts(s *sched.Scheduler, of instance.Role) map[string]uint64 {
 	return got
 }
 
-// While the instance of a session has more than twice as much in flight as instances have on
-// average, another one, always the same, serves the session; then the first one again.
+// While the instance of a session has more than twice the average in flight, one other
+// instance, always the same, serves the session. Afterwards, the first one does again.
 func TestSessionLeavesTheOverloaded(t *testing.T) {
 	t.Parallel()
 	s, _ := chosenBy(t, policy.Session, nil, false, fleetOf(4)...)
@@ -33,7 +33,7 @@ func TestSessionLeavesTheOverloaded(t *testing.T) {
 	}
 	const one = "one"
 	var held []*sched.Assignment
-	for range 9 { // 8 are few, however idle the others are
+	for range 9 { // up to 8 are never an overload, even if the others are idle
 		held = append(held, pick(one))
 	}
 	home := held[0].Instance
@@ -58,8 +58,8 @@ func TestSessionLeavesTheOverloaded(t *testing.T) {
 	if back := pick(one); back.Instance != home || back.Elsewhere != "" {
 		t.Errorf("with 7 it went to %s: %q", back.Instance.Key, back.Elsewhere)
 	}
-	// What other proxies have in flight there counts as well, and what they have on
-	// other instances is part of the mean.
+	// The load of other proxies on that instance counts, too, and
+	// their load on other instances is part of the mean.
 	s.Loads.SetOthers(map[string]instance.OthersLoad{home.Address: {InFlight: 6}})
 	if a := pick(one); a.Instance == home {
 		t.Error("others have it overloaded")
@@ -74,7 +74,7 @@ func TestSessionLeavesTheOverloaded(t *testing.T) {
 	}
 }
 
-// An instance of three times the weight may have three times as much.
+// An instance with three times the weight may have three times as much in flight.
 func TestSessionBoundIsByWeight(t *testing.T) {
 	t.Parallel()
 	heavy := inst(instance.Decode, "h:1", weighing(600))
@@ -88,7 +88,7 @@ func TestSessionBoundIsByWeight(t *testing.T) {
 			break
 		}
 	}
-	for range 40 { // all requests there are: 1.5 times the mean for its weight
+	for range 40 { // all requests in flight: 1.5 times the mean for its weight
 		a, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Session: session})
 		if err != nil || a.Instance != heavy {
 			t.Fatalf("%v: %v", a.Instance.Key, err)
@@ -96,8 +96,8 @@ func TestSessionBoundIsByWeight(t *testing.T) {
 	}
 }
 
-// With --client-bound the header decides for requests that have it, and the policy of the
-// role for others.
+// With --client-bound, the header decides for requests that have
+// it, and the policy of the role for other requests.
 func TestBindingBeforePrefix(t *testing.T) {
 	t.Parallel()
 	s, _ := chosenBy(t, policy.DefaultPrefill, nil, true, fleetOf(4)...)

@@ -33,7 +33,7 @@ func schedulerOf(f *fixed) *Scheduler {
 	return New(Options{Source: f, Health: healthy{}, Connector: func(in *instance.Instance) string { return in.Record.Connector }})
 }
 
-// randomInstance makes an instance with random models, dialect and state.
+// randomInstance returns an instance with random models, dialect and state.
 func randomInstance(rng *rand.Rand, k instance.Key, pending bool) *instance.Instance {
 	in := &instance.Instance{Key: k, Verified: rng.IntN(5) > 0, Record: instance.Record{
 		Models:    [][]string{{"m"}, {"m"}, {"m", "n"}, {"n", "m", "n"}, {"o"}, nil}[rng.IntN(6)],
@@ -47,7 +47,7 @@ func randomInstance(rng *rand.Rand, k instance.Key, pending bool) *instance.Inst
 	return in
 }
 
-// describe returns an index as text, without the turns of its policies.
+// describe returns an index as text, without the state of its policies.
 func describe(ix *index) []string {
 	var out []string
 	list := func(what string, c *candidates) {
@@ -74,7 +74,7 @@ func describe(ix *index) []string {
 	return out
 }
 
-// naive reports what is wrong with the lists of an index, by the snapshot alone.
+// naive checks the lists of an index against its snapshot alone.
 func naive(ix *index) error {
 	is := func(in *instance.Instance) bool { return (in.Usable() || in.Slow()) && in.Record.Connector != "" }
 	for _, r := range instance.Roles() {
@@ -107,8 +107,8 @@ func naive(ix *index) error {
 	return nil
 }
 
-// An index that continues the one before has the instances of its snapshot, equals one that is made
-// of that alone, and the counters are those of its members and of what is in flight.
+// An index that is updated from the previous one equals one that is built from its
+// snapshot alone. Its counters are those of its members and of the legs in flight.
 func TestIndexFollowsTheMembership(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(9, 10))
@@ -152,7 +152,7 @@ func TestIndexFollowsTheMembership(t *testing.T) {
 			if got, want := describe(s.index.current()), describe(fresh.index.current()); !slices.Equal(got, want) {
 				t.Fatalf("step %d: got\n%v\nwant\n%v", step, got, want)
 			}
-			// Each engine has one count, which each of its roles shows.
+			// Each engine has one count, which both of its roles report.
 			want, loads := map[instance.Key]int64{}, map[string]int64{}
 			for _, a := range running {
 				loads[a.Instance.Address]++
@@ -191,8 +191,8 @@ func TestIndexFollowsTheMembership(t *testing.T) {
 	}
 }
 
-// An index keeps the lists that a change does not concern, and lists with the same candidates share
-// them.
+// An update of an index keeps the lists that a change does not
+// affect; lists with the same candidates are shared.
 func TestIndexSharesWhatIsUnchanged(t *testing.T) {
 	t.Parallel()
 	in := func(role instance.Role, address string, models ...string) *instance.Instance {
@@ -228,15 +228,15 @@ func TestIndexSharesWhatIsUnchanged(t *testing.T) {
 	}
 }
 
-// BenchmarkPrepare is making and preparing a snapshot with one change: with one model, and with
-// many adapters, which are on all instances, on all but one, or each on some.
+// BenchmarkPrepare measures building and preparing a snapshot with one change: with one model,
+// and with many adapters, which are on all instances, on all but one, or each on some.
 func BenchmarkPrepare(b *testing.B) {
 	for _, c := range []struct {
 		name      string
 		instances int
 		models    int // of each instance
-		odd       int // the instance with one of them only; -1: none
-		of        int // all models; if more than those of one instance, each lists others
+		odd       int // the instance with only one of them; -1: none
+		of        int // all models; if more than models, instances list different ones
 	}{
 		{"1000", 1000, 1, -1, 1},
 		{"10000", 10000, 1, -1, 1},
@@ -281,8 +281,7 @@ func BenchmarkPrepare(b *testing.B) {
 	}
 }
 
-// A pick may outlive its counter and the counter's entry: Removed then goes by the membership,
-// not by what the counter knows.
+// A pick may outlive its counter and the counter's entry. Removed then depends on the membership only.
 func TestRemovedWhateverTheCounterKnows(t *testing.T) {
 	t.Parallel()
 	life := func(id string) *instance.Instance {
@@ -324,7 +323,7 @@ func TestRemovedWhateverTheCounterKnows(t *testing.T) {
 	if s.Loads.counters.m[first.Address].counter == idle.counter {
 		t.Error("the counter was never let go of, so that nothing was shown")
 	}
-	// A leg in flight keeps its counter, which has the entry that came later.
+	// A leg in flight keeps its counter, even if a new entry uses the same counter later.
 	busy, err := s.Pick(Request{Role: instance.Decode})
 	require.NoError(t, err)
 	src.s = instance.NewSnapshot(src.s.Revision+1, []*instance.Instance{life("fourth")})
@@ -333,8 +332,8 @@ func TestRemovedWhateverTheCounterKnows(t *testing.T) {
 	}
 }
 
-// A counter fills two cache lines of the processor, and what legs and policies need often is
-// in the first.
+// A counter fills two cache lines of the CPU; the fields that
+// legs and policies use most are in the first one.
 func TestCounterIsTwoLines(t *testing.T) {
 	t.Parallel()
 	if unsafe.Sizeof(uintptr(0)) != 8 {
@@ -344,7 +343,7 @@ func TestCounterIsTwoLines(t *testing.T) {
 	if size := unsafe.Sizeof(c); size <= 112 || size > 128 {
 		t.Errorf("a counter takes %d bytes; objects of more than 112 and up to 128 have two lines each", size)
 	}
-	sum, ok := reflect.TypeFor[policy.Load]().FieldByName("sum") // the last of these
+	sum, ok := reflect.TypeFor[policy.Load]().FieldByName("sum") // the last of these fields
 	if end := unsafe.Offsetof(c.load) + sum.Offset + sum.Type.Size(); !ok || end > 64 {
 		t.Errorf("what is needed often ends at byte %d, want 64 at most", end)
 	}

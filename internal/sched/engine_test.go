@@ -19,8 +19,8 @@ func engineReport(ranks ...policy.Rank) *policy.Engine {
 	return e
 }
 
-// A decode instance whose KV cache has no room is not picked, whatever the policy, while
-// another has room; when none has, requests wait there.
+// No policy picks a decode instance whose KV cache is full while
+// another one has space; if all are full, requests wait there.
 func TestFullIsPassedOver(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
@@ -52,7 +52,7 @@ func TestFullIsPassedOver(t *testing.T) {
 			t.Errorf("the other one is, by its usage: %v", got)
 		}
 		s.Loads.SetEngine(d1, full)
-		of(instance.Decode) // none has room, and no request is refused
+		of(instance.Decode) // all are full, and no request is refused
 		s.Loads.SetEngine(d1, nil)
 		if got := of(instance.Decode); got["d:1"] != 40 {
 			t.Errorf("what it said is too old: %v", got)
@@ -68,7 +68,7 @@ func TestFullIsPassedOver(t *testing.T) {
 	})
 }
 
-// The last report of an engine in both roles counts, whichever of its instances was read.
+// The latest report of an engine in both roles counts, whichever of its instances it was read for.
 func TestFull_EngineInBothRoles(t *testing.T) {
 	t.Parallel()
 	s, src := build(nil, bothRoles("x:1")...)
@@ -99,7 +99,7 @@ func TestFull_EngineInBothRoles(t *testing.T) {
 	}
 }
 
-// The size of the KV cache stays known when the engine's report is too old.
+// The size of the KV cache remains known when the engine's report is too old.
 func TestCapacity(t *testing.T) {
 	t.Parallel()
 	s, _ := chosenBy(t, "random", nil, false, inst(instance.Decode, "d:1"))

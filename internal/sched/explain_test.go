@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// counted lists all counters that picks change.
+// counted returns all counters that picks change.
 func counted(s *sched.Scheduler) (out []string) {
 	s.Tally.Picks(func(role instance.Role, by string, n uint64) { out = append(out, fmt.Sprint(role, by, n)) })
 	s.Tally.Both(func(role instance.Role, reason string, n uint64) { out = append(out, fmt.Sprint(role, reason, n)) })
@@ -23,7 +23,7 @@ func counted(s *sched.Scheduler) (out []string) {
 	return out
 }
 
-// Explain returns what is picked next, with every policy, and is counted nowhere.
+// With every policy, Explain returns the instance that is picked next, and changes no counter.
 func TestExplainIsThePick(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
@@ -32,7 +32,7 @@ func TestExplainIsThePick(t *testing.T) {
 			list = append(list, inst(instance.Prefill, a), inst(instance.Decode, a+"1"))
 		}
 		s, _ := chosenBy(t, name, sick{{Role: instance.Prefill, Address: "e:1"}: true}, true, list...)
-		s.Explain(sched.Request{Role: instance.Prefill, Model: "m"}) // the first look makes the counters
+		s.Explain(sched.Request{Role: instance.Prefill, Model: "m"}) // the first call creates the counters
 		var held []*sched.Assignment
 		for i := range 120 {
 			chat := i * i % 7
@@ -82,7 +82,7 @@ func TestTentativePick(t *testing.T) {
 	t.Parallel()
 	s, _ := chosenBy(t, "prefix", nil, false, inst(instance.Prefill, "a:1"), inst(instance.Decode, "d:1"))
 	r := sched.Request{Role: instance.Prefill, Model: "m", Prompt: []byte(strings.Repeat("text", 500)), Tentative: true}
-	s.Explain(r) // the first call makes the counters
+	s.Explain(r) // the first call creates the counters
 	before := counted(s)
 	for range 2 {
 		a, err := s.Pick(r)

@@ -9,8 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// tiers are instances of each role, every second one with the label tier=canary, and the others with
-// tier=stable.
+// tiers returns instances of each role, half with the label tier=canary and half with tier=stable.
 func tiers(n int) []*instance.Instance {
 	var all []*instance.Instance
 	for _, role := range instance.Roles() {
@@ -26,8 +25,8 @@ func tiers(n int) []*instance.Instance {
 	return all
 }
 
-// A request with labels goes to instances that have them, in both roles, and another instance takes its
-// legs over only if it has them.
+// A request with labels goes to instances that have them, in both
+// roles; only such instances take over its legs.
 func TestLabels(t *testing.T) {
 	t.Parallel()
 	src := &fixed{instance.NewSnapshot(1, tiers(4))}

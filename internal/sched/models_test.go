@@ -17,8 +17,7 @@ func serving(models ...string) func(*instance.Instance) {
 	return func(in *instance.Instance) { in.Record.Models = models }
 }
 
-// With several models in one fleet load is compared among the instances that serve the
-// model, whatever those of other models have to do.
+// In a fleet with several models, load is compared among the instances that serve the model only.
 func TestLoadIsAmongThoseOfTheModel(t *testing.T) {
 	t.Parallel()
 	var list []*instance.Instance
@@ -33,7 +32,7 @@ func TestLoadIsAmongThoseOfTheModel(t *testing.T) {
 		}
 		return a
 	}
-	// Idle instances of b make no instance of a overloaded: without them 12 are the mean.
+	// Idle instances of b do not make an instance of a overloaded: among those of a, the mean is 12.
 	s, _ := chosenBy(t, policy.Session, nil, false, list...)
 	others := map[string]instance.OthersLoad{}
 	for i := range 3 {
@@ -47,7 +46,7 @@ func TestLoadIsAmongThoseOfTheModel(t *testing.T) {
 	} else {
 		a.Done()
 	}
-	// Busy instances of b make no instance of a look idle.
+	// Busy instances of b do not make an instance of a look idle.
 	others = map[string]instance.OthersLoad{home.Instance.Address: {InFlight: 12}}
 	for i := range 3 {
 		others[fmt.Sprintf("b:%d", i)] = instance.OthersLoad{InFlight: 500}
@@ -56,7 +55,7 @@ func TestLoadIsAmongThoseOfTheModel(t *testing.T) {
 	if a := pick(s, "a", "s"); a.Instance == home.Instance {
 		t.Error("it alone of a has something to do, and the session stayed")
 	}
-	// The load of an instance that serves both counts for both.
+	// The load of an instance that serves both models counts for both.
 	both := inst(instance.Decode, "x:1", serving("x", "y"))
 	s, _ = chosenBy(t, "least_loaded", nil, false, both, inst(instance.Decode, "y:1", serving("y")))
 	for range 3 {
@@ -69,7 +68,7 @@ func TestLoadIsAmongThoseOfTheModel(t *testing.T) {
 	}
 }
 
-// Zones, too, are compared among the instances of the model.
+// Zones, too, are compared among the instances of the model only.
 func TestZoneIsAmongThoseOfTheModel(t *testing.T) {
 	t.Parallel()
 	in := func(address, zone, model string) *instance.Instance {
@@ -85,8 +84,8 @@ func TestZoneIsAmongThoseOfTheModel(t *testing.T) {
 	}
 }
 
-// A model that instances of one role only list is known. No request for it gets a prefill that
-// no decode instance could use.
+// A model that only instances of one role list is known. Its requests are
+// not sent to prefill, because no decode instance could use the result.
 func TestModelOfOneRole(t *testing.T) {
 	t.Parallel()
 	prefill := func(model string) sched.Request {
@@ -124,7 +123,7 @@ func TestModelOfOneRole(t *testing.T) {
 	}
 }
 
-// Models of instances of another fleet are unknown, until the instances are of this one.
+// Models of another fleet's instances are unknown until the instances belong to this fleet.
 func TestModelsElsewhere(t *testing.T) {
 	t.Parallel()
 	s, src := build(nil)
@@ -145,7 +144,7 @@ func TestModelsElsewhere(t *testing.T) {
 	}
 }
 
-// The memory of the policies of a model is free when no instance lists the model any more.
+// The memory of a model's policies is released when no instance lists the model any more.
 func TestMemoryOfModelsThatLeave(t *testing.T) {
 	t.Parallel()
 	kind := policyNamed(t, policy.DefaultPrefill)

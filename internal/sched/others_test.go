@@ -7,8 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// What other proxies have in flight counts like this proxy's own, until SetOthers says
-// otherwise.
+// Legs of other proxies count like this proxy's, until the next SetOthers.
 func TestOthersWeighInPicks(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"least_loaded", "power_of_two", policy.TokenWeighted} {
@@ -41,8 +40,8 @@ func TestOthersWeighInPicks(t *testing.T) {
 	}
 }
 
-// The load of other proxies is divided by the ranks that an engine has now, also after a restart
-// with fewer.
+// The load of other proxies is divided by the current number of
+// an engine's ranks, also after a restart with fewer.
 func TestOthersAfterFewerRanks(t *testing.T) {
 	t.Parallel()
 	s, src := build(nil, inst(instance.Decode, "d:1", ranks(8)))

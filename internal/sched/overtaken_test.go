@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// stuckLeg is a leg that notes whether it is overtaken.
+// stuckLeg is a leg that records whether it is overtaken.
 type stuckLeg struct {
 	mu sync.Mutex
 	by int
@@ -32,19 +32,19 @@ func (l *stuckLeg) stuck() bool {
 	return l.by > 0
 }
 
-// A leg is overtaken by 20 legs of its instance that begin later and are answered earlier, once
-// it has waited far longer than they did, in proportion to the sizes of the requests.
+// A leg counts as overtaken once 20 legs of its instance have begun later and been answered
+// earlier. It must also have waited far longer than they did, relative to the request sizes.
 func TestLegs_Overtaken(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name     string
 		others   int
 		took     time.Duration // by each of the others
-		length   int           // of the body of the leg, those of the others being 1,000
+		length   int           // of the body of the leg; others have 1,000
 		other    sched.Request // of the others
-		earlier  bool          // the others have begun earlier
-		after    time.Duration // stuck so long after its beginning; 0: never
-		answered bool          // the leg has been answered itself, and still waits
+		earlier  bool          // the others began earlier
+		after    time.Duration // time from the leg's start until it counts as stuck; 0: never
+		answered bool          // the leg has an answer and still waits
 	}{
 		{name: "20 later ones", others: 20, took: 100 * time.Millisecond, after: 5 * time.Second},
 		{name: "19 later ones", others: 19, took: 100 * time.Millisecond},

@@ -10,8 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// changingSource returns one snapshot at the first call, and the other from then on: the
-// membership changes during a pick.
+// changingSource returns one snapshot at the first call and another
+// one from then on: the membership changes during a pick.
 type changingSource struct{ looks []*instance.Snapshot }
 
 func (s *changingSource) Snapshot() *instance.Snapshot {
@@ -22,8 +22,8 @@ func (s *changingSource) Snapshot() *instance.Snapshot {
 	return snap
 }
 
-// A pick that was under way when its instance was drained is made again: once the drain is
-// known and nothing is in flight, nothing may come.
+// A pick is repeated if its instance was drained meanwhile: once the
+// drain is known and nothing is in flight, no request may arrive.
 func TestPickAgainWhenDrainedMeanwhile(t *testing.T) {
 	t.Parallel()
 	drained := inst(instance.Decode, "d:1", func(in *instance.Instance) { in.Intent = instance.Drain })
@@ -62,8 +62,8 @@ func TestPickAgainWhenDrainedMeanwhile(t *testing.T) {
 	}
 }
 
-// hookedHealth runs a function once, when a pick asks for it: after it has loaded its index,
-// and before it is counted.
+// hookedHealth calls a function once during a pick: after the
+// pick has loaded its index, and before it is counted.
 type hookedHealth struct {
 	sick
 	once func()
@@ -77,8 +77,8 @@ func (h *hookedHealth) Troubled() []instance.Key {
 	return h.sick.Troubled()
 }
 
-// A pick that was suspended while its instance left and returned is counted where a drain
-// proof looks: the counter of the index that it has loaded may have been dropped.
+// A pick is suspended while its instance leaves and returns. It is still counted where a
+// drain proof looks, although the counter in its index may have been dropped.
 func TestPick_CountedAfterInstanceReturned(t *testing.T) {
 	t.Parallel()
 	for _, ranks := range []int{1, 2} {
@@ -106,8 +106,7 @@ func TestPick_CountedAfterInstanceReturned(t *testing.T) {
 	}
 }
 
-// A pick whose instance has left meanwhile does not wait for the index of a snapshot that is
-// not published yet.
+// A pick whose instance has left meanwhile does not wait for the index of an unpublished snapshot.
 func TestPick_DoesNotWaitForPrepare(t *testing.T) {
 	t.Parallel()
 	health, src := &hookedHealth{}, &source{}
@@ -148,8 +147,8 @@ func TestPick_DoesNotWaitForPrepare(t *testing.T) {
 	<-prepared
 }
 
-// A prefill instance is pinned by a KV cache that was not fetched until its lease ends, and
-// not by one that was fetched.
+// A KV cache that was not fetched pins a prefill instance until
+// the cache's lease ends; a fetched one does not.
 func TestPinned(t *testing.T) {
 	t.Parallel()
 	s, _ := build(nil, inst(instance.Prefill, "p:1"), inst(instance.Prefill, "p:2"))

@@ -27,8 +27,7 @@ func policyNamed(tb testing.TB, name string) policy.Kind {
 	return kind
 }
 
-// chosenBy builds a scheduler with one policy for both roles, whose random numbers are the same
-// in every run.
+// chosenBy returns a scheduler with one policy for both roles and the same random numbers in every run.
 func chosenBy(tb testing.TB, name string, health sched.Health, bind bool, list ...*instance.Instance) (*sched.Scheduler, *source) {
 	tb.Helper()
 	kind := policyNamed(tb, name)
@@ -66,12 +65,11 @@ func eachPolicy(t *testing.T, f func(t *testing.T, name string)) {
 	}
 }
 
-// prompts counts the prompts of share, so that each is new: no instance has it in its cache.
+// prompts counts the prompts of share, so that each is new: no instance has it in cache.
 var prompts atomic.Uint64
 
 // share picks for n sessions, with 64 picks in flight at a time, and returns the share of each
-// address in percent. again, if not nil, reports whether the request of a pick must be picked
-// for again.
+// address in percent. again, if not nil, reports whether a request must be picked for again.
 func share(t *testing.T, s *sched.Scheduler, n int, again func(*sched.Assignment) bool) map[string]float64 {
 	t.Helper()
 	got := map[string]float64{}
@@ -113,7 +111,7 @@ func checkShares(t *testing.T, got map[string]float64, within float64, want map[
 	}
 }
 
-// tolerance is how far shares may be off: those of sessions depend on their hashes.
+// tolerance returns the allowed deviation of shares: those of sessions depend on their hashes.
 func tolerance(name string) float64 {
 	if name == policy.Session {
 		return 3
@@ -121,8 +119,7 @@ func tolerance(name string) float64 {
 	return 2
 }
 
-// Weights 3:1 are shares 3:1, and an instance with weight 0 gets nothing, also if it is the
-// last one.
+// Weights 3:1 yield shares 3:1. An instance with weight 0 gets no requests, even if it is the last one.
 func TestWeights(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
@@ -133,7 +130,7 @@ func TestWeights(t *testing.T) {
 		if _, picked := got["n:1"]; picked {
 			t.Errorf("with weight 0: %v", got)
 		}
-		// Another weight is active with the next snapshot.
+		// A new weight applies from the next snapshot on.
 		src.set(inst(instance.Decode, "h:1"), light, none)
 		checkShares(t, share(t, s, 10_000, nil), tolerance(name), map[string]float64{"h:1": 50, "l:1": 50})
 		src.set(none)
@@ -147,7 +144,7 @@ func TestWeights(t *testing.T) {
 	})
 }
 
-// recovering is a health in which some are ejected and some start slowly.
+// recovering is a health with ejected instances and instances in slow start.
 type recovering struct {
 	out   sick
 	share map[instance.Key]float64
@@ -171,8 +168,8 @@ func (r recovering) Share(k instance.Key) float64 {
 	return 1
 }
 
-// What an ejected instance does not get, and one that starts slowly does not get yet, is
-// shared by all others, by weight.
+// The requests that an ejected instance, or one in slow start,
+// does not get are shared by all others, by weight.
 func TestSharesWhileSomeAreInTrouble(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
@@ -185,14 +182,14 @@ func TestSharesWhileSomeAreInTrouble(t *testing.T) {
 
 		s, _ = chosenBy(t, name, recovering{share: map[instance.Key]float64{key("d:1"): 0.25}}, false, fleet...)
 		want := map[string]float64{"a:1": 28.6, "b:1": 28.6, "c:1": 28.6, "d:1": 14.3}
-		if name == policy.Session { // it has its sessions at once
+		if name == policy.Session { // slow start does not apply to sessions
 			want = map[string]float64{"a:1": 20, "b:1": 20, "c:1": 20, "d:1": 40}
 		}
 		checkShares(t, share(t, s, 10_000, nil), tolerance(name), want)
 	})
 }
 
-// Requests that failed at one instance are spread over the others, by weight.
+// Requests that failed on one instance are spread over the others, by weight.
 func TestSharesOfRetries(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
@@ -203,8 +200,8 @@ func TestSharesOfRetries(t *testing.T) {
 	})
 }
 
-// Where prefill instances of two dialects take turns, each decode instance gets its part of its
-// dialect's requests.
+// If prefill instances of two dialects take turns, each decode
+// instance gets its share of its dialect's requests.
 func TestSharesOfTwoDialects(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
@@ -228,7 +225,7 @@ func TestSharesOfTwoDialects(t *testing.T) {
 	})
 }
 
-// The policy that an assignment names is the one that chose.
+// An assignment names the policy that chose it.
 func TestAssignmentNamesItsPolicy(t *testing.T) {
 	t.Parallel()
 	list := []*instance.Instance{inst(instance.Decode, "a:1"), inst(instance.Decode, "b:1")}
@@ -261,7 +258,7 @@ func TestAssignmentNamesItsPolicy(t *testing.T) {
 	})
 }
 
-// Each role has its own policy, and round robin without one.
+// Each role has its own policy, and round robin by default.
 func TestPolicyOfEachRole(t *testing.T) {
 	t.Parallel()
 	src := &source{}
@@ -278,7 +275,7 @@ func TestPolicyOfEachRole(t *testing.T) {
 	}
 }
 
-// A policy sees the request as it was asked for.
+// A policy gets the fields of the request unchanged.
 func TestPolicySeesTheRequest(t *testing.T) {
 	t.Parallel()
 	src := &source{}
@@ -303,7 +300,7 @@ func TestPolicySeesTheRequest(t *testing.T) {
 	}
 }
 
-// recordingPolicy notes the request and leaves the choice to others.
+// recordingPolicy records the request and leaves the choice to other policies.
 type recordingPolicy struct{ r policy.Request }
 
 func (s *recordingPolicy) Choose(_ policy.Candidates, r policy.Request) (at, cached int) {
@@ -311,8 +308,8 @@ func (s *recordingPolicy) Choose(_ policy.Candidates, r policy.Request) (at, cac
 	return -1, 0
 }
 
-// While many goroutines pick and instances come, go, and change their weights, no instance with
-// weight 0 is picked, and in the end nothing is in flight.
+// While many goroutines pick and instances are added, removed and reweighted, no
+// instance with weight 0 is picked. In the end, nothing is in flight.
 func TestConcurrentPicks(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
@@ -350,7 +347,7 @@ func TestConcurrentPicks(t *testing.T) {
 					if a.Instance.Weight() == 0 {
 						t.Errorf("%s with weight 0", a.Instance.Key)
 					}
-					if i%4 == 0 { // it failed, and is picked for again
+					if i%4 == 0 { // it failed, and is picked again
 						r.Tried = []instance.Key{a.Instance.Key}
 						b, err := s.Pick(r)
 						if err != nil || b.Instance.Key == a.Instance.Key {
@@ -378,8 +375,8 @@ func TestConcurrentPicks(t *testing.T) {
 	})
 }
 
-// A pick from a list of which all may be picked allocates its assignment and nothing else, with
-// every policy, and copies no list.
+// If all candidates may be picked, a pick allocates only its
+// assignment, with every policy, and copies no list.
 func TestPickAllocatesItsAssignment(t *testing.T) {
 	for _, name := range policy.Names() {
 		s, _ := chosenBy(t, name, nil, true, decodes(200)...)
@@ -395,7 +392,7 @@ func TestPickAllocatesItsAssignment(t *testing.T) {
 	}
 }
 
-// The bytes of a picture are not taken for tokens: its engine keeps its chats, and nothing is learned of text.
+// The bytes of a picture do not count as tokens: its engine keeps its chats, the estimate for text stays.
 func TestMediaIsNoText(t *testing.T) {
 	t.Parallel()
 	s, _ := chosenBy(t, "prefix", nil, true, inst(instance.Prefill, "p:1"), inst(instance.Prefill, "p:2"))

@@ -17,8 +17,7 @@ func ranks(n int) func(*instance.Instance) {
 	return func(in *instance.Instance) { in.Record.DPSize = n }
 }
 
-// pickCounts picks n times, with 64 picks in flight at a time, and returns how many each rank
-// got.
+// pickCounts picks n times, with 64 picks in flight at a time, and returns the number of picks of each rank.
 func pickCounts(t *testing.T, s *sched.Scheduler, n int, r sched.Request) map[string]int {
 	t.Helper()
 	got := map[string]int{}
@@ -37,7 +36,7 @@ func pickCounts(t *testing.T, s *sched.Scheduler, n int, r sched.Request) map[st
 	return got
 }
 
-// Each rank gets as much as an instance of its weight that has no ranks.
+// Each rank gets as many requests as an instance of the same weight without ranks.
 func TestRanksGetTheirShare(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
@@ -57,7 +56,7 @@ func TestRanksGetTheirShare(t *testing.T) {
 	})
 }
 
-// Ranks that are alike get the same.
+// Equal ranks get equal shares.
 func TestRanksAreSpread(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"round_robin", "least_loaded"} {
@@ -74,7 +73,7 @@ func TestRanksAreSpread(t *testing.T) {
 	}
 }
 
-// Of an instance with more ranks than the proxy distinguishes the engine chooses the rank.
+// If an instance has more ranks than the proxy distinguishes, the engine chooses the rank.
 func TestTooManyRanks(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]int{-1: 1, 0: 1, 1: 1, 2: 2, instance.MaxRanks: instance.MaxRanks, instance.MaxRanks + 1: 1} {
@@ -85,8 +84,8 @@ func TestTooManyRanks(t *testing.T) {
 	}
 }
 
-// A rank that failed a request is not picked for it again, and the other ranks of its instance
-// only when there is no other instance.
+// A rank that failed a request is not picked for it again; the other
+// ranks of its instance are picked only if there is no other instance.
 func TestRanksBesideOneThatFailed(t *testing.T) {
 	t.Parallel()
 	key := func(a string) instance.Key { return instance.Key{Role: instance.Decode, Address: a} }
@@ -130,8 +129,8 @@ func TestRanksBesideOneThatFailed(t *testing.T) {
 	}
 }
 
-// While instances come, go and change their ranks, the candidates are those of a new scheduler
-// with the same membership, and no count is lost.
+// While instances are added, removed and change their ranks, the candidates
+// equal those of a new scheduler with the same membership. No count is lost.
 func TestRanksChange(t *testing.T) {
 	t.Parallel()
 	sizes := [][]int{{4, 0, 2}, {2, 0, 2}, {2, 3, 0}, {0, 3, 8}, {4, 4, 4}, {0, 0, 0}, {1, 1, 1}}
@@ -176,7 +175,7 @@ func TestRanksChange(t *testing.T) {
 	})
 }
 
-// What is in flight is counted for each rank, and together for the instance.
+// Legs in flight are counted for each rank and for the instance.
 func TestRanksInFlight(t *testing.T) {
 	t.Parallel()
 	a, b := inst(instance.Decode, "a:1", ranks(3)), inst(instance.Decode, "b:1")
@@ -197,7 +196,7 @@ func TestRanksInFlight(t *testing.T) {
 	}
 }
 
-// Of an instance that has the wanted rank that one is picked, of one with fewer ranks any.
+// The wanted rank of an instance is picked if the instance has it, otherwise any rank.
 func TestWantedRank(t *testing.T) {
 	t.Parallel()
 	s, _ := build(nil, inst(instance.Decode, "a:1", ranks(3)), inst(instance.Decode, "b:1", ranks(2)), inst(instance.Decode, "c:1"))
@@ -214,7 +213,7 @@ func TestWantedRank(t *testing.T) {
 			t.Errorf("rank %d: got %v, want %v", rank, got, want)
 		}
 	}
-	// The wanted rank has failed, and there is no other instance: no other rank is picked.
+	// If the wanted rank has failed and there is no other instance, no other rank is picked.
 	r := decode("m")
 	r.Ranked, r.Rank = true, 1
 	a := instance.Key{Role: instance.Decode, Address: "a:1"}
@@ -225,7 +224,7 @@ func TestWantedRank(t *testing.T) {
 	}
 }
 
-// Ranks returns what policies remember of each rank, and the load of each.
+// Ranks returns the load of each rank, and the prompts that policies remember of it.
 func TestRanksAreTold(t *testing.T) {
 	t.Parallel()
 	in := inst(instance.Prefill, "a:1", ranks(3))
@@ -238,7 +237,7 @@ func TestRanksAreTold(t *testing.T) {
 	if all.Entries == 0 || all.Text == 0 || all.Text > 8000 || all.Memory == 0 {
 		t.Errorf("%+v", all)
 	}
-	all.Memory = 0 // ranks share it
+	all.Memory = 0 // shared by all ranks
 	for rank, is := range s.Ranks(in) {
 		want := sched.RankLoad{}
 		if rank == a.Rank {

@@ -135,7 +135,7 @@ func decodes(n int) (out []*instance.Instance) {
 	return out
 }
 
-// In the end all instances are used, however often the list is made again.
+// All instances are used in the end, however often the list is rebuilt.
 func TestTurnsGoOnWhileTheFleetChanges(t *testing.T) {
 	t.Parallel()
 	const n = 200
@@ -146,7 +146,7 @@ func TestTurnsGoOnWhileTheFleetChanges(t *testing.T) {
 		a := pick(t, s, decode("m"))
 		got[a.Instance.Address] = true
 		a.Done()
-		if i%100 == 0 { // another instance is away
+		if i%100 == 0 { // another instance is removed
 			removed := i / 100 * 37 % n
 			source.set(slices.Delete(slices.Clone(fleet), removed, removed+1)...)
 		}
@@ -156,7 +156,7 @@ func TestTurnsGoOnWhileTheFleetChanges(t *testing.T) {
 	}
 }
 
-// In a large fleet, too, the turns of an ejected instance are spread over many others.
+// In a large fleet, too, the requests of an ejected instance are spread over many others.
 func TestSickShareIsSpreadInALargeFleet(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
@@ -184,8 +184,7 @@ func TestSickShareIsSpreadInALargeFleet(t *testing.T) {
 	}
 }
 
-// Long legs are spread over all instances of a large fleet: none has more than one more than
-// it must have.
+// Long legs are spread over all instances of a large fleet: none has more than one leg above the minimum.
 func TestLongLegsAreSpread(t *testing.T) {
 	t.Parallel()
 	const n = 500
@@ -222,8 +221,8 @@ func TestProxiesBeginElsewhere(t *testing.T) {
 	}
 }
 
-// lostMeanwhile is a health in which an instance is ejected during a pick: it is available when
-// it is asked about for the first time, and ejected from then on.
+// lostMeanwhile is a health in which an instance is ejected during a
+// pick: available at the first call, and ejected from then on.
 type lostMeanwhile struct {
 	sick
 	key   instance.Key
@@ -242,8 +241,8 @@ func (f lostMeanwhile) Troubled() []instance.Key { return append(f.sick.Troubled
 func (lostMeanwhile) SilentFor(instance.Key) time.Duration { return 0 }
 func (f lostMeanwhile) Unreachable(instance.Key) bool      { return false }
 
-// When the last available instance is ejected during a pick, the others may still be tried, as
-// when most are ejected.
+// If the last available instance is ejected during a pick, the
+// others may still be tried, as if most were ejected.
 func TestLastOneGoesWhileItIsPicked(t *testing.T) {
 	t.Parallel()
 	for _, session := range []string{"", "s"} {
@@ -270,13 +269,13 @@ func TestAllSickMeansTryAnyway(t *testing.T) {
 	}
 }
 
-// softSick is a health whose ejected instances can be connected to.
+// softSick is a health whose ejected instances are reachable.
 type softSick struct{ sick }
 
 func (softSick) Unreachable(instance.Key) bool { return false }
 
-// Ejected instances are used when they are more than half of the instances: ranks do not count,
-// and those that the request has tried, or its partner, are not left out.
+// Ejected instances are used if they are more than half of the instances. Ranks do
+// not count; instances that the request has tried, and its partner, do.
 func TestMostEjected(t *testing.T) {
 	t.Parallel()
 	key := func(address string) instance.Key { return instance.Key{Role: instance.Decode, Address: address} }
@@ -348,7 +347,7 @@ func TestCountsOutliveSnapshotsAndEndOnce(t *testing.T) {
 	s, src := build(nil, inst(instance.Decode, "d:1"))
 	k := instance.Key{Role: instance.Decode, Address: "d:1"}
 	a := pick(t, s, decode("m"))
-	src.set() // the instance leaves while the request runs
+	src.set() // the instance is removed while the request runs
 	if _, err := s.Pick(decode("m")); err == nil {
 		t.Fatal("picked one that left")
 	}
@@ -367,7 +366,7 @@ func TestCountsOutliveSnapshotsAndEndOnce(t *testing.T) {
 		t.Fatalf("in flight %d after the end", n)
 	}
 	var none *sched.Assignment
-	none.Done() // a leg that was never picked ends as well
+	none.Done() // a leg that was never picked can be ended, too
 }
 
 func TestPicksRaceWithChanges(t *testing.T) {
@@ -434,8 +433,8 @@ func (a asked) Troubled() []instance.Key {
 	return a.sick.Troubled()
 }
 
-// While another request builds the index, a pick uses the old one. It must not return an
-// engine that was restarted since.
+// While another request builds the index, a pick uses the old
+// one, but must not return an engine that has restarted since.
 func TestPickWhileTheIndexIsBuilt(t *testing.T) {
 	t.Parallel()
 	named := func(id string) *instance.Instance {
@@ -487,8 +486,7 @@ func TestPickWhileTheIndexIsBuilt(t *testing.T) {
 	}
 }
 
-// The publisher of a snapshot prepares it: the first request after that builds nothing, and
-// picks from it all the same.
+// The publisher prepares a snapshot: the first request after that builds nothing and picks from it.
 func TestPreparedSnapshotCostsNoPick(t *testing.T) {
 	t.Parallel()
 	src := &source{}

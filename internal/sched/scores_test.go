@@ -8,8 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// token_weighted sends the next request to the instance with the fewest bytes, and a leg's
-// score is taken back once, when it ends. The scores of an engine's two roles are separate.
+// token_weighted picks the instance with the fewest bytes in flight. A leg's score is
+// subtracted once, when the leg ends. The scores of an engine's two roles are separate.
 func TestScoresAreGivenBack(t *testing.T) {
 	t.Parallel()
 	s, _ := chosenBy(t, policy.TokenWeighted, nil, false,

@@ -50,7 +50,7 @@ func TestSessionStays(t *testing.T) {
 	if len(count) != 4 {
 		t.Errorf("%d of 4 instances have sessions", len(count))
 	}
-	// Another proxy, which learned of the instances in another order, picks the same.
+	// Another proxy, which has the instances in another order, picks the same.
 	list := fleetOf(4)
 	list[0], list[3] = list[3], list[0]
 	other, _ := build(nil, list...)
@@ -59,7 +59,7 @@ func TestSessionStays(t *testing.T) {
 			t.Fatalf("session %d is on %s here and on %s there", i, first[i], k)
 		}
 	}
-	// Only the sessions of the instance that left move, and they come back with it.
+	// Only the sessions of the removed instance move, and they return with it.
 	src.set(fleetOf(4)[1:]...)
 	left := fleetOf(4)[0].Key
 	for i, k := range sessions(t, s, 400) {
@@ -92,7 +92,7 @@ func TestSessionAvoidsTheSick(t *testing.T) {
 			t.Errorf("session %d moved from %s to %s without need", i, first[i], k)
 		}
 	}
-	// A retry goes elsewhere although the session is bound.
+	// A retry uses another instance although the session is bound.
 	for i, k := range sessions(t, healthy, 60, bad) {
 		if k == bad {
 			t.Errorf("session %d got the instance that it had tried", i)

@@ -19,7 +19,7 @@ func slow(in *instance.Instance) {
 
 func dead(in *instance.Instance) { in.Record.State = instance.Down }
 
-// An instance that is slow by its record is picked only while no other one can be.
+// An instance whose record says slow is picked only while no other one can be.
 func TestSlowIsTheLastResort(t *testing.T) {
 	t.Parallel()
 	a, b := inst(instance.Decode, "a:1", slow), inst(instance.Decode, "b:1")
@@ -52,7 +52,7 @@ func TestSlowIsTheLastResort(t *testing.T) {
 			}
 		}
 	}
-	// When the ready one cannot be reached, both may be tried.
+	// If the ready one is unreachable, both may be tried.
 	s, _ := build(out, a, b)
 	got := map[string]bool{}
 	for range 16 {
@@ -64,7 +64,7 @@ func TestSlowIsTheLastResort(t *testing.T) {
 	}
 }
 
-// suspendedHealth is a health in which some instances are suspended.
+// suspendedHealth is a health with suspended instances.
 type suspendedHealth struct{ sick }
 
 func (h suspendedHealth) Share(k instance.Key) float64 {
@@ -74,7 +74,7 @@ func (h suspendedHealth) Share(k instance.Key) float64 {
 	return 1
 }
 
-// A suspended instance that is slow by its record is not picked either.
+// A suspended instance whose record says slow is not picked either.
 func TestPick_SlowSuspendedInstance(t *testing.T) {
 	t.Parallel()
 	a, b := inst(instance.Decode, "a:1", slow), inst(instance.Decode, "b:1", slow)
@@ -103,9 +103,8 @@ func (m silentHealth) SilentFor(k instance.Key) time.Duration {
 	return 0
 }
 
-// No request waits for a silent prefill instance where a decode instance can serve alone. A
-// silent decode instance is picked if there is no other. The queue counts neither silent nor slow prefill
-// instances there.
+// If decode-only is possible, no request waits for a silent prefill instance, and the queue counts
+// neither silent nor slow prefill instances. A silent decode instance is picked if there is no other.
 func TestSilentPrefillIsNoLastResortWithFallback(t *testing.T) {
 	t.Parallel()
 	p, d := inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1")
@@ -129,7 +128,7 @@ func TestSilentPrefillIsNoLastResortWithFallback(t *testing.T) {
 	}
 }
 
-// waitingLeg is a leg that records the calls.
+// waitingLeg is a leg that records its calls.
 type waitingLeg struct {
 	mu     sync.Mutex
 	cause  error
@@ -156,16 +155,15 @@ func (l *waitingLeg) recorded() (time.Duration, error) {
 	return l.silent, l.cause
 }
 
-// A leg that waits for a silent instance is called off when another instance can take it over,
-// and only then. If it has tried the other already, or wants a model that the other does not
-// serve, its Silent is called instead.
+// A leg that waits for a silent instance is called off only if another instance can take it over. If the
+// leg has tried that one, or needs a model that it does not serve, the leg's Silent is called instead.
 func TestSilentLegsGoElsewhereIfThereIsOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := inst(instance.Decode, "a:1", func(in *instance.Instance) { in.Record.Models = []string{"m", "rare"} })
 		b := inst(instance.Decode, "b:1")
 		src := &source{}
-		src.set(a) // everything is picked there
+		src.set(a) // all picks go there
 		health := silentHealth{sick{a.Key: true}, 7 * time.Second}
 		var asked []instance.Key
 		s := sched.New(sched.Options{Source: src, Health: health, Silent: func(in *instance.Instance) { asked = append(asked, in.Key) },
@@ -204,7 +202,7 @@ func TestSilentLegsGoElsewhereIfThereIsOne(t *testing.T) {
 	})
 }
 
-// An instance that shows signs of life is not asked for one.
+// Silent is not called for an instance that makes progress.
 func TestHeardIsNotSilent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -239,8 +237,8 @@ func TestHeardIsNotSilent(t *testing.T) {
 	})
 }
 
-// A leg on an instance that is slow by its record is called off if another instance can take it
-// over, and waits if none can.
+// A leg on an instance whose record says slow is called off if
+// another instance can take it over; otherwise, it waits.
 func TestLegsOnASlowInstance(t *testing.T) {
 	t.Parallel()
 	a, b := inst(instance.Decode, "a:1"), inst(instance.Decode, "b:1")
@@ -265,7 +263,7 @@ func TestLegsOnASlowInstance(t *testing.T) {
 // quietHealth is a health in which some instances do not respond and none is ejected.
 type quietHealth struct {
 	sick
-	quiet *sync.Map // of keys
+	quiet *sync.Map // set of keys
 }
 
 func (h quietHealth) SilentFor(k instance.Key) time.Duration {
@@ -275,8 +273,7 @@ func (h quietHealth) SilentFor(k instance.Key) time.Duration {
 	return 0
 }
 
-// A leg on a slow instance is not called off for another instance that does not respond either, but as soon
-// as that responds.
+// A leg on a slow instance is not called off for another unresponsive instance until that one responds.
 func TestLegs_SlowTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -292,7 +289,7 @@ func TestLegs_SlowTogether(t *testing.T) {
 		quiet.Store(a.Key, true)
 		quiet.Store(b.Key, true)
 		time.Sleep(time.Minute)
-		src.set(inst(instance.Decode, "a:1", slow), b) // the record of b is still to be written
+		src.set(inst(instance.Decode, "a:1", slow), b) // the record of b does not say slow yet
 		s.Legs.Abandon(a.Key, false, "silent")
 		time.Sleep(time.Minute)
 		if _, cause := l.recorded(); cause != nil {
@@ -310,9 +307,8 @@ func TestLegs_SlowTogether(t *testing.T) {
 	})
 }
 
-// A decode instance owes bytes to every leg in flight, also to committed streams, which do not
-// wait for it any more. A prefill instance may have answered: decode has yet to take its KV
-// cache.
+// A decode instance owes bytes to every leg in flight, also to committed streams, which no longer wait. A
+// prefill instance may have answered already: its leg lasts until decode has fetched the KV cache.
 func TestLegs_CommittedStreamsAreSilent(t *testing.T) {
 	t.Parallel()
 	for role, want := range map[instance.Role]bool{instance.Decode: true, instance.Prefill: false} {
@@ -338,7 +334,7 @@ func TestLegs_CommittedStreamsAreSilent(t *testing.T) {
 	}
 }
 
-// A leg that begins after the time to move, with an older pick, moves too.
+// A leg of an older pick that begins after the time to move is moved, too.
 func TestLegs_MoveWhenTheyBeginLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -367,14 +363,13 @@ func TestLegs_MoveWhenTheyBeginLate(t *testing.T) {
 	})
 }
 
-// Streams move at the time of the present drain, not at that of one which was undone or had another
-// time.
+// Streams move at the time of the current drain, not of an earlier one that was lifted or had another delay.
 func TestLegs_MoveAfterTheLastDrain(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name   string
 		undone bool
-		until  time.Duration // from a drain with a minute to the second one
+		until  time.Duration // from a drain with one minute to the second drain
 		after  time.Duration // of the second drain
 	}{
 		{"undone between", true, time.Minute / 2, time.Minute},

@@ -8,8 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// What a leg adds to the load of an instance is taken off when the leg ends, and the waiting
-// tokens as soon as prefill has answered.
+// The load that a leg adds to an instance is subtracted when the
+// leg ends; its waiting tokens as soon as prefill has answered.
 func TestTokensOfALeg(t *testing.T) {
 	t.Parallel()
 	member := func(role instance.Role, address string) *instance.Instance {
@@ -39,7 +39,7 @@ func TestTokensOfALeg(t *testing.T) {
 	p.Prefilled(2000, 0)
 	holds(p, 1, 0, 1000)
 	d := pick(Request{Role: instance.Decode, Partner: p})
-	holds(d, 1, 0, 2000) // prefill has counted two bytes to a token; decode has nothing to compute
+	holds(d, 1, 0, 2000) // prefill has counted two bytes per token; decode has nothing to compute
 	alone := pick(Request{Role: instance.Decode})
 	holds(alone, 2, 2000, 4000)
 	for _, a := range []*Assignment{p, d, alone, alone} {
@@ -50,7 +50,7 @@ func TestTokensOfALeg(t *testing.T) {
 	holds(d, 0, 0, 0)
 }
 
-// Hits counts what prefill found in its cache, and what the policy expected there.
+// Hits counts the tokens that prefill found in its cache, and those that the policy expected there.
 func TestHits(t *testing.T) {
 	t.Parallel()
 	in := &instance.Instance{
@@ -71,7 +71,7 @@ func TestHits(t *testing.T) {
 			t.Errorf("turn %d: %d of %d tokens are cached, want %d", turn, a.Cached, a.Tokens, want)
 		}
 		a.Prefilled(1024, 900*turn)
-		a.Prefilled(0, 0) // an answer that does not say it
+		a.Prefilled(0, 0) // an answer without these numbers
 		a.Done()
 	}
 	s.Loads.Hits(func(k instance.Key, h Hits) {
@@ -81,7 +81,7 @@ func TestHits(t *testing.T) {
 	})
 }
 
-// A prompt that is no text does not change how many bytes there are to a token.
+// A prompt that is not text does not change the ratio of bytes to tokens.
 func TestRatioIsOfText(t *testing.T) {
 	t.Parallel()
 	var r ratio

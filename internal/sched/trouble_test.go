@@ -32,11 +32,11 @@ func (w opinions) Share(k instance.Key) float64 {
 	return 1
 }
 
-// admittedOneByOne is a simple model of admitted: it asks health about each candidate.
+// admittedOneByOne is a simple model of admitted: it calls health for each candidate.
 func admittedOneByOne(s *Scheduler, ix *index, list *candidates, r *Request) (all []int) {
 	health := s.opts.Health
 	var reachable, in []int
-	out := 0 // how many more of those that can be connected to are ejected than not
+	out := 0 // reachable instances: the ejected ones minus the available ones
 	for i := range list.items {
 		k := list.items[i].Instance.Key
 		fit := r.Partner == nil || r.Partner.Connector == list.facts[i].pairKey.Connector
@@ -73,8 +73,8 @@ func admittedOneByOne(s *Scheduler, ix *index, list *candidates, r *Request) (al
 	}
 }
 
-// admitted returns the same candidates as admittedOneByOne, for every request and every trouble,
-// and the whole list where it may.
+// admitted returns the same candidates as admittedOneByOne, for every
+// request and every trouble, and the whole list if possible.
 func TestAdmitted(t *testing.T) {
 	t.Parallel()
 	rng, asleep := rand.New(rand.NewPCG(5, 8)), rand.New(rand.NewPCG(5, 9))

@@ -9,15 +9,14 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// waitingLeg is a leg that notes why it is called off.
+// waitingLeg is a leg that records why it is called off.
 type waitingLeg struct{ cause error }
 
 func (w *waitingLeg) CallOff(cause error) { w.cause = cause }
 func (*waitingLeg) Overtaken(int)         {}
 func (*waitingLeg) Silent(time.Duration)  {}
 
-// Legs.Run may see a change late: a leg to an instance that was away and has come back is not
-// called off.
+// Legs.Run may see a change late: a leg to an instance that has left and returned is not called off.
 func TestLateLookCallsNobodyOff(t *testing.T) {
 	t.Parallel()
 	in := func(id string) *instance.Instance {
@@ -46,8 +45,8 @@ func TestLateLookCallsNobodyOff(t *testing.T) {
 	}
 }
 
-// A change before the first check calls legs off, too: a proxy that has just started may pick
-// before Run has begun.
+// A change before the first check calls legs off, too: a proxy
+// that has just started may pick before Run has begun.
 func TestChangeBeforeTheFirstLook(t *testing.T) {
 	t.Parallel()
 	in := &instance.Instance{

@@ -14,7 +14,7 @@ func labelled(zone string) func(*instance.Instance) {
 	return func(in *instance.Instance) { in.Record.Labels = map[string]string{"zone": zone} }
 }
 
-// inZone builds a scheduler of a proxy in a zone.
+// inZone returns a scheduler of a proxy in a zone.
 func inZone(t *testing.T, zone, name string, health sched.Health, list ...*instance.Instance) *sched.Scheduler {
 	t.Helper()
 	kind := policyNamed(t, name)
@@ -30,7 +30,7 @@ func inZone(t *testing.T, zone, name string, health sched.Health, list ...*insta
 	})
 }
 
-// twoZones are two prefill and two decode instances in each of two zones.
+// twoZones returns two prefill and two decode instances in each of two zones.
 func twoZones() (list []*instance.Instance) {
 	for _, zone := range []string{"a", "b"} {
 		for i := range 2 {
@@ -41,10 +41,10 @@ func twoZones() (list []*instance.Instance) {
 	return list
 }
 
-// zoneOf is the zone of a pick, by its address.
+// zoneOf returns the zone of a pick, which is in its address.
 func zoneOf(a *sched.Assignment) string { return a.Instance.Address[:1] }
 
-// With every policy a proxy in a zone picks instances of that zone.
+// With every policy, a proxy in a zone picks instances of that zone.
 func TestZoneIsPreferred(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
@@ -89,7 +89,7 @@ func TestDecodeIsNearPrefill(t *testing.T) {
 	}
 }
 
-// If no instance of the zone may be picked, those of others serve, and that is counted.
+// If no instance of the zone may be picked, instances of other zones are, and these picks are counted.
 func TestZoneWithoutAny(t *testing.T) {
 	t.Parallel()
 	out := sick{}
@@ -111,15 +111,14 @@ func TestZoneWithoutAny(t *testing.T) {
 			t.Errorf("%s: counted %v", name, n)
 		}
 	}
-	// Where no instance has a zone, none is preferred and nothing is counted.
+	// If no instance has a zone, none is preferred and nothing is counted.
 	s := inZone(t, "b", "round_robin", nil, none, inst(instance.Decode, "c:2"))
 	if a, err := s.Pick(decode("m")); err != nil || a.Elsewhere != "" || len(elsewhereCounts(s, instance.Decode)) != 0 {
 		t.Errorf("%v, %v, counted %v", a, err, elsewhereCounts(s, instance.Decode))
 	}
 }
 
-// While a zone has more than twice as much to do as the average, instances of the others are
-// picked.
+// While a zone has more than twice the average load, instances of the other zones are picked.
 func TestZoneOverloaded(t *testing.T) {
 	t.Parallel()
 	var list []*instance.Instance
@@ -149,7 +148,7 @@ func TestZoneOverloaded(t *testing.T) {
 	}
 }
 
-// Decode instances whose KV caches have no room are not preferred for their zone.
+// Decode instances with full KV caches are not preferred for their zone.
 func TestZoneWithoutRoom(t *testing.T) {
 	t.Parallel()
 	s := inZone(t, "b", "least_loaded", nil, inst(instance.Decode, "a:1", labelled("a")), inst(instance.Decode, "b:1", labelled("b")))
@@ -162,8 +161,7 @@ func TestZoneWithoutRoom(t *testing.T) {
 	}
 }
 
-// Explain says which instances are not in the zone, and a tentative pick that is not confirmed
-// is not counted.
+// Explain names the instances outside the zone; an unconfirmed tentative pick is not counted.
 func TestZoneIsExplained(t *testing.T) {
 	t.Parallel()
 	s := inZone(t, "b", "round_robin", nil, inst(instance.Decode, "a:1", labelled("a")), inst(instance.Decode, "b:1", labelled("b")))

@@ -42,7 +42,7 @@ func TestDefaultPath(t *testing.T) {
 		t.Errorf("%s, %v", p, err)
 	}
 
-	// One that others may enter is not used.
+	// A directory that others can enter is not used.
 	require.NoError(t, os.Chmod(filepath.Dir(path), 0o755))
 	if p, err := agentctl.DefaultPath(k, env); err == nil && strings.HasPrefix(p, runtimeDir) {
 		t.Errorf("%s is used although others can enter it", p)
@@ -60,7 +60,7 @@ func TestDefaultPath(t *testing.T) {
 	if _, err := agentctl.Listen(t.Context(), path); !errors.Is(err, agentctl.ErrInUse) {
 		t.Errorf("a second agent: %v", err)
 	}
-	// What a crash leaves behind is replaced.
+	// A socket that is left after a crash is replaced.
 	lis.(*net.UnixListener).SetUnlinkOnClose(false)
 	require.NoError(t, lis.Close())
 	if _, err := agentctl.NewClient(path).Status(t.Context()); !errors.Is(err, agentctl.ErrNoAgent) {
@@ -74,8 +74,8 @@ func TestDefaultPath(t *testing.T) {
 	}
 }
 
-// A container that was killed and starts again with another address finds the
-// old socket; its health check must find the living one.
+// A container that was killed and starts with another address finds
+// the old socket. Its health check must use the active one.
 func TestFindPassesOverTheDead(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -90,7 +90,7 @@ func TestFindPassesOverTheDead(t *testing.T) {
 		lis.(*net.UnixListener).SetUnlinkOnClose(false)
 		paths, listeners = append(paths, path), append(listeners, lis)
 	}
-	// Other agents of this user may run on this machine: found returns which of paths Find returns or names.
+	// Other agents of this user may run here: found returns only those of paths that Find returns or names.
 	found := func() []string {
 		path, err := agentctl.Find(instance.Key{}, env)
 		return slices.DeleteFunc(slices.Clone(paths), func(p string) bool { return !strings.Contains(path+fmt.Sprint(err), p) })

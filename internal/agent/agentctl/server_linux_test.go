@@ -14,8 +14,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// Only a socket that refuses connections is one of a dead agent: one that cannot be reached may belong to
-// an agent that is busy, and the agent that starts may just be stopping.
+// Only a socket that refuses connections belongs to an agent that has ended. An
+// unreachable one may belong to a busy agent, and the new agent may be about to stop.
 func TestListen_KeepsSocketInUse(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "agent.sock")
@@ -28,7 +28,7 @@ func TestListen_KeepsSocketInUse(t *testing.T) {
 	if _, err := agentctl.Listen(ended, path); !errors.Is(err, context.Canceled) {
 		t.Errorf("a start that was interrupted: %v", err)
 	}
-	for err == nil { // until no more connections may wait to be accepted
+	for err == nil { // until the backlog of the listener is full
 		var conn net.Conn
 		dctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		conn, err = (&net.Dialer{}).DialContext(dctx, "unix", path)

@@ -17,8 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// An engine in both roles lives its life under two keys, which say the same at each
-// revision.
+// An engine in both roles has two keys, with the same contents at each revision.
 func TestBothRoles(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -41,7 +40,7 @@ func TestBothRoles(t *testing.T) {
 	}
 	first := alike(instance.Ready)
 	for _, where := range [][]string{{"--socket", socket}, {"--socket", socket, "-o", "json"}} {
-		testkit.Eventually(t, patience, func() error { // the agent hears of its own transaction after etcd has it
+		testkit.Eventually(t, patience, func() error { // etcd has the transaction before the agent gets its result
 			code, out, errs := ask(t, append([]string{"status"}, where...)...)
 			if code != 0 || !strings.Contains(out, "both") || !strings.Contains(out, engine.Address()) || !strings.Contains(out, "registered") {
 				return fmt.Errorf("status: %d %s\n%s", code, errs, out)
@@ -77,7 +76,7 @@ func TestBothRoles(t *testing.T) {
 	}
 }
 
-// A drain of both roles waits for what decode instances may still pull.
+// A drain of both roles waits for KV caches that decode instances may still pull.
 func TestBothRolesKeepFinishedPrefills(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)

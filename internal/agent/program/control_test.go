@@ -81,7 +81,7 @@ func TestControl(t *testing.T) {
 		}
 	}
 
-	// The engine fails: not healthy, with the reason.
+	// The engine fails: the agent is not healthy, and shows the reason.
 	engine.Kill()
 	awaitState(t, cli, k, instance.Down)
 	testkit.Eventually(t, patience, func() error {
@@ -108,8 +108,8 @@ func TestControl(t *testing.T) {
 	}
 }
 
-// Once the drained agent has exited, a supervisor may start another one, which opens the same
-// socket before the command looks again.
+// Once the drained agent has exited, a supervisor may start another one,
+// which opens the same socket before the command polls it again.
 func TestDrainWaitsForOneAgent(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "a.sock")
@@ -129,8 +129,7 @@ func TestDrainWaitsForOneAgent(t *testing.T) {
 	}
 }
 
-// etcd away: the instance that was registered stays healthy, and what is wrong
-// is shown.
+// While etcd is unavailable, a registered instance stays healthy, and the status shows the problem.
 func TestHealthDoesNotDependOnEtcd(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -154,7 +153,7 @@ func TestHealthDoesNotDependOnEtcd(t *testing.T) {
 	etcd.Restart()
 }
 
-// The environment of an agent that reads the role from the engine's command has an address only.
+// If the agent reads the role from the engine's command, the environment has only an address.
 func TestHealthWithAnAddressInTheEnvironment(t *testing.T) {
 	t.Setenv("PD_ADDRESS", "127.0.0.1:8100")
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
@@ -165,13 +164,13 @@ func TestHealthWithAnAddressInTheEnvironment(t *testing.T) {
 	defer background.Start(t.Context(), func(ctx context.Context) {
 		agentctl.Serve(ctx, lis, agentctl.Source{Report: func() agentctl.Report { return agentctl.Report{Phase: "serving"} }}, testLog())
 	})()
-	// If other agents of this user run on this machine, they are in the question which one is meant.
+	// If other agents of this user run here, the command asks which one is meant, and lists this one.
 	if code, _, errs := ask(t, "health"); code != 0 && !(code == 1 && strings.Contains(errs, path)) {
 		t.Errorf("health: %d %s", code, errs)
 	}
 }
 
-// An agent with --zmq-register has no instance, and answers the same commands.
+// An agent with --zmq-register has no instance, but answers the same commands.
 func TestControl_Bridge(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)

@@ -24,20 +24,19 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// envEngine makes the test binary be an engine; its value says what kind of.
-// Its port is that of --port.
+// envEngine makes the test binary an engine; its value is the kind. The engine listens at --port.
 const envEngine = "PDMESH_TEST_ENGINE"
 
-// engineMain is the life of an engine: kind is words separated by commas.
+// engineMain runs an engine; kind has words separated by commas.
 //
 //	load=FILE    listens once FILE is there
 //	crash=FILE   exits with code 3 once FILE is there
 //	exit=N       exits with code N at once
-//	stubborn     takes no notice of SIGTERM
-//	die          leaves SIGTERM to the system
+//	stubborn     ignores SIGTERM
+//	die          has the default reaction to SIGTERM
 //	word         exits with 128+n after signal n, as a shell does
-//	look=EP=KEY  at the end says whether KEY is in the etcd at EP
-//	slow         holds completions for ever
+//	look=EP=KEY  finally prints whether KEY is in the etcd at EP
+//	slow         never answers completions
 func engineMain(kind string, args []string) int {
 	has := map[string]string{}
 	for w := range strings.SplitSeq(kind, ",") {
@@ -122,7 +121,7 @@ func lookFrom(endpoint, key string) string {
 	return fmt.Sprintf("%d keys", len(resp.Kvs))
 }
 
-// wrapped is an agent with an engine behind it, in a process of its own.
+// wrapped is an agent with its engine, in a separate process.
 type wrapped struct {
 	*process
 	etcd    *etcdtest.Server
@@ -130,12 +129,12 @@ type wrapped struct {
 	key     string
 	address string
 	socket  string
-	argv    []string // more of the engine's
+	argv    []string // further arguments of the engine
 	env     string   // program that sets the engine's environment; default env
 	done    chan error
 }
 
-// wrapEngine starts one. more are further flags of the agent.
+// wrapEngine starts an agent with an engine. more are further flags of the agent.
 func wrapEngine(t *testing.T, kind string, more ...string) *wrapped {
 	t.Helper()
 	w := &wrapped{etcd: etcdtest.Start(t), address: testkit.FreePort(t)}
@@ -155,7 +154,7 @@ func (w *wrapped) start(t *testing.T, kind string, more ...string) {
 		"--etcd-endpoints", w.etcd.Endpoint(), "--role", "decode", "--probe-interval", "50ms", "--ttl", "10s",
 		"--kv-lease", "0s", "--log-level", "debug", "--socket", w.socket,
 	}, more...)
-	// Address, model and port are found in the command.
+	// Address, model and port are derived from the command.
 	args = append(args, "--", cmp.Or(w.env, "env"), envRun+"=", envEngine+"="+kind, self, "--model", "org/m", "--port", port)
 	args = append(args, w.argv...)
 	w.process = startProcess(t, args)
@@ -172,13 +171,13 @@ func (w *wrapped) start(t *testing.T, kind string, more ...string) {
 	})
 }
 
-// isEngine guards against numbers that mean other processes by now.
+// isEngine reports whether pid still belongs to an engine.
 func isEngine(pid int) bool {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	return err == nil && strings.Contains(string(env), envEngine+"=")
 }
 
-// code waits for the agent's end and returns its exit code.
+// code waits until the agent ends and returns its exit code.
 func (w *wrapped) code(t *testing.T) int {
 	t.Helper()
 	select {
@@ -189,7 +188,7 @@ func (w *wrapped) code(t *testing.T) int {
 	}
 }
 
-// exits waits for the agent's end and checks its exit code.
+// exits waits until the agent ends and checks its exit code.
 func (w *wrapped) exits(t *testing.T, want int) {
 	t.Helper()
 	if code := w.code(t); code != want {

@@ -21,7 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// envRun makes the test binary be the agent, so that signals can be tried.
+// envRun makes the test binary an agent, so that tests can send it signals.
 const envRun = "PDMESH_TEST_RUN_AGENT"
 
 func TestMain(m *testing.M) {
@@ -48,8 +48,7 @@ func (l *lockedBuffer) awaits(t *testing.T, part string) {
 	})
 }
 
-// fast are the flags that all tests share. The lease outlives a few seconds
-// without CPU time.
+// fast returns the flags that all tests share. The lease survives a few seconds without CPU time.
 func fast(etcd, role, address string, more ...string) []string {
 	return append([]string{
 		"--etcd-endpoints", etcd, "--role", role, "--address", address, "--probe-interval", "50ms",
@@ -81,7 +80,7 @@ func startAgent(t *testing.T, args []string) (log *lockedBuffer, stop func() int
 
 func key(role, address string) string { return "/pd/" + role + "/" + address }
 
-// look reads a record; nil when there is none.
+// look reads a record; nil if there is none.
 func look(t *testing.T, cli *clientv3.Client, key string) (*mvccpb.KeyValue, instance.Record) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -97,7 +96,7 @@ func look(t *testing.T, cli *clientv3.Client, key string) (*mvccpb.KeyValue, ins
 	return resp.Kvs[0], rec
 }
 
-// awaitState waits until the record is in a state.
+// awaitState waits until the record has a state.
 func awaitState(t *testing.T, cli *clientv3.Client, key string, want instance.State) (*mvccpb.KeyValue, instance.Record) {
 	t.Helper()
 	var kv *mvccpb.KeyValue
@@ -121,7 +120,7 @@ func awaitGone(t *testing.T, cli *clientv3.Client, key string) {
 	})
 }
 
-// history replays what happened to a key: states, and "deleted" for its deletion.
+// history returns the states that a key has had, and "deleted" for its deletion.
 func history(t *testing.T, cli *clientv3.Client, key string) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -140,7 +139,7 @@ func history(t *testing.T, cli *clientv3.Client, key string) []string {
 	return append(out, "(not deleted)")
 }
 
-// run is the program inside this process, which runs other things, too.
+// run runs the program inside the test process.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return program{}.run(ctx, args, stdout, stderr)
 }

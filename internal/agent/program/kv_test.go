@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// Configurations of the engines in these tests.
+// KV transfer configurations of the engines in these tests.
 const (
 	nixlProducer     = `{"kv_connector":"NixlConnector","kv_role":"kv_producer"}`
 	nixlBoth         = `{"kv_connector":"NixlConnector","kv_role":"kv_both","engine_id":"e1"}`
@@ -23,7 +23,7 @@ func mooncakeFile(t *testing.T, text string) string {
 	return path
 }
 
-// taken holds a port of this machine.
+// taken listens at a port of this machine, and returns it.
 func taken(t *testing.T) int {
 	t.Helper()
 	l := testkit.Listen(t)

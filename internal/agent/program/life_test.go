@@ -75,7 +75,7 @@ func TestEngineDiesAndComesBack(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
-	engine := fakevllm.StartTest(t, fakevllm.Options{Addr: testkit.FreePort(t)}) // no one else is given it while it is dead
+	engine := fakevllm.StartTest(t, fakevllm.Options{Addr: testkit.FreePort(t)}) // no other process gets this port while the engine is down
 	k := key("prefill", engine.Address())
 	_, stop := startAgent(t, fast(etcd.Endpoint(), "prefill", engine.Address()))
 	first, was := awaitState(t, cli, k, instance.Ready)
@@ -128,7 +128,7 @@ func TestEtcdAwayFromStartToEnd(t *testing.T) {
 	if code := stop(); code != 0 {
 		t.Errorf("exit %d", code)
 	}
-	// With a user name nothing is different, and the password stays out of the log.
+	// A user name changes nothing, and the password is not logged.
 	log, stop = startAgent(t, fast(testkit.FreePort(t), "prefill", engine.Address(), "--etcd-username", "u", "--etcd-password", "topsecret"))
 	log.awaits(t, "not registered yet; retrying")
 	if code := stop(); code != 0 || strings.Contains(log.String(), "topsecret") {

@@ -31,7 +31,7 @@ func TestPrintBootstrap(t *testing.T) {
 	}
 }
 
-// The engine's id is in the record, a new one after each start.
+// The record has the engine's id, a new one after each start.
 func TestMooncakeEngine(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -57,7 +57,7 @@ func TestMooncakeEngine(t *testing.T) {
 	}
 }
 
-// Until the bootstrap server answers, the instance is there but not ready.
+// Until the bootstrap server answers, the instance is registered but not ready.
 func TestMooncakeEngineWithoutBootstrap(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
-// The agent takes a notification and returns it to the proxy that asks.
+// The agent receives a notification and returns it to the proxy that queries it.
 func TestLMCacheBridge(t *testing.T) {
 	t.Parallel()
 	ports, err := fleet.FreePorts(1)

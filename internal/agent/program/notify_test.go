@@ -19,7 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// READY does not wait for the engine to load: systemd would kill it for that.
+// READY does not wait until the engine has loaded: systemd would kill the agent after its start timeout.
 func TestSystemd(t *testing.T) {
 	sd := testkit.StartSystemd(t)
 	t.Setenv("NOTIFY_SOCKET", sd.Path) // the process inherits it
@@ -67,8 +67,8 @@ func (noRegistrar) Set(instance.Record)          {}
 func (noRegistrar) Settle(context.Context) bool  { return true }
 func (noRegistrar) Revoke(context.Context) error { return nil }
 
-// A loop that has not turned for several rounds is not sane; one that has not
-// begun, or has ended, is not judged.
+// An agent whose loop has made no progress for several rounds is not
+// sane. Before its start and after its end, it is not judged.
 func TestSane(t *testing.T) {
 	t.Parallel()
 	n := &service{Config: setup.Config{Options: agent.Options{ProbeInterval: time.Second, ProbeTimeout: time.Second}}}

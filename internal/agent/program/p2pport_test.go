@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The port of the P2P tier is found where the engine has it from.
+// The port of the P2P tier is read from the same sources as by the engine.
 func TestP2PPort(t *testing.T) {
 	t.Parallel()
 	const with = `{"kv_connector":"OffloadingConnector","kv_role":"kv_producer","kv_connector_extra_config":{"spec_name":"TieringOffloadingSpec","secondary_tiers":[{"type":"p2p"}]}}`

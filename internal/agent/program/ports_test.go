@@ -17,8 +17,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 )
 
-// Two engines with the same line, which names no port, publish both, and their records
-// say where.
+// Two engines with the same command line, which names no port,
+// both publish, and their records have the endpoints.
 func TestWrappedEnginesPublish(t *testing.T) {
 	t.Parallel()
 	first := &wrapped{etcd: etcdtest.Start(t)}
@@ -53,7 +53,7 @@ func TestWrappedEnginesPublish(t *testing.T) {
 	}
 }
 
-// An engine with a port in use would exit: it is not started.
+// An engine with a port in use would exit, so it is not started.
 func TestEventsAreTaken(t *testing.T) {
 	t.Parallel()
 	used := taken(t)
@@ -67,7 +67,7 @@ func TestEventsAreTaken(t *testing.T) {
 	}
 }
 
-// The engine hears of it, and of what it was given it is never robbed.
+// The engine gets the side channel's port, and keeps an explicit setting.
 func TestWrappedEngineGetsASideChannel(t *testing.T) {
 	t.Parallel()
 	w := wrapEngine(t, "serve", "--kv-transfer-config", strings.Replace(nixlBoth, `"e1"`, `"e2"`, 1))
@@ -83,7 +83,7 @@ func TestWrappedEngineGetsASideChannel(t *testing.T) {
 	w.exits(t, 7)
 }
 
-// Two engines on one side channel: the second would never answer.
+// Two engines with the same side channel: the second one would never answer.
 func TestSideChannelIsTaken(t *testing.T) {
 	t.Parallel()
 	used := taken(t)
@@ -97,8 +97,8 @@ func TestSideChannelIsTaken(t *testing.T) {
 	}
 }
 
-// Two Mooncake prefill engines with one bootstrap port: the second is not started. A port at which the
-// engine starts no bootstrap server may be in use.
+// Two Mooncake prefill engines with the same bootstrap port: the second is not
+// started. A port at which the engine starts no bootstrap server may be in use.
 func TestBootstrapIsTaken(t *testing.T) {
 	t.Parallel()
 	used := strconv.Itoa(taken(t))
@@ -120,7 +120,7 @@ func TestBootstrapIsTaken(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			out := &lockedBuffer{} // also of env
+			out := &lockedBuffer{} // output of env, too
 			args := append([]string{"--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--socket=off"}, tc.flags...)
 			args = append(args, "--", "env", tc.env, "/no/such/vllm", "serve", "M", "--host=127.0.0.1", "--port=1", "--kv-transfer-config", tc.transfer)
 			code := run(t.Context(), append(args, tc.more...), out, out)

@@ -19,7 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// process is an agent in a process of its own.
+// process is an agent in a separate process.
 type process struct {
 	*exec.Cmd
 	log *lockedBuffer
@@ -32,7 +32,7 @@ func startProcess(t *testing.T, args []string) *process {
 	p := &process{Cmd: exec.CommandContext(t.Context(), self, args...), log: &lockedBuffer{}}
 	p.Env = append(os.Environ(), envRun+"=1")
 	p.Stdout, p.Stderr = p.log, p.log
-	p.WaitDelay = time.Second // an engine that outlives its agent holds the output
+	p.WaitDelay = time.Second // an engine that outlives its agent keeps the output open
 	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(t, p.Start())
 	t.Cleanup(func() {
@@ -73,7 +73,7 @@ func TestSecondSignalSkipsTheWait(t *testing.T) {
 	p.log.awaits(t, "drained: wait skipped")
 }
 
-// SIGTERM after "pdmesh-agent drain" is the first signal: the drain continues.
+// SIGTERM after "pdmesh-agent drain" counts as the first signal: the drain continues.
 func TestSignalAfterDrain(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -143,8 +143,8 @@ func TestKilledAgentAndItsSuccessor(t *testing.T) {
 	before, was := awaitState(t, cli, k, instance.Ready)
 	require.NoError(t, p.Process.Kill())
 	_ = p.Wait()
-	// The successor need not wait for the lease of the dead one, and the engine is
-	// still the same process.
+	// The successor need not wait until the dead agent's lease
+	// expires, and the engine is still the same process.
 	p = startProcess(t, args)
 	testkit.Eventually(t, patience, func() error {
 		kv, rec := look(t, cli, k)
@@ -158,17 +158,17 @@ func TestKilledAgentAndItsSuccessor(t *testing.T) {
 	})
 	require.NoError(t, p.Process.Kill())
 	_ = p.Wait()
-	awaitGone(t, cli, k) // with its lease
+	awaitGone(t, cli, k) // when its lease expires
 }
 
-// However little time there is, etcd hears that the instance leaves before its key
-// goes: else proxies take it for a loss and go on with the engine.
+// However short the time, etcd learns that the instance leaves before its key is deleted.
+// Otherwise, proxies would take it for an orphan and continue to use the engine.
 func TestGoodbyeBeforeTheEnd(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name    string
 		signals int
-		still   time.Duration // so long etcd does not answer the agent
+		still   time.Duration // time without an answer of etcd
 	}{
 		{"one signal", 1, 0},
 		{"two signals", 2, 0},
@@ -195,7 +195,7 @@ func TestGoodbyeBeforeTheEnd(t *testing.T) {
 				t.Errorf("agent: %v", err)
 			}
 			awaitGone(t, cli, k)
-			// Two signals leave a second for it, in which a busy machine may not write.
+			// After two signals, the agent has one second for the write, which a busy machine may exceed.
 			late := tc.signals == 2 && strings.Contains(p.log.String(), "etcd did not store the drain")
 			if h := history(t, cli, k); !slices.Contains(h, "draining") && !late {
 				t.Errorf("history of the key: %v", h)

@@ -17,7 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// A busy engine takes seconds to answer /health. --probe-timeout is how long it may.
+// A busy engine takes seconds to answer /health; --probe-timeout is the limit.
 func TestProbeTimeoutAboveTwoSeconds(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -28,8 +28,8 @@ func TestProbeTimeoutAboveTwoSeconds(t *testing.T) {
 	awaitState(t, etcd.Client(t), key("decode", engine.Address()), instance.Ready)
 }
 
-// An engine that does not answer is down because it is slow, and still the same one
-// when it answers again.
+// An engine that does not answer is down with the cause slow.
+// When it answers again, it has the same incarnation.
 func TestSilentEngineIsDownForBeingSlow(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -41,7 +41,7 @@ func TestSilentEngineIsDownForBeingSlow(t *testing.T) {
 		"--probe-timeout", "500ms", "--slow-after", "1s"))
 	awaitState(t, cli, k, instance.Ready)
 	var was instance.Record
-	// On a slow machine what the engine says of itself is asked for more than once.
+	// On a slow machine, the engine's facts may need several probes.
 	began, err := (&vllm.Client{}).Stats(t.Context(), "http://"+engine.Address())
 	require.NoError(t, err)
 	testkit.Eventually(t, patience, func() error {
@@ -66,8 +66,8 @@ func TestSilentEngineIsDownForBeingSlow(t *testing.T) {
 	}
 }
 
-// An agent that gets no processor for seconds finds its timers run out and its answers
-// unread at the same moment. That says nothing about the engine.
+// If an agent gets no CPU time for seconds, its timers expire while
+// answers are still unread. That says nothing about the engine.
 func TestStarvedAgentDoesNotWriteDown(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -76,9 +76,9 @@ func TestStarvedAgentDoesNotWriteDown(t *testing.T) {
 	link := testkit.StartLink(t, engine.Address())
 	k := key("decode", engine.Address())
 	p := startProcess(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--engine", "http://"+link.Address(),
-		"--probe-timeout", "1500ms", "--slow-after", "1ms", "--ttl", "1m")) // far more than a busy machine takes
+		"--probe-timeout", "1500ms", "--slow-after", "1ms", "--ttl", "1m")) // far longer than a pause of a busy machine
 	awaitState(t, cli, k, instance.Ready)
-	link.Delay(50 * time.Millisecond) // an answer takes several turns of the agent
+	link.Delay(50 * time.Millisecond) // several pauses of the agent per answer
 	turn := func(sig syscall.Signal, d time.Duration) {
 		require.NoError(t, p.Process.Signal(sig))
 		timer := time.NewTimer(d)

@@ -19,9 +19,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// An agent asks its engine and registers it over TLS with certificates of both sides; an
-// engine whose certificate has another name, and an etcd that refuses the agent's, are reported,
-// and so are new files that cannot be used, also by a bridge.
+// An agent probes and registers its engine over TLS with certificates on both sides. It
+// reports an engine whose certificate has another name, an etcd that refuses the
+// agent's certificate, and new files that cannot be used, also as a bridge.
 func TestAgentOverTLS(t *testing.T) {
 	t.Parallel()
 	a, other := testkit.NewAuthority(t, "fleet"), testkit.NewAuthority(t, "strangers")

@@ -9,8 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// A missing role or address is answered with lines that work. If anything else is wrong, too, no
-// line is suggested.
+// The error about a missing role or address suggests command
+// lines that work, unless there is another error, too.
 func TestMissingRoleShowsTheLineToType(t *testing.T) {
 	t.Parallel()
 	both := `{"kv_connector":"NixlConnector","kv_role":"kv_both"}`
@@ -65,7 +65,7 @@ func TestWrongUsage(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"nothing", []string{}, "--role: is missing"}, // not nil, for which cobra takes the test's own arguments,
+		{"nothing", []string{}, "--role: is missing"}, // not nil, for which cobra uses the arguments of the test binary,
 		{"unknown flag", []string{"--rol", "prefill"}, "unknown flag: --rol; did you mean --role?"},
 		{"file", []string{"--config", "/nowhere/agent.yaml"}, "--config: open /nowhere/agent.yaml"},
 		{"argument", []string{"prefill"}, `unknown command "prefill"`},

@@ -47,8 +47,8 @@ func TestWrapExitCodes(t *testing.T) {
 	})
 }
 
-// SIGTERM: the key says draining while the engine works on, the engine hears of
-// it only when it is idle, after the key was deleted.
+// After SIGTERM, the key has the state draining while the engine works. The
+// engine gets the signal only when it is idle, after the key was deleted.
 func TestWrapDrainsFirst(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -112,7 +112,7 @@ func beginRequest(t *testing.T, engine string) (leave func()) {
 	return func() { cancel(); <-done }
 }
 
-// A terminal's SIGINT is passed on as such; the second one skips the drain.
+// SIGINT from a terminal is passed on as SIGINT; a second one skips the drain.
 func TestWrapInterrupt(t *testing.T) {
 	t.Parallel()
 	w := wrapEngine(t, "slow")
@@ -128,9 +128,8 @@ func TestWrapInterrupt(t *testing.T) {
 	awaitGone(t, w.cli, w.key)
 }
 
-// An engine that takes no notice of SIGTERM is killed after --stop-timeout, or
-// when a further signal comes. One that dies of the signal that asked it to end has
-// ended in order, also if a shell around it returns 128+15.
+// An engine that ignores SIGTERM is killed after --stop-timeout, or at the next signal. One
+// that dies of the signal has ended normally, even if a shell around it returns 128+15.
 func TestWrapStop(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -150,7 +149,7 @@ func TestWrapStop(t *testing.T) {
 			w.send(t, syscall.SIGTERM)
 			awaitGone(t, w.cli, w.key)
 			if tc.again {
-				w.log.awaits(t, "agent ended") // the drain is over: this one is about the engine
+				w.log.awaits(t, "agent ended") // the drain is over: this one is for the engine
 				w.send(t, syscall.SIGTERM)
 			}
 			w.exits(t, tc.want)
@@ -158,7 +157,7 @@ func TestWrapStop(t *testing.T) {
 	}
 }
 
-// The engine crashes: "down", then no key, at once; the agent ends with its code.
+// If the engine crashes, it is "down" and its key deleted at once; the agent exits with its code.
 func TestWrapCrash(t *testing.T) {
 	t.Parallel()
 	crash := filepath.Join(t.TempDir(), "crash")
@@ -176,12 +175,11 @@ func TestWrapCrash(t *testing.T) {
 	w.log.awaits(t, "engine exited: exit code 3")
 }
 
-// A crash loop: each life is a new incarnation, there is no key between two of
-// them, and the pauses grow.
+// In a crash loop, each start is a new incarnation, there is no key between two starts, and the pauses grow.
 func TestWrapCrashLoop(t *testing.T) {
 	t.Parallel()
 	crash := filepath.Join(t.TempDir(), "crash")
-	// The first pause is long enough for a slow machine to see it.
+	// The first pause is long enough to be observed on a slow machine.
 	w := wrapEngine(t, "crash="+crash, "--restart", "on-failure", "--restart-delay", "5s", "--restart-delay-max", "1h")
 	var ids []string
 	const lives = 3
@@ -190,7 +188,7 @@ func TestWrapCrashLoop(t *testing.T) {
 		ids = append(ids, rec.ID)
 		touch(t, crash)
 		awaitGone(t, w.cli, w.key)
-		// While it waits it reports that, is not healthy, and has no key.
+		// During the pause, the agent reports it, is not healthy, and has no key.
 		testkit.Eventually(t, patience, func() error {
 			r := w.status(t)
 			if r.Phase != "restarting" || r.Process == nil || r.Process.PID != 0 || r.Process.LastExit != "exit code 3" || r.Process.Starts != int64(len(ids)) {
@@ -219,8 +217,8 @@ func TestWrapCrashLoop(t *testing.T) {
 	w.exits(t, 7)
 }
 
-// A program that cannot be started again for a while, for example while its package is replaced,
-// is one more failure of the engine.
+// A command that temporarily cannot be started, for example while its
+// package is replaced, counts as another failure of the engine.
 func TestWrapCannotStartAgain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -247,7 +245,7 @@ func TestWrapCannotStartAgain(t *testing.T) {
 	w.exits(t, 7)
 }
 
-// A stop while the next start is being waited for comes at once.
+// A signal during the pause before a restart ends the agent at once.
 func TestWrapStopWhileWaiting(t *testing.T) {
 	t.Parallel()
 	w := wrapEngine(t, "exit=5", "--restart", "on-failure", "--restart-delay", "1h", "--restart-delay-max", "1h")
@@ -256,14 +254,14 @@ func TestWrapStopWhileWaiting(t *testing.T) {
 	w.exits(t, 5)
 }
 
-// An engine that loads for long is waited for: no start deadline, and it is
-// registered when it answers. The pauses between probes are those of a real one.
+// The agent waits for an engine that loads slowly: it has no start deadline, and
+// registers the engine once it answers. The probe intervals are realistic.
 func TestWrapSlowLoading(t *testing.T) {
 	t.Parallel()
 	loaded := filepath.Join(t.TempDir(), "loaded")
 	w := wrapEngine(t, "load="+loaded, "--ttl", "2s", "--allow-short-ttl")
 	w.log.awaits(t, "not registered: ")
-	// Several leases' time of probes that are refused; it is still waited for.
+	// Probes are refused for several lease TTLs; the agent still waits.
 	testkit.Eventually(t, patience, func() error {
 		r := w.status(t)
 		if r.Process == nil || r.Process.AgeSeconds < 5 {
@@ -292,11 +290,11 @@ func TestWrapSlowLoading(t *testing.T) {
 func TestWrapStartTimeout(t *testing.T) {
 	t.Parallel()
 	w := wrapEngine(t, "load=/no/such", "--start-timeout", "1s")
-	// 143 where the machine is so slow that the engine has not begun to listen for signals.
+	// 143 on a machine so slow that the engine has not installed its signal handler yet.
 	if code := w.code(t); code != 7 && code != 143 || !strings.Contains(w.log.String(), "not ready within --start-timeout (1s): ") {
 		t.Errorf("exit %d", code)
 	}
-	// One that has come up in time is left alone.
+	// An engine that has started in time is not stopped.
 	w = wrapEngine(t, "serve", "--start-timeout", "30s")
 	awaitState(t, w.cli, w.key, instance.Ready)
 	w.send(t, syscall.SIGTERM)
@@ -305,7 +303,7 @@ func TestWrapStartTimeout(t *testing.T) {
 	}
 }
 
-// SIGTERM while the engine loads: nothing to drain.
+// SIGTERM while the engine loads: there is nothing to drain.
 func TestWrapStopWhileLoading(t *testing.T) {
 	t.Parallel()
 	w := wrapEngine(t, "load=/no/such")
@@ -315,8 +313,8 @@ func TestWrapStopWhileLoading(t *testing.T) {
 	w.exits(t, 7)
 }
 
-// The agent is killed: by default the engine serves on, and no second one is
-// started over it; an agent next to it registers it again.
+// If the agent is killed, the engine serves on by default, and a second one is
+// not started at its port. An agent without a command registers it again.
 func TestWrapAgentKilled(t *testing.T) {
 	t.Parallel()
 	w := wrapEngine(t, "serve", "--ttl", "60s")
@@ -354,8 +352,7 @@ func TestWrapAgentKilled(t *testing.T) {
 	})
 }
 
-// etcd that is away from the beginning keeps neither the engine from starting
-// nor the agent from ending it in order.
+// If etcd is unavailable from the start, the engine is still started, and the agent still stops it normally.
 func TestWrapWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)

@@ -15,8 +15,8 @@ func mooncakeServer(address string) string {
 	return `{"kv_connector":"MooncakeConnector","kv_role":"kv_producer","kv_connector_extra_config":{"bootstrap_server_address":"` + address + `"}}`
 }
 
-// Where the bootstrap server is comes from the flag, the engine's configuration,
-// its environment, or vLLM's default.
+// The address of the bootstrap server comes from the flag, the
+// engine's configuration, its environment, or vLLM's default.
 func TestBootstrapFacts(t *testing.T) {
 	t.Parallel()
 	serve := func(transfer string) []string {

@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// The role is never guessed to be both: most engines that say kv_both are meant for one.
+// The role both is never derived: most engines with kv_both are meant for one role.
 func TestBothRolesFacts(t *testing.T) {
 	t.Parallel()
 	serve := []string{"--etcd-endpoints=127.0.0.1:1", "--", "vllm", "serve", "M", "--port", "8100", "--kv-transfer-config"}

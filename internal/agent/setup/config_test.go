@@ -160,7 +160,7 @@ func many(n int) string {
 	return strings.Join(parts, ",")
 }
 
-// A drain of prefill waits for the lease that the command states, unless --kv-lease says otherwise.
+// A drain of prefill waits for the lease in the command, unless --kv-lease is set.
 func TestLeaseOfTheCommand(t *testing.T) {
 	t.Parallel()
 	command := []string{

@@ -25,7 +25,7 @@ const (
 	nixlBoth     = `{"kv_connector":"NixlConnector","kv_role":"kv_both","engine_id":"e1"}`
 )
 
-// found is what the facts decide.
+// found has the settings that are derived from the facts.
 type found struct {
 	Key               string
 	Engine, Model     string
@@ -121,7 +121,7 @@ func TestFactsInTheRecord(t *testing.T) {
 	}
 }
 
-// vllm-ascend reads the time for which prefill keeps blocks from a variable of vLLM.
+// vllm-ascend reads the time for which prefill keeps blocks from an environment variable of vLLM.
 func TestLeaseOfAscend(t *testing.T) {
 	t.Parallel()
 	const timeout = "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"

@@ -21,7 +21,7 @@ func settingsFile(t *testing.T, text string) string {
 	return path
 }
 
-// A flag wins over the environment, that over the file, that over what is found.
+// Settings take precedence in this order: flag, environment, file, detected facts.
 func TestFile(t *testing.T) {
 	t.Parallel()
 	path := settingsFile(t, "role: decode\nmodel: from-file\nttl: 20\nstrict-model: yes\nlabel: [rack=1, 'note=a,b']\netcd-endpoints: 10.0.0.1:2379\nrestart-delay: 2s\n")
@@ -37,7 +37,7 @@ func TestFile(t *testing.T) {
 	if from := c.values.Sources["ttl"]; from != "file "+path {
 		t.Errorf("ttl is from %q", from)
 	}
-	// From a file, as from the environment, it may be meant for other agents.
+	// A setting in a file, as in the environment, may be meant for other agents.
 	if _, err := loadArgs(t, nil, "--config", path, "--address=10.0.0.7:1"); err != nil {
 		t.Error(err)
 	}
@@ -71,7 +71,7 @@ func TestPrintedIsTaken(t *testing.T) {
 		{"--zmq-register=tcp://10.0.0.5:36367", "--etcd-endpoints=10.0.0.1:2379", "--allow-loopback"},
 	} {
 		args = append([]string{"--host-id=h"}, args...)
-		// Secrets are not in the file, and come from where they come from.
+		// Secrets are not in the file, and are set again from the environment.
 		env := map[string]string{"PD_ETCD_PASSWORD": "secret", "PD_ENGINE_API_KEY": "secret"}
 		if !strings.Contains(strings.Join(args, " "), "secret") {
 			env = nil

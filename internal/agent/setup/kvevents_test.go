@@ -59,8 +59,8 @@ func TestEventsThatAreGiven(t *testing.T) {
 	}
 }
 
-// No agent chooses ports that another agent has chosen for an engine that does not listen
-// yet, nor ports in use.
+// An agent chooses neither ports that another agent has chosen
+// for an engine that does not listen yet, nor ports in use.
 func TestEventsOfTwoEngines(t *testing.T) {
 	t.Parallel()
 	var all []kvEvents
@@ -92,9 +92,8 @@ func TestEventsOfTwoEngines(t *testing.T) {
 	}
 }
 
-// A publisher that would connect to its own machine, where no subscriber listens, gets an endpoint to
-// listen: libzmq then does, and who subscribes at the endpoint of the record is served.
-// Two engines with that line get different places.
+// A publisher that would connect to its machine, where no subscriber listens, gets an endpoint to listen at.
+// It serves subscribers at the endpoint in the record. Two engines with that line get different endpoints.
 func TestEventsThatWouldConnect(t *testing.T) {
 	t.Parallel()
 	given := "tcp://" + testkit.FreePort(t)
@@ -126,8 +125,8 @@ func TestEventsThatWouldConnect(t *testing.T) {
 	}
 }
 
-// If a subscriber listens, the publisher connects to it: events are not taken from
-// a subscriber that waits for them.
+// If a subscriber listens, the publisher connects to it: a
+// subscriber that waits for events must not lose them.
 func TestEventsThatSomebodyWaitsFor(t *testing.T) {
 	t.Parallel()
 	l := testkit.Listen(t)
@@ -137,7 +136,7 @@ func TestEventsThatSomebodyWaitsFor(t *testing.T) {
 	}
 }
 
-// wouldConnect reads the command of an engine whose publisher connects to such an endpoint.
+// wouldConnect loads the command of an engine whose publisher connects to an endpoint.
 func wouldConnect(t *testing.T, endpoint string) Config {
 	t.Helper()
 	c, err := loadArgs(t, nil, "--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--", "vllm", "serve", "M", "--host=127.0.0.1",

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// lmcachePage returns the configuration files and the agent's commands of the page.
+// lmcachePage returns the configuration files and the agent's commands from the page.
 func lmcachePage(t *testing.T) (dir string, commands []string) {
 	t.Helper()
 	raw := testkit.ReadFile(t, "../../../docs/connectors/lmcache.md")
@@ -29,8 +29,8 @@ func lmcachePage(t *testing.T) (dir string, commands []string) {
 	return dir, commands
 }
 
-// Every agent's command of the page is taken, and finds the ports and where the
-// notifications go, beside an engine and with its command.
+// Every agent command on the page is accepted, and yields the ports and
+// the endpoint of notifications, with and without the engine's command.
 func TestLMCachePage(t *testing.T) {
 	t.Parallel()
 	dir, commands := lmcachePage(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// TestCommandsOfTheMoRIIOPage parses what the page has for agents and engines, and
-// holds its table of flags to those that there are.
+// TestCommandsOfTheMoRIIOPage parses the page's commands for agents
+// and engines, and compares its table of flags with the code.
 func TestCommandsOfTheMoRIIOPage(t *testing.T) {
 	t.Parallel()
 	text := testkit.ReadFile(t, "../../../docs/connectors/moriio.md")

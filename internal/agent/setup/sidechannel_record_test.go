@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// The record shows the ports of the ranks that are started here, beside other ports.
+// The record has the side channel ports of the ranks that are started here, next to other ports.
 func TestRecordShowsTheSideChannel(t *testing.T) {
 	t.Parallel()
 	other := map[string][]int{instance.PortBootstrap: {8998}}

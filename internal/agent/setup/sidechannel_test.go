@@ -14,7 +14,7 @@ import (
 
 const nixlInside = `{"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[` + nixlProducer + `,{"kv_connector":"OffloadingConnector","kv_role":"kv_both"}]}}`
 
-// taken holds a port of this machine.
+// taken listens at a port of this machine, and returns it.
 func taken(t *testing.T) int {
 	t.Helper()
 	l := testkit.Listen(t)
@@ -47,7 +47,7 @@ func TestSideChannel(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			args := append([]string{"--role=prefill", "--", "vllm", "serve", "M"}, tc.command...)
-			// Another test may hold the port for a moment.
+			// Another test may use the port for a moment.
 			testkit.Eventually(t, patience, func() error {
 				c := mustLoad(t, tc.env, args...)
 				c.Side.Release()
@@ -66,10 +66,10 @@ func TestSideChannel(t *testing.T) {
 	}
 }
 
-// busy reports whether another party on this machine has what the test wants.
+// busy reports whether another process on this machine uses a port that the test needs.
 func busy(s sideChannel) bool { return s.Free(context.Background()) != nil }
 
-// Ports that are used are not chosen, nor a range in which one is.
+// A port in use is not chosen, nor a range that contains one.
 func TestSideChannelPassesOverUsedPorts(t *testing.T) {
 	t.Parallel()
 	testkit.Eventually(t, patience, func() error {
@@ -77,7 +77,7 @@ func TestSideChannelPassesOverUsedPorts(t *testing.T) {
 		defer func() { _ = l.Close() }()
 		used := l.Addr().(*net.TCPAddr).Port
 		s := sideChannel{host: "localhost", port: used - 1, count: 2}
-		// The port below may be another test's: then the next one is tried.
+		// Another test may use the port below: then the next one is tried.
 		if err := s.Free(t.Context()); !errors.Is(err, ErrSideTaken) || !strings.Contains(err.Error(), strconv.Itoa(used)) || !strings.Contains(err.Error(), EnvSidePort) {
 			return fmt.Errorf("%d and the one below: %w", used, err)
 		}
@@ -87,7 +87,7 @@ func TestSideChannelPassesOverUsedPorts(t *testing.T) {
 	first.choose("127.0.0.1:8777")
 	first.Release()
 	hold, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(first.port))
-	if err == nil { // else another process has taken it, which is as good
+	if err == nil { // otherwise another process uses the port, with the same effect
 		defer func() { _ = hold.Close() }()
 	}
 	second := sideChannel{host: "localhost", count: 1}
@@ -110,8 +110,8 @@ func TestSideChannelsOfTwoEngines(t *testing.T) {
 	}
 }
 
-// Engines on other machines cannot fetch from one whose side channel is on loopback,
-// which is vLLM's default.
+// Engines on other machines cannot fetch from an engine whose
+// side channel is on loopback, which is vLLM's default.
 func TestSideChannelOfAnotherMachine(t *testing.T) {
 	t.Parallel()
 	const note = envSideHost + " is not set"

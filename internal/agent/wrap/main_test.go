@@ -23,7 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// envPlay makes the test binary play a child; its value says which.
+// envPlay makes the test binary a child process; its value is the kind.
 const envPlay = "PDMESH_TEST_WRAP_PLAY"
 
 const patience = 30 * time.Second
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	leak.Main(m)
 }
 
-// play is the life of a child.
+// play runs a child process of a kind.
 func play(what string) int {
 	name, arg, _ := strings.Cut(what, ":")
 	never := make(chan os.Signal, 1)
@@ -45,7 +45,7 @@ func play(what string) int {
 		fmt.Println("out")
 		fmt.Fprintln(os.Stderr, "err")
 		return n
-	case "wait": // until TERM or INT, then says which
+	case "wait": // until TERM or INT, then prints the signal
 		signal.Notify(never, syscall.SIGTERM, syscall.SIGINT)
 		fmt.Println("ready", os.Getpid())
 		fmt.Println("got", <-never)
@@ -57,7 +57,7 @@ func play(what string) int {
 		signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
 		fmt.Println("ready", os.Getpid())
 		time.Sleep(time.Hour)
-	case "parent": // starts a child of its own, then ends or waits
+	case "parent": // starts another child, then ends or waits
 		child, then, _ := strings.Cut(arg, ":")
 		cmd := again(child)
 		cmd.Stderr = os.Stderr
@@ -65,16 +65,16 @@ func play(what string) int {
 		if err != nil || cmd.Start() != nil {
 			return 1
 		}
-		line, _ := bufio.NewReader(out).ReadString('\n') // it has come up
+		line, _ := bufio.NewReader(out).ReadString('\n') // it has started
 		fmt.Print(line)
 		if then == "leaves" {
 			return 3
 		}
 		_ = cmd.Wait()
 		return 0
-	case "adopter": // a program with a reaper, and a child whose child is orphaned
+	case "adopter": // starts a reaper, and a child whose child is orphaned
 		return adopter(arg)
-	case "dying": // starts a child that dies with it
+	case "dying": // starts a child that may die with it
 		p, err := wrap.Start(wrap.Options{Argv: []string{os.Args[0]}, Env: append(os.Environ(), envPlay+"=wait"), Stdout: os.Stdout, DieWith: arg == "with", Log: silent()})
 		if err != nil {
 			return 1
@@ -124,7 +124,7 @@ func silent() logrus.FieldLogger {
 
 type buffer struct{ testkit.Buffer }
 
-// awaits waits for a line that begins so and returns its second word as a number, if it is one.
+// awaits waits for a line that starts with begins, and returns its second word as a number, if it is one.
 func (b *buffer) awaits(t *testing.T, begins string) int {
 	t.Helper()
 	n := 0
@@ -140,7 +140,7 @@ func (b *buffer) awaits(t *testing.T, begins string) int {
 	return n
 }
 
-// start runs a child with a role, and stops it when the test ends.
+// start runs a child of a kind, and stops it when the test ends.
 func start(t *testing.T, what string, o wrap.Options) (*wrap.Process, *buffer) {
 	t.Helper()
 	out := &buffer{}

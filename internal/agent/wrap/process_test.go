@@ -99,7 +99,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// What a child leaves in its group is ended, by force where it must be.
+// Processes that a child leaves in its group are ended, if necessary with SIGKILL.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	for _, child := range []string{"plain", "stubborn"} {
@@ -150,7 +150,7 @@ func TestDieWith(t *testing.T) {
 				})
 				return
 			}
-			// It has a group of its own, which the sweep of ours does not touch.
+			// The child has a separate process group, so this process's sweep does not end it.
 			<-p.Done()
 			if !alive(child) {
 				t.Error("the child died with its parent")
@@ -160,7 +160,7 @@ func TestDieWith(t *testing.T) {
 	}
 }
 
-// Orphans go to the adopter, which leaves no zombie of them.
+// Orphans are adopted and reaped: no zombie remains.
 func TestReaper(t *testing.T) {
 	t.Parallel()
 	cmd := again("adopter:wait")

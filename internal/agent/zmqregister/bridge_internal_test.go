@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// A suspended bridge may receive a ping before it notices the suspension. If the pings end then,
-// the instance is removed after a TTL, not after the duration of the suspension.
+// A suspended bridge may receive a ping before it notices the suspension. If the pings then
+// end, the instance is removed after a TTL, not after the duration of the suspension.
 func TestSweep_PingBeforeSweep(t *testing.T) {
 	t.Parallel()
 	payload, err := msgp.AppendIntf(nil, map[string]any{

@@ -33,7 +33,7 @@ const (
 	soon = time.Minute
 )
 
-// bridge runs one; stop ends it as the end of its program does.
+// bridge runs a Bridge; stop ends it as the end of its program would.
 func bridge(t *testing.T, cli *clientv3.Client, endpoint, host string) (b *zmqregister.Bridge, stop func()) {
 	t.Helper()
 	log, text := logrus.New(), new(testkit.Buffer)
@@ -82,7 +82,7 @@ func engine(t *testing.T, b *zmqregister.Bridge, o fakevllm.Options) *fakevllm.S
 	return fakevllm.StartTest(t, o)
 }
 
-// record is what etcd has of an instance; nil if nothing.
+// record returns the record of an instance in etcd; nil if there is none.
 func record(t *testing.T, cli *clientv3.Client, k instance.Key) *instance.Record {
 	t.Helper()
 	resp, err := cli.Get(t.Context(), members.Layout(t).Instance(k))
@@ -123,7 +123,7 @@ func key(role instance.Role, s *fakevllm.Server) instance.Key {
 	return instance.Key{Role: role, Address: s.Address()}
 }
 
-// TestPingsAreARegistration: both generations, the whole record, silence, and return.
+// TestPingsAreARegistration: pings of both formats register an instance while they continue.
 func TestPingsAreARegistration(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
@@ -148,7 +148,7 @@ func TestPingsAreARegistration(t *testing.T) {
 	waitReady(t, cli, pk)
 }
 
-// TestRestartInTheOtherRole: the new role is registered when the former one has left.
+// TestRestartInTheOtherRole: the new role is registered once the former one has left.
 func TestRestartInTheOtherRole(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
@@ -164,8 +164,8 @@ func TestRestartInTheOtherRole(t *testing.T) {
 	}
 }
 
-// TestTheEngineIsAskedFirst: a ping of what does not answer registers nothing, and a
-// registered engine that fails is "down".
+// TestTheEngineIsAskedFirst: a ping for an engine that does not answer
+// registers nothing, and a registered engine that fails is "down".
 func TestTheEngineIsAskedFirst(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
@@ -185,7 +185,7 @@ func TestTheEngineIsAskedFirst(t *testing.T) {
 	if rec := record(t, cli, absent); rec != nil {
 		t.Errorf("an engine that does not answer is %+v", rec)
 	}
-	// Its process is there no more, its pings go on.
+	// Its process has ended; its pings continue.
 	dk := key(instance.Decode, d)
 	again := pack(t, newer(map[string]any{"type": "D", "http_address": d.Address(), "zmq_address": d.ZMQAddress(), "tp_size": 1}))
 	d.Kill()
@@ -200,8 +200,8 @@ func TestTheEngineIsAskedFirst(t *testing.T) {
 	})
 }
 
-// TestBridgeEnds: its registrations outlive it for as long as a lease, and the next one
-// goes on with them under the same incarnation.
+// TestBridgeEnds: registrations outlive the bridge until their lease
+// expires. The next bridge continues them under the same incarnation.
 func TestBridgeEnds(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
@@ -226,7 +226,7 @@ func TestBridgeEnds(t *testing.T) {
 	waitGone(t, cli, k)
 }
 
-// TestNobodysKeyIsTaken: two bridges, and a bridge and an agent, do not fight.
+// TestNobodysKeyIsTaken: a second bridge does not take a key while the first one holds it.
 func TestNobodysKeyIsTaken(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
@@ -234,7 +234,7 @@ func TestNobodysKeyIsTaken(t *testing.T) {
 	p := engine(t, b, fakevllm.Options{Role: fakevllm.RolePrefill})
 	k := key(instance.Prefill, p)
 	first := waitReady(t, cli, k)
-	// The same machine, another bridge, the same engine.
+	// Another bridge on the same machine gets pings of the same engine.
 	other, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
 	to, err := zmqpeer.NewSender(zmq.Dealer, endpointOf(other))
 	require.NoError(t, err)
@@ -246,7 +246,7 @@ func TestNobodysKeyIsTaken(t *testing.T) {
 		if rec := record(t, cli, k); rec == nil || rec.HostID != first.HostID {
 			t.Fatalf("another bridge has taken the key: %+v", rec)
 		}
-		time.Sleep(50 * time.Millisecond) // that is how often such an engine pings
+		time.Sleep(50 * time.Millisecond) // the ping interval of such an engine
 	}
 	stop()
 	p.Mute(true)
@@ -261,7 +261,7 @@ func TestNobodysKeyIsTaken(t *testing.T) {
 	})
 }
 
-// TestMalformedPingsEndNothing: rubbish before and after, and the bridge goes on.
+// TestMalformedPingsEndNothing: malformed pings are counted, and the bridge continues.
 func TestMalformedPingsEndNothing(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
@@ -290,7 +290,7 @@ func TestMalformedPingsEndNothing(t *testing.T) {
 	})
 }
 
-// TestLibzmqPings: a heartbeat by libzmq, which crashes, and one that outlives a bridge.
+// TestLibzmqPings: an engine that pings by libzmq crashes, and another one outlives a bridge.
 func TestLibzmqPings(t *testing.T) {
 	t.Parallel()
 	python := testkit.PythonWithZMQ(t)
@@ -311,7 +311,7 @@ func TestLibzmqPings(t *testing.T) {
 	testkit.StartPython(t, python, "testdata/ping.py", endpoint, hex.EncodeToString(pack(t, older(map[string]any{"role": "D", "request_address": d.URL() + "/v1/completions"}))))
 	waitReady(t, cli, k)
 	stop()
-	waitGone(t, cli, k) // with its lease
+	waitGone(t, cli, k) // when its lease expires
 	bridge(t, cli, endpoint, "host-1")
 	waitReady(t, cli, k)
 }

@@ -95,8 +95,7 @@ func TestBadPings(t *testing.T) {
 	}
 }
 
-// FuzzPing: what is taken is an instance that can be registered, and nothing else ends
-// the bridge.
+// FuzzPing: an accepted ping describes an instance that can be registered; no ping ends the bridge.
 func FuzzPing(f *testing.F) {
 	f.Add(pack(f, newer(nil)))
 	f.Add(pack(f, older(nil)))

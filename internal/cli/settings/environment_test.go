@@ -11,8 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 )
 
-// A variable that no program has is an error that names the one that was probably meant. What
-// Kubernetes and Docker set for services is no setting.
+// An unknown variable is an error that names the one that was probably meant.
+// Variables that Kubernetes and Docker set for services are ignored.
 func TestUnknownVariables(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -53,7 +53,7 @@ func TestUnknownVariables(t *testing.T) {
 	}
 }
 
-// A service "pd" of Kubernetes does not set the port.
+// A Kubernetes service "pd" does not set the port.
 func TestLookupEnv(t *testing.T) {
 	t.Setenv("PD_PORT", "tcp://10.0.0.1:8000")
 	t.Setenv("PD_ETCD_PREFIX", "/x")
@@ -65,7 +65,7 @@ func TestLookupEnv(t *testing.T) {
 	}
 }
 
-// Flags that are no settings read durations as settings do.
+// Flags that are not settings parse durations as settings do.
 func TestDurationFlag(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{"90": "1m30s", "1.5": "1.5s", "2h": "2h0m0s", "0": "0s"} {

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// fields is what a program's settings fill.
+// fields has the settings of a program.
 type fields struct {
 	a, empty, flagged, named, both, file, secret string
 	list, each                                   []string
@@ -61,8 +61,7 @@ func write(t *testing.T, text string) string {
 	return path
 }
 
-// A flag wins over the environment, that over the file, that over the default; an empty
-// variable says nothing.
+// Settings take precedence in this order: flag, environment, file, default. An empty variable is ignored.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	path := write(t, "a: file\nfile: file\non: yes\nlist: [f]\n")
@@ -86,7 +85,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// A user's own file need not exist; one that is named must, and none is read after --config=.
+// A user's default file need not exist; a named file must. With --config=, no file is read.
 func TestOwnFile(t *testing.T) {
 	t.Parallel()
 	own := write(t, "a: own\n")

@@ -16,8 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// What an operator wants is on disk within a second, however often leased
-// instances come and go; those alone do not have the file written all the time.
+// An operator's change is on disk within a second, however often leased instances come
+// and go. Changes of leased instances alone cause about one write in ten seconds.
 func TestSaveWaitsForLeasedInstances(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -63,8 +63,7 @@ func TestSaveWaitsForLeasedInstances(t *testing.T) {
 	})
 }
 
-// A write that has failed, for example because the disk was full, is repeated although nothing
-// changes.
+// A failed write, for example because the disk was full, is repeated even if nothing changes.
 func TestSaver_RepeatsFailedWrite(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
@@ -104,7 +103,7 @@ func TestSaver_RepeatsFailedWrite(t *testing.T) {
 	})
 }
 
-// The file of a write that a kill has interrupted is removed by a later write. A fresh one may be of another proxy.
+// A later write removes the file of a write that a kill interrupted. A fresh one may be another proxy's.
 func TestWrite_RemovesInterrupted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -15,8 +15,8 @@ import (
 
 var x = instance.Key{Role: instance.Decode, Address: "x:1"}
 
-// saying puts together what proxies say: each is its id, what it has applied, and what it
-// has in flight on x; -1 for one without a digest.
+// saying returns the reports of proxies. Each proxy is its id, its
+// applied revision, and its legs in flight on x; -1 legs: no digest.
 func saying(proxies ...[3]any) store.Reports {
 	t := store.Reports{Revision: 1000}
 	for _, p := range proxies {
@@ -54,20 +54,20 @@ func TestProof(t *testing.T) {
 	want(see(0, saying([3]any{"a", 49, 0}, [3]any{"b", 50, 3}, [3]any{"c", 50, -1})), 0, false,
 		a+" has not applied revision 50 yet, it is at 49; "+b+" has in flight: 3 on decode/x:1; "+
 			c+" publishes no load digest: it has just started, or runs with --load-digests=off", "")
-	// What is proven stays so, whatever becomes of the proxy.
+	// A proof remains valid even if its proxy disappears.
 	want(see(time.Second, saying([3]any{"a", 50, 0}, [3]any{"b", 51, 1})), 1, false, b+" has in flight: 1 on decode/x:1", c)
 	want(see(2*time.Second, saying([3]any{"b", 51, 0})), 2, false, "", c)
-	// One that is away for a moment may be back, and then has to prove it.
+	// A proxy that was briefly absent may return; it then has to provide the proof.
 	want(see(3*time.Second, saying([3]any{"b", 51, 7}, [3]any{"c", 50, 2})), 2, false, c+" has in flight: 2 on decode/x:1", "")
 	want(see(4*time.Second, saying([3]any{"b", 51, 7})), 2, false, "", c)
 	want(see(10*time.Second, saying([3]any{"b", 51, 7})), 2, true, "", c)
-	// A proxy that comes later has to prove it, too: it may have begun with what it knew.
+	// A proxy that starts later has to provide the proof, too: it may have started with an old snapshot.
 	want(see(11*time.Second, saying([3]any{"d", 3, 0})), 2, false, "proxy d:8000 (d) has not applied revision 50 yet, it is at 3", c)
 	want(see(12*time.Second, saying([3]any{"c", 60, 0}, [3]any{"d", 60, 0})), 4, false, "", "")
 	want(see(20*time.Second, saying([3]any{"c", 60, 0}, [3]any{"d", 60, 0})), 4, true, "", "")
 }
 
-// After a pause of the machine all leases have ended, and proxies are back in etcd one after the other.
+// After a pause of the machine all leases have expired, and proxies return to etcd one after the other.
 func TestProofWhileProxiesReturn(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -78,7 +78,7 @@ func TestProofWhileProxiesReturn(t *testing.T) {
 		back [][3]any
 		over bool
 	}{
-		{0, nil, true}, // pdctl looks for a while where no proxy is
+		{0, nil, true}, // no proxy is registered: pdctl keeps polling for a while
 		{1, [][3]any{a}, false},
 		{2, [][3]any{a, b}, false},
 		{8, [][3]any{a, b}, false},
@@ -94,8 +94,8 @@ func TestProofWhileProxiesReturn(t *testing.T) {
 	}
 }
 
-// Where a drain is lifted and comes again between two looks, what was proven of the first
-// says nothing about the second: it is proven again by all that are there.
+// If a drain is lifted and set again between two polls, the proof of the first drain
+// does not count for the second. Every proxy that is present has to prove it again.
 func TestProofOfTheNewestIntent(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -118,7 +118,7 @@ func TestProofOfTheNewestIntent(t *testing.T) {
 	}
 }
 
-// A digest that left out some of what leaves, or cannot be read, proves nothing.
+// A digest that omits leaving instances, or that cannot be read, proves nothing.
 func TestNoProof(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -136,8 +136,8 @@ func TestNoProof(t *testing.T) {
 	}
 }
 
-// A proxy that has not noticed yet that etcd was wiped has applied nothing of the new store, although its
-// revision is higher.
+// A proxy that has not noticed a wipe of etcd has applied no
+// revision of the new store, although its revision is higher.
 func TestProofInAnotherStore(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -150,8 +150,8 @@ func TestProofInAnotherStore(t *testing.T) {
 	}
 }
 
-// Without instances a revision is to be applied, and that is so also where nothing has
-// changed between the revisions.
+// Without instances, the proof is that the revision was applied. A lower
+// applied revision is enough if nothing changed between the two.
 func TestApplied(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

@@ -54,7 +54,7 @@ func request(t testing.TB, s *embedetcd.Server, method, path, body string, chang
 
 func b64(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 
-// A node registers, renews and leaves with nothing but HTTP.
+// A node registers, renews its lease and deregisters with plain HTTP.
 func TestGatewayRegistersANode(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, "127.0.0.1:0"))
@@ -88,7 +88,7 @@ func TestGatewayRegistersANode(t *testing.T) {
 	if resp, err := cli.Get(t.Context(), key); err != nil || len(resp.Kvs) != 0 {
 		t.Fatalf("%+v, %v", resp, err)
 	}
-	// By the names curl is given most.
+	// The host names that curl is most often used with.
 	for _, host := range []string{"localhost", "localhost:2379", "LOCALHOST.", "127.0.0.1", "127.1.2.3:1", "[::1]:2379", "[::1]"} {
 		if status, body = request(t, s, "POST", "/v3/kv/range", `{"key":"YQ=="}`, func(r *http.Request) { r.Host = host }); status != 200 {
 			t.Errorf("Host %s: %d %s", host, status, body)
@@ -96,7 +96,7 @@ func TestGatewayRegistersANode(t *testing.T) {
 	}
 }
 
-// Where etcd has users a node logs in first.
+// If etcd has users, a node logs in first.
 func TestGatewayWithUsers(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, "127.0.0.1:0"))
@@ -208,7 +208,7 @@ func TestGatewayRefusesWebPages(t *testing.T) {
 			}
 		}
 	}
-	// The question a browser asks first gets no permission (checked by request).
+	// A browser's preflight request gets no permission (checked by request).
 	request(t, s, "OPTIONS", "/v3/kv/put", "", func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") })
 	// A websocket from a page.
 	if status, body := request(t, s, "GET", "/v3/watch", "", func(r *http.Request) {
@@ -224,7 +224,7 @@ func TestGatewayRefusesWebPages(t *testing.T) {
 	if err != nil || len(resp.Kvs) != 0 {
 		t.Fatalf("something was written: %+v, %v", resp, err)
 	}
-	// Bad JSON and a body too large are refused without other effects.
+	// Invalid JSON and an oversized body are refused without side effects.
 	if status, body := request(t, s, "POST", "/v3/kv/put", `{"key":`, nil); status != 400 {
 		t.Errorf("bad JSON: %d %s", status, body)
 	}
@@ -236,7 +236,7 @@ func TestGatewayRefusesWebPages(t *testing.T) {
 	}
 }
 
-// curl declares a body as a form by default.
+// By default, curl declares a body as a form.
 func TestGatewayTakesWhatCurlSends(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, "127.0.0.1:0"))
@@ -263,7 +263,7 @@ func TestGatewayTakesWhatCurlSends(t *testing.T) {
 	}
 }
 
-// What changes etcd itself is no business of a node.
+// A node must not change the configuration of etcd.
 func TestGatewayOffersKeysLeasesAndWatchesOnly(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, "127.0.0.1:0"))
@@ -320,8 +320,7 @@ func TestGatewayOff(t *testing.T) {
 	}
 }
 
-// A node that registers with curl alone is seen by a watcher, beside one whose
-// value is broken.
+// A watcher sees a node that registers with curl alone, also if another key has an invalid value.
 func TestWatcherSeesGatewayRegistration(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, "127.0.0.1:0"))

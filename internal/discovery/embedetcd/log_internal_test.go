@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// logged returns a logger for etcd, and what it has written since the last call.
+// logged returns a logger for etcd, and a function that returns the lines written since its last call.
 func logged(level logrus.Level) (s *Server, l *zap.Logger, lines func() string) {
 	var out bytes.Buffer
 	log := logrus.New()
@@ -26,8 +26,8 @@ func logged(level logrus.Level) (s *Server, l *zap.Logger, lines func() string) 
 	}
 }
 
-// TestLog_Warnings: warnings of etcd that matter are messages with fields; none has the text of
-// a request or a number without a unit.
+// TestLog_Warnings: important warnings of etcd become messages with fields.
+// None contains the text of a request or a number without a unit.
 func TestLog_Warnings(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -73,7 +73,7 @@ func TestLog_Warnings(t *testing.T) {
 	}
 }
 
-// TestLog_Errors: errors are written as warnings of the proxy, with durations as a person reads them.
+// TestLog_Errors: errors become warnings of the proxy, with readable durations.
 func TestLog_Errors(t *testing.T) {
 	t.Parallel()
 	s, l, lines := logged(logrus.InfoLevel)

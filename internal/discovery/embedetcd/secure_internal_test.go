@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// Both ends of the connection, and whether there are users, decide which calls are accepted.
+// The addresses of both ends, and whether there are users, decide which calls are accepted.
 func TestWhoMayCall(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -24,7 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// secured is a configuration with TLS, whose clients must show a certificate.
+// secured returns a configuration with TLS that requires client certificates.
 func secured(t *testing.T, a *testkit.Authority) embedetcd.Config {
 	t.Helper()
 	cfg := config(t, "127.0.0.1:0")
@@ -70,8 +70,7 @@ func TestServesTLS(t *testing.T) {
 		t.Fatalf("%+v", resp)
 	}
 
-	// Neither without a certificate, nor without TLS, nor by the port that etcd has for
-	// itself.
+	// A client without a certificate, a client without TLS and a client at etcd's internal port are refused.
 	for name, c := range map[string]*tls.Config{"without a certificate": {RootCAs: a.Pool()}, "without TLS": nil} {
 		short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 		if _, err := secureClient(t, s.Endpoint(), "", "", c).Get(short, "/pd/x"); err == nil {
@@ -93,8 +92,7 @@ func TestServesTLS(t *testing.T) {
 	}
 }
 
-// A certificate and an authority that are rolled are active for the next connection,
-// and an open connection continues.
+// A rotated certificate and a rotated authority apply to the next connection; an open connection continues.
 func TestTLSIsRolled(t *testing.T) {
 	t.Parallel()
 	a, next := testkit.NewAuthority(t, "ours"), testkit.NewAuthority(t, "next")
@@ -129,7 +127,7 @@ func TestTLSIsRolled(t *testing.T) {
 	}
 }
 
-// Users hold for the etcd with TLS as for any other, also after a restart.
+// Users work with TLS as without it, also after a restart.
 func TestUsersOverTLS(t *testing.T) {
 	t.Parallel()
 	a := testkit.NewAuthority(t, "ours")
@@ -164,7 +162,7 @@ func TestUsersOverTLS(t *testing.T) {
 	}
 }
 
-// Files that are not there, and an address beyond loopback without any, are errors.
+// Missing files, and an address beyond loopback without TLS files, are errors.
 func TestTLSThatCannotBe(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, "127.0.0.1:0")

@@ -20,12 +20,11 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// While the disk is short etcd takes nothing new, before a write fails and ends
-// it; leases that are there are renewed. With room again it takes everything, also
-// after a start.
+// While disk space is short, etcd refuses new keys, before a failed write would end its process; existing
+// leases are renewed. Once there is space, it accepts everything again, also after a restart.
 func TestDiskShort(t *testing.T) {
 	t.Parallel()
-	// The server's own check would see the real disk, and end the alarm of this test's check.
+	// The server's own check would read the real disk and clear the alarm of this test's check.
 	cfg := Config{ListenClient: "127.0.0.1:0", DataDir: t.TempDir(), Unsynced: true, manualSpace: true}
 	s, err := Start(t.Context(), cfg)
 	require.NoError(t, err)
@@ -95,8 +94,8 @@ func TestDiskShort(t *testing.T) {
 	await(func() error { _, err := cli.Put(t.Context(), "/k", "v"); return err })
 }
 
-// The alarm that an earlier process has left ends as soon as there is space, also if there was
-// none at first.
+// An alarm that an earlier process raised is cleared as soon as
+// there is space, also if there was none at the start.
 func TestSpace_AlarmOfEarlierProcess(t *testing.T) {
 	t.Parallel()
 	cfg := Config{ListenClient: "127.0.0.1:0", DataDir: t.TempDir(), Unsynced: true, manualSpace: true}
@@ -106,7 +105,7 @@ func TestSpace_AlarmOfEarlierProcess(t *testing.T) {
 	cli := s.Client()
 	defer cli.Close()
 	const all, need = 10 << 30, reserve
-	free := uint64(need + need/8) // enough not to raise the alarm, too little to end it
+	free := uint64(need + need/8) // not low enough to raise the alarm, too low to clear it
 	watch := &space{
 		server: s.etcd.Server, dir: cfg.DataDir, quota: quotaBytes, log: etcd.LogOrDiscard(nil),
 		room: func(string) (uint64, uint64, error) { return free, all, nil },
@@ -125,9 +124,8 @@ func TestSpace_AlarmOfEarlierProcess(t *testing.T) {
 	}
 }
 
-// A database that has reached its quota by its history is compacted and defragmented, and the
-// alarm that etcd has raised ends. One that its keys fill keeps the alarm until some are
-// deleted.
+// If the history fills the quota of the database, it is compacted and defragmented, and etcd's
+// alarm is cleared. If the keys fill the quota, the alarm stays until some are deleted.
 func TestSpace_QuotaReached(t *testing.T) {
 	t.Parallel()
 	cfg := Config{ListenClient: "127.0.0.1:0", DataDir: t.TempDir(), Unsynced: true, quota: 4 << 20, manualSpace: true}
@@ -147,7 +145,7 @@ func TestSpace_QuotaReached(t *testing.T) {
 	fill := func(key func(i int) string) {
 		t.Helper()
 		var err error
-		// The size of the database is known only after unsyncedBatch, however fast the writes are.
+		// etcd updates the size of the database only every unsyncedBatch, however fast the writes are.
 		for i, end := 0, time.Now().Add(time.Minute); err == nil && time.Now().Before(end); i++ {
 			_, err = cli.Put(t.Context(), key(i), value)
 			time.Sleep(5 * time.Millisecond)
@@ -157,7 +155,7 @@ func TestSpace_QuotaReached(t *testing.T) {
 		}
 	}
 	fill(func(int) string { return "/one" })
-	// Pages are free only after the reads that were under way, so it may take more than one check.
+	// Pages are freed only after the reads in progress have ended, so it may take several checks.
 	accepts := func(what string) {
 		t.Helper()
 		testkit.Eventually(t, time.Minute, func() error {

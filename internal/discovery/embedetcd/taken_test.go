@@ -107,8 +107,8 @@ func TestPortTakenByAnother(t *testing.T) {
 	})
 }
 
-// A server that uses the port without an answer, and ends after a few seconds, as an etcd that is
-// being stopped: the port is free then.
+// A server occupies the port without answering and ends after a few seconds,
+// like an etcd that is being stopped. Then Start can use the port.
 func TestPortFreeAgain(t *testing.T) {
 	t.Parallel()
 	lis := testkit.Listen(t)
@@ -136,7 +136,7 @@ func wantTaken(t *testing.T, address string, says ...string) {
 	}
 }
 
-// Proxies that start at the same moment: one hosts, the others join.
+// Of several proxies that start at the same moment, one hosts etcd and the others join.
 func TestStartRace(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

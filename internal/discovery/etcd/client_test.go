@@ -22,8 +22,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// Who follows a watch has nothing to say: an answer to each event costs etcd
-// and every proxy as much as the event itself.
+// A client of a watch sends nothing per event: a response would
+// cost etcd and every proxy as much as the event itself.
 func TestEventsAreNotAnswered(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -55,15 +55,15 @@ func TestEventsAreNotAnswered(t *testing.T) {
 	for i := range many {
 		write(i + 1)
 	}
-	// A frame of HTTP/2 is 13 bytes at least. The pings that find a hung member
-	// go on, one in ten seconds.
+	// The smallest relevant HTTP/2 frame has 13 bytes. The pings that
+	// detect a hung member continue, one every ten seconds.
 	if sent := link.Passed(testkit.ToServer) - before; sent >= 13*many/4 {
 		t.Errorf("%d bytes were sent for %d events", sent, many)
 	}
 }
 
-// A client with a user logs in, and logs in again after its token has become invalid. A watch can
-// begin although the token of an older watch, which goes on, is no longer valid.
+// A client with a user logs in, and logs in again once its token is invalid. A new
+// watch works although the token of an older watch, which continues, is invalid.
 func TestUser(t *testing.T) {
 	t.Parallel()
 	const user, password = "pd", "secret"
@@ -97,8 +97,8 @@ func TestUser(t *testing.T) {
 	use("after")
 }
 
-// While etcd is unreachable, a client with a user dials it no faster than one without, and logs the
-// reason once.
+// While etcd is unreachable, a client with a user dials it no
+// more often than one without, and logs the reason once.
 func TestUser_Unreachable(t *testing.T) {
 	t.Parallel()
 	known, strangers := testkit.NewAuthority(t, "known"), testkit.NewAuthority(t, "strangers")
@@ -123,7 +123,7 @@ func TestUser_Unreachable(t *testing.T) {
 		for range 4 {
 			ctx, stop := etcd.WatchContext(t.Context())
 			t.Cleanup(stop)
-			go cli.Watch(ctx, "/watched") // returns when etcd has answered
+			go cli.Watch(ctx, "/watched") // returns once etcd has answered
 		}
 		_, err = cli.KeepAlive(t.Context(), 1)
 		require.NoError(t, err)
@@ -165,7 +165,7 @@ func TestUser_Unreachable(t *testing.T) {
 	}
 }
 
-// An error of a cluster without a quorum names the members that are away, and those that have no leader.
+// The error of a cluster without quorum names the unreachable members and those without a leader.
 func TestPing_NoQuorum(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.StartCluster(t, 3)
@@ -173,7 +173,7 @@ func TestPing_NoQuorum(t *testing.T) {
 	c.Members[0].Kill()
 	c.Members[1].Pause()
 	killed, paused, left := c.Members[0].Endpoint(), c.Members[1].Endpoint(), c.Members[2].Endpoint()
-	testkit.Eventually(t, members.Soon, func() error { // until the last one has noticed it
+	testkit.Eventually(t, members.Soon, func() error { // until the last member has noticed it
 		_, err := etcd.Ping(t.Context(), cli, l)
 		for _, text := range []string{killed + ": connect: connection refused", paused + " takes connections but does not answer", left + " has no leader"} {
 			if !errors.Is(err, etcd.ErrUnreachable) || !strings.Contains(err.Error(), text) {

@@ -17,17 +17,16 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// Bytes of HTTP/2, RFC 9113: a PING frame (6.7), and what a gRPC client sends on a new connection:
-// the preface (3.4), SETTINGS with one parameter (6.5), WINDOW_UPDATE (6.9) and the acknowledgement
-// of the server's settings.
+// Sizes in HTTP/2 (RFC 9113): a PING frame (6.7), and the bytes that a gRPC client sends on a new connection:
+// the preface (3.4), SETTINGS with one parameter (6.5), WINDOW_UPDATE (6.9) and the SETTINGS acknowledgement.
 const (
 	pingSize  = 17
 	setupSize = 24 + 15 + 13 + 9
 )
 
-// The connection of a watch is pinged, to find a member that hangs. One without a call is not: etcd
-// closes a connection after three such pings ("too_many_pings"), and gRPC then doubles the interval of
-// all pings of the client.
+// The connection of a watch is pinged to detect a hung member. A connection
+// without a call is not pinged: etcd closes it after three such pings
+// ("too_many_pings"), and gRPC then doubles the ping interval of the client.
 func TestIdleConnectionIsNotPinged(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
@@ -42,7 +41,7 @@ func TestIdleConnectionIsNotPinged(t *testing.T) {
 		t.Fatal(resp.Err())
 	}
 	sent := func(i int) int64 { return links[i].Passed(testkit.ToServer) }
-	testkit.Eventually(t, members.Soon, func() error { // both are set up
+	testkit.Eventually(t, members.Soon, func() error { // both connections are ready
 		if sent(0) < setupSize || sent(1) < setupSize {
 			return fmt.Errorf("sent %d and %d bytes", sent(0), sent(1))
 		}
@@ -53,8 +52,8 @@ func TestIdleConnectionIsNotPinged(t *testing.T) {
 		used, idle = 1, 0
 	}
 	before := sent(idle)
-	// After the first bytes there is only a ping each 10 s: two of one connection take longer than
-	// one of the other.
+	// After the first bytes, each connection carries only one ping per 10 s,
+	// so two pings of one connection take longer than one of the other.
 	for range 3 {
 		now := sent(used)
 		testkit.Eventually(t, time.Minute, func() error {

@@ -52,7 +52,7 @@ func TestMembers_AddressesNeverUsed(t *testing.T) {
 	}
 }
 
-// clusterOf returns the id of the cluster that serves at an endpoint.
+// clusterOf returns the id of the cluster behind an endpoint.
 func clusterOf(t *testing.T, endpoint string) uint64 {
 	t.Helper()
 	resp, err := etcdtest.Client(t, endpoint).Get(t.Context(), "/any")
@@ -60,7 +60,7 @@ func clusterOf(t *testing.T, endpoint string) uint64 {
 	return resp.Header.ClusterId
 }
 
-// newMembers makes Members that save in dir.
+// newMembers returns Members that are saved in dir.
 func newMembers(t *testing.T, dir, configured string) (*etcd.Members, func() []string) {
 	t.Helper()
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{configured}})
@@ -75,8 +75,8 @@ func newMembers(t *testing.T, dir, configured string) (*etcd.Members, func() []s
 	return m, cli.Endpoints
 }
 
-// Members that were saved are used while no configured endpoint answers, if the cluster is
-// the same and the configuration too.
+// Saved members are used while no configured endpoint answers, if
+// neither the cluster nor the configuration has changed.
 func TestMembers_Saved(t *testing.T) {
 	t.Parallel()
 	host := etcdtest.OutsideAddress(t)
@@ -103,7 +103,7 @@ func TestMembers_Saved(t *testing.T) {
 	}
 }
 
-// A file that could not be written is written at the next read of the member list.
+// If the file cannot be written, the next read of the member list writes it.
 func TestMembers_SavedAfterAFailure(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -139,8 +139,7 @@ func TestMembers_SavedAfterAFailure(t *testing.T) {
 	}
 }
 
-// Another cluster at a configured address is not used while the known one answers, and is used
-// once that one has stopped.
+// Another cluster at a configured address is used only once the known cluster has stopped.
 func TestMembers_AnotherCluster(t *testing.T) {
 	t.Parallel()
 	host := etcdtest.OutsideAddress(t)
@@ -154,7 +153,7 @@ func TestMembers_AnotherCluster(t *testing.T) {
 		t.Fatalf("endpoints %q", got)
 	}
 	theirs.Restart()
-	for range 5 { // either answers the first of them
+	for range 5 { // either cluster may answer the first one
 		m.Update(t.Context())
 	}
 	if got := endpoints(); !slices.Equal(got, []string{ours.Endpoint()}) {
@@ -175,7 +174,7 @@ func TestMembers_AnotherCluster(t *testing.T) {
 	}
 }
 
-// An endpoint that does not answer may be another name of a member: nothing claims that it was removed.
+// An endpoint that does not answer may be another name of a member: it is not reported as removed.
 func TestMembers_SilentEndpoint(t *testing.T) {
 	t.Parallel()
 	silent := testkit.FreePort(t)
@@ -194,7 +193,7 @@ func TestMembers_SilentEndpoint(t *testing.T) {
 	}
 }
 
-// A member is used over TLS only if its certificate is for the host of its address.
+// A member is used over TLS only if its certificate is valid for the host of its address.
 func TestMembers_TLSName(t *testing.T) {
 	t.Parallel()
 	ca := testkit.NewAuthority(t, "ca")

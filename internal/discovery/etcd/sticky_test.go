@@ -52,7 +52,7 @@ func TestStickyChoosesTheMember(t *testing.T) {
 			t.Fatalf("a member that answers is left for %s", got)
 		}
 	}
-	// Each that fails is left, and comes again when all others have failed since.
+	// A member that fails is avoided until all others have failed since then.
 	broken := status.Error(codes.Unavailable, "etcdserver: no leader")
 	var order []string
 	for range 6 {
@@ -61,7 +61,7 @@ func TestStickyChoosesTheMember(t *testing.T) {
 	if order[0] == order[1] || order[1] == order[2] || order[0] == order[2] || order[3] != order[0] || order[4] != order[1] || order[5] != order[2] {
 		t.Errorf("members were tried in the order %v", order)
 	}
-	// One that is away is not picked, and the one chosen instead stays.
+	// An unreachable member is not picked, and its replacement is kept when it returns.
 	p = connected(f, b)
 	if got := call(t, p, broken); got != "b" {
 		t.Errorf("picked %s, which is away", got)

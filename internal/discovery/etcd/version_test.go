@@ -9,10 +9,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// The tests of this package say something about the etcd they ran against. With
-// PD_TEST_ETCD that is another program, and PD_TEST_ETCD_VERSION is how its
-// version must begin, so that a run which is about an old etcd cannot pass with
-// a new one by mistake.
+// The tests of this package describe the etcd that they run with. PD_TEST_ETCD
+// names another etcd binary, PD_TEST_ETCD_VERSION the prefix of its version. A
+// run for an old etcd thus cannot pass with a new one by mistake.
 func TestWhichEtcd(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)

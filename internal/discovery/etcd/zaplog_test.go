@@ -11,20 +11,20 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 )
 
-// described counts how often it was formatted.
+// described counts its calls of String.
 type described struct{ times int }
 
 func (d *described) String() string { d.times++; return "described" }
 
-// TestZapLoggerIsAskedFirst finds that nothing is put together for a level that
-// is not written, and what is written on which level.
+// TestZapLoggerIsAskedFirst proves that no entry is formatted for a
+// disabled level, and checks the level of each written entry.
 func TestZapLoggerIsAskedFirst(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name  string
 		level logrus.Level
 		limit zapcore.Level
-		want  []logrus.Level // of a debug, info, warning and error entry
+		want  []logrus.Level // for a debug, info, warning and error entry
 	}{
 		{"information", logrus.InfoLevel, zapcore.WarnLevel, []logrus.Level{logrus.WarnLevel, logrus.WarnLevel}},
 		{"all", logrus.DebugLevel, zapcore.ErrorLevel, []logrus.Level{logrus.DebugLevel, logrus.DebugLevel, logrus.WarnLevel, logrus.ErrorLevel}},

@@ -62,7 +62,7 @@ func TestRegistrarBoth(t *testing.T) {
 	}
 }
 
-// Who holds one of the two keys keeps the agent from both: nothing is written by halves.
+// If another owner holds one of the two keys, the agent writes neither.
 func TestRegistrarBothIsRefusedAsAWhole(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
@@ -108,7 +108,7 @@ func TestRegistrarBothIsRefusedAsAWhole(t *testing.T) {
 	}
 }
 
-// A removal concerns the role that it names; the other one stays and follows the engine.
+// A removal affects only the role that it names; the record of the other role is still updated.
 func TestRegistrarBothHonoursRemovalOfOne(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
@@ -145,7 +145,7 @@ func TestRegistrarBothHonoursRemovalOfOne(t *testing.T) {
 	})
 }
 
-// bothFleet is a Watcher that sees engines in both roles, whose leases the test holds.
+// bothFleet is a Watcher that follows engines in both roles; the test holds their leases.
 type bothFleet struct {
 	cli       *clientv3.Client
 	w         *watch.Watcher
@@ -183,7 +183,7 @@ func (f *bothFleet) put(t *testing.T, address string, id clientv3.LeaseID, value
 	}
 }
 
-// usable waits until n instances of each role are usable.
+// usable waits until want instances of each role are usable.
 func (f *bothFleet) usable(t *testing.T, want int) {
 	t.Helper()
 	testkit.Eventually(t, members.Soon, func() error {
@@ -195,8 +195,8 @@ func (f *bothFleet) usable(t *testing.T, want int) {
 	})
 }
 
-// views waits until n memberships of each role are orphans, and these are all of them. No
-// instance may have a problem because of its two roles.
+// views waits until each role has exactly all instances, of which orphans
+// are orphans. No instance may have a problem because of its two roles.
 func (f *bothFleet) views(t *testing.T, all, orphans int) {
 	t.Helper()
 	testkit.Eventually(t, members.Soon, func() error {
@@ -219,9 +219,8 @@ func (f *bothFleet) views(t *testing.T, all, orphans int) {
 	})
 }
 
-// Each role counts an engine in both once: one that drains is removed at once, one whose
-// lease is lost is an orphan in either role, and when more than a third goes all of it
-// is held.
+// An engine in both roles counts once in each. If it drains, it is removed at once; if its lease is
+// lost, it is an orphan in both roles. If more than a third of a role is lost, all of it is held.
 func TestBothRolesCountAnEngineOnce(t *testing.T) {
 	t.Parallel()
 	f := newBothFleet(t, 6)
@@ -238,7 +237,7 @@ func TestBothRolesCountAnEngineOnce(t *testing.T) {
 	f.usable(t, 5)
 }
 
-// Who deletes one key of two under a living lease means that one.
+// Deleting one of two keys under a valid lease removes only that membership.
 func TestBothOneKeyDeleted(t *testing.T) {
 	t.Parallel()
 	f := newBothFleet(t, 4)

@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// An etcd that gets little processor time answers a renewal after seconds. A keeper
-// that abandons each of its calls before would never learn that its lease lives.
+// An etcd with little CPU time answers a renewal after seconds. A keeper that
+// abandons each call earlier would never learn that its lease is still valid.
 func TestRenewalsWaitForASlowEtcd(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)

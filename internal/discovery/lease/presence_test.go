@@ -85,8 +85,7 @@ func TestPresence(t *testing.T) {
 	})
 }
 
-// The report of a proxy is written when it changes: neither its revision nor its lease
-// has to move for that.
+// The report of a proxy is written when it changes, also if neither its revision nor its lease changes.
 func TestPresenceSaysFindings(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
@@ -126,8 +125,8 @@ func TestPresenceSaysFindings(t *testing.T) {
 	says(key, "no answer yet")
 }
 
-// Notices are written when they change. That their numbers grow is no change: a proxy does
-// not write for each of its requests.
+// Notices are written when they change. Growing counts are not a
+// change: a proxy does not write for each of its requests.
 func TestPresenceSaysNotices(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
@@ -179,7 +178,7 @@ func TestPresenceSaysNotices(t *testing.T) {
 	says("b: ")
 }
 
-// The report about a large fleet has more bytes than the value of an instance may have.
+// The report about a large fleet may have more bytes than an instance's value may have.
 func TestPresenceOfLargeFleet(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)

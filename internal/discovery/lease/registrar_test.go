@@ -27,14 +27,14 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// What a new registrar does with the key as it finds it.
+// A new registrar's reaction to each state of its key.
 func TestRegistrarOwnership(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	removed := `{"v":1,"state":"removed"}`
 	for i, c := range []struct {
 		name     string
-		value    string // of the record that is there; "-": none
+		value    string // the existing record; "-": none
 		leased   bool
 		override string
 		want     lease.Phase
@@ -95,8 +95,8 @@ func TestRegistrarOwnership(t *testing.T) {
 	}
 }
 
-// An agent learns of its removal, and of its end, by a watch: with this TTL it would look at
-// its key in an hour.
+// An agent learns of its removal, and of the end of the removal, by a
+// watch. With this TTL, its next poll of the key would be in an hour.
 func TestRegistrarFollowsRemoval(t *testing.T) {
 	t.Parallel()
 	for _, k := range []instance.Key{members.Decode("10.0.0.1:8200"), {Role: instance.Both, Address: "10.0.0.2:8200"}} {
@@ -116,12 +116,12 @@ func TestRegistrarFollowsRemoval(t *testing.T) {
 			if why := r.Status().Err; !strings.Contains(why, "pdctl allow") {
 				t.Errorf("reason %q", why)
 			}
-			r.Set(instance.Record{ID: "A", State: instance.Down}) // whatever it wants now
+			r.Set(instance.Record{ID: "A", State: instance.Down}) // whatever state it reports now
 			for _, one := range k.Each() {
 				if raw := members.RawKey(t, cli, one); raw != nil {
 					t.Fatalf("it came back: %+v", raw)
 				}
-				for _, want := range []bool{true, false} { // the second time it is allowed already
+				for _, want := range []bool{true, false} { // the second call finds no removal
 					if removed, err := s.Instances.Allow(t.Context(), one, ""); err != nil || removed != want {
 						t.Fatalf("%v, %v", removed, err)
 					}
@@ -152,7 +152,7 @@ func TestRegistrarWaitsForFirstSet(t *testing.T) {
 	members.WaitRegistration(t, r, func(s lease.Status) bool { return s.Renewals >= 2 })
 }
 
-// Fault matrix, row 12's little sister: the lease is lost although the agent lives.
+// Similar to row 12 of the fault matrix: the lease is lost although the agent runs.
 func TestRegistrarLeaseLost(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -185,7 +185,7 @@ func TestRegistrarLeaseLost(t *testing.T) {
 		return nil
 	})
 	members.WaitPhase(t, r, lease.Registered)
-	// A key that only a check of it finds missing.
+	// Only a check of the key finds that it is missing.
 	members.Del(t, cli, members.Layout(t).Instance(k))
 	r.Set(instance.Record{ID: "A"})
 	members.WaitRegistration(t, r, func(s lease.Status) bool { return s.Registrations == 3 })
@@ -201,8 +201,8 @@ func TestRegistrarLeaseLost(t *testing.T) {
 	}
 }
 
-// Fault matrix, row 21: of two agents of one host for one address the later one keeps it, also if both derive
-// the same incarnation.
+// Fault matrix, row 21: if two agents of one host register one address,
+// the later one keeps it, even if both derive the same incarnation.
 func TestRegistrarTwoAgents(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
@@ -222,8 +222,7 @@ func TestRegistrarTwoAgents(t *testing.T) {
 	}
 }
 
-// Two hosts that start at the same moment: one gets the key, and it was
-// written once.
+// Two hosts that start at the same moment: one gets the key, which is written once.
 func TestRegistrarStartRace(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
@@ -279,15 +278,15 @@ func TestRegistrarNewIncarnation(t *testing.T) {
 	}
 }
 
-// A record has not arrived while another program's change of the same keys keeps it from being
-// written: an agent that drains must not revoke its lease yet.
+// A record has not arrived while a concurrent change of the same keys
+// prevents its write: an agent that drains must not revoke its lease yet.
 func TestRegistrarArrivedAfterConflictingWrite(t *testing.T) {
 	t.Parallel()
 	server, l := etcdtest.Start(t), members.Layout(t)
 	other, k := server.Client(t), members.Prefill("10.0.0.1:8100")
 	var r *lease.Registrar
 	var armed, failed atomic.Bool
-	arrived := make(chan bool, 1) // as it is when the registrar reads its keys again
+	arrived := make(chan bool, 1) // its value when the registrar reads its keys again
 	cli, err := etcd.Dial(etcd.Config{
 		Endpoints: []string{server.Endpoint()},
 		Intercept: func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -334,7 +333,7 @@ func TestRegistrarEnds(t *testing.T) {
 	cli := etcdtest.Start(t).Client(t)
 	k := members.Prefill("10.0.0.1:8100")
 
-	// The end of its context leaves the key.
+	// A cancelled context leaves the key in etcd.
 	r := lease.NewRegistrar(cli, members.RegistrarOptions(t, k))
 	stop := background.Start(t.Context(), r.Run)
 	r.Set(instance.Record{ID: "A"})
@@ -343,14 +342,14 @@ func TestRegistrarEnds(t *testing.T) {
 	if members.RawKey(t, cli, k) == nil {
 		t.Fatal("the key went with the context")
 	}
-	// Revoke takes it away, also after Run, and twice does no harm.
+	// Revoke deletes the key, also after Run; a second call is harmless.
 	for range 2 {
 		require.NoError(t, r.Revoke(t.Context()))
 	}
 	if raw := members.RawKey(t, cli, k); raw != nil || r.Status().Phase != lease.Idle {
 		t.Fatalf("%+v %+v", raw, r.Status())
 	}
-	// A revoked one does not come back.
+	// A revoked registrar does not register again.
 	r.Run(t.Context())
 	// Revoke before Run.
 	require.NoError(t, lease.NewRegistrar(cli, members.RegistrarOptions(t, k)).Revoke(t.Context()))

@@ -11,8 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
-// A report has the views of this proxy first, then what it has learned from engines, and is
-// bounded in size.
+// A report lists the proxy's views first, then the facts learned from engines, and is bounded in size.
 func TestInstanceReports(t *testing.T) {
 	t.Parallel()
 	verified := func(i int, learned bool) *instance.Instance {
@@ -49,8 +48,7 @@ func TestInstanceReports(t *testing.T) {
 	}
 }
 
-// The kept keys of a report are bounded in size. Those of overrides come first, since intents depend on
-// them.
+// The kept keys of a report are bounded in size. Overrides come first, because intents depend on them.
 func TestKeptKeys(t *testing.T) {
 	t.Parallel()
 	var keys []string

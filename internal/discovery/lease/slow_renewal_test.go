@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
-// An etcd that takes longer for an answer than a renewal waits at first is waited
-// for longer: the lease is kept.
+// If etcd takes longer to answer than the first deadline of a
+// renewal, the deadline is extended and the lease is kept.
 func TestRenewalOfASlowEtcd(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -24,13 +24,13 @@ func TestRenewalOfASlowEtcd(t *testing.T) {
 	r.Set(instance.Record{ID: "A", Models: []string{"m"}})
 	members.WaitPhase(t, r, lease.Registered)
 	before := r.Status()
-	link.Delay(1250 * time.Millisecond) // each way: more than the first limit of a renewal
+	link.Delay(1250 * time.Millisecond) // each way: more than the first deadline of a renewal
 	testkit.Eventually(t, time.Minute, func() error {
 		s := r.Status()
 		if s.LeasesLost > 0 {
 			t.Fatalf("the lease was lost: %+v", s)
 		}
-		if s.Renewals < before.Renewals+2 { // one may have been on its way
+		if s.Renewals < before.Renewals+2 { // one may have been in flight
 			return fmt.Errorf("%+v", s)
 		}
 		return nil

@@ -11,7 +11,7 @@ func TestAppliedRevision(t *testing.T) {
 	var s appliedRevision
 	at := time.Now()
 	for i, want := range []int64{0, 0, 0, 0, 1, 1, 1, 1, 5, 5, 5, 5, 9} {
-		// One more each 5 ms; a pick has 20 ms to be counted.
+		// One revision each 5 ms; a pick has 20 ms to be counted.
 		if got := s.update(int64(i+1), at.Add(time.Duration(i)*leavingPoll/4)); got != want {
 			t.Errorf("step %d: %d, want %d", i, got, want)
 		}

@@ -160,7 +160,7 @@ func TestWatcher_SameRevisionInAWipedEtcd(t *testing.T) {
 	}
 }
 
-// The watch of a wiped etcd is silent until it has passed the former revision.
+// The watch of a wiped etcd delivers nothing until the new revision exceeds the former one.
 func TestWatcher_Relist(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -187,8 +187,8 @@ func TestWatcher_Relist(t *testing.T) {
 	knows(members.Soon/2, "new") // the next list is due after about a minute
 }
 
-// Each of three proxies knows the sum of what the two others have; the share of one
-// that ends is removed with its key.
+// Each of three proxies knows the sum of the load of the two
+// others; when one ends, its share is removed with its key.
 func TestLoadsOfThree(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
@@ -227,7 +227,7 @@ func TestLoadsOfThree(t *testing.T) {
 		}
 		return nil
 	})
-	// A digest of a newer schema is ignored, and shown as such.
+	// A digest of a newer schema is ignored, and shown as ignored.
 	members.Put(t, cli, members.Layout(t).Load("newer"), `{"v":2,"load":{"decode/d:1":{"in_flight":9}}}`)
 	testkit.Eventually(t, members.Soon, func() error {
 		for _, p := range w.All() {
@@ -238,7 +238,7 @@ func TestLoadsOfThree(t *testing.T) {
 		return errors.New("it is not shown as ignored")
 	})
 	sums("a", 2, 10)
-	// The key of a proxy that vanished goes with its lease, and its share with it.
+	// The key of a vanished proxy, and with it its share, is removed when its lease expires.
 	id := members.Lease(t, cli, 60)
 	members.Put(t, cli, members.Layout(t).Load("d"), `{"v":1,"load":{"decode/d:1":{"in_flight":5,"waiting_tokens":5,"held_tokens":5}}}`, clientv3.WithLease(id))
 	sums("a", 7, 10)
@@ -248,8 +248,8 @@ func TestLoadsOfThree(t *testing.T) {
 	sums("a", 2, 10)
 }
 
-// A proxy with nothing in flight has a digest all the same; when what leaves is idle it
-// is published at once, although the interval is an hour.
+// A proxy with nothing in flight still has a digest. Once leaving instances
+// are idle, it is published at once, although the interval is an hour.
 func TestPublish_DrainedAtOnce(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
@@ -265,7 +265,7 @@ func TestPublish_DrainedAtOnce(t *testing.T) {
 			return nil
 		})
 	}
-	// The first look may come before there is a lease.
+	// The first poll may precede the lease.
 	testkit.Eventually(t, members.Soon, func() error {
 		p.set(0, leg("d:1", 1, true), leg("d:2", 1, false))
 		if all := w.All(); len(all) != 1 || len(all[0].Load) != 2 {
@@ -284,8 +284,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	w := following(t, cli)
 	var proxies []*proxy
 	for i := range 5 {
-		// The TTL is 15 intervals, as it is where nothing else was said, and long enough for
-		// a slow machine to keep its leases.
+		// The TTL is 15 intervals, as by default, and long enough for a slow machine to keep its leases.
 		p := publishing(t, cli, fmt.Sprint("p", i), members.TTL, members.TTL/15)
 		p.set(3)
 		proxies = append(proxies, p)
@@ -335,8 +334,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	})
 }
 
-// Prompts that a proxy has placed are published within its interval, once, also when nothing
-// else has changed.
+// Placed prompts are published within the proxy's interval, once, even if nothing else has changed.
 func TestPublish_Prompts(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)

@@ -93,8 +93,8 @@ func TestSeen(t *testing.T) {
 	}
 }
 
-// The demand of keys counts at every proxy that has a digest, less if that is old, unless the own digest
-// is old, too: then etcd is unreachable, and no proxy has less demand for it. Counts always stay.
+// The first schema.KeyRates numbers of a key lose weight as their digest grows old. They keep it if this
+// proxy's digest is old, too: then etcd is unreachable. The numbers after them never lose weight.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	demand, now := map[string][]int64{"a": {8, 4, 0, 0, 0, 0, 0, 0, 2, 6}}, time.Now()

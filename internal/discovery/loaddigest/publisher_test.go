@@ -16,8 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 )
 
-// A write that fails is repeated once per interval, also while the load of a leaving instance is
-// polled more often.
+// A failed write is repeated once per interval, even while the
+// load of a leaving instance is polled more often.
 func TestPublish_FailedWrites(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -52,8 +52,8 @@ func TestPublish_FailedWrites(t *testing.T) {
 	})
 }
 
-// While requests wait the digest is refreshed, also if nothing else changes: readers take its age as that
-// of etcd.
+// While requests wait, the digest is refreshed even if nothing else changes:
+// readers take an old digest as a sign that etcd is unreachable.
 func TestPublish_RefreshesABacklog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestPublish_RefreshesABacklog(t *testing.T) {
 	})
 }
 
-// Prompts of a digest that could not be written are in the next one.
+// Prompts of a digest that failed to be written are in the next one.
 func TestPublish_KeepsPromptsOfAFailedWrite(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

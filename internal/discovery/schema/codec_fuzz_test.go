@@ -15,8 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
-// rejected fails unless an error says, in printable words, why a value is not
-// taken.
+// rejected fails unless err has a printable reason why value is rejected.
 func rejected(t *testing.T, value []byte, err error) {
 	t.Helper()
 	var r *schema.RejectedError
@@ -25,9 +24,8 @@ func rejected(t *testing.T, value []byte, err error) {
 	}
 }
 
-// FuzzDecodeRecord: no value of an instance's key panics, a rejected one has a
-// reason that can be shown, and what can be read can be written and is then the
-// same, field by field.
+// FuzzDecodeRecord: no value of an instance's key causes a panic, and a rejected value has a printable
+// reason. An accepted record remains the same when it is encoded and decoded again, field by field.
 func FuzzDecodeRecord(f *testing.F) {
 	for _, c := range members.BadValues() {
 		if len(c.Value) < 1000 {
@@ -80,8 +78,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	})
 }
 
-// asSaid fails unless a record is what encoding/json reads in the value, with
-// what is absent filled in.
+// asSaid fails unless rec equals what encoding/json reads from value, with defaults for absent fields.
 func asSaid(t *testing.T, value []byte, rec instance.Record) {
 	t.Helper()
 	var said instance.Record
@@ -103,8 +100,7 @@ func asSaid(t *testing.T, value []byte, rec instance.Record) {
 	}
 }
 
-// FuzzDecodeIntent does the same for what operators write: overrides and
-// pending adds.
+// FuzzDecodeIntent does the same for values that operators write: overrides and pending adds.
 func FuzzDecodeIntent(f *testing.F) {
 	for _, s := range []string{
 		``, `{}`, `drain`, `{"v":2,"state":"drain","reason":"r","by":"b"}`, `{"v":1,"state":"cordon","weight":3,"by":"x","more":1}`, `{"state":"gone"}`, `{"weight":-1}`, `{"state":1}`, "\xff", ` {"state":"removed"} `,

@@ -17,7 +17,7 @@ func inFlight(role instance.Role, address string, n int64) LoadEntry {
 	return LoadEntry{Key: instance.Key{Role: role, Address: address}, LoadCount: LoadCount{InFlight: n, Waiting: 10 * n, Held: 100 * n}}
 }
 
-// A digest has what is not zero, and says it as other programs read it.
+// A digest omits zero values; other programs read this exact format.
 func TestDigestText(t *testing.T) {
 	t.Parallel()
 	d := NewDigest(42, []LoadEntry{inFlight(instance.Decode, "d:1", 2), inFlight(instance.Prefill, "p:1", 0)}, time.Unix(1e9, 0).UTC())
@@ -32,8 +32,8 @@ func TestDigestText(t *testing.T) {
 	}
 }
 
-// However much is in flight, a digest fits; leaving instances are in it, and
-// no other that is in has less in flight than one that is left out.
+// A digest fits whatever the number of loads. It has all leaving instances,
+// and no omitted instance has more in flight than an included one.
 func TestDigestFits(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -118,7 +118,7 @@ func FuzzDigest(f *testing.F) {
 	})
 }
 
-// Small changes wait, great ones and those of the membership do not.
+// Small changes of the load wait; large changes and changes of the membership do not.
 func TestDigestTells(t *testing.T) {
 	t.Parallel()
 	of := func(applied, inFlight, held int64) *Digest {
@@ -141,8 +141,8 @@ func TestDigestTells(t *testing.T) {
 	}
 }
 
-// The state of the queue takes 4 KiB at most, and is published when a backlog changes, not when service
-// fades.
+// The state of the queue takes at most 4 KiB. It is published
+// when a backlog changes, not while the service rate decays.
 func TestDigestQueue(t *testing.T) {
 	t.Parallel()
 	of := func(entries ...QueueEntry) *Digest {

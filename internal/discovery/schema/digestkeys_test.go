@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// However many keys have demand, they take 6 KiB and 64 keys at most; a digest that differs in them
-// is written soon, and impossible ones are refused.
+// The demand of keys takes at most 6 KiB and 64 keys, whatever the number of keys.
+// A digest with other keys is written soon; impossible values are refused.
 func TestDigestKeys(t *testing.T) {
 	t.Parallel()
 	for _, length := range []int{3, 64} {

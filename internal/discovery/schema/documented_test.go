@@ -16,7 +16,7 @@ import (
 
 const keysPage = "../../../docs/reference/keys.md"
 
-// rows are the names in the first column of the table below a heading of the page.
+// rows returns the names in the first column of the table below a heading of the page.
 func rows(t *testing.T, head string) (names []string) {
 	t.Helper()
 	raw, err := os.ReadFile(keysPage)
@@ -36,7 +36,7 @@ func rows(t *testing.T, head string) (names []string) {
 	return names
 }
 
-// Every key that Layout makes is on the page, and no other.
+// Every key of Layout is on the page, and no other key.
 func TestEveryKeyIsDocumented(t *testing.T) {
 	t.Parallel()
 	layout := members.Layout(t)
@@ -45,7 +45,7 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 	for i := range v.NumMethod() {
 		name, method := v.Type().Method(i).Name, v.Method(i)
 		if slices.Contains([]string{"Root", "Overrides", "WatchStart", "WatchEnd", "ListedPrefixes", "Parse", "Owns"}, name) {
-			continue // no keys, but prefixes and questions
+			continue // prefixes and predicates, not keys
 		}
 		var in []reflect.Value
 		for takes := range method.Type().Ins() {
@@ -77,7 +77,7 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 	same(t, "key", keys, rows(t, "| key below the root |"))
 }
 
-// Every field of a record is on the page, and no other.
+// Every field of a record is on the page, and no other field.
 func TestEveryFieldOfARecordIsDocumented(t *testing.T) {
 	t.Parallel()
 	var fields []string

@@ -1,4 +1,4 @@
 package schema
 
-// EncodeValue writes an override or a pending add as the Store does.
+// EncodeValue encodes an override or a pending add as the Store does.
 func EncodeValue(v any) ([]byte, error) { return Encode(v) }

@@ -11,7 +11,7 @@ import (
 
 func TestDecodeModelRoute(t *testing.T) {
 	t.Parallel()
-	for value, want := range map[string]string{ // part of the error, "" for none
+	for value, want := range map[string]string{ // part of the error; "" for none
 		`{"v":1,"targets":[{"model":"Qwen/Qwen2.5-72B"}]}`:                                                 "",
 		`{"v":9,"targets":[{"model":"a","weight":0},{"model":"a","selector":"tier=x"}],"new":1}`:           "",
 		`{"v":1,"targets":[{"model":"a","selector":"label:role in (x,y)"}],"sticky":"key","reason":"why"}`: "",
@@ -35,7 +35,7 @@ func TestDecodeModelRoute(t *testing.T) {
 	}
 }
 
-// A route has no name that an engine of this fleet serves, unless it splits the requests for that model.
+// A route cannot have the name of a model that an engine here serves, unless it splits that model's requests.
 func TestModelRoute_Conflict(t *testing.T) {
 	t.Parallel()
 	served := func(view instance.View) []*instance.Instance {

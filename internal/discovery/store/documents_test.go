@@ -22,8 +22,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// Each change of a document has an audit entry with both values, equal values change nothing, and
-// concurrent writes follow each other.
+// Each change of a document has an audit entry with both values. Writing an
+// equal value changes nothing, and concurrent writes are serialized.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
@@ -100,7 +100,7 @@ func TestDocuments(t *testing.T) {
 	if left := ends[instance.Key{Role: schema.Limits, Address: "b"}].Sub(before); err != nil || len(ends) != 1 || left < time.Minute || left > 2*time.Hour {
 		t.Errorf("%v, %v", ends, err)
 	}
-	// The same value without a time stays.
+	// Writing the same value without a time limit removes the limit.
 	if revision, err := s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"), store.DocumentOptions{}); err != nil || revision == 0 {
 		t.Error(revision, err)
 	}
@@ -109,7 +109,7 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// Reads of leases have a deadline, also if the caller has none.
+// Reads of leases have a deadline, even if the caller's context has none.
 func TestTimeLimitsAreReadWithADeadline(t *testing.T) {
 	t.Parallel()
 	e, l := etcdtest.Start(t), members.Layout(t)

@@ -1,4 +1,4 @@
 package store
 
-// KeepAudit makes the Store keep n audit entries.
+// KeepAudit limits the audit log of the Store to n entries.
 func (s *Store) KeepAudit(n int64) { s.writer.maxAudit = n }

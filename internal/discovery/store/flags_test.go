@@ -19,7 +19,7 @@ import (
 
 const one, two = "127.0.0.1:8000", "127.0.0.1:9000"
 
-// fleets is an etcd with the command lines of proxies.
+// fleets is an etcd with the instances of several proxies.
 type fleets struct {
 	t     *testing.T
 	cli   *clientv3.Client
@@ -44,7 +44,7 @@ func (f *fleets) sync(proxy string, keys ...instance.Key) store.FlagsOutcome {
 	return outcome
 }
 
-// proxies returns the proxies that an instance belongs to; "none" if there is no such instance.
+// proxies returns the proxies that an instance belongs to; "none" if it does not exist.
 func (f *fleets) proxies(k instance.Key) []string {
 	f.t.Helper()
 	snap, err := f.store.Reader.Snapshot(f.t.Context())
@@ -63,8 +63,8 @@ func (f *fleets) are(k instance.Key, want ...string) {
 	}
 }
 
-// Two proxies with instances on their command lines: each writes and takes out its
-// own, and what both name is both's until neither does.
+// Two proxies have instances on their command lines. Each adds and removes
+// only its instances; an instance of both remains until neither names it.
 func TestSyncFlagsOfTwoProxies(t *testing.T) {
 	t.Parallel()
 	f := newFleets(t)
@@ -96,14 +96,14 @@ func TestSyncFlagsOfTwoProxies(t *testing.T) {
 	f.are(shared, one)
 	f.sync(one, a)
 	f.are(shared, "none")
-	// After a move to an etcd of several machines it is the same proxy.
+	// After a move to an etcd of several machines, it is still the same proxy.
 	f.sync("gpu1/"+one, a)
 	f.are(a, "gpu1/"+one)
 
 	log, err := f.store.Reader.AuditLog(t.Context(), 0)
 	require.NoError(t, err)
 	slices.Reverse(log)
-	var of []string // shared
+	var of []string // the reasons for changes of shared
 	for _, e := range log {
 		if e.Address == shared.Address {
 			of = append(of, e.Why)
@@ -115,8 +115,8 @@ func TestSyncFlagsOfTwoProxies(t *testing.T) {
 	}
 }
 
-// Records of a former release belong to no proxy: they are taken over by the proxy that has them on
-// the command line of.
+// Records of an earlier release belong to no proxy. The proxy
+// that has them on its command line takes them over.
 func TestSyncFlagsTakesOverOldRecords(t *testing.T) {
 	t.Parallel()
 	f := newFleets(t)
@@ -131,8 +131,8 @@ func TestSyncFlagsTakesOverOldRecords(t *testing.T) {
 	f.are(b, "none")
 }
 
-// What is added for some proxies is theirs, for one more that one's too, and by
-// pdctl everybody's.
+// An instance that is added for some proxies belongs to them; a further
+// add adds its proxy. One that pdctl adds belongs to all proxies.
 func TestAddForSomeProxies(t *testing.T) {
 	t.Parallel()
 	f := newFleets(t)
@@ -148,7 +148,7 @@ func TestAddForSomeProxies(t *testing.T) {
 	add(store.AlreadyThere, one)
 	add(store.Added, two)
 	f.are(k, one, two)
-	f.sync(two, k) // it is on the command line now, and was added too
+	f.sync(two, k) // it is now on the command line and was added, too
 	f.sync(two, members.Decode("127.0.0.1:9"))
 	f.are(k, one, two)
 	if left, kept, err := f.store.Instances.Leave(t.Context(), k, []string{one}, ""); err != nil || !left || !kept {
@@ -163,14 +163,14 @@ func TestAddForSomeProxies(t *testing.T) {
 	f.are(k)
 	f.sync(two, members.Decode("127.0.0.1:9"))
 	f.are(k)
-	// An agent's is every proxy's, whatever is on command lines.
+	// An agent's instance belongs to all proxies, whatever their command lines name.
 	agent := members.Decode("127.0.0.1:4")
 	members.Put(t, f.cli, f.l.Instance(agent), `{"v":1}`, clientv3.WithLease(members.Lease(t, f.cli, 100)))
 	f.sync(two, agent)
 	f.are(agent)
 }
 
-// An instance of other proxies that does not answer when it is added becomes this one's, too.
+// Adding an instance of other proxies that does not answer makes it this proxy's, too.
 func TestAddPendingForSomeProxies(t *testing.T) {
 	t.Parallel()
 	f := newFleets(t)
@@ -189,8 +189,7 @@ func TestAddPendingForSomeProxies(t *testing.T) {
 	f.are(k)
 }
 
-// Several fleets may wait for one instance: whichever of them, or pdctl, adds it next, the
-// others get it too.
+// Several fleets may wait for one instance: an add by any of them, or by pdctl, adds it for the others, too.
 func TestAddPendingByAnotherProxy(t *testing.T) {
 	t.Parallel()
 	f := newFleets(t)
@@ -224,7 +223,7 @@ func TestAddPendingByAnotherProxy(t *testing.T) {
 	f.are(everybody)
 }
 
-// A proxy that takes back its add of an instance that has not answered yet leaves that of others.
+// A proxy that withdraws its pending add of an instance does not withdraw that of other proxies.
 func TestLeavePending(t *testing.T) {
 	t.Parallel()
 	f := newFleets(t)
@@ -260,7 +259,7 @@ func pendingOf(t *testing.T, f *fleets, k instance.Key) *mvccpb.KeyValue {
 	return resp.Kvs[0]
 }
 
-// New names of one proxy, as containers have them, do not fill the record.
+// Changing names of one proxy, as containers have them, do not fill the record.
 func TestNamesOfProxiesAreBounded(t *testing.T) {
 	t.Parallel()
 	f := newFleets(t)
@@ -274,7 +273,7 @@ func TestNamesOfProxiesAreBounded(t *testing.T) {
 	}
 }
 
-// A full record takes the name of one more proxy too, by an add and by a command line.
+// A full record accepts another proxy, too, by an add and by a command line.
 func TestFullRecordTakesAnotherProxy(t *testing.T) {
 	t.Parallel()
 	f := newFleets(t)
@@ -292,7 +291,7 @@ func TestFullRecordTakesAnotherProxy(t *testing.T) {
 	}
 }
 
-// A proxy shows the instances of others, and uses those of its own and everybody's.
+// A proxy shows the instances of other proxies, and uses its own and those of all proxies.
 func TestWatcherOfOneFleet(t *testing.T) {
 	t.Parallel()
 	f := newFleets(t)
@@ -314,7 +313,7 @@ func TestWatcherOfOneFleet(t *testing.T) {
 	if n := prober.Count(theirs.Address); n > 0 {
 		t.Errorf("an instance of another fleet was asked %d times", n)
 	}
-	// It changes hands without a new life.
+	// Its proxy changes, its incarnation does not.
 	f.sync(two, mine, theirs)
 	f.sync(one, theirs)
 	members.WaitFor(t, w, theirs, members.Usable)

@@ -59,14 +59,14 @@ func TestIntend(t *testing.T) {
 	if _, err := s.Intents.Lift(t.Context(), k, instance.Cordon, ""); !errors.Is(err, store.ErrIntent) {
 		t.Errorf("uncordon of a drained one: %v", err)
 	}
-	// The last intent counts. One for a time has a lease.
+	// The last intent counts. An intent with a time limit has a lease.
 	if done := intend(instance.Cordon, store.IntentOptions{For: time.Minute}); !done.Changed || done.Was != instance.Drain {
 		t.Errorf("%+v", done)
 	}
 	if o, raw := override(); o.State != instance.Cordon || raw.GrantedTTL != time.Minute {
 		t.Errorf("%+v with a lease of %s", o, raw.GrantedTTL)
 	}
-	// What has a lease ends whole: a weight cannot remain.
+	// An override with a lease expires as a whole, so it cannot include a weight.
 	weight := 50
 	if _, err := s.Intents.SetWeight(t.Context(), k, &weight, store.IntentOptions{}); !errors.Is(err, store.ErrIntent) {
 		t.Errorf("a weight beside what is for a time: %v", err)
@@ -119,7 +119,7 @@ func TestIntend(t *testing.T) {
 	}
 }
 
-// A weight that outlives a removal has the reason of the change that ended the removal.
+// A weight that remains after a removal has the reason of the change that ended the removal.
 func TestAllow_Weight(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
@@ -140,8 +140,8 @@ func TestAllow_Weight(t *testing.T) {
 	}
 }
 
-// overtaken is a KV in which another operator writes between the first reading and the transaction that
-// depends on it.
+// overtaken is a KV in which another operator writes between the
+// first read and the transaction that depends on it.
 type overtaken struct {
 	clientv3.KV
 	txns  int
@@ -155,7 +155,7 @@ func (o *overtaken) Txn(ctx context.Context) clientv3.Txn {
 	return o.KV.Txn(ctx)
 }
 
-// A drain that another operator has replaced by a cordon is not lifted, and that is an error.
+// If another operator has replaced a drain by a cordon, lifting the drain is an error.
 func TestLiftAfterAnotherIntent(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -176,8 +176,8 @@ func TestLiftAfterAnotherIntent(t *testing.T) {
 	}
 }
 
-// An engine in both roles is drained in one transaction. One that has a single role is refused
-// with its name, unless forced.
+// An engine in both roles is drained in one transaction. For an engine
+// with a single role, the drain is refused with the name of that role, unless forced.
 func TestIntendBoth(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
@@ -210,7 +210,7 @@ func TestIntendBoth(t *testing.T) {
 	}
 }
 
-// A proxy sees an intent that was for a time end with its lease.
+// A proxy sees an intent with a time limit end with its lease.
 func TestIntentEndsWithItsLease(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
@@ -243,7 +243,7 @@ func TestIntentEndsWithItsLease(t *testing.T) {
 	}
 }
 
-// The entries of a day have one lease, and there are never more than a number of them.
+// The entries of one day share one lease, and their number is bounded.
 func TestAuditIsBounded(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
@@ -262,7 +262,7 @@ func TestAuditIsBounded(t *testing.T) {
 		t.Errorf("%d entries, the newest %+v, %v", len(log), log, err)
 	}
 	leases, err := cli.Leases(t.Context())
-	if err != nil || len(leases.Leases) > 2 { // two over midnight
+	if err != nil || len(leases.Leases) > 2 { // two around midnight
 		t.Fatalf("%d leases, %v", len(leases.Leases), err)
 	}
 	for _, lease := range leases.Leases {

@@ -39,7 +39,7 @@ func newRoleRig(t *testing.T) *roleRig {
 	return &roleRig{t, cli, store.New(cli, l, "ann")}
 }
 
-// roles returns what each engine serves: p, d, pd, or "" in the order of roleEngines.
+// roles returns the roles of each engine, in the order of roleEngines: p, d, pd, or "".
 func (r *roleRig) roles() string {
 	r.t.Helper()
 	snap, err := r.st.Reader.Snapshot(r.t.Context())
@@ -104,7 +104,7 @@ func TestSetRole(t *testing.T) {
 	}}, "a fixed prefill")
 	step(2, instance.Prefill, store.IntentOptions{}, "d d p")
 
-	// An operator's own drain is never overwritten, and takes the place of the mark.
+	// An operator's drain is never overwritten, and it replaces the mark of the role change.
 	k := instance.Key{Role: instance.Decode, Address: roleEngines[1]}
 	if _, err := r.st.Intents.Intend(t.Context(), k, instance.Cordon, store.IntentOptions{}); err != nil {
 		t.Fatal(err)
@@ -116,7 +116,7 @@ func TestSetRole(t *testing.T) {
 	}
 	refused(0, instance.Prefill, store.IntentOptions{}, "undrain lifts that")
 
-	// With weight 0 in the role that it keeps, an engine would serve in none.
+	// With weight 0 in its remaining role, an engine would get no requests at all.
 	zero := 0
 	for _, role := range instance.Roles() {
 		k := instance.Key{Role: role, Address: roleEngines[2]}
@@ -147,8 +147,8 @@ func TestSetRole(t *testing.T) {
 	}
 }
 
-// The last instance of a role is the last one that proxies use: of a record without models they
-// publish them, and of a ready one that they have ejected it.
+// The last instance of a role is the last one that proxies use. They publish the
+// models of a record without models, and whether they have ejected a ready one.
 func TestSetRoleSeenByProxies(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -161,9 +161,9 @@ func TestSetRoleSeenByProxies(t *testing.T) {
 	const has, otherHas, ejected = `"prefill/` + engine + `":{"models":["m"]}`, `"prefill/` + other + `":{"models":["m"]}`, `"prefill/` + other + `":{"view":"ejected","reason":"down"}`
 	for i, tc := range []struct {
 		name          string
-		record, other string // "": there is no other prefill instance
+		record, other string // "": no other prefill instance
 		proxies       []string
-		want          string // "": the role is changed
+		want          string // "": the change succeeds
 	}{
 		{"models unknown, last", unlisted, "", nil, "no other usable prefill instance"},
 		{"models unknown", unlisted, listed, nil, ""},
@@ -197,8 +197,7 @@ func TestSetRoleSeenByProxies(t *testing.T) {
 	}
 }
 
-// The end of a role by undrain, and changes of roles by edits, count as changes of a role, those of
-// weights do not.
+// Ending a role by undrain and changing a role by an edit count as role changes; changes of weights do not.
 func TestMovesOfOtherChanges(t *testing.T) {
 	t.Parallel()
 	r := newRoleRig(t)
@@ -257,7 +256,7 @@ func TestMovesOfOtherChanges(t *testing.T) {
 		t.Errorf("audit: %+v", e)
 	}
 
-	// Another role was changed since the edit was prepared.
+	// Another role has changed since the edit was prepared.
 	f := read()
 	if _, err := r.set(0, instance.Both, store.IntentOptions{}); err != nil {
 		t.Fatal(err)
@@ -270,7 +269,7 @@ func TestMovesOfOtherChanges(t *testing.T) {
 	}
 }
 
-// A role ends also while the engine is away or registered in one role.
+// A role change can be reverted even if the engine is absent or registered in one role.
 func TestSetRoleBothWithoutRecords(t *testing.T) {
 	t.Parallel()
 	r := newRoleRig(t)
@@ -297,7 +296,7 @@ func TestSetRoleBothWithoutRecords(t *testing.T) {
 	}
 }
 
-// A temporary change ends by itself.
+// A temporary change ends without a further command.
 func TestSetRoleForATime(t *testing.T) {
 	t.Parallel()
 	r := newRoleRig(t)
@@ -312,7 +311,7 @@ func TestSetRoleForATime(t *testing.T) {
 	})
 }
 
-// Changes at the same time never leave an engine without a role, nor a role without an engine.
+// Concurrent changes never leave an engine without a role, nor a role without an engine.
 func TestSetRoleAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	r := newRoleRig(t)
@@ -337,8 +336,8 @@ func TestSetRoleAtTheSameTime(t *testing.T) {
 	}
 }
 
-// Of two proxies that decide on the same state, one changes a role. Neither changes what an operator
-// has set.
+// If two proxies decide on the same state, only one changes a
+// role. Neither changes a role that an operator has set.
 func TestSetRoleAutomatic(t *testing.T) {
 	t.Parallel()
 	r := newRoleRig(t)

@@ -79,7 +79,7 @@ func TestStoreAddAndRemove(t *testing.T) {
 		t.Error(diff)
 	}
 	leases, err := cli.Leases(t.Context())
-	if err != nil || len(leases.Leases) > 2 { // two over midnight
+	if err != nil || len(leases.Leases) > 2 { // two around midnight
 		t.Errorf("%d leases for the %d audit entries of a day (%v)", len(leases.Leases), len(want), err)
 	}
 }
@@ -181,7 +181,7 @@ func TestStoreSyncFlags(t *testing.T) {
 	members.Put(t, cli, l.Instance(members.Prefill("127.0.0.1:6")), `{broken`)
 	sync := func(want map[instance.Key]instance.Record, dropped []instance.Key, keys ...instance.Key) *instance.Snapshot {
 		t.Helper()
-		for range 2 { // the second time nothing is left to do
+		for range 2 { // the second call has nothing to do
 			outcome, err := s.Instances.SyncFlags(t.Context(), "127.0.0.1:8000", want)
 			require.NoError(t, err)
 			if _, asked := want[removed]; asked != slices.Equal(outcome.Removed, []instance.Key{removed}) {
@@ -221,8 +221,8 @@ func TestStoreSyncFlags(t *testing.T) {
 	sync(nil, []instance.Key{a}, admin, agent)
 }
 
-// Many who add and remove the same instance: every call ends in one of its
-// outcomes, and what is left agrees with itself.
+// Many writers add and remove the same instance: every call ends
+// with a defined outcome, and the remaining keys are consistent.
 func TestStoreConcurrentWriters(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -252,7 +252,7 @@ func TestStoreConcurrentWriters(t *testing.T) {
 	}
 }
 
-// The keys of one membership are returned however they spell its address, the canonical ones first.
+// The keys of one membership are returned whatever the spelling of its address, the canonical ones first.
 func TestGetOtherSpellings(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
@@ -323,7 +323,7 @@ func TestStoreKeys(t *testing.T) {
 			t.Errorf("%s was added", k)
 		}
 	}
-	// What others have put under a bad key can be removed as it is shown.
+	// Invalid keys that other programs wrote can be removed by the address that is shown.
 	members.Put(t, cli, l.Root()+"prefill/0.0.0.0:8100", "")
 	members.Put(t, cli, l.Root()+"prefill/\x1b[2J:1", "")
 	snap, err := s.Reader.Snapshot(t.Context())

@@ -8,8 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// A list that was read replaces that of the record, until an agent has written the record
-// again or the engine has restarted.
+// The list of models that an engine reported replaces that of the record,
+// until an agent writes the record again or the engine restarts.
 func TestModelsReplaceTheRecord(t *testing.T) {
 	t.Parallel()
 	k := instance.Key{Role: instance.Decode, Address: "10.0.0.1:8000"}

@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// What becomes of an entry whose key is missing, for every kind of entry and of loss.
+// The absence of an entry whose key is missing, for every kind of entry and of loss.
 func TestAbsenceBegins(t *testing.T) {
 	t.Parallel()
 	const goes = absenceKind(0)
@@ -77,7 +77,7 @@ func TestAbsenceBegins(t *testing.T) {
 	}
 }
 
-// What etcd, probes and time make of an absence.
+// How answers of etcd, probes and time change an absence.
 func TestAbsenceGoesOn(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -120,7 +120,7 @@ func TestAbsenceGoesOn(t *testing.T) {
 	}
 }
 
-// When an absent instance is dropped: of the kinds only an orphan, and only while etcd is followed.
+// An absent instance is dropped only if it is an orphan, and only while etcd is followed.
 func TestAbsenceEnds(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -129,8 +129,8 @@ func TestAbsenceEnds(t *testing.T) {
 			failed, silent int
 			change         func(*surrounding)
 			age            time.Duration // of the absence; the grace is a minute
-			goes           bool          // of an orphan
-			all            bool          // of every kind
+			goes           bool          // whether an orphan is dropped
+			all            bool          // whether every kind is dropped
 		}{
 			"removed":                   {change: func(s *surrounding) { *s = surrounding{removed: true} }, goes: true, all: true},
 			"grace is over":             {age: time.Minute, goes: true},

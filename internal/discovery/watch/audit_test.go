@@ -22,8 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// lossy makes a client whose watches lose the events that drop names, as a
-// broken server or library would.
+// lossy returns a client whose watches lose the events that drop selects, as with a faulty server or library.
 func lossy(t testing.TB, endpoint string, drop func(*mvccpb.Event) bool) *clientv3.Client {
 	t.Helper()
 	cli, err := clientv3.New(clientv3.Config{
@@ -67,7 +66,7 @@ func auditing(t testing.TB, p watch.Prober) watch.Options {
 	return o
 }
 
-// A watch that loses events is found out by the audit, whatever it lost.
+// The audit detects a watch that loses events, whatever the events.
 func TestAuditFindsMissedEvents(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -110,8 +109,7 @@ func TestAuditFindsMissedEvents(t *testing.T) {
 	}
 }
 
-// A watch that is well never makes the audit read everything again, however
-// many changes there are.
+// While a watch works, the audit never causes another list, however many changes there are.
 func TestAuditOfAHealthyWatchFindsNothing(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
@@ -137,8 +135,7 @@ func TestAuditOfAHealthyWatchFindsNothing(t *testing.T) {
 	}
 }
 
-// Keys under leases are what they were: no audit may take a healthy watch for
-// one that has missed something.
+// Keys under leases do not differ between audits: no audit reports a missed event of a working watch.
 func TestAuditsOfLeasedKeysFindNothing(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
@@ -146,7 +143,7 @@ func TestAuditsOfLeasedKeysFindNothing(t *testing.T) {
 		members.Leased(t, cli, l, members.Prefill(fmt.Sprintf("10.0.0.%d:1", i+1)))
 	}
 	o := auditing(t, members.NewProber())
-	o.AuditInterval = 200 * time.Millisecond // two that differ are 300 ms apart at least to count
+	o.AuditInterval = 200 * time.Millisecond // two differing audits count if they are at least 300 ms apart
 	w := members.Watch(t, cli, o)
 	members.WaitReady(t, w)
 	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Audits >= 25 || s.Drift != 0 })

@@ -35,7 +35,7 @@ func TestBuild(t *testing.T) {
 		kv("/pd/prefill/10.0.0.3:1", ``, 5),
 		kv("/pd/prefill/10.0.0.4:1", `{`, 6),
 		kv("/pd/pending/decode/10.0.0.5:1", `{"model":"m"}`, 7),
-		kv("/pd/pending/decode/10.0.0.2:1", ``, 8), // beside its record
+		kv("/pd/pending/decode/10.0.0.2:1", ``, 8), // in addition to its record
 		kv("/pd/override/decode/10.0.0.2:1", `{"state":"cordon"}`, 9),
 		kv("/pd/override/decode/10.9.9.9:1", `{"state":"removed"}`, 10), // without an instance
 		kv("/pd/load/p1", `{}`, 11),
@@ -66,7 +66,7 @@ func TestBuild(t *testing.T) {
 		}
 		rand.Shuffle(len(kvs), func(i, j int) { kvs[i], kvs[j] = kvs[j], kvs[i] })
 	}
-	// Facts count for their incarnation.
+	// Facts are valid for their incarnation only.
 	k := members.Prefill("10.0.0.3:1")
 	facts := func(incarnation string) verify.Facts {
 		return verify.Facts{Instances: map[instance.Key]*verify.Answer{
@@ -79,13 +79,13 @@ func TestBuild(t *testing.T) {
 	if in, _ := watch.Build(l, kvs, 20, facts("rev-4")).Lookup(k); in.Usable() {
 		t.Errorf("%+v", in)
 	}
-	// So does what the engine shows of its ranks and its transfer.
+	// The same applies to the ranks and the KV transfer that the engine reports.
 	shown := facts("rev-5")
 	shown.Instances[k].Facts.DPSize, shown.Instances[k].Facts.Transfer = 2, instance.TransferNIXL
 	if in, _ := watch.Build(l, kvs, 20, shown).Lookup(k); in.Record.DPSize != 2 || in.Record.Transfer != instance.TransferNIXL {
 		t.Errorf("%+v", in)
 	}
-	// A value that turned bad: the last good one, unless the key is another.
+	// An invalid new value leaves the last good one active, unless the key was created again.
 	k = members.Prefill("10.0.0.1:1")
 	prev := watch.Build(l, kvs, 20, verify.Facts{})
 	bad := kv("/pd/prefill/10.0.0.1:1", `{"weight":-1}`, 21)
@@ -127,9 +127,9 @@ func TestBuildWarnsOfBothRoles(t *testing.T) {
 	}
 }
 
-// The change of a role drains the other role, so it has no effect on an engine that is registered in one only, as
-// after a restart of its agent with another --role, nor where both roles are drained so, as after the revert of one of
-// several changes.
+// A role change drains the other role. It has no effect on an engine that is registered in one role
+// only, for example because its agent restarted with another --role. It has none either if both roles
+// are drained by role changes, for example because one of several changes was reverted.
 func TestBuildIgnoresRole(t *testing.T) {
 	t.Parallel()
 	l := members.Layout(t)
@@ -157,7 +157,7 @@ func TestBuildIgnoresRole(t *testing.T) {
 	}
 }
 
-// What the watcher holds after any history equals what one list of etcd yields.
+// After any history, the watcher's membership equals that of one list of etcd.
 func TestWatcherEqualsList(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -206,8 +206,8 @@ func TestWatcherEqualsList(t *testing.T) {
 	})
 }
 
-// Readers walk snapshots while changes pour in. The race detector is the
-// judge of the memory, the test of the content.
+// Goroutines read snapshots while changes arrive. The race detector
+// checks the memory accesses, the test checks the contents.
 func TestSnapshotsAreImmutable(t *testing.T) {
 	t.Parallel()
 	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
@@ -229,7 +229,7 @@ func TestSnapshotsAreImmutable(t *testing.T) {
 				}
 				s := w.Snapshot()
 				before := describe(s)
-				// Meanwhile others are published; this one must not move.
+				// Meanwhile others are published; this one must not change.
 				select {
 				case <-s.Changed():
 				case <-stop:
@@ -269,7 +269,7 @@ func describe(s *instance.Snapshot) string {
 	return b.String()
 }
 
-// instances makes a listing of n instances as agents write them.
+// instances returns a listing of n instances as agents write them.
 func instances(n int) []*mvccpb.KeyValue {
 	kvs := make([]*mvccpb.KeyValue, 0, n)
 	for i := range n {

@@ -46,9 +46,8 @@ func (o *owner) benchEvent(kind mvccpb.Event_EventType, kv *mvccpb.KeyValue) {
 	})
 }
 
-// One change from the watch's response to the published snapshot: an instance
-// is registered again, or it goes with its lease alive (which takes two
-// publications) and comes back.
+// BenchmarkChange measures one change from the watch response to the published snapshot. An instance is
+// registered again, or it is deleted under a valid lease (two publications) and comes back.
 func BenchmarkChange(b *testing.B) {
 	for _, n := range []int{1000, 10000} {
 		b.Run(fmt.Sprintf("put/%d", n), func(b *testing.B) {

@@ -25,7 +25,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// runWatcher starts a Watcher; stop ends it and waits until all is written.
+// runWatcher starts a Watcher; stop ends it and waits until everything is saved.
 func runWatcher(t testing.TB, cli *clientv3.Client, o watch.Options) (w *watch.Watcher, stop func()) {
 	t.Helper()
 	o.Writer = store.New(cli, o.Layout, "watcher").Watch
@@ -35,13 +35,13 @@ func runWatcher(t testing.TB, cli *clientv3.Client, o watch.Options) (w *watch.W
 	return w, stop
 }
 
-// diskRig is a fleet that a first life of a proxy has seen.
+// diskRig is a fleet that an earlier process of a proxy has seen and saved.
 type diskRig struct {
 	etcd                                *etcdtest.Server
 	l                                   schema.Layout
 	prober                              *members.Prober
 	o                                   watch.Options
-	static, silent, bare, held, root, x instance.Key // root: only its root is the model; x: removed
+	static, silent, bare, held, root, x instance.Key // root: model known by its root only; x: removed
 }
 
 func newDiskRig(t testing.TB) *diskRig {
@@ -79,7 +79,7 @@ func newDiskRig(t testing.TB) *diskRig {
 		t.Fatal(err)
 	}
 	members.WaitFor(t, w, r.x, nil)
-	stop() // writes what the last second brought
+	stop() // saves the changes of the last second
 	return r
 }
 
@@ -115,7 +115,7 @@ func TestStartFromDisk(t *testing.T) {
 	}
 	members.NeverWithout(t, w, r.static)
 	members.NeverWithout(t, w, r.held)
-	// Etcd comes back as it was: everything is as usual.
+	// Etcd returns with its data: the membership is as before.
 	r.etcd.Restart()
 	members.WaitState(t, w, watch.Live)
 	for _, k := range []instance.Key{r.static, r.silent, r.held, r.bare, r.root} {
@@ -143,15 +143,15 @@ func TestDeletedWhileNotRunning(t *testing.T) {
 	members.WaitFor(t, w, r.silent, members.Usable)
 }
 
-// Fault matrix, row 29, over a restart of the proxy: it finds a wiped etcd.
+// Fault matrix, row 29, with a restart of the proxy: it finds a wiped etcd.
 func TestWipedWhileNotRunning(t *testing.T) {
 	t.Parallel()
 	r := newDiskRig(t)
 	r.etcd.Wipe()
 	r.etcd.Restart()
 	cli := members.Dial(t, r.etcd.Endpoint())
-	members.Leased(t, cli, r.l, r.x) // its agent does not know that it was removed
-	for range 2 {                    // and over one more restart
+	members.Leased(t, cli, r.l, r.x) // its agent does not know about the removal
+	for range 2 {                    // and after one more restart
 		w, stop := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
 		members.WaitState(t, w, watch.Live)
 		members.WaitFor(t, w, r.static, members.Usable)
@@ -172,8 +172,8 @@ func TestWipedWhileNotRunning(t *testing.T) {
 	}
 }
 
-// A node that registers itself may do so in spite of its removal. After a restart of the proxy the
-// store is the same all the same: a drain that was lifted meanwhile has ended.
+// A removed node may still register itself. After a restart, the proxy
+// recognizes the same store: a drain that was lifted meanwhile has ended.
 func TestRemovedInstanceWithRecordAfterRestart(t *testing.T) {
 	t.Parallel()
 	r := newDiskRig(t)
@@ -202,16 +202,15 @@ func TestRemovedInstanceWithRecordAfterRestart(t *testing.T) {
 	members.WaitFor(t, w, r.x, intent(instance.Removed))
 }
 
-// A value that cannot be used is reported also after a restart of the proxy, which knows the last
-// good one from the disk.
+// An invalid value is reported also after a restart of the proxy, which has the last good one from disk.
 func TestInvalidValueAfterRestart(t *testing.T) {
 	t.Parallel()
 	r := newDiskRig(t)
 	cli := members.Dial(t, r.etcd.Endpoint())
 	members.Put(t, cli, r.l.Instance(r.static), "{")
-	// A publication that takes long puts the next one off, but not that of a list.
+	// A slow publication delays the next one, unless that is of a list.
 	r.o.Prepare = func(*instance.Snapshot) { time.Sleep(20 * time.Millisecond) }
-	for process := range 3 { // in the second and third one, it is known from the disk
+	for process := range 3 { // the second and third process have the value from disk
 		r.etcd.Pause()
 		w, stop := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
 		if process > 0 {
@@ -275,7 +274,7 @@ func TestUselessSnapshotsAreIgnored(t *testing.T) {
 	}
 }
 
-// A directory that cannot be written is in the status until it can be, and costs nothing else.
+// A state directory that cannot be written is shown in the status until it can be; nothing else is affected.
 func TestUnwritableStateDir(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
@@ -291,7 +290,7 @@ func TestUnwritableStateDir(t *testing.T) {
 	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Unsaved == "" && s.Saves > 0 })
 }
 
-// What could not be saved before is saved when the process ends.
+// Changes that could not be saved are saved when the process ends.
 func TestSavedAtTheEndAfterAFailure(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// Documents are followed like the membership, and outlive a restart of the proxy without etcd and
-// the loss of etcd's data. A document for a time ends with the store that it was written to.
+// Documents are followed like the membership. They survive a restart of the proxy without
+// etcd and the loss of etcd's data; one with a time limit ends with its store.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -55,7 +55,7 @@ func TestDocuments(t *testing.T) {
 	}
 	put(chat, `{"v":2}`, 0)
 	has(w, `code{}`, `org/chat{"v":2}`)
-	// A value that cannot be used leaves the last one in effect.
+	// An invalid value leaves the last good one in effect.
 	members.Put(t, cli, l.Document(chat), "{")
 	rejected := func(want int) {
 		t.Helper()
@@ -111,7 +111,7 @@ func TestDocuments(t *testing.T) {
 	}
 	has(w)
 
-	// The new store has another value at the revision of the former one.
+	// The new store has another value at the same revision as the former one.
 	revision, err := st.Documents.Put(t.Context(), chat, []byte(`{"v":3}`), store.DocumentOptions{})
 	require.NoError(t, err)
 	has(w, `org/chat{"v":3}`)

@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// BuildAfter is Build for a table that has the records of prev as the last good ones.
+// BuildAfter is Build with the records of prev as the last good ones.
 func BuildAfter(l schema.Layout, kvs []*mvccpb.KeyValue, revision int64, prev *instance.Snapshot, verified verify.Facts) *instance.Snapshot {
 	t := newTable(l)
 	for _, in := range prev.All() {

@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
-// No etcd at all: cold, a reason, and everything as soon as it is there.
+// Without etcd the state is cold, with a reason; once etcd answers, everything is followed.
 func TestWatcherStartsWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -36,7 +36,7 @@ func TestWatcherEndsWhateverItDoes(t *testing.T) {
 	cli := members.Dial(t, etcd.Endpoint())
 	members.Put(t, cli, l.Instance(members.Prefill("10.0.0.1:1")), "")
 	prober := members.NewProber()
-	prober.Hold = make(chan struct{}) // a probe that never ends by itself
+	prober.Hold = make(chan struct{}) // a probe that never ends without release
 	o := members.WatcherOptions(t)
 	o.Prober = prober
 	for _, when := range []struct {

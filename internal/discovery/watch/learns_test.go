@@ -13,9 +13,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
-// A record without the engine ids that it needs is not usable before its engine has reported
-// them; a restart of the engine that no record shows is detected, and a probe that
-// fails later takes nothing away.
+// A record without required engine ids is not usable until its engine has reported them. A restart of
+// the engine is detected even if no record shows it. A later failed probe does not remove the ids.
 func TestEngineIDsAreLearned(t *testing.T) {
 	t.Parallel()
 	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
@@ -67,8 +66,8 @@ func TestEngineIDsAreLearned(t *testing.T) {
 	await(func(in *instance.Instance) bool { return in.Usable() && in.Incarnation() == "b" })
 }
 
-// The second server of a data-parallel group names its ranks by their numbers in the
-// group. A restart of its engine is detected all the same.
+// The second server of a data-parallel group names its ranks by their
+// numbers in the group. A restart of its engine is still detected.
 func TestSecondServerOfAGroupBeginsANewLife(t *testing.T) {
 	t.Parallel()
 	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
@@ -88,8 +87,7 @@ func TestSecondServerOfAGroupBeginsANewLife(t *testing.T) {
 	}
 }
 
-// What an engine reports may be the reason for refusing its record, until it reports
-// something else.
+// Facts that an engine reports may cause its record to be refused, until it reports others.
 func TestWhatIsFoundOutMayBeRefused(t *testing.T) {
 	t.Parallel()
 	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
@@ -115,8 +113,8 @@ func TestWhatIsFoundOutMayBeRefused(t *testing.T) {
 	members.WaitFor(t, w, k, members.Usable)
 }
 
-// An engine whose lease was lost is asked for its ids as before, serves under new ones,
-// and goes when it does not answer.
+// The engine ids of an orphan are still probed: it serves with
+// new ids, and is dropped when it does not answer.
 func TestOrphanTellsItsEngineIDs(t *testing.T) {
 	t.Parallel()
 	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()

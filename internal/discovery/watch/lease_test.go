@@ -16,7 +16,7 @@ import (
 )
 
 // leaseRig is an owner without etcd that has listed twelve instances: A and B
-// under lease 1, C and D under lease 2, the others under one of their own each.
+// under lease 1, C and D under lease 2, each other one under its own lease.
 type leaseRig struct {
 	*owner
 	rev int64
@@ -80,16 +80,15 @@ func (r *leaseRig) deliver(events ...*clientv3.Event) {
 	r.apply(&clientv3.WatchResponse{Header: &etcdserverpb.ResponseHeader{Revision: r.rev}, Events: events})
 }
 
-// A lease is asked for when a key under it goes, unless etcd still holds
-// another key under it: then it was not the lease that went. Whatever that
-// other key has become counts.
+// If a key is deleted, etcd is asked about its lease, unless another key under the lease
+// still exists: then the lease has not ended. The present state of that other key counts.
 func TestLeaseIsAskedForUnlessAKeyProvesIt(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string
 		do   func(r *leaseRig, t *testing.T)
-		// asked are the leases of the questions that are left; dropped who went
-		// without one.
+		// asked has the leases of the unanswered questions; dropped has
+		// the instances that were dropped without a question.
 		asked   []int64
 		dropped []string
 	}{
@@ -190,7 +189,7 @@ func TestLeaseIsAskedForUnlessAKeyProvesIt(t *testing.T) {
 	}
 }
 
-// without is what a list says in which keys are missing.
+// without returns a list without the named keys.
 func (r *leaseRig) without(names ...string) []*mvccpb.KeyValue {
 	var out []*mvccpb.KeyValue
 	for _, e := range r.table.order {
@@ -204,7 +203,7 @@ func (r *leaseRig) without(names ...string) []*mvccpb.KeyValue {
 	return out
 }
 
-// What goes with most of its role is held, whatever proves that its lease lives.
+// Instances that are lost with most of their role are held, even if their lease is proven valid.
 func TestMassLossIsHeldWithAProvenLease(t *testing.T) {
 	t.Parallel()
 	r := newLeaseRig(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
-// The member to which an agent renews its lease hangs: the lease is renewed at
-// another one before it runs out. Keepalive would find it after 13 s only.
+// If the member to which an agent renews its lease hangs, the agent renews at another
+// member before the lease expires. Keepalive would detect it only after 13 s.
 func TestRenewalLeavesAHungMember(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -48,7 +48,7 @@ func TestRenewalLeavesAHungMember(t *testing.T) {
 			before := r.Status()
 			tc.fault(victim, link)
 			addOthers()
-			// The first call that fails is a renewal, or a check of the key, which makes the phase unknown.
+			// The first failed call is a renewal, or a check of the key, which makes the phase unknown.
 			members.WaitRegistration(t, r, func(s lease.Status) bool {
 				return (s.RenewalFails != 0 || unknown.Load()) && s.Renewals >= before.Renewals+3
 			})
@@ -59,14 +59,14 @@ func TestRenewalLeavesAHungMember(t *testing.T) {
 	}
 }
 
-// An etcd whose answers take longer than the first wait, and the only one, is
-// followed all the same, and never called stale once it has answered.
+// The only etcd answers more slowly than the first deadline. It is
+// followed nevertheless, and never called stale after its first answer.
 func TestSlowEtcdIsFollowed(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	direct, l := etcd.Client(t), members.Layout(t)
 	link := testkit.StartLink(t, etcd.Endpoint())
-	link.Delay(600 * time.Millisecond) // there and back: 1.2 s for each answer
+	link.Delay(600 * time.Millisecond) // each way: 1.2 s for each answer
 	o := members.WatcherOptions(t)
 	o.CheckInterval, o.AuditInterval = 200*time.Millisecond, 200*time.Millisecond
 	w := members.Watch(t, members.Dial(t, link.Address()), o)
@@ -84,8 +84,8 @@ func TestSlowEtcdIsFollowed(t *testing.T) {
 	}
 }
 
-// A watch hangs on a member that no question goes to any more: two audits
-// elsewhere show, the second soon after the first.
+// A watch hangs on a member that gets no other calls. Two audits at
+// other members detect it, the second soon after the first.
 func TestWatchLeavesASilentMember(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.StartCluster(t, 3)
@@ -98,8 +98,7 @@ func TestWatchLeavesASilentMember(t *testing.T) {
 	members.WaitState(t, w, watch.Live)
 	link.Freeze()
 	addOthers()
-	// The questions of another party who uses this client move it to another
-	// member; the watch stays where it is.
+	// Calls of another user of this client move it to another member; the watch stays where it is.
 	testkit.Eventually(t, members.Soon, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
 		defer cancel()
@@ -110,7 +109,7 @@ func TestWatchLeavesASilentMember(t *testing.T) {
 	members.Put(t, etcdtest.Client(t, c.Others(victim)[0].Endpoint()), members.Layout(t).Instance(k), members.Ready)
 	members.WaitFor(t, w, k, members.Usable)
 	members.WaitState(t, w, watch.Live)
-	// After an audit without an answer, the next one, by another member, has the same effect.
+	// After an audit without an answer, the next audit, by another member, has the same effect.
 	if s := w.Status(); s.Drift != 1 && s.AuditErrors == 0 || s.Epochs != 0 {
 		t.Errorf("%+v", s)
 	}

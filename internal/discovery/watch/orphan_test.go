@@ -60,7 +60,7 @@ func orphan(in *instance.Instance) error {
 	return nil
 }
 
-// noOrphan follows every snapshot until the test ends.
+// noOrphan fails the test if any snapshot until its end has an orphan.
 func noOrphan(t testing.TB, w *watch.Watcher) {
 	t.Helper()
 	members.EverySnapshot(t, w, func(s *instance.Snapshot) error {
@@ -81,7 +81,7 @@ func TestLostLeaseMakesOrphan(t *testing.T) {
 	members.Revoke(t, r.cli, r.ids[k])
 	members.WaitFor(t, r.w, k, orphan)
 	probes := r.prober.Count(k.Address)
-	testkit.Eventually(t, members.Soon, func() error { // it is asked again and again
+	testkit.Eventually(t, members.Soon, func() error { // it is probed repeatedly
 		if n := r.prober.Count(k.Address); n < probes+3 {
 			return fmt.Errorf("%d probes", n)
 		}
@@ -90,14 +90,14 @@ func TestLostLeaseMakesOrphan(t *testing.T) {
 	if s := r.w.Status(); s.Orphans != 1 {
 		t.Fatalf("status: %+v", s)
 	}
-	// The same incarnation comes back under another lease.
+	// The same incarnation registers under another lease.
 	rev := members.Put(t, r.cli, r.l.Instance(k), members.Ready, clientv3.WithLease(members.Lease(t, r.cli, 600)))
 	in := members.WaitFor(t, r.w, k, members.AtRevision(rev))
 	if in.View != "" || in.Reason != "" || !in.Usable() {
 		t.Fatalf("%+v", in)
 	}
 	stop()
-	// And a new incarnation ends it too.
+	// A new incarnation ends the orphan state, too.
 	k = r.keys[1]
 	members.Revoke(t, r.cli, r.ids[k])
 	members.WaitFor(t, r.w, k, orphan)
@@ -138,7 +138,7 @@ func TestOrphanThatDoesNotAnswerGoes(t *testing.T) {
 	}
 }
 
-// Fault matrix, row 30, and what else is no accident.
+// Fault matrix, row 30, and other deliberate removals.
 func TestDeliberateDeletesAreNoOrphans(t *testing.T) {
 	t.Parallel()
 	log, hook := test.NewNullLogger()
@@ -178,8 +178,8 @@ func TestDeliberateDeletesAreNoOrphans(t *testing.T) {
 			t.Errorf("%s: no log line that %s has left", c.name, c.k)
 		}
 	}
-	// Those whose lease was revoked and that were written again right before
-	// are kept: the write counts, not what was published last.
+	// An instance that is written again right before its lease is revoked
+	// is kept: the write counts, not the last published state.
 	k := r.keys[4]
 	members.Put(t, r.cli, r.l.Instance(k), `{"id":"A","models":["m"],"weight":7}`, clientv3.WithLease(r.ids[k]))
 	if in := members.WaitFor(t, r.w, k, members.Usable); in == nil {
@@ -187,9 +187,8 @@ func TestDeliberateDeletesAreNoOrphans(t *testing.T) {
 	}
 }
 
-// Several keys under one lease, as an agent has them that registers more than
-// one rank: when the lease goes, they all are orphans, and none of them is taken
-// for a proof that it lives. When one is deleted the others are that proof.
+// Several keys share one lease, as for an agent with several ranks. If the lease ends, all are orphans,
+// and none is taken as proof that it is valid. If one key is deleted, the others are that proof.
 func TestKeysOfOneLease(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -235,8 +234,8 @@ func TestKeysOfOneLease(t *testing.T) {
 func TestGraceEndsOnlyWhileMostAreRegistered(t *testing.T) {
 	t.Parallel()
 	r := newOrphanRig(t, 6, func(o *watch.Options) { o.OrphanGrace = 50 * time.Millisecond })
-	// Three of six: they outlive their grace, however long. They go at once: one
-	// after the other, the first might have had its grace while most were there.
+	// Three of six outlive their grace, however long it has passed. They are lost at once:
+	// otherwise, the grace of the first could end while most of the role was registered.
 	id := members.Lease(t, r.cli, 600)
 	var ops []clientv3.Op
 	for _, k := range r.keys[:3] {
@@ -250,7 +249,7 @@ func TestGraceEndsOnlyWhileMostAreRegistered(t *testing.T) {
 	for _, k := range r.keys[:3] {
 		members.WaitFor(t, r.w, k, orphan)
 		n := r.prober.Count(k.Address)
-		testkit.Eventually(t, members.Soon, func() error { // many graces
+		testkit.Eventually(t, members.Soon, func() error { // many times the grace
 			if c := r.prober.Count(k.Address); c < n+20 {
 				return fmt.Errorf("%d probes", c)
 			}
@@ -259,7 +258,7 @@ func TestGraceEndsOnlyWhileMostAreRegistered(t *testing.T) {
 	}
 }
 
-// A list that has lost most of a role counts no more than the events would.
+// Instances that a list shows as lost with most of their role are held, as after events.
 func TestListWithMassLossIsHeld(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -292,7 +291,7 @@ func TestListWithMassLossIsHeld(t *testing.T) {
 		members.WaitFor(t, w, k, orphan)
 	}
 	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Held == 4 && s.Orphans == 4 && s.Lists >= 2 })
-	// The agents put their keys back.
+	// The agents register again.
 	for _, k := range keys {
 		members.Leased(t, direct, l, k)
 	}
@@ -301,8 +300,8 @@ func TestListWithMassLossIsHeld(t *testing.T) {
 	}
 }
 
-// An orphan is not registered: the role of an engine whose agent was killed, and runs again with another --role, has
-// no effect.
+// An orphan is not registered. If an engine's agent was killed and
+// runs again with another --role, the role change has no effect.
 func TestOrphanEndsRole(t *testing.T) {
 	t.Parallel()
 	r := newOrphanRig(t, 1, nil)
@@ -330,7 +329,7 @@ func TestOrphanEndsRole(t *testing.T) {
 	}
 }
 
-// While etcd is away an orphan that fails is not picked, but not forgotten.
+// While etcd is unavailable, an orphan that fails is not picked, but not dropped either.
 func TestOrphanWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)

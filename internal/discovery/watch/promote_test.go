@@ -21,7 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// Five proxies see the same pending add verify; one promotes it.
+// Five proxies see the same pending add pass its probes; one promotes it.
 func TestFivePromotersOneWins(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -81,7 +81,7 @@ func TestFivePromotersOneWins(t *testing.T) {
 			t.Errorf("%s was promoted %d times", address, n)
 		}
 	}
-	// The counters agree once every asker has said its word.
+	// The counters agree once all watchers have finished.
 	testkit.Eventually(t, members.Soon, func() error {
 		total := int64(0)
 		for _, w := range watchers {
@@ -111,7 +111,7 @@ func TestPendingThatCannotBePromoted(t *testing.T) {
 			return fmt.Errorf("no pending %s that says %q", k, says)
 		})
 	}
-	// The wrong model.
+	// A wrong model.
 	k := members.Prefill("127.0.0.1:8100")
 	prober.Answer(k.Address, "llama")
 	if _, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{Model: "qwen"}, 0, ""); err != nil {
@@ -121,7 +121,7 @@ func TestPendingThatCannotBePromoted(t *testing.T) {
 	prober.Answer(k.Address, "qwen")
 	members.WaitFor(t, w, k, members.Usable)
 
-	// Removed meanwhile, by hand.
+	// An operator removes it meanwhile.
 	k = members.Prefill("127.0.0.1:8101")
 	if _, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func TestPendingThatCannotBePromoted(t *testing.T) {
 	members.Del(t, cli, l.Override(k))
 	members.WaitFor(t, w, k, members.Usable)
 
-	// Registered meanwhile by its agent: the wait ends, the record stays.
+	// Its agent registers it meanwhile: the pending add ends, the record stays.
 	k = members.Prefill("127.0.0.1:8102")
 	if _, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil {
 		t.Fatal(err)
@@ -150,7 +150,7 @@ func TestPendingThatCannotBePromoted(t *testing.T) {
 		t.Fatalf("%+v", in)
 	}
 
-	// A value that cannot be read, and a limit in time.
+	// An invalid value, and a time limit.
 	members.Put(t, cli, l.Pending(members.Prefill("127.0.0.1:8103")), `{"record":{"weight":-1}}`)
 	reason(members.Prefill("127.0.0.1:8103"), "weight")
 	members.Put(t, cli, l.Root()+"pending/prefill/localhost:8104", ``)
@@ -170,8 +170,7 @@ func TestPendingThatCannotBePromoted(t *testing.T) {
 	})
 }
 
-// A removal in the very moment of the promotion wins or comes after it; the
-// instance never stays while it is removed.
+// A removal during the promotion wins or follows it; a removed instance is never left registered.
 func TestPromotionAndRemovalRace(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -201,8 +200,7 @@ func TestPromotionAndRemovalRace(t *testing.T) {
 	}
 }
 
-// Whatever an operator does by hand in the moment of a promotion: what came
-// first in etcd's order decides.
+// If an operator writes during a promotion, etcd's order decides.
 func TestPromotionHonoursWhatCameFirst(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -254,7 +252,7 @@ func TestPromotionHonoursWhatCameFirst(t *testing.T) {
 			var byHand int64
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				pause := time.NewTimer(time.Duration(round) * 3 * time.Millisecond / time.Duration(rounds)) // sweep over the moment
+				pause := time.NewTimer(time.Duration(round) * 3 * time.Millisecond / time.Duration(rounds)) // sweep over the moment of the promotion
 				<-pause.C
 				resp, err := cli.Do(context.Background(), c.do(k))
 				if err != nil {

@@ -31,16 +31,15 @@ func (mute) Probe(ctx context.Context, _ *instance.Instance) (instance.Facts, er
 	return instance.Facts{}, ctx.Err()
 }
 
-// simulated is the owner of a watcher without etcd: events are given to it by
-// hand, and no probes run.
+// simulated is the owner of a watcher without etcd: the test passes it events, and no probes run.
 type simulated struct {
 	*owner
 	w    *Watcher
 	rng  *rand.Rand
 	rev  int64
-	life uint64                      // of the store
-	keys map[string]*mvccpb.KeyValue // that the store holds
-	seen []frozenView                // snapshots that were published
+	life uint64                      // incarnation of the store
+	keys map[string]*mvccpb.KeyValue // contents of the store
+	seen []frozenView                // published snapshots
 }
 
 type frozenView struct {
@@ -59,7 +58,7 @@ func simulate(t *testing.T, rng *rand.Rand, localhost bool) (s *simulated, names
 		return nil
 	}})
 	s = &simulated{owner: newOwner(w), w: w, rng: rng, rev: 1, life: 7, keys: map[string]*mvccpb.KeyValue{}}
-	for range maxProbes { // probes wait for a place until the end
+	for range maxProbes { // probes wait for a slot until the end
 		s.ask.slots <- struct{}{}
 	}
 	s.following = true
@@ -84,12 +83,12 @@ var simulatedValues = []string{
 	`{"v":1,"state":"drain","role":"decode"}`,
 }
 
-// step does something at random that a watcher may live to see.
+// step simulates a random event that a watcher may receive.
 func (s *simulated) step(names []string) {
 	key := names[s.rng.IntN(len(names))]
 	now := s.keys[key]
 	switch n := s.rng.IntN(20); {
-	case n < 8: // written, by the same holder or again
+	case n < 8: // created or updated, under any lease
 		s.rev++
 		kv := &mvccpb.KeyValue{
 			Key: []byte(key), Value: []byte(simulatedValues[s.rng.IntN(len(simulatedValues))]),
@@ -106,7 +105,7 @@ func (s *simulated) step(names []string) {
 			delete(s.keys, key)
 			s.event(clientv3.EventTypeDelete, &mvccpb.KeyValue{Key: []byte(key), ModRevision: s.rev})
 		}
-	case n < 13: // the lease of something that went is known to live or not
+	case n < 13: // etcd answers whether the lease of a lost key is valid
 		if s.rng.IntN(2) == 0 {
 			s.questions = s.unanswered()
 		}
@@ -116,7 +115,7 @@ func (s *simulated) step(names []string) {
 			q.alive = s.rng.IntN(2) == 0
 			s.leaseKnown(q)
 		}
-	case n < 17: // an instance has answered, or has not
+	case n < 17: // an instance has answered, or has failed to
 		if all := s.w.Snapshot().All(); len(all) > 0 {
 			in := all[s.rng.IntN(len(all))]
 			if canonical, err := instance.ParseAddress(in.Address); err != nil || canonical != in.Address {
@@ -134,7 +133,7 @@ func (s *simulated) step(names []string) {
 		}
 	case n < 18:
 		s.dropEnded()
-	case n < 19: // another list of the same store, maybe after missed events
+	case n < 19: // another list of the same store, possibly after missed events
 		if s.rng.IntN(2) == 0 && now != nil {
 			s.rev++
 			delete(s.keys, key)
@@ -144,7 +143,7 @@ func (s *simulated) step(names []string) {
 		if s.rng.IntN(4) > 0 {
 			break
 		}
-		s.life++ // another store, with some of it
+		s.life++ // another store, with part of the keys
 		for _, k := range slices.Sorted(maps.Keys(s.keys)) {
 			if s.rng.IntN(2) == 0 {
 				delete(s.keys, k)
@@ -170,7 +169,7 @@ func (s *simulated) relist() {
 	s.load(l)
 }
 
-// scratch is what a table with the same entries, that has shown nothing yet, shows.
+// scratch returns a new table with the same entries, and its first snapshot.
 func scratch(t *table, v verify.Facts) (*table, *instance.Snapshot) {
 	n := newTable(t.layout)
 	for _, e := range t.order {
@@ -192,7 +191,7 @@ func values(list []*instance.Instance) []instance.Instance {
 	return out
 }
 
-// check compares what was published with what is made from scratch.
+// check compares the published state with one that is built from scratch.
 func (s *simulated) check(t *testing.T) {
 	t.Helper()
 	fresh, want := scratch(s.table, *s.facts)
@@ -235,7 +234,7 @@ func (s *simulated) check(t *testing.T) {
 	if !maps.Equal(s.table.leases, fresh.leases) {
 		t.Fatalf("keys by lease: %v, want %v", s.table.leases, fresh.leases)
 	}
-	// Those are asked whom a look at all would name.
+	// The running probes are those that targets returns for the whole table.
 	wanted, signs := map[targetKey]string{}, int64(0)
 	for k, target := range s.ask.targets() {
 		wanted[k] = target.life
@@ -263,14 +262,13 @@ func (s *simulated) check(t *testing.T) {
 	s.seen = append(s.seen, frozenView{got, values(got.All())})
 }
 
-// For any sequence of events, and any number of them between two publications, a watcher
-// publishes what one would that had read only the present state. Published snapshots do
-// not change.
+// After any sequence of events, with any number of them between two publications, a watcher publishes
+// the same as one that has read only the present state. Published snapshots do not change.
 func TestPublishedEqualsScratch(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name      string
-		localhost bool // keys that are spelled in more than one way
+		localhost bool // keys with several spellings
 	}{{"plain", false}, {"aliases", true}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -301,7 +299,7 @@ func TestPublishedEqualsScratch(t *testing.T) {
 	}
 }
 
-// The file has every entry of the table that is saved, and is read as it was written.
+// The state file has every entry of the table that must be saved, and is read as it was written.
 func TestStateToSave(t *testing.T) {
 	t.Parallel()
 	s, names := simulate(t, rand.New(rand.NewPCG(1, 12)), true)

@@ -16,8 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// A silent watch is found also when the only key that shows it differs in
-// another way at every audit, because it keeps changing.
+// The audit detects a silent watch even if the only key that shows it
+// changes all the time, so that each audit finds another difference.
 func TestAuditFindsSilentWatchOfARestlessKey(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)

@@ -12,9 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
-// What the disk does not hold (a pending add, a value that cannot be decoded) is no
-// sign of another store: after a restart what was done meanwhile counts, and nothing
-// is kept of it.
+// Keys that are not saved (a pending add, an invalid value) do not suggest another
+// store. After a restart, the changes made meanwhile apply, and no key is kept.
 func TestRestartBesideWhatIsNotSaved(t *testing.T) {
 	t.Parallel()
 	odd := members.Decode("10.0.0.77:8200")
@@ -67,8 +66,8 @@ func TestRestartBesideWhatIsNotSaved(t *testing.T) {
 	}
 }
 
-// A removal that is kept from a wiped store ends with the next add, also for a proxy
-// that was not watching then.
+// A removal that is kept from a wiped store ends with the next
+// add, even for a proxy that was not running then.
 func TestAddWhileAwayLiftsKeptRemoval(t *testing.T) {
 	t.Parallel()
 	r := newDiskRig(t)
@@ -78,7 +77,7 @@ func TestAddWhileAwayLiftsKeptRemoval(t *testing.T) {
 	testkit.Eventually(t, members.Soon, func() error { return st.EnsureSchema(t.Context()) })
 	w, stop := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
 	members.WaitState(t, w, watch.Live)
-	// It is live before what etcd holds has been published, and usable from the disk.
+	// It is live before the contents of etcd are published, and uses the instance from disk.
 	members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 5 })
 	members.WaitFor(t, w, r.static, members.Usable)
 	stop()
@@ -93,8 +92,7 @@ func TestAddWhileAwayLiftsKeptRemoval(t *testing.T) {
 	}
 }
 
-// An instance that is served although the new store does not have it can be added
-// there with a wait, like any other.
+// A pending add works also for an instance that is kept although the new store does not have it.
 func TestPendingAddOfWhatIsKept(t *testing.T) {
 	t.Parallel()
 	r := newDiskRig(t)

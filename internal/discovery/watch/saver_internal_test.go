@@ -8,8 +8,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// Intents, additions and removals are saved soon: a proxy that is killed and starts without
-// etcd knows only what is on the disk.
+// Intents, additions and removals are saved soon: if the proxy is
+// killed and starts without etcd, it knows only the saved state.
 func TestWhatIsSavedSoon(t *testing.T) {
 	t.Parallel()
 	l, err := schema.NewLayout("/pd")

@@ -17,8 +17,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
-// alwaysPickable fails the test if an instance of a snapshot is absent, or can no longer be
-// picked, at any time until the test ends.
+// alwaysPickable fails the test if any snapshot until its end
+// lacks one of the instances, or has one that cannot be picked.
 func alwaysPickable(t testing.TB, w *watch.Watcher, keys ...instance.Key) {
 	t.Helper()
 	members.EverySnapshot(t, w, func(s *instance.Snapshot) error {
@@ -31,12 +31,12 @@ func alwaysPickable(t testing.TB, w *watch.Watcher, keys ...instance.Key) {
 	})
 }
 
-// The end of a lease removes no instance, whatever its record said: the agent did not write
-// that the instance leaves.
+// The end of a lease removes no instance, whatever the state in
+// its record: the agent did not write that the instance leaves.
 func TestLostLease_KeepsEveryState(t *testing.T) {
 	t.Parallel()
-	// The prober refuses an address without facts, and two refused probes drop an instance: the
-	// unverified one is silent until it answers.
+	// The prober refuses an address without facts, and two refused probes drop an
+	// instance. Therefore, the unverified one is silent until it answers.
 	p := &silentProber{silent: map[string]bool{}, misses: map[string]int{}}
 	r := newOrphanRig(t, 3, func(o *watch.Options) {
 		p.Prober = o.Prober.(*members.Prober)
@@ -85,10 +85,10 @@ func TestLostLease_KeepsEveryState(t *testing.T) {
 	}
 }
 
-// silentProber answers no probe of some addresses until they are released.
+// silentProber does not answer probes of some addresses until they are released.
 type silentProber struct {
 	*members.Prober
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	silent map[string]bool
 	misses map[string]int
 }
@@ -118,14 +118,14 @@ func (p *silentProber) missed(address string) int {
 	return p.misses[address]
 }
 
-// An instance without its lease that takes connections and does not answer stays in use
-// while no other of its role answers: after a stall of the machine engines are slow.
+// An instance without a lease that accepts connections but does not answer stays in use
+// while no other of its role answers. After a stall of the machine, engines are slow.
 func TestOrphan_SilentIsKeptWithoutAlternative(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	p := &silentProber{Prober: members.NewProber(), silent: map[string]bool{}, misses: map[string]int{}}
 	a, b := members.Decode("10.0.0.1:8200"), members.Decode("10.0.0.2:8200")
-	id := members.Lease(t, cli, 600) // one, so that both lose it at once
+	id := members.Lease(t, cli, 600) // one lease, so that both lose it at once
 	for _, k := range []instance.Key{a, b} {
 		p.Answer(k.Address, "m")
 		members.Put(t, cli, l.Instance(k), members.Ready, clientv3.WithLease(id))
@@ -154,7 +154,7 @@ func TestOrphan_SilentIsKeptWithoutAlternative(t *testing.T) {
 	for _, k := range []instance.Key{a, b} {
 		members.WaitFor(t, w, k, orphan)
 	}
-	// Once one of them answers, the other one's silence counts.
+	// Once one of them answers, the silence of the other one counts.
 	p.set(a.Address, false)
 	members.WaitFor(t, w, b, nil)
 	p.set(a.Address, true)

@@ -15,8 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
-// Fault matrix, row 31: whatever picks after a suspension sees what was drained
-// meanwhile, although the watch has not delivered it yet.
+// Fault matrix, row 31: the first pick after a suspension respects drains
+// set meanwhile, although the watch has not delivered them yet.
 func TestFreshAfterSuspension(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -34,7 +34,7 @@ func TestFreshAfterSuspension(t *testing.T) {
 	}
 	members.Put(t, cli, l.Override(k), `{"v":1,"state":"drain"}`)
 	tries := 0
-	testkit.Eventually(t, members.Soon, func() error { // more than one try on a slow machine only
+	testkit.Eventually(t, members.Soon, func() error { // more than one attempt on a slow machine only
 		tries++
 		w.Suspend()
 		w.Fresh(t.Context(), time.Now())
@@ -48,9 +48,9 @@ func TestFreshAfterSuspension(t *testing.T) {
 	}
 }
 
-// A presence is renewed each third of its TTL, so it may end two thirds of it after its
-// process was suspended. Who was away for so long is not believed to know the membership:
-// pdctl drain --wait has named it by then.
+// A presence is renewed each third of its TTL, so it may end two thirds of the
+// TTL after its process was suspended. From then on, the proxy must not trust
+// its membership, because pdctl drain --wait reports it as vanished.
 func TestSuspendedSoonerThanThePresenceEnds(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -63,7 +63,7 @@ func TestSuspendedSoonerThanThePresenceEnds(t *testing.T) {
 	}
 }
 
-// What is read just after a suspension may have arrived at its beginning.
+// Data that is read just after a suspension may have arrived at its beginning.
 func TestReceivedFrom(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -87,7 +87,7 @@ func TestReceivedFrom(t *testing.T) {
 	}
 }
 
-// Without etcd the wait ends by itself, and only the first picks wait.
+// Without etcd, the wait ends at its limit, and only the first picks wait.
 func TestFreshWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)

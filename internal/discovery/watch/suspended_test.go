@@ -26,8 +26,8 @@ func (p suspends) Probe(context.Context, *instance.Instance) (instance.Facts, er
 	return instance.Facts{}, errors.New("connection refused")
 }
 
-// A process that was suspended drops nothing on what it knew before: neither does the grace
-// count that has passed meanwhile, nor do the probes that were under way.
+// After a suspension, no instance is dropped because of earlier findings: neither the
+// grace period that has passed meanwhile counts, nor the probes that were running.
 func TestSuspended_DropsNothingBeforeTheList(t *testing.T) {
 	t.Parallel()
 	r := newLeaseRig(t)
@@ -41,8 +41,8 @@ func TestSuspended_DropsNothingBeforeTheList(t *testing.T) {
 	if e == nil || e.absent == nil || e.absent.kind != orphaned {
 		t.Fatalf("%+v", e)
 	}
-	// The machine is suspended for two hours. Most of the role is registered, as far as is
-	// known, and the grace of one hour is over.
+	// The machine is suspended for two hours. According to the last list,
+	// most of the role is registered, and the grace of one hour is over.
 	e.absent.since = time.Now().Add(-2 * time.Hour)
 	e.absent.failed = orphanFailures - 1
 	r.w.SuspendFor(2 * time.Hour)
@@ -88,8 +88,8 @@ func TestSuspended_ProbeUnderWayDoesNotCount(t *testing.T) {
 	}
 }
 
-// A list that was requested before a second suspension does not end the wait after it. Each
-// suspension is noticed once, by several picks at the same time.
+// A list that was requested before a second suspension does not end the wait
+// after it. Each suspension is noticed once, even by several concurrent picks.
 func TestSuspended_AgainBeforeTheList(t *testing.T) {
 	t.Parallel()
 	var found atomic.Int64

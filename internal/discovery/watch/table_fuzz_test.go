@@ -14,9 +14,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// FuzzMembership plays a history of any keys and values. The proxy, which
-// follows changes one by one, and pdctl, which lists, must see the same fleet,
-// and every instance that is not used must say why.
+// FuzzMembership plays a history of any keys and values. The proxy, which applies single changes,
+// and pdctl, which lists, must see the same fleet; every unused instance must have a reason.
 //
 // A history is lines: "+path value" puts, "-path" deletes, "!" lists again.
 func FuzzMembership(f *testing.F) {
@@ -72,8 +71,8 @@ func FuzzMembership(f *testing.F) {
 				}
 			}
 		}
-		// A proxy that lists now has no last good value to fall back on, and is given
-		// that of the proxy, which is what a proxy that lists again has.
+		// A proxy that lists for the first time has no last good values. It
+		// gets those of the other proxy, as for a proxy that lists again.
 		before := instance.NewSnapshot(rev, followed.snapshot(facts).All())
 		listed := BuildAfter(layout, keyValues(live), rev, before, facts)
 		if got, want := shown(before.All()), shown(listed.All()); !slices.Equal(got, want) && !fallsBack(before) {
@@ -82,8 +81,7 @@ func FuzzMembership(f *testing.F) {
 	})
 }
 
-// fallsBack reports whether a last good value is active, which a reader that has
-// not seen it cannot know.
+// fallsBack reports whether a last good value is active, which a reader that has not seen it cannot know.
 func fallsBack(s *instance.Snapshot) bool {
 	return slices.ContainsFunc(s.All(), func(in *instance.Instance) bool { return strings.Contains(in.Reason, "last good value") })
 }

@@ -26,7 +26,7 @@ func testKV(key string, create, mod int64) *mvccpb.KeyValue {
 	return &mvccpb.KeyValue{Key: []byte(key), Value: []byte(`{"models":["m"]}`), CreateRevision: create, ModRevision: mod, Version: 1}
 }
 
-// Whatever comes twice, or late, changes nothing.
+// Repeated and late changes have no effect.
 func TestTableIsIdempotent(t *testing.T) {
 	t.Parallel()
 	tb := tableOf(t)
@@ -58,15 +58,14 @@ func TestTableIsIdempotent(t *testing.T) {
 	if len(tb.entries) != 2 || tb.applied != 13 {
 		t.Errorf("%d entries, applied %d", len(tb.entries), tb.applied)
 	}
-	// A list of an older store resets what was applied.
+	// A list of an older store resets the applied revision.
 	tb.load([]*mvccpb.KeyValue{testKV(a, 2, 2)}, 3)
 	if tb.revision != 3 || tb.applied != 2 || len(tb.entries) != 1 {
 		t.Errorf("revision %d, applied %d", tb.revision, tb.applied)
 	}
 }
 
-// Changes one by one yield the same view as a list of the result, and views
-// share what nothing has touched.
+// Single changes yield the same views as a list of the result, and unchanged views are shared.
 func TestTableChangesEqualList(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -84,7 +83,7 @@ func TestTableChangesEqualList(t *testing.T) {
 	changed := tableOf(t)
 	rev := int64(1)
 	changed.load(nil, rev)
-	for range 1000 { // each key changes 20 times and more
+	for range 1000 { // each key changes at least 20 times
 		rev++
 		key := keys[rng.IntN(len(keys))]
 		if old, ok := live[key]; ok && rng.IntN(3) == 0 {

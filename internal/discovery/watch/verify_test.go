@@ -30,7 +30,7 @@ func TestBareRegistrationIsVerified(t *testing.T) {
 		if in.Usable() || in.Reason == "" {
 			t.Errorf("%q: %+v", value, in)
 		}
-		members.WaitFor(t, w, k, func(in *instance.Instance) error { // the probe's own words
+		members.WaitFor(t, w, k, func(in *instance.Instance) error { // the error of the probe
 			if !strings.Contains(in.Reason, "connection refused") {
 				return fmt.Errorf("reason is %q", in.Reason)
 			}
@@ -60,7 +60,7 @@ func TestBareRegistrationIsVerified(t *testing.T) {
 	}
 }
 
-// What was found out counts for one life of the engine only.
+// Facts are valid for one incarnation of the engine only.
 func TestNewIncarnationIsVerifiedAgain(t *testing.T) {
 	t.Parallel()
 	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
@@ -69,7 +69,7 @@ func TestNewIncarnationIsVerifiedAgain(t *testing.T) {
 	prober.Answer(k.Address, "one")
 	members.Put(t, cli, l.Instance(k), `{"id":"A"}`)
 	members.WaitFor(t, w, k, members.Usable)
-	// The same life, written again: stays verified.
+	// The same incarnation, written again, stays verified.
 	n := prober.Count(k.Address)
 	rev := members.Put(t, cli, l.Instance(k), `{"id":"A","weight":5}`)
 	if in := members.WaitFor(t, w, k, members.AtRevision(rev)); !in.Usable() {
@@ -89,7 +89,7 @@ func TestNewIncarnationIsVerifiedAgain(t *testing.T) {
 	if in.Record.Models[0] != "two" {
 		t.Fatalf("%+v", in.Record)
 	}
-	// A bare record that was deleted and put again is another life too.
+	// A bare record that was deleted and put again is another incarnation, too.
 	k = members.Decode("127.0.0.1:8201")
 	prober.Answer(k.Address, "one")
 	members.Put(t, cli, l.Instance(k), "")
@@ -142,7 +142,7 @@ func TestModelMustMatch(t *testing.T) {
 		if !strings.Contains(in.Reason, "not Qwen/Qwen2.5-7B") || strings.Contains(in.Reason, "\x1b") || in.Usable() {
 			t.Errorf("%s: %+v", c.name, in)
 		}
-		// It is asked again, and accepted once it serves the right one.
+		// It is probed again, and accepted once it serves the correct model.
 		prober.Answer(k.Address, "Qwen/Qwen2.5-7B")
 		members.WaitFor(t, w, k, members.Usable)
 	}
@@ -213,8 +213,7 @@ func TestCheckRefusesRecords(t *testing.T) {
 	}
 }
 
-// A list of models that was read later is in the next snapshot, and nothing is published for
-// a list that is known.
+// A list of models that was read later is in the next snapshot; an unchanged list is not published.
 func TestObserveModels(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)

@@ -68,7 +68,7 @@ func TestWatcherFollowsChanges(t *testing.T) {
 	members.WaitFor(t, w, k, nil)
 }
 
-// A transaction over several keys is seen whole or not at all.
+// A transaction over several keys becomes visible as a whole or not at all.
 func TestWatcherAppliesTransactionsWhole(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
@@ -149,7 +149,7 @@ func TestWatcherKeepsLastGoodValue(t *testing.T) {
 			t.Errorf("%s: %+v", c.Name, in)
 		}
 	}
-	// A list keeps it too, as long as the key was not deleted in between.
+	// A list keeps it, too, if the key was not deleted in between.
 	rev := members.Put(t, cli, l.Instance(k), "{")
 	members.WaitFor(t, w, k, members.AtRevision(rev))
 	lists := w.Status().Lists
@@ -203,7 +203,7 @@ func TestWatcherTakesOtherSpellingsOfAnAddress(t *testing.T) {
 	if in.ModRevision != rev {
 		t.Fatalf("%+v", in)
 	}
-	// The canonical key wins; the other is shown on a line of its own.
+	// The canonical key wins; the other one is shown in a separate line.
 	rev = members.Put(t, cli, l.Instance(k), members.Ready)
 	members.WaitFor(t, w, k, members.AtRevision(rev))
 	members.WaitFor(t, w, members.Prefill("localhost:8100"), members.HasView(instance.Rejected))
@@ -240,12 +240,12 @@ func TestWatcherOverrides(t *testing.T) {
 	if in.Usable() || in.Record.State != instance.Ready {
 		t.Fatalf("%+v", in)
 	}
-	// It outlives the record and the incarnation.
+	// The intent outlives the record and the incarnation.
 	members.Del(t, cli, l.Instance(k))
 	members.WaitFor(t, w, k, nil)
 	members.Put(t, cli, l.Instance(k), `{"id":"B","models":["m"]}`)
 	members.WaitFor(t, w, k, intent(instance.Drain, "new disk"))
-	// A broken one leaves the last good one active.
+	// An invalid override leaves the last good one active.
 	members.Put(t, cli, l.Override(k), `{"v":1,`)
 	members.WaitFor(t, w, k, intent(instance.Drain, "last good value"))
 	members.Put(t, cli, l.Override(k), `{"v":1,"weight":7}`)
@@ -260,7 +260,7 @@ func TestWatcherOverrides(t *testing.T) {
 		}
 		return members.Usable(in)
 	})
-	// A broken one alone takes no capacity away and is shown.
+	// An invalid override without a last good one removes no capacity and is shown.
 	members.Put(t, cli, l.Override(k), `{"state":"dran"}`)
 	in = members.WaitFor(t, w, k, intent("", "dran"))
 	if !in.Usable() {
@@ -270,8 +270,8 @@ func TestWatcherOverrides(t *testing.T) {
 	members.WaitFor(t, w, k, intent(instance.Removed, "removed"))
 }
 
-// A reader of a snapshot finds its status, and a reader of a status
-// its snapshot.
+// The status is never older than a snapshot that was read before
+// it, and the snapshot never older than its status.
 func TestStatusGoesWithTheSnapshot(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)

@@ -24,8 +24,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// Fault matrix, rows 11 and 12: a wiped store, which has passed the old
-// revision or not, while statics, a removal and a lease are active.
+// Fault matrix, rows 11 and 12: a wiped store, with a revision below or above
+// the former one, while static instances, a removal and a lease exist.
 func TestWipedStore(t *testing.T) {
 	t.Parallel()
 	for _, past := range []bool{false, true} {
@@ -69,7 +69,7 @@ func TestWipedStore(t *testing.T) {
 			etcd.Restart()
 			direct := members.Dial(t, etcd.Endpoint())
 			members.Put(t, direct, l.Instance(fresh), members.Ready)
-			// The agent of the removed one finds no removal in the new store.
+			// The agent of the removed instance finds no removal in the new store.
 			members.Put(t, direct, l.Instance(out), members.Ready, clientv3.WithLease(members.Lease(t, direct, 600)))
 			if past {
 				for range 300 {
@@ -94,7 +94,7 @@ func TestWipedStore(t *testing.T) {
 			if in := members.WaitFor(t, w, static, members.Usable); in.View != "" || in.Reason == "" {
 				t.Fatalf("%+v", in)
 			}
-			// The operator has it all written back, by every proxy.
+			// The operator orders every proxy to restore it.
 			second := members.Watch(t, members.Dial(t, etcd.Endpoint()), o)
 			require.NoError(t, store.New(direct, l, "test").Kept.Order(t.Context(), schema.OrderRestore, []instance.Key{static}, "go on"))
 			in = members.WaitFor(t, second, static, members.Usable)
@@ -107,7 +107,7 @@ func TestWipedStore(t *testing.T) {
 			if s := w.Status(); len(s.Kept) != 2 {
 				t.Fatalf("status: %+v", s)
 			}
-			if in := members.WaitFor(t, second, out, members.Usable); in.Intent != "" { // it does not know the intent
+			if in := members.WaitFor(t, second, out, members.Usable); in.Intent != "" { // this proxy does not know the intent
 				t.Fatalf("%+v", in)
 			}
 			require.NoError(t, store.New(direct, l, "test").Kept.Order(t.Context(), schema.OrderRestore, nil, "all"))
@@ -118,7 +118,7 @@ func TestWipedStore(t *testing.T) {
 				return nil
 			})
 			members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 0 })
-			// Adding it again in the new store is deliberate.
+			// An add in the new store is deliberate.
 			if _, err := store.New(direct, l, "test").Instances.Remove(t.Context(), out, ""); err != nil {
 				t.Fatal(err)
 			}
@@ -130,8 +130,8 @@ func TestWipedStore(t *testing.T) {
 	}
 }
 
-// An intent for a time ends with its store: kept, it would have no end, and
-// restored, it would be in the new one for ever. Operators learn of it from the log.
+// An intent with a time limit ends with its store: kept, it would have no end,
+// and restored, it would be permanent. The log reports it to operators.
 func TestIntentForATimeIsNotKept(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -196,8 +196,8 @@ func TestIntentForATimeIsNotKept(t *testing.T) {
 	}
 }
 
-// A new intent would replace all of the intent that proxies keep, so it is refused until an operator has
-// decided about that one.
+// A new intent would replace the whole kept intent, so it is
+// refused until an operator has decided about the kept one.
 func TestKeptIntentIsNotReplaced(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -269,9 +269,9 @@ func TestKeptIntentIsNotReplaced(t *testing.T) {
 	members.WaitFor(t, w, weighted, both)
 }
 
-// A wiped etcd has the same member id, resumes the watch without an error and
-// stays silent until it has passed the old revision. The check detects it by its
-// lower revision, and the watcher follows the orders in the new store.
+// A wiped etcd has the same member id, resumes the watch without an error, and
+// is silent until it has passed the old revision. The check detects the wipe
+// by the lower revision; the watcher follows orders in the new store.
 func TestForgetWhatAFormerStoreSaid(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -306,7 +306,7 @@ func TestForgetWhatAFormerStoreSaid(t *testing.T) {
 	if err != nil || len(log) != 2 || log[1].What != "forget" || log[1].Address != a.Address || log[1].Why != "removed with the rack" {
 		t.Fatalf("%+v, %v", log, err)
 	}
-	// Nothing is in the store that would do more than was asked.
+	// The orders have left nothing in the store.
 	if s, err := store.Reader.Snapshot(t.Context()); err != nil || len(s.All()) != 0 {
 		t.Fatalf("%v, %v", s.All(), err)
 	}

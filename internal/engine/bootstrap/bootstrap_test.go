@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// serve answers GET /query and returns host:port.
+// serve starts a server that answers GET /query, and returns its host:port.
 func serve(t *testing.T, status int, body string) string {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -73,7 +73,7 @@ func TestQuery(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			address := serve(t, tt.status, tt.body)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the default is short for a busy machine
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the default is too short for a busy machine
 			defer cancel()
 			got, err := bootstrap.Query(ctx, nil, address)
 			if d := cmp.Diff(tt.want, got); d != "" || !errors.Is(err, tt.is) {
@@ -98,7 +98,7 @@ func TestManyRanks(t *testing.T) {
 	}
 }
 
-// The simulated engine has the form that is asked for here, in each of its lives.
+// The simulated engine answers in the expected format, in each incarnation.
 func TestQueryOfAnEngine(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.Mooncake, Role: fakevllm.RolePrefill})
@@ -116,8 +116,7 @@ func TestQueryOfAnEngine(t *testing.T) {
 	}
 }
 
-// The caller's dialer decides what may be reached, and the caller's deadline how
-// long it may take.
+// The caller's dialer decides which addresses are allowed, and the caller's context limits the time.
 func TestQueryObeysItsCaller(t *testing.T) {
 	t.Parallel()
 	forbidden := errors.New("forbidden")

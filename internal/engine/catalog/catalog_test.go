@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 type fleet struct {
 	snapshot atomic.Pointer[instance.Snapshot]
 
-	mu       sync.Mutex // guards everything below
+	mu       sync.Mutex // guards the fields below
 	serves   map[string][]string
 	silent   map[string]bool // by address: reads wait for their deadline
 	reads    map[string]int
@@ -30,7 +30,7 @@ type fleet struct {
 	mostOpen int
 }
 
-// newFleet makes n decode instances of the command line that serve "base".
+// newFleet returns n decode instances from the command line that serve "base".
 func newFleet(n int) *fleet {
 	f := &fleet{serves: map[string][]string{}, silent: map[string]bool{}, reads: map[string]int{}}
 	var all []*instance.Instance
@@ -84,7 +84,7 @@ func (f *fleet) total() (n int) {
 	return n
 }
 
-// busiest returns the most reads of one engine, and the most reads at a time.
+// busiest returns the most reads of one engine, and the most concurrent reads.
 func (f *fleet) busiest() (reads, atATime int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -143,7 +143,7 @@ func (f *fleet) knows(model string) bool {
 	return slices.ContainsFunc(f.snapshot.Load().All(), func(in *instance.Instance) bool { return in.ServesModel(model) })
 }
 
-// catalog returns one that reads nothing at intervals.
+// catalog returns a Catalog without periodic reads.
 func (f *fleet) catalog() *catalog.Catalog {
 	return catalog.New(catalog.Options{Members: f.snapshot.Load, Read: f.read, Observe: f.observe, Serves: f.knows})
 }
@@ -162,8 +162,7 @@ func (f *fleet) start(t *testing.T) *catalog.Catalog {
 	return c
 }
 
-// Engines are read at most once in 5 s for a model that no instance lists, regardless of the
-// number of requests that name it.
+// For a model that no instance lists, engines are read at most once in 5 s, however many requests name it.
 func TestFind_OncePerModel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -196,7 +195,7 @@ func TestFind_OncePerModel(t *testing.T) {
 	})
 }
 
-// The same holds for a model that only instances list which cannot serve it, such as prefill instances.
+// The same applies if only instances list the model that cannot serve it, such as prefill instances.
 func TestFind_NotServed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -214,7 +213,7 @@ func TestFind_NotServed(t *testing.T) {
 	})
 }
 
-// Requests for many unknown models share rounds of reads, whose rate is bounded.
+// Requests for many unknown models share rounds of reads, at a bounded rate.
 func TestFind_ManyNames(t *testing.T) {
 	t.Parallel()
 	for instances, most := range map[int]int{4: 11, 400: 6} { // rounds in 10 s
@@ -232,13 +231,13 @@ func TestFind_ManyNames(t *testing.T) {
 							if c.Find(ctx, fmt.Sprintf("none-%d-%d", i, n)) {
 								t.Error("found")
 							}
-							pass(time.Millisecond) // what a request takes
+							pass(time.Millisecond) // duration of a request
 						}
 					})
 				}
 				all.Wait()
 				rounds, atATime := f.busiest()
-				if rounds > most+1 || rounds < 2 || atATime > 16 { // one of the reads may be due anyway
+				if rounds > most+1 || rounds < 2 || atATime > 16 { // one read may be due in any case
 					t.Errorf("%d rounds, %d reads at a time", rounds, atATime)
 				}
 			})
@@ -246,8 +245,7 @@ func TestFind_ManyNames(t *testing.T) {
 	}
 }
 
-// A request does not wait longer than its client, and an engine that hangs delays it by the
-// limit of one read.
+// A request waits no longer than its client, and a hung engine delays it by at most the timeout of one read.
 func TestFind_HungEngine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -272,7 +270,7 @@ func TestFind_HungEngine(t *testing.T) {
 	})
 }
 
-// Engines whose records no agent maintains are read at intervals, a few at a time.
+// Engines whose records no agent maintains are read periodically, a few at a time.
 func TestRun_Interval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -281,7 +279,7 @@ func TestRun_Interval(t *testing.T) {
 		f.change(agent.Key, func(in *instance.Instance) { in.Record.Source, in.Lease = instance.SourceAgent, 1 })
 		f.start(t)
 		f.load(3, "base", "late")
-		f.load(4) // it answers nothing useful
+		f.load(4) // its answers are useless
 		pass(46 * time.Second)
 		if !f.knows("late") {
 			t.Error("not known after 1.5 intervals")
@@ -304,7 +302,7 @@ func TestRun_Interval(t *testing.T) {
 	})
 }
 
-// A record that lacks models is completed at once.
+// A record with a truncated list of models is completed at once.
 func TestRun_Truncated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -321,7 +319,7 @@ func TestRun_Truncated(t *testing.T) {
 	})
 }
 
-// Refresh returns when the snapshot has the new lists.
+// Refresh returns once the snapshot has the new lists.
 func TestRefresh(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -340,7 +338,7 @@ func TestRefresh(t *testing.T) {
 	})
 }
 
-// A 404 for a model that is listed counts against the engine only if it goes on.
+// A 404 for a listed model counts against the engine only if it is repeated.
 func TestConfirm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -362,7 +360,7 @@ func TestConfirm(t *testing.T) {
 		for range 3 {
 			pass(time.Second)
 		}
-		verdict(catalog.Unclear) // nothing in between: another series
+		verdict(catalog.Unclear) // no requests in between: a new series
 		pass(time.Second)
 		verdict(catalog.Unclear)
 		pass(time.Second)
@@ -379,7 +377,7 @@ func TestConfirm(t *testing.T) {
 		if n := f.total() - before; n > 5 {
 			t.Errorf("%d reads for a burst", n)
 		}
-		pass(2 * time.Second) // the others are read as well
+		pass(2 * time.Second) // the other engines are read, too
 		if f.member(0).ServesModel("late") || f.member(1).ServesModel("late") || !f.member(2).ServesModel("late") {
 			t.Error("the lists are not up to date")
 		}
@@ -399,5 +397,5 @@ func TestNil(t *testing.T) {
 	}
 }
 
-// pass lets time pass in a synctest bubble.
+// pass lets virtual time pass in a synctest bubble.
 func pass(d time.Duration) { <-time.NewTimer(d).C }

@@ -1,6 +1,6 @@
 package lmcache
 
-// Len returns the number of ids that are kept.
+// Len returns the number of kept ids.
 func (b *Inbox) Len() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

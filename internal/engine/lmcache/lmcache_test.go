@@ -30,8 +30,8 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// The bytes are what msgspec 0.19 makes of PDMsgBase's notification, and of its other
-// messages, which a proxy does not get.
+// The bytes equal msgspec 0.19's encoding of PDMsgBase's notification,
+// and of its other messages, which a proxy does not get.
 func TestParseNotification(t *testing.T) {
 	t.Parallel()
 	const of7 = "\x82\xa4type\xaaProxyNotif\xa6req_id\xa17"
@@ -55,8 +55,8 @@ func TestParseNotification(t *testing.T) {
 	}
 }
 
-// Await ends with the last rank and not before, whatever came twice, and whether it
-// began before or after the notifications.
+// Await ends exactly with the last rank, whatever the duplicates,
+// and whether it starts before or after the notifications.
 func TestInboxCountsRanks(t *testing.T) {
 	t.Parallel()
 	for _, early := range []int{0, 3, 8} {
@@ -69,7 +69,7 @@ func TestInboxCountsRanks(t *testing.T) {
 			over := make(chan error, 1)
 			go func() { over <- b.Await(t.Context(), "id", 8) }()
 			for rank := early; rank < 8; rank++ {
-				add(max(rank-1, 0) % 7) // one that is known, or the first
+				add(max(rank-1, 0) % 7) // a known rank, or the first one
 				b.Add("another id", "rank 7")
 				synctest.Wait()
 				select {
@@ -82,7 +82,7 @@ func TestInboxCountsRanks(t *testing.T) {
 			if err := <-over; err != nil {
 				t.Error(err)
 			}
-			b.Add("id", "rank 1") // late, and of no meaning
+			b.Add("id", "rank 1") // late, and ignored
 			if early < 8 && b.Len() != 2 {
 				t.Errorf("%d ids are kept", b.Len())
 			}
@@ -122,7 +122,7 @@ func quiet() *logrus.Logger {
 	return l
 }
 
-// bridge is an agent: a PULL socket and what proxies ask.
+// bridge is an agent: a PULL socket and the route that proxies query.
 func bridge(t *testing.T) (*lmcache.Receiver, *lmcache.Inbox, *httptest.Server, *instance.Instance) {
 	t.Helper()
 	inbox := lmcache.NewInbox()
@@ -173,8 +173,8 @@ func TestReceiver_LogsFewRefusedPeers(t *testing.T) {
 	}
 }
 
-// Real libzmq pushes what LMCache's own type looks like, from two connections as two
-// ranks have them, and twice from one of them.
+// The real libzmq pushes messages like those of LMCache's type,
+// from two connections as for two ranks, and one of them twice.
 func TestRealLibzmq(t *testing.T) {
 	t.Parallel()
 	python := testkit.PythonWithZMQ(t)
@@ -189,8 +189,8 @@ func TestRealLibzmq(t *testing.T) {
 	p.End()
 }
 
-// Two proxies and one prefill: each hears of its own requests, all of them, and of no
-// others, though the prefill has one address for all its notifications.
+// With two proxies and one prefill instance, each proxy gets exactly its
+// notifications, although the prefill instance sends all of them to one address.
 func TestTwoProxiesOnePrefill(t *testing.T) {
 	t.Parallel()
 	r, inbox, _, in := bridge(t)
@@ -217,7 +217,7 @@ func TestTwoProxiesOnePrefill(t *testing.T) {
 	}
 }
 
-// An agent waits with a proxy for as long as that proxy does: prefill may have a long queue.
+// An agent waits as long as the proxy does: prefill may have a long queue.
 func TestLongPrefill(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -237,7 +237,7 @@ func TestLongPrefill(t *testing.T) {
 	})
 }
 
-// An agent that ends, one that refuses and one that is away: an error, and at once.
+// An agent that ends, one that refuses and one that is unreachable cause an error at once.
 func TestLostAgent(t *testing.T) {
 	t.Parallel()
 	_, inbox, s, in := bridge(t)
@@ -250,7 +250,7 @@ func TestLostAgent(t *testing.T) {
 	}
 	over := make(chan error, 1)
 	go func() { over <- a.Await(t.Context(), in, "7", 1) }()
-	for inbox.Len() == 0 { // until the agent has been asked
+	for inbox.Len() == 0 { // until the agent has received the query
 		runtime.Gosched()
 	}
 	ctx, cancel := context.WithCancel(t.Context())

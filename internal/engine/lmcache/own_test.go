@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// LMCache's own definitions read our legs and make a notification. On demand, with a
-// Python that has msgspec:
+// LMCache's code decodes our requests and encodes a notification.
+// This test runs on demand, with a Python that has msgspec:
 //
 //	pip download --no-deps lmcache && unzip lmcache-*.whl -d DIR
 //	PD_TEST_LMCACHE=DIR PD_TEST_PYTHON=python3 go test ./internal/engine/lmcache -run Own

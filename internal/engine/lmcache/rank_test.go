@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
-// rank is a tensor-parallel rank of a prefill engine, with its connection.
+// rank is a tensor-parallel rank of a prefill engine with its connection.
 type rank struct {
 	t *testing.T
 	s *zmqpeer.Sender
@@ -30,8 +30,7 @@ func (r *rank) notify(id string) {
 	require.NoError(r.t, r.s.Send(r.t.Context(), connector.Notification(id)))
 }
 
-// An invalid message only causes a line in the log, and notifications of a prefill that
-// reconnects are received.
+// An invalid message only causes a log line, and a prefill engine that reconnects is received again.
 func TestReceiverGoesOn(t *testing.T) {
 	t.Parallel()
 	r, inbox, _, _ := bridge(t)

@@ -153,9 +153,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever the file says, its etcd members are addresses in the one
-// spelling of ours, the answer is one of "these members" and "no etcd", and
-// nothing that is shown of the file holds a password or a control character.
+// FuzzParse: whatever the file, the result is etcd members in canonical form or the reason why
+// there are none. No displayed part of the file contains a password or a control character.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		`{"metadata_server":"etcd://a:2379;b:2379","protocol":"tcp"}`, `{"metadata_server":"P2PHANDSHAKE"}`, `{"metadata_server":"redis://user:hunter2@a:6379/0","metadata_backend":"redis"}`,
@@ -200,7 +199,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// shows fails if a text made for people must not be shown to them.
+// shows fails unless text is printable and contains no password.
 func shows(t *testing.T, raw []byte, text string) {
 	t.Helper()
 	if text == "" || instance.Printable(text, 0) != text {

@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// engines answer with their number of waiting requests.
+// engines answers with the number of waiting requests of each engine.
 type engines struct {
 	mu               sync.Mutex
 	silent           map[string]bool
@@ -24,7 +24,7 @@ type engines struct {
 	known            map[instance.Key]*policy.Engine
 	takes            time.Duration
 	earliest, latest time.Time
-	first            int // rank of the group
+	first            int // first rank of the group
 	observed         map[instance.Key][]vllm.RankLoad
 	checked          map[string]int
 	full             map[string]bool // engines in which requests wait for capacity
@@ -106,8 +106,8 @@ func fleet(n int) *instance.Snapshot {
 	return instance.NewSnapshot(1, all)
 }
 
-// Every engine is asked once in an interval, spread over it and few at once; what one
-// said last is forgotten when it has been silent for some intervals, or has left.
+// Every engine is read once per interval, spread over it and with few concurrent reads.
+// Its last report is dropped once it has been silent for some intervals, or has left.
 func TestScrape(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -182,8 +182,7 @@ func TestScrape(t *testing.T) {
 	})
 }
 
-// What the second server of a data-parallel group says of its ranks, 2 and 3 of the group,
-// is about those that requests name 0 and 1.
+// Ranks 2 and 3 of a group, on its second server, are the ranks 0 and 1 in requests to that server.
 func TestScrapeSecondServerOfAGroup(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -210,7 +209,7 @@ func TestScrapeSecondServerOfAGroup(t *testing.T) {
 	})
 }
 
-// A decode engine in which requests wait is read each second until none wait, a few at a time.
+// A decode engine with waiting requests is read every second until none wait, a few at a time.
 func TestScrape_FullEngine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -223,7 +222,7 @@ func TestScrape_FullEngine(t *testing.T) {
 			defer close(done)
 			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second}).Run(ctx)
 		}()
-		// within returns the number of readings of some engines in ten seconds, without the first.
+		// within returns the number of reads of some engines in ten seconds, except the first of each.
 		within := func(addresses ...string) (n int) {
 			e.mu.Lock()
 			clear(e.asked)
@@ -285,7 +284,7 @@ func TestScrape_FullEngine(t *testing.T) {
 	})
 }
 
-// run runs a Scraper of some instances in virtual time, until f returns.
+// run runs a Scraper for some instances in virtual time, until f returns.
 func run(t *testing.T, e *engines, interval time.Duration, list []*instance.Instance, f func(*scrape.Scraper)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -311,7 +310,7 @@ func newEngines() *engines {
 	return &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}}
 }
 
-// An engine in both roles is read once in an interval, also while it is kept in one of them.
+// An engine in both roles is read once per interval, also if it serves in one of them only.
 func TestScrape_BothRoles(t *testing.T) {
 	t.Parallel()
 	for _, only := range []instance.Role{"", instance.Prefill, instance.Decode} {
@@ -337,7 +336,7 @@ func TestScrape_BothRoles(t *testing.T) {
 	}
 }
 
-// What was read of an engine in one role stays while the engine is read in the other.
+// The report of an engine that was read in one role is kept while it is read in the other.
 func TestScrape_ReadInOtherRole(t *testing.T) {
 	t.Parallel()
 	decode := fleet(1).All()[0]
@@ -364,7 +363,7 @@ func TestScrape_ReadInOtherRole(t *testing.T) {
 	})
 }
 
-// A drained instance is read until its requests have ended: their limits depend on its progress.
+// A drained instance is read until its requests have ended, because their time limits depend on its progress.
 func TestScrape_Drained(t *testing.T) {
 	t.Parallel()
 	list := fleet(2).All()
@@ -392,7 +391,7 @@ func TestScrape_Drained(t *testing.T) {
 	})
 }
 
-// A Scraper without an interval reads nothing: no later reading would replace the first one.
+// A Scraper without an interval reads nothing, because no later read would replace the first one.
 func TestScraper_ReadWithoutInterval(t *testing.T) {
 	t.Parallel()
 	e, one := newEngines(), fleet(1).All()[0]

@@ -60,7 +60,7 @@ func says(status int, body string) http.HandlerFunc {
 	}
 }
 
-// An engine reports whether it transfers KV caches by NIXL; an agent next to it is not needed for that.
+// An engine reports whether it transfers KV caches by NIXL; this needs no agent.
 func TestFactsOfNIXL(t *testing.T) {
 	t.Parallel()
 	base := engine(t, map[string]http.HandlerFunc{
@@ -202,7 +202,7 @@ func TestErrors(t *testing.T) {
 	raw := rawServer(t, "+OK not http\r\n")
 
 	c, keyed := New(""), New("k")
-	c.Timeout = time.Minute // the large answers take their time on a busy machine
+	c.Timeout = time.Minute // the large answers take long on a busy machine
 	models := func(c *Client) func(string) error {
 		return func(b string) error { _, err := c.Models(t.Context(), b); return err }
 	}
@@ -312,8 +312,7 @@ func (d slowly) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// An engine that is busy answers /health late: how long it may take is for the
-// caller to say, and its deadline is the only one.
+// A busy engine answers /health late. The caller chooses the time limit; its deadline is the only one.
 func TestTheCallersDeadlineHolds(t *testing.T) {
 	t.Parallel()
 	ours := errors.New("the reason of the caller")
@@ -374,8 +373,8 @@ func TestRedirectPolicyOfTheCallersClientIsIgnored(t *testing.T) {
 	}
 }
 
-// closedPort returns an address on which no process listens. Its listener stays bound without
-// accepting until the port is known, so it is ours and not about to be reused.
+// closedPort returns an address on which no process listens. Its listener stays bound
+// without accepting until the port is known, so that no other process gets the port.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	l := testkit.Listen(t)

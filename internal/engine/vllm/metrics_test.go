@@ -74,8 +74,7 @@ func TestLoadIsBounded(t *testing.T) {
 	}
 }
 
-// FuzzMetrics compares what is read of /metrics with Prometheus' own parser, for every text
-// that that one accepts.
+// FuzzMetrics compares the parsed /metrics with Prometheus' parser, for every text that the latter accepts.
 func FuzzMetrics(f *testing.F) {
 	for _, s := range []string{
 		"vllm:num_requests_running{model_name=\"m\"} 3.0\nvllm:num_requests_waiting{model_name=\"m\"} 0.0\n",
@@ -143,8 +142,8 @@ func FuzzMetrics(f *testing.F) {
 	})
 }
 
-// sum adds the samples that are numbers and not negative. ok is false for a family whose
-// samples have other names, such as a histogram.
+// sum returns the sum of the samples that are non-negative numbers. ok is
+// false for a family whose samples have other names, such as a histogram.
 func sum(m *dto.MetricFamily) (total float64, n int, ok bool) {
 	for _, s := range m.GetMetric() {
 		var v float64

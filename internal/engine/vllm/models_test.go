@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// lists answers with a list of n adapters as vLLM writes it.
+// lists returns a handler that answers with n adapters, in vLLM's format.
 func lists(n int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprint(w, `{"object":"list","data":[{"id":"base","root":"/models/base","parent":null,"max_model_len":4096}`)
@@ -20,7 +20,7 @@ func lists(n int) http.HandlerFunc {
 	}
 }
 
-// A long list is read to the end, or to a bound that is no fault of the engine.
+// A long list is read to the end, or to a bound; exceeding the bound is no failure of the engine.
 func TestModels_LongLists(t *testing.T) {
 	t.Parallel()
 	c := New("")

@@ -97,8 +97,8 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// Fields given one by one are what vLLM 0.32 makes of them (utils/argparse_utils.py): JSON that replaces
-// the whole option.
+// Fields given one by one become JSON that replaces the whole
+// option, as in vLLM 0.32 (utils/argparse_utils.py).
 func TestFields(t *testing.T) {
 	t.Parallel()
 	const (

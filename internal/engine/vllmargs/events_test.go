@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// seed is what vLLM's own example of events has.
+// seed is the configuration in vLLM's example of KV events.
 const seed = `{"enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv-events"}`
 
 func TestEventsOfACommand(t *testing.T) {
@@ -77,7 +77,7 @@ func TestEventSources(t *testing.T) {
 	}
 }
 
-// ParseCommand reads the endpoints that SetIn has set, and the rest stays.
+// ParseCommand returns the endpoints that SetIn has set, and the other settings are unchanged.
 func TestEventsSetIn(t *testing.T) {
 	t.Parallel()
 	e := vllmargs.Events{Publishes: true, Endpoint: "tcp://*:7", Replay: "tcp://*:8", Topic: "kv-events"}

@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// FuzzParseTransfer: what is read of a --kv-transfer-config is what it says,
-// and what it leads to is a role and a dialect that the proxy has, or a reason.
+// FuzzParseTransfer: the parsed --kv-transfer-config equals its
+// text, and yields a known role and dialect, or a reason.
 func FuzzParseTransfer(f *testing.F) {
 	for _, s := range []string{
 		`{"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[{"kv_connector":"NixlConnector"}]}}`,
@@ -65,8 +65,8 @@ func FuzzParseTransfer(f *testing.F) {
 	})
 }
 
-// FuzzCommand reads any command line, an argument a line. What follows a flag
-// that takes a key is never shown.
+// FuzzCommand parses any command line with one argument per line.
+// The value of a flag for a key is never shown.
 func FuzzCommand(f *testing.F) {
 	for _, s := range []string{
 		"vllm\nserve\nQwen/Qwen2.5\n--port\n8100\n--host\n10.0.0.7\n--api-key\nhunter2\n-tp\n2", "env\nA=b\nVLLM_API_KEY=hunter2\npython3\n-m\nvllm.entrypoints.openai.api_server\n--api_key=hunter2\nhunter2",

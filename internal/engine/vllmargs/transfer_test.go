@@ -16,7 +16,7 @@ func TestTransfer(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, text, dialect string
-		role                instance.Role // "" when it is left open
+		role                instance.Role // "" if undecided
 		describe            string
 	}{
 		{"NIXL", `{"kv_connector":"NixlConnector","kv_role":"kv_producer"}`, "nixl", instance.Prefill, "NixlConnector"},
@@ -75,13 +75,13 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// p2pTier is a prefill with a P2P tier.
+// p2pTier returns the configuration of a prefill engine with a P2P tier.
 func p2pTier(connector string) string {
 	return `{"kv_connector":"` + connector + `","kv_role":"kv_producer","kv_connector_extra_config":{"spec_name":"TieringOffloadingSpec",
 		"secondary_tiers":[{"type":"fs","root_dir":"/x"},{"type":"p2p","port":"5720","unbound_store_timeout_s":90}]}}`
 }
 
-// What the record says of the engine's times and ports.
+// The lease and the port that the record gets from the engine's configuration.
 func TestLeaseAndTier(t *testing.T) {
 	t.Parallel()
 	multi := func(inner string) string {
@@ -127,8 +127,7 @@ func TestUnknownConnectors(t *testing.T) {
 	}
 }
 
-// Two connectors in one engine that both need the proxy's help are none that it
-// can help.
+// If two connectors of one engine both need the proxy, the engine has no dialect.
 func TestTwoThatNeedHelp(t *testing.T) {
 	t.Parallel()
 	got, err := vllmargs.ParseTransfer(`{"kv_connector":"MultiConnector","kv_role":"kv_producer","kv_connector_extra_config":{"connectors":[
@@ -139,7 +138,7 @@ func TestTwoThatNeedHelp(t *testing.T) {
 	}
 }
 
-// The bootstrap server is found wherever an engine's configuration names it.
+// The bootstrap server is found wherever the engine's configuration has it.
 func TestMooncake(t *testing.T) {
 	t.Parallel()
 	const own = `{"kv_connector":"MooncakeConnector","kv_role":"kv_producer","kv_connector_extra_config":{"bootstrap_server_address":" 10.0.0.1:9000 ","mooncake_protocol":"tcp"}}`

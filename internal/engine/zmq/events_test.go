@@ -29,7 +29,7 @@ func connect(t *testing.T, kind zmq.Kind, endpoint string, b zmq.Bounds) *zmq.Co
 
 func number(i uint64) []byte { return binary.BigEndian.AppendUint64(nil, i) }
 
-// message is what events.py publishes as its i-th.
+// message returns the i-th message of events.py.
 func message(i int) [][]byte {
 	return [][]byte{[]byte("kv@1"), number(uint64(i)), bytes.Repeat([]byte("x"), i*1000+1)} //nolint:gosec // a small number
 }
@@ -38,7 +38,7 @@ func same(a, b [][]byte) bool { return slices.EqualFunc(a, b, bytes.Equal) }
 
 const large = 4 << 20
 
-// TestSubscribe: libzmq publishes, bound and connected, and only the topic comes.
+// TestSubscribe: libzmq publishes, bound and connected, and only messages of the topic arrive.
 func TestSubscribe(t *testing.T) {
 	t.Parallel()
 	python := testkit.PythonWithZMQ(t)
@@ -76,7 +76,7 @@ func TestSubscribe(t *testing.T) {
 		t.Cleanup(func() { _ = sub.Close() })
 		pub, err := zmqpeer.PublishTo("tcp://"+sub.Addr().String(), count)
 		require.NoError(t, err)
-		t.Cleanup(func() { _ = pub.Close() }) // it has nothing to say
+		t.Cleanup(func() { _ = pub.Close() }) // its error is irrelevant
 		testkit.Eventually(t, 20*time.Second, func() error {
 			if pub.Subscribers() != 1 {
 				return errors.New("no subscriber")
@@ -90,14 +90,14 @@ func TestSubscribe(t *testing.T) {
 	})
 }
 
-// TestPublish: libzmq subscribes to a Publisher of ours.
+// TestPublish: libzmq subscribes to a Publisher of this package.
 func TestPublish(t *testing.T) {
 	t.Parallel()
 	python := testkit.PythonWithZMQ(t)
 	const count = 100
 	pub, err := zmqpeer.Publish(t.Context(), loopback, 2*count, nil)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = pub.Close() }) // it has nothing to say
+	t.Cleanup(func() { _ = pub.Close() }) // its error is irrelevant
 	endpoint := "tcp://" + pub.Addr().String()
 	script := testkit.StartPython(t, python, events, "SUB", endpoint, strconv.Itoa(count))
 	ours := connect(t, zmq.Sub, endpoint, zmq.Bounds{Bytes: large})
@@ -124,13 +124,12 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestPublisherWaitsForNobody: a subscriber that does not read loses messages, others
-// do not.
+// TestPublisherWaitsForNobody: a subscriber that does not read loses messages; other subscribers do not.
 func TestPublisherWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	pub, err := zmqpeer.Publish(t.Context(), loopback, 4, nil)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = pub.Close() }) // it has nothing to say
+	t.Cleanup(func() { _ = pub.Close() }) // its error is irrelevant
 	endpoint := "tcp://" + pub.Addr().String()
 	for range 2 {
 		c := connect(t, zmq.Sub, endpoint, zmq.Bounds{Bytes: large})
@@ -144,7 +143,7 @@ func TestPublisherWaitsForNobody(t *testing.T) {
 		}
 		return nil
 	})
-	for range 100 { // far more than sockets hold
+	for range 100 { // far more than socket buffers hold
 		pub.Send([]byte("b"), make([]byte, large/2))
 	}
 	pub.Send([]byte("a"))
@@ -153,7 +152,7 @@ func TestPublisherWaitsForNobody(t *testing.T) {
 	}
 }
 
-// TestReplay: libzmq answers a DEALER of ours, and asks a ROUTER of ours.
+// TestReplay: libzmq answers our DEALER, and queries our ROUTER.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	python := testkit.PythonWithZMQ(t)
@@ -201,14 +200,14 @@ func TestReplay(t *testing.T) {
 	})
 }
 
-// TestDialEnds: a context ends a handshake, Close ends a Receive, and a peer that
-// announces too much ends its connection.
+// TestDialEnds: a context ends a handshake, Close ends a Receive,
+// and a peer that announces too large a message is disconnected.
 func TestDialEnds(t *testing.T) {
 	t.Parallel()
 	var config net.ListenConfig
 	silent, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = silent.Close() }) // it served
+	t.Cleanup(func() { _ = silent.Close() }) // its error is irrelevant
 	if _, err := zmq.Dial(t.Context(), zmq.Sub, "tcp://"+silent.Addr().String(), zmq.Bounds{Handshake: 50 * time.Millisecond}, nil); err == nil {
 		t.Error("a peer that says nothing was taken")
 	}
@@ -217,7 +216,7 @@ func TestDialEnds(t *testing.T) {
 	}
 	pub, err := zmqpeer.Publish(t.Context(), loopback, 4, nil)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = pub.Close() }) // it has nothing to say
+	t.Cleanup(func() { _ = pub.Close() }) // its error is irrelevant
 	endpoint := "tcp://" + pub.Addr().String()
 	if _, err := zmq.Dial(t.Context(), zmq.Dealer, endpoint, zmq.Bounds{}, nil); err == nil {
 		t.Error("a DEALER was taken by a PUB")

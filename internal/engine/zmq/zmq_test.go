@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 const loopback = "tcp://127.0.0.1:0"
 
-// listen binds a socket whose trouble goes into a channel.
+// listen binds a socket, and returns a channel of its peers' errors.
 func listen(t *testing.T, kind zmq.Kind, endpoint string, b zmq.Bounds) (*zmq.Listener, <-chan error) {
 	t.Helper()
 	trouble := make(chan error, 64)
@@ -67,14 +67,14 @@ func dial(t *testing.T, l *zmq.Listener, bytes string) net.Conn {
 	var d net.Dialer
 	c, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = c.Close() }) // it may be closed
+	t.Cleanup(func() { _ = c.Close() }) // it may be closed already
 	if _, err := c.Write([]byte(bytes)); err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-// TestLibzmq has libzmq as the peer, over IPv4 and IPv6.
+// TestLibzmq uses libzmq as the peer, over IPv4 and IPv6.
 func TestLibzmq(t *testing.T) {
 	t.Parallel()
 	python := testkit.PythonWithZMQ(t)
@@ -100,7 +100,7 @@ func TestLibzmq(t *testing.T) {
 					t.Fatalf("message %d has %d frames", i, len(m.Frames))
 				}
 			}
-			peer.End() // its end is no trouble
+			peer.End() // its end is no error
 			_ = l.Close()
 			if len(trouble) > 0 {
 				t.Errorf("said of the peer: %v", <-trouble)
@@ -109,7 +109,7 @@ func TestLibzmq(t *testing.T) {
 	}
 }
 
-// TestLibzmqReconnects: a peer that pings goes on when the socket is there again.
+// TestLibzmqReconnects: a peer that pings continues when the socket is available again.
 func TestLibzmqReconnects(t *testing.T) {
 	t.Parallel()
 	python := testkit.PythonWithZMQ(t)
@@ -157,7 +157,7 @@ const greeting = "\xff\x00\x00\x00\x00\x00\x00\x00\x00\x7f\x03\x00NULL\x00\x00\x
 
 const ready = "\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
 
-// TestBadPeers: what a peer sends ends its connection, and nothing else.
+// TestBadPeers: invalid data from a peer ends its connection, and nothing else.
 func TestBadPeers(t *testing.T) {
 	t.Parallel()
 	if len(greeting) != 64 {
@@ -191,8 +191,8 @@ func TestBadPeers(t *testing.T) {
 	}
 }
 
-// TestConn_PongWithinMessage checks that a PONG between two frames of a message does not cut the
-// message: libzmq answers a PING after the frame that it is sending.
+// TestConn_PongWithinMessage checks that a PONG between two frames of a message does
+// not split the message: libzmq answers a PING after the frame that it is sending.
 func TestConn_PongWithinMessage(t *testing.T) {
 	t.Parallel()
 	var config net.ListenConfig
@@ -202,7 +202,7 @@ func TestConn_PongWithinMessage(t *testing.T) {
 	go func() {
 		peer, err := l.Accept()
 		if err == nil {
-			t.Cleanup(func() { _ = peer.Close() }) // it has nothing to say
+			t.Cleanup(func() { _ = peer.Close() }) // its error is irrelevant
 			_, err = peer.Write([]byte(greeting + "\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB" +
 				"\x01\x02kv" + "\x04\x05\x04PONG" + "\x01\x01a\x00\x01b" + "\x00\x04next"))
 		}
@@ -221,7 +221,7 @@ func TestConn_PongWithinMessage(t *testing.T) {
 	}
 }
 
-// TestSilentPeers: silent peers do not delay others, and are closed in the end.
+// TestSilentPeers: silent peers do not delay others, and are eventually disconnected.
 func TestSilentPeers(t *testing.T) {
 	t.Parallel()
 	l, trouble := listen(t, zmq.Pull, loopback, zmq.Bounds{Peers: 3, Handshake: 5 * time.Second})
@@ -289,7 +289,7 @@ func FuzzPeer(f *testing.F) {
 	require.NoError(f, err)
 	f.Cleanup(func() { _ = l.Close() })
 	f.Fuzz(func(t *testing.T, bytes []byte) {
-		_ = dial(t, l, string(bytes)).Close() // its messages come or not
+		_ = dial(t, l, string(bytes)).Close() // its messages may or may not arrive
 		s := sender(t, zmq.Dealer, l)
 		require.NoError(t, s.Send(t.Context(), []byte("the next one")))
 		for string(receive(t, l).Frames[0]) != "the next one" {

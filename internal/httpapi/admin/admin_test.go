@@ -32,7 +32,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 type rig struct {
 	svc     *admin.Service
-	options admin.Options // of svc
+	options admin.Options // options of svc
 	watcher *watch.Watcher
 	etcd    *etcdtest.Server
 }
@@ -64,7 +64,7 @@ func TestAddAndRemove(t *testing.T) {
 	if err != nil || outcome != httpapi.Added {
 		t.Fatalf("Add: %v, %v", outcome, err)
 	}
-	// Add returns when this proxy's own snapshot contains the instance.
+	// Add returns once this proxy's snapshot contains the instance.
 	in, ok := r.watcher.Snapshot().Lookup(k)
 	if !ok || !in.Usable() || !in.Static() || in.Record.Source != "admin" || in.Record.Transfer != instance.TransferNIXL || !in.ServesModel("m") || in.Ranks() != 4 {
 		t.Fatalf("instance %+v", in)
@@ -95,7 +95,7 @@ func TestAddThatWaits(t *testing.T) {
 	if err != nil || outcome != httpapi.Waiting {
 		t.Fatalf("Add: %v, %v", outcome, err)
 	}
-	// Both calls return when this proxy's own list contains the change.
+	// Both calls return once this proxy's list contains the change.
 	if !r.watcher.Snapshot().Waiting(key(address)) {
 		t.Error("the list does not show the one that is waited for")
 	}
@@ -117,8 +117,8 @@ func TestAddThatWaits(t *testing.T) {
 	})
 }
 
-// Two proxies with instances of their own wait for the same instance. One of them takes its add
-// back: the other one still waits, and a proxy that does not wait cannot end it.
+// Two proxies with separate instances wait for the same instance. If one withdraws its
+// add, the other one still waits; a proxy that does not wait cannot end the wait.
 func TestRemoveOfASharedWait(t *testing.T) {
 	t.Parallel()
 	for _, role := range []instance.Role{instance.Decode, instance.Both} {
@@ -167,13 +167,13 @@ func TestRemoveOfASharedWait(t *testing.T) {
 	}
 }
 
-// lagging is the membership of a proxy whose watch is behind.
+// lagging is a membership that is behind etcd.
 type lagging struct{ snapshot *instance.Snapshot }
 
 func (l lagging) Snapshot() *instance.Snapshot { return l.snapshot }
 
-// An instance that was removed is added through a proxy that does not know of the removal yet. It
-// does not respond, so the add must wait for it in etcd.
+// A removed instance is added through a proxy that does not know about the
+// removal yet. It does not respond, so the add must be pending in etcd.
 func TestAddThroughALaggingProxy(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -219,7 +219,7 @@ func TestAddRefuses(t *testing.T) {
 	}
 }
 
-// aProxy responds to probes of engines as a proxy does.
+// aProxy starts a server that responds to probes as a proxy does.
 func aProxy(t *testing.T) string {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -250,7 +250,7 @@ func TestEtcdAway(t *testing.T) {
 	})
 }
 
-// An intent is in this proxy's own snapshot when the call returns.
+// An intent is in this proxy's snapshot when the call returns.
 func TestChangeIntent(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
@@ -293,7 +293,7 @@ func TestChangeIntent(t *testing.T) {
 	}
 }
 
-// The role of an orphan, which has no key any more, cannot be set.
+// The role of an orphan, which no longer has a key, cannot be set.
 func TestRoleOfOrphan(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
@@ -321,7 +321,7 @@ func TestRoleOfOrphan(t *testing.T) {
 	}
 }
 
-// A change in both roles of an engine that has one is refused: it would write the other role, too.
+// A change of both roles is refused for an engine with one role: it would write the other role, too.
 func TestBothOfOneRole(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
@@ -343,8 +343,8 @@ func TestBothOfOneRole(t *testing.T) {
 	}
 }
 
-// A proxy whose watch lags decides from etcd, not from its snapshot, whether other proxies use
-// what it is to remove.
+// A lagging proxy reads from etcd, not from its snapshot, whether
+// other proxies use the instance that it should remove.
 func TestRemoveThroughALaggingProxy(t *testing.T) {
 	t.Parallel()
 	const own, other = "127.0.0.1:8000", "127.0.0.1:9000"

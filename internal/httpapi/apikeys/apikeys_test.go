@@ -59,7 +59,7 @@ func TestFile(t *testing.T) {
 	})
 	write(t, path, "k3 team-c rank\nk1 team-a\n")
 	r.Reload()
-	r.Reload() // a changed file is taken by the second
+	r.Reload() // the second call reads a changed file
 	expect("changed", map[string]apikeys.Key{"k0": {}, "k1": {Name: "team-a"}, "k3": {Name: "team-c", Rights: apikeys.Rank}})
 	if r.Problem() != "" || r.Len() != 3 {
 		t.Errorf("%q, %d keys", r.Problem(), r.Len())
@@ -73,8 +73,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// A partially written file does not remove keys: the keys that were read before stay
-// active.
+// A partially written file does not remove keys: the previous keys stay active.
 func TestFileThatIsBeingWritten(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keys")
@@ -100,7 +99,7 @@ func TestFileThatIsBeingWritten(t *testing.T) {
 	}
 }
 
-// Without keys no client needs one; with an empty file every client is refused.
+// Without keys, clients need none; with an empty file, every client is refused.
 func TestNoKeys(t *testing.T) {
 	t.Parallel()
 	if r, err := apikeys.Open(nil, "", nil, nil); r != nil || err != nil {

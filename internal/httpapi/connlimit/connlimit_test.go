@@ -26,8 +26,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 const patience = time.Minute
 
-// site is a server with a limit. Requests for /slow are answered once hold is closed,
-// and /health is exempt.
+// site is a server with a limit. Requests for /slow are answered once hold is closed; /health is exempt.
 type site struct {
 	t       *testing.T
 	address string
@@ -35,7 +34,7 @@ type site struct {
 	config  *tls.Config // nil: no TLS
 }
 
-// open starts a server of at most n connections.
+// open starts a server with at most n connections.
 func open(t *testing.T, secure bool, n int) *site {
 	t.Helper()
 	log := logrus.New()
@@ -125,7 +124,7 @@ func (c *client) answer() (status int, closed bool, err error) {
 	return resp.StatusCode, true, nil
 }
 
-// expect sends a request and checks the answer to it.
+// expect sends a request and checks its answer.
 func (s *site) expect(c *client, path string, want int, wantClosed bool) {
 	s.t.Helper()
 	require.NoError(s.t, c.send(path))
@@ -143,8 +142,8 @@ func both(t *testing.T, f func(t *testing.T, secure bool)) {
 	}
 }
 
-// At the limit a request gets 503, an exempt one its answer, and both connections end.
-// Idle and busy connections within the limit stay.
+// At the limit, a request gets 503, an exempt request gets its answer, and both
+// connections end. Idle and busy connections within the limit stay open.
 func TestRefusedAtTheLimit(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, secure bool) {
@@ -152,7 +151,7 @@ func TestRefusedAtTheLimit(t *testing.T) {
 		idle, busy := s.dial(), s.dial()
 		s.expect(idle, "/", http.StatusOK, false)
 		require.NoError(t, busy.send("/slow"))
-		for range 10 { // more than fit beyond the limit at once
+		for range 10 { // more than fit beyond the limit at the same time
 			s.expect(s.dial(), "/", http.StatusServiceUnavailable, true)
 			s.expect(s.dial(), "/health", http.StatusOK, true)
 		}
@@ -164,7 +163,7 @@ func TestRefusedAtTheLimit(t *testing.T) {
 	})
 }
 
-// A connection that was accepted beyond the limit is served once another one has ended.
+// A client beyond the limit is served once another connection has ended.
 func TestServedWhenAnotherEnds(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, secure bool) {
@@ -187,8 +186,7 @@ func TestServedWhenAnotherEnds(t *testing.T) {
 	})
 }
 
-// Clients that connect beyond the limit and send nothing are disconnected, so that
-// health checks get through.
+// Clients that connect beyond the limit and send nothing are disconnected, so that health checks succeed.
 func TestSilentClientsBeyondTheLimit(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, secure bool) {
@@ -203,8 +201,8 @@ func TestSilentClientsBeyondTheLimit(t *testing.T) {
 	})
 }
 
-// Connections beyond the limit on which nothing happens do not delay a health check: those that send
-// nothing, those whose refused body does not come, and those whose request was served without its body.
+// Inactive connections beyond the limit do not delay a health check: silent ones, those whose
+// refused body does not arrive, and those whose request was served without its body.
 func TestHealthNextToSilentClients(t *testing.T) {
 	t.Parallel()
 	for name, sent := range map[string]string{

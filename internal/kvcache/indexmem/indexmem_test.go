@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// index is the simplest Evictor: parts of some bytes, the least recently used first.
+// index is the simplest Evictor: parts of different sizes, the least recently used first.
 type index struct {
 	budget *indexmem.Budget
 	kind   indexmem.Kind
@@ -62,11 +62,11 @@ func (x *index) names() (out []int) {
 	return out
 }
 
-// TestBudget_EvictsAcrossIndexes: parts go in about the order of their use, of all indexes
-// together, and only as many as must.
+// TestBudget_EvictsAcrossIndexes: parts of all indexes are evicted
+// roughly in the order of their use, and only as many as necessary.
 func TestBudget_EvictsAcrossIndexes(t *testing.T) {
 	t.Parallel()
-	const limit, each, all = 1 << 20, 4 << 10, 2000 // one tick for each part
+	const limit, each, all = 1 << 20, 4 << 10, 2000 // one tick per part
 	b := indexmem.New(limit)
 	indexes := make([]*index, 20)
 	for i := range indexes {
@@ -85,20 +85,20 @@ func TestBudget_EvictsAcrossIndexes(t *testing.T) {
 		left = append(left, x.names()...)
 	}
 	slices.Sort(left)
-	// A sweep evicts one share of the time at once: so far the order may differ.
+	// A sweep evicts one share of the ticks at once, so the order may differ within that share.
 	if n, kept := len(left), limit/each; n > kept || n < kept*98/100 || left[0] < all-kept-kept/10 {
 		t.Errorf("%d parts are left, the oldest is %d of %d", n, left[0], all)
 	}
 	if got, want := b.Evicted(indexmem.Prompts), int64(all*each)-b.Used(indexmem.Prompts); got != want {
 		t.Errorf("%d bytes evicted, want %d", got, want)
 	}
-	// A tick later the first ones are used up, and the clock has wrapped around.
+	// One tick later, the first ones are evicted, and the clock has wrapped around.
 	for _, x := range indexes {
 		x.Evict(b.Now(), limit)
 		b.Unregister(indexmem.Prompts, x)
 	}
 	b.Add(indexmem.Prompts, 2*limit)
-	b.Enforce() // of no index
+	b.Enforce() // without an index
 	if used := b.Used(indexmem.Prompts); used != 2*limit {
 		t.Errorf("%d bytes", used)
 	}
@@ -117,7 +117,7 @@ func TestBefore(t *testing.T) {
 	}
 }
 
-// TestBudget_AtOnce: the limit is kept when all has been added, by many goroutines.
+// TestBudget_AtOnce: the limit holds after many goroutines have added all their parts.
 func TestBudget_AtOnce(t *testing.T) {
 	t.Parallel()
 	b := indexmem.New(1 << 20)

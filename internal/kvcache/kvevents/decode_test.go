@@ -24,7 +24,7 @@ func decode(t testing.TB, p []byte) *kvevents.Batch {
 	return &b
 }
 
-// hash is what an engine's name of a block comes to.
+// hash returns the Hash of an engine's block name.
 func hash(v any) kvevents.Hash {
 	switch v := v.(type) {
 	case int64:
@@ -47,7 +47,7 @@ func whole(v any) int64 {
 	return kvevents.Unsaid
 }
 
-// check compares an event with what the library alone makes of it.
+// check compares an event with the result of the msgp library alone.
 func check(t *testing.T, e *kvevents.Event, want map[string]any) {
 	t.Helper()
 	kinds := map[string]kvevents.Kind{"BlockStored": kvevents.Stored, "BlockRemoved": kvevents.Removed, "AllBlocksCleared": kvevents.Cleared}
@@ -104,8 +104,7 @@ func check(t *testing.T, e *kvevents.Event, want map[string]any) {
 	}
 }
 
-// TestRecorded: what real vLLM sent, and the same as older versions would have, reads
-// as the library alone reads it.
+// TestRecorded: messages of a real vLLM, and their form in older versions, decode as with the library alone.
 func TestRecorded(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
@@ -132,8 +131,8 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// TestRecordedArrays: what the publisher of vLLM 0.23 makes of the same events is what
-// older makes of them, and reads as the newer one's messages do.
+// TestRecordedArrays: vLLM 0.23 publishes the same events as older
+// computes, and they decode like the messages of the newer version.
 func TestRecordedArrays(t *testing.T) {
 	t.Parallel()
 	newer := payloads(t, "vllm-0.32.0")
@@ -160,7 +159,7 @@ func TestRecordedArrays(t *testing.T) {
 	}
 }
 
-// TestShapes: what no recording has.
+// TestShapes: forms that no recording has.
 func TestShapes(t *testing.T) {
 	t.Parallel()
 	digest := append(make([]byte, 24), 0, 0, 0, 0, 0, 0, 1, 2)
@@ -200,7 +199,7 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// Values in values are printed down to some depth.
+// Nested values are printed up to a bounded depth.
 func TestText_Nested(t *testing.T) {
 	t.Parallel()
 	text := func(value []byte) (string, error) {
@@ -223,8 +222,8 @@ func deep(n int) (p []byte) {
 	return append(p, 0xc0)
 }
 
-// FuzzDecode: any bytes decode to a batch whose parts fit each other, or an error, and what
-// is read does not depend on what was read into the batch before.
+// FuzzDecode: any bytes decode to a consistent batch or to an error.
+// The result does not depend on earlier contents of the batch.
 func FuzzDecode(f *testing.F) {
 	for _, name := range []string{"vllm-0.32.0", "vllm-0.32.0-nixl-decode-bytes"} {
 		for _, p := range payloads(f, name) {

@@ -13,8 +13,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// recorded returns the messages of a file in testdata, which real vLLM sent: per message
-// the number of frames, then the length and bytes of each.
+// recorded returns the messages of a real vLLM from a file in testdata: for each
+// message the number of frames, then the length and bytes of each frame.
 func recorded(t testing.TB, name string) [][][]byte {
 	t.Helper()
 	data := testkit.ReadFile(t, filepath.Join("testdata", name+".frames"))
@@ -38,7 +38,7 @@ func recorded(t testing.TB, name string) [][][]byte {
 	return out
 }
 
-// payloads are the batches of a recording.
+// payloads returns the batches of a recording.
 func payloads(t testing.TB, name string) (out [][]byte) {
 	t.Helper()
 	for _, frames := range recorded(t, name) {
@@ -49,7 +49,7 @@ func payloads(t testing.TB, name string) (out [][]byte) {
 	return out
 }
 
-// generic reads a value by the library alone.
+// generic decodes a value with the library alone.
 func generic(t testing.TB, p []byte) any {
 	t.Helper()
 	v, rest, err := msgp.ReadIntfBytes(p)
@@ -66,8 +66,8 @@ func pack(t testing.TB, v any) []byte {
 	return p
 }
 
-// older makes of a batch what vLLM 0.23 would have sent: each event is an array, with null
-// for what is not there. Versions before knew less: cut leaves out what is null at the end.
+// older converts a batch to the form of vLLM 0.23: each event is an array, with null
+// for absent fields. Earlier versions had fewer fields: cut removes trailing nulls.
 func older(t testing.TB, p []byte, cut bool) []byte {
 	t.Helper()
 	batch := generic(t, p).([]any)

@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 )
 
-// A source that waits for the next message is woken by one that is dropped, and catches up.
+// A dropped message wakes a source that waits for the next one, and the source catches up.
 func TestQueue_DropsWhileNextWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

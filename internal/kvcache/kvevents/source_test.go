@@ -20,11 +20,11 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
-// publisher is an engine's two sockets and what it keeps for replay.
+// publisher has an engine's two sockets, and the batches that it keeps for replay.
 type publisher struct {
 	pub    *zmqpeer.Publisher
 	router *zmq.Listener
-	frames int // of a replay's answer, without the empty one
+	frames int // in each message of a replay, without the empty one
 
 	mu   sync.Mutex
 	next uint64
@@ -60,8 +60,8 @@ func publish(t *testing.T, frames int, endpoint, replay string) *publisher {
 }
 
 func (p *publisher) close() {
-	_ = p.pub.Close()    // it may be closed
-	_ = p.router.Close() // it may be closed
+	_ = p.pub.Close()    // it may be closed already
+	_ = p.router.Close() // it may be closed already
 }
 
 func (p *publisher) answer(m zmq.Message) {
@@ -72,7 +72,7 @@ func (p *publisher) answer(m zmq.Message) {
 		if p.frames == 2 {
 			frames = append(frames[:1], frames[2:]...)
 		}
-		_ = m.Answer(frames...) // who asked may have left
+		_ = m.Answer(frames...) // the client may have left
 	}
 	for i := binary.BigEndian.Uint64(m.Frames[1]); i < p.next; i++ {
 		if payload, ok := p.kept[i]; ok {
@@ -82,7 +82,7 @@ func (p *publisher) answer(m zmq.Message) {
 	send(nil, 1<<64-1, nil)
 }
 
-// batch stores one block whose name is its sequence and hangs on the one before it.
+// batch publishes the removal of a block whose name is the sequence number; if not sent, only replay has it.
 func (p *publisher) batch(t *testing.T, sent bool) {
 	t.Helper()
 	p.mu.Lock()
@@ -95,7 +95,7 @@ func (p *publisher) batch(t *testing.T, sent bool) {
 	p.next++
 }
 
-// log is a handler that writes down what it gets since the last reset.
+// log is a handler that records the events since the last reset.
 type log struct {
 	mu    sync.Mutex
 	got   []kvevents.Hash
@@ -156,8 +156,8 @@ func startBy(t *testing.T, p *publisher, replay bool, dial zmq.DialFunc) (*kveve
 	return s, l
 }
 
-// subscribed waits until the publisher has read the subscription, and has replayed what it
-// published until then.
+// subscribed waits until the publisher has read the subscription,
+// and has replayed the batches published until then.
 func subscribed(t *testing.T, p *publisher, s *kvevents.Source, replay bool) {
 	t.Helper()
 	testkit.Eventually(t, 20*time.Second, func() error {
@@ -168,7 +168,7 @@ func subscribed(t *testing.T, p *publisher, s *kvevents.Source, replay bool) {
 	})
 }
 
-// runTo starts a Source, which ends with the test.
+// runTo starts a Source that ends with the test.
 func runTo(t *testing.T, p *publisher, replay bool, dial zmq.DialFunc, memory *kvevents.Memory, h kvevents.Handler) *kvevents.Source {
 	t.Helper()
 	at := kvevents.Publisher{Endpoint: tcp(p.pub.Addr()), Topic: "kv"}
@@ -189,9 +189,8 @@ func runTo(t *testing.T, p *publisher, replay bool, dial zmq.DialFunc, memory *k
 	return s
 }
 
-// TestSource checks that events from before the connection are replayed, that gaps are
-// filled, and that lost events or a restarted count cause a resynchronization, with replies
-// in both forms.
+// TestSource checks that events from before the connection are replayed and that gaps are filled.
+// Lost events or a restarted count cause a resynchronization. Replies have either of both forms.
 func TestSource(t *testing.T) {
 	t.Parallel()
 	for _, frames := range []int{2, 3} {
@@ -222,12 +221,12 @@ func TestSource(t *testing.T) {
 			delete(p.kept, i)
 		}
 		p.mu.Unlock()
-		p.batch(t, true) // 7 is missing for good
+		p.batch(t, true) // 7 is lost permanently
 		l.want(t, true, "[8]")
 		p.mu.Lock()
 		p.next, p.kept = 0, map[uint64][]byte{}
 		p.mu.Unlock()
-		p.batch(t, true) // the engine counts again
+		p.batch(t, true) // the engine starts counting again
 		l.want(t, true, "[0]")
 
 		endpoint, replay := tcp(p.pub.Addr()), tcp(p.router.Addr())
@@ -240,7 +239,7 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// counted counts what is read from a connection.
+// counted counts the bytes that are read from a connection.
 type counted struct {
 	net.Conn
 	bytes *atomic.Int64
@@ -252,8 +251,8 @@ func (c counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestReplayThatCannotBeHad: it is asked for once over a connection, however much has come
-// meanwhile, and again over the next one.
+// TestReplayThatCannotBeHad: a failed replay is requested only once per connection,
+// however many batches arrive meanwhile, and again on the next connection.
 func TestReplayThatCannotBeHad(t *testing.T) {
 	t.Parallel()
 	p := publish(t, 3, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
@@ -281,7 +280,7 @@ func TestReplayThatCannotBeHad(t *testing.T) {
 	broken.Store(true)
 	p.batch(t, false)
 	before := read.Load()
-	const more, least = 100, 20 // batches, and bytes of each
+	const more, least = 100, 20 // batches, and minimum bytes of each
 	for range more {
 		p.batch(t, true)
 	}
@@ -308,8 +307,7 @@ func TestReplayThatCannotBeHad(t *testing.T) {
 	})
 }
 
-// TestSourceWithoutReplay: there is nothing to ask for what was missed, so that nothing
-// is known after it but what comes.
+// TestSourceWithoutReplay: missed batches cannot be replayed, so after a gap only new events are known.
 func TestSourceWithoutReplay(t *testing.T) {
 	t.Parallel()
 	p := publish(t, 3, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
@@ -328,21 +326,21 @@ func TestSourceWithoutReplay(t *testing.T) {
 	p.mu.Lock()
 	p.next = 0
 	p.mu.Unlock()
-	p.batch(t, true) // the engine counts again
+	p.batch(t, true) // the engine starts counting again
 	l.want(t, true, "[0]")
 	if st := s.Status(); st.Gaps != 1 || st.Resets != 3 || st.State != kvevents.Following {
 		t.Errorf("%+v", st)
 	}
 }
 
-// TestSource_Complete: what was applied is complete only if it begins with the engine's first batch and
-// has no gap.
+// TestSource_Complete: the applied batches are complete only if
+// they start with the engine's first one and have no gap.
 func TestSource_Complete(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		replay  bool
 		before  int  // batches before the connection
-		dropped bool // the first of them is not replayed
+		dropped bool // the first of them is missing in the replay
 		after   int
 		got     string
 		want    bool
@@ -378,13 +376,13 @@ func TestSource_Complete(t *testing.T) {
 	}
 }
 
-// gated is a connection whose writes wait, in order, until it is opened. Handshakes pass.
+// gated is a connection whose writes wait, in order, until it is opened. Handshakes are not delayed.
 type gated struct {
 	net.Conn
 
 	mu   sync.Mutex
 	held []byte
-	shut bool // a subscription was written, and open was not called
+	shut bool // a subscription was written, and open has not been called
 }
 
 func (g *gated) Write(p []byte) (int, error) {
@@ -405,7 +403,7 @@ func (g *gated) open() error {
 	return err
 }
 
-// slowly dials the publisher by a gated connection, which gate receives.
+// slowly dials the publisher and sends the gated connection to gate.
 func slowly(p *publisher, gate chan<- *gated) zmq.DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := (&net.Dialer{}).DialContext(ctx, network, address)
@@ -418,8 +416,8 @@ func slowly(p *publisher, gate chan<- *gated) zmq.DialFunc {
 	}
 }
 
-// TestSource_SubscriptionAfterReplay: a batch published after the replay and before the
-// subscription has arrived is applied without another batch.
+// TestSource_SubscriptionAfterReplay: a batch that is published between the
+// replay and the arrival of the subscription is applied without another batch.
 func TestSource_SubscriptionAfterReplay(t *testing.T) {
 	t.Parallel()
 	p := publish(t, 3, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
@@ -436,7 +434,7 @@ func TestSource_SubscriptionAfterReplay(t *testing.T) {
 	}
 }
 
-// TestSource_FirstBatchReplayed: a publisher whose first batch was replayed has published.
+// TestSource_FirstBatchReplayed: a source whose first batch was replayed is no longer Silent.
 func TestSource_FirstBatchReplayed(t *testing.T) {
 	t.Parallel()
 	p := publish(t, 3, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
@@ -497,7 +495,7 @@ func TestTail_SubscriptionAfterReplay(t *testing.T) {
 	}
 }
 
-// busy is a handler that applies a batch on demand.
+// busy is a handler that applies one batch per receive from apply.
 type busy struct {
 	*log
 	apply chan struct{}
@@ -508,8 +506,8 @@ func (b busy) Apply(is *kvevents.Batch) {
 	b.log.Apply(is)
 }
 
-// TestSource_QueueMemory: messages wait up to a limit of bytes that sources share. What is
-// dropped is counted, and replayed even if no other batch follows.
+// TestSource_QueueMemory: waiting messages share a limit of bytes over all sources.
+// Dropped ones are counted, and replayed even if no other batch follows.
 func TestSource_QueueMemory(t *testing.T) {
 	t.Parallel()
 	const limit = 4 << 10
@@ -539,7 +537,7 @@ func TestSource_QueueMemory(t *testing.T) {
 	if st := s.Status(); st.Resets != 1 {
 		t.Errorf("%+v", st)
 	}
-	testkit.Eventually(t, 20*time.Second, func() error { // messages that a replay had are dropped after it
+	testkit.Eventually(t, 20*time.Second, func() error { // replayed messages leave the queue after the replay
 		if used, _, _ := memory.Stats(); used != 0 {
 			return fmt.Errorf("%d bytes wait", used)
 		}

@@ -49,13 +49,13 @@ func complete(t *testing.T, s *fakevllm.Server, ids []uint32) {
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := client.Do(req)
 	require.NoError(t, err)
-	_ = resp.Body.Close() // its status counts
+	_ = resp.Body.Close() // only the status counts
 	if resp.StatusCode != http.StatusOK {
 		t.Fatal(resp.Status)
 	}
 }
 
-// members is a membership that a test sets.
+// members is a membership that the test sets.
 type members struct {
 	snap atomic.Pointer[instance.Snapshot]
 }
@@ -98,16 +98,16 @@ func want(t *testing.T, x *kvindex.Index, in *instance.Instance, ids []uint32, n
 	})
 }
 
-// TestFollow: engines of both encodings are followed from what they say or their record
-// says; a new life begins again, and who leaves is forgotten.
+// TestFollow: engines of both encodings are followed, from their answer or their record. A
+// new incarnation is followed from the start, and an engine that has left is forgotten.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	ids := []uint32{20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32}
 	for _, version := range []string{"0.33.0", "0.22.0"} {
 		s := engine(t, version)
-		complete(t, s, ids) // before anybody follows
+		complete(t, s, ids) // before the follower starts
 		in := usable(s, "one")
-		if version == "0.22.0" { // it does not know the question
+		if version == "0.22.0" { // this version does not report its endpoints
 			conf := s.KVEventSources()
 			in.Record.KVEvents = map[string]instance.KVEvents{"0": {Endpoint: conf.Endpoint, ReplayEndpoint: *conf.ReplayEndpoint, Topic: conf.Topic}}
 		}
@@ -118,7 +118,7 @@ func TestFollow(t *testing.T) {
 		more := append(slices.Clip(ids), 33, 34, 35, 36)
 		complete(t, s, more)
 		want(t, x, in, more, 4)
-		testkit.Eventually(t, 20*time.Second, func() error { // a replay has an end mark after its last batch
+		testkit.Eventually(t, 20*time.Second, func() error { // the replay has an end mark after its last batch
 			if st := f.Status(); len(st) != 1 || st[0].State != "following" || st[0].Index.Blocks < 4 {
 				return fmt.Errorf("%+v", st)
 			}
@@ -136,11 +136,11 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestFollow_RecordGetsEndpoints: an engine is followed from when its record has its endpoints, and
-// elsewhere when they change.
+// TestFollow_RecordGetsEndpoints: an engine is followed once its
+// record has the endpoints, and at the new ones when they change.
 func TestFollow_RecordGetsEndpoints(t *testing.T) {
 	t.Parallel()
-	a, b := engine(t, "0.22.0"), engine(t, "0.22.0") // they have no route for it
+	a, b := engine(t, "0.22.0"), engine(t, "0.22.0") // they do not report their endpoints
 	ids := []uint32{20, 21, 22, 23, 24, 25, 26, 27, 28}
 	complete(t, b, ids)
 	var m members
@@ -160,8 +160,8 @@ func TestFollow_RecordGetsEndpoints(t *testing.T) {
 	}
 }
 
-// TestFollow_MissedEvents: an engine without a replay has published before it is followed. Its index is
-// not complete, since its cache may have these blocks.
+// TestFollow_MissedEvents: an engine without replay has published before it was
+// followed. Its index is not complete, because its cache may have those blocks.
 func TestFollow_MissedEvents(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{
@@ -193,8 +193,8 @@ func TestFollow_MissedEvents(t *testing.T) {
 	}
 }
 
-// TestElsewhere: an engine cannot make the proxy connect to what it may not, and what
-// is not followed is unknown.
+// TestElsewhere: an engine cannot make the proxy connect to a forbidden
+// address. The cache of an engine that is not followed is unknown.
 func TestElsewhere(t *testing.T) {
 	t.Parallel()
 	s := engine(t, "0.33.0")
@@ -213,7 +213,7 @@ func TestElsewhere(t *testing.T) {
 	m.set()
 }
 
-// TestNoEvents: an engine that publishes nothing is asked again, and shown.
+// TestNoEvents: an engine that publishes nothing is listed with the reason, and queried again.
 func TestNoEvents(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.Plain})
@@ -228,15 +228,15 @@ func TestNoEvents(t *testing.T) {
 	})
 }
 
-// answers is Options.Ask of an engine that says this.
+// answers returns an Options.Ask for an engine with these publishers.
 func answers(by map[int]kvevents.Publisher) func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error) {
 	return func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error) {
 		return maps.Clone(by), nil
 	}
 }
 
-// TestFollow_RestartElsewhere: an engine without an id in its record is restarted and publishes elsewhere, or
-// nothing for a while.
+// TestFollow_RestartElsewhere: an engine without an id in its record
+// restarts, and publishes nothing for a while, then at another endpoint.
 func TestFollow_RestartElsewhere(t *testing.T) {
 	t.Parallel()
 	a, b := engine(t, "0.33.0"), engine(t, "0.33.0")
@@ -274,7 +274,7 @@ func TestFollow_RestartElsewhere(t *testing.T) {
 	want(t, x, in, ids, 2)
 }
 
-// run follows until the test ends.
+// run runs a Follower until the test ends.
 func run(t *testing.T, f *kvfollow.Follower) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -308,8 +308,8 @@ func TestConnects(t *testing.T) {
 	})
 }
 
-// TestSecondServerOfAGroup: the ranks of a server that are 2 and 3 of their group are
-// followed as those that requests name 0 and 1.
+// TestSecondServerOfAGroup: ranks 2 and 3 of a group, on its second
+// server, are followed as ranks 0 and 1, their numbers in requests.
 func TestSecondServerOfAGroup(t *testing.T) {
 	t.Parallel()
 	a, b := engine(t, "0.33.0"), engine(t, "0.33.0")
@@ -335,8 +335,8 @@ func TestSecondServerOfAGroup(t *testing.T) {
 	})
 }
 
-// TestFollower_DepartedEngineHangs: while the connection to an engine that has left does not
-// end, the others are followed and Status answers. Its next incarnation waits for it.
+// TestFollower_DepartedEngineHangs: while the connection to an engine that has left hangs, other engines
+// are followed and Status returns. The engine's next incarnation waits for the old connection.
 func TestFollower_DepartedEngineHangs(t *testing.T) {
 	t.Parallel()
 	a, b := engine(t, "0.33.0"), engine(t, "0.33.0")
@@ -350,14 +350,14 @@ func TestFollower_DepartedEngineHangs(t *testing.T) {
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			if "tcp://"+address == hung {
 				dials <- struct{}{}
-				<-end // whatever ctx says
+				<-end // even if ctx has ended
 			}
 			return new(net.Dialer).DialContext(ctx, network, address)
 		},
 	})
 	run(t, f)
 	release := sync.OnceFunc(func() { close(end) })
-	t.Cleanup(release) // before the end of the follower
+	t.Cleanup(release) // before the follower ends
 	<-dials
 	m.set(second)
 	followed := func(in *instance.Instance) {

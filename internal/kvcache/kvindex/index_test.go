@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 const size = 4
 
-// prompt is a branch of a tree of prompts, so that they share beginnings.
+// prompt is a branch of a tree of prompts, so that prompts share prefixes.
 type prompt struct {
 	tokens     []uint32
 	lora, salt string
@@ -40,7 +40,7 @@ func randomPrompt(rng *rand.Rand) prompt {
 	return p
 }
 
-// name is a block as the reference sees it: everything it depends on.
+// name returns the reference's name of a block: everything that the block depends on.
 func (p prompt) name(i int) string {
 	return fmt.Sprint(p.lora, "/", p.salt, "/", p.tokens[:(i+1)*size])
 }
@@ -49,12 +49,12 @@ func (p prompt) blocks() int { return len(p.tokens) / size }
 
 func (p prompt) keys() []kvindex.Key { return kvindex.Chain(nil, p.tokens, size, p.lora, p.salt) }
 
-// engine is a cache that publishes, and the reference.
+// engine is a cache that publishes its events, and the reference.
 type engine struct {
 	target kvindex.Target
 	seed   uint64
 	groups int
-	held   map[string][]bool // by name: which groups have it
+	held   map[string][]bool // the groups that have it, by name
 	live   bool
 }
 
@@ -73,7 +73,7 @@ func (e *engine) group(g int) int {
 	return g
 }
 
-// event stores blocks from..to of a prompt.
+// event returns the event that stores blocks from..to of a prompt.
 func (e *engine) event(t testing.TB, p prompt, from, to, group int) kvevents.Event {
 	out := kvevents.Event{Kind: kvevents.Stored, BlockSize: size, LoRAID: kvevents.Unsaid, Group: e.group(group), LoRA: []byte(p.lora), Tokens: p.tokens[from*size : to*size]}
 	if from > 0 {
@@ -100,7 +100,7 @@ func (e *engine) event(t testing.TB, p prompt, from, to, group int) kvevents.Eve
 	return out
 }
 
-// begin publishes something of every group, so that all are known.
+// begin publishes a block of every group, so that all groups are known.
 func (e *engine) begin(t testing.TB, x *kvindex.Index) {
 	p := prompt{tokens: []uint32{9, 9, 9, 9}}
 	for g := range e.groups {
@@ -123,7 +123,7 @@ func (e *engine) longest(p prompt) int {
 	return p.blocks()
 }
 
-// step does something at random, to the cache and to the index.
+// step makes a random change to the cache and the index.
 func (e *engine) step(t testing.TB, rng *rand.Rand, x *kvindex.Index) {
 	apply := func(events ...kvevents.Event) { x.Apply(e.target, &kvevents.Batch{Events: events}) }
 	switch p := randomPrompt(rng); rng.IntN(20) {
@@ -142,7 +142,7 @@ func (e *engine) step(t testing.TB, rng *rand.Rand, x *kvindex.Index) {
 	case 3:
 		e.live = !e.live
 		x.SetLive(e.target, e.live)
-	case 4: // what does not count
+	case 4: // events that must be ignored
 		for _, change := range []func(*kvevents.Event){
 			func(e *kvevents.Event) { e.Medium = []byte("CPU") },
 			func(e *kvevents.Event) { e.Remote = true },
@@ -175,7 +175,7 @@ func (e *engine) step(t testing.TB, rng *rand.Rand, x *kvindex.Index) {
 		ev := e.event(t, p, from, p.blocks(), group)
 		ev.Spec = []byte("full_attention")
 		if from > 0 && e.held[p.name(from-1)] == nil {
-			apply(ev) // its parent is unknown: nothing of it counts
+			apply(ev) // its parent is unknown: the event is ignored
 			return
 		}
 		apply(ev, ev) // announced twice
@@ -192,8 +192,8 @@ func (e *engine) store(p prompt, from, to, group int) {
 	}
 }
 
-// TestReference: over random histories of several instances and ranks the index says
-// what the caches really hold.
+// TestReference: over random histories of several instances and
+// ranks, the index equals the contents of the caches.
 func TestReference(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(30) {
@@ -201,7 +201,7 @@ func TestReference(t *testing.T) {
 		x := kvindex.New(nil)
 		var engines []*engine
 		var targets []kvindex.Target
-		for i := range 70 { // more than one word of targets
+		for i := range 70 { // more targets than bits in a word
 			e := &engine{target: kvindex.Target{Address: fmt.Sprintf("10.0.0.%d:8000", i/2), Rank: i % 2}, seed: rng.Uint64(), groups: 1 + i%7/6, held: map[string][]bool{}}
 			e.begin(t, x)
 			engines = append(engines, e)
@@ -232,8 +232,7 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// An engine that was restarted with smaller blocks has their size, and its blocks count in the groups
-// that it has.
+// If an engine restarts with smaller blocks, the index has the new size, and the groups of the new process.
 func TestReset_OtherEngine(t *testing.T) {
 	t.Parallel()
 	x := kvindex.New(nil)
@@ -257,8 +256,8 @@ func TestReset_OtherEngine(t *testing.T) {
 	}
 }
 
-// TestAtOnce: requests ask while events come and targets go, which the race detector
-// watches; at the end the index is right.
+// TestAtOnce: requests query the index while events arrive and targets are
+// dropped, under the race detector. The index is correct in the end.
 func TestAtOnce(t *testing.T) {
 	t.Parallel()
 	x := kvindex.New(nil)
@@ -309,9 +308,8 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// TestIndex_Memory: all targets together keep the limit. The first one gets no blocks above
-// it, and keeps the beginning of its prompt; the second gets its share, at the expense of the
-// first.
+// TestIndex_Memory: all targets together obey the limit. The first target gets no blocks above it,
+// and keeps the start of its prompt; the second target gets its share at the expense of the first.
 func TestIndex_Memory(t *testing.T) {
 	t.Parallel()
 	const limit, blocks = 256 << 10, 5000
@@ -322,7 +320,7 @@ func TestIndex_Memory(t *testing.T) {
 	for i := range tokens {
 		tokens[i] = uint32(i) //nolint:gosec // small
 	}
-	// whole checks that the blocks of a target are the beginning of the prompt.
+	// whole checks that the blocks of a target are the start of the prompt.
 	whole := func(t *testing.T, of kvindex.Target) int {
 		t.Helper()
 		out := []int{0}
@@ -351,8 +349,8 @@ func TestIndex_Memory(t *testing.T) {
 	}
 }
 
-// TestIndex_LendsMemory: prompts may use what blocks leave, and lose what blocks need up to
-// their half.
+// TestIndex_LendsMemory: prompts may use the memory that blocks
+// do not need, and release it until blocks have half.
 func TestIndex_LendsMemory(t *testing.T) {
 	t.Parallel()
 	const limit = 1 << 20
@@ -372,7 +370,7 @@ func TestIndex_LendsMemory(t *testing.T) {
 	}
 }
 
-// loan is an index of prompts that has nothing but memory.
+// loan is an index of prompts that only uses memory.
 type loan struct{ memory *indexmem.Budget }
 
 func (l *loan) Oldest() (tick uint32, ok bool) { return 0, l.memory.Used(indexmem.Prompts) > 0 }
@@ -381,8 +379,7 @@ func (l *loan) Evict(_ uint32, bytes int64) {
 	l.memory.Add(indexmem.Prompts, -min(bytes, l.memory.Used(indexmem.Prompts)))
 }
 
-// TestImages: a block that depends on something else than tokens is not that of the
-// same tokens alone.
+// TestImages: a block that depends on more than tokens differs from a block of the same tokens alone.
 func TestImages(t *testing.T) {
 	t.Parallel()
 	x := kvindex.New(nil)
@@ -435,7 +432,7 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// filled returns an index whose targets all hold one prompt of the given number of blocks.
+// filled returns an index whose targets all have one prompt of the given number of blocks.
 func filled(n, blocks int) (*kvindex.Index, []kvindex.Target, []uint32) {
 	x := kvindex.New(nil)
 	tokens := make([]uint32, blocks*16)
@@ -456,7 +453,7 @@ func filled(n, blocks int) (*kvindex.Index, []kvindex.Target, []uint32) {
 	return x, targets, tokens
 }
 
-// fill stores blocks of one token in a target, in batches of 100 that hang on each other.
+// fill stores blocks of one token in a target, in batches of 100; each block's parent is the previous one.
 func fill(x *kvindex.Index, t kvindex.Target, blocks int) {
 	x.SetLive(t, true)
 	for from := 0; from < blocks; from += 100 {

@@ -19,7 +19,7 @@ func chain(model string, parts ...string) *Chain {
 	return &c
 }
 
-// text returns the given number of bytes, which differ for each seed.
+// text returns the given number of bytes, which differ for each n.
 func text(n, bytes int) string {
 	rng := rand.New(rand.NewPCG(uint64(n), 5))
 	b := make([]byte, bytes)
@@ -57,11 +57,11 @@ func TestBordersAreOfThePositionAlone(t *testing.T) {
 	}
 }
 
-// model is an Index that is as simple as can be.
+// model is the simplest possible Index.
 type model struct {
 	held   []map[Key]*when
 	now    int
-	after  map[Key]Key // the first that followed
+	after  map[Key]Key // the first successor
 	forked map[Key]bool
 }
 
@@ -95,7 +95,7 @@ func (m *model) note(t int, c *Chain, capacity int) {
 	}
 }
 
-// forget removes what followed borders that no target holds any more.
+// forget removes the successors of borders that no target has any more.
 func (m *model) forget() {
 	for key := range m.after {
 		if !slices.ContainsFunc(m.held, func(held map[Key]*when) bool { return held[key] != nil }) {
@@ -129,7 +129,7 @@ func TestIndexAgainstAModel(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		x := NewIndex(indexmem.New(0))
 		m := &model{after: map[Key]Key{}, forked: map[Key]bool{}}
-		for range 3 + int(seed%2)*130 { // with more than one word of them, too
+		for range 3 + int(seed%2)*130 { // also with more than one word of targets
 			if x.Add() != len(m.held) {
 				t.Fatal("numbers in order")
 			}
@@ -183,8 +183,7 @@ func TestIndexAgainstAModel(t *testing.T) {
 	}
 }
 
-// TestIndex_Evict: what was used least recently is evicted, of a prompt its end first, until
-// enough memory is free.
+// TestIndex_Evict: the least recently used prompts are evicted, from their ends, until enough memory is free.
 func TestIndex_Evict(t *testing.T) {
 	t.Parallel()
 	memory := indexmem.New(0)
@@ -221,8 +220,8 @@ func TestIndex_Evict(t *testing.T) {
 	}
 }
 
-// TestIndex_Memory: the estimate is near to what the index takes, whatever prompts look like.
-func TestIndex_Memory(t *testing.T) { // not in parallel: it reads the heap
+// TestIndex_Memory: the estimate is close to the real memory of the index, whatever the prompts.
+func TestIndex_Memory(t *testing.T) { // not parallel: it reads the heap
 	heap := func() int {
 		var m runtime.MemStats
 		runtime.GC()

@@ -9,8 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 )
 
-// tokens cuts a text into tokens of one to eight bytes. The cut depends on the bytes
-// around it, so that the last tokens of a text are others when it goes on.
+// tokens splits a text into tokens of one to eight bytes. The split depends on the
+// surrounding bytes, so that the last tokens of a text change if it continues.
 func tokens(s string) []uint32 {
 	var out []uint32
 	h := uint32(2166136261)
@@ -33,7 +33,7 @@ func tokens(s string) []uint32 {
 	return out
 }
 
-// Names never attributes to a prompt a block that it does not have, whatever was learned before.
+// Names never attributes to a prompt a block that is not in the prompt, whatever was learned before.
 func TestNamesAreNeverWrong(t *testing.T) {
 	t.Parallel()
 	const blockSize = 4
@@ -71,7 +71,7 @@ func TestNamesAreNeverWrong(t *testing.T) {
 	}
 }
 
-// A chat's third turn is known up to where the second has confirmed the first.
+// In a chat's third turn, the blocks are known up to where the second turn has confirmed the first.
 func TestNamesOfAChat(t *testing.T) {
 	t.Parallel()
 	n := NewNames(indexmem.New(0))
@@ -88,7 +88,7 @@ func TestNamesOfAChat(t *testing.T) {
 	}
 }
 
-// TestNames_Evict: what was used least recently is evicted, and nothing is left of it.
+// TestNames_Evict: the least recently used prompts are evicted completely.
 func TestNames_Evict(t *testing.T) {
 	t.Parallel()
 	memory := indexmem.New(0)

@@ -9,8 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// A prompt that one proxy has placed is found by another one that gets the chat's next turn, but
-// not for another model.
+// A prompt that one proxy has placed is found by another proxy
+// that gets the chat's next turn, but not for another model.
 func TestPlacements(t *testing.T) {
 	t.Parallel()
 	model := ModelHash("m")
@@ -59,7 +59,7 @@ func TestPlacements(t *testing.T) {
 	if got := look(chain("m", text(1, 20_000), text(4, 9_000))); got[a] != first.Len() || got[b] != 0 {
 		t.Errorf("the next turn: %v, want %d and 0", got, first.Len())
 	}
-	// It diverges within its last part.
+	// The prompt diverges within its last part.
 	if got := look(chain("m", text(1, 20_000)[:19_600], text(4, 9_000))); got[a] < first.Len()-2 || got[a] >= first.Len() {
 		t.Errorf("another end: %v of %d", got, first.Len())
 	}
@@ -73,8 +73,8 @@ func TestPlacements(t *testing.T) {
 	}
 }
 
-// A prompt of another proxy counts once when this proxy sends it to the same target, too, and
-// nothing of it remains when the target is cleared.
+// A prompt of another proxy counts once if this proxy sends it to the
+// same target, too. Nothing of it remains when the target is cleared.
 func TestRemoteAndNoted(t *testing.T) {
 	t.Parallel()
 	x := NewIndex(indexmem.New(0))
@@ -128,10 +128,10 @@ func TestPlacementsBounds(t *testing.T) {
 	}
 	var fresh Placements
 	require.NoError(t, fresh.Read(raw))
-	if list, _ := fresh.Since(0, 1); len(list) != 10 || list[0].Target != maxPlaced-1 { // most to compute, of the first ones
+	if list, _ := fresh.Since(0, 1); len(list) != 10 || list[0].Target != maxPlaced-1 { // the one with the most work, among the first
 		t.Errorf("%d published, %+v comes first", len(list), list[0])
 	}
-	// A number of bytes that no prompt has leaves the sum of a target right.
+	// An impossible number of bytes does not corrupt the sum of a target.
 	fresh.SetOthers(true)
 	fresh.Publish(Placed{Model: 2, Bytes: 1<<32 - 1, Keys: [tail]Key{1, 2, 3}})
 	require.NoError(t, other.Read(fresh.Take(1<<10)))
@@ -163,8 +163,8 @@ func mustReceive(t *testing.T, p *Placements, model uint32) []Placed {
 	return list
 }
 
-// The counts of targets stay the sums of what they hold, in whatever order prompts are noted,
-// received and evicted; in the end nothing remains.
+// The counts of targets equal the sums of their contents, in whatever order
+// prompts are noted, received and evicted. In the end, nothing remains.
 func TestNotedAndReceivedInAnyOrder(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {

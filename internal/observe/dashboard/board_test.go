@@ -32,15 +32,15 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// stage is what a Board looks at.
+// stage has the inputs of a Board.
 type stage struct {
 	snapshot atomic.Pointer[instance.Snapshot]
 	inFlight atomic.Int64
-	lists    atomic.Int64 // entries that were listed
-	mu       sync.Mutex   // guards the rest
+	lists    atomic.Int64 // listed entries
+	mu       sync.Mutex   // guards the fields below
 	etcd     Etcd
 	proxies  []Proxy
-	broken   error // of the proxies' list
+	broken   error // of the list of proxies
 	registry *prometheus.Registry
 	metrics  *metrics.Metrics
 	prompts  *prometheus.CounterVec
@@ -115,7 +115,7 @@ func (s *stage) board() *Board {
 	})
 }
 
-// read takes the events that a viewer has got.
+// read reads the events that a viewer has received.
 func read(t *testing.T, v *viewer) (names []string, all []message) {
 	t.Helper()
 	for {
@@ -133,7 +133,7 @@ func read(t *testing.T, v *viewer) (names []string, all []message) {
 	}
 }
 
-// run has a Board run in a bubble of virtual time until f ends.
+// run runs f with a Board in a bubble of virtual time.
 func run(t *testing.T, f func(t *testing.T, s *stage, b *Board)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -255,7 +255,7 @@ func TestSlowViewersAreSentAway(t *testing.T) {
 	})
 }
 
-// The lines have what requests took, of the instances that they were on.
+// The lines show the times of requests at the instances that served them.
 func TestLines(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, s *stage, b *Board) {
@@ -266,7 +266,7 @@ func TestLines(t *testing.T) {
 			s.prompts.WithLabelValues(p.Address, "asked").Add(asked)
 			s.prompts.WithLabelValues(p.Address, "found").Add(found)
 		}
-		count(1000, 900) // of a time that is not shown
+		count(1000, 900) // before the shown interval
 		time.Sleep(step * time.Second)
 		synctest.Wait()
 		count(200, 50)
@@ -338,7 +338,7 @@ func TestEtcdAndProxies(t *testing.T) {
 	})
 }
 
-// Reading the membership again is routine; only an etcd that does not answer is news.
+// A list of the membership is routine; only an etcd that does not answer is reported.
 func TestEtcdInTheFeed(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, s *stage, b *Board) {
@@ -385,7 +385,7 @@ func TestTenure(t *testing.T) {
 	})
 }
 
-// What is at an address twice is shown twice.
+// Two entries at one address are shown twice.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	f := &frame{rows: map[string]json.RawMessage{}}
@@ -404,7 +404,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// The stream over HTTP: its headers, its form, and its end when the proxy stops.
+// The stream over HTTP: its headers, its format, and its end when the proxy stops.
 func TestEventsOverHTTP(t *testing.T) {
 	t.Parallel()
 	s := newStage()
@@ -468,7 +468,7 @@ func fleetOf(n float64) *figures.Fleet {
 	return h.Fleet()
 }
 
-// With several proxies the lines are those of all, without the points of this proxy before.
+// With several proxies, the lines show the sum of all, without earlier points of this proxy.
 func TestFiguresOfAllProxies(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, s *stage, b *Board) {
@@ -523,7 +523,7 @@ func TestFiguresOfAllProxies(t *testing.T) {
 	})
 }
 
-// Figures of other proxies that cannot be read again, because etcd is away, are not shown as current.
+// Figures of other proxies that can no longer be read, because etcd is unavailable, are not shown as current.
 func TestFiguresOfAllProxiesBecomeOld(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, s *stage, b *Board) {
@@ -531,7 +531,7 @@ func TestFiguresOfAllProxiesBecomeOld(t *testing.T) {
 		s.proxies, s.figures = append(s.proxies, Proxy{ID: "a"}), fleetOf(70)
 		s.mu.Unlock()
 		v := join(t, b)
-		// after returns the state of a part after some seconds, by the events that a viewer has received.
+		// after returns the state of a part after some seconds, from the events that a viewer has received.
 		parts := map[string]string{}
 		after := func(d time.Duration, part string) string {
 			for range d / time.Second {
@@ -595,7 +595,7 @@ func TestLost(t *testing.T) {
 	})
 }
 
-// What a proxy passes over is in the feed.
+// Ejections by a proxy are in the feed.
 func TestEjectedInFeed(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, s *stage, b *Board) {

@@ -30,7 +30,7 @@ func TestChangesInWords(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		was, is *instance.Instance
-		want    string // kind and text of each, with semicolons
+		want    string // kind and text of each, separated by semicolons
 	}{
 		{"joined", nil, with(), "good joined"},
 		{"joined while it starts", nil, with(state(instance.Starting)), "plain joined, starting"},

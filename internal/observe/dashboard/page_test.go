@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// largest is how many bytes the whole page may have.
+// largest is the limit for the bytes of the whole page.
 const largest = 200 << 10
 
 func TestPage(t *testing.T) {
@@ -37,7 +37,7 @@ func TestPage(t *testing.T) {
 	if strings.Contains(policy, "unsafe") {
 		t.Errorf("the policy has something unsafe: %s", policy)
 	}
-	// The digests are those of what is in the page.
+	// The digests match the contents of the page.
 	for _, tag := range []string{"script", "style"} {
 		m := regexp.MustCompile(`(?s)<`+tag+`>(.*?)</`+tag+`>`).FindAllSubmatch(w.Body.Bytes(), -1)
 		if len(m) != 1 {
@@ -55,8 +55,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// Nothing comes from elsewhere, and nothing makes HTML of text or runs what is in an
-// attribute.
+// The page loads nothing from other hosts, never parses text as HTML, and has no code in attributes.
 func TestPageHasNothingUnsafe(t *testing.T) {
 	t.Parallel()
 	body := newPage().body

@@ -6,7 +6,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// An adapter that a static instance has unloaded since its record was written is no wrong model.
+// An adapter that a static instance has unloaded since its record was written is not a wrong model.
 func TestMissingModel(t *testing.T) {
 	t.Parallel()
 	static := instance.Record{Source: "admin", Models: []string{"base", "late"}}

@@ -10,11 +10,11 @@ import (
 func TestSlow(t *testing.T) {
 	t.Parallel()
 	type pace = instance.ListedPace
-	usual := pace{Samples: 20, Seconds: .2, Work: 40} // 10 ms, of 2 streams
+	usual := pace{Samples: 20, Seconds: .2, Work: 40} // 10 ms with 2 streams
 	for name, tc := range map[string]struct {
 		role  instance.Role
 		paces []pace // the first one is that of the instance
-		want  string // "": nothing is found
+		want  string // "": no finding
 	}{
 		"ten times":         {instance.Decode, []pace{{Samples: 20, Seconds: 2, Work: 20}, usual, usual, {Samples: 20, Seconds: 9, Work: 20}}, "10.0 times slower than its peers: 100 ms for a token, theirs is 10 ms"},
 		"twice":             {instance.Decode, []pace{{Samples: 20, Seconds: .4, Work: 20}, usual, usual}, ""},

@@ -27,7 +27,7 @@ var (
 	decode  = instance.Key{Role: instance.Decode, Address: "d:1"}
 )
 
-// proxy answers as a proxy does, with metrics that a test sets.
+// proxy answers like a proxy, with metrics that the test sets.
 type proxy struct {
 	id, metrics string
 	status      int
@@ -45,8 +45,8 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, p.metrics)
 }
 
-// of returns the metrics of a proxy with n requests, whose times to first token are all in the
-// bucket from 0.1 to 0.5 s.
+// of returns the metrics of a proxy with n requests whose times to
+// first token are all in the bucket from 0.1 to 0.5 s.
 func of(n int, usage, age float64) string {
 	return fmt.Sprintf(`# TYPE pd_requests_total counter
 pd_requests_total{endpoint="/a",outcome="ok",code="200"} %[1]d
@@ -136,7 +136,7 @@ func TestFleet(t *testing.T) {
 		}
 	}
 
-	// Proxy one has 20 more requests of each endpoint; proxy two has restarted, and has had 5.
+	// Proxy one has 20 more requests of each endpoint; proxy two has restarted, and has had 5 since.
 	one.metrics, two.metrics = of(30, .5, 9), of(5, .7, 1)
 	second := read()
 	for id, s := range second {
@@ -148,14 +148,14 @@ func TestFleet(t *testing.T) {
 	is(t, "rate", f.Rate(figures.Requests, "ok"), (40+10)/10.)
 	is(t, "failed", f.Rate(figures.Requests, "broken"), 0)
 
-	// A proxy without a sample counts no more; one that is new counts only in gauges.
+	// A proxy without a sample no longer counts; a new one counts only in gauges.
 	h.Add(map[string]*figures.Sample{"one": second["one"], "three": second["two"]})
 	f = h.Fleet()
 	is(t, "in flight", f.Gauge(figures.Of(figures.InFlight, decode)), 4)
 	is(t, "rate", f.Rate(figures.Requests, "ok"), 40/10.)
 }
 
-// A presence in etcd cannot have a proxy request other paths, or connect to a metadata service.
+// A presence in etcd cannot make a proxy request other paths, or connect to a metadata service.
 func TestURLsOfPresences(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int64
@@ -194,7 +194,7 @@ func TestURLsOfPresences(t *testing.T) {
 	}
 }
 
-// The legs of an engine in both roles, which are listed with each role, count once.
+// The legs of an engine in both roles, which are listed under each role, count once.
 func TestSumOfBothRoles(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
@@ -213,8 +213,8 @@ func TestSumOfBothRoles(t *testing.T) {
 	is(t, "in flight", &sum, 6)
 }
 
-// Values above the largest bound count, also in metrics that are not read over HTTP: these have no
-// bucket for them.
+// Values above the largest bound count, also in metrics that are
+// not read over HTTP and therefore have no bucket for them.
 func TestValuesAboveTheLargestBound(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
@@ -243,7 +243,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// The series of a model may end, and that of another one begin: neither is a restart of the proxy.
+// If the series of a model ends and that of another one begins, this is not taken for a restart of the proxy.
 func TestSeriesThatEnd(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()

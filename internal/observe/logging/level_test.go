@@ -16,7 +16,7 @@ func TestLevelChangesWhileTheLogIsUsed(t *testing.T) {
 	log, err := logging.New(&out, "warn", "text")
 	require.NoError(t, err)
 	level := logging.NewLevel(log)
-	entry := log.WithField("component", "x") // made before the change
+	entry := log.WithField("component", "x") // created before the change
 	entry.Debug("before")
 	for _, step := range []struct {
 		do   func() error

@@ -37,7 +37,7 @@ func TestQueueWithAStalledOutput(t *testing.T) {
 		_, _ = io.WriteString(q, "lines were lost\n")
 	})
 	line := strings.Repeat("x", 1000)
-	const lines = 10000 // 10 MB, of which 4 fit
+	const lines = 10000 // 10 MB, of which 4 MB fit
 	for i := range lines {
 		if n, err := fmt.Fprintf(q, "%06d %s\n", i, line); n != 1008 || err != nil {
 			t.Fatal(n, err)

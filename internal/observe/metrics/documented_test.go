@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// listing is a registry that notes what is described, used or not.
+// listing is a registry that records every described metric, used or not.
 type listing struct {
 	*prometheus.Registry
 	names []string
@@ -34,7 +34,7 @@ func (l *listing) MustRegister(list ...prometheus.Collector) {
 	}
 }
 
-// Operators find every family on the page.
+// Every family is on the page.
 func TestEveryFamilyIsDocumented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../../docs/reference/metrics.md")

@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// TestIndexMemory: the memory of the indexes and its limit are there without any prompt.
+// TestIndexMemory: the memory of the indexes and its limit are exported even without a prompt.
 func TestIndexMemory(t *testing.T) {
 	t.Parallel()
 	memory := indexmem.New(1000)
@@ -34,7 +34,7 @@ func TestIndexMemory(t *testing.T) {
 	}
 }
 
-// Queues with waiting requests have series of their own first, then those of models that are used.
+// With limited models, queues with waiting requests get series first, then those of used models.
 func TestQueues_LimitedModels(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()
@@ -44,7 +44,7 @@ func TestQueues_LimitedModels(t *testing.T) {
 	check(t, gathered(t, reg), map[string]float64{"pd_queue_bytes z": 4, "pd_queue_length batch z": 1, "pd_queue_share m": 1, "pd_queue_share other": 0.5})
 }
 
-// Names of models that are cut to the same label do not make a scrape fail.
+// Model names that are truncated to the same label do not break a scrape.
 func TestModelsWithTheSameLabel(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()

@@ -44,8 +44,9 @@ func TestRequestsAreCountedByKind(t *testing.T) {
 	}
 }
 
-// A request is with prefill as far as it was: also where that handed nothing over, so that
-// decode served alone, and where decode has continued the stream of a pair. What was generated before has neither a first token nor stages.
+// A request's times up to prefill count for the role prefill. This includes a
+// prefill without a KV transfer, so that decode served alone, and a pair whose
+// stream decode continued. A stored answer has neither a first token nor stages.
 func TestStagesAreOfTheRoleThatHadTheRequest(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
@@ -54,7 +55,7 @@ func TestStagesAreOfTheRoleThatHadTheRequest(t *testing.T) {
 	lost := forward.Entry{Endpoint: "/lost", Result: relay.Result{Outcome: relay.OutcomeOK, Status: 200, TTFT: 2 * time.Second}, Route: flow.Route{Prefill: "p:1", Decode: "d:1", DecodeOnly: "no_handover"}, FirstToken: 2 * time.Second, Stages: times}
 	alone := lost
 	alone.Endpoint, alone.Prefill, alone.DecodeOnly, alone.Stages.Handover = "/alone", "", "no_prefill", 0
-	moved := alone // from a pair
+	moved := alone // continued from a pair
 	moved.Endpoint, moved.BeganPrefill, moved.BeganDecode, moved.DecodeOnly = "/moved", "p:1", "d:2", ""
 	stored := alone
 	stored.Endpoint, stored.DecodeOnly = "/stored", ""
@@ -90,7 +91,7 @@ func TestStagesAreOfTheRoleThatHadTheRequest(t *testing.T) {
 	}
 }
 
-// Counting must not cost memory: it is done for every request.
+// Counting must not allocate: it happens for every request.
 func BenchmarkDone(b *testing.B) {
 	m := metrics.New(prometheus.NewRegistry(), metrics.Options{Version: "test", Models: 100})
 	e := &forward.Entry{Endpoint: "/v1/completions", Result: relay.Result{Outcome: relay.OutcomeOK, Status: 200, TTFT: time.Millisecond}, Duration: time.Second}

@@ -18,8 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// gathered has the values of counters and gauges, and the counts of histograms, by name and
-// values of the labels.
+// gathered returns the values of counters and gauges, and the counts of histograms, by name and label values.
 func gathered(t *testing.T, reg prometheus.Gatherer) map[string]float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -61,7 +60,7 @@ func (s *membership) set(all ...*instance.Instance) {
 	s.last = now
 }
 
-// route publishes a snapshot in which these are the model routes.
+// route publishes a snapshot with these model routes.
 func (s *membership) route(names ...string) {
 	now := instance.NewSnapshot(1, s.last.All())
 	now.Documents = &instance.Documents{}
@@ -89,8 +88,8 @@ func answered(model string) *forward.Entry {
 	}
 }
 
-// TestModels: requests, tokens and times are counted by model, from zero on for models that
-// instances list. Further models, and names that no instance serves, are other.
+// TestModels: requests, tokens and times are counted by model, starting at zero for models
+// that instances list. Further models, and names that no instance serves, count as other.
 func TestModels(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()
@@ -102,7 +101,7 @@ func TestModels(t *testing.T) {
 		"pd_model_time_to_first_token_seconds a": 0, "pd_model_requests_total other ok": 0,
 	})
 	m.Done(answered("a"))
-	m.Done(answered("unlisted")) // has been served all the same
+	m.Done(answered("unlisted")) // was served nevertheless
 	m.Done(answered("third"))
 	m.Done(&forward.Entry{Endpoint: "/v1/completions", Result: relay.Result{Outcome: relay.OutcomeClientError, Status: 404}, Model: "made up"})
 	m.Done(&forward.Entry{Endpoint: "/v1/models", Result: relay.Result{Outcome: relay.OutcomeOK, Status: 200}}) // names no model
@@ -117,7 +116,7 @@ func TestModels(t *testing.T) {
 			t.Errorf("there is %s", name)
 		}
 	}
-	// The label of a model that has left goes to one that is served.
+	// The label of a model that has left is given to a served one.
 	fleet.set(member(instance.Prefill, "p:1", instance.Ready, "third"), member(instance.Decode, "d:1", instance.Ready, "third"))
 	m.Done(answered("third"))
 	got = gathered(t, reg)
@@ -127,7 +126,7 @@ func TestModels(t *testing.T) {
 	}
 }
 
-// An adapter that took its label by use, while instances listed it, loses it when they list it no more.
+// An adapter that got its label when it was used, while instances listed it, loses it when they no longer do.
 func TestModels_LabelOfAnAdapter(t *testing.T) {
 	t.Parallel()
 	for name, order := range map[string][]string{"listed first": {"list", "serve"}, "served first": {"serve", "list"}} {
@@ -150,7 +149,7 @@ func TestModels_LabelOfAnAdapter(t *testing.T) {
 	}
 }
 
-// A model route has its label until it is deleted, whether it was known before its first request or after.
+// A model route keeps its label until it is deleted, whether it was stored before its first request or after.
 func TestModels_LabelOfARoute(t *testing.T) {
 	t.Parallel()
 	for name, order := range map[string][]string{"stored first": {"store", "serve"}, "served first": {"serve", "store"}} {
@@ -176,8 +175,8 @@ func TestModels_LabelOfARoute(t *testing.T) {
 	}
 }
 
-// TestModels_LabelsAreBounded: whatever models there are and whatever clients write, there are
-// at most the configured number of labels, and all are valid.
+// TestModels_LabelsAreBounded: whatever models exist and whatever clients send,
+// there are at most the configured number of labels, and all are valid.
 func TestModels_LabelsAreBounded(t *testing.T) {
 	t.Parallel()
 	for _, most := range []int{0, 1, 5} {
@@ -209,8 +208,8 @@ func TestModels_LabelsAreBounded(t *testing.T) {
 	}
 }
 
-// TestModels_WithoutLabelsCostLittle: that no label is free is found once for a snapshot, and not for
-// each model of each instance.
+// TestModels_WithoutLabelsCostLittle: a snapshot checks once that
+// no label is free, not for each model of each instance.
 func TestModels_WithoutLabelsCostLittle(t *testing.T) {
 	var models []string
 	for i := range 500 {
@@ -231,7 +230,7 @@ func TestModels_WithoutLabelsCostLittle(t *testing.T) {
 	}
 }
 
-// TestInstances: times are counted by instance, while the instance is in the membership.
+// TestInstances: times are counted by instance while the instance is in the membership.
 func TestInstances(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()
@@ -265,7 +264,7 @@ func TestInstances(t *testing.T) {
 	}
 }
 
-// TestVanished: an instance that was ready, or down, and left without a drain is counted.
+// TestVanished: an instance that was ready or down, and left without a drain, is counted.
 func TestVanished(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -293,8 +292,8 @@ func TestVanished(t *testing.T) {
 	}
 }
 
-// TestCountersStartAtZero: counters are there before their first increase, which an alert
-// could not see otherwise.
+// TestCountersStartAtZero: counters are exported before their
+// first increase, which an alert would miss otherwise.
 func TestCountersStartAtZero(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()

@@ -30,11 +30,11 @@ func in(role instance.Role, address string, change ...func(*instance.Instance)) 
 	return i
 }
 
-// fleet is a membership that a test changes, and what its proxy counts.
+// fleet is a membership that the test changes, and the counts of its proxy.
 type fleet struct {
 	snapshot *instance.Snapshot
 	out      map[string]bool // ejected addresses
-	hung     map[string]bool // those of them that hang
+	hung     map[string]bool // hung ones among them
 	counts   *notice.Counts
 	// byDefault is the connector of records that name none.
 	byDefault string
@@ -61,7 +61,7 @@ func (f *fleet) words() string {
 	}.Words(), "\n")
 }
 
-// opinion is the proxy's: an ejected instance accepts no connections.
+// opinion returns the proxy's opinion: an ejected instance accepts no connections.
 func (f *fleet) opinion(k instance.Key) instance.Opinion {
 	if f.hung[k.Address] {
 		return instance.Opinion{View: instance.Ejected, Reason: "hung: no request made progress for 6s"}
@@ -161,7 +161,7 @@ func TestWordsOfTheMembership(t *testing.T) {
 	}
 }
 
-// An instance whose API server answers and whose core hangs is named.
+// An instance whose API server answers while its core hangs is named.
 func TestView_NamesHungInstances(t *testing.T) {
 	t.Parallel()
 	f := newFleet(in(instance.Prefill, "a:1"), in(instance.Prefill, "a:2"), in(instance.Decode, "b:1"), in(instance.Decode, "b:2"))
@@ -172,7 +172,7 @@ func TestView_NamesHungInstances(t *testing.T) {
 	}
 }
 
-// Refusals of the proxy's key and of certificates are named until they are old or the instance has left.
+// Refusals of the proxy's key and of certificates are reported until they are old or the instance has left.
 func TestView_NamesRefusals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -200,7 +200,7 @@ func TestView_NamesRefusals(t *testing.T) {
 	})
 }
 
-// A proxy serves nothing if no decode instance can be used, or without a fallback no pair.
+// A proxy serves nothing if no decode instance is usable, or if no pair is usable and there is no fallback.
 func TestNotServing(t *testing.T) {
 	t.Parallel()
 	const p, d = instance.Prefill, instance.Decode
@@ -211,8 +211,8 @@ func TestNotServing(t *testing.T) {
 		name    string
 		list    []*instance.Instance
 		out     map[string]instance.Opinion
-		noPair  string // without a fallback
-		nothing string // with one
+		noPair  string // wanted without a fallback
+		nothing string // wanted with a fallback
 	}{
 		{name: "a pair", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1")}},
 		{name: "one engine in both roles", list: []*instance.Instance{in(p, "a:1"), in(d, "a:1")}},
@@ -270,7 +270,7 @@ func TestWordsOfRequests(t *testing.T) {
 	}
 	f.counts.Done(&forward.Entry{Route: flow.Route{DecodeOnly: "n"}}) // no instance served it
 	for range 9 {
-		f.counts.Done(alone("small_uncached")) // because that is better
+		f.counts.Done(alone("small_uncached")) // because decode-only is faster
 	}
 	if got := f.words(); got != "" {
 		t.Errorf("after a few: %q", got)
@@ -278,7 +278,7 @@ func TestWordsOfRequests(t *testing.T) {
 	for range 3 {
 		f.counts.Done(alone("no_handover"))
 	}
-	f.counts.Done(alone("no_prefill")) // before the prefill instance came
+	f.counts.Done(alone("no_prefill")) // before the prefill instance was registered
 	const want = "1 prefill instance is ready, but each of the last 7 requests was served by decode alone: 4 n (several answers to one prompt), 3 no_handover (prefill offered no KV transfer)"
 	if got := f.words(); got != want {
 		t.Errorf("%q\nwant %q", got, want)
@@ -330,7 +330,7 @@ func TestWordsOfHandovers(t *testing.T) {
 	}
 }
 
-// There are never too many words.
+// The number and the length of notices are bounded.
 func TestWordsAreBounded(t *testing.T) {
 	t.Parallel()
 	var list []*instance.Instance

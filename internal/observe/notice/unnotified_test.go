@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
 )
 
-// What proxies use of a former etcd is reported, because etcd, and so pdctl, lacks it.
+// Keys of a former etcd that proxies keep are reported, because etcd, and so pdctl, lacks them.
 func TestKept(t *testing.T) {
 	t.Parallel()
 	f := newFleet(in(instance.Prefill, "p:1"), in(instance.Decode, "d:1"))
@@ -20,8 +20,7 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// Prefill instances whose notifications do not arrive are named with the address at which they
-// are expected.
+// Prefill instances whose notifications do not arrive are named with the expected address.
 func TestUnnotified(t *testing.T) {
 	t.Parallel()
 	f := newFleet()

@@ -17,8 +17,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// openTo returns a tracer of every request that sends to a collector. Its log goes to out, also the errors
-// of later tests until the next call: the SDK reports them to one log of the process.
+// openTo returns a tracer that samples every request and sends to a collector. Its log goes to
+// out, and until the next call also the errors of later tests: the SDK has one log per process.
 func openTo(t *testing.T, url string, out io.Writer) *Tracer {
 	t.Helper()
 	log, all := logrus.New(), 1.
@@ -28,8 +28,8 @@ func openTo(t *testing.T, url string, out io.Writer) *Tracer {
 	return tracer
 }
 
-// What a client writes is short in its trace and always UTF-8, which the spans of others
-// depend on that are sent along with it. A query is not in it.
+// Client input is truncated in a trace and always valid UTF-8: otherwise, the
+// spans that are sent with it would be lost. A query string is not included.
 func TestWhatClientsWriteIsBounded(t *testing.T) {
 	t.Parallel()
 	c := collector.Start(t)
@@ -60,8 +60,8 @@ func TestWhatClientsWriteIsBounded(t *testing.T) {
 	}
 }
 
-// A collector that takes a request and never answers delays nothing: neither those whose
-// traces it gets, more of them than wait for it, nor the end of the program.
+// A collector that accepts a request and never answers delays nothing: neither traced
+// requests, even if more than fit in the queue, nor the end of the program.
 func TestCollectorThatHangs(t *testing.T) {
 	t.Parallel()
 	asked, release := make(chan struct{}, 100), make(chan struct{})
@@ -89,7 +89,7 @@ func TestCollectorThatHangs(t *testing.T) {
 	}
 }
 
-// The log has the answer of a collector that refuses traces, but only its beginning.
+// The log has the start of the answer of a collector that refuses traces.
 func TestCollectorThatRefusesAtLength(t *testing.T) { //nolint:paralleltest // the log is that of the process
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "quota exceeded "+strings.Repeat("x", 1<<20), http.StatusInternalServerError)

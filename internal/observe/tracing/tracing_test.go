@@ -12,7 +12,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
-// Tracing that is off, and a request that is not traced, cost nothing.
+// Disabled tracing, and a request that is not sampled, do not allocate.
 func TestOffAllocatesNothing(t *testing.T) { //nolint:paralleltest // it counts allocations
 	var tracer *Tracer
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", nil)
@@ -63,7 +63,7 @@ func TestOpenWithoutACollector(t *testing.T) {
 	}
 }
 
-// The share is that of requests without a parent.
+// The share applies to requests without a parent.
 func TestSampling(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewInMemoryExporter()
@@ -79,7 +79,7 @@ func TestSampling(t *testing.T) {
 	}
 }
 
-// nowhere takes spans and drops them.
+// nowhere is an exporter that drops its spans.
 type nowhere struct{}
 
 func (nowhere) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }
@@ -99,8 +99,7 @@ func pair(tracer *Tracer, r *http.Request, now time.Time, h http.Header) {
 	q.End(&Outcome{ID: "id", Model: "m", Outcome: "ok", Status: http.StatusOK, Stream: true})
 }
 
-// A request that is not sampled allocates only its Request and the header that carries the
-// decision to the engines.
+// A request that is not sampled allocates only its Request and the header with the decision for the engines.
 func TestWhoIsNotChosenCostsLittle(t *testing.T) { //nolint:paralleltest // it counts allocations
 	choose, sampler := share(0)
 	tracer := newTracer(sdktrace.NewTracerProvider(sdktrace.WithBatcher(nowhere{}), sdktrace.WithSampler(sampler)), choose)

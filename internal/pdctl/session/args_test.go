@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-// A command that reads from a terminal or a pipe ends at a signal, which ends its context.
+// A command that reads from a terminal or a pipe ends when a signal cancels its context.
 func TestReadFileInterrupted(t *testing.T) {
 	t.Parallel()
 	r, w := io.Pipe()

@@ -102,8 +102,7 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// A table has the same columns whatever the entries are, and an intent hides neither what proxies
-// see nor what the record says.
+// A table always has the same columns. An intent hides neither the views of proxies nor the record.
 func TestListTable(t *testing.T) {
 	t.Parallel()
 	var entries []*listed

@@ -30,7 +30,7 @@ func TestApply(t *testing.T) {
 	k := instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}
 	for _, tc := range []struct {
 		x         change
-		key, want string // a text in the override of this key, and in the outcome
+		key, want string // a text in the override of this key and in the outcome
 	}{
 		{change{key: k, verb: "drain", reason: "new disks"}, `"state":"drain"`, "drain decode/10.0.0.1:1: done, revision "},
 		{change{key: k, verb: "drain", reason: "new disks"}, "new disks", "drain decode/10.0.0.1:1: nothing to change"},

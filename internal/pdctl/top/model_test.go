@@ -46,7 +46,7 @@ func newTestModel(t *testing.T) *testModel {
 	return m
 }
 
-// press presses keys; those of more than one letter are named.
+// press presses keys; keys with more than one letter are names.
 func (m *testModel) press(keys ...string) (last tea.Cmd) {
 	named := map[string]rune{"enter": tea.KeyEnter, "esc": tea.KeyEscape, "up": tea.KeyUp, "down": tea.KeyDown, "backspace": tea.KeyBackspace}
 	for _, k := range keys {
@@ -72,7 +72,7 @@ func (m *testModel) screen() string {
 	return strings.Join(lines, "\n")
 }
 
-// shows fails the test unless the screen has all texts.
+// shows fails the test unless the screen contains all texts.
 func (m *testModel) shows(texts ...string) {
 	m.t.Helper()
 	for _, one := range texts {
@@ -82,7 +82,7 @@ func (m *testModel) shows(texts ...string) {
 	}
 }
 
-// addresses are the addresses on the screen, from top to bottom.
+// addresses returns the addresses on the screen, from top to bottom.
 func (m *testModel) addresses() (out []string) {
 	for line := range strings.Lines(m.screen()) {
 		if f := strings.Fields(line); len(f) > 5 && (f[0] == "prefill" || f[0] == "decode") {
@@ -92,7 +92,7 @@ func (m *testModel) addresses() (out []string) {
 	return out
 }
 
-// A low terminal shows less about the proxies, and always the selected instance and the dialog.
+// A low terminal shows less about the proxies, but always the selected instance and the dialog.
 func TestLowScreen(t *testing.T) {
 	t.Parallel()
 	m := newTestModel(t)
@@ -136,7 +136,7 @@ func TestScreen(t *testing.T) {
 	if got := m.addresses(); len(got) != 5 {
 		t.Errorf("without the filter: %v", got)
 	}
-	// The selected line stays on a small screen, and the error of etcd replaces no instance.
+	// The selected line remains visible on a small screen, and an error of etcd replaces no instance.
 	m.height = 11
 	m.press("down", "down", "down", "down", "down", "down")
 	m.Update(frameMsg{err: errors.New("no leader")})
@@ -158,10 +158,10 @@ func TestChange(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		on     instance.Key
-		weight int // of d:2; 0: it does not serve
+		weight int // of d:2; 0: not serving
 		keys   []string
 		shows  string
-		want   change // without a verb: none is made
+		want   change // no verb: no change
 	}{
 		{"drain", d1, 100, []string{"d", "new disks"}, "1 of 2 serving decode instances remain. 2 in flight there run to their end.", change{key: d1, verb: "drain", weight: -1, reason: "new disks"}},
 		{"cordon", p1, 100, []string{"c"}, "1 of 2 serving prefill instances remain.", change{key: p1, verb: "cordon", weight: -1, reason: ""}},
@@ -203,7 +203,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// A change uses the connector of the frame shown: a later frame is read at the same time as the change.
+// A change uses the connector of the frame on the screen: a later frame is read concurrently with the change.
 func TestChangeKeepsTheConnector(t *testing.T) {
 	t.Parallel()
 	m := newTestModel(t)

@@ -12,8 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// TestBadValues has every kind of bad value once; a message must name the
-// flag and say what to change.
+// TestBadValues has every kind of bad value once; the error must name the flag and the remedy.
 func TestBadValues(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -162,7 +161,7 @@ func TestGoodValues(t *testing.T) {
 	}
 }
 
-// An embedded etcd that other machines reach is no reason to take instances from loopback only.
+// An embedded etcd that other machines can reach does not restrict instances to loopback addresses.
 func TestEmbeddedEtcdBeyondLoopback(t *testing.T) {
 	t.Parallel()
 	args := "--etcd-listen 10.0.0.1:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-username u --etcd-password p"
@@ -174,7 +173,7 @@ func TestEmbeddedEtcdBeyondLoopback(t *testing.T) {
 
 func TestMessageNamesTheSource(t *testing.T) {
 	t.Parallel()
-	// What a container platform may inject for a service that is called "pd".
+	// A container platform may set this variable for a service that is called "pd".
 	_, err := load(t, map[string]string{"PD_PORT": "tcp://10.0.0.1:80"})
 	if err == nil || !strings.Contains(err.Error(), "--port (from environment PD_PORT)") {
 		t.Errorf("error %v does not name PD_PORT", err)
@@ -203,7 +202,7 @@ func TestFile(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name, text string
-		want       []string // of the error; none = good
+		want       []string // parts of the error; none: no error
 	}{
 		{"empty", "", nil},
 		{"comments only", "# nothing\n", nil},
@@ -288,8 +287,7 @@ func TestValidateByHand(t *testing.T) {
 	}
 }
 
-// refused fails unless an error holds all these words, and nothing that moves a
-// terminal's cursor.
+// refused fails unless err contains all words, and no control characters for a terminal.
 func refused(t *testing.T, err error, words []string) {
 	t.Helper()
 	if err == nil {

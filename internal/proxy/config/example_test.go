@@ -9,8 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
 
-// The command line of a reference proxy works as it is, and a mistake is
-// reported under the name of the flag.
+// The command line of a reference proxy works unchanged, and an error names the flag.
 func ExampleLoadProxy() {
 	args := strings.Fields("--prefill 127.0.0.1:8100 localhost:8101 --decode 127.0.0.1:8200 --port 80000")
 	fs := pflag.NewFlagSet("proxy", pflag.ContinueOnError)

@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
 
-// tryArgs is load without a test that fails where the command line is wrong.
+// tryArgs is load for tests in which the command line may be wrong.
 func tryArgs(args []string) (config.Proxy, error) {
 	fs := pflag.NewFlagSet("proxy", pflag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -26,7 +26,7 @@ func tryArgs(args []string) (config.Proxy, error) {
 	return config.LoadProxy(fs, func(name string) (string, bool) { return "/home/someone", name == "HOME" })
 }
 
-// listNames are the flags that take lists, short ones included.
+// listNames returns the flags that take lists, including short ones.
 func listNames() []string {
 	return []string{
 		"--prefill", "--decode", "-p", "-d", "--prefiller-hosts", "--prefiller-ports", "--decoder-hosts", "--decoder-ports",
@@ -35,9 +35,8 @@ func listNames() []string {
 	}
 }
 
-// words are what a command line says apart from the names of its lists, and
-// lists which of those it names: both the same before and after it is brought
-// into our form.
+// words returns the words of a command line except the names of its lists,
+// and the lists that it names. NormalizeArgs must change neither.
 func words(args []string) (out, lists []string) {
 	for _, a := range args {
 		name, value, joined := strings.Cut(a, "=")
@@ -63,8 +62,8 @@ func words(args []string) (out, lists []string) {
 	return out, slices.Compact(lists)
 }
 
-// FuzzArgs brings any command line, an argument a line, into our form and
-// reads it. Nothing of it may get lost, and it is taken or refused with words.
+// FuzzArgs normalizes and loads any command line with one argument per line. No
+// argument may get lost, and a refused command line must have an error.
 func FuzzArgs(f *testing.F) {
 	for _, s := range []string{
 		"--model\nm\n--prefill\nlocalhost:8100\nlocalhost:8101\n--decode\nlocalhost:8200\n--port\n8000", "-p\na:1\n-d\nb:2\nc:3\n--etcd-gateway\noff",
@@ -84,7 +83,7 @@ func FuzzArgs(f *testing.F) {
 			t.Fatalf("%q and %q became %q and %q", before, lists, after, still)
 		}
 		if strings.Contains(text, "config") {
-			return // would read files
+			return // could read files
 		}
 		if p, err := tryArgs(args); err != nil {
 			if strings.TrimSpace(err.Error()) == "" {
@@ -96,8 +95,8 @@ func FuzzArgs(f *testing.F) {
 	})
 }
 
-// pairs is what LMCache's script and the load-balance script make of their
-// lists of hosts and ports; ok is false where they refuse.
+// pairs returns the addresses that LMCache's script and the load-balance
+// script build from lists of hosts and ports; ok is false if they refuse.
 func pairs(hosts, ports []string, count int, lmcache bool) (out []string, ok bool) {
 	switch {
 	case lmcache && len(hosts) == 1 && len(ports) == 1:
@@ -138,9 +137,8 @@ func pairs(hosts, ports []string, count int, lmcache bool) (out []string, ok boo
 	return out, true
 }
 
-// FuzzLists passes the lists of hosts and ports of the reference proxies, by
-// comma and by space, and holds the instances against what the scripts make of
-// them.
+// FuzzLists passes the lists of hosts and ports of the reference proxies, separated by
+// commas and by spaces. It compares the instances with those of the scripts.
 func FuzzLists(f *testing.F) {
 	for _, s := range [][2]string{{"10.0.0.1,10.0.0.2", "8000"}, {"localhost", "7100,7101"}, {"a,b", "1,2"}, {"::1", "65535"}, {"a", "65535"}, {"a,,b", "1"}, {"a, b ", " 1 , 2"}, {"a", "0"}, {"a:1", "1"}, {"[fd00::1]", "+5"}} {
 		f.Add(s[0], s[1], 1, true)

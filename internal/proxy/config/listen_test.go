@@ -15,7 +15,7 @@ func TestLoadListen(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "proxy.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("port: 9001\nhost: 10.0.0.1\n"), 0o600))
-	// Neither a home nor other required settings.
+	// Neither a home directory nor other required settings are needed.
 	other := map[string]string{"PD_ETCD_ENDPOINTS": "10.0.0.9:2379"}
 	for name, tc := range map[string]struct {
 		env  map[string]string

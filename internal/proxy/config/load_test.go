@@ -22,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// load runs the whole way a program goes, with env in place of the process'
-// environment; HOME is set unless env says otherwise.
+// load parses and loads settings as a program does, with env as
+// the environment; HOME is set unless env has it.
 func load(t *testing.T, env map[string]string, args ...string) (config.Proxy, error) {
 	t.Helper()
 	fs := pflag.NewFlagSet("proxy", pflag.ContinueOnError)
@@ -88,7 +88,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// Lists of names are written as for vLLM, as other lists are, or as YAML has them.
+// Lists of names may be written as for vLLM, like other lists, or as in YAML.
 func TestJSONLists(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, "allowed-origins: [https://a.example, https://b.example:8443]\n")
@@ -114,7 +114,7 @@ func TestJSONLists(t *testing.T) {
 
 var ignoreSources = cmp.FilterPath(func(p cmp.Path) bool { return p.String() == "sources" }, cmp.Ignore())
 
-// The policy of one role takes precedence over that of both, whatever their sources.
+// The policy of one role takes precedence over that of both roles, whatever their sources.
 func TestPolicies(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, "policy: random\ndecode-policy: session\n")
@@ -178,7 +178,7 @@ func TestStateDirectory(t *testing.T) {
 		args []string
 	}{
 		{"/var/state/pdmesh/proxy-8123", []string{"--port", "8123"}},
-		{"", []string{"--port", "0"}}, // whatever starts next would find another party's
+		{"", []string{"--port", "0"}}, // the next process would find the state of this one
 		{"/here", []string{"--port", "0", "--state-dir", "/here"}},
 		{"", []string{"--state-dir", ""}},
 	} {
@@ -286,7 +286,7 @@ func TestPrintMasksAndReadsBack(t *testing.T) {
 			t.Errorf("no %q in:\n%s", key, out.String())
 		}
 	}
-	// Read back with the secrets given again, everything is as before.
+	// With the secrets set again, the printed settings load as the same values.
 	text := dropLines(out.String(), "api-key", "etcd-listen", "etcd-data-dir")
 	q := mustLoad(t, map[string]string{"PD_ETCD_PASSWORD": "etcd-secret"}, "--config", writeFile(t, text),
 		"--api-key", "client-secret-1,client-secret-2", "--engine-api-key", "engine-secret", "--admin-api-key", "admin-secret")
@@ -296,7 +296,7 @@ func TestPrintMasksAndReadsBack(t *testing.T) {
 	}
 }
 
-// What is printed can be read back also with TLS at the embedded etcd; what a file cannot have is named.
+// Printed settings load also with TLS at the embedded etcd; settings that a file cannot have are named.
 func TestPrintReadsBack_Others(t *testing.T) {
 	t.Parallel()
 	p := mustLoad(t, nil, "--etcd-listen-cert", "c", "--etcd-listen-key", "k", "--etcd-ca", "ca")
@@ -319,7 +319,7 @@ func dropLines(text string, words ...string) string {
 	return strings.Join(keep, "")
 }
 
-// vLLM's class names the dialect as well as our word does.
+// --connector accepts the names of vLLM's classes, too.
 func TestConnectorByClass(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{"NixlConnector": "nixl", "nixlpushconnector": "nixl_push", "MooncakeConnectorV1": "ascend", "LMCacheMPConnector": "plain"} {

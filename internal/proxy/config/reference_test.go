@@ -12,14 +12,14 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// TestReferenceForms has the command lines of the reference proxies as their
-// own documents write them, and what they mean here.
+// TestReferenceForms has the command lines of the reference
+// proxies from their documentation, and their meaning here.
 func TestReferenceForms(t *testing.T) {
 	t.Parallel()
 	type want struct {
 		prefill, decode, connector, model, host string
 		port                                    int
-		notices                                 []string // words of each, in order
+		notices                                 []string // a part of each, in order
 	}
 	tests := []struct {
 		name, args string
@@ -117,7 +117,7 @@ func TestLMCachePorts(t *testing.T) {
 	}
 }
 
-// TestReferenceNumbers has what the numbers of the reference proxies mean.
+// TestReferenceNumbers checks the meaning of the numeric flags of the reference proxies.
 func TestReferenceNumbers(t *testing.T) {
 	t.Parallel()
 	type numbers struct {
@@ -158,8 +158,8 @@ func TestReferenceNumbers(t *testing.T) {
 	}
 }
 
-// A reference proxy's flag is a flag: it wins over environment and file, and
-// --print-config shows what it came to.
+// A flag of a reference proxy takes precedence over environment
+// and file, like any flag, and --print-config shows its result.
 func TestReferencePrecedenceAndPrint(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, "prefill: [127.0.0.1:1]\nwaiting-retry-interval: 1s\nconnector: plain\n")

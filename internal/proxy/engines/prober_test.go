@@ -27,8 +27,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// patientConfig takes instances for Mooncake's, and waits for them longer than a slow machine
-// needs.
+// patientConfig treats instances as Mooncake's, and has timeouts that are long enough for a slow machine.
 func patientConfig() *config.Proxy {
 	return &config.Proxy{
 		Clients:  config.Clients{Connector: "mooncake"},
@@ -37,8 +36,8 @@ func patientConfig() *config.Proxy {
 	}
 }
 
-// A Mooncake prefill engine whose record says nothing of its ids is asked for them, as
-// is one whose connector comes from a flag; a server that does not answer is named.
+// A Mooncake prefill engine whose record lacks engine ids is queried for them, also if
+// a flag sets the connector. A bootstrap server that does not answer is named.
 func TestBootstrapIsAsked(t *testing.T) {
 	t.Parallel()
 	p := NewProber(patientConfig(), netguard.Policy{}, nil)
@@ -68,8 +67,8 @@ func TestBootstrapIsAsked(t *testing.T) {
 	}
 }
 
-// An engine that has begun another life is not called well before its new ids are known;
-// one whose bootstrap server this proxy cannot reach is.
+// A restarted engine is not reported as alive before its new ids are
+// known. An engine whose bootstrap server this proxy cannot reach is.
 func TestAnotherLifeWaits(t *testing.T) {
 	t.Parallel()
 	p := NewProber(patientConfig(), netguard.Policy{}, nil)
@@ -104,8 +103,8 @@ type members struct{ snap *instance.Snapshot }
 
 func (m members) Snapshot() *instance.Snapshot { return m.snap }
 
-// An engine that responds is not ejected as silent because its bootstrap server does not answer: a
-// firewall may let only its agent reach that.
+// An engine that responds is not ejected as silent because its bootstrap server
+// does not answer: a firewall may allow only its agent to reach that.
 func TestProber_SilentBootstrapServer(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // nothing is accepted
@@ -190,7 +189,7 @@ func TestProber_Trial(t *testing.T) {
 	}
 }
 
-// A trial that could not be sent is no evidence about the engine, also if it was for one rank only.
+// A trial that could not be sent says nothing about the engine, even if only one rank's request failed.
 func TestProber_TrialNotSent(t *testing.T) {
 	t.Parallel()
 	for _, ranks := range []int{1, 2} {
@@ -210,7 +209,7 @@ func TestProber_TrialNotSent(t *testing.T) {
 	}
 }
 
-// An engine reports that it sleeps or is paused with VLLM_SERVER_DEV_MODE=1 only.
+// An engine reports that it sleeps or is paused only with VLLM_SERVER_DEV_MODE=1.
 func TestProber_Suspended(t *testing.T) {
 	t.Parallel()
 	p := NewProber(patientConfig(), netguard.Policy{}, nil)
@@ -236,7 +235,7 @@ func TestProber_Suspended(t *testing.T) {
 	}
 }
 
-// An engine that does not report whether it sleeps or is paused may still have the route.
+// A failed query whether an engine sleeps or is paused does not mean that the route is missing.
 func TestProber_SuspendedWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	p := NewProber(patientConfig(), netguard.Policy{}, nil)

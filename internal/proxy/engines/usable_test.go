@@ -7,8 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// A record that lacks what its dialect needs is refused, unless its instance is only
-// starting: then it gets no requests, and is shown as what it is.
+// A record that lacks facts that its dialect needs is refused. If its instance
+// is still starting, it gets no requests and is shown as starting.
 func TestUsableRecords(t *testing.T) {
 	t.Parallel()
 	prefill := instance.Key{Role: instance.Prefill, Address: "10.0.0.7:8100"}
@@ -16,7 +16,7 @@ func TestUsableRecords(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		rec  instance.Record
-		says string // "" if it can be used
+		says string // "" if usable
 	}{
 		{"whole", instance.Record{Connector: "mooncake", Ports: ports, EngineIDs: map[string]string{"0": "e"}, State: instance.Ready}, ""},
 		{"ids are asked for", instance.Record{Connector: "mooncake", State: instance.Ready}, ""},

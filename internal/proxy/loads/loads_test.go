@@ -21,8 +21,8 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// An engine in both roles that is drained in one of them has its requests of the other one in the
-// digest, and none in the drained role once those have ended: "pdctl role --wait" waits for that.
+// If one role of an engine in both roles is drained, the digest still counts the other role's requests.
+// Once those of the drained role have ended, it counts none there: "pdctl role --wait" waits for that.
 func TestLoads_DrainOfOneRole(t *testing.T) {
 	t.Parallel()
 	const address = "10.0.0.1:8100"
@@ -67,7 +67,7 @@ func TestLoads_DrainOfOneRole(t *testing.T) {
 			t.Errorf("%s: %v, want %d and %d", what, got, prefill, decode)
 		}
 	}
-	want("prefill legs run", 4, 4) // an engine has one count
+	want("prefill legs run", 4, 4) // an engine has one count for both roles
 	prefills[0].Done()
 	want("one prefill leg runs", 3, 3)
 	prefills[1].Done()
@@ -79,7 +79,7 @@ func TestLoads_DrainOfOneRole(t *testing.T) {
 	want("it has ended", 0, 2)
 }
 
-// The pace of an instance is that of all its ranks.
+// The pace of an instance includes all its ranks.
 func TestLoads_PaceOfRanks(t *testing.T) {
 	t.Parallel()
 	k := members.Decode("10.0.0.1:8100")

@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// The collector's settings are the process', so this test has no others next to it.
+// The settings of the garbage collector are global, so this test is not parallel.
 func TestTune(t *testing.T) {
 	percent, limit := debug.SetGCPercent(100), debug.SetMemoryLimit(math.MaxInt64)
 	t.Cleanup(func() { debug.SetGCPercent(percent); debug.SetMemoryLimit(limit) })
@@ -39,7 +39,7 @@ func TestTune(t *testing.T) {
 			for _, name := range []string{"GOGC", "GOMEMLIMIT"} {
 				t.Setenv(name, tc.env[name])
 				if tc.env[name] == "" {
-					_ = os.Unsetenv(name) // t.Setenv sees to what was there before
+					_ = os.Unsetenv(name) // t.Setenv restores the previous value
 				}
 			}
 			require.NoError(t, Tune())
@@ -53,7 +53,7 @@ func TestTune(t *testing.T) {
 	}
 }
 
-// The memory limit is the process', so this test has no others next to it.
+// The memory limit is global, so this test is not parallel.
 func TestBodiesMemory(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })

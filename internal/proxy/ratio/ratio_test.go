@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// proxy is a Follower in a fleet of engines in both roles, of which one is in prefill and full.
+// proxy is a Follower in a fleet of engines in both roles; the only one in prefill is full.
 type proxy struct {
 	*ratio.Follower
 	t     *testing.T
@@ -40,7 +40,7 @@ type proxy struct {
 	views map[string]instance.View // by address
 }
 
-// fleet has the records of four engines, and keeps them in one role each.
+// fleet writes the records of four engines, and sets one role for each.
 func fleet(t *testing.T, etcd *etcdtest.Server, auto bool) {
 	t.Helper()
 	cli, l := etcd.Client(t), members.Layout(t)
@@ -89,8 +89,8 @@ func newProxy(t *testing.T, etcd *etcdtest.Server, mode, name string) *proxy {
 	return p
 }
 
-// pressure returns the pressure of prefill in a fleet with two instances and an adapter, after ticks
-// with these queues, and tokens that wait in other proxies.
+// pressure returns the pressure of prefill in a fleet with two instances and an adapter. It
+// runs 60 ticks with these queues, and with these waiting tokens in other proxies.
 func pressure(queues func(tick int) []instance.ListedQueue, elsewhere map[string]float64) float64 {
 	var all []*instance.Instance
 	for _, role := range instance.Roles() {
@@ -117,7 +117,7 @@ func pressure(queues func(tick int) []instance.ListedQueue, elsewhere map[string
 	return f.Advice()[0].Pressure
 }
 
-// Requests for an adapter, or for instances with labels, count for the model, those that wait and those that were refused.
+// Waiting and refused requests for an adapter, or for instances with labels, count for the base model.
 func TestQueueOfAdapter(t *testing.T) {
 	t.Parallel()
 	idle := pressure(func(int) []instance.ListedQueue { return nil }, nil)
@@ -145,7 +145,7 @@ func TestQueueOfAdapter(t *testing.T) {
 	}
 }
 
-// Proxies have the same figures, wherever the requests wait and whatever their shares are.
+// All proxies compute the same pressure, wherever requests wait and whatever the shares are.
 func TestQueuesOfOthers(t *testing.T) {
 	t.Parallel()
 	waiting := func(n int, share float64) func(int) []instance.ListedQueue {
@@ -167,8 +167,8 @@ func TestQueuesOfOthers(t *testing.T) {
 	}
 }
 
-// A queue that is made again counts its refusals from 0, and one that is listed again still has the old ones:
-// neither changes the pressure.
+// A recreated queue counts its refusals from 0, and one that is
+// listed again has its former count: neither changes the pressure.
 func TestQueueMadeAgain(t *testing.T) {
 	t.Parallel()
 	after := func(refused int64, absent bool) float64 {
@@ -189,7 +189,7 @@ func TestQueueMadeAgain(t *testing.T) {
 	}
 }
 
-// run lets seconds pass, in steps of five. Without etcd, ctx is cancelled.
+// run simulates the passing of seconds, in steps of five. A cancelled ctx simulates a missing etcd.
 func (p *proxy) run(ctx context.Context, seconds int) {
 	for range seconds / 5 {
 		if snap, err := p.st.Reader.Snapshot(ctx); err == nil {
@@ -218,7 +218,7 @@ func (p *proxy) serving() [2]int {
 	return [2]int{len(snap.Usable(instance.Prefill)), len(snap.Usable(instance.Decode))}
 }
 
-// If one engine is left, which serves in one role, it gets the other one, too, and keeps both.
+// The last remaining engine, which serves in one role, gets the other role, too, and keeps both.
 func TestLastEngine(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -239,8 +239,7 @@ func TestLastEngine(t *testing.T) {
 	}
 }
 
-// Of two proxies that decide at the same moment, one makes the change. The other waits as long after
-// it as the first one.
+// Of two proxies that decide at the same moment, one makes the change. Both wait equally long after it.
 func TestTwoProxies(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -285,7 +284,7 @@ func TestTwoProxies(t *testing.T) {
 	}
 }
 
-// A proxy that has measured nothing moves an engine to a role whose last one has left.
+// A proxy without measurements moves an engine to a role whose last engine has left.
 func TestEmptyRole(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -309,12 +308,12 @@ func TestEmptyRole(t *testing.T) {
 	}
 }
 
-// An engine whose change is refused does not prevent that of the next one, and is tried again later.
+// A refused change of one engine does not prevent that of the next one, and is tried again later.
 func TestRefusedEngine(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	fleet(t, etcd, true)
-	for _, k := range (instance.Key{Role: instance.Both, Address: "127.0.0.1:2"}).Each() { // the first that is chosen
+	for _, k := range (instance.Key{Role: instance.Both, Address: "127.0.0.1:2"}).Each() { // of the engine that is chosen first
 		members.Put(t, etcd.Client(t), members.Layout(t).Instance(k), `{"models":["m","adapter"]}`)
 	}
 	p := newProxy(t, etcd, config.AutoRolesOn, "a")
@@ -335,7 +334,7 @@ func TestRefusedEngine(t *testing.T) {
 	check(2, 2, 1, 2)
 }
 
-// An engine with weight 0, or a weight with a time limit, is left out as long as it has that weight.
+// An engine with weight 0, or with a time-limited weight, is not moved while it has that weight.
 func TestWeightKeepsTheRole(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -359,7 +358,7 @@ func TestWeightKeepsTheRole(t *testing.T) {
 			}
 			p.run(t.Context(), 130) // it would be the first to move
 			check(2, 2, 1)
-			if _, err := p.st.Intents.SetRole(t.Context(), "127.0.0.1:4", instance.Decode, store.IntentOptions{}); err != nil { // by an operator
+			if _, err := p.st.Intents.SetRole(t.Context(), "127.0.0.1:4", instance.Decode, store.IntentOptions{}); err != nil { // as an operator
 				t.Fatal(err)
 			}
 			if _, err := p.st.Intents.SetWeight(t.Context(), c.k, nil, store.IntentOptions{}); err != nil {
@@ -371,8 +370,8 @@ func TestWeightKeepsTheRole(t *testing.T) {
 	}
 }
 
-// An engine that is ejected or sleeps is not the one that changes its role, although it has the fewest
-// requests, nor one that its role can do with.
+// An ejected or sleeping engine is not moved, although it has the fewest
+// requests. It does not count as one that its role can spare, either.
 func TestEjectedEngineKeepsItsRole(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
@@ -397,11 +396,11 @@ func TestEjectedEngineKeepsItsRole(t *testing.T) {
 		p.views[address] = instance.Ejected
 	}
 	p.views["127.0.0.1:2"] = ""
-	p.run(t.Context(), 130) // one of the two that are left serves in each role
+	p.run(t.Context(), 130) // one of the two remaining engines is in each role
 	check(1, 1, 1)
 }
 
-// The use of the KV cache is that of the engines that report it, whatever share of an instance they are.
+// The KV cache use is that of the engines that report it, whatever share of an engine a role has.
 func TestKVUseOfEngineInBothRoles(t *testing.T) {
 	t.Parallel()
 	var all []*instance.Instance
@@ -432,8 +431,8 @@ func TestKVUseOfEngineInBothRoles(t *testing.T) {
 	}
 }
 
-// Nothing changes while the load is fine, the state of the fleet is not known, etcd is away, or an
-// operator has set the roles; and nothing is written in mode advise.
+// Nothing changes while the load is normal, the state of the fleet is unknown, etcd is
+// unavailable, or an operator has set the roles. In mode advise, nothing is written.
 func TestNothingChanges(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)

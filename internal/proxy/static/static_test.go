@@ -18,7 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// refusing is an etcd that refuses changes of some keys.
+// refusing is an etcd client whose changes of some keys fail.
 type refusing struct {
 	clientv3.KV
 	keys []string
@@ -46,8 +46,8 @@ func (r refusedTxn) Else(...clientv3.Op) clientv3.Txn { return r }
 
 func (refusedTxn) Commit() (*clientv3.TxnResponse, error) { return nil, errors.New("refused") }
 
-// An instance that is not on the command line any more is removed although another one cannot be
-// written, and the log has it once: the next try does not find it.
+// An instance that is no longer on the command line is removed even if another one cannot be
+// written. The removal is logged once, because the next attempt does not find the instance.
 func TestSync_LogsDroppedInstanceInSpiteOfAnError(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)

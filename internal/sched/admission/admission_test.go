@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// rig has one prefill and one decode engine for each model, a clock that tests set, and a queue. A
-// token takes a millisecond, so that 300 tokens may wait.
+// rig has one prefill and one decode engine for each model, a clock that tests
+// set, and a queue. A token takes a millisecond, so 300 tokens may wait.
 type rig struct {
 	*admission.Queues
 	t               testing.TB
@@ -35,7 +35,7 @@ type rig struct {
 
 	mu   sync.Mutex // guards the fields below
 	now  time.Time
-	seen []string // what the observer was notified of
+	seen []string // notifications of the observer
 }
 
 func (r *rig) Now() time.Time {
@@ -100,7 +100,7 @@ func newRig(t testing.TB, change func(*admission.Options, *rig)) *rig {
 	return r
 }
 
-// one is a request in a goroutine of its own.
+// one is a request that runs in a separate goroutine.
 type one struct {
 	admission.Request
 	err    error
@@ -108,7 +108,7 @@ type one struct {
 	cancel func()
 }
 
-// send sends a request, and returns when it waits or has its answer.
+// send sends a request, and returns when it waits or is answered.
 func (r *rig) send(q admission.Request) *one {
 	r.t.Helper()
 	if q.Model == "" {
@@ -152,7 +152,7 @@ func (o *one) waits(t *testing.T) {
 	}
 }
 
-// end waits until a request has its answer.
+// end waits for the answer to a request.
 func (o *one) end(t *testing.T) error {
 	t.Helper()
 	select {
@@ -181,7 +181,7 @@ func (r *rig) models() (names []string) {
 	return names
 }
 
-// Status does not list the queue of a target for ever: model routes may have others by now.
+// Status does not list the queue of a removed target forever: model routes may have other targets by now.
 func TestStatus_FormerTarget(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -216,12 +216,12 @@ func TestStatus_ModelWithoutEngines(t *testing.T) {
 	engines := r.prefill["other"]
 	delete(r.prefill, "other")
 	r.mu.Lock()
-	r.now = r.now.Add(time.Second) // its plan is old
+	r.now = r.now.Add(time.Second) // its plan is outdated
 	r.mu.Unlock()
 	if got := r.models(); !slices.Equal(got, []string{"m", "other"}) {
 		t.Errorf("a request waits: %q", got)
 	}
-	r.pass(time.Second) // what waits is dispatched: the proxy refuses it for lack of engines
+	r.pass(time.Second) // the waiting request is dispatched: the proxy refuses it for lack of engines
 	if got := r.models(); !slices.Equal(got, []string{"m"}) {
 		t.Errorf("no request waits: %q", got)
 	}
@@ -261,7 +261,7 @@ func TestFastPath(t *testing.T) {
 	}
 }
 
-// The learned share of a prompt that is computed stays between 0 and 1, whatever engines report.
+// The learned share of uncached prompt tokens stays between 0 and 1, whatever engines report.
 func TestMissIsAShare(t *testing.T) {
 	r := newRig(t, nil)
 	for _, uncached := range []int{-2000, 2000} {
@@ -276,8 +276,8 @@ func TestMissIsAShare(t *testing.T) {
 	}
 }
 
-// Requests that need not wait share a plan for about a second, also while Run is running: to make one
-// takes longer than all else that the queue does with them.
+// Requests that need not wait share a plan for about a second, also while Run is running.
+// A plan takes longer than everything else that the queue does for a request.
 func TestRunKeepsThePlan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plans := 0
@@ -311,7 +311,7 @@ func TestRunKeepsThePlan(t *testing.T) {
 
 func of(c admission.Class) admission.Request { return admission.Request{Class: c, Bytes: 10} }
 
-// The bounds are on the number and on the bytes of what waits; the newest of the lowest class makes room.
+// The number and the bytes of waiting requests are bounded; the newest of the lowest class is evicted first.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*admission.Options, *rig){
@@ -340,8 +340,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// A key that fills the queue does not keep the others out: its newest request makes room, until the keys have
-// the same.
+// A key that fills the queue does not block other keys: its
+// newest request is evicted until the keys have equal shares.
 func TestBounds_OfKeys(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*admission.Options, *rig){
@@ -373,7 +373,7 @@ func TestBounds_OfKeys(t *testing.T) {
 				}
 			}
 			check()
-			if class == admission.Batch { // the key with the most waiting in the lowest class makes room for a higher one
+			if class == admission.Batch { // in the lowest class, the key with the most waiting requests loses one to a higher class
 				send("chat", admission.Default)
 				want["chat"], want["light"] = 1, 1
 				check()
@@ -382,7 +382,7 @@ func TestBounds_OfKeys(t *testing.T) {
 	}
 }
 
-// No request is refused for one that does not fit even then.
+// No waiting request is evicted for one that would not fit even then.
 func TestBounds_RefusesNoneInVain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(o *admission.Options, _ *rig) { o.MaxBytes = 39 })
@@ -396,7 +396,7 @@ func TestBounds_RefusesNoneInVain(t *testing.T) {
 	batch.waits(t)
 }
 
-// What no engine reports counts as estimated, unless none has worked for the request.
+// If no engine reports token counts, the estimate counts, unless no engine has worked for the request.
 func TestUnreportedPrompt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -419,8 +419,8 @@ func TestUnreportedPrompt(t *testing.T) {
 	}
 }
 
-// At its deadline a request is dispatched, or refused where engines report that they are full and there
-// are samples enough.
+// At its deadline, a request is dispatched. It is refused if engines
+// report that they are full and there are enough samples.
 func TestDeadline(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -453,13 +453,13 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// cache is a Cache that knows this number of tokens; nothing if it is negative.
+// cache is a Cache with this number of known tokens; unknown if negative.
 type cache int
 
 func (c cache) Cached() (tokens int, known bool) { return int(c), c >= 0 }
 
-// A request whose prompt alone takes longer than its deadline would take capacity for an answer without a
-// use: it is refused while engines are full, even if no other request waits.
+// If the prompt alone takes longer than the deadline, the answer would be useless.
+// While engines are full, such a request is refused, even if no other request waits.
 func TestPromptTooLongForItsDeadline(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -492,8 +492,8 @@ func TestPromptTooLongForItsDeadline(t *testing.T) {
 	}
 }
 
-// Of several requests that are overdue at the same time one is dispatched. The others wait, and are
-// refused if the client set the deadline.
+// If several requests are overdue at the same time, one is dispatched.
+// The others wait, and are refused if the client has set the deadline.
 func TestDeadlinesOfMany(t *testing.T) {
 	t.Parallel()
 	for _, timeout := range []time.Duration{0, 3 * time.Second} {
@@ -515,8 +515,8 @@ func TestDeadlinesOfMany(t *testing.T) {
 	}
 }
 
-// Of overdue requests of several keys the earliest is dispatched, and one that is refused at its deadline does
-// not wait for those before it.
+// The earliest of several keys' overdue requests is dispatched; a request
+// that is refused at its deadline does not wait for earlier ones.
 func TestDeadlinesOfKeys(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -532,7 +532,7 @@ func TestDeadlinesOfKeys(t *testing.T) {
 	r.pass(time.Second)
 	third := send("a", 0)
 	r.pass(time.Minute)
-	own := send("a", time.Minute+500*time.Millisecond) // until half a second after the third
+	own := send("a", time.Minute+500*time.Millisecond) // its deadline is half a second after that of the third
 	r.full(r.prefill["m"], 0, 0, 0)
 	r.pass(time.Minute + time.Second)
 	if err := first.end(t); err != nil {
@@ -548,7 +548,7 @@ func TestDeadlinesOfKeys(t *testing.T) {
 	third.waits(t)
 }
 
-// A full model does not delay another, and what the load of engines is decides.
+// A full model does not delay another one; the load of a model's engines decides.
 func TestSaturation(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -582,7 +582,7 @@ func TestSaturation(t *testing.T) {
 	}
 }
 
-// What others have published decides about the share.
+// The queues that other proxies publish determine the share.
 func TestShare(t *testing.T) {
 	t.Parallel()
 	backlog := func(c admission.Class, key string, n float64) admission.Entry {
@@ -611,7 +611,7 @@ func TestShare(t *testing.T) {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
 	}
-	// A proxy without a backlog has a share all the same.
+	// A proxy without a backlog has a share, too.
 	r := newRig(t, nil)
 	require.NoError(t, r.send(of(admission.Default)).end(t))
 	r.SetOthers(&admission.Others{Queues: [][]admission.Entry{{backlog(admission.Default, "a", 1e6)}}})
@@ -619,12 +619,12 @@ func TestShare(t *testing.T) {
 	if got := r.Status()[0].Share; got != 0.05 {
 		t.Errorf("without a backlog: %v, want 0.05", got)
 	}
-	// The first request that waits has the share of its backlog at once.
+	// The first waiting request gets the share of its backlog at once.
 	r.prefill["m"].Waiting.Store(150)
 	require.NoError(t, r.send(of(admission.Interactive)).end(t))
 }
 
-// The load of a proxy with a backlog for another model counts, since it has no share for this one.
+// A proxy with a backlog for another model has no share of this model, so its load counts.
 func TestShare_BacklogOfAnotherModel(t *testing.T) {
 	t.Parallel()
 	for model, waits := range map[string]bool{"other": true, "m": false} {
@@ -640,11 +640,11 @@ func TestShare_BacklogOfAnotherModel(t *testing.T) {
 	}
 }
 
-// The tokens that wait in other proxies follow from their backlog, which counts outputs, too. They are
-// known for models of which this proxy has no queue.
+// The tokens that wait in other proxies are computed from their backlog, which
+// includes outputs. They are known even for models without a queue in this proxy.
 func TestElsewhere(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, nil) // a request costs 100 and twice 10
+	r := newRig(t, nil) // cost of a request: 100 and twice 10
 	if got := r.Elsewhere(); len(got) != 0 {
 		t.Errorf("%v without other proxies", got)
 	}
@@ -660,7 +660,7 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// What a key has attained in other proxies counts from its first request here, and once.
+// A key's service in other proxies counts from its first request here, and only once.
 func TestFirstRequestOfKey(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -684,7 +684,7 @@ func TestFirstRequestOfKey(t *testing.T) {
 	a.waits(t)
 }
 
-// A proxy that has used its share may use an engine that no proxy uses, but not for class batch.
+// A proxy that has used its share may use an engine that is idle for all proxies, but not for class batch.
 func TestIdleEngine(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -720,7 +720,7 @@ func TestIdleEngine(t *testing.T) {
 	}
 }
 
-// Requests that wait to be sent again leave their streams to others, and count again when they are sent.
+// Requests that wait to be sent again release their streams, and count again once they are sent.
 func TestAgain_LeavesItsStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(o *admission.Options, r *rig) {
@@ -754,7 +754,7 @@ func TestAgain_LeavesItsStreams(t *testing.T) {
 	})
 }
 
-// The state that is published is bounded, and has the largest backlogs.
+// The published state is bounded and keeps the largest backlogs.
 func TestEntries(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -777,9 +777,9 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// An engine that runs the same number of streams in two reports while others wait gets no more than
-// these, until it reports that none wait or was restarted, also after it could not be picked, or had no
-// report, for a while.
+// An engine reports the same number of streams twice while requests wait there. It
+// then gets no more streams than that, until a report without waiting requests or a
+// restart. A time without a pick or a report does not change that.
 func TestSeatsOfDecode(t *testing.T) {
 	var passedOver atomic.Bool
 	r := newRig(t, func(o *admission.Options, r *rig) {
@@ -807,9 +807,9 @@ func TestSeatsOfDecode(t *testing.T) {
 	}
 	d.InFlight.Store(7)
 	report(16, 3, 0, 0)
-	report(12, 4, 0, 0) // not the same number: the KV cache is full
-	report(16, 4, 4, 0) // they wait for their KV caches
-	report(16, 2, 0, 0) // a queue of a moment
+	report(12, 4, 0, 0) // another number: the KV cache is full
+	report(16, 4, 4, 0) // waiting for their KV caches
+	report(16, 2, 0, 0) // a momentary queue
 	report(16, 4, 4, 2)
 	d.InFlight.Store(40)
 	served()
@@ -836,7 +836,7 @@ func TestSeatsOfDecode(t *testing.T) {
 		t.Error(err)
 	}
 	waits.Done(0, 0, 0)
-	// It was restarted, maybe with another --max-num-seqs, while the queue was idle, and had no report meanwhile.
+	// It restarted without a report while the queue was idle, possibly with another --max-num-seqs.
 	d.Engine.Store(nil)
 	r.pass(2 * time.Second)
 	d.InFlight.Store(0)

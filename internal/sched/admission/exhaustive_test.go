@@ -11,7 +11,7 @@ import (
 
 const epsilon = 1e-9
 
-// model checks every dispatch of an order against the rules, which it applies to a plain list.
+// model checks every dispatch of an order against the rules, applied to a plain list.
 type model struct {
 	order
 	accounts map[accountKey]*account
@@ -34,7 +34,7 @@ func (m *model) arrive(c Class, key string, cost float64, deadline int) {
 	m.waiting = append(m.waiting, r)
 }
 
-// dispatchOne dispatches what is next, and returns how that breaks the rules, "" if it does not.
+// dispatchOne dispatches the next request, and returns the violated rule, "" if none.
 func (m *model) dispatchOne() string {
 	r := m.next(m.now)
 	if len(m.waiting) == 0 {
@@ -66,7 +66,7 @@ func (m *model) drop(r *Request) {
 	m.waiting = slices.DeleteFunc(m.waiting, func(w *Request) bool { return w == r })
 }
 
-// sums compares the sums of the order with the list.
+// sums compares the sums of the order with those of the list.
 func (m *model) sums() string {
 	var length [classes]int
 	var cost [classes]float64
@@ -85,7 +85,7 @@ func (m *model) sums() string {
 	return ""
 }
 
-// Every sequence of a few arrivals, dispatches and departures keeps to the rules.
+// Every short sequence of arrivals, dispatches and departures obeys the rules.
 func TestOrder_Exhaustive(t *testing.T) {
 	t.Parallel()
 	type step struct {
@@ -138,7 +138,7 @@ func TestOrder_Exhaustive(t *testing.T) {
 	}
 }
 
-// Over a long time each class and key gets its part, whatever the sizes of requests.
+// In the long run, each class and key gets its share, whatever the sizes of requests.
 func TestOrder_LongRun(t *testing.T) {
 	t.Parallel()
 	m := newModel()
@@ -174,7 +174,7 @@ func TestOrder_LongRun(t *testing.T) {
 	}
 }
 
-// Shares are max-min by key, keep the least share of classes, waste nothing, and add up to all.
+// Shares are max-min by key, respect each class's least share, waste nothing, and sum to the capacity.
 func TestShares_Exhaustive(t *testing.T) {
 	t.Parallel()
 	kinds := []demand{{accountKey: accountKey{"a", Interactive}}, {accountKey: accountKey{"b", Interactive}}, {accountKey: accountKey{"a", Batch}}, {accountKey: accountKey{"c", Batch}}}
@@ -239,7 +239,7 @@ func TestStart(t *testing.T) {
 	m.accounts[accountKey{"a", Default}].fresh.Add(1000)
 	m.arrive(Default, "b", 10, 1)
 	m.accounts[accountKey{"b", Default}].fresh.Add(500)
-	m.arrive(Default, "c", 10, 1) // a has 1000, and b began there
+	m.arrive(Default, "c", 10, 1) // a has 1000, and b started at that value
 	if a := m.accounts[accountKey{"c", Default}]; a.attained() != 1000 {
 		t.Errorf("starts at %v", a.attained())
 	}
@@ -250,7 +250,7 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// A key that was active in another proxy long ago starts like one that is new.
+// A key that was last active in another proxy long ago starts like a new key.
 func TestStartAfterAnotherProxy(t *testing.T) {
 	t.Parallel()
 	m := newModel()
@@ -267,7 +267,7 @@ func TestStartAfterAnotherProxy(t *testing.T) {
 	}
 }
 
-// The time after the last waiting request has left, or was refused, does not count.
+// The time after the last waiting request was dispatched or refused does not count.
 func TestMeter_LastOneLeaves(t *testing.T) {
 	t.Parallel()
 	for name, ends := range map[string]func(*queue, *Request){
@@ -285,7 +285,7 @@ func TestMeter_LastOneLeaves(t *testing.T) {
 	}
 }
 
-// Requests that wait one at a time, with pauses between them, are dispatched at the rate of a long queue.
+// Single waiting requests with pauses between them are dispatched at the rate of a long queue.
 func TestMeter_LoneRequests(t *testing.T) {
 	t.Parallel()
 	const cost, wait = 1000.0, 8.0 // seconds

@@ -10,14 +10,14 @@ func (q *Queues) Waiting() (n int64) {
 	return n
 }
 
-// Tick does what Run does regularly.
+// Tick does the periodic work of Run.
 func (q *Queues) Tick() {
 	for _, m := range *q.models.Load() {
 		m.tick()
 	}
 }
 
-// Miss returns the share of prompt tokens that are not cached; 0 if nothing is known.
+// Miss returns the share of prompt tokens that are not cached; 0 if unknown.
 func (q *Queues) Miss(model string) float64 {
 	return math.Float64frombits((*q.models.Load())[model].miss.Load())
 }

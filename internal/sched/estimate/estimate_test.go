@@ -13,8 +13,8 @@ import (
 
 const name = "m"
 
-// trained has the samples of a fleet: a millisecond for each token of prefill, 20 ms for a
-// KV transfer, and perToken for each token that decode computes.
+// trained returns an Estimator with the samples of a fleet: 1 ms for each token of
+// prefill, 20 ms for a KV transfer, and perToken for each token that decode computes.
 func trained(perToken time.Duration) *estimate.Estimator {
 	e := new(estimate.Estimator)
 	for i := range 32 {
@@ -60,8 +60,8 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// A longer queue at prefill never makes decode alone less likely, and more work on decode
-// never more likely.
+// A longer queue at prefill never makes decode-only less likely,
+// and more work on decode never makes it more likely.
 func TestMonotonic(t *testing.T) {
 	t.Parallel()
 	ask := func(p estimate.Prefill, d estimate.Decode) bool {
@@ -94,7 +94,7 @@ func TestMonotonic(t *testing.T) {
 	}
 }
 
-// The estimator knows nothing first, then enough, and explores so that it stays right.
+// The estimator starts without samples, learns, and explores so that its estimates stay correct.
 func TestLearnsAndExplores(t *testing.T) {
 	t.Parallel()
 	e := new(estimate.Estimator)
@@ -125,8 +125,7 @@ func TestLearnsAndExplores(t *testing.T) {
 	}
 }
 
-// Decode alone is explored also where it should be worse, but not where it would take far too
-// long.
+// Decode-only is explored even if it is expected to be slower, but not if it would be far too slow.
 func TestExploresWhatMayBeBetter(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -148,14 +147,14 @@ func TestExploresWhatMayBeBetter(t *testing.T) {
 	}
 }
 
-// A decision near the border does not change with every sample.
+// A decision near the threshold does not change with every sample.
 func TestHysteresis(t *testing.T) {
 	t.Parallel()
 	e := trained(time.Millisecond)
 	at := func(queued float64) bool {
 		return e.Confirm(name, estimate.Decision{Alone: true}, estimate.Prefill{Address: "p", Uncached: 500, Queued: queued}, estimate.Decode{Address: "d", Tokens: 500, Running: 1}).Alone
 	}
-	// The border without a margin is at 480.
+	// The threshold without hysteresis is 480.
 	for _, step := range []struct {
 		queued float64
 		want   bool
@@ -166,7 +165,7 @@ func TestHysteresis(t *testing.T) {
 	}
 }
 
-// One odd sample changes no decision; a real change does.
+// A single outlier changes no decision; a real change does.
 func TestRobust(t *testing.T) {
 	t.Parallel()
 	e := trained(time.Millisecond)
@@ -186,7 +185,7 @@ func TestRobust(t *testing.T) {
 	}
 }
 
-// Estimates of models that are not used any more do not stay for ever; those of others do.
+// Estimates of unused models are removed after a while; those of used ones are kept.
 func TestForgetsUnusedModels(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,7 +15,7 @@ func TestPredictions(t *testing.T) {
 	if r := new(estimate.Estimator).Rates(name, "p"); r != (estimate.Rates{}) || r.Samples() != 0 || r.TTFT(1e6, 1e6, 1e6) != 0 {
 		t.Errorf("without samples: %+v", r)
 	}
-	// 10 ms for one stream, and a millisecond more for each further one.
+	// 10 ms for one stream, and 1 ms more for each further one.
 	for i := range 64 {
 		running := i % 8
 		e.Streamed(name, estimate.Decode{Address: "d", Running: float64(running)}, 101, time.Duration(100*(10+running))*time.Millisecond)
@@ -33,7 +33,7 @@ func TestPredictions(t *testing.T) {
 		near("TTFT", r.TTFT(2000, 300, 1000), 2.320)
 		near("time per token of 4 streams", r.TimePerToken(4), 0.013)
 		near("time per token of 40 streams", r.TimePerToken(40), 0.049)
-		near("uncached", r.Uncached, 379) // of the last 16
+		near("uncached", r.Uncached, 379) // mean of the last 16
 		if r.Samples() != 32 || r.Prefill.Samples != 32 || r.Token.Samples != 64 {
 			t.Errorf("%d samples: %+v", r.Samples(), r)
 		}
@@ -55,8 +55,8 @@ func TestPredictions(t *testing.T) {
 	}
 }
 
-// Prompts that took less time the longer they were, since they waited behind work that nothing is known
-// of, do not make an engine one that computes any number of tokens at once.
+// Longer prompts took less time because shorter ones waited for unknown
+// work. Such samples do not lead to an estimate of zero time per token.
 func TestPrefillTakesTime(t *testing.T) {
 	t.Parallel()
 	e := new(estimate.Estimator)
@@ -70,7 +70,7 @@ func TestPrefillTakesTime(t *testing.T) {
 	}
 }
 
-// The pace of an instance has the samples of its role, of all models.
+// The pace of an instance is computed from the samples of its role, over all models.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	e := new(estimate.Estimator)

@@ -1,9 +1,9 @@
 package keylimit
 
-// WholeShare is wholeShare.
+// WholeShare exports wholeShare for tests.
 var WholeShare = wholeShare
 
-// ShiftUse changes the time at which keys were used, as a step of the clock does.
+// ShiftUse shifts the times at which keys were used, like a step of the clock.
 func (t *Table) ShiftUse(minutes int64) {
 	for _, one := range t.use.known {
 		for i := range one.slots {

@@ -17,8 +17,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-// Shares sum to the limit, none is negative, and none exceeds its demand while the limit is
-// exceeded: exhaustively for small fleets.
+// Shares sum to the limit, none is negative, and none exceeds its demand
+// while the limit is exceeded. The test is exhaustive for small fleets.
 func TestShares(t *testing.T) {
 	t.Parallel()
 	levels := []float64{0, 1, 7, 40, 1000}
@@ -49,14 +49,13 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// fleet is a number of proxies in virtual time, which exchange their demands once a second. Each
-// second, demands that were published a second before become effective, in a different order and
-// at a different time at each proxy.
+// fleet has proxies in virtual time that exchange their demands once a second. Demands become effective a
+// second after their publication, in a different order and at a different time at each proxy.
 type fleet struct {
 	proxies   []*keylimit.Table
-	dead      []time.Time // when the proxy was killed; zero: it runs
-	frozen    bool        // no digest is written
-	rates     int         // numbers published of a key; 0: all
+	dead      []time.Time // when the proxy was killed; zero while it runs
+	frozen    bool        // no digests are written
+	rates     int         // numbers published per key; 0: all
 	published map[string]keylimit.Published
 	random    *rand.Rand
 	admitted  []time.Time
@@ -77,8 +76,8 @@ func newFleet(n int, l instance.KeyLimits, seed uint64) *fleet {
 
 func name(i int) string { return fmt.Sprintf("p%d", i) }
 
-// run lets requests arrive for a time, at each proxy with its rate per minute. Each request has
-// output tokens of the mean, and takes a second.
+// run simulates the arrival of requests for a time, with one rate per minute for
+// each proxy. A request takes a second and generates output tokens on average.
 func (f *fleet) run(d time.Duration, rates []float64, output int) {
 	const step = 20 * time.Millisecond
 	for end, n := time.Now().Add(d), 0; time.Now().Before(end); n++ {
@@ -95,7 +94,7 @@ func (f *fleet) run(d time.Duration, rates []float64, output int) {
 				if list := f.published[name(i)]["k"]; f.rates > 0 && list != nil {
 					f.published[name(i)]["k"] = list[:f.rates]
 				}
-			case 25: // half a second after the digest of another proxy on average
+			case 25: // on average half a second after the digest of another proxy
 				p.SetDemands(name(i), f.digests())
 			}
 			for m := rates[i] / 60 * step.Seconds(); m > 0; m-- {
@@ -112,7 +111,7 @@ func (f *fleet) run(d time.Duration, rates []float64, output int) {
 	}
 }
 
-// digests returns what was published, with the weights of loaddigest.
+// digests returns the published demands, with the weights of loaddigest.
 func (f *fleet) digests() map[string]keylimit.Published {
 	out := maps.Clone(f.published)
 	for i, at := range f.dead {
@@ -145,7 +144,7 @@ func (f *fleet) arrive(p *keylimit.Table, output int) {
 	f.endAt = append(f.endAt, time.Now().Add(time.Second))
 }
 
-// minutes returns the least and the most that was admitted in any minute since a time.
+// minutes returns the minimum and the maximum admitted in any minute since a time.
 func (f *fleet) minutes(since time.Time, tokens bool) (least, most float64) {
 	sums := map[int]float64{}
 	for i, at := range f.admitted {
@@ -177,12 +176,12 @@ func rates(n int, each float64) []float64 {
 	return out
 }
 
-// In every minute of sustained demand, 95 to 105 % of a limit of at least 600 is admitted by 1, 4 and 8
-// proxies, however demand is distributed, also if it is just above the limit, and while a proxy is
-// killed, whose clients go to the others; of smaller limits, at most one more for each proxy.
+// In every minute of sustained demand, 1, 4 and 8 proxies admit 95 to 105 % of a limit of at least
+// 600. The distribution of demand does not matter, nor a demand just above the limit, nor a killed
+// proxy whose clients move to others. Of smaller limits, they admit at most one more per proxy.
 func TestFleet(t *testing.T) {
 	t.Parallel()
-	const firstSeed = uint64(41) // the constants of the package were tuned on seeds 1 to 40
+	const firstSeed = uint64(41) // seeds 1 to 40 were used to tune the constants of the package
 	for _, n := range []int{1, 4, 8} {
 		for _, limit := range []int64{5, 60, 300, 600, 6000} {
 			for _, skew := range []string{"even", "skewed", "barely"} {
@@ -232,8 +231,8 @@ func testFleet(t *testing.T, n int, limit int64, skew string, seed uint64) {
 	}
 }
 
-// While etcd is unavailable, rates stay. Afterwards, what was admitted meanwhile is known again. Proxies
-// that do not publish counts are assumed to admit their shares.
+// While etcd is unavailable, rates stay. Afterwards, the requests admitted meanwhile
+// are counted. Proxies that publish no counts are assumed to admit their shares.
 func TestFleet_MissingCounts(t *testing.T) {
 	t.Parallel()
 	for _, rates := range []int{0, 5, schema.KeyRates} {
@@ -257,7 +256,7 @@ func TestFleet_MissingCounts(t *testing.T) {
 	}
 }
 
-// The tokens of answers are settled to what was generated, although max_tokens is far larger.
+// Reserved output tokens are settled to the generated ones, even if max_tokens is far larger.
 func TestFleet_Tokens(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 4, 8} {
@@ -277,8 +276,7 @@ func TestFleet_Tokens(t *testing.T) {
 	}
 }
 
-// A request is counted with its uncached tokens, reserves nothing if it is refused, and is settled
-// once.
+// A request counts with its uncached tokens, reserves nothing if it is refused, and is settled once.
 func TestReserve(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -300,7 +298,7 @@ func TestReserve(t *testing.T) {
 			return ticket
 		}
 		first := reserve("")
-		reserve("uncached_tokens 6000 10s") // 1000 tokens are reserved, of a burst of 120
+		reserve("uncached_tokens 6000 10s") // 1000 tokens are reserved, from a burst of 120
 		first.End(keylimit.Usage{Input: 1000, Cached: 1000, Output: 3, Served: true})
 		first.End(keylimit.Usage{})
 		time.Sleep(1100 * time.Millisecond)
@@ -314,7 +312,7 @@ func TestReserve(t *testing.T) {
 	})
 }
 
-// A limit that is added while requests run refuses none that are within it.
+// Adding a limit while requests run refuses no request within it.
 func TestSet_AddsALimit(t *testing.T) {
 	t.Parallel()
 	p := new(keylimit.Table)
@@ -341,7 +339,7 @@ func TestSet_AddsALimit(t *testing.T) {
 	}
 }
 
-// Requests that began before a limit was set return no tokens to it, since they have taken none.
+// Requests that began before a limit was set return no tokens to it, because they took none.
 func TestSet_AddsALimitOfTokens(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -361,8 +359,8 @@ func TestSet_AddsALimitOfTokens(t *testing.T) {
 	})
 }
 
-// While another proxy uses up a limit, the reset of an almost unused share is the time in which the share
-// grows, however little demand it had.
+// While another proxy uses up a limit, the reset of an almost unused share is
+// the time until the share has grown, however little demand it had.
 func TestStandings_SmallShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -380,7 +378,7 @@ func TestStandings_SmallShare(t *testing.T) {
 	})
 }
 
-// The use of the last hour has nothing that was counted before the clock was set back.
+// The use of the last hour excludes counts from before the clock was set back.
 func TestUsage_ClockSetBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -21,7 +21,7 @@ func fleet(weights ...int) []Candidate {
 	return list
 }
 
-// some are those of a list at these places.
+// some returns the candidates of a list at these indexes.
 func some(list []Candidate, narrowed bool, at ...int) Candidates {
 	c := Some(list, make([]Choice, 0, len(at)), narrowed)
 	for _, i := range at {
@@ -30,16 +30,16 @@ func some(list []Candidate, narrowed bool, at ...int) Candidates {
 	return c
 }
 
-// seeded returns options with chances that are the same in every run.
+// seeded returns options with the same random numbers in every run.
 func seeded() Options { return Options{Rand: rand.New(rand.NewPCG(3, 4)).Float64} }
 
-// held are the candidates that were chosen last, each with a leg in flight.
+// held has the most recently chosen candidates, each with a leg in flight.
 type held struct {
 	most int
 	legs []*Candidate
 }
 
-// take adds one, and ends the oldest if there are too many.
+// take adds a candidate, and ends the oldest leg if there are too many.
 func (h *held) take(c *Candidate) {
 	c.Load.Begin(0)
 	if h.legs = append(h.legs, c); len(h.legs) > h.most {
@@ -48,8 +48,8 @@ func (h *held) take(c *Candidate) {
 	}
 }
 
-// shares makes n choices with a policy, of which at most most are held at once, and returns
-// the share of each candidate of the list, in percent.
+// shares makes n choices with a policy, holds at most most of them at once,
+// and returns the share of each candidate of the list, in percent.
 func shares(p Policy, c Candidates, n, most int) []float64 {
 	got := make([]float64, len(c.list))
 	h := held{most: most}
@@ -61,7 +61,7 @@ func shares(p Policy, c Candidates, n, most int) []float64 {
 	return got
 }
 
-// near fails unless the shares are as wanted, with so much to either side.
+// near fails unless each share differs by at most within from the wanted one.
 func near(t *testing.T, what string, got []float64, within float64, want ...float64) {
 	t.Helper()
 	for i := range want {
@@ -97,7 +97,7 @@ func TestShareIsByWeight(t *testing.T) {
 	}
 }
 
-// What is true of a list is true of all of its candidates, added one by one.
+// The properties of a list equal those of all its candidates, added one by one.
 func TestSomeIsAsAll(t *testing.T) {
 	t.Parallel()
 	for _, weights := range [][]int{{2}, {4, 4, 4}, {4, 4, 5}} {

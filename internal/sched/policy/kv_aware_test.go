@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 )
 
-// engine is what one instance publishes: blocks of four tokens, each token a byte.
+// engine publishes the events of one instance: blocks of four tokens, each token a byte.
 type engine struct {
 	index *kvindex.Index
 	at    kvindex.Target
@@ -48,7 +48,7 @@ func (e engine) says(event kvevents.Event) {
 	e.index.Apply(e.at, &kvevents.Batch{Events: []kvevents.Event{event}})
 }
 
-// name is what an engine calls a block: its own affair.
+// name returns the engine's name of a block, which is opaque to the proxy.
 func name(text []byte) kvevents.Hash { return kvevents.Hash(hashText(string(text)) ^ 0x5555) }
 
 func follow(t *testing.T, list []Candidate) (*kvindex.Index, []engine) {
@@ -63,7 +63,7 @@ func follow(t *testing.T, list []Candidate) (*kvindex.Index, []engine) {
 	return x, engines
 }
 
-// turn asks a policy, and teaches it what it wants to learn.
+// turn makes a choice, and passes the policy the tokens that it wants to learn.
 func turn(p Policy, list []Candidate, text []byte) (at, cached int, asked bool) {
 	r := asking(text)
 	var l Lesson
@@ -75,14 +75,14 @@ func turn(p Policy, list []Candidate, text []byte) (at, cached int, asked bool) 
 	return at, cached, l.Wanted()
 }
 
-// What engines evict is not expected any more, and what they computed for others is.
+// Evicted tokens are no longer expected in the cache; tokens computed for other proxies are.
 func TestKVAwareGoesByTheEngines(t *testing.T) {
 	t.Parallel()
 	list := fleet(1, 1, 1)
 	x, engines := follow(t, list)
 	p := newKVAware(Options{Caches: x})
 	other := prompt(99, 6000)
-	engines[0].stores(other) // so that the size of its blocks is known
+	engines[0].stores(other) // so that its block size is known
 	text := prompt(1, 8000)
 	var home int
 	for i, n := range []int{2000, 4000, 6000, 8000} {
@@ -98,7 +98,7 @@ func TestKVAwareGoesByTheEngines(t *testing.T) {
 	if cached < 7000 {
 		t.Fatalf("%d tokens are expected at home", cached)
 	}
-	// It evicts all but 100 blocks; another one was asked by another proxy.
+	// It evicts all but 100 blocks; another proxy sends the text to another instance.
 	engines[home].evicts(text, 100)
 	away := (home + 1) % 3
 	engines[away].stores(text)
@@ -112,7 +112,7 @@ func TestKVAwareGoesByTheEngines(t *testing.T) {
 	}
 }
 
-// Only what was seen before is asked for, and a chat does not ask with each turn.
+// Tokens are requested only for repeated prompts, and not in every turn of a chat.
 func TestKVAwareAsksSeldom(t *testing.T) {
 	t.Parallel()
 	list := fleet(1, 1)
@@ -144,8 +144,8 @@ func TestKVAwareAsksSeldom(t *testing.T) {
 	}
 }
 
-// Blocks whose names depend on more than the tokens are found nowhere. That is no
-// reason to believe that no engine has anything.
+// If block names depend on more than the tokens, no block is
+// found. That does not mean that the caches are empty.
 func TestKVAwareDoesNotBelieveStrangers(t *testing.T) {
 	t.Parallel()
 	list := fleet(1, 1)
@@ -189,7 +189,7 @@ func TestKVAwareOfAnAdapter(t *testing.T) {
 	}
 }
 
-// An engine that published more than was received may hold blocks that are not found.
+// If some events of an engine were missed, it may have blocks that are not found.
 func TestKVAwareOfAnIncompleteIndex(t *testing.T) {
 	t.Parallel()
 	list := fleet(1)
@@ -214,7 +214,7 @@ func TestKVAwareOfAnIncompleteIndex(t *testing.T) {
 	}
 }
 
-// Names of blocks of another size are of no use when an engine comes back with it.
+// Block names are useless if an engine comes back with another block size.
 func TestKVAwareFollowsTheSizeOfBlocks(t *testing.T) {
 	t.Parallel()
 	list := fleet(1)
@@ -235,8 +235,8 @@ func TestKVAwareFollowsTheSizeOfBlocks(t *testing.T) {
 	}
 }
 
-// The events of an engine that comes back with blocks of another size are used, also if it has stored
-// none when the list of candidates changes.
+// Events of an engine that comes back with another block size are
+// used, even if it has stored no block when the candidates change.
 func TestKVAware_SizeOfBlocksAfterTheList(t *testing.T) {
 	t.Parallel()
 	list := fleet(1)
@@ -266,14 +266,14 @@ func TestKVAware_SizeOfBlocksAfterTheList(t *testing.T) {
 	}
 }
 
-// Tokens of a request are an estimate; what its blocks hold is counted in the same ones,
-// however wrong that is.
+// The tokens of a request are an estimate. Its cached blocks are
+// counted in the same unit, however wrong that is.
 func TestKVAwareCountsByTheEstimate(t *testing.T) {
 	t.Parallel()
 	list := fleet(1, 1)
 	x, engines := follow(t, list)
 	p := newKVAware(Options{Caches: x})
-	engines[0].stores(prompt(99, 6000)) // so that the size of its blocks is known
+	engines[0].stores(prompt(99, 6000)) // so that its block size is known
 	text := prompt(1, 8000)
 	for _, n := range []int{2000, 4000, 6000, 8000} {
 		at, _, _ := turn(p, list, text[:n])

@@ -39,7 +39,7 @@ func TestLeastLoaded(t *testing.T) {
 	near(t, "even, 3 held", shares(newLeastLoaded(seeded()), All(fleet(1, 1, 1, 1)), 10_000, 3), 2, 25, 25, 25, 25)
 }
 
-// busy is a fleet in which each has as much to do as its weight says.
+// busy returns candidates whose load is proportional to their weight.
 func busy(weights ...int) []Candidate {
 	list := fleet(weights...)
 	for i, w := range weights {
@@ -48,15 +48,14 @@ func busy(weights ...int) []Candidate {
 	return list
 }
 
-// What begins elsewhere while a choice is made sends no request to a candidate that has more to
-// do than those it was between.
+// If load changes during a choice, no request goes to a candidate with more load than the tied ones.
 func TestLeastWhileScoresChange(t *testing.T) {
 	t.Parallel()
 	list := fleet(1, 1, 1, 1)
 	hold(&list[3], 9)
 	c, read := All(list), 0
 	at := least(&c, 0.9, func(i int) float64 {
-		if read++; read == 5 { // between the two looks at the scores
+		if read++; read == 5 { // between the two reads of the scores
 			hold(&list[2], 1)
 		}
 		return c.Load(i)

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// The reported load of other proxies weighs as much as this proxy's, and leaves no remainder
-// when it ends.
+// The reported load of other proxies counts as much as this proxy's, and leaves no remainder when it ends.
 func TestWeigh(t *testing.T) {
 	t.Parallel()
 	engine := func(r Rank) *Engine { return &Engine{Ranks: []Rank{r}, All: r} }
@@ -76,8 +75,7 @@ func TestWeighBesideLegs(t *testing.T) {
 	}
 }
 
-// A candidate on which only other proxies have something is not taken for idle, however
-// few or many there are.
+// A candidate that only other proxies use is not taken for idle, whatever the number of candidates.
 func TestLoadOfOthersCounts(t *testing.T) {
 	t.Parallel()
 	for name, make := range map[string]func(Options) Policy{"least_loaded": newLeastLoaded, "power_of_two": newPowerOfTwo} {
@@ -97,7 +95,7 @@ func TestLoadOfOthersCounts(t *testing.T) {
 			}
 			want := 1000
 			if name == "power_of_two" {
-				want = 2000 / n // it is drawn as one of two
+				want = 2000 / n // probability 2/n of being drawn
 			}
 			if got < want*7/10 || got > want*13/10 {
 				t.Errorf("%s among %d: the least loaded one was chosen %d times of 1000, want %d", name, n, got, want)

@@ -8,9 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 )
 
-// TestPrefix_MemoryOfAllModels: the policies of all models together keep one limit. What was
-// not used for the longest time goes first, whichever model it is of; a policy that is closed
-// releases its memory.
+// TestPrefix_MemoryOfAllModels: the policies of all models share one limit. The least recently
+// used prompt of any model is evicted first; closing a policy releases its memory.
 func TestPrefix_MemoryOfAllModels(t *testing.T) {
 	t.Parallel()
 	const limit, models = 400 << 10, 50
@@ -40,7 +39,7 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 	for n := range 100 {
 		for model := range models {
 			ask(model, n)
-			ask(0, 0) // a prompt that comes again and again
+			ask(0, 0) // a prompt that is repeated
 		}
 	}
 	if ask(0, 0) == 0 {
@@ -68,7 +67,7 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 	if used := budget.Used(indexmem.Prompts); int64(sum) != used || used < limit/2 {
 		t.Errorf("%d bytes, the policies have %d", used, sum)
 	}
-	// One model may use what the others do not need.
+	// One model may use the memory that the others do not need.
 	for _, p := range policies[1:] {
 		recorder(p).Close()
 	}

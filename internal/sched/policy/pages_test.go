@@ -18,7 +18,7 @@ func read(t *testing.T, file string) string {
 	return string(b)
 }
 
-// Every policy has a page with the same sections, and the page that helps to choose has it, and fits on a screen.
+// Every policy has a page with the same sections. The overview lists every policy, and fits on a screen.
 func TestEveryPolicyHasAPage(t *testing.T) {
 	t.Parallel()
 	docs := filepath.Join("..", "..", "..", "docs")
@@ -43,7 +43,7 @@ func TestEveryPolicyHasAPage(t *testing.T) {
 	}
 }
 
-// Every score that a policy explains its choice by is on its page.
+// Every score in a policy's explanation is on its page.
 func TestEveryScoreIsOnThePage(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds() {

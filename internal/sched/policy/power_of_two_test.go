@@ -4,7 +4,7 @@ import "testing"
 
 func TestPowerOfTwo(t *testing.T) {
 	t.Parallel()
-	// With two, both are drawn always.
+	// Of two candidates, both are always drawn.
 	for _, weights := range [][]int{{1, 1}, {300, 100}, {1, 1000}} {
 		for idle := range 2 {
 			c := All(fleet(weights...))
@@ -23,14 +23,14 @@ func TestPowerOfTwo(t *testing.T) {
 	near(t, "one", shares(newPowerOfTwo(seeded()), All(fleet(5)), 10, 64), 0, 100)
 }
 
-// The first is the one whose turn it is, the second never the same again, and each other one is as likely as its
-// weight says.
+// The first candidate is drawn by turn. The second is a different
+// one, drawn with a probability proportional to its weight.
 func TestPowerOfTwoDrawsTwo(t *testing.T) {
 	t.Parallel()
 	for _, weights := range [][]int{{2, 2, 2}, {1, 2, 5}} {
 		c := All(fleet(weights...))
 		for first := range weights {
-			hold(c.At(first), 1) // whatever is drawn next to it wins
+			hold(c.At(first), 1) // the other drawn candidate wins
 			start := uint64(0)
 			for inTurn(c, start) != first {
 				start++

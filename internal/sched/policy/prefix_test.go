@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// prompt returns a text of n bytes that is unique to a number.
+// prompt returns a text of size bytes that is unique to n.
 func prompt(n, size int) []byte {
 	rng := rand.New(rand.NewPCG(uint64(n), 9))
 	b := make([]byte, size)
@@ -22,7 +22,7 @@ func prompt(n, size int) []byte {
 	return b
 }
 
-// asking is a request with a prompt of these parts.
+// asking returns a request with a prompt of these parts.
 func asking(parts ...[]byte) Request {
 	p := bytes.Join(parts, nil)
 	return Request{Role: instance.Prefill, Model: "m", Prompt: p, Tokens: len(p) / 4}
@@ -59,7 +59,7 @@ func TestPrefixFindsWhatWasComputed(t *testing.T) {
 	}
 }
 
-// What waits for an instance can be more than its cache saves.
+// Waiting work on an instance can outweigh its cache.
 func TestPrefixLeavesWhoIsBusy(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -78,8 +78,8 @@ func TestPrefixLeavesWhoIsBusy(t *testing.T) {
 	}
 }
 
-// Another life of an instance has an empty cache. One that was out for a moment has its
-// own still.
+// A new incarnation of an instance has an empty cache. An instance
+// that was absent for a short time still has its cache.
 func TestPrefixForgetsWithTheEngine(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
@@ -104,7 +104,7 @@ func TestPrefixForgetsWithTheEngine(t *testing.T) {
 	if _, cached := p.Choose(All(other), r); cached != 0 {
 		t.Errorf("%d tokens in the cache of an engine that has just started", cached)
 	}
-	// So has one that has started again by its metrics, if its record has no id.
+	// The same applies if its metrics show a restart and its record has no id.
 	first, second := &Engine{StartedAt: time.Unix(1, 0)}, &Engine{StartedAt: time.Unix(2, 0)}
 	for _, list := range [][]Candidate{other, again} {
 		id := list[home].Instance.Record.ID
@@ -120,7 +120,7 @@ func TestPrefixForgetsWithTheEngine(t *testing.T) {
 			}
 		}
 	}
-	// Who is away for longer is forgotten.
+	// An instance that is absent for longer is forgotten.
 	p = newPrefix(Options{Now: func() time.Time { return now }})
 	p.Choose(All(list[:1]), r)
 	p.Choose(All(list[1:]), asking(prompt(3, 4096)))
@@ -131,8 +131,8 @@ func TestPrefixForgetsWithTheEngine(t *testing.T) {
 	}
 }
 
-// Several proxies that publish to each other what they have placed find the instance of a chat
-// for its next turn, as one proxy would, and expect of its cache what the one did.
+// Proxies that publish their placements to each other find the instance of a chat
+// for its next turn, and predict its cached tokens, as a single proxy would.
 func TestPrefixAgrees(t *testing.T) {
 	t.Parallel()
 	proxies, placements := make([]Policy, 4), make([]*prefix.Placements, 4)
@@ -172,7 +172,7 @@ func TestPrefixAgrees(t *testing.T) {
 	}
 }
 
-// Tools and the salt of the cache precede the messages.
+// The tools and the cache salt precede the messages.
 func TestPrefixReadsTheHead(t *testing.T) {
 	t.Parallel()
 	p, list := newPrefix(Options{}), fleet(1, 1)
@@ -199,8 +199,8 @@ func TestPrefixLeavesShortPromptsToOthers(t *testing.T) {
 	}
 }
 
-// Proxies that know nothing of each other choose the same instance for a session's first prompt, and for
-// one that shares nothing with the prompts before. A cached prompt and waiting work count for more.
+// Proxies without placements of each other choose the same instance for a session's first prompt, and for
+// a prompt that shares nothing with earlier ones. A cached prompt and waiting work take precedence.
 func TestPrefixBreaksTiesBySession(t *testing.T) {
 	t.Parallel()
 	list := fleet(1, 1, 1, 1)

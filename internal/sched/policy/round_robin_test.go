@@ -10,7 +10,7 @@ func TestRoundRobinTakesTurns(t *testing.T) {
 			t.Fatalf("turn %d is %d's", turn, i)
 		}
 	}
-	// One leaves: everybody else gets the same.
+	// If one leaves, the others get equal shares.
 	near(t, "two of three", shares(p, some(c.list, false, 0, 2), 1000, 0), 1e-6, 50, 0, 50)
 }
 
@@ -20,7 +20,7 @@ func TestRoundRobinByWeight(t *testing.T) {
 		p := newRoundRobin(Options{Start: start})
 		near(t, "3:1", shares(p, All(fleet(300, 100)), 10_000, 0), 0.1, 75, 25)
 		near(t, "5:2:1", shares(p, All(fleet(50, 20, 10)), 8_000, 0), 0.1, 62.5, 25, 12.5)
-		// The light one is neither forgotten nor served twice in a row.
+		// The light one is not starved, and never chosen twice in a row.
 		since := 1 // it may be the first
 		for range 1000 {
 			if i, _ := p.Choose(All(fleet(3, 1)), Request{}); i == 0 {
@@ -35,8 +35,8 @@ func TestRoundRobinByWeight(t *testing.T) {
 	}
 }
 
-// Requests that may have different candidates come in a fixed order, as they do
-// where prefill instances of two dialects take turns: none is preferred.
+// Requests with different candidates arrive in a fixed order, as when prefill
+// instances of two dialects take turns: no candidate is preferred.
 func TestRoundRobinIsNotLedByTheOrderOfRequests(t *testing.T) {
 	t.Parallel()
 	list := fleet(1, 1, 1, 1)
@@ -48,7 +48,7 @@ func TestRoundRobinIsNotLedByTheOrderOfRequests(t *testing.T) {
 		got[c.Index(i)] += 100. / 4000
 	}
 	near(t, "two dialects in turn", got, 0.5, 25, 25, 25, 25)
-	// One of two fails every request, and each is tried again at the other one.
+	// One of two fails every request, and each request is retried at the other one.
 	clear(got)
 	for range 2000 {
 		c := All(list[:2])

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// bound returns whom each of n sessions is bound to, by place in the list.
+// bound returns the index of the candidate that each of n sessions is bound to.
 func bound(c Candidates, n int) []int {
 	of := make([]int, n)
 	for i := range of {
@@ -38,7 +38,7 @@ func TestSessionsByWeight(t *testing.T) {
 	near(t, "10:60:30", parts(bound(All(fleet(10, 60, 30)), keys), 3), 3, 10, 60, 30)
 }
 
-// Only what must move does.
+// Only sessions that must move do.
 func TestSessionsStay(t *testing.T) {
 	t.Parallel()
 	const keys = 2_000
@@ -49,7 +49,7 @@ func TestSessionsStay(t *testing.T) {
 			t.Fatalf("session %d went from %d to %d although that stayed", i, before[i], is)
 		}
 	}
-	// All weights doubled are the same weights; one that grows only wins.
+	// Doubling all weights moves no session; a candidate whose weight grows only gains sessions.
 	for i, is := range bound(All(fleet(200, 200, 200, 200)), keys) {
 		if is != before[i] {
 			t.Fatalf("session %d went from %d to %d for nothing", i, before[i], is)
@@ -70,7 +70,7 @@ func TestSessionsStay(t *testing.T) {
 	}
 }
 
-// One that starts slowly has its sessions at once.
+// A candidate in slow start gets its sessions at once.
 func TestSessionsOfOneThatStarts(t *testing.T) {
 	t.Parallel()
 	list := fleet(100, 100, 100)

@@ -10,8 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-// history is a policy before candidates whose load comes and goes, with requests of chats
-// that go on, all by one seed.
+// history has a policy, candidates with changing load, and requests of continuing chats, all from one seed.
 type history struct {
 	policy  Policy
 	list    []Candidate
@@ -37,7 +36,7 @@ func newHistory(t *testing.T, k Kind) *history {
 	return h
 }
 
-// choose makes a choice that counts: the policy learns, and the engine computes.
+// choose makes a final choice: the policy learns, and the engine stores the prompt.
 func (h *history) choose(c Candidates, r Request) (at, cached int) {
 	var l Lesson
 	r.Lesson = &l
@@ -58,7 +57,7 @@ func (h *history) choose(c Candidates, r Request) (at, cached int) {
 	return at, cached
 }
 
-// next is the next request, and whom it may have.
+// next returns the next request and its candidates.
 func (h *history) next() (Candidates, Request) {
 	h.step++
 	h.now = h.now.Add(time.Duration(h.rng.IntN(5000)) * time.Millisecond)
@@ -76,8 +75,8 @@ func (h *history) next() (Candidates, Request) {
 	return All(h.list), r
 }
 
-// A tentative choice changes nothing for later ones, and is the same as
-// they are where chance does not decide.
+// A tentative choice does not affect later ones. Unless the
+// policy draws at random, it equals the final choice.
 func TestTentativeChangesNothing(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds() {
@@ -118,7 +117,7 @@ func TestTentativeChangesNothing(t *testing.T) {
 	}
 }
 
-// A choice that is confirmed is one like any other.
+// A confirmed choice equals one without confirmation.
 func TestConfirmedIsAsChosen(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds() {
@@ -146,7 +145,7 @@ func TestConfirmedIsAsChosen(t *testing.T) {
 	}
 }
 
-// Whom a policy knows no more it does not note anything of.
+// A policy records nothing for candidates that it has forgotten.
 func TestConfirmedTooLate(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)

@@ -24,8 +24,8 @@ func TestTokenWeighted(t *testing.T) {
 		name    string
 		role    instance.Role
 		weights []int
-		held    [][]int    // lengths of the requests that each has
-		others  [2]float64 // legs and tokens of other proxies at the first
+		held    [][]int    // request lengths of each candidate
+		others  [2]float64 // legs and tokens of other proxies on the first candidate
 		want    int
 	}{
 		{name: "few bytes", role: instance.Decode, weights: []int{1, 1}, held: [][]int{{5000}, {4000}}, want: 1},
@@ -41,7 +41,7 @@ func TestTokenWeighted(t *testing.T) {
 		for i, lengths := range tc.held {
 			for _, n := range lengths {
 				list[i].Load.ScoreOf(tc.role).Add(scoreOf(tc.role, n))
-				list[i].Load.ScoreOf(tc.role.Other()).Add(1 << 50) // no matter
+				list[i].Load.ScoreOf(tc.role.Other()).Add(1 << 50) // irrelevant for this role
 			}
 		}
 		list[0].Load.Others.InFlight.Store(tc.others[0])

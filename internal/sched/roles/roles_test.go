@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	// A prompt takes half a second, and a token 10 ms and one more for each stream.
+	// A prompt takes half a second; a token takes 10 ms, plus 1 ms for each stream.
 	rates = estimate.Rates{
 		Prefill: estimate.Line{Each: 0.00005, Samples: 100}, Transfer: estimate.Line{Fixed: 0.05, Samples: 100},
 		Token: estimate.Line{Fixed: 0.010, Each: 0.001, Samples: 100}, Output: 200, Uncached: 10000,
@@ -20,7 +20,7 @@ var (
 	epoch   = time.Unix(0, 0)
 )
 
-// steady returns the demand after a load of some minutes.
+// steady returns the demand after some minutes of a load.
 func steady(model string, l roles.Load) *roles.Demand {
 	d := &roles.Demand{Model: model}
 	for i := range 300 {
@@ -40,7 +40,7 @@ func TestPressure(t *testing.T) {
 	for _, tc := range []struct {
 		name            string
 		load            roles.Load
-		prefill, decode [2]float64 // bounds with the present instances
+		prefill, decode [2]float64 // bounds with the current instances
 		wanted          [2]int
 	}{
 		{"idle", idle, [2]float64{0.2, 0.3}, [2]float64{0.1, 0.3}, [2]int{1, 1}},
@@ -68,7 +68,7 @@ func TestPressure(t *testing.T) {
 	}
 }
 
-// rig decides once a second.
+// rig makes one decision per second.
 type rig struct {
 	auto    roles.Automatic
 	now     time.Time
@@ -121,7 +121,7 @@ func TestAutomatic(t *testing.T) {
 		}
 	}
 
-	// At least two minutes are between two moves, and a pressure must stay high for 30 s.
+	// Two moves are at least two minutes apart, and a pressure must be high for 30 s before a move.
 	r := &rig{now: epoch, engines: engines}
 	r.after(600, full)
 	if after, _ := r.after(600, full); after != 120 {
@@ -141,7 +141,7 @@ func TestAutomatic(t *testing.T) {
 	}
 }
 
-// A role without an instance gets one, also while nothing is known of the speed of engines.
+// A role without an instance gets one, even while the speed of engines is unknown.
 func TestEmptyRole(t *testing.T) {
 	t.Parallel()
 	unknown := func(model string, prefill, decode float64) *roles.Demand {

@@ -41,7 +41,7 @@ func logger(out io.Writer) *logrus.Logger {
 	return log
 }
 
-// serve answers requests over TLS by a source, at 127.0.0.1.
+// serve answers requests over TLS with a source, at 127.0.0.1.
 func serve(t *testing.T, s *certs.Source, log io.Writer) (*certs.Listener, string) {
 	t.Helper()
 	ln := testkit.Listen(t)
@@ -53,7 +53,7 @@ func serve(t *testing.T, s *certs.Source, log io.Writer) (*certs.Listener, strin
 	return l, ln.Addr().String()
 }
 
-// ask makes a connection and one request on it.
+// ask opens a connection and sends one request.
 func ask(t *testing.T, s *certs.Source, address string) (net.Conn, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -78,7 +78,7 @@ func say(nc net.Conn) error {
 	return err
 }
 
-// The side that refuses reports the reason, and the other side as much of it as TLS transmits.
+// The side that refuses reports the reason; the other side reports as much of it as TLS transmits.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	ours, theirs := testkit.NewAuthority(t, "ours"), testkit.NewAuthority(t, "theirs")
@@ -96,8 +96,8 @@ func TestRefusals(t *testing.T) {
 	for _, tc := range []struct {
 		name           string
 		server, client certs.Files
-		reason         certs.Reason // at the client; "" where it works
-		text           string       // the same
+		reason         certs.Reason // at the client; "" if accepted
+		text           string       // part of the client's error
 		counted        certs.Reason // at the server
 		log            string
 	}{
@@ -161,7 +161,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A client without TLS gets instructions, and so does one with TLS at a port without.
+// A client without TLS gets instructions, and so does a TLS client at a port without TLS.
 func TestWithoutTLS(t *testing.T) {
 	t.Parallel()
 	a := testkit.NewAuthority(t, "ours")
@@ -198,8 +198,8 @@ func TestWithoutTLS(t *testing.T) {
 	}
 }
 
-// New files are active for new connections; open connections continue. Files that cannot
-// be used change nothing, and are reported until they can.
+// New files are used for new connections; open connections continue.
+// Unusable files change nothing, and are reported until they are usable.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	a := testkit.NewAuthority(t, "ours")
@@ -223,7 +223,7 @@ func TestReload(t *testing.T) {
 	step := func(what, want, finding string, reloads int64) {
 		t.Helper()
 		s.Check()
-		s.Check() // changed files are taken by the second
+		s.Check() // the second call loads changed files
 		nc, err := ask(t, client, address)
 		if err != nil || shown(nc) != want {
 			t.Fatalf("%s: %v, shows %q", what, err, shown(nc))
@@ -255,8 +255,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// A file that is still being written does not become active: half of the authorities would
-// refuse the clients of the others.
+// A partially written file does not become active: with half of
+// the authorities, clients of the others would be refused.
 func TestFilesThatAreBeingWritten(t *testing.T) {
 	t.Parallel()
 	old, ours := testkit.NewAuthority(t, "old"), testkit.NewAuthority(t, "ours")
@@ -291,13 +291,13 @@ func TestFilesThatAreBeingWritten(t *testing.T) {
 	}
 }
 
-// What is wrong at the start is an error that names the file.
+// An unusable file at the start is an error that names the file.
 func TestUnusableFiles(t *testing.T) {
 	t.Parallel()
 	a := testkit.NewAuthority(t, "ours")
 	cert, key := a.Issue("one", testkit.Certificate{})
 	_, other := a.Issue("other", testkit.Certificate{})
-	half := func(first, second string) string { // a second certificate that was cut off
+	half := func(first, second string) string { // the second certificate is truncated
 		path := filepath.Join(t.TempDir(), "half.pem")
 		text := string(testkit.ReadFile(t, second))
 		testkit.WriteFile(t, path, string(testkit.ReadFile(t, first))+text[:len(text)/2])
@@ -317,8 +317,8 @@ func TestUnusableFiles(t *testing.T) {
 	}
 }
 
-// Files that no peer accepts, or that accept no peer, do not replace others, and are reported when they are
-// there at the start. One valid authority is enough.
+// Files that no peer accepts, or that accept no peer, do not replace others.
+// They are reported if present at the start. One valid authority is enough.
 func TestFilesThatAreNotValid(t *testing.T) {
 	t.Parallel()
 	a := testkit.NewAuthority(t, "ours")
@@ -329,7 +329,7 @@ func TestFilesThatAreNotValid(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		files certs.Files
-		text  string // of the finding, which the log has too
+		text  string // of the finding and in the log
 	}{
 		{"a certificate of later", certs.Files{Cert: later, Key: laterKey}, "the certificate for clients is not valid before "},
 		{"an expired authority", certs.Files{CA: expired}, "the CA certificate for clients has expired at "},
@@ -368,7 +368,7 @@ func TestFilesThatAreNotValid(t *testing.T) {
 	}
 }
 
-// An error about a host that has tls in its name is not about TLS.
+// An error about a host with tls in its name is not reported as a TLS error.
 func TestRefused_HostName(t *testing.T) {
 	t.Parallel()
 	err := &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "prefill-tls", IsNotFound: true}}

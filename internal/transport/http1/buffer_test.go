@@ -16,8 +16,8 @@ func TestBuffer(t *testing.T) {
 		t.Error("a read in vain leaves it with memory")
 	}
 	var want []byte
-	for i := range 3 * bufferSize { // beyond what it has room for at first
-		if i%3 == 2 { // some of it is taken meanwhile
+	for i := range 3 * bufferSize { // beyond its initial capacity
+		if i%3 == 2 { // some bytes are taken meanwhile
 			b.Take(1)
 			want = want[1:]
 		}

@@ -19,7 +19,7 @@ func parsed(t *testing.T, c *HeadCache, fields string) Head {
 	return h
 }
 
-// same reports whether two heads have one Header.
+// same reports whether two heads share one Header.
 func same(a, b Head) bool {
 	return reflect.ValueOf(a.Header).Pointer() == reflect.ValueOf(b.Header).Pointer()
 }
@@ -52,7 +52,7 @@ func TestHeadCache(t *testing.T) {
 	}
 }
 
-// cacheSeeds are fields to be remembered, and what may follow them.
+// cacheSeeds returns fields to be cached, and fields that may follow them.
 func cacheSeeds() []string {
 	return []string{
 		usualFields, "Content-Length: 3\r\n", "Transfer-Encoding: chunked\r\n", "content-length: \t3 \r\nX: 1\r\nX: 2\r\n",
@@ -60,7 +60,7 @@ func cacheSeeds() []string {
 	}
 }
 
-// FuzzHeadCache checks that fields are parsed after others as they are without a cache.
+// FuzzHeadCache checks that fields are parsed after others as without a cache.
 func FuzzHeadCache(f *testing.F) {
 	for _, a := range cacheSeeds() {
 		for _, b := range cacheSeeds() {
@@ -82,8 +82,8 @@ func checkHeadCache(t *testing.T, first, second []byte, http10 bool) {
 	}
 }
 
-// TestCacheNeighbours removes each byte of fields, doubles it, and puts bytes that
-// matter in its place. A fuzzer would find these changes only by chance.
+// TestCacheNeighbours removes, doubles and replaces each byte of the fields,
+// with bytes that matter. A fuzzer would find these changes only by chance.
 func TestCacheNeighbours(t *testing.T) {
 	t.Parallel()
 	for _, s := range cacheSeeds() {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// decode takes the framing off src in pieces of cut bytes, each in its own place. rest
-// is the number of bytes behind the end.
+// decode removes the framing of src in pieces of cut bytes, each in
+// a separate slice. rest is the number of bytes after the end.
 func decode(src string, cut int) (body string, rest int, err error) {
 	var d ChunkDecoder
 	var out strings.Builder
@@ -86,7 +86,7 @@ func TestChunksWritten(t *testing.T) {
 	}
 }
 
-// A destination that is full leaves the rest for the next call.
+// A full destination leaves the rest for the next call.
 func TestChunksIntoLittleRoom(t *testing.T) {
 	t.Parallel()
 	var d ChunkDecoder

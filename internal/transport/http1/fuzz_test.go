@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// FuzzHead reads the head of an answer. If it is accepted, net/http accepts it too,
-// with the same status, the same fields and the same end.
+// FuzzHead parses the head of an answer. If it is accepted, net/http
+// accepts it, too, with the same status, fields and end.
 func FuzzHead(f *testing.F) {
 	for _, seed := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nX-a: b\r\n\r\nabc",
@@ -51,7 +51,7 @@ func FuzzHead(f *testing.F) {
 			theirs.ContentLength != head.Length && status >= 200 && status != 204 {
 			t.Fatalf("%d, %+v, net/http says %+v", status, head, theirs)
 		}
-		for _, name := range []string{"Trailer", "Connection", "Content-Length"} { // net/http takes some of them out
+		for _, name := range []string{"Trailer", "Connection", "Content-Length"} { // net/http removes some of them
 			theirs.Header.Del(name)
 			delete(head.Header, name)
 		}
@@ -66,8 +66,8 @@ func FuzzHead(f *testing.F) {
 	})
 }
 
-// FuzzChunks reads a chunked body in any pieces, which do not matter. If it is accepted,
-// net/http accepts it too and reads the same bytes.
+// FuzzChunks decodes a chunked body, however it is split. If it is
+// accepted, net/http accepts it, too, and reads the same bytes.
 func FuzzChunks(f *testing.F) {
 	f.Add([]byte("3\r\nabc\r\n0\r\n\r\nmore"), uint16(1))
 	f.Add([]byte("3;x=\"y\"\r\nabc\r\n0a\r\n0123456789\r\n0\r\nX-Sum: 1\r\n\r\n"), uint16(7))

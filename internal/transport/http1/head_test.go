@@ -23,7 +23,7 @@ func TestHeadLen(t *testing.T) {
 			t.Errorf("%q: %d, %v", tc.data, n, err)
 		}
 		seen := 0
-		for i := 1; i <= len(tc.data); i++ { // as it comes, byte by byte
+		for i := 1; i <= len(tc.data); i++ { // as it arrives, byte by byte
 			n, err := HeadLen([]byte(tc.data[:i]), seen)
 			seen = i
 			if n > 0 || err != nil {

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// pair returns both ends of a connection, ours and the peer's.
+// pair returns both ends of a connection, a Conn and the peer's.
 func pair(t testing.TB) (*sock.Conn, *net.TCPConn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -35,8 +35,7 @@ func pair(t testing.TB) (*sock.Conn, *net.TCPConn) {
 	return ours, accepted.(*net.TCPConn)
 }
 
-// TestBothWays sends more bytes than all buffers on the path can hold, in pieces of many
-// sizes.
+// TestBothWays sends more bytes than all buffers on the path can hold, in pieces of many sizes.
 func TestBothWays(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{0, 1, 1000, 64 << 10, 64<<10 + 1, 96 << 10, 96<<10 + 1, 1 << 20, 32 << 20} {
@@ -73,7 +72,7 @@ func TestBothWays(t *testing.T) {
 	}
 }
 
-// TestRestAfterADeadline sends the rest of a write that was cut off by its deadline.
+// TestRestAfterADeadline sends the rest of a write that its deadline interrupted.
 func TestRestAfterADeadline(t *testing.T) {
 	t.Parallel()
 	ours, peer := pair(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// fastEngine starts an engine that costs next to nothing and allocates nothing per
+// fastEngine starts an engine with almost no overhead and no allocation per
 // request: it reads a whole request and sends the pieces of one answer.
 func fastEngine(b *testing.B, pieces ...[]byte) *instance.Instance {
 	b.Helper()
@@ -70,7 +70,7 @@ func benchmark(b *testing.B, in *instance.Instance, body [][]byte) {
 			id := []string{"0123456789abcdef-01234567"}
 			b.ReportAllocs()
 			for b.Loop() {
-				// As forward does: a context of its own for every leg.
+				// Like forward, this uses a separate context for every leg.
 				ctx, cancel := context.WithCancelCause(b.Context())
 				resp, err := c.Do(ctx, &upstream.Request{
 					Instance: in, Method: "POST", Path: "/v1/completions", Body: body,

@@ -24,14 +24,14 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// server runs script on every connection, with its number from 0.
+// server runs script for every connection, with the connection's number from 0.
 func server(t *testing.T, script func(n int, c net.Conn, r *bufio.Reader)) *instance.Instance {
 	t.Helper()
 	address := testkit.RawServer(t, func(n int, c net.Conn) { script(n, c, bufio.NewReader(c)) })
 	return &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: address}}
 }
 
-// readRequest takes one whole request off the connection.
+// readRequest reads one whole request from the connection.
 func readRequest(r *bufio.Reader) (*http.Request, string, error) {
 	req, err := http.ReadRequest(r)
 	if err != nil {
@@ -48,7 +48,7 @@ func reset(c net.Conn) {
 
 const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-// opener returns a client of the kind under test.
+// opener returns a client of the implementation under test.
 type opener func(t *testing.T, o upstream.Options) client
 
 type client interface {
@@ -56,8 +56,7 @@ type client interface {
 	StaleRetries() int64
 }
 
-// forEachClient runs a test with every implementation, or with the one that
-// PD_TEST_UPSTREAM names.
+// forEachClient runs a test with every implementation, or with the one in PD_TEST_UPSTREAM.
 func forEachClient(t *testing.T, test func(t *testing.T, open opener)) {
 	t.Helper()
 	forEachDialing(t, func(t *testing.T, open opener) {
@@ -201,7 +200,7 @@ func TestNotConnected(t *testing.T) {
 	})
 }
 
-// A request on a connection that the engine closes as idle is sent again on a new one.
+// A request on a connection that the engine closes as idle is retried on a new one.
 func TestStaleConnection(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
@@ -215,8 +214,8 @@ func TestStaleConnection(t *testing.T) {
 					}
 					_, _ = io.WriteString(c, ok)
 					if n == 0 {
-						// The next request is read and dropped without an answer, as when
-						// it is on its way while the engine closes the connection.
+						// The next request is read and dropped without an answer, as if
+						// it was in flight while the engine closed the connection.
 						_, _, _ = readRequest(r)
 						if how == "reset" {
 							reset(c)
@@ -239,7 +238,7 @@ func TestStaleConnection(t *testing.T) {
 	})
 }
 
-// A request that the engine must not receive twice is not sent again.
+// A request that the engine must not receive twice is not retried.
 func TestStaleConnection_Once(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
@@ -285,7 +284,7 @@ func TestStaleThenGone(t *testing.T) {
 			_, _, _ = readRequest(r)
 			_, _ = io.WriteString(c, ok)
 			_, _, _ = readRequest(r)
-			_ = ln.Close() // the engine is killed while it works on the request
+			_ = ln.Close() // the engine is killed while it processes the request
 			reset(c)
 		}()
 		in := &instance.Instance{Key: instance.Key{Address: ln.Addr().String()}}
@@ -324,7 +323,7 @@ func TestCauseOfAnEndedContext(t *testing.T) {
 				resp, err := open(t, upstream.Options{}).Do(ctx, request(in))
 				if at == "body" {
 					if err != nil {
-						// The header may lose the race against the cancel.
+						// The cancellation may win the race against the header.
 						if !errors.Is(err, why) {
 							t.Fatal(err)
 						}

@@ -32,7 +32,7 @@ type lossy struct {
 func newLossy(t *testing.T) *lossy {
 	t.Helper()
 	var plain net.ListenConfig
-	plain.SetMultipathTCP(false) // sockets of Multipath TCP take no filter
+	plain.SetMultipathTCP(false) // Multipath TCP sockets accept no filter
 	ln, err := plain.Listen(t.Context(), "tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
 	l := &lossy{t: t, ln: ln.(*net.TCPListener), port: ln.Addr().(*net.TCPAddr).Port}
@@ -55,12 +55,11 @@ func newLossy(t *testing.T) *lossy {
 	return l
 }
 
-// lose makes the kernel drop the packets to the listening socket that come from a port,
-// 0 for any port.
+// lose makes the kernel drop the packets from a port to the listening socket; 0 for any port.
 func (l *lossy) lose(from int) {
 	l.t.Helper()
 	program := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 0}, // the source port, first in the header of TCP
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 0}, // the source port, first in the TCP header
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(from), Jf: 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16},
@@ -83,7 +82,7 @@ func (l *lossy) connecting() (ports []int) {
 	l.t.Helper()
 	table, err := os.ReadFile("/proc/thread-self/net/tcp")
 	require.NoError(l.t, err)
-	// The table may have tens of thousands of lines, which take longer to split than a dial may take.
+	// The table may have tens of thousands of lines; splitting all would take longer than a dial.
 	const synSent = "02"
 	lines := strings.Split(string(table), fmt.Sprintf(" 0100007F:%04X %s ", l.port, synSent))
 	for _, before := range lines[:len(lines)-1] {
@@ -120,7 +119,7 @@ func TestLostPacketOfAConnect(t *testing.T) {
 			return nil
 		})
 		if len(first) > 0 {
-			l.lose(first[0]) // the packets of one connection only, for ever
+			l.lose(first[0]) // permanently, the packets of one connection only
 		}
 		if err := <-got; err != nil {
 			t.Fatal(err)
@@ -128,7 +127,7 @@ func TestLostPacketOfAConnect(t *testing.T) {
 	})
 }
 
-// A dial that is never answered is a timeout, and leaves no socket behind.
+// A dial without an answer is a timeout, and leaks no socket.
 func TestConnectWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	forEachDialing(t, func(t *testing.T, open opener) {
@@ -147,8 +146,8 @@ func TestConnectWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// Both limits end a connection that a firewall has dropped: keep-alives while nothing is sent, the
-// timeout of unacknowledged bytes after a request was sent.
+// Either limit ends a connection that a firewall has dropped: keep-alives while nothing
+// is sent, and the timeout of unacknowledged bytes after a request was sent.
 func TestDialer_LimitsSilence(t *testing.T) {
 	t.Parallel()
 	c, err := upstream.NewDialer(upstream.Options{}).DialContext(t.Context(), "tcp", newLossy(t).ln.Addr().String())

@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// cutReader returns its bytes in pieces of a few sizes, as a network does.
+// cutReader returns its bytes in pieces of a few sizes, like a network.
 type cutReader struct {
 	rest []byte
 	size int
@@ -29,10 +29,9 @@ func (r *cutReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// FuzzResponse reads any bytes as an answer. If they are accepted, net/http accepts
-// them too and reads the same, and it does not matter how the bytes are cut. The
-// connection is reusable only if net/http has read exactly to the end of the answer:
-// bytes behind it must not become another client's answer.
+// FuzzResponse parses any bytes as an answer. If they are accepted, net/http accepts them, too, and
+// reads the same, however the bytes are split. The connection is reusable only if net/http has read
+// exactly to the end of the answer: later bytes must not become another client's answer.
 func FuzzResponse(f *testing.F) {
 	for _, s := range responseSeeds() {
 		f.Add([]byte(s), uint8(1), false)
@@ -58,9 +57,8 @@ func responseSeeds() []string {
 	}
 }
 
-// TestResponseNeighbours removes each byte of every seed, doubles it, and puts bytes
-// that matter in framing in its place and before it. A fuzzer would find these changes
-// only by chance.
+// TestResponseNeighbours removes and doubles each byte of every seed, and puts bytes with a meaning
+// for the framing in its place and before it. A fuzzer would find these changes only by chance.
 func TestResponseNeighbours(t *testing.T) {
 	t.Parallel()
 	for _, s := range responseSeeds() {
@@ -75,7 +73,7 @@ func TestResponseNeighbours(t *testing.T) {
 	}
 }
 
-// checkResponse checks what FuzzResponse promises.
+// checkResponse checks the properties of FuzzResponse.
 func checkResponse(t *testing.T, in []byte, cut uint8, isHead bool) {
 	t.Helper()
 	method := http.MethodGet
@@ -123,7 +121,7 @@ func checkResponse(t *testing.T, in []byte, cut uint8, isHead bool) {
 	if pieces.reusable && (pieces.err != nil || theirs.Close || len(in)-len(cutAt.rest) != end) {
 		t.Fatalf("cut by %d, the connection is kept at byte %d; net/http is at %d", cut, len(in)-len(cutAt.rest), end)
 	}
-	for _, name := range []string{"Trailer", "Connection"} { // net/http takes them out
+	for _, name := range []string{"Trailer", "Connection"} { // net/http removes them
 		theirs.Header.Del(name)
 		ours.header.Del(name)
 		pieces.header.Del(name)
@@ -145,8 +143,7 @@ func sameHeader(t *testing.T, ours, theirs http.Header) {
 	}
 }
 
-// standard reads an answer with net/http, interim ones skipped; end is where it
-// ends in the input.
+// standard reads an answer with net/http, without interim ones; end is its end in the input.
 func standard(method string, in []byte) (resp *http.Response, body []byte, end int, err error) {
 	src := bytes.NewReader(in)
 	r := bufio.NewReader(src)
@@ -164,9 +161,8 @@ func standard(method string, in []byte) (resp *http.Response, body []byte, end i
 	}
 }
 
-// FuzzRequest writes a request with any value of what clients can set. It is refused,
-// or net/http reads it as one request with the same method, body and headers, and no
-// bytes behind it.
+// FuzzRequest writes a request with arbitrary client-controlled values. It is refused, or
+// net/http reads one request with the same method, body and headers, and no bytes after it.
 func FuzzRequest(f *testing.F) {
 	f.Add("POST", "/v1/completions", "X-A", "b", []byte(`{"a":1}`), uint8(3))
 	f.Add("GET", "/v1/models/a b?x=%20", "Cookie", "a\r\nContent-Length: 5", []byte(nil), uint8(0))

@@ -53,11 +53,10 @@ func ask(t *testing.T, p *Pool, in *instance.Instance) string {
 	return string(b)
 }
 
-// ageIdle makes all idle connections too old.
+// ageIdle makes all idle connections expire.
 func (p *Pool) ageIdle() { p.started = p.started.Add(-2 * p.opts.IdleTimeout) }
 
-// A connection is used again for the same incarnation of an instance, until Forget or
-// until it is too old.
+// A connection is reused for the same incarnation of an instance, until Forget is called or it is too old.
 func TestPoolKeepsUpWithItsInstance(t *testing.T) {
 	t.Parallel()
 	s := startCounting(t, "a", (*httptest.Server).Start)
@@ -146,7 +145,7 @@ func TestPoolNeverSendsElsewhere(t *testing.T) {
 	}
 }
 
-// Forget also closes the idle connections over TLS, and later those whose response is still being read.
+// Forget also closes idle TLS connections, and later those whose response is still being read.
 func TestForget_HTTPS(t *testing.T) {
 	t.Parallel()
 	s := startCounting(t, "a", (*httptest.Server).StartTLS)
@@ -176,7 +175,7 @@ func TestForget_HTTPS(t *testing.T) {
 	p.Forget(s.Address)
 	end(begin())
 	end(running)
-	first, second := begin(), begin() // only one connection was made since
+	first, second := begin(), begin() // only one connection has been made since
 	end(first)
 	end(second)
 	if n := s.conns.Load(); n != 4 {

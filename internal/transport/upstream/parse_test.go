@@ -15,18 +15,18 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// reading is the answer that was read from the bytes of a connection.
+// reading is the answer that was parsed from the bytes of a connection.
 type reading struct {
 	status   int
 	header   http.Header
 	length   int64
 	body     string
-	err      error // of the head or the body, nil for a clean end
+	err      error // of the head or the body; nil for a clean end
 	head     bool  // the head was accepted
-	reusable bool  // the connection could have been used again
+	reusable bool  // the connection could be reused
 }
 
-// read runs the answer side of an exchange over src.
+// read runs the reading side of an exchange over src.
 func read(t testing.TB, method string, src io.Reader, size int) reading {
 	t.Helper()
 	p := NewPool(Options{}.Patient())
@@ -60,7 +60,7 @@ func read(t testing.TB, method string, src io.Reader, size int) reading {
 	return out
 }
 
-// readAllBy reads to the end in reads of one size.
+// readAllBy reads to the end with reads of one size.
 func readAllBy(r io.Reader, size int) ([]byte, error) {
 	var out []byte
 	p := make([]byte, size)
@@ -126,7 +126,7 @@ func TestAnswersTaken(t *testing.T) {
 					if got.err != nil || got.status != tc.status || got.length != tc.length || got.body != tc.body {
 						t.Fatalf("%s by %d: %+v", cut, size, got)
 					}
-					// Bytes that were not read yet are found before the next use.
+					// Bytes that were not read yet are detected before the next use.
 					if surplus := strings.HasPrefix(tc.name, "bytes behind"); got.reusable != tc.reusable && (cut == "whole" || !surplus) && (size >= 600 || !surplus) {
 						t.Fatalf("%s by %d: used again %v", cut, size, got.reusable)
 					}
@@ -227,7 +227,7 @@ func TestAnswersRefused(t *testing.T) {
 	}
 }
 
-// Bytes behind the body's end are found also in a read straight into the caller's slice.
+// Bytes after the body's end are detected also in a read straight into the caller's slice.
 func TestSurplusInADirectRead(t *testing.T) {
 	t.Parallel()
 	for surplus, reusable := range map[string]bool{"": true, "H": false} {
@@ -238,8 +238,8 @@ func TestSurplusInADirectRead(t *testing.T) {
 	}
 }
 
-// Once the context has ended, its function may close the connection at any time: the
-// answer is read whole, and the connection is not used again.
+// Once the context has ended, its callback may close the connection at any
+// time: the answer is read completely, but the connection is not reused.
 func TestEndedContextCostsTheConnection(t *testing.T) {
 	t.Parallel()
 	for _, stopped := range []bool{true, false} {

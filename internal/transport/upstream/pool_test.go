@@ -86,7 +86,7 @@ func TestANewIncarnationDropsTheOldConnections(t *testing.T) {
 	}{
 		{&first, 1, 0},
 		{&first, 1, 0},
-		{&other, 2, 0}, // the same engine in its other role keeps its own
+		{&other, 2, 0}, // the same engine in its other role has separate ones
 		{&first, 2, 0},
 		{&second, 3, 1},
 		{&second, 3, 1},
@@ -105,7 +105,7 @@ func TestANewIncarnationDropsTheOldConnections(t *testing.T) {
 func TestForgetAndClose(t *testing.T) {
 	t.Parallel()
 	s := startCounting(t)
-	p := newPool(t, upstream.Options{IdleTimeout: time.Hour}) // nothing ends by itself
+	p := newPool(t, upstream.Options{IdleTimeout: time.Hour}) // no connection expires
 	use := func() {
 		t.Helper()
 		if _, e := do(t, p, s.Instance); e != nil {
@@ -119,7 +119,7 @@ func TestForgetAndClose(t *testing.T) {
 	p.Forget(s.Address)
 	s.eventually(t, 1, 1)
 	use()
-	// A running exchange does not bring its connection back either.
+	// The connection of a running exchange is not returned to the pool either.
 	resp, err := p.Do(t.Context(), request(s.Instance))
 	require.NoError(t, err)
 	p.Forget(s.Address)
@@ -128,12 +128,12 @@ func TestForgetAndClose(t *testing.T) {
 	use()
 	p.Close()
 	s.eventually(t, 3, 3)
-	use() // still serves, and keeps nothing
+	use() // still serves, but keeps no connection
 	s.eventually(t, 4, 4)
 }
 
-// Bytes that an engine sends before a request, and its close, are seen before the
-// connection is used again: no request is lost, and no answer goes to another one.
+// Bytes that an engine sends before a request, and a close by the engine, are detected before
+// the connection is reused. No request is lost, and no answer goes to another request.
 func TestIdleConnectionIsChecked(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -192,7 +192,7 @@ func TestTooManyInterimAnswers(t *testing.T) {
 	}
 }
 
-// A switch of protocols that no request asked for is an error, and ends the connection.
+// A protocol switch that no request asked for is an error, and ends the connection.
 func TestSwitchedProtocol(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
@@ -212,7 +212,7 @@ func TestSwitchedProtocol(t *testing.T) {
 	})
 }
 
-// Pool serves an instance with scheme https by its Std.
+// Pool uses Std for instances with scheme https.
 func TestHTTPSInstances(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "secret") }))
@@ -226,8 +226,8 @@ func TestHTTPSInstances(t *testing.T) {
 	}
 }
 
-// An engine that refuses our certificate in TLS 1.3 closes the connection while the request is being
-// sent. The error is its reason, not that of the write, whichever comes first.
+// An engine that refuses our certificate in TLS 1.3 closes the connection while the request is
+// being sent. The error is the refusal, not the write error, whichever comes first.
 func TestRefusedCertificate(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
@@ -252,7 +252,7 @@ func TestRefusedCertificate(t *testing.T) {
 	})
 }
 
-// A blocked write ends with the context as a blocked read does.
+// A blocked write ends with the context, like a blocked read.
 func TestCancelOfABlockedWrite(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
@@ -260,7 +260,7 @@ func TestCancelOfABlockedWrite(t *testing.T) {
 		in := server(t, func(_ int, _ net.Conn, r *bufio.Reader) {
 			_, _ = r.Peek(1)
 			close(arrived)
-			<-release // and reads nothing
+			<-release // never reads
 		})
 		defer close(release)
 		why := errors.New("called off")
@@ -276,8 +276,8 @@ func TestCancelOfABlockedWrite(t *testing.T) {
 	})
 }
 
-// Thousands of requests, a third of them cancelled at any moment: no request reads
-// another's answer, and no connection is left behind.
+// In thousands of requests, a third of them cancelled at any moment, no
+// request reads another one's answer, and no connection leaks.
 func TestCancelAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
@@ -301,7 +301,7 @@ func TestCancelAtAnyMoment(t *testing.T) {
 						fmt.Fprintf(c, "1\r\n%s\r\n", token[i:i+1])
 					}
 					_, _ = io.WriteString(c, "0\r\n\r\n")
-				default: // in two steps, so that a cancel may come between them
+				default: // in two steps, so that a cancellation may come between them
 					fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n", len(token))
 					runtime.Gosched()
 					fmt.Fprintf(c, "X-Token: %s\r\n\r\n%s", token, token)
@@ -347,7 +347,7 @@ func TestCancelAtAnyMoment(t *testing.T) {
 	})
 }
 
-// Incarnations, Forget and the sweep in the middle of traffic.
+// New incarnations, Forget and the sweep during traffic.
 func TestPoolUnderChange(t *testing.T) {
 	t.Parallel()
 	s := startCounting(t)

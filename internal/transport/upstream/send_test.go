@@ -17,13 +17,12 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// Requests of any number of pieces arrive as they are, whether the socket takes
-// them at once or in parts.
+// Requests in any number of pieces arrive unchanged, whether the socket accepts them at once or in parts.
 func TestPiecesArriveInOrder(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name       string
-		sendBuffer int // of the sending socket, 0: as it comes
+		sendBuffer int // of the sending socket; 0: default
 		pieces     []int
 	}{
 		{"none", 0, nil},
@@ -44,7 +43,7 @@ func TestPiecesArriveInOrder(t *testing.T) {
 			in := checksumServer(t)
 			p := NewPool(Options{}.Patient())
 			t.Cleanup(p.Close)
-			for try := range 3 { // on a fresh connection, and on one used before
+			for try := range 3 { // on a new connection, and on a reused one
 				body := make([][]byte, 0, len(tc.pieces))
 				for _, n := range tc.pieces {
 					b := make([]byte, n)
@@ -78,8 +77,7 @@ func repeated(n, size int) []int {
 	return out
 }
 
-// checksumServer starts a server that answers with the length and the checksum of the
-// body.
+// checksumServer starts a server that answers with the length and the checksum of the body.
 func checksumServer(t *testing.T) *instance.Instance {
 	t.Helper()
 	address := testkit.RawServer(t, func(_ int, c net.Conn) {
@@ -99,8 +97,8 @@ func checksumServer(t *testing.T) *instance.Instance {
 	return &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: address}}
 }
 
-// shrink makes sure that the pool has one idle connection to the instance, with
-// a send buffer of about that size.
+// shrink ensures that the pool has one idle connection to the
+// instance, with a send buffer of about size bytes.
 func shrink(t *testing.T, p *Pool, in *instance.Instance, size int) {
 	t.Helper()
 	h, toClose := p.activeHost(in)

@@ -14,9 +14,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// numberingServer starts an engine that responds with the number of the request on its
-// connection. behind returns the bytes that directly follow response n, and whether the
-// engine then closes the connection.
+// numberingServer starts an engine that responds with the number of the request on its connection. behind
+// returns the bytes directly after response n, and whether the engine then closes the connection.
 func numberingServer(t *testing.T, behind func(n int) (more string, end bool)) *instance.Instance {
 	t.Helper()
 	address := testkit.RawServer(t, testkit.RawAnswers(func(c net.Conn, _ *http.Request, n int) bool {
@@ -68,7 +67,7 @@ func TestUnaskedAnswerBeforeTheNextRequest(t *testing.T) {
 	t.Parallel()
 	const poison = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad"
 	ln := testkit.Listen(t)
-	conns := make(chan net.Conn, 8) // in the order of their accept
+	conns := make(chan net.Conn, 8) // in the order they were accepted
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {

@@ -34,7 +34,7 @@ func instanceAt(address string) *instance.Instance {
 	return &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: address}}
 }
 
-// fetch reads one whole answer.
+// fetch reads one complete answer.
 func fetch(ctx context.Context, c upstream.Client, r *upstream.Request) (*upstream.Response, string, error) {
 	resp, err := c.Do(ctx, r)
 	if err != nil {
@@ -138,17 +138,17 @@ func TestAgainstTheStandardServer(t *testing.T) {
 	})
 }
 
-// uvicornHead begins an answer as uvicorn, vLLM's server, does.
+// uvicornHead is the start of an answer of uvicorn, vLLM's server.
 const uvicornHead = "HTTP/1.1 200 OK\r\ndate: Thu, 01 Jan 2026 00:00:00 GMT\r\nserver: uvicorn\r\n"
 
-// uvicorn sends names in lower case, one event in a chunk and the last chunk in a
-// segment of its own, and closes idle connections.
+// uvicorn sends lower-case names, one event per chunk and the last
+// chunk in a separate segment, and closes idle connections.
 func TestAgainstAServerLikeUvicorn(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
 		closed := make(chan struct{})
-		// The count is over all connections: the standard library's client may not
-		// have the last one back yet, and open another.
+		// The count is over all connections: the standard library's client
+		// may not have the last one back yet, and open another one.
 		var asked atomic.Int64
 		in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
 			for {
@@ -298,7 +298,7 @@ func TestEarlyAnswer(t *testing.T) {
 					return
 				}
 				if how == "closes" && err != nil {
-					// The reset may come before the answer was read; then it is the error.
+					// The reset may arrive before the answer is read; then it is the error.
 					var e *upstream.Error
 					if !errors.As(err, &e) || !e.MaybeTaken {
 						t.Fatalf("%v", err)
@@ -369,13 +369,13 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// The client decides the framing, whatever the caller's header says about it.
+// The client decides the framing, whatever the caller's header contains.
 func TestFramingIsNotTheCallers(t *testing.T) {
 	t.Parallel()
 	got := make(chan string, 1)
 	in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
 		_, _ = r.Peek(1)
-		head, _ := r.Peek(r.Buffered()) // it came in one write
+		head, _ := r.Peek(r.Buffered()) // the head arrived in one write
 		got <- string(head)
 		_, _, _ = readRequest(r)
 		_, _ = io.WriteString(c, ok)

@@ -36,8 +36,8 @@ func garbage(b []byte) []byte {
 
 func empty([]byte) []byte { return nil }
 
-// Damaged files never show as a stack trace: the error names the directory and
-// says what to do, and what can be mended starts.
+// Damaged files never cause a stack trace: the error names the directory
+// and a remedy, and etcd starts if the files can be repaired.
 func TestDamagedFiles(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -104,7 +104,7 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-// A first start that was cut before anything was written is no damage.
+// A first start that was interrupted before anything was written is no damage.
 func TestFirstStartThatWasCut(t *testing.T) {
 	t.Parallel()
 	cfg, _ := config(t, t.TempDir())
@@ -118,8 +118,8 @@ func TestFirstStartThatWasCut(t *testing.T) {
 	}
 }
 
-// A first start that was cut before the first entry of the log is no damage, either. Etcd would
-// wait for a leader without a limit, as it knows of no member.
+// A first start that was interrupted before the first log entry is no damage, either.
+// Etcd would wait for a leader without a limit, because it knows no member.
 func TestFirstStart_LogWithoutEntries(t *testing.T) {
 	t.Parallel()
 	cfg, _ := config(t, t.TempDir())

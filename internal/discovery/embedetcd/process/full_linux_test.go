@@ -11,8 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// An etcd that finds its disk full at the start of the proxy is started once there is space; the
-// proxy goes on meanwhile.
+// If the disk is full when the proxy starts, etcd is started once
+// there is space; meanwhile the proxy runs without it.
 func TestStart_DiskFull(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

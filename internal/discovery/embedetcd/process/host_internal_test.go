@@ -2,7 +2,7 @@ package process
 
 import "testing"
 
-// The reasons that Go's runtime reports for a lack of threads or memory are not about the files.
+// The Go runtime's errors about missing threads or memory are not treated as damaged files.
 func TestExternal_Runtime(t *testing.T) {
 	t.Parallel()
 	for stderr, want := range map[string]bool{

@@ -54,7 +54,7 @@ func start(t *testing.T, cfg process.Config) *process.Host {
 	return h
 }
 
-// pid finds the process that works in a data directory.
+// pid returns the id of the etcd process that uses a data directory.
 func pid(t *testing.T, dir string) int {
 	t.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -74,7 +74,7 @@ func signal(t *testing.T, dir string, sig syscall.Signal) {
 	t.Helper()
 	id := pid(t, dir)
 	if id <= 0 {
-		t.Fatalf("no etcd works in %s", dir) // the signal would go to our own group
+		t.Fatalf("no etcd works in %s", dir) // the signal would go to our process group
 	}
 	require.NoError(t, syscall.Kill(id, sig))
 }
@@ -88,7 +88,7 @@ func runs(h *process.Host) func() error {
 	}
 }
 
-// A stop is orderly, and a process that does not react is killed.
+// Close stops etcd gracefully, and kills a process that does not react.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	for _, stopped := range []bool{false, true} {
@@ -109,8 +109,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// What a terminal and systemd send to all processes of a service does not end the
-// etcd: its proxy finishes its requests first.
+// Signals that a terminal or systemd sends to all processes of a
+// service do not end etcd: its proxy finishes its requests first.
 func TestSignalsOfTheService(t *testing.T) {
 	t.Parallel()
 	cfg, _ := config(t, t.TempDir())
@@ -126,7 +126,7 @@ func TestSignalsOfTheService(t *testing.T) {
 	}
 }
 
-// The errors of embedetcd come over as they are.
+// The errors of embedetcd reach the caller unchanged.
 func TestStartErrors(t *testing.T) {
 	t.Parallel()
 	cfg, _ := config(t, t.TempDir())
@@ -153,8 +153,8 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
-// An address that this machine does not have yet, and a certificate that cannot be read, are no
-// damage of the files: the advice to move them away would lose what is in them.
+// An address that this machine does not have yet, and an unreadable certificate, are not reported
+// as damaged files. Following the advice to move the files away would lose their data.
 func TestStart_ListenerFails(t *testing.T) {
 	t.Parallel()
 	cfg, _ := config(t, t.TempDir())
@@ -165,7 +165,7 @@ func TestStart_ListenerFails(t *testing.T) {
 		says   string
 		change func(*process.Config)
 	}{
-		{"cannot assign requested address", func(cfg *process.Config) { cfg.ListenClient = "192.0.2.1:2379" }}, // RFC 5737: of no machine
+		{"cannot assign requested address", func(cfg *process.Config) { cfg.ListenClient = "192.0.2.1:2379" }}, // RFC 5737: assigned to no machine
 		{"none.pem", func(cfg *process.Config) { cfg.TLS.Key = filepath.Join(t.TempDir(), "none.pem") }},
 	} {
 		changed := cfg
@@ -180,7 +180,7 @@ func TestStart_ListenerFails(t *testing.T) {
 // envParent makes the test binary a program with an etcd in the named directory.
 const envParent = "PDMESH_TEST_ETCD_PARENT"
 
-// The etcd ends with its proxy, also when that is killed.
+// The etcd ends with its proxy, even if the proxy is killed.
 func TestEndsWithItsProxy(t *testing.T) {
 	if dir := os.Getenv(envParent); dir != "" {
 		if _, err := process.Start(t.Context(), process.Config{ListenClient: "127.0.0.1:0", DataDir: dir, Prefix: "/pd", Log: logrus.New()}); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// limit sets a limit of the etcd's process and returns the one before.
+// limit sets a limit of the etcd process and returns the previous one.
 func limit(t *testing.T, dir string, what int, n uint64) (was unix.Rlimit) {
 	t.Helper()
 	id := pid(t, dir)
@@ -25,8 +25,8 @@ func limit(t *testing.T, dir string, what int, n uint64) (was unix.Rlimit) {
 	return was
 }
 
-// With no descriptor left etcd's purge of old files, every 30 s, ends its process.
-// What it says is the first thing in the log, and it comes back.
+// Without a free file descriptor, etcd's purge of old files, every 30 s, ends
+// its process. The first log line has the reason, and etcd is started again.
 func TestNoDescriptors(t *testing.T) {
 	t.Parallel()
 	cfg, out := config(t, t.TempDir())
@@ -50,8 +50,8 @@ func TestNoDescriptors(t *testing.T) {
 	}
 }
 
-// A limit of descriptors with which etcd cannot start does not count as damaged files, which are to be
-// moved away.
+// A limit of file descriptors that is too low for etcd is not
+// reported as damaged files, which the operator should move away.
 func TestStart_LimitIsNoDamage(t *testing.T) {
 	const name = "PD_TEST_LIMITED_DIR"
 	if dir := os.Getenv(name); dir != "" { // the process with the limit

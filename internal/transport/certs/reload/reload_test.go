@@ -41,8 +41,8 @@ func open(t *testing.T, a, b string, calls *[]string) *reload.Files[string] {
 	return f
 }
 
-// Changed files are loaded when two checks have found the same. A reason for which they cannot be
-// used is reported once.
+// Changed files are loaded once two checks have found the same
+// contents. The reason why they are unusable is reported once.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
@@ -51,10 +51,10 @@ func TestCheck(t *testing.T) {
 	var calls []string
 	f := open(t, a, b, &calls)
 	for _, step := range []struct {
-		what, a, b string // the files; "-": deleted
-		current    string // after each of three checks, by |
-		problem    string // after them
-		calls      string // of Loaded and Rejected, by |
+		what, a, b string // contents of the files; "-": deleted
+		current    string // values after each of three checks, separated by |
+		problem    string // after the checks
+		calls      string // of Loaded and Rejected, separated by |
 	}{
 		{"nothing new", "1", "2", "1,,2|1,,2|1,,2", "", ""},
 		{"changed", "3", "2", "1,,2|3,,2|3,,2", "", "loaded 3,,2"},
@@ -92,7 +92,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// While a check blocks, for example on a share whose server is down, the active value is available.
+// While a check blocks, for example on a network share that is down, the active value remains available.
 func TestCheck_Blocks(t *testing.T) {
 	t.Parallel()
 	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
@@ -103,7 +103,7 @@ func TestCheck_Blocks(t *testing.T) {
 	require.NoError(t, errors.Join(os.Remove(b), syscall.Mkfifo(b, 0o600)))
 	checked := make(chan struct{})
 	go func() { defer close(checked); f.Check() }()
-	pipe, err := os.OpenFile(b, os.O_WRONLY, 0) // waits until it is read
+	pipe, err := os.OpenFile(b, os.O_WRONLY, 0) // blocks until the file is read
 	require.NoError(t, err)
 	if *f.Current() != "1,,2" || f.Status() != (reload.Status{}) {
 		t.Errorf("%q, %+v", *f.Current(), f.Status())
