@@ -141,12 +141,12 @@ func TestListSaysWhatTheProxiesSay(t *testing.T) {
 		view      instance.View
 		reason    string
 	}{
-		{"no proxy", nil, instance.Unverified, "no proxy is running that could ask it"},
-		{"an old proxy", []string{`{"applied":99,"address":"a:1"}`}, instance.Unverified, "each proxy asks it: see /status"},
+		{"no proxy", nil, instance.Unverified, "no proxy is running that could probe it"},
+		{"an old proxy", []string{`{"applied":99,"address":"a:1"}`}, instance.Unverified, "each proxy probes it: see /status"},
 		{"verified by all", []string{`{"applied":99,"unverified":{}}`, `{"applied":99,"unverified":{"decode/10.0.0.2:1":"x"}}`}, "", ""},
-		{"one is behind", []string{`{"applied":1,"unverified":{}}`, `{"applied":99,"unverified":{}}`}, instance.Unverified, "each proxy asks it: see /status (verified by 1 of 2 proxies)"},
+		{"one is behind", []string{`{"applied":1,"unverified":{}}`, `{"applied":99,"unverified":{}}`}, instance.Unverified, "each proxy probes it: see /status (verified by 1 of 2 proxies)"},
 		{"of another fleet", []string{`{"applied":99,"unverified":{}}`, `{"applied":99,"unverified":{"decode/10.0.0.1:1":"it belongs to the fleet of h/127.0.0.1:8000"}}`}, "", ""},
-		{"only of another fleet", []string{`{"applied":99,"unverified":{"decode/10.0.0.1:1":"it belongs to the fleet of h/127.0.0.1:8000"}}`}, instance.Unverified, "no proxy is running that could ask it"},
+		{"only of another fleet", []string{`{"applied":99,"unverified":{"decode/10.0.0.1:1":"it belongs to the fleet of h/127.0.0.1:8000"}}`}, instance.Unverified, "no proxy is running that could probe it"},
 		{"one has no answer", []string{`{"applied":99,"unverified":{}}`, `{"applied":99,"address":"a:1",` + no + `}`}, instance.Unverified, `a:1: no answer yet: \u001b[2J (verified by 1 of 2 proxies)`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -94,7 +94,7 @@ func TestDeaf(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			if got := unanswered(tc.err, tc.waited); got != tc.want {
-				t.Errorf("deaf(%v, %s) = %t", tc.err, tc.waited, got)
+				t.Errorf("unanswered(%v, %s) = %t", tc.err, tc.waited, got)
 			}
 		})
 	}

@@ -197,11 +197,11 @@ func unverifiedBy(in *instance.Instance, proxies []ProxyPresence) instance.Opini
 	o := instance.Opinion{View: instance.Unverified, Reason: by.reasons()}
 	switch {
 	case all == 0:
-		o.Reason = "no proxy is running that could ask it"
+		o.Reason = "no proxy is running that could probe it"
 	case verified == all:
 		return instance.Opinion{}
 	case len(by) == 0:
-		o.Reason = "each proxy asks it: see /status"
+		o.Reason = "each proxy probes it: see /status"
 	}
 	if verified > 0 {
 		o.Reason += fmt.Sprintf(" (verified by %d of %d proxies)", verified, all)
