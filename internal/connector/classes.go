@@ -36,7 +36,7 @@ func refused(name, why string) Class { return Class{Name: name, Refused: why, Pa
 
 // Reasons of refused classes.
 const (
-	asksForPrefill = "decode asks the proxy for the prefill, which is not served yet"
+	asksForPrefill = "decode requests the prefill from the proxy, which is not supported yet"
 	encoderFirst   = "separate encoder instances are not supported yet; prefill encodes media"
 )
 
@@ -81,7 +81,7 @@ func Classes() []Class {
 		refused("MooncakeLayerwiseConnector", asksForPrefill),
 		refused("SfaRemoteD2HConnector", asksForPrefill),
 		// SGLang
-		refused("SGLang", "both legs of SGLang meet by bootstrap_room, which is not served yet"),
+		refused("SGLang", "both legs of SGLang meet by bootstrap_room, which is not supported yet"),
 	}
 }
 

@@ -32,7 +32,7 @@ func (lmcache) Lacks(in *instance.Instance) error {
 	init, alloc := ports[instance.PortLMCacheInit], ports[instance.PortLMCacheAlloc]
 	switch kv := in.Record.KVRole; {
 	case in.Role == instance.Prefill && kv == "kv_consumer", in.Role == instance.Decode && kv == "kv_producer":
-		return fmt.Errorf("its engine is a %s, which does not do the part of the role %s", kv, in.Role)
+		return fmt.Errorf("its engine is a %s, which cannot serve the role %s", kv, in.Role)
 	case in.Role == instance.Prefill:
 		return nil
 	case len(init) == 0 || len(alloc) == 0:

@@ -33,9 +33,9 @@ func (mooncake) Terms(in *instance.Instance) Terms {
 func (mooncake) Lacks(in *instance.Instance) error {
 	switch kv := in.Record.KVRole; {
 	case in.Role == instance.Prefill && kv == "kv_consumer", in.Role == instance.Decode && kv == "kv_producer":
-		return fmt.Errorf("its engine is a %s, which a leg in the role %s would end", kv, in.Role)
+		return fmt.Errorf("its engine is a %s, which exits at a request in the role %s", kv, in.Role)
 	case older(in, release{0, 16}):
-		return fmt.Errorf("its engine is vLLM %s: MooncakeConnector before 0.16 has no transfer_id and another protocol, which is not served", in.Record.Version)
+		return fmt.Errorf("its engine is vLLM %s: MooncakeConnector before 0.16 has no transfer_id and another protocol, which is not supported", in.Record.Version)
 	case in.Role == instance.Decode:
 		return nil
 	}

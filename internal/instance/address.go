@@ -65,7 +65,7 @@ func ParseAddress(s string) (string, error) {
 var (
 	errHostEmpty   = errors.New("the host is missing")
 	errHostChars   = errors.New("a host name has letters, digits, '-', '_' and '.' only")
-	errHostNumeric = errors.New("looks like an IPv4 address but is none")
+	errHostNumeric = errors.New("looks like an IPv4 address but is not one")
 )
 
 func checkHostname(host string) error {

@@ -38,7 +38,7 @@ func TestRole(t *testing.T) {
 	r.want(1, "prefill/"+one+": failed: not done: "+one+" is registered as decode only: its role can be changed only if it is registered in both roles (--role both)\n", "role", "prefill", one)
 	r.want(1, "both/"+one+": failed: not done: "+one+" is registered as decode only: its role can be changed only if it is registered in both roles (--role both)\n", "role", "both", one)
 	r.put("/pd/prefill/"+one, strings.ReplaceAll(strings.ReplaceAll(record, "kv_both", "kv_consumer"), "nixl", "mooncake"))
-	r.want(1, "prefill/"+one+": failed: not done: prefill/"+one+" can't serve: connector mooncake: its engine is a kv_consumer, which a leg in the role prefill would end\n", "role", "prefill", one)
+	r.want(1, "prefill/"+one+": failed: not done: prefill/"+one+" can't serve: connector mooncake: its engine is a kv_consumer, which exits at a request in the role prefill\n", "role", "prefill", one)
 	r.want(1, "decode/10.0.0.9:1: failed: there is no such instance; see pdctl list\n", "role", "decode", "10.0.0.9:1")
 	r.want(1, "decode/10.0.0.9:1: would be: failed: there is no such instance; see pdctl list\n", "role", "decode", "10.0.0.9:1", "--dry-run")
 	r.want(0, "prefill/"+y+": drained\n", "drain", "prefill", y)

@@ -290,7 +290,7 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 	return ""
 }
 
-var errNoTurn = errors.New("the stream did not go on in time")
+var errNoTurn = errors.New("the stream did not continue in time")
 
 // maxMoves returns the number of streams that may be continued at the same time.
 func (c *completion) maxMoves() (n int) {

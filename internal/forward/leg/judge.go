@@ -171,7 +171,7 @@ func LostError(err error) *openai.Error {
 // untrusted returns an error that names only the reason. Hosts and certificate authorities
 // of the fleet are not for clients; they are in the log.
 func untrusted(role instance.Role, why certs.Reason) *openai.Error {
-	return badGateway(fmt.Sprintf("no TLS between the proxy and the %s instance (%s); this is a configuration error of the fleet, and the proxy's log says more", role, why))
+	return badGateway(fmt.Sprintf("TLS between the proxy and the %s instance failed (%s); this is a configuration error of the fleet; see the log of the proxy", role, why))
 }
 
 func badGateway(message string) *openai.Error {

@@ -101,7 +101,7 @@ func (a *Answer) judgeMemory(l *leg.Leg, h *held, length int64) *leg.Failure {
 	need := max(length, int64(h.n))
 	switch {
 	case limit > 0 && max(need, h.wanted) > limit:
-		return l.JudgeTooLarge(fmt.Sprintf("to hold it takes more than %d bytes (--max-bodies-memory)", limit))
+		return l.JudgeTooLarge(fmt.Sprintf("holding it takes more than %d bytes (--max-bodies-memory)", limit))
 	case need >= maxAnswer:
 		return l.JudgeTooLarge("more than 1 GiB")
 	}
