@@ -655,6 +655,7 @@ func TestDoctorStaleProxy(t *testing.T) {
 	r.put("/pd/limits/team-a", `{"v":1,"rpm":60}`)
 	r.put("/pd/proxies/behind", `{"v":1,"applied":1,"address":"10.0.0.1:8000","unverified":{}}`)
 	r.put("/pd/proxies/older", `{"v":1,"applied":2,"address":"10.0.0.4:8000","unverified":{}}`)
+	r.put("/pd/proxies/stuck", `{"v":1,"applied":2,"address":"10.0.0.6:8000","documents":["limits","models"],"unverified":{}}`)
 	r.put("/pd/proxies/silent", strings.ReplaceAll(well, "10.0.0.1", "10.0.0.2"))
 	r.put("/pd/load/silent", `{"v":1,"applied":9,"load":{"decode/10.0.0.8:8200":{"in_flight":3}},"at":"2020-01-01T00:00:00Z"}`)
 	r.put("/pd/proxies/ahead", strings.ReplaceAll(well, "10.0.0.1", "10.0.0.5"))
@@ -663,6 +664,7 @@ func TestDoctorStaleProxy(t *testing.T) {
 	r.put("/pd/load/idle", `{"v":1,"applied":9,"load":{},"at":"2020-01-01T00:00:00Z"}`)
 	got := r.examined(5)
 	finds(t, got, "proxy", "proxy 10.0.0.1:8000", "it is stale", "applied revision 1 ", "restart this proxy", "pdctl status", "pdctl wait --revision 3 --timeout 30s")
+	finds(t, got, "proxy", "proxy 10.0.0.6:8000", "it is stale", "applied revision 2 ")
 	for _, address := range []string{"10.0.0.2:8000", "10.0.0.5:8000"} { // the second one's clock is ahead
 		finds(t, got, "proxy", "proxy "+address, "was not renewed", "not stopped", "restart this proxy")
 	}

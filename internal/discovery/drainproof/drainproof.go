@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -42,7 +43,7 @@ type Proof struct {
 type proxy struct {
 	id, address string
 	done        bool
-	why         string // reason for not being done
+	why         string // reason for not being done; older: waiting longer changes nothing
 	away        time.Time
 }
 
@@ -52,9 +53,12 @@ func New(revision int64, keys []instance.Key) *Proof {
 	return &Proof{revision: revision, keys: keys, m: map[string]*proxy{}}
 }
 
-// Same reports whether the membership is the same at two revisions, so that whatever has
-// applied the one has applied the other.
-type Same func(a, b int64) bool
+// Same reports whether the membership, with the documents of these folders only, is the same at two
+// revisions, so that what reads those has applied both if it has applied one.
+type Same func(a, b int64, folders []instance.Role) bool
+
+// older is why a proxy never applies a revision that wrote documents only.
+const older = "does not know the limits or model routes that changed; it is of an older release: update it"
 
 // See updates the proof from the current reports. If an intent was written again, it may have been
 // lifted in between, so the proxies that are present have to prove it again.
@@ -109,7 +113,10 @@ func (p *Proof) missing(is *lease.ProxyPresence, l *loaddigest.ProxyLoad, stored
 	if applied > stored { // etcd was wiped, or restored from a backup
 		return fmt.Sprintf("follows a former etcd store: it has applied revision %d, and etcd is at %d", applied, stored)
 	}
-	if applied < p.revision && !same(applied, p.revision) {
+	if applied < p.revision && !same(applied, p.revision, schema.Folders()) {
+		if same(applied, p.revision, is.Documents) {
+			return older
+		}
 		return fmt.Sprintf("has not applied revision %d yet, it is at %d", p.revision, applied)
 	}
 	var holds []string
@@ -134,6 +141,7 @@ type State struct {
 	// Waiting is the number of proxies that are there and have not proven it. Open names them, those
 	// with the same reason together. Vanished are those that went before they had. Both in order.
 	Waiting        int
+	Older          int // of Waiting: proxies of older releases that will not prove it
 	Open, Vanished []string
 	// Away are those of Vanished that may still be back.
 	Away int
@@ -152,6 +160,9 @@ func (p *Proof) State(now time.Time) State {
 			s.Done++
 		case one.away.IsZero():
 			open = append(open, one)
+			if one.why == older {
+				s.Older++
+			}
 		default:
 			s.Vanished = append(s.Vanished, "proxy "+one.name())
 			if now.Sub(one.away) < grace {
@@ -172,7 +183,7 @@ func (p *Proof) State(now time.Time) State {
 }
 
 // Over reports whether waiting longer changes nothing.
-func (s State) Over() bool { return len(s.Open) == 0 && s.Away == 0 && !s.Appeared }
+func (s State) Over() bool { return s.Waiting == s.Older && s.Away == 0 && !s.Appeared }
 
 // name identifies the proxy in messages.
 func (p *proxy) name() string {

@@ -212,7 +212,7 @@ func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) e
 		for _, x := range proxies {
 			y := doctor.Proxy{ProxyPresence: x, Load: loads[x.ID], Watched: time.Since(start)}
 			if x.Applied < newest {
-				y.Behind, y.Older = newest, x.Applied >= instances
+				y.Behind, y.Older = newest, x.Documents == nil && x.Applied >= instances
 			}
 			y.Silent = sameDigest(first[x.ID], y.Load) && isStale(y.Load)
 			lags = lags || y.Behind > 0 || y.Silent
