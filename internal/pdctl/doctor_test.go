@@ -318,7 +318,11 @@ func TestDoctorQueriesAgentsTogether(t *testing.T) {
 		require.NoError(t, err)
 		serveAgent(t, ln, agentctl.Source{Report: report(i)})
 	}
+	silent, err := agentctl.Listen(t.Context(), filepath.Join(env["XDG_RUNTIME_DIR"], "pd-agent", "prefill-10.0.0.9:8100.sock"))
+	require.NoError(t, err)
+	defer silent.Close() // a stopped process: nothing accepts
 	list := r.examinedWith(env, 5)
+	finds(t, list, "agent", "agent "+silent.Addr().String(), "does not answer", "Client.Timeout exceeded", "SIGCONT")
 	for i := range agents {
 		finds(t, list, "agent", fmt.Sprintf("decode/10.0.0.9:820%d", i), "has the phase probing, and its registration the phase idle")
 	}

@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -57,7 +58,7 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 		p.Certificates = append(p.Certificates, engines.Status())
 	}
 	if o.agents {
-		p.Agents.Here, p.Agents.Elsewhere = localAgents(ctx, s)
+		p.Agents = localAgents(ctx, s)
 	}
 	conn, err := s.Connect(ctx)
 	if cli.IsWrong(err) {
@@ -121,35 +122,34 @@ func reach(s *session.Session) doctor.Reach {
 	return r
 }
 
-// localAgents returns the agents of this machine, and those of them that use another etcd or prefix. An
-// agent of an older release does not report which it uses.
-func localAgents(ctx context.Context, s *session.Session) (here, elsewhere []agentctl.Report) {
+// localAgents returns the agents of this machine. One of an older release does not report which etcd it
+// uses.
+func localAgents(ctx context.Context, s *session.Session) (out doctor.Agents) {
 	getenv := func(name string) string { v, _ := s.LookupEnv(name); return v }
 	paths := agentctl.All(getenv)
-	reports := make([]*agentctl.Report, len(paths)) // nil: no answer
+	reports, errs := make([]agentctl.Report, len(paths)), make([]error, len(paths))
 	var g errgroup.Group
 	g.SetLimit(probesAtOnce)
 	for i, path := range paths {
 		g.Go(func() error {
-			if r, err := agentctl.NewClient(path).Status(ctx); err == nil {
-				reports[i] = &r
-			}
+			reports[i], errs[i] = agentctl.NewClient(path).Status(ctx)
 			return nil
 		})
 	}
 	_ = g.Wait()
-	for _, r := range reports {
-		if r == nil || r.ZMQRegister != "" {
-			continue
-		}
+	for i, r := range reports {
 		ours := func(endpoint string) bool { return slices.Contains(s.Etcd.Endpoints, endpoint) }
-		if r.EtcdPrefix != "" && (strings.Trim(r.EtcdPrefix, "/") != strings.Trim(s.Etcd.Prefix, "/") || !slices.ContainsFunc(r.Etcd, ours)) {
-			elsewhere = append(elsewhere, *r)
-		} else {
-			here = append(here, *r)
+		switch {
+		case errs[i] != nil && !errors.Is(errs[i], agentctl.ErrNoAgent):
+			out.Silent = append(out.Silent, doctor.Unseen{What: paths[i], Why: errs[i].Error()})
+		case errs[i] != nil, r.ZMQRegister != "":
+		case r.EtcdPrefix != "" && (strings.Trim(r.EtcdPrefix, "/") != strings.Trim(s.Etcd.Prefix, "/") || !slices.ContainsFunc(r.Etcd, ours)):
+			out.Elsewhere = append(out.Elsewhere, r)
+		default:
+			out.Here = append(out.Here, r)
 		}
 	}
-	return here, elsewhere
+	return out
 }
 
 func gatherEtcd(ctx context.Context, s *session.Session, conn *session.Conn, p *doctor.Picture) {
