@@ -61,7 +61,7 @@ func TestWhatClientsWriteIsBounded(t *testing.T) {
 }
 
 // A collector that takes a request and never answers delays nothing: neither those whose
-// traces it gets, more of them than wait for it, nor the end of the program.
+// traces it gets, more of them than wait for it, nor the end of the program. The log has that they are dropped.
 func TestCollectorThatHangs(t *testing.T) {
 	t.Parallel()
 	asked, release := make(chan struct{}, 100), make(chan struct{})
@@ -70,7 +70,8 @@ func TestCollectorThatHangs(t *testing.T) {
 		<-release
 	}))
 	t.Cleanup(func() { close(release); server.Close() })
-	tracer := openTo(t, server.URL, io.Discard)
+	var lines testkit.Buffer
+	tracer := openTo(t, server.URL, &lines)
 	request := func() {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", nil)
 		tracer.Begin(r, "/v1/completions", time.Now()).End(&Outcome{Status: http.StatusOK})
@@ -81,6 +82,9 @@ func TestCollectorThatHangs(t *testing.T) {
 	<-asked
 	for range 10_000 {
 		request()
+	}
+	if got := lines.String(); strings.Count(got, "traces dropped") != 1 || !strings.Contains(got, "the queue of 2048 spans is full") {
+		t.Errorf("log: %.500s", got)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
