@@ -1,10 +1,7 @@
 package httpapi
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
-	"errors"
 	"net/http"
 
 	"github.com/gin-gonic/gin"
@@ -41,13 +38,7 @@ func (d *Deps) addKeyRoutes(e *gin.Engine, read, require gin.HandlerFunc) {
 			instance.KeyLimits
 			Reason string `json:"reason"`
 		}
-		strict := json.NewDecoder(bytes.NewReader(raw))
-		strict.DisallowUnknownFields() // a limit that is ignored would not be noticed
-		err := strict.Decode(&body)
-		if err == nil && !json.Valid(raw) {
-			err = errors.New("text follows the object")
-		}
-		if err != nil {
+		if err := instance.DecodeStrict(raw, &body); err != nil { // a limit that is ignored would not be noticed
 			return badRequest(`send limits such as {"rpm":600,"concurrent":10}: %s`, instance.JSONError(err))
 		}
 		body.V = cmp.Or(body.V, 1)
