@@ -726,6 +726,18 @@ func TestDoctor_NoQuorum(t *testing.T) {
 		}
 		return nil
 	})
+	// A member that cannot reach the others is only a warning. Here, another etcd answers in their place.
+	others, member := etcdtest.Start(t).Endpoint(), c.Members[2].Endpoint()
+	testkit.Eventually(t, patience, func() error { // until pdctl connects to the others first
+		_, out, _ := execute(t.Context(), nil, "doctor", "--agents=false", "-o", "json", "--etcd-endpoints", others+","+member)
+		var d struct{ Findings []doctor.Finding }
+		err := json.Unmarshal([]byte(out), &d)
+		i := slices.IndexFunc(d.Findings, func(f doctor.Finding) bool { return f.Subject == "etcd "+member })
+		if err != nil || i < 0 || d.Findings[i].What != "it has no leader; the others work" || d.Findings[i].Severity != doctor.Warning {
+			return fmt.Errorf("%v: %s", err, out)
+		}
+		return nil
+	})
 }
 
 // A proxy that catches up between two looks is no finding.
