@@ -86,6 +86,9 @@ func TestCollectorThatHangs(t *testing.T) {
 	if got := lines.String(); strings.Count(got, "traces dropped") != 1 || !strings.Contains(got, "the queue of 2048 spans is full") {
 		t.Errorf("log: %.500s", got)
 	}
+	if n := tracer.Dropped(); n < 20_000-2048 || n > 20_000 {
+		t.Errorf("%d of 20000 spans were dropped, which is not what exceeds a queue of 2048", n)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := tracer.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -104,6 +107,9 @@ func TestCollectorThatRefusesAtLength(t *testing.T) { //nolint:paralleltest // t
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", nil)
 	tracer.Begin(r, "/v1/completions", time.Now()).End(&Outcome{Status: http.StatusOK})
 	require.NoError(t, tracer.Close(t.Context()))
+	if n := tracer.Dropped(); n != 1 {
+		t.Errorf("%d spans were dropped, want 1", n)
+	}
 	if got := lines.String(); len(got) > 2000 || !strings.Contains(got, "quota exceeded") {
 		t.Errorf("%d bytes: %.300s", len(got), got)
 	}

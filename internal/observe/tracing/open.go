@@ -60,7 +60,8 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 		minute.Do(func() { o.Log.WithField("error", instance.Printable(err.Error(), 500)).Warn("traces dropped") })
 	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(report))
-	settings := []sdktrace.TracerProviderOption{sdktrace.WithSpanProcessor(newQueue(exporter, report)), sdktrace.WithResource(about)}
+	q := newQueue(exporter, report)
+	settings := []sdktrace.TracerProviderOption{sdktrace.WithSpanProcessor(q), sdktrace.WithResource(about)}
 	var choose func() bool
 	if o.Sample != nil || os.Getenv("OTEL_TRACES_SAMPLER") == "" {
 		of := DefaultSample
@@ -71,7 +72,9 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 		choose, s = share(of)
 		settings = append(settings, sdktrace.WithSampler(s))
 	}
-	return newTracer(sdktrace.NewTracerProvider(settings...), choose), nil
+	t := newTracer(sdktrace.NewTracerProvider(settings...), choose)
+	t.queue = q
+	return t, nil
 }
 
 // queue is the SDK's batch processor, which drops spans without an error while its queue is full. It
@@ -80,6 +83,7 @@ type queue struct {
 	sdktrace.SpanProcessor
 
 	waiting atomic.Int64 // spans that are not exported yet
+	dropped atomic.Uint64
 	limit   int64
 	report  func(error)
 }
@@ -98,6 +102,7 @@ func newQueue(e sdktrace.SpanExporter, report func(error)) *queue {
 func (q *queue) OnEnd(s sdktrace.ReadOnlySpan) {
 	if q.waiting.Add(1) > q.limit {
 		q.waiting.Add(-1)
+		q.dropped.Add(1)
 		q.report(fmt.Errorf("the queue of %d spans is full: the collector is too slow", q.limit))
 		return
 	}
@@ -113,7 +118,11 @@ type exporter struct {
 // ExportSpans implements sdktrace.SpanExporter.
 func (e exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	defer e.q.waiting.Add(-int64(len(spans)))
-	return e.SpanExporter.ExportSpans(ctx, spans)
+	err := e.SpanExporter.ExportSpans(ctx, spans)
+	if err != nil {
+		e.q.dropped.Add(uint64(len(spans)))
+	}
+	return err
 }
 
 // tracesPath is where a collector takes traces over HTTP.
