@@ -298,20 +298,25 @@ func TestOtherLimitsAreNamed(t *testing.T) {
 		})
 		r.checkRefused(q, r.postScenario(q), http.StatusServiceUnavailable, "no connection for 1 s (--connect-timeout)")
 	})
-	t.Run("body", func(t *testing.T) {
-		t.Parallel()
-		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.BodyTimeout = 100 * time.Millisecond })
-		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(r.URL, "http://"))
-		require.NoError(t, err)
-		defer func() { _ = conn.Close() }()
-		_, err = io.WriteString(conn, "POST "+chatPath+" HTTP/1.1\r\nHost: p\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
-		require.NoError(t, err)
-		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		require.NoError(t, err)
-		defer func() { _ = resp.Body.Close() }()
-		body, err := io.ReadAll(resp.Body)
-		r.checkRefused(q, answer{resp.StatusCode, resp.Header, body, err}, http.StatusBadRequest, "it did not arrive within 0.1 s (a fixed limit)")
-	})
+	const chunked = "Transfer-Encoding: chunked\r\n\r\n"
+	for name, sent := range map[string]string{
+		"body": "Content-Length: 100\r\n\r\n{", "chunk": chunked + "5\r\n{", "trailer": chunked + "2\r\n{}\r\n0\r\nX-Sum: 1", "end": chunked + "2\r\n{}\r\n0\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.BodyTimeout = 100 * time.Millisecond })
+			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(r.URL, "http://"))
+			require.NoError(t, err)
+			defer func() { _ = conn.Close() }()
+			_, err = io.WriteString(conn, "POST "+chatPath+" HTTP/1.1\r\nHost: p\r\nContent-Type: application/json\r\n"+sent)
+			require.NoError(t, err)
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			require.NoError(t, err)
+			defer func() { _ = resp.Body.Close() }()
+			body, err := io.ReadAll(resp.Body)
+			r.checkRefused(q, answer{resp.StatusCode, resp.Header, body, err}, http.StatusBadRequest, "it did not arrive within 0.1 s (a fixed limit)")
+		})
+	}
 	t.Run("retries", func(t *testing.T) {
 		t.Parallel()
 		r := start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) { o.RetryRatio, o.RetryBurst = 1e-9, 1 })

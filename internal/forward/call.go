@@ -285,19 +285,23 @@ type upload struct {
 	client  Client
 	timeout time.Duration
 	left    int // bytes until the next deadline
+	due     time.Time
 }
 
 // Read implements io.Reader.
 func (u *upload) Read(p []byte) (int, error) {
 	if u.left <= 0 {
-		u.left = uploadPiece
-		_ = u.client.SetReadDeadline(time.Now().Add(u.timeout)) // not supported: no deadline
+		u.left, u.due = uploadPiece, time.Now().Add(u.timeout)
+		_ = u.client.SetReadDeadline(u.due) // not supported: no deadline
 		if err := u.r.Context().Err(); err != nil {
 			return 0, err // the deadline above has replaced the one that readBody set when the client left
 		}
 	}
 	n, err := u.in.Read(p)
 	u.left -= n
+	if err != nil && err != io.EOF && u.r.Context().Err() != nil && !time.Now().Before(u.due) {
+		err = os.ErrDeadlineExceeded // net/http has another error if the trailer did not arrive
+	}
 	return n, err
 }
 

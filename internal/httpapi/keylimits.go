@@ -1,10 +1,7 @@
 package httpapi
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
-	"errors"
 	"net/http"
 
 	"github.com/gin-gonic/gin"
@@ -41,13 +38,7 @@ func (d *Deps) addKeyRoutes(e *gin.Engine, read, require gin.HandlerFunc) {
 			instance.KeyLimits
 			Reason string `json:"reason"`
 		}
-		strict := json.NewDecoder(bytes.NewReader(raw))
-		strict.DisallowUnknownFields() // otherwise a misspelled limit would be ignored silently
-		err := strict.Decode(&body)
-		if err == nil && !json.Valid(raw) {
-			err = errors.New("text follows the object")
-		}
-		if err != nil {
+		if err := instance.DecodeStrict(raw, &body); err != nil { // otherwise a misspelled limit would be ignored silently
 			return badRequest(`send limits such as {"rpm":600,"concurrent":10}: %s`, instance.JSONError(err))
 		}
 		body.V = cmp.Or(body.V, 1)

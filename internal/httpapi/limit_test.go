@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,9 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // At the connection limit, health checks and operators' routes are served,
@@ -177,5 +181,42 @@ func TestMissingBody(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A trailer that arrives while a request is already served changes nothing that its handlers read.
+func TestLateTrailer(t *testing.T) {
+	t.Parallel()
+	d := deps()
+	keys := filepath.Join(t.TempDir(), "keys")
+	testkit.WriteFile(t, keys, "secret ann read\n")
+	var err error
+	d.AdminKey, err = apikeys.OpenAdmin("", keys, d.Log, nil)
+	require.NoError(t, err)
+	router := httpapi.NewRouter(d, false)
+	round := func(t *testing.T) {
+		l := oneConn{conns: make(chan net.Conn, 1)}
+		server, client := net.Pipe()
+		l.conns <- server
+		s := &http.Server{Handler: router}
+		var work sync.WaitGroup
+		work.Go(func() { _ = s.Serve(l) })
+		defer func() {
+			_ = client.Close()
+			_ = s.Close()
+			work.Wait()
+		}()
+		work.Go(func() {
+			_, _ = io.WriteString(client, "GET /config HTTP/1.1\r\nHost: x\r\nX-Api-Key: secret\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n")
+			time.Sleep(10 * time.Second) // when the request is served
+			_, _ = io.WriteString(client, "X-Sum: 1\r\n\r\n")
+		})
+		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Errorf("%v, %v", resp, err)
+		}
+	}
+	for range 10 { // the race detector needs a read next to the write
+		synctest.Test(t, round)
 	}
 }

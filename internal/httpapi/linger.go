@@ -60,6 +60,7 @@ func discardBody(c *gin.Context) {
 	if r.ContentLength == 0 {
 		return
 	}
+	c.Request = r.WithContext(r.Context()) // a copy: a late trailer changes r
 	read := make(chan struct{})
 	go func() {
 		defer close(read)

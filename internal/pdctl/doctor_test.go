@@ -315,7 +315,11 @@ func TestDoctorQueriesAgentsTogether(t *testing.T) {
 		require.NoError(t, err)
 		serveAgent(t, ln, agentctl.Source{Report: report(i)})
 	}
+	silent, err := agentctl.Listen(t.Context(), filepath.Join(env["XDG_RUNTIME_DIR"], "pd-agent", "prefill-10.0.0.9:8100.sock"))
+	require.NoError(t, err)
+	defer silent.Close() // a stopped process: nothing accepts
 	list := r.examinedWith(env, 5)
+	finds(t, list, "agent", "agent "+silent.Addr().String(), "does not answer", "Client.Timeout exceeded", "SIGCONT")
 	for i := range agents {
 		finds(t, list, "agent", fmt.Sprintf("decode/10.0.0.9:820%d", i), "has the phase probing, and its registration the phase idle")
 	}
@@ -652,6 +656,7 @@ func TestDoctorStaleProxy(t *testing.T) {
 	r.put("/pd/limits/team-a", `{"v":1,"rpm":60}`)
 	r.put("/pd/proxies/behind", `{"v":1,"applied":1,"address":"10.0.0.1:8000","unverified":{}}`)
 	r.put("/pd/proxies/older", `{"v":1,"applied":2,"address":"10.0.0.4:8000","unverified":{}}`)
+	r.put("/pd/proxies/stuck", `{"v":1,"applied":2,"address":"10.0.0.6:8000","documents":["limits","models"],"unverified":{}}`)
 	r.put("/pd/proxies/silent", strings.ReplaceAll(well, "10.0.0.1", "10.0.0.2"))
 	r.put("/pd/load/silent", `{"v":1,"applied":9,"load":{"decode/10.0.0.8:8200":{"in_flight":3}},"at":"2020-01-01T00:00:00Z"}`)
 	r.put("/pd/proxies/ahead", strings.ReplaceAll(well, "10.0.0.1", "10.0.0.5"))
@@ -660,6 +665,7 @@ func TestDoctorStaleProxy(t *testing.T) {
 	r.put("/pd/load/idle", `{"v":1,"applied":9,"load":{},"at":"2020-01-01T00:00:00Z"}`)
 	got := r.examined(5)
 	finds(t, got, "proxy", "proxy 10.0.0.1:8000", "it is stale", "applied revision 1 ", "restart this proxy", "pdctl status", "pdctl wait --revision 3 --timeout 30s")
+	finds(t, got, "proxy", "proxy 10.0.0.6:8000", "it is stale", "applied revision 2 ")
 	for _, address := range []string{"10.0.0.2:8000", "10.0.0.5:8000"} { // the clock of the second one is ahead
 		finds(t, got, "proxy", "proxy "+address, "was not renewed", "not stopped", "restart this proxy")
 	}
@@ -714,6 +720,18 @@ func TestDoctor_NoQuorum(t *testing.T) {
 			if code != 1 || !strings.Contains(out, text) {
 				return fmt.Errorf("exit %d, want 1, and %q in\n%s", code, text, out)
 			}
+		}
+		return nil
+	})
+	// A member that cannot reach the others is only a warning. Here, another etcd answers in their place.
+	others, member := etcdtest.Start(t).Endpoint(), c.Members[2].Endpoint()
+	testkit.Eventually(t, patience, func() error { // until pdctl connects to the others first
+		_, out, _ := execute(t.Context(), nil, "doctor", "--agents=false", "-o", "json", "--etcd-endpoints", others+","+member)
+		var d struct{ Findings []doctor.Finding }
+		err := json.Unmarshal([]byte(out), &d)
+		i := slices.IndexFunc(d.Findings, func(f doctor.Finding) bool { return f.Subject == "etcd "+member })
+		if err != nil || i < 0 || d.Findings[i].What != "it has no leader; the others work" || d.Findings[i].Severity != doctor.Warning {
+			return fmt.Errorf("%v: %s", err, out)
 		}
 		return nil
 	})

@@ -376,6 +376,9 @@ limits:
 	for text, want := range map[string]string{
 		"static: {}": "unknown section",
 		"statics: {decode/10.0.0.1:8200: {conector: x}}":                `unknown field "conector"; fields: v, id, role,`,
+		"statics: {decode/10.0.0.1:8200: {Connector: nixl}}":            `unknown field "Connector"; fields: v, id, role,`,
+		"models: {chat: {targets: [{model: m, Weight: 3, weight: 5}]}}": `unknown field "Weight"; fields: v, targets (model`,
+		"statics: {decode/10.0.0.1:8200: {kv_events: {a: {Topic: x}}}}": `unknown field "Topic"; fields: v, id, role,`,
 		"statics: {decode/10.0.0.1:8200: {connector: x}}":               `unknown connector "x": known are plain, nixl`,
 		"statics: {decode/10.0.0.1:8200: {weight: 10001}}":              "weight: must be between 0 and 10000",
 		"statics: {10.0.0.1:8200: {}}":                                  "unknown role",

@@ -276,4 +276,18 @@ func TestWait(t *testing.T) {
 	if errs := r.want(1, "", "wait", "--revision", fmt.Sprint(now+1000)); !strings.Contains(errs, "there is no revision") {
 		t.Errorf("%q", errs)
 	}
+	// A proxy of an older release does not know limits: it never applies the revision of one. The wait is
+	// for the others only, and fails.
+	r.want(0, "limits/default: set\n", "limit", "set", "default", "--rpm", "60")
+	limit := fmt.Sprint(r.revision("/pd/limits/default"))
+	r.put("/pd/proxies/a", fmt.Sprintf(`{"v":1,"id":"a","address":"a:8000","applied":%d,"documents":["limits"]}`, revision))
+	waiting, stop := r.background("wait", "--revision", limit, "--timeout", "1h")
+	testkit.Eventually(t, patience, func() error { return waiting.has("proxy a:8000 (a) has not applied revision " + limit) })
+	r.say("a", r.revision("/pd/limits/default"), "")
+	testkit.Eventually(t, patience, func() error {
+		return waiting.has("not every proxy has applied revision " + limit + ": proxy b:8000 (b) does not know ")
+	})
+	if code := stop(false); code != 1 {
+		t.Errorf("exit %d", code)
+	}
 }

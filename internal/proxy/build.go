@@ -256,6 +256,7 @@ func (b *builder) registerMetrics() {
 	metrics.APIKeys{Ring: b.keys, Admins: b.admins, Use: b.limits}.Register(b.registry)
 	metrics.Bodies(b.handler.BodyMemory).Register(b.registry)
 	metrics.ModelRoutes(b.listModelRoutes).Register(b.registry)
+	metrics.Traces(b.tracer.Dropped).Register(b.registry)
 	if b.kv != nil {
 		metrics.KVEvents{Status: b.kv.Status, Queue: b.kv.Queue}.Register(b.registry)
 	}

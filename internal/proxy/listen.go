@@ -76,7 +76,10 @@ func reachable(ctx context.Context, ln net.Listener, etcd []string) string {
 
 // quickListener accepts TCP connections that read and write through package sock. Streams write once
 // per event, and writes through package net use a quarter more CPU.
-type quickListener struct{ net.Listener }
+type quickListener struct {
+	net.Listener
+	idle time.Duration // --idle-timeout, after which a client that reads nothing is cut
+}
 
 // Accept implements net.Listener.
 func (l quickListener) Accept() (net.Conn, error) {
@@ -84,6 +87,7 @@ func (l quickListener) Accept() (net.Conn, error) {
 	if tcp, ok := c.(*net.TCPConn); ok && err == nil {
 		if quick, err := sock.New(tcp); err == nil {
 			limitUnsent(quick.Raw())
+			sock.LimitSilence(quick.Raw(), max(l.idle, time.Minute)) // longer than usual outages of a network
 			return &clientConn{Conn: quick}, nil
 		}
 	}

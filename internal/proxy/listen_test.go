@@ -20,7 +20,7 @@ func TestClientConn_DeadlineOfASuspendedProcess(t *testing.T) {
 	client, err := net.Dial("tcp", ln.Addr().String())
 	require.NoError(t, err)
 	defer client.Close()
-	c, err := quickListener{ln}.Accept()
+	c, err := quickListener{Listener: ln}.Accept()
 	require.NoError(t, err)
 	defer c.Close()
 	read := func(want error) {
@@ -65,7 +65,7 @@ func TestClientConn_LimitsUnsent(t *testing.T) {
 	defer client.Close()
 	const window = 64 << 10
 	require.NoError(t, client.(*net.TCPConn).SetReadBuffer(window))
-	c, err := quickListener{ln}.Accept()
+	c, err := quickListener{Listener: ln}.Accept()
 	require.NoError(t, err)
 	defer c.Close()
 	require.NoError(t, c.SetWriteDeadline(time.Now().Add(time.Second)))

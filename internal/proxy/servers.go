@@ -51,7 +51,7 @@ func (p *app) startServers(requests context.Context, work *sync.WaitGroup, ln *l
 func (p *app) limited(h http.Handler, ln net.Listener, n int, o httpapi.CORS) (*http.Server, net.Listener) {
 	limit, s := connlimit.New(n, p.log), newServer(p.closeWhenStopping(h), p.log)
 	limit.Apply(s, httpapi.ExemptFromLimit, httpapi.RefuseAtLimit(o))
-	return s, p.secure.Listen(limit.Listen(quickListener{ln}), p.log)
+	return s, p.secure.Listen(limit.Listen(quickListener{ln, p.cfg.IdleTimeout}), p.log)
 }
 
 // delayShutdown waits for --shutdown-delay, during which the proxy serves requests and /readyz answers

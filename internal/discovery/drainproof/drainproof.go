@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -42,7 +43,7 @@ type Proof struct {
 type proxy struct {
 	id, address string
 	done        bool
-	why         string // reason for not being done
+	why         string // reason for not being done; older: waiting longer changes nothing
 	away        time.Time
 }
 
@@ -52,9 +53,12 @@ func New(revision int64, keys []instance.Key) *Proof {
 	return &Proof{revision: revision, keys: keys, m: map[string]*proxy{}}
 }
 
-// Same reports whether the membership is the same at two revisions, so that a proxy that has
-// applied one has applied the other.
-type Same func(a, b int64) bool
+// Same reports whether the membership, with the documents of these folders only, is the same at two
+// revisions, so that a proxy that reads those and has applied one has applied the other.
+type Same func(a, b int64, folders []instance.Role) bool
+
+// older is the reason why a proxy never applies a revision that wrote documents only.
+const older = "does not know the limits or model routes that changed; it is of an older release: update it"
 
 // See updates the proof from the current reports. If an intent was written again, it may have been
 // lifted in between, so the proxies that are present have to prove it again.
@@ -110,7 +114,10 @@ func (p *Proof) missing(is *lease.ProxyPresence, l *loaddigest.ProxyLoad, stored
 	if applied > stored { // etcd was wiped, or restored from a backup
 		return fmt.Sprintf("follows a former etcd store: it has applied revision %d, and etcd is at %d", applied, stored)
 	}
-	if applied < p.revision && !same(applied, p.revision) {
+	if applied < p.revision && !same(applied, p.revision, schema.Folders()) {
+		if same(applied, p.revision, is.Documents) {
+			return older
+		}
 		return fmt.Sprintf("has not applied revision %d yet, it is at %d", p.revision, applied)
 	}
 	var holds []string
@@ -135,6 +142,7 @@ type State struct {
 	// Waiting is the number of running proxies without a proof. Open describes them, grouped by
 	// reason. Vanished are the proxies that ended without a proof. Both lists are sorted.
 	Waiting        int
+	Older          int // of Waiting: proxies of older releases that will not prove it
 	Open, Vanished []string
 	// Away is the number of vanished proxies that may return.
 	Away int
@@ -153,6 +161,9 @@ func (p *Proof) State(now time.Time) State {
 			s.Done++
 		case one.away.IsZero():
 			open = append(open, one)
+			if one.why == older {
+				s.Older++
+			}
 		default:
 			s.Vanished = append(s.Vanished, "proxy "+one.name())
 			if now.Sub(one.away) < grace {
@@ -173,7 +184,7 @@ func (p *Proof) State(now time.Time) State {
 }
 
 // Over reports whether a longer wait would change nothing.
-func (s State) Over() bool { return len(s.Open) == 0 && s.Away == 0 && !s.Appeared }
+func (s State) Over() bool { return s.Waiting == s.Older && s.Away == 0 && !s.Appeared }
 
 // name identifies the proxy in messages.
 func (p *proxy) name() string {

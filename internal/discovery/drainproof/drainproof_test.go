@@ -34,7 +34,7 @@ func saying(proxies ...[3]any) store.Reports {
 	return t
 }
 
-func never(int64, int64) bool { return false }
+func never(int64, int64, []instance.Role) bool { return false }
 
 func TestProof(t *testing.T) {
 	t.Parallel()
@@ -156,7 +156,7 @@ func TestApplied(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	p := drainproof.New(50, nil)
-	p.See(saying([3]any{"a", 50, -1}, [3]any{"b", 40, 5}, [3]any{"c", 39, 0}), now, func(a, b int64) bool { return a == 40 && b == 50 })
+	p.See(saying([3]any{"a", 50, -1}, [3]any{"b", 40, 5}, [3]any{"c", 39, 0}), now, func(a, b int64, _ []instance.Role) bool { return a == 40 && b == 50 })
 	if s := p.State(now); s.Done != 2 || len(s.Open) != 1 || !strings.Contains(s.Open[0], "proxy c:8000") {
 		t.Errorf("%+v", s)
 	}

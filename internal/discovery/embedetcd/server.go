@@ -17,9 +17,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 	"google.golang.org/grpc"
@@ -288,9 +286,6 @@ func (s *Server) await(ctx context.Context, step <-chan struct{}, timeout *time.
 		return ctx.Err()
 	}
 }
-
-// Client returns an in-process client. It must be closed before the server.
-func (s *Server) Client() *clientv3.Client { return v3client.New(s.etcd.Server) }
 
 // Endpoint returns the host:port for clients.
 func (s *Server) Endpoint() string { return s.endpoint }

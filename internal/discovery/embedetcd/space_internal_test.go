@@ -14,6 +14,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -28,7 +29,7 @@ func TestDiskShort(t *testing.T) {
 	cfg := Config{ListenClient: "127.0.0.1:0", DataDir: t.TempDir(), Unsynced: true, manualSpace: true}
 	s, err := Start(t.Context(), cfg)
 	require.NoError(t, err)
-	cli := s.Client()
+	cli := v3client.New(s.etcd.Server)
 	lease, err := cli.Grant(t.Context(), 60)
 	require.NoError(t, err)
 	var free atomic.Uint64
@@ -89,7 +90,7 @@ func TestDiskShort(t *testing.T) {
 	s, err = Start(t.Context(), cfg)
 	require.NoError(t, err)
 	defer s.Close()
-	cli = s.Client()
+	cli = v3client.New(s.etcd.Server)
 	defer cli.Close()
 	await(func() error { _, err := cli.Put(t.Context(), "/k", "v"); return err })
 }
@@ -102,7 +103,7 @@ func TestSpace_AlarmOfEarlierProcess(t *testing.T) {
 	s, err := Start(t.Context(), cfg)
 	require.NoError(t, err)
 	defer s.Close()
-	cli := s.Client()
+	cli := v3client.New(s.etcd.Server)
 	defer cli.Close()
 	const all, need = 10 << 30, reserve
 	free := uint64(need + need/8) // not low enough to raise the alarm, too low to clear it
@@ -132,7 +133,7 @@ func TestSpace_QuotaReached(t *testing.T) {
 	s, err := Start(t.Context(), cfg)
 	require.NoError(t, err)
 	defer s.Close()
-	cli := s.Client()
+	cli := v3client.New(s.etcd.Server)
 	defer cli.Close()
 	var out bytes.Buffer
 	log := logrus.New()

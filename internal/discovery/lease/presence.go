@@ -39,6 +39,9 @@ type ProxyPresence struct {
 
 	// Connector is the dialect of instances whose record names none.
 	Connector string `json:"connector,omitempty"`
+	// Documents are the folders of documents that the proxy reads. Nil: it is of an older release,
+	// and may read none.
+	Documents []instance.Role `json:"documents,omitempty"`
 	Report
 
 	Revision int64 `json:"-"` // mod_revision of the key
@@ -192,7 +195,7 @@ func (p *Presence) put(ctx context.Context, key, value string, id clientv3.Lease
 func (p *Presence) write(ctx context.Context, applied int64, report Report, started time.Time, look bool) (clientv3.LeaseID, error) {
 	value, _ := json.Marshal(ProxyPresence{ // not schema.Encode: a report may be larger than a record
 		V: 1, ID: p.o.ID, Address: p.o.Address, AdminURL: p.o.AdminURL, Version: p.o.Version, Applied: applied, StartedAt: &started,
-		Connector: p.o.Connector, Report: report,
+		Connector: p.o.Connector, Documents: schema.Folders(), Report: report,
 	})
 	id, err := p.keeper.lease(ctx)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -47,7 +49,7 @@ func TestPresence(t *testing.T) {
 	}
 	var first int64
 	list(func(ps []lease.ProxyPresence) error {
-		if len(ps) != 1 || ps[0].ID != "p1" || ps[0].Applied != 7 || ps[0].Address != "127.0.0.1:8000" {
+		if len(ps) != 1 || ps[0].ID != "p1" || ps[0].Applied != 7 || ps[0].Address != "127.0.0.1:8000" || !slices.Equal(ps[0].Documents, schema.Folders()) {
 			return fmt.Errorf("%+v", ps)
 		}
 		first = ps[0].Revision

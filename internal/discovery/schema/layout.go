@@ -36,6 +36,9 @@ const (
 	Models instance.Role = "models" // model routes, by the name of the model
 )
 
+// Folders returns the folders of documents.
+func Folders() []instance.Role { return []instance.Role{Limits, Models} }
+
 // Layout builds and parses the keys in etcd. The zero Layout is not usable; see NewLayout.
 type Layout struct {
 	root string // ends in exactly one slash, so that /pd never matches /pd-old

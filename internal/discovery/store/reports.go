@@ -67,10 +67,10 @@ func (r *Reader) Reports(ctx context.Context, keys []instance.Key) (Reports, err
 	return t, nil
 }
 
-// SameMembership reports whether the keys of the membership were the same at two revisions: a proxy
-// that has applied one has then applied the other. It returns false if etcd has compacted one of
-// them away.
-func (r *Reader) SameMembership(ctx context.Context, a, b int64) (bool, error) {
+// SameMembership reports whether the keys of the membership, with the documents of these folders only,
+// were the same at two revisions: a proxy that has applied one has then applied the other. It returns
+// false if etcd has compacted one of them away.
+func (r *Reader) SameMembership(ctx context.Context, a, b int64, folders []instance.Role) (bool, error) {
 	switch {
 	case a <= 0 || b <= 0: // 0 would be the newest
 		return false, nil
@@ -94,6 +94,9 @@ func (r *Reader) SameMembership(ctx context.Context, a, b int64) (bool, error) {
 				return false, etcd.Explain(ctx, r.cli, "list the membership of the past", err, true)
 			}
 			for _, kv := range resp.Kvs {
+				if n := r.layout.Parse(string(kv.Key)); n.Kind == schema.KindDocument && !slices.Contains(folders, n.Role) {
+					continue
+				}
 				facts[i] = append(facts[i], fact{string(kv.Key), kv.ModRevision})
 			}
 		}

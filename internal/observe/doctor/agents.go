@@ -46,6 +46,7 @@ type Agents struct {
 	Here []agentctl.Report // of this machine
 	// Elsewhere are those of this machine that use another etcd or prefix.
 	Elsewhere []agentctl.Report
+	Silent    []Unseen // sockets of those of this machine that do not answer, each with the reason
 	// Afar are the agents whose refusal is in etcd, including agents of this machine.
 	Afar []lease.RefusedAgent
 }
@@ -105,6 +106,12 @@ func (a *Agents) unregistered(m *Members, r *report) {
 		r.say(f)
 	}
 	a.elsewhere(m, r)
+	for _, one := range a.Silent {
+		r.say(Finding{
+			Severity: Warning, Subject: "agent " + one.What, What: "it accepts connections and does not answer", Why: one.Why,
+			Cure: "check whether its process is stopped (SIGCONT continues it) or hangs, and restart it: without it the lease of its instance ends",
+		})
+	}
 }
 
 // elsewhere notes agents of this machine that use another etcd or prefix, unless it is this one under

@@ -56,7 +56,7 @@ func Checks() []Check {
 		{"ports", "side channels of two engines on one port of one machine", func(p *Picture, r *report) { p.Members.ports(r) }},
 		{"pair", "connectors, transfer modes and builds that leave an instance without a partner", func(p *Picture, r *report) { p.Members.pairs(p.Proxies.connector(), r) }},
 		{"kv_role", "NIXL engines of one role with kv_role kv_both, which vLLM 0.32 deprecates", func(p *Picture, r *report) { p.Members.kvRoles(p.Proxies.connector(), r) }},
-		{"agent", "agents that are not registered, or in another etcd: those of this machine, and others that wrote their reason to etcd", func(p *Picture, r *report) { p.Agents.unregistered(&p.Members, r) }},
+		{"agent", "agents that do not answer, are not registered, or in another etcd: those of this machine, and others that wrote their reason to etcd", func(p *Picture, r *report) { p.Agents.unregistered(&p.Members, r) }},
 		{"notification", "prefill instances whose LMCache notifications do not arrive", func(p *Picture, r *report) { p.Proxies.notifications(r) }},
 		{"notice", "other notices of the proxies", func(p *Picture, r *report) { p.Proxies.notices(r) }},
 		{"unseen", "what could not be checked", (*Picture).couldNotSee},

@@ -47,6 +47,7 @@ func TestEveryFamilyIsDocumented(t *testing.T) {
 	metrics.Bodies(nil).Register(l)
 	metrics.KVEvents{}.Register(l)
 	metrics.TLS{}.Register(l)
+	metrics.Traces(nil).Register(l)
 	metrics.APIKeys{}.Register(l)
 	metrics.NewQueue(l, nil, 0)
 	metrics.Roles{}.Register(l)

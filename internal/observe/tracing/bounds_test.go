@@ -61,7 +61,8 @@ func TestWhatClientsWriteIsBounded(t *testing.T) {
 }
 
 // A collector that accepts a request and never answers delays nothing: neither traced
-// requests, even if more than fit in the queue, nor the end of the program.
+// requests, even if more than fit in the queue, nor the end of the program. The log
+// reports that spans are dropped.
 func TestCollectorThatHangs(t *testing.T) {
 	t.Parallel()
 	asked, release := make(chan struct{}, 100), make(chan struct{})
@@ -70,7 +71,8 @@ func TestCollectorThatHangs(t *testing.T) {
 		<-release
 	}))
 	t.Cleanup(func() { close(release); server.Close() })
-	tracer := openTo(t, server.URL, io.Discard)
+	var lines testkit.Buffer
+	tracer := openTo(t, server.URL, &lines)
 	request := func() {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", nil)
 		tracer.Begin(r, "/v1/completions", time.Now()).End(&Outcome{Status: http.StatusOK})
@@ -81,6 +83,12 @@ func TestCollectorThatHangs(t *testing.T) {
 	<-asked
 	for range 10_000 {
 		request()
+	}
+	if got := lines.String(); strings.Count(got, "traces dropped") != 1 || !strings.Contains(got, "the queue of 2048 spans is full") {
+		t.Errorf("log: %.500s", got)
+	}
+	if n := tracer.Dropped(); n < 20_000-2048 || n > 20_000 {
+		t.Errorf("%d of 20000 spans were dropped, which is not what exceeds a queue of 2048", n)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -100,6 +108,9 @@ func TestCollectorThatRefusesAtLength(t *testing.T) { //nolint:paralleltest // t
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", nil)
 	tracer.Begin(r, "/v1/completions", time.Now()).End(&Outcome{Status: http.StatusOK})
 	require.NoError(t, tracer.Close(t.Context()))
+	if n := tracer.Dropped(); n != 1 {
+		t.Errorf("%d spans were dropped, want 1", n)
+	}
 	if got := lines.String(); len(got) > 2000 || !strings.Contains(got, "quota exceeded") {
 		t.Errorf("%d bytes: %.300s", len(got), got)
 	}

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -51,7 +53,14 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
 		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
-	settings := []sdktrace.TracerProviderOption{sdktrace.WithBatcher(exporter), sdktrace.WithResource(about)}
+	// Most errors mean that the collector is unreachable. Others contain its answer, up to 4 MiB.
+	minute := rate.Sometimes{Interval: time.Minute}
+	report := func(err error) {
+		minute.Do(func() { o.Log.WithField("error", instance.Printable(err.Error(), 500)).Warn("traces dropped") })
+	}
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(report))
+	q := newQueue(exporter, report)
+	settings := []sdktrace.TracerProviderOption{sdktrace.WithSpanProcessor(q), sdktrace.WithResource(about)}
 	var choose func() bool
 	if o.Sample != nil || os.Getenv("OTEL_TRACES_SAMPLER") == "" {
 		of := DefaultSample
@@ -62,12 +71,57 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 		choose, s = share(of)
 		settings = append(settings, sdktrace.WithSampler(s))
 	}
-	// Most errors mean that the collector is unreachable. Others contain its answer, up to 4 MiB.
-	minute := rate.Sometimes{Interval: time.Minute}
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		minute.Do(func() { o.Log.WithField("error", instance.Printable(err.Error(), 500)).Warn("traces dropped") })
-	}))
-	return newTracer(sdktrace.NewTracerProvider(settings...), choose), nil
+	t := newTracer(sdktrace.NewTracerProvider(settings...), choose)
+	t.queue = q
+	return t, nil
+}
+
+// queue wraps the SDK's batch processor, which drops spans silently while its queue is full. queue
+// drops them before that, counts them and reports it.
+type queue struct {
+	sdktrace.SpanProcessor
+
+	waiting atomic.Int64 // spans that are not exported yet
+	dropped atomic.Uint64
+	limit   int64
+	report  func(error)
+}
+
+func newQueue(e sdktrace.SpanExporter, report func(error)) *queue {
+	limit, err := strconv.Atoi(os.Getenv("OTEL_BSP_MAX_QUEUE_SIZE"))
+	if err != nil {
+		limit = sdktrace.DefaultMaxQueueSize
+	}
+	q := &queue{limit: int64(limit), report: report}
+	q.SpanProcessor = sdktrace.NewBatchSpanProcessor(exporter{e, q}, sdktrace.WithMaxQueueSize(limit))
+	return q
+}
+
+// OnEnd implements sdktrace.SpanProcessor.
+func (q *queue) OnEnd(s sdktrace.ReadOnlySpan) {
+	if q.waiting.Add(1) > q.limit {
+		q.waiting.Add(-1)
+		q.dropped.Add(1)
+		q.report(fmt.Errorf("the queue of %d spans is full: the collector is too slow", q.limit))
+		return
+	}
+	q.SpanProcessor.OnEnd(s)
+}
+
+// exporter exports the spans of a queue.
+type exporter struct {
+	sdktrace.SpanExporter
+	q *queue
+}
+
+// ExportSpans implements sdktrace.SpanExporter.
+func (e exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	defer e.q.waiting.Add(-int64(len(spans)))
+	err := e.SpanExporter.ExportSpans(ctx, spans)
+	if err != nil {
+		e.q.dropped.Add(uint64(len(spans)))
+	}
+	return err
 }
 
 // tracesPath is the path at which a collector accepts traces over HTTP.

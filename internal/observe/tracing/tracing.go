@@ -34,6 +34,7 @@ type Tracer struct {
 	// choose reports whether a request without a parent is traced; nil leaves that to the SDK, which
 	// uses much more CPU if few requests are traced.
 	choose func() bool
+	queue  *queue // nil in tests
 }
 
 // share returns the sampler for a share of the requests without a parent. choose selects them, so that
@@ -44,6 +45,14 @@ func share(of float64) (choose func() bool, s sdktrace.Sampler) {
 
 func newTracer(p *sdktrace.TracerProvider, choose func() bool) *Tracer {
 	return &Tracer{provider: p, tracer: p.Tracer("github.com/pdmesh/pdmesh/internal/observe/tracing"), choose: choose}
+}
+
+// Dropped returns the number of spans that did not reach the collector.
+func (t *Tracer) Dropped() uint64 {
+	if t == nil {
+		return 0
+	}
+	return t.queue.dropped.Load()
 }
 
 // Close sends the remaining spans.

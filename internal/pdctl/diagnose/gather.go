@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -57,7 +58,7 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 		p.Certificates = append(p.Certificates, engines.Status())
 	}
 	if o.agents {
-		p.Agents.Here, p.Agents.Elsewhere = localAgents(ctx, s)
+		p.Agents = localAgents(ctx, s)
 	}
 	conn, err := s.Connect(ctx)
 	if cli.IsWrong(err) {
@@ -121,35 +122,34 @@ func reach(s *session.Session) doctor.Reach {
 	return r
 }
 
-// localAgents returns the agents of this machine: those that use this etcd and prefix, and the others.
-// Agents of older releases do not report which they use, and count as the former.
-func localAgents(ctx context.Context, s *session.Session) (here, elsewhere []agentctl.Report) {
+// localAgents returns the agents of this machine. One of an older release does not report which etcd it
+// uses.
+func localAgents(ctx context.Context, s *session.Session) (out doctor.Agents) {
 	getenv := func(name string) string { v, _ := s.LookupEnv(name); return v }
 	paths := agentctl.All(getenv)
-	reports := make([]*agentctl.Report, len(paths)) // nil: no answer
+	reports, errs := make([]agentctl.Report, len(paths)), make([]error, len(paths))
 	var g errgroup.Group
 	g.SetLimit(probesAtOnce)
 	for i, path := range paths {
 		g.Go(func() error {
-			if r, err := agentctl.NewClient(path).Status(ctx); err == nil {
-				reports[i] = &r
-			}
+			reports[i], errs[i] = agentctl.NewClient(path).Status(ctx)
 			return nil
 		})
 	}
 	_ = g.Wait()
-	for _, r := range reports {
-		if r == nil || r.ZMQRegister != "" {
-			continue
-		}
+	for i, r := range reports {
 		ours := func(endpoint string) bool { return slices.Contains(s.Etcd.Endpoints, endpoint) }
-		if r.EtcdPrefix != "" && (strings.Trim(r.EtcdPrefix, "/") != strings.Trim(s.Etcd.Prefix, "/") || !slices.ContainsFunc(r.Etcd, ours)) {
-			elsewhere = append(elsewhere, *r)
-		} else {
-			here = append(here, *r)
+		switch {
+		case errs[i] != nil && !errors.Is(errs[i], agentctl.ErrNoAgent):
+			out.Silent = append(out.Silent, doctor.Unseen{What: paths[i], Why: errs[i].Error()})
+		case errs[i] != nil, r.ZMQRegister != "":
+		case r.EtcdPrefix != "" && (strings.Trim(r.EtcdPrefix, "/") != strings.Trim(s.Etcd.Prefix, "/") || !slices.ContainsFunc(r.Etcd, ours)):
+			out.Elsewhere = append(out.Elsewhere, r)
+		default:
+			out.Here = append(out.Here, r)
 		}
 	}
-	return here, elsewhere
+	return out
 }
 
 func gatherEtcd(ctx context.Context, s *session.Session, conn *session.Conn, p *doctor.Picture) {
@@ -212,7 +212,7 @@ func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) e
 		for _, x := range proxies {
 			y := doctor.Proxy{ProxyPresence: x, Load: loads[x.ID], Watched: time.Since(start)}
 			if x.Applied < newest {
-				y.Behind, y.Older = newest, x.Applied >= instances
+				y.Behind, y.Older = newest, x.Documents == nil && x.Applied >= instances
 			}
 			y.Silent = sameDigest(first[x.ID], y.Load) && isStale(y.Load)
 			lags = lags || y.Behind > 0 || y.Silent

@@ -291,9 +291,7 @@ var errWeight = fmt.Errorf("weight: must be between 0 and %d", instance.MaxWeigh
 
 // decode decodes a value of a file. The error about a wrong field names it and lists the known ones.
 func decode(raw []byte, into any) error {
-	strict := json.NewDecoder(bytes.NewReader(raw))
-	strict.DisallowUnknownFields()
-	if err := strict.Decode(into); err != nil {
+	if err := instance.DecodeStrict(raw, into); err != nil {
 		return fmt.Errorf("%s; fields: %s", instance.JSONError(err), fieldNames(reflect.TypeOf(into).Elem()))
 	}
 	return nil

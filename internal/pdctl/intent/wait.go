@@ -40,7 +40,8 @@ The state is that in etcd: after a change, wait for the proxies with --revision.
 --revision N waits until every running proxy has applied that revision. drain, cordon,
 weight and the admin routes of a proxy answer with the revision of their change ("revision"
 of -o json); status shows the newest one. If a proxy vanishes meanwhile, wait does not wait
-for it, and names it on stderr.
+for it, and names it on stderr. If only proxies of older releases are left, which do not
+know the limits or model routes that changed, wait names them and fails.
 
 Exit codes: 0 done; 3 (state=drained) a proxy disappeared before it confirmed; 4 --timeout has
 passed, and what is missing is named.`
@@ -227,7 +228,11 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 			p.See(t, start, same)
 			state = p.State(start)
 			unused := state.Done == 0 && len(state.Vanished) == 0
-			if state.Over() && !(unused && start.Before(look)) {
+			switch {
+			case !state.Over() || (unused || state.Older > 0) && start.Before(look):
+			case state.Older > 0:
+				return state, fmt.Errorf("not every proxy has applied revision %d: %s", revision, strings.Join(state.Open, "; "))
+			default:
 				return state, nil
 			}
 			waiting := slices.Clone(state.Open)
@@ -260,16 +265,19 @@ func pollGap(start time.Time) time.Duration {
 	return min(max(waitPoll, 10*time.Since(start)), waitPollMost)
 }
 
-// sameMembership returns a function that reports whether the membership is the same at two
-// revisions. It caches the answers of etcd.
+// sameMembership returns a drainproof.Same that caches the answers of etcd.
 func sameMembership(ctx context.Context, conn *session.Conn) drainproof.Same {
-	known := map[[2]int64]bool{}
-	return func(a, b int64) bool {
-		q := [2]int64{a, b}
+	type question struct {
+		a, b    int64
+		folders string
+	}
+	known := map[question]bool{}
+	return func(a, b int64, folders []instance.Role) bool {
+		q := question{a, b, fmt.Sprint(folders)}
 		if is, ok := known[q]; ok {
 			return is
 		}
-		is, err := conn.Store.Reader.SameMembership(ctx, a, b)
+		is, err := conn.Store.Reader.SameMembership(ctx, a, b, folders)
 		if err != nil {
 			return false // retried at the next reading
 		}

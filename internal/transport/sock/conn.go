@@ -3,7 +3,9 @@ package sock
 import (
 	"io"
 	"net"
+	"runtime"
 	"syscall"
+	"time"
 )
 
 // Conn is a TCP connection. One goroutine may read while another writes. The methods of
@@ -42,6 +44,18 @@ func New(tcp *net.TCPConn) (*Conn, error) {
 // Raw returns the connection for the caller's own system calls. Raw().Read(f) calls f with
 // the descriptor, and again whenever the connection is readable, until f returns true.
 func (c *Conn) Raw() syscall.RawConn { return c.raw }
+
+// LimitSilence sets TCP_USER_TIMEOUT on Linux: keep-alives do not run while bytes are unacknowledged, and
+// Linux retransmits those for 15 minutes (tcp_retries2). It also bounds how long the peer's receive window
+// may be full. A kernel without the option is no error.
+func LimitSilence(c syscall.RawConn, d time.Duration) {
+	const userTimeout = 18 // TCP_USER_TIMEOUT, in milliseconds
+	if runtime.GOOS == "linux" {
+		_ = c.Control(func(fd uintptr) {
+			_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, userTimeout, int(d.Milliseconds()))
+		})
+	}
+}
 
 // Read implements io.Reader.
 func (c *Conn) Read(p []byte) (int, error) {

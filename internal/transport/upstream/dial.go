@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"net"
-	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/transport/sock"
 )
 
 const (
@@ -39,20 +40,9 @@ func NewDialer(o Options) *Dialer {
 	o.setDefaults()
 	keep := net.KeepAliveConfig{Enable: true, Idle: keepIdle, Interval: keepEvery, Count: int((maxSilence - keepIdle) / keepEvery)}
 	return &Dialer{net: net.Dialer{KeepAliveConfig: keep, Control: func(network, address string, c syscall.RawConn) error {
-		limitSilence(c)
+		sock.LimitSilence(c, maxSilence)
 		return o.Guard.Control(network, address, c)
 	}}, timeout: o.ConnectTimeout, wait: o.retryWait}
-}
-
-// limitSilence sets TCP_USER_TIMEOUT on Linux: keep-alives do not run while bytes are unacknowledged, and
-// Linux retransmits those for 15 minutes (tcp_retries2). A kernel without the option is no error.
-func limitSilence(c syscall.RawConn) {
-	const userTimeout = 18 // TCP_USER_TIMEOUT, in milliseconds
-	if runtime.GOOS == "linux" {
-		_ = c.Control(func(fd uintptr) {
-			_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, userTimeout, int(maxSilence.Milliseconds()))
-		})
-	}
 }
 
 // DialContext connects to the address; it has the signature of net.Dialer.DialContext. It returns the
