@@ -61,7 +61,7 @@ func free(port int) bool {
 	}
 	defer syscall.Close(fd) //nolint:errcheck // no data was sent
 	syscall.CloseOnExec(fd)
-	// As every listener sets it: connections in TIME_WAIT do not count.
+	// Every listener sets this option, so connections in TIME_WAIT do not count.
 	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
 		return false
 	}

@@ -22,7 +22,7 @@ type Entry struct {
 	HashIDs      []int64 `json:"hash_ids"`
 }
 
-// At is when the request is due at a speed; 1 is as recorded.
+// At returns the time at which the request is due at a speed; 1 is as recorded.
 func (e *Entry) At(speed float64) time.Duration {
 	return time.Duration(float64(e.Timestamp) * float64(time.Millisecond) / speed)
 }
@@ -67,8 +67,8 @@ func ReadTrace(r io.Reader, limit int) ([]Entry, error) {
 	return entries, nil
 }
 
-// BlockToken is the i-th token id of a block, between low and high-1: a pure
-// function of both, so that equal blocks have equal tokens in every run.
+// BlockToken returns the i-th token id of a block, between low and high-1. It is
+// a pure function, so equal blocks have equal tokens in every run.
 func BlockToken(block int64, i, low, high int) int {
 	x := uint64(block)*BlockTokens + uint64(i) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
