@@ -111,7 +111,7 @@ func (l *Lab) Start(ctx context.Context, s Spec, site Site) (*Running, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports, err := fleet.FreePorts(2) // the other one is for the metrics of peers
+	ports, err := fleet.FreePorts(2) // the second one is for the metrics of peers
 	if err != nil {
 		return nil, err
 	}
