@@ -152,7 +152,7 @@ func median(v []float64) float64 {
 	return s[len(s)/2]
 }
 
-// rose reports whether the median and the least of now exceed what those of base permit.
+// rose reports whether both the median and the minimum of now exceed the values allowed for base.
 func rose(base, now []float64, allowed func(float64) float64) bool {
 	return median(now) > allowed(median(base)) && least(now) > allowed(least(base))
 }

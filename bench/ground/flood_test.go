@@ -35,7 +35,7 @@ type flood struct {
 	engine  Engine
 	caches  Caches
 	limits  Limits
-	warm    *Workload // sent first, so that the proxies have learned how fast the engines are
+	warm    *Workload // sent first, so that the proxies learn the speed of the engines
 	// ask sets the key, class or timeout of the i-th request.
 	ask func(i int, r *admission.Request)
 	// at returns the proxy of n that gets the i-th request; nil: each in turn.
@@ -217,7 +217,7 @@ func (f *flood) exchange() {
 	}
 }
 
-// believed is the policy's estimate of the tokens of a prompt in the caches, for the queue.
+// believed returns the policy's estimate of the cached tokens of a prompt. The queue uses it.
 type believed func() int
 
 // Cached implements admission.Cache.

@@ -45,8 +45,8 @@ func Known() []Spec {
 	}
 }
 
-// Policies returns our proxy with each policy, under the names of the policies. A policy
-// that knows caches is for prefill only.
+// Policies returns our proxy with each policy, named after the policy. With a cache-aware policy,
+// decode has the default policy.
 func Policies() []Spec {
 	var out []Spec
 	for _, name := range policy.Names() {

@@ -59,8 +59,8 @@ func kindOf(t *testing.T, body string) (kind [3]string) {
 	return kind
 }
 
-// TestRefusals checks that the simulator refuses what vLLM refuses, with the same status, type,
-// param and beginning of the message, and accepts what vLLM accepts.
+// TestRefusals checks that the simulator accepts and refuses the same requests as vLLM. Refusals must
+// have the same status, type, param and beginning of the message.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{Models: []string{refusals.Model}, MaxModelLen: refusals.MaxModelLen})

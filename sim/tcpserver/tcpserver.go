@@ -1,4 +1,4 @@
-// Package tcpserver serves TCP connections until a simulated peer ends.
+// Package tcpserver runs the TCP servers of simulated peers.
 package tcpserver
 
 import (

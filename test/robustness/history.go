@@ -22,7 +22,7 @@ type Outcome string
 // The outcomes.
 const (
 	OK        Outcome = "ok"
-	Wrong     Outcome = "wrong"     // an answer that looks complete and is not the expected one
+	Wrong     Outcome = "wrong"     // an answer that looks complete but differs from the expected one
 	Broken    Outcome = "broken"    // visibly cut after its first content
 	Failed    Outcome = "failed"    // an error answer, or an error event before any content
 	Transport Outcome = "transport" // no answer: the connection to the proxy was refused or lost

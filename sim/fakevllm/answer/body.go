@@ -124,7 +124,7 @@ func appendPromptLogprobs(b []byte, j *Reply, prompt int) []byte {
 	return append(b, ']')
 }
 
-// AppendTokenChoice renders the token ids of one choice, and what goes with them.
+// AppendTokenChoice renders a choice of /inference/v1/generate with the given token ids.
 func AppendTokenChoice(b []byte, ln *Lane, ids []int, finish string) []byte {
 	var reason, stop any
 	if finish != "" {

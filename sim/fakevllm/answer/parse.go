@@ -95,7 +95,7 @@ func (p *parser) feed(text string, finished bool) (d delta) {
 	return d
 }
 
-// reason parses text of the reasoning and returns what follows it.
+// reason parses text of the reasoning and returns the text after it.
 func (p *parser) reason(d *delta, text string, finished bool) (rest string) {
 	p.pending = strings.Replace(p.pending+text, tagThink, "", 1)
 	reasoning, rest, ended := strings.Cut(p.pending, tagEndThink)

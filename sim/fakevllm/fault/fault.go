@@ -25,10 +25,10 @@ const (
 	Close      Kind = "close"       // end the connection with FIN; mid-stream that truncates the chunked body
 	Slow       Kind = "slow"        // add TTFT and ITL
 	ErrorEvent Kind = "error_event" // error event and [DONE]; without a stream a 500
-	Garbage    Kind = "garbage"     // bytes that are no HTTP, or mid-stream no JSON
+	Garbage    Kind = "garbage"     // bytes that are not HTTP, or mid-stream not JSON
 	NoKV       Kind = "no_kv"       // leave kv_transfer_params out of the response
 	Die        Kind = "die"         // Server.Kill
-	Abort      Kind = "abort"       // end with finish_reason abort, as an engine that shuts down; each route reports it in its own form
+	Abort      Kind = "abort"       // end with finish_reason abort, like an engine that shuts down; the form depends on the route
 	Recomputed Kind = "recomputed"  // end with stop_reason recomputed, as vllm-ascend's decode without free blocks; on the two completion routes
 )
 
