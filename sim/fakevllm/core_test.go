@@ -23,7 +23,7 @@ func words(seed, n int) string {
 	return b.String()
 }
 
-// ask requests one token, and returns the numbers of all and of cached tokens of the prompt.
+// ask requests one token, and returns the number of prompt tokens, and of those that were cached.
 func ask(t *testing.T, s *fakevllm.Server, prompt, more string) (tokens, cached int) {
 	t.Helper()
 	r := post(t, client(t), s.URL()+"/v1/completions", "", fmt.Sprintf(`{"prompt":%q,"max_tokens":1%s}`, prompt, more))

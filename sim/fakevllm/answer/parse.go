@@ -204,7 +204,7 @@ type message struct {
 	calls []parsedCall
 }
 
-// parse parses a whole answer. As in vLLM, all of it is content if it ends inside a call.
+// parse parses a whole answer. As in vLLM, calls become content if the answer ends inside a call.
 func (j *Reply) parse(ln *Lane) message {
 	p := j.newParser(ln)
 	ln.parser, p.counts = p, j.Model.Reasoning == "qwen3" // vLLM counts with another parser, without the prompt

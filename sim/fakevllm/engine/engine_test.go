@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
 )
 
-// request returns a request to a core. Closing leave or die ends its client or its engine.
+// request returns a request to a core. Closing leave disconnects its client; closing die ends its engine.
 func request(c *engine.Core) (r *engine.Request, leave, die chan struct{}) {
 	leave, die = make(chan struct{}), make(chan struct{})
 	return &engine.Request{Core: c, Life: &engine.Lifetime{Client: leave, Engine: die}, Arrived: time.Now()}, leave, die

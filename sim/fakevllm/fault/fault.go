@@ -54,7 +54,7 @@ type Fault struct {
 	Path string `json:"path,omitempty"`
 	// Rank is the data-parallel rank that a request must name; "" matches all requests.
 	Rank string `json:"rank,omitempty"`
-	// Nth is the first matching request that the fault affects: 3 skips two.
+	// Nth is the number of the first matching request that it affects: 3 skips two.
 	Nth int `json:"nth,omitempty"`
 	// Times is the maximum number of affected requests; 0 means no limit.
 	Times int `json:"times,omitempty"`
