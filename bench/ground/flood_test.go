@@ -85,7 +85,7 @@ func queued(list []policy.Candidate) (out []admission.Engine) {
 	return out
 }
 
-// newProxy adds a proxy. others reports whether there are several.
+// newProxy adds a proxy. others reports whether the fleet has other proxies.
 func (f *flood) newProxy(others bool) *floodProxy {
 	p := &floodProxy{placed: new(prefix.Placements)}
 	p.placed.SetOthers(others)

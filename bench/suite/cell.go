@@ -149,7 +149,7 @@ func (c *cell) bad(t *load.Tally) {
 	c.out.Problems = append(c.out.Problems, t.Problems()...)
 }
 
-// window measures for length, or up to 20 s longer until something arrives.
+// window measures for length, or up to 20 s longer until a token arrives.
 func (c *cell) window(ctx context.Context, g *load.Generator, length time.Duration) error {
 	cpu, err := machine.CPU(c.pids)
 	if err != nil {

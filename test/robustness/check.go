@@ -183,7 +183,7 @@ func checkBroken(h *History, v *Verdict) {
 }
 
 // movable reports whether the proxy must continue a stream on another instance: a completion, unless the
-// retry budget is used up. The version of the engines cannot continue chats.
+// retry budget is used up. The engines' vLLM version cannot continue chats.
 func (h *History) movable(r Request) bool {
 	if !h.Continue || !r.Stream || r.Route != "/v1/completions" {
 		return false
