@@ -32,7 +32,7 @@ const TagLen = 16
 
 const zeroTag = "0000000000000000"
 
-// Shape is what all requests of a workload have in common.
+// Shape has the common properties of all requests of a workload.
 type Shape struct {
 	Prompt int  // length of the prompt in bytes of its JSON encoding; at least TagLen+2
 	Tokens int  // max_tokens; responses have exactly this number of tokens
@@ -177,7 +177,7 @@ func (r *Response) set(kind int, payload string) {
 	r.parts[kind] = p
 }
 
-// Params returns the parameters that r was made of.
+// Params returns the parameters from which New made r.
 func (r *Response) Params() Params { return r.params }
 
 // SetTag makes r the response to the request with this tag.

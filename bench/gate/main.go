@@ -28,7 +28,7 @@ const (
 	bytesRatio  = 1.05
 )
 
-// figures are those of one benchmark, from each of its runs.
+// figures has the results of one benchmark, by run.
 type figures struct{ ns, bytes, allocs []float64 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -61,7 +61,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return compare(sides[0], sides[1], *slower, stdout)
 }
 
-// parse reads an output. Several lines of a benchmark are its runs.
+// parse reads an output. Each line of a benchmark is one run.
 func parse(r io.Reader) (map[string]*figures, error) {
 	out := map[string]*figures{}
 	pkg := ""
@@ -152,7 +152,7 @@ func median(v []float64) float64 {
 	return s[len(s)/2]
 }
 
-// rose reports whether the median and the least of now exceed what those of base permit.
+// rose reports whether both the median and the minimum of now exceed the values allowed for base.
 func rose(base, now []float64, allowed func(float64) float64) bool {
 	return median(now) > allowed(median(base)) && least(now) > allowed(least(base))
 }

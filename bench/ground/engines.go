@@ -7,12 +7,12 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// engines are a fleet of simulated engines in this process.
+// engines is a fleet of simulated engines in this process.
 type engines struct {
 	prefill, decode []*fakevllm.Server
 }
 
-// startEngines starts n of each role, that live speed times as fast as the trace.
+// startEngines starts n engines of each role, which run speed times as fast as the trace.
 func startEngines(ctx context.Context, n int, mode fakevllm.Mode, speed float64, e Engine, c Caches) (*engines, error) {
 	shared := fakevllm.NewShared()
 	out := new(engines)
@@ -24,12 +24,12 @@ func startEngines(ctx context.Context, n int, mode fakevllm.Mode, speed float64,
 			PrefillRate: e.PrefillRate / Shrink * speed, LoadRate: e.LoadRate / Shrink * speed,
 			ITL: scaled(e.ITL, speed), ITLPerRequest: scaled(e.ITLPerRequest, speed),
 			ChunkTokens: max(1, e.ChunkTokens/Shrink), PromptTokensDetails: true, FineTokens: true,
-			// One that reports where it publishes what is in its cache.
+			// A version that reports the endpoints of its KV events.
 			Version:         "0.33.0",
 			KVEvents:        &fakevllm.KVEvents{Enabled: true, Endpoint: anyPort, ReplayEndpoint: &anyPort},
-			RewrittenParams: true, // other routers decode them and encode them again
-			// Peers keep connections for longer than uvicorn does, and lose requests then,
-			// which is not the question here.
+			RewrittenParams: true, // other routers decode and encode transfer params
+			// Other routers keep idle connections longer than uvicorn, and then lose requests.
+			// This benchmark does not measure that.
 			IdleTimeout: time.Minute,
 		}
 		if i >= n {
@@ -49,7 +49,7 @@ func startEngines(ctx context.Context, n int, mode fakevllm.Mode, speed float64,
 	return out, nil
 }
 
-// scaled is a time between tokens of the trace as one between ours.
+// scaled converts a time between tokens of the trace to one between tokens of the replay.
 func scaled(d time.Duration, speed float64) time.Duration {
 	return time.Duration(float64(d) * Shrink / speed)
 }
@@ -72,8 +72,8 @@ func addresses(list []*fakevllm.Server) []string {
 	return out
 }
 
-// caches adds up what prefill engines were asked for and found, and reports what each
-// has computed.
+// caches returns the sums of looked-up and found tokens of the prefill engines, and the
+// number of tokens that each has computed.
 func (e *engines) caches() (queries, hits int64, computed []int64) {
 	for _, s := range e.prefill {
 		c := s.Counters()
@@ -83,7 +83,7 @@ func (e *engines) caches() (queries, hits int64, computed []int64) {
 	return queries, hits, computed
 }
 
-// local is how many prompts decode engines computed themselves.
+// local returns the number of prompts that decode engines computed.
 func (e *engines) local() (n int64) {
 	for _, s := range e.decode {
 		n += s.Counters().LocalPrefills

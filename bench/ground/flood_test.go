@@ -27,34 +27,34 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// flood is a fleet of proxies with the real admission, the real estimates and the policy prefix, and
-// of modelled engines, in a bubble with a virtual clock. Counts of tokens are those of a replay.
+// flood is a fleet of modelled engines, and of proxies with the real admission, the real estimates and the
+// policy prefix. It runs in a synctest bubble with a virtual clock. Token counts are those of a replay.
 type flood struct {
 	mode    admission.Mode
 	engines int
 	engine  Engine
 	caches  Caches
 	limits  Limits
-	warm    *Workload // sent first, so that the proxies have learned how fast the engines are
-	// ask sets what the i-th client asks for.
+	warm    *Workload // sent first, so that the proxies learn the speed of the engines
+	// ask sets the key, class or timeout of the i-th request.
 	ask func(i int, r *admission.Request)
 	// at returns the proxy of n that gets the i-th request; nil: each in turn.
 	at func(i, n int) int
-	// byClass has prefill engines compute waiting prompts by class (--scheduling-policy priority).
+	// byClass makes prefill engines compute waiting prompts by class (--scheduling-policy priority).
 	byClass bool
 
 	mu       sync.Mutex // guards the engines
 	cache    []*kvcache.Cache
-	queue    [][]*prompt // in a prefill engine, the one that it computes first
+	queue    [][]*prompt // by prefill engine; it computes the first one
 	computed []int64
-	streams  []int // of a decode engine
+	streams  []int // by decode engine
 	proxies  []*floodProxy
 }
 
-// prompt is one in a prefill engine.
+// prompt is a prompt in the queue of a prefill engine.
 type prompt struct {
 	class admission.Class
-	turn  chan struct{} // closed when it is computed
+	turn  chan struct{} // closed when its computation starts
 }
 
 type floodProxy struct {
@@ -85,7 +85,7 @@ func queued(list []policy.Candidate) (out []admission.Engine) {
 	return out
 }
 
-// newProxy adds a proxy.
+// newProxy adds a proxy. others reports whether the fleet has other proxies.
 func (f *flood) newProxy(others bool) *floodProxy {
 	p := &floodProxy{placed: new(prefix.Placements)}
 	p.placed.SetOthers(others)
@@ -154,7 +154,7 @@ func (f *flood) run(t *testing.T, w *Workload, n int) (samples []sample) {
 	return samples
 }
 
-// exchange has the proxies publish their loads, and the engines their metrics.
+// exchange publishes the loads of the proxies and the metrics of the engines.
 func (f *flood) exchange() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -217,7 +217,7 @@ func (f *flood) exchange() {
 	}
 }
 
-// believed is the policy's estimate of the tokens of a prompt in the caches, for the queue.
+// believed returns the policy's estimate of the cached tokens of a prompt. The queue uses it.
 type believed func() int
 
 // Cached implements admission.Cache.
@@ -293,8 +293,8 @@ func (f *flood) serve(ctx context.Context, p *floodProxy, i int, r *Request) sam
 	return s
 }
 
-// prefill computes a prompt behind those that the engine has, and returns how many tokens were not
-// in its cache.
+// prefill computes a prompt after those in the engine's queue, and returns the number of tokens that
+// were not in its cache.
 func (f *flood) prefill(at int, ids []int, class admission.Class) (rest int) {
 	f.mu.Lock()
 	rest = len(ids)
@@ -337,7 +337,7 @@ func (f *flood) result(w *Workload, target string, samples []sample) Result {
 	return r
 }
 
-// newFlood returns a fleet for a workload of which each client wants its first token in time.
+// newFlood returns a fleet for a workload whose requests have the TTFT limit as their timeout.
 func newFlood(w, warm *Workload, engines int, mode admission.Mode) *flood {
 	l := DefaultLimits()
 	return &flood{mode: mode, engines: engines, engine: DefaultEngine(), caches: NewCaches(w, engines, 1), limits: l, warm: warm,
@@ -392,7 +392,7 @@ const (
 )
 
 // newSources returns a fleet, the requests of the sources, and the source of each request. No prompt
-// is in a cache. A source sends the same, whatever the others do.
+// is in a cache. The requests of a source do not depend on the other sources.
 func newSources(t *testing.T, length time.Duration, list []source) (f *flood, w *Workload, of []source) {
 	t.Helper()
 	type arrival struct {
@@ -452,13 +452,13 @@ func jain(of map[string]float64) float64 {
 	return sum * sum / (float64(len(of)) * squares)
 }
 
-// A key that sends ten times its share takes nothing from the others, and keys that send the same get
-// the same, with any number of proxies.
+// A key that sends ten times its share does not reduce the throughput of the others. Keys with equal
+// loads get equal throughput. Both hold with any number of proxies.
 func TestFloodFairness(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		proxies int
-		apart   bool // the heavy key is at all proxies, and the others at one
+		apart   bool // the heavy key uses all proxies, the others use one
 	}{{4, false}, {3, true}, {1, false}, {8, false}} {
 		if (c.proxies == 1 || c.proxies == 8) && !longform.Run() {
 			continue
@@ -473,7 +473,7 @@ func TestFloodFairness(t *testing.T) {
 			}
 			fair, heavy = append(fair, source{key, admission.Default, load}), append(heavy, source{key, admission.Default, load * more})
 		}
-		// Goroutines of one moment run in any order, so runs differ: the figures of the long form are of three together.
+		// Simultaneous goroutines run in any order, so runs differ. The long form adds up three runs.
 		sum := func(list []source) map[string]float64 {
 			all := map[string]float64{}
 			f, w, of := newSources(t, time.Duration(longform.Count(90, 180))*time.Second, list)
@@ -505,8 +505,8 @@ func TestFloodFairness(t *testing.T) {
 	}
 }
 
-// Requests of class batch above the capacity do not delay those of class interactive, and use what
-// these leave. Several proxies need engines that schedule by priority for that.
+// Requests of class batch above the capacity do not delay those of class interactive, and use the
+// remaining capacity. With several proxies, this needs engines that schedule by priority.
 func TestFloodPriority(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -534,7 +534,7 @@ func TestFloodPriority(t *testing.T) {
 		}
 		chat, batch := source{"chat", admission.Interactive, 0.2}, source{"batch", admission.Batch, 3}
 		idle, alone := times(chat)()
-		// Goroutines of one moment run in any order, so runs differ: the figure is the median of several.
+		// Simultaneous goroutines run in any order, so runs differ. The figure is the median of several.
 		var p50s, p99s []float64
 		var got map[string]float64
 		both := times(chat, batch)

@@ -30,8 +30,8 @@ type Result struct {
 	Good float64 `json:"goodput"`
 	// Local is the part of the prompts that decode engines computed.
 	Local float64 `json:"computed_by_decode"`
-	// RouterCPU is the CPU time of a request in µs. Busy is the part of the machine's processor
-	// time that was used during the replay. Both are 0 for the model.
+	// RouterCPU is the router's CPU time per request in µs. Busy is the used part of the machine's
+	// processor time during the replay. Both are 0 for the model.
 	RouterCPU float64 `json:"router_cpu_us"`
 	Busy      float64 `json:"machine_busy"`
 	// Refused counts the requests that were answered with 429 or 503; they are no failures, and

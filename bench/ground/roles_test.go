@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-// mixed returns requests with the lengths of the recorded trace, by and large.
+// mixed returns requests with approximately the lengths of the recorded trace.
 func mixed() []loadgen.Entry {
 	rng := rand.New(rand.NewPCG(7, 7))
 	out := make([]loadgen.Entry, 4000)
@@ -22,7 +22,7 @@ func mixed() []loadgen.Entry {
 	return out
 }
 
-// From the worst ratio, automatic roles become better than any static one, and do not oscillate.
+// From the worst ratio, automatic roles become better than any static ratio, and do not oscillate.
 func TestRoles_Day(t *testing.T) {
 	t.Parallel()
 	d := ground.NewDay(mixed(), 8, time.Duration(longform.Count(30, 60))*time.Minute, 0.8, 0.2, 1)

@@ -93,8 +93,8 @@ func Start(ctx context.Context, p Plan) *Generator {
 	return g
 }
 
-// Swap counts in t from now on, and returns the former Tally. A response is counted where
-// it ends. A client that is counting at the moment may still change the former Tally.
+// Swap makes t the current Tally, and returns the former one. A response is counted in the Tally
+// that is current when it ends. A client that is counting now may still change the former Tally.
 func (g *Generator) Swap(t *Tally) *Tally { return g.tally.Swap(t) }
 
 // Tally returns the current Tally.

@@ -17,10 +17,10 @@ type Measured struct {
 	Run  *Run
 }
 
-// marks are what the names of processors have besides their name.
+// marks matches the parts of a processor's name that do not identify it.
 var marks = regexp.MustCompile(`\((r|tm)\)|\b(processor|cpu)\b|@.*`)
 
-// NameOf returns the default name of a machine's folder, which is that of its processor.
+// NameOf returns the default name of a machine's folder, which is its processor's name.
 func NameOf(f machine.Facts) string {
 	words := strings.FieldsFunc(marks.ReplaceAllString(strings.ToLower(f.CPU), " "), func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < '0' || c > '9')

@@ -20,19 +20,19 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// driver has the engines and their registrations, and changes these.
+// driver runs the engines and their registrations, and changes the registrations.
 type driver struct {
 	clients []*clientv3.Client
 	layout  schema.Layout
 	engines []*fakevllm.Server
-	stay    []*node         // whose records are changed
-	move    []*node         // that leave and return
-	behind  int             // number of restarts between two steps of a restart
+	stay    []*node         // nodes whose records are changed
+	move    []*node         // nodes that leave and return
+	behind  int             // number of restarts that begin between two steps of one restart
 	ctx     context.Context //nolint:containedctx // of the registrations, until close
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	made, missed atomic.Int64 // changes; those that did not arrive in etcd
+	made, missed atomic.Int64 // changes, and changes that did not arrive in etcd
 	once         sync.Once
 	first        error // of a change
 }
@@ -51,7 +51,7 @@ type node struct {
 const (
 	// perClient is the number of registrations that share a connection to etcd.
 	perClient = 100
-	// apart is the time between the steps of a restart. Running requests end in it.
+	// apart is the time between the steps of a restart, in which running requests end.
 	apart = 3 * time.Second
 	// arrives is the time limit of a change.
 	arrives = 30 * time.Second
@@ -120,12 +120,12 @@ func (d *driver) close() {
 		s.Close()
 	}
 	for _, cli := range d.clients {
-		_ = cli.Close() // returns only that its context has ended
+		_ = cli.Close() // its only error is that the context has ended
 	}
 }
 
-// change makes the change number i. Every second one changes a record. The others restart nodes: one
-// begins to drain, another one leaves, a third one returns.
+// change makes change number i. Every second change edits a record. The others restart nodes: in turn, one
+// node begins to drain, another one leaves, and a third one returns.
 func (d *driver) change(ctx context.Context, i int) {
 	if i%2 == 0 {
 		d.stay[i/2%len(d.stay)].update(ctx, i)
@@ -145,7 +145,7 @@ func (d *driver) change(ctx context.Context, i int) {
 	}
 }
 
-// settle lets every node return that has left, and waits until etcd has every record.
+// settle makes all nodes registered and ready, and waits until etcd has every record.
 func (d *driver) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()

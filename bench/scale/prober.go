@@ -30,7 +30,7 @@ type prober struct {
 	proxies []*fleet.Proxy
 	records [2]instance.Record
 	lease   clientv3.LeaseID
-	turn    int // index of the ready one
+	turn    int // index of the ready instance
 	cancel  context.CancelFunc
 }
 

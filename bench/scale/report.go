@@ -22,7 +22,7 @@ func (r *Result) Table() string {
 	row := func(name string, value func(*Phase) string, per string) {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, value(q), value(c), per)
 	}
-	// per returns what each change adds to a total of a phase, divided by n.
+	// per returns the increase of a phase's total per change, divided by n.
 	per := func(total func(*Phase) float64, n float64) float64 {
 		ratio := c.Seconds / q.Seconds
 		return (total(c) - ratio*total(q)) / (float64(c.Changes) - ratio*float64(q.Changes)) / n
@@ -56,7 +56,7 @@ func (r *Result) Table() string {
 	return b.String()
 }
 
-// busiest is the largest part of the machine's processor time in a run with exact figures.
+// busiest is the maximum used part of the machine's processor time for exact figures.
 const busiest = 0.8
 
 func ms(h *loadgen.Histogram, q float64) string {

@@ -17,7 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
-// cell is one target under one workload, with engines of its own.
+// cell is one target under one workload, with its engines.
 type cell struct {
 	o      *Options
 	lab    *target.Lab
@@ -87,8 +87,8 @@ func (c *cell) close() {
 
 var errNotServing = errors.New("no correct responses")
 
-// touch sends a few requests of one token, so that the memory of the load does not include
-// what the target allocates once, and a target that does not work is not measured.
+// touch sends a few requests of one token. The memory of the load then does not include one-time
+// allocations of the target, and a target that does not work is not measured.
 func (c *cell) touch(ctx context.Context) error {
 	plan := c.plan
 	plan.Conns, plan.Ramp, plan.Shape.Tokens, plan.Shape.Prompt = 1, 0, 1, min(plan.Shape.Prompt, 512)
@@ -142,14 +142,14 @@ func (c *cell) part(ctx context.Context, length, warmup time.Duration) error {
 	return nil
 }
 
-// bad adds what went wrong.
+// bad adds the incorrect responses and their problems.
 func (c *cell) bad(t *load.Tally) {
 	c.out.Wrong += t.Wrong.Load()
 	c.out.Failed += t.Failed.Load()
 	c.out.Problems = append(c.out.Problems, t.Problems()...)
 }
 
-// window measures for length, or up to 20 s longer until something arrives.
+// window measures for length, or up to 20 s longer until a token arrives.
 func (c *cell) window(ctx context.Context, g *load.Generator, length time.Duration) error {
 	cpu, err := machine.CPU(c.pids)
 	if err != nil {

@@ -45,8 +45,8 @@ func Known() []Spec {
 	}
 }
 
-// Policies returns our proxy with each policy, under the names of the policies. A policy
-// that knows caches is for prefill only.
+// Policies returns our proxy with each policy, named after the policy. With a cache-aware policy,
+// decode has the default policy.
 func Policies() []Spec {
 	var out []Spec
 	for _, name := range policy.Names() {
@@ -111,7 +111,7 @@ func (l *Lab) Start(ctx context.Context, s Spec, site Site) (*Running, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports, err := fleet.FreePorts(2) // the other one is for the metrics of peers
+	ports, err := fleet.FreePorts(2) // the second one is for the metrics of peers
 	if err != nil {
 		return nil, err
 	}

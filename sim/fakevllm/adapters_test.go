@@ -9,8 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// The routes of VLLM_ALLOW_RUNTIME_LORA_UPDATING answer as vLLM 0.32 does, and what they
-// load is listed and served until it is unloaded or the engine restarts.
+// The routes of VLLM_ALLOW_RUNTIME_LORA_UPDATING answer as vLLM 0.32 does. Loaded adapters
+// are listed and served until they are unloaded or the engine restarts.
 func TestAdaptersAtRunTime(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"base"}, Adapters: []string{"static"}, RuntimeLoRA: true, Version: "0.32.0"})

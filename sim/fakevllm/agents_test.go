@@ -18,7 +18,7 @@ const (
 	hello         = `"messages":[{"role":"user","content":"hi"}]`
 )
 
-// The same conversation has the same answer on all routes that take one.
+// A conversation has the same answer on all routes that accept conversations.
 func TestAgentsRoutesSayWhatAChatSays(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{})
@@ -68,8 +68,8 @@ func holds(v, want any) bool {
 	return false
 }
 
-// deltas joins what the deltas of a stream say, of texts and of calls; every event has
-// the name that its data has, and those of /v1/responses are numbered.
+// deltas joins the texts and the call arguments of a stream's deltas. It checks that events
+// have the name of their type, and that those of /v1/responses are numbered.
 func deltas(t *testing.T, stream string) (said string) {
 	t.Helper()
 	number := 0
@@ -127,14 +127,14 @@ func TestAgentsRoutesHandOver(t *testing.T) {
 				if v := append(p.Violations(), d.Violations()...); len(v) > 0 {
 					t.Errorf("%v", v)
 				}
-				// The blocks were fetched: the load fails before the first token.
+				// The blocks were fetched before, so the load fails before the first token.
 				again := post(t, client(t), d.URL()+path, "a", fmt.Sprintf(`%s,"stream":%v,"kv_transfer_params":%s}`, bodies[1], stream, v.KV))
 				switch {
 				case !stream:
 					if again.status != http.StatusInternalServerError {
 						t.Errorf("%d %s", again.status, again.body)
 					}
-				case path == pathResponses: // vLLM breaks off
+				case path == pathResponses: // vLLM cuts the stream
 					if again.err == nil || deltas(t, again.body) != "" {
 						t.Errorf("%v: %s", again.err, again.body)
 					}
@@ -168,7 +168,7 @@ func TestAgentsRoutesCallTools(t *testing.T) {
 	}
 }
 
-// The answer to a request in the background is a queued response, with stream the events; both are stored.
+// The answer to a background request is a queued response, or a stream of events. Both are stored.
 func TestBackground(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{StoreResponses: true})

@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// words are n words that differ between seeds, of several lengths.
+// words returns n words of several lengths, which differ between seeds.
 func words(seed, n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -23,7 +23,7 @@ func words(seed, n int) string {
 	return b.String()
 }
 
-// ask requests one token and returns what is known of the prompt's.
+// ask requests one token, and returns the number of prompt tokens, and of those that were cached.
 func ask(t *testing.T, s *fakevllm.Server, prompt, more string) (tokens, cached int) {
 	t.Helper()
 	r := post(t, client(t), s.URL()+"/v1/completions", "", fmt.Sprintf(`{"prompt":%q,"max_tokens":1%s}`, prompt, more))
@@ -73,7 +73,7 @@ func TestPrefixCache(t *testing.T) {
 	}
 }
 
-// TestAnswersAreFound: the next turn of a chat finds the answer of the last one.
+// TestAnswersAreFound: the next turn of a chat finds the previous answer in the cache.
 func TestAnswersAreFound(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{CacheBlocks: 100, PromptTokensDetails: true, Mode: fakevllm.NIXL})
@@ -99,7 +99,7 @@ func jsonText(v any) string {
 	return string(b)
 }
 
-// TestHandoverHoldsBlocks: what decode has still to fetch is not given up.
+// TestHandoverHoldsBlocks: blocks that decode has not fetched yet are not evicted.
 func TestHandoverHoldsBlocks(t *testing.T) {
 	t.Parallel()
 	shared := fakevllm.NewShared()
@@ -124,13 +124,13 @@ func TestHandoverHoldsBlocks(t *testing.T) {
 	}
 }
 
-// TestOneAfterTheOther: prompts are computed one at a time, those that wait are counted,
-// and one that is given up takes no more time.
+// TestOneAfterTheOther: prompts are computed one at a time, waiting prompts are counted,
+// and a cancelled prompt takes no more time.
 func TestOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{CacheBlocks: 20_000, PrefillRate: 500, PromptTokensDetails: true, Mode: fakevllm.NIXL})
 	prompt := jsonText(model.TokenizeFine(words(1, 120))[:161])
-	// A prompt that takes minutes is first until all others have come.
+	// A prompt that takes minutes blocks the others until all have arrived.
 	longest := dialRaw(t, s)
 	longest.send(t, "/v1/completions", "", `{"prompt":[17`+strings.Repeat(",17", 300_000)+`],"max_tokens":1}`)
 	running(t, s, 1, 0)
@@ -151,7 +151,7 @@ func TestOneAfterTheOther(t *testing.T) {
 	}
 }
 
-// TestTurnOfOneThatLeft: who waits behind a request that is given up gets on.
+// TestTurnOfOneThatLeft: requests do not wait for earlier ones that were cancelled.
 func TestTurnOfOneThatLeft(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{CacheBlocks: 100, PrefillRate: 1, Mode: fakevllm.NIXL})
@@ -169,7 +169,7 @@ func TestTurnOfOneThatLeft(t *testing.T) {
 	}
 }
 
-// running waits until these numbers of requests run and wait.
+// running blocks until the numbers of running and waiting requests are run and wait.
 func running(t *testing.T, s *fakevllm.Server, run, wait int64) {
 	t.Helper()
 	eventually(t, func() error {
@@ -178,8 +178,8 @@ func running(t *testing.T, s *fakevllm.Server, run, wait int64) {
 	})
 }
 
-// TestRewrittenParams: fields that were decoded and encoded again are refused, but
-// with the option to be as lenient as real engines.
+// TestRewrittenParams: transfer params that were decoded and encoded again are refused,
+// unless an option makes the engine as lenient as real ones.
 func TestRewrittenParams(t *testing.T) {
 	t.Parallel()
 	for _, lenient := range []bool{false, true} {

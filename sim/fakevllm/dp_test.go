@@ -10,8 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// An engine with ranks takes the one that is named, and refuses others as vLLM does. Each
-// has its own engine id, side channel and metrics.
+// An engine uses the data-parallel rank that a request names, and refuses unknown ones as vLLM
+// does. Each rank has its own engine id, side channel and metrics.
 func TestDataParallelRanks(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL, Role: fakevllm.RolePrefill, DPSize: 3})

@@ -29,8 +29,8 @@ type Message struct {
 	Content string `json:"content"`
 }
 
-// ExpectedChat is the answer of /v1/chat/completions to messages without
-// tools. To continue a partial answer see ChatPrompt.
+// ExpectedChat returns the answer of /v1/chat/completions to messages without
+// tools. To continue a partial answer, see ChatPrompt.
 func ExpectedChat(messages []Message, s Sampling) Answer {
 	return model.Generate(ChatPrompt(messages, false), s)
 }
@@ -43,7 +43,7 @@ func ChatPrompt(messages []Message, continueLast bool) []int {
 	for _, m := range messages {
 		p.Messages = append(p.Messages, request.Message{Role: m.Role, Text: m.Content})
 	}
-	// Rendering fails only when asked for both.
+	// Render fails only if both fields are true, or without messages.
 	_ = p.Render()
 	return p.Prompts[0]
 }
@@ -54,8 +54,8 @@ func ExpectedAt(path string, body []byte, maxModelLen int) ([]Answer, error) {
 }
 
 // Expected returns the answers of an engine with these options to any request body, one per choice.
-// The error is the one that the engine would return with status 4xx. With parsers an answer has reasoning and
-// calls besides its text.
+// The error is the one that the engine would return with status 4xx. With parsers, an answer has
+// reasoning and calls in addition to its text.
 func (o Options) Expected(path string, body []byte) ([]Answer, error) {
 	o, err := o.withDefaults()
 	if err != nil {

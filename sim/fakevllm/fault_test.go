@@ -16,7 +16,7 @@ import (
 
 const streamed = `{"prompt":"x","max_tokens":6,"ignore_eos":true,"stream":true}`
 
-// TestFaults sees every kind at every stage from a raw connection.
+// TestFaults checks every kind at every stage over a raw connection.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	const headers, piece, done = "HTTP/1.1 200 OK", `"text":`, "data: [DONE]"
@@ -60,8 +60,8 @@ func TestFaults(t *testing.T) {
 			}
 			r := dialRaw(t, s)
 			r.send(t, "/v1/completions", "R", body)
-			// An open connection ends with FIN at the idle timeout, behind the
-			// whole answer; a cut one within it.
+			// An open connection ends with FIN at the idle timeout, after the
+			// whole answer; a cut one ends within the answer.
 			got, err := r.rest()
 			line, _, _ := strings.Cut(got, "\r\n")
 			if tt.reset != errors.Is(err, syscall.ECONNRESET) || !tt.reset && err != nil {
@@ -83,13 +83,13 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestHangs: nothing more comes, and the abort is noticed when the client goes.
+// TestHangs: the engine sends nothing more, and notices when the client disconnects.
 func TestHangs(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		f    fakevllm.Fault
-		mark string // what is seen before
+		mark string // received before the hang
 	}{
 		{"before headers", fakevllm.Fault{Kind: fakevllm.FaultHang}, ""},
 		{"after headers", fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterHeaders}, "\r\n\r\n"},
@@ -143,7 +143,7 @@ func TestSlowAndNoKV(t *testing.T) {
 	r := dialRaw(t, p)
 	r.send(t, "/v1/completions", "R", body)
 	eventually(t, func() error { return want("running", p.Counters().Running, 1) })
-	p.ClearFaults() // ends nothing that happens already
+	p.ClearFaults() // does not end a fault that a request already has
 	if got := p.Counters(); got.Running != 1 || got.TransfersMade != 0 {
 		t.Errorf("%+v", got)
 	}

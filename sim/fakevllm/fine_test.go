@@ -12,7 +12,7 @@ import (
 
 const prose = `{"role":"user","content":"Etymologically, disaggregation is unremarkable: https://example.com/a?b=c&d=e"} 日本語のテキスト é`
 
-// TestFineTokensOnTheWire: every route that takes text takes it for the same tokens.
+// TestFineTokensOnTheWire: every route that accepts text splits it into the same tokens.
 func TestFineTokensOnTheWire(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{FineTokens: true})

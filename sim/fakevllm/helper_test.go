@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// client is an HTTP client whose connections end with the test.
+// client returns an HTTP client whose connections end with the test.
 func client(t *testing.T) *http.Client {
 	t.Helper()
 	tr := &http.Transport{DisableCompression: true}
@@ -41,7 +41,7 @@ func post(t *testing.T, c *http.Client, url, id, body string, header ...string) 
 	return do(t, c, jsonRequest(t, url, id, body, header...))
 }
 
-// try posts a completion to an engine that may die of it: the status is then 0.
+// try posts a completion that may crash the engine; the status is then 0.
 func try(t *testing.T, s *fakevllm.Server, id, body string) (status int, answer string) {
 	t.Helper()
 	resp, err := client(t).Do(jsonRequest(t, s.URL()+"/v1/completions", id, body))
@@ -92,7 +92,7 @@ func eventually(t *testing.T, cond func() error) {
 	testkit.Eventually(t, time.Minute, cond)
 }
 
-// want fails while got differs.
+// want returns an error if got differs.
 func want(what string, got, want int64) error {
 	if got != want {
 		return fmt.Errorf("%s is %d, not %d", what, got, want)
@@ -136,7 +136,7 @@ type usage struct {
 	} `json:"prompt_tokens_details"`
 }
 
-// events cuts an event stream; every event must be JSON, the last [DONE].
+// events splits an event stream. Every event must be JSON, except the last one, [DONE].
 func events(t *testing.T, body string) []chunk {
 	t.Helper()
 	parts := strings.Split(body, "\n\n")
@@ -210,7 +210,7 @@ func decode(t *testing.T, r reply) response {
 	return out
 }
 
-// raw is a client that sees the bytes and how the connection ends.
+// raw is a client that exposes the bytes and the end of its connection.
 type raw struct {
 	conn net.Conn
 	in   *bufio.Reader
@@ -248,7 +248,7 @@ func (r *raw) until(t *testing.T, mark string) string {
 	return b.String()
 }
 
-// rest reads to the end: nil error is a FIN.
+// rest reads until the connection ends. The error is nil if it ends with FIN.
 func (r *raw) rest() (string, error) {
 	b, err := io.ReadAll(r.in)
 	return string(b), err

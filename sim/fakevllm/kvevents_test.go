@@ -16,7 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// kvMessage is a message of a publisher, its payload as JSON.
+// kvMessage is a message of a publisher, with its payload as JSON.
 type kvMessage struct {
 	topic string
 	seq   uint64
@@ -39,7 +39,7 @@ func readKV(t *testing.T, frames [][]byte) kvMessage {
 	return m
 }
 
-// replayed asks for all messages from a number on.
+// replayed requests all messages from a sequence number on.
 func replayed(t *testing.T, endpoint string, from uint64) []kvMessage {
 	t.Helper()
 	c, err := zmq.Dial(t.Context(), zmq.Dealer, endpoint, zmq.Bounds{Bytes: 1 << 20}, nil)
@@ -96,12 +96,12 @@ func TestKVEvents(t *testing.T) {
 	if len(list) != 1 || list[0].topic != "kv-events" || list[0].seq != 0 {
 		t.Fatalf("replayed %+v", list)
 	}
-	require.Contains(t, list[0].batch, // as vLLM 0.32 was recorded
+	require.Contains(t, list[0].batch, // as recorded from vLLM 0.32
 		`[{"type":"BlockStored","block_hashes":[`, `],"parent_block_hash":null,"token_ids":[20,21,22,23,24,25,26,27],"block_size":4,"lora_id":null,"medium":"GPU","lora_name":null,`,
 		`"extra_keys":[["pepper"],null],"group_idx":0,"kv_cache_spec_kind":"full_attention"}],0]`,
 	)
 
-	tokens(t, s, []int{20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32}, "") // without the salt: all again
+	tokens(t, s, []int{20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32}, "") // without the salt, no block is found
 	tokens(t, s, []int{40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56}, "")
 	list = replayed(t, *source.ReplayEndpoint, 1)
 	var removed, stored int
@@ -121,7 +121,7 @@ func TestKVEvents(t *testing.T) {
 	if removed == 0 || stored != 2 {
 		t.Errorf("%d batches of removed and %d of stored blocks", removed, stored)
 	}
-	// Subscribers receive the same, from some message on.
+	// Subscribers receive the same messages, perhaps without the first ones.
 	published := make(chan [][]byte, 1000)
 	go func() {
 		defer close(published)
@@ -158,7 +158,7 @@ func TestKVEvents(t *testing.T) {
 }
 
 // TestKVEventsOfOldVersions: events are arrays, replays have no topic, and no
-// route reports where they are.
+// route reports the endpoints.
 func TestKVEventsOfOldVersions(t *testing.T) {
 	t.Parallel()
 	s := publishing(t, "0.20.0")

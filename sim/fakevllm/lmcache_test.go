@@ -8,8 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// A decode that comes between the listing of the chunks and their arrival answers wrong,
-// one with another tag computes the prompt itself, and chunks are read once.
+// A decode request between the listing and the arrival of the chunks has a wrong answer. A
+// request with another tag computes the prompt itself. Chunks are read once.
 func TestLMCacheReadsTooEarly(t *testing.T) {
 	t.Parallel()
 	p := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.LMCache, Role: fakevllm.RolePrefill})
@@ -43,7 +43,7 @@ func TestLMCacheReadsTooEarly(t *testing.T) {
 	}
 }
 
-// A rank that finds no port for itself takes the engine down.
+// A rank without a port in the params crashes the engine.
 func TestLMCacheTooFewPorts(t *testing.T) {
 	t.Parallel()
 	p := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.LMCache, Role: fakevllm.RolePrefill, Ranks: 2})
@@ -54,7 +54,7 @@ func TestLMCacheTooFewPorts(t *testing.T) {
 	}
 }
 
-// complete posts a completion of one prompt, which the engine may not survive, and returns the answer.
+// complete posts a completion, which may crash the engine, and returns the answer.
 func complete(t *testing.T, s *fakevllm.Server, params string, tokens int) string {
 	t.Helper()
 	_, answer := try(t, s, "", fmt.Sprintf(`{"model":"fake-model","prompt":"once upon a time","max_tokens":%d%s}`, tokens, params))

@@ -16,7 +16,7 @@ func moriioPost(t *testing.T, s *fakevllm.Server, id, params string) (status int
 	return try(t, s, id, `{"model":"fake-model","prompt":"a b c","max_tokens":1,"ignore_eos":true,"kv_transfer_params":`+params+`}`)
 }
 
-// TestMoRIIOKeys: what ends a real engine ends this one (moriio_common.py, add_new_req).
+// TestMoRIIOKeys: missing params that crash a real engine crash this one (moriio_common.py, add_new_req).
 func TestMoRIIOKeys(t *testing.T) {
 	t.Parallel()
 	addr := `"remote_host":"127.0.0.1","remote_handshake_port":1,"remote_notify_port":2`
@@ -46,14 +46,14 @@ func TestMoRIIOKeys(t *testing.T) {
 	}
 }
 
-// TestMoRIIOPartners: a prefill with the address of another decode, or with other sizes, and
-// a consumer in READ mode without transfer params.
+// TestMoRIIOPartners: a prefill with the address or the TP size of another decode, and a
+// consumer in READ mode without transfer params.
 func TestMoRIIOPartners(t *testing.T) {
 	t.Parallel()
 	nonce := strings.Repeat("0", 32)
 	for name, tc := range map[string]struct {
-		decode string // in the id of prefill; "" is the true one
-		tp     int    // of decode, as in the params of prefill
+		decode string // address in prefill's request id; "" is the correct one
+		tp     int    // TP size of decode in the params of prefill
 		want   func(c fakevllm.Counters) bool
 	}{
 		"right":         {"", 1, func(c fakevllm.Counters) bool { return c.TransfersLoaded == 1 && c.WrongKV == 0 }},
@@ -61,7 +61,7 @@ func TestMoRIIOPartners(t *testing.T) {
 		"another place": {"host:127.0.0.1,handshake:1,notify:2", 1, func(c fakevllm.Counters) bool { return c.TransfersLoaded == 0 && c.TransfersRefused == 1 }},
 	} {
 		o := fakevllm.Options{Mode: fakevllm.MoRIIOWrite}
-		if tc.decode != "" { // it waits in vain
+		if tc.decode != "" { // the transfer times out
 			o.TransferTimeout = time.Second
 		}
 		o.Role = fakevllm.RolePrefill
@@ -88,8 +88,8 @@ func TestMoRIIOPartners(t *testing.T) {
 	}
 }
 
-// A decode engine in READ mode that refuses a request has prefill free its blocks, since 0.21: the
-// next one reads others.
+// Since 0.21, a decode engine in READ mode that refuses a request makes prefill free the blocks. The
+// next request with these params then reads wrong blocks.
 func TestMoRIIORefusalFrees(t *testing.T) {
 	t.Parallel()
 	for version, wrong := range map[string]int64{"0.20.2": 0, "0.32.0": 1} {
@@ -102,7 +102,7 @@ func TestMoRIIORefusalFrees(t *testing.T) {
 		if r := post(t, client(t), d.URL()+"/v1/completions", "R", `{`+ask+`,"temperature":9,"kv_transfer_params":`+string(kv)+`}`); r.status != http.StatusBadRequest {
 			t.Fatalf("%d %s", r.status, r.body)
 		}
-		for read := range int64(2) { // the second time the blocks were fetched
+		for read := range int64(2) { // the first read frees the blocks
 			post(t, client(t), d.URL()+"/v1/completions", "R", `{`+ask+`,"kv_transfer_params":`+string(kv)+`}`)
 			if n := d.Counters(); n.WrongKV != wrong+read || n.TransfersLoaded != 1+read {
 				t.Errorf("%s, read %d: %+v, %q", version, read, n, d.Refusals())

@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// notSimulated returns why the simulator answers a recorded request with another status than
-// vLLM, or "".
+// notSimulated returns the reason why the simulator answers a recorded request with another
+// status than vLLM, or "".
 func notSimulated(c *refusals.Case) string {
 	switch {
 	case strings.Contains(c.Text, "99999999999999999999") || strings.Contains(c.Text, "9223372036854775808"):
@@ -35,9 +35,9 @@ type refusal struct {
 	Error  json.RawMessage `json:"error"`
 }
 
-// kindOf returns the type, the param and the beginning of the message of an error response. The
-// path in the param ends at the first field: vLLM names one of several forms that a value may have.
-// The message is left out where pydantic wrote it.
+// kindOf returns the type, the param and the beginning of the message of an error response. It cuts
+// the path in the param after the first field: after it, vLLM names one of several forms of the
+// value. It leaves out messages of pydantic.
 func kindOf(t *testing.T, body string) (kind [3]string) {
 	t.Helper()
 	var r refusal
@@ -59,8 +59,8 @@ func kindOf(t *testing.T, body string) (kind [3]string) {
 	return kind
 }
 
-// TestRefusals checks that the simulator refuses what vLLM refuses, with the same status, type,
-// param and beginning of the message, and accepts what vLLM accepts.
+// TestRefusals checks that the simulator accepts and refuses the same requests as vLLM. Refusals must
+// have the same status, type, param and beginning of the message.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{Models: []string{refusals.Model}, MaxModelLen: refusals.MaxModelLen})
@@ -87,7 +87,7 @@ func TestRefusals(t *testing.T) {
 		kind, want := kindOf(t, got.body), kindOf(t, tc.Answer)
 		switch tc.Name {
 		case "message unknown part", "logprobs 21", `chat with a tool, tool_choice {"type":"function","function":{}}`:
-			want[2] = kind[2] // of other words
+			want[2] = kind[2] // the message differs
 		}
 		if kind != want {
 			t.Errorf("%s: %s\ngot  %s\nwant %s", tc.Name, tc.Body(), got.body, tc.Answer)

@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "write golden files")
 
-// golden compares after replacing what differs between runs.
+// golden compares got with a golden file, except for creation times.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	got = regexp.MustCompile(`"created":\d+`).ReplaceAllString(got, `"created":1`)
@@ -39,7 +39,7 @@ func golden(t *testing.T, name, got string) {
 
 const tools = `"tools":[{"type":"function","function":{"name":"look","parameters":{"type":"object"}}},{"type":"function","function":{"name":"leap"}}]`
 
-// TestGolden fixes the bytes of every kind of answer.
+// TestGolden compares every kind of answer with golden files.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	// Without a shared pool, so that cached tokens don't depend on the order.
@@ -89,8 +89,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestAsExpected: for many bodies, the stream, the response in one piece and
-// the expectation without a request agree.
+// TestAsExpected: for many bodies, the stream, the whole response and the expected
+// answer, which is computed without a request, agree.
 func TestAsExpected(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{MaxModelLen: 4096, IdleTimeout: time.Hour})

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// theTurns think, speak and call two tools, and then speak.
+// theTurns returns a turn with reasoning, text and two tool calls, and a turn with text.
 func theTurns() []fakevllm.Turn {
 	return []fakevllm.Turn{
 		{Thinking: "a look first, ünïcödé too", Text: "I look.", Calls: []fakevllm.ToolCall{
@@ -28,7 +28,7 @@ const (
 	itemsTools = `"tools":[{"type":"function","name":"look"},{"type":"function","name":"list"}]`
 )
 
-// conversation is a request behind that many turns.
+// conversation returns a request after the given number of turns.
 func conversation(path string, turns int, more string) string {
 	if path == pathMessages {
 		return `{"model":"fake-model","messages":[{"role":"user","content":"hi"}` + strings.Repeat(","+aTurn, turns) + `],"max_tokens":200` + more + `}`
@@ -43,7 +43,7 @@ func toolsOf(path string) string {
 	return "," + itemsTools
 }
 
-// shown is what an answer says, part by part.
+// shown returns the parts of an answer.
 func shown(t *testing.T, body string) (out []string) {
 	t.Helper()
 	var v struct {
@@ -72,8 +72,8 @@ func shown(t *testing.T, body string) (out []string) {
 	return out
 }
 
-// The model answers with its script on both routes, whole and as a stream, and the
-// turn is the one that the conversation has come to.
+// The model answers with the scripted turn that the conversation has reached, on both
+// routes, whole and as a stream.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{Turns: theTurns()})
@@ -106,8 +106,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// rebuilt puts the parts of a stream together from its deltas; each is opened and
-// closed once, one after the other.
+// rebuilt returns the parts of a stream, joined from its deltas. It checks that each is
+// opened and closed once, one after the other.
 func rebuilt(t *testing.T, stream string) (out []string) {
 	t.Helper()
 	open := 0
@@ -151,7 +151,7 @@ func rebuilt(t *testing.T, stream string) (out []string) {
 	return out
 }
 
-// A call that max_tokens cuts short is no call: no agent is asked to run half of it.
+// A call that max_tokens truncates is returned as text, so that no agent runs half of it.
 func TestTurnsCutShort(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{Turns: []fakevllm.Turn{{Calls: []fakevllm.ToolCall{{Name: "look", Input: json.RawMessage(`{"path":"/a/b"}`)}}}}})

@@ -12,9 +12,8 @@ import (
 	"syscall"
 )
 
-// The range is below the one from which Linux takes the source ports of outgoing
-// connections (32768 and up), so that a free port is not taken by a connection
-// before its owner binds it.
+// The range is below Linux's default range of source ports (32768 and up), so that
+// no outgoing connection takes a free port before its owner binds it.
 const (
 	firstPort = 20000
 	lastPort  = 32000
@@ -49,8 +48,8 @@ func FreePorts(n int) ([]int, error) {
 	return ports, seq.save()
 }
 
-// free reports whether a port can be bound. It holds off forks: a child inherits
-// the socket until its exec, and the owner that binds the port a moment later
+// free reports whether a port can be bound. It blocks forks: a child would inherit
+// the socket until its exec, and the port's owner, which binds it a moment later,
 // would find it taken.
 func free(port int) bool {
 	syscall.ForkLock.RLock()
@@ -61,7 +60,7 @@ func free(port int) bool {
 	}
 	defer syscall.Close(fd) //nolint:errcheck // no data was sent
 	syscall.CloseOnExec(fd)
-	// As every listener sets it: connections in TIME_WAIT do not count.
+	// Every listener sets this option, so connections in TIME_WAIT do not count.
 	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
 		return false
 	}
@@ -72,8 +71,8 @@ func free(port int) bool {
 // their TMPDIR differs.
 const commonDir = "/tmp"
 
-// sequence is the exclusive lock on the file that holds the next port. One
-// goroutine of one process of a user has it at a time.
+// sequence is the exclusive lock on the file that holds the next port. Among all
+// processes of a user, only one goroutine holds the lock at a time.
 type sequence struct {
 	file *os.File
 	next int // offset to firstPort

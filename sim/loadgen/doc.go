@@ -1,5 +1,5 @@
-// Package loadgen sends load: it sends requests, reads the streamed answers, checks
-// every byte of them, and records the times.
+// Package loadgen is a load generator. It sends requests, reads the streamed answers,
+// checks every byte of them, and records the times.
 //
 //	trace ── Entry ──┐
 //	                 ├─ OpenLoop ── Client.Stream ── Result

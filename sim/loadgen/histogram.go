@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	subBits    = 6 // 64 buckets per power of two: values are kept to 1.6 %
+	subBits    = 6 // 64 buckets per power of two: relative error below 1.6 %
 	subBuckets = 1 << subBits
 	buckets    = (64 - subBits) * subBuckets
 )
@@ -28,7 +28,7 @@ func bucketOf(v uint64) int {
 	return (shift+1)*subBuckets + int(v>>shift) - subBuckets
 }
 
-// upperBound is the largest value in a bucket.
+// upperBound returns the largest value in a bucket.
 func upperBound(b int) uint64 {
 	if b < subBuckets {
 		return uint64(b)
@@ -37,7 +37,7 @@ func upperBound(b int) uint64 {
 	return (uint64(b%subBuckets+subBuckets)+1)<<shift - 1
 }
 
-// Record counts d; less than nothing counts as nothing.
+// Record counts d; a negative d counts as 0.
 func (h *Histogram) Record(d time.Duration) {
 	v := uint64(max(d, 0))
 	h.counts[bucketOf(v)].Add(1)
@@ -50,14 +50,14 @@ func (h *Histogram) Record(d time.Duration) {
 	}
 }
 
-// Count is the number of durations.
+// Count returns the number of durations.
 func (h *Histogram) Count() uint64 { return h.n.Load() }
 
-// Max is the longest duration, exactly.
+// Max returns the exact longest duration.
 func (h *Histogram) Max() time.Duration { return time.Duration(h.max.Load()) }
 
-// Quantile returns a duration that q (0 to 1) of all are not longer than, at most
-// 1.6 % above the exact one; 0 without any duration.
+// Quantile returns the q-quantile (q from 0 to 1) of the durations, at most 1.6 %
+// above the exact one; 0 without any duration.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	n := h.n.Load()
 	if n == 0 {

@@ -6,27 +6,27 @@ import (
 	"time"
 )
 
-// Schedule is an open load: every request has its time, whatever became of the
-// ones before.
+// Schedule is an open-loop load: every request has a fixed time, regardless of
+// earlier requests.
 type Schedule struct {
 	Requests int
-	// At reports when request i is due, from the start; it must not go back.
+	// At returns the time from the start at which request i is due; it must not decrease.
 	At func(i int) time.Duration
-	// MaxInFlight bounds the requests that run at once; what is due beyond that
-	// waits and counts as lag. 0 means no bound.
+	// MaxInFlight bounds the number of concurrent requests; 0 means no bound. Due
+	// requests above it wait, which counts as lag.
 	MaxInFlight int
-	// Send does request i; it is called on a goroutine of its own.
+	// Send sends request i; it is called in a new goroutine.
 	Send func(ctx context.Context, i int)
 }
 
-// Lag is how far behind its schedule a load was sent.
+// Lag is the delay of the requests of a load behind its schedule.
 type Lag struct {
 	Max  time.Duration
 	Late int // requests sent more than 100 ms late
 }
 
-// OpenLoop runs a schedule to its end or to the end of ctx, waits for all
-// requests it has begun, and reports how late they were sent.
+// OpenLoop runs a schedule to its end or to the end of ctx. It waits for all
+// requests that it has started, and returns their lag.
 func OpenLoop(ctx context.Context, s Schedule) Lag {
 	var lag Lag
 	var running sync.WaitGroup

@@ -12,8 +12,8 @@ import (
 // BlockTokens is the number of tokens of one block of a trace's prompts.
 const BlockTokens = 512
 
-// Entry is one request of a trace in the format of the Mooncake project: no
-// text, but the prompt's length and the ids of its blocks of 512 tokens. Equal
+// Entry is one request of a trace in the format of the Mooncake project. It has no
+// text, only the prompt's length and the ids of its blocks of 512 tokens. Equal
 // ids mean the same tokens after the same prefix.
 type Entry struct {
 	Timestamp    int64   `json:"timestamp"`     // ms from the start
@@ -22,7 +22,7 @@ type Entry struct {
 	HashIDs      []int64 `json:"hash_ids"`
 }
 
-// At is when the request is due at a speed; 1 is as recorded.
+// At returns the time at which the request is due at a speed; 1 is as recorded.
 func (e *Entry) At(speed float64) time.Duration {
 	return time.Duration(float64(e.Timestamp) * float64(time.Millisecond) / speed)
 }
@@ -30,8 +30,8 @@ func (e *Entry) At(speed float64) time.Duration {
 // ErrTrace is wrapped by the errors of ReadTrace about the content.
 var ErrTrace = errors.New("bad trace")
 
-// ReadTrace reads JSON lines; limit 0 means all of them. Every entry is
-// checked: its blocks must fit its length, timestamps must not go back.
+// ReadTrace reads up to limit JSON lines; 0 means all. It checks that the number
+// of an entry's blocks fits its length, and that timestamps do not decrease.
 func ReadTrace(r io.Reader, limit int) ([]Entry, error) {
 	var entries []Entry
 	sc := bufio.NewScanner(r)
@@ -67,8 +67,8 @@ func ReadTrace(r io.Reader, limit int) ([]Entry, error) {
 	return entries, nil
 }
 
-// BlockToken is the i-th token id of a block, between low and high-1: a pure
-// function of both, so that equal blocks have equal tokens in every run.
+// BlockToken returns the i-th token id of a block, between low and high-1. It is
+// a pure function, so equal blocks have equal tokens in every run.
 func BlockToken(block int64, i, low, high int) int {
 	x := uint64(block)*BlockTokens + uint64(i) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

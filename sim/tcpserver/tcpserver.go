@@ -1,4 +1,4 @@
-// Package tcpserver serves TCP connections until a simulated peer ends.
+// Package tcpserver runs the TCP servers of simulated peers.
 package tcpserver
 
 import (
@@ -88,7 +88,7 @@ func (s *Server) Close() {
 // Reset closes a TCP connection with RST.
 func Reset(c net.Conn) {
 	if tc, ok := c.(*net.TCPConn); ok {
-		_ = tc.SetLinger(0) // the close that follows matters, not how
+		_ = tc.SetLinger(0) // the connection is closed in any case
 	}
 	_ = c.Close() // it may be closed already
 }

@@ -1,7 +1,7 @@
-// Package testkit holds what tests of several packages share. Only tests import
-// it.
+// Package testkit has helpers that tests of several packages share. Only tests
+// import it.
 //
 //	Link                a TCP relay with the faults of networks
-//	RawServer           answers of any bytes to what connects
+//	RawServer           a TCP server that answers with arbitrary bytes
 //	Eventually, Golden  waiting for a condition; golden files
 package testkit

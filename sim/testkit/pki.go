@@ -25,11 +25,11 @@ type Authority struct {
 	dir  string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	// CA is the file with its own certificate.
+	// CA is the path of the authority's certificate.
 	CA string
 }
 
-// NewAuthority makes one with a directory of its own.
+// NewAuthority returns an Authority with a new directory.
 func NewAuthority(t testing.TB, name string) *Authority {
 	t.Helper()
 	a := &Authority{t: t, dir: t.TempDir()}
@@ -55,7 +55,7 @@ func serial(t testing.TB) *big.Int {
 	return n
 }
 
-// sign makes a key and a certificate for it, signed by itself without a parent.
+// sign makes a key and its certificate, which is self-signed if parent is nil.
 func (a *Authority) sign(template, parent *x509.Certificate) (*ecdsa.PrivateKey, []byte) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -71,22 +71,22 @@ func (a *Authority) sign(template, parent *x509.Certificate) (*ecdsa.PrivateKey,
 
 func (a *Authority) write(path, kind string, der []byte) {
 	a.t.Helper()
-	// Put in place whole, as whatever rolls certificates does.
+	// Replace the file atomically, as tools that rotate certificates do.
 	next := path + ".next"
 	require.NoError(a.t, os.WriteFile(next, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 	require.NoError(a.t, os.Rename(next, path))
 }
 
-// Certificate says what a certificate is like. It is good for servers and clients.
+// Certificate describes a certificate. Servers and clients may use it.
 type Certificate struct {
 	CN    string
 	Hosts []string // names and addresses
-	// From and Until are the times it is valid, in relation to now; zero means an hour
-	// ago and in a day.
+	// From and Until are the bounds of its validity, relative to now; default -1 h and
+	// 24 h.
 	From, Until time.Duration
 }
 
-// Issue writes a certificate and its key to files of that name, over former ones.
+// Issue writes a certificate and its key to files with this name, and replaces existing ones.
 func (a *Authority) Issue(name string, c Certificate) (cert, key string) {
 	a.t.Helper()
 	template := &x509.Certificate{
@@ -110,14 +110,14 @@ func (a *Authority) Issue(name string, c Certificate) (cert, key string) {
 	return cert, key
 }
 
-// Pool trusts this authority.
+// Pool returns a pool that contains this authority's certificate.
 func (a *Authority) Pool() *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AddCert(a.cert)
 	return p
 }
 
-// Pair reads a certificate that Issue has written.
+// Pair reads a certificate and its key that Issue has written.
 func (a *Authority) Pair(name string) tls.Certificate {
 	a.t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(a.dir, name+".pem"), filepath.Join(a.dir, name+"-key.pem"))

@@ -12,12 +12,12 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// envPython names the Python of tests that need libzmq as the peer, in place of the
-// first one in the path, or Debian's, that can import zmq.
+// envPython is the variable with the Python of tests that need libzmq as the peer. By
+// default, it is the first Python in the path, or Debian's, that can import zmq.
 const envPython = "PD_TEST_PYTHON"
 
-// PythonWithZMQ returns a Python that has pyzmq, which brings libzmq. Without one the
-// test is left out, or fails where REQUIRE_ZMQ is set, as in .ci/run.
+// PythonWithZMQ returns a Python with pyzmq, which includes libzmq. Without one, the test
+// is skipped, or fails if REQUIRE_ZMQ is set, as in .ci/run.
 func PythonWithZMQ(t testing.TB) string {
 	t.Helper()
 	for _, python := range []string{os.Getenv(envPython), "python3", "/usr/bin/python3"} {
@@ -41,8 +41,8 @@ type Python struct {
 	t     testing.TB
 }
 
-// StartPython starts a script, which must end when its standard input does. The
-// test's end is its end at the latest.
+// StartPython starts a script, which must end when its standard input does. It
+// ends the script when the test ends.
 func StartPython(t testing.TB, python, script string, args ...string) *Python {
 	t.Helper()
 	cmd := exec.Command(python, append([]string{script}, args...)...)
@@ -69,14 +69,14 @@ func (p *Python) Line() string {
 	return p.lines.Text()
 }
 
-// End ends the script, and waits for that. It may be called again.
+// End closes the script's standard input and waits for its end. Later calls do nothing.
 func (p *Python) End() {
 	p.t.Helper()
 	if p.ended {
 		return
 	}
 	p.ended = true
-	_ = p.stdin.Close() // that is its sign
+	_ = p.stdin.Close() // the script ends on EOF
 	if err := p.cmd.Wait(); err != nil {
 		p.t.Errorf("the script: %v", err)
 	}

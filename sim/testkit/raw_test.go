@@ -14,15 +14,15 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// What is answered goes out as it is, request by request, until the answer says that
-// it was the last.
+// RawAnswers sends each answer unchanged, request by request, until the function returns
+// false.
 func TestRawAnswers(t *testing.T) {
 	t.Parallel()
 	address := testkit.RawServer(t, testkit.RawAnswers(func(c net.Conn, r *http.Request, n int) bool {
 		_, err := fmt.Fprintf(c, "%d %s\n", n, r.URL.Path)
 		return err == nil && n < 3
 	}))
-	for range 2 { // each connection counts for itself
+	for range 2 { // requests are numbered per connection
 		c, err := net.Dial("tcp", address)
 		require.NoError(t, err)
 		defer func() { _ = c.Close() }()
@@ -41,7 +41,7 @@ func TestRawAnswers(t *testing.T) {
 	}
 }
 
-// The end of a test ends connections whose client is still there.
+// RawServer closes its connections when the test ends, even if their clients are connected.
 func TestRawServerEndsWithTheTest(t *testing.T) {
 	t.Parallel()
 	var c net.Conn

@@ -10,8 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// ShellCalls returns the arguments of every call of a program in the code blocks of
-// Markdown pages, as a shell reads them.
+// ShellCalls returns the arguments of every call of a program in the code blocks of the
+// Markdown pages that match pattern, as a shell splits them.
 func ShellCalls(t *testing.T, pattern, program string) (calls [][]string) {
 	t.Helper()
 	pages, err := filepath.Glob(pattern)
@@ -26,7 +26,7 @@ func ShellCalls(t *testing.T, pattern, program string) (calls [][]string) {
 				continue
 			}
 			_, lines, _ := strings.Cut(block, "\n")
-			// Every other command of the block is nothing that these lines may start.
+			// A PATH without programs keeps the shell from running other commands of the block.
 			script := "PATH=/nowhere\n" +
 				program + `() { printf '%s\0' "$@"; printf '\n\0'; }` + "\n" + lines + "\ntrue\n"
 			out, err := exec.CommandContext(t.Context(), "bash", "-c", script).Output()

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 
 const soon = time.Minute
 
-// echo is a server that says back what it hears.
+// echo starts a server that sends back the bytes that it receives, and returns its address.
 func echo(t *testing.T) string {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -61,7 +61,7 @@ func (l line) say() {
 	}
 }
 
-// hears reads until the five bytes came or the time is over.
+// hears reads five bytes, and returns an error if they do not arrive within the time.
 func (l line) hears(within time.Duration) error {
 	l.t.Helper()
 	require.NoError(l.t, l.SetReadDeadline(time.Now().Add(within)))
@@ -70,7 +70,7 @@ func (l line) hears(within time.Duration) error {
 	return err
 }
 
-// A process that was forked while the port was closed may keep it for some time.
+// A forked process has the port of a closed listener until its exec.
 func TestLink_RestoreWaitsForThePort(t *testing.T) {
 	t.Parallel()
 	l := testkit.StartLink(t, echo(t))
@@ -103,10 +103,10 @@ func TestLink(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		fault func(*testkit.Link)
-		// what happens to an open connection: silent, or reset
+		// expected error of an open connection: a timeout, or a reset
 		standing error
 		refused  bool
-		after    bool // what was said during the fault arrives after Restore
+		after    bool // bytes sent during the fault arrive after Restore
 	}{
 		{"freeze", (*testkit.Link).Freeze, os.ErrDeadlineExceeded, false, true},
 		{"one way out", func(l *testkit.Link) { l.OneWay(testkit.ToServer) }, os.ErrDeadlineExceeded, false, true},
@@ -149,8 +149,8 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// What is stopped and started again must find its port free: the system may not
-// assign it to a connection or a listener meanwhile.
+// A server that is stopped and started again needs the same port. The system must not
+// assign that port to a connection or a listener meanwhile.
 func TestPortsAreNotTheSystems(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")

@@ -65,7 +65,7 @@ var errRecording = errors.New("not a recording")
 
 // Format returns the text form of a recording:
 //
-//	agent: its package          (version, command and turns alike)
+//	agent: its package          (likewise: version, command, turns)
 //	===
 //	> a line of the request; an empty one ends the header, and the body is one line
 //	< 200

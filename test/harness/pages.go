@@ -22,7 +22,7 @@ func Get(t testing.TB, url string) []byte {
 }
 
 // Send sends a request with headers, given as names and values, and a JSON body, or none for "". It uses a
-// connection of its own, and returns the response after reading its body.
+// new connection, and returns the response after reading its body.
 func Send(ctx context.Context, method, url, body string, header ...string) (*http.Response, string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// settled is how long an instance must have been without faults and changes to count as able.
+	// settled is how long an instance must be without faults and changes to count as able.
 	settled = 5 * time.Second
 	// hangs is how long a request may wait while an instance is able.
 	hangs = 30 * time.Second
@@ -23,7 +23,7 @@ const (
 	budgetRatio  = 0.2
 	budgetBurst  = 64
 	budgetWindow = 10 * time.Second
-	// unknownRetries is how many retries a request may have had whose answer did not arrive.
+	// unknownRetries is the maximum number of retries of a request whose answer did not arrive.
 	unknownRetries = 3
 	// budgetExcuse is a key of Verdict.Excused.
 	budgetExcuse = "the retry budget was used up"
@@ -51,7 +51,7 @@ func (v *Verdict) add(rule string, at time.Time, who []string, format string, ar
 	v.Violations = append(v.Violations, Violation{rule, at, fmt.Sprintf(format, args...), who})
 }
 
-// checkAnswers: no answer looks complete and is not the expected one.
+// checkAnswers: no answer looks complete but differs from the expected one.
 func checkAnswers(h *History, v *Verdict) {
 	for _, r := range h.Requests {
 		if r.Outcome == Wrong {
@@ -65,8 +65,8 @@ func checkAnswers(h *History, v *Verdict) {
 }
 
 // restartedUnknown reports whether the prefill engine of a request restarted with the same engine id, and
-// the request ended before all proxies knew. No proxy can prevent that. Requests that wait for longer must
-// not use what they got before the restart, nor those of the decode engine that was stopped meanwhile.
+// the request ended before all proxies knew. No proxy can prevent that. Requests that end later must not
+// use transfer params from before the restart, nor may requests of the decode engine that was stopped.
 func (h *History) restartedUnknown(r Request) bool {
 	for _, e := range h.Engines {
 		if e.Address != r.Prefill {
@@ -100,14 +100,14 @@ func checkLost(h *History, v *Verdict) {
 				continue
 			}
 			if (strings.Contains(r.Err, "has not read the list of instances") || strings.Contains(r.Err, "this proxy is stopping")) && h.away(r.From, r.To, r.Proxy) {
-				v.Excused["the proxy of the request had a fault"]++ // it starts or stops: its /readyz fails
+				v.Excused["the proxy of the request had a fault"]++ // /readyz fails while it starts or stops
 				continue
 			}
 			if strings.Contains(r.Err, "status 429") && slices.ContainsFunc(h.Faults, func(f Fault) bool { return f.Kind == "429" && f.Overlaps(r.From, r.To) }) {
 				v.Excused["an engine refused the request with 429, and no other could take it"]++
 				continue
 			}
-			if h.wiped(r.From.Add(-etcdRecovery), r.To) && h.forgot(r) { // it knows the instances that have registered again
+			if h.wiped(r.From.Add(-etcdRecovery), r.To) && h.forgot(r) { // the proxy knows only instances that have registered again
 				v.Excused["the proxy began without a membership beside an etcd that was wiped"]++
 				continue
 			}
@@ -121,12 +121,12 @@ func checkLost(h *History, v *Verdict) {
 	}
 }
 
-// retries returns the largest number of retries that a proxy can have made in the time that counts
-// for its budget at at, and the number that it may make.
+// retries returns the maximum number of retries that a proxy can have made in the budget's window
+// before at, and the number that the budget allows.
 func (h *History) retries(at time.Time, proxy string) (made int, allowed float64) {
 	from := at.Add(-budgetWindow)
 	allowed = budgetBurst
-	reached := map[string]map[string]bool{} // attempts that reached an engine, also those that continued a stream
+	reached := map[string]map[string]bool{} // attempts that reached an engine, including continued streams
 	for _, a := range h.Arrivals {
 		if i := strings.LastIndexByte(a.ID, '-'); i > 0 {
 			if reached[a.ID[:i]] == nil {
@@ -147,7 +147,7 @@ func (h *History) retries(at time.Time, proxy string) (made int, allowed float64
 		default:
 			made += attempts - 1
 		}
-		if r.From.After(from.Add(time.Second)) { // the proxy counts by whole seconds
+		if r.From.After(from.Add(time.Second)) { // the proxy counts in whole seconds
 			allowed += budgetRatio
 		}
 	}
@@ -155,7 +155,7 @@ func (h *History) retries(at time.Time, proxy string) (made int, allowed float64
 }
 
 // checkBroken: a committed answer breaks only if its decode instance or its proxy had a fault. With
-// --continue-streams, a fault of decode is no reason for a movable stream that another instance can serve.
+// --continue-streams, a fault of decode is no excuse for a movable stream that another instance can serve.
 func checkBroken(h *History, v *Verdict) {
 	for _, r := range h.Requests {
 		if r.Outcome != Broken {
@@ -182,8 +182,8 @@ func checkBroken(h *History, v *Verdict) {
 	}
 }
 
-// movable reports whether the proxy of a stream has to continue it from another instance: a completion,
-// unless the retry budget is spent. The engines are of a version that continues no chats.
+// movable reports whether the proxy must continue a stream on another instance: a completion, unless the
+// retry budget is used up. The engines' vLLM version cannot continue chats.
 func (h *History) movable(r Request) bool {
 	if !h.Continue || !r.Stream || r.Route != "/v1/completions" {
 		return false
@@ -214,12 +214,12 @@ func (h *History) registered(key string, from, to time.Time) bool {
 	return there
 }
 
-// able returns the address of a decode instance that could serve a request all the time, from a
-// while before it until its end; "" if there is none. The spare does not count. A proxy without a saved
-// membership knows only what is in etcd.
+// able returns the address of a decode instance that could serve a request from settled before its start
+// until its end; "" if there is none. The spare does not count. A proxy without a saved membership knows
+// only the instances in etcd.
 func (h *History) able(r Request) string {
 	from := r.From.Add(-settled)
-	if r.To.Sub(r.From) > hangs { // no request may wait for long although an instance is able
+	if r.To.Sub(r.From) > hangs { // no request may wait longer while an instance is able
 		from = r.To.Add(-hangs)
 	}
 	for _, e := range h.Engines {
@@ -249,7 +249,7 @@ func (h *History) serves(name, model string, from, to time.Time) bool {
 	return served
 }
 
-// undoing has the verbs that stop new requests to an instance, each with the verb that undoes it.
+// undoing maps each verb that stops new requests to an instance to the verb that undoes it.
 var undoing = map[string]string{
 	"drain": "undrain", "cordon": "uncordon", "weight-0": "weight-default", "remove": "allow", "deregister": "register",
 }
@@ -260,9 +260,9 @@ func (o *Op) concerns(role, address string) bool {
 	return a == address && (r == role || r == "both")
 }
 
-// out returns the times in which operators may have kept an instance out: from the beginning of a
-// change, successful or not, until a successful end of its undoing. An agent that may register
-// again cannot while etcd is away.
+// out returns the spans in which operators may have excluded an instance. A span begins with the start of
+// a change, successful or not, and ends when the change is undone successfully. After a fault of etcd, an
+// agent needs time to register again.
 func (h *History) out(role, address string) []Span {
 	var out []Span
 	for verb, undo := range undoing {
@@ -283,17 +283,17 @@ func (h *History) out(role, address string) []Span {
 	return out
 }
 
-// exile is a time in which an instance must get no new requests: after a successful change, until
-// the beginning of the next attempt to undo it.
+// exile is a span in which an instance must get no new requests. It begins when a change succeeds,
+// and ends when the next attempt to undo the change starts.
 type exile struct {
 	Span
 	op        *Op
 	revision  int64 // of the change; 0 if not known
-	undone    int64 // revision of the undoing; 0 if not known
+	undone    int64 // revision at which the change was undone; 0 if not known
 	key, name string
 }
 
-// exiles returns all of them.
+// exiles returns the exiles of all instances.
 func (h *History) exiles() []exile {
 	var out []exile
 	for _, e := range h.Engines {
@@ -333,8 +333,8 @@ func roles(role string) []string {
 	return []string{role}
 }
 
-// revisionOf returns the revision of a change. That of an agent's deregistration is that of the
-// deletion of its key.
+// revisionOf returns the revision of a change; for the deregistration of an agent, the revision at
+// which its key was deleted.
 func (h *History) revisionOf(o *Op, role, address string) int64 {
 	if o.Verb != "deregister" {
 		return o.Revision
@@ -352,8 +352,8 @@ func (h *History) wiped(from, to time.Time) bool {
 	return slices.ContainsFunc(h.Wipes, func(at time.Time) bool { return !at.Before(from) && !at.After(to) })
 }
 
-// checkPicks: no decode instance is picked from a snapshot that has the change that took it out.
-// This rule has no time limit.
+// checkPicks: no proxy picks a decode instance from a snapshot with the change that excluded the
+// instance. This rule has no time limit.
 func checkPicks(h *History, v *Verdict) {
 	exiles := h.exiles()
 	for _, r := range h.Requests {
@@ -375,9 +375,8 @@ func checkPicks(h *History, v *Verdict) {
 	}
 }
 
-// checkArrivals: an instance that was taken out gets no new request later than the time that a
-// proxy needs to follow etcd. Proxies that could not follow etcd are excused: checkPicks covers
-// them.
+// checkArrivals: an excluded instance gets no new request after the time that a proxy needs to
+// follow etcd. Proxies that could not follow etcd are excused, since checkPicks covers them.
 func checkArrivals(h *History, v *Verdict) {
 	requests := map[string]*Request{}
 	for i := range h.Requests {
@@ -386,7 +385,7 @@ func checkArrivals(h *History, v *Verdict) {
 	exiles := h.exiles()
 	for _, a := range h.Arrivals {
 		r := requests[clientID(a.ID)]
-		if r == nil { // trial requests of proxies, and those of clients that were not recorded
+		if r == nil { // trial request of a proxy, or request of an unrecorded client
 			continue
 		}
 		for _, x := range exiles {
@@ -429,7 +428,7 @@ func (h *History) whole(x exile) bool {
 	return false
 }
 
-// clientID returns the id that the client of a request has sent: proxies append -<8 digits>.
+// clientID returns the id that the client sent, to which proxies append -<8 digits>.
 func clientID(id string) string {
 	if i := strings.LastIndexByte(id, '-'); i > 0 {
 		return id[:i]
@@ -481,7 +480,7 @@ func checkDrainWait(h *History, v *Verdict) {
 	}
 }
 
-// checkAcknowledged: what was acknowledged with a revision is in etcd at that revision.
+// checkAcknowledged: a change that was acknowledged with a revision is in etcd at that revision.
 func checkAcknowledged(h *History, v *Verdict) {
 	at := map[int64][]Change{}
 	for _, c := range h.Changes {
@@ -499,7 +498,7 @@ func checkAcknowledged(h *History, v *Verdict) {
 	}
 }
 
-// nothingToUndo reports whether an op undoes what etcd did not have at its revision.
+// nothingToUndo reports whether an op undoes an override that etcd did not have at its revision.
 func (h *History) nothingToUndo(o *Op) bool {
 	role, address, _ := strings.Cut(o.Instance, "/")
 	there := map[string]bool{}
@@ -514,8 +513,8 @@ func (h *History) nothingToUndo(o *Op) bool {
 	return undo && !slices.Contains(slices.Collect(maps.Values(there)), true)
 }
 
-// checkPolls: a proxy's snapshot equals etcd at the snapshot's revision. Instances without a key
-// may be there as orphans; one that was deleted without a trace must not.
+// checkPolls: a proxy's snapshot equals etcd at the snapshot's revision. It may list instances
+// without a key only with a view, such as orphan, or an intent to remove them.
 func checkPolls(h *History, v *Verdict) {
 	changes := slices.Clone(h.Changes)
 	slices.SortStableFunc(changes, func(a, b Change) int { return int(a.Revision - b.Revision) })
@@ -532,7 +531,7 @@ func checkPolls(h *History, v *Verdict) {
 		if i > 0 && changes[i-1].Revision > p.Revision || i == 0 {
 			continue
 		}
-		// A proxy shows an instance as before while it asks etcd about the lease of the lost key.
+		// A proxy keeps an instance's view while it asks etcd about the lease of the lost key.
 		asking := func(key string) bool {
 			return p.At.Sub(lost[key]) < settled || h.faulty(p.At.Add(-etcdRecovery), p.At, etcdAnd(p.Proxy)...) != nil
 		}
@@ -597,11 +596,11 @@ func differences(p Poll, keys map[string]int64, intents map[string]string, garba
 	return out
 }
 
-// longestEjection is the time to which that of an instance that fails again and again doubles.
+// longestEjection is the maximum time of an ejection, which doubles with each repeated failure.
 const longestEjection = 30 * time.Second
 
-// checkEnd: after the faults and the load, every snapshot equals etcd within an audit interval, every
-// instance is used, no counter is left, no process has ended by itself, and proxies have released what they used.
+// checkEnd: within an audit interval of the last fault, every snapshot equals etcd. Afterwards all instances
+// are used, in-flight counters are 0, no process has crashed, and proxies have released their resources.
 func checkEnd(h *History, v *Verdict) {
 	end := h.Start
 	for _, f := range h.Faults {

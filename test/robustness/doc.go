@@ -2,10 +2,10 @@
 // operators' changes, records a history, and checks it.
 //
 //   - schedule.go derives the actions of a run from its seed, and nothing else
-//   - history.go has what a run records
-//   - check.go has the rules, pure functions over a history
+//   - history.go defines the records of a run
+//   - check.go has the rules, as pure functions of a history
 //   - fleet_test.go starts the processes and the links between them
 //   - faults_test.go and operators_test.go execute the actions
-//   - load_test.go sends requests, and judges each answer
-//   - robustness_test.go is a run from its start to its verdict
+//   - load_test.go sends requests, and checks each answer
+//   - robustness_test.go executes a run and checks its history
 package robustness

@@ -22,7 +22,7 @@ type Outcome string
 // The outcomes.
 const (
 	OK        Outcome = "ok"
-	Wrong     Outcome = "wrong"     // an answer that looks complete and is not the expected one
+	Wrong     Outcome = "wrong"     // an answer that looks complete but differs from the expected one
 	Broken    Outcome = "broken"    // visibly cut after its first content
 	Failed    Outcome = "failed"    // an error answer, or an error event before any content
 	Transport Outcome = "transport" // no answer: the connection to the proxy was refused or lost
@@ -41,12 +41,12 @@ type Request struct {
 	Stream  bool
 	Outcome Outcome
 	Err     string
-	// Of the trace headers; empty or 0 if there were none.
+	// Values of the trace headers; empty or 0 without them.
 	Prefill, Decode, Alone string
 	Revision               int64
 	Attempts               int // -1 if no leg began
-	// Of runs with a queue. Queued is the time from the request's arrival until its first leg began; 0
-	// if it is not known. Reason is that of a refusal. Prompt and Output are numbers of tokens.
+	// Only in runs with a queue. Queued is the time from the request's arrival until its first leg began;
+	// 0 if unknown. Reason is the reason of a refusal. Prompt and Output are numbers of tokens.
 	Class           string
 	Timeout, Queued time.Duration
 	Reason          string
@@ -58,7 +58,7 @@ type Request struct {
 type Fault struct {
 	Span
 	Kind, Target string
-	Of           string // of restart-behind: the address of the decode engine that was stopped
+	Of           string // for restart-behind: the address of the decode engine that was stopped
 }
 
 // Op is a change by an operator.
@@ -73,10 +73,10 @@ type Op struct {
 	Output   string
 }
 
-// Arrival is a request at an engine, from the engine's journal. A zero To: its engine died first.
+// Arrival is a request at an engine, from the engine's journal. A zero To means that the engine died first.
 type Arrival struct {
 	Span
-	Engine string // address that proxies use
+	Engine string // address that proxies use for it
 	ID     string
 }
 
@@ -89,7 +89,7 @@ type Change struct {
 	Value    string
 }
 
-// Usage is what a proxy uses of the machine.
+// Usage has the resources that a proxy uses.
 type Usage struct {
 	Goroutines, Descriptors int
 	Heap                    int64 // bytes
@@ -98,24 +98,24 @@ type Usage struct {
 // Final is the state of a proxy after the faults and the load have ended.
 type Final struct {
 	Proxy string
-	// Lag is the time from the end of the last fault until the snapshot was that of etcd, Used that
-	// until no instance was ejected; Differs describes the difference if it never was.
+	// Lag is the time from the end of the last fault until the snapshot equalled etcd, and Used until
+	// no instance was ejected. Differs describes the difference if the snapshot never equalled etcd.
 	Lag, Used time.Duration
 	Differs   string
 	InFlight  map[string]int64 // by instance; 0 is left out
-	Restarts  int              // starts during the run; Before is that of the last start
+	Restarts  int              // starts during the run; Before is from the last start
 	Before    Usage
 	After     Usage
 	Queued    int    // requests that wait in its queues
-	Blocked   string // why it does not admit a request of the lowest class at once
+	Blocked   string // reason why it does not admit a request of the lowest class at once
 }
 
 // Engine is an engine of the run, with its state after the load has ended.
 type Engine struct {
 	Name, Role       string
-	Address          string // that proxies use
+	Address          string // address that proxies use for it
 	Running, Waiting int64
-	Complaints       []string // what no correct proxy sends, and answers from wrong KV blocks
+	Complaints       []string // requests that a correct proxy never sends, and answers from wrong KV blocks
 }
 
 // History is everything that a run records.
@@ -130,13 +130,13 @@ type History struct {
 	Stalls   []Span // times in which the suite itself got no CPU
 	Final    []Final
 	Engines  []Engine
-	// Models has what each engine serves, by its name, in the order of time.
+	// Models has the models that each engine serves over time, by engine name.
 	Models  map[string][]Serves
 	Polls   []Poll
-	Wipes   []time.Time     // times at which a new, empty etcd took the place of the old one
+	Wipes   []time.Time     // times at which a new, empty etcd replaced the old one
 	Crashes []string        // processes that ended by themselves
 	Audit   time.Duration   // --audit-interval of the proxies
-	Garbage map[string]bool // keys that were overwritten with values that cannot be used
+	Garbage map[string]bool // keys that were overwritten with invalid values
 	// QueueLength is --queue-length of the proxies, 0 without --queue on; Queues are their queues.
 	QueueLength int
 	Queues      []QueuePoll
@@ -151,7 +151,7 @@ type QueuePoll struct {
 	Waiting      int
 }
 
-// Poll is what a proxy reported of the membership at one time.
+// Poll is the membership that a proxy reported at one time.
 type Poll struct {
 	At        time.Time
 	Proxy     string
@@ -174,7 +174,7 @@ type Serves struct {
 	Models []string
 }
 
-// Violation is one broken promise.
+// Violation is one violation of a rule.
 type Violation struct {
 	Rule string
 	At   time.Time
@@ -211,8 +211,8 @@ func (h *History) faulty(from, to time.Time, targets ...string) *Fault {
 	return nil
 }
 
-// away reports whether a proxy was killed, stopped or ended in [from, to], until it served again. A cut
-// from etcd is no excuse for what clients see.
+// away reports whether a proxy was killed, stopped or ended in [from, to], or did not serve again yet. A
+// lost connection to etcd does not count, since it must not affect clients.
 func (h *History) away(from, to time.Time, proxy string) bool {
 	return slices.ContainsFunc(h.Faults, func(f Fault) bool {
 		return f.Target == proxy && f.Overlaps(from, to) && slices.Contains([]string{"kill", "kill-forget", "stop", "term"}, f.Kind)

@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// The classes of requests, the first to be dispatched first, and the longest wait of each.
+// The classes of requests in the order of dispatch, and the maximum wait of each.
 var (
 	queueClasses = []string{"interactive", "default", "batch"}
 	queueBounds  = []time.Duration{30 * time.Second, 2 * time.Minute, 30 * time.Minute}
 )
 
 const (
-	// leastShare is the part of the capacity that a lower class keeps, in what it costs more than the
-	// others; roughly covers what the checker does not know of costs.
+	// leastShare is the share of the capacity that a lower class keeps, relative to the cost of the higher
+	// classes. roughly is a tolerance for costs that the checker does not know.
 	leastShare = 0.05 / 0.95
 	roughly    = 1.5
-	// digests is how long proxies may know nothing of each other's queues: two digests.
+	// digests is how long proxies may not know each other's queues: two load digests.
 	digests = 2 * time.Second
-	// promptly is how long after it is due a request may be dispatched or refused.
+	// promptly is the permitted delay of a dispatch or a refusal.
 	promptly = time.Second
 )
 
@@ -33,7 +33,7 @@ type wait struct {
 	cost     float64 // as the queue counts it
 }
 
-// waits returns those of requests of which only the queue decided how long they waited, in the order
+// waits returns the waits that only the queue determined, without those during faults, in the order
 // in which they ended.
 func (h *History) waits() (out []wait) {
 	output := 0.0
@@ -59,17 +59,17 @@ func (h *History) waits() (out []wait) {
 	return out
 }
 
-// overdue reports whether a request waited until its deadline: then it is dispatched or refused out of
-// order.
+// overdue reports whether a request waited until its deadline. Such a request is dispatched or refused
+// out of order.
 func (w *wait) overdue() bool { return w.to.Sub(w.from) >= w.limit-promptly/4 }
 
-// checkOrder: no request is dispatched before one of a higher class that has waited for longer for the
-// same model, beyond the share that a lower class keeps: in one proxy at once, in the fleet when the
-// proxies know of each other's queues.
+// checkOrder: no request is dispatched before one of a higher class that has waited longer for the same
+// model, except within the share that a lower class keeps. This holds in one proxy at once, and in the
+// fleet once the proxies know each other's queues.
 func checkOrder(h *History, v *Verdict) {
 	waits := h.waits()
 	type line struct {
-		proxy, model string // no proxy: all of them
+		proxy, model string // proxy "" means all proxies
 		class        int
 	}
 	inverted, higher, largest, last := map[line]float64{}, map[line]float64{}, map[line]float64{}, map[line]wait{}
@@ -105,8 +105,8 @@ func checkOrder(h *History, v *Verdict) {
 	}
 }
 
-// checkBounds: queues are not longer than they may be; no request waits beyond its deadline; and each
-// is refused for a reason that holds.
+// checkBounds: queues do not exceed their maximum length, no request waits beyond its deadline, and the
+// reason of each refusal is correct.
 func checkBounds(h *History, v *Verdict) {
 	for _, q := range h.Queues {
 		if q.Waiting > h.QueueLength {

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Plan is everything about a run that its seed decides.
+// Plan has everything about a run that its seed determines.
 type Plan struct {
 	Seed    uint64
 	For     time.Duration
-	Engines []EngineSpec // the last one is the spare: it has no agent and begins as no member
+	Engines []EngineSpec // the last one is the spare: it has no agent and is not registered at first
 	// Adapters reports whether the engines of ModelA load Adapter at run time.
 	Adapters bool
-	// Queue reports whether the proxies run with --queue on, and more load than the engines can take.
+	// Queue reports whether the proxies run with --queue on, and a load above the engines' capacity.
 	Queue bool
 	// Continue reports whether the proxies run with --continue-streams.
 	Continue bool
@@ -36,22 +36,22 @@ type Lane struct {
 	Actions []Action
 }
 
-// Action is a fault, or a change by an operator with its undoing.
+// Action is a fault, or an operator's change; it is undone after a while.
 type Action struct {
-	At     time.Duration // since the start of the run; later if the one before takes longer
+	At     time.Duration // since the start of the run; later if the previous action takes longer
 	For    time.Duration // until it is undone
 	Kind   string
 	Target string // name of a process; for operators the name of an engine
 	Via    string // of operators: pdctl, or the name of a proxy
-	Alone  bool   // no other lane acts meanwhile
+	Alone  bool   // no other lane acts at the same time
 }
 
-// The suffixes of the targets of faults that do not concern a whole process: the link of a proxy to its
-// clients, and that of a prefill engine to the engines that read its KV caches.
+// Suffixes of fault targets that are not whole processes: the link between a proxy and its clients, and the
+// link between a prefill engine and the engines that read its KV caches.
 const (
 	ClientLink   = "-clients"
 	TransferLink = "-transfers"
-	// ofAdapter is the suffix of the target of an adapter's unloading.
+	// ofAdapter is the target suffix of actions that unload an adapter.
 	ofAdapter = "-adapter"
 )
 
@@ -70,19 +70,19 @@ var (
 		"reset", "close", "hang", "hung-core", "error-event", "abort", "kill-agent", "stop-agent", "deregister", "other-model",
 	}
 	proxyFaults = []string{"kill", "kill-forget", "stop", "term", "cut-etcd", "to-etcd", "from-etcd", "delay-etcd", "compact-behind", "compact-behind"}
-	// streamFaults break answers off in the middle.
+	// streamFaults end answers in the middle.
 	streamFaults = []string{"reset", "close", "cut", "kill", "error-event"}
-	// linkFaults are those of a network: the line is cut, refuses, passes nothing, one direction only,
-	// late, or few bytes per second.
+	// linkFaults are network faults: the link is cut, refuses connections, or passes nothing, one
+	// direction only, with a delay, or few bytes per second.
 	linkFaults = []string{"cut", "refuse", "freeze", "to-server", "to-client", "delay", "slow"}
 	etcdFaults = []string{"kill", "stop", "cut", "to-client", "delay", "peer-freeze", "move-leader", "compact", "garbage"}
-	// exclusive faults affect everything, and happen without others.
+	// exclusive faults affect the whole fleet; no other fault happens at the same time.
 	exclusive = []string{"wipe", "no-space", "stall", "no-quorum"}
 	operators = []string{"drain", "drain-wait", "drain-wait", "cordon", "weight-0", "weight", "remove"}
 	spareOps  = []string{"add", "add-pending", "add-pending"}
 )
 
-// NewPlan returns the plan of a seed. The same arguments return the same plan.
+// NewPlan returns the plan of a seed. It is deterministic.
 func NewPlan(seed uint64, duration time.Duration) Plan {
 	rnd := rand.New(rand.NewPCG(seed, 0x70646d657368)) //nolint:gosec // a seed repeats a run
 	p := Plan{Seed: seed, For: duration, Proxies: 3, Engines: engines(rnd), Queue: seed%4 == 3, Continue: seed%2 == 0}
@@ -118,8 +118,8 @@ func NewPlan(seed uint64, duration time.Duration) Plan {
 			}
 		}
 	}
-	// At first a drain without any fault: it should succeed. Then one exclusive fault in each 20 s, in the
-	// middle third.
+	// The run begins with a drain without any fault, which should succeed. Then each 20 s have one
+	// exclusive fault, in the middle third.
 	third := 20 * time.Second / 3
 	decodes := names("decode")
 	alone := []Action{{For: 500 * time.Millisecond, Kind: "drain-wait", Target: decodes[rnd.IntN(len(decodes))], Via: "pdctl", Alone: true}}
@@ -169,7 +169,7 @@ func engines(rnd *rand.Rand) []EngineSpec {
 	return append(out, EngineSpec{Name: "spare", Role: "decode", Connector: "nixl", Models: []string{ModelA}})
 }
 
-// actions returns actions of random kinds on random targets, at a mean distance.
+// actions returns actions of random kinds on random targets, with a mean pause between them.
 func actions(rnd *rand.Rand, duration, mean, longest time.Duration, kinds, targets []string) []Action {
 	var out []Action
 	at := time.Duration(rnd.Int64N(int64(mean)))

@@ -21,7 +21,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// recipe says what goes into an image and what it is called.
+// recipe has the contents and the names of an image.
 type recipe struct {
 	bin, arch, out    string
 	version, revision string
@@ -64,7 +64,7 @@ func (r *recipe) image() (v1.Image, error) {
 	return mutate.ConfigFile(img, config)
 }
 
-// config says how the image is run.
+// config returns the configuration with which the image runs.
 func (r *recipe) config() v1.Config {
 	return v1.Config{
 		User: fmt.Sprintf("%d:%[1]d", nonroot),
@@ -86,8 +86,8 @@ func (r *recipe) config() v1.Config {
 	}
 }
 
-// write makes the archive: an OCI image layout, and next to it the list that
-// docker save makes, for engines that read no layouts.
+// write writes the archive: an OCI image layout, and the manifest.json of
+// docker save, for container engines that do not read layouts.
 func (r *recipe) write() (err error) {
 	img, err := r.image()
 	if err != nil {
@@ -151,7 +151,7 @@ func dockerList(img v1.Image, names []string) ([]byte, error) {
 	return json.Marshal([]map[string]any{{"Config": blob(config), "RepoTags": names, "Layers": paths}})
 }
 
-// pack writes the files below dir in their order, with one time and no owner.
+// pack writes the files below dir in lexical order, all with the time when and owned by root.
 func pack(w io.Writer, dir string, when time.Time) error {
 	r := &rootfs{out: tar.NewWriter(w), when: when}
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {

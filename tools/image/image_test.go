@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// built makes an image of programs that are words.
+// built makes an image whose programs are short texts, and returns its path.
 func built(t *testing.T, name string) string {
 	t.Helper()
 	bin, out := t.TempDir(), filepath.Join(t.TempDir(), name)
@@ -86,7 +86,7 @@ func TestSameInputMakesTheSameImage(t *testing.T) {
 	}
 }
 
-// A byte that has changed on the way is noticed.
+// unpack detects a changed byte.
 func TestUnpackRefusesDamage(t *testing.T) {
 	t.Parallel()
 	path := built(t, "image.tar")
@@ -104,7 +104,7 @@ func TestUnpackRefusesDamage(t *testing.T) {
 	}
 }
 
-// The Dockerfile makes the same image by other means.
+// The Dockerfile and the configuration agree.
 func TestDockerfileSaysTheSame(t *testing.T) {
 	t.Parallel()
 	dockerfile := content(t, "../../Dockerfile")

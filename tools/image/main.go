@@ -1,6 +1,6 @@
 // Command image makes the container image of a release, and takes one apart again,
-// without a container engine. The Dockerfile describes the same image; a test holds
-// the two together.
+// without a container engine. The Dockerfile describes the same image; a test compares
+// the two.
 package main
 
 import (

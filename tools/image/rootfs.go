@@ -14,14 +14,14 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// programs are what the image holds, as the Dockerfile has it. links are their short names.
+// programs are the programs of the image, as in the Dockerfile. links are their short names.
 var (
 	programs = []string{"pdmesh-proxy", "pdmesh-agent", "pdctl", "fakevllm"}
 	links    = map[string]string{"proxy": "pdmesh-proxy", "agent": "pdmesh-agent"}
 )
 
-// nonroot is the user that runs the programs, with the number that distroless
-// images use.
+// nonroot is the id of the user that runs the programs, as in distroless
+// images.
 const nonroot = 65532
 
 // rootfs writes a layer. Everything in it has the time of the commit, so that the
@@ -50,9 +50,9 @@ func (r *rootfs) file(name string, mode int64, content []byte) {
 	r.add(tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode}, content)
 }
 
-// base is the layer under the programs: users, places for what a container engine
-// mounts, a directory for temporary files, the roots of TLS, and a directory for the
-// data of an embedded etcd.
+// base returns the layer below the programs: users, mount points of a container engine, a
+// directory for temporary files, TLS root certificates, and a directory for the data of an
+// embedded etcd.
 func base(when time.Time) ([]byte, error) {
 	return layer(when, func(r *rootfs) {
 		for _, d := range []string{"dev", "proc", "sys", "run", "etc", "etc/ssl", "etc/ssl/certs", "home", "usr", "usr/local", "usr/local/bin", "usr/share", "usr/share/doc", "usr/share/doc/pdmesh", "var", "var/lib"} {
@@ -67,20 +67,20 @@ func base(when time.Time) ([]byte, error) {
 	})
 }
 
-// roots are Mozilla's certificate authorities. Some are trusted for certain dates
-// or names only, which a file of certificates cannot say: those are left out.
+// roots returns Mozilla's certificate authorities as PEM. It omits those trusted
+// only for certain dates or names, since PEM cannot express such constraints.
 func roots() []byte {
 	var out bytes.Buffer
 	for root := range bundle.Roots() {
 		if root.Constraint != nil {
 			continue
 		}
-		_ = pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer takes everything
+		_ = pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer returns no errors
 	}
 	return out.Bytes()
 }
 
-// payload is the layer with the programs and what is to be read about them.
+// payload returns the layer with the programs and their documents.
 func payload(bin string, docs []string, when time.Time) ([]byte, error) {
 	return layer(when, func(r *rootfs) {
 		put := func(path, name string, mode int64) {

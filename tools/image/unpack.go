@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// unpack checks an archive and lays its files out below dir.
+// unpack checks an archive, extracts its files below dir, and prints its configuration.
 func unpack(archive, dir string, stdout io.Writer) error {
 	img, err := open(archive)
 	if err != nil {
@@ -41,8 +41,8 @@ func unpack(archive, dir string, stdout io.Writer) error {
 	return nil
 }
 
-// open reads an archive as a layout and as docker load does, and checks every
-// digest. The two must be the same image.
+// open reads an archive both as a layout and as docker load does, and checks every
+// digest. Both must contain the same image.
 func open(archive string) (img v1.Image, err error) {
 	dir, err := os.MkdirTemp("", "layout-")
 	if err != nil {

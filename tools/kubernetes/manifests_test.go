@@ -165,7 +165,7 @@ func hasPort(c *corev1.Container, name string) bool {
 	return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == name })
 }
 
-// probed checks that the probes of a container use ports that it has.
+// probed checks that the probes of a container use ports of that container.
 func probed(t *testing.T, name string, c *corev1.Container) {
 	t.Helper()
 	for _, p := range []*corev1.Probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {
@@ -201,7 +201,7 @@ func TestProbesAndShutdown(t *testing.T) {
 	}
 }
 
-// The test would notice a misspelled field.
+// load refuses misspelled and duplicate fields.
 func TestDecodingIsStrict(t *testing.T) {
 	for _, spec := range []string{"{selectors: {}}", "{clusterip: None}", "{type: A, type: B}"} {
 		if err := new(manifests).add([]byte("apiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec: " + spec + "\n")); err == nil {

@@ -124,7 +124,7 @@ func appendPromptLogprobs(b []byte, j *Reply, prompt int) []byte {
 	return append(b, ']')
 }
 
-// AppendTokenChoice renders the token ids of one choice, and what goes with them.
+// AppendTokenChoice renders a choice of /inference/v1/generate with the given token ids.
 func AppendTokenChoice(b []byte, ln *Lane, ids []int, finish string) []byte {
 	var reason, stop any
 	if finish != "" {
@@ -142,7 +142,7 @@ func (j *Reply) TokensBody(lanes []Lane) []byte {
 		j.ID, j.ServedAs, j.Created, raw(j.AppendTotals(nil, lanes, true)), maybe(j.Prompts[0], j.ReturnTokenIDs), raw(j.TransferParams), raw(choices))
 }
 
-// AgentBody renders the whole answer of one of the two agents' APIs.
+// AgentBody renders the whole answer of /v1/messages or /v1/responses.
 func (j *Reply) AgentBody(ln *Lane) []byte {
 	b := make([]byte, 0, 2048+len(ln.Seq.Text))
 	if j.API == request.Messages {
@@ -151,7 +151,7 @@ func (j *Reply) AgentBody(ln *Lane) []byte {
 	return append(j.AppendResponse(b, ln, ""), '}')
 }
 
-// raw returns JSON that may be null.
+// raw marks b as JSON; nil is null.
 func raw(b []byte) jsontext.Raw { return jsontext.Raw(b) }
 
 // appendMessage renders the answer of /v1/messages, which has no nulls.
@@ -159,7 +159,7 @@ func (j *Reply) appendMessage(b []byte, ln *Lane, details bool) []byte {
 	b = jsontext.Append(b, `{"id":$,"type":"message","role":"assistant","content":[`, j.ID)
 	parts := ln.parts()
 	if len(parts) == 0 {
-		parts = []part{{kind: kindText}} // clients look for one
+		parts = []part{{kind: kindText}} // clients expect at least one
 	}
 	b = jsontext.AppendList(b, parts, j.appendBlock)
 	b = jsontext.Append(b, `],"model":$`, j.ServedAs)
@@ -204,8 +204,8 @@ func (j *Reply) stopReason(ln *Lane) string {
 	return "end_turn"
 }
 
-// appendMessageUsage renders the usage of /v1/messages. With details the tokens that were read
-// from the cache and those that were put into it are no part of the input.
+// appendMessageUsage renders the usage of /v1/messages. With details, input_tokens does not include
+// the tokens that were read from the cache or stored in it.
 func (j *Reply) appendMessageUsage(b []byte, output int, details bool) []byte {
 	input := len(j.Prompts[0])
 	if !details {
@@ -216,13 +216,13 @@ func (j *Reply) appendMessageUsage(b []byte, output int, details bool) []byte {
 		max(0, input-j.Cached-created), output, created, j.Cached)
 }
 
-// createdTokens returns the number of tokens of a prompt that were put into the cache, in whole blocks.
+// createdTokens returns the number of tokens of a prompt that were stored in the cache, in whole blocks.
 func (j *Reply) createdTokens(prompt int) int {
 	return max(0, prompt/kvcache.DefaultBlockSize*kvcache.DefaultBlockSize-j.Cached) / kvcache.DefaultBlockSize * kvcache.DefaultBlockSize
 }
 
-// AppendResponse renders a response object of /v1/responses, without its last brace. status is
-// that of a response that has not ended, "" for the answer.
+// AppendResponse renders a response object of /v1/responses, without its last brace. status is the
+// status of a response in progress; "" means that it has ended.
 func (j *Reply) AppendResponse(b []byte, ln *Lane, status string) []byte {
 	ended, incomplete := status == "", "null"
 	if ended {

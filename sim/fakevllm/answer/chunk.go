@@ -9,11 +9,11 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
 
-// What ends the event of a token when there is nothing special about it.
+// chatTail and textTail end the event of a token if the request has no special options.
 const chatTail = `"},"logprobs":null,"finish_reason":null,"token_ids":null}]}` + "\n\n"
 const textTail = `","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}` + "\n\n"
 
-// ChunkHead returns what all events of a request begin with, up to the index.
+// ChunkHead returns the common beginning of all events of a request, up to the index.
 func (j *Reply) ChunkHead() []byte {
 	object := "text_completion"
 	if j.Chat {
@@ -48,8 +48,8 @@ func (j *Reply) role() string {
 	return j.Messages[len(j.Messages)-1].Role
 }
 
-// EchoText returns what echo puts before a chat answer: the last message if it has the answer's
-// role.
+// EchoText returns the text that echo puts before a chat answer: the last message, if it has the
+// answer's role.
 func (j *Reply) EchoText() string {
 	if !j.Echo {
 		return ""
@@ -60,7 +60,7 @@ func (j *Reply) EchoText() string {
 	return ""
 }
 
-// Begin sets up what all events of a lane have before its text.
+// Begin prepares the part before the text, which is the same in all events of a lane.
 func (ln *Lane) Begin(j *Reply, head []byte) {
 	ln.head = strconv.AppendInt(append(make([]byte, 0, len(head)+32), head...), int64(ln.Index), 10)
 	ln.parser = j.newParser(ln)
@@ -74,9 +74,9 @@ func (ln *Lane) Begin(j *Reply, head []byte) {
 	}
 }
 
-// AppendEvent renders the event of a token, without allocating if nothing is special about the request,
-// for benchmarks. It appends nothing while the token waits for others of its event, and for a token
-// in which the parser finds nothing.
+// AppendEvent renders the event of a token. For benchmarks, it does not allocate if the request has no
+// special options. It appends nothing while the token waits for others of its event, and if the parser
+// returns nothing for it.
 func (j *Reply) AppendEvent(buf []byte, ln *Lane, id int, text bool) []byte {
 	ln.pending = append(ln.pending, id)
 	first := !ln.began
@@ -119,7 +119,7 @@ func (j *Reply) AppendEvent(buf []byte, ln *Lane, id int, text bool) []byte {
 	return buf
 }
 
-// parsed is what the parser finds in the text that is ready.
+// parsed parses the text that is ready.
 func (j *Reply) parsed(ln *Lane) delta {
 	text := string(ln.Seq.Delta())
 	ln.parser.count(ln.pending, text)
@@ -183,7 +183,7 @@ func (j *Reply) appendTail(b []byte, ln *Lane, first bool) []byte {
 	return append(b, "}\n\n"...)
 }
 
-// appendDelta appends what the newest token of a required call adds.
+// appendDelta appends the delta of the newest token of a required call.
 func (o *scripted) appendDelta(b []byte, n int) []byte {
 	switch {
 	case n == 1:

@@ -18,33 +18,33 @@ const (
 	tagEndToolCall = "</tool_call>"
 )
 
-// parser cuts the text of a chat into reasoning, content and tool calls, as vLLM's parsers of
-// reasoning and its hermes parser of calls do (vLLM 0.32, parser/abstract_parser.py,
-// tool_parsers/hermes_tool_parser.py). Its state begins empty after any prompt; only whether the
-// reasoning has ended is read from the prompt.
+// parser splits the text of a chat into reasoning, content and tool calls, as vLLM's reasoning
+// parsers and its hermes tool parser do (vLLM 0.32, parser/abstract_parser.py,
+// tool_parsers/hermes_tool_parser.py). The prompt only determines whether the reasoning has
+// ended; the rest of the state begins empty.
 type parser struct {
 	thinks  bool   // the reasoning has not ended
 	pending string // text of the reasoning that may be the beginning of a tag
 	tools   bool   // calls are parsed
-	text    string // all of it after the reasoning; only with tools
+	text    string // all text after the reasoning; only with tools
 	sent    int    // bytes of content sent
 	calls   []parsedCall
-	seed    uint64 // of the ids of calls
+	seed    uint64 // seed of the ids of calls
 
-	counts    bool // the next token counts as one of the reasoning
-	reasoning int  // tokens that count
+	counts    bool // the next token is a reasoning token
+	reasoning int  // number of reasoning tokens
 }
 
-// parsedCall is what was sent of a tool call.
+// parsedCall is the part of a tool call that was sent.
 type parsedCall struct{ id, name, args string }
 
-// delta is what a piece of text adds.
+// delta is the output for a piece of text.
 type delta struct {
 	reasoning, content string
 	calls              []callDelta
 }
 
-// callDelta has the name of a call that begins, or more of its arguments.
+// callDelta is the name of a new call, or more of a call's arguments.
 type callDelta struct {
 	index          int
 	id, name, args string
@@ -67,9 +67,9 @@ func (j *Reply) newParser(ln *Lane) *parser {
 	}
 }
 
-// count counts the reasoning tokens of an event with this text, as vLLM does: its qwen3 parser those that show any text
-// (parser/engine/token_id_scanner.py), its deepseek_r1 parser those after a <think> of the answer, which the template
-// has written (reasoning/basic_parsers.py).
+// count counts the reasoning tokens of an event with this text, as vLLM does. Its qwen3 parser counts tokens
+// that show text (parser/engine/token_id_scanner.py). Its deepseek_r1 parser counts tokens after a <think> in
+// the answer, but the template has already written the <think> (reasoning/basic_parsers.py).
 func (p *parser) count(ids []int, text string) {
 	for _, id := range ids {
 		switch {
@@ -95,7 +95,7 @@ func (p *parser) feed(text string, finished bool) (d delta) {
 	return d
 }
 
-// reason parses text of the reasoning and returns what follows it.
+// reason parses text of the reasoning and returns the text after it.
 func (p *parser) reason(d *delta, text string, finished bool) (rest string) {
 	p.pending = strings.Replace(p.pending+text, tagThink, "", 1)
 	reasoning, rest, ended := strings.Cut(p.pending, tagEndThink)
@@ -108,7 +108,7 @@ func (p *parser) reason(d *delta, text string, finished bool) (rest string) {
 	return rest
 }
 
-// overlap is how much of the end of a text may be the beginning of a tag.
+// overlap returns the number of bytes at the end of a text that may begin a tag.
 func overlap(text, tag string) int {
 	for n := min(len(text), len(tag)-1); n > 0; n-- {
 		if strings.HasSuffix(text, tag[:n]) {
@@ -123,7 +123,7 @@ var (
 	argsInCall = regexp.MustCompile(`"arguments"\s*:\s*`)
 )
 
-// advance looks for content and calls in all of the text, and adds what was not sent.
+// advance finds content and calls in the whole text, and adds the unsent parts to d.
 func (p *parser) advance(d *delta) {
 	ready := strings.Index(p.text, tagToolCall)
 	if ready < 0 {
@@ -167,7 +167,7 @@ func (p *parser) advance(d *delta) {
 	}
 }
 
-// render appends the inside of "delta".
+// render appends the members of the object "delta".
 func (d *delta) render(b []byte) []byte {
 	open := len(b)
 	comma := func() {
@@ -204,10 +204,10 @@ type message struct {
 	calls []parsedCall
 }
 
-// parse parses a whole answer. One that ends inside of a call is content, as vLLM has it.
+// parse parses a whole answer. As in vLLM, calls become content if the answer ends inside a call.
 func (j *Reply) parse(ln *Lane) message {
 	p := j.newParser(ln)
-	ln.parser, p.counts = p, j.Model.Reasoning == "qwen3" // a parser of its own counts, which does not know the prompt
+	ln.parser, p.counts = p, j.Model.Reasoning == "qwen3" // vLLM counts with another parser, without the prompt
 	p.count(ln.Tokens, string(ln.Seq.Text))
 	m := message{delta: p.feed(string(ln.Seq.Text), true)}
 	if j.HideReasoning {
@@ -224,7 +224,7 @@ func (j *Reply) parse(ln *Lane) message {
 	return m
 }
 
-// Parse sets the parts of a complete answer, if it is one that is parsed.
+// Parse sets the parts of a complete answer, if the request's answer is parsed.
 func (j *Reply) Parse(ln *Lane, a *model.Answer) {
 	if j.API != request.Chat || !j.Model.parses() || ln.calling {
 		return

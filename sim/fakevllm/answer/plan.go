@@ -9,16 +9,15 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
-// Model is what differs between the models of engines. The zero value writes words and has no
-// parsers.
+// Model has the settings of an engine's model. The zero value generates words and has no parsers.
 type Model struct {
 	Split     bool   // see model.Sampling
-	Reasoning string // vLLM's --reasoning-parser, "" for none; of deepseek_r1 the template opens the reasoning
+	Reasoning string // vLLM's --reasoning-parser, "" for none; with deepseek_r1, the template opens the reasoning
 	Tools     string // vLLM's --tool-call-parser, "" for none
 	Words     int    // mean number of words of the reasoning, the content and the arguments of a chat with parsers; default 24
 }
 
-// parses reports whether the chats of the model are cut into reasoning, content and calls.
+// parses reports whether the chats of the model are split into reasoning, content and calls.
 func (m *Model) parses() bool { return m.Reasoning != "" || m.Tools != "" }
 
 // planner writes the beginning of an answer.
@@ -34,7 +33,7 @@ func (m *Model) planner(prompt []int, choice int) *planner {
 	return p
 }
 
-// part writes a part of several words; quoted is for the inside of a JSON string.
+// part writes several words; with quoted, only words that need no escapes in a JSON string.
 func (p *planner) part(quoted bool) {
 	n := 1 + p.words/2 + int(p.g.Hash()%uint64(p.words)) //nolint:gosec // a small number
 	for n > 0 || !p.g.Whole() {
@@ -48,7 +47,7 @@ func (p *planner) part(quoted bool) {
 	}
 }
 
-// spell writes a text as bytes.
+// spell writes a text as tokens of one byte.
 func (p *planner) spell(text string) { p.ids = model.AppendBytes(p.ids, text) }
 
 // object writes a JSON object as json.dumps does.
@@ -58,10 +57,10 @@ func (p *planner) object() {
 	p.spell(`"}`)
 }
 
-// plan returns the tokens that an answer begins with; nil is for the model itself. A structured
-// answer starts again whatever the prompt ends in, since vLLM's grammars do not advance over the
-// prompt. A chat with parsers is a function of the prompt up to the assistant's turn: what the turn
-// has already continues it, unless the model would not have written that.
+// plan returns the first tokens of an answer; nil if the model generates all of them. A structured answer
+// ignores how the prompt ends, since vLLM's grammars do not advance over the prompt. In a chat with
+// parsers, the plan depends on the prompt up to the assistant's turn. If the turn already has a beginning
+// of the plan, plan returns the rest; if the model would not have written it, nil.
 func (j *Reply) plan(prompt []int, choice int) []int {
 	turn := 0
 	if j.API == request.Chat || j.API == request.Completions {

@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
 )
 
-// request is one to a core, and what ends it from outside.
+// request returns a request to a core. Closing leave disconnects its client; closing die ends its engine.
 func request(c *engine.Core) (r *engine.Request, leave, die chan struct{}) {
 	leave, die = make(chan struct{}), make(chan struct{})
 	return &engine.Request{Core: c, Life: &engine.Lifetime{Client: leave, Engine: die}, Arrived: time.Now()}, leave, die
@@ -53,8 +53,8 @@ func TestPlacesInTheBatch(t *testing.T) {
 	}
 }
 
-// What one request computed is found by the next, and what a connector brought is not
-// computed.
+// A request finds the tokens that the previous one computed. Tokens that a connector loaded are
+// not computed.
 func TestPrefill(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -92,7 +92,7 @@ func TestPrefill(t *testing.T) {
 	}
 }
 
-// A request that waits for room sees leases end, and its engine die.
+// A request that waits for blocks ends expired leases, and stops when its engine dies.
 func TestRoomNeverComes(t *testing.T) {
 	t.Parallel()
 	c := core(engine.Config{CacheBlocks: 3})

@@ -1,4 +1,4 @@
-// Package fault is the misbehaviour that a test scripts: what happens, to which requests, and when.
+// Package fault defines the faults that a test scripts: their effect, their requests, and their stage.
 package fault
 
 import (
@@ -14,25 +14,25 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
-// Kind is what a fault does.
+// Kind is the effect of a fault.
 type Kind string
 
 // The kinds of faults. Each happens at the fault's stage.
 const (
 	Status     Kind = "status"      // answer with Status, Body and Header
-	Hang       Kind = "hang"        // say nothing more until the client leaves
+	Hang       Kind = "hang"        // send nothing more until the client disconnects
 	Reset      Kind = "reset"       // end the connection with RST
 	Close      Kind = "close"       // end the connection with FIN; mid-stream that truncates the chunked body
 	Slow       Kind = "slow"        // add TTFT and ITL
 	ErrorEvent Kind = "error_event" // error event and [DONE]; without a stream a 500
-	Garbage    Kind = "garbage"     // bytes that are no HTTP, or mid-stream no JSON
+	Garbage    Kind = "garbage"     // bytes that are not HTTP, or mid-stream not JSON
 	NoKV       Kind = "no_kv"       // leave kv_transfer_params out of the response
 	Die        Kind = "die"         // Server.Kill
-	Abort      Kind = "abort"       // end with finish_reason abort, as an engine that shuts down; each route reports it in its own form
-	Recomputed Kind = "recomputed"  // end with stop_reason recomputed, as a decode of vllm-ascend that needs room; on the two completion routes
+	Abort      Kind = "abort"       // end with finish_reason abort, like an engine that shuts down; the form depends on the route
+	Recomputed Kind = "recomputed"  // end with stop_reason recomputed, as vllm-ascend's decode without free blocks; on the two completion routes
 )
 
-// Stage is when a fault happens.
+// Stage is the point of a request at which a fault happens.
 type Stage string
 
 // The stages, in order. A request without a stream reaches AfterHeaders and
@@ -49,22 +49,22 @@ const (
 // request and fires is the only one to act on it.
 type Fault struct {
 	Kind Kind `json:"kind"`
-	// Path is the exact path; "" matches the routes that generate, and a path
-	// that ends in "*" every path with that prefix.
+	// Path is an exact path, or a prefix followed by "*"; "" matches the routes
+	// that generate.
 	Path string `json:"path,omitempty"`
 	// Rank is the data-parallel rank that a request must name; "" matches all requests.
 	Rank string `json:"rank,omitempty"`
-	// Nth skips that many less one matching requests: 3 begins at the third.
+	// Nth is the number of the first matching request that it affects: 3 skips two.
 	Nth int `json:"nth,omitempty"`
-	// Times is how often it happens; 0 is until cleared, 1 once.
+	// Times is the maximum number of affected requests; 0 means no limit.
 	Times int `json:"times,omitempty"`
-	// Probability, if not 0, lets it happen to that share of the matching
-	// requests, drawn from a generator seeded with Seed.
+	// Probability is the share of matching requests that the fault affects, drawn
+	// from a generator seeded with Seed; 0 means all.
 	Probability float64 `json:"probability,omitempty"`
 	Seed        uint64  `json:"seed,omitempty"`
 
 	At     Stage `json:"at,omitempty"`     // default AfterRead; AfterRole for ErrorEvent, Abort and Recomputed
-	Tokens int   `json:"tokens,omitempty"` // with AfterTokens: how many were sent, default 1
+	Tokens int   `json:"tokens,omitempty"` // with AfterTokens: number of tokens sent before; default 1
 
 	Status int               `json:"status,omitempty"` // of Status and ErrorEvent, default 500
 	Body   string            `json:"body,omitempty"`   // default vLLM's error shape for the status
@@ -73,7 +73,7 @@ type Fault struct {
 	ITL    time.Duration     `json:"-"`                // of Slow, added per token
 }
 
-// ErrInvalid is wrapped by every complaint about a Fault.
+// ErrInvalid is wrapped by every error about an invalid Fault.
 var ErrInvalid = errors.New("invalid fault")
 
 func (f Fault) checked() (Fault, error) {
@@ -125,7 +125,7 @@ type wire struct {
 	TTFT, ITL string
 }
 
-// UnmarshalJSON reads a Fault as /fake/faults takes it, without unknown fields.
+// UnmarshalJSON decodes a fault in a body of /fake/faults. Unknown fields are an error.
 func (f *Fault) UnmarshalJSON(data []byte) error {
 	*f = Fault{}
 	w := wire{fields: (*fields)(f)}
@@ -157,7 +157,7 @@ func unmarshalStrict(data []byte, into any) error {
 	return nil
 }
 
-// Read adds what a body of /fake/faults holds: one fault or a list of them.
+// Read adds the faults in a body of /fake/faults: one fault, or a list.
 func (s *Script) Read(body io.Reader) error {
 	data, err := io.ReadAll(io.LimitReader(body, 1<<20))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// hits reports which of n requests a fault happens to.
+// hits returns, for each of n requests, x if a fault affects it, and - if not.
 func hits(s *fault.Script, n int, path, rank string, generates bool) string {
 	var b strings.Builder
 	for range n {
@@ -56,7 +56,7 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// A seed repeats a run.
+// The same seed selects the same requests.
 func TestSeed(t *testing.T) {
 	t.Parallel()
 	run := func(seed uint64) string {
@@ -73,7 +73,7 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// A request has the first of the faults that match it.
+// The first fault that matches a request affects it.
 func TestMatchInOrder(t *testing.T) {
 	t.Parallel()
 	var s fault.Script
@@ -85,7 +85,7 @@ func TestMatchInOrder(t *testing.T) {
 	}
 }
 
-// Of faults that are added together all are taken or none.
+// Add adds no fault of a list if one of them is invalid.
 func TestInvalid(t *testing.T) {
 	t.Parallel()
 	for _, f := range []fault.Fault{

@@ -1,12 +1,12 @@
-// Package kvcache is the paged KV cache of one engine core: blocks of a fixed
-// number of tokens, found again by a hash of all tokens up to their end, and
-// taken from the least recently used end of those that no request holds.
+// Package kvcache simulates the paged KV cache of one engine core. Blocks have a
+// fixed number of tokens and are found by a hash of all tokens up to their end.
+// A new block replaces the least recently used one that no request holds.
 //
 //	Take ──▶ hits + new blocks ──▶ Computed ──▶ Append ... ──▶ Free
 //
-// As in vLLM's block pool a freed block keeps what is in it until it is needed
-// for something else, the last block of a prompt is given up first, and at least
-// one token of a prompt is always computed.
+// As in vLLM's block pool, a freed block keeps its contents until it is reused,
+// the last block of a prompt is evicted first, and at least one token of a prompt
+// is always computed.
 package kvcache
 
 import (
@@ -15,7 +15,7 @@ import (
 	"sync"
 )
 
-// DefaultBlockSize is how many tokens a block holds by default.
+// DefaultBlockSize is the default number of tokens in a block.
 const DefaultBlockSize = 16
 
 // Config describes a cache.
@@ -24,36 +24,35 @@ type Config struct {
 	Blocks    int
 	// Seed makes the hashes of one cache differ from those of another.
 	Seed uint64
-	// Notify is called for every change, in order and with the cache locked; nil to call
-	// nothing.
+	// Notify is called for every change, in order and with the cache locked; may be nil.
 	Notify func(Event)
 }
 
-// Event is a change of what can be found in the cache.
+// Event is a change of the blocks that can be found in the cache.
 type Event struct {
-	Stored bool     // else removed
+	Stored bool     // false: removed
 	Hashes []uint64 // of the blocks, in order
 	Parent uint64   // of the first block stored, 0 for none
 	Tokens []int    // of the blocks stored
 	Salt   string   // of the prompt whose first block is the first of these
 }
 
-// Stats is a reading of a cache.
+// Stats has the counters of a cache.
 type Stats struct {
-	Queries int64 // tokens looked for
-	Hits    int64 // of these, tokens found
-	Blocks  int   // in all
-	Held    int   // by requests
+	Queries int64 // tokens looked up
+	Hits    int64 // tokens found
+	Blocks  int   // all blocks
+	Held    int   // blocks that requests hold
 }
 
-// Cache may be used from any goroutine.
+// Cache is a KV cache, which New creates. It is safe for concurrent use.
 type Cache struct {
 	conf Config
 	room chan struct{} // has an element after blocks were freed
 
 	mu    sync.Mutex        // guards everything below
 	found map[uint64]*block // by hash
-	free  list.List         // blocks without holders, the next one to be taken first
+	free  list.List         // blocks without holders; the first one is reused next
 	stats Stats
 }
 
@@ -63,7 +62,7 @@ type block struct {
 	at      *list.Element // of the free list
 }
 
-// New makes an empty cache.
+// New returns an empty cache.
 func New(conf Config) *Cache {
 	c := &Cache{conf: conf, room: make(chan struct{}, 1), found: make(map[uint64]*block)}
 	for range conf.Blocks {
@@ -74,28 +73,28 @@ func New(conf Config) *Cache {
 
 func (c *Cache) push(b *block) { b.at = c.free.PushBack(b) }
 
-// Hold is what one prompt has of the cache. Its methods are called by one
-// goroutine; Free may be called more than once.
+// Hold has the blocks of one prompt. It is not safe for concurrent use. Free may
+// be called more than once.
 type Hold struct {
 	cache    *Cache
 	blocks   []*block
-	computed int    // blocks that can be found, or whose like can
-	last     uint64 // hash of the last of these
+	computed int    // number of blocks that lookups find, or find a copy of
+	last     uint64 // hash of the last computed block
 	salt     string
-	tokens   []int // behind the computed blocks
-	own      bool  // tokens are no part of the prompt
+	tokens   []int // tokens after the computed blocks
+	own      bool  // tokens is a copy, not a part of the caller's prompt
 	cached   int
 }
 
-// Cached is how many tokens were found.
+// Cached returns the number of tokens that were found.
 func (h *Hold) Cached() int { return h.cached }
 
 func (c *Cache) blocksOf(tokens int) int { return (tokens + c.conf.BlockSize - 1) / c.conf.BlockSize }
 
-// Room has an element after blocks were given back.
+// Room returns a channel that has an element after blocks were freed.
 func (c *Cache) Room() <-chan struct{} { return c.room }
 
-// Peek reports how many tokens of a prompt would be found now.
+// Peek returns the number of tokens of a prompt that would be found now.
 func (c *Cache) Peek(ids []int, salt string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,8 +102,8 @@ func (c *Cache) Peek(ids []int, salt string) int {
 	return len(found) * c.conf.BlockSize
 }
 
-// lookup returns the blocks that are found of a prompt, whose last token is always
-// computed; last is the hash of the last of them. c.mu is held.
+// lookup returns the cached blocks of a prompt, whose last token is always computed,
+// and the hash of the last block. c.mu is held.
 func (c *Cache) lookup(ids []int, salt string) (found []*block, last uint64) {
 	size, last := c.conf.BlockSize, c.root(salt)
 	for at := 0; at+size < len(ids); at += size {
@@ -118,8 +117,8 @@ func (c *Cache) lookup(ids []int, salt string) (found []*block, last uint64) {
 	return found, last
 }
 
-// TryTake holds the blocks of a prompt, those that are found and new ones for the
-// rest. It returns nil where there is no room now.
+// TryTake holds the blocks of a prompt: the cached ones, and new ones for the rest.
+// It returns nil if too few blocks are free.
 func (c *Cache) TryTake(ids []int, salt string) *Hold {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,7 +148,7 @@ func (c *Cache) TryTake(ids []int, salt string) *Hold {
 	return h
 }
 
-// root is what the first block of a prompt hangs on.
+// root returns the parent hash of a prompt's first block.
 func (c *Cache) root(salt string) uint64 {
 	h := c.conf.Seed
 	for i := range len(salt) {
@@ -158,7 +157,7 @@ func (c *Cache) root(salt string) uint64 {
 	return h
 }
 
-// grow holds up to n blocks, fewer where there is no room; c.mu is held.
+// grow extends h to n blocks, or fewer if no more are free; c.mu is held.
 func (h *Hold) grow(n int) {
 	c := h.cache
 	var evicted []uint64
@@ -182,14 +181,14 @@ func (c *Cache) notify(e Event) {
 	}
 }
 
-// Computed makes the full blocks of the prompt findable.
+// Computed lets lookups find the full blocks of the prompt.
 func (h *Hold) Computed() {
 	h.cache.mu.Lock()
 	defer h.cache.mu.Unlock()
 	h.register()
 }
 
-// register makes findable what is full; the cache is locked.
+// register lets lookups find the full blocks; the cache is locked.
 func (h *Hold) register() {
 	c, size := h.cache, h.cache.conf.BlockSize
 	first := h.computed == 0
@@ -205,7 +204,7 @@ func (h *Hold) register() {
 	for len(h.tokens) >= size && h.computed < len(h.blocks) {
 		hash := chain(h.last, h.tokens[:size])
 		if _, twice := c.found[hash]; twice {
-			flush() // another request was quicker; the run ends here
+			flush() // another request stored this block first, so the run ends here
 			e = Event{Stored: true, Parent: hash}
 		} else {
 			b := h.blocks[h.computed]
@@ -219,8 +218,7 @@ func (h *Hold) register() {
 	flush()
 }
 
-// Append adds tokens that were generated. Where there is no room for them they
-// are not kept.
+// Append adds generated tokens. Tokens without a free block are not cached.
 func (h *Hold) Append(ids ...int) {
 	if !h.own {
 		h.tokens, h.own = slices.Clone(h.tokens), true
@@ -237,8 +235,7 @@ func (h *Hold) Append(ids ...int) {
 	h.register()
 }
 
-// Free releases the blocks. What is in them can be found until they are needed
-// for something else.
+// Free releases the blocks. Lookups find them until they are reused.
 func (h *Hold) Free() {
 	c := h.cache
 	c.mu.Lock()
@@ -255,7 +252,7 @@ func (h *Hold) Free() {
 	}
 }
 
-// Stats reads the counters.
+// Stats returns the current counters.
 func (c *Cache) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -264,7 +261,7 @@ func (c *Cache) Stats() Stats {
 	return s
 }
 
-// chain is the hash of a block that follows another.
+// chain returns the hash of a block that follows another.
 func chain(parent uint64, ids []int) uint64 {
 	h := mix(parent, uint64(len(ids)))
 	for _, id := range ids {

@@ -7,7 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 )
 
-// ids are n tokens that differ between seeds.
+// ids returns n tokens that differ between seeds.
 func ids(seed, n int) []int {
 	s := make([]int, n)
 	for i := range s {
@@ -16,7 +16,7 @@ func ids(seed, n int) []int {
 	return s
 }
 
-// run is a request from its beginning to its end, and how many tokens were found.
+// run computes a prompt, frees its blocks, and returns the number of tokens that were found.
 func run(t *testing.T, c *kvcache.Cache, prompt []int) int {
 	t.Helper()
 	h := c.TryTake(prompt, "")
@@ -69,7 +69,7 @@ func TestNothingIsFoundBeforeItIsComputed(t *testing.T) {
 		t.Errorf("%d tokens found that were not computed", second.Cached())
 	}
 	first.Computed()
-	second.Computed() // the same blocks twice: the first ones stay
+	second.Computed() // the same blocks again: the first ones remain
 	first.Free()
 	second.Free()
 	if got := run(t, c, ids(1, 33)); got != 32 {
@@ -77,7 +77,7 @@ func TestNothingIsFoundBeforeItIsComputed(t *testing.T) {
 	}
 }
 
-// TestLeastRecentlyUsed: the oldest prompt goes first, and of it the last block.
+// TestLeastRecentlyUsed: the oldest prompt is evicted first, beginning with its last block.
 func TestLeastRecentlyUsed(t *testing.T) {
 	t.Parallel()
 	c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 9})
@@ -119,7 +119,7 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
-// TestEvents: whatever follows the events knows what can be found.
+// TestEvents: the events determine which blocks can be found.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	known := map[uint64][]int{} // by hash

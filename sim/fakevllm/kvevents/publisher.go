@@ -1,4 +1,4 @@
-// Package kvevents is how an engine publishes what is stored in and removed from its KV cache.
+// Package kvevents publishes the changes of an engine's KV cache, as vLLM does.
 package kvevents
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
-// Publisher publishes what is stored in and removed from the cache of one engine core.
+// Publisher publishes the blocks that are stored in and removed from the cache of one engine core.
 type Publisher struct {
 	conf   Config
 	arrays bool // events are arrays, as up to vLLM 0.23
@@ -34,9 +34,9 @@ type Publisher struct {
 	buffer [][]byte // payloads of the last messages
 }
 
-// Start brings a publisher up, in the form of a version of vLLM by its minor number; nil
-// for an engine that publishes nothing. It binds as vLLM's does: where the endpoint has a
-// wildcard; otherwise it connects. Port 0 binds, too.
+// Start starts a publisher with the message format of the vLLM version with this minor
+// number. It returns nil if conf disables events. As in vLLM, it binds if the endpoint has a
+// wildcard, and connects otherwise. Port 0 also binds.
 func Start(ctx context.Context, conf *Config, minor, blockSize int) (*Publisher, error) {
 	if conf == nil || !conf.Enabled || conf.filled().Publisher != "zmq" {
 		return nil, nil
@@ -63,7 +63,7 @@ func Start(ctx context.Context, conf *Config, minor, blockSize int) (*Publisher,
 	return e, nil
 }
 
-// withPort is an endpoint with the port that it was bound to.
+// withPort returns an endpoint with the port that it was bound to.
 func withPort(endpoint string, addr net.Addr) string {
 	_, port, err := net.SplitHostPort(addr.String())
 	if err != nil {
@@ -72,10 +72,10 @@ func withPort(endpoint string, addr net.Addr) string {
 	return endpoint[:strings.LastIndexByte(endpoint, ':')+1] + port
 }
 
-// Config is the configuration with its defaults, and the ports that were bound.
+// Config returns the configuration with its defaults and the bound ports.
 func (e *Publisher) Config() Config { return e.conf }
 
-// Close ends it, and the replays.
+// Close closes the publisher, which ends Replay.
 func (e *Publisher) Close() {
 	_ = e.pub.Close()
 	if e.router != nil {
@@ -83,7 +83,7 @@ func (e *Publisher) Close() {
 	}
 }
 
-// Publish sends a change as a batch of its own.
+// Publish sends a change as a batch of one event.
 func (e *Publisher) Publish(c kvcache.Event) {
 	b := msgp.AppendArrayHeader(nil, 3)
 	b = msgp.AppendFloat64(b, float64(time.Now().UnixMicro())/1e6)
@@ -114,7 +114,7 @@ func (e *Publisher) appendEvent(b []byte, c kvcache.Event) []byte {
 		if c.Parent != 0 {
 			parent = c.Parent
 		}
-		keys := make([]any, len(c.Hashes)) // nothing for each block, and the salt for the first of a prompt
+		keys := make([]any, len(c.Hashes)) // by block: the salt for the first of a prompt, else nil
 		if c.Salt != "" {
 			keys[0] = []string{c.Salt}
 		}
@@ -138,13 +138,13 @@ func (e *Publisher) appendEvent(b []byte, c kvcache.Event) []byte {
 		}
 		var err error
 		if b, err = msgp.AppendIntf(b, f.value); err != nil {
-			panic(err) // numbers and texts
+			panic(err) // impossible for numbers and strings
 		}
 	}
 	return b
 }
 
-// Replay answers who has missed messages, until Close.
+// Replay answers requests for missed messages, until Close.
 func (e *Publisher) Replay() {
 	if e.router == nil {
 		return
@@ -161,10 +161,10 @@ func (e *Publisher) Replay() {
 	}
 }
 
-// endOfReplay is the number of a message after the last one.
+// endOfReplay is the sequence number of the message that ends a replay.
 const endOfReplay = 1<<64 - 1
 
-// answer sends what is still there from a number on, and the end.
+// answer sends the buffered messages from a sequence number on, and the end of the replay.
 func (e *Publisher) answer(m zmq.Message, from uint64) {
 	e.mu.Lock()
 	first := e.next - uint64(len(e.buffer))
@@ -172,10 +172,10 @@ func (e *Publisher) answer(m zmq.Message, from uint64) {
 	e.mu.Unlock()
 	for i, payload := range list {
 		if seq := first + uint64(i); seq >= from && e.reply(m, seq, []byte(e.conf.Topic), payload) != nil { //nolint:gosec // an index
-			return // it has left
+			return // the peer disconnected
 		}
 	}
-	_ = e.reply(m, endOfReplay, nil, nil) // it may have left
+	_ = e.reply(m, endOfReplay, nil, nil) // the peer may have disconnected
 }
 
 func (e *Publisher) reply(m zmq.Message, seq uint64, topic, payload []byte) error {
@@ -198,7 +198,7 @@ type Config struct {
 	Topic          string  `json:"topic"`
 }
 
-// filled has vLLM's defaults.
+// filled returns k with vLLM's defaults.
 func (k Config) filled() Config {
 	if k.Publisher == "" {
 		k.Publisher = "null"

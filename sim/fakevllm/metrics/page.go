@@ -1,4 +1,4 @@
-// Package metrics is the page /metrics, under vLLM's names.
+// Package metrics renders the page /metrics with vLLM's names of metrics.
 package metrics
 
 import (
@@ -9,18 +9,18 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 )
 
-// Core is one rank as its metrics show it.
+// Core has the values of one rank's metrics.
 type Core struct {
 	Model                      string
 	Rank                       int
 	Running, Waiting, Deferred int64
-	Usage                      float64 // of the KV cache, 1 for all of it
+	Usage                      float64 // used part of the KV cache, 0 to 1
 	BlockSize, Blocks          int
-	NIXL                       bool // it has the counters of that connector
+	NIXL                       bool // the rank has the counters of NixlConnector
 	Stats                      *Stats
 }
 
-// AppendCore renders the metrics of one rank, under its label. Names are typed once.
+// AppendCore renders the metrics of one rank, with its labels. Only rank 0 has TYPE lines.
 func AppendCore(b []byte, c *Core) []byte {
 	labels := string(jsontext.AppendText([]byte(`model_name="`), c.Model)) + `",engine="` + strconv.Itoa(c.Rank) + `"`
 	number := func(kind, name, extra string, v float64) {
@@ -46,7 +46,7 @@ func AppendCore(b []byte, c *Core) []byte {
 	number("", "vllm:request_success_total", `,finished_reason="abort"`, float64(st.Abort.Load()))
 	number("", "vllm:request_success_total", `,finished_reason="error"`, float64(st.Fail.Load()))
 	number("gauge", "vllm:cache_config_info", `,block_size="`+strconv.Itoa(c.BlockSize)+`",num_gpu_blocks="`+strconv.Itoa(c.Blocks)+`"`, 1)
-	if c.NIXL { // they are there from the start of such an engine
+	if c.NIXL { // present from the start of the engine
 		for _, name := range []string{"failed_transfers", "failed_notifications", "kv_expired_reqs", "notifications_after_expiry"} {
 			number("counter", "vllm:nixl_num_"+name+"_total", "", 0)
 		}
@@ -80,14 +80,14 @@ func AppendCore(b []byte, c *Core) []byte {
 	return b
 }
 
-// AppendStart renders when the process began.
+// AppendStart renders the start time of the process.
 func AppendStart(b []byte, started time.Time) []byte {
 	b = append(b, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds "...)
 	b = strconv.AppendFloat(b, float64(started.UnixNano())/1e9, 'f', 3, 64)
 	return append(b, '\n')
 }
 
-// Histogram counts seconds in the buckets below; safe for concurrent use.
+// Histogram counts durations in buckets. It is safe for concurrent use.
 type Histogram struct {
 	buckets [bucketCount + 1]atomic.Int64
 	micros  atomic.Int64
@@ -95,7 +95,7 @@ type Histogram struct {
 
 const bucketCount = 21
 
-// bucketBounds are the upper bounds in seconds.
+// bucketBounds returns the upper bounds of the buckets in seconds.
 func bucketBounds() [bucketCount]float64 {
 	return [...]float64{0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640}
 }
@@ -111,7 +111,7 @@ func (h *Histogram) Observe(d time.Duration) {
 	h.micros.Add(d.Microseconds())
 }
 
-// Stats are the metrics of one life, under vLLM's names.
+// Stats has the metrics of one incarnation.
 type Stats struct {
 	PromptTokens, GenerationTokens atomic.Int64
 	CacheQueries, CacheHits        atomic.Int64

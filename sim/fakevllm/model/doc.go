@@ -1,3 +1,3 @@
-// Package model is the simulated model: what it makes of text, and which token follows which.
-// It has no randomness and no state but the tokens so far.
+// Package model is the simulated model. It splits text into tokens, and determines the next token
+// of a sequence. It has no randomness, and no state except the tokens so far.
 package model

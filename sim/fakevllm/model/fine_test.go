@@ -25,7 +25,7 @@ func TestFineTokensVaryInLength(t *testing.T) {
 	}
 }
 
-// TestFineTokensOfLongerText: what is added changes the last eight tokens at most.
+// TestFineTokensOfLongerText: appended text changes at most the last eight tokens.
 func TestFineTokensOfLongerText(t *testing.T) {
 	t.Parallel()
 	whole := model.TokenizeFine(prose)
@@ -45,7 +45,7 @@ func common(a, b []int) int {
 	return n
 }
 
-// TestFineTokensOfAnswers: an answer comes back as its own tokens.
+// TestFineTokensOfAnswers: the text of an answer is split into the tokens of the answer.
 func TestFineTokensOfAnswers(t *testing.T) {
 	t.Parallel()
 	for choice := range 50 {

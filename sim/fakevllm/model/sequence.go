@@ -8,25 +8,25 @@ import (
 )
 
 const (
-	// eosEvery is the mean number of tokens of an answer that nothing else ends.
+	// eosEvery is the mean number of tokens of an answer that ends with EOS.
 	eosEvery = 256
 	// splitEvery is the mean number of words between characters that are split over tokens.
 	splitEvery = 6
 )
 
 // Generator yields the tokens that follow a sequence of tokens.
-// Each is a pure function of all tokens before it, prompt and answer alike, so
-// that a generation continued elsewhere from prompt and partial answer goes on
-// with exactly the remaining tokens. The zero value is not usable; see
-// NewGenerator. Next and Push cost a few nanoseconds and never allocate.
+// Each token is a pure function of all tokens before it, in prompt and answer.
+// If another engine continues a partial answer, it generates exactly the remaining
+// tokens. The zero value is not usable; see NewGenerator. Next and Push take a few
+// nanoseconds and never allocate.
 type Generator struct {
 	state uint64
-	half  int  // bytes that the last character lacks
+	half  int  // missing bytes of the last character
 	Split bool // some characters come as one token per byte
 }
 
-// NewGenerator starts after a prompt. Choice numbers the n answers of one
-// request from 0.
+// NewGenerator returns a generator of the tokens after a prompt. choice is the
+// number of the answer among the n answers to the request, from 0.
 func NewGenerator(prompt []int, choice int) Generator {
 	g := Generator{state: 0x9e3779b97f4a7c15}
 	for _, id := range prompt {
@@ -57,8 +57,8 @@ func (g *Generator) Push(id int) {
 	}
 }
 
-// Next proposes the token that follows and whether it would rather end here;
-// it doesn't change the sequence. A caller that must not end takes the token.
+// Next returns the next token, and reports whether the model would end the answer
+// instead. A caller that must not end uses the token. Next does not change the sequence.
 func (g *Generator) Next() (id int, eos bool) {
 	x := Mix(g.state)
 	switch {
@@ -80,7 +80,7 @@ func (g *Generator) Whole() bool { return g.half == 0 }
 func (g *Generator) Hash() uint64 { return Mix(g.state ^ 0x632be59bd9b4e019) }
 
 // Sampling holds the parameters of a request that change its answer. The
-// simulated model has no randomness, so temperature and its like do not.
+// simulated model has no randomness, so temperature has no effect.
 type Sampling struct {
 	MaxTokens    int // at least 1
 	MinTokens    int
@@ -92,14 +92,14 @@ type Sampling struct {
 	// Split makes the model write some characters as one token per byte, as all models do
 	// with characters that have no token.
 	Split bool
-	// Restarts makes the answer depend on where the prompt ends: penalties that count
-	// only the output, and seeds.
+	// Restarts makes the answer depend on where the prompt ends, as seeds and penalties
+	// on the output do.
 	Restarts bool
-	// Plan are tokens that the answer begins with, before the model goes on by itself.
+	// Plan has the first tokens of the answer; the model generates the rest.
 	Plan []int
 }
 
-// Answer is what the model says to a prompt.
+// Answer is the model's answer to a prompt.
 type Answer struct {
 	Text         string
 	Tokens       []int  // includes the EOS or stop token that ended it, as vLLM counts them
@@ -110,7 +110,7 @@ type Answer struct {
 	// is empty then.
 	ToolName      string
 	ToolArguments string
-	// Reasoning, Text and Calls are the parts of an answer that parsers have cut.
+	// Reasoning, Text and Calls are the parts into which parsers split an answer.
 	Reasoning string
 	Calls     []Call
 }
@@ -118,23 +118,23 @@ type Answer struct {
 // Call is a tool call that the model has chosen to make.
 type Call struct{ Name, Arguments string }
 
-// Sequence runs one answer token by token.
+// Sequence generates one answer token by token.
 type Sequence struct {
 	gen    Generator
 	s      *Sampling
 	N      int    // tokens so far
-	Text   []byte // whole text so far; kept only when keepText
-	sent   int    // bytes of text already handed out by delta
+	Text   []byte // whole text so far; only with Keep
+	sent   int    // bytes of text that Delta has returned
 	hold   int    // characters held back while a stop string may still complete
-	plan   []int  // what is left of it
+	plan   []int  // remaining tokens of the plan
 	Keep   bool
 	Reason any
 	Finish string
 }
 
-// NewSequence returns the answer to a prompt, before its first token. If the prompt ends in a part of a
-// character, the text of the answer begins with the whole text of the prompt, as in vLLM: its DecodeStream
-// has no prefix then (v1/engine/detokenizer.py, FastIncrementalDetokenizer).
+// NewSequence returns the answer to a prompt, before its first token. If the prompt ends within a character,
+// the text of the answer begins with the whole text of the prompt. In vLLM, the DecodeStream has no prefix
+// then (v1/engine/detokenizer.py, FastIncrementalDetokenizer).
 func NewSequence(prompt []int, s *Sampling, keepText bool) Sequence {
 	q := Sequence{gen: NewGenerator(prompt, s.Choice), s: s, plan: s.Plan, Keep: keepText || len(s.Stop) > 0 || s.Split || len(s.Plan) > 0}
 	q.gen.Split = s.Split
@@ -154,7 +154,7 @@ func NewSequence(prompt []int, s *Sampling, keepText bool) Sequence {
 	return q
 }
 
-// propose is the next token of the plan, or else of the model.
+// propose returns the next token of the plan, or else of the model.
 func (q *Sequence) propose() (id int, eos bool) {
 	if len(q.plan) == 0 {
 		return q.gen.Next()
@@ -167,8 +167,8 @@ func (q *Sequence) propose() (id int, eos bool) {
 	return id, true
 }
 
-// Step makes the next token. After it, finish is non-empty when the answer is
-// complete, and text reports whether the token's word belongs to the text.
+// Step generates the next token. Finish is set if the answer is complete then.
+// text reports whether the token's word belongs to the text.
 func (q *Sequence) Step() (id int, text bool) {
 	id, eos := q.propose()
 	mayStop := q.N >= q.s.MinTokens
@@ -178,7 +178,7 @@ func (q *Sequence) Step() (id int, text bool) {
 			q.end("stop")
 			return EOS, false
 		}
-		id = EOS // as any special token, it has no text
+		id = EOS // like any special token, EOS has no text
 	}
 	if slices.Contains(q.s.StopTokenIDs, id) {
 		if mayStop {
@@ -210,14 +210,14 @@ func (q *Sequence) Step() (id int, text bool) {
 	return id, true
 }
 
-// end finishes the answer. A part of a character at its end is no text, as in vLLM.
+// end finishes the answer. It drops an incomplete character at the end, as vLLM does.
 func (q *Sequence) end(reason string) {
 	q.Finish = reason
 	q.Text = q.Text[:whole(q.Text)]
 }
 
-// checkStop looks for the first stop string that ends in what was added after
-// offset before, and cuts the text there.
+// checkStop finds the first stop string that ends in the text added after offset
+// before, and cuts the text there.
 func (q *Sequence) checkStop(before int) {
 	best, which := -1, ""
 	for _, stop := range q.s.Stop {
@@ -236,7 +236,7 @@ func (q *Sequence) checkStop(before int) {
 	q.Text = q.Text[:best]
 }
 
-// Delta is the text that became ready since the last call; only with keep.
+// Delta returns the text that became ready since the last call; only with Keep.
 func (q *Sequence) Delta() []byte {
 	ready := len(q.Text)
 	if q.Finish == "" {
@@ -254,7 +254,7 @@ func (q *Sequence) Delta() []byte {
 	return d
 }
 
-// whole is the length of a text without the part of a character that it ends in.
+// whole returns the length of a text without an incomplete character at its end.
 func whole(b []byte) int {
 	for i := len(b) - 1; i >= max(0, len(b)-utf8.UTFMax); i-- {
 		if utf8.RuneStart(b[i]) {
@@ -267,7 +267,7 @@ func whole(b []byte) int {
 	return len(b)
 }
 
-// Generate runs a sequence to its end.
+// Generate returns the complete answer to a prompt.
 func Generate(prompt []int, s Sampling) Answer {
 	q := NewSequence(prompt, &s, true)
 	a := Answer{PromptTokens: len(prompt), Tokens: make([]int, 0, min(s.MaxTokens, 512))}

@@ -60,8 +60,8 @@ func TestTokenizeSizes(t *testing.T) {
 	}
 }
 
-// TestContinuation is what migrations rely on: a generation cut anywhere and
-// continued from prompt plus partial answer has the same rest.
+// TestContinuation: an answer that is cut anywhere, and continued from the prompt
+// and the partial answer, has the same rest. Continued streams rely on this.
 func TestContinuation(t *testing.T) {
 	t.Parallel()
 	for seed := range 60 {

@@ -12,13 +12,13 @@ var (
 	errEngineEnd = errors.New("the engine ends")
 )
 
-// transfer is one prefill on its way to its decode.
+// transfer is the transfer of one prefill's blocks to its decode.
 type transfer struct {
 	ready   chan struct{} // closed once the prefill has ended by length
-	begun   bool          // the prefill has come; a decode may be there before it
-	pulled  bool          // a decode has come
-	prompt  uint64        // hash of the prompt's tokens; with ready closed
-	expires time.Time     // with ready closed
+	begun   bool          // the prefill has arrived; a decode may arrive first
+	pulled  bool          // a decode has arrived
+	prompt  uint64        // hash of the prompt's tokens; set before ready is closed
+	expires time.Time     // set before ready is closed
 }
 
 // offered reports whether the prefill has ended, so that its blocks can be fetched.
@@ -36,22 +36,22 @@ func (tr *transfer) offered() bool {
 type Rendezvous struct {
 	timeout time.Duration
 	done    <-chan struct{} // closed when the incarnation ends
-	reused  func(id string) // called for a second decode
+	reused  func(id string) // called for a second decode of an id
 
 	mu      sync.Mutex // guards everything below
 	open    map[string]*transfer
-	spent   recent[string, bool] // ids that are over; true: a decode has had the blocks
+	spent   recent[string, bool] // ended ids; true: a decode got the blocks
 	expired int64
-	pulls   int64 // decodes that came
+	pulls   int64 // number of Pull calls
 }
 
-// NewRendezvous returns an empty Rendezvous. timeout is how long a decode waits for its prefill,
-// and the blocks of a prefill for their decode.
+// NewRendezvous returns an empty Rendezvous. timeout bounds how long a decode waits for its
+// prefill, and how long a prefill's blocks wait for their decode.
 func NewRendezvous(timeout time.Duration, done <-chan struct{}, reused func(id string)) *Rendezvous {
 	return &Rendezvous{timeout: timeout, done: done, reused: reused, open: make(map[string]*transfer), spent: newRecent[string, bool](1 << 16)}
 }
 
-// Begin notes that a prefill runs. It returns false if the id was used before.
+// Begin records that a prefill runs. It returns false if the id was used before.
 func (t *Rendezvous) Begin(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,7 +64,7 @@ func (t *Rendezvous) Begin(id string) bool {
 	return first
 }
 
-// get finds or makes an entry; t.mu is held.
+// get returns the transfer of an id, and creates it if necessary; t.mu is held.
 func (t *Rendezvous) get(id string) *transfer {
 	tr := t.open[id]
 	if tr == nil {
@@ -83,21 +83,21 @@ func (t *Rendezvous) Finish(id string, prompt uint64, now time.Time) {
 	close(tr.ready)
 }
 
-// Drop forgets a prefill that offers nothing. A decode that waits for it is not notified, as
-// with vLLM.
+// Drop removes a prefill that offers no blocks. As in vLLM, a decode that waits for it is not
+// notified.
 func (t *Rendezvous) Drop(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.end(id, false)
 }
 
-// end takes an id out for good; t.mu is held.
+// end removes a transfer and records its id as used; t.mu is held.
 func (t *Rendezvous) end(id string, taken bool) {
 	delete(t.open, id)
 	t.spent.put(id, taken || t.spent.m[id])
 }
 
-// Pull waits for a prefill and takes its blocks, once.
+// Pull waits for a prefill and takes its blocks, which succeeds once.
 func (t *Rendezvous) Pull(id string) (prompt uint64, err error) {
 	t.mu.Lock()
 	tr := t.get(id)
@@ -115,7 +115,7 @@ func (t *Rendezvous) Pull(id string) (prompt uint64, err error) {
 		if t.take(id, tr, time.Now()) {
 			return tr.prompt, nil
 		}
-		select { // it has expired, which vLLM does not report either
+		select { // the blocks have expired, which vLLM does not report either
 		case <-timer.C:
 		case <-t.done:
 			return 0, errEngineEnd
@@ -153,8 +153,8 @@ func (t *Rendezvous) expire(now time.Time) {
 	}
 }
 
-// Counts returns the number of prefills that wait for their decode and of those that were
-// never fetched.
+// Counts returns the number of prefills that wait for their decode, and of those that
+// expired.
 func (t *Rendezvous) Counts(now time.Time) (waiting, expired int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -176,7 +176,7 @@ func (t *Rendezvous) Holds(id string, now time.Time) bool {
 	return tr != nil && tr.offered()
 }
 
-// Asked returns the number of decodes that have come for blocks, 0 for nil.
+// Asked returns the number of Pull calls, 0 for nil.
 func (t *Rendezvous) Asked() int64 {
 	if t == nil {
 		return 0

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Blocks that were freed are not handed out, whether or not their lease was checked before, and
-// an id that is over is not accepted again.
+// Pull returns no expired blocks, even if no other call has checked their lease. Begin refuses an
+// id that was used before.
 func TestTransferAfterItsTime(t *testing.T) {
 	t.Parallel()
 	reused := 0
@@ -31,7 +31,7 @@ func TestTransferAfterItsTime(t *testing.T) {
 	}
 }
 
-// A decode that comes after its prefill was cancelled does not reuse the id: no decode has had it.
+// A decode after a cancelled prefill does not reuse the id, since no decode got the blocks.
 func TestPullAfterDrop(t *testing.T) {
 	t.Parallel()
 	reused := 0

@@ -16,8 +16,8 @@ import (
 // sideTimeout bounds a question that is answered at once, and the writing of an answer.
 const sideTimeout = 30 * time.Second
 
-// Question is a request on a side channel: one JSON value over TCP, which another one answers.
-// It replaces the messages by ZeroMQ and the transfers by NIXL, Mooncake, or RDMA.
+// Question is a request on a side channel: one JSON value over TCP, answered by another one. It
+// replaces the ZeroMQ messages and the transfers by NIXL, Mooncake or RDMA of real engines.
 type Question struct {
 	Op string // "take", "free", "pull", "alloc", "fill"
 	Claim
@@ -37,7 +37,7 @@ var (
 	errSide     = errors.New("the side channel failed")
 )
 
-// Side is a side channel.
+// Side is the server of a side channel.
 type Side struct{ server *tcpserver.Server }
 
 // StartSide starts a side channel, which calls answer from several goroutines.
@@ -67,7 +67,7 @@ func (s *Side) Close() {
 	}
 }
 
-// reply answers the question that a connection brings.
+// reply reads a question from a connection and answers it.
 func reply(conn net.Conn, question func(Question) (prompt uint64, err error)) {
 	var q Question
 	if json.NewDecoder(conn).Decode(&q) != nil {
@@ -79,10 +79,10 @@ func reply(conn net.Conn, question func(Question) (prompt uint64, err error)) {
 		a.Error = err.Error()
 	}
 	_ = conn.SetWriteDeadline(time.Now().Add(sideTimeout))
-	_ = json.NewEncoder(conn).Encode(a) // the peer may have left
+	_ = json.NewEncoder(conn).Encode(a) // the peer may have disconnected
 }
 
-// ask sends a question. An error that wraps errSide is that of a connection.
+// ask sends a question. Connection errors wrap errSide.
 func ask(ctx context.Context, addr string, q Question) (prompt uint64, err error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -131,9 +131,9 @@ func Fetch(ctx context.Context, addr string, q Question) Fetched {
 }
 
 // Receiver is the buffer of an LMCache decode. Each rank of a prefill asks the same rank of the
-// decode for memory, which lists the chunks at once ("alloc"), then writes them ("fill"), and
-// then notifies the proxy. A decode that reads between the two gets what was in the memory
-// before, and its answer is wrong.
+// decode for memory, which lists the chunks at once ("alloc"). It then writes them ("fill") and
+// notifies the proxy. A decode that reads between alloc and fill gets the former contents of the
+// memory, so its answer is wrong.
 type Receiver struct {
 	ranks []*Side
 
@@ -141,7 +141,7 @@ type Receiver struct {
 	chunks map[string]*chunk
 }
 
-// chunk is the chunks of one prompt, by rank.
+// chunk has the state of one prompt's chunks, by rank.
 type chunk struct{ listed, filled []bool }
 
 // Start starts the side channels, with an address for each rank.
@@ -188,13 +188,13 @@ func (r *Receiver) receive(rank, ranks int, q Question) error {
 	return nil
 }
 
-// Take reads a prompt and forgets it. filled is false if it was read too early.
+// Take reads and removes the chunks of a prompt. filled is false if they were not written yet.
 func (r *Receiver) Take(key string) (found, filled bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.chunks[key]
 	if c == nil || slices.Contains(c.listed, false) {
-		return false, false // the lookup finds what every rank has
+		return false, false // lookups find only chunks that every rank has listed
 	}
 	delete(r.chunks, key)
 	return true, !slices.Contains(c.filled, false)

@@ -14,13 +14,13 @@ import (
 // RootPassword is the password of root after EnableAuth.
 const RootPassword = "root-of-the-test"
 
-// callTimeout bounds one administrative call to an etcd that is well.
+// callTimeout bounds one administrative call to a healthy etcd.
 const callTimeout = 10 * time.Second
 
-// fillerKey stays clear of every root that a test may use.
+// fillerKey is outside every key prefix that a test may use.
 const fillerKey = "filler/"
 
-// FillUp writes into an etcd with a small quota until it takes no more.
+// FillUp writes into an etcd with a small quota until it reports no space.
 func FillUp(t testing.TB, cli *clientv3.Client) {
 	t.Helper()
 	value := strings.Repeat("x", 256<<10)
@@ -38,8 +38,8 @@ func FillUp(t testing.TB, cli *clientv3.Client) {
 	t.Fatal("fill etcd up: it takes everything; was it started with a quota?")
 }
 
-// MakeRoom undoes FillUp as an operator does: delete, compact, defragment,
-// disarm the alarm.
+// MakeRoom undoes FillUp in the way an operator would: delete, compact,
+// defragment, disarm the alarm.
 func MakeRoom(t testing.TB, cli *clientv3.Client) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
@@ -61,11 +61,11 @@ func MakeRoom(t testing.TB, cli *clientv3.Client) {
 	}
 }
 
-// EnableAuth turns authentication on: root, and one user who may read and write
-// below prefix. It returns a client of root.
+// EnableAuth turns authentication on, with root and one user who may read and
+// write below prefix. It returns a client authenticated as root.
 func EnableAuth(t testing.TB, cli *clientv3.Client, user, password, prefix string) *clientv3.Client {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 6*callTimeout) // etcd hashes passwords, slowly by intent
+	ctx, cancel := context.WithTimeout(t.Context(), 6*callTimeout) // etcd hashes passwords, which is slow on purpose
 	defer cancel()
 	end := clientv3.GetPrefixRangeEnd(prefix)
 	for _, step := range []func() error{

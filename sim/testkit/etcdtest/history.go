@@ -11,22 +11,22 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Event is one change of a key, as a watch of etcd delivered it.
+// Event is one change of a key, as an etcd watch delivered it.
 type Event struct {
 	Key     string
 	Deleted bool
 	Value   string
-	At      time.Time // of its arrival, by the local clock
+	At      time.Time // time of arrival, by the local clock
 }
 
-// History writes down every change below a prefix.
+// History records every change below a prefix.
 type History struct {
 	mu     sync.Mutex // guards events
 	events []Event
 }
 
-// Record writes down what happens below prefix from now on, until the test
-// ends. It returns once etcd has confirmed the watch.
+// Record starts recording the changes below prefix, until the test ends. It
+// returns once etcd has confirmed the watch.
 func Record(t testing.TB, cli *clientv3.Client, prefix string) *History {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -57,14 +57,14 @@ func (h *History) add(events []*clientv3.Event) {
 	}
 }
 
-// All lists what happened so far, in order.
+// All returns the changes so far, in order.
 func (h *History) All() []Event {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.events)
 }
 
-// Of lists what happened to one key, in order.
+// Of returns the changes of one key, in order.
 func (h *History) Of(key string) []Event {
 	return slices.DeleteFunc(h.All(), func(e Event) bool { return e.Key != key })
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 )
 
-// A member outlives the threads of the test process: goroutines elsewhere that
-// end with their thread locked take it down, and with it what was started there.
+// A goroutine that ends with its thread locked ends the thread, and the kernel kills
+// children that were started from it (PR_SET_PDEATHSIG). Members must survive this.
 func TestMembersOutliveThreads(t *testing.T) {
 	t.Parallel()
 	var members []*etcdtest.Server
@@ -16,8 +16,8 @@ func TestMembersOutliveThreads(t *testing.T) {
 		members = append(members, etcdtest.Start(t))
 	}
 	done := make(chan struct{})
-	// Each takes a thread of its own and ends it, those that started the members
-	// among them.
+	// Each goroutine takes a thread and ends it. The threads include any that
+	// started the members.
 	for range 200 {
 		go func() {
 			runtime.LockOSThread() // never unlocked: the thread ends with this goroutine

@@ -1,4 +1,4 @@
-// Package leak fails a package's tests when goroutines are left behind them.
+// Package leak fails a package's tests if they leave goroutines running.
 package leak
 
 import (
@@ -9,13 +9,13 @@ import (
 	"go.uber.org/goleak"
 )
 
-// looks is how many times Find looks before it believes in a leak. Each look of
-// goleak's lasts up to half a second, which is as long as net/http keeps a
-// connection that it has answered early (closeWriteAndWait), also behind Close.
+// looks is the number of goleak.Find calls before Find reports a leak. Each call
+// retries for up to half a second. net/http keeps a connection that it answered
+// early for as long (closeWriteAndWait), even after Close.
 const looks = 20
 
-// Main runs the tests of m and ends the process. Goroutines that do not end by
-// themselves are a failure.
+// Main runs the tests of m and exits the process. It fails if goroutines remain
+// that do not end by themselves.
 func Main(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
@@ -27,8 +27,8 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Find returns an error that names the goroutines beside the caller's which do
-// not end within some seconds, nil if there are none.
+// Find returns an error that names the goroutines, other than the caller's, that
+// do not end within about 10 s. It returns nil if there are none.
 func Find() error { return find(looks) }
 
 func find(looks int) (err error) {

@@ -1,5 +1,5 @@
-// Package longform reports how much tests may do: make test is for a person who waits,
-// make test-long does all of it. PD_TEST_LONG=1 asks for the long form.
+// Package longform reports whether tests run in their long form. make test runs the short
+// form; make test-long sets PD_TEST_LONG=1 for the long form.
 package longform
 
 import (
@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// Run reports whether the long form is asked for.
+// Run reports whether the long form is enabled.
 func Run() bool { v := os.Getenv("PD_TEST_LONG"); return v != "" && v != "0" }
 
-// Test skips a test that is not part of the short form, with a message.
+// Test skips a test of the long form, with a message, unless the long form is enabled.
 func Test(t testing.TB) {
 	t.Helper()
 	if !Run() {
@@ -18,8 +18,8 @@ func Test(t testing.TB) {
 	}
 }
 
-// Count returns a number of rounds, seeds or requests: few for the short form, all for
-// the long one.
+// Count returns the number of rounds, seeds or requests of a test: few in the short form,
+// all in the long form.
 func Count(few, all int) int {
 	if Run() {
 		return all

@@ -1,5 +1,5 @@
-// Package refusals has what a real vLLM answered to wrong requests, and to some that
-// look wrong and are not. It was recorded by record.py, next to it, from vLLM 0.32.0 that
+// Package refusals has the answers of a real vLLM to invalid requests, and to some valid
+// ones that look invalid. record.py in this folder recorded them from vLLM 0.32.0, which
 // served one model as "tiny" with --max-model-len 2048.
 package refusals
 
@@ -21,12 +21,12 @@ type Case struct {
 	Path        string  `json:"path"`
 	ContentType *string `json:"content_type"` // nil: application/json
 	Text        string  `json:"body"`
-	Bytes       []byte  `json:"body_base64"` // instead of Text, where that is no text
+	Bytes       []byte  `json:"body_base64"` // replaces Text if the body is not text
 	Status      int     `json:"status"`
 	Answer      string  `json:"answer"` // of a refusal
 }
 
-// Body is the request's.
+// Body returns the body of the request.
 func (c *Case) Body() []byte {
 	if c.Bytes != nil {
 		return c.Bytes
@@ -34,7 +34,7 @@ func (c *Case) Body() []byte {
 	return []byte(c.Text)
 }
 
-// Type is its Content-Type, "" for none.
+// Type returns the Content-Type of the request, "" for none.
 func (c *Case) Type() string {
 	if c.ContentType != nil {
 		return *c.ContentType
@@ -45,7 +45,7 @@ func (c *Case) Type() string {
 // Model is the name under which the recorded vLLM served its model.
 const Model = "tiny"
 
-// MaxModelLen is its --max-model-len.
+// MaxModelLen is the --max-model-len of the recorded vLLM.
 const MaxModelLen = 2048
 
 // All returns every case.

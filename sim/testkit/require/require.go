@@ -1,4 +1,4 @@
-// Package require has the checks that almost every test repeats. They end the test.
+// Package require has the checks that almost every test repeats. A failed check ends the test.
 package require
 
 import (

@@ -1,5 +1,4 @@
-// Package sseanswer reads a stream as a client does, and compares it with what an engine would have
-// answered.
+// Package sseanswer reads a stream as a client does, and compares it with an engine's expected answer.
 package sseanswer
 
 import (
@@ -14,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
 
-// Answer is what a client has of a stream.
+// Answer is the content of a stream, as a client reads it.
 type Answer struct {
 	Text, Reasoning, Finish string
 	Calls                   []model.Call
@@ -25,7 +24,7 @@ type Answer struct {
 	Roles, Done             int
 	Usage                   Usage
 	Error                   string // of an error event
-	Continued               int    // comments of the proxy that the stream goes on
+	Continued               int    // comments in which the proxy reports that it continued the stream
 
 	sequence int      // of the next event of /v1/responses
 	items    []string // ids of its items, or indices of the blocks of /v1/messages
@@ -59,7 +58,7 @@ type named struct {
 	Item     *struct{ ID, Type, Name string }
 	ItemID   string `json:"item_id"`
 	Index    int
-	Message  json.RawMessage // a text in an error
+	Message  json.RawMessage // a string in an error
 	Response *struct {
 		ID, Status string
 		Created    int64 `json:"created_at"`
@@ -260,8 +259,8 @@ func (a *Answer) add(c *Choice) {
 	}
 }
 
-// Differs returns how a stream is not one complete answer, the wanted one; nil if it is. ids reports
-// that the client has asked for token ids. If there are logprobs, each token must have them.
+// Differs returns an error with every difference from the wanted answer; nil if the stream is exactly
+// that. ids reports whether the client requested token ids. If there are logprobs, each token must have them.
 func (a *Answer) Differs(want *fakevllm.Answer, ids bool) error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {

@@ -14,7 +14,7 @@ import (
 
 var errSubscription = errors.New("invalid subscription")
 
-// maxTopics is how many topics one peer may subscribe to.
+// maxTopics is the maximum number of topics of one peer.
 const maxTopics = 256
 
 // Publisher is a PUB socket. Like libzmq's it never blocks: it drops the messages for a
@@ -30,7 +30,7 @@ type Publisher struct {
 	subs map[*subscriber]struct{}
 }
 
-// publisherBounds limits what a SUB may send: its topics, one by one.
+// publisherBounds returns the limits of a SUB's messages, each of which names one topic.
 func publisherBounds() zmq.Bounds { return zmq.Bounds{Bytes: 4 << 10, Frames: 1} }
 
 // Publish binds a Publisher to an endpoint. queue is the number of messages that may wait

@@ -183,8 +183,8 @@ func (m *merger) choice(choice map[string]any) {
 	join(into, choice)
 }
 
-// join appends a piece to the previous pieces: strings and lists grow, tool calls are merged by index, and of
-// other values the last one that is not null is kept.
+// join appends a piece to the previous pieces. Strings and lists grow, and tool calls are merged by index.
+// For other values, the last one that is not null is kept.
 func join(into, piece map[string]any) {
 	for name, value := range piece {
 		switch value := value.(type) {
