@@ -102,10 +102,7 @@ func (g *generation) admit() error {
 	}
 	g.Scripted = answer.TurnOf(o.Turns, g.Request)
 	g.Model = o.model()
-	g.Interval = max(1, o.StreamInterval)
-	if g.StreamInterval != nil {
-		g.Interval = max(g.Interval, *g.StreamInterval)
-	}
+	g.Interval = max(1, g.StreamInterval)
 	if err := o.render(g.Request); err != nil {
 		return err
 	}

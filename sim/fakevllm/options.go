@@ -54,8 +54,6 @@ type Options struct {
 	// SplitCharacters makes the model write some characters as one token per byte, so that
 	// ids may end in a part of a character.
 	SplitCharacters bool
-	// StreamInterval is vLLM's --stream-interval, default 1: the number of tokens of an event.
-	StreamInterval int
 	// ReasoningParser and ToolParser are vLLM's --reasoning-parser (qwen3 or deepseek_r1) and
 	// --tool-call-parser (hermes), default none. With one of them chats have reasoning, content and,
 	// if tools are offered, up to two tool calls; ParsedWords is the mean number of words of each
@@ -235,7 +233,7 @@ func (o *Options) fillKinds() error {
 // fillSizes checks sizes, rates and times, and that a prompt has room in the cache.
 func (o *Options) fillSizes() error {
 	o.BlockSize, o.ChunkTokens = cmp.Or(o.BlockSize, kvcache.DefaultBlockSize), cmp.Or(o.ChunkTokens, 2048)
-	if o.BlockSize < 0 || o.CacheBlocks < 0 || o.PrefillRate < 0 || o.LoadRate < 0 || o.ITLPerRequest < 0 || o.ChunkTokens < 0 || o.StreamInterval < 0 || o.ParsedWords < 0 {
+	if o.BlockSize < 0 || o.CacheBlocks < 0 || o.PrefillRate < 0 || o.LoadRate < 0 || o.ITLPerRequest < 0 || o.ChunkTokens < 0 || o.ParsedWords < 0 {
 		return fmt.Errorf("%w: sizes and rates cannot be negative", ErrOptions)
 	}
 	room := o.BlockSize * o.CacheBlocks

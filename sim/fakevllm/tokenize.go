@@ -50,13 +50,11 @@ func (x *exchange) detokenize(body []byte) {
 // checkModel refuses a model that is not served; the body was validated.
 func (x *exchange) checkModel(body []byte) *pydantic.Error {
 	name := ""
-	if err := pydantic.ForEachMember(body, func(key string, raw []byte) error {
-		if key != "model" {
-			return nil
+	members, _ := pydantic.Members(body) // it was read before
+	if raw := members["model"]; !pydantic.IsNull(raw) {
+		if err := pydantic.Into(&name, "model", raw); err != nil {
+			return pydantic.AsError(err)
 		}
-		return pydantic.Into(&name, key, raw)
-	}); err != nil {
-		return pydantic.AsError(err)
 	}
 	if !x.life.serves(name) {
 		return pydantic.ModelNotFound(name, x.life.server.opt.Models)

@@ -10,8 +10,6 @@ import (
 	"io"
 	"net/http"
 	"time"
-
-	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // Kind is what a fault does.
@@ -164,7 +162,7 @@ func (s *Script) Read(body io.Reader) error {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	var faults []Fault
-	if i := pydantic.SkipSpace(data, 0); i < len(data) && data[i] == '[' {
+	if bytes.HasPrefix(bytes.TrimSpace(data), []byte("[")) {
 		err = unmarshalStrict(data, &faults)
 	} else {
 		faults = make([]Fault, 1)

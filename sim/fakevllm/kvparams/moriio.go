@@ -69,7 +69,7 @@ func ParseMoRIIO(raw []byte, rid string, mode Mode) MoRIIOParams {
 }
 
 // moriioPeer finds the other engine, first in the id.
-func moriioPeer(members map[string][]byte, rid string, producer bool) (addr, fatal string) {
+func moriioPeer(members map[string]json.RawMessage, rid string, producer bool) (addr, fatal string) {
 	find := moriioPrefillAddr
 	if producer {
 		find = moriioDecodeAddr
@@ -95,7 +95,7 @@ func moriioPeer(members map[string][]byte, rid string, producer bool) (addr, fat
 	return net.JoinHostPort(host, strconv.Itoa(notify)), ""
 }
 
-func memberInt(members map[string][]byte, name string) int {
+func memberInt(members map[string]json.RawMessage, name string) int {
 	n, _ := strconv.Atoi(strings.Trim(string(members[name]), `"`))
 	return n
 }

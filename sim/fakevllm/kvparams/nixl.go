@@ -56,7 +56,7 @@ func ParseNIXL(raw []byte, mode Mode) NIXLParams {
 
 func isBool(s string) bool { return s == "true" || s == "false" }
 
-func parseProduce(members map[string][]byte) NIXLParams {
+func parseProduce(members map[string]json.RawMessage) NIXLParams {
 	for _, key := range []string{"remote_engine_id", "remote_block_ids", "remote_host", "remote_port"} {
 		if string(members[key]) != "null" {
 			return NIXLParams{Form: Bad, Why: "the prefill form has " + key + " null"}
@@ -68,7 +68,7 @@ func parseProduce(members map[string][]byte) NIXLParams {
 	return NIXLParams{Form: Produce}
 }
 
-func parseLoad(members map[string][]byte, mode Mode) NIXLParams {
+func parseLoad(members map[string]json.RawMessage, mode Mode) NIXLParams {
 	k := NIXLParams{Form: Load}
 	bad := func(format string, args ...any) NIXLParams {
 		return NIXLParams{Form: Bad, Why: fmt.Sprintf(format, args...)}

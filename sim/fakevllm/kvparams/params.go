@@ -5,6 +5,7 @@ package kvparams
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -47,7 +48,7 @@ const (
 func (m Mode) AnswersParams() bool { return m == NIXL || m == NIXLPush || m == Ascend }
 
 // membersOf returns the members of kv_transfer_params, nil for nil.
-func membersOf(raw []byte) (map[string][]byte, error) {
+func membersOf(raw []byte) (map[string]json.RawMessage, error) {
 	if raw == nil {
 		return nil, nil
 	}
@@ -86,21 +87,18 @@ var errSpec = errors.New("disagg_spec is not whole")
 
 // ParseLMCache reads kv_transfer_params: the spec, nil if there is none, and the tags.
 func ParseLMCache(raw []byte) (spec *LMCacheSpec, tags string, err error) {
-	if raw == nil {
-		return nil, "", nil
-	}
-	err = pydantic.ForEachMember(raw, func(key string, raw []byte) error {
+	members, err := membersOf(raw)
+	for _, name := range slices.Sorted(maps.Keys(members)) {
 		switch {
-		case key == "disagg_spec":
+		case name == "disagg_spec":
 			spec = new(LMCacheSpec)
-			if json.Unmarshal(raw, spec) != nil || spec.ID == "" || spec.Host == "" {
-				return errSpec
+			if json.Unmarshal(members[name], spec) != nil || spec.ID == "" || spec.Host == "" {
+				err = errSpec
 			}
-		case strings.HasPrefix(key, "lmcache.tag."):
-			tags += "@" + key + "%" + string(raw)
+		case strings.HasPrefix(name, "lmcache.tag."):
+			tags += "@" + name + "%" + string(members[name])
 		}
-		return nil
-	})
+	}
 	return spec, tags, err
 }
 

@@ -43,7 +43,7 @@ type Request struct {
 	Logprobs            *int // completions: number; chat: top_logprobs when logprobs is true
 	PromptLogprobs      *int
 	ReturnTokenIDs      bool
-	StreamInterval      *int // number of tokens of an event; the engine's option is the least
+	StreamInterval      int  // number of tokens of an event
 	HideReasoning       bool // include_reasoning is false
 	OneCall             bool // parallel_tool_calls is false
 	JSON                bool // the answer is structured: a JSON object
@@ -98,24 +98,15 @@ func APIOf(path string) (a API, ok bool) {
 // Parse reads a body. The same conversation has the same prompt on all routes that make a chat
 // of it.
 func (a API) Parse(body []byte) (*Request, error) {
-	read := map[API]func([]byte) (*reader, error){
-		Completions: readCompletion, Chat: readChat, Responses: readResponses, Messages: readMessages, Generate: readGenerate,
-	}
-	p, err := read[a](body)
+	raw, err := pydantic.Members(body)
 	if err != nil {
-		return nil, judge(body, err)
+		return nil, err
 	}
-	p.API = a
+	p := a.read(raw)
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
 	return &p.Request, nil
-}
-
-// judge returns the response to an invalid body. Python parses all of a body before anything
-// else is checked.
-func judge(body []byte, err error) error {
-	if e := pydantic.Validate(bytes.TrimSpace(body)); e != nil {
-		err = e
-	}
-	return pydantic.AsError(err)
 }
 
 const maxBody = 256 << 20
@@ -145,7 +136,7 @@ func ReadJSON(r *http.Request, body []byte) ([]byte, *pydantic.Error) {
 			return nil, pydantic.Unreadable()
 		}
 		if len(body) > 0 && (!isJSON || len(raw) == 0 || raw[0] != '{') {
-			if err := pydantic.Validate(raw); err != nil {
+			if _, err := pydantic.Validate(raw); err != nil {
 				return nil, pydantic.AsError(err)
 			}
 		}

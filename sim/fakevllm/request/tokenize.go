@@ -1,6 +1,8 @@
 package request
 
 import (
+	"slices"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
@@ -8,26 +10,22 @@ import (
 // Tokenize reads a body of /tokenize and returns the tokens, and whether their text is asked
 // for.
 func Tokenize(body []byte, tokenizer func(dst []int, text string) []int) (ids []int, strs bool, err error) {
-	if err := pydantic.Validate(body); err != nil {
-		return nil, false, judge(body, err)
+	members, err := pydantic.Members(body)
+	if err != nil {
+		return nil, false, err
 	}
-	members := membersOf(body)
-	if err := pydantic.Into(&strs, "return_token_strs", members["return_token_strs"]); err != nil {
-		return nil, false, pydantic.AsError(err)
+	if raw := members["return_token_strs"]; !pydantic.IsNull(raw) {
+		if strs, err = pydantic.Bool("return_token_strs", raw); err != nil {
+			return nil, false, err
+		}
 	}
 	if members["messages"] != nil {
-		p, err := Chat.Parse(body)
-		if err == nil {
-			p.Tokenize = tokenizer
+		p := Chat.read(members)
+		p.Tokenize = tokenizer
+		if err = p.Err(); err == nil {
 			err = p.Render()
 		}
-		if err != nil {
-			return nil, false, pydantic.AsError(err)
-		}
-		return p.Prompts[0], strs, nil
-	}
-	if pydantic.IsNull(members["prompt"]) {
-		return nil, false, pydantic.Missing("prompt")
+		return slices.Concat(p.Prompts...), strs, err
 	}
 	text, err := pydantic.String("prompt", members["prompt"])
 	return tokenizer(make([]int, 0, len(text)/5+4), text), strs, err
@@ -35,10 +33,11 @@ func Tokenize(body []byte, tokenizer func(dst []int, text string) []int) (ids []
 
 // Detokenize reads a body of /detokenize.
 func Detokenize(body []byte) ([]int, error) {
-	if err := pydantic.Validate(body); err != nil {
-		return nil, judge(body, err)
+	members, err := pydantic.Members(body)
+	if err != nil {
+		return nil, err
 	}
-	tokens := membersOf(body)["tokens"]
+	tokens := members["tokens"]
 	if pydantic.IsNull(tokens) {
 		return nil, pydantic.Missing("tokens")
 	}
@@ -60,16 +59,16 @@ type LoadAdapter struct {
 
 // ParseAdapter reads a body of one of the two routes.
 func ParseAdapter(body []byte, load bool) (r LoadAdapter, err error) {
-	p := &reader{raw: map[string][]byte{}, into: map[string]any{"lora_name": &r.Name}, required: []string{"lora_name"}}
+	raw, err := pydantic.Members(body)
+	if err != nil {
+		return r, err
+	}
+	p := &reader{raw: raw, into: map[string]any{"lora_name": &r.Name, "lora_int_id": new(int)}, required: []string{"lora_name"}}
 	if load {
-		p.into["lora_path"], p.into["load_inplace"], p.into["is_3d_lora_weight"] = &r.Path, &r.InPlace, new(bool)
+		p.into = map[string]any{"lora_name": &r.Name, "lora_path": &r.Path, "load_inplace": &r.InPlace, "is_3d_lora_weight": new(bool)}
 		p.required = append(p.required, "lora_path")
-	} else {
-		p.into["lora_int_id"] = new(int)
 	}
-	if err := p.members(body, ""); err != nil {
-		return r, judge(body, err)
-	}
+	p.convert()
 	p.require(p.required...)
-	return r, p.bad.Err()
+	return r, p.Err()
 }
