@@ -112,9 +112,6 @@ func (g *generation) admit() error {
 	if g.Priority != 0 && o.SchedulingPolicy == "fcfs" {
 		return pydantic.BadRequest("", "Got priority %v but Priority scheduling is not enabled.", g.Priority)
 	}
-	if why := core.Full(); why != "" {
-		return &pydantic.Error{Status: http.StatusServiceUnavailable, Kind: "Service Unavailable", Message: why}
-	}
 	return nil
 }
 

@@ -144,7 +144,7 @@ func (l *life) addCores(dpSize int, at *connector.Addresses, events *kvevents.Pu
 	})
 	for rank, id := range ids {
 		l.cores = append(l.cores, engine.New(engine.Config{
-			Rank: rank, ID: id, MaxRunning: o.MaxRunning, MaxQueuedRequests: o.MaxQueuedRequests, MaxQueuedTokens: o.MaxQueuedTokens, BlockSize: o.BlockSize, CacheBlocks: o.CacheBlocks, Events: events,
+			Rank: rank, ID: id, MaxRunning: o.MaxRunning, BlockSize: o.BlockSize, CacheBlocks: o.CacheBlocks, Events: events,
 			PrefillRate: o.PrefillRate, LoadRate: o.LoadRate, ITLPerRequest: o.ITLPerRequest, ChunkTokens: o.ChunkTokens,
 			Count: l.count, EndLeases: func() { l.connector.Transfers(rank) },
 		}))

@@ -17,22 +17,17 @@ import (
 type (
 	// Role is the role of an engine.
 	Role = connector.Role
-	// Policy is vLLM's kv_load_failure_policy.
-	Policy = connector.Policy
 	// Mode is the KV transfer of an engine.
 	Mode = kvparams.Mode
 	// NoticePlan has the notifications of a prefill engine.
 	NoticePlan = connector.NoticePlan
 )
 
-// The roles, policies and modes.
+// The roles and modes.
 const (
 	RoleBoth    = connector.RoleBoth
 	RolePrefill = connector.RolePrefill
 	RoleDecode  = connector.RoleDecode
-
-	PolicyFail      = connector.PolicyFail
-	PolicyRecompute = connector.PolicyRecompute
 
 	Plain       = kvparams.Plain
 	NIXL        = kvparams.NIXL

@@ -45,11 +45,6 @@ type Options struct {
 	TTFT       time.Duration // time until the first token of every request
 	ITL        time.Duration // time between tokens
 	MaxRunning int           // requests generating at once, others wait; 0 is no limit
-	// MaxQueuedRequests is vLLM's --max-num-queued-reqs, the number of requests waiting and running
-	// from which on further ones get 503; MaxQueuedTokens is --max-num-queued-tokens, the number of
-	// prompt tokens not yet computed. 0 is no limit. Each data-parallel rank counts its own.
-	MaxQueuedRequests int
-	MaxQueuedTokens   int
 
 	// SplitCharacters makes the model write some characters as one token per byte, so that
 	// ids may end in a part of a character.
@@ -86,8 +81,6 @@ type Options struct {
 	Shared *Shared
 	// KVLease is the time that a finished prefill waits for its decode; default 30 s.
 	KVLease time.Duration
-	// KVLoadFailurePolicy is PolicyFail by default.
-	KVLoadFailurePolicy Policy
 	// Bidirectional is bidirectional_kv_xfer of a NIXL decode engine: it hands over what
 	// it has when it ends, in its answer and, as vLLM 0.33 does, in the chunk of a stream
 	// that has the finish reason.
@@ -219,11 +212,6 @@ func (o *Options) fillKinds() error {
 	if !slices.Contains([]string{"", "qwen3", "deepseek_r1"}, o.ReasoningParser) || !slices.Contains([]string{"", "hermes"}, o.ToolParser) {
 		return fmt.Errorf("%w: parsers %q and %q: use \"qwen3\" or \"deepseek_r1\", and \"hermes\"", ErrOptions, o.ReasoningParser, o.ToolParser)
 	}
-	switch o.KVLoadFailurePolicy = cmp.Or(o.KVLoadFailurePolicy, PolicyFail); o.KVLoadFailurePolicy {
-	case PolicyFail, PolicyRecompute:
-	default:
-		return fmt.Errorf("%w: KV load failure policy %q: use \"fail\" or \"recompute\"", ErrOptions, o.KVLoadFailurePolicy)
-	}
 	if err := answer.CheckTurns(o.Turns); err != nil {
 		return fmt.Errorf("%w: %w", ErrOptions, err)
 	}
@@ -249,7 +237,7 @@ func (o *Options) fillSizes() error {
 	if room > 0 && room < o.MaxModelLen {
 		return fmt.Errorf("%w: a KV cache of %d tokens is too small for a model length of %d", ErrOptions, room, o.MaxModelLen)
 	}
-	if o.MaxModelLen < 0 || o.TTFT < 0 || o.ITL < 0 || o.KVLease < 0 || o.TransferTimeout < 0 || o.MaxRunning < 0 || o.MaxQueuedRequests < 0 || o.MaxQueuedTokens < 0 {
+	if o.MaxModelLen < 0 || o.TTFT < 0 || o.ITL < 0 || o.KVLease < 0 || o.TransferTimeout < 0 || o.MaxRunning < 0 {
 		return fmt.Errorf("%w: lengths, times and limits cannot be negative", ErrOptions)
 	}
 	return nil
@@ -281,7 +269,7 @@ func (o *Options) fillRanks(host string) error {
 // connector is what of them a connector needs.
 func (o *Options) connector() connector.Config {
 	return connector.Config{
-		Mode: o.Mode, Role: o.Role, Policy: o.KVLoadFailurePolicy, Shared: o.Shared, Log: o.Log,
+		Mode: o.Mode, Role: o.Role, Shared: o.Shared, Log: o.Log,
 		Version: o.Version, RewrittenParams: o.RewrittenParams, FixedID: o.EngineID != "",
 		Bidirectional: o.Bidirectional, Lease: o.KVLease, TransferTimeout: o.TransferTimeout,
 		SideChannelAddr: o.SideChannelAddr, SideChannelHost: o.SideChannelHost, TPSize: o.TPSize, Ranks: o.Ranks,

@@ -41,15 +41,6 @@ const (
 	RoleDecode  Role = "decode"
 )
 
-// Policy is what a decode engine does about a KV load that failed.
-type Policy string
-
-// The policies of vLLM's kv_load_failure_policy.
-const (
-	PolicyFail      Policy = "fail"
-	PolicyRecompute Policy = "recompute"
-)
-
 // Connector is that of one life of an engine. What is asked of a rank counts from 0.
 type Connector interface {
 	// Start brings up what other engines ask this one by.
@@ -97,7 +88,7 @@ type Request struct {
 	HTTP   *http.Request
 	Engine *engine.Request
 	NoKV   bool // a fault suppresses the transfer params
-	Failed bool // the KV load failed and the policy is to fail
+	Failed bool // the KV load failed
 }
 
 // Transfers are prefills that wait for their decode, those that did so in vain, and how many
@@ -115,7 +106,6 @@ type Addresses struct {
 type Config struct {
 	Mode   kvparams.Mode
 	Role   Role
-	Policy Policy
 	Shared *transfer.Shared
 	Count  *counters.Counters
 	Log    logrus.FieldLogger
@@ -196,15 +186,10 @@ func promptHash(ids []int) uint64 {
 	return g.Hash()
 }
 
-// refuse notes a load that has failed; recompute reports whether the prompt is computed here.
-func (b *base) refuse(r *Request, err error) (recompute bool) {
+// refuse notes a load that has failed; the kv_load_failure_policy is fail.
+func (b *base) refuse(r *Request, err error) {
 	b.Count.Refuse(r.ID, err)
-	if b.Policy == PolicyFail {
-		r.Failed = true
-		return false
-	}
-	b.Count.Recomputed.Add(1)
-	return true
+	r.Failed = true
 }
 
 // mislead notes that a request reads the blocks of another prompt.

@@ -53,10 +53,8 @@ func (l *nixlLeg) Begin(r *Request) *pydantic.Error {
 			return pydantic.InternalError()
 		}
 		if err := l.load(r); err != nil {
-			if !n.refuse(r, err) {
-				return nil
-			}
-			break
+			n.refuse(r, err)
+			return nil
 		}
 		n.loaded(r)
 		local = false
@@ -266,9 +264,7 @@ func (p *p2p) Begin(r *Request) *pydantic.Error {
 	c := transfer.Claim{RequestID: from.ID, Prompt: promptHash(r.Prompts[0])}
 	addr := net.JoinHostPort(from.Host, strconv.Itoa(from.Port))
 	if err := transfer.Ask(r.HTTP.Context(), addr, transfer.Question{Op: "take", Claim: c}); err != nil {
-		if p.refuse(r, err) {
-			p.countLocal(r)
-		}
+		p.refuse(r, err)
 		return nil
 	}
 	p.loaded(r)
