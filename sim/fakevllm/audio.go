@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"hash/crc32"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -30,12 +29,12 @@ func ExpectedTranscription(file []byte, prompt string) []string {
 
 // transcribe answers /v1/audio/transcriptions and /v1/audio/translations.
 func (x *exchange) transcribe(path string, body []byte) {
-	f, e := request.ReadForm(x.r, body)
-	if e == nil {
-		e = f.Check()
+	f, err := request.ReadForm(x.r, body)
+	if err == nil {
+		err = f.Check()
 	}
-	if e != nil {
-		x.refuse(e)
+	if err != nil {
+		x.refuse(err)
 		return
 	}
 	s := x.life.server
@@ -57,8 +56,7 @@ func (x *exchange) transcribe(path string, body []byte) {
 		x.streamWords(path, name, words)
 		return
 	}
-	pydantic.WriteJSON(x.w, http.StatusOK, jsontext.Append(nil, `{"text":$,"usage":{"type":"duration","seconds":$}}`,
-		strings.Join(words, ""), len(f.Files["file"])/1000))
+	x.answer(jsontext.Append(nil, `{"text":$,"usage":{"type":"duration","seconds":$}}`, strings.Join(words, ""), len(f.Files["file"])/1000), nil)
 	x.completed()
 }
 

@@ -50,9 +50,19 @@ func (c *client) write(b []byte) bool {
 	return !c.lifetime.Broken()
 }
 
+// answer responds with a JSON body, or with an error.
+func (c *client) answer(body []byte, err error) {
+	if err != nil {
+		c.refuse(err)
+		return
+	}
+	pydantic.WriteJSON(c.w, http.StatusOK, body)
+}
+
 // refuse responds with an error. Errors of the framework about invalid requests have the same
 // form on all routes.
-func (c *client) refuse(e *pydantic.Error) {
+func (c *client) refuse(err error) {
+	e := pydantic.AsError(err)
 	if c.api != request.Messages || e.Kind == "" || e.Kind == "Bad Request" {
 		e.Write(c.w)
 		return

@@ -6,7 +6,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/responses"
 )
 
 // exchange is one request in progress: its client, its state in the engine core, and the fault
@@ -134,19 +133,4 @@ func (x *exchange) completed() {
 func (x *exchange) fail(e *pydantic.Error) {
 	x.life.count.Failed.Add(1)
 	x.client.fail(e)
-}
-
-// storedResponse serves GET of a stored response, and its cancelling.
-func (x *exchange) storedResponse(path string) {
-	id, cancel, _ := responses.Path(path)
-	read := x.life.responses.Get
-	if cancel {
-		read = x.life.responses.Cancel
-	}
-	body, e := read(id)
-	if e != nil {
-		x.refuse(e)
-		return
-	}
-	pydantic.WriteJSON(x.w, http.StatusOK, body)
 }

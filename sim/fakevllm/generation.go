@@ -42,7 +42,7 @@ func (x *exchange) generate(body []byte) {
 		if p != nil {
 			l.connector.Refuse(x.r.Context(), p.KV)
 		}
-		x.refuse(pydantic.AsError(err))
+		x.refuse(err)
 		return
 	}
 	g.connect()

@@ -98,6 +98,7 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if x.strike(AfterRead, 0) {
 		return
 	}
+	id, cancel, stored := responses.Path(path)
 	switch {
 	case !s.opt.authorized(r):
 		w.Header().Del("Vary") // the key is checked in front of that
@@ -107,8 +108,8 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case want != r.Method:
 		w.Header().Set("Allow", want)
 		pydantic.WriteDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
-	case storedPath(path):
-		x.storedResponse(path)
+	case stored:
+		x.answer(l.responses.Read(id, cancel))
 	case want == http.MethodGet:
 		l.get(w, path)
 	default:
@@ -123,12 +124,6 @@ func (o *Options) authorized(r *http.Request) bool {
 	}
 	scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	return strings.EqualFold(scheme, "bearer") && subtle.ConstantTimeCompare([]byte(key), []byte(o.APIKey)) == 1
-}
-
-// storedPath reports whether a path is that of a stored response.
-func storedPath(path string) bool {
-	_, _, ok := responses.Path(path)
-	return ok
 }
 
 func guarded(path string) bool {
@@ -156,19 +151,19 @@ func (x *exchange) post(path string, body []byte) {
 		x.refuse(scaleOutDisabled())
 		return
 	}
-	body, e := request.ReadJSON(x.r, body)
-	if e != nil {
+	body, err := request.ReadJSON(x.r, body)
+	if err != nil {
 		if generates {
 			x.life.count.Requests.Add(1)
 		}
-		x.refuse(e)
+		x.refuse(err)
 		return
 	}
 	switch path {
 	case "/tokenize":
-		x.tokenize(body)
+		x.answer(x.life.tokenize(body))
 	case "/detokenize":
-		x.detokenize(body)
+		x.answer(x.life.detokenize(body))
 	case pathLoadAdapter, pathUnloadAdapter:
 		x.changeAdapters(path, body)
 	default:

@@ -1,7 +1,6 @@
 package fakevllm
 
 import (
-	"net/http"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
@@ -11,15 +10,13 @@ import (
 )
 
 // tokenize answers /tokenize for a prompt or for messages.
-func (x *exchange) tokenize(body []byte) {
-	ids, strs, err := request.Tokenize(body, x.life.server.opt.tokenizer())
-	if err != nil {
-		x.refuse(pydantic.AsError(err))
-		return
+func (l *life) tokenize(body []byte) ([]byte, error) {
+	ids, strs, err := request.Tokenize(body, l.server.opt.tokenizer())
+	if err == nil {
+		err = l.checkModel(body)
 	}
-	if e := x.checkModel(body); e != nil {
-		x.refuse(e)
-		return
+	if err != nil {
+		return nil, err
 	}
 	var texts any
 	if strs {
@@ -28,36 +25,29 @@ func (x *exchange) tokenize(body []byte) {
 		})
 		texts = jsontext.Raw(append(list, ']'))
 	}
-	pydantic.WriteJSON(x.w, http.StatusOK, jsontext.Append(make([]byte, 0, 7*len(ids)+96), `{"count":$,"max_model_len":$,"tokens":$,"token_strs":$}`,
-		len(ids), x.life.server.opt.MaxModelLen, ids, texts))
+	return jsontext.Append(make([]byte, 0, 7*len(ids)+96), `{"count":$,"max_model_len":$,"tokens":$,"token_strs":$}`, len(ids), l.server.opt.MaxModelLen, ids, texts), nil
 }
 
 // detokenize answers /detokenize.
-func (x *exchange) detokenize(body []byte) {
+func (l *life) detokenize(body []byte) ([]byte, error) {
 	ids, err := request.Detokenize(body)
-	if err != nil {
-		x.refuse(pydantic.AsError(err))
-		return
+	if err == nil {
+		err = l.checkModel(body)
 	}
-	if e := x.checkModel(body); e != nil {
-		x.refuse(e)
-		return
-	}
-	text := strings.ToValidUTF8(model.DetokenizeAll(ids), "\ufffd")
-	pydantic.WriteJSON(x.w, http.StatusOK, jsontext.Append(nil, `{"prompt":$}`, text))
+	return jsontext.Append(nil, `{"prompt":$}`, strings.ToValidUTF8(model.DetokenizeAll(ids), "\ufffd")), err
 }
 
 // checkModel refuses a model that is not served; the body was validated.
-func (x *exchange) checkModel(body []byte) *pydantic.Error {
+func (l *life) checkModel(body []byte) error {
 	name := ""
 	members, _ := pydantic.Members(body) // it was read before
 	if raw := members["model"]; !pydantic.IsNull(raw) {
 		if err := pydantic.Into(&name, "model", raw); err != nil {
-			return pydantic.AsError(err)
+			return err
 		}
 	}
-	if !x.life.serves(name) {
-		return pydantic.ModelNotFound(name, x.life.server.opt.Models)
+	if !l.serves(name) {
+		return pydantic.ModelNotFound(name, l.server.opt.Models)
 	}
 	return nil
 }

@@ -63,29 +63,21 @@ func (b *bootstrap) close() {
 }
 
 // peers are the side channels of the prefill engines that a decode engine knows, by engine id.
-type peers struct {
-	mu   sync.Mutex // guards addr
-	addr map[string]string
-}
-
-func (p *peers) get(engineID string) (string, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	addr, ok := p.addr[engineID]
-	return addr, ok
-}
+type peers struct{ sync.Map }
 
 // find returns the side channel of an engine. It queries the bootstrap server at base for an
 // engine that is not known, up to three times while that cannot be reached.
-func (p *peers) find(ctx context.Context, engineID, base string) (addr string, err error) {
-	for n := 1; ; n++ {
-		if addr, ok := p.get(engineID); ok {
-			return addr, nil
+func (p *peers) find(ctx context.Context, engineID, base string) (string, error) {
+	var err error
+	for n := 0; ; n++ {
+		if addr, ok := p.Load(engineID); ok {
+			return addr.(string), nil //nolint:forcetypeassert // of query
 		}
-		if n > 1 {
-			if _, lost := errors.AsType[*url.Error](err); n > 3 || !lost || ctx.Err() != nil {
-				return "", errors.Join(fmt.Errorf("remote engine_id %s not found from bootstrap server %s", engineID, base), err)
-			}
+		_, lost := errors.AsType[*url.Error](err)
+		switch {
+		case n > 2, n > 0 && !lost, ctx.Err() != nil:
+			return "", errors.Join(fmt.Errorf("remote engine_id %s not found from bootstrap server %s", engineID, base), err)
+		case n > 0:
 			sleep.For(ctx, 100*time.Millisecond)
 		}
 		err = p.query(ctx, base)
@@ -115,13 +107,8 @@ func (p *peers) query(ctx context.Context, base string) error {
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&ranks); err != nil {
 		return err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.addr == nil {
-		p.addr = make(map[string]string)
-	}
 	for _, r := range ranks {
-		p.addr[r.EngineID] = strings.TrimPrefix(r.WorkerAddr["0"]["0"], "tcp://")
+		p.Store(r.EngineID, strings.TrimPrefix(r.WorkerAddr["0"]["0"], "tcp://"))
 	}
 	return nil
 }

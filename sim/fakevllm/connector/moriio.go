@@ -24,7 +24,8 @@ import (
 // or by kv_transfer_params, as vLLM 0.32 does (moriio_common.py).
 type MoRIIO struct {
 	transferring
-	known partners
+	asked  sync.Map // kvparams.MoRIIOParams of a producer's transfers by transfer_id
+	tokens sync.Map // those that were handed out, by transfer_id
 }
 
 // Start brings up the port that partners find the engine by.
@@ -76,7 +77,7 @@ func (l *moriioLeg) Begin(r *Request) *pydantic.Error {
 		l.share(r, k.TransferID, k.Load)
 	case k.Produce:
 		if l.produce(r, k.TransferID); l.offers {
-			m.known.put(k.TransferID, k)
+			m.asked.Store(k.TransferID, k)
 		}
 	case k.Load && (m.Mode == kvparams.MoRIIOWrite || k.Blocks):
 		l.fetch(func() transfer.Fetched { return m.pull(k) })
@@ -117,7 +118,7 @@ func (l *moriioLeg) End(r *Request, finish string, answered bool) {
 	m := l.m
 	host, port := m.advertised(m.side)
 	token := kvparams.NewToken()
-	m.known.handOut(l.id, token)
+	m.tokens.Store(l.id, token)
 	r.TransferParams = kvparams.AppendMoRIIO(make([]byte, 0, 768), host, port, m.TPSize, len(r.Prompts[0]), l.id, token)
 }
 
@@ -129,35 +130,6 @@ func (m *MoRIIO) Inspect(r *Request, report func(string)) {
 	if k := kvparams.ParseMoRIIO(r.KV, r.ID, m.Mode); !k.Produce || strings.HasPrefix(k.TransferID, "sidecar-") {
 		report("kv_transfer_params has not the prefill form")
 	}
-}
-
-// partners are what a MoRI-IO producer knows of its transfers, besides their state.
-type partners struct {
-	mu     sync.Mutex // guards both maps
-	asked  map[string]kvparams.MoRIIOParams
-	tokens map[string]string
-}
-
-func (p *partners) put(id string, k kvparams.MoRIIOParams) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.asked == nil || len(p.asked) > 1<<16 {
-		p.asked, p.tokens = make(map[string]kvparams.MoRIIOParams), make(map[string]string)
-	}
-	p.asked[id] = k
-}
-
-// handOut notes the token that was handed out for a transfer.
-func (p *partners) handOut(id, token string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.tokens[id] = token
-}
-
-func (p *partners) of(id string) (k kvparams.MoRIIOParams, token string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.asked[id], p.tokens[id]
 }
 
 var (
@@ -177,9 +149,11 @@ func (m *MoRIIO) answer(q transfer.Question) (prompt uint64, err error) {
 	if prompt, err = m.transfers.Pull(q.RequestID); err != nil {
 		return 0, err
 	}
-	k, token := m.known.of(q.RequestID)
+	token, _ := m.tokens.Load(q.RequestID)
+	asked, _ := m.asked.Load(q.RequestID)
+	k, _ := asked.(kvparams.MoRIIOParams)
 	switch {
-	case m.Mode == kvparams.MoRIIORead && token != q.Token:
+	case m.Mode == kvparams.MoRIIORead && token != any(q.Token):
 		return 0, errBlocks
 	case m.Mode == kvparams.MoRIIOWrite && k.Peer != q.Peer:
 		timer := time.NewTimer(m.TransferTimeout)
@@ -236,23 +210,18 @@ func (m *MoRIIO) pingMessage(index int64) []byte {
 	if m.Role == RolePrefill {
 		role = "P"
 	}
-	mode := "WRITE"
-	if m.Mode == kvparams.MoRIIORead {
-		mode = "READ"
-	}
-	texts := [][2]string{{"type", role}, {"http_address", m.HTTP}, {"zmq_address", m.ZMQAddress()}, {"transfer_mode", mode}}
-	numbers := map[string]int64{"dp_size": 1, "tp_size": int64(m.TPSize)}
+	_, mode, _ := strings.Cut(strings.ToUpper(string(m.Mode)), "_")
+	ping := map[string]any{"transfer_mode": mode, "dp_size": 1, "tp_size": m.TPSize}
 	if m.PingOld {
 		_, port := m.advertised(m.side)
-		texts = [][2]string{{"type", "register"}, {"role", role}, {"request_address", "http://" + m.HTTP + "/v1/completions"}, {"transfer_mode", mode}}
-		numbers["handshake_port"], numbers["notify_port"], numbers["index"] = int64(port), int64(port), index
+		ping["type"], ping["role"], ping["request_address"] = "register", role, "http://"+m.HTTP+"/v1/completions"
+		ping["handshake_port"], ping["notify_port"], ping["index"] = port, port, index
+	} else {
+		ping["type"], ping["http_address"], ping["zmq_address"] = role, m.HTTP, m.ZMQAddress()
 	}
-	b := msgp.AppendMapHeader(nil, uint32(len(texts)+len(numbers))) //nolint:gosec // a handful
-	for _, t := range texts {
-		b = msgp.AppendString(msgp.AppendString(b, t[0]), t[1])
-	}
-	for name, n := range numbers {
-		b = msgp.AppendInt64(msgp.AppendString(b, name), n)
+	b, err := msgp.AppendMapStrIntf(nil, ping)
+	if err != nil {
+		panic(err) // numbers and texts
 	}
 	return b
 }

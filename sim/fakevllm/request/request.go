@@ -127,7 +127,7 @@ func ReadBody(r *http.Request) ([]byte, error) {
 
 // ReadJSON returns the text of a body that is a JSON object. FastAPI parses what looks like
 // JSON by its Content-Type before vLLM checks the type; both allow parameters.
-func ReadJSON(r *http.Request, body []byte) ([]byte, *pydantic.Error) {
+func ReadJSON(r *http.Request, body []byte) ([]byte, error) {
 	media, _, _ := strings.Cut(strings.ToLower(r.Header.Get("Content-Type")), ";")
 	isJSON, trimmed := media == "application/json", strings.TrimSpace(media)
 	raw := bytes.TrimSpace(bytes.TrimPrefix(body, []byte("\ufeff")))
@@ -137,7 +137,7 @@ func ReadJSON(r *http.Request, body []byte) ([]byte, *pydantic.Error) {
 		}
 		if len(body) > 0 && (!isJSON || len(raw) == 0 || raw[0] != '{') {
 			if _, err := pydantic.Validate(raw); err != nil {
-				return nil, pydantic.AsError(err)
+				return nil, err
 			}
 		}
 	}
