@@ -242,13 +242,6 @@ func (g *generation) loadFailed() bool {
 	return g.kv.Failed
 }
 
-// step makes and counts the next token of a lane.
-func (g *generation) step(ln *answer.Lane) (id int, text bool) {
-	id, text = ln.Step()
-	g.work.Generated(ln.Index, id)
-	return id, text
-}
-
 // inspect records requests that vLLM accepts but no correct proxy sends.
 func (g *generation) inspect() {
 	if strings.HasPrefix(g.r.Header.Get("X-Request-Id"), "pd-trial-") {

@@ -28,7 +28,17 @@ func (g *generation) respond() {
 			lanes[i].Seq.Finish = abort
 		}
 	}
-	if !g.decode(lanes) {
+	keepIDs := g.ReturnTokenIDs || g.Logprobs != nil || g.API == request.Generate || g.Model.Reasoning != ""
+	ok := g.generateTokens(lanes, func(ln *answer.Lane, id int, _ bool) bool {
+		if keepIDs {
+			ln.Tokens = append(ln.Tokens, id)
+		}
+		return true
+	})
+	switch {
+	case !ok:
+		return
+	case !g.lifetime.Alive():
 		g.abandon()
 		return
 	}
@@ -57,36 +67,6 @@ func (g *generation) respond() {
 	case request.Completions, request.Chat:
 	}
 	g.send(g.Body(lanes))
-}
-
-// decode runs all lanes to their end, at the engine's pace.
-func (g *generation) decode(lanes []answer.Lane) bool {
-	keepIDs := g.ReturnTokenIDs || g.Logprobs != nil || g.API == request.Generate || g.Model.Reasoning != ""
-	open := len(lanes)
-	for i := range lanes {
-		if lanes[i].Seq.Finish != "" {
-			open--
-		}
-	}
-	for round := 1; open > 0; round++ {
-		if round > 1 && (g.work.Paced() || round%1024 == 0) && !g.work.Tick() {
-			return false
-		}
-		for i := range lanes {
-			ln := &lanes[i]
-			if ln.Seq.Finish != "" {
-				continue
-			}
-			id, _ := g.step(ln)
-			if keepIDs {
-				ln.Tokens = append(ln.Tokens, id)
-			}
-			if ln.Seq.Finish != "" {
-				open--
-			}
-		}
-	}
-	return g.lifetime.Alive()
 }
 
 // checkCalls refuses a required call that was cut short, as vLLM does when it

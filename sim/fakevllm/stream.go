@@ -50,7 +50,18 @@ func (g *generation) stream() {
 	for i := range lanes {
 		lanes[i].Begin(&g.Reply, head)
 	}
-	if !g.streamTokens(lanes, buf) {
+	ok := g.generateTokens(lanes, func(ln *answer.Lane, id int, text bool) bool {
+		ended := ln.Seq.Finish != ""
+		if ended && ln.Index == 0 && g.life.server.opt.Bidirectional {
+			g.leg.End(&g.kv, ln.Seq.Finish, true)
+		}
+		buf = g.AppendEvent(buf[:0], ln, id, text)
+		if ended {
+			g.work.Core.Finished(ln.Seq.Finish)
+		}
+		return len(buf) == 0 || g.emit(buf)
+	})
+	if !ok {
 		return
 	}
 	g.leg.End(&g.kv, lanes[0].Seq.Finish, false)
@@ -72,11 +83,12 @@ func (g *generation) agentStream() {
 		g.abandon()
 		return
 	}
-	ln := &g.Lanes(true)[0]
+	lanes := g.Lanes(true)
+	ln := &lanes[0]
 	if n.Begin(ln); !flush() {
 		return
 	}
-	if !g.streamLane(ln, func(int, int) bool { n.Token(); return flush() }) {
+	if !g.streamLane(lanes, func(int) bool { n.Token(); return flush() }) {
 		return
 	}
 	g.work.Core.Finished(ln.Seq.Finish)
@@ -90,27 +102,15 @@ func (g *generation) agentStream() {
 
 // streamLane generates the only answer of a stream, and calls show for each token. It returns
 // false if the stream is over. A fault may set the finish reason abort.
-func (g *generation) streamLane(ln *answer.Lane, show func(round, id int) bool) bool {
+func (g *generation) streamLane(lanes []answer.Lane, show func(id int) bool) bool {
 	if g.aborts(fault.AfterRole, 0) {
-		ln.Seq.Finish = abort
-	} else if g.strike(fault.AfterRole, 0) || g.loadFailed() {
+		lanes[0].Seq.Finish = abort
+		return true
+	}
+	if g.strike(fault.AfterRole, 0) || g.loadFailed() {
 		return false
 	}
-	for round := 1; ln.Seq.Finish == ""; round++ {
-		if round > 1 && !g.work.Tick() {
-			g.abandon()
-			return false
-		}
-		if id, _ := g.step(ln); !show(round, id) {
-			return false
-		}
-		if g.aborts(fault.AfterTokens, round) {
-			ln.Seq.Finish = abort
-		} else if g.strike(fault.AfterTokens, round) {
-			return false
-		}
-	}
-	return true
+	return g.generateTokens(lanes, func(_ *answer.Lane, id int, _ bool) bool { return show(id) })
 }
 
 // streamIDs answers on /inference/v1/generate, with one event for each token.
@@ -119,11 +119,12 @@ func (g *generation) streamIDs() {
 		g.abandon()
 		return
 	}
-	ln := &g.Lanes(true)[0]
+	lanes := g.Lanes(true)
+	ln := &lanes[0]
 	head := jsontext.AppendString([]byte(`data: {"request_id":`), g.ID)
-	ok := g.streamLane(ln, func(round, id int) bool {
+	ok := g.streamLane(lanes, func(id int) bool {
 		b := append(append([]byte(nil), head...), `,"usage":null`...)
-		if round == 1 && g.ReturnTokenIDs {
+		if ln.Seq.N == 1 && g.ReturnTokenIDs {
 			b = jsontext.AppendInts(append(b, `,"prompt_token_ids":`...), g.Prompts[0])
 		}
 		b = append(b, `,"output_mode":"tokens","choices":[`...)
@@ -150,37 +151,38 @@ func (g *generation) streamIDs() {
 	}
 }
 
-// streamTokens is the loop that benchmarks live in: no allocation per token.
-func (g *generation) streamTokens(lanes []answer.Lane, buf []byte) (ok bool) {
-	open := len(lanes)
-	for round := 1; open > 0; round++ {
-		if round > 1 && !g.work.Tick() {
-			g.abandon()
-			return false
-		}
+// generateTokens generates the tokens of all lanes in turn, at the engine's pace, and calls show for
+// each of them, until all lanes have ended. It returns false if the request has ended earlier.
+// Benchmarks spend their time in it: it does not allocate for a token.
+func (g *generation) generateTokens(lanes []answer.Lane, show func(ln *answer.Lane, id int, text bool) bool) bool {
+	for round := 0; ; round++ {
+		open := false
 		for i := range lanes {
 			ln := &lanes[i]
 			if ln.Seq.Finish != "" {
 				continue
 			}
-			id, text := g.step(ln)
-			if ln.Seq.Finish != "" && ln.Index == 0 && g.life.server.opt.Bidirectional {
-				g.leg.End(&g.kv, ln.Seq.Finish, true)
+			if round > 0 && !open && !g.work.Tick() {
+				g.abandon()
+				return false
 			}
-			buf = g.AppendEvent(buf[:0], ln, id, text)
-			if ln.Seq.Finish != "" {
-				open--
-				g.work.Core.Finished(ln.Seq.Finish)
-			}
-			if len(buf) > 0 && !g.emit(buf) {
+			open = true
+			id, text := ln.Step()
+			g.work.Generated(ln.Index, id)
+			if !show(ln, id, text) {
 				return false
 			}
 		}
-		if g.strike(fault.AfterTokens, round) {
+		switch {
+		case !open:
+			return true
+		case !g.streaming:
+		case g.API != request.Completions && g.API != request.Chat && g.aborts(fault.AfterTokens, round+1):
+			lanes[0].Seq.Finish = abort
+		case g.strike(fault.AfterTokens, round+1):
 			return false
 		}
 	}
-	return true
 }
 
 func (g *generation) endStream(lanes []answer.Lane, head, buf []byte) {

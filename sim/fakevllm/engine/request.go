@@ -212,9 +212,6 @@ func (r *Request) Prefill(l Loaded, ttft, itl time.Duration) (cached int, ok boo
 	return cached, ok
 }
 
-// Paced reports whether time passes between tokens.
-func (r *Request) Paced() bool { return r.pace.itl > 0 }
-
 // Tick waits for the following token; false means that the client left or the engine died.
 func (r *Request) Tick() bool {
 	p := &r.pace
