@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
@@ -63,7 +62,7 @@ func (x *exchange) transcribe(path string, body []byte) {
 // streamWords answers with an event for each word.
 func (x *exchange) streamWords(path, model string, words []string) {
 	x.beginStream()
-	if x.strike(fault.AfterHeaders, 0) {
+	if x.strike(AfterHeaders, 0) {
 		return
 	}
 	kind, id := "transcription.chunk", "trsc-"
@@ -84,7 +83,7 @@ func (x *exchange) streamWords(path, model string, words []string) {
 		if !x.emit(append(event, "}]}\n\n"...)) {
 			return
 		}
-		if x.strike(fault.AfterTokens, i+1) {
+		if x.strike(AfterTokens, i+1) {
 			return
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"net/http"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -15,9 +14,9 @@ type exchange struct {
 	work engine.Request // of a request that generates
 
 	life    *life
-	fault   *fault.Fault // nil for none
-	id      string       // of the answer
-	counted bool         // the abort was counted
+	fault   *Fault // nil for none
+	id      string // of the answer
+	counted bool   // the abort was counted
 }
 
 func (l *life) newExchange(c client, id string) *exchange {
@@ -28,44 +27,44 @@ func (l *life) newExchange(c client, id string) *exchange {
 }
 
 // strike injects the fault if it is due; ended reports whether the exchange is over.
-func (x *exchange) strike(at fault.Stage, tokens int) (ended bool) {
+func (x *exchange) strike(at Stage, tokens int) (ended bool) {
 	f := x.fault
-	if f == nil || f.At != at || at == fault.AfterTokens && f.Tokens != tokens {
+	if f == nil || f.At != at || at == AfterTokens && f.Tokens != tokens {
 		return false
 	}
 	switch f.Kind {
-	case fault.Status:
+	case FaultStatus:
 		x.status(f)
-	case fault.Hang:
-		if at != fault.BeforeRead && at != fault.AfterRead {
+	case FaultHang:
+		if at != BeforeRead && at != AfterRead {
 			x.flush() // before that nothing, not even a header, may go out
 		}
 		x.hang()
-	case fault.Reset:
+	case FaultReset:
 		x.drop(true)
-	case fault.Close:
+	case FaultClose:
 		x.drop(false)
-	case fault.ErrorEvent:
+	case FaultErrorEvent:
 		e := pydantic.InternalError()
 		if f.Status != 0 {
 			e = &pydantic.Error{Status: f.Status, Kind: http.StatusText(f.Status), Message: http.StatusText(f.Status)}
 		}
 		x.fail(e)
-	case fault.Garbage:
+	case FaultGarbage:
 		x.garbage()
-	case fault.Die:
+	case FaultDie:
 		x.life.server.Kill()
-	case fault.Abort:
+	case FaultAbort:
 		x.finish(x.id, abort, nil, tokens == 0)
-	case fault.Recomputed:
+	case FaultRecomputed:
 		x.finish(x.id, "stop", "recomputed", tokens == 0)
-	case fault.Slow, fault.NoKV:
+	case FaultSlow, FaultNoKV:
 		return false // act elsewhere
 	}
 	return true
 }
 
-func (x *exchange) status(f *fault.Fault) {
+func (x *exchange) status(f *Fault) {
 	for k, v := range f.Header {
 		x.w.Header().Set(k, v)
 	}

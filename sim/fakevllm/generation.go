@@ -10,7 +10,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
@@ -117,7 +116,7 @@ func (g *generation) admit() error {
 
 // connect passes the request to the connector, which does nothing yet.
 func (g *generation) connect() {
-	g.kv = connector.Request{Reply: &g.Reply, HTTP: g.r, Engine: &g.work, NoKV: g.fault != nil && g.fault.Kind == fault.NoKV}
+	g.kv = connector.Request{Reply: &g.Reply, HTTP: g.r, Engine: &g.work, NoKV: g.fault != nil && g.fault.Kind == FaultNoKV}
 	g.leg = g.life.connector.Leg(&g.kv)
 }
 
@@ -197,7 +196,7 @@ func (g *generation) paused() bool {
 // beginLeg has the connector look at the request. An engine that aborts it before it has begun
 // with it has prefill free the blocks, as for a refused request.
 func (g *generation) beginLeg() *pydantic.Error {
-	if g.aborts(fault.AfterRole, 0) {
+	if g.aborts(AfterRole, 0) {
 		g.life.connector.Refuse(g.r.Context(), g.KV)
 		g.KV = nil
 		return nil
@@ -209,9 +208,9 @@ func (g *generation) beginLeg() *pydantic.Error {
 }
 
 // aborts reports whether the engine aborts the request at this stage, after tokens tokens.
-func (g *generation) aborts(at fault.Stage, tokens int) bool {
+func (g *generation) aborts(at Stage, tokens int) bool {
 	f := g.fault
-	return f != nil && f.Kind == fault.Abort && f.At == at && (at != fault.AfterTokens || f.Tokens == tokens)
+	return f != nil && f.Kind == FaultAbort && f.At == at && (at != AfterTokens || f.Tokens == tokens)
 }
 
 // first waits for the first token; false means that the client disconnected or the engine exited.
@@ -221,7 +220,7 @@ func (g *generation) first() bool {
 	}
 	o := &g.life.server.opt
 	ttft, itl := o.TTFT, o.ITL
-	if f := g.fault; f != nil && f.Kind == fault.Slow {
+	if f := g.fault; f != nil && f.Kind == FaultSlow {
 		ttft += f.TTFT
 		itl += f.ITL
 	}

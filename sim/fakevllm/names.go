@@ -6,7 +6,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvevents"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/record"
@@ -45,40 +44,6 @@ type Shared = transfer.Shared
 
 // NewShared returns an empty Shared.
 func NewShared() *Shared { return transfer.NewShared() }
-
-// Names of package fault.
-type (
-	// Fault is what goes wrong with some requests.
-	Fault = fault.Fault
-	// Kind is the kind of a fault.
-	Kind = fault.Kind
-	// Stage is the point of a request at which a fault happens.
-	Stage = fault.Stage
-)
-
-// The kinds of faults.
-const (
-	FaultStatus     = fault.Status
-	FaultHang       = fault.Hang
-	FaultReset      = fault.Reset
-	FaultClose      = fault.Close
-	FaultSlow       = fault.Slow
-	FaultErrorEvent = fault.ErrorEvent
-	FaultGarbage    = fault.Garbage
-	FaultNoKV       = fault.NoKV
-	FaultDie        = fault.Die
-	FaultAbort      = fault.Abort
-	FaultRecomputed = fault.Recomputed
-)
-
-// The stages at which they happen, in order.
-const (
-	BeforeRead   = fault.BeforeRead
-	AfterRead    = fault.AfterRead
-	AfterHeaders = fault.AfterHeaders
-	AfterRole    = fault.AfterRole
-	AfterTokens  = fault.AfterTokens
-)
 
 // Request is one request as received, before any processing.
 type Request = record.Request

@@ -5,7 +5,6 @@ import (
 	"strconv"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
@@ -23,7 +22,7 @@ func (g *generation) respond() {
 		return
 	}
 	lanes := g.Lanes(true)
-	if g.aborts(fault.AfterRole, 0) && g.API != request.Completions && g.API != request.Chat {
+	if g.aborts(AfterRole, 0) && g.API != request.Completions && g.API != request.Chat {
 		for i := range lanes {
 			lanes[i].Seq.Finish = abort
 		}
@@ -42,7 +41,7 @@ func (g *generation) respond() {
 		g.abandon()
 		return
 	}
-	if f := g.fault; f != nil && f.Kind == fault.Abort && f.At == fault.AfterTokens {
+	if f := g.fault; f != nil && f.Kind == FaultAbort && f.At == AfterTokens {
 		for i := range lanes {
 			lanes[i].Seq.Finish = abort
 		}
@@ -86,17 +85,17 @@ func (g *generation) checkCalls(lanes []answer.Lane) *pydantic.Error {
 // send writes the whole body, or as much as a fault lets out.
 func (g *generation) send(body []byte) {
 	f := g.fault
-	aborted := f != nil && f.Kind == fault.Abort && (f.At == fault.AfterTokens || g.API != request.Completions && g.API != request.Chat)
-	if f == nil || f.At == fault.BeforeRead || f.At == fault.AfterRead || aborted {
+	aborted := f != nil && f.Kind == FaultAbort && (f.At == AfterTokens || g.API != request.Completions && g.API != request.Chat)
+	if f == nil || f.At == BeforeRead || f.At == AfterRead || aborted {
 		pydantic.WriteJSON(g.w, http.StatusOK, body)
 		g.completed()
 		return
 	}
-	if f.Kind == fault.ErrorEvent {
+	if f.Kind == FaultErrorEvent {
 		g.fail(pydantic.InternalError())
 		return
 	}
-	if f.Ends() && g.strike(fault.AfterRole, 0) {
+	if f.Ends() && g.strike(AfterRole, 0) {
 		return
 	}
 	h := g.w.Header()
@@ -105,11 +104,11 @@ func (g *generation) send(body []byte) {
 	g.w.WriteHeader(http.StatusOK)
 	g.streaming = true
 	g.flush()
-	if g.strike(fault.AfterHeaders, 0) || g.strike(fault.AfterRole, 0) {
+	if g.strike(AfterHeaders, 0) || g.strike(AfterRole, 0) {
 		return
 	}
 	half := len(body) / 2
-	if g.write(body[:half]) && g.strike(fault.AfterTokens, f.Tokens) {
+	if g.write(body[:half]) && g.strike(AfterTokens, f.Tokens) {
 		return
 	}
 	if g.write(body[half:]) {

@@ -2,7 +2,6 @@ package fakevllm
 
 import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
@@ -13,7 +12,7 @@ func (g *generation) stream() {
 	if !g.streaming {
 		g.beginStream()
 	}
-	if g.strike(fault.AfterHeaders, 0) {
+	if g.strike(AfterHeaders, 0) {
 		return
 	}
 	if g.API == request.Responses || g.API == request.Messages {
@@ -38,7 +37,7 @@ func (g *generation) stream() {
 			}
 		}
 	}
-	if g.strike(fault.AfterRole, 0) {
+	if g.strike(AfterRole, 0) {
 		return
 	}
 	// vLLM finds a failed load out with the first result: behind the
@@ -103,11 +102,11 @@ func (g *generation) agentStream() {
 // streamLane generates the only answer of a stream, and calls show for each token. It returns
 // false if the stream is over. A fault may set the finish reason abort.
 func (g *generation) streamLane(lanes []answer.Lane, show func(id int) bool) bool {
-	if g.aborts(fault.AfterRole, 0) {
+	if g.aborts(AfterRole, 0) {
 		lanes[0].Seq.Finish = abort
 		return true
 	}
-	if g.strike(fault.AfterRole, 0) || g.loadFailed() {
+	if g.strike(AfterRole, 0) || g.loadFailed() {
 		return false
 	}
 	return g.generateTokens(lanes, func(_ *answer.Lane, id int, _ bool) bool { return show(id) })
@@ -177,9 +176,9 @@ func (g *generation) generateTokens(lanes []answer.Lane, show func(ln *answer.La
 		case !open:
 			return true
 		case !g.streaming:
-		case g.API != request.Completions && g.API != request.Chat && g.aborts(fault.AfterTokens, round+1):
+		case g.API != request.Completions && g.API != request.Chat && g.aborts(AfterTokens, round+1):
 			lanes[0].Seq.Finish = abort
-		case g.strike(fault.AfterTokens, round+1):
+		case g.strike(AfterTokens, round+1):
 			return false
 		}
 	}
