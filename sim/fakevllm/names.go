@@ -8,7 +8,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvevents"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/record"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 )
 
@@ -44,9 +43,6 @@ type Shared = transfer.Shared
 
 // NewShared returns an empty Shared.
 func NewShared() *Shared { return transfer.NewShared() }
-
-// Request is one request as received, before any processing.
-type Request = record.Request
 
 // Names of package answer.
 type (

@@ -15,7 +15,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/record"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
@@ -148,7 +147,7 @@ type Options struct {
 	// keeps none. Bodies are bounded by 64 MiB together as well.
 	RecordLimit int
 	// Journal receives the arrival and the end of each request that generates; nil keeps none.
-	Journal *record.Journal
+	Journal *Journal
 	// Admin serves /fake/faults, /fake/core and /fake/state.
 	Admin bool
 	// IdleTimeout closes idle connections, default 5 s as uvicorn does.

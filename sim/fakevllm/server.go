@@ -6,7 +6,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/counters"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/record"
 	"github.com/pdmesh/pdmesh/sim/tcpserver"
 )
 
@@ -24,7 +23,7 @@ type Server struct {
 	pausing atomic.Bool               // see Pause
 	state   atomic.Pointer[CoreState] // see SetCore
 	faults  faultScript
-	record  record.Record
+	record  requests
 }
 
 type (

@@ -16,7 +16,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/record"
 )
 
 // errDied is the end of an engine that a request or a fault has killed.
@@ -131,7 +130,7 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 			return cli.Wrongf("--journal: %w", err)
 		}
 		defer file.Close()
-		o.Journal = record.NewJournal(file)
+		o.Journal = fakevllm.NewJournal(file)
 	}
 	s, err := fakevllm.Start(ctx, o)
 	switch {
