@@ -2,7 +2,6 @@
 //
 //	Server, Cluster     of one member, or of several
 //	FillUp, EnableAuth  conditions of an etcd: no space left, authentication
-//	History             every change of a key, with its time
 package etcdtest
 
 import (
