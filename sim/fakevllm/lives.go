@@ -115,7 +115,7 @@ func (s *lives) SideChannel() int { return s.current().connector.Port(0) }
 
 // Bootstrap returns the port of the bootstrap server, 0 for all but a Mooncake producer.
 func (s *lives) Bootstrap() int {
-	if c, ok := s.current().connector.(*connector.Mooncake); ok {
+	if c, ok := s.current().connector.(interface{ Bootstrap() int }); ok {
 		return c.Bootstrap()
 	}
 	return 0
@@ -123,7 +123,7 @@ func (s *lives) Bootstrap() int {
 
 // AllocPorts returns the alloc ports of an LMCache decode, one for each rank.
 func (s *lives) AllocPorts() []int {
-	if c, ok := s.current().connector.(*connector.LMCache); ok {
+	if c, ok := s.current().connector.(interface{ AllocPorts() []int }); ok {
 		return c.AllocPorts()
 	}
 	return nil
@@ -131,7 +131,7 @@ func (s *lives) AllocPorts() []int {
 
 // Unread returns the number of prompts in the buffer of an LMCache decode.
 func (s *lives) Unread() int {
-	if c, ok := s.current().connector.(*connector.LMCache); ok {
+	if c, ok := s.current().connector.(interface{ Unread() int }); ok {
 		return c.Unread()
 	}
 	return 0
@@ -139,7 +139,7 @@ func (s *lives) Unread() int {
 
 // ZMQAddress returns the address that a MoRI-IO engine reports, "" for all others.
 func (s *lives) ZMQAddress() string {
-	if c, ok := s.current().connector.(*connector.MoRIIO); ok {
+	if c, ok := s.current().connector.(interface{ ZMQAddress() string }); ok {
 		return c.ZMQAddress()
 	}
 	return ""

@@ -7,16 +7,15 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvevents"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 )
 
-// Names of packages connector and kvparams, so that users of this package need only one import.
+// Names of package connector, so that users of this package need only one import.
 type (
 	// Role is the role of an engine.
 	Role = connector.Role
 	// Mode is the KV transfer of an engine.
-	Mode = kvparams.Mode
+	Mode = connector.Mode
 	// NoticePlan has the notifications of a prefill engine.
 	NoticePlan = connector.NoticePlan
 )
@@ -27,15 +26,15 @@ const (
 	RolePrefill = connector.RolePrefill
 	RoleDecode  = connector.RoleDecode
 
-	Plain       = kvparams.Plain
-	NIXL        = kvparams.NIXL
-	NIXLPush    = kvparams.NIXLPush
-	Ascend      = kvparams.Ascend
-	P2P         = kvparams.P2P
-	Mooncake    = kvparams.Mooncake
-	MoRIIORead  = kvparams.MoRIIORead
-	MoRIIOWrite = kvparams.MoRIIOWrite
-	LMCache     = kvparams.LMCache
+	Plain       = connector.Plain
+	NIXL        = connector.NIXL
+	NIXLPush    = connector.NIXLPush
+	Ascend      = connector.Ascend
+	P2P         = connector.P2P
+	Mooncake    = connector.Mooncake
+	MoRIIORead  = connector.MoRIIORead
+	MoRIIOWrite = connector.MoRIIOWrite
+	LMCache     = connector.LMCache
 )
 
 // Shared is the KV pool of the engines of one process in plain mode.

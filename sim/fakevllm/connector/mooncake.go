@@ -2,20 +2,21 @@ package connector
 
 import (
 	"context"
+	"encoding/json"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 )
 
-// Mooncake is vLLM's MooncakeConnector, whose legs know each other by transfer_id alone. The
+// mooncake is vLLM's MooncakeConnector, whose legs know each other by transfer_id alone. The
 // decode engine finds the prefill engine through its bootstrap server, and asks
 // for the blocks over the side channel, in place of ZMQ and Mooncake's
 // transfer engine: see transfer.Fetch.
-type Mooncake struct {
+type mooncake struct {
 	transferring
 	boot  *bootstrap // nil of a decode
 	peers peers
@@ -23,7 +24,7 @@ type Mooncake struct {
 
 // Start brings up what only a producer has: the channel by which its
 // blocks are fetched, and the bootstrap server that names it.
-func (m *Mooncake) Start(ctx context.Context) (err error) {
+func (m *mooncake) Start(ctx context.Context) (err error) {
 	if m.Role == RoleDecode {
 		return nil
 	}
@@ -40,7 +41,7 @@ func (m *Mooncake) Start(ctx context.Context) (err error) {
 }
 
 // Close ends them.
-func (m *Mooncake) Close() {
+func (m *mooncake) Close() {
 	m.side.Close()
 	if m.boot != nil {
 		m.boot.close()
@@ -48,7 +49,7 @@ func (m *Mooncake) Close() {
 }
 
 // Bootstrap is the port of the bootstrap server, 0 for none.
-func (m *Mooncake) Bootstrap() int {
+func (m *mooncake) Bootstrap() int {
 	if m.boot == nil {
 		return 0
 	}
@@ -56,18 +57,18 @@ func (m *Mooncake) Bootstrap() int {
 }
 
 // Leg knows the transfer.
-func (m *Mooncake) Leg(*Request) Leg {
+func (m *mooncake) Leg(*Request) Leg {
 	return &mooncakeLeg{transferLeg: transferLeg{t: &m.transferring}, m: m}
 }
 
 type mooncakeLeg struct {
 	transferLeg
-	m *Mooncake
+	m *mooncake
 }
 
 // Begin begins the transfer or asks for one.
 func (l *mooncakeLeg) Begin(r *Request) *pydantic.Error {
-	m, k := l.m, kvparams.ParseMooncake(r.KV)
+	m, k := l.m, ParseMooncake(r.KV)
 	if k.Load && m.Role == RolePrefill || k.Produce && m.Role == RoleDecode {
 		// An assertion of the connector fails and takes the engine down.
 		m.violate(r, "a leg for the other role")
@@ -100,14 +101,14 @@ func (l *mooncakeLeg) Begin(r *Request) *pydantic.Error {
 	return nil
 }
 
-func (m *Mooncake) warn(r *Request, why string) {
+func (m *mooncake) warn(r *Request, why string) {
 	m.Count.BadParam(r.ID, why)
 	m.Log.WithField("request_id", r.ID).Warn(why)
 }
 
 // pull gets the blocks of one prefill. A prefill engine that is not there any
 // more is no failure until the time is over: ZMQ connects again and again.
-func (m *Mooncake) pull(k kvparams.MooncakeParams) transfer.Fetched {
+func (m *mooncake) pull(k MooncakeParams) transfer.Fetched {
 	ctx, cancel := m.context()
 	defer cancel()
 	addr, err := m.peers.find(ctx, k.EngineID, k.Bootstrap)
@@ -118,14 +119,44 @@ func (m *Mooncake) pull(k kvparams.MooncakeParams) transfer.Fetched {
 }
 
 // Inspect is what a proxy owes to such an engine.
-func (m *Mooncake) Inspect(r *Request, report func(string)) {
+func (m *mooncake) Inspect(r *Request, report func(string)) {
 	if m.Role != RolePrefill {
 		return
 	}
-	if k := kvparams.ParseMooncake(r.KV); !k.Produce || k.TransferID == "" {
+	if k := ParseMooncake(r.KV); !k.Produce || k.TransferID == "" {
 		report("kv_transfer_params has not the prefill form")
 	}
 	if r.HTTP.Header.Get(HeaderRank) == "" {
 		report("no X-data-parallel-rank")
 	}
+}
+
+// MooncakeParams is a parsed kv_transfer_params.
+type MooncakeParams struct {
+	Produce, Load bool
+	TransferID    string
+	EngineID      string
+	Bootstrap     string
+	Missing       []string // of what a decode needs
+}
+
+// ParseMooncake reads the field as the connector does: what is asked for is
+// true, names are there or not, and nothing else is looked at.
+func ParseMooncake(raw []byte) MooncakeParams {
+	var k MooncakeParams
+	members, err := membersOf(raw)
+	if err != nil || members == nil {
+		return k
+	}
+	k.Load = pydantic.Truthy(members["do_remote_prefill"])
+	k.Produce = !k.Load && pydantic.Truthy(members["do_remote_decode"])
+	for name, into := range map[string]*string{
+		"remote_engine_id": &k.EngineID, "remote_bootstrap_addr": &k.Bootstrap, "transfer_id": &k.TransferID,
+	} {
+		if json.Unmarshal(members[name], into) != nil || *into == "" {
+			k.Missing = append(k.Missing, name)
+		}
+	}
+	slices.Sort(k.Missing)
+	return k
 }

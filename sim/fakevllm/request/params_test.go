@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -30,7 +29,6 @@ func FuzzParseParams(f *testing.F) {
 			if _, err := pydantic.Validate(in); err != nil {
 				t.Fatalf("%q is accepted and is not JSON", in)
 			}
-			kvparams.ParseNIXL(p.KV, kvparams.NIXL)
 			if p.Chat {
 				_ = p.Render()
 			}
