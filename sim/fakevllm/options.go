@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"slices"
 	"time"
@@ -193,23 +194,19 @@ func (o Options) withDefaults() (Options, error) {
 
 // fillKinds checks what is one of some words, and the turns.
 func (o *Options) fillKinds() error {
-	switch o.Role {
-	case RoleBoth, RolePrefill, RoleDecode:
-	default:
+	o.Mode = cmp.Or(o.Mode, Plain)
+	moriio := o.Mode == MoRIIORead || o.Mode == MoRIIOWrite
+	switch {
+	case !slices.Contains([]Role{RoleBoth, RolePrefill, RoleDecode}, o.Role):
 		return fmt.Errorf("%w: role %q: use \"prefill\", \"decode\" or \"\"", ErrOptions, o.Role)
-	}
-	switch o.Mode = cmp.Or(o.Mode, Plain); o.Mode {
-	case Plain, NIXL, NIXLPush, Ascend, P2P, Mooncake, LMCache:
-	case MoRIIORead, MoRIIOWrite:
-		if o.Role == RoleBoth {
-			return fmt.Errorf("%w: mode %s needs a role", ErrOptions, o.Mode)
-		}
-		o.TransferTimeout = cmp.Or(o.TransferTimeout, 120*time.Second) // recv_abort_timeout
-	default:
+	case !slices.Contains([]Mode{Plain, NIXL, NIXLPush, Ascend, P2P, Mooncake, LMCache, MoRIIORead, MoRIIOWrite}, o.Mode):
 		return fmt.Errorf("%w: mode %q: use \"plain\", \"nixl\", \"nixl_push\", \"ascend\", \"p2p\", \"mooncake\", \"lmcache\", \"moriio_read\" or \"moriio_write\"", ErrOptions, o.Mode)
-	}
-	if !slices.Contains([]string{"", "qwen3", "deepseek_r1"}, o.ReasoningParser) || !slices.Contains([]string{"", "hermes"}, o.ToolParser) {
+	case moriio && o.Role == RoleBoth:
+		return fmt.Errorf("%w: mode %s needs a role", ErrOptions, o.Mode)
+	case !slices.Contains([]string{"", "qwen3", "deepseek_r1"}, o.ReasoningParser) || !slices.Contains([]string{"", "hermes"}, o.ToolParser):
 		return fmt.Errorf("%w: parsers %q and %q: use \"qwen3\" or \"deepseek_r1\", and \"hermes\"", ErrOptions, o.ReasoningParser, o.ToolParser)
+	case moriio:
+		o.TransferTimeout = cmp.Or(o.TransferTimeout, 120*time.Second) // recv_abort_timeout
 	}
 	if err := answer.CheckTurns(o.Turns); err != nil {
 		return fmt.Errorf("%w: %w", ErrOptions, err)
@@ -219,25 +216,21 @@ func (o *Options) fillKinds() error {
 
 // fillSizes checks sizes, rates and times, and that a prompt has room in the cache.
 func (o *Options) fillSizes() error {
+	if min(o.BlockSize, o.CacheBlocks, o.ChunkTokens, o.ParsedWords, o.MaxModelLen, o.MaxRunning) < 0 || min(o.PrefillRate, o.LoadRate) < 0 ||
+		min(o.ITLPerRequest, o.TTFT, o.ITL, o.KVLease, o.TransferTimeout) < 0 {
+		return fmt.Errorf("%w: sizes, rates, times and limits cannot be negative", ErrOptions)
+	}
 	o.BlockSize, o.ChunkTokens = cmp.Or(o.BlockSize, kvcache.DefaultBlockSize), cmp.Or(o.ChunkTokens, 2048)
-	if o.BlockSize < 0 || o.CacheBlocks < 0 || o.PrefillRate < 0 || o.LoadRate < 0 || o.ITLPerRequest < 0 || o.ChunkTokens < 0 || o.ParsedWords < 0 {
-		return fmt.Errorf("%w: sizes and rates cannot be negative", ErrOptions)
-	}
 	room := o.BlockSize * o.CacheBlocks
-	if o.KVEvents != nil && o.KVEvents.Enabled && o.CacheBlocks == 0 {
+	if room == 0 {
+		room = math.MaxInt
+	}
+	o.MaxModelLen = cmp.Or(o.MaxModelLen, min(1<<20, room))
+	switch {
+	case o.KVEvents != nil && o.KVEvents.Enabled && o.CacheBlocks == 0:
 		return fmt.Errorf("%w: KV events of an engine without a limited KV cache", ErrOptions)
-	}
-	if o.MaxModelLen == 0 {
-		o.MaxModelLen = 1 << 20
-		if room > 0 {
-			o.MaxModelLen = min(o.MaxModelLen, room)
-		}
-	}
-	if room > 0 && room < o.MaxModelLen {
+	case room < o.MaxModelLen:
 		return fmt.Errorf("%w: a KV cache of %d tokens is too small for a model length of %d", ErrOptions, room, o.MaxModelLen)
-	}
-	if o.MaxModelLen < 0 || o.TTFT < 0 || o.ITL < 0 || o.KVLease < 0 || o.TransferTimeout < 0 || o.MaxRunning < 0 {
-		return fmt.Errorf("%w: lengths, times and limits cannot be negative", ErrOptions)
 	}
 	return nil
 }
