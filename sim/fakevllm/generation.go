@@ -246,10 +246,13 @@ func (g *generation) inspect() {
 	if strings.HasPrefix(g.r.Header.Get("X-Request-Id"), "pd-trial-") {
 		return // the proxy's own, which hands nothing over
 	}
-	role := g.life.server.opt.Role
+	role, mode := g.life.server.opt.Role, g.life.server.opt.Mode
 	report := func(what string) { g.life.count.Violate("%s engine, %s: %s", role, g.ID, what) }
 	if role != RoleBoth && g.r.Header.Get("X-Request-Id") == "" {
 		report("no X-Request-Id")
+	}
+	if what := g.life.connector.Inspect(&g.kv); what != "" {
+		report(what)
 	}
 	if role == RolePrefill {
 		for _, found := range []struct {
@@ -263,11 +266,11 @@ func (g *generation) inspect() {
 			{g.Store || g.Background, "the answer is to be stored"},
 			{g.StopSequences, "stop_sequences are present"},
 			{g.N != 1 || len(g.Prompts) != 1, "more than one answer is asked for"},
+			{(mode == P2P || mode == Mooncake) && g.r.Header.Get(connector.HeaderRank) == "", "no X-data-parallel-rank"},
 		} {
 			if found.bad {
 				report(found.what)
 			}
 		}
 	}
-	g.life.connector.Inspect(&g.kv, report)
 }

@@ -56,8 +56,8 @@ type Connector interface {
 	Leg(r *Request) Leg
 	// Refuse releases what the kv_transfer_params of a refused request name.
 	Refuse(ctx context.Context, kv []byte)
-	// Inspect reports what vLLM takes but no good proxy sends.
-	Inspect(r *Request, report func(what string))
+	// Inspect returns what vLLM takes of a request but no good proxy sends, "" for nothing.
+	Inspect(r *Request) string
 
 	// Transfers counts what a rank keeps for decodes. It releases the blocks that no decode fetched in time.
 	Transfers(rank int) Transfers
@@ -169,9 +169,15 @@ func (b *base) Start(context.Context) error    { return nil }
 func (b *base) Announce() error                { return nil }
 func (b *base) Close()                         {}
 func (b *base) Refuse(context.Context, []byte) {}
-func (b *base) Inspect(*Request, func(string)) {}
+func (b *base) Inspect(*Request) string        { return "" }
 func (b *base) Transfers(int) (none Transfers) { return none }
 func (b *base) Port(int) int                   { return 0 }
+
+// What is wrong with a leg.
+const (
+	notPrefill = "kv_transfer_params has not the prefill form"
+	isPrefill  = "kv_transfer_params has the prefill form"
+)
 
 // quiet is a leg that does nothing.
 type quiet struct{}
@@ -295,10 +301,11 @@ func (p *plain) Prefilled(r *Request) {
 	}
 }
 
-func (p *plain) Inspect(r *Request, report func(string)) {
+func (p *plain) Inspect(r *Request) string {
 	if r.KV != nil {
-		report("kv_transfer_params in plain mode")
+		return "kv_transfer_params in plain mode"
 	}
+	return ""
 }
 
 // Mode is how KV caches travel between engines.

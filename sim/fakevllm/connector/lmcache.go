@@ -190,14 +190,15 @@ func (c *lmcache) send(spec *LMCacheSpec, rank int, key string, plan NoticePlan)
 }
 
 // Inspect is what a proxy owes to such an engine.
-func (c *lmcache) Inspect(r *Request, report func(string)) {
+func (c *lmcache) Inspect(r *Request) string {
 	spec, tags, err := ParseLMCache(r.KV)
 	switch {
 	case c.Role == RolePrefill && (err != nil || spec == nil || tags == "" || len(spec.Init) != c.Ranks || len(spec.Alloc) != c.Ranks):
-		report("kv_transfer_params has not the prefill form")
+		return notPrefill
 	case c.Role == RoleDecode && (err != nil || spec != nil):
-		report("kv_transfer_params has the prefill form")
+		return isPrefill
 	}
+	return ""
 }
 
 // LMCacheSpec is what a prefill leg says.

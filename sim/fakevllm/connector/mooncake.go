@@ -119,16 +119,11 @@ func (m *mooncake) pull(k MooncakeParams) transfer.Fetched {
 }
 
 // Inspect is what a proxy owes to such an engine.
-func (m *mooncake) Inspect(r *Request, report func(string)) {
-	if m.Role != RolePrefill {
-		return
+func (m *mooncake) Inspect(r *Request) string {
+	if k := ParseMooncake(r.KV); m.Role == RolePrefill && (!k.Produce || k.TransferID == "") {
+		return notPrefill
 	}
-	if k := ParseMooncake(r.KV); !k.Produce || k.TransferID == "" {
-		report("kv_transfer_params has not the prefill form")
-	}
-	if r.HTTP.Header.Get(HeaderRank) == "" {
-		report("no X-data-parallel-rank")
-	}
+	return ""
 }
 
 // MooncakeParams is a parsed kv_transfer_params.

@@ -126,13 +126,11 @@ func (l *moriioLeg) End(r *Request, finish string, answered bool) {
 }
 
 // Inspect is what a proxy owes to such an engine.
-func (m *moriio) Inspect(r *Request, report func(string)) {
-	if m.Role != RolePrefill {
-		return
+func (m *moriio) Inspect(r *Request) string {
+	if k := ParseMoRIIO(r.KV, r.ID, m.Mode); m.Role == RolePrefill && (!k.Produce || strings.HasPrefix(k.TransferID, "sidecar-")) {
+		return notPrefill
 	}
-	if k := ParseMoRIIO(r.KV, r.ID, m.Mode); !k.Produce || strings.HasPrefix(k.TransferID, "sidecar-") {
-		report("kv_transfer_params has not the prefill form")
-	}
+	return ""
 }
 
 var (

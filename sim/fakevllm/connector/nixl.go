@@ -159,14 +159,14 @@ func Minor(version string) int {
 	return n
 }
 
-func (n *nixl) Inspect(r *Request, report func(string)) {
-	produces := ParseNIXL(r.KV, n.Mode).Form == Produce
-	switch {
+func (n *nixl) Inspect(r *Request) string {
+	switch produces := ParseNIXL(r.KV, n.Mode).Form == Produce; {
 	case n.Role == RolePrefill && !produces:
-		report("kv_transfer_params has not the prefill form")
+		return notPrefill
 	case n.Role == RoleDecode && produces:
-		report("kv_transfer_params has the prefill form")
+		return isPrefill
 	}
+	return ""
 }
 
 // ledgers are the offers of an engine's ranks and the side channels by which decodes
@@ -289,16 +289,11 @@ func (p *p2p) End(r *Request, _ string, answered bool) {
 	p.Count.TransfersMade.Add(1)
 }
 
-func (p *p2p) Inspect(r *Request, report func(string)) {
-	if p.Role != RolePrefill {
-		return
+func (p *p2p) Inspect(r *Request) string {
+	if _, present := ParseP2P(r.KV, "remote_decoder"); p.Role == RolePrefill && !present {
+		return "kv_transfer_params has no remote_decoder"
 	}
-	if _, present := ParseP2P(r.KV, "remote_decoder"); !present {
-		report("kv_transfer_params has no remote_decoder")
-	}
-	if r.HTTP.Header.Get(HeaderRank) == "" {
-		report("no X-data-parallel-rank")
-	}
+	return ""
 }
 
 // Form is what kv_transfer_params asks for.
