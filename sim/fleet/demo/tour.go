@@ -15,8 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/text"
-
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -115,8 +113,15 @@ func (t *tour) say(format string, args ...any) { fmt.Fprintf(t.out, format+"\n",
 // title prints the heading of the next step, wrapped into lines.
 func (t *tour) title(format string, args ...any) {
 	t.step++
-	line := fmt.Sprintf("%d. "+format, append([]any{t.step}, args...)...)
-	t.say("\n%s", strings.ReplaceAll(text.WrapSoft(line, width+4), "\n", "\n   "))
+	line := fmt.Sprintf("\n%d.", t.step)
+	for word := range strings.FieldsSeq(fmt.Sprintf(format, args...)) {
+		if len(line)+len(word) > width+8 {
+			t.say("%s", line)
+			line = "  "
+		}
+		line += " " + word
+	}
+	t.say("%s", line)
 }
 
 func (t *tour) startEtcd(ctx context.Context) (err error) {
