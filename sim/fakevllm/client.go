@@ -63,7 +63,7 @@ func (c *client) answer(body []byte, err error) {
 // form on all routes.
 func (c *client) refuse(err error) {
 	e := pydantic.AsError(err)
-	if c.api != request.Messages || e.Kind == "" || e.Kind == "Bad Request" {
+	if c.api != request.Messages || e.Kind == "" || e.Kind == pydantic.KindInvalid {
 		e.Write(c.w)
 		return
 	}

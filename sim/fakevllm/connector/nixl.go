@@ -74,16 +74,12 @@ func (l *nixlLeg) Begin(r *Request) *pydantic.Error {
 // prefill has restarted with the same engine id.
 func (l *nixlLeg) load(r *Request) error {
 	err := l.fetch(r)
-	if l.n.Mode == NIXL && (errors.Is(err, transfer.ErrExpired) || l.n.FixedID && isUnknown(err)) {
+	unknown := err != nil && strings.Contains(err.Error(), transfer.ErrUnknown.Error()) // the side channel sends the text
+	if l.n.Mode == NIXL && (errors.Is(err, transfer.ErrExpired) || l.n.FixedID && unknown) {
 		l.n.mislead(r, err.Error())
 		return nil
 	}
 	return err
-}
-
-// isUnknown reports whether a peer does not know the request, as after a restart with the same id.
-func isUnknown(err error) bool {
-	return err != nil && strings.Contains(err.Error(), transfer.ErrUnknown.Error()) // the side channel sends the text
 }
 
 // fetch takes it over the side channel.
@@ -111,7 +107,8 @@ func (n *nixl) meeting(r *Request) string {
 func (l *nixlLeg) End(r *Request, finish string, answered bool) {
 	n := l.n
 	back := n.Bidirectional && n.Role == RoleDecode
-	if !answered || r.NoKV || l.params.Form != Produce && !back || !n.handsOver(finish) {
+	kept := finish == "length" || finish == "stop" && n.Mode != Ascend
+	if !answered || r.NoKV || l.params.Form != Produce && !back || !kept {
 		return
 	}
 	requestID := r.ID + "-" + model.Hex16(model.Mix(uint64(time.Now().UnixNano())))[:8]
@@ -128,11 +125,6 @@ func (l *nixlLeg) End(r *Request, finish string, answered bool) {
 	n.Count.TransfersMade.Add(1)
 	host, port := n.advertised(rank.side)
 	r.TransferParams = AppendNIXL(make([]byte, 0, 768), n.Mode, rank.EngineID, requestID, host, port, len(r.Prompts[0]), token)
-}
-
-// handsOver reports whether a prefill's blocks are kept after this finish reason.
-func (n *nixl) handsOver(finish string) bool {
-	return finish == "length" || finish == "stop" && n.Mode != Ascend
 }
 
 // Refuse has prefill free the blocks of a request that this engine refuses: since

@@ -11,8 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 )
 
-// kindInvalid is the type of the errors that FastAPI's validation reports.
-const kindInvalid = "Bad Request"
+// KindInvalid is the type of the errors that FastAPI's validation reports.
+const KindInvalid = "Bad Request"
 
 // Error is an error response in vLLM's shape, {"error":{"message","type","param","code"}}
 // with an integer code, or, without a Kind, in FastAPI's, {"detail":message}.
@@ -33,22 +33,11 @@ func BadRequest(param, format string, args ...any) *Error {
 // Invalid returns pydantic's error about a value of the body.
 func Invalid(loc, message string) *Error {
 	param := strings.TrimSuffix("body."+loc, ".")
-	return &Error{Status: http.StatusBadRequest, Kind: kindInvalid, Param: param, Message: "1 validation error: " + param + ": " + message}
+	return &Error{Status: http.StatusBadRequest, Kind: KindInvalid, Param: param, Message: "1 validation error: " + param + ": " + message}
 }
 
 // Missing returns pydantic's error about a field that is required.
 func Missing(loc string) *Error { return Invalid(loc, "Field required") }
-
-// WrongMedia returns the error about another Content-Type than JSON.
-func WrongMedia() *Error {
-	return &Error{Status: http.StatusBadRequest, Kind: kindInvalid,
-		Message: "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"}
-}
-
-// Unreadable returns the error about a body that is not UTF-8.
-func Unreadable() *Error {
-	return &Error{Status: http.StatusBadRequest, Message: "There was an error parsing the body"}
-}
 
 // InternalError returns the error of a failed engine.
 func InternalError() *Error {
@@ -78,7 +67,7 @@ func (f *Errors) Add(err error) {
 	e, ok := errors.AsType[*Error](err)
 	switch {
 	case err == nil:
-	case ok && e.Kind == kindInvalid:
+	case ok && e.Kind == KindInvalid:
 		f.pydantic = cmp.Or(f.pydantic, err)
 	default:
 		f.own = cmp.Or(f.own, err)
