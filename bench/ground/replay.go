@@ -154,7 +154,7 @@ func (p *Replay) send(ctx context.Context, list []Request, urls []string) (sampl
 			defer cancel()
 			want := list[i].expected()
 			header := http.Header{"Session-Id": {list[i].Session}, "X-Request-Timeout": {p.timeout()}}
-			r := client.StreamWith(ctx, urls[i%len(urls)], header, list[i].Body(), want, loadgen.Observer{})
+			r := client.Stream(ctx, urls[i%len(urls)], header, list[i].Body(), want, loadgen.Observer{})
 			samples[i].input = want.PromptTokens * Shrink
 			if r.Status == http.StatusTooManyRequests || r.Status == http.StatusServiceUnavailable {
 				samples[i].refused, samples[i].took = true, p.traceTime(r.Total)
@@ -191,7 +191,7 @@ func (p *Replay) settle(ctx context.Context, urls []string) error {
 	for _, url := range urls {
 		for good := 0; good < 2*p.Engines; {
 			r := Request{Messages: []fakevllm.Message{{Role: "user", Content: "hello"}}, Output: 1}
-			got := client.Stream(ctx, url, r.Body(), r.expected(), loadgen.Observer{})
+			got := client.Stream(ctx, url, nil, r.Body(), r.expected(), loadgen.Observer{})
 			if good++; got.Err != nil {
 				if good = 0; time.Now().After(deadline) {
 					return fmt.Errorf("%s: no correct responses: %w", url, got.Err)

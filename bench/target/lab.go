@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -29,6 +30,7 @@ type Options struct {
 // Lab owns the processes and their directory. It is not safe for concurrent use.
 type Lab struct {
 	o     Options
+	pin   []string // command before that of a target
 	fleet *fleet.Fleet
 	dir   string // of logs and configuration
 	n     int    // of processes
@@ -36,16 +38,19 @@ type Lab struct {
 
 // NewLab returns a Lab without processes.
 func NewLab(o Options) (*Lab, error) {
+	var pin []string
 	if o.Core != "" {
-		if _, err := exec.LookPath("taskset"); err != nil {
+		taskset, err := exec.LookPath("taskset") // it is replaced by the program
+		if err != nil {
 			return nil, fmt.Errorf("pin targets: install util-linux, or use --pin off for a run without meaningful figures: %w", err)
 		}
+		pin = []string{taskset, "-c", o.Core}
 	}
 	f, err := fleet.New(fleet.Options{BinDir: o.BinDir})
 	if err != nil {
 		return nil, err
 	}
-	return &Lab{o: o, fleet: f, dir: f.Dir()}, nil
+	return &Lab{o: o, pin: pin, fleet: f, dir: f.Dir()}, nil
 }
 
 // Close kills all processes, and removes their logs and generated configuration.
@@ -81,15 +86,9 @@ func (r *Running) Err() error {
 // launch starts a program, and blocks until url answers with status 200.
 func (l *Lab) launch(ctx context.Context, name, url, program string, args []string) (*fleet.Process, error) {
 	l.n++
-	if l.o.Core != "" {
-		taskset, err := exec.LookPath("taskset") // it is replaced by the program
-		if err != nil {
-			return nil, err
-		}
-		program, args = taskset, append([]string{"-c", l.o.Core, program}, args...)
-	}
+	command := slices.Concat(l.pin, []string{program}, args)
 	return l.fleet.Start(ctx, fleet.Spec{
-		Name: fmt.Sprintf("%s-%d", name, l.n), Program: program, Args: args,
+		Name: fmt.Sprintf("%s-%d", name, l.n), Program: command[0], Args: command[1:],
 		Ready: func(ctx context.Context) error { return l.fleet.Get(ctx, url, nil) },
 	})
 }

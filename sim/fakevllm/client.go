@@ -3,6 +3,7 @@ package fakevllm
 import (
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
@@ -104,13 +105,12 @@ func (c *client) finish(id, finish string, stop any, first bool) {
 	case c.streaming:
 		object, said = "chat.completion.chunk", `"delta":{"content":""}`
 	}
-	b := []byte(`{"id":"` + id + `","object":"` + object + `","choices":[{"index":0,` + said + `,"finish_reason":"` + finish + `","stop_reason":`)
-	b = jsontext.Append(b, `$}]`, stop)
+	b := jsontext.Append(nil, `{"id":$,"object":$,"choices":[{"index":0,`+said+`,"finish_reason":$,"stop_reason":$}]`, id, object, finish, stop)
 	if c.streaming {
-		c.write(append(append([]byte("data: "), b...), "}\n\ndata: [DONE]\n\n"...))
+		c.write(slices.Concat([]byte("data: "), b, []byte("}\n\ndata: [DONE]\n\n")))
 		return
 	}
-	pydantic.WriteJSON(c.w, http.StatusOK, append(b, `,"usage":{"prompt_tokens":1,"total_tokens":1,"completion_tokens":0},"kv_transfer_params":null}`...))
+	c.answer(append(b, `,"usage":{"prompt_tokens":1,"total_tokens":1,"completion_tokens":0},"kv_transfer_params":null}`...), nil)
 }
 
 // drop ends the connection, by RST or by FIN.

@@ -92,18 +92,13 @@ func (x *exchange) aborted() {
 	case x.counted:
 	case x.life.failed.Load():
 		x.counted = true
-		x.fail(deadEngine())
+		e := pydantic.InternalError()
+		e.Message = "EngineCore encountered an issue. See stack trace (above) for the root cause." // vLLM, v1/engine/exceptions.py
+		x.fail(e)
 	case !x.lifetime.Dead():
 		x.counted = true
 		x.life.count.Abort(x.id)
 	}
-}
-
-// deadEngine is the error of requests whose engine core has ended (vLLM, v1/engine/exceptions.py).
-func deadEngine() *pydantic.Error {
-	e := pydantic.InternalError()
-	e.Message = "EngineCore encountered an issue. See stack trace (above) for the root cause."
-	return e
 }
 
 // abandon ends a request whose client disconnected or whose engine exited.

@@ -55,30 +55,25 @@ func (x *exchange) generate(body []byte) {
 	g.run()
 }
 
-// identify sets the id of the response: from X-Request-Id, else from the body's
-// request_id, else at random.
+// identify sets the id of the response: from X-Request-Id, else from the body's request_id, else
+// at random. On /v1/responses the header is not looked at.
 func (g *generation) identify() {
-	p, x := g.Request, g.exchange
-	g.Base = x.r.Header.Get("X-Request-Id")
-	if g.Base == "" && p != nil {
-		g.Base = p.RequestID
+	random, fromBody := strings.ReplaceAll(newUUID(), "-", ""), ""
+	if g.Request != nil {
+		fromBody = g.RequestID
 	}
-	if g.Base == "" {
-		g.Base = strings.ReplaceAll(newUUID(), "-", "")
-	}
-	switch {
-	case p != nil && p.API == request.Responses:
-		if g.ID = p.RequestID; g.ID == "" {
-			g.ID = "resp_" + strings.ReplaceAll(newUUID(), "-", "") // the header is not looked at
-		}
-	case p != nil && p.API == request.Generate:
+	g.Base = cmp.Or(g.r.Header.Get("X-Request-Id"), fromBody, random)
+	switch g.api {
+	case request.Responses:
+		g.ID = cmp.Or(fromBody, "resp_"+random)
+	case request.Generate:
 		g.ID = "generate-tokens-" + g.Base
-	case x.api != request.Completions && x.api != request.Generate:
-		g.ID = "chatcmpl-" + g.Base
-	default:
+	case request.Completions:
 		g.ID = "cmpl-" + g.Base
+	default:
+		g.ID = "chatcmpl-" + g.Base
 	}
-	x.id = g.ID
+	g.id = g.ID
 }
 
 // admit checks what depends on the engine: the rank, the model and the lengths.

@@ -176,7 +176,10 @@ func (o Options) withDefaults() (Options, error) {
 	if err := o.fillSizes(); err != nil {
 		return o, err
 	}
-	o.fillTransfers(host)
+	anyPort := net.JoinHostPort(host, "0")
+	o.SideChannelAddr, o.BootstrapAddr = cmp.Or(o.SideChannelAddr, anyPort), cmp.Or(o.BootstrapAddr, anyPort)
+	o.KVLease, o.TransferTimeout = cmp.Or(o.KVLease, 30*time.Second), cmp.Or(o.TransferTimeout, 480*time.Second)
+	o.PingInterval, o.TPSize = cmp.Or(o.PingInterval, connector.PingInterval), cmp.Or(o.TPSize, 1)
 	if err := o.fillRanks(host); err != nil {
 		return o, err
 	}
@@ -233,14 +236,6 @@ func (o *Options) fillSizes() error {
 		return fmt.Errorf("%w: a KV cache of %d tokens is too small for a model length of %d", ErrOptions, room, o.MaxModelLen)
 	}
 	return nil
-}
-
-// fillTransfers is for the connectors: times, and places on the engine's host.
-func (o *Options) fillTransfers(host string) {
-	anyPort := net.JoinHostPort(host, "0")
-	o.SideChannelAddr, o.BootstrapAddr = cmp.Or(o.SideChannelAddr, anyPort), cmp.Or(o.BootstrapAddr, anyPort)
-	o.KVLease, o.TransferTimeout = cmp.Or(o.KVLease, 30*time.Second), cmp.Or(o.TransferTimeout, 480*time.Second)
-	o.PingInterval, o.TPSize = cmp.Or(o.PingInterval, connector.PingInterval), cmp.Or(o.TPSize, 1)
 }
 
 // fillRanks checks how many ranks there are, and has an alloc port for each.

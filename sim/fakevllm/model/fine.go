@@ -26,18 +26,13 @@ func AppendFine(dst []int, text string) []int {
 			}
 		}
 		for i < end {
-			n := fineLen(text[i:end])
+			n := end - i
+			if n >= maxFine {
+				n = 1 + int(Mix(load64(text[i:end]))%maxFine)
+			}
 			dst = append(dst, PieceID(text[i:i+n]))
 			i += n
 		}
 	}
 	return dst
-}
-
-// fineLen is how long the first token of a run is.
-func fineLen(run string) int {
-	if len(run) < maxFine {
-		return len(run)
-	}
-	return 1 + int(Mix(load64(run))%maxFine)
 }
