@@ -1,18 +1,25 @@
 package testkit
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"flag"
+	"io"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/tcpserver"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -106,4 +113,68 @@ func FreePort(t testing.TB) string {
 	ports, err := fleet.FreePorts(1)
 	require.NoError(t, err)
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0]))
+}
+
+// RawServer listens on a port of this machine, passes each connection to talk, with its
+// number from 0, and its own address to the caller. It writes nothing by itself, so that a test can answer with
+// any bytes, cut where it likes. A connection is closed when its talk returns; the end
+// of the test closes all of them and waits for talk, which must then return.
+func RawServer(t testing.TB, talk func(n int, c net.Conn)) (address string) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := tcpserver.Serve(ln, talk)
+	t.Cleanup(server.Close)
+	return ln.Addr().String()
+}
+
+// RawAnswers is a talk for RawServer that reads one request after the other, with its
+// body, and has answer write to the connection. n counts the connection's requests from
+// 1. The connection ends when the client ends it, or answer returns false.
+func RawAnswers(answer func(c net.Conn, r *http.Request, n int) bool) (talk func(n int, c net.Conn)) {
+	return func(_ int, c net.Conn) {
+		in := bufio.NewReader(c)
+		for n := 1; ; n++ {
+			r, err := http.ReadRequest(in)
+			if err != nil {
+				return
+			}
+			if _, err := io.Copy(io.Discard, r.Body); err != nil || !answer(c, r, n) {
+				return
+			}
+		}
+	}
+}
+
+// update is looked up and not kept in a variable: several packages of one test
+// binary may use Golden, and none of them should own a flag by being imported.
+func update() bool {
+	f := flag.Lookup("update")
+	return f != nil && f.Value.String() == "true"
+}
+
+// GoldenFlag registers -update. A test package that uses Golden calls it at
+// the start of its TestMain.
+func GoldenFlag() {
+	if flag.Lookup("update") == nil {
+		flag.Bool("update", false, "write golden files instead of comparing with them")
+	}
+}
+
+// Golden compares got with the file at path, below the package's directory.
+// With -update it writes the file.
+func Golden(t testing.TB, path string, got []byte) {
+	t.Helper()
+	if update() {
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, got, 0o644))
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("golden %s: %v (run the test with -update to write it)", path, err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Fatalf("golden %s differs (-want +got):\n%s", path, diff)
+	}
 }
