@@ -238,12 +238,10 @@ func (g *generation) respond() {
 		g.abandon()
 		return
 	}
-	if f := g.fault; f != nil && f.Kind == FaultAbort && f.At == AfterTokens {
-		for i := range lanes {
+	for i := range lanes {
+		if f := g.fault; f != nil && f.Kind == FaultAbort && f.At == AfterTokens {
 			lanes[i].Seq.Finish = abort
 		}
-	}
-	for i := range lanes {
 		g.work.Core.Finished(lanes[i].Seq.Finish)
 	}
 	if e := g.checkCalls(lanes); e != nil {

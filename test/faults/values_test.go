@@ -131,7 +131,7 @@ func TestFault20_Auth(t *testing.T) {
 	longform.Test(t)
 	row(t, 20)
 	const user, password = "pd", "secret"
-	server := etcdtest.Start(t, etcdtest.WithTokenTTL(2))
+	server := etcdtest.Start(t, etcdtest.WithArgs("--auth-token-ttl", "2"))
 	l := members.Layout(t)
 	root := etcdtest.EnableAuth(t, server.Client(t), user, password, l.Root())
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Username: user, Password: password})

@@ -136,7 +136,7 @@ func (c *Cluster) Replace(old *Server, host string) *Server {
 	}
 	peer := testkit.FreePort(c.t)
 	m := newMember(c.t, memberConfig{name: "m" + peer, peer: peer},
-		[]Option{WithHost(host), withArgs("--initial-cluster-state", "existing")})
+		[]Option{WithHost(host), WithArgs("--initial-cluster-state", "existing")})
 	// A cluster refuses a change of its members until all of them have been connected for a
 	// while.
 	change(rpctypes.ErrPeerURLExist, func(ctx context.Context) error {

@@ -89,7 +89,7 @@ type Option func(*memberConfig)
 
 // WithQuota limits the size of the member's data in bytes.
 func WithQuota(bytes int64) Option {
-	return withArgs("--quota-backend-bytes", strconv.FormatInt(bytes, 10))
+	return WithArgs("--quota-backend-bytes", strconv.FormatInt(bytes, 10))
 }
 
 // WithHost makes the member serve clients at an address of this machine other than loopback, and
@@ -100,11 +100,6 @@ func WithHost(host string) Option {
 			c.listen = net.JoinHostPort(host, port)
 		}
 	}
-}
-
-// WithTokenTTL sets how many seconds logins of users last, once authentication is on.
-func WithTokenTTL(seconds uint) Option {
-	return withArgs("--auth-token-ttl", strconv.FormatUint(uint64(seconds), 10))
 }
 
 // WithTLS makes the member use TLS with clients, with these files. With ca, clients must
@@ -119,7 +114,8 @@ func WithTLS(cert, key, ca string) Option {
 	}
 }
 
-func withArgs(args ...string) Option {
+// WithArgs adds arguments to the command line.
+func WithArgs(args ...string) Option {
 	return func(c *memberConfig) { c.args = append(c.args, args...) }
 }
 
