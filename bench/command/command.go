@@ -192,7 +192,10 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 	if core == "" {
 		run.Notes = append(run.Notes, "Nothing was pinned to a core, so targets, engines and load generator used the same cores.")
 	}
-	file := f.figures()
+	file := f.json
+	if f.into != "" {
+		file = filepath.Join(f.into, cmp.Or(f.machine, report.NameOf(machine.Describe())), "result.json")
+	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { // before the measurement
 		return err
 	}
@@ -225,14 +228,6 @@ func (f *flags) run(cmd *cobra.Command) (err error) {
 		return fmt.Errorf("%w: %s", errMissed, missed)
 	}
 	return nil
-}
-
-// figures returns the file for the figures.
-func (f *flags) figures() string {
-	if f.into == "" {
-		return f.json
-	}
-	return filepath.Join(f.into, cmp.Or(f.machine, report.NameOf(machine.Describe())), "result.json")
 }
 
 // writePage writes the page and the plots of all machines.

@@ -65,10 +65,10 @@ func (o *Model) Run(w *Workload, name string) (Result, error) {
 	for i := range w.Requests {
 		r := &w.Requests[i]
 		for ; m.shared+digestInterval <= r.At; m.shared += digestInterval {
-			m.until(m.shared + digestInterval)
+			m.ends.until(m.shared + digestInterval)
 			m.exchange()
 		}
-		m.until(r.At)
+		m.ends.until(r.At)
 		ids, chat := r.Prompt(), r.chat()
 		m.now, m.ids = r.At, ids
 		one := &m.proxies[i%len(m.proxies)]
@@ -143,7 +143,7 @@ type model struct {
 	caches   []*kvcache.Cache
 	free     []time.Duration // time at which the queue of an engine is empty
 	computed []int64
-	ends     []ending // by time
+	ends     events[time.Duration]
 
 	now time.Duration
 	ids []int // tokens of the current prompt
@@ -180,26 +180,33 @@ func (m *model) compute(now time.Duration, at int, ids []int, believed int, load
 	waiting := int64(max(0, len(ids)-believed))
 	load.Begin(len(ids))
 	load.Waiting.Add(waiting)
-	i, _ := slices.BinarySearchFunc(m.ends, end, func(e ending, at time.Duration) int { return cmp.Compare(e.at, at) })
-	m.ends = slices.Insert(m.ends, i, ending{end, func() {
+	m.ends.add(end, func() {
 		load.End(len(ids))
 		load.Waiting.Add(-waiting)
-	}})
+	})
 	return end - now + seconds(float64(len(ids)*Shrink)/m.engine.LoadRate)
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// until completes the prefills that end up to a time.
-func (m *model) until(now time.Duration) {
-	for len(m.ends) > 0 && m.ends[0].at <= now {
-		m.ends[0].do()
-		m.ends = m.ends[1:]
-	}
+// events are what happens later, in the order of time.
+type events[T cmp.Ordered] []event[T]
+
+type event[T cmp.Ordered] struct {
+	at T
+	do func()
 }
 
-// ending is the end of a prefill.
-type ending struct {
-	at time.Duration
-	do func()
+func (q *events[T]) add(at T, do func()) {
+	i, _ := slices.BinarySearchFunc(*q, at, func(e event[T], at T) int { return cmp.Compare(e.at, at) })
+	*q = slices.Insert(*q, i, event[T]{at, do})
+}
+
+// until lets happen what is due by then.
+func (q *events[T]) until(then T) {
+	for len(*q) > 0 && (*q)[0].at <= then {
+		next := (*q)[0]
+		*q = (*q)[1:]
+		next.do()
+	}
 }

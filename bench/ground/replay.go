@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os/exec"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -152,7 +154,7 @@ func (p *Replay) send(ctx context.Context, list []Request, urls []string) (sampl
 			defer cancel()
 			want := list[i].expected()
 			header := http.Header{"Session-Id": {list[i].Session}, "X-Request-Timeout": {p.timeout()}}
-			r := client.StreamWith(ctx, urls[i%len(urls)], header, list[i].Body(), want, loadgen.Observer{})
+			r := client.Stream(ctx, urls[i%len(urls)], header, list[i].Body(), want, loadgen.Observer{})
 			samples[i].input = want.PromptTokens * Shrink
 			if r.Status == http.StatusTooManyRequests || r.Status == http.StatusServiceUnavailable {
 				samples[i].refused, samples[i].took = true, p.traceTime(r.Total)
@@ -189,7 +191,7 @@ func (p *Replay) settle(ctx context.Context, urls []string) error {
 	for _, url := range urls {
 		for good := 0; good < 2*p.Engines; {
 			r := Request{Messages: []fakevllm.Message{{Role: "user", Content: "hello"}}, Output: 1}
-			got := client.Stream(ctx, url, r.Body(), r.expected(), loadgen.Observer{})
+			got := client.Stream(ctx, url, nil, r.Body(), r.expected(), loadgen.Observer{})
 			if good++; got.Err != nil {
 				if good = 0; time.Now().After(deadline) {
 					return fmt.Errorf("%s: no correct responses: %w", url, got.Err)
@@ -222,4 +224,42 @@ func (p *Replay) awaitIdle(ctx context.Context) error {
 		}
 		p.Patience -= time.Since(began)
 	}
+}
+
+// Router is our proxy or another router, with a policy.
+type Router struct {
+	Name string
+	spec target.Spec
+	mode fakevllm.Mode // KV transfer of its engines
+}
+
+// Programs are the programs of other routers.
+type Programs struct{ VLLMRouter, SMG string }
+
+// Find returns the router with a name: one of our policies, which may be followed by flags
+// as in prefix+--disaggregate=auto, or vllm-router:POLICY, or smg:POLICY. Our proxy also
+// gets the flags more.
+func Find(name string, p Programs, more []string) (Router, error) {
+	peer, policy, ok := strings.Cut(name, ":")
+	if !ok {
+		parts := strings.Split(name, "+")
+		flags := append(append([]string{"--prefill-policy", parts[0]}, parts[1:]...), more...)
+		return Router{Name: name, mode: fakevllm.NIXL, spec: target.Spec{Name: "pdmesh", Kind: target.Mesh, Flags: flags}}, nil
+	}
+	r := Router{Name: name, mode: fakevllm.NIXL, spec: target.Spec{Name: peer + "-" + policy, Policy: policy}}
+	switch peer {
+	case "vllm-router":
+		r.spec.Kind, r.spec.Program = target.VLLMRouter, p.VLLMRouter
+	case "smg":
+		r.spec.Kind, r.spec.Program = target.SMG, p.SMG
+		// smg sends no transfer params to HTTP engines. It waits for prefill, then it sends
+		// the request to decode, as for engines that share a cache.
+		r.mode = fakevllm.Plain
+	default:
+		return r, fmt.Errorf("target %q: must be a policy, vllm-router:POLICY or smg:POLICY", name)
+	}
+	if _, err := exec.LookPath(r.spec.Program); err != nil {
+		return r, fmt.Errorf("%s: %w", peer, target.ErrAbsent)
+	}
+	return r, nil
 }

@@ -1,7 +1,6 @@
 package ground
 
 import (
-	"container/heap"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -214,7 +213,7 @@ type day struct {
 	rng       *rand.Rand // of the load, which is the same for every fleet
 	noise     *rand.Rand
 	now       float64
-	events    dayEvents
+	events    events[float64]
 	engines   []*dayEngine
 	speed     estimate.Estimator
 	demand    roles.Demand
@@ -243,31 +242,13 @@ type dayStream struct {
 	running                      int
 }
 
-type dayEvent struct {
-	at float64
-	do func()
+func (d *day) later(after float64, do func()) {
+	at := d.now + after
+	d.events.add(at, func() { d.now = at; do() })
 }
-
-type dayEvents []dayEvent
-
-func (q dayEvents) Len() int           { return len(q) }
-func (q dayEvents) Less(i, j int) bool { return q[i].at < q[j].at }
-func (q dayEvents) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
-func (q *dayEvents) Push(x any)        { *q = append(*q, x.(dayEvent)) } //nolint:forcetypeassert // of this file
-func (q *dayEvents) Pop() any {
-	last := (*q)[len(*q)-1]
-	*q = (*q)[:len(*q)-1]
-	return last
-}
-
-func (d *day) later(after float64, do func()) { heap.Push(&d.events, dayEvent{d.now + after, do}) }
 
 func (d *day) until(at float64) {
-	for len(d.events) > 0 && d.events[0].at <= at {
-		e, _ := heap.Pop(&d.events).(dayEvent)
-		d.now = e.at
-		e.do()
-	}
+	d.events.until(at)
 	d.now = at
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 )
 
@@ -158,3 +159,90 @@ func (r *Request) expected() loadgen.Expected {
 	a := fakevllm.ExpectedCompletion(r.Prompt(), fakevllm.Sampling{MaxTokens: r.Output, IgnoreEOS: true})
 	return loadgen.Expected{Text: []byte(a.Text), PromptTokens: a.PromptTokens, CompletionTokens: len(a.Tokens), FinishReason: a.FinishReason}
 }
+
+// Caches is the size of the caches.
+type Caches struct {
+	BlockSize int // tokens of a replay
+	Blocks    int // in one engine
+}
+
+// blockSize is vLLM's default of 16 tokens.
+const blockSize = 16
+
+// NewCaches returns caches for n engines that have size times the distinct blocks of the
+// workload together.
+func NewCaches(w *Workload, n int, size float64) Caches {
+	distinct := 0
+	all := kvcache.New(kvcache.Config{BlockSize: blockSize, Blocks: w.tokens()/blockSize + len(w.Requests), Notify: func(e kvcache.Event) { distinct += len(e.Hashes) }})
+	fill(w, all)
+	return Caches{BlockSize: blockSize, Blocks: max(1, int(size*float64(distinct+n)/float64(n)))}
+}
+
+// tokens returns the number of tokens of all prompts.
+func (w *Workload) tokens() int {
+	sum := 0
+	for i := range w.Requests {
+		sum += len(w.Requests[i].Prompt())
+	}
+	return sum
+}
+
+// fill computes all prompts with one cache, in their order.
+func fill(w *Workload, cache *kvcache.Cache) {
+	for i := range w.Requests {
+		if h := cache.TryTake(w.Requests[i].Prompt(), ""); h != nil {
+			h.Computed()
+			h.Free()
+		}
+	}
+}
+
+// SharedHits returns the hit ratio of one cache of the size of all caches, if each prompt is
+// computed immediately. No router can exceed it by much.
+func SharedHits(w *Workload, c Caches, engines int) float64 {
+	cache := kvcache.New(kvcache.Config{BlockSize: c.BlockSize, Blocks: c.Blocks * engines})
+	fill(w, cache)
+	s := cache.Stats()
+	return float64(s.Hits) / float64(s.Queries)
+}
+
+// Shrink is the number of tokens of the trace that one token of a replay represents. It
+// reduces the work of the machine, and keeps the proportions of prompts. A block of the trace
+// has 512 tokens, so a block of a replay has 32.
+const Shrink = 16
+
+// blockTokens is the number of tokens in a block of a replay.
+const blockTokens = 512 / Shrink
+
+// Engine has the speed of an engine, in tokens and seconds of the trace.
+type Engine struct {
+	PrefillRate   float64 // prompt tokens per second
+	LoadRate      float64 // tokens of KV cache per second over the network
+	ITL           time.Duration
+	ITLPerRequest time.Duration // for each further request in the batch
+	ChunkTokens   int           // of a prompt in one decode step
+}
+
+// DefaultEngine is a dense model of 70 billion parameters with grouped-query
+// attention (Llama 3.1 70B: 80 layers, 8 KV heads of 128) on four H100 SXM, from
+// public figures:
+//
+//   - prefill: 2 FLOP a parameter and token are 0.14 TFLOP; four times 989 TFLOP/s
+//     (dense BF16) at 30 % of the peak are 8,500 tokens/s; 8,000 with attention.
+//   - loading: 80 × 8 × 128 × 2 × 2 bytes are 328 kB of KV a token; 400 Gbit/s
+//     carry 150,000 tokens/s.
+//   - decode: 140 GB of weights at 70 % of four times 3.35 TB/s take 15 ms, and the
+//     KV of a request of 12,000 tokens, the trace's mean, 0.4 ms.
+//   - chunk: 2,048, vLLM's default of max_num_batched_tokens.
+func DefaultEngine() Engine {
+	return Engine{PrefillRate: 8000, LoadRate: 150_000, ITL: 15 * time.Millisecond, ITLPerRequest: 400 * time.Microsecond, ChunkTokens: 2048}
+}
+
+// Limits are the limits of goodput.
+type Limits struct {
+	TTFT time.Duration // to the first token
+	ITL  time.Duration // mean time between tokens after it
+}
+
+// DefaultLimits returns limits of 5 s to the first token, and then 20 tokens/s.
+func DefaultLimits() Limits { return Limits{TTFT: 5 * time.Second, ITL: 50 * time.Millisecond} }

@@ -50,15 +50,18 @@ func Memory(pids []int) (int64, error) {
 	return sum, nil
 }
 
-// CPU returns the processor time of the processes in seconds since their start.
+// CPU returns the processor time of the processes in seconds since their start. It reads the clocks
+// of the processes, which count all their threads, also ended ones. The number of a clock is that
+// of clock_getcpuclockid(3).
 func CPU(pids []int) (float64, error) {
+	const schedClock = 2
 	var sum float64
 	for _, pid := range pids {
-		cpu, err := cpuTime(pid)
-		if err != nil {
-			return 0, err
+		var ts unix.Timespec
+		if err := unix.ClockGettime(int32(^pid<<3|schedClock), &ts); err != nil { //nolint:gosec // process IDs have 22 bits
+			return 0, fmt.Errorf("processor time of process %d: %w", pid, err)
 		}
-		sum += cpu
+		sum += float64(ts.Nano()) / 1e9
 	}
 	return sum, nil
 }
@@ -74,17 +77,6 @@ func Times() (busy, all float64, err error) {
 	c := stat.CPUTotal // guests count as user, too
 	busy = c.User + c.Nice + c.System + c.IRQ + c.SoftIRQ + c.Steal
 	return busy, busy + c.Idle + c.Iowait, err
-}
-
-// cpuTime reads the clock of a process, which counts all its threads, also ended ones. The
-// number of the clock is that of clock_getcpuclockid(3).
-func cpuTime(pid int) (float64, error) {
-	const schedClock = 2
-	var ts unix.Timespec
-	if err := unix.ClockGettime(int32(^pid<<3|schedClock), &ts); err != nil { //nolint:gosec // process IDs have 22 bits
-		return 0, fmt.Errorf("processor time of process %d: %w", pid, err)
-	}
-	return float64(ts.Nano()) / 1e9, nil
 }
 
 // RaiseFiles raises the limit of open descriptors of this process and of its future children

@@ -224,7 +224,7 @@ func (r *run) load(ctx context.Context, p *Phase, d time.Duration) time.Duration
 func complete(ctx context.Context, c *loadgen.Client, url, model, prompt string, tokens int) loadgen.Result {
 	body := fmt.Appendf(nil, `{"model":%q,"prompt":%q,"max_tokens":%d,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true}}`, model, prompt, tokens)
 	a := fakevllm.ExpectedText(prompt, fakevllm.Sampling{MaxTokens: tokens, IgnoreEOS: true})
-	return c.Stream(ctx, url+"/v1/completions", body, loadgen.Expected{
+	return c.Stream(ctx, url+"/v1/completions", nil, body, loadgen.Expected{
 		Text: []byte(a.Text), PromptTokens: a.PromptTokens, CompletionTokens: len(a.Tokens), FinishReason: a.FinishReason,
 	}, loadgen.Observer{})
 }

@@ -101,7 +101,7 @@ func TestInvalidRequestsAreAskedAbout(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ name, path, body, says string }{
 		{"two errors", "/v1/completions", `{"prompt":"x","max_tokens":"x","temperature":"y"}`, `"param":"body.max_tokens"`},
-		{"a number Python takes", "/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"temperature":NaN}`, "must be a finite number, got NaN"},
+		{"a number Python takes", "/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"temperature":NaN}`, "must be a finite number, got +Inf"},
 		{"broken", "/v1/completions", `{"prompt":`, "JSON decode error"},
 		{"nothing", "/v1/completions", ``, "Field required"},
 		{"a hidden value", "/v1/completions", `{"prompt":"x","max_tokens":0}`, `"param":"max_tokens"`},

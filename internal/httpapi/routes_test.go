@@ -38,14 +38,30 @@ func table(t *testing.T) (rows []routes.Row, own []routes.Route) {
 	return rows, own
 }
 
+// vllmRoutes reads a list of routes; it returns what turns each on.
+func vllmRoutes(t *testing.T, file string) map[routes.Route]string {
+	t.Helper()
+	out := map[routes.Route]string{}
+	for line := range strings.Lines(string(testkit.ReadFile(t, file))) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		words := strings.SplitN(strings.TrimSpace(line), " ", 3)
+		if len(words) != 3 {
+			t.Fatalf("%s: %q is no route", file, line)
+		}
+		out[routes.Of(words[0], words[1])] = words[2]
+	}
+	return out
+}
+
 // Every route of both vLLM releases is listed with the condition under which vLLM has it.
 func TestTableHasEveryRouteOfVLLM(t *testing.T) {
 	t.Parallel()
 	rows, _ := table(t)
 	listed := map[string]map[routes.Route]string{}
 	for _, release := range []string{"0.32", "0.33"} {
-		list, err := routes.List("testdata/vllm-" + release + ".routes")
-		require.NoError(t, err)
+		list := vllmRoutes(t, "testdata/vllm-"+release+".routes")
 		if len(list) < 80 {
 			t.Fatalf("vLLM %s has %d routes", release, len(list))
 		}

@@ -39,12 +39,12 @@ func (a *adapters) has(name string) bool {
 }
 
 // invalidInput returns vLLM's error about a request that changes the adapters.
-func invalidInput(format string, args ...any) *pydantic.Error {
+func invalidInput(format string, args ...any) error {
 	return &pydantic.Error{Status: http.StatusBadRequest, Kind: "InvalidUserInput", Message: fmt.Sprintf(format, args...)}
 }
 
 // load adds an adapter, or replaces it in its place.
-func (a *adapters) load(r request.LoadAdapter) *pydantic.Error {
+func (a *adapters) load(r request.LoadAdapter) error {
 	if r.Name == "" || r.Path == "" {
 		return invalidInput("Both 'lora_name' and 'lora_path' must be provided.")
 	}
@@ -68,7 +68,7 @@ func (a *adapters) load(r request.LoadAdapter) *pydantic.Error {
 }
 
 // unload removes an adapter.
-func (a *adapters) unload(name string) *pydantic.Error {
+func (a *adapters) unload(name string) error {
 	if name == "" {
 		return invalidInput("'lora_name' needs to be provided to unload a LoRA adapter.")
 	}
@@ -98,22 +98,18 @@ func startAdapters(o *Options) []adapter {
 // changeAdapters serves the two routes that VLLM_ALLOW_RUNTIME_LORA_UPDATING adds.
 func (x *exchange) changeAdapters(path string, body []byte) {
 	r, err := request.ParseAdapter(body, path == pathLoadAdapter)
-	if err != nil {
-		x.refuse(pydantic.AsError(err))
-		return
-	}
 	l, did := x.life, "removed"
-	var e *pydantic.Error
 	switch {
+	case err != nil:
 	case path == pathUnloadAdapter:
-		e = l.adapters.unload(r.Name)
+		err = l.adapters.unload(r.Name)
 	case slices.Contains(l.server.opt.Models, r.Name):
-		e = invalidInput("The lora adapter '%s' conflicts with a served base model.", r.Name)
+		err = invalidInput("The lora adapter '%s' conflicts with a served base model.", r.Name)
 	default:
-		e, did = l.adapters.load(r), "added"
+		err, did = l.adapters.load(r), "added"
 	}
-	if e != nil {
-		x.refuse(e)
+	if err != nil {
+		x.refuse(err)
 		return
 	}
 	x.w.Header()["Content-Type"] = nil // vLLM sends none

@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"hash/crc32"
-	"net/http"
 	"slices"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
@@ -30,12 +28,12 @@ func ExpectedTranscription(file []byte, prompt string) []string {
 
 // transcribe answers /v1/audio/transcriptions and /v1/audio/translations.
 func (x *exchange) transcribe(path string, body []byte) {
-	f, e := request.ReadForm(x.r, body)
-	if e == nil {
-		e = f.Check()
+	f, err := request.ReadForm(x.r, body)
+	if err == nil {
+		err = f.Check()
 	}
-	if e != nil {
-		x.refuse(e)
+	if err != nil {
+		x.refuse(err)
 		return
 	}
 	s := x.life.server
@@ -57,15 +55,14 @@ func (x *exchange) transcribe(path string, body []byte) {
 		x.streamWords(path, name, words)
 		return
 	}
-	pydantic.WriteJSON(x.w, http.StatusOK, jsontext.Append(nil, `{"text":$,"usage":{"type":"duration","seconds":$}}`,
-		strings.Join(words, ""), len(f.Files["file"])/1000))
+	x.answer(jsontext.Append(nil, `{"text":$,"usage":{"type":"duration","seconds":$}}`, strings.Join(words, ""), len(f.Files["file"])/1000), nil)
 	x.completed()
 }
 
 // streamWords answers with an event for each word.
 func (x *exchange) streamWords(path, model string, words []string) {
 	x.beginStream()
-	if x.strike(fault.AfterHeaders, 0) {
+	if x.strike(AfterHeaders, 0) {
 		return
 	}
 	kind, id := "transcription.chunk", "trsc-"
@@ -86,7 +83,7 @@ func (x *exchange) streamWords(path, model string, words []string) {
 		if !x.emit(append(event, "}]}\n\n"...)) {
 			return
 		}
-		if x.strike(fault.AfterTokens, i+1) {
+		if x.strike(AfterTokens, i+1) {
 			return
 		}
 	}

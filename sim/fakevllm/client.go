@@ -3,6 +3,7 @@ package fakevllm
 import (
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
@@ -50,10 +51,20 @@ func (c *client) write(b []byte) bool {
 	return !c.lifetime.Broken()
 }
 
+// answer responds with a JSON body, or with an error.
+func (c *client) answer(body []byte, err error) {
+	if err != nil {
+		c.refuse(err)
+		return
+	}
+	pydantic.WriteJSON(c.w, http.StatusOK, body)
+}
+
 // refuse responds with an error. Errors of the framework about invalid requests have the same
 // form on all routes.
-func (c *client) refuse(e *pydantic.Error) {
-	if c.api != request.Messages || e.Kind == "" || e.Kind == "Bad Request" {
+func (c *client) refuse(err error) {
+	e := pydantic.AsError(err)
+	if c.api != request.Messages || e.Kind == "" || e.Kind == pydantic.KindInvalid {
 		e.Write(c.w)
 		return
 	}
@@ -94,13 +105,12 @@ func (c *client) finish(id, finish string, stop any, first bool) {
 	case c.streaming:
 		object, said = "chat.completion.chunk", `"delta":{"content":""}`
 	}
-	b := []byte(`{"id":"` + id + `","object":"` + object + `","choices":[{"index":0,` + said + `,"finish_reason":"` + finish + `","stop_reason":`)
-	b = jsontext.Append(b, `$}]`, stop)
+	b := jsontext.Append(nil, `{"id":$,"object":$,"choices":[{"index":0,`+said+`,"finish_reason":$,"stop_reason":$}]`, id, object, finish, stop)
 	if c.streaming {
-		c.write(append(append([]byte("data: "), b...), "}\n\ndata: [DONE]\n\n"...))
+		c.write(slices.Concat([]byte("data: "), b, []byte("}\n\ndata: [DONE]\n\n")))
 		return
 	}
-	pydantic.WriteJSON(c.w, http.StatusOK, append(b, `,"usage":{"prompt_tokens":1,"total_tokens":1,"completion_tokens":0},"kv_transfer_params":null}`...))
+	c.answer(append(b, `,"usage":{"prompt_tokens":1,"total_tokens":1,"completion_tokens":0},"kv_transfer_params":null}`...), nil)
 }
 
 // drop ends the connection, by RST or by FIN.

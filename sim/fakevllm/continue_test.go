@@ -89,8 +89,7 @@ func TestContinue(t *testing.T) {
 	}{
 		{"completions", completions, fakevllm.Options{}, map[string]any{"prompt": "one two", "max_tokens": 24}},
 		{"split characters", completions, fakevllm.Options{}, map[string]any{"prompt": "three four", "max_tokens": 60}},
-		{"several ids", completions, fakevllm.Options{StreamInterval: 4}, map[string]any{"prompt": "five six", "max_tokens": 60}},
-		{"several ids by request", completions, fakevllm.Options{}, map[string]any{"prompt": "five six", "max_tokens": 60, "stream_interval": 3}},
+		{"several ids", completions, fakevllm.Options{}, map[string]any{"prompt": "five six", "max_tokens": 60, "stream_interval": 3}},
 		{"chat", chats, fakevllm.Options{}, map[string]any{"messages": messages("seven"), "max_tokens": 60}},
 		{"chat, whole context", chats, fakevllm.Options{MaxModelLen: 128}, map[string]any{"messages": messages("eight"), "max_tokens": 100, "ignore_eos": true}},
 	} {

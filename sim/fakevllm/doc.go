@@ -28,12 +28,11 @@
 //
 //	engine     one core: queue, batch, cache, clock        connector  how KV caches travel, one file for each connector
 //	request    bodies are read, one file for each API      model      the simulated model
-//	pydantic   what is taken, and the words of refusals    jsontext   texts and numbers in JSON
-//	kvparams   kv_transfer_params as each connector reads  transfer   what waits for a decode, and the side channels
+//	pydantic   values of bodies, and refusals              jsontext   texts and numbers in JSON
+//	answer     answers and streams, one file for each form transfer   what waits for a decode, and the side channels
 //	kvcache    the prefix cache                            kvevents   the publisher of its changes
-//	metrics    the page /metrics                           record     the requests that came
-//	fault      scripted faults                             answer     answers and streams, one file for each form
-//	responses  what /v1/responses has stored               counters   what happened in all lives, and remarks on it
+//	metrics    the page /metrics                           counters   what happened in all lives, and remarks on it
+//	responses  what /v1/responses has stored
 //
 // Package command is the program's command line.
 //

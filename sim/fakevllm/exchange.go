@@ -4,9 +4,7 @@ import (
 	"net/http"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/responses"
 )
 
 // exchange is one request in progress: its client, its state in the engine core, and the fault
@@ -16,9 +14,9 @@ type exchange struct {
 	work engine.Request // of a request that generates
 
 	life    *life
-	fault   *fault.Fault // nil for none
-	id      string       // of the answer
-	counted bool         // the abort was counted
+	fault   *Fault // nil for none
+	id      string // of the answer
+	counted bool   // the abort was counted
 }
 
 func (l *life) newExchange(c client, id string) *exchange {
@@ -29,44 +27,44 @@ func (l *life) newExchange(c client, id string) *exchange {
 }
 
 // strike injects the fault if it is due; ended reports whether the exchange is over.
-func (x *exchange) strike(at fault.Stage, tokens int) (ended bool) {
+func (x *exchange) strike(at Stage, tokens int) (ended bool) {
 	f := x.fault
-	if f == nil || f.At != at || at == fault.AfterTokens && f.Tokens != tokens {
+	if f == nil || f.At != at || at == AfterTokens && f.Tokens != tokens {
 		return false
 	}
 	switch f.Kind {
-	case fault.Status:
+	case FaultStatus:
 		x.status(f)
-	case fault.Hang:
-		if at != fault.BeforeRead && at != fault.AfterRead {
+	case FaultHang:
+		if at != BeforeRead && at != AfterRead {
 			x.flush() // before that nothing, not even a header, may go out
 		}
 		x.hang()
-	case fault.Reset:
+	case FaultReset:
 		x.drop(true)
-	case fault.Close:
+	case FaultClose:
 		x.drop(false)
-	case fault.ErrorEvent:
+	case FaultErrorEvent:
 		e := pydantic.InternalError()
 		if f.Status != 0 {
 			e = &pydantic.Error{Status: f.Status, Kind: http.StatusText(f.Status), Message: http.StatusText(f.Status)}
 		}
 		x.fail(e)
-	case fault.Garbage:
+	case FaultGarbage:
 		x.garbage()
-	case fault.Die:
+	case FaultDie:
 		x.life.server.Kill()
-	case fault.Abort:
+	case FaultAbort:
 		x.finish(x.id, abort, nil, tokens == 0)
-	case fault.Recomputed:
+	case FaultRecomputed:
 		x.finish(x.id, "stop", "recomputed", tokens == 0)
-	case fault.Slow, fault.NoKV:
+	case FaultSlow, FaultNoKV:
 		return false // act elsewhere
 	}
 	return true
 }
 
-func (x *exchange) status(f *fault.Fault) {
+func (x *exchange) status(f *Fault) {
 	for k, v := range f.Header {
 		x.w.Header().Set(k, v)
 	}
@@ -94,18 +92,13 @@ func (x *exchange) aborted() {
 	case x.counted:
 	case x.life.failed.Load():
 		x.counted = true
-		x.fail(deadEngine())
+		e := pydantic.InternalError()
+		e.Message = "EngineCore encountered an issue. See stack trace (above) for the root cause." // vLLM, v1/engine/exceptions.py
+		x.fail(e)
 	case !x.lifetime.Dead():
 		x.counted = true
 		x.life.count.Abort(x.id)
 	}
-}
-
-// deadEngine is the error of requests whose engine core has ended (vLLM, v1/engine/exceptions.py).
-func deadEngine() *pydantic.Error {
-	e := pydantic.InternalError()
-	e.Message = "EngineCore encountered an issue. See stack trace (above) for the root cause."
-	return e
 }
 
 // abandon ends a request whose client disconnected or whose engine exited.
@@ -134,19 +127,4 @@ func (x *exchange) completed() {
 func (x *exchange) fail(e *pydantic.Error) {
 	x.life.count.Failed.Add(1)
 	x.client.fail(e)
-}
-
-// storedResponse serves GET of a stored response, and its cancelling.
-func (x *exchange) storedResponse(path string) {
-	id, cancel, _ := responses.Path(path)
-	read := x.life.responses.Get
-	if cancel {
-		read = x.life.responses.Cancel
-	}
-	body, e := read(id)
-	if e != nil {
-		x.refuse(e)
-		return
-	}
-	pydantic.WriteJSON(x.w, http.StatusOK, body)
 }

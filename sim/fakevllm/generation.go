@@ -10,7 +10,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
@@ -42,7 +41,7 @@ func (x *exchange) generate(body []byte) {
 		if p != nil {
 			l.connector.Refuse(x.r.Context(), p.KV)
 		}
-		x.refuse(pydantic.AsError(err))
+		x.refuse(err)
 		return
 	}
 	g.connect()
@@ -56,30 +55,25 @@ func (x *exchange) generate(body []byte) {
 	g.run()
 }
 
-// identify sets the id of the response: from X-Request-Id, else from the body's
-// request_id, else at random.
+// identify sets the id of the response: from X-Request-Id, else from the body's request_id, else
+// at random. On /v1/responses the header is not looked at.
 func (g *generation) identify() {
-	p, x := g.Request, g.exchange
-	g.Base = x.r.Header.Get("X-Request-Id")
-	if g.Base == "" && p != nil {
-		g.Base = p.RequestID
+	random, fromBody := strings.ReplaceAll(newUUID(), "-", ""), ""
+	if g.Request != nil {
+		fromBody = g.RequestID
 	}
-	if g.Base == "" {
-		g.Base = strings.ReplaceAll(newUUID(), "-", "")
-	}
-	switch {
-	case p != nil && p.API == request.Responses:
-		if g.ID = p.RequestID; g.ID == "" {
-			g.ID = "resp_" + strings.ReplaceAll(newUUID(), "-", "") // the header is not looked at
-		}
-	case p != nil && p.API == request.Generate:
+	g.Base = cmp.Or(g.r.Header.Get("X-Request-Id"), fromBody, random)
+	switch g.api {
+	case request.Responses:
+		g.ID = cmp.Or(fromBody, "resp_"+random)
+	case request.Generate:
 		g.ID = "generate-tokens-" + g.Base
-	case x.api != request.Completions && x.api != request.Generate:
-		g.ID = "chatcmpl-" + g.Base
-	default:
+	case request.Completions:
 		g.ID = "cmpl-" + g.Base
+	default:
+		g.ID = "chatcmpl-" + g.Base
 	}
-	x.id = g.ID
+	g.id = g.ID
 }
 
 // admit checks what depends on the engine: the rank, the model and the lengths.
@@ -102,10 +96,7 @@ func (g *generation) admit() error {
 	}
 	g.Scripted = answer.TurnOf(o.Turns, g.Request)
 	g.Model = o.model()
-	g.Interval = max(1, o.StreamInterval)
-	if g.StreamInterval != nil {
-		g.Interval = max(g.Interval, *g.StreamInterval)
-	}
+	g.Interval = max(1, g.StreamInterval)
 	if err := o.render(g.Request); err != nil {
 		return err
 	}
@@ -115,15 +106,12 @@ func (g *generation) admit() error {
 	if g.Priority != 0 && o.SchedulingPolicy == "fcfs" {
 		return pydantic.BadRequest("", "Got priority %v but Priority scheduling is not enabled.", g.Priority)
 	}
-	if why := core.Full(); why != "" {
-		return &pydantic.Error{Status: http.StatusServiceUnavailable, Kind: "Service Unavailable", Message: why}
-	}
 	return nil
 }
 
 // connect passes the request to the connector, which does nothing yet.
 func (g *generation) connect() {
-	g.kv = connector.Request{Reply: &g.Reply, HTTP: g.r, Engine: &g.work, NoKV: g.fault != nil && g.fault.Kind == fault.NoKV}
+	g.kv = connector.Request{Reply: &g.Reply, HTTP: g.r, Engine: &g.work, NoKV: g.fault != nil && g.fault.Kind == FaultNoKV}
 	g.leg = g.life.connector.Leg(&g.kv)
 }
 
@@ -203,7 +191,7 @@ func (g *generation) paused() bool {
 // beginLeg has the connector look at the request. An engine that aborts it before it has begun
 // with it has prefill free the blocks, as for a refused request.
 func (g *generation) beginLeg() *pydantic.Error {
-	if g.aborts(fault.AfterRole, 0) {
+	if g.aborts(AfterRole, 0) {
 		g.life.connector.Refuse(g.r.Context(), g.KV)
 		g.KV = nil
 		return nil
@@ -215,9 +203,9 @@ func (g *generation) beginLeg() *pydantic.Error {
 }
 
 // aborts reports whether the engine aborts the request at this stage, after tokens tokens.
-func (g *generation) aborts(at fault.Stage, tokens int) bool {
+func (g *generation) aborts(at Stage, tokens int) bool {
 	f := g.fault
-	return f != nil && f.Kind == fault.Abort && f.At == at && (at != fault.AfterTokens || f.Tokens == tokens)
+	return f != nil && f.Kind == FaultAbort && f.At == at && (at != AfterTokens || f.Tokens == tokens)
 }
 
 // first waits for the first token; false means that the client disconnected or the engine exited.
@@ -227,7 +215,7 @@ func (g *generation) first() bool {
 	}
 	o := &g.life.server.opt
 	ttft, itl := o.TTFT, o.ITL
-	if f := g.fault; f != nil && f.Kind == fault.Slow {
+	if f := g.fault; f != nil && f.Kind == FaultSlow {
 		ttft += f.TTFT
 		itl += f.ITL
 	}
@@ -248,22 +236,18 @@ func (g *generation) loadFailed() bool {
 	return g.kv.Failed
 }
 
-// step makes and counts the next token of a lane.
-func (g *generation) step(ln *answer.Lane) (id int, text bool) {
-	id, text = ln.Step()
-	g.work.Generated(ln.Index, id)
-	return id, text
-}
-
 // inspect records requests that vLLM accepts but no correct proxy sends.
 func (g *generation) inspect() {
 	if strings.HasPrefix(g.r.Header.Get("X-Request-Id"), "pd-trial-") {
 		return // the proxy's own, which hands nothing over
 	}
-	role := g.life.server.opt.Role
+	role, mode := g.life.server.opt.Role, g.life.server.opt.Mode
 	report := func(what string) { g.life.count.Violate("%s engine, %s: %s", role, g.ID, what) }
 	if role != RoleBoth && g.r.Header.Get("X-Request-Id") == "" {
 		report("no X-Request-Id")
+	}
+	if what := g.life.connector.Inspect(&g.kv); what != "" {
+		report(what)
 	}
 	if role == RolePrefill {
 		for _, found := range []struct {
@@ -277,11 +261,11 @@ func (g *generation) inspect() {
 			{g.Store || g.Background, "the answer is to be stored"},
 			{g.StopSequences, "stop_sequences are present"},
 			{g.N != 1 || len(g.Prompts) != 1, "more than one answer is asked for"},
+			{(mode == P2P || mode == Mooncake) && g.r.Header.Get(connector.HeaderRank) == "", "no X-data-parallel-rank"},
 		} {
 			if found.bad {
 				report(found.what)
 			}
 		}
 	}
-	g.life.connector.Inspect(&g.kv, report)
 }

@@ -81,7 +81,7 @@ func TestHandover(t *testing.T) {
 }
 
 // TestRefusedHandover: whatever is wrong, the decode fails inside its 200 when
-// it streams, with a 500 when it does not, and recomputes by policy.
+// it streams, with a 500 when it does not.
 func TestRefusedHandover(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -124,50 +124,44 @@ func TestRefusedHandover(t *testing.T) {
 			return strings.Replace(kv, `"x_transfer_hints"`, `"x_other"`, 1)
 		}},
 	} {
-		for _, policy := range []fakevllm.Policy{fakevllm.PolicyFail, fakevllm.PolicyRecompute} {
-			t.Run(tt.name+" "+string(policy), func(t *testing.T) {
-				t.Parallel()
-				for _, stream := range []bool{true, false} {
-					p, d := pair(t, fakevllm.Options{}, fakevllm.Options{KVLoadFailurePolicy: policy})
-					kv := prefill(t, p, "R", user)
-					if tt.spoil != nil {
-						kv = tt.spoil(t, p, kv)
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			for _, stream := range []bool{true, false} {
+				p, d := pair(t, fakevllm.Options{}, fakevllm.Options{})
+				kv := prefill(t, p, "R", user)
+				if tt.spoil != nil {
+					kv = tt.spoil(t, p, kv)
+				}
+				id, ask := tt.id, tt.ask
+				if id == "" {
+					id = "R"
+				}
+				if ask == "" {
+					ask = user
+				}
+				r := post(t, client(t), d.URL()+"/v1/chat/completions", id, fmt.Sprintf(`{%s,"max_tokens":3,"stream":%v,"kv_transfer_params":%s}`, ask, stream, kv))
+				counted := d.Counters()
+				if reasons := d.Refusals(); len(reasons) != 1 || !strings.Contains(reasons[0], tt.reason) || counted.TransfersRefused != 1 {
+					t.Errorf("refusals %q, not for %q", reasons, tt.reason)
+				}
+				switch {
+				case stream:
+					list := events(t, r.body)
+					const expected = `{"message": "Internal server error", "type": "InternalServerError", "param": null, "code": 500}`
+					if r.status != 200 || len(list) != 2 || list[0].Choices[0].Delta.Role != "assistant" || string(list[1].Error) != expected {
+						t.Errorf("%d %s", r.status, r.body)
 					}
-					id, ask := tt.id, tt.ask
-					if id == "" {
-						id = "R"
-					}
-					if ask == "" {
-						ask = user
-					}
-					r := post(t, client(t), d.URL()+"/v1/chat/completions", id, fmt.Sprintf(`{%s,"max_tokens":3,"stream":%v,"kv_transfer_params":%s}`, ask, stream, kv))
-					counted := d.Counters()
-					if reasons := d.Refusals(); len(reasons) != 1 || !strings.Contains(reasons[0], tt.reason) || counted.TransfersRefused != 1 {
-						t.Errorf("refusals %q, not for %q", reasons, tt.reason)
-					}
-					switch {
-					case policy == fakevllm.PolicyRecompute:
-						if r.status != 200 || counted.LocalPrefills != 1 || counted.Recomputed != 1 || counted.Failed != 0 {
-							t.Errorf("%d %s, %+v", r.status, r.body, counted)
-						}
-					case stream:
-						list := events(t, r.body)
-						const expected = `{"message": "Internal server error", "type": "InternalServerError", "param": null, "code": 500}`
-						if r.status != 200 || len(list) != 2 || list[0].Choices[0].Delta.Role != "assistant" || string(list[1].Error) != expected {
-							t.Errorf("%d %s", r.status, r.body)
-						}
-					default:
-						const expected = `{"error":{"message":"Internal server error","type":"InternalServerError","param":null,"code":500}}`
-						if r.status != 500 || r.body != expected {
-							t.Errorf("%d %s", r.status, r.body)
-						}
-					}
-					if policy == fakevllm.PolicyFail && (counted.Failed != 1 || counted.GenerationTokens != 0) {
-						t.Errorf("%+v", counted)
+				default:
+					const expected = `{"error":{"message":"Internal server error","type":"InternalServerError","param":null,"code":500}}`
+					if r.status != 500 || r.body != expected {
+						t.Errorf("%d %s", r.status, r.body)
 					}
 				}
-			})
-		}
+				if counted.Failed != 1 || counted.GenerationTokens != 0 {
+					t.Errorf("%+v", counted)
+				}
+			}
+		})
 	}
 }
 

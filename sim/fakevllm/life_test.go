@@ -101,45 +101,6 @@ func TestQueueAdvances(t *testing.T) {
 	}
 }
 
-// A full engine refuses as real vLLM does (seen with 0.32), streams too, and admits again when a
-// request has left.
-func TestFullEngineRefuses(t *testing.T) {
-	t.Parallel()
-	const hour = time.Hour
-	for _, tt := range []struct {
-		name string
-		o    fakevllm.Options
-		says string
-	}{
-		{"requests", fakevllm.Options{MaxQueuedRequests: 1, ITL: hour}, "The engine is currently busy and cannot accept new requests."},
-		{"waiting requests", fakevllm.Options{MaxQueuedRequests: 1, MaxRunning: 2, TTFT: hour}, "The engine is currently busy and cannot accept new requests."},
-		{"tokens", fakevllm.Options{MaxQueuedTokens: 2, PrefillRate: 1e-3}, "The engine has reached its prefill token backlog limit."},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			s := fakevllm.StartTest(t, tt.o)
-			r := dialRaw(t, s)
-			r.send(t, "/v1/completions", "first", `{"prompt":"x y z","stream":true}`)
-			idle := func(n int64) func() error {
-				return func() error { c := s.Counters(); return want("in the engine", c.Running+c.Waiting, n) }
-			}
-			eventually(t, idle(1))
-			for _, stream := range []string{"", `,"stream":true`} {
-				a := post(t, client(t), s.URL()+"/v1/completions", "", `{"prompt":"x"`+stream+`}`)
-				full := `{"error":{"message":"` + tt.says + ` Please try again later or on a different instance.","type":"Service Unavailable","param":null,"code":503}}`
-				if a.status != 503 || a.body != full || a.header.Get("Retry-After") != "" {
-					t.Errorf("%d %v %s", a.status, a.header, a.body)
-				}
-			}
-			_ = r.conn.Close()
-			eventually(t, idle(0))
-			again := dialRaw(t, s)
-			again.send(t, "/v1/completions", "again", `{"prompt":"x y z","stream":true}`)
-			eventually(t, idle(1))
-		})
-	}
-}
-
 // A test can start an engine at the address of one that was closed, although a process that is
 // being forked still has the closed listener.
 func TestStartWhileAddressIsInUse(t *testing.T) {

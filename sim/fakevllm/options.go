@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"slices"
 	"time"
@@ -14,9 +15,10 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvevents"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/record"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 )
 
 // RecordNone as Options.RecordLimit keeps no record of requests.
@@ -45,17 +47,10 @@ type Options struct {
 	TTFT       time.Duration // time until the first token of every request
 	ITL        time.Duration // time between tokens
 	MaxRunning int           // requests generating at once, others wait; 0 is no limit
-	// MaxQueuedRequests is vLLM's --max-num-queued-reqs, the number of requests waiting and running
-	// from which on further ones get 503; MaxQueuedTokens is --max-num-queued-tokens, the number of
-	// prompt tokens not yet computed. 0 is no limit. Each data-parallel rank counts its own.
-	MaxQueuedRequests int
-	MaxQueuedTokens   int
 
 	// SplitCharacters makes the model write some characters as one token per byte, so that
 	// ids may end in a part of a character.
 	SplitCharacters bool
-	// StreamInterval is vLLM's --stream-interval, default 1: the number of tokens of an event.
-	StreamInterval int
 	// ReasoningParser and ToolParser are vLLM's --reasoning-parser (qwen3 or deepseek_r1) and
 	// --tool-call-parser (hermes), default none. With one of them chats have reasoning, content and,
 	// if tools are offered, up to two tool calls; ParsedWords is the mean number of words of each
@@ -88,8 +83,6 @@ type Options struct {
 	Shared *Shared
 	// KVLease is the time that a finished prefill waits for its decode; default 30 s.
 	KVLease time.Duration
-	// KVLoadFailurePolicy is PolicyFail by default.
-	KVLoadFailurePolicy Policy
 	// Bidirectional is bidirectional_kv_xfer of a NIXL decode engine: it hands over what
 	// it has when it ends, in its answer and, as vLLM 0.33 does, in the chunk of a stream
 	// that has the finish reason.
@@ -157,7 +150,7 @@ type Options struct {
 	// keeps none. Bodies are bounded by 64 MiB together as well.
 	RecordLimit int
 	// Journal receives the arrival and the end of each request that generates; nil keeps none.
-	Journal *record.Journal
+	Journal *Journal
 	// Admin serves /fake/faults, /fake/core and /fake/state.
 	Admin bool
 	// IdleTimeout closes idle connections, default 5 s as uvicorn does.
@@ -185,7 +178,10 @@ func (o Options) withDefaults() (Options, error) {
 	if err := o.fillSizes(); err != nil {
 		return o, err
 	}
-	o.fillTransfers(host)
+	anyPort := net.JoinHostPort(host, "0")
+	o.SideChannelAddr, o.BootstrapAddr = cmp.Or(o.SideChannelAddr, anyPort), cmp.Or(o.BootstrapAddr, anyPort)
+	o.KVLease, o.TransferTimeout = cmp.Or(o.KVLease, 30*time.Second), cmp.Or(o.TransferTimeout, 480*time.Second)
+	o.PingInterval, o.TPSize = cmp.Or(o.PingInterval, connector.PingInterval), cmp.Or(o.TPSize, 1)
 	if err := o.fillRanks(host); err != nil {
 		return o, err
 	}
@@ -203,28 +199,19 @@ func (o Options) withDefaults() (Options, error) {
 
 // fillKinds checks what is one of some words, and the turns.
 func (o *Options) fillKinds() error {
-	switch o.Role {
-	case RoleBoth, RolePrefill, RoleDecode:
-	default:
+	o.Mode = cmp.Or(o.Mode, Plain)
+	moriio := o.Mode == MoRIIORead || o.Mode == MoRIIOWrite
+	switch {
+	case !slices.Contains([]Role{RoleBoth, RolePrefill, RoleDecode}, o.Role):
 		return fmt.Errorf("%w: role %q: use \"prefill\", \"decode\" or \"\"", ErrOptions, o.Role)
-	}
-	switch o.Mode = cmp.Or(o.Mode, Plain); o.Mode {
-	case Plain, NIXL, NIXLPush, Ascend, P2P, Mooncake, LMCache:
-	case MoRIIORead, MoRIIOWrite:
-		if o.Role == RoleBoth {
-			return fmt.Errorf("%w: mode %s needs a role", ErrOptions, o.Mode)
-		}
-		o.TransferTimeout = cmp.Or(o.TransferTimeout, 120*time.Second) // recv_abort_timeout
-	default:
+	case !slices.Contains([]Mode{Plain, NIXL, NIXLPush, Ascend, P2P, Mooncake, LMCache, MoRIIORead, MoRIIOWrite}, o.Mode):
 		return fmt.Errorf("%w: mode %q: use \"plain\", \"nixl\", \"nixl_push\", \"ascend\", \"p2p\", \"mooncake\", \"lmcache\", \"moriio_read\" or \"moriio_write\"", ErrOptions, o.Mode)
-	}
-	if !slices.Contains([]string{"", "qwen3", "deepseek_r1"}, o.ReasoningParser) || !slices.Contains([]string{"", "hermes"}, o.ToolParser) {
+	case moriio && o.Role == RoleBoth:
+		return fmt.Errorf("%w: mode %s needs a role", ErrOptions, o.Mode)
+	case !slices.Contains([]string{"", "qwen3", "deepseek_r1"}, o.ReasoningParser) || !slices.Contains([]string{"", "hermes"}, o.ToolParser):
 		return fmt.Errorf("%w: parsers %q and %q: use \"qwen3\" or \"deepseek_r1\", and \"hermes\"", ErrOptions, o.ReasoningParser, o.ToolParser)
-	}
-	switch o.KVLoadFailurePolicy = cmp.Or(o.KVLoadFailurePolicy, PolicyFail); o.KVLoadFailurePolicy {
-	case PolicyFail, PolicyRecompute:
-	default:
-		return fmt.Errorf("%w: KV load failure policy %q: use \"fail\" or \"recompute\"", ErrOptions, o.KVLoadFailurePolicy)
+	case moriio:
+		o.TransferTimeout = cmp.Or(o.TransferTimeout, 120*time.Second) // recv_abort_timeout
 	}
 	if err := answer.CheckTurns(o.Turns); err != nil {
 		return fmt.Errorf("%w: %w", ErrOptions, err)
@@ -234,35 +221,23 @@ func (o *Options) fillKinds() error {
 
 // fillSizes checks sizes, rates and times, and that a prompt has room in the cache.
 func (o *Options) fillSizes() error {
+	if min(o.BlockSize, o.CacheBlocks, o.ChunkTokens, o.ParsedWords, o.MaxModelLen, o.MaxRunning) < 0 || min(o.PrefillRate, o.LoadRate) < 0 ||
+		min(o.ITLPerRequest, o.TTFT, o.ITL, o.KVLease, o.TransferTimeout) < 0 {
+		return fmt.Errorf("%w: sizes, rates, times and limits cannot be negative", ErrOptions)
+	}
 	o.BlockSize, o.ChunkTokens = cmp.Or(o.BlockSize, kvcache.DefaultBlockSize), cmp.Or(o.ChunkTokens, 2048)
-	if o.BlockSize < 0 || o.CacheBlocks < 0 || o.PrefillRate < 0 || o.LoadRate < 0 || o.ITLPerRequest < 0 || o.ChunkTokens < 0 || o.StreamInterval < 0 || o.ParsedWords < 0 {
-		return fmt.Errorf("%w: sizes and rates cannot be negative", ErrOptions)
-	}
 	room := o.BlockSize * o.CacheBlocks
-	if o.KVEvents != nil && o.KVEvents.Enabled && o.CacheBlocks == 0 {
+	if room == 0 {
+		room = math.MaxInt
+	}
+	o.MaxModelLen = cmp.Or(o.MaxModelLen, min(1<<20, room))
+	switch {
+	case o.KVEvents != nil && o.KVEvents.Enabled && o.CacheBlocks == 0:
 		return fmt.Errorf("%w: KV events of an engine without a limited KV cache", ErrOptions)
-	}
-	if o.MaxModelLen == 0 {
-		o.MaxModelLen = 1 << 20
-		if room > 0 {
-			o.MaxModelLen = min(o.MaxModelLen, room)
-		}
-	}
-	if room > 0 && room < o.MaxModelLen {
+	case room < o.MaxModelLen:
 		return fmt.Errorf("%w: a KV cache of %d tokens is too small for a model length of %d", ErrOptions, room, o.MaxModelLen)
 	}
-	if o.MaxModelLen < 0 || o.TTFT < 0 || o.ITL < 0 || o.KVLease < 0 || o.TransferTimeout < 0 || o.MaxRunning < 0 || o.MaxQueuedRequests < 0 || o.MaxQueuedTokens < 0 {
-		return fmt.Errorf("%w: lengths, times and limits cannot be negative", ErrOptions)
-	}
 	return nil
-}
-
-// fillTransfers is for the connectors: times, and places on the engine's host.
-func (o *Options) fillTransfers(host string) {
-	anyPort := net.JoinHostPort(host, "0")
-	o.SideChannelAddr, o.BootstrapAddr = cmp.Or(o.SideChannelAddr, anyPort), cmp.Or(o.BootstrapAddr, anyPort)
-	o.KVLease, o.TransferTimeout = cmp.Or(o.KVLease, 30*time.Second), cmp.Or(o.TransferTimeout, 480*time.Second)
-	o.PingInterval, o.TPSize = cmp.Or(o.PingInterval, connector.PingInterval), cmp.Or(o.TPSize, 1)
 }
 
 // fillRanks checks how many ranks there are, and has an alloc port for each.
@@ -283,7 +258,7 @@ func (o *Options) fillRanks(host string) error {
 // connector is what of them a connector needs.
 func (o *Options) connector() connector.Config {
 	return connector.Config{
-		Mode: o.Mode, Role: o.Role, Policy: o.KVLoadFailurePolicy, Shared: o.Shared, Log: o.Log,
+		Mode: o.Mode, Role: o.Role, Shared: o.Shared, Log: o.Log,
 		Version: o.Version, RewrittenParams: o.RewrittenParams, FixedID: o.EngineID != "",
 		Bidirectional: o.Bidirectional, Lease: o.KVLease, TransferTimeout: o.TransferTimeout,
 		SideChannelAddr: o.SideChannelAddr, SideChannelHost: o.SideChannelHost, TPSize: o.TPSize, Ranks: o.Ranks,
@@ -326,4 +301,60 @@ func (o *Options) render(p *request.Request) error {
 		}
 	}
 	return p.Render()
+}
+
+// Names of package connector, so that users of this package need only one import.
+type (
+	// Role is the role of an engine.
+	Role = connector.Role
+	// Mode is the KV transfer of an engine.
+	Mode = connector.Mode
+	// NoticePlan has the notifications of a prefill engine.
+	NoticePlan = connector.NoticePlan
+)
+
+// The roles and modes.
+const (
+	RoleBoth    = connector.RoleBoth
+	RolePrefill = connector.RolePrefill
+	RoleDecode  = connector.RoleDecode
+
+	Plain       = connector.Plain
+	NIXL        = connector.NIXL
+	NIXLPush    = connector.NIXLPush
+	Ascend      = connector.Ascend
+	P2P         = connector.P2P
+	Mooncake    = connector.Mooncake
+	MoRIIORead  = connector.MoRIIORead
+	MoRIIOWrite = connector.MoRIIOWrite
+	LMCache     = connector.LMCache
+)
+
+// Shared is the KV pool of the engines of one process in plain mode.
+type Shared = transfer.Shared
+
+// NewShared returns an empty Shared.
+func NewShared() *Shared { return transfer.NewShared() }
+
+// Names of package answer.
+type (
+	// Turn is a scripted answer of the model.
+	Turn = answer.Turn
+	// ToolCall is a call in a scripted answer.
+	ToolCall = answer.ToolCall
+)
+
+// ReadTurns reads a JSON list of turns.
+func ReadTurns(r io.Reader) ([]Turn, error) { return answer.ReadTurns(r) }
+
+// KVEvents is vLLM's --kv-events-config.
+type KVEvents = kvevents.Config
+
+// ParseKVEvents reads the JSON of --kv-events-config.
+func ParseKVEvents(text string) (*KVEvents, error) {
+	k, err := kvevents.ParseConfig(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w: --kv-events-config: %w", ErrOptions, err)
+	}
+	return k, nil
 }

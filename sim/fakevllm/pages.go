@@ -9,7 +9,9 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/metrics"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 // get serves the pages about the engine.
@@ -112,31 +114,74 @@ const (
 )
 
 func (s *Server) serveAdmin(w http.ResponseWriter, r *http.Request) {
-	switch {
-	case r.URL.Path == pathState && r.Method == http.MethodGet:
+	var err error
+	switch r.Method + " " + r.URL.Path {
+	case "GET " + pathState:
 		b, err := json.Marshal(s.State())
 		if err != nil {
 			panic(err) // numbers and texts
 		}
 		pydantic.WriteJSON(w, http.StatusOK, b)
-	case r.URL.Path == pathCore && r.Method == http.MethodPost:
+		return
+	case "POST " + pathCore:
 		var is CoreState
-		if err := json.NewDecoder(io.LimitReader(r.Body, 1<<10)).Decode(&is); err != nil {
-			pydantic.WriteDetail(w, http.StatusBadRequest, "not the state of a core")
-			return
+		if err = json.NewDecoder(io.LimitReader(r.Body, 1<<10)).Decode(&is); err == nil {
+			s.SetCore(is)
 		}
-		s.SetCore(is)
-		w.WriteHeader(http.StatusNoContent)
-	case r.URL.Path == pathFaults && r.Method == http.MethodDelete:
+	case "DELETE " + pathFaults:
 		s.ClearFaults()
-		w.WriteHeader(http.StatusNoContent)
-	case r.URL.Path == pathFaults && r.Method == http.MethodPost:
-		if err := s.faults.Read(r.Body); err != nil {
-			pydantic.WriteDetail(w, http.StatusBadRequest, err.Error())
-			return
-		}
-		w.WriteHeader(http.StatusNoContent)
+	case "POST " + pathFaults:
+		err = s.faults.Read(r.Body)
 	default:
 		pydantic.WriteDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
+		return
 	}
+	if err != nil {
+		pydantic.WriteDetail(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// tokenize answers /tokenize for a prompt or for messages.
+func (l *life) tokenize(body []byte) ([]byte, error) {
+	ids, strs, err := request.Tokenize(body, l.server.opt.tokenizer())
+	if err == nil {
+		err = l.checkModel(body)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var texts any
+	if strs {
+		list := jsontext.AppendList([]byte("["), ids, func(list []byte, _, id int) []byte {
+			return append(model.AppendWordJSON(append(list, '"'), id), '"')
+		})
+		texts = jsontext.Raw(append(list, ']'))
+	}
+	return jsontext.Append(make([]byte, 0, 7*len(ids)+96), `{"count":$,"max_model_len":$,"tokens":$,"token_strs":$}`, len(ids), l.server.opt.MaxModelLen, ids, texts), nil
+}
+
+// detokenize answers /detokenize.
+func (l *life) detokenize(body []byte) ([]byte, error) {
+	ids, err := request.Detokenize(body)
+	if err == nil {
+		err = l.checkModel(body)
+	}
+	return jsontext.Append(nil, `{"prompt":$}`, strings.ToValidUTF8(model.DetokenizeAll(ids), "\ufffd")), err
+}
+
+// checkModel refuses a model that is not served; the body was validated.
+func (l *life) checkModel(body []byte) error {
+	name := ""
+	members, _ := pydantic.Members(body) // it was read before
+	if raw := members["model"]; !pydantic.IsNull(raw) {
+		if err := pydantic.Into(&name, "model", raw); err != nil {
+			return err
+		}
+	}
+	if !l.serves(name) {
+		return pydantic.ModelNotFound(name, l.server.opt.Models)
+	}
+	return nil
 }

@@ -3,6 +3,7 @@ package fakevllm
 import (
 	"crypto/subtle"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
@@ -25,41 +26,30 @@ const (
 
 // method is the only method a route has; "" for an unknown route.
 func method(path string, o *Options) string {
-	switch path {
-	case pathTranscriptions, pathTranslations:
-		if o.Transcription {
-			return http.MethodPost
-		}
-	case "/tokenizer_info":
-		if o.TokenizerInfo {
-			return http.MethodGet
-		}
-	case pathEventSources:
-		if connector.Minor(o.Version) >= 31 {
-			return http.MethodGet
-		}
-	case request.PathCompletions, request.PathChat, request.PathResponses, request.PathMessages, request.PathGenerate, "/tokenize", "/detokenize":
-		return http.MethodPost
-	case pathModels, "/health", "/ping", "/version", "/metrics", "/load":
-		return http.MethodGet
-	case pathLoadAdapter, pathUnloadAdapter:
-		if o.RuntimeLoRA {
-			return http.MethodPost
-		}
-	case pathSleeping, pathPaused:
-		if o.DevMode && (path == pathSleeping || connector.Minor(o.Version) >= 23) {
-			return http.MethodGet
-		}
-	case pathFaults, pathState, pathCore:
-		if o.Admin {
-			return "admin"
-		}
-	default:
-		if _, cancel, ok := responses.Path(path); ok {
-			if cancel {
-				return http.MethodPost
-			}
-			return http.MethodGet
+	get, post := http.MethodGet, http.MethodPost
+	minor := connector.Minor(o.Version)
+	if _, cancel, ok := responses.Path(path); ok && cancel {
+		return post
+	} else if ok {
+		return get
+	}
+	for _, r := range []struct {
+		method string
+		served bool
+		paths  []string
+	}{
+		{post, true, []string{request.PathCompletions, request.PathChat, request.PathResponses, request.PathMessages, request.PathGenerate, "/tokenize", "/detokenize"}},
+		{get, true, []string{pathModels, "/health", "/ping", "/version", "/metrics", "/load"}},
+		{post, o.Transcription, []string{pathTranscriptions, pathTranslations}},
+		{get, o.TokenizerInfo, []string{"/tokenizer_info"}},
+		{get, minor >= 31, []string{pathEventSources}},
+		{post, o.RuntimeLoRA, []string{pathLoadAdapter, pathUnloadAdapter}},
+		{get, o.DevMode, []string{pathSleeping}},
+		{get, o.DevMode && minor >= 23, []string{pathPaused}},
+		{"admin", o.Admin, []string{pathFaults, pathState, pathCore}},
+	} {
+		if r.served && slices.Contains(r.paths, path) {
+			return r.method
 		}
 	}
 	return ""
@@ -98,6 +88,7 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if x.strike(AfterRead, 0) {
 		return
 	}
+	id, cancel, stored := responses.Path(path)
 	switch {
 	case !s.opt.authorized(r):
 		w.Header().Del("Vary") // the key is checked in front of that
@@ -107,8 +98,8 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case want != r.Method:
 		w.Header().Set("Allow", want)
 		pydantic.WriteDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
-	case storedPath(path):
-		x.storedResponse(path)
+	case stored:
+		x.answer(l.responses.Read(id, cancel))
 	case want == http.MethodGet:
 		l.get(w, path)
 	default:
@@ -125,25 +116,8 @@ func (o *Options) authorized(r *http.Request) bool {
 	return strings.EqualFold(scheme, "bearer") && subtle.ConstantTimeCompare([]byte(key), []byte(o.APIKey)) == 1
 }
 
-// storedPath reports whether a path is that of a stored response.
-func storedPath(path string) bool {
-	_, _, ok := responses.Path(path)
-	return ok
-}
-
 func guarded(path string) bool {
-	for _, prefix := range []string{"/v1", "/v2", "/inference", "/cohere"} {
-		if strings.HasPrefix(path, prefix) {
-			return true
-		}
-	}
-	return false
-}
-
-// scaleOutDisabled returns vLLM's answer on /inference/v1/generate without --enable-scale-out, since 0.32.
-func scaleOutDisabled() *pydantic.Error {
-	return &pydantic.Error{Status: http.StatusForbidden, Kind: "PermissionDeniedError",
-		Message: "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."}
+	return slices.ContainsFunc([]string{"/v1", "/v2", "/inference", "/cohere"}, func(prefix string) bool { return strings.HasPrefix(path, prefix) })
 }
 
 func (x *exchange) post(path string, body []byte) {
@@ -152,23 +126,24 @@ func (x *exchange) post(path string, body []byte) {
 		return
 	}
 	of, generates := request.APIOf(path)
-	if of == request.Generate && !x.life.server.opt.ScaleOut {
-		x.refuse(scaleOutDisabled())
+	if of == request.Generate && !x.life.server.opt.ScaleOut { // since 0.32
+		x.refuse(&pydantic.Error{Status: http.StatusForbidden, Kind: "PermissionDeniedError",
+			Message: "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."})
 		return
 	}
-	body, e := request.ReadJSON(x.r, body)
-	if e != nil {
+	body, err := request.ReadJSON(x.r, body)
+	if err != nil {
 		if generates {
 			x.life.count.Requests.Add(1)
 		}
-		x.refuse(e)
+		x.refuse(err)
 		return
 	}
 	switch path {
 	case "/tokenize":
-		x.tokenize(body)
+		x.answer(x.life.tokenize(body))
 	case "/detokenize":
-		x.detokenize(body)
+		x.answer(x.life.detokenize(body))
 	case pathLoadAdapter, pathUnloadAdapter:
 		x.changeAdapters(path, body)
 	default:

@@ -6,8 +6,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/counters"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/record"
 	"github.com/pdmesh/pdmesh/sim/tcpserver"
 )
 
@@ -24,8 +22,8 @@ type Server struct {
 	count   counters.Counters
 	pausing atomic.Bool               // see Pause
 	state   atomic.Pointer[CoreState] // see SetCore
-	faults  fault.Script
-	record  record.Record
+	faults  faultScript
+	record  requests
 }
 
 type (

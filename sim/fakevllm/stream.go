@@ -1,9 +1,12 @@
 package fakevllm
 
 import (
+	"net/http"
+	"strconv"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
@@ -13,7 +16,7 @@ func (g *generation) stream() {
 	if !g.streaming {
 		g.beginStream()
 	}
-	if g.strike(fault.AfterHeaders, 0) {
+	if g.strike(AfterHeaders, 0) {
 		return
 	}
 	if g.API == request.Responses || g.API == request.Messages {
@@ -38,7 +41,7 @@ func (g *generation) stream() {
 			}
 		}
 	}
-	if g.strike(fault.AfterRole, 0) {
+	if g.strike(AfterRole, 0) {
 		return
 	}
 	// vLLM finds a failed load out with the first result: behind the
@@ -50,7 +53,18 @@ func (g *generation) stream() {
 	for i := range lanes {
 		lanes[i].Begin(&g.Reply, head)
 	}
-	if !g.streamTokens(lanes, buf) {
+	ok := g.generateTokens(lanes, func(ln *answer.Lane, id int, text bool) bool {
+		ended := ln.Seq.Finish != ""
+		if ended && ln.Index == 0 && g.life.server.opt.Bidirectional {
+			g.leg.End(&g.kv, ln.Seq.Finish, true)
+		}
+		buf = g.AppendEvent(buf[:0], ln, id, text)
+		if ended {
+			g.work.Core.Finished(ln.Seq.Finish)
+		}
+		return len(buf) == 0 || g.emit(buf)
+	})
+	if !ok {
 		return
 	}
 	g.leg.End(&g.kv, lanes[0].Seq.Finish, false)
@@ -72,11 +86,12 @@ func (g *generation) agentStream() {
 		g.abandon()
 		return
 	}
-	ln := &g.Lanes(true)[0]
+	lanes := g.Lanes(true)
+	ln := &lanes[0]
 	if n.Begin(ln); !flush() {
 		return
 	}
-	if !g.streamLane(ln, func(int, int) bool { n.Token(); return flush() }) {
+	if !g.streamLane(lanes, func(int) bool { n.Token(); return flush() }) {
 		return
 	}
 	g.work.Core.Finished(ln.Seq.Finish)
@@ -90,27 +105,15 @@ func (g *generation) agentStream() {
 
 // streamLane generates the only answer of a stream, and calls show for each token. It returns
 // false if the stream is over. A fault may set the finish reason abort.
-func (g *generation) streamLane(ln *answer.Lane, show func(round, id int) bool) bool {
-	if g.aborts(fault.AfterRole, 0) {
-		ln.Seq.Finish = abort
-	} else if g.strike(fault.AfterRole, 0) || g.loadFailed() {
+func (g *generation) streamLane(lanes []answer.Lane, show func(id int) bool) bool {
+	if g.aborts(AfterRole, 0) {
+		lanes[0].Seq.Finish = abort
+		return true
+	}
+	if g.strike(AfterRole, 0) || g.loadFailed() {
 		return false
 	}
-	for round := 1; ln.Seq.Finish == ""; round++ {
-		if round > 1 && !g.work.Tick() {
-			g.abandon()
-			return false
-		}
-		if id, _ := g.step(ln); !show(round, id) {
-			return false
-		}
-		if g.aborts(fault.AfterTokens, round) {
-			ln.Seq.Finish = abort
-		} else if g.strike(fault.AfterTokens, round) {
-			return false
-		}
-	}
-	return true
+	return g.generateTokens(lanes, func(_ *answer.Lane, id int, _ bool) bool { return show(id) })
 }
 
 // streamIDs answers on /inference/v1/generate, with one event for each token.
@@ -119,11 +122,12 @@ func (g *generation) streamIDs() {
 		g.abandon()
 		return
 	}
-	ln := &g.Lanes(true)[0]
+	lanes := g.Lanes(true)
+	ln := &lanes[0]
 	head := jsontext.AppendString([]byte(`data: {"request_id":`), g.ID)
-	ok := g.streamLane(ln, func(round, id int) bool {
+	ok := g.streamLane(lanes, func(id int) bool {
 		b := append(append([]byte(nil), head...), `,"usage":null`...)
-		if round == 1 && g.ReturnTokenIDs {
+		if ln.Seq.N == 1 && g.ReturnTokenIDs {
 			b = jsontext.AppendInts(append(b, `,"prompt_token_ids":`...), g.Prompts[0])
 		}
 		b = append(b, `,"output_mode":"tokens","choices":[`...)
@@ -150,37 +154,38 @@ func (g *generation) streamIDs() {
 	}
 }
 
-// streamTokens is the loop that benchmarks live in: no allocation per token.
-func (g *generation) streamTokens(lanes []answer.Lane, buf []byte) (ok bool) {
-	open := len(lanes)
-	for round := 1; open > 0; round++ {
-		if round > 1 && !g.work.Tick() {
-			g.abandon()
-			return false
-		}
+// generateTokens generates the tokens of all lanes in turn, at the engine's pace, and calls show for
+// each of them, until all lanes have ended. It returns false if the request has ended earlier.
+// Benchmarks spend their time in it: it does not allocate for a token.
+func (g *generation) generateTokens(lanes []answer.Lane, show func(ln *answer.Lane, id int, text bool) bool) bool {
+	for round := 0; ; round++ {
+		open := false
 		for i := range lanes {
 			ln := &lanes[i]
 			if ln.Seq.Finish != "" {
 				continue
 			}
-			id, text := g.step(ln)
-			if ln.Seq.Finish != "" && ln.Index == 0 && g.life.server.opt.Bidirectional {
-				g.leg.End(&g.kv, ln.Seq.Finish, true)
+			if round > 0 && !open && !g.work.Tick() {
+				g.abandon()
+				return false
 			}
-			buf = g.AppendEvent(buf[:0], ln, id, text)
-			if ln.Seq.Finish != "" {
-				open--
-				g.work.Core.Finished(ln.Seq.Finish)
-			}
-			if len(buf) > 0 && !g.emit(buf) {
+			open = true
+			id, text := ln.Step()
+			g.work.Generated(ln.Index, id)
+			if !show(ln, id, text) {
 				return false
 			}
 		}
-		if g.strike(fault.AfterTokens, round) {
+		switch {
+		case !open:
+			return true
+		case !g.streaming:
+		case g.API != request.Completions && g.API != request.Chat && g.aborts(AfterTokens, round+1):
+			lanes[0].Seq.Finish = abort
+		case g.strike(AfterTokens, round+1):
 			return false
 		}
 	}
-	return true
 }
 
 func (g *generation) endStream(lanes []answer.Lane, head, buf []byte) {
@@ -199,4 +204,109 @@ func (g *generation) endStream(lanes []answer.Lane, head, buf []byte) {
 		return
 	}
 	g.completed()
+}
+
+// abort is the finish reason of a request that the engine gave up.
+const abort = "abort"
+
+// respond answers in one piece.
+func (g *generation) respond() {
+	if !g.first() {
+		g.abandon()
+		return
+	}
+	if g.loadFailed() {
+		return
+	}
+	lanes := g.Lanes(true)
+	if g.aborts(AfterRole, 0) && g.API != request.Completions && g.API != request.Chat {
+		for i := range lanes {
+			lanes[i].Seq.Finish = abort
+		}
+	}
+	keepIDs := g.ReturnTokenIDs || g.Logprobs != nil || g.API == request.Generate || g.Model.Reasoning != ""
+	ok := g.generateTokens(lanes, func(ln *answer.Lane, id int, _ bool) bool {
+		if keepIDs {
+			ln.Tokens = append(ln.Tokens, id)
+		}
+		return true
+	})
+	switch {
+	case !ok:
+		return
+	case !g.lifetime.Alive():
+		g.abandon()
+		return
+	}
+	for i := range lanes {
+		if f := g.fault; f != nil && f.Kind == FaultAbort && f.At == AfterTokens {
+			lanes[i].Seq.Finish = abort
+		}
+		g.work.Core.Finished(lanes[i].Seq.Finish)
+	}
+	if e := g.checkCalls(lanes); e != nil {
+		g.refuse(e)
+		return
+	}
+	g.leg.End(&g.kv, lanes[0].Seq.Finish, true)
+	switch g.API {
+	case request.Responses, request.Messages:
+		body := g.AgentBody(&lanes[0])
+		g.life.responses.Keep(&g.Reply, &lanes[0], body)
+		g.send(body)
+		return
+	case request.Generate:
+		g.send(g.TokensBody(lanes))
+		return
+	case request.Completions, request.Chat:
+	}
+	g.send(g.Body(lanes))
+}
+
+// checkCalls refuses a required call that was cut short, as vLLM does when it
+// cannot parse what there is.
+func (g *generation) checkCalls(lanes []answer.Lane) *pydantic.Error {
+	for i := range lanes {
+		if lanes[i].Calling() && lanes[i].Seq.Finish == "length" {
+			if g.api == request.Messages {
+				return &pydantic.Error{Status: http.StatusInternalServerError, Kind: "internal_error", Message: "Expecting value: line 1 column 1 (char 0)"}
+			}
+			return pydantic.BadRequest("", "1 validation error for list[FunctionDefinition]: Invalid JSON: EOF while parsing a list at line 1 column 1")
+		}
+	}
+	return nil
+}
+
+// send writes the whole body, or as much as a fault lets out.
+func (g *generation) send(body []byte) {
+	f := g.fault
+	aborted := f != nil && f.Kind == FaultAbort && (f.At == AfterTokens || g.API != request.Completions && g.API != request.Chat)
+	if f == nil || f.At == BeforeRead || f.At == AfterRead || aborted {
+		pydantic.WriteJSON(g.w, http.StatusOK, body)
+		g.completed()
+		return
+	}
+	if f.Kind == FaultErrorEvent {
+		g.fail(pydantic.InternalError())
+		return
+	}
+	if f.Ends() && g.strike(AfterRole, 0) {
+		return
+	}
+	h := g.w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	g.w.WriteHeader(http.StatusOK)
+	g.streaming = true
+	g.flush()
+	if g.strike(AfterHeaders, 0) || g.strike(AfterRole, 0) {
+		return
+	}
+	half := len(body) / 2
+	if g.write(body[:half]) && g.strike(AfterTokens, f.Tokens) {
+		return
+	}
+	if g.write(body[half:]) {
+		g.completed()
+	}
 }

@@ -147,7 +147,6 @@ func TestBadOptions(t *testing.T) {
 	}{
 		{"role", fakevllm.Options{Role: "chef"}},
 		{"mode", fakevllm.Options{Mode: "pigeon"}},
-		{"policy", fakevllm.Options{KVLoadFailurePolicy: "cry"}},
 		{"address", fakevllm.Options{Addr: "nowhere"}},
 		{"time", fakevllm.Options{TTFT: -1}},
 	} {

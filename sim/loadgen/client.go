@@ -83,15 +83,10 @@ type Observer struct {
 	ITL *Histogram
 }
 
-// Stream posts a streaming request (completions or chat) and checks the answer
+// Stream posts a streaming request (completions or chat) with these headers, and checks the answer
 // while it arrives. The body must ask for usage (stream_options.include_usage)
 // and must not be changed afterwards.
-func (c *Client) Stream(ctx context.Context, url string, body []byte, want Expected, o Observer) Result {
-	return c.StreamWith(ctx, url, nil, body, want, o)
-}
-
-// StreamWith is Stream with headers of this request.
-func (c *Client) StreamWith(ctx context.Context, url string, header http.Header, body []byte, want Expected, o Observer) Result {
+func (c *Client) Stream(ctx context.Context, url string, header http.Header, body []byte, want Expected, o Observer) Result {
 	start := time.Now()
 	res, err := c.post(ctx, url, header, body)
 	if err != nil {

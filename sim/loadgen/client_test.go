@@ -70,7 +70,7 @@ func TestStreamRight(t *testing.T) {
 			t.Parallel()
 			c, url := serve(t, events(tt.body))
 			var got strings.Builder
-			r := c.Stream(t.Context(), url, []byte(`{}`), want, loadgen.Observer{Text: func(b []byte) { got.Write(b) }, ITL: new(loadgen.Histogram)})
+			r := c.Stream(t.Context(), url, nil, []byte(`{}`), want, loadgen.Observer{Text: func(b []byte) { got.Write(b) }, ITL: new(loadgen.Histogram)})
 			require.NoError(t, r.Err)
 			if got.String() != " one two" || r.Tokens != 2 {
 				t.Errorf("text %q, %d tokens", got.String(), r.Tokens)
@@ -114,7 +114,7 @@ func TestStreamWrong(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			c, url := serve(t, events(tt.body))
-			r := c.Stream(t.Context(), url, []byte(`{}`), want, loadgen.Observer{})
+			r := c.Stream(t.Context(), url, nil, []byte(`{}`), want, loadgen.Observer{})
 			if !errors.Is(r.Err, loadgen.ErrWrong) {
 				t.Fatalf("error %v, want ErrWrong", r.Err)
 			}
@@ -147,7 +147,7 @@ func TestStreamFailed(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			c, url := serve(t, tt.handler)
-			r := c.Stream(t.Context(), url, []byte(`{}`), want, loadgen.Observer{})
+			r := c.Stream(t.Context(), url, nil, []byte(`{}`), want, loadgen.Observer{})
 			if r.Err == nil || errors.Is(r.Err, loadgen.ErrWrong) {
 				t.Fatalf("error %v, want one that is not ErrWrong", r.Err)
 			}
@@ -157,14 +157,14 @@ func TestStreamFailed(t *testing.T) {
 	t.Run("content type", func(t *testing.T) {
 		t.Parallel()
 		c, url := serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
-		if r := c.Stream(t.Context(), url, nil, want, loadgen.Observer{}); !errors.Is(r.Err, loadgen.ErrWrong) {
+		if r := c.Stream(t.Context(), url, nil, nil, want, loadgen.Observer{}); !errors.Is(r.Err, loadgen.ErrWrong) {
 			t.Errorf("error %v, want ErrWrong", r.Err)
 		}
 	})
 	t.Run("no server", func(t *testing.T) {
 		t.Parallel()
 		c, url := serve(t, nil)
-		if r := c.Stream(t.Context(), strings.Replace(url, "127.0.0.1:", "127.0.0.1:1", 1), nil, want, loadgen.Observer{}); r.Err == nil {
+		if r := c.Stream(t.Context(), strings.Replace(url, "127.0.0.1:", "127.0.0.1:1", 1), nil, nil, want, loadgen.Observer{}); r.Err == nil {
 			t.Error("no error")
 		}
 	})
@@ -187,7 +187,7 @@ func TestStreamTimes(t *testing.T) {
 	})
 	var itl loadgen.Histogram
 	var first time.Time
-	r := c.Stream(t.Context(), url, []byte(`{}`), want, loadgen.Observer{ITL: &itl, Text: func([]byte) {
+	r := c.Stream(t.Context(), url, nil, []byte(`{}`), want, loadgen.Observer{ITL: &itl, Text: func([]byte) {
 		if first.IsZero() {
 			first = time.Now()
 			close(proceed) // the first text came before the rest was sent

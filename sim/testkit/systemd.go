@@ -15,8 +15,7 @@ import (
 
 // Systemd is the receiving end of NOTIFY_SOCKET.
 type Systemd struct {
-	// Path of the socket; "@name" is one in the abstract name space.
-	Path string
+	Path string // of the socket
 
 	mu  sync.Mutex // guards got
 	got []string
@@ -25,14 +24,8 @@ type Systemd struct {
 // StartSystemd listens in a directory of the test until the test ends.
 func StartSystemd(t testing.TB) *Systemd {
 	t.Helper()
-	return StartSystemdAt(t, filepath.Join(t.TempDir(), "notify"))
-}
-
-// StartSystemdAt is StartSystemd at a path.
-func StartSystemdAt(t testing.TB, path string) *Systemd {
-	t.Helper()
-	s := &Systemd{Path: path}
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	s := &Systemd{Path: filepath.Join(t.TempDir(), "notify")}
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: s.Path, Net: "unixgram"})
 	require.NoError(t, err)
 	done := make(chan struct{})
 	go func() {

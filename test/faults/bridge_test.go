@@ -22,7 +22,7 @@ func TestFault32_PingsEnd(t *testing.T) {
 	ttl := lastingTTL() // that of the witness must not expire
 	toDelete := fmt.Sprintf(" to DELETE (TTL %.0f s)", ttl.Seconds())
 	etcd := etcdtest.Start(t)
-	h := etcdtest.Record(t, etcd.Client(t), "/pd/")
+	h := record(t, etcd.Client(t), "/pd/")
 	f := newFleet(t)
 	pingTo := "tcp://" + testkit.FreePort(t)
 	bridge := func(name string) *fleet.Process {
@@ -48,7 +48,7 @@ func TestFault32_PingsEnd(t *testing.T) {
 	require.NoError(t, stopped.Engine.Signal(syscall.SIGSTOP))
 	measured(t, 32, "engine killed"+toDelete, awaitDeletion(t, h, killed).At.Sub(at), ttl+time.Second)
 	measured(t, 32, "engine hangs"+toDelete, awaitDeletion(t, h, stopped).At.Sub(at), ttl+time.Second)
-	if e, ok := h.Deleted(keyOf(t, witness)); ok {
+	if e, ok := h.deleted(keyOf(t, witness)); ok {
 		t.Fatalf("an engine that pings was removed: %+v", e)
 	}
 	at = time.Now()
@@ -65,11 +65,11 @@ func TestFault32_PingsEnd(t *testing.T) {
 
 // awaitRegistered waits until an engine has been written to etcd as ready after the given time, and
 // returns the time of that write.
-func awaitRegistered(t *testing.T, h *etcdtest.History, n *fleet.Node, after time.Time) (at time.Time) {
+func awaitRegistered(t *testing.T, h *history, n *fleet.Node, after time.Time) (at time.Time) {
 	t.Helper()
 	k := instance.Key{Role: n.Spec.Role, Address: n.Address}
 	testkit.Eventually(t, soon, func() error {
-		events := h.Of(keyOf(t, n))
+		events := h.of(keyOf(t, n))
 		if len(events) == 0 {
 			return fmt.Errorf("%s was never registered", n.Address)
 		}

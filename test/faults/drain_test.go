@@ -291,7 +291,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	if after := revision(); after != before {
 		t.Errorf("%d revisions while nothing happened", after-before)
 	}
-	h := etcdtest.Record(t, cli, "/pd/")
+	h := record(t, cli, "/pd/")
 	l := r.load()
 	l.Served(200)
 	l.Finish()
@@ -300,7 +300,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	} else {
 		t.Logf("%d revisions while 5 proxies answered %d requests", n, l.Answered())
 	}
-	for _, e := range h.All() {
+	for _, e := range h.all() {
 		if !strings.HasPrefix(e.Key, members.Layout(t).Load("")) {
 			t.Errorf("%s was written", e.Key)
 		}

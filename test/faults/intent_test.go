@@ -58,10 +58,10 @@ func TestFault23_RemovedStaysOut(t *testing.T) {
 	row(t, 23)
 	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2})
-	h := etcdtest.Record(t, etcd.Client(t), "/pd/")
+	h := record(t, etcd.Client(t), "/pd/")
 	l := r.load()
 	n := r.decode[1]
-	earlier := len(h.Of(keyOf(t, n)))
+	earlier := len(h.of(keyOf(t, n)))
 	r.mustPdctl("remove", "decode", n.Address, "--reason", "row 23")
 	r.awaitAgent(n, func(rep agentctl.Report) error {
 		if rep.Registration.Phase == string(lease.Registered) {
@@ -87,7 +87,7 @@ func TestFault23_RemovedStaysOut(t *testing.T) {
 	}
 	var puts int64
 	deleted := false
-	for _, e := range h.Of(keyOf(t, n))[earlier:] {
+	for _, e := range h.of(keyOf(t, n))[earlier:] {
 		if deleted && !e.Deleted {
 			puts++
 		}
@@ -95,7 +95,7 @@ func TestFault23_RemovedStaysOut(t *testing.T) {
 	}
 	counted(t, 23, "writes of the record while the removal stood", puts, 0)
 	if puts != 0 || !deleted {
-		t.Errorf("%d writes after the removal (deleted: %t): %+v", puts, deleted, h.Of(keyOf(t, n)))
+		t.Errorf("%d writes after the removal (deleted: %t): %+v", puts, deleted, h.of(keyOf(t, n)))
 	}
 	r.mustPdctl("allow", "decode", n.Address)
 	r.awaitReady(n.Address, "")

@@ -17,12 +17,12 @@ import (
 )
 
 // awaitDeletion waits for the deletion of a node's key.
-func awaitDeletion(t testing.TB, h *etcdtest.History, n *fleet.Node) etcdtest.Event {
+func awaitDeletion(t testing.TB, h *history, n *fleet.Node) change {
 	t.Helper()
-	var e etcdtest.Event
+	var e change
 	testkit.Eventually(t, soon, func() error {
 		var ok bool
-		if e, ok = h.Deleted(keyOf(t, n)); !ok {
+		if e, ok = h.deleted(keyOf(t, n)); !ok {
 			return fmt.Errorf("%s is still registered", n.Address)
 		}
 		return nil
@@ -36,7 +36,7 @@ func TestFault01_AgentKilled(t *testing.T) {
 	row(t, 1)
 	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: []string{"--audit-interval", "2s", "--orphan-grace", "12s"}})
-	h := etcdtest.Record(t, etcd.Client(t), "/pd/")
+	h := record(t, etcd.Client(t), "/pd/")
 	l := r.load()
 	victim := r.decode[2]
 	killed := time.Now()
@@ -72,7 +72,7 @@ func TestFault02_NodeKilled(t *testing.T) {
 	row(t, 2)
 	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}})
-	h := etcdtest.Record(t, etcd.Client(t), "/pd/")
+	h := record(t, etcd.Client(t), "/pd/")
 	l := r.load()
 	for _, victim := range []*fleet.Node{r.prefill[1], r.decode[1]} {
 		killed := time.Now()
@@ -91,7 +91,7 @@ func TestFault03_EngineHangs(t *testing.T) {
 	row(t, 3)
 	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer, agentArgs: []string{"--probe-timeout", "500ms"}})
-	h := etcdtest.Record(t, etcd.Client(t), "/pd/")
+	h := record(t, etcd.Client(t), "/pd/")
 	l := r.load()
 	for _, victim := range []*fleet.Node{r.prefill[0], r.decode[0]} {
 		hung := time.Now()
@@ -104,7 +104,7 @@ func TestFault03_EngineHangs(t *testing.T) {
 	}
 	l.Finish()
 	for _, n := range r.nodes() {
-		if e, ok := h.Deleted(keyOf(t, n)); ok {
+		if e, ok := h.deleted(keyOf(t, n)); ok {
 			t.Errorf("%s was deleted: %+v", n.Address, e)
 		}
 	}
@@ -115,7 +115,7 @@ func TestFault04_GracefulStop(t *testing.T) {
 	row(t, 4)
 	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer})
-	h := etcdtest.Record(t, etcd.Client(t), "/pd/")
+	h := record(t, etcd.Client(t), "/pd/")
 	l := r.load()
 	for _, victim := range []*fleet.Node{r.prefill[1], r.decode[1]} {
 		require.NoError(t, control(t, r.f, victim).Drain(t.Context()))
@@ -127,7 +127,7 @@ func TestFault04_GracefulStop(t *testing.T) {
 		// As a supervisor does: the engine stops after its agent.
 		require.NoError(t, victim.Engine.Stop(t.Context()))
 		var states []string
-		for _, e := range h.Of(keyOf(t, victim)) {
+		for _, e := range h.of(keyOf(t, victim)) {
 			var rec instance.Record
 			switch err := json.Unmarshal([]byte(e.Value), &rec); {
 			case e.Deleted:
@@ -151,11 +151,11 @@ func TestFault04_GracefulStop(t *testing.T) {
 	start := time.Now()
 	require.NoError(t, reg.Revoke(t.Context()))
 	testkit.Eventually(t, soon, func() error {
-		if _, ok := h.Deleted(members.Layout(t).Instance(k)); !ok {
+		if _, ok := h.deleted(members.Layout(t).Instance(k)); !ok {
 			return errNotYet
 		}
 		return nil
 	})
-	e, _ := h.Deleted(members.Layout(t).Instance(k))
+	e, _ := h.deleted(members.Layout(t).Instance(k))
 	measured(t, 4, "revoke to DELETE", e.At.Sub(start), 50*time.Millisecond)
 }

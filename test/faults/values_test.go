@@ -131,7 +131,7 @@ func TestFault20_Auth(t *testing.T) {
 	longform.Test(t)
 	row(t, 20)
 	const user, password = "pd", "secret"
-	server := etcdtest.Start(t, etcdtest.WithTokenTTL(2))
+	server := etcdtest.Start(t, etcdtest.WithArgs("--auth-token-ttl", "2"))
 	l := members.Layout(t)
 	root := etcdtest.EnableAuth(t, server.Client(t), user, password, l.Root())
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Username: user, Password: password})
@@ -227,7 +227,7 @@ func TestFault30_DeletedByHand(t *testing.T) {
 	cli, victim := etcd.Client(t), r.decode[1]
 	before := keys(t, cli)[keyOf(t, victim)]
 	l, p := r.load(), r.startPool()
-	h := etcdtest.Record(t, cli, keyOf(t, victim))
+	h := record(t, cli, keyOf(t, victim))
 	deleted := time.Now()
 	if _, err := cli.Delete(t.Context(), keyOf(t, victim)); err != nil {
 		t.Fatal(err)
@@ -237,7 +237,7 @@ func TestFault30_DeletedByHand(t *testing.T) {
 	r.awaitAll()
 	measured(t, 30, fmt.Sprintf("deletion to served again (TTL %.0f s)", ttl.Seconds()), time.Since(deleted), 0)
 	if after := keys(t, cli)[keyOf(t, victim)]; after.Lease != before.Lease || after.Create == before.Create {
-		t.Errorf("before %+v, after %+v, history %+v", before, after, h.Of(keyOf(t, victim)))
+		t.Errorf("before %+v, after %+v, history %+v", before, after, h.of(keyOf(t, victim)))
 	}
 	l.Served(20)
 	l.Finish()

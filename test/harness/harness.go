@@ -123,7 +123,7 @@ func observe(ctx context.Context, c *loadgen.Client, model, url, prompt string, 
 	a := fakevllm.ExpectedText(prompt, fakevllm.Sampling{MaxTokens: tokens, IgnoreEOS: true})
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
-	return c.Stream(ctx, url+"/v1/completions", body, loadgen.Expected{
+	return c.Stream(ctx, url+"/v1/completions", nil, body, loadgen.Expected{
 		Text: []byte(a.Text), PromptTokens: a.PromptTokens, CompletionTokens: len(a.Tokens), FinishReason: a.FinishReason,
 	}, o)
 }

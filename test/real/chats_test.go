@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -105,9 +104,9 @@ func (r *rig) blocks(e *engine, c *chat) (names []string, tokens int) {
 
 // chats runs concurrent chats through a proxy with a policy. It returns the number of tokens, among those
 // computed before, that the engines found in their caches.
-func (r *rig) chats(t *testing.T, policy string, prefill []*engine) ground.ChatsRow {
+func (r *rig) chats(t *testing.T, policy string, prefill []*engine) chatFiguresRow {
 	t.Helper()
-	row := ground.ChatsRow{Policy: policy}
+	row := chatFiguresRow{Policy: policy}
 	var list []*chat
 	system := strings.Repeat("You answer questions of "+policy+" about licenses in plain words. ", 6)
 	for i := range chatsAside {
@@ -211,7 +210,7 @@ func TestChats(t *testing.T) {
 			r.killEngine(e)
 		}
 	})
-	figures := ground.Chats{
+	figures := chatFigures{
 		Version: version.String(), Machine: machine.Describe(), Prefill: len(prefill), Decode: 1, Chats: chatsAside, Turns: chatTurns, Block: blockSize,
 	}
 	for i, policy := range policies {

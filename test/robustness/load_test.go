@@ -280,7 +280,7 @@ func (q *Request) header(h http.Header) {
 
 // stream sends a streaming request whose answer loadgen checks.
 func (l *load) stream(ctx context.Context, p *proxy, q *Request, body []byte, want fakevllm.Answer) {
-	res := l.client.StreamWith(ctx, l.urls[p.name]+q.Route, q.headers(), body, loadgen.Expected{
+	res := l.client.Stream(ctx, l.urls[p.name]+q.Route, q.headers(), body, loadgen.Expected{
 		Text: []byte(want.Text), PromptTokens: want.PromptTokens, CompletionTokens: len(want.Tokens), FinishReason: want.FinishReason,
 	}, loadgen.Observer{})
 	q.header(res.Header)

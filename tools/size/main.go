@@ -11,7 +11,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,89 +19,69 @@ import (
 )
 
 func main() {
-	commit := "HEAD"
-	switch len(os.Args) {
-	case 2:
-	case 3:
-		commit = os.Args[2]
-	default:
+	if len(os.Args) < 2 || len(os.Args) > 3 {
 		fmt.Fprintln(os.Stderr, "usage: size REPOSITORY [COMMIT]")
 		os.Exit(2)
 	}
-	if err := size(os.Stdout, os.Args[1], commit); err != nil {
+	if err := size(os.Args[1], append(os.Args[2:], "HEAD")[0]); err != nil {
 		fmt.Fprintf(os.Stderr, "size: %v\n", err)
 		os.Exit(1)
 	}
 }
 
 // size counts what is committed, in a directory of its own.
-func size(w io.Writer, repository, commit string) (err error) {
+func size(repository, commit string) (err error) {
 	dir, err := os.MkdirTemp("", "pdmesh-size-")
 	if err != nil {
-		return fmt.Errorf("size: %w", err)
+		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	title, err := run(nil, "git", "-C", repository, "log", "-1", "--format=%h %s", commit)
-	if err != nil {
-		return err
+	// run runs a program and returns its output, unless a former one failed.
+	run := func(stdin []byte, name string, args ...string) (out []byte) {
+		if err != nil {
+			return nil
+		}
+		cmd := exec.Command(name, args...)
+		cmd.Stdin, cmd.Stderr = bytes.NewReader(stdin), os.Stderr
+		out, err = cmd.Output()
+		return out
 	}
-	archive, err := run(nil, "git", "-C", repository, "archive", commit)
-	if err != nil {
-		return err
-	}
-	if _, err := run(archive, "tar", "-x", "-C", dir); err != nil {
-		return err
-	}
-	files, err := count(dir)
-	if err != nil {
-		return err
-	}
-	counter, err := run(nil, "go", "tool", "scc", "--version")
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(w, "%s\nGo and assembly, counted by %s\n", title[:len(title)-1], counter)
-	writeLines(w, files)
-	return nil
-}
-
-// run runs a program and returns its output.
-func run(stdin []byte, name string, args ...string) ([]byte, error) {
-	cmd := exec.Command(name, args...)
-	cmd.Stdin = bytes.NewReader(stdin)
-	out, err := cmd.Output()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		err = fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, exit.Stderr)
-	}
-	return out, err
-}
-
-// file has the counts of one file, as scc prints them.
-type file struct {
-	Location             string
-	Code, Comment, Blank int
-}
-
-// count runs scc. Locations are relative to dir.
-func count(dir string) ([]file, error) {
-	out, err := run(nil, "go", "tool", "scc", "--by-file", "--format", "json", "--include-ext", "go,s", "--no-gitignore", "--no-ignore", dir)
-	if err != nil {
-		return nil, err
-	}
-	var languages []struct{ Files []file }
-	if err := json.Unmarshal(out, &languages); err != nil {
-		return nil, fmt.Errorf("parse the output of scc: %w", err)
-	}
-	var files []file
-	for _, l := range languages {
-		for _, f := range l.Files {
-			if f.Location, err = filepath.Rel(dir, f.Location); err != nil {
-				return nil, err
-			}
-			files = append(files, f)
+	title := run(nil, "git", "-C", repository, "log", "-1", "--format=%h %s", commit)
+	run(run(nil, "git", "-C", repository, "archive", commit), "tar", "-x", "-C", dir)
+	counter := run(nil, "go", "tool", "scc", "--version")
+	counts := run(nil, "go", "tool", "scc", "--by-file", "--format", "json", "--include-ext", "go,s", "--no-gitignore", "--no-ignore", dir)
+	var languages []struct {
+		Files []struct {
+			Location      string
+			Code, Comment int
 		}
 	}
-	return files, nil
+	if err == nil {
+		err = json.Unmarshal(counts, &languages)
+	}
+	if err != nil {
+		return err
+	}
+	files, code, comments := map[string]int{}, map[string]int{}, map[string]int{}
+	for _, l := range languages {
+		for _, f := range l.Files {
+			location, err := filepath.Rel(dir, f.Location)
+			if err != nil {
+				return err
+			}
+			kind := kindOf(location)
+			files[kind]++
+			code[kind] += f.Code
+			comments[kind] += f.Comment
+		}
+	}
+	fmt.Printf("%sGo and assembly, counted by %s\n", title, counter)
+	fmt.Print("| | files | code | comments | share of comments |\n|---|---|---|---|---|\n")
+	for _, kind := range []string{product, tests, rest} {
+		c, n := code[kind], comments[kind]
+		fmt.Printf("| %s | %d | %d | %d | %.1f %% |\n", kind, files[kind], c, n, 100*float64(n)/max(float64(c+n), 1))
+	}
+	return nil
 }
 
 // The kinds of files.
@@ -128,18 +107,5 @@ func kindOf(location string) string {
 		return product
 	default:
 		return rest
-	}
-}
-
-func writeLines(w io.Writer, files []file) {
-	fmt.Fprintf(w, "| | files | code | comments | share of comments |\n|---|---|---|---|---|\n")
-	for _, kind := range []string{product, tests, rest} {
-		n, code, comments := 0, 0, 0
-		for _, f := range files {
-			if kindOf(f.Location) == kind {
-				n, code, comments = n+1, code+f.Code, comments+f.Comment
-			}
-		}
-		fmt.Fprintf(w, "| %s | %d | %d | %d | %.1f %% |\n", kind, n, code, comments, 100*float64(comments)/max(float64(code+comments), 1))
 	}
 }

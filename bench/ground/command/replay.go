@@ -1,10 +1,12 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"time"
 
 	"github.com/pdmesh/pdmesh/bench/ground"
@@ -100,4 +102,107 @@ func repeat(ctx context.Context, p *ground.Replay, routers []ground.Router, n in
 		}
 	}
 	return rows, nil
+}
+
+// disaggregate compares the values of --disaggregate at several loads.
+func disaggregate(ctx context.Context, f *flags, stdout io.Writer) error {
+	if f.limit < 1 || len(f.targets) != 1 {
+		return cli.Wrongf("--limit must be positive, and --targets must have one policy")
+	}
+	report := ground.Disaggregated{
+		Version: version.String(), Machine: machine.Describe(), Part: f.part, Policy: f.targets[0], Speed: f.speed, Engines: f.engines, Runs: f.runs,
+	}
+	names := map[string]string{}
+	for _, way := range ground.Ways() {
+		names[way] = report.Policy + "+--disaggregate=" + way
+	}
+	levels, err := f.levels(ctx, ground.Ways(), names, 0, stdout)
+	if err != nil {
+		return err
+	}
+	report.Levels = levels
+	_, _ = io.WriteString(stdout, report.Table())
+	return ground.Save(&report, f.json, f.doc)
+}
+
+// overload compares targets at loads up to far above the capacity.
+func overload(ctx context.Context, f *flags, stdout io.Writer) error {
+	report := ground.Overload{
+		Version: version.String(), Machine: machine.Describe(), Part: f.part, Speed: f.speed, Engines: f.engines, Proxies: f.proxies, Runs: f.runs, Limits: ground.DefaultLimits(),
+	}
+	levels, err := f.levels(ctx, f.targets, nil, 100*f.proxies, stdout) // the queue refuses only what it can predict
+	if err != nil {
+		return err
+	}
+	report.Targets, report.Levels = f.targets, levels
+	_, _ = io.WriteString(stdout, report.Table())
+	return ground.Save(&report, f.json, f.doc)
+}
+
+// levels replays the workload at all rates through the targets of names, which have their own
+// names as default. Before that they get warm requests of the other half of the trace. All loads have the same length in time of the trace, if there is a limit. The
+// targets take turns, so that other work of the machine affects all of them.
+func (f *flags) levels(ctx context.Context, keys []string, names map[string]string, warm int, stdout io.Writer) (out []ground.Level, err error) {
+	if len(f.rates) == 0 || f.speed <= 0 || f.runs < 1 || f.proxies < 1 {
+		return nil, cli.Wrongf("--rates, --speed, --runs and --proxies must be positive")
+	}
+	workloads := make([]*ground.Workload, len(f.rates))
+	limit := f.limit
+	for i, rate := range f.rates {
+		f.rate, f.limit = rate, int(math.Ceil(float64(limit)*max(rate, 0)))
+		if workloads[i], err = f.workload(); err != nil {
+			return nil, err
+		}
+	}
+	var routers []ground.Router
+	var present []string
+	for _, key := range keys {
+		r, err := ground.Find(cmp.Or(names[key], key), ground.Programs{VLLMRouter: f.vllmRouter, SMG: f.smg}, f.proxyFlags)
+		if errors.Is(err, target.ErrAbsent) {
+			_, _ = fmt.Fprintf(stdout, "%s: skipped: %v\n", key, err)
+			continue
+		}
+		if err != nil {
+			return nil, cli.Wrongf("--targets: %w", err)
+		}
+		routers, present = append(routers, r), append(present, key)
+	}
+	p, stop, err := f.start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	if warm > 0 {
+		if p.Warm, err = f.otherHalf(warm); err != nil {
+			return nil, err
+		}
+	}
+	for i, w := range workloads {
+		p.Workload, p.Caches = w, ground.NewCaches(w, f.engines, f.cache)
+		p.Shared = ground.SharedHits(w, p.Caches, f.engines)
+		_, _ = fmt.Fprintf(stdout, "load %g:\n", f.rates[i])
+		rows, err := repeat(ctx, p, routers, f.runs, stdout)
+		if err != nil {
+			return nil, err
+		}
+		level := ground.Level{Rate: f.rates[i], Requests: len(w.Requests), Runs: map[string][]ground.Result{}}
+		for k, key := range present {
+			level.Runs[key] = rows[k]
+		}
+		out = append(out, level)
+	}
+	return out, nil
+}
+
+// otherHalf returns requests of the half of the trace that is not replayed, at the recorded rate.
+func (f *flags) otherHalf(limit int) (*ground.Workload, error) {
+	entries, err := f.entries()
+	if err != nil {
+		return nil, err
+	}
+	part := ground.First
+	if ground.Part(f.part) == ground.First {
+		part = ground.Second
+	}
+	return ground.NewWorkload(entries, part, 1, limit)
 }

@@ -140,7 +140,7 @@ func TestAuditsOfLeasedKeysFindNothing(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	for i := range 3 {
-		members.Leased(t, cli, l, members.Prefill(fmt.Sprintf("10.0.0.%d:1", i+1)))
+		leased(t, cli, l, members.Prefill(fmt.Sprintf("10.0.0.%d:1", i+1)))
 	}
 	o := auditing(t, members.NewProber())
 	o.AuditInterval = 200 * time.Millisecond // two differing audits count if they are at least 300 ms apart

@@ -66,7 +66,7 @@ func newDiskRig(t testing.TB) *diskRig {
 		t.Fatal(err)
 	}
 	members.Put(t, cli, r.l.Instance(r.bare), "")
-	members.Leased(t, cli, r.l, r.held)
+	leased(t, cli, r.l, r.held)
 	r.o = members.Probing(t, r.prober, "m")
 	r.o.OrphanGrace = time.Hour
 	r.o.StateDir = filepath.Join(t.TempDir(), "deep", "proxy-1")
@@ -150,8 +150,8 @@ func TestWipedWhileNotRunning(t *testing.T) {
 	r.etcd.Wipe()
 	r.etcd.Restart()
 	cli := members.Dial(t, r.etcd.Endpoint())
-	members.Leased(t, cli, r.l, r.x) // its agent does not know about the removal
-	for range 2 {                    // and after one more restart
+	leased(t, cli, r.l, r.x) // its agent does not know about the removal
+	for range 2 {            // and after one more restart
 		w, stop := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
 		members.WaitState(t, w, watch.Live)
 		members.WaitFor(t, w, r.static, members.Usable)
@@ -186,7 +186,7 @@ func TestRemovedInstanceWithRecordAfterRestart(t *testing.T) {
 			return nil
 		}
 	}
-	members.Leased(t, cli, r.l, r.x)
+	leased(t, cli, r.l, r.x)
 	members.Put(t, cli, r.l.Override(r.static), `{"v":1,"state":"drain"}`)
 	w, stop := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
 	members.WaitFor(t, w, r.x, intent(instance.Removed))

@@ -38,7 +38,7 @@ func newOrphanRig(t testing.TB, n int, change func(*watch.Options)) *orphanRig {
 		k := members.Prefill(fmt.Sprintf("10.0.0.%d:8100", i+1))
 		r.keys = append(r.keys, k)
 		r.prober.Answer(k.Address, "m")
-		r.ids[k] = members.Leased(t, r.cli, r.l, k)
+		r.ids[k] = leased(t, r.cli, r.l, k)
 	}
 	o := members.Probing(t, r.prober, "")
 	o.OrphanGrace = time.Hour
@@ -92,7 +92,7 @@ func TestLostLeaseMakesOrphan(t *testing.T) {
 	}
 	// The same incarnation registers under another lease.
 	rev := members.Put(t, r.cli, r.l.Instance(k), members.Ready, clientv3.WithLease(members.Lease(t, r.cli, 600)))
-	in := members.WaitFor(t, r.w, k, members.AtRevision(rev))
+	in := members.WaitFor(t, r.w, k, atRevision(rev))
 	if in.View != "" || in.Reason != "" || !in.Usable() {
 		t.Fatalf("%+v", in)
 	}
@@ -270,7 +270,7 @@ func TestListWithMassLossIsHeld(t *testing.T) {
 	for i := range 4 {
 		k := members.Decode(fmt.Sprintf("10.0.0.%d:8200", i+1))
 		prober.Answer(k.Address, "m")
-		members.Leased(t, direct, l, k)
+		leased(t, direct, l, k)
 		keys = append(keys, k)
 	}
 	w := members.Watch(t, etcdtest.Client(t, link.Address()), o)
@@ -293,7 +293,7 @@ func TestListWithMassLossIsHeld(t *testing.T) {
 	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Held == 4 && s.Orphans == 4 && s.Lists >= 2 })
 	// The agents register again.
 	for _, k := range keys {
-		members.Leased(t, direct, l, k)
+		leased(t, direct, l, k)
 	}
 	for _, k := range keys {
 		members.WaitFor(t, w, k, members.HasView(""))
@@ -306,7 +306,7 @@ func TestOrphanEndsRole(t *testing.T) {
 	t.Parallel()
 	r := newOrphanRig(t, 1, nil)
 	prefill, decode := r.keys[0], members.Decode(r.keys[0].Address)
-	id := members.Leased(t, r.cli, r.l, decode)
+	id := leased(t, r.cli, r.l, decode)
 	members.Put(t, r.cli, r.l.Override(decode), `{"v":1,"state":"drain","role":"prefill"}`)
 	only := func(in *instance.Instance) error {
 		if in.OnlyRole != instance.Prefill || in.Usable() {
@@ -322,7 +322,7 @@ func TestOrphanEndsRole(t *testing.T) {
 	if in, _ := r.w.Snapshot().Lookup(decode); only(in) != nil {
 		t.Errorf("of two orphans: %+v", in)
 	}
-	members.Leased(t, r.cli, r.l, decode)
+	leased(t, r.cli, r.l, decode)
 	members.WaitFor(t, r.w, decode, members.HasView(""))
 	if in := members.WaitFor(t, r.w, decode, members.Usable); !strings.Contains(in.Reason, "role prefill has no effect: registered as decode only") {
 		t.Errorf("%+v", in)
@@ -336,8 +336,8 @@ func TestOrphanWithoutEtcd(t *testing.T) {
 	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
 	k, other := members.Prefill("10.0.0.1:8100"), members.Prefill("10.0.0.2:8100")
 	prober.Answer(k.Address, "m")
-	id := members.Leased(t, cli, l, k)
-	members.Leased(t, cli, l, other)
+	id := leased(t, cli, l, k)
+	leased(t, cli, l, other)
 	o := members.Probing(t, prober, "")
 	o.OrphanGrace = time.Hour
 	w := members.Watch(t, cli, o)

@@ -44,7 +44,7 @@ func TestFivePromotersOneWins(t *testing.T) {
 		}
 		for _, w := range watchers {
 			testkit.Eventually(t, members.Soon, func() error {
-				ps := members.Pendings(w.Snapshot())
+				ps := pendings(w.Snapshot())
 				if len(ps) != 1 || ps[0].Key != k || !strings.Contains(ps[0].Reason, "refused") {
 					return fmt.Errorf("%d pending", len(ps))
 				}
@@ -58,7 +58,7 @@ func TestFivePromotersOneWins(t *testing.T) {
 				t.Fatalf("%+v", in)
 			}
 			testkit.Eventually(t, members.Soon, func() error {
-				if n := len(members.Pendings(w.Snapshot())); n != 0 {
+				if n := len(pendings(w.Snapshot())); n != 0 {
 					return fmt.Errorf("%d still pending", n)
 				}
 				return nil
@@ -103,7 +103,7 @@ func TestPendingThatCannotBePromoted(t *testing.T) {
 	reason := func(k instance.Key, says string) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {
-			for _, p := range members.Pendings(w.Snapshot()) {
+			for _, p := range pendings(w.Snapshot()) {
 				if p.Key == k && strings.Contains(p.Reason, says) {
 					return nil
 				}
@@ -141,7 +141,7 @@ func TestPendingThatCannotBePromoted(t *testing.T) {
 	reason(k, "refused")
 	members.Put(t, cli, l.Instance(k), members.Ready, clientv3.WithLease(members.Lease(t, cli, 600)))
 	testkit.Eventually(t, members.Soon, func() error {
-		if n := len(members.Pendings(w.Snapshot())); n != 0 {
+		if n := len(pendings(w.Snapshot())); n != 0 {
 			return fmt.Errorf("%d pending", n)
 		}
 		return nil
@@ -161,7 +161,7 @@ func TestPendingThatCannotBePromoted(t *testing.T) {
 	}
 	reason(k, "refused")
 	testkit.Eventually(t, members.Soon, func() error {
-		for _, p := range members.Pendings(w.Snapshot()) {
+		for _, p := range pendings(w.Snapshot()) {
 			if p.Key == k {
 				return fmt.Errorf("still waits")
 			}
@@ -186,7 +186,7 @@ func TestPromotionAndRemovalRace(t *testing.T) {
 		require.NoError(t, err)
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if _, err := other.Watch.Promote(context.Background(), members.Pendings(snap)[0], instance.Record{Models: []string{"m"}}); err != nil {
+			if _, err := other.Watch.Promote(context.Background(), pendings(snap)[0], instance.Record{Models: []string{"m"}}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -212,7 +212,7 @@ func TestPromotionHonoursWhatCameFirst(t *testing.T) {
 		members.Put(t, cli, l.Pending(k), "")
 		snap, err := store.Reader.Snapshot(t.Context())
 		require.NoError(t, err)
-		for _, p := range members.Pendings(snap) {
+		for _, p := range pendings(snap) {
 			if p.Key == k {
 				return p
 			}

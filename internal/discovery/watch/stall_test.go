@@ -51,7 +51,7 @@ func TestLostLease_KeepsEveryState(t *testing.T) {
 		p.set(k.Address, true)
 		id := members.Lease(t, r.cli, 600)
 		rev := members.Put(t, r.cli, r.l.Instance(k), c.value, clientv3.WithLease(id))
-		before := members.WaitFor(t, r.w, k, members.AtRevision(rev))
+		before := members.WaitFor(t, r.w, k, atRevision(rev))
 		if c.name == "slow" && !before.Slow() || c.name == "unverified" && before.View != instance.Unverified {
 			t.Fatalf("%s: %+v", c.name, before)
 		}

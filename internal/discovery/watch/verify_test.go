@@ -72,7 +72,7 @@ func TestNewIncarnationIsVerifiedAgain(t *testing.T) {
 	// The same incarnation, written again, stays verified.
 	n := prober.Count(k.Address)
 	rev := members.Put(t, cli, l.Instance(k), `{"id":"A","weight":5}`)
-	if in := members.WaitFor(t, w, k, members.AtRevision(rev)); !in.Usable() {
+	if in := members.WaitFor(t, w, k, atRevision(rev)); !in.Usable() {
 		t.Fatalf("%+v", in)
 	}
 	if again := prober.Count(k.Address); again != n {

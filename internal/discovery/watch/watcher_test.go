@@ -60,7 +60,7 @@ func TestWatcherFollowsChanges(t *testing.T) {
 	}
 	id := members.Lease(t, cli, 60)
 	rev = members.Put(t, cli, l.Instance(k), `{"id":"B","models":["m"],"state":"draining"}`, clientv3.WithLease(id))
-	in = members.WaitFor(t, w, k, members.AtRevision(rev))
+	in = members.WaitFor(t, w, k, atRevision(rev))
 	if in.Record.State != instance.Draining || in.Static() || in.Lease != int64(id) || in.Incarnation() != "B" || in.Usable() {
 		t.Fatalf("after the second put: %+v", in)
 	}
@@ -144,14 +144,14 @@ func TestWatcherKeepsLastGoodValue(t *testing.T) {
 			return members.Usable(in)
 		})
 		rev := members.Put(t, cli, l.Instance(k), c.Value)
-		in := members.WaitFor(t, w, k, members.AtRevision(rev))
+		in := members.WaitFor(t, w, k, atRevision(rev))
 		if !in.Usable() || in.Record.ID != "A" || !strings.Contains(in.Reason, c.Reason) || !strings.Contains(in.Reason, "last good value") {
 			t.Errorf("%s: %+v", c.Name, in)
 		}
 	}
 	// A list keeps it, too, if the key was not deleted in between.
 	rev := members.Put(t, cli, l.Instance(k), "{")
-	members.WaitFor(t, w, k, members.AtRevision(rev))
+	members.WaitFor(t, w, k, atRevision(rev))
 	lists := w.Status().Lists
 	w.Relist("test")
 	testkit.Eventually(t, members.Soon, func() error {
@@ -205,7 +205,7 @@ func TestWatcherTakesOtherSpellingsOfAnAddress(t *testing.T) {
 	}
 	// The canonical key wins; the other one is shown in a separate line.
 	rev = members.Put(t, cli, l.Instance(k), members.Ready)
-	members.WaitFor(t, w, k, members.AtRevision(rev))
+	members.WaitFor(t, w, k, atRevision(rev))
 	members.WaitFor(t, w, members.Prefill("localhost:8100"), members.HasView(instance.Rejected))
 	if existed, err := store.New(cli, l, "test").Instances.Remove(t.Context(), k, "test"); err != nil || !existed {
 		t.Fatalf("remove: %t, %v", existed, err)

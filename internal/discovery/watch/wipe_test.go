@@ -46,7 +46,7 @@ func TestWipedStore(t *testing.T) {
 				}
 			}
 			members.Put(t, cli, l.Instance(bare), "")
-			members.Leased(t, cli, l, held)
+			leased(t, cli, l, held)
 			if _, err := st.Instances.Remove(t.Context(), out, "broken"); err != nil {
 				t.Fatal(err)
 			}
@@ -207,7 +207,7 @@ func TestKeptIntentIsNotReplaced(t *testing.T) {
 	register := func() {
 		for _, k := range []instance.Key{drained, weighted} {
 			prober.Answer(k.Address, "m")
-			members.Leased(t, cli, l, k)
+			leased(t, cli, l, k)
 		}
 	}
 	drain := func(k instance.Key) error {

@@ -81,7 +81,7 @@ func (j *Reply) Lanes(keepText bool) []Lane {
 			case j.Chat && j.WantsCall():
 				ln.scripted, ln.calling = newCall(j.loaded(ids), j.Request, i), true
 			case j.Scripted != nil && !j.WrongKV:
-				ln.scripted = newScripted(j.Scripted, ids)
+				ln.scripted = newScripted(j.Scripted, ids, i)
 			default:
 				ln.sampling.Plan = j.plan(j.loaded(ids), i)
 			}

@@ -1,7 +1,6 @@
 package answer
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -9,7 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
-// NamedEvents writes the named events of a stream of one of the two agents' APIs.
+// NamedEvents writes the named events of a stream of one of the two agents' APIs. The members of
+// events come in vLLM's order.
 type NamedEvents struct {
 	j    *Reply
 	ln   *Lane
@@ -17,26 +17,10 @@ type NamedEvents struct {
 	seq  int  // sequence_number of the next event of /v1/responses
 	open part // what the deltas are of, with its text once it is whole; without kind none
 	at   int  // index of open
-	form streamForm
-}
-
-// streamForm is what the two APIs have of their own in a stream.
-type streamForm interface {
-	accepted(*NamedEvents)             // before anything is computed
-	began(*NamedEvents)                // the prompt is computed
-	opened(*NamedEvents)               // the deltas that follow are of n.open
-	added(n *NamedEvents, what string) // one more token with text
-	closed(*NamedEvents)               // n.open is whole
-	ended(*NamedEvents)
 }
 
 // NewNamedEvents begins a stream.
-func NewNamedEvents(j *Reply) *NamedEvents {
-	if j.API == request.Responses {
-		return &NamedEvents{j: j, form: responsesForm{}}
-	}
-	return &NamedEvents{j: j, form: messagesForm{}}
-}
+func NewNamedEvents(j *Reply) *NamedEvents { return &NamedEvents{j: j} }
 
 // Take returns the events that were not taken yet. They are good until the next call.
 func (n *NamedEvents) Take() []byte {
@@ -45,19 +29,62 @@ func (n *NamedEvents) Take() []byte {
 	return b
 }
 
+// responses reports whether the stream is one of /v1/responses.
+func (n *NamedEvents) responses() bool { return n.j.API == request.Responses }
+
+// message writes an event of /v1/messages with the members after its type.
+func (n *NamedEvents) message(name, members string, args ...any) {
+	n.buf = jsontext.Append(append(n.buf, "event: "+name+"\ndata: {\"type\":\""+name...), `"`+members+"}\n\n", args...)
+}
+
+// response writes an event of /v1/responses. Its number, which is # in the members, and its type
+// follow the members that have neither.
+func (n *NamedEvents) response(name, members string, args ...any) {
+	if !strings.Contains(members, "#") {
+		members += `,"sequence_number":#`
+	}
+	if !strings.Contains(members, `"type"`) {
+		members += `,"type":"` + name + `"`
+	}
+	members = strings.Replace(members, "#", strconv.Itoa(n.seq), 1)
+	n.buf = jsontext.Append(append(n.buf, "event: "+name+"\ndata: {"...), members+"}\n\n", args...)
+	n.seq++
+}
+
+// state writes an event that holds the whole response object.
+func (n *NamedEvents) state(name, status string) {
+	n.response(name, `"response":$}`, raw(n.j.AppendResponse(nil, n.ln, status)))
+}
+
 // Accept is the beginning, before anything is computed.
-func (n *NamedEvents) Accept() { n.form.accepted(n) }
+func (n *NamedEvents) Accept() {
+	if n.responses() {
+		n.state("response.created", "in_progress")
+		n.state("response.in_progress", "in_progress")
+	}
+}
 
 // Begin is when the prompt of a lane is computed.
 func (n *NamedEvents) Begin(ln *Lane) {
-	n.ln = ln
-	n.form.began(n)
+	if n.ln = ln; !n.responses() {
+		n.message("message_start", `,"message":{"id":$,"type":"message","role":"assistant","content":[],"model":$,"stop_reason":null,"stop_sequence":null,"usage":$}`,
+			n.j.ID, n.j.ServedAs, raw(n.j.appendMessageUsage(nil, 0, false)))
+	}
 }
 
 // End is behind the last token.
 func (n *NamedEvents) End() {
 	n.close()
-	n.form.ended(n)
+	if n.responses() {
+		n.state("response.completed", "")
+		return
+	}
+	var stop any
+	if reason := n.j.stopReason(n.ln); reason != "" {
+		stop = reason
+	}
+	n.message("message_delta", `,"delta":{"stop_reason":$,"stop_sequence":null},"usage":$`, stop, raw(n.j.appendMessageUsage(nil, n.ln.Seq.N, n.j.Details)))
+	n.message("message_stop", "")
 }
 
 // Token says what the newest token of the lane adds.
@@ -70,164 +97,89 @@ func (n *NamedEvents) Token() {
 		n.close()
 		n.open, n.at = p, index
 		n.open.text = ""
-		n.form.opened(n)
+		n.begin()
 	}
 	if p.text != "" {
-		n.form.added(n, p.text)
+		n.add(p.text)
 	}
 }
 
-func (n *NamedEvents) close() {
-	if n.open.kind != kindNone {
-		n.open.text = n.ln.said()[n.at].text
-		n.form.closed(n)
-		n.open = part{}
+// begin is before the deltas of n.open.
+func (n *NamedEvents) begin() {
+	if n.responses() {
+		n.item("response.output_item.added", "in_progress")
+		n.content("response.content_part.added", jsontext.Raw("[]"))
+		return
 	}
-}
-
-// messagesForm is a stream of /v1/messages; the members of its events come in vLLM's
-// order.
-type messagesForm struct{}
-
-// event writes an event whose members behind its type are given.
-func (messagesForm) event(n *NamedEvents, name string, members ...string) {
-	n.buf = fmt.Appendf(n.buf, "event: %s\ndata: {\"type\":\"%s\"%s}\n\n", name, name, strings.Join(members, ""))
-}
-
-func (messagesForm) accepted(*NamedEvents) {}
-
-func (f messagesForm) began(n *NamedEvents) {
-	f.event(n, "message_start", string(jsontext.Append(nil, `,"message":{"id":$,"type":"message","role":"assistant","content":[],"model":$,`+
-		`"stop_reason":null,"stop_sequence":null,"usage":$}`, n.j.ID, n.j.ServedAs, raw(n.j.appendMessageUsage(nil, 0, false)))))
-}
-
-func (f messagesForm) opened(n *NamedEvents) {
-	block := `{"type":"text","text":""}`
+	block := []byte(`{"type":"text","text":""}`)
 	switch n.open.kind {
 	case kindThinking:
-		block = `{"type":"thinking","thinking":""}`
+		block = []byte(`{"type":"thinking","thinking":""}`)
 	case kindCall:
-		block = string(jsontext.Append(nil, `{"type":"tool_use","id":$,"name":$,"input":{}}`, n.open.id, n.open.name))
+		block = jsontext.Append(nil, `{"type":"tool_use","id":$,"name":$,"input":{}}`, n.open.id, n.open.name)
 	}
-	f.event(n, "content_block_start", `,"content_block":`, block, f.index(n))
+	n.message("content_block_start", `,"content_block":$,"index":$`, raw(block), n.at)
 }
-
-func (messagesForm) index(n *NamedEvents) string { return `,"index":` + strconv.Itoa(n.at) }
-
-func (f messagesForm) added(n *NamedEvents, what string) {
-	kind, text := "text_delta", "text"
-	switch n.open.kind {
-	case kindThinking:
-		kind, text = "thinking_delta", "thinking"
-	case kindCall:
-		kind, text = "input_json_delta", "partial_json"
-	}
-	f.delta(n, kind, text, what)
-}
-
-func (f messagesForm) delta(n *NamedEvents, kind, member, text string) {
-	f.event(n, "content_block_delta", `,"delta":{"type":"`, kind, `","`, member, `":`, string(jsontext.AppendString(nil, text)), `}`, f.index(n))
-}
-
-func (f messagesForm) closed(n *NamedEvents) {
-	if n.open.kind == kindThinking {
-		f.delta(n, "signature_delta", "signature", n.j.signature(n.at))
-	}
-	f.event(n, "content_block_stop", f.index(n))
-}
-
-func (f messagesForm) ended(n *NamedEvents) {
-	stop := "null"
-	if reason := n.j.stopReason(n.ln); reason != "" {
-		stop = strconv.Quote(reason)
-	}
-	f.event(n, "message_delta", `,"delta":{"stop_reason":`, stop, `,"stop_sequence":null},"usage":`, string(n.j.appendMessageUsage(nil, n.ln.Seq.N, n.j.Details)))
-	f.event(n, "message_stop")
-}
-
-// responsesForm is a stream of /v1/responses; the members of its events come in vLLM's
-// order.
-type responsesForm struct{}
-
-// event writes an event of these members; sequence_number follows them, and in
-// front of last.
-func (responsesForm) event(n *NamedEvents, name, last string, members ...string) {
-	n.buf = fmt.Appendf(n.buf, "event: %s\ndata: {%s,\"sequence_number\":%d%s,\"type\":\"%s\"", name, strings.Join(members, ""), n.seq, last, name)
-	if name == argumentsDone {
-		n.buf = jsontext.AppendString(append(n.buf, `,"name":`...), n.open.name)
-	}
-	n.buf = append(n.buf, "}\n\n"...)
-	n.seq++
-}
-
-// response is an event that holds the whole response object.
-func (f responsesForm) response(n *NamedEvents, name, status string) {
-	f.event(n, name, "", `"response":`, string(n.j.AppendResponse(nil, n.ln, status)), `}`)
-}
-
-func (f responsesForm) accepted(n *NamedEvents) {
-	f.response(n, "response.created", "in_progress")
-	f.response(n, "response.in_progress", "in_progress")
-}
-
-func (responsesForm) began(*NamedEvents) {}
 
 // item is an event about the whole of n.open.
-func (f responsesForm) item(n *NamedEvents, name, status string) {
-	f.event(n, name, "", `"item":`, string(n.j.appendItem(nil, n.at, n.open, status)), `,"output_index":`, strconv.Itoa(n.at))
+func (n *NamedEvents) item(name, status string) {
+	n.response(name, `"item":$,"output_index":$`, raw(n.j.appendItem(nil, n.at, n.open, status)), n.at)
 }
 
-// place says which item an event is about.
-func (responsesForm) place(n *NamedEvents) (item, index string) {
-	return `"item_id":` + string(jsontext.AppendString(nil, n.j.itemID(n.at, n.open.kind))), `,"output_index":` + strconv.Itoa(n.at)
-}
-
-const (
-	firstContent  = `"content_index":0,`
-	argumentsDone = "response.function_call_arguments.done"
-)
-
-// content is an event about the content of n.open.
-func (f responsesForm) content(n *NamedEvents, name string, logprobs jsontext.Raw) {
-	item, index := f.place(n)
-	f.event(n, name, "", firstContent, item, index, `,"part":`, string(appendContentPart(nil, n.open, logprobs)))
-}
-
-func (f responsesForm) opened(n *NamedEvents) {
-	f.item(n, "response.output_item.added", "in_progress")
+// content is an event about the content of n.open, which a call does not have.
+func (n *NamedEvents) content(name string, logprobs jsontext.Raw) {
 	if n.open.kind != kindCall {
-		f.content(n, "response.content_part.added", jsontext.Raw("[]"))
+		n.response(name, `"content_index":0,"item_id":$,"output_index":$,"part":$`, n.j.itemID(n.at, n.open.kind), n.at, raw(appendContentPart(nil, n.open, logprobs)))
 	}
 }
 
-func (f responsesForm) added(n *NamedEvents, what string) {
-	item, index := f.place(n)
-	delta := `"delta":` + string(jsontext.AppendString(nil, what)) + `,`
-	switch n.open.kind {
-	case kindCall:
-		f.event(n, "response.function_call_arguments.delta", "", delta, item, index)
-	case kindThinking:
-		f.event(n, "response.reasoning_text.delta", "", firstContent, delta, item, index)
+// add is one more token with text.
+func (n *NamedEvents) add(text string) {
+	id := n.j.itemID(n.at, n.open.kind)
+	switch kind := n.open.kind; {
+	case n.responses() && kind == kindCall:
+		n.response("response.function_call_arguments.delta", `"delta":$,"item_id":$,"output_index":$`, text, id, n.at)
+	case n.responses() && kind == kindThinking:
+		n.response("response.reasoning_text.delta", `"content_index":0,"delta":$,"item_id":$,"output_index":$`, text, id, n.at)
+	case n.responses():
+		n.response("response.output_text.delta", `"content_index":0,"delta":$,"item_id":$,"logprobs":[],"output_index":$`, text, id, n.at)
+	case kind == kindCall:
+		n.delta("input_json_delta", "partial_json", text)
+	case kind == kindThinking:
+		n.delta("thinking_delta", "thinking", text)
 	default:
-		f.event(n, "response.output_text.delta", "", firstContent, delta, item, `,"logprobs":[]`, index)
+		n.delta("text_delta", "text", text)
 	}
 }
 
-func (f responsesForm) closed(n *NamedEvents) {
-	item, index := f.place(n)
-	text := string(jsontext.AppendString(nil, n.open.text))
-	switch n.open.kind {
-	case kindCall:
-		f.event(n, argumentsDone, "", `"arguments":`, text, `,`, item, index)
-	case kindThinking:
-		f.event(n, "response.reasoning_text.done", `,"text":`+text, firstContent, item, index)
-	default:
-		f.event(n, "response.output_text.done", `,"text":`+text, firstContent, item, `,"logprobs":[]`, index)
-	}
-	if n.open.kind != kindCall {
-		f.content(n, "response.content_part.done", nil)
-	}
-	f.item(n, "response.output_item.done", "completed")
+func (n *NamedEvents) delta(kind, member, text string) {
+	n.message("content_block_delta", `,"delta":{"type":$,$:$},"index":$`, kind, member, text, n.at)
 }
 
-func (f responsesForm) ended(n *NamedEvents) { f.response(n, "response.completed", "") }
+// close is when n.open is whole.
+func (n *NamedEvents) close() {
+	if n.open.kind == kindNone {
+		return
+	}
+	n.open.text = n.ln.said()[n.at].text
+	id, text, kind := n.j.itemID(n.at, n.open.kind), n.open.text, n.open.kind
+	if n.responses() {
+		switch kind {
+		case kindCall:
+			n.response("response.function_call_arguments.done", `"arguments":$,"item_id":$,"output_index":$,"sequence_number":#,`+
+				`"type":"response.function_call_arguments.done","name":$`, text, id, n.at, n.open.name)
+		case kindThinking:
+			n.response("response.reasoning_text.done", `"content_index":0,"item_id":$,"output_index":$,"sequence_number":#,"text":$`, id, n.at, text)
+		default:
+			n.response("response.output_text.done", `"content_index":0,"item_id":$,"logprobs":[],"output_index":$,"sequence_number":#,"text":$`, id, n.at, text)
+		}
+		n.content("response.content_part.done", nil)
+		n.item("response.output_item.done", "completed")
+	} else {
+		if kind == kindThinking {
+			n.delta("signature_delta", "signature", n.j.signature(n.at))
+		}
+		n.message("content_block_stop", `,"index":$`, n.at)
+	}
+	n.open = part{}
+}

@@ -104,7 +104,7 @@ type saying struct {
 	text string
 }
 
-func newScripted(t *Turn, prompt []int) *scripted {
+func newScripted(t *Turn, prompt []int, choice int) *scripted {
 	var o scripted
 	add := func(text string) {
 		for text != "" {
@@ -122,7 +122,7 @@ func newScripted(t *Turn, prompt []int) *scripted {
 	}
 	begin(part{kind: kindThinking}, t.Thinking)
 	begin(part{kind: kindText}, t.Text)
-	g := model.NewGenerator(prompt, 0)
+	g := model.NewGenerator(prompt, choice)
 	for i, c := range t.Calls {
 		x := model.Mix(g.Hash() + uint64(i))
 		o.parts = append(o.parts, part{kind: kindCall, id: callID(x), name: c.Name})
@@ -182,7 +182,7 @@ func (ln *Lane) parts() []part {
 func (ln *Lane) newest() (p part, index int) {
 	switch i := ln.Seq.N; {
 	case ln.scripted != nil:
-		if i > len(ln.scripted.said) || i == 1 && ln.calling {
+		if i > len(ln.scripted.said) {
 			return part{}, 0
 		}
 		s := ln.scripted.said[i-1]
@@ -202,8 +202,7 @@ func (ln *Lane) calls() bool {
 	return ln.scripted != nil && ln.Seq.Finish == "stop" && slices.ContainsFunc(ln.scripted.parts, func(p part) bool { return p.kind == kindCall })
 }
 
-// newCall makes the tool call that a prompt gets when one is required: a name token,
-// an opening, a few words, a closing, and EOS.
+// newCall makes the tool call that a prompt gets when one is required, with a few words.
 func newCall(prompt []int, p *request.Request, choice int) *scripted {
 	g := model.NewGenerator(prompt, choice)
 	x := model.Mix(g.Hash())
@@ -212,23 +211,13 @@ func newCall(prompt []int, p *request.Request, choice int) *scripted {
 		hi, _ := bits.Mul64(x, uint64(len(p.Tools)))
 		name = p.Tools[hi].Name
 	}
-	c := &scripted{parts: []part{{kind: kindCall, id: callID(x), name: name}}}
-	take := func() int {
+	input := []byte(`{"text":"`)
+	for range 3 + x%6 {
 		id, _ := g.Next()
 		g.Push(id)
-		c.ids = append(c.ids, id)
-		return id
+		input = model.AppendWordJSON(input, id)
 	}
-	take()
-	take()
-	c.said = []saying{{}, {text: `{"text":"`}}
-	for range 3 + x%6 {
-		c.said = append(c.said, saying{text: string(model.AppendWordJSON(nil, take()))})
-	}
-	take()
-	c.said = append(c.said, saying{text: `"}`})
-	c.ids = append(c.ids, model.EOS)
-	return c
+	return newScripted(&Turn{Calls: []ToolCall{{Name: name, Input: append(input, `"}`...)}}}, prompt, choice)
 }
 
 func callID(x uint64) string { return "chatcmpl-tool-" + model.Hex16(x) + model.Hex16(model.Mix(x)) }

@@ -16,20 +16,19 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/record"
 )
 
 // errDied is the end of an engine that a request or a fault has killed.
 var errDied = errors.New("the engine has died")
 
 type flags struct {
-	host, role, mode, policy, logLevel, logFormat, events, journal string
-	models                                                         []string
-	port, bootstrap, side                                          int
-	alloc                                                          []int
-	drain                                                          time.Duration
-	quiet                                                          bool
-	opt                                                            fakevllm.Options
+	host, role, mode, logLevel, logFormat, events, journal string
+	models                                                 []string
+	port, bootstrap, side                                  int
+	alloc                                                  []int
+	drain                                                  time.Duration
+	quiet                                                  bool
+	opt                                                    fakevllm.Options
 }
 
 // Run is the whole program: 0 after a clean end, 1 for a failure, 2 for a
@@ -72,7 +71,6 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.BoolVar(&f.opt.DevMode, "dev-mode", os.Getenv("VLLM_SERVER_DEV_MODE") == "1", "serve /is_sleeping and /is_paused (VLLM_SERVER_DEV_MODE=1)")
 	fl.BoolVar(&f.opt.DisableLogStats, "disable-log-stats", false, "report no statistics in /metrics")
 	fl.DurationVar(&f.opt.KVLease, "kv-lease", 30*time.Second, "how long a finished prefill waits for its decode")
-	fl.StringVar(&f.policy, "kv-load-failure-policy", "fail", "what a decode does if it cannot load a KV cache: fail or recompute")
 	fl.StringVar(&f.opt.EngineID, "engine-id", "", "engine id in --kv-transfer-config, the same after a restart (default: a random one at each start)")
 	fl.StringVar(&f.opt.SideChannelHost, "side-channel-host", "", "host that other engines reach the side channel by (default --host)")
 	fl.IntVar(&f.side, "side-channel-port", 0, "port that other engines fetch KV caches from, 0 for a free one")
@@ -113,7 +111,7 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 		o.AllocAddrs = append(o.AllocAddrs, net.JoinHostPort(f.host, strconv.Itoa(port)))
 	}
 	o.Addr = net.JoinHostPort(f.host, strconv.Itoa(f.port))
-	o.Mode, o.Models, o.KVLoadFailurePolicy = fakevllm.Mode(f.mode), f.models, fakevllm.Policy(f.policy)
+	o.Mode, o.Models = fakevllm.Mode(f.mode), f.models
 	if f.role != "both" {
 		if f.role == "" {
 			return cli.Wrongf("--role is empty: use prefill, decode or both")
@@ -132,7 +130,7 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 			return cli.Wrongf("--journal: %w", err)
 		}
 		defer file.Close()
-		o.Journal = record.NewJournal(file)
+		o.Journal = fakevllm.NewJournal(file)
 	}
 	s, err := fakevllm.Start(ctx, o)
 	switch {

@@ -38,13 +38,12 @@ func TestCommandLine(t *testing.T) {
 		output string
 	}{
 		{"version", []string{"--version"}, 0, "fakevllm "},
-		{"help", []string{"--help"}, 0, "--kv-load-failure-policy"},
+		{"help", []string{"--help"}, 0, "--kv-lease"},
 		{"unknown flag", []string{"--gpu"}, 2, "unknown flag"},
 		{"argument", []string{"serve"}, 2, `unexpected argument "serve"`},
 		{"role", []string{"--port", "0", "--role", "chef"}, 2, `role "chef"`},
 		{"empty role", []string{"--port", "0", "--role", ""}, 2, "--role is empty"},
 		{"mode", []string{"--port", "0", "--mode", "pigeon"}, 2, `mode "pigeon"`},
-		{"policy", []string{"--port", "0", "--kv-load-failure-policy", "cry"}, 2, `"cry"`},
 		{"port", []string{"--port", "70000"}, 2, "70000 is no port"},
 		{"bootstrap port", []string{"--port", "0", "--bootstrap-port", "-1"}, 2, "--bootstrap-port -1 is no port"},
 		{"KV events", []string{"--port", "0", "--kv-events-config", `{"endpoint":5557}`}, 2, "--kv-events-config"},

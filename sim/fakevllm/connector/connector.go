@@ -9,8 +9,11 @@ package connector
 
 import (
 	"context"
+	"encoding/json"
+	"math/rand/v2"
 	"net"
 	"net/http"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,7 +24,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/counters"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
@@ -41,15 +43,6 @@ const (
 	RoleDecode  Role = "decode"
 )
 
-// Policy is what a decode engine does about a KV load that failed.
-type Policy string
-
-// The policies of vLLM's kv_load_failure_policy.
-const (
-	PolicyFail      Policy = "fail"
-	PolicyRecompute Policy = "recompute"
-)
-
 // Connector is that of one life of an engine. What is asked of a rank counts from 0.
 type Connector interface {
 	// Start brings up what other engines ask this one by.
@@ -63,8 +56,8 @@ type Connector interface {
 	Leg(r *Request) Leg
 	// Refuse releases what the kv_transfer_params of a refused request name.
 	Refuse(ctx context.Context, kv []byte)
-	// Inspect reports what vLLM takes but no good proxy sends.
-	Inspect(r *Request, report func(what string))
+	// Inspect returns what vLLM takes of a request but no good proxy sends, "" for nothing.
+	Inspect(r *Request) string
 
 	// Transfers counts what a rank keeps for decodes. It releases the blocks that no decode fetched in time.
 	Transfers(rank int) Transfers
@@ -97,7 +90,7 @@ type Request struct {
 	HTTP   *http.Request
 	Engine *engine.Request
 	NoKV   bool // a fault suppresses the transfer params
-	Failed bool // the KV load failed and the policy is to fail
+	Failed bool // the KV load failed
 }
 
 // Transfers are prefills that wait for their decode, those that did so in vain, and how many
@@ -113,9 +106,8 @@ type Addresses struct {
 
 // Config describes a connector.
 type Config struct {
-	Mode   kvparams.Mode
+	Mode   Mode
 	Role   Role
-	Policy Policy
 	Shared *transfer.Shared
 	Count  *counters.Counters
 	Log    logrus.FieldLogger
@@ -152,17 +144,17 @@ type Life struct {
 func New(conf Config, life Life) Connector {
 	b := base{Config: conf, Life: life}
 	switch conf.Mode {
-	case kvparams.NIXL, kvparams.NIXLPush, kvparams.Ascend:
+	case NIXL, NIXLPush, Ascend:
 		return &nixl{ledgers: newLedgers(b)}
-	case kvparams.P2P:
+	case P2P:
 		return &p2p{ledgers: newLedgers(b)}
-	case kvparams.Mooncake:
-		return &Mooncake{transferring: transferring{base: b}}
-	case kvparams.MoRIIORead, kvparams.MoRIIOWrite:
-		return &MoRIIO{transferring: transferring{base: b}}
-	case kvparams.LMCache:
-		return &LMCache{base: b}
-	case kvparams.Plain:
+	case Mooncake:
+		return &mooncake{transferring: transferring{base: b}}
+	case MoRIIORead, MoRIIOWrite:
+		return &moriio{transferring: transferring{base: b}}
+	case LMCache:
+		return &lmcache{base: b}
+	case Plain:
 	}
 	return &plain{base: b}
 }
@@ -177,9 +169,15 @@ func (b *base) Start(context.Context) error    { return nil }
 func (b *base) Announce() error                { return nil }
 func (b *base) Close()                         {}
 func (b *base) Refuse(context.Context, []byte) {}
-func (b *base) Inspect(*Request, func(string)) {}
+func (b *base) Inspect(*Request) string        { return "" }
 func (b *base) Transfers(int) (none Transfers) { return none }
 func (b *base) Port(int) int                   { return 0 }
+
+// What is wrong with a leg.
+const (
+	notPrefill = "kv_transfer_params has not the prefill form"
+	isPrefill  = "kv_transfer_params has the prefill form"
+)
 
 // quiet is a leg that does nothing.
 type quiet struct{}
@@ -196,15 +194,10 @@ func promptHash(ids []int) uint64 {
 	return g.Hash()
 }
 
-// refuse notes a load that has failed; recompute reports whether the prompt is computed here.
-func (b *base) refuse(r *Request, err error) (recompute bool) {
+// refuse notes a load that has failed; the kv_load_failure_policy is fail.
+func (b *base) refuse(r *Request, err error) {
 	b.Count.Refuse(r.ID, err)
-	if b.Policy == PolicyFail {
-		r.Failed = true
-		return false
-	}
-	b.Count.Recomputed.Add(1)
-	return true
+	r.Failed = true
 }
 
 // mislead notes that a request reads the blocks of another prompt.
@@ -308,8 +301,64 @@ func (p *plain) Prefilled(r *Request) {
 	}
 }
 
-func (p *plain) Inspect(r *Request, report func(string)) {
+func (p *plain) Inspect(r *Request) string {
 	if r.KV != nil {
-		report("kv_transfer_params in plain mode")
+		return "kv_transfer_params in plain mode"
 	}
+	return ""
+}
+
+// Mode is how KV caches travel between engines.
+type Mode string
+
+// The modes.
+const (
+	// Plain engines share a KV pool and need nothing in the request.
+	Plain Mode = "plain"
+	// NIXL engines hand over by kv_transfer_params, pull mode.
+	NIXL Mode = "nixl"
+	// NIXLPush engines hand over by kv_transfer_params, push mode: prefill finds the
+	// request of decode by its id.
+	NIXLPush Mode = "nixl_push"
+	// Ascend engines have vllm-ascend's MooncakeConnectorV1.
+	Ascend Mode = "ascend"
+	// P2P engines have an OffloadingConnector with a tier of type p2p: decode fetches
+	// by kv_request_id from the side channel of prefill.
+	P2P Mode = "p2p"
+	// Mooncake engines transfer by vLLM's own MooncakeConnector: both legs carry a
+	// transfer_id, and decode finds prefill through its bootstrap server. The role
+	// is kv_role, and a leg for the other one kills the engine.
+	Mooncake Mode = "mooncake"
+	// MoRIIORead and MoRIIOWrite engines transfer by vLLM's MoRIIOConnector in one of
+	// its modes, and register themselves by ZeroMQ.
+	MoRIIORead  Mode = "moriio_read"
+	MoRIIOWrite Mode = "moriio_write"
+	// LMCache engines hand over by LMCache's PD backend: prefill writes into the
+	// buffer of a decode that its leg names, and notifies by ZeroMQ.
+	LMCache Mode = "lmcache"
+)
+
+// AnswersParams reports whether a prefill in this mode answers with kv_transfer_params.
+func (m Mode) AnswersParams() bool { return m == NIXL || m == NIXLPush || m == Ascend }
+
+// membersOf returns the members of kv_transfer_params, nil for nil.
+func membersOf(raw []byte) (map[string]json.RawMessage, error) {
+	if raw == nil {
+		return nil, nil
+	}
+	return pydantic.Members(raw)
+}
+
+// extraField must come back byte for byte: a proxy that decodes and encodes
+// the object turns 1.0 into 1, or é into its escape or back.
+const (
+	extraField = "x_transfer_hints"
+	extraValue = `{"layout":"HND","ratio":1.0,"note":"caf\u00e9 <&> é","big":18446744073709551615}`
+	tokenField = "remote_kv_token" //nolint:gosec // the name of a JSON field, no credential
+)
+
+// NewToken is a random integer between 2^53 and 2^63, odd, so that a float64
+// always spoils it.
+func NewToken() string {
+	return strconv.FormatUint(1<<62+rand.Uint64N(1<<61)|1, 10)
 }

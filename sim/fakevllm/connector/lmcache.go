@@ -2,8 +2,12 @@ package connector
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,7 +15,6 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
@@ -25,16 +28,16 @@ func Notification(id string) []byte {
 	return msgp.AppendString(msgp.AppendString(b, "req_id"), id)
 }
 
-// LMCache is LMCache's PD backend: a prefill writes its chunks into the buffer of a decode, see
+// lmcache is LMCache's PD backend: a prefill writes its chunks into the buffer of a decode, see
 // transfer.Receiver, and then notifies the proxy.
-type LMCache struct {
+type lmcache struct {
 	base
 	receiver transfer.Receiver // without sides of a prefill
 	pushers  []*zmqpeer.Sender // of a prefill, one for each rank
 }
 
 // Start brings up the buffer, and what notifies.
-func (c *LMCache) Start(ctx context.Context) (err error) {
+func (c *lmcache) Start(ctx context.Context) (err error) {
 	if c.Role != RolePrefill {
 		if err = c.receiver.Start(ctx, c.At.Alloc); err != nil {
 			return err
@@ -58,7 +61,7 @@ func (c *LMCache) Start(ctx context.Context) (err error) {
 }
 
 // Close ends them.
-func (c *LMCache) Close() {
+func (c *lmcache) Close() {
 	c.receiver.Close()
 	for _, p := range c.pushers {
 		p.Close()
@@ -66,7 +69,7 @@ func (c *LMCache) Close() {
 }
 
 // AllocPorts returns the alloc ports of a decode, one for each rank.
-func (c *LMCache) AllocPorts() (ports []int) {
+func (c *lmcache) AllocPorts() (ports []int) {
 	for _, s := range c.receiver.Sides() {
 		ports = append(ports, s.Port())
 	}
@@ -74,22 +77,22 @@ func (c *LMCache) AllocPorts() (ports []int) {
 }
 
 // Unread returns the number of prompts in the buffer of a decode.
-func (c *LMCache) Unread() int { return c.receiver.Unread() }
+func (c *lmcache) Unread() int { return c.receiver.Unread() }
 
 // Leg knows what the request asked for.
-func (c *LMCache) Leg(*Request) Leg { return &lmcacheLeg{c: c} }
+func (c *lmcache) Leg(*Request) Leg { return &lmcacheLeg{c: c} }
 
 type lmcacheLeg struct {
 	quiet
-	c    *LMCache
-	spec *kvparams.LMCacheSpec // of a prefill, nil if none
-	tags string                // of the keys of the chunks
+	c    *lmcache
+	spec *LMCacheSpec // of a prefill, nil if none
+	tags string       // of the keys of the chunks
 }
 
 // Begin reads what the request asks for, and a decode's chunks.
 func (l *lmcacheLeg) Begin(r *Request) *pydantic.Error {
 	c := l.c
-	spec, tags, err := kvparams.ParseLMCache(r.KV)
+	spec, tags, err := ParseLMCache(r.KV)
 	if err != nil {
 		c.Count.BadParam(r.ID, err.Error())
 		return pydantic.InternalError() // the scheduler finds no such key
@@ -154,7 +157,7 @@ func (l *lmcacheLeg) Prefilled(r *Request) {
 }
 
 // send writes one rank's chunks and notifies the proxy of them.
-func (c *LMCache) send(spec *kvparams.LMCacheSpec, rank int, key string, plan NoticePlan) error {
+func (c *lmcache) send(spec *LMCacheSpec, rank int, key string, plan NoticePlan) error {
 	ctx := context.Background()
 	addr := net.JoinHostPort(strings.Trim(spec.Host, "[]"), strconv.Itoa(spec.Alloc[rank]))
 	q := transfer.Question{Op: "alloc", Claim: transfer.Claim{RequestID: key}}
@@ -187,12 +190,40 @@ func (c *LMCache) send(spec *kvparams.LMCacheSpec, rank int, key string, plan No
 }
 
 // Inspect is what a proxy owes to such an engine.
-func (c *LMCache) Inspect(r *Request, report func(string)) {
-	spec, tags, err := kvparams.ParseLMCache(r.KV)
+func (c *lmcache) Inspect(r *Request) string {
+	spec, tags, err := ParseLMCache(r.KV)
 	switch {
 	case c.Role == RolePrefill && (err != nil || spec == nil || tags == "" || len(spec.Init) != c.Ranks || len(spec.Alloc) != c.Ranks):
-		report("kv_transfer_params has not the prefill form")
+		return notPrefill
 	case c.Role == RoleDecode && (err != nil || spec != nil):
-		report("kv_transfer_params has the prefill form")
+		return isPrefill
 	}
+	return ""
+}
+
+// LMCacheSpec is what a prefill leg says.
+type LMCacheSpec struct {
+	ID    string `json:"req_id"`
+	Host  string `json:"receiver_host"`
+	Init  []int  `json:"receiver_init_port"`
+	Alloc []int  `json:"receiver_alloc_port"`
+}
+
+var errSpec = errors.New("disagg_spec is not whole")
+
+// ParseLMCache reads kv_transfer_params: the spec, nil if there is none, and the tags.
+func ParseLMCache(raw []byte) (spec *LMCacheSpec, tags string, err error) {
+	members, err := membersOf(raw)
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		switch {
+		case name == "disagg_spec":
+			spec = new(LMCacheSpec)
+			if json.Unmarshal(members[name], spec) != nil || spec.ID == "" || spec.Host == "" {
+				err = errSpec
+			}
+		case strings.HasPrefix(name, "lmcache.tag."):
+			tags += "@" + name + "%" + string(members[name])
+		}
+	}
+	return spec, tags, err
 }

@@ -2,20 +2,31 @@ package connector
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	stdlog "log"
 	"net"
+	"net/http"
+	"net/url"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 )
 
-// Mooncake is vLLM's MooncakeConnector, whose legs know each other by transfer_id alone. The
+// mooncake is vLLM's MooncakeConnector, whose legs know each other by transfer_id alone. The
 // decode engine finds the prefill engine through its bootstrap server, and asks
 // for the blocks over the side channel, in place of ZMQ and Mooncake's
 // transfer engine: see transfer.Fetch.
-type Mooncake struct {
+type mooncake struct {
 	transferring
 	boot  *bootstrap // nil of a decode
 	peers peers
@@ -23,7 +34,7 @@ type Mooncake struct {
 
 // Start brings up what only a producer has: the channel by which its
 // blocks are fetched, and the bootstrap server that names it.
-func (m *Mooncake) Start(ctx context.Context) (err error) {
+func (m *mooncake) Start(ctx context.Context) (err error) {
 	if m.Role == RoleDecode {
 		return nil
 	}
@@ -40,7 +51,7 @@ func (m *Mooncake) Start(ctx context.Context) (err error) {
 }
 
 // Close ends them.
-func (m *Mooncake) Close() {
+func (m *mooncake) Close() {
 	m.side.Close()
 	if m.boot != nil {
 		m.boot.close()
@@ -48,7 +59,7 @@ func (m *Mooncake) Close() {
 }
 
 // Bootstrap is the port of the bootstrap server, 0 for none.
-func (m *Mooncake) Bootstrap() int {
+func (m *mooncake) Bootstrap() int {
 	if m.boot == nil {
 		return 0
 	}
@@ -56,18 +67,18 @@ func (m *Mooncake) Bootstrap() int {
 }
 
 // Leg knows the transfer.
-func (m *Mooncake) Leg(*Request) Leg {
+func (m *mooncake) Leg(*Request) Leg {
 	return &mooncakeLeg{transferLeg: transferLeg{t: &m.transferring}, m: m}
 }
 
 type mooncakeLeg struct {
 	transferLeg
-	m *Mooncake
+	m *mooncake
 }
 
 // Begin begins the transfer or asks for one.
 func (l *mooncakeLeg) Begin(r *Request) *pydantic.Error {
-	m, k := l.m, kvparams.ParseMooncake(r.KV)
+	m, k := l.m, ParseMooncake(r.KV)
 	if k.Load && m.Role == RolePrefill || k.Produce && m.Role == RoleDecode {
 		// An assertion of the connector fails and takes the engine down.
 		m.violate(r, "a leg for the other role")
@@ -100,14 +111,14 @@ func (l *mooncakeLeg) Begin(r *Request) *pydantic.Error {
 	return nil
 }
 
-func (m *Mooncake) warn(r *Request, why string) {
+func (m *mooncake) warn(r *Request, why string) {
 	m.Count.BadParam(r.ID, why)
 	m.Log.WithField("request_id", r.ID).Warn(why)
 }
 
 // pull gets the blocks of one prefill. A prefill engine that is not there any
 // more is no failure until the time is over: ZMQ connects again and again.
-func (m *Mooncake) pull(k kvparams.MooncakeParams) transfer.Fetched {
+func (m *mooncake) pull(k MooncakeParams) transfer.Fetched {
 	ctx, cancel := m.context()
 	defer cancel()
 	addr, err := m.peers.find(ctx, k.EngineID, k.Bootstrap)
@@ -118,14 +129,133 @@ func (m *Mooncake) pull(k kvparams.MooncakeParams) transfer.Fetched {
 }
 
 // Inspect is what a proxy owes to such an engine.
-func (m *Mooncake) Inspect(r *Request, report func(string)) {
-	if m.Role != RolePrefill {
-		return
+func (m *mooncake) Inspect(r *Request) string {
+	if k := ParseMooncake(r.KV); m.Role == RolePrefill && (!k.Produce || k.TransferID == "") {
+		return notPrefill
 	}
-	if k := kvparams.ParseMooncake(r.KV); !k.Produce || k.TransferID == "" {
-		report("kv_transfer_params has not the prefill form")
+	return ""
+}
+
+// MooncakeParams is a parsed kv_transfer_params.
+type MooncakeParams struct {
+	Produce, Load bool
+	TransferID    string
+	EngineID      string
+	Bootstrap     string
+	Missing       []string // of what a decode needs
+}
+
+// ParseMooncake reads the field as the connector does: what is asked for is
+// true, names are there or not, and nothing else is looked at.
+func ParseMooncake(raw []byte) MooncakeParams {
+	var k MooncakeParams
+	members, err := membersOf(raw)
+	if err != nil || members == nil {
+		return k
 	}
-	if r.HTTP.Header.Get(HeaderRank) == "" {
-		report("no X-data-parallel-rank")
+	k.Load = pydantic.Truthy(members["do_remote_prefill"])
+	k.Produce = !k.Load && pydantic.Truthy(members["do_remote_decode"])
+	for name, into := range map[string]*string{
+		"remote_engine_id": &k.EngineID, "remote_bootstrap_addr": &k.Bootstrap, "transfer_id": &k.TransferID,
+	} {
+		if json.Unmarshal(members[name], into) != nil || *into == "" {
+			k.Missing = append(k.Missing, name)
+		}
 	}
+	slices.Sort(k.Missing)
+	return k
+}
+
+// bootstrap is the registry inside a Mooncake producer, where a decode engine and a proxy find
+// the engine id and the side channel:
+//
+//	GET /query  {"0":{"engine_id":"…","worker_addr":{"0":{"0":"tcp://…"}}}}
+type bootstrap struct {
+	ln      net.Listener
+	http    *http.Server
+	serving sync.WaitGroup
+}
+
+// startBootstrap starts the registry of an engine; queried is called for each query.
+func startBootstrap(ctx context.Context, addr, engineID, side string, queried func()) (*bootstrap, error) {
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap server on %s: %w", addr, err)
+	}
+	body := jsontext.Append(nil, `{"0":{"engine_id":$,"worker_addr":{"0":{"0":$}}}}`, engineID, "tcp://"+side)
+	b := &bootstrap{ln: ln}
+	b.http = &http.Server{
+		MaxHeaderBytes: 64 << 10, ReadHeaderTimeout: 10 * time.Second, ErrorLog: stdlog.New(io.Discard, "", 0),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Server", "uvicorn")
+			switch {
+			case r.URL.Path != "/query":
+				pydantic.WriteDetail(w, http.StatusNotFound, "Not Found")
+			case r.Method != http.MethodGet:
+				w.Header().Set("Allow", http.MethodGet)
+				pydantic.WriteDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
+			default:
+				queried()
+				pydantic.WriteJSON(w, http.StatusOK, body)
+			}
+		}),
+	}
+	b.serving.Go(func() { _ = b.http.Serve(ln) })
+	return b, nil
+}
+
+func (b *bootstrap) close() {
+	_ = b.http.Close()
+	b.serving.Wait()
+}
+
+// peers are the side channels of the prefill engines that a decode engine knows, by engine id.
+type peers struct{ sync.Map }
+
+// find returns the side channel of an engine. It queries the bootstrap server at base for an
+// engine that is not known, up to three times while that cannot be reached.
+func (p *peers) find(ctx context.Context, engineID, base string) (string, error) {
+	var err error
+	for n := 0; ; n++ {
+		if addr, ok := p.Load(engineID); ok {
+			return addr.(string), nil //nolint:forcetypeassert // of query
+		}
+		_, lost := errors.AsType[*url.Error](err)
+		switch {
+		case n > 2, n > 0 && !lost, ctx.Err() != nil:
+			return "", errors.Join(fmt.Errorf("remote engine_id %s not found from bootstrap server %s", engineID, base), err)
+		case n > 0:
+			sleep.For(ctx, 100*time.Millisecond)
+		}
+		err = p.query(ctx, base)
+	}
+}
+
+// query learns every engine that a bootstrap server names.
+func (p *peers) query(ctx context.Context, base string) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/query", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("bootstrap server: %s", resp.Status)
+	}
+	var ranks map[string]struct {
+		EngineID   string                       `json:"engine_id"`
+		WorkerAddr map[string]map[string]string `json:"worker_addr"`
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&ranks); err != nil {
+		return err
+	}
+	for _, r := range ranks {
+		p.Store(r.EngineID, strings.TrimPrefix(r.WorkerAddr["0"]["0"], "tcp://"))
+	}
+	return nil
 }

@@ -2,13 +2,16 @@ package connector
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
@@ -24,28 +27,28 @@ func (n *nixl) Leg(*Request) Leg { return &nixlLeg{n: n} }
 type nixlLeg struct {
 	quiet
 	n      *nixl
-	params kvparams.NIXLParams
+	params NIXLParams
 }
 
 // Begin loads what the request names. An engine that would have crashed answers an error.
 func (l *nixlLeg) Begin(r *Request) *pydantic.Error {
 	n := l.n
-	l.params = kvparams.ParseNIXL(r.KV, n.Mode)
+	l.params = ParseNIXL(r.KV, n.Mode)
 	local := n.Role != RolePrefill
 	switch l.params.Form {
-	case kvparams.Produce:
+	case Produce:
 		local = false
-	case kvparams.Fatal:
+	case Fatal:
 		n.Count.BadParam(r.ID, l.params.Why)
 		n.Count.Crashes.Add(1)
 		return pydantic.InternalError()
-	case kvparams.Bad:
+	case Bad:
 		n.Count.BadParam(r.ID, l.params.Why)
 		n.Log.WithField("request_id", r.ID).Warnf("got invalid KVTransferParams: %s", l.params.Why)
 		if local {
 			n.Count.Recomputed.Add(1)
 		}
-	case kvparams.Load:
+	case Load:
 		if len(r.Prompts) > 1 || r.N > 1 || r.PromptLogprobs != nil {
 			// An assertion of the connector fails for such a request and takes
 			// the whole engine down (CVE-2026-94623).
@@ -53,14 +56,12 @@ func (l *nixlLeg) Begin(r *Request) *pydantic.Error {
 			return pydantic.InternalError()
 		}
 		if err := l.load(r); err != nil {
-			if !n.refuse(r, err) {
-				return nil
-			}
-			break
+			n.refuse(r, err)
+			return nil
 		}
 		n.loaded(r)
 		local = false
-	case kvparams.Absent:
+	case Absent:
 	}
 	if local {
 		n.countLocal(r)
@@ -73,16 +74,12 @@ func (l *nixlLeg) Begin(r *Request) *pydantic.Error {
 // prefill has restarted with the same engine id.
 func (l *nixlLeg) load(r *Request) error {
 	err := l.fetch(r)
-	if l.n.Mode == kvparams.NIXL && (errors.Is(err, transfer.ErrExpired) || l.n.FixedID && isUnknown(err)) {
+	unknown := err != nil && strings.Contains(err.Error(), transfer.ErrUnknown.Error()) // the side channel sends the text
+	if l.n.Mode == NIXL && (errors.Is(err, transfer.ErrExpired) || l.n.FixedID && unknown) {
 		l.n.mislead(r, err.Error())
 		return nil
 	}
 	return err
-}
-
-// isUnknown reports whether a peer does not know the request, as after a restart with the same id.
-func isUnknown(err error) bool {
-	return err != nil && strings.Contains(err.Error(), transfer.ErrUnknown.Error()) // the side channel sends the text
 }
 
 // fetch takes it over the side channel.
@@ -99,7 +96,7 @@ func (l *nixlLeg) fetch(r *Request) error {
 // meeting is the id by which the two legs know each other. In push mode that is the
 // engine's own, which the kind of the route is a part of.
 func (n *nixl) meeting(r *Request) string {
-	if n.Mode == kvparams.NIXLPush {
+	if n.Mode == NIXLPush {
 		return r.ID
 	}
 	return r.Base
@@ -110,11 +107,12 @@ func (n *nixl) meeting(r *Request) string {
 func (l *nixlLeg) End(r *Request, finish string, answered bool) {
 	n := l.n
 	back := n.Bidirectional && n.Role == RoleDecode
-	if !answered || r.NoKV || l.params.Form != kvparams.Produce && !back || !n.handsOver(finish) {
+	kept := finish == "length" || finish == "stop" && n.Mode != Ascend
+	if !answered || r.NoKV || l.params.Form != Produce && !back || !kept {
 		return
 	}
 	requestID := r.ID + "-" + model.Hex16(model.Mix(uint64(time.Now().UnixNano())))[:8]
-	h := transfer.Offer{Prompt: promptHash(r.Prompts[0]), Token: kvparams.NewToken(), Free: r.Engine.Detach()}
+	h := transfer.Offer{Prompt: promptHash(r.Prompts[0]), Token: NewToken(), Free: r.Engine.Detach()}
 	if r.HTTP.Header.Get("X-Request-Id") != "" {
 		h.Base = n.meeting(r)
 	}
@@ -126,22 +124,17 @@ func (l *nixlLeg) End(r *Request, finish string, answered bool) {
 	rank.Put(requestID, h, time.Now())
 	n.Count.TransfersMade.Add(1)
 	host, port := n.advertised(rank.side)
-	r.TransferParams = kvparams.AppendNIXL(make([]byte, 0, 768), n.Mode, rank.EngineID, requestID, host, port, len(r.Prompts[0]), token)
-}
-
-// handsOver reports whether a prefill's blocks are kept after this finish reason.
-func (n *nixl) handsOver(finish string) bool {
-	return finish == "length" || finish == "stop" && n.Mode != kvparams.Ascend
+	r.TransferParams = AppendNIXL(make([]byte, 0, 768), n.Mode, rank.EngineID, requestID, host, port, len(r.Prompts[0]), token)
 }
 
 // Refuse has prefill free the blocks of a request that this engine refuses: since
 // vLLM 0.21 a request that only frees them runs in its place.
 func (n *nixl) Refuse(ctx context.Context, kv []byte) {
-	if n.Mode == kvparams.Ascend || Minor(n.Version) < 21 {
+	if n.Mode == Ascend || Minor(n.Version) < 21 {
 		return
 	}
-	k := kvparams.ParseNIXL(kv, n.Mode)
-	if k.Form != kvparams.Load {
+	k := ParseNIXL(kv, n.Mode)
+	if k.Form != Load {
 		return
 	}
 	_ = transfer.Ask(ctx, net.JoinHostPort(k.Host, strconv.Itoa(k.Port)), transfer.Question{Op: "free", Claim: k.Claim}) // else its lease ends
@@ -158,14 +151,14 @@ func Minor(version string) int {
 	return n
 }
 
-func (n *nixl) Inspect(r *Request, report func(string)) {
-	produces := kvparams.ParseNIXL(r.KV, n.Mode).Form == kvparams.Produce
-	switch {
+func (n *nixl) Inspect(r *Request) string {
+	switch produces := ParseNIXL(r.KV, n.Mode).Form == Produce; {
 	case n.Role == RolePrefill && !produces:
-		report("kv_transfer_params has not the prefill form")
+		return notPrefill
 	case n.Role == RoleDecode && produces:
-		report("kv_transfer_params has the prefill form")
+		return isPrefill
 	}
+	return ""
 }
 
 // ledgers are the offers of an engine's ranks and the side channels by which decodes
@@ -183,14 +176,14 @@ type rank struct {
 func newLedgers(b base) *ledgers {
 	l := &ledgers{base: b}
 	for _, id := range b.EngineIDs {
-		l.ranks = append(l.ranks, rank{Ledger: transfer.NewLedger(id, b.handshake(), b.Lease, b.Mode == kvparams.P2P, b.Mode == kvparams.NIXLPush)})
+		l.ranks = append(l.ranks, rank{Ledger: transfer.NewLedger(id, b.handshake(), b.Lease, b.Mode == P2P, b.Mode == NIXLPush)})
 	}
 	return l
 }
 
 // handshake is the version that a peer must have, too, "" if that does not matter.
 func (b *base) handshake() string {
-	if b.Mode != kvparams.NIXL && b.Mode != kvparams.NIXLPush {
+	if b.Mode != NIXL && b.Mode != NIXLPush {
 		return ""
 	}
 	return b.Version
@@ -250,10 +243,10 @@ func (p *p2p) Leg(*Request) Leg { return p }
 // Begin fetches what a prefill has kept. An incomplete remote_prefiller is none, and
 // what comes too late is refused at once, so that nothing wrong is read.
 func (p *p2p) Begin(r *Request) *pydantic.Error {
-	if _, produces := kvparams.ParseP2P(r.KV, "remote_decoder"); produces {
+	if _, produces := ParseP2P(r.KV, "remote_decoder"); produces {
 		return nil
 	}
-	from, present := kvparams.ParseP2P(r.KV, "remote_prefiller")
+	from, present := ParseP2P(r.KV, "remote_prefiller")
 	if from.ID == "" || from.Host == "" || from.Port == 0 {
 		if present {
 			p.Count.BadParam(r.ID, "remote_prefiller is incomplete")
@@ -266,9 +259,7 @@ func (p *p2p) Begin(r *Request) *pydantic.Error {
 	c := transfer.Claim{RequestID: from.ID, Prompt: promptHash(r.Prompts[0])}
 	addr := net.JoinHostPort(from.Host, strconv.Itoa(from.Port))
 	if err := transfer.Ask(r.HTTP.Context(), addr, transfer.Question{Op: "take", Claim: c}); err != nil {
-		if p.refuse(r, err) {
-			p.countLocal(r)
-		}
+		p.refuse(r, err)
 		return nil
 	}
 	p.loaded(r)
@@ -277,7 +268,7 @@ func (p *p2p) Begin(r *Request) *pydantic.Error {
 
 // End keeps the blocks of a prefill under its kv_request_id, however it ended.
 func (p *p2p) End(r *Request, _ string, answered bool) {
-	to, _ := kvparams.ParseP2P(r.KV, "remote_decoder")
+	to, _ := ParseP2P(r.KV, "remote_decoder")
 	if !answered || to.ID == "" || r.NoKV {
 		return
 	}
@@ -290,14 +281,144 @@ func (p *p2p) End(r *Request, _ string, answered bool) {
 	p.Count.TransfersMade.Add(1)
 }
 
-func (p *p2p) Inspect(r *Request, report func(string)) {
-	if p.Role != RolePrefill {
-		return
+func (p *p2p) Inspect(r *Request) string {
+	if _, present := ParseP2P(r.KV, "remote_decoder"); p.Role == RolePrefill && !present {
+		return "kv_transfer_params has no remote_decoder"
 	}
-	if _, present := kvparams.ParseP2P(r.KV, "remote_decoder"); !present {
-		report("kv_transfer_params has no remote_decoder")
+	return ""
+}
+
+// Form is what kv_transfer_params asks for.
+type Form int
+
+// The forms.
+const (
+	Absent  Form = iota
+	Produce      // the six-field form of a prefill
+	Load         // a KV cache to load
+	Bad          // anything else: vLLM warns and computes the prompt itself
+	Fatal        // something is missing that the engine does not ask about: a KeyError ends it
+)
+
+// NIXLParams is a parsed kv_transfer_params.
+type NIXLParams struct {
+	Form  Form
+	Why   string // of Bad
+	Host  string
+	Port  int
+	Claim transfer.Claim
+}
+
+// ParseNIXL reads the field as the NIXL connector does in one of its modes, and vllm-ascend's. The prefill
+// form is held to its convention, six members of which four are null.
+func ParseNIXL(raw []byte, mode Mode) NIXLParams {
+	members, err := membersOf(raw)
+	if err != nil {
+		return NIXLParams{Form: Bad, Why: err.Error()}
 	}
-	if r.HTTP.Header.Get(HeaderRank) == "" {
-		report("no X-data-parallel-rank")
+	if len(members) == 0 {
+		return NIXLParams{} // an empty object is falsy in vLLM
 	}
+	produce, load := string(members["do_remote_decode"]), string(members["do_remote_prefill"])
+	switch {
+	case !isBool(produce) || !isBool(load):
+		return NIXLParams{Form: Bad, Why: "do_remote_decode and do_remote_prefill must both be booleans"}
+	case produce == "true" && load == "true":
+		return NIXLParams{Form: Bad, Why: "do_remote_decode and do_remote_prefill are both true"}
+	case produce == "true":
+		return parseProduce(members)
+	case load == "true":
+		return parseLoad(members, mode)
+	}
+	return NIXLParams{Form: Bad, Why: "neither do_remote_decode nor do_remote_prefill is true"}
+}
+
+func isBool(s string) bool { return s == "true" || s == "false" }
+
+func parseProduce(members map[string]json.RawMessage) NIXLParams {
+	for _, key := range []string{"remote_engine_id", "remote_block_ids", "remote_host", "remote_port"} {
+		if string(members[key]) != "null" {
+			return NIXLParams{Form: Bad, Why: "the prefill form has " + key + " null"}
+		}
+	}
+	if len(members) != 6 {
+		return NIXLParams{Form: Bad, Why: fmt.Sprintf("the prefill form has 6 members, not %d", len(members))}
+	}
+	return NIXLParams{Form: Produce}
+}
+
+func parseLoad(members map[string]json.RawMessage, mode Mode) NIXLParams {
+	k := NIXLParams{Form: Load}
+	bad := func(format string, args ...any) NIXLParams {
+		return NIXLParams{Form: Bad, Why: fmt.Sprintf(format, args...)}
+	}
+	if mode == NIXLPush {
+		for _, key := range []string{"remote_engine_id", "remote_host", "remote_port", "tp_size"} {
+			if members[key] == nil {
+				return NIXLParams{Form: Fatal, Why: "KeyError: '" + key + "'"}
+			}
+		}
+	}
+	for key, into := range map[string]*string{
+		"remote_engine_id": &k.Claim.EngineID, "remote_request_id": &k.Claim.RequestID, "remote_host": &k.Host,
+	} {
+		if json.Unmarshal(members[key], into) != nil || *into == "" {
+			return bad("%s must be a string", key)
+		}
+	}
+	if json.Unmarshal(members["remote_port"], &k.Port) != nil || k.Port < 1 || k.Port > 65535 {
+		return bad("remote_port must be a port number")
+	}
+	var blocks []json.RawMessage
+	if mode != NIXLPush && (json.Unmarshal(members["remote_block_ids"], &blocks) != nil || blocks == nil) {
+		return bad("remote_block_ids must be a list")
+	}
+	k.Claim.Token = string(members[tokenField])
+	if string(members[extraField]) != extraValue {
+		k.Claim.Token = "" // which fits no offer
+	}
+	return k
+}
+
+// AppendNIXL appends what the response of a prefill carries, with the newest fields, an unknown
+// one, and an integer that no float64 can hold.
+func AppendNIXL(dst []byte, mode Mode, engineID, requestID, host string, port, promptLen int, token string) []byte {
+	blocks := make([]int, min((promptLen+15)/16, 64))
+	first := rand.IntN(1 << 16)
+	for i := range blocks {
+		blocks[i] = first + i
+	}
+	dst = jsontext.Append(dst, `{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[$,[]],"remote_engine_id":$,"remote_request_id":$,`+
+		`"remote_host":$,"remote_port":$`, blocks, engineID, requestID, host, port)
+	if mode == Ascend {
+		dst = jsontext.Append(dst, `,"remote_pcp_size":1,"remote_dcp_size":1,"remote_ptp_size":1,"last_token_id":17,"remote_multi_nodes_meta_mapping":{},`+
+			`"num_prompt_blocks":$,"remote_block_size":[16]`, (promptLen+15)/16)
+	} else {
+		how := "pull"
+		if mode == NIXLPush {
+			how = "push"
+		}
+		dst = jsontext.Append(dst, `,"tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":$,"remote_blocks_expiry_time":null,"transfer_mode":$`, promptLen, how)
+	}
+	return jsontext.Append(dst, `,"`+tokenField+`":$,"`+extraField+`":$}`, jsontext.Raw(token), jsontext.Raw(extraValue))
+}
+
+// P2PRole is what kv_transfer_params say of one role of the P2P tier.
+type P2PRole struct {
+	ID   string `json:"kv_request_id"`
+	Host string `json:"remote_host"`
+	Port int    `json:"remote_port"`
+}
+
+// ParseP2P reads the role of this name; present reports whether there is an object for it.
+func ParseP2P(raw []byte, name string) (role P2PRole, present bool) {
+	members, err := membersOf(raw)
+	member := members[name]
+	if err != nil || len(member) == 0 || member[0] != '{' {
+		return role, false
+	}
+	if json.Unmarshal(member, &role) != nil {
+		return P2PRole{}, true
+	}
+	return role, true
 }

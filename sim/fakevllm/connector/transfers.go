@@ -100,9 +100,7 @@ func (l *transferLeg) Await(r *Request) bool {
 // to the engine, and its answer is wrong.
 func (l *transferLeg) take(r *Request, got transfer.Fetched) {
 	if got.Err != nil {
-		if l.t.refuse(r, got.Err) {
-			l.t.countLocal(r)
-		}
+		l.t.refuse(r, got.Err)
 		return
 	}
 	l.t.loaded(r)

@@ -4,6 +4,7 @@ package counters
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,99 +17,89 @@ import (
 // remark.
 type Counters struct {
 	Remarks
-
-	Requests, Completed, Failed              atomic.Int64
-	PromptTokens, GenerationTokens           atomic.Int64
-	CacheQueries, CacheHits, ComputedTokens  atomic.Int64
-	LocalPrefills, Recomputed                atomic.Int64
-	TransfersMade, TransfersLoaded, KVParams atomic.Int64
-	Crashes, WaitingForKV, BootstrapQueries  atomic.Int64
-
-	aborted, violations, badParams, refused, wrongKV, reused atomic.Int64
+	Values[atomic.Int64]
 }
 
 // Abort counts a request that its client aborted.
 func (c *Counters) Abort(id string) {
 	c.Remarks.aborted.add(id)
-	c.aborted.Add(1)
+	c.Values.Aborted.Add(1)
 }
 
 // Violate counts a request that no correct proxy sends.
 func (c *Counters) Violate(format string, args ...any) {
 	c.Remarks.violations.add(fmt.Sprintf(format, args...))
-	c.violations.Add(1)
+	c.Values.Violations.Add(1)
 }
 
 // BadParam counts kv_transfer_params that the connector cannot use.
 func (c *Counters) BadParam(id, why string) {
 	c.Remarks.badParams.add(id + ": " + why)
-	c.badParams.Add(1)
+	c.Values.BadParams.Add(1)
 }
 
 // Refuse counts a failed KV transfer.
 func (c *Counters) Refuse(id string, err error) {
 	c.Remarks.refusals.add(id + ": " + err.Error())
-	c.refused.Add(1)
+	c.TransfersRefused.Add(1)
 }
 
 // Mislead counts a response that was computed from the blocks of another prompt.
 func (c *Counters) Mislead(id, why string) {
 	c.Remarks.refusals.add(id + ": " + why + ": the answer is wrong")
-	c.wrongKV.Add(1)
+	c.WrongKV.Add(1)
 }
 
 // Reuse counts a transfer_id that was received twice.
 func (c *Counters) Reuse(format string, args ...any) {
 	c.Violate(format, args...)
-	c.reused.Add(1)
+	c.ReusedTransfers.Add(1)
 }
 
 // Read reads what is counted in them; the rest of a Reading is known to others.
-func (c *Counters) Read() Reading {
-	return Reading{
-		Requests: c.Requests.Load(), Completed: c.Completed.Load(),
-		Failed: c.Failed.Load(), Aborted: c.aborted.Load(),
-		PromptTokens: c.PromptTokens.Load(), GenerationTokens: c.GenerationTokens.Load(),
-		CacheQueries: c.CacheQueries.Load(), CacheHits: c.CacheHits.Load(), ComputedTokens: c.ComputedTokens.Load(),
-		LocalPrefills: c.LocalPrefills.Load(), Recomputed: c.Recomputed.Load(),
-		TransfersMade: c.TransfersMade.Load(), TransfersLoaded: c.TransfersLoaded.Load(), TransfersRefused: c.refused.Load(),
-		BadParams: c.badParams.Load(), KVParams: c.KVParams.Load(), Crashes: c.Crashes.Load(),
-		WaitingForKV: c.WaitingForKV.Load(), WrongKV: c.wrongKV.Load(), ReusedTransfers: c.reused.Load(), BootstrapQueries: c.BootstrapQueries.Load(),
-		Violations: c.violations.Load(),
+func (c *Counters) Read() (r Reading) {
+	from, into := reflect.ValueOf(&c.Values).Elem(), reflect.ValueOf(&r).Elem()
+	for i := range from.NumField() {
+		n, _ := from.Field(i).Addr().Interface().(*atomic.Int64)
+		into.Field(i).SetInt(n.Load())
 	}
+	return r
 }
 
 // Reading has the values of the counters at one time.
-type Reading struct {
-	Requests         int64 `json:"requests"`          // completions and chat completions that arrived
-	Completed        int64 `json:"completed"`         // answered to the end
-	Failed           int64 `json:"failed"`            // 500s and error events
-	Aborted          int64 `json:"aborted"`           // given up by the client
-	Running          int64 `json:"running"`           // generating now
-	Waiting          int64 `json:"waiting"`           // queued now
-	PromptTokens     int64 `json:"prompt_tokens"`     // of requests that began to run
-	GenerationTokens int64 `json:"generation_tokens"` //
-	CacheQueries     int64 `json:"cache_queries"`     // prompt tokens looked for in the prefix cache
-	CacheHits        int64 `json:"cache_hits"`        // of these, tokens found
-	ComputedTokens   int64 `json:"computed_tokens"`   // prompt tokens computed by an engine with a queue
-	LocalPrefills    int64 `json:"local_prefills"`    // prompts a decode engine had to compute itself
-	Recomputed       int64 `json:"recomputed"`        // of these, after a KV transfer that failed
+type Reading = Values[int64]
 
-	TransfersMade    int64 `json:"transfers_made"`    // prefills that gave out kv_transfer_params
-	TransfersLoaded  int64 `json:"transfers_loaded"`  // fetched by this engine as decode
-	TransfersRefused int64 `json:"transfers_refused"` // not given to this engine as decode
-	TransfersWaiting int64 `json:"transfers_waiting"` // made by this engine, not fetched yet
-	TransfersExpired int64 `json:"transfers_expired"` // of this life, never fetched
-	BadParams        int64 `json:"bad_params"`        // kv_transfer_params of a wrong shape
-	KVParams         int64 `json:"kv_params"`         // requests that carried kv_transfer_params at all
-	Crashes          int64 `json:"crashes"`           // requests that would have crashed the engine
-	WaitingForKV     int64 `json:"waiting_for_kv"`    // Mooncake decodes that wait for their prefill now
-	Pulls            int64 `json:"pulls"`             // decodes that came to this life of a Mooncake or MoRI-IO prefill for blocks
-	WrongKV          int64 `json:"wrong_kv"`          // answers made from the blocks of another prompt, wrong in their text
-	ReusedTransfers  int64 `json:"reused_transfers"`  // transfer_ids that came a second time
-	BootstrapQueries int64 `json:"bootstrap_queries"` // GET /query, from decodes and proxies
-	Faults           int64 `json:"faults"`            // scripted faults that happened
-	Violations       int64 `json:"violations"`
+// Values are one value for each counter.
+type Values[N any] struct {
+	Requests         N `json:"requests"`          // completions and chat completions that arrived
+	Completed        N `json:"completed"`         // answered to the end
+	Failed           N `json:"failed"`            // 500s and error events
+	Aborted          N `json:"aborted"`           // given up by the client
+	Running          N `json:"running"`           // generating now
+	Waiting          N `json:"waiting"`           // queued now
+	PromptTokens     N `json:"prompt_tokens"`     // of requests that began to run
+	GenerationTokens N `json:"generation_tokens"` //
+	CacheQueries     N `json:"cache_queries"`     // prompt tokens looked for in the prefix cache
+	CacheHits        N `json:"cache_hits"`        // of these, tokens found
+	ComputedTokens   N `json:"computed_tokens"`   // prompt tokens computed by an engine with a queue
+	LocalPrefills    N `json:"local_prefills"`    // prompts a decode engine had to compute itself
+	Recomputed       N `json:"recomputed"`        // of these, after a KV transfer that failed
+
+	TransfersMade    N `json:"transfers_made"`    // prefills that gave out kv_transfer_params
+	TransfersLoaded  N `json:"transfers_loaded"`  // fetched by this engine as decode
+	TransfersRefused N `json:"transfers_refused"` // not given to this engine as decode
+	TransfersWaiting N `json:"transfers_waiting"` // made by this engine, not fetched yet
+	TransfersExpired N `json:"transfers_expired"` // of this life, never fetched
+	BadParams        N `json:"bad_params"`        // kv_transfer_params of a wrong shape
+	KVParams         N `json:"kv_params"`         // requests that carried kv_transfer_params at all
+	Crashes          N `json:"crashes"`           // requests that would have crashed the engine
+	WaitingForKV     N `json:"waiting_for_kv"`    // Mooncake decodes that wait for their prefill now
+	Pulls            N `json:"pulls"`             // decodes that came to this life of a Mooncake or MoRI-IO prefill for blocks
+	WrongKV          N `json:"wrong_kv"`          // answers made from the blocks of another prompt, wrong in their text
+	ReusedTransfers  N `json:"reused_transfers"`  // transfer_ids that came a second time
+	BootstrapQueries N `json:"bootstrap_queries"` // GET /query, from decodes and proxies
+	Faults           N `json:"faults"`            // scripted faults that happened
+	Violations       N `json:"violations"`
 }
 
 // Remarks describe the events of some counters, at most 10000 of each.

@@ -28,12 +28,10 @@ type Config struct {
 	Rank int
 	ID   string // the engine id in this life
 
-	MaxRunning int // 0 is no limit
-	// MaxQueuedRequests and MaxQueuedTokens limit what waits; 0 is no limit. See Full.
-	MaxQueuedRequests, MaxQueuedTokens int
-	BlockSize                          int
-	CacheBlocks                        int                 // 0 is a cache without limits, in which nothing is found
-	Events                             *kvevents.Publisher // of that cache, nil for none
+	MaxRunning  int // 0 is no limit
+	BlockSize   int
+	CacheBlocks int                 // 0 is a cache without limits, in which nothing is found
+	Events      *kvevents.Publisher // of that cache, nil for none
 
 	PrefillRate, LoadRate float64 // tokens a second, 0 is at once
 	ITLPerRequest         time.Duration
@@ -52,7 +50,6 @@ type Core struct {
 	slots    chan struct{} // nil without MaxRunning
 	running  atomic.Int64
 	waiting  atomic.Int64
-	backlog  atomic.Int64 // prompt tokens that are not computed yet
 	requests atomic.Int64
 	cache    *kvcache.Cache // nil for one without limits
 	turns    turns
@@ -87,18 +84,6 @@ func (c *Core) Running() int64 { return c.running.Load() }
 
 // Waiting is how many are queued now.
 func (c *Core) Waiting() int64 { return c.waiting.Load() }
-
-// Full returns vLLM's message for a request that the core does not admit, because too many
-// requests are in it or too many tokens wait; "" if it admits the request.
-func (c *Core) Full() string {
-	switch {
-	case c.MaxQueuedRequests > 0 && c.Running()+c.Waiting() >= int64(c.MaxQueuedRequests):
-		return "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
-	case c.MaxQueuedTokens > 0 && c.backlog.Load() >= int64(c.MaxQueuedTokens):
-		return "The engine has reached its prefill token backlog limit. Please try again later or on a different instance."
-	}
-	return ""
-}
 
 // Finished counts one complete sequence.
 func (c *Core) Finished(reason string) {

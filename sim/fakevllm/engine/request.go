@@ -15,7 +15,6 @@ type Request struct {
 
 	prompts [][]int
 	tokens  int  // of all prompts
-	owed    int  // of these: part of the core's backlog
 	placed  bool // runs, and holds a place among MaxRunning
 	turn    bool // it is this request's turn to be computed
 	holds   []*kvcache.Hold
@@ -34,7 +33,7 @@ type Loaded struct {
 
 // Queue waits for a free place among MaxRunning, and for the request's turn; false means that
 // the client left or the engine died. Prompts of one salt find each other's blocks.
-func (r *Request) Queue(prompts [][]int, salt string) (ok bool) {
+func (r *Request) Queue(prompts [][]int, salt string) bool {
 	c := r.Core
 	if !r.step() {
 		return false
@@ -43,12 +42,6 @@ func (r *Request) Queue(prompts [][]int, salt string) (ok bool) {
 	for _, ids := range prompts {
 		r.tokens += len(ids)
 	}
-	r.owe(r.tokens)
-	defer func() {
-		if !ok {
-			r.owe(0)
-		}
-	}()
 	if c.slots != nil || c.queues() {
 		c.waiting.Add(1)
 		defer c.waiting.Add(-1)
@@ -68,12 +61,6 @@ func (r *Request) Queue(prompts [][]int, salt string) (ok bool) {
 	c.running.Add(1)
 	r.placed = true
 	return true
-}
-
-// owe sets how many tokens of the request are part of the core's backlog.
-func (r *Request) owe(tokens int) {
-	r.Core.backlog.Add(int64(tokens - r.owed))
-	r.owed = tokens
 }
 
 // CountPrompts counts the prompts of a request that begins to run, for which a connector
@@ -107,7 +94,6 @@ func (r *Request) Generated(index, id int) {
 // Release releases the slot and the part of the cache that is held, once.
 func (r *Request) Release() {
 	r.endTurn()
-	r.owe(0)
 	r.Detach()()
 	if !r.placed {
 		return
@@ -216,7 +202,6 @@ type pace struct {
 func (r *Request) Prefill(l Loaded, ttft, itl time.Duration) (cached int, ok bool) {
 	c, began := r.Core, time.Now()
 	cached, ok = r.compute(l)
-	r.owe(0)
 	ok = ok && r.Life.Wait(ttft) && r.step()
 	now := time.Now()
 	if ok {
@@ -226,9 +211,6 @@ func (r *Request) Prefill(l Loaded, ttft, itl time.Duration) (cached int, ok boo
 	r.pace = pace{next: now.Add(itl + c.drag()), itl: itl, last: now}
 	return cached, ok
 }
-
-// Paced reports whether time passes between tokens.
-func (r *Request) Paced() bool { return r.pace.itl > 0 }
 
 // Tick waits for the following token; false means that the client left or the engine died.
 func (r *Request) Tick() bool {

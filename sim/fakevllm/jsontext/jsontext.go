@@ -49,50 +49,16 @@ func AppendString(dst []byte, s string) []byte {
 
 // AppendText is the inside of a JSON string. Invalid UTF-8 becomes U+FFFD.
 func AppendText[T string | []byte](dst []byte, s T) []byte {
-	const hex = "0123456789abcdef"
-	start := 0
-	for i := 0; i < len(s); {
-		c := s[i]
-		if c >= utf8.RuneSelf {
-			r, n := decodeRune(s[i:])
-			if r == utf8.RuneError && n == 1 {
-				dst = append(append(dst, s[start:i]...), "\ufffd"...)
-				start = i + 1
-			}
-			i += n
-			continue
+	for _, r := range string(s) {
+		if r >= ' ' && r != '"' && r != '\\' {
+			dst = utf8.AppendRune(dst, r)
+		} else if i := strings.IndexRune("\b\t\n\f\r\"\\", r); i >= 0 {
+			dst = append(dst, '\\', `btnfr"\`[i])
+		} else {
+			dst = fmt.Appendf(dst, `\u%04x`, r)
 		}
-		if c >= 0x20 && c != '"' && c != '\\' {
-			i++
-			continue
-		}
-		dst = append(dst, s[start:i]...)
-		switch c {
-		case '"', '\\':
-			dst = append(dst, '\\', c)
-		case '\n':
-			dst = append(dst, '\\', 'n')
-		case '\r':
-			dst = append(dst, '\\', 'r')
-		case '\t':
-			dst = append(dst, '\\', 't')
-		case '\b':
-			dst = append(dst, '\\', 'b')
-		case '\f':
-			dst = append(dst, '\\', 'f')
-		default:
-			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-		}
-		i++
-		start = i
 	}
-	return append(dst, s[start:]...)
-}
-
-func decodeRune[T string | []byte](s T) (rune, int) {
-	var b [utf8.UTFMax]byte
-	n := copy(b[:], s)
-	return utf8.DecodeRune(b[:n])
+	return dst
 }
 
 // AppendList appends elements with commas between them.

@@ -3,12 +3,44 @@
 package pydantic
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 )
+
+// notFinite matches strings, and the numbers that Python's json reads besides those of JSON.
+var notFinite = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|\bNaN\b|-?\bInfinity\b`)
+
+// Validate returns a body that is JSON. NaN and the infinities become numbers that no float64 can
+// hold.
+func Validate(body []byte) ([]byte, error) {
+	if json.Valid(body) {
+		return body, nil
+	}
+	body = notFinite.ReplaceAllFunc(body, func(token []byte) []byte {
+		if token[0] == '"' {
+			return token
+		}
+		return []byte("1e999")
+	})
+	if !json.Valid(body) {
+		return nil, Invalid("", "JSON decode error")
+	}
+	return body, nil
+}
+
+// Members returns the members of a body that is a JSON object. With duplicates the last counts.
+func Members(body []byte) (members map[string]json.RawMessage, err error) {
+	if body, err = Validate(body); err == nil {
+		members, err = Object("", body)
+	}
+	return members, err
+}
 
 // The functions below convert JSON values as pydantic's lax mode does for request models:
 // "5", 5.0 and true are integers, "yes" and 1 are booleans, but a number is no string. loc is
@@ -21,10 +53,16 @@ func IsNull(raw []byte) bool { return len(raw) == 0 || string(raw) == "null" }
 // before types are converted.
 func Truthy(raw []byte) bool {
 	switch string(raw) {
-	case "", "null", "false", "0", "0.0", "-0", `""`, "[]", "{}":
+	case "", "null", "false", "0", "0.0", "-0", `""`:
 		return false
 	}
-	return raw[0] != '[' && raw[0] != '{' || SkipSpace(raw, 1) != len(raw)-1
+	return raw[0] != '[' && raw[0] != '{' || len(bytes.TrimSpace(raw[1:len(raw)-1])) > 0
+}
+
+// Text decodes a string, "" for anything else.
+func Text(raw []byte) (s string) {
+	_ = json.Unmarshal(raw, &s) // anything else leaves it empty
+	return s
 }
 
 // number returns the text of a number or of a string that may be one; true is 1.
@@ -35,8 +73,7 @@ func number(raw []byte) string {
 	case 'f':
 		return "0"
 	case '"':
-		s, _ := Unquote(raw) // an invalid string is no number
-		return strings.ReplaceAll(strings.TrimSpace(s), "_", "")
+		return strings.ReplaceAll(strings.TrimSpace(Text(raw)), "_", "")
 	}
 	return string(raw)
 }
@@ -57,10 +94,10 @@ func Int(loc string, raw []byte) (int, error) {
 	return int(f), nil
 }
 
-// Float converts a number. NaN and the infinities are numbers.
+// Float converts a number, also one that is out of range.
 func Float(loc string, raw []byte) (float64, error) {
 	f, err := strconv.ParseFloat(number(raw), 64)
-	if err != nil {
+	if err != nil && !math.IsInf(f, 0) {
 		return 0, Invalid(loc, "Input should be a valid number")
 	}
 	return f, nil
@@ -69,31 +106,27 @@ func Float(loc string, raw []byte) (float64, error) {
 // Bool converts a boolean.
 func Bool(loc string, raw []byte) (bool, error) {
 	text := string(raw)
+	yes, no := []string{"true", "1", "1.0"}, []string{"false", "0", "0.0"}
 	if raw[0] == '"' {
-		text, _ = Unquote(raw) // an invalid string is no boolean
-		text = strings.ToLower(text)
+		text = strings.ToLower(Text(raw))
+		yes, no = []string{"true", "1", "on", "t", "y", "yes"}, []string{"false", "0", "off", "f", "n", "no"}
 	}
-	switch text {
-	case "true", "1":
-		return true, nil
-	case "false", "0":
-		return false, nil
+	is := slices.Contains(yes, text)
+	if !is && !slices.Contains(no, text) {
+		return false, Invalid(loc, "Input should be a valid boolean")
 	}
-	switch {
-	case raw[0] == '"' && slices.Contains([]string{"on", "t", "y", "yes"}, text), text == "1.0":
-		return true, nil
-	case raw[0] == '"' && slices.Contains([]string{"off", "f", "n", "no"}, text), text == "0.0":
-		return false, nil
-	}
-	return false, Invalid(loc, "Input should be a valid boolean")
+	return is, nil
 }
 
 // String decodes a string.
 func String(loc string, raw []byte) (string, error) {
-	if raw[0] != '"' {
+	switch {
+	case len(raw) == 0:
+		return "", Missing(loc)
+	case raw[0] != '"':
 		return "", Invalid(loc, "Input should be a valid string")
 	}
-	return Unquote(raw)
+	return Text(raw), nil
 }
 
 // OneOf reports an error unless a value is one of these strings.
@@ -106,22 +139,25 @@ func OneOf(loc string, raw []byte, allowed ...string) error {
 }
 
 // RawList splits a list.
-func RawList(loc string, raw []byte) (list [][]byte, err error) {
-	if raw[0] != '[' {
-		return nil, Invalid(loc, "Input should be a valid list")
+func RawList(loc string, raw []byte) (list []json.RawMessage, err error) {
+	if json.Unmarshal(raw, &list) != nil || list == nil {
+		err = Invalid(loc, "Input should be a valid list")
 	}
-	return list, ForEachElement(raw, func(_ int, item []byte) error {
-		list = append(list, item)
-		return nil
-	})
+	return list, err
 }
 
 // Ints converts a list of integers.
 func Ints(loc string, raw []byte) ([]int, error) {
-	if ids, ok := ScanInts(raw, nil); ok {
-		return ids, nil
+	// The usual list of token ids, each of which takes about six bytes.
+	ids := make([]int, 0, len(raw)/6+1)
+	for text := range bytes.SplitSeq(bytes.TrimSuffix(bytes.TrimPrefix(raw, []byte("[")), []byte("]")), []byte(",")) {
+		id, err := strconv.Atoi(string(bytes.TrimSpace(text)))
+		if err != nil || raw[0] != '[' {
+			return each(loc, raw, Int)
+		}
+		ids = append(ids, id)
 	}
-	return each(loc, raw, Int)
+	return ids, nil
 }
 
 // Strings decodes a list of strings.
@@ -141,51 +177,41 @@ func each[T any](loc string, raw []byte, convert func(string, []byte) (T, error)
 	return out, nil
 }
 
-// Object reports an error unless a value is an object.
-func Object(loc string, raw []byte) error {
-	if raw[0] != '{' {
-		return Invalid(loc, "Input should be a valid dictionary")
+// Object returns the members of an object.
+func Object(loc string, raw []byte) (members map[string]json.RawMessage, err error) {
+	switch {
+	case len(raw) == 0:
+		err = Missing(loc)
+	case json.Unmarshal(raw, &members) != nil || members == nil:
+		err = Invalid(loc, "Input should be a valid dictionary")
 	}
-	return nil
+	return members, err
 }
 
-// Into converts a value to the type that into points to; a *[]byte takes the raw text of an
-// object. null sets the zero value.
+// Into converts a value that is not null to the type that into points to; a *[]byte takes the
+// raw text of an object.
 func Into(into any, loc string, raw []byte) (err error) {
-	null := IsNull(raw)
 	switch p := into.(type) {
 	case *int:
-		*p, err = unless(null, loc, raw, Int)
+		*p, err = Int(loc, raw)
 	case **int:
-		if *p = nil; !null {
-			n, err := Int(loc, raw)
-			*p = &n
-			return err
-		}
+		*p = new(int)
+		**p, err = Int(loc, raw)
 	case *float64:
-		*p, err = unless(null, loc, raw, Float)
+		*p, err = Float(loc, raw)
 	case *bool:
-		*p, err = unless(null, loc, raw, Bool)
+		*p, err = Bool(loc, raw)
 	case *string:
-		*p, err = unless(null, loc, raw, String)
+		*p, err = String(loc, raw)
 	case *[]int:
-		*p, err = unless(null, loc, raw, Ints)
+		*p, err = Ints(loc, raw)
 	case *[]string:
-		*p, err = unless(null, loc, raw, Strings)
+		*p, err = Strings(loc, raw)
 	case *[]byte:
-		if *p = nil; !null {
-			*p = raw
-			return Object(loc, raw)
-		}
+		*p = raw
+		_, err = Object(loc, raw)
 	default:
 		panic(fmt.Sprintf("no conversion to %T", into))
 	}
 	return err
-}
-
-func unless[T any](null bool, loc string, raw []byte, convert func(string, []byte) (T, error)) (v T, err error) {
-	if null {
-		return v, nil
-	}
-	return convert(loc, raw)
 }

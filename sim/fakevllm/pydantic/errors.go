@@ -1,6 +1,7 @@
 package pydantic
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,8 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 )
 
-// kindInvalid is the type of the errors that FastAPI's validation reports.
-const kindInvalid = "Bad Request"
+// KindInvalid is the type of the errors that FastAPI's validation reports.
+const KindInvalid = "Bad Request"
 
 // Error is an error response in vLLM's shape, {"error":{"message","type","param","code"}}
 // with an integer code, or, without a Kind, in FastAPI's, {"detail":message}.
@@ -32,22 +33,11 @@ func BadRequest(param, format string, args ...any) *Error {
 // Invalid returns pydantic's error about a value of the body.
 func Invalid(loc, message string) *Error {
 	param := strings.TrimSuffix("body."+loc, ".")
-	return &Error{Status: http.StatusBadRequest, Kind: kindInvalid, Param: param, Message: "1 validation error: " + param + ": " + message}
+	return &Error{Status: http.StatusBadRequest, Kind: KindInvalid, Param: param, Message: "1 validation error: " + param + ": " + message}
 }
 
 // Missing returns pydantic's error about a field that is required.
 func Missing(loc string) *Error { return Invalid(loc, "Field required") }
-
-// WrongMedia returns the error about another Content-Type than JSON.
-func WrongMedia() *Error {
-	return &Error{Status: http.StatusBadRequest, Kind: kindInvalid,
-		Message: "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"}
-}
-
-// Unreadable returns the error about a body that is not UTF-8.
-func Unreadable() *Error {
-	return &Error{Status: http.StatusBadRequest, Message: "There was an error parsing the body"}
-}
 
 // InternalError returns the error of a failed engine.
 func InternalError() *Error {
@@ -64,55 +54,49 @@ func ModelNotFound(model string, served []string) *Error {
 
 // AsError returns the response to an error of parsing.
 func AsError(err error) *Error {
-	if e, ok := errors.AsType[*Error](err); ok {
-		return e
-	}
-	return Invalid("", err.Error())
+	e, _ := errors.AsType[*Error](err)
+	return e
 }
 
-// First keeps the first error of pydantic while the rest of a body is read: an error of
-// vLLM's own validation takes precedence.
-type First struct{ err *Error }
+// Errors keeps the first error of pydantic and the first one of vLLM's own validation, which takes
+// precedence.
+type Errors struct{ pydantic, own error }
 
-// Add keeps err if it is pydantic's, and returns it otherwise.
-func (f *First) Add(err error) error {
+// Add keeps err unless it is nil or a former one of its kind was kept.
+func (f *Errors) Add(err error) {
 	e, ok := errors.AsType[*Error](err)
-	if !ok || e.Kind != kindInvalid {
-		return err
+	switch {
+	case err == nil:
+	case ok && e.Kind == KindInvalid:
+		f.pydantic = cmp.Or(f.pydantic, err)
+	default:
+		f.own = cmp.Or(f.own, err)
 	}
-	if f.err == nil {
-		f.err = e
-	}
-	return nil
 }
 
-// Err returns the error that was kept, or nil.
-func (f *First) Err() error {
-	if f.err == nil {
-		return nil
-	}
-	return f.err
+// Follow puts the errors of vLLM's own validation that were found earlier before its own, and
+// those of pydantic after them.
+func (f *Errors) Follow(earlier Errors) {
+	f.own, f.pydantic = cmp.Or(earlier.own, f.own), cmp.Or(f.pydantic, earlier.pydantic)
 }
+
+// Err returns the error that takes precedence, or nil.
+func (f *Errors) Err() error { return cmp.Or(f.own, f.pydantic) }
 
 // Append appends the error object: with spaces in stream events, which vLLM makes with
 // json.dumps, and compact in response bodies.
 func (e *Error) Append(dst []byte, spaced bool) []byte {
-	comma, colon := ",", ":"
+	template, param := `{"error":{"message":$,"type":$,"param":$,"code":$}}`, any(e.Param)
 	if spaced {
-		comma, colon = ", ", ": "
+		template = strings.NewReplacer(",", ", ", ":", ": ").Replace(template)
 	}
 	if e.Kind == "" {
-		return append(jsontext.AppendString(append(dst, `{"detail"`+colon...), e.Message), '}')
+		return jsontext.Append(dst, `{"detail":$}`, e.Message)
 	}
-	dst = jsontext.AppendString(append(dst, `{"error"`+colon+`{"message"`+colon...), e.Message)
-	dst = jsontext.AppendString(append(dst, comma+`"type"`+colon...), e.Kind)
-	dst = append(dst, comma+`"param"`+colon...)
 	if e.Param == "" {
-		dst = append(dst, "null"...)
-	} else {
-		dst = jsontext.AppendString(dst, e.Param)
+		param = nil
 	}
-	return append(strconv.AppendInt(append(dst, comma+`"code"`+colon...), int64(e.Status), 10), "}}"...)
+	return jsontext.Append(dst, template, e.Message, e.Kind, param, e.Status)
 }
 
 // AppendMessages appends the error object of /v1/messages.

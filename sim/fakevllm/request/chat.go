@@ -22,200 +22,118 @@ type Tool struct {
 
 // parseMessages reads "messages" of a chat. As in vLLM a role is any string: which roles a
 // model knows is up to its template, and the simulated template knows all.
-func (p *reader) parseMessages(raw []byte) error {
+func (p *reader) parseMessages() {
+	raw, ok := p.raw["messages"]
 	switch {
-	case raw == nil:
-		return pydantic.Missing("messages")
+	case !ok:
+		p.Add(pydantic.Missing("messages"))
+		return
 	case pydantic.IsNull(raw):
-		return pydantic.BadRequest("", "'NoneType' object is not iterable")
+		p.Add(pydantic.BadRequest("", "'NoneType' object is not iterable"))
+		return
 	}
-	if err := pydantic.Validate(raw); err != nil && raw[0] != '[' {
-		return err
+	for i, raw := range p.list("messages", raw) {
+		p.Messages = append(p.Messages, p.message(fmt.Sprintf("messages.%d", i), raw))
 	}
-	list, err := pydantic.RawList("messages", raw)
-	if err != nil {
-		return err
-	}
-	for i, raw := range list {
-		m, err := parseMessage(fmt.Sprintf("messages.%d", i), raw)
-		if err != nil {
-			return err
-		}
-		p.Messages = append(p.Messages, m)
-	}
-	return nil
 }
 
-func parseMessage(loc string, raw []byte) (m Message, err error) {
-	if err := pydantic.Object(loc, raw); err != nil {
-		return m, err
-	}
-	var role, content, calls []byte
-	if err := pydantic.ForEachMember(raw, func(key string, raw []byte) error {
-		switch key {
-		case "role":
-			role = raw
-		case "content":
-			content = raw // validated below
-			return nil
-		case "tool_calls":
-			calls = raw
-		}
-		return pydantic.Validate(raw)
-	}); err != nil {
-		return m, err
-	}
-	if role == nil {
-		return m, pydantic.Missing(loc + ".role")
-	}
-	if m.Role, err = pydantic.String(loc+".role", role); err != nil {
-		return m, err
-	}
-	if m.Text, err = contentText(loc+".content", content); err == nil && !pydantic.IsNull(calls) {
+func (p *reader) message(loc string, raw []byte) Message {
+	members := p.object(loc, raw)
+	m := Message{Role: p.text(loc+".role", members["role"]), Text: p.content(loc+".content", members["content"])}
+	if calls := members["tool_calls"]; !pydantic.IsNull(calls) {
 		m.Text += string(calls) // the template shows calls as text, so they count as prompt
 	}
-	return m, err
+	return m
 }
 
-// contentText returns the text of a message: a string, or parts joined by newlines.
-func contentText(loc string, raw []byte) (string, error) {
+// content returns the text of a message: a string, or parts joined by newlines.
+func (p *reader) content(loc string, raw []byte) string {
 	if pydantic.IsNull(raw) {
-		return "", nil
+		return ""
 	}
 	if raw[0] != '[' {
-		return pydantic.String(loc+".str", raw)
+		return p.text(loc+".str", raw)
 	}
-	list, err := pydantic.RawList(loc, raw)
-	if err != nil {
-		return "", err
+	var parts []string
+	for i, raw := range p.list(loc, raw) {
+		parts = append(parts, p.part(fmt.Sprintf("%s.%d", loc, i), raw))
 	}
-	parts := make([]string, len(list))
-	for i, raw := range list {
-		if parts[i], err = partText(fmt.Sprintf("%s.%d", loc, i), raw); err != nil {
-			return "", err
-		}
-	}
-	return strings.Join(parts, "\n"), nil
+	return strings.Join(parts, "\n")
 }
 
-func partText(loc string, raw []byte) (string, error) {
+func (p *reader) part(loc string, raw []byte) string {
 	if raw[0] == '"' {
-		return pydantic.Unquote(raw) // vLLM takes bare strings as text parts
+		return pydantic.Text(raw) // vLLM takes bare strings as text parts
 	}
-	if err := pydantic.Object(loc, raw); err != nil {
-		return "", err
-	}
-	if err := pydantic.Validate(raw); err != nil {
-		return "", err
-	}
-	part := membersOf(raw)
+	part := p.object(loc, raw)
 	kind, text := part["type"], part["text"]
 	if text == nil {
 		text = part["refusal"]
 	}
-	if kind == nil && text == nil {
-		return "", pydantic.BadRequest("", "Missing 'type' field in multimodal part.")
-	}
 	name := "text"
 	if kind != nil {
-		var err error
-		if name, err = pydantic.String(loc+".type", kind); err != nil {
-			return "", err
-		}
+		name = p.text(loc+".type", kind)
 	}
-	switch name {
-	case "text", "input_text", "output_text", "refusal", "thinking":
-		if pydantic.IsNull(text) {
-			return "", pydantic.Missing(loc + ".text")
-		}
-		return pydantic.String(loc+".text", text)
-	case "image_url", "image_embeds", "input_audio", "audio_url", "video_url", "file":
-		return "", pydantic.BadRequest("", "The served model is not a multimodal model: it takes no '%s' parts.", name)
+	switch {
+	case kind == nil && text == nil:
+		p.Add(pydantic.BadRequest("", "Missing 'type' field in multimodal part."))
+	case slices.Contains([]string{"text", "input_text", "output_text", "refusal", "thinking"}, name):
+		return p.text(loc+".text", text)
+	case slices.Contains([]string{"image_url", "image_embeds", "input_audio", "audio_url", "video_url", "file"}, name):
+		p.Add(pydantic.BadRequest("", "The served model is not a multimodal model: it takes no '%s' parts.", name))
+	default:
+		p.Add(pydantic.BadRequest("", "Unknown part type: %s", name))
 	}
-	return "", pydantic.BadRequest("", "Unknown part type: %s", name)
+	return ""
 }
 
 // parseTools checks "tools" and "tool_choice" as vLLM's check_tool_usage does.
-func (p *reader) parseTools() error {
-	if !p.Chat {
-		return nil
-	}
+func (p *reader) parseTools() {
 	if raw := p.raw["tools"]; !pydantic.IsNull(raw) {
-		list, err := pydantic.RawList("tools", raw)
-		if err != nil {
-			return err
-		}
-		if len(list) == 0 {
-			return pydantic.BadRequest("tools", "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely.")
+		list := p.list("tools", raw)
+		if list != nil && len(list) == 0 {
+			p.Add(pydantic.BadRequest("tools", "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely."))
 		}
 		for i, item := range list {
-			t, err := parseTool(fmt.Sprintf("tools.%d", i), item)
-			if err != nil {
-				return err
-			}
-			p.Tools = append(p.Tools, t)
+			p.Tools = append(p.Tools, p.tool(fmt.Sprintf("tools.%d", i), item))
 		}
 		p.rawTools = raw
 	}
 	raw := p.raw["tool_choice"]
+	function := membersOf(membersOf(raw)["function"])
+	name := pydantic.Text(function["name"])
 	switch text := string(raw); {
 	case raw == nil && p.Tools != nil:
 		p.ToolChoice = "auto"
-		return nil
 	case pydantic.IsNull(raw):
-		return nil
 	case text != `"none"` && p.Tools == nil:
-		return pydantic.BadRequest("tool_choice", "When using `tool_choice`, `tools` must be set.")
+		p.Add(pydantic.BadRequest("tool_choice", "When using `tool_choice`, `tools` must be set."))
 	case text == `"none"`, text == `"auto"`, text == `"required"`:
-		p.ToolChoice = strings.Trim(text, `"`)
-		return nil
+		p.ToolChoice = pydantic.Text(raw)
 	case raw[0] != '{':
-		return pydantic.BadRequest("tool_choice", "Invalid value for `tool_choice`: %s! Only named tools, \"none\", \"auto\" or \"required\" are supported.", text)
+		p.Add(pydantic.BadRequest("tool_choice", "Invalid value for `tool_choice`: %s! Only named tools, \"none\", \"auto\" or \"required\" are supported.", text))
+	case function == nil:
+		p.Add(pydantic.BadRequest("tool_choice.function", "Invalid value for `function` in `tool_choice`!"))
+	case name == "":
+		p.Add(pydantic.BadRequest("tool_choice.function.name", "Invalid `name` in `function` in `tool_choice`!"))
+	case !slices.Contains(p.Tools, Tool{Name: name}):
+		p.Add(pydantic.BadRequest("tool_choice", "The tool specified in `tool_choice` does not match any of the specified `tools`"))
+	default:
+		p.ToolChoice, p.ToolName = "function", name
 	}
-	function := membersOf(raw)["function"]
-	if len(function) == 0 || function[0] != '{' {
-		return pydantic.BadRequest("tool_choice.function", "Invalid value for `function` in `tool_choice`!")
-	}
-	raw = membersOf(function)["name"]
-	if raw == nil {
-		raw = []byte("null")
-	}
-	name, err := pydantic.String("", raw)
-	if err != nil || name == "" {
-		return pydantic.BadRequest("tool_choice.function.name", "Invalid `name` in `function` in `tool_choice`!")
-	}
-	if !slices.Contains(p.Tools, Tool{Name: name}) {
-		return pydantic.BadRequest("tool_choice", "The tool specified in `tool_choice` does not match any of the specified `tools`")
-	}
-	p.ToolChoice, p.ToolName = "function", name
-	return nil
 }
 
-func parseTool(loc string, raw []byte) (t Tool, err error) {
-	if err := pydantic.Object(loc, raw); err != nil {
-		return t, err
-	}
-	tool := membersOf(raw)
-	switch kind, function := tool["type"], tool["function"]; {
-	case kind != nil && string(kind) != `"function"`:
-		return t, pydantic.Invalid(loc+".type", "Input should be one of function")
-	case function == nil:
-		return t, pydantic.Missing(loc + ".function")
-	case function[0] != '{':
-		return t, pydantic.Object(loc+".function", function)
+func (p *reader) tool(loc string, raw []byte) Tool {
+	tool := p.object(loc, raw)
+	if kind := tool["type"]; kind != nil {
+		p.Add(pydantic.OneOf(loc+".type", kind, "function"))
 	}
 	loc += ".function"
-	function := membersOf(tool["function"])
+	function := p.object(loc, tool["function"])
 	if raw := function["parameters"]; !pydantic.IsNull(raw) {
-		if err := pydantic.Object(loc+".parameters", raw); err != nil {
-			return t, err
-		}
+		p.object(loc+".parameters", raw)
 	}
-	if function["name"] == nil {
-		return t, pydantic.Missing(loc + ".name")
-	}
-	t.Name, err = pydantic.String(loc+".name", function["name"])
-	return t, err
+	return Tool{Name: p.text(loc+".name", function["name"])}
 }
 
 // Render applies the simulated chat template. A final message that is to be

@@ -30,7 +30,7 @@ type Form struct {
 }
 
 // ReadForm reads a body by its Content-Type. A body of a type that is not a form's has no fields.
-func ReadForm(r *http.Request, body []byte) (*Form, *pydantic.Error) {
+func ReadForm(r *http.Request, body []byte) (*Form, error) {
 	f := &Form{Texts: map[string]string{}, Files: map[string][]byte{}}
 	media, rest, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	switch strings.ToLower(strings.TrimSpace(media)) {
@@ -49,11 +49,11 @@ func ReadForm(r *http.Request, body []byte) (*Form, *pydantic.Error) {
 	return f, nil
 }
 
-func formError(message string) *pydantic.Error {
+func formError(message string) error {
 	return &pydantic.Error{Status: http.StatusBadRequest, Message: message}
 }
 
-func (f *Form) multipart(params string, body []byte) *pydantic.Error {
+func (f *Form) multipart(params string, body []byte) error {
 	boundary, found := "", false
 	for p := range strings.SplitSeq(params, ";") {
 		if name, value, _ := strings.Cut(strings.TrimSpace(p), "="); strings.EqualFold(name, "boundary") {
@@ -124,7 +124,7 @@ func formFields() map[string]any {
 }
 
 // Check reports what pydantic and vLLM refuse of a form.
-func (f *Form) Check() *pydantic.Error {
+func (f *Form) Check() error {
 	if _, ok := f.Texts["file"]; ok {
 		return &pydantic.Error{Status: http.StatusUnprocessableEntity, Kind: "Unprocessable Entity",
 			Message: "Expected 'file' to be a file-like object, not 'str'."}
@@ -147,7 +147,7 @@ func (f *Form) Check() *pydantic.Error {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if text, ok := f.Texts[name]; ok {
 			if err := pydantic.Into(fields[name], name, jsontext.AppendString(nil, text)); err != nil {
-				return pydantic.AsError(err)
+				return err
 			}
 		}
 	}

@@ -1,9 +1,9 @@
 package request
 
 import (
-	"fmt"
+	"encoding/json"
 	"maps"
-	"net/http"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,25 +14,37 @@ import (
 // reader is a request that is being read.
 type reader struct {
 	Request
-	raw       map[string][]byte // members of the body; of duplicates the last
-	into      map[string]any    // what a member is converted into, or a func([]byte) error that reads it
-	required  []string          // members that cannot be null
-	bad       pydantic.First
-	answering bool // the last message is part of an answer
+	pydantic.Errors
+	raw       map[string]json.RawMessage // members of the body
+	into      map[string]any             // what a member is converted into, or a func([]byte) that reads it
+	required  []string                   // members that cannot be null
+	answering bool                       // the last message is part of an answer
 }
 
-func newReader(chat bool) *reader {
-	p := &reader{Request: Request{Chat: chat, N: 1, AddGenerate: chat, temperature: 1, topP: 1, repetitionPenalty: 1}, raw: map[string][]byte{}}
+// read reads a body of an API.
+func (a API) read(raw map[string]json.RawMessage) *reader {
+	chat := a == Chat || a == Responses || a == Messages
+	p := &reader{Request: Request{API: a, Chat: chat, N: 1, AddGenerate: chat, temperature: 1, topP: 1, repetitionPenalty: 1}, raw: raw}
 	p.into = map[string]any{
 		"model": &p.Model, "stream": &p.Stream, "stream_options": p.streamOptions, "kv_transfer_params": &p.KV, "request_id": &p.RequestID,
 		"return_token_ids": &p.ReturnTokenIDs, "priority": &p.Priority, "max_tokens": &p.MaxTokens, "n": &p.N, "seed": &p.seed,
 		"min_tokens": &p.Sampling.MinTokens, "ignore_eos": &p.Sampling.IgnoreEOS, "stop": p.stop, "stop_token_ids": &p.Sampling.StopTokenIDs,
 		"prompt_logprobs": &p.PromptLogprobs, "temperature": &p.temperature, "top_p": &p.topP, "top_k": &p.topK,
-		"vllm_xargs": checkXArgs, "cache_salt": p.cacheSalt,
+		"vllm_xargs": p.xargs, "cache_salt": p.cacheSalt,
 	}
 	p.required = []string{"request_id", "priority", "ignore_eos", "min_tokens"}
 	if !chat {
 		p.required = append(p.required, "n")
+	}
+	switch a {
+	case Completions, Chat:
+		p.completion()
+	case Responses:
+		p.responses()
+	case Messages:
+		p.messages()
+	case Generate:
+		p.generate()
 	}
 	return p
 }
@@ -43,90 +55,68 @@ func (p *reader) only(names []string, more map[string]any) {
 	maps.Copy(p.into, more)
 }
 
-// members reads the members of a body. That of the name large is validated where it is read.
-func (p *reader) members(body []byte, large string) error {
-	return pydantic.ForEachMember(body, func(key string, raw []byte) error {
-		p.raw[key] = raw
-		if key == large {
-			return nil
-		}
-		if err := pydantic.Validate(raw); err != nil {
-			return err
-		}
-		return p.bad.Add(p.member(key, raw))
-	})
-}
-
-// member reads one member. vLLM allows unknown ones; null is the same as absent and takes back
-// an earlier duplicate.
-func (p *reader) member(key string, raw []byte) error {
-	into, ok := p.into[key]
-	null := pydantic.IsNull(raw)
-	switch {
-	case !ok:
-		return nil
-	case null && slices.Contains(p.required, key):
-		return pydantic.Invalid(key, "Input should not be null")
-	}
-	if read, ok := into.(func([]byte) error); ok {
-		if null {
-			return nil
-		}
-		return read(raw)
-	}
-	err := pydantic.Into(into, key, raw)
-	if null {
-		switch key {
-		case "n":
-			p.N = 1
-		case "temperature":
-			p.temperature = 1
-		case "top_p":
-			p.topP = 1
+// convert converts the members of the body. vLLM allows unknown ones; null is the same as absent.
+func (p *reader) convert() {
+	for _, name := range slices.Sorted(maps.Keys(p.raw)) {
+		raw, into := p.raw[name], p.into[name]
+		read, reads := into.(func([]byte))
+		switch {
+		case into == nil:
+		case pydantic.IsNull(raw):
+			if slices.Contains(p.required, name) {
+				p.Add(pydantic.Invalid(name, "Input should not be null"))
+			}
+		case reads:
+			read(raw)
+		default:
+			p.Add(pydantic.Into(into, name, raw))
 		}
 	}
-	return err
 }
 
 // require notes which of these members are absent.
 func (p *reader) require(names ...string) {
 	for _, name := range names {
 		if p.raw[name] == nil {
-			_ = p.bad.Add(pydantic.Missing(name)) // which is always kept
+			p.Add(pydantic.Missing(name))
 		}
 	}
 }
 
-func readCompletion(body []byte) (*reader, error) {
-	p := newReader(false)
-	maps.Copy(p.into, map[string]any{"logprobs": &p.Logprobs, "echo": &p.Echo})
-	return p, p.completion(body, "prompt", func() error { return p.parsePrompt() })
+// The values of members. One that is invalid is empty, and its error is noted.
+
+func (p *reader) text(loc string, raw []byte) string {
+	s, err := pydantic.String(loc, raw)
+	p.Add(err)
+	return s
 }
 
-func readChat(body []byte) (*reader, error) {
-	p := newReader(true)
-	maps.Copy(p.into, map[string]any{
-		"logprobs": new(bool), "top_logprobs": new(int), "max_completion_tokens": &p.MaxCompletionTokens, "echo": &p.Echo,
-		"add_generation_prompt": &p.AddGenerate, "continue_final_message": &p.ContinueMsg,
-	})
-	p.required = append(p.required, "echo", "add_generation_prompt", "continue_final_message")
-	return p, p.completion(body, "messages", func() error { return p.parseMessages(p.raw["messages"]) })
+func (p *reader) list(loc string, raw []byte) []json.RawMessage {
+	list, err := pydantic.RawList(loc, raw)
+	p.Add(err)
+	return list
+}
+
+func (p *reader) object(loc string, raw []byte) map[string]json.RawMessage {
+	members, err := pydantic.Object(loc, raw)
+	p.Add(err)
+	return members
 }
 
 // completion reads a body of one of the two completion routes.
-func (p *reader) completion(body []byte, large string, parse func() error) error {
-	check := func(convert func(string, []byte) error, names ...string) {
-		for _, name := range names {
-			p.into[name] = func(raw []byte) error { return convert(name, raw) }
-		}
-	}
+func (p *reader) completion() {
 	reasoning, parallel := true, true
 	maps.Copy(p.into, map[string]any{
+		"logprobs": &p.Logprobs, "echo": &p.Echo,
 		"use_beam_search": &p.BeamSearch, "include_stop_str_in_output": &p.Sampling.IncludeStop, "truncate_prompt_tokens": &p.truncate,
 		"min_p": &p.minP, "presence_penalty": &p.presencePenalty, "frequency_penalty": &p.frequencyPenalty,
 		"repetition_penalty": &p.repetitionPenalty, "length_penalty": new(float64), "allowed_token_ids": new([]int), "bad_words": new([]string),
-		"logit_bias": checkLogitBias, "stream_interval": p.streamInterval, "structured_outputs": p.structuredOutputs,
+		"logit_bias": p.logitBias, "stream_interval": p.streamInterval, "structured_outputs": p.structuredOutputs,
 		"include_reasoning": &reasoning, "parallel_tool_calls": &parallel,
+		"documents": func(raw []byte) { p.list("documents", raw) },
+		"reasoning_effort": func(raw []byte) {
+			p.Add(pydantic.OneOf("reasoning_effort", raw, "none", "minimal", "low", "medium", "high", "xhigh", "max"))
+		},
 	})
 	for _, name := range []string{"skip_special_tokens", "spaces_between_special_tokens", "add_special_tokens", "return_tokens_as_token_ids"} {
 		p.into[name] = new(bool)
@@ -134,223 +124,270 @@ func (p *reader) completion(body []byte, large string, parse func() error) error
 	for _, name := range []string{"user", "suffix", "session_id", "chat_template"} {
 		p.into[name] = new(string)
 	}
-	check(pydantic.Object, "ec_transfer_params", "chat_template_kwargs", "mm_processor_kwargs", "media_io_kwargs")
-	check(func(name string, raw []byte) error { _, err := pydantic.RawList(name, raw); return err }, "documents")
-	check(func(name string, raw []byte) error {
-		return pydantic.OneOf(name, raw, "none", "minimal", "low", "medium", "high", "xhigh", "max")
-	}, "reasoning_effort")
+	for _, name := range []string{"ec_transfer_params", "chat_template_kwargs", "mm_processor_kwargs", "media_io_kwargs"} {
+		p.into[name] = new([]byte)
+	}
 	p.required = append(p.required, "use_beam_search", "length_penalty", "include_stop_str_in_output", "skip_special_tokens",
 		"spaces_between_special_tokens", "add_special_tokens", "bad_words")
-	if err := p.members(body, large); err != nil {
-		return err
+	if p.Chat {
+		maps.Copy(p.into, map[string]any{
+			"logprobs": new(bool), "top_logprobs": new(int), "max_completion_tokens": &p.MaxCompletionTokens,
+			"add_generation_prompt": &p.AddGenerate, "continue_final_message": &p.ContinueMsg,
+		})
+		p.required = append(p.required, "echo", "add_generation_prompt", "continue_final_message")
 	}
+	p.convert()
 	p.HideReasoning, p.OneCall = !reasoning, !parallel
-	if err := p.checkRaw(); err != nil {
-		return err
-	}
-	others := p.bad
-	p.bad = pydantic.First{} // the error of the first field comes first
-	if err := p.bad.Add(parse()); err != nil {
-		return err
+	p.checkRaw()
+	earlier := p.Errors
+	p.Errors = pydantic.Errors{} // of pydantic's errors that of the first field comes first
+	if p.Chat {
+		p.parseMessages()
+	} else if raw := p.raw["prompt"]; !pydantic.IsNull(raw) {
+		p.parsePrompt(raw)
 	}
 	if p.truncate != nil && *p.truncate < -1 {
-		_ = p.bad.Add(pydantic.Invalid("truncate_prompt_tokens", "Input should be greater than or equal to -1")) // always kept
+		p.Add(pydantic.Invalid("truncate_prompt_tokens", "Input should be greater than or equal to -1"))
 	}
-	for _, bad := range []pydantic.First{p.bad, others} {
-		if err := bad.Err(); err != nil {
-			return err
-		}
+	if p.Follow(earlier); p.Chat && p.Err() == nil {
+		p.parseTools()
 	}
-	return p.parseTools()
 }
 
 // checkRaw makes vLLM's checks of the raw body, before types are converted: there "false" is a
 // true value and {} a false one.
-func (p *reader) checkRaw() error {
-	raw := func(name string) []byte { return p.raw[name] }
-	if pydantic.Truthy(raw("stream_options")) && !pydantic.Truthy(raw("stream")) {
-		return pydantic.BadRequest("stream_options", "Stream options can only be defined when `stream=True`.")
+func (p *reader) checkRaw() {
+	truthy := func(name string) bool { return pydantic.Truthy(p.raw[name]) }
+	is := func(name string) bool { return !pydantic.IsNull(p.raw[name]) }
+	if truthy("stream_options") && !truthy("stream") {
+		p.Add(pydantic.BadRequest("stream_options", "Stream options can only be defined when `stream=True`."))
 	}
-	if err := checkResponseFormat(raw("response_format")); err != nil {
-		return err
+	if is("response_format") {
+		p.responseFormat(p.raw["response_format"])
 	}
-	if format := raw("response_format"); !pydantic.IsNull(format) {
-		kind := string(membersOf(format)["type"])
-		p.JSON = p.JSON || kind == `"json_object"` || kind == `"json_schema"`
-	}
-	if err := p.checkLogprobs(); err != nil {
-		return err
-	}
-	if p.Chat {
-		if pydantic.Truthy(raw("continue_final_message")) && pydantic.Truthy(raw("add_generation_prompt")) {
-			return pydantic.BadRequest("", "Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
-		}
-		return nil
-	}
-	embeds := !pydantic.IsNull(raw("prompt_embeds")) && string(raw("prompt_embeds")) != "[]"
+	p.checkLogprobs()
 	switch {
-	case embeds:
-		return pydantic.BadRequest("prompt_embeds", "You must set `--enable-prompt-embeds` to input `prompt_embeds`.")
-	case pydantic.IsNull(raw("prompt")) || string(raw("prompt")) == `""`:
-		return pydantic.BadRequest("prompt", "Either prompt or prompt_embeds must be provided and non-empty.")
-	case !pydantic.IsNull(raw("suffix")):
-		return &pydantic.Error{Status: http.StatusBadRequest, Kind: "BadRequestError", Param: "suffix",
-			Message: "suffix is only supported for models with FIM completion rendering"}
+	case p.Chat:
+		if truthy("continue_final_message") && truthy("add_generation_prompt") {
+			p.Add(pydantic.BadRequest("", "Cannot set both `continue_final_message` and `add_generation_prompt` to True."))
+		}
+	case is("prompt_embeds") && string(p.raw["prompt_embeds"]) != "[]":
+		p.Add(pydantic.BadRequest("prompt_embeds", "You must set `--enable-prompt-embeds` to input `prompt_embeds`."))
+	case !is("prompt") || string(p.raw["prompt"]) == `""`:
+		p.Add(pydantic.BadRequest("prompt", "Either prompt or prompt_embeds must be provided and non-empty."))
+	case is("suffix"):
+		p.Add(pydantic.BadRequest("suffix", "suffix is only supported for models with FIM completion rendering"))
 	}
-	return nil
 }
 
 // checkLogprobs checks the numbers of logprobs: "logprobs" of completions, and "top_logprobs"
 // of chats, which "logprobs" allows.
-func (p *reader) checkLogprobs() error {
-	name := "logprobs"
+func (p *reader) checkLogprobs() {
+	top, allowed := "logprobs", true
 	if p.Chat {
-		name = "top_logprobs"
+		top, allowed = "top_logprobs", pydantic.Truthy(p.raw["logprobs"])
 	}
-	for _, name := range []string{"prompt_logprobs", name} {
+	n := 0.0
+	for _, name := range []string{"prompt_logprobs", top} {
 		raw := p.raw[name]
-		if pydantic.IsNull(raw) {
+		if n = 0; pydantic.IsNull(raw) {
 			continue
 		}
 		if strings.IndexByte(`"[{`, raw[0]) >= 0 {
-			return pydantic.BadRequest(name, "`%s` must be an integer.", name)
+			p.Add(pydantic.BadRequest(name, "`%s` must be an integer.", name))
+			return
 		}
-		f, err := pydantic.Float(name, raw)
+		var err error
+		n, err = pydantic.Float(name, raw)
+		p.Add(err)
 		switch {
-		case err != nil:
-			return err
-		case name == "prompt_logprobs" && pydantic.Truthy(p.raw["stream"]) && (f > 0 || f == -1):
-			return pydantic.BadRequest(name, "`prompt_logprobs` are not available when `stream=True`.")
-		case f < 0 && f != -1:
-			return pydantic.BadRequest(name, "`%s` must be a positive value or -1.", name)
-		case name == "top_logprobs" && f != 0 && !pydantic.Truthy(p.raw["logprobs"]):
-			return pydantic.BadRequest(name, "when using `top_logprobs`, `logprobs` must be set to true.")
+		case name == "prompt_logprobs" && pydantic.Truthy(p.raw["stream"]) && (n > 0 || n == -1):
+			p.Add(pydantic.BadRequest(name, "`prompt_logprobs` are not available when `stream=True`."))
+		case n < 0 && n != -1:
+			p.Add(pydantic.BadRequest(name, "`%s` must be a positive value or -1.", name))
+		case name == top && n != 0 && !allowed:
+			p.Add(pydantic.BadRequest(name, "when using `top_logprobs`, `logprobs` must be set to true."))
 		}
 	}
-	if p.Chat && pydantic.Truthy(p.raw["logprobs"]) {
-		top := 0.0
-		if raw := p.raw["top_logprobs"]; !pydantic.IsNull(raw) {
-			top, _ = pydantic.Float("", raw) // it was checked
-		}
-		n := int(top)
-		p.Logprobs = &n
+	if p.Chat && allowed {
+		number := int(n)
+		p.Logprobs = &number
 	}
-	return nil
 }
 
-func (p *reader) stop(raw []byte) (err error) {
-	if raw[0] == '"' {
-		raw = slices.Concat([]byte("["), raw, []byte("]"))
+func (p *reader) stop(raw []byte) {
+	var err error
+	if p.Sampling.Stop = []string{pydantic.Text(raw)}; raw[0] != '"' {
+		p.Sampling.Stop, err = pydantic.Strings("stop", raw)
 	}
-	if p.Sampling.Stop, err = pydantic.Strings("stop", raw); err != nil {
-		return pydantic.Invalid("stop", "Input should be a valid string or list of strings")
+	if err != nil {
+		p.Add(pydantic.Invalid("stop", "Input should be a valid string or list of strings"))
 	}
-	return nil
 }
 
-func (p *reader) cacheSalt(raw []byte) (err error) {
-	if raw[0] != '"' || len(raw) == 2 {
-		return pydantic.BadRequest("cache_salt", "Parameter 'cache_salt' must be a non-empty string if provided.")
+func (p *reader) cacheSalt(raw []byte) {
+	p.CacheSalt = pydantic.Text(raw)
+	switch {
+	case p.CacheSalt == "":
+		p.Add(pydantic.BadRequest("cache_salt", "Parameter 'cache_salt' must be a non-empty string if provided."))
+	case len(p.CacheSalt) > 128 || strings.ContainsAny(p.CacheSalt, "@/\\\x00"):
+		p.Add(pydantic.BadRequest("cache_salt", "Parameter 'cache_salt' must be at most 128 characters and must not contain '@', '/', '\\\\', or NUL."))
 	}
-	if p.CacheSalt, err = pydantic.Unquote(raw); err == nil && (len(p.CacheSalt) > 128 || strings.ContainsAny(p.CacheSalt, "@/\\\x00")) {
-		err = pydantic.BadRequest("cache_salt", "Parameter 'cache_salt' must be at most 128 characters and must not contain '@', '/', '\\\\', or NUL.")
-	}
-	return err
 }
 
-func (p *reader) streamOptions(raw []byte) error {
+func (p *reader) streamOptions(raw []byte) {
 	p.HasStreamOptions = true
-	p.IncludeUsage, p.ContinuousUsage = false, false
-	if err := pydantic.Object("stream_options", raw); err != nil {
-		return err
-	}
-	err := pydantic.ForEachMember(raw, func(key string, raw []byte) error {
-		if into := map[string]*bool{"include_usage": &p.IncludeUsage, "continuous_usage_stats": &p.ContinuousUsage}[key]; into != nil {
-			return pydantic.Into(into, "stream_options."+key, raw)
+	members := p.object("stream_options", raw)
+	for name, into := range map[string]*bool{"include_usage": &p.IncludeUsage, "continuous_usage_stats": &p.ContinuousUsage} {
+		if raw := members[name]; !pydantic.IsNull(raw) {
+			p.Add(pydantic.Into(into, "stream_options."+name, raw))
 		}
-		return nil
-	})
+	}
 	p.ContinuousUsage = p.ContinuousUsage && p.IncludeUsage
-	return err
 }
 
-func (p *reader) streamInterval(raw []byte) error {
+func (p *reader) streamInterval(raw []byte) {
 	n, err := pydantic.Int("stream_interval", raw)
 	if err == nil && n < 1 {
 		err = pydantic.Invalid("stream_interval", "Input should be greater than or equal to 1")
 	}
-	p.StreamInterval = &n
-	return err
+	p.Add(err)
+	p.StreamInterval = n
 }
 
 // structuredOutputs knows the structure json.
-func (p *reader) structuredOutputs(raw []byte) error {
-	if err := pydantic.Object("structured_outputs", raw); err != nil {
-		return err
-	}
-	members := membersOf(raw)
+func (p *reader) structuredOutputs(raw []byte) {
+	members := p.object("structured_outputs", raw)
 	p.JSON = p.JSON || !pydantic.IsNull(members["json"]) || pydantic.Truthy(members["json_object"])
-	return nil
 }
 
-// membersOf returns the members of a JSON object that was read before.
-func membersOf(object []byte) map[string][]byte {
-	members, _ := pydantic.Members(object)
+// membersOf returns the members of a JSON object, nil for anything else.
+func membersOf(object []byte) map[string]json.RawMessage {
+	members, _ := pydantic.Object("", object)
 	return members
 }
 
-func checkResponseFormat(raw []byte) error {
-	if pydantic.IsNull(raw) {
-		return nil
+func (p *reader) responseFormat(raw []byte) {
+	format := p.object("response_format", raw)
+	kind := pydantic.Text(format["type"])
+	p.JSON = p.JSON || kind == "json_object" || kind == "json_schema"
+	if kind == "json_schema" && pydantic.IsNull(format["json_schema"]) {
+		p.Add(pydantic.BadRequest("response_format", "When response_format type is 'json_schema', the 'json_schema' field must be provided."))
+		return
 	}
-	if err := pydantic.Object("response_format", raw); err != nil {
-		return err
-	}
-	format := membersOf(raw)
-	switch kind := format["type"]; {
-	case kind == nil:
-		return pydantic.Missing("response_format.type")
-	case string(kind) == `"json_schema"` && pydantic.IsNull(format["json_schema"]):
-		return pydantic.BadRequest("response_format", "When response_format type is 'json_schema', the 'json_schema' field must be provided.")
-	default:
-		return pydantic.OneOf("response_format.type", kind, "text", "json_object", "json_schema", "structural_tag")
-	}
+	p.Add(pydantic.OneOf("response_format.type", format["type"], "text", "json_object", "json_schema", "structural_tag"))
 }
 
-func checkLogitBias(raw []byte) error {
-	if err := pydantic.Object("logit_bias", raw); err != nil {
-		return err
-	}
-	return pydantic.ForEachMember(raw, func(key string, raw []byte) error {
-		if _, err := pydantic.Float("logit_bias."+key, raw); err != nil {
-			return err
-		}
+func (p *reader) logitBias(raw []byte) {
+	for key, raw := range p.object("logit_bias", raw) {
+		_, err := pydantic.Float("logit_bias."+key, raw)
+		p.Add(err)
 		if _, err := strconv.Atoi(key); err != nil {
-			return pydantic.BadRequest("logit_bias", "logit_bias contains key(s) that cannot be converted to integer token IDs: ['%s']", key)
+			p.Add(pydantic.BadRequest("logit_bias", "logit_bias contains key(s) that cannot be converted to integer token IDs: ['%s']", key))
 		}
-		return nil
-	})
+	}
 }
 
-// checkXArgs checks vllm_xargs, which holds strings, numbers and lists of them. It holds no
+// xargs checks vllm_xargs, which holds strings, numbers and lists of them. It holds no
 // object, so that kv_transfer_params cannot be smuggled in there.
-func checkXArgs(raw []byte) error {
-	if err := pydantic.Object("vllm_xargs", raw); err != nil {
-		return err
-	}
-	return pydantic.ForEachMember(raw, func(key string, raw []byte) error {
-		loc := "vllm_xargs." + key
-		if raw[0] == '{' || raw[0] == 'n' {
-			return pydantic.Invalid(loc, "Input should be a valid string")
+func (p *reader) xargs(raw []byte) {
+	for key, raw := range p.object("vllm_xargs", raw) {
+		items := []json.RawMessage{raw}
+		if raw[0] == '[' {
+			items = p.list("", raw)
 		}
-		if raw[0] != '[' {
-			return nil
-		}
-		return pydantic.ForEachElement(raw, func(i int, raw []byte) error {
-			if raw[0] == '{' || raw[0] == '[' || raw[0] == 'n' {
-				return pydantic.Invalid(fmt.Sprintf("%s.%d", loc, i), "Input should be a valid string")
+		for _, item := range items {
+			if strings.IndexByte("{[n", item[0]) >= 0 {
+				p.Add(pydantic.Invalid("vllm_xargs."+key, "Input should be a valid string"))
 			}
-			return nil
-		})
-	})
+		}
+	}
+}
+
+// The limits of vLLM's defaults.
+const (
+	maxLogprobs  = 20    // --max-logprobs
+	maxSequences = 16384 // VLLM_MAX_N_SEQUENCES
+)
+
+// Verify makes the checks of vLLM's SamplingParams that do not need the length of the prompt.
+func (p *Request) Verify() error {
+	infinite := func(f float64) bool { return math.IsNaN(f) || math.IsInf(f, 0) }
+	within := func(f, low, high float64) bool { return f >= low && f <= high }
+	tooMany := func(n *int) bool { return n != nil && *n > maxLogprobs }
+	for _, c := range []struct {
+		bad        bool
+		param, msg string
+		got        any
+	}{
+		{p.N < 1, "", "n must be at least 1, got %v.", p.N},
+		{p.N > maxSequences, "", "n must be at most 16384, got %v. To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable.", p.N},
+		{!within(p.presencePenalty, -2, 2), "", "presence_penalty must be in [-2, 2], got %v.", p.presencePenalty},
+		{!within(p.frequencyPenalty, -2, 2), "", "frequency_penalty must be in [-2, 2], got %v.", p.frequencyPenalty},
+		{infinite(p.repetitionPenalty), "", "repetition_penalty must be a finite number, got %v.", p.repetitionPenalty},
+		{p.repetitionPenalty <= 0, "", "repetition_penalty must be greater than zero, got %v.", p.repetitionPenalty},
+		{infinite(p.temperature), "temperature", "temperature must be a finite number, got %v.", p.temperature},
+		{p.temperature < 0, "temperature", "temperature must be non-negative, got %v.", p.temperature},
+		{p.temperature > 2, "temperature", "temperature must be in [0, 2], got %v.", p.temperature},
+		{!(p.topP > 0 && p.topP <= 1), "top_p", "top_p must be in (0, 1], got %v.", p.topP},
+		{p.topK < -1, "", "top_k must be 0 (disable), or at least 1, got %v.", p.topK},
+		{!within(p.minP, 0, 1), "", "min_p must be in [0, 1], got %v.", p.minP},
+		{tooMany(p.Logprobs), "logprobs", "Requested more sample logprobs than max allowed: %v", maxLogprobs},
+		{tooMany(p.PromptLogprobs), "prompt_logprobs", "Requested more prompt logprobs than max allowed: %v", maxLogprobs},
+		{slices.Contains(p.Sampling.Stop, ""), "", "stop cannot contain an empty string: %q", p.Sampling.Stop},
+		{p.temperature < 1e-5 && p.N > 1 && !p.BeamSearch, "", "n must be 1 when using greedy sampling, got %v.", p.N},
+	} {
+		if c.bad {
+			return pydantic.BadRequest(c.param, c.msg, c.got)
+		}
+	}
+	return nil
+}
+
+// Restarts reports whether the answer depends on where the prompt ends, so that a continuation from
+// ids differs: penalties of the output, and a seed.
+func (p *Request) Restarts() bool {
+	return p.presencePenalty != 0 || p.frequencyPenalty != 0 || p.seed != nil && p.temperature > 0 && p.topK != 1
+}
+
+// Limit returns max_tokens for a prompt of promptLen tokens, derived as vLLM does, and checks
+// what depends on it. echoOnly is completions' max_tokens 0 with echo: the prompt comes back
+// and nothing is generated.
+func (p *Request) Limit(promptLen, maxModelLen int) (maxTokens int, echoOnly bool, err error) {
+	asked, name := p.MaxTokens, "max_tokens"
+	if p.Chat && p.MaxCompletionTokens != nil {
+		asked, name = p.MaxCompletionTokens, "max_completion_tokens"
+	}
+	output := 0
+	if asked != nil {
+		output = *asked
+	} else if !p.Chat {
+		output = 16
+	}
+	maxTokens = maxModelLen - promptLen
+	if asked != nil || !p.Chat {
+		maxTokens = min(maxTokens, output)
+	}
+	least := p.Sampling.MinTokens
+	switch {
+	case output > maxModelLen:
+		err = pydantic.BadRequest(name, "%s=%d cannot be greater than max_model_len=%d. Please request fewer output tokens.", name, output, maxModelLen)
+	case promptLen > maxModelLen:
+		qualifier := ""
+		if promptLen == maxModelLen+1 {
+			qualifier = "at least " // the tokenizer truncates a text there
+		}
+		err = pydantic.BadRequest("input_tokens", "This model's maximum context length is %d tokens. However, your prompt contains %s%d input tokens, "+
+			"which exceeds this limit even without any output tokens. Please reduce the length of the input prompt.",
+			maxModelLen, qualifier, promptLen)
+	case !p.Chat && p.Echo && maxTokens == 0:
+		return 1, true, nil
+	case maxTokens < 1:
+		err = pydantic.BadRequest("max_tokens", "max_tokens must be at least 1, got %d.", maxTokens)
+	case least < 0:
+		err = pydantic.BadRequest("", "min_tokens must be greater than or equal to 0, got %d.", least)
+	case least > maxTokens:
+		err = pydantic.BadRequest("", "min_tokens must be less than or equal to max_tokens=%d, got %d.", maxTokens, least)
+	}
+	return maxTokens, false, err
 }

@@ -1,96 +1,61 @@
 package request
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"slices"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // parsePrompt reads "prompt" of /v1/completions: a string, a list of strings, a list of token
 // ids or a list of such lists.
-func (p *reader) parsePrompt() error {
-	raw := p.raw["prompt"]
-	switch raw[0] {
-	case '"':
-		return p.addText(raw)
-	case '[':
-		// A token takes about six bytes in the usual spelling.
-		if ids, ok := pydantic.ScanInts(raw, make([]int, 0, len(raw)/6+1)); ok && len(ids) > 0 {
-			return p.addIDs("prompt", ids)
-		}
-	}
-	if err := pydantic.Validate(raw); err != nil {
-		return err
-	}
-	list, err := pydantic.RawList("prompt", raw)
-	switch {
-	case err != nil:
-		return err
-	case len(list) == 0:
-		return pydantic.BadRequest("", "You must pass at least one prompt")
-	case !allStart(list, '"') && !allStart(list, '['):
-		ids, err := pydantic.Ints("prompt", raw)
-		if err != nil {
-			return err
-		}
-		return p.addIDs("prompt", ids)
-	}
-	for i, item := range list {
-		if item[0] == '"' {
-			err = p.addText(item)
-		} else {
-			var ids []int
-			loc := fmt.Sprintf("prompt.%d", i)
-			if ids, err = pydantic.Ints(loc, item); err == nil {
-				err = p.addIDs(loc, ids)
+func (p *reader) parsePrompt(raw []byte) {
+	switch first := bytes.TrimSpace(bytes.TrimPrefix(raw, []byte("["))); {
+	case raw[0] == '"':
+		p.addText(raw)
+	case string(first) == "]":
+		p.Add(pydantic.BadRequest("", "You must pass at least one prompt"))
+	case raw[0] == '[' && (first[0] == '"' || first[0] == '['):
+		for i, item := range p.list("prompt", raw) {
+			switch {
+			case item[0] != first[0]:
+				p.Add(pydantic.Invalid("prompt", "Input should be a list of values of one type"))
+			case item[0] == '"':
+				p.addText(item)
+			default:
+				p.addIDs(fmt.Sprintf("prompt.%d", i), item)
 			}
 		}
-		if err != nil {
-			return err
-		}
+	default:
+		p.addIDs("prompt", raw)
 	}
-	return nil
 }
 
-func allStart(list [][]byte, c byte) bool {
-	for _, item := range list {
-		if item[0] != c {
-			return false
-		}
-	}
-	return true
-}
-
-func (p *reader) addText(raw []byte) error {
-	text, err := pydantic.Unquote(raw)
-	if err != nil {
-		return err
-	}
+func (p *reader) addText(raw []byte) {
+	text := pydantic.Text(raw)
 	if text == "" {
-		return pydantic.BadRequest("", "The decoder prompt cannot be empty")
+		p.Add(pydantic.BadRequest("", "The decoder prompt cannot be empty"))
 	}
 	p.Prompts = append(p.Prompts, model.Tokenize(text))
 	p.PromptText = append(p.PromptText, text)
-	return nil
 }
 
-func (p *reader) addIDs(loc string, ids []int) error {
-	if len(ids) == 0 {
-		return pydantic.BadRequest("", "The decoder prompt cannot be empty")
+func (p *reader) addIDs(loc string, raw []byte) {
+	ids, err := pydantic.Ints(loc, raw)
+	switch {
+	case err != nil:
+	case len(ids) == 0:
+		err = pydantic.BadRequest("", "The decoder prompt cannot be empty")
+	case slices.Min(ids) < 0:
+		err = pydantic.Invalid(loc+".0", "Input should be greater than or equal to 0")
+	case slices.Max(ids) >= model.VocabSize:
+		err = pydantic.BadRequest("", "Token id %d is out of vocabulary", slices.Max(ids))
 	}
-	for i, id := range ids {
-		if id < 0 {
-			return pydantic.Invalid(fmt.Sprintf("%s.%d", loc, i), "Input should be greater than or equal to 0")
-		}
-		if id >= model.VocabSize {
-			return pydantic.BadRequest("", "Token id %d is out of vocabulary", id)
-		}
-	}
+	p.Add(err)
 	p.Prompts = append(p.Prompts, ids)
-	return nil
 }
 
 const promptIDs = "prompt_token_ids"
@@ -99,28 +64,24 @@ const promptIDs = "prompt_token_ids"
 // (renderers/online_renderer.py, _reused_prompt_token_ids). The result is nil if the messages are to
 // be rendered, also with echo.
 func (p *Request) TakePromptIDs() ([]int, error) {
-	raw := membersOf(p.KV)[promptIDs]
-	if raw == nil {
+	rest := membersOf(p.KV)
+	raw, ok := rest[promptIDs]
+	if !ok {
 		return nil, nil
 	}
-	rest := []byte("{")
-	_ = pydantic.ForEachMember(p.KV, func(key string, raw []byte) error { // it was read before
-		if key != promptIDs {
-			if len(rest) > 1 {
-				rest = append(rest, ',')
-			}
-			rest = append(append(jsontext.AppendString(rest, key), ':'), raw...)
-		}
-		return nil
-	})
-	if p.KV = append(rest, '}'); len(p.KV) == len("{}") {
-		p.KV = nil
+	delete(rest, promptIDs)
+	var kept bytes.Buffer
+	if p.KV = nil; len(rest) > 0 {
+		e := json.NewEncoder(&kept)
+		e.SetEscapeHTML(false)
+		_ = e.Encode(rest) // it was read before
+		p.KV = kept.Bytes()
 	}
 	if string(raw) == "null" || p.Echo {
 		return nil, nil
 	}
-	ids, ok := pydantic.ScanInts(raw, nil)
-	if !ok || len(ids) == 0 || slices.Min(ids) < 0 {
+	var ids []int
+	if bytes.IndexByte(raw, 'n') >= 0 || json.Unmarshal(raw, &ids) != nil || len(ids) == 0 || slices.Min(ids) < 0 {
 		return nil, pydantic.BadRequest("kv_transfer_params."+promptIDs, "`kv_transfer_params['prompt_token_ids']` must be a non-empty list of non-negative integers.")
 	}
 	if id := slices.Max(ids); id >= model.VocabSize {

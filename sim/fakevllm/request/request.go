@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -43,7 +44,7 @@ type Request struct {
 	Logprobs            *int // completions: number; chat: top_logprobs when logprobs is true
 	PromptLogprobs      *int
 	ReturnTokenIDs      bool
-	StreamInterval      *int // number of tokens of an event; the engine's option is the least
+	StreamInterval      int  // number of tokens of an event
 	HideReasoning       bool // include_reasoning is false
 	OneCall             bool // parallel_tool_calls is false
 	JSON                bool // the answer is structured: a JSON object
@@ -98,24 +99,15 @@ func APIOf(path string) (a API, ok bool) {
 // Parse reads a body. The same conversation has the same prompt on all routes that make a chat
 // of it.
 func (a API) Parse(body []byte) (*Request, error) {
-	read := map[API]func([]byte) (*reader, error){
-		Completions: readCompletion, Chat: readChat, Responses: readResponses, Messages: readMessages, Generate: readGenerate,
-	}
-	p, err := read[a](body)
+	raw, err := pydantic.Members(body)
 	if err != nil {
-		return nil, judge(body, err)
+		return nil, err
 	}
-	p.API = a
+	p := a.read(raw)
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
 	return &p.Request, nil
-}
-
-// judge returns the response to an invalid body. Python parses all of a body before anything
-// else is checked.
-func judge(body []byte, err error) error {
-	if e := pydantic.Validate(bytes.TrimSpace(body)); e != nil {
-		err = e
-	}
-	return pydantic.AsError(err)
 }
 
 const maxBody = 256 << 20
@@ -136,27 +128,94 @@ func ReadBody(r *http.Request) ([]byte, error) {
 
 // ReadJSON returns the text of a body that is a JSON object. FastAPI parses what looks like
 // JSON by its Content-Type before vLLM checks the type; both allow parameters.
-func ReadJSON(r *http.Request, body []byte) ([]byte, *pydantic.Error) {
+func ReadJSON(r *http.Request, body []byte) ([]byte, error) {
 	media, _, _ := strings.Cut(strings.ToLower(r.Header.Get("Content-Type")), ";")
 	isJSON, trimmed := media == "application/json", strings.TrimSpace(media)
 	raw := bytes.TrimSpace(bytes.TrimPrefix(body, []byte("\ufeff")))
 	if trimmed == "application/json" || strings.HasPrefix(trimmed, "application/") && strings.HasSuffix(trimmed, "+json") {
 		if !utf8.Valid(body) {
-			return nil, pydantic.Unreadable()
+			return nil, &pydantic.Error{Status: http.StatusBadRequest, Message: "There was an error parsing the body"}
 		}
 		if len(body) > 0 && (!isJSON || len(raw) == 0 || raw[0] != '{') {
-			if err := pydantic.Validate(raw); err != nil {
-				return nil, pydantic.AsError(err)
+			if _, err := pydantic.Validate(raw); err != nil {
+				return nil, err
 			}
 		}
 	}
 	switch {
 	case !isJSON:
-		return nil, pydantic.WrongMedia()
+		return nil, &pydantic.Error{Status: http.StatusBadRequest, Kind: pydantic.KindInvalid,
+			Message: "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"}
 	case len(raw) == 0 || pydantic.IsNull(raw):
 		return nil, pydantic.Missing("")
 	case raw[0] != '{':
 		return nil, pydantic.Invalid("", "Input should be a valid dictionary or object to extract fields from")
 	}
 	return raw, nil
+}
+
+// Tokenize reads a body of /tokenize and returns the tokens, and whether their text is asked
+// for.
+func Tokenize(body []byte, tokenizer func(dst []int, text string) []int) (ids []int, strs bool, err error) {
+	members, err := pydantic.Members(body)
+	if err != nil {
+		return nil, false, err
+	}
+	if raw := members["return_token_strs"]; !pydantic.IsNull(raw) {
+		if strs, err = pydantic.Bool("return_token_strs", raw); err != nil {
+			return nil, false, err
+		}
+	}
+	if members["messages"] != nil {
+		p := Chat.read(members)
+		p.Tokenize = tokenizer
+		if err = p.Err(); err == nil {
+			err = p.Render()
+		}
+		return slices.Concat(p.Prompts...), strs, err
+	}
+	text, err := pydantic.String("prompt", members["prompt"])
+	return tokenizer(make([]int, 0, len(text)/5+4), text), strs, err
+}
+
+// Detokenize reads a body of /detokenize.
+func Detokenize(body []byte) ([]int, error) {
+	members, err := pydantic.Members(body)
+	if err != nil {
+		return nil, err
+	}
+	tokens := members["tokens"]
+	if pydantic.IsNull(tokens) {
+		return nil, pydantic.Missing("tokens")
+	}
+	ids, err := pydantic.Ints("tokens", tokens)
+	for i, id := range ids {
+		if id < 0 || id >= model.VocabSize {
+			return nil, pydantic.BadRequest("tokens", "Token id %d at %d is out of vocabulary", id, i)
+		}
+	}
+	return ids, err
+}
+
+// LoadAdapter is the body of /v1/load_lora_adapter; /v1/unload_lora_adapter has the name only
+// (vllm/entrypoints/serve/lora/protocol.py).
+type LoadAdapter struct {
+	Name, Path string
+	InPlace    bool
+}
+
+// ParseAdapter reads a body of one of the two routes.
+func ParseAdapter(body []byte, load bool) (r LoadAdapter, err error) {
+	raw, err := pydantic.Members(body)
+	if err != nil {
+		return r, err
+	}
+	p := &reader{raw: raw, into: map[string]any{"lora_name": &r.Name, "lora_int_id": new(int)}, required: []string{"lora_name"}}
+	if load {
+		p.into = map[string]any{"lora_name": &r.Name, "lora_path": &r.Path, "load_inplace": &r.InPlace, "is_3d_lora_weight": new(bool)}
+		p.required = append(p.required, "lora_path")
+	}
+	p.convert()
+	p.require(p.required...)
+	return r, p.Err()
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
@@ -55,7 +56,7 @@ func (s *Store) Admit(p *request.Request) error {
 	if !ok {
 		return notFound(p.Previous)
 	}
-	p.Messages = append(append([]request.Message(nil), r.messages...), p.Messages...)
+	p.Messages = slices.Concat(r.messages, p.Messages)
 	return nil
 }
 
@@ -73,7 +74,7 @@ func (s *Store) Keep(j *answer.Reply, ln *answer.Lane, body []byte) {
 	if s == nil || j.API != request.Responses || !j.Store {
 		return
 	}
-	said := append(append([]request.Message(nil), j.Messages...), request.Message{Role: "assistant", Text: string(ln.Seq.Text)})
+	said := append(slices.Clone(j.Messages), request.Message{Role: "assistant", Text: string(ln.Seq.Text)})
 	status := "completed"
 	if ln.Seq.Finish == "length" {
 		status = "incomplete"
@@ -86,36 +87,23 @@ func (s *Store) Queue(id string, body []byte, cancel context.CancelFunc) {
 	s.put(id, &response{body: body, status: "queued", cancel: cancel})
 }
 
-// Get is the body of a response.
-func (s *Store) Get(id string) ([]byte, *pydantic.Error) {
-	return s.read(id, func(*response) *pydantic.Error { return nil })
-}
-
-// Cancel ends one in the background, and returns its body.
-func (s *Store) Cancel(id string) ([]byte, *pydantic.Error) {
-	return s.read(id, func(r *response) *pydantic.Error {
-		if r.status != "queued" && r.status != "in_progress" {
-			return &pydantic.Error{Status: http.StatusBadRequest, Kind: "invalid_request_error", Param: "response_id", Message: "Cannot cancel a synchronous response."}
-		}
-		r.cancel()
-		r.body = bytes.Replace(r.body, []byte(`"status":"queued"`), []byte(`"status":"cancelled"`), 1)
-		r.status = "cancelled"
-		return nil
-	})
-}
-
-func (s *Store) read(id string, change func(*response) *pydantic.Error) ([]byte, *pydantic.Error) {
+// Read returns the body of a response. With cancel it ends one in the background first.
+func (s *Store) Read(id string, cancel bool) ([]byte, error) {
 	if s == nil {
 		return nil, notFound(id)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, ok := s.m[id]
-	if !ok {
+	switch {
+	case !ok:
 		return nil, notFound(id)
-	}
-	if e := change(r); e != nil {
-		return nil, e
+	case cancel && r.status != "queued":
+		return nil, &pydantic.Error{Status: http.StatusBadRequest, Kind: "invalid_request_error", Param: "response_id", Message: "Cannot cancel a synchronous response."}
+	case cancel:
+		r.cancel()
+		r.body = bytes.Replace(r.body, []byte(`"status":"queued"`), []byte(`"status":"cancelled"`), 1)
+		r.status = "cancelled"
 	}
 	return r.body, nil
 }

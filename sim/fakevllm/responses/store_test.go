@@ -38,10 +38,10 @@ func TestConversationGoesOn(t *testing.T) {
 	if err := s.Admit(&request.Request{Previous: "b"}); status(err) != http.StatusNotFound {
 		t.Errorf("one that was not kept: %v", err)
 	}
-	if body, e := s.Get("a"); e != nil || string(body) != `{"id":"a"}` {
+	if body, e := s.Read("a", false); e != nil || string(body) != `{"id":"a"}` {
 		t.Errorf("%s %v", body, e)
 	}
-	if _, e := s.Cancel("a"); e == nil || e.Status != http.StatusBadRequest {
+	if _, e := s.Read("a", true); e == nil || pydantic.AsError(e).Status != http.StatusBadRequest {
 		t.Errorf("an answer that has ended was cancelled: %v", e)
 	}
 }
@@ -52,11 +52,11 @@ func TestCancel(t *testing.T) {
 	s := responses.New()
 	cancelled := false
 	s.Queue("a", []byte(`{"status":"queued"}`), func() { cancelled = true })
-	if body, e := s.Cancel("a"); e != nil || string(body) != `{"status":"cancelled"}` || !cancelled {
+	if body, e := s.Read("a", true); e != nil || string(body) != `{"status":"cancelled"}` || !cancelled {
 		t.Errorf("%s %v", body, e)
 	}
 	s.Keep(reply("a"), new(answer.Lane), []byte(`{"status":"completed"}`))
-	if body, _ := s.Get("a"); string(body) != `{"status":"cancelled"}` {
+	if body, _ := s.Read("a", false); string(body) != `{"status":"cancelled"}` {
 		t.Errorf("afterwards it is %s", body)
 	}
 }
@@ -66,7 +66,7 @@ func TestNoStore(t *testing.T) {
 	t.Parallel()
 	var s *responses.Store
 	s.Keep(reply("a"), new(answer.Lane), nil)
-	if _, e := s.Get("a"); e == nil || e.Status != http.StatusNotFound {
+	if _, e := s.Read("a", false); e == nil || pydantic.AsError(e).Status != http.StatusNotFound {
 		t.Errorf("get: %v", e)
 	}
 	for _, tt := range []struct {

@@ -29,7 +29,7 @@ func (t *tour) chat(ctx context.Context, proxy *fleet.Proxy, question string, to
 	answer := fakevllm.ExpectedChat([]fakevllm.Message{{Role: "user", Content: question}}, fakevllm.Sampling{MaxTokens: tokens, IgnoreEOS: true})
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	r := t.client.Stream(ctx, proxy.URL()+"/v1/chat/completions", body, loadgen.Expected{
+	r := t.client.Stream(ctx, proxy.URL()+"/v1/chat/completions", nil, body, loadgen.Expected{
 		Text: []byte(answer.Text), PromptTokens: answer.PromptTokens,
 		CompletionTokens: len(answer.Tokens), FinishReason: answer.FinishReason,
 	}, loadgen.Observer{Text: show})

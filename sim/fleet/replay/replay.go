@@ -77,7 +77,7 @@ func replay(ctx context.Context, o options, stdout io.Writer) (err error) {
 			reqCtx, cancel := context.WithTimeout(ctx, o.timeout)
 			defer cancel()
 			proxy := proxies[i%len(proxies)]
-			r := client.Stream(reqCtx, proxy.URL()+"/v1/completions", body, want, loadgen.Observer{ITL: &t.itl})
+			r := client.Stream(reqCtx, proxy.URL()+"/v1/completions", nil, body, want, loadgen.Observer{ITL: &t.itl})
 			if ctx.Err() == nil { // otherwise the interrupt ended the request
 				t.add(i, want, r)
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"github.com/mattn/go-isatty"
 
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 )
@@ -74,10 +75,8 @@ func startProgress(w io.Writer, t *tally) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var printing sync.WaitGroup
 	every, begin, end := 10*time.Second, "", "\n"
-	if file, ok := w.(*os.File); ok {
-		if st, err := file.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
-			every, begin, end = time.Second, "\r", "\x1b[K"
-		}
+	if file, ok := w.(*os.File); ok && isatty.IsTerminal(file.Fd()) {
+		every, begin, end = time.Second, "\r", "\x1b[K"
 	}
 	start := time.Now()
 	printing.Go(func() {

@@ -3,7 +3,6 @@
 package collector
 
 import (
-	"compress/gzip"
 	"encoding/hex"
 	"io"
 	"net/http"
@@ -77,15 +76,7 @@ func Start(t testing.TB) *Collector {
 }
 
 func (c *Collector) take(r *http.Request) error {
-	in := io.Reader(r.Body)
-	if r.Header.Get("Content-Encoding") == "gzip" {
-		z, err := gzip.NewReader(in)
-		if err != nil {
-			return err
-		}
-		in = z
-	}
-	b, err := io.ReadAll(in)
+	b, err := io.ReadAll(r.Body)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -48,20 +49,15 @@ func StartClusterFrom(t testing.TB, n int, prepare func(Member), opts ...Option)
 		all = append(all, name+"=http://"+peer)
 		c.Members = append(c.Members, newMember(t, memberConfig{name: name, peer: peer}, opts))
 	}
+	var starting errgroup.Group // members wait for each other
 	for _, m := range c.Members {
 		m.cfg.cluster = strings.Join(all, ",")
 		if prepare != nil {
 			prepare(Member{Name: m.cfg.name, Dir: m.cfg.dir, PeerURL: "http://" + m.cfg.peer, Cluster: m.cfg.cluster})
 		}
-		if err := m.launch(); err != nil {
-			t.Fatalf("etcd cluster: %v", err)
-		}
+		starting.Go(m.launch)
 	}
-	for _, m := range c.Members {
-		if err := m.ready(); err != nil {
-			t.Fatalf("etcd cluster: %v", err)
-		}
-	}
+	require.NoError(t, starting.Wait())
 	c.Leader()
 	return c
 }
@@ -113,7 +109,7 @@ func (c *Cluster) Follower() *Server {
 	c.t.Helper()
 	leader := c.Leader()
 	for _, m := range c.Members {
-		if m != leader && m.cmd != nil {
+		if m != leader && m.process != nil {
 			return m
 		}
 	}
@@ -140,7 +136,7 @@ func (c *Cluster) Replace(old *Server, host string) *Server {
 	}
 	peer := testkit.FreePort(c.t)
 	m := newMember(c.t, memberConfig{name: "m" + peer, peer: peer},
-		[]Option{WithHost(host), withArgs("--initial-cluster-state", "existing")})
+		[]Option{WithHost(host), WithArgs("--initial-cluster-state", "existing")})
 	// A cluster refuses a change of its members until all of them have been connected for a
 	// while.
 	change(rpctypes.ErrPeerURLExist, func(ctx context.Context) error {
@@ -187,7 +183,10 @@ func (c *Cluster) Others(m *Server) []*Server {
 
 // status returns the state of a member that answers within a second.
 func (c *Cluster) status(m *Server) (*clientv3.StatusResponse, error) {
+	if m.process == nil {
+		return nil, errors.New("not running")
+	}
 	ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
 	defer cancel()
-	return m.status(ctx)
+	return memberStatus(ctx, m.cfg.listen)
 }

@@ -2,7 +2,6 @@
 //
 //	Server, Cluster     of one member, or of several
 //	FillUp, EnableAuth  conditions of an etcd: no space left, authentication
-//	History             every change of a key, with its time
 package etcdtest
 
 import (
@@ -66,11 +65,10 @@ var etcdProgram = sync.OnceValues(func() (string, error) { //nolint:gochecknoglo
 // Server is a real etcd of one member, or a member of a Cluster, in a process of its own. It can be
 // killed and paused, and it ends with the test process. It does not wait for the disk.
 type Server struct {
-	t     testing.TB
-	cfg   memberConfig
-	cmd   *exec.Cmd
-	free  func()        // releases the thread that the member depends on
-	ended chan struct{} // closed when the process has ended
+	t       testing.TB
+	cfg     memberConfig
+	fleet   *fleet.Fleet
+	process *fleet.Process // nil if it does not run
 }
 
 // memberConfig is the configuration of a member. Its addresses are fixed before it starts,
@@ -91,7 +89,7 @@ type Option func(*memberConfig)
 
 // WithQuota limits the size of the member's data in bytes.
 func WithQuota(bytes int64) Option {
-	return withArgs("--quota-backend-bytes", strconv.FormatInt(bytes, 10))
+	return WithArgs("--quota-backend-bytes", strconv.FormatInt(bytes, 10))
 }
 
 // WithHost makes the member serve clients at an address of this machine other than loopback, and
@@ -102,11 +100,6 @@ func WithHost(host string) Option {
 			c.listen = net.JoinHostPort(host, port)
 		}
 	}
-}
-
-// WithTokenTTL sets how many seconds logins of users last, once authentication is on.
-func WithTokenTTL(seconds uint) Option {
-	return withArgs("--auth-token-ttl", strconv.FormatUint(uint64(seconds), 10))
 }
 
 // WithTLS makes the member use TLS with clients, with these files. With ca, clients must
@@ -121,7 +114,8 @@ func WithTLS(cert, key, ca string) Option {
 	}
 }
 
-func withArgs(args ...string) Option {
+// WithArgs adds arguments to the command line.
+func WithArgs(args ...string) Option {
 	return func(c *memberConfig) { c.args = append(c.args, args...) }
 }
 
@@ -141,27 +135,36 @@ func newMember(t testing.TB, cfg memberConfig, opts []Option) *Server {
 	for _, o := range opts {
 		o(&cfg)
 	}
-	e := &Server{t: t, cfg: cfg}
+	f, err := fleet.New(fleet.Options{Dir: t.TempDir(), ReadyTimeout: startTimeout})
+	require.NoError(t, err)
+	e := &Server{t: t, cfg: cfg, fleet: f}
 	t.Cleanup(e.Kill)
 	return e
 }
 
 func (e *Server) start() {
 	e.t.Helper()
-	err := e.launch()
-	if err == nil {
-		err = e.ready()
-	}
-	if err != nil {
+	if err := e.launch(); err != nil {
 		e.t.Fatalf("etcd member: %v", err)
 	}
 }
 
-// command returns the command of the member.
-func (e *Server) command() (*exec.Cmd, error) {
+// launch starts the process once its address is free, and waits until it listens and, unless
+// clients need a certificate or a login, knows a leader.
+func (e *Server) launch() error {
 	program, err := etcdProgram()
 	if err != nil {
-		return nil, err
+		return err
+	}
+	err = tcpserver.WhenFree(context.Background(), func() error {
+		l, err := net.Listen("tcp", e.cfg.listen)
+		if err != nil {
+			return err
+		}
+		return l.Close()
+	})
+	if err != nil {
+		return err
 	}
 	// The ids of a member alone depend on these: they are the same for all stores.
 	name, peer := cmp.Or(e.cfg.name, "test"), cmp.Or(e.cfg.peer, "127.0.0.1:0")
@@ -177,70 +180,14 @@ func (e *Server) command() (*exec.Cmd, error) {
 	if otherEtcd() == "" {
 		args = append(args, "--unsafe-no-fsync") // etcd 3.4 has no such flag
 	}
-	cmd := exec.Command(program, append(args, e.cfg.args...)...)
-	if runtime.GOARCH != "amd64" { // required by old versions
-		cmd.Env = append(os.Environ(), "ETCD_UNSUPPORTED_ARCH="+runtime.GOARCH)
-	}
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return cmd, nil
-}
-
-// launch starts the process once its address is free. It does not wait until the member serves,
-// because members of a new cluster wait for each other.
-func (e *Server) launch() error {
-	cmd, err := e.command()
-	if err != nil {
-		return err
-	}
-	err = tcpserver.WhenFree(context.Background(), func() error {
-		l, err := net.Listen("tcp", e.cfg.listen)
-		if err != nil {
-			return err
-		}
-		return l.Close()
+	e.process, err = e.fleet.Start(context.Background(), fleet.Spec{
+		Name: "etcd", Program: program, Args: append(args, e.cfg.args...), Ready: e.serves,
+		Env: []string{"ETCD_UNSUPPORTED_ARCH=" + runtime.GOARCH}, // required by old versions
 	})
-	if err != nil {
-		return err
-	}
-	free, err := fleet.StartOnThread(cmd)
-	if err != nil {
-		return err
-	}
-	ended := make(chan struct{})
-	e.cmd, e.free, e.ended = cmd, free, ended
-	go func() { // ends with the process; Kill waits for it
-		_ = cmd.Wait() // mostly the status of the signal that ended it
-		close(ended)
-	}()
-	return nil
-}
-
-// ready waits until the member listens and, unless clients need a certificate or a login, knows
-// a leader.
-func (e *Server) ready() error {
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := e.serves(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-e.ended:
-			return fmt.Errorf("ended before it served; the last answer was: %w", err)
-		case <-ctx.Done():
-			return fmt.Errorf("not ready within %s: %w", startTimeout, err)
-		case <-tick.C:
-		}
-	}
+	return err
 }
 
 func (e *Server) serves(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
 	if e.cfg.scheme == "https" { // etcd answers a handshake once it serves
 		c, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", e.cfg.listen)
 		if err == nil {
@@ -248,26 +195,23 @@ func (e *Server) serves(ctx context.Context) error {
 		}
 		return err
 	}
-	s, err := e.status(ctx)
+	s, err := memberStatus(ctx, e.cfg.listen)
 	if err == nil && s.Leader == 0 {
 		return errors.New("no leader")
 	}
 	return err
 }
 
-// status returns the state of a member that runs without TLS.
-func (e *Server) status(ctx context.Context) (*clientv3.StatusResponse, error) {
-	if e.cmd == nil {
-		return nil, errors.New("not running")
-	}
-	cli, err := quietClient(e.cfg.listen)
+// memberStatus returns the state of a member that runs without TLS.
+func memberStatus(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error) {
+	cli, err := quietClient(endpoint)
 	if err != nil {
 		return nil, err
 	}
 	defer cli.Close()
-	s, err := cli.Status(ctx, e.cfg.listen)
+	s, err := cli.Status(ctx, endpoint)
 	if err != nil {
-		return nil, fmt.Errorf("status of %s: %w", e.cfg.listen, err)
+		return nil, fmt.Errorf("status of %s: %w", endpoint, err)
 	}
 	return s, nil
 }
@@ -283,15 +227,13 @@ func (e *Server) Client(t testing.TB) *clientv3.Client {
 
 // Kill ends the member like a crash, and waits until it has exited.
 func (e *Server) Kill() {
-	if e.cmd == nil {
+	if e.process == nil {
 		return
 	}
-	if err := e.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		e.t.Errorf("kill etcd member: %v", err)
+	if err := e.process.Kill(); err != nil {
+		e.t.Errorf("etcd member: %v", err)
 	}
-	<-e.ended
-	e.free()
-	e.cmd, e.free = nil, nil
+	e.process = nil
 }
 
 // Pause stops the member like a suspended machine: it keeps its sockets and answers nothing.
@@ -299,7 +241,7 @@ func (e *Server) Kill() {
 func (e *Server) Pause() {
 	e.t.Helper()
 	e.signal(syscall.SIGSTOP)
-	testkit.Eventually(e.t, 30*time.Second, func() error { return stopped(e.cmd.Process.Pid) })
+	testkit.Eventually(e.t, 30*time.Second, func() error { return stopped(e.process.PID()) })
 }
 
 // stopped returns an error unless all threads of a process are stopped: the signal reaches one
@@ -322,12 +264,10 @@ func (e *Server) Resume() { e.signal(syscall.SIGCONT) }
 
 func (e *Server) signal(s syscall.Signal) {
 	e.t.Helper()
-	if e.cmd == nil {
+	if e.process == nil {
 		e.t.Fatal("etcd member: not running")
 	}
-	if err := e.cmd.Process.Signal(s); err != nil {
-		e.t.Fatalf("etcd member: %v", err)
-	}
+	require.NoError(e.t, e.process.Signal(s))
 }
 
 // Restart starts the member again with the same data and port. A running one is killed first.

@@ -205,27 +205,6 @@ func HasView(v instance.View) func(*instance.Instance) error {
 	}
 }
 
-// AtRevision returns a check of the revision of an instance.
-func AtRevision(rev int64) func(*instance.Instance) error {
-	return func(in *instance.Instance) error {
-		if in.ModRevision != rev {
-			return fmt.Errorf("%s is at revision %d, want %d", in.Key, in.ModRevision, rev)
-		}
-		return nil
-	}
-}
-
-// Pendings lists the pending adds of a snapshot.
-func Pendings(s *instance.Snapshot) []*instance.Instance {
-	var out []*instance.Instance
-	for _, in := range s.All() {
-		if in.View == instance.Pending {
-			out = append(out, in)
-		}
-	}
-	return out
-}
-
 // Prober answers as scripted; instances without a script refuse.
 type Prober struct {
 	Mu     sync.Mutex // guards all fields
@@ -361,14 +340,6 @@ func OnMember(t testing.TB, c *etcdtest.Cluster, m *etcdtest.Server) (*clientv3.
 		endpoints = append(endpoints, o.Endpoint())
 	}
 	return cli, link, func() { cli.SetEndpoints(endpoints...) }
-}
-
-// Leased puts a ready record under a lease of its own.
-func Leased(t testing.TB, cli *clientv3.Client, l schema.Layout, k instance.Key) clientv3.LeaseID {
-	t.Helper()
-	id := Lease(t, cli, 600)
-	Put(t, cli, l.Instance(k), Ready, clientv3.WithLease(id))
-	return id
 }
 
 // Revoke revokes a lease.

@@ -16,14 +16,8 @@ type Piece struct {
 	Calls           map[int]string // names and arguments by index
 	IDs             []int
 	Finish          string
-	Usage           Usage
+	Usage           sseanswer.Usage
 	Logged          []string // tokens with logprobs
-}
-
-// Usage is what an answer reports of its tokens.
-type Usage struct {
-	Prompt     int `json:"prompt_tokens"`
-	Completion int `json:"completion_tokens"`
 }
 
 // Answer is a stream as a client has it, or a part of one.
@@ -32,7 +26,7 @@ type Answer struct {
 	Calls           []string
 	IDs             []int
 	Finish          string
-	Usage           Usage
+	Usage           sseanswer.Usage
 	Logged          []string
 }
 
@@ -45,7 +39,7 @@ func Join(list []Piece) (v Answer) {
 		for index, text := range p.Calls {
 			calls[index] += text
 		}
-		if p.Usage != (Usage{}) {
+		if p.Usage != (sseanswer.Usage{}) {
 			v.Usage = p.Usage
 		}
 	}
@@ -62,7 +56,7 @@ func Read(data string) (prompt []int, p *Piece, err error) {
 		Logprobs       sseanswer.Tokens // of /v1/responses
 		PromptTokenIDs []int            `json:"prompt_token_ids"`
 		Error          json.RawMessage  `json:"error"`
-		Usage          Usage            `json:"usage"`
+		Usage          sseanswer.Usage  `json:"usage"`
 		Choices        []sseanswer.Choice
 	}
 	if err := json.Unmarshal([]byte(data), &e); err != nil || e.Error != nil {

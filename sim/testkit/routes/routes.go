@@ -47,26 +47,6 @@ type Row struct {
 	Note     string // of a refused route the reason
 }
 
-// List reads a list of routes; it returns what turns each on.
-func List(file string) (map[Route]string, error) {
-	raw, err := os.ReadFile(file) //nolint:gosec // a test's own
-	if err != nil {
-		return nil, err
-	}
-	out := map[Route]string{}
-	for line := range strings.Lines(string(raw)) {
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		words := strings.SplitN(strings.TrimSpace(line), " ", 3)
-		if len(words) != 3 {
-			return nil, fmt.Errorf("%s: %q is no route", file, line)
-		}
-		out[Of(words[0], words[1])] = words[2]
-	}
-	return out, nil
-}
-
 // Table reads docs/reference/routes.md: its rows in order, and the routes of the proxy alone.
 func Table(file string) (rows []Row, own []Route, err error) {
 	raw, err := os.ReadFile(file) //nolint:gosec // a test's own

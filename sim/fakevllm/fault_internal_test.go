@@ -1,4 +1,4 @@
-package fault_test
+package fakevllm
 
 import (
 	"errors"
@@ -7,12 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // hits returns, for each of n requests, x if a fault affects it, and - if not.
-func hits(s *fault.Script, n int, path, rank string, generates bool) string {
+func hits(s *faultScript, n int, path, rank string, generates bool) string {
 	var b strings.Builder
 	for range n {
 		if s.Match(path, rank, generates) != nil {
@@ -28,27 +27,27 @@ func TestMatch(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name       string
-		f          fault.Fault
+		f          Fault
 		path, rank string
 		generates  bool
 		want       string
 	}{
-		{"every route that generates", fault.Fault{}, "/v1/completions", "", true, "xxxx"},
-		{"no other route", fault.Fault{}, "/health", "", false, "----"},
-		{"one path", fault.Fault{Path: "/health"}, "/health", "", false, "xxxx"},
-		{"another path", fault.Fault{Path: "/health"}, "/ping", "", false, "----"},
-		{"a prefix", fault.Fault{Path: "/v1/*"}, "/v1/models", "", false, "xxxx"},
-		{"a rank", fault.Fault{Rank: "1"}, "/v1/completions", "1", true, "xxxx"},
-		{"another rank", fault.Fault{Rank: "1"}, "/v1/completions", "2", true, "----"},
-		{"from the third on", fault.Fault{Nth: 3}, "/v1/completions", "", true, "--xx"},
-		{"twice", fault.Fault{Times: 2}, "/v1/completions", "", true, "xx--"},
-		{"the second alone", fault.Fault{Nth: 2, Times: 1}, "/v1/completions", "", true, "-x--"},
+		{"every route that generates", Fault{}, "/v1/completions", "", true, "xxxx"},
+		{"no other route", Fault{}, "/health", "", false, "----"},
+		{"one path", Fault{Path: "/health"}, "/health", "", false, "xxxx"},
+		{"another path", Fault{Path: "/health"}, "/ping", "", false, "----"},
+		{"a prefix", Fault{Path: "/v1/*"}, "/v1/models", "", false, "xxxx"},
+		{"a rank", Fault{Rank: "1"}, "/v1/completions", "1", true, "xxxx"},
+		{"another rank", Fault{Rank: "1"}, "/v1/completions", "2", true, "----"},
+		{"from the third on", Fault{Nth: 3}, "/v1/completions", "", true, "--xx"},
+		{"twice", Fault{Times: 2}, "/v1/completions", "", true, "xx--"},
+		{"the second alone", Fault{Nth: 2, Times: 1}, "/v1/completions", "", true, "-x--"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			var s fault.Script
-			tt.f.Kind = fault.Reset
-			require.NoError(t, s.Add([]fault.Fault{tt.f}))
+			var s faultScript
+			tt.f.Kind = FaultReset
+			require.NoError(t, s.Add([]Fault{tt.f}))
 			if got := hits(&s, 4, tt.path, tt.rank, tt.generates); got != tt.want || s.Fired() != int64(strings.Count(got, "x")) {
 				t.Errorf("%s, and %d are counted", got, s.Fired())
 			}
@@ -60,8 +59,8 @@ func TestMatch(t *testing.T) {
 func TestSeed(t *testing.T) {
 	t.Parallel()
 	run := func(seed uint64) string {
-		var s fault.Script
-		require.NoError(t, s.Add([]fault.Fault{{Kind: fault.Reset, Probability: 0.5, Seed: seed}}))
+		var s faultScript
+		require.NoError(t, s.Add([]Fault{{Kind: FaultReset, Probability: 0.5, Seed: seed}}))
 		return hits(&s, 100, "/v1/completions", "", true)
 	}
 	one, again, two := run(1), run(1), run(2)
@@ -76,9 +75,9 @@ func TestSeed(t *testing.T) {
 // The first fault that matches a request affects it.
 func TestMatchInOrder(t *testing.T) {
 	t.Parallel()
-	var s fault.Script
-	require.NoError(t, s.Add([]fault.Fault{{Kind: fault.Reset, Times: 1}, {Kind: fault.Close}}))
-	for _, want := range []fault.Kind{fault.Reset, fault.Close} {
+	var s faultScript
+	require.NoError(t, s.Add([]Fault{{Kind: FaultReset, Times: 1}, {Kind: FaultClose}}))
+	for _, want := range []Kind{FaultReset, FaultClose} {
 		if got := s.Match("/v1/completions", "", true); got == nil || got.Kind != want {
 			t.Errorf("%+v, want %s", got, want)
 		}
@@ -88,18 +87,18 @@ func TestMatchInOrder(t *testing.T) {
 // Add adds no fault of a list if one of them is invalid.
 func TestInvalid(t *testing.T) {
 	t.Parallel()
-	for _, f := range []fault.Fault{
+	for _, f := range []Fault{
 		{},
 		{Kind: "bogus"},
-		{Kind: fault.Reset, At: "later"},
-		{Kind: fault.Status, Status: 42},
-		{Kind: fault.Status, At: fault.AfterRole},
-		{Kind: fault.Status, Tokens: 2},
-		{Kind: fault.Reset, Times: -1},
-		{Kind: fault.Reset, Probability: 2},
+		{Kind: FaultReset, At: "later"},
+		{Kind: FaultStatus, Status: 42},
+		{Kind: FaultStatus, At: AfterRole},
+		{Kind: FaultStatus, Tokens: 2},
+		{Kind: FaultReset, Times: -1},
+		{Kind: FaultReset, Probability: 2},
 	} {
-		var s fault.Script
-		if err := s.Add([]fault.Fault{{Kind: fault.Reset}, f}); !errors.Is(err, fault.ErrInvalid) || hits(&s, 1, "/v1/completions", "", true) != "-" {
+		var s faultScript
+		if err := s.Add([]Fault{{Kind: FaultReset}, f}); !errors.Is(err, errFault) || hits(&s, 1, "/v1/completions", "", true) != "-" {
 			t.Errorf("%+v: %v, or one is active", f, err)
 		}
 	}
@@ -107,23 +106,23 @@ func TestInvalid(t *testing.T) {
 
 func TestRead(t *testing.T) {
 	t.Parallel()
-	var s fault.Script
+	var s faultScript
 	for _, body := range []string{`{"kind":"slow","ttft":"250ms","itl":"1us","times":1}`, ` [{"kind":"reset","tokens":3,"times":1},{"kind":"abort","times":1}]`} {
 		if err := s.Read(strings.NewReader(body)); err != nil {
 			t.Fatalf("%s: %v", body, err)
 		}
 	}
-	for _, want := range []fault.Fault{
-		{Kind: fault.Slow, At: fault.AfterRead, Times: 1, TTFT: 250 * time.Millisecond, ITL: time.Microsecond},
-		{Kind: fault.Reset, At: fault.AfterTokens, Times: 1, Tokens: 3},
-		{Kind: fault.Abort, At: fault.AfterRole, Times: 1},
+	for _, want := range []Fault{
+		{Kind: FaultSlow, At: AfterRead, Times: 1, TTFT: 250 * time.Millisecond, ITL: time.Microsecond},
+		{Kind: FaultReset, At: AfterTokens, Times: 1, Tokens: 3},
+		{Kind: FaultAbort, At: AfterRole, Times: 1},
 	} {
 		if got := s.Match("/v1/completions", "", true); got == nil || !reflect.DeepEqual(*got, want) {
 			t.Errorf("%+v, want %+v", got, want)
 		}
 	}
 	for _, body := range []string{``, `{"kind":"slow","ttft":"soon"}`, `{"kind":"slow","unknown":1}`, `{"kind":"slow"} {}`} {
-		if err := s.Read(strings.NewReader(body)); !errors.Is(err, fault.ErrInvalid) {
+		if err := s.Read(strings.NewReader(body)); !errors.Is(err, errFault) {
 			t.Errorf("%s: %v", body, err)
 		}
 	}

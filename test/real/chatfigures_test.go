@@ -1,29 +1,30 @@
-package ground
+package real_test
 
 import (
 	"fmt"
 	"path/filepath"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/bench/machine"
 )
 
-// Chats has the figures of simultaneous chats with real engines: the part of the tokens that the
-// fleet had computed and that the engines found in their caches. test/real measures them.
-type Chats struct {
-	Version string        `json:"version"`
-	Machine machine.Facts `json:"machine"`
-	Engine  string        `json:"engine"`
-	Prefill int           `json:"prefill"`
-	Decode  int           `json:"decode"`
-	Chats   int           `json:"chats"`
-	Turns   int           `json:"turns"`
-	Block   int           `json:"block"` // tokens
-	Rows    []ChatsRow    `json:"rows"`
+// chatFigures has the figures of simultaneous chats with real engines: the part of the tokens that the
+// fleet had computed and that the engines found in their caches. TestChats measures them.
+type chatFigures struct {
+	Version string           `json:"version"`
+	Machine machine.Facts    `json:"machine"`
+	Engine  string           `json:"engine"`
+	Prefill int              `json:"prefill"`
+	Decode  int              `json:"decode"`
+	Chats   int              `json:"chats"`
+	Turns   int              `json:"turns"`
+	Block   int              `json:"block"` // tokens
+	Rows    []chatFiguresRow `json:"rows"`
 }
 
-// ChatsRow has the figures of a policy, in tokens of all turns except the first one.
-type ChatsRow struct {
+// chatFiguresRow has the figures of a policy, in tokens of all turns except the first one.
+type chatFiguresRow struct {
 	Policy   string `json:"policy"`
 	Asked    int    `json:"asked"`    // by the prompts
 	Possible int    `json:"possible"` // of these: in whole blocks that an engine had computed
@@ -33,10 +34,10 @@ type ChatsRow struct {
 }
 
 // Ratio returns Found divided by Possible.
-func (r *ChatsRow) Ratio() float64 { return float64(r.Found) / float64(max(r.Possible, 1)) }
+func (r *chatFiguresRow) Ratio() float64 { return float64(r.Found) / float64(max(r.Possible, 1)) }
 
 // Table returns the rows as Markdown.
-func (c *Chats) Table() string {
+func (c *chatFigures) Table() string {
 	var b strings.Builder
 	b.WriteString("| policy of prefill | tokens asked | in whole blocks computed before | expected by the policy | found by vLLM | of what was possible % | turns that changed the engine |\n")
 	b.WriteString("|---|---|---|---|---|---|---|\n")
@@ -48,13 +49,13 @@ func (c *Chats) Table() string {
 }
 
 // WriteDoc writes the figures into a document.
-func (c *Chats) WriteDoc(file string) error {
+func (c *chatFigures) WriteDoc(file string) error {
 	text := fmt.Sprintf("\n%s, %d cores, %s. %s: %d prefill and %d decode engines, blocks of %d tokens. %d chats of %d turns at the same time, which share a system prompt.\n\n%s\n",
 		c.Machine.CPU, c.Machine.Cores, c.Version, c.Engine, c.Prefill, c.Decode, c.Block, c.Chats, c.Turns, c.Table())
-	return ReplacePart(file, "fleet-real", text)
+	return ground.ReplacePart(file, "fleet-real", text)
 }
 
 // Save writes the figures into a document, and to a file in the folder of its name.
-func (c *Chats) Save(doc string) error {
-	return Save(c, filepath.Join(strings.TrimSuffix(doc, ".md"), "chats.json"), doc)
+func (c *chatFigures) Save(doc string) error {
+	return ground.Save(c, filepath.Join(strings.TrimSuffix(doc, ".md"), "chats.json"), doc)
 }

@@ -1,4 +1,4 @@
-package etcdtest
+package faults_test
 
 import (
 	"context"
@@ -11,26 +11,26 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Event is one change of a key, as an etcd watch delivered it.
-type Event struct {
+// change is one change of a key, as an etcd watch delivered it.
+type change struct {
 	Key     string
 	Deleted bool
 	Value   string
 	At      time.Time // time of arrival, by the local clock
 }
 
-// History records every change below a prefix.
-type History struct {
+// history records every change below a prefix.
+type history struct {
 	mu     sync.Mutex // guards events
-	events []Event
+	events []change
 }
 
-// Record starts recording the changes below prefix, until the test ends. It
+// record starts recording the changes below prefix, until the test ends. It
 // returns once etcd has confirmed the watch.
-func Record(t testing.TB, cli *clientv3.Client, prefix string) *History {
+func record(t testing.TB, cli *clientv3.Client, prefix string) *history {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	h := &History{}
+	h := &history{}
 	watch := cli.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCreatedNotify())
 	if resp, ok := <-watch; !ok || resp.Err() != nil {
 		cancel()
@@ -47,34 +47,34 @@ func Record(t testing.TB, cli *clientv3.Client, prefix string) *History {
 	return h
 }
 
-func (h *History) add(events []*clientv3.Event) {
+func (h *history) add(events []*clientv3.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, e := range events {
-		h.events = append(h.events, Event{
+		h.events = append(h.events, change{
 			Key: string(e.Kv.Key), Deleted: e.Type == mvccpb.Event_DELETE, Value: string(e.Kv.Value), At: time.Now(),
 		})
 	}
 }
 
-// All returns the changes so far, in order.
-func (h *History) All() []Event {
+// all returns the changes so far, in order.
+func (h *history) all() []change {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.events)
 }
 
-// Of returns the changes of one key, in order.
-func (h *History) Of(key string) []Event {
-	return slices.DeleteFunc(h.All(), func(e Event) bool { return e.Key != key })
+// of returns the changes of one key, in order.
+func (h *history) of(key string) []change {
+	return slices.DeleteFunc(h.all(), func(e change) bool { return e.Key != key })
 }
 
-// Deleted returns the first deletion of a key.
-func (h *History) Deleted(key string) (Event, bool) {
-	for _, e := range h.Of(key) {
+// deleted returns the first deletion of a key.
+func (h *history) deleted(key string) (change, bool) {
+	for _, e := range h.of(key) {
 		if e.Deleted {
 			return e, true
 		}
 	}
-	return Event{}, false
+	return change{}, false
 }

@@ -1,5 +1,4 @@
-// Package fault defines the faults that a test scripts: their effect, their requests, and their stage.
-package fault
+package fakevllm
 
 import (
 	"bytes"
@@ -8,10 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
+	"strings"
+	"sync"
 	"time"
-
-	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // Kind is the effect of a fault.
@@ -19,17 +19,17 @@ type Kind string
 
 // The kinds of faults. Each happens at the fault's stage.
 const (
-	Status     Kind = "status"      // answer with Status, Body and Header
-	Hang       Kind = "hang"        // send nothing more until the client disconnects
-	Reset      Kind = "reset"       // end the connection with RST
-	Close      Kind = "close"       // end the connection with FIN; mid-stream that truncates the chunked body
-	Slow       Kind = "slow"        // add TTFT and ITL
-	ErrorEvent Kind = "error_event" // error event and [DONE]; without a stream a 500
-	Garbage    Kind = "garbage"     // bytes that are not HTTP, or mid-stream not JSON
-	NoKV       Kind = "no_kv"       // leave kv_transfer_params out of the response
-	Die        Kind = "die"         // Server.Kill
-	Abort      Kind = "abort"       // end with finish_reason abort, like an engine that shuts down; the form depends on the route
-	Recomputed Kind = "recomputed"  // end with stop_reason recomputed, as vllm-ascend's decode without free blocks; on the two completion routes
+	FaultStatus     Kind = "status"      // answer with Status, Body and Header
+	FaultHang       Kind = "hang"        // send nothing more until the client disconnects
+	FaultReset      Kind = "reset"       // end the connection with RST
+	FaultClose      Kind = "close"       // end the connection with FIN; mid-stream that truncates the chunked body
+	FaultSlow       Kind = "slow"        // add TTFT and ITL
+	FaultErrorEvent Kind = "error_event" // error event and [DONE]; without a stream a 500
+	FaultGarbage    Kind = "garbage"     // bytes that are not HTTP, or mid-stream not JSON
+	FaultNoKV       Kind = "no_kv"       // leave kv_transfer_params out of the response
+	FaultDie        Kind = "die"         // Server.Kill
+	FaultAbort      Kind = "abort"       // end with finish_reason abort, like an engine that shuts down; the form depends on the route
+	FaultRecomputed Kind = "recomputed"  // end with stop_reason recomputed, as vllm-ascend's decode without free blocks; on the two completion routes
 )
 
 // Stage is the point of a request at which a fault happens.
@@ -73,14 +73,14 @@ type Fault struct {
 	ITL    time.Duration     `json:"-"`                // of Slow, added per token
 }
 
-// ErrInvalid is wrapped by every error about an invalid Fault.
-var ErrInvalid = errors.New("invalid fault")
+// errFault is wrapped by every error about an invalid Fault.
+var errFault = errors.New("invalid fault")
 
 func (f Fault) checked() (Fault, error) {
 	switch f.Kind {
-	case Status, Hang, Reset, Close, Slow, ErrorEvent, Garbage, NoKV, Die, Abort, Recomputed:
+	case FaultStatus, FaultHang, FaultReset, FaultClose, FaultSlow, FaultErrorEvent, FaultGarbage, FaultNoKV, FaultDie, FaultAbort, FaultRecomputed:
 	default:
-		return f, fmt.Errorf("%w: kind %q", ErrInvalid, f.Kind)
+		return f, fmt.Errorf("%w: kind %q", errFault, f.Kind)
 	}
 	switch f.At {
 	case "":
@@ -88,33 +88,33 @@ func (f Fault) checked() (Fault, error) {
 		switch {
 		case f.Tokens > 0:
 			f.At = AfterTokens
-		case f.Kind == ErrorEvent, f.Ends():
+		case f.Kind == FaultErrorEvent, f.Ends():
 			f.At = AfterRole
 		}
 	case BeforeRead, AfterRead, AfterHeaders, AfterRole, AfterTokens:
 	default:
-		return f, fmt.Errorf("%w: stage %q", ErrInvalid, f.At)
+		return f, fmt.Errorf("%w: stage %q", errFault, f.At)
 	}
 	if f.At == AfterTokens && f.Tokens == 0 {
 		f.Tokens = 1
 	}
-	if f.Kind == Status {
+	if f.Kind == FaultStatus {
 		f.Status = cmp.Or(f.Status, http.StatusInternalServerError)
 		if f.Status < 200 || f.Status > 999 {
-			return f, fmt.Errorf("%w: status %d", ErrInvalid, f.Status)
+			return f, fmt.Errorf("%w: status %d", errFault, f.Status)
 		}
 		if f.At != BeforeRead && f.At != AfterRead {
-			return f, fmt.Errorf("%w: a status cannot come %s", ErrInvalid, f.At)
+			return f, fmt.Errorf("%w: a status cannot come %s", errFault, f.At)
 		}
 	}
 	if f.Probability < 0 || f.Probability > 1 || f.Times < 0 || f.Nth < 0 || f.Tokens < 0 || f.TTFT < 0 || f.ITL < 0 {
-		return f, fmt.Errorf("%w: a number is out of range", ErrInvalid)
+		return f, fmt.Errorf("%w: a number is out of range", errFault)
 	}
 	return f, nil
 }
 
 // Ends reports whether the fault ends a request with a finish or stop reason of the engine.
-func (f *Fault) Ends() bool { return f.Kind == Abort || f.Kind == Recomputed }
+func (f *Fault) Ends() bool { return f.Kind == FaultAbort || f.Kind == FaultRecomputed }
 
 // fields are the fields of a Fault without its methods.
 type fields Fault
@@ -138,7 +138,7 @@ func (f *Fault) UnmarshalJSON(data []byte) error {
 		}
 		v, err := time.ParseDuration(*text)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrInvalid, err)
+			return fmt.Errorf("%w: %w", errFault, err)
 		}
 		*into = v
 	}
@@ -149,22 +149,22 @@ func unmarshalStrict(data []byte, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(into); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: %w", errFault, err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%w: something follows the JSON value", ErrInvalid)
+		return fmt.Errorf("%w: something follows the JSON value", errFault)
 	}
 	return nil
 }
 
 // Read adds the faults in a body of /fake/faults: one fault, or a list.
-func (s *Script) Read(body io.Reader) error {
+func (s *faultScript) Read(body io.Reader) error {
 	data, err := io.ReadAll(io.LimitReader(body, 1<<20))
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: %w", errFault, err)
 	}
 	var faults []Fault
-	if i := pydantic.SkipSpace(data, 0); i < len(data) && data[i] == '[' {
+	if bytes.HasPrefix(bytes.TrimSpace(data), []byte("[")) {
 		err = unmarshalStrict(data, &faults)
 	} else {
 		faults = make([]Fault, 1)
@@ -174,4 +174,81 @@ func (s *Script) Read(body io.Reader) error {
 		return err
 	}
 	return s.Add(faults)
+}
+
+// faultScript is the list of faults active. Its zero value is empty.
+type faultScript struct {
+	mu    sync.Mutex // guards list
+	list  []*scriptedFault
+	fired int64
+}
+
+type scriptedFault struct {
+	Fault
+	seen, hits int
+	rnd        *rand.Rand
+}
+
+// Add puts faults behind those active, all or none.
+func (s *faultScript) Add(faults []Fault) error {
+	checked := make([]*scriptedFault, 0, len(faults))
+	for _, f := range faults {
+		f, err := f.checked()
+		if err != nil {
+			return err
+		}
+		// A predictable generator is the point: a seed repeats a run.
+		checked = append(checked, &scriptedFault{Fault: f, rnd: rand.New(rand.NewPCG(f.Seed, 0x9e3779b97f4a7c15))})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = append(s.list, checked...)
+	return nil
+}
+
+// Clear ends them all; those that happen now go on.
+func (s *faultScript) Clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = nil
+}
+
+// Match picks the fault for a request, nil for none. generates reports whether the route generates.
+func (s *faultScript) Match(path, rank string, generates bool) *Fault {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.list {
+		if !f.matches(path, rank, generates) || f.Times > 0 && f.hits >= f.Times {
+			continue
+		}
+		f.seen++
+		if f.seen < f.Nth || f.Probability > 0 && f.rnd.Float64() >= f.Probability {
+			continue
+		}
+		f.hits++
+		s.fired++
+		fault := f.Fault
+		return &fault
+	}
+	return nil
+}
+
+// Fired is how many have happened.
+func (s *faultScript) Fired() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fired
+}
+
+func (f *Fault) matches(path, rank string, generates bool) bool {
+	if f.Rank != "" && f.Rank != rank {
+		return false
+	}
+	if f.Path == "" {
+		return generates
+	}
+	if prefix, ok := strings.CutSuffix(f.Path, "*"); ok {
+		return strings.HasPrefix(path, prefix)
+	}
+	return path == f.Path
 }

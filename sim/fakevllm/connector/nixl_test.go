@@ -1,4 +1,4 @@
-package kvparams
+package connector
 
 import (
 	"encoding/json"
